@@ -1,0 +1,112 @@
+# blipft's build.
+#
+#   make              ./blipft (with CUDA when nvcc is found; CUDA=0 or CUDA=1 force it)
+#   make check        builds and passes every test
+#   make demo         trains a small BLIP-2 on pictures it draws itself
+#   make bench        times the configurations of the README's table on this machine's GPUs
+#   make layering     checks who includes whom
+#   make setup        installs what is missing (make demo and make check do it too)
+#   make clean
+#
+# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH (default 90), BUILD (default build/cpu or build/cuda), OPT (default -O3).
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := blipft
+.DELETE_ON_ERROR:
+
+NVCC_FOUND := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA ?= $(if $(NVCC_FOUND),1,0)
+CUDA_HOME ?= $(if $(NVCC_FOUND),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC_FOUND))),/usr/local/cuda)
+CUDA_ARCH ?= 90
+BUILD ?= build/$(if $(filter 1,$(CUDA)),cuda,cpu)
+OPT ?= -O3
+CXX := $(shell command -v g++ || echo c++)
+ifneq ($(shell command -v ccache 2>/dev/null),)
+CCACHE ?= ccache
+endif
+
+GIT_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+
+MPI_FLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem %,$(shell mpicxx --showme:compile 2>/dev/null))
+MPI_LIBS := $(shell mpicxx --showme:link 2>/dev/null)
+HDF5_DIR := $(firstword $(wildcard /usr/include/hdf5/serial))
+HDF5_FLAGS := $(if $(HDF5_DIR),-I$(HDF5_DIR))
+HDF5_LIBS := $(if $(HDF5_DIR),-lhdf5_serial,-lhdf5)
+BLAS_FLAGS := $(shell pkg-config --cflags openblas 2>/dev/null)
+BLAS_LIBS := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
+
+CXXFLAGS := -std=c++20 $(OPT) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
+CPPFLAGS := -Iinclude -Isrc -DBLIPFT_COMMIT='"$(GIT_COMMIT)"' $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS)
+LDLIBS := $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -ldl -lpthread
+ifeq ($(CUDA),1)
+NVCC := $(CUDA_HOME)/bin/nvcc
+CPPFLAGS += -DBLIPFT_CUDA=1 -I$(CUDA_HOME)/include
+NVCCFLAGS := -std=c++20 $(OPT) -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) --expt-relaxed-constexpr --extended-lambda -Xcompiler -fPIC,-fopenmp -Xcudafe --diag_suppress=177
+CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64) $(wildcard $(CUDA_HOME)/targets/x86_64-linux/lib))
+LDLIBS += -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcublasLt -lcudart -lnccl
+endif
+
+SOURCES := $(filter-out src/main.cpp src/cuda/% src/comm/nccl.cpp,$(wildcard src/*.cpp src/*/*.cpp))
+ifeq ($(CUDA),1)
+SOURCES += $(wildcard src/cuda/*.cpp src/cuda/*.cu src/comm/nccl.cpp)
+endif
+OBJECTS := $(patsubst %,$(BUILD)/%.o,$(SOURCES))
+TEST_SOURCES := $(wildcard test/*_test.cpp)
+TEST_OBJECTS := $(patsubst %,$(BUILD)/%.o,$(TEST_SOURCES) test/test_main.cpp)
+
+blipft: $(BUILD)/blipft
+	@ln -sfn $(BUILD)/blipft blipft
+
+$(BUILD)/blipft: $(BUILD)/src/main.cpp.o $(BUILD)/libblipft.a
+	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
+
+$(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/libblipft.a
+	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
+
+$(BUILD)/libblipft.a: $(OBJECTS)
+	rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags | dependencies
+	@mkdir -p $(@D)
+	$(CCACHE) $(CXX) $(CXXFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/%.cu.o: %.cu $(BUILD)/flags | dependencies
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) $(CPPFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+# Objects depend on the flags they were built with (the commit is left out: only version.cpp would change).
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' | cmp -s - $@ || echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' > $@
+FORCE:
+
+-include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BUILD)/src/main.cpp.d
+
+# Names each missing dependency with the package that has it.
+.PHONY: dependencies
+dependencies:
+	@tools/setup.sh --check CUDA=$(CUDA)
+
+.PHONY: setup
+setup:
+	@tools/setup.sh
+
+.PHONY: check
+check: setup
+	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD)
+
+.PHONY: demo
+demo: setup
+	@tools/demo.sh CUDA=$(CUDA)
+
+.PHONY: bench
+bench: blipft
+	@python3 tools/bench.py
+
+.PHONY: layering
+layering:
+	@tools/layering.sh
+
+.PHONY: clean
+clean:
+	rm -rf build blipft

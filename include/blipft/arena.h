@@ -1,0 +1,125 @@
+// Arena: all device memory of a rank, planned before it is taken.
+//
+// Two kinds of memory. Persistent tensors (parameters, gradients, optimizer state, batches) live as long as the run.
+// Transient ones (activations, gathered units, scratch) are taken and given back in the course of a step. The step is
+// first run dry, with operations that compute nothing: the arena notes every take and give, and plan() finds a place
+// for each. The real step then replays exactly the same takes, and gets those places: nothing is searched or allocated.
+//
+// A pass is one recorded program (one step at one text length). All passes share the same transient memory.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "blipft/device.h"
+#include "blipft/tensor.h"
+
+namespace blipft {
+
+enum class Owner { parameters, gradients, optimizer, activations, communication, workspace, data };
+constexpr int kOwners = 7;
+const char* owner_name(Owner owner);
+
+/// Bytes in use by owner.
+struct MemoryUse {
+  std::array<int64_t, kOwners> by_owner{};
+  int64_t total() const;
+  int64_t of(Owner owner) const { return by_owner[static_cast<size_t>(owner)]; }
+};
+
+/// One row of the plan table.
+struct PlanEntry {
+  Owner owner;
+  std::string name;             ///< takes of one name are summed
+  int64_t bytes = 0;            ///< at the moment of the peak
+};
+
+class Arena {
+ public:
+  /// Memory comes from `device` in commit(); until then addresses are fictitious.
+  explicit Arena(Device& device);
+  /// An arena on another device that follows the plan of `blueprint`: the same persistent tensors must be declared in
+  /// the same order before commit().
+  Arena(Device& device, const Arena& blueprint);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// A tensor for the whole run. Before commit() its address is fictitious: ask resolve() for the real one afterwards.
+  Tensor persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape);
+  /// The real tensor behind one that persistent() returned before commit(); identity for later ones.
+  Tensor resolve(const Tensor& planned) const;
+
+  /// Starts recording (before commit) or replaying (after it) the pass `name`.
+  void begin_pass(const std::string& name);
+  void end_pass();
+  /// A transient tensor; must be given back before the pass ends. 256-byte aligned.
+  Tensor take(Owner owner, std::string_view name, DType dtype, const Shape& shape);
+  void give(const Tensor& tensor);
+  /// Names the current moment of the pass (before_forward, ...): memory in use there is part of the plan.
+  void mark(const std::string& phase);
+
+  /// Finds a place for every take of every recorded pass. Transient memory is at least `scratch_bytes`.
+  void plan(int64_t scratch_bytes = 0);
+  /// Allocates one block for everything. Throws UserError with the three largest owners when it cannot.
+  void commit();
+
+  int64_t persistent_bytes() const { return persistent_bytes_; }
+  int64_t transient_bytes() const { return transient_bytes_; }   ///< of the largest pass, gaps included
+  int64_t total_bytes() const { return persistent_bytes_ + transient_bytes_; }
+  /// Live bytes at the peak of the largest pass, without gaps.
+  int64_t peak_live_bytes() const { return persistent_bytes_ + peak_live_transient_; }
+  /// Use at the named phases of pass `name`: the state at the mark, and the peak since the mark before.
+  struct PhaseUse {
+    std::string phase;
+    MemoryUse now;
+    MemoryUse peak;
+  };
+  const std::vector<PhaseUse>& phases(const std::string& pass) const;
+  std::vector<std::string> passes() const;
+  /// The table: what is alive at the peak, largest first.
+  std::vector<PlanEntry> peak_entries() const;
+  /// Memory in use over time in pass `name`: after each take or give, total transient bytes (for the trace).
+  std::vector<int64_t> timeline(const std::string& pass) const;
+
+  /// The whole transient memory as one u8 tensor, for use outside of any pass (loading, saving).
+  Tensor scratch() const;
+
+ private:
+  struct Take {
+    Owner owner;
+    std::string name;
+    int64_t bytes = 0;
+    int64_t begin = 0, end = -1;      // event numbers; end -1: still held
+    int64_t offset = 0;
+  };
+  struct Pass {
+    std::vector<Take> takes;          // in the order they were taken
+    std::vector<PhaseUse> phases;
+    int64_t events = 0;
+    int64_t bytes = 0;                // planned extent
+    int64_t peak_live = 0;
+    MemoryUse peak_use;
+  };
+  void place(Pass& pass) const;
+  void measure(Pass& pass) const;
+
+  Device& device_;
+  std::map<std::string, Pass> passes_;
+  Pass* current_ = nullptr;
+  bool committed_ = false;
+  size_t cursor_ = 0;                        // next take of the replay
+  MemoryUse live_, peak_since_mark_;         // transient, while recording
+  std::map<const void*, size_t> held_;       // address -> index into current_->takes
+  std::vector<std::pair<PlanEntry, int64_t>> persistents_;  // with offset
+  int64_t persistent_bytes_ = 0, transient_bytes_ = 0, peak_live_transient_ = 0;
+  int64_t expected_persistent_bytes_ = -1;   // of the blueprint
+  char* base_ = nullptr;
+  void* block_ = nullptr;
+};
+
+}  // namespace blipft

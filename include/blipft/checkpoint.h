@@ -1,0 +1,71 @@
+// Checkpoint: model directories in Hugging Face form (config.json, safetensors with or without index, tokenizer and
+// preprocessor files), read in slices and written whole or not at all.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/tensor.h"
+
+namespace blipft {
+
+/// Where a tensor's bytes are.
+struct StoredTensor {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;                ///< as stored; may have more than four dimensions
+  std::string file;
+  int64_t begin = 0, end = 0;                ///< bytes, from the file's start
+  int64_t numel() const;
+};
+
+/// The tensors of model.safetensors, or of model.safetensors.index.json and its shards. Headers are read and checked
+/// at once (sizes, offsets, overlap, file length); tensor bytes only when asked for. Thread-safe.
+class SafetensorsReader {
+ public:
+  /// Throws UserError naming the file (and tensor) that is missing, truncated or malformed.
+  explicit SafetensorsReader(const std::string& model_directory);
+  ~SafetensorsReader();
+  const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  /// Copies `count` elements of `name`, from element `first` on, as stored (no conversion), into `out`.
+  void read(const std::string& name, int64_t first, int64_t count, void* out) const;
+
+ private:
+  std::map<std::string, StoredTensor> tensors_;
+  struct Files;
+  std::unique_ptr<Files> files_;
+};
+
+/// Writes a model directory: tensors in the order they come, shards of at most `shard_bytes`, an index when there is
+/// more than one shard. Everything goes to `directory`.partial and gets its final name in finish(); a writer that is
+/// destroyed before removes what it wrote.
+class CheckpointWriter {
+ public:
+  struct Entry {
+    std::string name;
+    DType dtype = DType::f32;
+    std::vector<int64_t> shape;
+  };
+  /// All tensors are declared at once, so that headers are written first. Throws UserError when the folder cannot be
+  /// written or the disk has too little room.
+  CheckpointWriter(const std::string& directory, const std::vector<Entry>& entries, int64_t shard_bytes = int64_t{5} << 30);
+  ~CheckpointWriter();
+  /// The bytes [first, first + count) elements of `name`, host memory, any order.
+  void write(const std::string& name, int64_t first, int64_t count, const void* data);
+  /// Copies files (config.json, tokenizer, preprocessor, generation config, ...; those that exist) from `source`.
+  void copy_files(const std::string& source, const std::vector<std::string>& names);
+  void write_text(const std::string& name, const std::string& text);
+  /// Flushes, renames into place (replacing an older directory of that name). Throws when a byte was never written.
+  void finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Reads a whole text file; UserError naming it when that fails.
+std::string read_text_file(const std::string& path);
+
+}  // namespace blipft

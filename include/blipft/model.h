@@ -1,0 +1,117 @@
+// Model: an ordered list of units and the program of one micro-batch over them.
+//
+// A model knows tensors, ops, the arena and its units' brackets; it does not know which strategy is behind the brackets.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/arena.h"
+#include "blipft/ops.h"
+#include "blipft/unit.h"
+
+namespace blipft {
+
+enum class Phase { forward, recompute, backward, loss };
+
+/// Told of what the model does, for the trace. Calls bracket the enqueueing in the compute stream.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void begin(Phase phase, const Unit& unit, Stream stream) = 0;
+  virtual void end(Phase phase, const Unit& unit, Stream stream) = 0;
+};
+
+/// What a model works with in one micro-batch.
+struct StepContext {
+  Ops& ops;
+  Device& device;
+  Arena& arena;
+  UnitAccess& units;
+  Stream stream;
+  StepObserver* observer = nullptr;        ///< optional
+  uint64_t seed = 0;                       ///< of dropout
+};
+
+/// Device tensors of one micro-batch; see BatchLayout for what they hold.
+struct MicroBatch {
+  Tensor pixels;                           ///< u8 [B, S, S, 3]
+  Tensor ids;                              ///< i32 [B, T]
+  Tensor labels;                           ///< i32 [B, T - 1]
+  Tensor lengths;                          ///< i32 [B], valid text tokens
+  Tensor kv_lengths;                       ///< i32 [B], valid positions of the language model: prefix_tokens() + lengths
+  Tensor sample_keys;                      ///< i64 [B]
+  Tensor loss_weight;                      ///< f32 [1], of each valid label
+  Tensor loss;                             ///< f32 [1], the weighted loss is added to it
+};
+
+/// Which layers recompute their forward in backward.
+struct ActivationCheckpointing {
+  /// The first `layers_of(n)` of n layers keep only their input.
+  enum class Kind { none, half, full } kind = Kind::none;
+  int64_t layers_of(int64_t n) const { return kind == Kind::none ? 0 : kind == Kind::half ? (n + 1) / 2 : n; }
+  static ActivationCheckpointing from_name(const std::string& name);
+};
+
+struct ModelSettings {
+  DType compute = DType::f32;
+  std::vector<std::string> freeze;         ///< towers without gradient: vision, qformer, language
+  ActivationCheckpointing checkpointing;
+  bool dropout = true;                     ///< false: all dropout probabilities are 0
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  /// "blip2-opt, 3.74 billion parameters", for people.
+  virtual std::string description() const = 0;
+  const std::vector<const Unit*>& units() const { return unit_list_; }
+  int64_t parameter_count() const;
+  int64_t trainable_parameter_count() const;
+
+  /// Picture side in pixels, and positions of the language model before the text.
+  virtual int64_t image_size() const = 0;
+  virtual int64_t prefix_tokens() const = 0;
+  /// Throws UserError when texts of `tokens` tokens or ids up to `vocabulary` do not fit the model.
+  virtual void check_text(int64_t tokens, int64_t vocabulary) const = 0;
+  /// Pixel normalisation, from the image processor.
+  virtual void set_pixel_statistics(const float mean[3], const float std[3]) = 0;
+
+  /// Forward, loss and backward of one micro-batch: adds to batch.loss, fills and publishes every trainable unit's
+  /// gradient. Marks the arena's phases.
+  virtual void forward_backward(const StepContext& context, const MicroBatch& batch) = 0;
+
+  /// Floating-point operations of forward and backward that the mathematics needs (no recomputation), 2 per multiply-add.
+  virtual double flops(int64_t batch_size, int64_t text_tokens) const = 0;
+
+ protected:
+  Unit& add_unit(const std::string& name, bool trainable);
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<const Unit*> unit_list_;
+};
+
+/// Brackets one phase of a unit for the observer.
+class ObservedPhase {
+ public:
+  ObservedPhase(const StepContext& context, Phase phase, const Unit& unit) : context_(context), phase_(phase), unit_(unit) {
+    if (context_.observer) context_.observer->begin(phase_, unit_, context_.stream);
+  }
+  ~ObservedPhase() {
+    if (context_.observer) context_.observer->end(phase_, unit_, context_.stream);
+  }
+  ObservedPhase(const ObservedPhase&) = delete;
+  ObservedPhase& operator=(const ObservedPhase&) = delete;
+
+ private:
+  const StepContext& context_;
+  Phase phase_;
+  const Unit& unit_;
+};
+
+/// Reads config.json of `model_directory` and builds the family it names (the factory table). Throws UserError naming
+/// the file and key of whatever is missing or not supported.
+std::unique_ptr<Model> make_model(const std::string& model_directory, const ModelSettings& settings);
+
+}  // namespace blipft

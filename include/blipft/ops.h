@@ -1,0 +1,268 @@
+// Ops: the one narrow compute interface. Backends: src/cpu (slow, obvious, the oracle), src/cuda, and a plan backend
+// that checks shapes and computes nothing.
+//
+// Rules for every op:
+//  - works on views, in `stream`, allocates nothing; scratch memory is the workspace given to set_workspace();
+//  - activations, weights, and their gradients have the compute dtype (f32 or bf16) unless said otherwise;
+//  - gradients of parameters ("d..." of a weight, bias, gamma, table) have f32 or bf16 of their own choice, and are
+//    written (accumulate = false) or added to (accumulate = true);
+//  - sums, norms, softmax and loss accumulate in f32; no op depends on the order of atomics: same input, same bits;
+//  - a row is one token; M rows of one sample are contiguous; weights are [out, in] as torch.nn.Linear stores them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "blipft/device.h"
+#include "blipft/tensor.h"
+
+namespace blipft {
+
+/// Scratch bytes that every backend's ops get along with (cuBLASLt's share included).
+constexpr int64_t kWorkspaceBytes = 64 << 20;
+
+enum class Activation { none, relu, gelu };  // gelu is the exact (erf) form
+
+/// Inverted dropout keyed by sample and element (see philox.h): y = keep ? x / (1 - p) : 0.
+/// Element number of row r, column c: (r % rows_per_sample) * cols + c, sample number: r / rows_per_sample.
+struct Dropout {
+  float p = 0;
+  uint32_t site = 0;            ///< unique per place in the model
+  uint64_t seed = 0;
+  Tensor sample_keys;           ///< i64 [samples]
+  int64_t rows_per_sample = 1;
+  explicit operator bool() const { return p > 0; }
+};
+
+/// y = act(x w^T + bias) + residual
+struct LinearForward {
+  Tensor x;                     ///< [M, K]
+  Tensor w;                     ///< [N, K]
+  Tensor bias;                  ///< [N], optional
+  Tensor residual;              ///< [M, N], optional; only with Activation::none
+  Activation activation = Activation::none;
+  Tensor pre_activation;        ///< [M, N], out, x w^T + bias; required for gelu, absent otherwise
+  Tensor y;                     ///< [M, N], out
+};
+
+/// dx = (dy w) * act'(saved) + add, the gradient that reaches the input of a linear layer, carried through the
+/// activation that produced that input.
+struct LinearBackwardInput {
+  Tensor dy;                    ///< [M, N]
+  Tensor w;                     ///< [N, K]
+  Tensor add;                   ///< [M, K], optional, may be dx itself; only with Activation::none
+  Activation activation = Activation::none;
+  Tensor saved;                 ///< [M, K]: relu: the activation's output; gelu: its input (pre_activation)
+  Tensor activated;             ///< [M, K], out, optional, gelu only: act(saved), for the weight gradient
+  Tensor dbias;                 ///< [K] parameter gradient, optional: column sums of dx (bias of the layer before)
+  bool accumulate_dbias = false;
+  Tensor dx;                    ///< [M, K], out
+};
+
+/// dw (+)= dy^T x, dbias (+)= column sums of dy
+struct LinearBackwardWeight {
+  Tensor dy;                    ///< [M, N]
+  Tensor x;                     ///< [M, K]
+  Tensor dw;                    ///< [N, K] parameter gradient
+  Tensor dbias;                 ///< [N] parameter gradient, optional
+  bool accumulate = false;
+};
+
+/// sum = residual + dropout(x); y = (sum - mean) * rstd * gamma + beta over each row (Ba et al. 2016).
+struct NormForward {
+  Tensor x;                     ///< [M, N]
+  Tensor residual;              ///< [M, N], optional
+  Dropout dropout;              ///< of x, optional
+  Tensor sum;                   ///< [M, N], out; required with residual or dropout, else absent (sum is x)
+  Tensor gamma, beta;           ///< [N]
+  float eps = 1e-5f;
+  Tensor y;                     ///< [M, N], out
+  Tensor mean, rstd;            ///< f32 [M], out
+};
+
+/// dx = add + d(norm)/d(sum); dgamma (+)= ..., dbeta (+)= ...; dropped = dropout mask applied to dx.
+struct NormBackward {
+  Tensor dy;                    ///< [M, N]
+  Tensor x;                     ///< [M, N], the norm's input (NormForward::sum or x)
+  Tensor mean, rstd;            ///< f32 [M]
+  Tensor gamma;                 ///< [N]
+  Tensor add;                   ///< [M, N], optional, may be dx itself
+  Tensor dgamma, dbeta;         ///< [N] parameter gradients, optional (both or none)
+  bool accumulate = false;
+  Dropout dropout;              ///< with `dropped`
+  Tensor dropped;               ///< [M, N], out, optional: gradient of NormForward::x through its dropout
+  Tensor dx;                    ///< [M, N], out; may be dy itself
+};
+
+/// y = residual + dropout(x) (either may be absent: a plain dropout, a plain add). In place allowed.
+struct DropoutAdd {
+  Tensor x;                     ///< [M, N]
+  Tensor residual;              ///< [M, N], optional
+  Dropout dropout;              ///< optional
+  Tensor y;                     ///< [M, N], out
+};
+
+/// Heads of queries, keys or values inside a [batch * tokens, row_stride] matrix: head h of token t of sample b starts
+/// at data + (b * batch_stride + t * row_stride + h * head_size) elements. Strides count elements.
+struct Heads {
+  void* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t batch_stride = 0;
+  /// The heads that start `column` elements into each row of `matrix`, seen as [batch * tokens, cols].
+  static Heads in(const Tensor& matrix, int64_t column, int64_t tokens) {
+    return {static_cast<char*>(matrix.data) + column * dtype_size(matrix.dtype), matrix.cols(), tokens * matrix.cols()};
+  }
+};
+
+/// out = dropout(softmax(scale q k^T + mask)) v, without a score matrix in memory (Dao et al. 2022).
+/// Key j is visible to query i when j < kv_lengths[b] (if given) and, if causal, j <= i (query_tokens == kv_tokens).
+/// A query that sees no key gives zeros.
+struct AttentionForward {
+  DType dtype = DType::f32;
+  int64_t batch = 0, heads = 0, head_size = 0, query_tokens = 0, kv_tokens = 0;
+  Heads q, k, v;
+  float scale = 1;
+  bool causal = false;
+  Tensor kv_lengths;            ///< i32 [batch], optional
+  Dropout dropout;              ///< of the probabilities; element (h * query_tokens + i) * kv_tokens + j of sample b
+  Heads out;                    ///< out
+  Tensor lse;                   ///< f32 [batch, heads, query_tokens], out: log of the softmax's denominator
+};
+
+struct AttentionBackward {
+  AttentionForward forward;     ///< the same views as in forward, out and lse filled
+  Heads dout;
+  Heads dq, dk, dv;             ///< out
+  Tensor delta;                 ///< f32 [batch, heads, query_tokens], scratch: row sums of dout * out
+};
+
+/// patches[b * P + p, (c * patch + y) * patch + x] = (pixel / 255 - mean[c]) / std[c]
+struct Patchify {
+  Tensor pixels;                ///< u8 [B, S, S, 3]
+  int64_t patch = 14;
+  float mean[3], std[3];
+  Tensor patches;               ///< [B * P, 3 * patch * patch], out; P = (S / patch)^2
+};
+
+/// x[b, 0] = class_embedding + positions[0]; x[b, 1 + p] = patch[b, p] + positions[1 + p]
+struct VisionEmbed {
+  Tensor patches;               ///< [B * P, N]; in backward: gradient, out
+  Tensor class_embedding;       ///< [N]; in backward: parameter gradient
+  Tensor positions;             ///< [1 + P, N]; in backward: parameter gradient
+  Tensor x;                     ///< [B * (1 + P), N], out; in backward: the incoming gradient
+  bool accumulate = false;      ///< backward only
+  bool parameters = true;       ///< backward only: whether parameter gradients are wanted
+};
+
+/// Rows of the language model's input: `prefix` rows of image features, then embedded text; learned positions.
+/// Row t of sample b gets position t + 2, or 1 at and after prefix_rows + lengths[b] (OPT's offset and padding).
+struct TextEmbed {
+  Tensor ids;                   ///< i32 [B, T]
+  Tensor lengths;               ///< i32 [B], valid text tokens
+  Tensor prefix;                ///< [B * Q, N], optional; in backward: gradient, out, optional
+  int64_t prefix_rows = 0;      ///< Q
+  Tensor tokens;                ///< [V, N]; in backward: parameter gradient, optional
+  Tensor positions;             ///< [rows, N], optional; in backward: parameter gradient, optional
+  int64_t padding_id = -1;      ///< this id's token row gets no gradient here (torch.nn.Embedding's padding_idx)
+  Tensor x;                     ///< [B * (Q + T), N], out; in backward: the incoming gradient
+  bool accumulate_tokens = false, accumulate_positions = false;  ///< backward only
+};
+
+/// dst block b, row i = src block b, row (offset + i), for i < count: picks `count` rows out of each block of
+/// `block_rows`. spread_rows is its adjoint: writes those rows and zeroes the others of the block.
+struct RowBlocks {
+  Tensor blocks;                ///< [B * block_rows, N]
+  Tensor rows;                  ///< [B * count, N]
+  int64_t block_rows = 0, offset = 0, count = 0;
+};
+
+/// Cross-entropy of each row, and its gradient over the logits in place.
+/// row_loss[r] = weight * (log sum exp(logits[r]) - logits[r, label]); logits[r] <- weight * (softmax - onehot).
+/// Rows with label < 0 get loss 0 and gradient 0.
+struct CrossEntropy {
+  Tensor logits;                ///< [R, V], in and out; compute dtype
+  Tensor labels;                ///< i32 [R]
+  Tensor weight;                ///< f32 [1]
+  Tensor row_loss;              ///< f32 [R], out
+};
+
+/// Numbers that change from step to step; they live in device memory so that a captured step sees them.
+/// Layout of the f32 tensor `scalars` [kStepScalars].
+enum StepScalar { kLearningRate, kBiasCorrection1, kBiasCorrection2, kClipCoefficient, kGradNorm, kStepScalars = 8 };
+
+/// torch.optim.AdamW, one fused pass over a shard (decoupled weight decay, Loshchilov & Hutter 2019):
+/// p -= lr wd p; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (m / bc1) / (sqrt(v / bc2) + eps),
+/// with g = gradient * clip coefficient and bc = 1 - beta^step. With `master`, p is master (f32) and param its copy.
+struct AdamWUpdate {
+  Tensor param;                 ///< [n] compute dtype, in and out
+  Tensor master;                ///< f32 [n], optional, in and out
+  Tensor grad;                  ///< [n] f32 or bf16
+  Tensor m, v;                  ///< [n] f32 or bf16, in and out
+  Tensor scalars;               ///< f32 [kStepScalars]
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+};
+
+/// torch.optim.SGD: g += wd p; buf = momentum buf + g (buf = g at step 1); p -= lr buf.
+struct SgdUpdate {
+  Tensor param, master, grad;   ///< as in AdamWUpdate
+  Tensor momentum_buffer;       ///< [n], optional (momentum 0), zeros before the first step
+  Tensor scalars;
+  float momentum = 0, weight_decay = 0;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  /// Scratch memory of at least kWorkspaceBytes; all ops run on one stream at a time.
+  virtual void set_workspace(Tensor workspace) = 0;  // u8 [bytes]
+
+  virtual void linear_forward(const LinearForward&, Stream) = 0;
+  virtual void linear_backward_input(const LinearBackwardInput&, Stream) = 0;
+  virtual void linear_backward_weight(const LinearBackwardWeight&, Stream) = 0;
+  /// y = act(x), element-wise; for recomputation in backward.
+  virtual void activate(const Tensor& x, const Tensor& y, Activation, Stream) = 0;
+  virtual void norm_forward(const NormForward&, Stream) = 0;
+  virtual void norm_backward(const NormBackward&, Stream) = 0;
+  virtual void dropout_add(const DropoutAdd&, Stream) = 0;
+  virtual void attention_forward(const AttentionForward&, Stream) = 0;
+  virtual void attention_backward(const AttentionBackward&, Stream) = 0;
+
+  virtual void patchify(const Patchify&, Stream) = 0;
+  virtual void vision_embed_forward(const VisionEmbed&, Stream) = 0;
+  virtual void vision_embed_backward(const VisionEmbed&, Stream) = 0;
+  virtual void text_embed_forward(const TextEmbed&, Stream) = 0;
+  virtual void text_embed_backward(const TextEmbed&, Stream) = 0;
+  /// tiled[b * R + i] = rows[i] for every b. rows [R, N], tiled [B * R, N].
+  virtual void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) = 0;
+  /// rows[i] (+)= sum over b of tiled[b * R + i]; rows is a parameter gradient.
+  virtual void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream) = 0;
+  virtual void pick_rows(const RowBlocks&, Stream) = 0;
+  virtual void spread_rows(const RowBlocks&, Stream) = 0;
+  virtual void cross_entropy(const CrossEntropy&, Stream) = 0;
+
+  /// out[0] (+)= sum of x (f32); x f32.
+  virtual void sum(const Tensor& x, const Tensor& out, bool accumulate, Stream) = 0;
+  /// out[0] (+)= sum of squares of x (f32 or bf16), in f32.
+  virtual void sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream) = 0;
+  /// Element-wise casts among f32, bf16 and f16 (round to nearest even).
+  virtual void cast(const Tensor& from, const Tensor& to, Stream) = 0;
+  /// to += from; each f32 or bf16, added in f32.
+  virtual void add(const Tensor& from, const Tensor& to, Stream) = 0;
+  /// x[i] = mean + std * normal(seed, stream_id, first + i), the same numbers however a tensor is cut into parts.
+  virtual void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std, Stream) = 0;
+  virtual void fill(const Tensor& x, float value, Stream) = 0;
+  /// weights[i] = 1 / (denominators[i] * scale), or 0 where a denominator is 0. f32 [n].
+  virtual void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) = 0;
+  /// scalars[kGradNorm] = sqrt(sum_of_squares[0]); scalars[kClipCoefficient] = max_norm > 0 ?
+  /// min(1, max_norm / (norm + 1e-6)) : 1 (torch.nn.utils.clip_grad_norm_).
+  virtual void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream) = 0;
+  virtual void adamw_update(const AdamWUpdate&, Stream) = 0;
+  virtual void sgd_update(const SgdUpdate&, Stream) = 0;
+};
+
+std::unique_ptr<Ops> make_cpu_ops();
+/// `cache_path` keeps the chosen cuBLASLt algorithms ("" keeps none).
+std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path);
+std::unique_ptr<Ops> make_plan_ops();
+
+}  // namespace blipft

@@ -1,0 +1,92 @@
+// Tensor: a non-owning, contiguous, row-major view of memory on some device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "blipft/error.h"
+
+namespace blipft {
+
+enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8 };
+
+constexpr int64_t dtype_size(DType dtype) {
+  switch (dtype) {
+    case DType::f32: case DType::i32: return 4;
+    case DType::bf16: case DType::f16: return 2;
+    case DType::i64: return 8;
+    case DType::u8: return 1;
+  }
+  return 0;
+}
+
+constexpr const char* dtype_name(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "f32";
+    case DType::bf16: return "bf16";
+    case DType::f16: return "f16";
+    case DType::i32: return "i32";
+    case DType::i64: return "i64";
+    case DType::u8: return "u8";
+  }
+  return "?";
+}
+
+/// Up to four sizes, outermost first.
+struct Shape {
+  std::array<int64_t, 4> dims{};
+  int rank = 0;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> sizes) {
+    BLIPFT_CHECK(sizes.size() <= 4, "a shape has at most 4 dimensions, got ", sizes.size());
+    for (int64_t size : sizes) dims[static_cast<size_t>(rank++)] = size;
+  }
+  int64_t operator[](int i) const { return dims[static_cast<size_t>(i)]; }
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int i = 0; i < rank; ++i) n *= dims[static_cast<size_t>(i)];
+    return n;
+  }
+  bool operator==(const Shape&) const = default;
+  std::string str() const {
+    std::string text = "[";
+    for (int i = 0; i < rank; ++i) text += (i ? ", " : "") + std::to_string((*this)[i]);
+    return text + "]";
+  }
+};
+
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape;
+
+  /// An absent optional argument is a default-constructed Tensor.
+  explicit operator bool() const { return data != nullptr; }
+  int64_t numel() const { return shape.numel(); }
+  int64_t bytes() const { return numel() * dtype_size(dtype); }
+  /// Size of the last dimension, and the product of the others.
+  int64_t cols() const { return shape[shape.rank - 1]; }
+  int64_t rows() const { return cols() ? numel() / cols() : 0; }
+
+  template <class T>
+  T* as() const { return static_cast<T*>(data); }
+
+  /// The same memory under another shape of equally many elements.
+  Tensor view(const Shape& other) const {
+    BLIPFT_CHECK(other.numel() == numel(), "cannot view ", shape.str(), " as ", other.str());
+    return {data, dtype, other};
+  }
+  /// `other` elements starting `offset` elements into this tensor.
+  Tensor part(int64_t offset, const Shape& other) const {
+    BLIPFT_CHECK(offset >= 0 && offset + other.numel() <= numel(), "part ", other.str(), " at ", offset,
+                 " lies outside of ", shape.str());
+    return {static_cast<char*>(data) + offset * dtype_size(dtype), dtype, other};
+  }
+  /// Rows [begin, begin + count) of this tensor seen as [rows(), cols()].
+  Tensor row_range(int64_t begin, int64_t count) const { return part(begin * cols(), {count, cols()}); }
+};
+
+}  // namespace blipft

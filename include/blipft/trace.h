@@ -1,0 +1,83 @@
+// Trace: what a rank did, when, and with how much memory, in an HDF5 file that is readable even after kill -9.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace blipft {
+
+/// All times are ns on one clock aligned across ranks, 0 at the run's start.
+struct StepRecord {
+  int64_t step = 0, epoch = 0;
+  double loss = 0, lr = 0, grad_norm = 0;
+  double samples_per_second = 0, tflops = 0;    ///< of this rank's GPU
+  int64_t begin_ns = 0, end_ns = 0;
+  int64_t data_wait_ns = 0;                     ///< time the step waited for its batch
+  int64_t text_tokens = 0;                      ///< padded text length
+};
+
+struct SpanRecord {
+  int64_t step = 0;
+  int32_t micro_batch = 0;
+  int32_t unit = -1;                            ///< index into /units, -1: none
+  int32_t phase = 0;                            ///< index into /phases (names)
+  int32_t stream = 0;                           ///< 0 compute, 1 communication, 2 copy, 3 host
+  int64_t begin_ns = 0, end_ns = 0;
+  int64_t bytes = 0;                            ///< of collectives and copies
+  double flops = 0;                             ///< of compute
+};
+
+struct MemoryRecord {
+  int64_t step = 0;
+  std::string phase;                            ///< before_forward, after_forward, after_backward, after_optimizer, ...
+  std::string owner;                            ///< parameters, gradients, optimizer, activations, communication, ...
+  int64_t time_ns = 0;
+  int64_t bytes = 0;
+};
+
+struct PlanRecord {
+  std::string name, owner;
+  int64_t bytes = 0;                            ///< at the predicted peak
+};
+
+struct DeviceRecord {
+  int64_t time_ns = 0;
+  double utilization = 0, power_watts = 0, sm_mhz = 0, memory_mhz = 0, temperature_c = 0;
+  int64_t memory_bytes = 0;                     ///< used on the device, by everybody
+  int64_t host_rss_bytes = 0;
+};
+
+/// The writer of one rank's file. add() only appends to a queue; a thread of its own writes and flushes at least every
+/// 0.5 s, so that a killed run loses no more than that. Thread-safe.
+///
+/// Names and attributes come before the first record: from then on the file takes only rows (HDF5's SWMR mode), and
+/// set_names() and set_attribute() throw Error. Size in the file, in bytes: 88 a StepRecord, 56 a SpanRecord, 88 a
+/// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord. Memory phases and owners have at most 31 bytes, planned names
+/// 127.
+class Trace {
+ public:
+  virtual ~Trace() = default;
+  /// Phase names differ from each other. May be called again before the first record; the last call counts.
+  virtual void set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases) = 0;
+  virtual void set_attribute(const std::string& name, const std::string& value) = 0;
+  virtual void set_attribute(const std::string& name, double value) = 0;
+  virtual void add(const StepRecord& record) = 0;
+  virtual void add(const std::vector<SpanRecord>& records) = 0;
+  virtual void add(const std::vector<MemoryRecord>& records) = 0;
+  virtual void add(const std::vector<PlanRecord>& records) = 0;
+  virtual void add(const DeviceRecord& record) = 0;
+  /// Waits until everything is in the file and closes it. Rethrows an error of the writing thread.
+  virtual void close() = 0;
+};
+
+/// Creates `path` (one rank's file) and its folder. Throws UserError when it cannot be written. add() never waits for
+/// the disk: spans that would make the queue longer than `queue_bytes` are dropped and counted in /dropped.
+std::unique_ptr<Trace> open_trace(const std::string& path, size_t queue_bytes = size_t{256} << 20);
+/// Takes everything and keeps nothing.
+std::unique_ptr<Trace> make_null_trace();
+
+}  // namespace blipft

@@ -1,0 +1,16 @@
+// Trainer: a whole run. Only the trainer sees all the parts.
+#pragma once
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+
+namespace blipft {
+
+/// Trains as `config` says. Errors that all ranks know of are AgreedError, others concern the throwing rank alone.
+void train(const Config& config, const World& world);
+
+/// Prints the memory plan of `config` for `ranks` ranks (0: as the config says) on a GPU of `gpu_gib` GiB (0: the GPU of
+/// this machine, else 141 GB). Needs no GPU and no weights.
+void print_plan(const Config& config, int64_t ranks, double gpu_gib);
+
+}  // namespace blipft

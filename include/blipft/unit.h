@@ -1,0 +1,80 @@
+// Unit: a block of the model that is gathered, run and released as one, with one flat parameter buffer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "blipft/tensor.h"
+
+namespace blipft {
+
+/// How `init: random` fills a parameter.
+struct Init {
+  enum class Kind { normal, constant } kind = Kind::constant;
+  float value = 0;                         ///< standard deviation of normal, or the constant
+  static Init normal(float std) { return {Kind::normal, std}; }
+  static Init constant(float value) { return {Kind::constant, value}; }
+};
+
+/// A named, shaped range of a unit's flat buffer. The name is the Hugging Face state-dict key.
+struct Parameter {
+  std::string name;
+  std::vector<int64_t> shape;              ///< as in the checkpoint; may have more than four dimensions
+  int64_t offset = 0;                      ///< elements from the start of the flat buffer
+  Init init;
+  int64_t numel() const;
+};
+
+/// Elements between whose multiples parameters start: 16 bytes in bf16, what vector loads and cuBLASLt want.
+constexpr int64_t kParameterAlignment = 8;
+
+class Unit {
+ public:
+  explicit Unit(std::string name) : name_(std::move(name)) {}
+
+  /// Appends a parameter; returns its offset. `packed` starts right behind the one before, without alignment, so that
+  /// several checkpoint tensors form one matrix (q, k, v).
+  int64_t add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed = false);
+
+  const std::string& name() const { return name_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  /// Elements of the flat buffer, alignment gaps included.
+  int64_t numel() const { return numel_; }
+  /// Elements of the parameters alone.
+  int64_t parameter_count() const;
+  /// Ranges [first, second) of the flat buffer, up to `padded` elements, that belong to no parameter.
+  std::vector<std::pair<int64_t, int64_t>> gaps(int64_t padded) const;
+
+  bool trainable = true;
+  int64_t index = -1;                      ///< place in the model's list
+
+ private:
+  std::string name_;
+  std::vector<Parameter> parameters_;
+  int64_t numel_ = 0;
+};
+
+/// A unit's gradient buffer while the model fills it.
+struct UnitGradient {
+  Tensor flat;                             ///< [>= unit.numel()] of the gradient dtype
+  /// Whether the buffer holds the gradient of earlier micro-batches, to be added to. Else every element must be written.
+  /// The same for all calls within one micro-batch: a model that writes a parameter in two uses adds in the second.
+  bool accumulate = false;
+};
+
+/// What a model sees of the strategy: brackets around each use of a unit. All calls are ordered in the compute stream.
+class UnitAccess {
+ public:
+  virtual ~UnitAccess() = default;
+  /// The unit's parameters, [>= unit.numel()] in the compute dtype, readable until release().
+  virtual Tensor acquire(const Unit& unit) = 0;
+  virtual void release(const Unit& unit) = 0;
+  /// Where the unit's gradient goes. May be called for several uses of a unit within one backward. Only for trainable
+  /// units.
+  virtual UnitGradient gradient(const Unit& unit) = 0;
+  /// The gradient of this micro-batch is complete.
+  virtual void publish(const Unit& unit) = 0;
+};
+
+}  // namespace blipft

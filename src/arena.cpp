@@ -1,0 +1,277 @@
+// The arena: recording of takes and gives, placement, replay.
+#include "blipft/arena.h"
+
+#include <algorithm>
+#include <set>
+
+namespace blipft {
+
+namespace {
+constexpr int64_t kAlignment = 256;
+// Planned addresses start here: never null, never dereferenced.
+char* const kFictitiousBase = reinterpret_cast<char*>(int64_t{1} << 44);
+
+int64_t aligned(int64_t bytes) { return std::max<int64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment); }
+
+std::string gib(int64_t bytes) {
+  std::ostringstream out;
+  out.precision(2);
+  out << std::fixed << static_cast<double>(bytes) / (int64_t{1} << 30) << " GiB";
+  return out.str();
+}
+}  // namespace
+
+const char* owner_name(Owner owner) {
+  static const char* const names[kOwners] = {"parameters", "gradients", "optimizer", "activations",
+                                             "communication", "workspace", "data"};
+  return names[static_cast<size_t>(owner)];
+}
+
+int64_t MemoryUse::total() const {
+  int64_t sum = 0;
+  for (int64_t bytes : by_owner) sum += bytes;
+  return sum;
+}
+
+Arena::Arena(Device& device) : device_(device), base_(kFictitiousBase) {}
+
+Arena::Arena(Device& device, const Arena& blueprint)
+    : device_(device), passes_(blueprint.passes_), transient_bytes_(blueprint.transient_bytes_),
+      peak_live_transient_(blueprint.peak_live_transient_), expected_persistent_bytes_(blueprint.persistent_bytes_),
+      base_(kFictitiousBase) {}
+
+Arena::~Arena() {
+  if (block_) device_.free(block_);
+}
+
+Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
+  BLIPFT_CHECK(!committed_, "persistent memory must be declared before commit(): ", name);
+  const int64_t bytes = shape.numel() * dtype_size(dtype);
+  persistents_.push_back({{owner, std::string(name), bytes}, persistent_bytes_});
+  Tensor tensor{kFictitiousBase + persistent_bytes_, dtype, shape};
+  persistent_bytes_ += aligned(bytes);
+  return tensor;
+}
+
+Tensor Arena::resolve(const Tensor& planned) const {
+  if (!planned) return planned;
+  const int64_t offset = static_cast<char*>(planned.data) - kFictitiousBase;
+  if (offset < 0 || offset >= persistent_bytes_) return planned;
+  return {base_ + offset, planned.dtype, planned.shape};
+}
+
+void Arena::begin_pass(const std::string& name) {
+  BLIPFT_CHECK(!current_, "a pass is already open");
+  if (committed_) {
+    auto found = passes_.find(name);
+    BLIPFT_CHECK(found != passes_.end(), "pass ", name, " was not planned");
+    current_ = &found->second;
+  } else {
+    current_ = &(passes_[name] = Pass{});
+    live_ = peak_since_mark_ = {};
+  }
+  cursor_ = 0;
+  held_.clear();
+}
+
+void Arena::end_pass() {
+  BLIPFT_CHECK(current_, "no pass is open");
+  BLIPFT_CHECK(held_.empty(), "pass ends with ", held_.size(), " tensors not given back, the first is ",
+               current_->takes[held_.begin()->second].name);
+  BLIPFT_CHECK(cursor_ == current_->takes.size(), "pass took ", cursor_, " tensors, planned were ", current_->takes.size());
+  current_ = nullptr;
+}
+
+Tensor Arena::take(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
+  BLIPFT_CHECK(current_, "take outside of a pass: ", name);
+  const int64_t bytes = aligned(shape.numel() * dtype_size(dtype));
+  Pass& pass = *current_;
+  if (!committed_) {
+    // While recording, every take gets an address of its own, so that give() can tell them apart.
+    Take take{owner, std::string(name), bytes, pass.events++, -1, 0};
+    pass.takes.push_back(std::move(take));
+    live_.by_owner[static_cast<size_t>(owner)] += bytes;
+    for (size_t i = 0; i < kOwners; ++i) peak_since_mark_.by_owner[i] = std::max(peak_since_mark_.by_owner[i], live_.by_owner[i]);
+    char* address = kFictitiousBase + (int64_t{1} << 42) + static_cast<int64_t>(cursor_) * (int64_t{1} << 24);
+    held_[address] = cursor_++;
+    return {address, dtype, shape};
+  }
+  BLIPFT_CHECK(cursor_ < pass.takes.size(), "pass takes more than planned: ", name);
+  const Take& take = pass.takes[cursor_];
+  BLIPFT_CHECK(take.bytes == bytes && take.name == name, "pass departs from its plan at take ", cursor_, ": ", name, " of ",
+               bytes, " bytes, planned was ", take.name, " of ", take.bytes);
+  char* address = base_ + persistent_bytes_ + take.offset;
+  const bool inserted = held_.emplace(address, cursor_++).second;
+  BLIPFT_CHECK(inserted, "the plan gives ", name, " a place that is still in use");
+  return {address, dtype, shape};
+}
+
+void Arena::give(const Tensor& tensor) {
+  if (!tensor) return;
+  auto found = held_.find(tensor.data);
+  BLIPFT_CHECK(found != held_.end(), "a tensor ", tensor.shape.str(), " is given back that was not taken");
+  if (!committed_) {
+    Take& take = current_->takes[found->second];
+    take.end = current_->events++;
+    live_.by_owner[static_cast<size_t>(take.owner)] -= take.bytes;
+  }
+  held_.erase(found);
+}
+
+void Arena::mark(const std::string& phase) {
+  if (!current_ || committed_) return;
+  PhaseUse use{phase, live_, peak_since_mark_};
+  for (const auto& [entry, offset] : persistents_) {
+    use.now.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
+    use.peak.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
+  }
+  current_->phases.push_back(use);
+  peak_since_mark_ = live_;
+}
+
+// Large takes first, each at the lowest offset where no take that lives at the same time lies. Takes that lie in the same
+// place at different times share it. The candidates that overlap in time are found through a list sorted by begin.
+void Arena::place(Pass& pass) const {
+  std::vector<size_t> order(pass.takes.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return pass.takes[a].bytes > pass.takes[b].bytes; });
+  std::vector<size_t> placed;  // sorted by offset
+  placed.reserve(order.size());
+  pass.bytes = 0;
+  for (size_t index : order) {
+    Take& take = pass.takes[index];
+    int64_t offset = 0;
+    for (size_t other_index : placed) {
+      const Take& other = pass.takes[other_index];
+      if (other.begin > take.end || other.end < take.begin) continue;
+      if (other.offset >= offset + take.bytes) break;
+      offset = std::max(offset, other.offset + other.bytes);
+    }
+    take.offset = offset;
+    pass.bytes = std::max(pass.bytes, offset + take.bytes);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
+                                   [&](int64_t value, size_t i) { return value < pass.takes[i].offset; }), index);
+  }
+}
+
+void Arena::measure(Pass& pass) const {
+  std::vector<int64_t> change(static_cast<size_t>(pass.events) + 1, 0);
+  std::vector<const Take*> begins(change.size(), nullptr), ends(change.size(), nullptr);
+  for (const Take& take : pass.takes) {
+    begins[static_cast<size_t>(take.begin)] = &take;
+    ends[static_cast<size_t>(take.end)] = &take;
+  }
+  MemoryUse use;
+  int64_t live = 0;
+  pass.peak_live = 0;
+  for (size_t event = 0; event < change.size(); ++event) {
+    if (const Take* take = begins[event]) {
+      use.by_owner[static_cast<size_t>(take->owner)] += take->bytes;
+      live += take->bytes;
+      if (live > pass.peak_live) {
+        pass.peak_live = live;
+        pass.peak_use = use;
+      }
+    }
+    if (const Take* take = ends[event]) {
+      use.by_owner[static_cast<size_t>(take->owner)] -= take->bytes;
+      live -= take->bytes;
+    }
+  }
+}
+
+void Arena::plan(int64_t scratch_bytes) {
+  transient_bytes_ = aligned(scratch_bytes);
+  peak_live_transient_ = 0;
+  for (auto& [name, pass] : passes_) {
+    measure(pass);
+    place(pass);
+    transient_bytes_ = std::max(transient_bytes_, pass.bytes);
+    peak_live_transient_ = std::max(peak_live_transient_, pass.peak_live);
+  }
+}
+
+void Arena::commit() {
+  BLIPFT_CHECK(!committed_, "commit() is called once");
+  BLIPFT_CHECK(expected_persistent_bytes_ < 0 || expected_persistent_bytes_ == persistent_bytes_, "the run declares ",
+               persistent_bytes_, " persistent bytes, its plan ", expected_persistent_bytes_);
+  const MemoryInfo memory = device_.memory();
+  if (device_.kind() == DeviceKind::cuda && total_bytes() > memory.free) {
+    std::string largest;
+    std::map<std::string, int64_t> owners;
+    for (const PlanEntry& entry : peak_entries()) owners[owner_name(entry.owner)] += entry.bytes;
+    std::vector<std::pair<int64_t, std::string>> sorted;
+    for (const auto& [owner, bytes] : owners) sorted.push_back({bytes, owner});
+    std::sort(sorted.rbegin(), sorted.rend());
+    for (size_t i = 0; i < sorted.size() && i < 3; ++i)
+      largest += concat(i ? ", " : "", sorted[i].second, " ", gib(sorted[i].first));
+    throw UserError(concat("the run needs ", gib(total_bytes()), " of GPU memory and ", gib(memory.free), " of ",
+                           gib(memory.total), " is free on ", device_.name(), ". Largest: ", largest,
+                           ". What helps: a smaller train.batch_size with more train.accumulate_grad_batches, "
+                           "train.act_ckpt=full, parallel.strategy=fsdp on more GPUs, or train.precision=bf16-true. "
+                           "`blipft --plan` prints the whole table."));
+  }
+  block_ = device_.allocate(std::max<int64_t>(total_bytes(), kAlignment));
+  base_ = static_cast<char*>(block_);
+  committed_ = true;
+}
+
+const std::vector<Arena::PhaseUse>& Arena::phases(const std::string& pass) const {
+  auto found = passes_.find(pass);
+  BLIPFT_CHECK(found != passes_.end(), "no pass ", pass);
+  return found->second.phases;
+}
+
+std::vector<std::string> Arena::passes() const {
+  std::vector<std::string> names;
+  for (const auto& [name, pass] : passes_) names.push_back(name);
+  return names;
+}
+
+std::vector<PlanEntry> Arena::peak_entries() const {
+  const Pass* largest = nullptr;
+  for (const auto& [name, pass] : passes_)
+    if (!largest || pass.bytes > largest->bytes) largest = &pass;
+  std::map<std::pair<int, std::string>, int64_t> sums;
+  for (const auto& [entry, offset] : persistents_) sums[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
+  if (largest) {
+    // The moment of the peak: the first event at which the live sum reaches it.
+    std::vector<int64_t> change(static_cast<size_t>(largest->events) + 1, 0);
+    for (const Take& take : largest->takes) {
+      change[static_cast<size_t>(take.begin)] += take.bytes;
+      change[static_cast<size_t>(take.end)] -= take.bytes;
+    }
+    int64_t live = 0, peak_event = 0, peak = -1;
+    for (size_t event = 0; event < change.size(); ++event) {
+      live += change[event];
+      if (live > peak) peak = live, peak_event = static_cast<int64_t>(event);
+    }
+    for (const Take& take : largest->takes)
+      if (take.begin <= peak_event && take.end > peak_event) sums[{static_cast<int>(take.owner), take.name}] += take.bytes;
+    if (largest->bytes > largest->peak_live)
+      sums[{static_cast<int>(Owner::workspace), "gaps between transient tensors"}] += largest->bytes - largest->peak_live;
+  }
+  std::vector<PlanEntry> entries;
+  for (const auto& [key, bytes] : sums) entries.push_back({static_cast<Owner>(key.first), key.second, bytes});
+  std::stable_sort(entries.begin(), entries.end(), [](const PlanEntry& a, const PlanEntry& b) { return a.bytes > b.bytes; });
+  return entries;
+}
+
+std::vector<int64_t> Arena::timeline(const std::string& pass_name) const {
+  auto found = passes_.find(pass_name);
+  BLIPFT_CHECK(found != passes_.end(), "no pass ", pass_name);
+  std::vector<int64_t> use(static_cast<size_t>(found->second.events), 0);
+  for (const Take& take : found->second.takes) {
+    use[static_cast<size_t>(take.begin)] += take.bytes;
+    use[static_cast<size_t>(take.end)] -= take.bytes;
+  }
+  for (size_t i = 1; i < use.size(); ++i) use[i] += use[i - 1];
+  return use;
+}
+
+Tensor Arena::scratch() const {
+  BLIPFT_CHECK(committed_ && !current_, "scratch memory exists after commit() and outside of a pass");
+  return {base_ + persistent_bytes_, DType::u8, {transient_bytes_}};
+}
+
+}  // namespace blipft

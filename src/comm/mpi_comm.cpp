@@ -1,0 +1,174 @@
+// Collectives of CPU ranks over MPI. Sums are made in rank order with f32 accumulation, so that the bits depend on the
+// world size alone.
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "bf16.h"
+#include "blipft/comm.h"
+#include "blipft/error.h"
+
+namespace blipft {
+
+namespace {
+
+void check_mpi(int code, const char* what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error(concat(what, ": ", std::string(text, static_cast<size_t>(length))));
+}
+
+class MpiComm : public Comm {
+ public:
+  explicit MpiComm(const World& world) : rank_(world.rank()), size_(world.size()) {
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+  }
+  ~MpiComm() override {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (!finalized) MPI_Comm_free(&comm_);
+  }
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return size_; }
+  std::string name() const override { return "mpi"; }
+  int64_t device_bytes() const override { return 0; }
+
+  void all_gather(const Tensor& shard, const Tensor& full, Stream) override {
+    BLIPFT_CHECK(full.numel() == shard.numel() * size_, "all_gather: ", full.shape.str(), " is not ", size_, " times ",
+                 shard.shape.str());
+    // A shard that already lies at its place in `full` is announced as such.
+    const bool in_place = shard.data == static_cast<char*>(full.data) + rank_ * shard.bytes();
+    pieces(shard.bytes(), [&](int64_t first, int64_t count) {
+      // Pieces of every rank's shard land shard.bytes() apart: a vector type places them.
+      MPI_Datatype strided, resized;
+      MPI_Type_contiguous(static_cast<int>(count), MPI_BYTE, &strided);
+      MPI_Type_create_resized(strided, 0, static_cast<MPI_Aint>(shard.bytes()), &resized);
+      MPI_Type_commit(&resized);
+      const int code = MPI_Allgather(in_place ? MPI_IN_PLACE : static_cast<char*>(shard.data) + first,
+                                     static_cast<int>(count), MPI_BYTE, static_cast<char*>(full.data) + first, 1, resized, comm_);
+      MPI_Type_free(&strided);
+      MPI_Type_free(&resized);
+      check_mpi(code, "MPI_Allgather");
+    });
+  }
+
+  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream) override {
+    BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype, "reduce_scatter: ", full.shape.str(),
+                 " is not ", size_, " times ", shard.shape.str());
+    const int64_t size = dtype_size(full.dtype);
+    const int64_t n = shard.numel();
+    const int64_t step = std::min<int64_t>(n, kPieceElements);
+    received_.resize(static_cast<size_t>(step * size_ * size));
+    staged_.resize(received_.size());
+    sum_.resize(static_cast<size_t>(step));
+    for (int64_t first = 0; first < n; first += step) {
+      const int64_t count = std::min(step, n - first);
+      for (int64_t r = 0; r < size_; ++r)
+        std::memcpy(staged_.data() + r * count * size, static_cast<char*>(full.data) + (r * n + first) * size,
+                    static_cast<size_t>(count * size));
+      check_mpi(MPI_Alltoall(staged_.data(), static_cast<int>(count * size), MPI_BYTE, received_.data(),
+                             static_cast<int>(count * size), MPI_BYTE, comm_), "MPI_Alltoall");
+      sum_ranks(count, full.dtype);
+      store(static_cast<char*>(shard.data) + first * size, count, full.dtype);
+    }
+  }
+
+  void all_reduce(const Tensor& tensor, Stream) override {
+    const int64_t size = dtype_size(tensor.dtype);
+    const int64_t n = tensor.numel();
+    const int64_t step = std::min<int64_t>(n, kPieceElements);
+    received_.resize(static_cast<size_t>(step * size_ * size));
+    sum_.resize(static_cast<size_t>(step));
+    for (int64_t first = 0; first < n; first += step) {
+      const int64_t count = std::min(step, n - first);
+      char* piece = static_cast<char*>(tensor.data) + first * size;
+      check_mpi(MPI_Allgather(piece, static_cast<int>(count * size), MPI_BYTE, received_.data(),
+                              static_cast<int>(count * size), MPI_BYTE, comm_), "MPI_Allgather");
+      sum_ranks(count, tensor.dtype);
+      store(piece, count, tensor.dtype);
+    }
+  }
+
+ private:
+  static constexpr int64_t kPieceElements = 1 << 20;
+
+  template <class Body>
+  void pieces(int64_t bytes, Body body) const {
+    constexpr int64_t kPiece = 64 << 20;
+    for (int64_t first = 0; first < bytes; first += kPiece) body(first, std::min(kPiece, bytes - first));
+  }
+
+  void sum_ranks(int64_t count, DType dtype) {
+    std::fill(sum_.begin(), sum_.begin() + count, 0.0f);
+    for (int64_t r = 0; r < size_; ++r) {
+      if (dtype == DType::f32) {
+        const float* from = reinterpret_cast<const float*>(received_.data()) + r * count;
+        for (int64_t i = 0; i < count; ++i) sum_[static_cast<size_t>(i)] += from[i];
+      } else {
+        BLIPFT_CHECK(dtype == DType::bf16, "sums are made in f32 or bf16, not ", dtype_name(dtype));
+        const uint16_t* from = reinterpret_cast<const uint16_t*>(received_.data()) + r * count;
+        for (int64_t i = 0; i < count; ++i) sum_[static_cast<size_t>(i)] += bf16_to_float(from[i]);
+      }
+    }
+  }
+
+  void store(char* to, int64_t count, DType dtype) const {
+    if (dtype == DType::f32) {
+      std::memcpy(to, sum_.data(), static_cast<size_t>(count) * sizeof(float));
+    } else {
+      uint16_t* out = reinterpret_cast<uint16_t*>(to);
+      for (int64_t i = 0; i < count; ++i) out[i] = float_to_bf16(sum_[static_cast<size_t>(i)]);
+    }
+  }
+
+  int64_t rank_, size_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  std::vector<char> staged_, received_;
+  std::vector<float> sum_;
+};
+
+class SelfComm : public Comm {
+ public:
+  explicit SelfComm(Device& device) : device_(device) {}
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return 1; }
+  std::string name() const override { return "self"; }
+  int64_t device_bytes() const override { return 0; }
+  void all_gather(const Tensor& shard, const Tensor& full, Stream stream) override { copy(shard, full, stream); }
+  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream) override { copy(full, shard, stream); }
+  void all_reduce(const Tensor&, Stream) override {}
+
+ private:
+  void copy(const Tensor& from, const Tensor& to, Stream stream) {
+    if (from.data != to.data) device_.copy(to.data, from.data, from.bytes(), stream);
+  }
+  Device& device_;
+};
+
+// For planning: a rank of a world that is not there.
+class PlanComm : public Comm {
+ public:
+  explicit PlanComm(int64_t size) : size_(size) {}
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return size_; }
+  std::string name() const override { return "plan"; }
+  int64_t device_bytes() const override { return 0; }
+  void all_gather(const Tensor&, const Tensor&, Stream) override {}
+  void reduce_scatter(const Tensor&, const Tensor&, Stream) override {}
+  void all_reduce(const Tensor&, Stream) override {}
+
+ private:
+  int64_t size_;
+};
+
+}  // namespace
+
+std::unique_ptr<Comm> make_self_comm(Device& device) { return std::make_unique<SelfComm>(device); }
+std::unique_ptr<Comm> make_mpi_comm(const World& world) { return std::make_unique<MpiComm>(world); }
+std::unique_ptr<Comm> make_plan_comm(int64_t size) { return std::make_unique<PlanComm>(size); }
+
+}  // namespace blipft

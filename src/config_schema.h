@@ -1,0 +1,63 @@
+// Config schema: the one table of every key of a run file. Reading, overriding, printing, --help and the suggestions
+// of error messages all come from it.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "blipft/config.h"
+
+namespace blipft {
+
+/// A pointer to the member of a Config that a key sets.
+using Field = std::variant<std::string*, int64_t*, double*, bool*, Precision*, std::vector<std::string>*,
+                           std::vector<int64_t>*>;
+
+/// The allowed values of a key. Bounds are for numbers and elements of lists of numbers, choices for text.
+struct Allowed {
+  std::vector<std::string> choices;  ///< empty: any text
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool above_min = false;            ///< min itself is not allowed
+  bool below_max = false;            ///< max itself is not allowed
+  bool zero = true;                  ///< 0 is allowed
+  bool required = false;             ///< text that must be given
+};
+
+struct Key {
+  std::string section, name;
+  std::function<Field(Config&)> field;
+  Allowed allowed;
+  std::string doc;                   ///< one line
+  std::vector<std::string> aliases;  ///< names that other programs give it, for suggestions only
+
+  std::string full() const { return section + "." + name; }
+};
+
+/// Every key, in the order of the structs of config.h.
+const std::vector<Key>& config_keys();
+/// The sections in order: model, data, train, parallel, trace, output.
+const std::vector<std::string>& config_sections();
+/// Null when there is none.
+const Key* find_key(const std::string& section, const std::string& name);
+
+/// "a number > 0", "one of none, half or full", "true or false": what a value of this key must be.
+std::string expected_value(const Key& key);
+/// The value of a key in YAML.
+std::string value_text(const Key& key, const Config& config);
+/// "; did you mean train.batch_size?", "; devices belongs to parallel: parallel.devices", or the section's keys.
+std::string suggest_key(const std::string& section, const std::string& name);
+
+/// What an unquoted YAML scalar is.
+enum class ScalarKind { null, boolean, number, text };
+ScalarKind scalar_kind(const std::string& text);
+/// `text` as a YAML scalar: plain where that is safe, else quoted.
+std::string quote_scalar(const std::string& text);
+
+/// Throws UserError, with file and line, on a combination of values that cannot work.
+void check_combinations(const Config& config);
+
+}  // namespace blipft

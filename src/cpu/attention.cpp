@@ -1,0 +1,134 @@
+// Attention, one head of one sample at a time, one row of scores at a time.
+#include <cmath>
+#include <limits>
+
+#include "cpu/cpu_ops.h"
+#include "ops_check.h"
+
+namespace blipft::cpu {
+namespace {
+
+/// Where head h of token t of sample b starts, in elements.
+int64_t place(const Heads& heads, const AttentionForward& a, int64_t b, int64_t h, int64_t t) {
+  return b * heads.batch_stride + t * heads.row_stride + h * a.head_size;
+}
+
+/// One head's [tokens, head_size] as f32.
+void load_head(const Heads& heads, const AttentionForward& a, int64_t b, int64_t h, int64_t tokens, float* out) {
+  for (int64_t t = 0; t < tokens; ++t)
+    load(heads.data, a.dtype, place(heads, a, b, h, t), a.head_size, out + t * a.head_size);
+}
+
+void store_head(const float* in, const Heads& heads, const AttentionForward& a, int64_t b, int64_t h, int64_t tokens) {
+  for (int64_t t = 0; t < tokens; ++t)
+    store(in + t * a.head_size, heads.data, a.dtype, place(heads, a, b, h, t), a.head_size);
+}
+
+/// How many keys query i of sample b sees: always the first so many.
+int64_t visible_keys(const AttentionForward& a, int64_t b, int64_t i) {
+  int64_t n = a.kv_tokens;
+  if (a.kv_lengths) n = std::min<int64_t>(n, std::max(0, a.kv_lengths.as<const int32_t>()[b]));
+  return a.causal ? std::min(n, i + 1) : n;
+}
+
+void drop_probabilities(const AttentionForward& a, int64_t b, int64_t h, int64_t i, int64_t keys, float* p) {
+  if (a.dropout) apply_dropout(a.dropout, b, (h * a.query_tokens + i) * a.kv_tokens, keys, p);
+}
+
+/// f(b, h) for every head of every sample, in parallel.
+template <class F>
+void for_heads(const AttentionForward& a, F f) {
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t bh = 0; bh < a.batch * a.heads; ++bh) f(bh / a.heads, bh % a.heads);
+}
+
+void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
+  const int64_t d = a.head_size;
+  float* q = thread_buffer(0, a.query_tokens * d);
+  float* k = thread_buffer(1, a.kv_tokens * d);
+  float* v = thread_buffer(2, a.kv_tokens * d);
+  float* out = thread_buffer(3, a.query_tokens * d);
+  float* p = thread_buffer(4, a.kv_tokens);
+  load_head(a.q, a, b, h, a.query_tokens, q);
+  load_head(a.k, a, b, h, a.kv_tokens, k);
+  load_head(a.v, a, b, h, a.kv_tokens, v);
+  float* lse = a.lse.as<float>() + (b * a.heads + h) * a.query_tokens;
+  for (int64_t i = 0; i < a.query_tokens; ++i) {
+    const int64_t keys = visible_keys(a, b, i);
+    float* out_row = out + i * d;
+    std::fill_n(out_row, d, 0.0f);
+    lse[i] = -std::numeric_limits<float>::infinity();
+    if (keys == 0) continue;
+    float highest = -std::numeric_limits<float>::infinity(), total = 0;
+    for (int64_t j = 0; j < keys; ++j) p[j] = a.scale * dot(q + i * d, k + j * d, d);
+    for (int64_t j = 0; j < keys; ++j) highest = std::max(highest, p[j]);
+    for (int64_t j = 0; j < keys; ++j) total += p[j] = std::exp(p[j] - highest);
+    lse[i] = highest + std::log(total);
+    for (int64_t j = 0; j < keys; ++j) p[j] /= total;
+    drop_probabilities(a, b, h, i, keys, p);
+    for (int64_t j = 0; j < keys; ++j) add_scaled(out_row, p[j], v + j * d, d);
+  }
+  store_head(out, a.out, a, b, h, a.query_tokens);
+}
+
+// With p the probabilities, m the dropout factors, o the output: dv = (m p)^T do, dp = m (do v^T),
+// ds = p (dp - rowsum(do o)), dq = scale ds k, dk = scale ds^T q.
+void backward_head(const AttentionBackward& args, int64_t b, int64_t h) {
+  const AttentionForward& a = args.forward;
+  const int64_t d = a.head_size, nq = a.query_tokens, nk = a.kv_tokens;
+  float* q = thread_buffer(0, nq * d);
+  float* k = thread_buffer(1, nk * d);
+  float* v = thread_buffer(2, nk * d);
+  float* out = thread_buffer(3, nq * d);
+  float* p = thread_buffer(4, nk);
+  float* dropped = thread_buffer(5, nk);  // m p
+  float* dp = thread_buffer(6, nk);
+  float* dout = thread_buffer(7, nq * d);
+  float* dq = thread_buffer(8, nq * d);
+  float* dk = thread_buffer(9, nk * d);
+  float* dv = thread_buffer(10, nk * d);
+  load_head(a.q, a, b, h, nq, q);
+  load_head(a.k, a, b, h, nk, k);
+  load_head(a.v, a, b, h, nk, v);
+  load_head(a.out, a, b, h, nq, out);
+  load_head(args.dout, a, b, h, nq, dout);
+  std::fill_n(dq, nq * d, 0.0f);
+  std::fill_n(dk, nk * d, 0.0f);
+  std::fill_n(dv, nk * d, 0.0f);
+  const float* lse = a.lse.as<const float>() + (b * a.heads + h) * nq;
+  float* delta = args.delta.as<float>() + (b * a.heads + h) * nq;
+  for (int64_t i = 0; i < nq; ++i) {
+    const int64_t keys = visible_keys(a, b, i);
+    delta[i] = dot(dout + i * d, out + i * d, d);
+    for (int64_t j = 0; j < keys; ++j) {
+      p[j] = std::exp(a.scale * dot(q + i * d, k + j * d, d) - lse[i]);
+      dp[j] = dot(dout + i * d, v + j * d, d);
+    }
+    std::copy_n(p, keys, dropped);
+    drop_probabilities(a, b, h, i, keys, dropped);
+    drop_probabilities(a, b, h, i, keys, dp);
+    for (int64_t j = 0; j < keys; ++j) {
+      const float ds = a.scale * p[j] * (dp[j] - delta[i]);
+      add_scaled(dq + i * d, ds, k + j * d, d);
+      add_scaled(dk + j * d, ds, q + i * d, d);
+      add_scaled(dv + j * d, dropped[j], dout + i * d, d);
+    }
+  }
+  store_head(dq, args.dq, a, b, h, nq);
+  store_head(dk, args.dk, a, b, h, nk);
+  store_head(dv, args.dv, a, b, h, nk);
+}
+
+}  // namespace
+
+void CpuOps::attention_forward(const AttentionForward& args, Stream) {
+  check_args(args);
+  for_heads(args, [&](int64_t b, int64_t h) { forward_head(args, b, h); });
+}
+
+void CpuOps::attention_backward(const AttentionBackward& args, Stream) {
+  check_args(args);
+  for_heads(args.forward, [&](int64_t b, int64_t h) { backward_head(args, b, h); });
+}
+
+}  // namespace blipft::cpu

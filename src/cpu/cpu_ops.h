@@ -1,0 +1,57 @@
+// The CPU backend's class: slow and obvious, the oracle that the CUDA backend is measured against.
+#pragma once
+
+#include "blipft/ops.h"
+#include "cpu/element.h"
+
+namespace blipft::cpu {
+
+class CpuOps final : public Ops {
+ public:
+  CpuOps();
+  void set_workspace(Tensor workspace) override;
+
+  // linear.cpp
+  void linear_forward(const LinearForward&, Stream) override;
+  void linear_backward_input(const LinearBackwardInput&, Stream) override;
+  void linear_backward_weight(const LinearBackwardWeight&, Stream) override;
+  // norm.cpp
+  void norm_forward(const NormForward&, Stream) override;
+  void norm_backward(const NormBackward&, Stream) override;
+  // attention.cpp
+  void attention_forward(const AttentionForward&, Stream) override;
+  void attention_backward(const AttentionBackward&, Stream) override;
+  // embed.cpp
+  void patchify(const Patchify&, Stream) override;
+  void vision_embed_forward(const VisionEmbed&, Stream) override;
+  void vision_embed_backward(const VisionEmbed&, Stream) override;
+  void text_embed_forward(const TextEmbed&, Stream) override;
+  void text_embed_backward(const TextEmbed&, Stream) override;
+  void tile_rows(const Tensor& rows, const Tensor& tiled, Stream) override;
+  void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream) override;
+  void pick_rows(const RowBlocks&, Stream) override;
+  void spread_rows(const RowBlocks&, Stream) override;
+  // loss.cpp
+  void cross_entropy(const CrossEntropy&, Stream) override;
+  void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) override;
+  // elementwise.cpp
+  void activate(const Tensor& x, const Tensor& y, Activation, Stream) override;
+  void dropout_add(const DropoutAdd&, Stream) override;
+  void sum(const Tensor& x, const Tensor& out, bool accumulate, Stream) override;
+  void sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream) override;
+  void cast(const Tensor& from, const Tensor& to, Stream) override;
+  void add(const Tensor& from, const Tensor& to, Stream) override;
+  void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
+                   Stream) override;
+  void fill(const Tensor& x, float value, Stream) override;
+  // update.cpp
+  void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream) override;
+  void adamw_update(const AdamWUpdate&, Stream) override;
+  void sgd_update(const SgdUpdate&, Stream) override;
+
+ private:
+  /// f32 copies of the operands and the result of a matrix product (bf16 operands are converted).
+  Scratch left_, right_, product_;
+};
+
+}  // namespace blipft::cpu

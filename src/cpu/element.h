@@ -1,0 +1,140 @@
+// How the CPU ops read and write: pieces of tensors become f32 in small buffers, are computed on, and are stored in the
+// tensor's own dtype. So every op is written once, in plain float code.
+//
+// All parallel loops here and in the ops run over independent outputs whose partition does not depend on the number of
+// threads: results have the same bits however many threads there are.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "bf16.h"
+#include "blipft/ops.h"
+
+namespace blipft::cpu {
+
+/// Memory that grows and never shrinks; contents are lost when it grows.
+class Scratch {
+ public:
+  float* floats(int64_t count) {
+    if (count > capacity_) {
+      memory_.reset(new float[static_cast<size_t>(count)]);
+      capacity_ = count;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<float[]> memory_;
+  int64_t capacity_ = 0;
+};
+
+/// One of a few row buffers that each thread owns. Slots are independent; a slot's old pointer dies when it grows.
+inline float* thread_buffer(int slot, int64_t count) {
+  thread_local Scratch buffers[12];
+  return buffers[slot].floats(count);
+}
+
+/// Elements [first, first + count) of `data` as f32, in `out`.
+inline void load(const void* data, DType dtype, int64_t first, int64_t count, float* out) {
+  if (dtype == DType::f32) {
+    std::copy_n(static_cast<const float*>(data) + first, count, out);
+  } else {
+    const uint16_t* in = static_cast<const uint16_t*>(data) + first;
+    if (dtype == DType::bf16)
+      for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_float(in[i]);
+    else
+      for (int64_t i = 0; i < count; ++i) out[i] = f16_to_float(in[i]);
+  }
+}
+
+/// The inverse of load; rounds to nearest even.
+inline void store(const float* in, void* data, DType dtype, int64_t first, int64_t count) {
+  if (dtype == DType::f32) {
+    std::copy_n(in, count, static_cast<float*>(data) + first);
+  } else {
+    uint16_t* out = static_cast<uint16_t*>(data) + first;
+    if (dtype == DType::bf16)
+      for (int64_t i = 0; i < count; ++i) out[i] = float_to_bf16(in[i]);
+    else
+      for (int64_t i = 0; i < count; ++i) out[i] = float_to_f16(in[i]);
+  }
+}
+
+inline void load(const Tensor& t, int64_t first, int64_t count, float* out) { load(t.data, t.dtype, first, count, out); }
+inline void store(const float* in, const Tensor& t, int64_t first, int64_t count) {
+  store(in, t.data, t.dtype, first, count);
+}
+
+/// What store() would leave behind, as f32: values that later ops see.
+inline void round_to(DType dtype, float* values, int64_t count) {
+  if (dtype != DType::bf16) return;
+  for (int64_t i = 0; i < count; ++i) values[i] = bf16_to_float(float_to_bf16(values[i]));
+}
+
+/// A parameter gradient: t = values, or t += values (added in f32). Changes `values`.
+inline void store_gradient(float* values, const Tensor& t, int64_t first, int64_t count, bool accumulate) {
+  constexpr int64_t kPiece = 256;
+  for (int64_t i = 0; accumulate && i < count; i += kPiece) {
+    float old[kPiece];
+    const int64_t n = std::min(kPiece, count - i);
+    load(t, first + i, n, old);
+    for (int64_t j = 0; j < n; ++j) values[i + j] += old[j];
+  }
+  store(values, t, first, count);
+}
+
+constexpr int64_t kChunk = 4096;   ///< elements of one element-wise piece
+constexpr int64_t kColumns = 256;  ///< columns of one piece of a column sum
+
+/// f(first, count) for pieces of [0, n), in parallel.
+template <class F>
+void for_chunks(int64_t n, F f) {
+#pragma omp parallel for schedule(static)
+  for (int64_t first = 0; first < n; first += kChunk) f(first, std::min(kChunk, n - first));
+}
+
+/// f(i) for i in [0, n), in parallel.
+template <class F>
+void for_each(int64_t n, F f) {
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < n; ++i) f(i);
+}
+
+/// f(first column, columns) for pieces of a row of n columns, in parallel.
+template <class F>
+void for_columns(int64_t n, F f) {
+#pragma omp parallel for schedule(static)
+  for (int64_t first = 0; first < n; first += kColumns) f(first, std::min(kColumns, n - first));
+}
+
+inline float dot(const float* a, const float* b, int64_t n) {
+  float total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < n; ++i) total += a[i] * b[i];
+  return total;
+}
+
+/// y += factor * x
+inline void add_scaled(float* y, float factor, const float* x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
+}
+
+/// values[i] = keep(element first + i of sample `sample`) ? values[i] / (1 - p) : 0
+void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_t count, float* values);
+
+/// The same for row `row` of a matrix with `cols` columns.
+inline void apply_dropout_row(const Dropout& dropout, int64_t row, int64_t cols, float* values) {
+  apply_dropout(dropout, row / dropout.rows_per_sample, row % dropout.rows_per_sample * cols, cols, values);
+}
+
+/// act(x), and act'(x) times x's incoming gradient. For relu `saved` may be the input or the output.
+void activate_values(Activation activation, float* values, int64_t count);
+void activation_gradient(Activation activation, const float* saved, float* gradient, int64_t count);
+
+/// out[c] (+)= sum over rows of matrix[r, c]; matrix f32 [rows, cols].
+void column_sums(const float* matrix, int64_t rows, const Tensor& out, bool accumulate);
+
+}  // namespace blipft::cpu

@@ -1,0 +1,149 @@
+// Element-wise ops, sums, dropout, activations and random numbers.
+#include <cmath>
+#include <vector>
+
+#include "cpu/cpu_ops.h"
+#include "normal.h"
+#include "ops_check.h"
+
+namespace blipft::cpu {
+namespace {
+
+/// out[0] (+)= sum of f(x[i]). Every chunk is summed by itself, then the chunks in order, in f64.
+template <class F>
+void reduce(const Tensor& x, const Tensor& out, bool accumulate, F f) {
+  std::vector<double> partial(static_cast<size_t>((x.numel() + kChunk - 1) / kChunk));
+  for_chunks(x.numel(), [&](int64_t first, int64_t count) {
+    float values[kChunk];
+    load(x, first, count, values);
+    double total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < count; ++i) total += f(static_cast<double>(values[i]));
+    partial[static_cast<size_t>(first / kChunk)] = total;
+  });
+  double total = 0;
+  for (double value : partial) total += value;
+  float* result = out.as<float>();
+  *result = static_cast<float>(accumulate ? total + static_cast<double>(*result) : total);
+}
+
+}  // namespace
+
+void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_t count, float* values) {
+  const int64_t key = dropout.sample_keys.as<const int64_t>()[sample];
+  const uint32_t threshold = dropout_threshold(dropout.p);
+  const float scale = 1.0f / (1.0f - dropout.p);
+  for (int64_t i = 0; i < count;) {
+    const int64_t element = first + i;
+    const Philox4 block = dropout_words(dropout.seed, dropout.site, key, static_cast<uint32_t>(element / 4));
+    const uint32_t words[4] = {block.x, block.y, block.z, block.w};
+    for (int64_t word = element % 4; word < 4 && i < count; ++word, ++i)
+      values[i] = words[word] >= threshold ? values[i] * scale : 0.0f;
+  }
+}
+
+void activate_values(Activation activation, float* values, int64_t count) {
+  constexpr float kSqrtHalf = 0.70710678118654752f;
+  if (activation == Activation::relu)
+    for (int64_t i = 0; i < count; ++i) values[i] = values[i] < 0 ? 0.0f : values[i];  // a NaN stays one
+  else if (activation == Activation::gelu)
+    for (int64_t i = 0; i < count; ++i) values[i] = 0.5f * values[i] * (1.0f + std::erf(values[i] * kSqrtHalf));
+}
+
+void activation_gradient(Activation activation, const float* saved, float* gradient, int64_t count) {
+  constexpr float kSqrtHalf = 0.70710678118654752f, kInvSqrtTwoPi = 0.39894228040143268f;
+  if (activation == Activation::relu)
+    for (int64_t i = 0; i < count; ++i) gradient[i] = saved[i] > 0 ? gradient[i] : 0.0f;
+  else if (activation == Activation::gelu)
+    for (int64_t i = 0; i < count; ++i) {
+      const float x = saved[i];  // d/dx x Phi(x) = Phi(x) + x phi(x)
+      gradient[i] *= 0.5f * (1.0f + std::erf(x * kSqrtHalf)) + x * kInvSqrtTwoPi * std::exp(-0.5f * x * x);
+    }
+}
+
+void column_sums(const float* matrix, int64_t rows, const Tensor& out, bool accumulate) {
+  const int64_t cols = out.numel();
+  for_columns(cols, [&](int64_t first, int64_t count) {
+    double total[kColumns] = {};
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < count; ++c) total[c] += static_cast<double>(matrix[r * cols + first + c]);
+    float values[kColumns];
+    for (int64_t c = 0; c < count; ++c) values[c] = static_cast<float>(total[c]);
+    store_gradient(values, out, first, count, accumulate);
+  });
+}
+
+void CpuOps::activate(const Tensor& x, const Tensor& y, Activation activation, Stream) {
+  check_activate(x, y, activation);
+  for_chunks(x.numel(), [&](int64_t first, int64_t count) {
+    float values[kChunk];
+    load(x, first, count, values);
+    activate_values(activation, values, count);
+    store(values, y, first, count);
+  });
+}
+
+void CpuOps::dropout_add(const DropoutAdd& args, Stream) {
+  check_args(args);
+  const int64_t cols = args.x.cols();
+  for_each(args.x.rows(), [&](int64_t r) {
+    float* y = thread_buffer(0, cols);
+    load(args.x, r * cols, cols, y);
+    if (args.dropout) apply_dropout_row(args.dropout, r, cols, y);
+    if (args.residual) {
+      float* residual = thread_buffer(1, cols);
+      load(args.residual, r * cols, cols, residual);
+      add_scaled(y, 1, residual, cols);
+    }
+    store(y, args.y, r * cols, cols);
+  });
+}
+
+void CpuOps::sum(const Tensor& x, const Tensor& out, bool accumulate, Stream) {
+  check_sum(x, out);
+  reduce(x, out, accumulate, [](double value) { return value; });
+}
+
+void CpuOps::sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream) {
+  check_sum_squares(x, out);
+  reduce(x, out, accumulate, [](double value) { return value * value; });
+}
+
+void CpuOps::cast(const Tensor& from, const Tensor& to, Stream) {
+  check_cast(from, to);
+  for_chunks(from.numel(), [&](int64_t first, int64_t count) {
+    float values[kChunk];
+    load(from, first, count, values);
+    store(values, to, first, count);
+  });
+}
+
+void CpuOps::add(const Tensor& from, const Tensor& to, Stream) {
+  check_add(from, to);
+  for_chunks(from.numel(), [&](int64_t first, int64_t count) {
+    float values[kChunk];
+    load(from, first, count, values);
+    store_gradient(values, to, first, count, true);
+  });
+}
+
+void CpuOps::fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
+                         Stream) {
+  check_fill_normal(x, first);
+  for_chunks(x.numel(), [&](int64_t begin, int64_t count) {
+    float values[kChunk];
+    for (int64_t i = 0; i < count; ++i) values[i] = mean + std * normal_at(seed, stream_id, first + begin + i);
+    store(values, x, begin, count);
+  });
+}
+
+void CpuOps::fill(const Tensor& x, float value, Stream) {
+  check_fill(x);
+  for_chunks(x.numel(), [&](int64_t first, int64_t count) {
+    float values[kChunk];
+    std::fill_n(values, count, value);
+    store(values, x, first, count);
+  });
+}
+
+}  // namespace blipft::cpu

@@ -1,0 +1,188 @@
+// Pictures to patches, embeddings of image and text, and ops that move whole rows.
+#include <cstring>
+#include <vector>
+
+#include "cpu/cpu_ops.h"
+#include "ops_check.h"
+
+namespace blipft::cpu {
+namespace {
+
+/// to[to_row] = from[from_row], both of the same dtype and row size.
+void copy_row(const Tensor& from, int64_t from_row, const Tensor& to, int64_t to_row) {
+  const int64_t bytes = from.cols() * dtype_size(from.dtype);
+  std::memcpy(to.as<char>() + to_row * bytes, from.as<const char>() + from_row * bytes, static_cast<size_t>(bytes));
+}
+
+/// The row of the position table that row t of sample b of a TextEmbed uses.
+int64_t position_row(const TextEmbed& args, int64_t b, int64_t t) {
+  return t < args.prefix_rows + args.lengths.as<const int32_t>()[b] ? t + 2 : 1;
+}
+
+/// Row `source_row` of the incoming gradient belongs to row `table_row` of a table.
+struct Occurrence {
+  int64_t table_row, source_row;
+};
+
+/// table[use.table_row] (+)= source[use.source_row] for all uses; the table's other rows become 0 unless `accumulate`.
+/// Each table row is summed by one thread, in the order of the uses.
+void scatter_rows(const Tensor& source, std::vector<Occurrence> uses, const Tensor& table, bool accumulate) {
+  const int64_t n = source.cols();
+  std::stable_sort(uses.begin(), uses.end(),
+                   [](const Occurrence& a, const Occurrence& b) { return a.table_row < b.table_row; });
+  std::vector<size_t> starts;  // where a new table row begins in `uses`
+  for (size_t i = 0; i < uses.size(); ++i)
+    if (i == 0 || uses[i].table_row != uses[i - 1].table_row) starts.push_back(i);
+  starts.push_back(uses.size());
+  if (!accumulate) for_each(table.rows(), [&](int64_t r) {
+    std::memset(table.as<char>() + r * n * dtype_size(table.dtype), 0, static_cast<size_t>(n * dtype_size(table.dtype)));
+  });
+  for_each(static_cast<int64_t>(starts.size()) - 1, [&](int64_t s) {
+    float* total = thread_buffer(0, n);
+    float* row = thread_buffer(1, n);
+    std::fill_n(total, n, 0.0f);
+    const size_t begin = starts[static_cast<size_t>(s)], end = starts[static_cast<size_t>(s) + 1];
+    for (size_t i = begin; i < end; ++i) {
+      load(source, uses[i].source_row * n, n, row);
+      add_scaled(total, 1, row, n);
+    }
+    store_gradient(total, table, uses[begin].table_row * n, n, accumulate);
+  });
+}
+
+/// out (+)= sum over b of source[first_row + b * stride], one row of n.
+void sum_strided_rows(const Tensor& source, int64_t first_row, int64_t stride, int64_t count, const Tensor& out,
+                      int64_t out_row, bool accumulate) {
+  const int64_t n = source.cols();
+  float* total = thread_buffer(0, n);
+  float* row = thread_buffer(1, n);
+  std::fill_n(total, n, 0.0f);
+  for (int64_t b = 0; b < count; ++b) {
+    load(source, (first_row + b * stride) * n, n, row);
+    add_scaled(total, 1, row, n);
+  }
+  store_gradient(total, out, out_row * n, n, accumulate);
+}
+
+}  // namespace
+
+void CpuOps::patchify(const Patchify& args, Stream) {
+  check_args(args);
+  const int64_t size = args.pixels.shape[1], patch = args.patch, side = size / patch, n = 3 * patch * patch;
+  const uint8_t* pixels = args.pixels.as<const uint8_t>();
+  for_each(args.patches.rows(), [&](int64_t r) {
+    const int64_t b = r / (side * side), top = r % (side * side) / side * patch, left = r % side * patch;
+    float* out = thread_buffer(0, n);
+    for (int64_t c = 0; c < 3; ++c)
+      for (int64_t y = 0; y < patch; ++y)
+        for (int64_t x = 0; x < patch; ++x) {
+          const uint8_t pixel = pixels[((b * size + top + y) * size + left + x) * 3 + c];
+          out[(c * patch + y) * patch + x] = (static_cast<float>(pixel) / 255.0f - args.mean[c]) / args.std[c];
+        }
+    store(out, args.patches, r * n, n);
+  });
+}
+
+void CpuOps::vision_embed_forward(const VisionEmbed& args, Stream) {
+  check_args(args);
+  const int64_t n = args.x.cols(), rows = args.positions.rows();  // 1 + P
+  for_each(args.x.rows(), [&](int64_t r) {
+    const int64_t b = r / rows, t = r % rows;
+    float* x = thread_buffer(0, n);
+    float* position = thread_buffer(1, n);
+    if (t == 0) load(args.class_embedding, 0, n, x);
+    else load(args.patches, (b * (rows - 1) + t - 1) * n, n, x);
+    load(args.positions, t * n, n, position);
+    add_scaled(x, 1, position, n);
+    store(x, args.x, r * n, n);
+  });
+}
+
+void CpuOps::vision_embed_backward(const VisionEmbed& args, Stream) {
+  check_backward_args(args);
+  const int64_t samples = args.x.rows() - args.patches.rows(), patches = args.patches.rows() / samples;
+  for_each(args.patches.rows(), [&](int64_t r) {
+    copy_row(args.x, r / patches * (1 + patches) + 1 + r % patches, args.patches, r);
+  });
+  if (!args.parameters) return;
+  sum_strided_rows(args.x, 0, 1 + patches, samples, args.class_embedding, 0, args.accumulate);
+  for_each(1 + patches, [&](int64_t t) {
+    sum_strided_rows(args.x, t, 1 + patches, samples, args.positions, t, args.accumulate);
+  });
+}
+
+void CpuOps::text_embed_forward(const TextEmbed& args, Stream) {
+  check_args(args);
+  const int64_t n = args.x.cols(), tokens = args.ids.cols(), rows = args.prefix_rows + tokens;
+  const int32_t* ids = args.ids.as<const int32_t>();
+  for (int64_t i = 0; i < args.ids.numel(); ++i)
+    BLIPFT_CHECK(ids[i] >= 0 && ids[i] < args.tokens.rows(), "token id ", ids[i], " is outside of the table of ",
+                 args.tokens.rows(), " rows");
+  for_each(args.x.rows(), [&](int64_t r) {
+    const int64_t b = r / rows, t = r % rows;
+    float* x = thread_buffer(0, n);
+    if (t < args.prefix_rows) load(args.prefix, (b * args.prefix_rows + t) * n, n, x);
+    else load(args.tokens, ids[b * tokens + t - args.prefix_rows] * n, n, x);
+    if (args.positions) {
+      float* position = thread_buffer(1, n);
+      load(args.positions, position_row(args, b, t) * n, n, position);
+      add_scaled(x, 1, position, n);
+    }
+    store(x, args.x, r * n, n);
+  });
+}
+
+void CpuOps::text_embed_backward(const TextEmbed& args, Stream) {
+  check_backward_args(args);
+  const int64_t tokens = args.ids.cols(), rows = args.prefix_rows + tokens, all = args.x.rows();
+  const int32_t* ids = args.ids.as<const int32_t>();
+  if (args.prefix) for_each(args.prefix.rows(), [&](int64_t r) {
+    copy_row(args.x, r / args.prefix_rows * rows + r % args.prefix_rows, args.prefix, r);
+  });
+  if (args.tokens) {
+    std::vector<Occurrence> uses;
+    for (int64_t i = 0; i < args.ids.numel(); ++i) {
+      BLIPFT_CHECK(ids[i] >= 0 && ids[i] < args.tokens.rows(), "token id ", ids[i], " is outside of the table of ",
+                   args.tokens.rows(), " rows");
+      if (ids[i] != args.padding_id) uses.push_back({ids[i], i / tokens * rows + args.prefix_rows + i % tokens});
+    }
+    scatter_rows(args.x, std::move(uses), args.tokens, args.accumulate_tokens);
+  }
+  if (args.positions) {
+    std::vector<Occurrence> uses;
+    for (int64_t r = 0; r < all; ++r) uses.push_back({position_row(args, r / rows, r % rows), r});
+    scatter_rows(args.x, std::move(uses), args.positions, args.accumulate_positions);
+  }
+}
+
+void CpuOps::tile_rows(const Tensor& rows, const Tensor& tiled, Stream) {
+  check_tile_rows(rows, tiled);
+  for_each(tiled.rows(), [&](int64_t r) { copy_row(rows, r % rows.rows(), tiled, r); });
+}
+
+void CpuOps::sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream) {
+  check_sum_tiles(tiled, rows);
+  const int64_t count = rows.rows();
+  for_each(count, [&](int64_t r) {
+    sum_strided_rows(tiled, r, count, tiled.rows() / count, rows, r, accumulate);
+  });
+}
+
+void CpuOps::pick_rows(const RowBlocks& args, Stream) {
+  check_args(args);
+  for_each(args.rows.rows(), [&](int64_t r) {
+    copy_row(args.blocks, r / args.count * args.block_rows + args.offset + r % args.count, args.rows, r);
+  });
+}
+
+void CpuOps::spread_rows(const RowBlocks& args, Stream) {
+  check_args(args);
+  const int64_t bytes = args.blocks.cols() * dtype_size(args.blocks.dtype);
+  for_each(args.blocks.rows(), [&](int64_t r) {
+    const int64_t b = r / args.block_rows, i = r % args.block_rows - args.offset;
+    if (i >= 0 && i < args.count) copy_row(args.rows, b * args.count + i, args.blocks, r);
+    else std::memset(args.blocks.as<char>() + r * bytes, 0, static_cast<size_t>(bytes));
+  });
+}
+
+}  // namespace blipft::cpu

@@ -1,0 +1,121 @@
+// Linear layers: matrix products through cblas_sgemm, with what surrounds them in plain loops.
+#include <cblas.h>
+
+#include "cpu/cpu_ops.h"
+#include "ops_check.h"
+
+namespace blipft::cpu {
+namespace {
+
+struct Matrix {
+  const float* data;
+  int64_t stride;      ///< elements between stored rows
+  bool transposed;     ///< the product takes the transpose of what is stored
+};
+
+/// c = a b + beta c, with a [m, k], b [k, n] after their transposes and c [m, n]. BLAS runs single-threaded on tiles
+/// whose borders follow from the shapes alone.
+void multiply(int64_t m, int64_t n, int64_t k, const Matrix& a, const Matrix& b, float beta, float* c) {
+  const bool small = m * n < 16 * 128 * 256;
+  const int64_t tile_m = small ? 32 : 128, tile_n = small ? 64 : 256;
+#pragma omp parallel for collapse(2) schedule(dynamic)
+  for (int64_t i = 0; i < m; i += tile_m)
+    for (int64_t j = 0; j < n; j += tile_n) {
+      const float* left = a.data + (a.transposed ? i : i * a.stride);
+      const float* right = b.data + (b.transposed ? j * b.stride : j);
+      cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans, b.transposed ? CblasTrans : CblasNoTrans,
+                  static_cast<int>(std::min(tile_m, m - i)), static_cast<int>(std::min(tile_n, n - j)),
+                  static_cast<int>(k), 1.0f, left, static_cast<int>(a.stride), right, static_cast<int>(b.stride), beta,
+                  c + i * n + j, static_cast<int>(n));
+    }
+}
+
+/// The tensor's values as f32: itself, or a converted copy in `scratch`.
+const float* as_floats(const Tensor& t, Scratch& scratch) {
+  if (t.dtype == DType::f32) return t.as<const float>();
+  float* out = scratch.floats(t.numel());
+  for_chunks(t.numel(), [&](int64_t first, int64_t count) { load(t, first, count, out + first); });
+  return out;
+}
+
+}  // namespace
+
+// OpenBLAS's own threads would make bits depend on their number, and fight with OpenMP's. A build of OpenBLAS on OpenMP
+// runs single-threaded inside a parallel region anyway (and would take the number for OpenMP's).
+CpuOps::CpuOps() {
+  if (openblas_get_parallel() == OPENBLAS_THREAD) openblas_set_num_threads(1);
+}
+
+void CpuOps::set_workspace(Tensor workspace) { check_workspace(workspace); }
+
+void CpuOps::linear_forward(const LinearForward& args, Stream) {
+  check_args(args);
+  const int64_t m = args.x.rows(), k = args.x.cols(), n = args.w.rows();
+  const float* x = as_floats(args.x, left_);   // [m, k]
+  const float* w = as_floats(args.w, right_);  // [n, k]
+  float* product = product_.floats(m * n);
+  multiply(m, n, k, {x, k, false}, {w, k, true}, 0, product);
+  for_each(m, [&](int64_t r) {
+    float* y = product + r * n;
+    float* other = thread_buffer(0, n);
+    if (args.bias) {
+      load(args.bias, 0, n, other);
+      add_scaled(y, 1, other, n);
+    }
+    if (args.pre_activation) store(y, args.pre_activation, r * n, n);
+    activate_values(args.activation, y, n);
+    if (args.residual) {
+      load(args.residual, r * n, n, other);
+      add_scaled(y, 1, other, n);
+    }
+    store(y, args.y, r * n, n);
+  });
+}
+
+void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
+  check_args(args);
+  const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.w.cols();
+  const float* dy = as_floats(args.dy, left_);  // [m, n]
+  const float* w = as_floats(args.w, right_);   // [n, k]
+  float* product = product_.floats(m * k);
+  multiply(m, k, n, {dy, n, false}, {w, k, false}, 0, product);
+  for_each(m, [&](int64_t r) {
+    float* dx = product + r * k;
+    float* other = thread_buffer(0, k);
+    if (args.saved) {
+      load(args.saved, r * k, k, other);
+      activation_gradient(args.activation, other, dx, k);
+      if (args.activated) {
+        activate_values(args.activation, other, k);
+        store(other, args.activated, r * k, k);
+      }
+    }
+    if (args.add) {
+      load(args.add, r * k, k, other);
+      add_scaled(dx, 1, other, k);
+    }
+    store(dx, args.dx, r * k, k);
+  });
+  if (args.dbias) column_sums(product, m, args.dbias, args.accumulate_dbias);
+}
+
+void CpuOps::linear_backward_weight(const LinearBackwardWeight& args, Stream) {
+  check_args(args);
+  const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.x.cols();
+  const float* dy = as_floats(args.dy, left_);  // [m, n]
+  const float* x = as_floats(args.x, right_);   // [m, k]
+  if (args.dw.dtype == DType::f32) {
+    multiply(n, k, m, {dy, n, true}, {x, k, false}, args.accumulate ? 1.0f : 0.0f, args.dw.as<float>());
+  } else {
+    float* product = product_.floats(n * k);
+    multiply(n, k, m, {dy, n, true}, {x, k, false}, 0, product);
+    for_each(n, [&](int64_t r) { store_gradient(product + r * k, args.dw, r * k, k, args.accumulate); });
+  }
+  if (args.dbias) column_sums(dy, m, args.dbias, args.accumulate);
+}
+
+}  // namespace blipft::cpu
+
+namespace blipft {
+std::unique_ptr<Ops> make_cpu_ops() { return std::make_unique<cpu::CpuOps>(); }
+}  // namespace blipft

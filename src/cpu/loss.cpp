@@ -1,0 +1,45 @@
+// Cross-entropy over rows of logits, and the weights that make its sum a mean.
+#include <cmath>
+
+#include "cpu/cpu_ops.h"
+#include "ops_check.h"
+
+namespace blipft::cpu {
+
+void CpuOps::cross_entropy(const CrossEntropy& args, Stream) {
+  check_args(args);
+  const int64_t rows = args.logits.rows(), vocabulary = args.logits.cols();
+  const int32_t* labels = args.labels.as<const int32_t>();
+  const float weight = args.weight.as<const float>()[0];
+  for (int64_t r = 0; r < rows; ++r)
+    BLIPFT_CHECK(labels[r] < vocabulary, "label ", labels[r], " is outside of the ", vocabulary, " logits");
+  for_each(rows, [&](int64_t r) {
+    float* logits = thread_buffer(0, vocabulary);
+    if (labels[r] < 0) {
+      std::fill_n(logits, vocabulary, 0.0f);
+      store(logits, args.logits, r * vocabulary, vocabulary);
+      args.row_loss.as<float>()[r] = 0;
+      return;
+    }
+    load(args.logits, r * vocabulary, vocabulary, logits);
+    const float highest = *std::max_element(logits, logits + vocabulary), target = logits[labels[r]];
+    float total = 0;
+    for (int64_t c = 0; c < vocabulary; ++c) logits[c] = std::exp(logits[c] - highest);
+#pragma omp simd reduction(+ : total)
+    for (int64_t c = 0; c < vocabulary; ++c) total += logits[c];
+    args.row_loss.as<float>()[r] = weight * (highest + std::log(total) - target);
+    for (int64_t c = 0; c < vocabulary; ++c) logits[c] *= weight / total;
+    logits[labels[r]] -= weight;
+    store(logits, args.logits, r * vocabulary, vocabulary);
+  });
+}
+
+void CpuOps::loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) {
+  check_loss_weights(denominators, weights, scale);
+  for (int64_t i = 0; i < weights.numel(); ++i) {
+    const float denominator = denominators.as<const float>()[i];
+    weights.as<float>()[i] = denominator == 0 ? 0.0f : 1.0f / (denominator * scale);
+  }
+}
+
+}  // namespace blipft::cpu

@@ -1,0 +1,103 @@
+// Layer norm, with the residual and dropout before it.
+#include <cmath>
+
+#include "cpu/cpu_ops.h"
+#include "ops_check.h"
+
+namespace blipft::cpu {
+namespace {
+
+/// dgamma[c] (+)= sum over r of dy[r, c] * xhat[r, c], dbeta[c] (+)= sum over r of dy[r, c].
+void parameter_gradients(const NormBackward& args) {
+  const int64_t m = args.dy.rows(), n = args.dy.cols();
+  const float* mean = args.mean.as<const float>();
+  const float* rstd = args.rstd.as<const float>();
+  for_columns(n, [&](int64_t first, int64_t count) {
+    double dgamma[kColumns] = {}, dbeta[kColumns] = {};
+    float dy[kColumns], x[kColumns];
+    for (int64_t r = 0; r < m; ++r) {
+      load(args.dy, r * n + first, count, dy);
+      load(args.x, r * n + first, count, x);
+      for (int64_t c = 0; c < count; ++c) {
+        dgamma[c] += static_cast<double>(dy[c] * ((x[c] - mean[r]) * rstd[r]));
+        dbeta[c] += static_cast<double>(dy[c]);
+      }
+    }
+    for (int64_t c = 0; c < count; ++c) x[c] = static_cast<float>(dgamma[c]);
+    store_gradient(x, args.dgamma, first, count, args.accumulate);
+    for (int64_t c = 0; c < count; ++c) x[c] = static_cast<float>(dbeta[c]);
+    store_gradient(x, args.dbeta, first, count, args.accumulate);
+  });
+}
+
+}  // namespace
+
+void CpuOps::norm_forward(const NormForward& args, Stream) {
+  check_args(args);
+  const int64_t m = args.x.rows(), n = args.x.cols();
+  float* gamma = left_.floats(n);
+  float* beta = right_.floats(n);
+  load(args.gamma, 0, n, gamma);
+  load(args.beta, 0, n, beta);
+  for_each(m, [&](int64_t r) {
+    float* x = thread_buffer(0, n);
+    load(args.x, r * n, n, x);
+    if (args.dropout) apply_dropout_row(args.dropout, r, n, x);
+    if (args.residual) {
+      float* residual = thread_buffer(1, n);
+      load(args.residual, r * n, n, residual);
+      add_scaled(x, 1, residual, n);
+    }
+    if (args.sum) {
+      round_to(args.sum.dtype, x, n);  // normalise what backward will see
+      store(x, args.sum, r * n, n);
+    }
+    float total = 0, squares = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t c = 0; c < n; ++c) total += x[c];
+    const float mean = total / static_cast<float>(n);
+#pragma omp simd reduction(+ : squares)
+    for (int64_t c = 0; c < n; ++c) squares += (x[c] - mean) * (x[c] - mean);
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(n) + args.eps);
+    for (int64_t c = 0; c < n; ++c) x[c] = (x[c] - mean) * rstd * gamma[c] + beta[c];
+    store(x, args.y, r * n, n);
+    args.mean.as<float>()[r] = mean;
+    args.rstd.as<float>()[r] = rstd;
+  });
+}
+
+// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)).
+void CpuOps::norm_backward(const NormBackward& args, Stream) {
+  check_args(args);
+  const int64_t m = args.dy.rows(), n = args.dy.cols();
+  if (args.dgamma) parameter_gradients(args);  // first: dx may overwrite dy
+  float* gamma = left_.floats(n);
+  load(args.gamma, 0, n, gamma);
+  for_each(m, [&](int64_t r) {
+    float* g = thread_buffer(0, n);
+    float* xhat = thread_buffer(1, n);
+    const float mean = args.mean.as<const float>()[r], rstd = args.rstd.as<const float>()[r];
+    load(args.dy, r * n, n, g);
+    load(args.x, r * n, n, xhat);
+    for (int64_t c = 0; c < n; ++c) {
+      g[c] *= gamma[c];
+      xhat[c] = (xhat[c] - mean) * rstd;
+    }
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t c = 0; c < n; ++c) total += g[c];
+    const float mean_g = total / static_cast<float>(n), mean_gx = dot(g, xhat, n) / static_cast<float>(n);
+    for (int64_t c = 0; c < n; ++c) g[c] = rstd * (g[c] - mean_g - xhat[c] * mean_gx);
+    if (args.add) {
+      load(args.add, r * n, n, xhat);
+      add_scaled(g, 1, xhat, n);
+    }
+    store(g, args.dx, r * n, n);
+    if (args.dropped) {
+      apply_dropout_row(args.dropout, r, n, g);
+      store(g, args.dropped, r * n, n);
+    }
+  });
+}
+
+}  // namespace blipft::cpu

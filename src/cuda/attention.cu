@@ -1,0 +1,105 @@
+// Attention on CUDA: checks, and the choice among the kernel families.
+//
+//   attention_forward.cu         bf16 forward on tensor cores: `resident` (K and V of a head in shared memory) and
+//                                `streaming`
+//   attention_backward_short.cu  bf16 backward in one pass over a (sample, head), up to 272 queries
+//   attention_backward_long.cu   bf16 backward for any length: delta, then dK/dV, then dQ
+//   attention_general.cu         f32, and bf16 heads that are not aligned to 8 bytes
+// None writes scores to memory, uses float atomics, or needs the workspace; all are deterministic.
+//
+// Floors on an H200 (copy 4.3 TB/s, mma.sync about 500 TFLOP/s, bf16, both directions padded as the kernels pad):
+//   16 x 16 x 257 x 257 x 88:          forward 46 MB = 11 us, 7.3 GFLOP = 15 us; backward 104 MB = 24 us, 18 GFLOP = 36 us
+//   16 x 32 x 82 x 82 x 80, causal:    forward 27 MB = 6 us, 1 GFLOP = 2 us; backward 60 MB = 14 us, 3 GFLOP = 6 us
+// The vision tower is bound by mma and shared-memory bandwidth, the language model by device memory.
+#include <cuda_runtime.h>
+
+#include <initializer_list>
+
+#include "cuda/attention.h"
+#include "cuda/attention_params.cuh"
+#include "cuda/cuda_check.h"
+
+namespace blipft {
+namespace {
+
+using attention::Params;
+using attention::View;
+
+View view(const Heads& heads) { return {heads.data, heads.row_stride, heads.batch_stride}; }
+
+Params make_params(const AttentionForward& a) {
+  BLIPFT_CHECK(a.dtype == DType::f32 || a.dtype == DType::bf16, "attention runs in f32 or bf16, got ",
+               dtype_name(a.dtype));
+  BLIPFT_CHECK(a.batch >= 0 && a.heads >= 1 && a.query_tokens >= 1 && a.kv_tokens >= 1, "attention of batch ", a.batch,
+               ", heads ", a.heads, ", query_tokens ", a.query_tokens, ", kv_tokens ", a.kv_tokens);
+  BLIPFT_CHECK(a.head_size >= 1 && a.head_size <= 128, "attention head sizes are 1 to 128, got ", a.head_size);
+  BLIPFT_CHECK(a.batch <= 65535 && a.heads <= 65535, "attention takes up to 65535 samples and heads, got ", a.batch,
+               " and ", a.heads);
+  BLIPFT_CHECK(!a.causal || a.query_tokens == a.kv_tokens, "causal attention needs as many queries as keys, got ",
+               a.query_tokens, " and ", a.kv_tokens);
+  Params p{};
+  p.q = view(a.q);
+  p.k = view(a.k);
+  p.v = view(a.v);
+  p.out = view(a.out);
+  p.lse = a.lse.as<float>();
+  p.kv_lengths = a.kv_lengths.as<int32_t>();
+  p.dropout = static_cast<bool>(a.dropout);
+  p.sample_keys = a.dropout.sample_keys.as<int64_t>();
+  p.seed = a.dropout.seed;
+  p.site = a.dropout.site;
+  p.threshold = p.dropout ? dropout_threshold(a.dropout.p) : 0;
+  p.keep_scale = p.dropout ? 1.0f / (1.0f - a.dropout.p) : 1.0f;
+  p.scale = a.scale;
+  p.batch = static_cast<int>(a.batch);
+  p.heads = static_cast<int>(a.heads);
+  p.head_size = static_cast<int>(a.head_size);
+  p.query_tokens = static_cast<int>(a.query_tokens);
+  p.kv_tokens = static_cast<int>(a.kv_tokens);
+  p.causal = a.causal;
+  return p;
+}
+
+/// Whether every row of every head starts at a multiple of `elements` bf16 elements.
+bool aligned(const Params& p, std::initializer_list<View> views, int elements) {
+  if (p.head_size % elements != 0) return false;
+  for (const View& v : views)
+    if (reinterpret_cast<uintptr_t>(v.data) % (2 * static_cast<size_t>(elements)) != 0 || v.row_stride % elements != 0 ||
+        v.batch_stride % elements != 0)
+      return false;
+  return true;
+}
+
+/// Whether the tensor-core kernels can take this; sets p.wide. They load 16 or 8 bytes at a time, and they take a row's
+/// maximum before they scale, which needs a positive scale.
+bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
+  p.wide = aligned(p, views, 8);
+  return dtype == DType::bf16 && p.scale > 0 && aligned(p, views, 4);
+}
+
+}  // namespace
+
+void launch_attention_forward(const AttentionForward& args, const Tensor& workspace, cudaStream_t stream) {
+  (void)workspace;
+  Params p = make_params(args);
+  if (p.batch == 0) return;
+  if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) && attention::mma_forward(p, stream)) return;
+  attention::general_forward(p, args.dtype == DType::bf16, stream);
+}
+
+void launch_attention_backward(const AttentionBackward& args, const Tensor& workspace, cudaStream_t stream) {
+  (void)workspace;
+  Params p = make_params(args.forward);
+  p.dout = view(args.dout);
+  p.dq = view(args.dq);
+  p.dk = view(args.dk);
+  p.dv = view(args.dv);
+  p.delta = args.delta.as<float>();
+  if (p.batch == 0) return;
+  if (fits_mma(p, args.forward.dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv}) &&
+      (attention::mma_backward_short(p, stream) || attention::mma_backward_long(p, stream)))
+    return;
+  attention::general_backward(p, args.forward.dtype == DType::bf16, stream);
+}
+
+}  // namespace blipft

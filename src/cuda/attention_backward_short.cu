@@ -1,0 +1,332 @@
+// Attention backward for bf16 and short query sequences: one block a (sample, head) computes dQ, dK and dV in one pass.
+//
+// Q and dO stay in shared memory; keys come in blocks of KB. Each warp owns one tile of 16 * MT queries, and with it
+// that tile's dQ in registers for the whole kernel. For each key block:
+//   phase 1  each warp: S = Q K^T, dP = dO V^T, P, dS for its queries; dQ += dS K with dS from registers;
+//            P and dS go to shared memory as bf16
+//   phase 2  the block's dK = dS^T Q and dV = P^T dO, complete in one go (the contraction runs over all queries, so
+//            nothing is accumulated across key blocks and no atomics are needed); the next K and V arrive meanwhile
+// That is 5 matrix products a key block, the least there is: splitting the work into a dQ and a dK/dV kernel needs 7.
+//
+//   tall: 8 warps, 32 queries a warp, KB = 64: up to 256 + 16 queries, head size <= 96. 221 KB, one block an SM. The
+//     vision tower's 257 queries = 8 * 32 + 1: rows after the 256th are a "tail" of 16 that is not worth a warp of its
+//     own: in phase 1 the warps share its key columns (one m16n16 product each), and its dQ is summed in shared
+//     memory. The 257th key makes a key block of 16, which phase 2 deals to all the warps by columns.
+//   flat: 6 warps, 16 queries a warp, KB = 96: up to 96 queries, any head size. 99 KB at head size 80: two blocks an
+//     SM. The language model (one key block for up to 96 tokens) and the Q-Former.
+#include <cuda_runtime.h>
+
+#include "cuda/attention_backward.cuh"
+#include "cuda/cuda_check.h"
+
+namespace blipft::attention {
+namespace {
+
+constexpr int kMaxShared = 227 << 10;
+
+/// Compile-time shape of a kernel, and the places of its buffers in shared memory.
+template <int D_, int Warps_, int MT_, int KB_, int Split_, int BlocksPerSm_, bool HasTail>
+struct Layout {
+  static constexpr int D = D_, Warps = Warps_, MT = MT_, KB = KB_, Split = Split_, BlocksPerSm = BlocksPerSm_;
+  static constexpr int Threads = Warps * 32, TileRows = 16 * MT, MaxMainRows = Warps * TileRows;
+  static constexpr int P = pitch<D>, Columns16 = P / 16;
+  static constexpr int Columns = (Columns16 + Split - 1) / Split;  // n16 columns of a phase 2 unit
+  static_assert(2 * (KB / 32) * Split == Warps, "phase 2 gives each warp one unit: matrix, 32 keys, part of D");
+
+  int main_rows, tail_rows;  // rows that warps own (a multiple of TileRows); rows of the tail (0..16)
+
+  __host__ __device__ explicit Layout(int queries) {
+    tail_rows = HasTail && queries > MaxMainRows ? queries - MaxMainRows : 0;
+    main_rows = tail_rows ? MaxMainRows : (queries + TileRows - 1) / TileRows * TileRows;
+  }
+  __host__ __device__ int query_rows() const { return main_rows + (tail_rows ? 16 : 0); }
+  // Byte offsets: Q, dO [query_rows][P]; K, V [KB][P]; P, dS [main_rows][KB]; tail P, dS [16][KB];
+  // tail dQ f32 [KB / 16][tail_rows][P]; lse, delta f32 [query_rows]
+  __host__ __device__ int dout() const { return query_rows() * P * 2; }
+  __host__ __device__ int k() const { return 2 * dout(); }
+  __host__ __device__ int v() const { return k() + KB * P * 2; }
+  __host__ __device__ int p() const { return v() + KB * P * 2; }
+  __host__ __device__ int ds() const { return p() + main_rows * KB * 2; }
+  __host__ __device__ int tail_p() const { return ds() + main_rows * KB * 2; }
+  __host__ __device__ int tail_ds() const { return tail_p() + (tail_rows ? 16 * KB * 2 : 0); }
+  __host__ __device__ int tail_dq() const { return tail_ds() + (tail_rows ? 16 * KB * 2 : 0); }
+  __host__ __device__ int lse() const { return tail_dq() + KB / 16 * tail_rows * P * 4; }
+  __host__ __device__ int delta() const { return lse() + query_rows() * 4; }
+  __host__ __device__ int bytes() const { return delta() + query_rows() * 4; }
+};
+
+/// One phase 1 step of a warp: 16 * MT queries at Q row tile.row0, 16 * NT keys from column 16 * column16 of the block.
+/// P and dS go to rows store_row... of p_tile and ds_tile. dq += dS K.
+template <class L, int MT, int NT, bool Masked, bool Drop>
+__device__ __forceinline__ void phase1_step(const L& layout, uint32_t shared, float (&dq)[MT][L::D / 8][4],
+                                            const float (&lse)[MT][2], const float (&delta)[MT][2], int column16,
+                                            int key0, uint32_t p_tile, uint32_t ds_tile, int store_row,
+                                            const RowTile& tile, const DropoutMask& mask, float keep_scale) {
+  constexpr int D = L::D;
+  const SharedQueries<D> q{LaneAddress<D>::row_major(shared), tile.row0};
+  const SharedQueries<D> dout{LaneAddress<D>::row_major(shared + layout.dout()), tile.row0};
+  const uint32_t k_tile = shared + layout.k(), v_tile = shared + layout.v();
+  float s[MT][2 * NT][4], dp[MT][2 * NT][4];
+  scores<D, MT, NT>(s, q, LaneAddress<D>::chunk_major(k_tile), 16 * column16);
+  scores<D, MT, NT>(dp, dout, LaneAddress<D>::chunk_major(v_tile), 16 * column16);
+  score_gradients<MT, NT, Masked, Drop>(s, dp, lse, delta, key0 + 16 * column16, tile, mask, keep_scale);
+  const auto p_store = LaneAddress<L::KB>::row_major(p_tile), ds_store = LaneAddress<L::KB>::row_major(ds_tile);
+  const auto keys = LaneAddress<D>::row_major(k_tile);
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    uint32_t a[MT][4];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      pack_a(a[m], s[m][2 * n], s[m][2 * n + 1]);
+      stmatrix4(p_store.at(store_row + 16 * m, column16 + n), a[m]);
+      pack_a(a[m], dp[m][2 * n], dp[m][2 * n + 1]);
+      stmatrix4(ds_store.at(store_row + 16 * m, column16 + n), a[m]);
+    }
+    multiply_rows<D, MT>(dq, a, keys, 16 * (column16 + n));
+  }
+}
+
+template <int MT>
+__device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* shared, int offset, int row0) {
+  const int g = (static_cast<int>(threadIdx.x) & 31) >> 2;
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      x[m][half] = reinterpret_cast<const float*>(shared + offset)[row0 + 16 * m + 8 * half + g];
+}
+
+/// Phase 1 of the tail rows: warp w takes the w-th 16 keys of the block and adds its dQ to its own sum.
+template <class L, bool Drop>
+__device__ __forceinline__ void phase1_tail(const L& layout, char* shared, int key0, int keys, RowTile tile,
+                                            const DropoutMask& mask, const Params& p, int h) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
+  const int g = lane >> 2, t = lane & 3;
+  if (warp * 16 >= keys) return;
+  tile.row0 = layout.main_rows;
+  tile.element_row0 = element_row(p, h, tile.row0);
+  float lse[1][2], delta[1][2], dq[1][L::D / 8][4] = {};
+  row_numbers<1>(lse, shared, layout.lse(), tile.row0);
+  row_numbers<1>(delta, shared, layout.delta(), tile.row0);
+  const uint32_t base = shared_address(shared);
+  phase1_step<L, 1, 1, true, Drop>(layout, base, dq, lse, delta, warp, key0, base + layout.tail_p(),
+                                   base + layout.tail_ds(), 0, tile, mask, p.keep_scale);
+  float* sum = reinterpret_cast<float*>(shared + layout.tail_dq()) + warp * layout.tail_rows * L::P + 2 * t;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = 8 * half + g;
+    if (row >= layout.tail_rows) continue;
+#pragma unroll
+    for (int n = 0; n < L::D / 8; ++n) {
+      float2* place = reinterpret_cast<float2*>(sum + row * L::P + 8 * n);
+      const float2 x = *place;
+      *place = make_float2(x.x + dq[0][n][2 * half], x.y + dq[0][n][2 * half + 1]);
+    }
+  }
+}
+
+/// One k16 step of a phase 2 unit: acc += A^T B with A = P or dS, B = dO or Q, at the given rows of both.
+template <class L>
+__device__ __forceinline__ void phase2_step(float (&acc)[2][2 * L::Columns][4], const LaneAddress<L::KB>& weights,
+                                            int weight_row, int key_column, const LaneAddress<L::D>& rows, int row,
+                                            int first_column) {
+  uint32_t a[2][4];
+#pragma unroll
+  for (int m = 0; m < 2; ++m) ldmatrix4_trans(a[m], weights.at(weight_row, key_column + m));
+#pragma unroll
+  for (int c = 0; c < L::Columns; ++c) {
+    if (L::Columns16 % L::Split != 0 && first_column + c >= L::Columns16) continue;
+    uint32_t b[4];
+    ldmatrix4_trans(b, rows.at(row, first_column + c));
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      mma(acc[m][2 * c], a[m], b[0], b[1]);
+      mma(acc[m][2 * c + 1], a[m], b[2], b[3]);
+    }
+  }
+}
+
+/// dK and dV of one key block: warp = (matrix, 32 keys, part of the columns).
+template <class L>
+__device__ __forceinline__ void phase2(const L& layout, uint32_t shared, const Params& p, int b, int h, int key0,
+                                       int keys, int kv_length) {
+  constexpr int kUnits = L::Warps / 2;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool is_dk = warp >= kUnits;
+  const int unit = is_dk ? warp - kUnits : warp;
+  const int tile32 = unit / L::Split, first_column = unit % L::Split * L::Columns;
+  if (tile32 * 32 >= keys) return;
+  const auto rows = LaneAddress<L::D>::row_major(shared + (is_dk ? 0 : layout.dout()));
+  float acc[2][2 * L::Columns][4] = {};
+  const auto weights = LaneAddress<L::KB>::chunk_major(shared + (is_dk ? layout.ds() : layout.p()));
+  // Causal: queries before the first key of these 32 do not see them, and nothing was written for them.
+#pragma unroll 1
+  for (int row = p.causal ? key0 + tile32 * 32 : 0; row < layout.main_rows; row += 16)
+    phase2_step<L>(acc, weights, row, tile32 * 2, rows, row, first_column);
+  if (layout.tail_rows) {
+    const auto tail = LaneAddress<L::KB>::chunk_major(shared + (is_dk ? layout.tail_ds() : layout.tail_p()));
+    phase2_step<L>(acc, tail, 0, tile32 * 2, rows, layout.main_rows, first_column);
+  }
+  const View& view = is_dk ? p.dk : p.dv;
+  store_fragments<2, 2 * L::Columns>(acc, is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size), view.row_stride,
+                                     key0 + tile32 * 32, kv_length, first_column * 16, p.head_size);
+}
+
+/// The same for a block of at most 16 keys: warp = (matrix, every (Warps / 2)-th group of 8 columns).
+template <class L>
+__device__ __forceinline__ void phase2_narrow(const L& layout, uint32_t shared, const Params& p, int b, int h, int key0,
+                                              int kv_length) {
+  constexpr int kParts = L::Warps / 2, kTiles = (L::P / 8 + kParts - 1) / kParts;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
+  const bool is_dk = warp >= kParts;
+  const int part = is_dk ? warp - kParts : warp;
+  const uint32_t rows = shared + (is_dk ? 0 : layout.dout());
+  float acc[kTiles][1][1][4] = {};
+  const auto step = [&](const LaneAddress<L::KB>& weights, int weight_row, int row) {
+    uint32_t a[4];
+    ldmatrix4_trans(a, weights.at(weight_row, 0));
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const int chunk = part + i * kParts;
+      if (L::P / 8 % kParts != 0 && chunk >= L::P / 8) continue;
+      uint32_t b2[2];
+      ldmatrix2_trans(b2, rows + tile_offset<L::D>(row + (lane & 15), chunk));
+      mma(acc[i][0][0], a, b2[0], b2[1]);
+    }
+  };
+  const auto weights = LaneAddress<L::KB>::chunk_major(shared + (is_dk ? layout.ds() : layout.p()));
+#pragma unroll 1
+  for (int row = p.causal ? key0 : 0; row < layout.main_rows; row += 16) step(weights, row, row);
+  if (layout.tail_rows)
+    step(LaneAddress<L::KB>::chunk_major(shared + (is_dk ? layout.tail_ds() : layout.tail_p())), 0, layout.main_rows);
+  const View& view = is_dk ? p.dk : p.dv;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i)
+    store_fragments<1, 1>(acc[i], is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size), view.row_stride, key0,
+                          kv_length, 8 * (part + i * kParts), p.head_size);
+}
+
+/// Phase 1 of a warp's own tile against one key block.
+template <class L, bool Drop>
+__device__ __forceinline__ void phase1(const L& layout, char* shared, float (&dq)[L::MT][L::D / 8][4], int key0,
+                                       int keys, const RowTile& tile, const DropoutMask& mask, float keep_scale) {
+  const uint32_t base = shared_address(shared);
+  float lse[L::MT][2], delta[L::MT][2];
+  row_numbers<L::MT>(lse, shared, layout.lse(), tile.row0);
+  row_numbers<L::MT>(delta, shared, layout.delta(), tile.row0);
+  // Causal: up to the 32 keys that hold the tile's last query (phase 2 reads whole pieces of 32 x 32).
+  const int end = tile.causal ? min(keys, (tile.row0 + L::TileRows + 31) / 32 * 32 - key0) : keys;
+  const int full = min(tile.limit(tile.row0) - key0, keys);
+  int j = 0;
+#pragma unroll 1
+  for (; j + 32 <= full; j += 32)
+    phase1_step<L, L::MT, 2, false, Drop>(layout, base, dq, lse, delta, j / 16, key0, base + layout.p(),
+                                          base + layout.ds(), tile.row0, tile, mask, keep_scale);
+#pragma unroll 1
+  for (; j + 16 < end; j += 32)
+    phase1_step<L, L::MT, 2, true, Drop>(layout, base, dq, lse, delta, j / 16, key0, base + layout.p(),
+                                         base + layout.ds(), tile.row0, tile, mask, keep_scale);
+  if (j < end)
+    phase1_step<L, L::MT, 1, true, Drop>(layout, base, dq, lse, delta, j / 16, key0, base + layout.p(),
+                                         base + layout.ds(), tile.row0, tile, mask, keep_scale);
+}
+
+template <class L, bool Drop>
+__global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_kernel(const Params p) {
+  constexpr int D = L::D;
+  extern __shared__ __align__(1024) char shared[];
+  const L layout(p.query_tokens);
+  const uint32_t base = shared_address(shared);
+  const int h = static_cast<int>(blockIdx.x) % p.heads, b = static_cast<int>(blockIdx.x) / p.heads;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int kv_length = p.kv_length(b);
+  const bf16* k = p.k.head<const bf16>(b, h, p.head_size);
+  const bf16* v = p.v.head<const bf16>(b, h, p.head_size);
+  const auto load_keys = [&](int key0) {  // rows up to the next multiple of 16; zeros after kv_length
+    const int rows = min(L::KB, (kv_length - key0 + 15) / 16 * 16);
+    load_tile_async<D, L::Threads>(base + layout.k(), k, p.k.row_stride, key0, rows, key0, kv_length, p.head_size, p.wide);
+    load_tile_async<D, L::Threads>(base + layout.v(), v, p.v.row_stride, key0, rows, key0, kv_length, p.head_size, p.wide);
+    commit_copies();
+  };
+  load_tile_async<D, L::Threads>(base, p.q.head<const bf16>(b, h, p.head_size), p.q.row_stride, 0,
+                                 layout.query_rows(), 0, p.query_tokens, p.head_size, p.wide);
+  load_tile_async<D, L::Threads>(base + layout.dout(), p.dout.head<const bf16>(b, h, p.head_size), p.dout.row_stride,
+                                 0, layout.query_rows(), 0, p.query_tokens, p.head_size, p.wide);
+  load_keys(0);
+  compute_deltas<L::Threads>(reinterpret_cast<float*>(shared + layout.delta()), p, b, h, 0, layout.query_rows());
+  load_lse<L::Threads>(reinterpret_cast<float*>(shared + layout.lse()), p, b, h, 0, layout.query_rows());
+  float* tail_dq = reinterpret_cast<float*>(shared + layout.tail_dq());
+  for (int i = static_cast<int>(threadIdx.x); i < L::KB / 16 * layout.tail_rows * L::P; i += L::Threads) tail_dq[i] = 0;
+  const DropoutMask mask(p, b);
+  const int row0 = warp * L::TileRows;
+  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
+  float dq[L::MT][D / 8][4] = {};
+  wait_copies<0>();
+  __syncthreads();
+#pragma unroll 1
+  for (int key0 = 0; key0 < kv_length; key0 += L::KB) {
+    const int keys = min(L::KB, kv_length - key0);
+    if (row0 < layout.main_rows) phase1<L, Drop>(layout, shared, dq, key0, keys, tile, mask, p.keep_scale);
+    if (layout.tail_rows) phase1_tail<L, Drop>(layout, shared, key0, keys, tile, mask, p, h);
+    __syncthreads();  // P and dS are there; K and V are free
+    if (key0 + L::KB < kv_length) load_keys(key0 + L::KB);
+    if (keys <= 16) phase2_narrow<L>(layout, base, p, b, h, key0, kv_length);
+    else phase2<L>(layout, base, p, b, h, key0, keys, kv_length);
+    wait_copies<0>();
+    __syncthreads();  // the next K and V are there; P and dS are free
+  }
+  bf16* dq_head = p.dq.head<bf16>(b, h, p.head_size);
+  store_fragments<L::MT, D / 8>(dq, p.scale, dq_head, p.dq.row_stride, row0,
+                                min(p.query_tokens, layout.main_rows), 0, p.head_size);
+  for (int i = static_cast<int>(threadIdx.x); i < layout.tail_rows * L::P; i += L::Threads) {
+    const int row = i / L::P, column = i - row * L::P;
+    float sum = 0;
+    for (int part = 0; part < L::KB / 16; ++part) sum += tail_dq[part * layout.tail_rows * L::P + i];
+    if (column < p.head_size)
+      dq_head[(layout.main_rows + row) * p.dq.row_stride + column] = __float2bfloat16_rn(sum * p.scale);
+  }
+  zero_rows<L::Threads>(p.dk.head<bf16>(b, h, p.head_size), p.dk.row_stride, kv_length, p.kv_tokens, p.head_size);
+  zero_rows<L::Threads>(p.dv.head<bf16>(b, h, p.head_size), p.dv.row_stride, kv_length, p.kv_tokens, p.head_size);
+}
+
+template <class L, bool Drop>
+bool launch(const Params& p, cudaStream_t stream) {
+  const L layout(p.query_tokens);
+  const int bytes = layout.bytes();
+  if (layout.tail_rows > 16 || (p.causal && layout.tail_rows) || bytes > kMaxShared) return false;
+  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(&short_backward_kernel<L, Drop>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         bytes));
+  short_backward_kernel<L, Drop><<<static_cast<unsigned>(p.batch * p.heads), L::Threads, bytes, stream>>>(p);
+  BLIPFT_CUDA_LAUNCHED("short attention backward");
+  return true;
+}
+
+template <int D, bool Drop>
+bool flat(const Params& p, cudaStream_t stream) {
+  return p.query_tokens <= 96 && launch<Layout<D, 6, 1, 96, 1, D <= 80 ? 2 : 1, false>, Drop>(p, stream);
+}
+template <int D>
+bool tall(const Params& p, cudaStream_t stream) {
+  return launch<Layout<D, 8, 2, 64, 2, 1, true>, false>(p, stream);
+}
+
+}  // namespace
+
+bool mma_backward_short(const Params& p, cudaStream_t stream) {
+  if (p.query_tokens > 256 + 16) return false;
+  const int d = p.head_size;
+  if (p.dropout) return d <= 64 ? flat<64, true>(p, stream) : (d <= 96 ? flat<96, true> : flat<128, true>)(p, stream);
+  if (p.query_tokens <= 96) {
+    if (d <= 32) return flat<32, false>(p, stream);
+    if (d <= 64) return flat<64, false>(p, stream);
+    if (d <= 80) return flat<80, false>(p, stream);
+    if (d <= 96) return flat<96, false>(p, stream);
+    return d <= 112 ? flat<112, false>(p, stream) : flat<128, false>(p, stream);
+  }
+  if (d <= 64) return tall<64>(p, stream);
+  if (d <= 80) return tall<80>(p, stream);
+  if (d <= 88) return tall<88>(p, stream);
+  return d <= 96 && tall<96>(p, stream);
+}
+
+}  // namespace blipft::attention

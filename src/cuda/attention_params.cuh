@@ -1,0 +1,89 @@
+// What every attention kernel is given, and the address and dropout arithmetic that all of them share.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "blipft/ops.h"
+#include "blipft/philox.h"
+
+namespace blipft::attention {
+
+/// blipft::Heads as the kernels see it (strides in elements).
+struct View {
+  void* data;
+  int64_t row_stride, batch_stride;
+
+  template <class T>
+  __device__ __forceinline__ T* head(int b, int h, int head_size) const {
+    return static_cast<T*>(data) + b * batch_stride + static_cast<int64_t>(h) * head_size;
+  }
+};
+
+struct Params {
+  View q, k, v, out;
+  View dout, dq, dk, dv;            // backward only
+  float* lse;                       // [batch, heads, query_tokens]
+  float* delta;                     // [batch, heads, query_tokens], backward only
+  const int32_t* kv_lengths;        // [batch] or null
+  const int64_t* sample_keys;       // [batch], with dropout
+  uint64_t seed;
+  uint32_t site, threshold;
+  float keep_scale;                 // 1 / (1 - p), 1 without dropout
+  float scale;
+  int batch, heads, head_size, query_tokens, kv_tokens;
+  bool causal, dropout;
+  bool wide;                        // all views aligned to 16 bytes, head_size a multiple of 8 (tensor-core kernels)
+
+  __device__ __forceinline__ int kv_length(int b) const {
+    return kv_lengths ? max(0, min(kv_lengths[b], kv_tokens)) : kv_tokens;
+  }
+};
+
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+/// The dropout mask of one sample: element number -> keep or drop.
+struct DropoutMask {
+  uint64_t seed;
+  int64_t sample_key;
+  uint32_t site, threshold;
+
+  __device__ __forceinline__ DropoutMask(const Params& p, int b)
+      : seed(p.seed), sample_key(p.dropout ? p.sample_keys[b] : 0), site(p.site), threshold(p.threshold) {}
+
+  __device__ __forceinline__ Philox4 words(uint32_t block) const {
+    return dropout_words(seed, site, sample_key, block);
+  }
+  __device__ __forceinline__ bool keep(uint64_t element) const {
+    const Philox4 w = words(static_cast<uint32_t>(element >> 2));
+    const uint32_t i = static_cast<uint32_t>(element) & 3;
+    return (i < 2 ? (i == 0 ? w.x : w.y) : (i == 2 ? w.z : w.w)) >= threshold;
+  }
+  /// Elements `element` and `element + 1`: bit 0 and bit 1.
+  __device__ __forceinline__ uint32_t keep_pair(uint64_t element) const {
+    const uint32_t i = static_cast<uint32_t>(element) & 3;
+    const Philox4 w = words(static_cast<uint32_t>(element >> 2));
+    const uint32_t first = i < 2 ? (i == 0 ? w.x : w.y) : (i == 2 ? w.z : w.w);
+    uint32_t second = i == 0 ? w.y : (i == 1 ? w.z : w.w);
+    if (i == 3) second = words(static_cast<uint32_t>(element >> 2) + 1).x;
+    return (first >= threshold ? 1u : 0u) | (second >= threshold ? 2u : 0u);
+  }
+};
+
+/// Number of element (query i, key 0) of head h.
+__device__ __forceinline__ uint64_t element_row(const Params& p, int h, int i) {
+  return (static_cast<uint64_t>(h) * p.query_tokens + i) * p.kv_tokens;
+}
+
+// Launchers of the kernel families; each returns false when the shape is not one of its own.
+void general_forward(const Params&, bool bf16, cudaStream_t);
+void general_backward(const Params&, bool bf16, cudaStream_t);
+bool mma_forward(const Params&, cudaStream_t);
+bool mma_backward_short(const Params&, cudaStream_t);
+bool mma_backward_long(const Params&, cudaStream_t);
+/// delta[b, h, i] = sum over d of dout * out.
+void row_deltas(const Params&, bool bf16, cudaStream_t);
+
+}  // namespace blipft::attention

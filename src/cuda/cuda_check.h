@@ -1,0 +1,36 @@
+// Checks of CUDA and cuBLASLt calls: every failure becomes an Error with the expression, the place and the vendor's text.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <source_location>
+
+#include "blipft/error.h"
+
+namespace blipft {
+
+inline void check_cuda(cudaError_t status, const char* expression, std::source_location place) {
+  if (status == cudaSuccess) [[likely]] return;
+  (void)cudaGetLastError();  // a non-sticky error must not be reported again by a later, innocent call
+  throw Error(concat("CUDA call failed: ", expression, " at ", place.file_name(), ":", place.line(), ": ",
+                     cudaGetErrorName(status), " (", cudaGetErrorString(status), ")"),
+              place);
+}
+
+inline void check_cublas(cublasStatus_t status, const char* expression, std::source_location place) {
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]] return;
+  throw Error(concat("cuBLASLt call failed: ", expression, " at ", place.file_name(), ":", place.line(), ": ",
+                     cublasLtGetStatusName(status), " (", cublasLtGetStatusString(status), ")"),
+              place);
+}
+
+}  // namespace blipft
+
+/// Evaluates a CUDA runtime call and throws Error when it fails.
+#define BLIPFT_CUDA_CHECK(expression) ::blipft::check_cuda((expression), #expression, std::source_location::current())
+/// Throws Error when the kernel launch just before it failed.
+#define BLIPFT_CUDA_LAUNCHED(kernel) \
+  ::blipft::check_cuda(cudaGetLastError(), "launch of " kernel, std::source_location::current())
+/// Evaluates a cuBLASLt call and throws Error when it fails.
+#define BLIPFT_CUBLAS_CHECK(expression) ::blipft::check_cublas((expression), #expression, std::source_location::current())

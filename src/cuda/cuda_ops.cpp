@@ -1,0 +1,48 @@
+// CudaOps: construction, workspace, and attention's wrappers. The other methods stand beside their kernels.
+#include "cuda/cuda_ops.h"
+
+#include "cuda/attention.h"
+#include "ops_check.h"
+
+namespace blipft {
+
+CudaOps::CudaOps(Device& device, const std::string& cache_path)
+    : planner_((device.bind_thread(), cache_path)) {
+  BLIPFT_CHECK(device.kind() == DeviceKind::cuda, "CUDA ops need a CUDA device, got ", device.name());
+  int index = 0;
+  BLIPFT_CUDA_CHECK(cudaGetDevice(&index));
+  BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, index));
+}
+
+void CudaOps::set_workspace(Tensor workspace) {
+  check_workspace(workspace);
+  BLIPFT_CHECK(reinterpret_cast<uintptr_t>(workspace.data) % 256 == 0, "the workspace must be 256-byte aligned");
+  workspace_ = workspace;
+}
+
+LaunchContext CudaOps::context(Stream stream) const {
+  LaunchContext context;
+  context.stream = static_cast<cudaStream_t>(stream.handle);
+  context.sm_count = sm_count_;
+  if (workspace_) {  // fills and casts of the start-up get along without one
+    context.scratch = reinterpret_cast<float*>(workspace_.as<char>() + kGemmWorkspaceBytes);
+    context.scratch_bytes = workspace_.bytes() - kGemmWorkspaceBytes;
+  }
+  return context;
+}
+
+void CudaOps::attention_forward(const AttentionForward& args, Stream stream) {
+  check_args(args);
+  launch_attention_forward(args, workspace_, context(stream).stream);
+}
+
+void CudaOps::attention_backward(const AttentionBackward& args, Stream stream) {
+  check_args(args);
+  launch_attention_backward(args, workspace_, context(stream).stream);
+}
+
+std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path) {
+  return std::make_unique<CudaOps>(device, cache_path);
+}
+
+}  // namespace blipft

@@ -1,0 +1,68 @@
+// CudaOps: the CUDA backend of Ops. Each method checks its arguments and launches; the kernels are in one .cu file per
+// topic (gemm, activation, norm, elementwise, reduce, embed, text_embed, loss, update, attention).
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "blipft/ops.h"
+#include "cuda/gemm_planner.h"
+#include "cuda/kernels.h"
+
+namespace blipft {
+
+class CudaOps : public Ops {
+ public:
+  CudaOps(Device& device, const std::string& cache_path);
+
+  void set_workspace(Tensor workspace) override;
+
+  void linear_forward(const LinearForward& args, Stream stream) override;
+  void linear_backward_input(const LinearBackwardInput& args, Stream stream) override;
+  void linear_backward_weight(const LinearBackwardWeight& args, Stream stream) override;
+  void activate(const Tensor& x, const Tensor& y, Activation activation, Stream stream) override;
+  void norm_forward(const NormForward& args, Stream stream) override;
+  void norm_backward(const NormBackward& args, Stream stream) override;
+  void dropout_add(const DropoutAdd& args, Stream stream) override;
+  void attention_forward(const AttentionForward& args, Stream stream) override;
+  void attention_backward(const AttentionBackward& args, Stream stream) override;
+
+  void patchify(const Patchify& args, Stream stream) override;
+  void vision_embed_forward(const VisionEmbed& args, Stream stream) override;
+  void vision_embed_backward(const VisionEmbed& args, Stream stream) override;
+  void text_embed_forward(const TextEmbed& args, Stream stream) override;
+  void text_embed_backward(const TextEmbed& args, Stream stream) override;
+  void tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) override;
+  void sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream stream) override;
+  void pick_rows(const RowBlocks& args, Stream stream) override;
+  void spread_rows(const RowBlocks& args, Stream stream) override;
+  void cross_entropy(const CrossEntropy& args, Stream stream) override;
+
+  void sum(const Tensor& x, const Tensor& out, bool accumulate, Stream stream) override;
+  void sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream stream) override;
+  void cast(const Tensor& from, const Tensor& to, Stream stream) override;
+  void add(const Tensor& from, const Tensor& to, Stream stream) override;
+  void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
+                   Stream stream) override;
+  void fill(const Tensor& x, float value, Stream stream) override;
+  void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream stream) override;
+  void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream stream) override;
+  void adamw_update(const AdamWUpdate& args, Stream stream) override;
+  void sgd_update(const SgdUpdate& args, Stream stream) override;
+
+ private:
+  /// The stream with this backend's own half of the workspace.
+  LaunchContext context(Stream stream) const;
+  /// Runs one planned matrix product in `stream` with cuBLASLt's half of the workspace.
+  bool multiply(const GemmProblem& problem, const GemmBuffers& buffers, Stream stream);
+  /// dw (+)= dy^T x, alone or with dbias in the epilogue.
+  bool weight_gradient(const LinearBackwardWeight& args, bool with_bias, Stream stream);
+
+  int sm_count_ = 1;
+  GemmPlanner planner_;
+  Tensor workspace_;
+};
+
+}  // namespace blipft

@@ -1,0 +1,212 @@
+// Row movers: patches out of pictures, vision embeddings, tiled rows, blocks of rows, and sums over blocks.
+#include "cuda/cuda_ops.h"
+#include "cuda/vector.cuh"
+#include "ops_check.h"
+
+namespace blipft {
+namespace {
+
+struct PatchifyArgs {
+  int size = 0, patch = 0, side = 0;   ///< picture's and patch's pixels a side; patches a side
+  float scale[3], shift[3];            ///< (pixel / 255 - mean) / std = pixel * scale + shift
+};
+
+/// One block per patch.
+template <class T>
+__global__ void patchify_kernel(const uint8_t* __restrict__ pixels, T* __restrict__ patches, PatchifyArgs args) {
+  const int per_picture = args.side * args.side;
+  const int picture = blockIdx.x / per_picture, index = blockIdx.x % per_picture;
+  const int top = index / args.side * args.patch, left = index % args.side * args.patch;
+  const int area = args.patch * args.patch;
+  const uint8_t* from = pixels + int64_t{picture} * args.size * args.size * 3;
+  T* to = patches + int64_t{blockIdx.x} * 3 * area;
+  for (int i = threadIdx.x; i < 3 * area; i += blockDim.x) {
+    const int channel = i / area, y = i % area / args.patch, x = i % args.patch;
+    const float pixel = from[(int64_t{top + y} * args.size + left + x) * 3 + channel];
+    to[i] = from_float<T>(fmaf(pixel, args.scale[channel], args.shift[channel]));
+  }
+}
+
+/// x[b, 0] = class_embedding + positions[0]; x[b, i] = patches[b, i - 1] + positions[i]. One block per row of x.
+template <class T, int N>
+__global__ void vision_embed_kernel(const T* __restrict__ patches, const T* __restrict__ class_embedding,
+                                    const T* __restrict__ positions, T* __restrict__ x, int64_t tokens, int64_t cols) {
+  const int64_t row = blockIdx.x, sample = row / tokens, token = row % tokens;
+  const T* from = token == 0 ? class_embedding : patches + (sample * (tokens - 1) + token - 1) * cols;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < cols; c += int64_t{blockDim.x} * N) {
+    float v[N], p[N];
+    load(from + c, v);
+    load(positions + token * cols + c, p);
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] += p[j];
+    store(x + row * cols + c, v);
+  }
+}
+
+/// to[b * to_block + to_offset + i] = from[b * from_block + from_offset + i] for i < count; the other rows of `to`
+/// become zero. One thread block per row of `to`.
+struct MoveArgs {
+  int64_t to_block = 0, to_offset = 0, from_block = 0, from_offset = 0, count = 0, cols = 0;
+};
+
+template <class T, int N>
+__global__ void move_rows_kernel(const T* __restrict__ from, T* __restrict__ to, MoveArgs args) {
+  const int64_t block = blockIdx.x / args.to_block, i = blockIdx.x % args.to_block - args.to_offset;
+  const bool inside = i >= 0 && i < args.count;
+  const T* source = from + (block * args.from_block + args.from_offset + i) * args.cols;
+  T* target = to + int64_t{blockIdx.x} * args.cols;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N) {
+    Pack<T, N> pack;
+    if (inside) {
+      pack = load_pack<N>(source + c);
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) pack.v[j] = from_float<T>(0.0f);
+    }
+    *reinterpret_cast<Pack<T, N>*>(target + c) = pack;
+  }
+}
+
+/// rows[i] (+)= sum over blocks b of tiled[b * stride + i]; a thread owns N elements of `rows`.
+template <class T, class Out, int N>
+__global__ void __launch_bounds__(128)
+sum_blocks_kernel(const T* __restrict__ tiled, Out* __restrict__ rows, int64_t elements, int64_t count, int64_t stride,
+                  bool accumulate) {
+  const int64_t e = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * N;
+  if (e >= elements) return;
+  float sums[N] = {};
+#pragma unroll 8
+  for (int64_t b = 0; b < count; ++b) {
+    float v[N];
+    load(tiled + b * stride + e, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sums[j] += v[j];
+  }
+  if (accumulate) {
+    float old[N];
+    load(static_cast<const Out*>(rows) + e, old);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sums[j] += old[j];
+  }
+  store(rows + e, sums);
+}
+
+/// Calls `run` with the pack width that row size and addresses allow.
+template <class T, class Run, class... Tensors>
+void with_width(int64_t cols, Run&& run, const Tensors&... tensors) {
+  if (cols % kVector<T> == 0 && all_aligned16(tensors...)) run(std::integral_constant<int, kVector<T>>{});
+  else run(std::integral_constant<int, 1>{});
+}
+
+unsigned row_threads(int64_t cols, int width) {
+  return static_cast<unsigned>(std::min<int64_t>(256, round_up(ceil_div(cols, width), 32)));
+}
+
+void launch_move(const Tensor& from, const Tensor& to, const MoveArgs& args, cudaStream_t stream) {
+  if (to.numel() == 0) return;
+  dispatch_float(to.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    with_width<T>(args.cols, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      move_rows_kernel<T, N><<<static_cast<unsigned>(to.rows()), row_threads(args.cols, N), 0, stream>>>(
+          from.as<const T>(), to.as<T>(), args);
+    }, from, to);
+  });
+  BLIPFT_CUDA_LAUNCHED("move_rows_kernel");
+}
+
+}  // namespace
+
+void launch_sum_blocks(const void* tiled, DType dtype, int64_t count, int64_t stride_rows, const Tensor& rows,
+                       bool accumulate, const LaunchContext& context) {
+  const int64_t elements = rows.numel(), cols = rows.cols();
+  if (elements == 0) return;
+  dispatch_float(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    dispatch_float(rows.dtype, [&](auto out_tag) {
+      using Out = typename decltype(out_tag)::type;
+      const auto run = [&](auto width) {
+        constexpr int N = decltype(width)::value;
+        sum_blocks_kernel<T, Out, N><<<static_cast<unsigned>(ceil_div(elements, 128 * N)), 128, 0, context.stream>>>(
+            static_cast<const T*>(tiled), rows.as<Out>(), elements, count, stride_rows * cols, accumulate);
+      };
+      // Four elements a thread: f32 in 16 bytes, bf16 in 8, and enough threads for small tables.
+      if (cols % 4 == 0 && aligned16(tiled) && aligned16(rows.data)) run(std::integral_constant<int, 4>{});
+      else run(std::integral_constant<int, 1>{});
+    });
+  });
+  BLIPFT_CUDA_LAUNCHED("sum_blocks_kernel");
+}
+
+void CudaOps::patchify(const Patchify& args, Stream stream) {
+  check_args(args);
+  if (args.patches.numel() == 0) return;
+  const LaunchContext launch = context(stream);
+  PatchifyArgs kernel_args;
+  kernel_args.size = static_cast<int>(args.pixels.shape[1]);
+  kernel_args.patch = static_cast<int>(args.patch);
+  kernel_args.side = kernel_args.size / kernel_args.patch;
+  for (int c = 0; c < 3; ++c) {
+    kernel_args.scale[c] = 1.0f / (255.0f * args.std[c]);
+    kernel_args.shift[c] = -args.mean[c] / args.std[c];
+  }
+  dispatch_float(args.patches.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    patchify_kernel<T><<<static_cast<unsigned>(args.patches.rows()), 192, 0, launch.stream>>>(
+        args.pixels.as<const uint8_t>(), args.patches.as<T>(), kernel_args);
+  });
+  BLIPFT_CUDA_LAUNCHED("patchify_kernel");
+}
+
+void CudaOps::vision_embed_forward(const VisionEmbed& args, Stream stream) {
+  check_args(args);
+  const LaunchContext launch = context(stream);
+  const int64_t cols = args.x.cols(), tokens = args.positions.rows();
+  if (args.x.numel() == 0) return;
+  dispatch_float(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    with_width<T>(cols, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      vision_embed_kernel<T, N><<<static_cast<unsigned>(args.x.rows()), row_threads(cols, N), 0, launch.stream>>>(
+          args.patches.as<const T>(), args.class_embedding.as<const T>(), args.positions.as<const T>(), args.x.as<T>(),
+          tokens, cols);
+    }, args.patches, args.class_embedding, args.positions, args.x);
+  });
+  BLIPFT_CUDA_LAUNCHED("vision_embed_kernel");
+}
+
+void CudaOps::vision_embed_backward(const VisionEmbed& args, Stream stream) {
+  check_backward_args(args);
+  const LaunchContext launch = context(stream);
+  const int64_t cols = args.x.cols(), samples = args.x.rows() - args.patches.rows();
+  const int64_t tokens = args.x.rows() / samples;
+  launch_move(args.x, args.patches, {tokens - 1, 0, tokens, 1, tokens - 1, cols}, launch.stream);
+  if (!args.parameters) return;
+  launch_sum_blocks(args.x.data, args.x.dtype, samples, tokens, args.positions, args.accumulate, launch);
+  launch_sum_blocks(args.x.data, args.x.dtype, samples, tokens, args.class_embedding, args.accumulate, launch);
+}
+
+void CudaOps::tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) {
+  check_tile_rows(rows, tiled);
+  // Every block of `tiled` reads the same rows: source blocks of no length.
+  launch_move(rows, tiled, {rows.rows(), 0, 0, 0, rows.rows(), rows.cols()}, context(stream).stream);
+}
+
+void CudaOps::sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream stream) {
+  check_sum_tiles(tiled, rows);
+  launch_sum_blocks(tiled.data, tiled.dtype, tiled.rows() / rows.rows(), rows.rows(), rows, accumulate, context(stream));
+}
+
+void CudaOps::pick_rows(const RowBlocks& args, Stream stream) {
+  check_args(args);
+  launch_move(args.blocks, args.rows, {args.count, 0, args.block_rows, args.offset, args.count, args.rows.cols()},
+              context(stream).stream);
+}
+
+void CudaOps::spread_rows(const RowBlocks& args, Stream stream) {
+  check_args(args);
+  launch_move(args.rows, args.blocks, {args.block_rows, args.offset, args.count, 0, args.count, args.rows.cols()},
+              context(stream).stream);
+}
+
+}  // namespace blipft

@@ -1,0 +1,82 @@
+// What the CUDA backend's files share on the host side: where a launch goes, dtype dispatch, grid sizes, and the
+// kernels that more than one op uses.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "blipft/ops.h"
+#include "cuda/cuda_check.h"
+
+namespace blipft {
+
+/// Everything a kernel launch needs besides its arguments.
+struct LaunchContext {
+  cudaStream_t stream = nullptr;
+  int sm_count = 1;
+  float* scratch = nullptr;          ///< this op's own part of the workspace
+  int64_t scratch_bytes = 0;
+};
+
+template <class T>
+struct TypeTag {
+  using type = T;
+};
+
+/// Calls `body` with the C++ type of an f32 or bf16 tensor (check_args has seen that it is one of those).
+template <class Body>
+void dispatch_float(DType dtype, Body&& body) {
+  if (dtype == DType::f32) body(TypeTag<float>{});
+  else if (dtype == DType::bf16) body(TypeTag<__nv_bfloat16>{});
+  else throw Error(concat("no CUDA kernel for dtype ", dtype_name(dtype)));
+}
+
+/// dispatch_float that knows f16 too.
+template <class Body>
+void dispatch_cast(DType dtype, Body&& body) {
+  if (dtype == DType::f16) body(TypeTag<__half>{});
+  else dispatch_float(dtype, body);
+}
+
+/// Calls `body` with a compile-time true or false.
+template <class Body>
+void dispatch_bool(bool value, Body&& body) {
+  if (value) body(std::true_type{});
+  else body(std::false_type{});
+}
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+inline bool aligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+/// Whether every given tensor starts at a multiple of 16 bytes (absent ones do).
+template <class... Tensors>
+bool all_aligned16(const Tensors&... tensors) {
+  return (aligned16(tensors.data) && ...);
+}
+
+/// out[c] (+)= sum over g of partials[g, c], in the order of g. partials f32 [groups, cols]; out f32 or bf16.
+/// With `second`, the first cols / 2 columns go to `out` and the others to `second`.
+void launch_reduce_partials(const float* partials, int64_t groups, int64_t cols, const Tensor& out, const Tensor& second,
+                            bool accumulate, const LaunchContext& context);
+/// out[c] (+)= sum over rows of x[r, c].
+void launch_column_sums(const Tensor& x, const Tensor& out, bool accumulate, const LaunchContext& context);
+/// dx *= act'(saved) in place; activated = act(saved) when given; dbias (+)= column sums of the new dx when given.
+void launch_activation_backward(const Tensor& dx, const Tensor& saved, const Tensor& activated, Activation activation,
+                                const Tensor& dbias, bool accumulate, const LaunchContext& context);
+/// y = act(y + bias), in place, with rows of bias.numel() columns.
+void launch_bias_activation(const Tensor& y, const Tensor& bias, Activation activation, const LaunchContext& context);
+void launch_activate(const Tensor& x, const Tensor& y, Activation activation, const LaunchContext& context);
+void launch_add(const Tensor& from, const Tensor& to, const LaunchContext& context);
+void launch_cast(const Tensor& from, const Tensor& to, const LaunchContext& context);
+void launch_fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
+                        const LaunchContext& context);
+/// rows[i] (+)= sum over b < count of tiled[b * stride_rows + i], i < rows.rows(); `tiled` points at its first row.
+void launch_sum_blocks(const void* tiled, DType dtype, int64_t count, int64_t stride_rows, const Tensor& rows,
+                       bool accumulate, const LaunchContext& context);
+
+}  // namespace blipft

@@ -1,0 +1,147 @@
+// Cross-entropy and its gradient in place. One block per row: the first pass reads the row, finds its maximum and its sum
+// of exponentials (online softmax, Milakov & Gimelshein 2018) and keeps the row in shared memory, the second pass writes
+// the gradient. A row that does not fit there is read from memory twice.
+#include <cfloat>
+
+#include "cuda/cuda_ops.h"
+#include "cuda/vector.cuh"
+#include "ops_check.h"
+
+namespace blipft {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kLoads = 4;
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+/// Running maximum m (in units of log2) and sum of 2^(x - m).
+struct Online {
+  float max = -FLT_MAX, sum = 0;
+};
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+template <int N>
+__device__ __forceinline__ void take(Online& online, const float (&x)[N]) {
+  float largest = x[0];
+#pragma unroll
+  for (int j = 1; j < N; ++j) largest = fmaxf(largest, x[j]);
+  largest *= kLog2E;
+  if (largest > online.max) {
+    online.sum *= exp2_fast(online.max - largest);
+    online.max = largest;
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) online.sum += exp2_fast(fmaf(x[j], kLog2E, -online.max));
+}
+
+__device__ __forceinline__ Online merged(Online a, Online b) {
+  const float max = fmaxf(a.max, b.max);
+  return {max, a.sum * exp2_fast(a.max - max) + b.sum * exp2_fast(b.max - max)};
+}
+
+__device__ __forceinline__ Online block_merged(Online online) {
+  __shared__ Online shared[kThreads / 32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const Online other{__shfl_xor_sync(0xffffffffu, online.max, offset), __shfl_xor_sync(0xffffffffu, online.sum, offset)};
+    online = merged(online, other);
+  }
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = online;
+  __syncthreads();
+  online = shared[0];
+  for (int w = 1; w < kThreads / 32; ++w) online = merged(online, shared[w]);
+  return online;
+}
+
+/// N elements a pack; `kept` says whether dynamic shared memory holds the row.
+template <class T, int N, bool kept>
+__global__ void __launch_bounds__(kThreads)
+cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels, const float* __restrict__ weight,
+                     float* __restrict__ row_loss, int64_t cols) {
+  extern __shared__ __align__(16) unsigned char dynamic[];
+  T* copy = reinterpret_cast<T*>(dynamic);
+  T* row = logits + int64_t{blockIdx.x} * cols;
+  const int label = labels[blockIdx.x];
+  const int packs = static_cast<int>(cols / N);
+  if (label < 0) {
+    Pack<T, N> zeros;
+#pragma unroll
+    for (int j = 0; j < N; ++j) zeros.v[j] = from_float<T>(0.0f);
+    for (int p = threadIdx.x; p < packs; p += kThreads) reinterpret_cast<Pack<T, N>*>(row)[p] = zeros;
+    if (threadIdx.x == 0) row_loss[blockIdx.x] = 0;
+    return;
+  }
+  const float label_logit = to_float(row[label]);  // before anybody writes the row: the barrier below comes first
+  Online online;
+  for (int p = threadIdx.x; p < packs; p += kThreads * kLoads) {
+    Pack<T, N> loaded[kLoads];
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u)
+      if (p + u * kThreads < packs) loaded[u] = reinterpret_cast<const Pack<T, N>*>(row)[p + u * kThreads];
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      if (p + u * kThreads >= packs) continue;
+      if constexpr (kept) reinterpret_cast<Pack<T, N>*>(copy)[p + u * kThreads] = loaded[u];
+      float v[N];
+      unpack(loaded[u], v);
+      take(online, v);
+    }
+  }
+  online = block_merged(online);
+  const float scale = *weight;
+  const float log2_sum = online.max + log2f(online.sum);  // log2 of sum exp(logits)
+  for (int p = threadIdx.x; p < packs; p += kThreads) {
+    float v[N];
+    // Each thread reads the packs that it stored itself.
+    if constexpr (kept) unpack(reinterpret_cast<const Pack<T, N>*>(copy)[p], v);
+    else unpack(reinterpret_cast<const Pack<T, N>*>(row)[p], v);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      v[j] = scale * (exp2_fast(fmaf(v[j], kLog2E, -log2_sum)) - (p * N + j == label ? 1.0f : 0.0f));
+    reinterpret_cast<Pack<T, N>*>(row)[p] = packed<T>(v);
+  }
+  if (threadIdx.x == 0) row_loss[blockIdx.x] = scale * (log2_sum * kLn2 - label_logit);
+}
+
+template <class T, int N, bool kept>
+void launch_cross_entropy(const CrossEntropy& args, size_t shared, cudaStream_t stream) {
+  const auto kernel = cross_entropy_kernel<T, N, kept>;
+  if (kept)
+    BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  kernel<<<static_cast<unsigned>(args.logits.rows()), kThreads, shared, stream>>>(
+      args.logits.as<T>(), args.labels.as<const int32_t>(), args.weight.as<const float>(), args.row_loss.as<float>(),
+      args.logits.cols());
+  BLIPFT_CUDA_LAUNCHED("cross_entropy_kernel");
+}
+
+}  // namespace
+
+void CudaOps::cross_entropy(const CrossEntropy& args, Stream stream) {
+  check_args(args);
+  if (args.logits.numel() == 0) return;
+  const int64_t cols = args.logits.cols();
+  BLIPFT_CHECK(cols < int64_t{1} << 30, "cross_entropy of ", cols, " classes is too large");
+  const cudaStream_t queue = context(stream).stream;
+  int device = 0, limit = 0;
+  BLIPFT_CUDA_CHECK(cudaGetDevice(&device));
+  BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const int64_t row_bytes = cols * dtype_size(args.logits.dtype);
+  const bool kept = row_bytes + 1024 <= limit;
+  const auto shared = static_cast<size_t>(kept ? row_bytes : 0);
+  dispatch_float(args.logits.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    dispatch_bool(kept, [&](auto kept_tag) {
+      constexpr bool kKept = decltype(kept_tag)::value;
+      if (cols % kVector<T> == 0 && all_aligned16(args.logits)) launch_cross_entropy<T, kVector<T>, kKept>(args, shared, queue);
+      else launch_cross_entropy<T, 1, kKept>(args, shared, queue);
+    });
+  });
+}
+
+}  // namespace blipft

@@ -1,0 +1,165 @@
+// Layer norm, forward: residual + dropout(x), statistics and output in one pass, the row in registers between them.
+#include "cuda/cuda_ops.h"
+#include "cuda/vector.cuh"
+#include "ops_check.h"
+
+namespace blipft {
+namespace {
+
+struct ForwardArgs {
+  int64_t rows = 0, cols = 0;
+  float eps = 0;
+  DropoutKernelArgs dropout;
+  float *mean = nullptr, *rstd = nullptr;
+};
+
+/// One block per row; a thread holds kPacks packs of N elements, `blockDim.x` packs apart. All loads of a row come
+/// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
+template <class T, int N, int kPacks>
+__global__ void __launch_bounds__(512)
+norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta, T* y,
+                    ForwardArgs args) {
+  __shared__ float shared[2][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int64_t row = blockIdx.x, cols = args.cols;
+  const T* x_row = x + row * cols;
+  float v[kPacks][N];
+  Pack<T, N> added[kPacks];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
+    if (c < cols) {
+      load(x_row + c, v[p]);
+      if (residual) added[p] = load_pack<N>(residual + row * cols + c);
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) v[p][j] = 0;
+    }
+  }
+  if (sum) {
+    DropoutRow place{};
+    if (args.dropout.keys) place = dropout_row(args.dropout, row, cols);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
+      if (c >= cols) continue;
+      if (args.dropout.keys) apply_dropout(v[p], args.dropout, place, c);
+      if (residual) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) v[p][j] += to_float(added[p].v[j]);
+      }
+      // The statistics are those of the sum as stored, which is what backward sees.
+      const Pack<T, N> stored = packed<T>(v[p]);
+      *reinterpret_cast<Pack<T, N>*>(sum + row * cols + c) = stored;
+      unpack(stored, v[p]);
+    }
+  }
+
+  float total = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+    for (int j = 0; j < N; ++j) total += v[p][j];
+  const float mean = team_sum(total, shared[0], warp, lane, warps) / static_cast<float>(cols);
+  float squares = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if (static_cast<int>(threadIdx.x + p * blockDim.x) * N >= cols) continue;
+#pragma unroll
+    for (int j = 0; j < N; ++j) squares += (v[p][j] - mean) * (v[p][j] - mean);
+  }
+  const float variance = team_sum(squares, shared[1], warp, lane, warps) / static_cast<float>(cols);
+  const float rstd = rsqrtf(variance + args.eps);
+  if (threadIdx.x == 0) {
+    args.mean[row] = mean;
+    args.rstd[row] = rstd;
+  }
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
+    if (c >= cols) continue;
+    float g[N], b[N];
+    load(gamma + c, g);
+    load(beta + c, b);
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[p][j] = (v[p][j] - mean) * rstd * g[j] + b[j];
+    store(y + row * cols + c, v[p]);
+  }
+}
+
+constexpr int kGeneralThreads = 256;
+
+/// Any row size and alignment: the row is read from memory again in each pass. A thread reads back from `sum` only what
+/// it wrote itself.
+template <class T>
+__global__ void __launch_bounds__(kGeneralThreads)
+norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamma, const T* beta, T* y, ForwardArgs args) {
+  __shared__ float shared[2][kGeneralThreads / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t row = blockIdx.x, cols = args.cols;
+  DropoutRow place{};
+  if (args.dropout.keys) place = dropout_row(args.dropout, row, cols);
+  float total = 0;
+  for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
+    float v[1] = {to_float(x[row * cols + c])};
+    if (sum) {
+      if (args.dropout.keys) apply_dropout(v, args.dropout, place, c);
+      if (residual) v[0] += to_float(residual[row * cols + c]);
+      const T stored = from_float<T>(v[0]);
+      sum[row * cols + c] = stored;
+      v[0] = to_float(stored);
+    }
+    total += v[0];
+  }
+  const T* from = (sum ? sum : x) + row * cols;
+  const float mean = team_sum(total, shared[0], warp, lane, kGeneralThreads / 32) / static_cast<float>(cols);
+  float squares = 0;
+  for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
+    const float centred = to_float(from[c]) - mean;
+    squares += centred * centred;
+  }
+  const float variance = team_sum(squares, shared[1], warp, lane, kGeneralThreads / 32) / static_cast<float>(cols);
+  const float rstd = rsqrtf(variance + args.eps);
+  if (threadIdx.x == 0) {
+    args.mean[row] = mean;
+    args.rstd[row] = rstd;
+  }
+  for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads)
+    y[row * cols + c] = from_float<T>((to_float(from[c]) - mean) * rstd * to_float(gamma[c]) + to_float(beta[c]));
+}
+
+template <class T, int kPacks>
+void launch_packs(const NormForward& args, const ForwardArgs& kernel_args, cudaStream_t stream) {
+  constexpr int N = kVector<T>;
+  const int64_t threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
+  norm_forward_kernel<T, N, kPacks><<<static_cast<unsigned>(kernel_args.rows), static_cast<unsigned>(threads), 0, stream>>>(
+      args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
+      args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+}
+
+}  // namespace
+
+void CudaOps::norm_forward(const NormForward& args, Stream stream) {
+  check_args(args);
+  const ForwardArgs kernel_args{args.x.rows(), args.x.cols(), args.eps, dropout_kernel_args(args.dropout),
+                                args.mean.as<float>(), args.rstd.as<float>()};
+  if (args.x.numel() == 0) return;
+  const cudaStream_t queue = context(stream).stream;
+  dispatch_float(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t packs = kernel_args.cols / kVector<T>;
+    if (kernel_args.cols % kVector<T> == 0 && kernel_args.cols <= 8192 &&
+        all_aligned16(args.x, args.residual, args.sum, args.gamma, args.beta, args.y)) {
+      if (packs <= 128) launch_packs<T, 1>(args, kernel_args, queue);
+      else if (packs <= 1024) launch_packs<T, 2>(args, kernel_args, queue);
+      else if constexpr (sizeof(T) == 4) launch_packs<T, 4>(args, kernel_args, queue);
+    } else {
+      norm_forward_general_kernel<T><<<static_cast<unsigned>(kernel_args.rows), kGeneralThreads, 0, queue>>>(
+          args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
+          args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+    }
+  });
+  BLIPFT_CUDA_LAUNCHED("norm_forward_kernel");
+}
+
+}  // namespace blipft

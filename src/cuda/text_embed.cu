@@ -1,0 +1,229 @@
+// The language model's input rows and their gradients. Scatter-adds into the tables use no atomics: one block owns one
+// table row (by its first occurrence) and adds what belongs to it in the order of the batch.
+#include "cuda/cuda_ops.h"
+#include "cuda/vector.cuh"
+#include "ops_check.h"
+
+namespace blipft {
+namespace {
+
+struct TextArgs {
+  const int32_t *ids = nullptr, *lengths = nullptr;
+  int64_t samples = 0, text = 0, prefix = 0, cols = 0, padding_id = -1;
+};
+
+/// The position row of row t of a sample: OPT counts from 2, padding has row 1.
+__device__ __forceinline__ int64_t position_of(int64_t t, int64_t valid_rows) { return t < valid_rows ? t + 2 : 1; }
+
+/// One block per row of x.
+template <class T, int N>
+__global__ void text_embed_kernel(const T* __restrict__ prefix, const T* __restrict__ tokens,
+                                  const T* __restrict__ positions, T* __restrict__ x, TextArgs args) {
+  const int64_t rows = args.prefix + args.text, sample = blockIdx.x / rows, t = blockIdx.x % rows;
+  const T* from = t < args.prefix ? prefix + (sample * args.prefix + t) * args.cols
+                                  : tokens + args.ids[sample * args.text + t - args.prefix] * args.cols;
+  const T* position =
+      positions ? positions + position_of(t, args.prefix + args.lengths[sample]) * args.cols : nullptr;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N) {
+    float v[N];
+    load(from + c, v);
+    if (position) {
+      float p[N];
+      load(position + c, p);
+#pragma unroll
+      for (int j = 0; j < N; ++j) v[j] += p[j];
+    }
+    store(x + blockIdx.x * args.cols + c, v);
+  }
+}
+
+constexpr int kThreads = 256;
+
+template <class Out, int N>
+__device__ __forceinline__ void add_to_table(Out* row, float (&sums)[N]) {
+  float old[N];
+  load(static_cast<const Out*>(row), old);
+#pragma unroll
+  for (int j = 0; j < N; ++j) sums[j] += old[j];
+  store(row, sums);
+}
+
+/// blockIdx.x: a text token of the batch, blockIdx.y: a tile of columns. The block of an id's first occurrence adds up
+/// all rows of that id, in order; the other blocks leave.
+template <class T, class Out, int N>
+__global__ void __launch_bounds__(kThreads)
+token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArgs args) {
+  __shared__ uint32_t matches[kThreads / 32];
+  const int64_t own = blockIdx.x, count = args.samples * args.text;
+  const int32_t id = args.ids[own];
+  if (id == args.padding_id) return;
+  bool earlier = false;
+  for (int64_t i = threadIdx.x; i < own; i += kThreads) earlier |= args.ids[i] == id;
+  if (__syncthreads_or(earlier)) return;
+
+  const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
+  const int64_t rows = args.prefix + args.text;
+  float sums[N] = {};
+  for (int64_t base = own; base < count; base += kThreads) {
+    const int64_t i = base + threadIdx.x;
+    const uint32_t found = __ballot_sync(0xffffffffu, i < count && args.ids[i] == id);
+    __syncthreads();  // the round before has read its matches
+    if (threadIdx.x % 32 == 0) matches[threadIdx.x / 32] = found;
+    __syncthreads();
+    if (column >= args.cols) continue;
+    for (int w = 0; w < kThreads / 32; ++w) {
+      for (uint32_t bits = matches[w]; bits != 0; bits &= bits - 1) {
+        const int64_t token = base + w * 32 + __ffs(static_cast<int>(bits)) - 1;
+        const int64_t sample = token / args.text, t = token % args.text;
+        float v[N];
+        load(x + (sample * rows + args.prefix + t) * args.cols + column, v);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sums[j] += v[j];
+      }
+    }
+  }
+  if (column < args.cols) add_to_table(tokens + id * args.cols + column, sums);
+}
+
+/// blockIdx.x: position row 1 + blockIdx.x, blockIdx.y: a tile of 32 packs of columns. The warps take turns over the rows
+/// that have this position, and are added in order.
+template <class T, class Out, int N>
+__global__ void __launch_bounds__(kThreads)
+position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, TextArgs args) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ float shared[kWarps][32 * N];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t position = 1 + int64_t{blockIdx.x}, rows = args.prefix + args.text;
+  const int64_t column = (int64_t{blockIdx.y} * 32 + lane) * N;
+  float sums[N] = {};
+  const auto add = [&](int64_t row) {
+    if (column >= args.cols) return;
+    float v[N];
+    load(x + row * args.cols + column, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sums[j] += v[j];
+  };
+  if (position >= 2) {
+    const int64_t t = position - 2;
+#pragma unroll 4
+    for (int64_t sample = warp; sample < args.samples; sample += kWarps)
+      if (t < args.prefix + args.lengths[sample]) add(sample * rows + t);
+  } else {
+    for (int64_t sample = 0; sample < args.samples; ++sample)
+      for (int64_t t = args.prefix + args.lengths[sample] + warp; t < rows; t += kWarps) add(sample * rows + t);
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) shared[warp][lane * N + j] = sums[j];
+  __syncthreads();
+  if (warp != 0 || column >= args.cols) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    sums[j] = 0;
+    for (int w = 0; w < kWarps; ++w) sums[j] += shared[w][lane * N + j];
+  }
+  add_to_table(positions + position * args.cols + column, sums);
+}
+
+/// The prefix rows out of x. One block per row.
+template <class T, int N>
+__global__ void prefix_gradient_kernel(const T* __restrict__ x, T* __restrict__ prefix, TextArgs args) {
+  const int64_t sample = blockIdx.x / args.prefix, t = blockIdx.x % args.prefix;
+  const T* from = x + (sample * (args.prefix + args.text) + t) * args.cols;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N)
+    *reinterpret_cast<Pack<T, N>*>(prefix + blockIdx.x * args.cols + c) = load_pack<N>(from + c);
+}
+
+TextArgs kernel_args(const TextEmbed& args) {
+  return {args.ids.as<const int32_t>(), args.lengths.as<const int32_t>(), args.ids.rows(), args.ids.cols(),
+          args.prefix_rows, args.x.cols(), args.padding_id};
+}
+
+unsigned row_threads(int64_t cols, int width) {
+  return static_cast<unsigned>(std::min<int64_t>(256, round_up(ceil_div(cols, width), 32)));
+}
+
+void launch_prefix_gradient(const TextEmbed& args, const LaunchContext& launch) {
+  if (args.prefix.numel() == 0) return;
+  const TextArgs text = kernel_args(args);
+  dispatch_float(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto run = [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      prefix_gradient_kernel<T, N><<<static_cast<unsigned>(args.prefix.rows()), row_threads(text.cols, N), 0, launch.stream>>>(
+          args.x.as<const T>(), args.prefix.as<T>(), text);
+    };
+    if (text.cols % kVector<T> == 0 && all_aligned16(args.x, args.prefix)) run(std::integral_constant<int, kVector<T>>{});
+    else run(std::integral_constant<int, 1>{});
+  });
+  BLIPFT_CUDA_LAUNCHED("prefix_gradient_kernel");
+}
+
+/// Calls `run` with x's type, the table's type and a pack of 4 or 1 columns.
+template <class Run>
+void with_table(const Tensor& x, const Tensor& table, Run&& run) {
+  dispatch_float(x.dtype, [&](auto tag) {
+    dispatch_float(table.dtype, [&](auto out_tag) {
+      if (x.cols() % 4 == 0 && all_aligned16(x, table)) run(tag, out_tag, std::integral_constant<int, 4>{});
+      else run(tag, out_tag, std::integral_constant<int, 1>{});
+    });
+  });
+}
+
+void clear(const Tensor& table, cudaStream_t stream) {
+  BLIPFT_CUDA_CHECK(cudaMemsetAsync(table.data, 0, static_cast<size_t>(table.bytes()), stream));
+}
+
+}  // namespace
+
+void CudaOps::text_embed_forward(const TextEmbed& args, Stream stream) {
+  check_args(args);
+  if (args.x.numel() == 0) return;
+  const LaunchContext launch = context(stream);
+  const TextArgs text = kernel_args(args);
+  dispatch_float(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto run = [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      text_embed_kernel<T, N><<<static_cast<unsigned>(args.x.rows()), row_threads(text.cols, N), 0, launch.stream>>>(
+          args.prefix.as<const T>(), args.tokens.as<const T>(), args.positions.as<const T>(), args.x.as<T>(), text);
+    };
+    if (text.cols % kVector<T> == 0 && all_aligned16(args.prefix, args.tokens, args.positions, args.x))
+      run(std::integral_constant<int, kVector<T>>{});
+    else run(std::integral_constant<int, 1>{});
+  });
+  BLIPFT_CUDA_LAUNCHED("text_embed_kernel");
+}
+
+void CudaOps::text_embed_backward(const TextEmbed& args, Stream stream) {
+  check_backward_args(args);
+  const LaunchContext launch = context(stream);
+  const TextArgs text = kernel_args(args);
+  if (args.prefix) launch_prefix_gradient(args, launch);
+  if (args.tokens) {
+    if (!args.accumulate_tokens) clear(args.tokens, launch.stream);
+    const int64_t count = text.samples * text.text;
+    with_table(args.x, args.tokens, [&](auto tag, auto out_tag, auto width) {
+      using T = typename decltype(tag)::type;
+      using Out = typename decltype(out_tag)::type;
+      constexpr int N = decltype(width)::value;
+      const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(ceil_div(text.cols, kThreads * N)));
+      if (count == 0) return;
+      token_gradient_kernel<T, Out, N><<<grid, kThreads, 0, launch.stream>>>(args.x.as<const T>(), args.tokens.as<Out>(), text);
+      BLIPFT_CUDA_LAUNCHED("token_gradient_kernel");
+    });
+  }
+  if (args.positions) {
+    if (!args.accumulate_positions) clear(args.positions, launch.stream);
+    with_table(args.x, args.positions, [&](auto tag, auto out_tag, auto width) {
+      using T = typename decltype(tag)::type;
+      using Out = typename decltype(out_tag)::type;
+      constexpr int N = decltype(width)::value;
+      // Row 1 for padding, then one row for each place.
+      const dim3 grid(static_cast<unsigned>(1 + text.prefix + text.text), static_cast<unsigned>(ceil_div(text.cols, 32 * N)));
+      position_gradient_kernel<T, Out, N><<<grid, kThreads, 0, launch.stream>>>(args.x.as<const T>(), args.positions.as<Out>(), text);
+      BLIPFT_CUDA_LAUNCHED("position_gradient_kernel");
+    });
+  }
+}
+
+}  // namespace blipft

@@ -1,0 +1,151 @@
+// Device-side building blocks of the kernels: 16-byte packs, conversions, reductions over warps and blocks, dropout.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "blipft/ops.h"
+#include "blipft/philox.h"
+
+namespace blipft {
+
+using bf16 = __nv_bfloat16;
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(bf16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+
+template <class T>
+__device__ __forceinline__ T from_float(float x);
+template <>
+__device__ __forceinline__ float from_float<float>(float x) { return x; }
+template <>
+__device__ __forceinline__ bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
+template <>
+__device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
+
+/// N consecutive elements, loaded and stored in accesses of up to 16 bytes; the address must be a multiple of that.
+template <class T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T v[N];
+};
+
+/// Elements of one 16-byte access.
+template <class T>
+constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+
+template <class T, int N>
+__device__ __forceinline__ void unpack(const Pack<T, N>& pack, float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = to_float(pack.v[i]);
+}
+
+template <class T, int N>
+__device__ __forceinline__ Pack<T, N> packed(const float (&x)[N]) {
+  Pack<T, N> pack;
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    // Two at once: one instruction makes a whole register.
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      if constexpr (std::is_same_v<T, bf16>) *reinterpret_cast<__nv_bfloat162*>(&pack.v[i]) = __floats2bfloat162_rn(x[i], x[i + 1]);
+      else *reinterpret_cast<__half2*>(&pack.v[i]) = __floats2half2_rn(x[i], x[i + 1]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) pack.v[i] = from_float<T>(x[i]);
+  }
+  return pack;
+}
+
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_pack(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+
+template <class T, int N>
+__device__ __forceinline__ void load(const T* from, float (&x)[N]) {
+  unpack(load_pack<N>(from), x);
+}
+
+template <class T, int N>
+__device__ __forceinline__ void store(T* to, const float (&x)[N]) {
+  *reinterpret_cast<Pack<T, N>*>(to) = packed<T>(x);
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  return x;
+}
+
+/// Sum over the `warps` warps of a team of threads, the same in every thread. `shared` is the team's own [warps] slots;
+/// every thread of the block must call this, and the slots are free again after the block's next barrier.
+__device__ __forceinline__ float team_sum(float x, float* shared, int warp, int lane, int warps) {
+  x = warp_sum(x);
+  if (lane == 0) shared[warp] = x;
+  __syncthreads();
+  float total = 0;
+  for (int i = 0; i < warps; ++i) total += shared[i];  // the same order in every thread: the same bits
+  return total;
+}
+
+/// What kernels need of a Dropout.
+struct DropoutKernelArgs {
+  const int64_t* keys = nullptr;
+  int64_t rows_per_sample = 1;
+  uint64_t seed = 0;
+  uint32_t site = 0, threshold = 0;
+  float scale = 1;
+};
+
+inline DropoutKernelArgs dropout_kernel_args(const Dropout& dropout) {
+  if (!dropout) return {};
+  return {dropout.sample_keys.as<int64_t>(), dropout.rows_per_sample, dropout.seed, dropout.site,
+          dropout_threshold(dropout.p), 1.0f / (1.0f - dropout.p)};
+}
+
+/// The place of one row within its sample's elements.
+struct DropoutRow {
+  int64_t key, first;
+};
+
+__device__ __forceinline__ DropoutRow dropout_row(const DropoutKernelArgs& args, int64_t row, int64_t cols) {
+  const int64_t sample = row / args.rows_per_sample;
+  return {args.keys[sample], (row - sample * args.rows_per_sample) * cols};
+}
+
+/// Applies dropout to elements [column, column + N) of a row. With N a multiple of 4, so must be column and row size.
+template <int N>
+__device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernelArgs& args, const DropoutRow& row,
+                                              int64_t column) {
+  const int64_t element = row.first + column;
+  if constexpr (N % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      const Philox4 words = dropout_words(args.seed, args.site, row.key, static_cast<uint32_t>((element + i) >> 2));
+      x[i] = words.x >= args.threshold ? x[i] * args.scale : 0.0f;
+      x[i + 1] = words.y >= args.threshold ? x[i + 1] * args.scale : 0.0f;
+      x[i + 2] = words.z >= args.threshold ? x[i + 2] * args.scale : 0.0f;
+      x[i + 3] = words.w >= args.threshold ? x[i + 3] * args.scale : 0.0f;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int64_t e = element + i;
+      const Philox4 words = dropout_words(args.seed, args.site, row.key, static_cast<uint32_t>(e >> 2));
+      const uint32_t word = (e & 2) ? ((e & 1) ? words.w : words.z) : ((e & 1) ? words.y : words.x);
+      x[i] = word >= args.threshold ? x[i] * args.scale : 0.0f;
+    }
+  }
+}
+
+}  // namespace blipft

@@ -1,0 +1,26 @@
+// What the dataset formats share: how they are recognised, opened, and how a caption is taken from JSON.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "blipft/data.h"
+
+namespace blipft {
+
+/// The metadata file of the ImageFolder at `path`: metadata.jsonl or metadata.csv, there or in train/. Empty: none.
+std::string find_metadata(const std::string& path);
+std::unique_ptr<Dataset> open_image_folder(const std::string& path);
+
+/// The .tar files that `path` means: a file, a directory, or a pattern with * ? [ ] { }; sorted. Empty: none.
+std::vector<std::string> find_shards(const std::string& path);
+std::unique_ptr<Dataset> open_webdataset(const std::string& path);
+
+/// The caption in a JSON object: its "text", else its "caption"; of a list the first. `place` (file and line) is for
+/// messages. Throws UserError when there is none.
+std::string caption_from_json(const nlohmann::json& object, const std::string& place);
+
+}  // namespace blipft

@@ -1,0 +1,99 @@
+// ImageProcessor: reads preprocessor_config.json and refuses what this program would not do.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "blipft/data.h"
+#include "blipft/error.h"
+
+namespace blipft {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void unexpected(const std::string& file, const std::string& key, const json& found,
+                             const std::string& expected) {
+  throw UserError(concat(file, ": key \"", key, "\" is ", found.dump(), ", expected ", expected,
+                         "; this program prepares pictures as BlipImageProcessor does"));
+}
+
+json read_object(const std::string& file) {
+  std::ifstream in(file);
+  BLIPFT_USER_CHECK(in.good(), file, ": cannot be opened; check its permissions");
+  json object;
+  try {
+    object = json::parse(in);
+  } catch (const json::exception& error) {
+    throw UserError(concat(file, ": not valid JSON: ", error.what()));
+  }
+  BLIPFT_USER_CHECK(object.is_object(), file, ": found a JSON ", object.type_name(), ", expected an object");
+  return object;
+}
+
+int64_t read_size(const std::string& file, const json& size) {
+  static const char* const expected = "a positive number or {\"height\": n, \"width\": n} with equal sides";
+  json side = size;
+  if (size.is_object()) {
+    if (size.size() != 2 || !size.contains("height") || !size.contains("width") || size["height"] != size["width"])
+      unexpected(file, "size", size, expected);
+    side = size["height"];
+  }
+  if (!side.is_number_integer() || side.get<int64_t>() <= 0 || side.get<int64_t>() > 16384)
+    unexpected(file, "size", size, expected);
+  return side.get<int64_t>();
+}
+
+void read_three(const std::string& file, const json& object, const std::string& key, bool positive, float (&out)[3]) {
+  if (!object.contains(key)) return;
+  const json& values = object[key];
+  bool good = values.is_array() && values.size() == 3;
+  for (size_t i = 0; good && i < 3; ++i) {
+    good = values[i].is_number() && std::isfinite(values[i].get<double>()) &&
+           (!positive || values[i].get<double>() > 0);
+    if (good) out[i] = values[i].get<float>();
+  }
+  if (!good) unexpected(file, key, values, positive ? "three positive numbers" : "three numbers");
+}
+
+void check_flag(const std::string& file, const json& object, const std::string& key, bool expected) {
+  if (object.contains(key) && !object[key].is_null() && object[key] != json(expected))
+    unexpected(file, key, object[key], expected ? "true" : "false");
+}
+
+ImageProcessor from_object(const std::string& file, const json& object) {
+  ImageProcessor processor;
+  if (object.contains("size")) processor.image_size = read_size(file, object["size"]);
+  read_three(file, object, "image_mean", false, processor.mean);
+  read_three(file, object, "image_std", true, processor.std);
+  if (object.contains("resample") && object["resample"] != json(3))
+    unexpected(file, "resample", object["resample"], "3 (bicubic)");
+  if (object.contains("rescale_factor")) {
+    const json& factor = object["rescale_factor"];
+    if (!factor.is_number() || std::abs(factor.get<double>() - 1.0 / 255) > 1e-8)
+      unexpected(file, "rescale_factor", factor, "1/255");
+  }
+  for (const char* key : {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"})
+    check_flag(file, object, key, true);
+  for (const char* key : {"do_center_crop", "do_pad"}) check_flag(file, object, key, false);
+  return processor;
+}
+
+}  // namespace
+
+ImageProcessor ImageProcessor::from_directory(const std::string& model_directory) {
+  const std::filesystem::path directory = model_directory;
+  const std::string file = (directory / "preprocessor_config.json").string();
+  if (std::filesystem::exists(file)) return from_object(file, read_object(file));
+  // Newer transformers write the settings of all processors into one file.
+  const std::string combined = (directory / "processor_config.json").string();
+  if (std::filesystem::exists(combined)) {
+    const json object = read_object(combined);
+    if (object.contains("image_processor") && object["image_processor"].is_object())
+      return from_object(combined, object["image_processor"]);
+  }
+  return {};
+}
+
+}  // namespace blipft

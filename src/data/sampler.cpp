@@ -1,0 +1,97 @@
+// Sampler: the seeded order of samples, shared by all ranks.
+//
+// Each epoch has its own permutation, a Fisher-Yates shuffle whose draws are Philox words of (seed, epoch, draw). It is
+// kept until another epoch is asked for: workers are at most prefetch_steps ahead, so that is once an epoch.
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <numeric>
+
+#include "blipft/data.h"
+#include "blipft/error.h"
+#include "blipft/philox.h"
+
+namespace blipft {
+
+/// The permutation of the epoch used last. Shared by copies of a Sampler.
+struct Sampler::EpochOrder {
+  std::mutex mutex;
+  int64_t epoch = -1;
+  std::vector<int64_t> order;  // [samples]
+};
+
+namespace {
+
+/// Tells these draws from those of dropout, which use the same key.
+constexpr uint32_t order_stream = 0x6f726472u;
+
+/// A number below `bound` from two random words: the high half of a 128-bit product.
+int64_t below(uint32_t high, uint32_t low, int64_t bound) {
+  const auto word = static_cast<unsigned __int128>(static_cast<uint64_t>(high) << 32 | low);
+  return static_cast<int64_t>(word * static_cast<uint64_t>(bound) >> 64);
+}
+
+void shuffle_order(std::vector<int64_t>& order, uint64_t seed, int64_t epoch) {
+  std::iota(order.begin(), order.end(), int64_t{0});
+  for (int64_t i = static_cast<int64_t>(order.size()) - 1; i > 0; --i) {
+    const Philox4 words = philox({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32),
+                                  static_cast<uint32_t>(epoch), order_stream},
+                                 static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+    std::swap(order[i], order[below(words.x, words.y, i + 1)]);
+  }
+}
+
+}  // namespace
+
+Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::make_shared<EpochOrder>()) {
+  BLIPFT_USER_CHECK(settings.dataset_size > 0, "the dataset has no samples");
+  BLIPFT_CHECK(settings.batch_size > 0 && settings.micro_batches > 0 && settings.world > 0 && settings.rank >= 0 &&
+                   settings.rank < settings.world,
+               "batch_size ", settings.batch_size, ", micro_batches ", settings.micro_batches, ", rank ",
+               settings.rank, " of ", settings.world);
+  samples_ = settings.num_train_samples > 0 ? settings.num_train_samples : settings.dataset_size;
+  const int64_t global_batch = settings.batch_size * settings.micro_batches * settings.world;
+  const int64_t all = samples_ / global_batch;
+  BLIPFT_USER_CHECK(all > 0, "an epoch has ", samples_, " samples, but one step takes ", global_batch,
+                    " (train.batch_size ", settings.batch_size, " x train.accumulate_grad_batches ",
+                    settings.micro_batches, " x ", settings.world,
+                    " ranks); lower these, or repeat samples with data.num_train_samples: ", global_batch);
+  const double limit = settings.limit_train_batches;
+  BLIPFT_USER_CHECK(limit > 0, "train.limit_train_batches is ", limit, ", expected a positive number");
+  steps_ = limit <= 1 ? static_cast<int64_t>(std::floor(static_cast<double>(all) * limit))
+                      : std::min(all, static_cast<int64_t>(std::min(limit, 1e15)));
+  BLIPFT_USER_CHECK(steps_ > 0, "train.limit_train_batches ", limit, " of the ", all,
+                    " steps of an epoch leaves no step; raise it (above 1 it counts steps)");
+}
+
+int64_t Sampler::steps_per_epoch() const { return steps_; }
+
+int64_t Sampler::samples_per_epoch() const {
+  return steps_ * settings_.batch_size * settings_.micro_batches * settings_.world;
+}
+
+std::vector<Sampler::Slot> Sampler::slots(int64_t step) const {
+  BLIPFT_CHECK(step >= 0, "step ", step);
+  const Settings& s = settings_;
+  const int64_t epoch = epoch_of(step);
+  const int64_t global_batch = s.batch_size * s.micro_batches * s.world;
+  const int64_t begin = (step - epoch * steps_) * global_batch;  // of this step, in the epoch's order
+
+  std::lock_guard lock(order_->mutex);
+  if (s.shuffle && order_->epoch != epoch) {
+    order_->order.resize(static_cast<size_t>(samples_));
+    shuffle_order(order_->order, s.seed, epoch);
+    order_->epoch = epoch;
+  }
+  std::vector<Slot> slots;
+  slots.reserve(static_cast<size_t>(s.micro_batches * s.batch_size));
+  for (int64_t m = 0; m < s.micro_batches; ++m)
+    for (int64_t b = 0; b < s.batch_size; ++b) {
+      const int64_t position = begin + (m * s.world + s.rank) * s.batch_size + b;
+      const int64_t sample = s.shuffle ? order_->order[position] : position;
+      slots.push_back({sample % s.dataset_size, epoch * samples_per_epoch() + position});
+    }
+  return slots;
+}
+
+}  // namespace blipft

@@ -1,0 +1,325 @@
+// WebDataset: samples in .tar shards, files with equal path up to the first dot of their name being one sample.
+//
+// Opening reads the tar headers only (ustar, GNU long names, pax path and size) and remembers where each member lies;
+// samples are then read at random. A shard is open only while it is read: a dataset may have more shards than a
+// process may open files.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "blipft/error.h"
+#include "data/datasets.h"
+
+namespace blipft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t tar_block = 512;
+
+/// A shard open for reading.
+class TarFile {
+ public:
+  explicit TarFile(const std::string& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    BLIPFT_USER_CHECK(descriptor_ >= 0, path, ": cannot be opened (", std::strerror(errno), ")");
+    struct stat status;
+    if (::fstat(descriptor_, &status) == 0) size_ = status.st_size;
+  }
+  ~TarFile() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  TarFile(const TarFile&) = delete;
+  TarFile& operator=(const TarFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }
+
+  void read(int64_t offset, void* out, int64_t bytes, const std::string& what) const {
+    for (int64_t done = 0; done < bytes;) {
+      const ssize_t count = ::pread(descriptor_, static_cast<char*>(out) + done, static_cast<size_t>(bytes - done),
+                                    offset + done);
+      if (count < 0 && errno == EINTR) continue;
+      BLIPFT_USER_CHECK(count >= 0, path_, ": cannot read ", what, " (", std::strerror(errno), ")");
+      BLIPFT_USER_CHECK(count > 0, path_, ": ends inside ", what, "; the file is truncated");
+      done += count;
+    }
+  }
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  int64_t size_ = 0;
+};
+
+/// Where a member's content lies.
+struct Member {
+  std::string name;
+  int64_t offset = 0, bytes = 0;
+};
+
+/// A tar number: octal digits, or big-endian binary when the first byte has its top bit set. -1: neither.
+int64_t tar_number(const uint8_t* field, int64_t width) {
+  if (field[0] & 0x80) {
+    uint64_t value = field[0] & 0x7f;
+    for (int64_t i = 1; i < width; ++i) {
+      if (value >> 55) return -1;
+      value = value << 8 | field[i];
+    }
+    return static_cast<int64_t>(value);
+  }
+  int64_t value = 0, i = 0;
+  while (i < width && field[i] == ' ') ++i;
+  for (; i < width && field[i] >= '0' && field[i] <= '7'; ++i) value = value * 8 + (field[i] - '0');
+  return i == width || field[i] == 0 || field[i] == ' ' ? value : -1;
+}
+
+std::string tar_string(const uint8_t* field, size_t width) {
+  const char* text = reinterpret_cast<const char*>(field);
+  return {text, strnlen(text, width)};
+}
+
+/// Walks over the members of a tar.
+class TarWalk {
+ public:
+  explicit TarWalk(const TarFile& tar) : tar_(tar) {}
+
+  /// The next regular file, or nothing at the end.
+  std::optional<Member> next() {
+    std::string long_name;
+    int64_t long_size = -1;  // -1: the header's own field counts
+    while (read_header()) {
+      const int64_t content = position_ + tar_block;
+      const char type = static_cast<char>(header_[156]);
+      const bool extension = type == 'L' || type == 'K' || type == 'x' || type == 'g';
+      int64_t bytes = tar_number(header_ + 124, 12);
+      if (!extension && long_size >= 0) bytes = long_size;
+      if (bytes < 0) fail("the size field is no number");
+      // Links, devices and directories have no content, whatever their size field says.
+      if (type >= '1' && type <= '6') bytes = 0;
+      if (bytes > tar_.size() - content)
+        fail(concat("member \"", extension ? "(extended header)" : name(long_name), "\" has ", bytes,
+                    " bytes, but the file ends after ",
+                    tar_.size() - content, "; the file is truncated"));
+      position_ = content + (bytes + tar_block - 1) / tar_block * tar_block;
+      if (type == 'L') {
+        long_name = text(content, bytes);
+        long_name.resize(strnlen(long_name.data(), long_name.size()));
+      } else if (type == 'x') {
+        read_pax(text(content, bytes), long_name, long_size);
+      } else if (!extension) {
+        Member member{name(long_name), content, bytes};
+        long_name.clear();
+        long_size = -1;
+        if (type == '0' || type == 0 || type == '7') return member;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw UserError(concat(tar_.path(), ": broken tar header at byte ", position_, ": ", what));
+  }
+
+  /// False at the end of the archive: a block of zeros, or the file's end.
+  bool read_header() {
+    if (position_ >= tar_.size()) return false;
+    tar_.read(position_, header_, tar_block, "a tar header");
+    if (std::all_of(header_, header_ + tar_block, [](uint8_t byte) { return byte == 0; })) return false;
+    int64_t sum = 8 * ' ';  // the checksum counts its own field as spaces
+    for (int64_t i = 0; i < tar_block; ++i) sum += i >= 148 && i < 156 ? 0 : header_[i];
+    if (sum != tar_number(header_ + 148, 8))
+      fail(header_[0] == 0x1f && header_[1] == 0x8b ? "the file is gzip-compressed; decompress it"
+                                                    : "its checksum is wrong");
+    return true;
+  }
+
+  std::string name(const std::string& long_name) const {
+    if (!long_name.empty()) return long_name;
+    const std::string last = tar_string(header_, 100);
+    const bool ustar = !std::memcmp(header_ + 257, "ustar\0", 6);  // GNU's older form uses the prefix field otherwise
+    const std::string prefix = ustar ? tar_string(header_ + 345, 155) : "";
+    return prefix.empty() ? last : prefix + "/" + last;
+  }
+
+  std::string text(int64_t offset, int64_t bytes) const {
+    if (bytes > (1 << 20)) fail(concat("an extended header of ", bytes, " bytes"));
+    std::string content(static_cast<size_t>(bytes), '\0');
+    tar_.read(offset, content.data(), bytes, "an extended tar header");
+    return content;
+  }
+
+  /// Records "length key=value\n", where length counts the whole record.
+  void read_pax(const std::string& records, std::string& long_name, int64_t& long_size) const {
+    for (size_t at = 0; at < records.size();) {
+      const size_t length = std::strtoull(records.c_str() + at, nullptr, 10);
+      const size_t space = records.find(' ', at);
+      if (length < 5 || at + length > records.size() || space >= at + length) {
+        if (records[at] == '\0') return;
+        fail("a pax record has a wrong length");
+      }
+      const std::string record = records.substr(space + 1, at + length - 1 - space - 1);
+      if (record.starts_with("path=")) long_name = record.substr(5);
+      if (record.starts_with("size=")) long_size = std::strtoll(record.c_str() + 5, nullptr, 10);
+      at += length;
+    }
+  }
+
+  const TarFile& tar_;
+  int64_t position_ = 0;
+  uint8_t header_[tar_block];
+};
+
+/// A member as the index keeps it; its name is the sample's key, a dot and the extension.
+struct Piece {
+  int64_t offset = 0, bytes = 0;
+  char extension[5] = "";  ///< as written, without the dot; empty: there is no such member
+  explicit operator bool() const { return extension[0] != 0; }
+};
+
+struct Entry {
+  size_t shard = 0;
+  std::string key;         ///< the members' path up to the first dot of their names
+  Piece picture, caption;  ///< caption: .txt, else .json
+  std::string picture_name() const { return key + "." + picture.extension; }
+  std::string caption_name() const { return key + "." + caption.extension; }
+};
+
+std::string lower(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+/// Puts a member into its sample; of two captions the .txt stays.
+void place_member(const TarFile& tar, const Member& member, size_t dot, Entry& entry) {
+  const std::string extension = lower(member.name.substr(dot + 1));
+  Piece piece{member.offset, member.bytes, ""};
+  member.name.copy(piece.extension, sizeof piece.extension - 1, dot + 1);
+  const bool picture = extension != "txt" && extension != "json";
+  Piece& slot = picture ? entry.picture : entry.caption;
+  if (slot && !picture && lower(slot.extension) != extension) {
+    if (extension == "txt") slot = piece;
+    return;
+  }
+  BLIPFT_USER_CHECK(!slot, tar.path(), ": members \"", entry.key, ".", slot.extension, "\" and \"", member.name,
+                    "\" are both the ",
+                    picture ? "picture" : "caption", " of one sample");
+  slot = piece;
+}
+
+/// Adds the samples of one shard, in the order of their first members.
+void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entries) {
+  const TarFile tar(path);
+  std::unordered_map<std::string, size_t> places;
+  TarWalk walk(tar);
+  const size_t begin = entries.size();
+  while (const std::optional<Member> member = walk.next()) {
+    const size_t slash = member->name.rfind('/');
+    const size_t base = slash == std::string::npos ? 0 : slash + 1;
+    const size_t dot = member->name.find('.', base);
+    if (dot == std::string::npos || dot == base) continue;  // no extension, or a hidden file
+    const std::string extension = lower(member->name.substr(dot + 1));
+    static const std::set<std::string> known = {"jpg", "jpeg", "png", "txt", "json"};
+    if (!known.contains(extension)) continue;
+    const std::string key = member->name.substr(0, dot);
+    const auto [place, added] = places.try_emplace(key, entries.size());
+    if (added) entries.push_back({shard, key, {}, {}});
+    place_member(tar, *member, dot, entries[place->second]);
+  }
+  for (size_t i = begin; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
+    BLIPFT_USER_CHECK(entry.picture, path, ": member \"", entry.caption_name(), "\" has no picture beside it (\"",
+                      entry.key,
+                      ".jpg\", .jpeg or .png)");
+    BLIPFT_USER_CHECK(entry.caption, path, ": member \"", entry.picture_name(), "\" has no caption beside it (\"",
+                      entry.key,
+                      ".txt\" or .json)");
+  }
+}
+
+class WebDataset final : public Dataset {
+ public:
+  explicit WebDataset(const std::vector<std::string>& shards) : shards_(shards) {
+    for (size_t i = 0; i < shards_.size(); ++i) index_shard(shards_[i], i, entries_);
+    entries_.shrink_to_fit();
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
+
+  Sample read(int64_t index) const override {
+    BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
+    const Entry& entry = entries_[index];
+    const TarFile tar(shards_[entry.shard]);
+    Sample sample;
+    sample.name = tar.path() + ":" + entry.picture_name();
+    sample.picture.resize(static_cast<size_t>(entry.picture.bytes));
+    tar.read(entry.picture.offset, sample.picture.data(), entry.picture.bytes,
+             concat("member \"", entry.picture_name(), "\""));
+    sample.text = caption(tar, entry);
+    return sample;
+  }
+
+ private:
+  static std::string caption(const TarFile& tar, const Entry& entry) {
+    std::string text(static_cast<size_t>(entry.caption.bytes), '\0');
+    tar.read(entry.caption.offset, text.data(), entry.caption.bytes, concat("member \"", entry.caption_name(), "\""));
+    if (lower(entry.caption.extension) == "txt") {
+      text.erase(text.find_last_not_of(" \t\r\n") + 1);
+      return text;
+    }
+    const std::string place = tar.path() + ":" + entry.caption_name();
+    try {
+      return caption_from_json(nlohmann::json::parse(text), place);
+    } catch (const nlohmann::json::exception& error) {
+      throw UserError(concat(place, ": not valid JSON: ", error.what()));
+    }
+  }
+
+  const std::vector<std::string> shards_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+std::vector<std::string> find_shards(const std::string& path) {
+  std::vector<std::string> shards;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    for (fs::directory_iterator item(path, ignored), end; !ignored && item != end; item.increment(ignored))
+      if (item->path().extension() == ".tar") shards.push_back(item->path().string());
+  } else if (fs::exists(path, ignored)) {
+    if (path.ends_with(".tar")) shards.push_back(path);
+  } else if (path.find_first_of("*?[{") != std::string::npos) {
+    glob_t found{};
+    if (::glob(path.c_str(), GLOB_BRACE, nullptr, &found) == 0)
+      for (size_t i = 0; i < found.gl_pathc; ++i)
+        if (std::string(found.gl_pathv[i]).ends_with(".tar")) shards.emplace_back(found.gl_pathv[i]);
+    ::globfree(&found);
+  }
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
+std::unique_ptr<Dataset> open_webdataset(const std::string& path) {
+  const std::vector<std::string> shards = find_shards(path);
+  BLIPFT_USER_CHECK(!shards.empty(), "no WebDataset at ", path,
+                    ": expected a .tar file, a directory of .tar files, or a pattern");
+  auto dataset = std::make_unique<WebDataset>(shards);
+  BLIPFT_USER_CHECK(dataset->size() > 0, path, ": no samples in ", shards.size(),
+                    " shards; expected pictures (.jpg, .jpeg, .png) with .txt or .json captions beside them");
+  return dataset;
+}
+
+}  // namespace blipft

@@ -1,0 +1,295 @@
+// The writer of a model directory: everything goes into `directory`.partial, which gets its final name at the end.
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <iomanip>
+#include <mutex>
+#include <unordered_map>
+
+#include "blipft/checkpoint.h"
+#include "blipft/error.h"
+#include "io/file.h"
+#include "io/safetensors_header.h"
+
+namespace blipft {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Room for config.json, tokenizer and index beside the tensors.
+constexpr int64_t small_files_bytes = int64_t{32} << 20;
+
+/// The set of bytes written so far, as disjoint intervals begin -> end.
+class Coverage {
+ public:
+  void add(int64_t begin, int64_t end) {
+    auto next = intervals_.upper_bound(begin);
+    if (next != intervals_.begin() && std::prev(next)->second >= begin) --next;
+    while (next != intervals_.end() && next->first <= end) {
+      begin = std::min(begin, next->first);
+      end = std::max(end, next->second);
+      next = intervals_.erase(next);
+    }
+    intervals_[begin] = end;
+  }
+  /// First byte in [0, size) that is not covered; `size` when all are.
+  int64_t first_gap(int64_t size) const {
+    if (size == 0 || intervals_.empty() || intervals_.begin()->first > 0) return 0;
+    return std::min(size, intervals_.begin()->second);
+  }
+
+ private:
+  std::map<int64_t, int64_t> intervals_;
+};
+
+struct Target {
+  size_t shard = 0;
+  int64_t offset = 0, bytes = 0;  // from the file's start
+  int64_t element_size = 1;
+  Coverage written;
+};
+
+struct Shard {
+  std::string file_name;
+  io::FileDescriptor file;
+  std::vector<io::HeaderEntry> entries;
+  int64_t bytes = 0;              // of tensors
+};
+
+/// Declared entries in order, cut into shards, with places inside of each shard's data.
+std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& entries, int64_t shard_bytes) {
+  std::vector<Shard> shards(1);
+  for (const CheckpointWriter::Entry& entry : entries) {
+    const int64_t bytes = io::checked_numel(entry.shape, concat("tensor '", entry.name, "'")) * dtype_size(entry.dtype);
+    if (!shards.back().entries.empty() && shards.back().bytes + bytes > shard_bytes) shards.emplace_back();
+    shards.back().entries.push_back({entry.name, entry.dtype, entry.shape, 0, bytes});
+    shards.back().bytes += bytes;
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    Shard& shard = shards[i];
+    std::ostringstream name;
+    name << "model-" << std::setfill('0') << std::setw(5) << i + 1 << "-of-" << std::setw(5) << shards.size()
+         << ".safetensors";
+    shard.file_name = shards.size() == 1 ? "model.safetensors" : name.str();
+    // Larger elements first, so that every tensor is aligned to its own element.
+    std::stable_sort(shard.entries.begin(), shard.entries.end(),
+                     [](const auto& a, const auto& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
+    int64_t offset = 0;
+    for (io::HeaderEntry& entry : shard.entries) {
+      const int64_t bytes = entry.end;
+      entry.begin = offset;
+      entry.end = offset += bytes;
+    }
+  }
+  return shards;
+}
+
+/// A folder that may be replaced: none, empty, or an older model. Anything else is the user's and stays.
+void check_replaceable(const std::string& directory) {
+  if (!fs::exists(directory)) return;
+  BLIPFT_USER_CHECK(fs::is_directory(directory), directory,
+                    ": exists and is not a folder; choose another name for the model");
+  BLIPFT_USER_CHECK(fs::is_empty(directory) || fs::exists(fs::path(directory) / "model.safetensors") ||
+                        fs::exists(fs::path(directory) / "model.safetensors.index.json"),
+                    directory, ": exists and holds files that are not a saved model; it is not replaced. "
+                    "Choose another folder for the model, or remove this one");
+}
+
+void check_room(const std::string& directory, int64_t needed) {
+  struct statvfs info{};
+  BLIPFT_USER_CHECK(::statvfs(directory.c_str(), &info) == 0, directory, ": free space cannot be asked for: ",
+                    io::errno_text());
+  const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+  constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+  BLIPFT_USER_CHECK(static_cast<double>(needed) <= available, directory, ": the model needs ",
+                    static_cast<double>(needed) / gib, " GiB, but the disk has only ", available / gib,
+                    " GiB free; free some or choose another disk");
+}
+
+}  // namespace
+
+struct CheckpointWriter::State {
+  std::string directory, partial;
+  std::vector<Shard> shards;
+  std::unordered_map<std::string, Target> targets;
+  std::mutex mutex;                // guards every Target::written
+  bool made_partial = false, finished = false;
+
+  void open_shards();
+  std::string index_text() const;
+  void move_into_place();
+  std::string plain_path(const std::string& name) const;
+};
+
+void CheckpointWriter::State::open_shards() {
+  for (size_t i = 0; i < shards.size(); ++i) {
+    Shard& shard = shards[i];
+    const std::string path = (fs::path(partial) / shard.file_name).string();
+    const std::string header = io::make_safetensors_header(shard.entries);
+    BLIPFT_USER_CHECK(static_cast<int64_t>(header.size()) <= io::max_header_bytes, path, ": ", shard.entries.size(),
+                      " tensors need a header of ", header.size(), " bytes, the format allows ", io::max_header_bytes);
+    const auto data_begin = static_cast<int64_t>(header.size());
+    shard.file = io::create_file(path);
+    BLIPFT_USER_CHECK(::ftruncate(shard.file.get(), data_begin + shard.bytes) == 0, path, ": cannot be given ",
+                      data_begin + shard.bytes, " bytes: ", io::errno_text());
+    io::write_at(shard.file, 0, header.data(), data_begin, path);
+    for (const io::HeaderEntry& entry : shard.entries) {
+      Target target{i, data_begin + entry.begin, entry.end - entry.begin, dtype_size(entry.dtype), {}};
+      BLIPFT_CHECK(targets.emplace(entry.name, std::move(target)).second, "tensor '", entry.name,
+                   "' is declared twice");
+    }
+  }
+}
+
+std::string CheckpointWriter::State::index_text() const {
+  int64_t total = 0;
+  std::map<std::string, std::string> file_of;
+  for (const Shard& shard : shards) {
+    total += shard.bytes;
+    for (const io::HeaderEntry& entry : shard.entries) file_of[entry.name] = shard.file_name;
+  }
+  std::string text = concat("{\n  \"metadata\": {\n    \"total_size\": ", total, "\n  },\n  \"weight_map\": {");
+  const char* separator = "\n    ";
+  for (const auto& [name, file] : file_of) {
+    text += concat(separator, io::json_quoted(name), ": ", io::json_quoted(file));
+    separator = ",\n    ";
+  }
+  return text + "\n  }\n}\n";
+}
+
+/// The older directory steps aside before the new one takes its name, and goes only after that: at every moment one
+/// of the two is whole on the disk.
+void CheckpointWriter::State::move_into_place() {
+  std::error_code error;
+  const std::string aside = directory + ".old";
+  const bool replaces = fs::exists(directory);
+  if (replaces) {
+    fs::remove_all(aside, error);
+    fs::rename(directory, aside, error);
+    BLIPFT_USER_CHECK(!error, directory, ": the older model cannot be moved to ", aside, ": ", error.message());
+  }
+  fs::rename(partial, directory, error);
+  if (error) {
+    const std::string reason = error.message();
+    if (replaces) fs::rename(aside, directory, error);
+    throw UserError(concat(partial, ": cannot be renamed to ", directory, ": ", reason));
+  }
+  finished = true;
+  const fs::path parent = fs::path(directory).parent_path();
+  io::sync_directory(parent.empty() ? "." : parent.string());
+  if (replaces) fs::remove_all(aside, error);
+}
+
+std::string CheckpointWriter::State::plain_path(const std::string& name) const {
+  BLIPFT_CHECK(!finished, "file '", name, "' comes after finish()");
+  BLIPFT_CHECK(!name.empty() && name.find('/') == std::string::npos && name != "." && name != "..",
+               "'", name, "' is not a plain file name");
+  BLIPFT_CHECK(!name.ends_with(".safetensors") && name != "model.safetensors.index.json", "'", name,
+               "' belongs to the tensors");
+  return (fs::path(partial) / name).string();
+}
+
+CheckpointWriter::CheckpointWriter(const std::string& directory, const std::vector<Entry>& entries,
+                                   int64_t shard_bytes) {
+  BLIPFT_USER_CHECK(!directory.empty(), "the folder for the saved model has an empty name");
+  BLIPFT_CHECK(shard_bytes > 0, "shards of ", shard_bytes, " bytes");
+  auto state = std::make_unique<State>();
+  state->directory = fs::path(directory + "/").lexically_normal().parent_path().string();  // without a last slash
+  state->partial = state->directory + ".partial";
+  check_replaceable(state->directory);
+  state->shards = cut_into_shards(entries, shard_bytes);
+  int64_t total = small_files_bytes;
+  for (const Shard& shard : state->shards) total += shard.bytes;
+
+  std::error_code error;
+  fs::remove_all(state->partial, error);  // what an earlier, killed run left
+  fs::create_directories(state->partial, error);
+  BLIPFT_USER_CHECK(!error, state->partial, ": the folder cannot be created: ", error.message(),
+                    "; choose a folder that you may write to");
+  state->made_partial = true;
+  state_ = std::move(state);
+  try {
+    check_room(state_->partial, total);
+    state_->open_shards();
+  } catch (...) {
+    // The destructor does not run for an object that was never made.
+    fs::remove_all(state_->partial, error);
+    throw;
+  }
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (!state_ || state_->finished || !state_->made_partial) return;
+  std::error_code ignored;
+  fs::remove_all(state_->partial, ignored);
+}
+
+void CheckpointWriter::write(const std::string& name, int64_t first, int64_t count, const void* data) {
+  const auto found = state_->targets.find(name);
+  BLIPFT_CHECK(found != state_->targets.end(), "tensor '", name, "' was not declared");
+  BLIPFT_CHECK(!state_->finished, "tensor '", name, "' is written after finish()");
+  Target& target = found->second;
+  const int64_t numel = target.bytes / target.element_size;
+  BLIPFT_CHECK(first >= 0 && count >= 0 && first <= numel && count <= numel - first, "elements [", first, ", ",
+               first + count, ") of tensor '", name, "', which has ", numel);
+  if (count == 0) return;
+  const Shard& shard = state_->shards[target.shard];
+  const int64_t begin = first * target.element_size, bytes = count * target.element_size;
+  io::write_at(shard.file, target.offset + begin, data, bytes,
+               concat((fs::path(state_->partial) / shard.file_name).string(), ": tensor '", name, "'"));
+  const std::lock_guard lock(state_->mutex);
+  target.written.add(begin, begin + bytes);
+}
+
+void CheckpointWriter::copy_files(const std::string& source, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const std::string to = state_->plain_path(name);
+    const fs::path from = fs::path(source) / name;
+    std::error_code error;
+    if (!fs::is_regular_file(from, error)) continue;
+    fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+    BLIPFT_USER_CHECK(!error, from.string(), ": cannot be copied to ", to, ": ", error.message());
+    fs::permissions(to, fs::perms::owner_read | fs::perms::owner_write, fs::perm_options::add, error);
+  }
+}
+
+void CheckpointWriter::write_text(const std::string& name, const std::string& text) {
+  const std::string path = state_->plain_path(name);
+  const io::FileDescriptor file = io::create_file(path);
+  io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+}
+
+void CheckpointWriter::finish() {
+  BLIPFT_CHECK(!state_->finished, "finish() was called before");
+  for (const Shard& shard : state_->shards)
+    for (const io::HeaderEntry& entry : shard.entries) {
+      const Target& target = state_->targets.at(entry.name);
+      const int64_t gap = target.written.first_gap(target.bytes);
+      BLIPFT_CHECK(gap == target.bytes, "tensor '", entry.name, "' of ", state_->directory,
+                   " is not wholly written: element ", gap / target.element_size, " of ",
+                   target.bytes / target.element_size, " is missing");
+    }
+  if (state_->shards.size() > 1) {
+    const std::string path = (fs::path(state_->partial) / "model.safetensors.index.json").string();
+    const std::string text = state_->index_text();
+    const io::FileDescriptor file = io::create_file(path);
+    io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+  }
+  for (Shard& shard : state_->shards) {
+    io::sync_file(shard.file, shard.file_name);
+    shard.file = io::FileDescriptor();
+  }
+  for (const auto& entry : fs::directory_iterator(state_->partial)) {
+    if (entry.path().extension() == ".safetensors") continue;
+    const std::string path = entry.path().string();
+    io::sync_file(io::open_for_reading(path), path);
+  }
+  io::sync_directory(state_->partial);
+  state_->move_into_place();
+}
+
+}  // namespace blipft

@@ -1,0 +1,97 @@
+// Files: POSIX reads and writes that are whole or an error that names the file.
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "blipft/checkpoint.h"
+#include "blipft/error.h"
+
+namespace blipft::io {
+
+namespace {
+// One system call moves at most this much: Linux stops at 2 GiB - 4 KiB anyway, and network file systems do better
+// with pieces that several threads can interleave.
+constexpr int64_t max_piece = int64_t{32} << 20;
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::string errno_text() { return std::strerror(errno); }
+
+FileDescriptor open_for_reading(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be opened for reading: ", errno_text());
+  struct stat status{};
+  BLIPFT_USER_CHECK(::fstat(file.get(), &status) == 0, path, ": cannot be examined: ", errno_text());
+  BLIPFT_USER_CHECK(S_ISREG(status.st_mode), path, ": is not a regular file");
+  return file;
+}
+
+FileDescriptor create_file(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", errno_text(),
+                    "; choose a folder that you may write to");
+  return file;
+}
+
+int64_t file_size(const FileDescriptor& file, const std::string& path) {
+  struct stat status{};
+  BLIPFT_USER_CHECK(::fstat(file.get(), &status) == 0, path, ": cannot be examined: ", errno_text());
+  return static_cast<int64_t>(status.st_size);
+}
+
+void read_at(const FileDescriptor& file, int64_t offset, void* out, int64_t bytes, const std::string& what) {
+  char* to = static_cast<char*>(out);
+  for (int64_t done = 0; done < bytes;) {
+    const auto piece = static_cast<size_t>(std::min(bytes - done, max_piece));
+    const ssize_t got = ::pread(file.get(), to + done, piece, offset + done);
+    if (got < 0 && errno == EINTR) continue;
+    BLIPFT_USER_CHECK(got >= 0, what, ": reading ", piece, " bytes at offset ", offset + done, " failed: ",
+                      errno_text());
+    BLIPFT_USER_CHECK(got > 0, what, ": the file ends at offset ", offset + done, ", ", bytes - done,
+                      " bytes too early; it was cut short or changed while it was read");
+    done += got;
+  }
+}
+
+void write_at(const FileDescriptor& file, int64_t offset, const void* data, int64_t bytes, const std::string& what) {
+  const char* from = static_cast<const char*>(data);
+  for (int64_t done = 0; done < bytes;) {
+    const auto piece = static_cast<size_t>(std::min(bytes - done, max_piece));
+    const ssize_t put = ::pwrite(file.get(), from + done, piece, offset + done);
+    if (put < 0 && errno == EINTR) continue;
+    BLIPFT_USER_CHECK(put > 0, what, ": writing ", piece, " bytes at offset ", offset + done, " failed: ",
+                      errno_text());
+    done += put;
+  }
+}
+
+void sync_file(const FileDescriptor& file, const std::string& path) {
+  BLIPFT_USER_CHECK(::fsync(file.get()) == 0, path, ": cannot be flushed to the disk: ", errno_text());
+}
+
+void sync_directory(const std::string& path) {
+  FileDescriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() >= 0) ::fsync(directory.get());
+}
+
+}  // namespace blipft::io
+
+namespace blipft {
+
+std::string read_text_file(const std::string& path) {
+  const io::FileDescriptor file = io::open_for_reading(path);
+  std::string text(static_cast<size_t>(io::file_size(file, path)), '\0');
+  io::read_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+  return text;
+}
+
+}  // namespace blipft

@@ -1,0 +1,46 @@
+// Files: an owner for a descriptor, and whole reads and writes at an offset.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace blipft::io {
+
+/// Owns a POSIX file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor();
+  int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// "No such file or directory" and the like, for the current errno.
+std::string errno_text();
+
+/// Opens an existing file for reading; UserError naming it when that fails.
+FileDescriptor open_for_reading(const std::string& path);
+/// Creates (or empties) a file for writing; UserError naming it when that fails.
+FileDescriptor create_file(const std::string& path);
+/// Size in bytes.
+int64_t file_size(const FileDescriptor& file, const std::string& path);
+
+/// Reads exactly `bytes` at `offset`; `what` (file, tensor) goes into the message of the UserError. Thread-safe.
+void read_at(const FileDescriptor& file, int64_t offset, void* out, int64_t bytes, const std::string& what);
+/// Writes exactly `bytes` at `offset`. Thread-safe.
+void write_at(const FileDescriptor& file, int64_t offset, const void* data, int64_t bytes, const std::string& what);
+/// Waits until the file's bytes are on the disk.
+void sync_file(const FileDescriptor& file, const std::string& path);
+/// Waits until a directory's entries are on the disk; file systems that cannot do it are left alone.
+void sync_directory(const std::string& path);
+
+}  // namespace blipft::io

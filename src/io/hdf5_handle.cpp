@@ -1,0 +1,38 @@
+// Owners for HDF5 identifiers: the errors.
+#include "io/hdf5_handle.h"
+
+#include "blipft/error.h"
+
+namespace blipft::io {
+
+std::mutex& hdf5_mutex() {
+  static std::mutex mutex;
+  // HDF5's exit handler closes a file again whose closing has failed, and crashes (seen with 1.10.8 on a full disk).
+  // All files are closed by their owners, so that nothing is lost without it.
+  static const bool prepared = (H5dont_atexit(), H5open() >= 0);
+  BLIPFT_CHECK(prepared, "the HDF5 library does not start");
+  return mutex;
+}
+
+std::string hdf5_error_text() {
+  std::string text;
+  const H5E_walk2_t take = [](unsigned depth, const H5E_error2_t* error, void* out) -> herr_t {
+    auto& joined = *static_cast<std::string*>(out);
+    // The deepest entry is the cause; two entries above it say what was being done.
+    if (depth < 3 && error->desc) joined += concat(joined.empty() ? "" : "; ", error->desc);
+    return 0;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take, &text);
+  return text.empty() ? "no reason given" : text;
+}
+
+Hdf5Handle own(hid_t id, Hdf5Handle::Close close, const std::string& path, const char* action) {
+  BLIPFT_USER_CHECK(id >= 0, path, ": ", action, " failed: ", hdf5_error_text());
+  return Hdf5Handle(id, close);
+}
+
+void check(herr_t status, const std::string& path, const char* action) {
+  BLIPFT_USER_CHECK(status >= 0, path, ": ", action, " failed: ", hdf5_error_text());
+}
+
+}  // namespace blipft::io

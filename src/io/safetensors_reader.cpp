@@ -1,0 +1,113 @@
+// The reader of a model directory's tensors: one safetensors file, or an index and its shards.
+#include <fcntl.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "blipft/checkpoint.h"
+#include "blipft/error.h"
+#include "io/file.h"
+#include "io/safetensors_header.h"
+
+namespace blipft {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+int64_t StoredTensor::numel() const { return io::checked_numel(shape, file); }
+
+struct SafetensorsReader::Files {
+  std::map<std::string, io::FileDescriptor> by_path;
+};
+
+namespace {
+
+constexpr const char* single_name = "model.safetensors";
+constexpr const char* index_name = "model.safetensors.index.json";
+
+/// tensor name -> shard file name, from the index.
+std::map<std::string, std::string> read_weight_map(const std::string& index_path) {
+  json index;
+  try {
+    index = json::parse(read_text_file(index_path));
+  } catch (const json::exception& error) {
+    throw UserError(concat(index_path, ": is not valid JSON: ", error.what()));
+  }
+  BLIPFT_USER_CHECK(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(), index_path,
+                    ": has no object 'weight_map' from tensor names to files");
+  std::map<std::string, std::string> shards;
+  for (const auto& [name, value] : index["weight_map"].items()) {
+    BLIPFT_USER_CHECK(value.is_string(), index_path, ": weight_map gives ", value.dump(), " for tensor '", name,
+                      "', expected a file name");
+    const std::string shard = value.get<std::string>();
+    // An index must not lead out of its own folder.
+    BLIPFT_USER_CHECK(!shard.empty() && shard.find('/') == std::string::npos && shard != "..", index_path,
+                      ": weight_map gives the file '", shard, "' for tensor '", name,
+                      "', expected a file name in the same folder");
+    shards[name] = shard;
+  }
+  return shards;
+}
+
+std::string what_is_there(const std::string& directory) {
+  if (!fs::exists(directory)) return "the folder does not exist";
+  if (!fs::is_directory(directory)) return "it is not a folder";
+  for (const char* old : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
+    if (fs::exists(fs::path(directory) / old))
+      return concat("only '", old, "' is there; save the model again with safe_serialization=True");
+  return "the folder holds neither";
+}
+
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(const std::string& model_directory) : files_(std::make_unique<Files>()) {
+  const std::string single = (fs::path(model_directory) / single_name).string();
+  const std::string index = (fs::path(model_directory) / index_name).string();
+  const auto open_shard = [&](const std::string& path) {
+    io::FileDescriptor file = io::open_for_reading(path);
+    // Weights are read from front to back: ask for long read-ahead.
+    ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+    auto tensors = io::read_safetensors_header(file, path);
+    files_->by_path.emplace(path, std::move(file));
+    return tensors;
+  };
+  // The single file goes first when both are there, as in transformers.
+  std::error_code ignored;
+  if (fs::exists(single, ignored)) {
+    tensors_ = open_shard(single);
+    return;
+  }
+  BLIPFT_USER_CHECK(fs::exists(index, ignored), model_directory, ": expected ", single_name, " or ", index_name,
+                    ", but ", what_is_there(model_directory));
+
+  std::map<std::string, std::map<std::string, StoredTensor>> opened;
+  for (const auto& [name, shard] : read_weight_map(index)) {
+    const std::string path = (fs::path(model_directory) / shard).string();
+    if (!opened.count(shard)) {
+      BLIPFT_USER_CHECK(fs::exists(path, ignored), path, ": the shard is missing, but ", index, " puts tensor '", name,
+                        "' into it; copy or download it");
+      opened[shard] = open_shard(path);
+    }
+    const auto& tensors = opened[shard];
+    const auto found = tensors.find(name);
+    BLIPFT_USER_CHECK(found != tensors.end(), path, ": has no tensor '", name, "', but ", index, " puts it there");
+    tensors_[name] = found->second;
+  }
+}
+
+SafetensorsReader::~SafetensorsReader() = default;
+
+void SafetensorsReader::read(const std::string& name, int64_t first, int64_t count, void* out) const {
+  const auto found = tensors_.find(name);
+  BLIPFT_CHECK(found != tensors_.end(), "no tensor '", name, "' among the ", tensors_.size(), " of this model");
+  const StoredTensor& tensor = found->second;
+  const int64_t size = dtype_size(tensor.dtype);
+  const int64_t numel = (tensor.end - tensor.begin) / size;
+  BLIPFT_CHECK(first >= 0 && count >= 0 && first <= numel && count <= numel - first, "elements [", first, ", ",
+               first + count, ") of tensor '", name, "', which has ", numel);
+  if (count == 0) return;
+  io::read_at(files_->by_path.at(tensor.file), tensor.begin + first * size, out, count * size,
+              concat(tensor.file, ": tensor '", name, "'"));
+}
+
+}  // namespace blipft

@@ -1,0 +1,85 @@
+// The trace's tables: for each record type the row as it lies in the file, its fields with units and descriptions,
+// and an extendable dataset of such rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "blipft/trace.h"
+#include "io/hdf5_handle.h"
+
+namespace blipft::io {
+
+constexpr size_t short_name = 32, long_name = 128;   ///< bytes of the fixed-length strings, last one always 0
+
+// Rows have no padding: members are ordered so that the compiler adds none (checked in trace_tables.cpp).
+// StepRecord, SpanRecord and DeviceRecord are written as they are; these two replace std::string.
+struct MemoryRow {
+  int64_t step = 0;
+  char phase[short_name] = {};
+  char owner[short_name] = {};
+  int64_t time_ns = 0;
+  int64_t bytes = 0;
+};
+struct PlanRow {
+  char name[long_name] = {};
+  char owner[short_name] = {};
+  int64_t bytes = 0;
+};
+/// What was lost because the writing thread could not follow.
+struct DroppedRow {
+  int64_t first_step = 0, last_step = 0, spans = 0;
+};
+
+enum class FieldType { i32, i64, f64, short_string, long_string, phase, stream };
+
+struct Field {
+  const char* name;
+  FieldType type;
+  size_t offset;                 ///< in the row
+  const char* unit;              ///< "1" for plain numbers, "" for names
+  const char* description;
+};
+
+struct TableSchema {
+  const char* name;
+  const char* description;
+  size_t row_bytes;
+  size_t chunk_rows;
+  std::vector<Field> fields;
+};
+
+const TableSchema& step_schema();
+const TableSchema& span_schema();
+const TableSchema& memory_schema();
+const TableSchema& plan_schema();
+const TableSchema& device_schema();
+const TableSchema& dropped_schema();
+
+/// A dataset of rows that grows at its end.
+class Table {
+ public:
+  Table() = default;
+  /// Creates /<schema.name> with its attributes. `phases` become the names of the enum type.
+  Table(hid_t file, const std::string& path, const TableSchema& schema, const std::vector<std::string>& phases);
+  /// Adds `count` rows of schema.row_bytes and flushes the dataset.
+  void append(const void* rows, size_t count);
+  /// Gives the dataset up without closing it.
+  void abandon();
+
+ private:
+  std::string path_;
+  const TableSchema* schema_ = nullptr;
+  Hdf5Handle type_, dataset_;
+  hsize_t rows_ = 0;
+};
+
+/// Attribute of an object, UTF-8 of any length.
+void write_attribute(hid_t object, const std::string& path, const std::string& name, const std::string& value);
+void write_attribute(hid_t object, const std::string& path, const std::string& name, double value);
+/// One-dimensional dataset of UTF-8 strings.
+void write_strings(hid_t file, const std::string& path, const std::string& name, const std::string& description,
+                   const std::vector<std::string>& values);
+
+}  // namespace blipft::io

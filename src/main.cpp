@@ -1,0 +1,60 @@
+// blipft: the command line, and the end of every error.
+#include <cstdio>
+#include <exception>
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "blipft/error.h"
+#include "blipft/trainer.h"
+
+namespace {
+
+using namespace blipft;
+
+std::string describe(const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  if (!ours || dynamic_cast<const UserError*>(&error)) return error.what();
+  return concat(error.what(), " (", ours->place().file_name(), ":", ours->place().line(), ")");
+}
+
+// What needs no MPI: help, version, the effective configuration, the plan.
+void answer(const CommandLine& line) {
+  if (line.action == CommandLine::Action::help) {
+    std::fputs(help_text().c_str(), stdout);
+  } else if (line.action == CommandLine::Action::version) {
+    std::printf("blipft %s\n", BLIPFT_COMMIT);
+  } else {
+    const Config config = load_config(line.config_file, line.overrides);
+    if (line.action == CommandLine::Action::plan) print_plan(config, line.plan_ranks, line.plan_gpu_gib);
+    else std::fputs(to_yaml(config).c_str(), stdout);
+  }
+}
+
+int run(const CommandLine& line, int* argc, char*** argv) {
+  World world(argc, argv);
+  try {
+    Config config;
+    world.together([&] { config = load_config(line.config_file, line.overrides); });
+    train(config, world);
+    return 0;
+  } catch (const AgreedError& error) {
+    if (world.rank() == 0) std::fprintf(stderr, "blipft: %s\n", error.what());
+    return 1;
+  } catch (const std::exception& error) {
+    world.abort(describe(error), 1);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const CommandLine line = parse_command_line(argc, argv);
+    if (line.action == CommandLine::Action::train) return run(line, &argc, &argv);
+    answer(line);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "blipft: %s\n", describe(error).c_str());
+    return 2;
+  }
+}

@@ -1,0 +1,125 @@
+// The dry run of a step and its table; see memory_plan.h.
+#include "memory_plan.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <map>
+#include <sstream>
+
+#include "blipft/data.h"
+#include "step_program.h"
+#include "weights.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+// Enough for the next two layers at least, so that one gather runs while the one before it is waited for.
+int64_t default_prefetch(const Config& config, const Model& model) {
+  const int64_t size = dtype_size(PrecisionTypes::of(config.train.precision).compute);
+  std::vector<int64_t> sizes;
+  for (const Unit* unit : model.units()) sizes.push_back(unit->numel() * size);
+  std::sort(sizes.begin(), sizes.end());
+  return 2 * sizes[sizes.size() * 9 / 10];
+}
+
+MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold) {
+  MemoryPlan plan;
+  plan.device = make_plan_device();
+  plan.ops = make_plan_ops();
+  plan.comm = make_plan_comm(ranks);
+  plan.optimizer = make_optimizer(config.train);
+  plan.arena = std::make_unique<Arena>(*plan.device);
+  plan.strategy_name = strategy_name(config, ranks);
+  plan.sharded = {hold, config.parallel.prefetch_bytes > 0 ? config.parallel.prefetch_bytes : default_prefetch(config, model)};
+  SpanRecorder spans;
+  const bool record = config.trace.enabled && config.trace.spans != "none";
+  StrategyContext context{plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), model.units(),
+                          PrecisionTypes::of(config.train.precision), plan.optimizer.get(), nullptr};
+  plan.strategy = make_strategy(plan.strategy_name, context, plan.sharded);
+  StepProgram program({&config, plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), &model,
+                       plan.strategy.get(), plan.optimizer.get(), record ? &spans : nullptr},
+                      possible_text_lengths(config.data));
+  program.record_passes();
+  plan.arena->plan(weights_scratch_bytes(model, *plan.strategy, save_dtype(config.output.save_dtype, PrecisionTypes::of(config.train.precision))));
+  plan.largest_pass = StepProgram::pass_name(possible_text_lengths(config.data).back());
+  return plan;
+}
+
+std::string row(const std::string& name, int64_t bytes) {
+  std::ostringstream out;
+  out << "  " << std::left << std::setw(44) << name << std::right << std::setw(14) << format_gib(bytes) << "\n";
+  return out.str();
+}
+
+}  // namespace
+
+std::string format_gib(int64_t bytes) {
+  std::ostringstream out;
+  out << std::fixed;
+  if (bytes >= kGiB / 10) out << std::setprecision(2) << static_cast<double>(bytes) / kGiB << " GiB";
+  else out << std::setprecision(2) << static_cast<double>(bytes) / (1 << 20) << " MiB";
+  return out.str();
+}
+
+std::string strategy_name(const Config& config, int64_t ranks) {
+  if (config.parallel.strategy != "auto") return config.parallel.strategy;
+  return ranks == 1 ? "single" : "ddp";
+}
+
+ModelSettings model_settings(const Config& config) {
+  return {PrecisionTypes::of(config.train.precision).compute, config.model.freeze,
+          ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout};
+}
+
+int64_t bytes_outside_of_arena(int64_t ranks) { return (ranks > 1 ? 1200 : 600) * (int64_t{1} << 20); }
+
+MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes) {
+  const bool sharded = strategy_name(config, ranks) == "fsdp";
+  if (!sharded || config.parallel.reshard == "always") return dry_run(config, model, ranks, false);
+  if (config.parallel.reshard == "step") return dry_run(config, model, ranks, true);
+  if (device_bytes > 0) {
+    MemoryPlan held = dry_run(config, model, ranks, true);
+    if (held.arena->total_bytes() + bytes_outside_of_arena(ranks) <= device_bytes) return held;
+  }
+  return dry_run(config, model, ranks, false);
+}
+
+int64_t largest_batch(const Config& config, const ModelSettings& settings, int64_t ranks, int64_t device_bytes) {
+  const std::unique_ptr<Model> model = make_model(config.model.path, settings);
+  const auto fits = [&](int64_t batch) {
+    Config other = config;
+    other.train.batch_size = batch;
+    other.train.accumulate_grad_batches = 1;
+    return plan_memory(other, *model, ranks, 0).arena->total_bytes() + bytes_outside_of_arena(ranks) <= device_bytes;
+  };
+  if (!fits(1)) return 0;
+  int64_t low = 1, high = 2;
+  while (high <= 65536 && fits(high)) low = high, high *= 2;
+  while (high - low > std::max<int64_t>(1, low / 64)) {
+    const int64_t middle = (low + high) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+std::string plan_table(const MemoryPlan& plan) {
+  std::map<std::string, int64_t> owners;
+  const std::vector<PlanEntry> entries = plan.arena->peak_entries();
+  for (const PlanEntry& entry : entries) owners[owner_name(entry.owner)] += entry.bytes;
+  std::ostringstream out;
+  out << "memory of a rank at the peak of a step\n";
+  for (int i = 0; i < kOwners; ++i) {
+    const char* owner = owner_name(static_cast<Owner>(i));
+    if (owners.count(owner)) out << row(owner, owners[owner]);
+  }
+  out << row("total", plan.arena->total_bytes());
+  out << "largest buffers\n";
+  for (size_t i = 0; i < entries.size() && i < 10; ++i)
+    out << row(concat(entries[i].name, " (", owner_name(entries[i].owner), ")"), entries[i].bytes);
+  return out.str();
+}
+
+}  // namespace blipft

@@ -1,0 +1,48 @@
+// Planning: the dry run of a step, the choices that follow from it, and the table that tells of it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/arena.h"
+#include "blipft/config.h"
+#include "blipft/model.h"
+#include "blipft/strategy.h"
+
+namespace blipft {
+
+/// The outcome of a dry run, for one rank.
+struct MemoryPlan {
+  std::unique_ptr<Device> device;          // nothing behind it
+  std::unique_ptr<Arena> arena;            // the blueprint
+  std::unique_ptr<Strategy> strategy;      // knows the order of units
+  std::unique_ptr<Optimizer> optimizer;    // the strategy refers to these
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<Comm> comm;
+  std::string strategy_name;
+  ShardedSettings sharded;
+  std::string largest_pass;
+};
+
+/// The strategy that `auto` stands for on `ranks` ranks.
+std::string strategy_name(const Config& config, int64_t ranks);
+
+/// Dry-runs a step of `config` on `ranks` ranks. With parallel.reshard=auto, units are held over the step if the plan
+/// then fits `device_bytes` (0: unknown, not held).
+MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes);
+
+/// The largest train.batch_size that fits `device_bytes`, 0 when not even 1 does.
+int64_t largest_batch(const Config& config, const ModelSettings& settings, int64_t ranks, int64_t device_bytes);
+
+/// Device bytes of the CUDA context, library handles and NCCL's buffers, which no arena sees: measured on H200, rounded up.
+int64_t bytes_outside_of_arena(int64_t ranks);
+
+/// The table of owners and the largest buffers.
+std::string plan_table(const MemoryPlan& plan);
+/// Model settings that follow from the config.
+ModelSettings model_settings(const Config& config);
+
+std::string format_gib(int64_t bytes);
+
+}  // namespace blipft

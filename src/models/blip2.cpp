@@ -1,0 +1,386 @@
+// BLIP-2: a vision tower (ViT), a Q-Former that reads it, and an OPT language model that is told about the picture.
+//
+// Dimension legend: B samples; P patches of a picture, V = 1 + P picture tokens, E vision hidden size; Q queries, D
+// Q-Former hidden size; T text tokens, S = Q + T language-model positions, H language-model hidden size.
+#include "models/blip2.h"
+
+#include <algorithm>
+
+#include "models/blip2_config.h"
+#include "models/causal_head.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr uint32_t kQFormerSites = 1000, kLanguageSites = 2000;  // dropout sites: one number per place in the model
+constexpr int64_t kPositionOffset = 2;                           // OPT's learned positions start at row 2
+
+class Blip2 : public Model {
+ public:
+  Blip2(const Blip2Config& config, const ModelSettings& settings) : config_(config), settings_(settings) {
+    for (const std::string& tower : settings.freeze)
+      BLIPFT_USER_CHECK(tower == "vision" || tower == "qformer" || tower == "language", "model.freeze: found ", tower,
+                        ", known towers are vision, qformer, language");
+    train_vision_ = trained("vision"), train_qformer_ = trained("qformer"), train_language_ = trained("language");
+    BLIPFT_USER_CHECK(train_vision_ || train_qformer_ || train_language_, "model.freeze: all towers are frozen; nothing is left to train");
+    add_vision_units();
+    add_qformer_units();
+    add_language_units();
+  }
+
+  std::string description() const override {
+    return concat("blip2-opt (vision ", config_.vision.layers, " x ", config_.vision.hidden, ", Q-Former ",
+                  config_.qformer.layers, " x ", config_.qformer.hidden, ", OPT ", config_.text.layers, " x ",
+                  config_.text.hidden, ")");
+  }
+  int64_t image_size() const override { return config_.vision.image; }
+  int64_t prefix_tokens() const override { return config_.qformer.queries; }
+  void set_pixel_statistics(const float mean[3], const float std[3]) override {
+    std::copy(mean, mean + 3, pixel_mean_);
+    std::copy(std, std + 3, pixel_std_);
+  }
+  void check_text(int64_t tokens, int64_t vocabulary) const override {
+    BLIPFT_USER_CHECK(config_.qformer.queries + tokens <= config_.text.positions, "data.max_text_tokens: ", tokens, " text tokens after ",
+                      config_.qformer.queries, " picture positions are more than the language model's ", config_.text.positions,
+                      " positions (text_config.max_position_embeddings)");
+    BLIPFT_USER_CHECK(vocabulary <= config_.text.vocabulary, "the tokenizer has ", vocabulary,
+                      " tokens, the model's vocabulary (text_config.vocab_size) only ", config_.text.vocabulary);
+  }
+
+  void forward_backward(const StepContext& context, const MicroBatch& batch) override;
+  double flops(int64_t batch_size, int64_t text_tokens) const override;
+
+ private:
+  bool trained(const std::string& tower) const {
+    return std::find(settings_.freeze.begin(), settings_.freeze.end(), tower) == settings_.freeze.end();
+  }
+  float dropout(float p) const { return settings_.dropout ? p : 0; }
+  int64_t patches() const { return (config_.vision.image / config_.vision.patch) * (config_.vision.image / config_.vision.patch); }
+  void add_vision_units();
+  void add_qformer_units();
+  void add_language_units();
+  void add_opt_layer(int64_t i);
+
+  Tensor patches_of(const StepContext& context, const MicroBatch& batch) const;
+  Tensor vision_forward(const StepContext& context, const MicroBatch& batch);
+  void vision_backward(const StepContext& context, const MicroBatch& batch, Tensor dpicture);
+  Tensor project_forward(const StepContext& context, const Tensor& queries);
+  Tensor project_backward(const StepContext& context, Tensor dprefix);
+  Tensor embed_forward(const StepContext& context, const MicroBatch& batch, Tensor prefix);
+  Tensor embed_backward(const StepContext& context, const MicroBatch& batch, Tensor dx);
+  TextEmbed text_embed(const MicroBatch& batch) const;
+
+  Blip2Config config_;
+  ModelSettings settings_;
+  bool train_vision_ = true, train_qformer_ = true, train_language_ = true;
+  float pixel_mean_[3] = {0, 0, 0}, pixel_std_[3] = {1, 1, 1};
+
+  Unit* vision_embeddings_ = nullptr;
+  int64_t class_embedding_ = -1, vision_positions_ = -1;
+  Linear patch_embedding_;
+  PreNormStack vision_;
+  Unit* vision_norm_unit_ = nullptr;
+  Norm vision_norm_;
+  QFormer qformer_;
+  Unit* projection_unit_ = nullptr;
+  Linear projection_;
+  Unit* text_embeddings_ = nullptr;
+  int64_t token_table_ = -1, position_table_ = -1;
+  PreNormStack language_;
+  CausalHead head_;
+
+  // Saved for backward.
+  Tensor vision_out_, queries_;            // [B * V, E] before the post norm, [B * Q, D]
+  NormResult picture_;                     // [B * V, E], what the Q-Former reads
+};
+
+void Blip2::add_vision_units() {
+  const Blip2Config::Vision& v = config_.vision;
+  const std::string root = "vision_model.";
+  vision_embeddings_ = &add_unit("vision.embeddings", train_vision_);
+  class_embedding_ = vision_embeddings_->add(root + "embeddings.class_embedding", {1, 1, v.hidden}, Init::normal(v.init_std));
+  vision_positions_ = vision_embeddings_->add(root + "embeddings.position_embedding", {1, 1 + patches(), v.hidden}, Init::normal(v.init_std));
+  patch_embedding_ = {3 * v.patch * v.patch, v.hidden, 0, 0};
+  patch_embedding_.weight = vision_embeddings_->add(root + "embeddings.patch_embedding.weight", {v.hidden, 3, v.patch, v.patch}, Init::normal(v.init_std));
+  patch_embedding_.bias = vision_embeddings_->add(root + "embeddings.patch_embedding.bias", {v.hidden}, Init::constant(0));
+  for (int64_t i = 0; i < v.layers; ++i) {
+    const std::string name = concat(root, "encoder.layers.", i, ".");
+    PreNormLayer layer;
+    layer.unit = &add_unit(concat("vision.layers.", i), train_vision_);
+    layer.shape = {v.hidden, v.heads, v.inner, Activation::gelu, false, 0};
+    layer.norm1 = add_norm(*layer.unit, name + "layer_norm1", v.hidden, v.norm_eps);
+    layer.qkv = add_linear(*layer.unit, name + "self_attn.qkv", v.hidden, 3 * v.hidden, v.qkv_bias, v.init_std);
+    layer.projection = add_linear(*layer.unit, name + "self_attn.projection", v.hidden, v.hidden, true, v.init_std);
+    layer.norm2 = add_norm(*layer.unit, name + "layer_norm2", v.hidden, v.norm_eps);
+    layer.fc1 = add_linear(*layer.unit, name + "mlp.fc1", v.hidden, v.inner, true, v.init_std);
+    layer.fc2 = add_linear(*layer.unit, name + "mlp.fc2", v.inner, v.hidden, true, v.init_std);
+    vision_.layers.push_back(layer);
+  }
+  vision_.checkpointed = settings_.checkpointing.layers_of(v.layers);
+  vision_norm_unit_ = &add_unit("vision.norm", train_vision_);
+  vision_norm_ = add_norm(*vision_norm_unit_, root + "post_layernorm", v.hidden, v.norm_eps);
+}
+
+void Blip2::add_qformer_units() {
+  QFormerShape& shape = config_.qformer;
+  shape.hidden_dropout = dropout(shape.hidden_dropout);
+  shape.attention_dropout = dropout(shape.attention_dropout);
+  const float std = config_.qformer_init_std;
+  const int64_t d = shape.hidden;
+  qformer_.shape = shape;
+  qformer_.dropout_site = kQFormerSites;
+  qformer_.embeddings = &add_unit("qformer.embeddings", train_qformer_);
+  qformer_.query_tokens = qformer_.embeddings->add("query_tokens", {1, shape.queries, d}, Init::normal(std));
+  qformer_.input_norm = add_norm(*qformer_.embeddings, "qformer.layernorm", d, shape.norm_eps);
+  for (int64_t i = 0; i < shape.layers; ++i) {
+    const std::string name = concat("qformer.encoder.layer.", i, ".");
+    QFormerLayer layer;
+    layer.unit = &add_unit(concat("qformer.layers.", i), train_qformer_);
+    layer.shape = shape;
+    layer.dropout_site = kQFormerSites + 1 + 5 * static_cast<uint32_t>(i);
+    Unit& unit = *layer.unit;
+    const std::string self = name + "attention.attention.", cross = name + "crossattention.attention.";
+    layer.self.present = true;
+    layer.self.qkv = add_packed_linear(unit, {self + "query", self + "key", self + "value"}, d, d, true, std);
+    layer.self.output = add_linear(unit, name + "attention.output.dense", d, d, true, std);
+    layer.self.norm = add_norm(unit, name + "attention.output.LayerNorm", d, shape.norm_eps);
+    if (i % shape.cross_frequency == 0) {
+      layer.cross.present = layer.cross.cross = true;
+      layer.cross.query = add_linear(unit, cross + "query", d, d, true, std);
+      layer.cross.key_value = add_packed_linear(unit, {cross + "key", cross + "value"}, shape.encoder_hidden, d, true, std);
+      layer.cross.output = add_linear(unit, name + "crossattention.output.dense", d, d, true, std);
+      layer.cross.norm = add_norm(unit, name + "crossattention.output.LayerNorm", d, shape.norm_eps);
+    }
+    layer.fc1 = add_linear(unit, name + "intermediate_query.dense", d, shape.inner, true, std);
+    layer.fc2 = add_linear(unit, name + "output_query.dense", shape.inner, d, true, std);
+    layer.norm = add_norm(unit, name + "output_query.LayerNorm", d, shape.norm_eps);
+    qformer_.layers.push_back(layer);
+  }
+  qformer_.checkpointed = settings_.checkpointing.layers_of(shape.layers);
+  projection_unit_ = &add_unit("language_projection", train_qformer_);
+  projection_ = add_linear(*projection_unit_, "language_projection", d, config_.text.hidden, true, std);
+}
+
+void Blip2::add_opt_layer(int64_t i) {
+  const Blip2Config::Text& t = config_.text;
+  const std::string name = concat("language_model.model.decoder.layers.", i, ".");
+  PreNormLayer layer;
+  layer.unit = &add_unit(concat("language.layers.", i), train_language_);
+  layer.shape = {t.hidden, t.heads, t.inner, t.activation, true, dropout(t.dropout)};
+  layer.dropout_site = kLanguageSites + 2 * static_cast<uint32_t>(i);
+  const std::string attention = name + "self_attn.";
+  layer.norm1 = add_norm(*layer.unit, name + "self_attn_layer_norm", t.hidden, t.norm_eps);
+  layer.qkv = add_packed_linear(*layer.unit, {attention + "q_proj", attention + "k_proj", attention + "v_proj"}, t.hidden,
+                                t.hidden, t.bias, t.init_std);
+  layer.projection = add_linear(*layer.unit, attention + "out_proj", t.hidden, t.hidden, t.bias, t.init_std);
+  layer.norm2 = add_norm(*layer.unit, name + "final_layer_norm", t.hidden, t.norm_eps);
+  layer.fc1 = add_linear(*layer.unit, name + "fc1", t.hidden, t.inner, t.bias, t.init_std);
+  layer.fc2 = add_linear(*layer.unit, name + "fc2", t.inner, t.hidden, t.bias, t.init_std);
+  language_.layers.push_back(layer);
+}
+
+void Blip2::add_language_units() {
+  const Blip2Config::Text& t = config_.text;
+  const std::string decoder = "language_model.model.decoder.";
+  text_embeddings_ = &add_unit("language.embeddings", train_language_);
+  token_table_ = text_embeddings_->add(decoder + "embed_tokens.weight", {t.vocabulary, t.hidden}, Init::normal(t.init_std));
+  position_table_ = text_embeddings_->add(decoder + "embed_positions.weight", {t.positions + kPositionOffset, t.hidden}, Init::normal(t.init_std));
+  for (int64_t i = 0; i < t.layers; ++i) add_opt_layer(i);
+  language_.checkpointed = settings_.checkpointing.layers_of(t.layers);
+  head_.unit = &add_unit("language.head", train_language_);
+  head_.norm = add_norm(*head_.unit, decoder + "final_layer_norm", t.hidden, t.norm_eps);
+  head_.vocabulary = t.vocabulary;
+  head_.hidden = t.hidden;
+  head_.weight_unit = t.tied ? text_embeddings_ : head_.unit;
+  head_.weight = t.tied ? token_table_ : head_.unit->add("language_model.lm_head.weight", {t.vocabulary, t.hidden}, Init::normal(t.init_std));
+}
+
+Tensor Blip2::patches_of(const StepContext& context, const MicroBatch& batch) const {
+  const int64_t b = batch.pixels.shape[0];
+  Taken rows(context, "patches", settings_.compute, {b * patches(), patch_embedding_.in});
+  Patchify args{.pixels = batch.pixels, .patch = config_.vision.patch, .patches = rows};
+  std::copy(pixel_mean_, pixel_mean_ + 3, args.mean);
+  std::copy(pixel_std_, pixel_std_ + 3, args.std);
+  context.ops.patchify(args, context.stream);
+  return rows.keep();
+}
+
+// Fills picture_ [B * V, E]; keeps what backward needs when the tower is trained.
+Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch) {
+  const int64_t b = batch.pixels.shape[0], e = config_.vision.hidden;
+  Taken x(context, "residual stream", settings_.compute, {b * (1 + patches()), e});
+  {
+    const ObservedPhase phase(context, Phase::forward, *vision_embeddings_);
+    const Tensor flat = context.units.acquire(*vision_embeddings_);
+    Tensor rows = patches_of(context, batch);
+    Taken embedded(context, "patches", settings_.compute, {b * patches(), e});
+    context.ops.linear_forward({.x = rows, .w = patch_embedding_.w(flat), .bias = patch_embedding_.b(flat), .y = embedded}, context.stream);
+    context.ops.vision_embed_forward({.patches = embedded, .class_embedding = flat.part(class_embedding_, {e}),
+                                      .positions = flat.part(vision_positions_, {1 + patches(), e}), .x = x},
+                                     context.stream);
+    give(context, rows);
+    context.units.release(*vision_embeddings_);
+  }
+  return vision_.forward(context, {b, 1 + patches(), {}, batch.sample_keys}, x.keep(), train_vision_);
+}
+
+void Blip2::vision_backward(const StepContext& context, const MicroBatch& batch, Tensor dpicture) {
+  const int64_t b = batch.pixels.shape[0], e = config_.vision.hidden;
+  {
+    const ObservedPhase phase(context, Phase::backward, *vision_norm_unit_);
+    const Tensor flat = context.units.acquire(*vision_norm_unit_);
+    const UnitGradient gradient = context.units.gradient(*vision_norm_unit_);
+    context.ops.norm_backward({.dy = dpicture, .x = vision_out_, .mean = picture_.mean, .rstd = picture_.rstd,
+                               .gamma = vision_norm_.g(flat), .dgamma = vision_norm_.g(gradient.flat),
+                               .dbeta = vision_norm_.b(gradient.flat), .accumulate = gradient.accumulate, .dx = dpicture},
+                              context.stream);
+    give(context, picture_);
+    give(context, vision_out_);
+    context.units.release(*vision_norm_unit_);
+    context.units.publish(*vision_norm_unit_);
+  }
+  Tensor dx = vision_.backward(context, {b, 1 + patches(), {}, batch.sample_keys}, dpicture);
+  const ObservedPhase phase(context, Phase::backward, *vision_embeddings_);
+  const UnitGradient gradient = context.units.gradient(*vision_embeddings_);
+  Taken dembedded(context, "patches", settings_.compute, {b * patches(), e});
+  context.ops.vision_embed_backward({.patches = dembedded, .class_embedding = gradient.flat.part(class_embedding_, {e}),
+                                     .positions = gradient.flat.part(vision_positions_, {1 + patches(), e}), .x = dx,
+                                     .accumulate = gradient.accumulate, .parameters = true},
+                                    context.stream);
+  give(context, dx);
+  Tensor rows = patches_of(context, batch);
+  linear_gradient(context, patch_embedding_, &gradient, dembedded, rows);
+  give(context, rows);
+  context.units.publish(*vision_embeddings_);
+}
+
+// The queries, projected into the language model's space: [B * Q, H].
+Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries) {
+  const ObservedPhase phase(context, Phase::forward, *projection_unit_);
+  const Tensor flat = context.units.acquire(*projection_unit_);
+  Taken prefix(context, "picture prefix", settings_.compute, {queries.rows(), config_.text.hidden});
+  context.ops.linear_forward({.x = queries, .w = projection_.w(flat), .bias = projection_.b(flat), .y = prefix}, context.stream);
+  context.units.release(*projection_unit_);
+  return prefix.keep();
+}
+
+Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
+  const ObservedPhase phase(context, Phase::backward, *projection_unit_);
+  const Tensor flat = context.units.acquire(*projection_unit_);
+  Taken dqueries(context, "gradients", settings_.compute, {dprefix.rows(), config_.qformer.hidden});
+  context.ops.linear_backward_input({.dy = dprefix, .w = projection_.w(flat), .dx = dqueries}, context.stream);
+  if (train_qformer_) {
+    const UnitGradient gradient = context.units.gradient(*projection_unit_);
+    linear_gradient(context, projection_, &gradient, dprefix, queries_);
+  }
+  give(context, dprefix);
+  give(context, queries_);
+  context.units.release(*projection_unit_);
+  if (train_qformer_) context.units.publish(*projection_unit_);
+  return dqueries.keep();
+}
+
+TextEmbed Blip2::text_embed(const MicroBatch& batch) const {
+  return {.ids = batch.ids, .lengths = batch.lengths, .prefix_rows = config_.qformer.queries, .padding_id = config_.text.padding_id};
+}
+
+Tensor Blip2::embed_forward(const StepContext& context, const MicroBatch& batch, Tensor prefix) {
+  const ObservedPhase phase(context, Phase::forward, *text_embeddings_);
+  const Blip2Config::Text& t = config_.text;
+  const Tensor flat = context.units.acquire(*text_embeddings_);
+  const int64_t b = batch.ids.shape[0], s = config_.qformer.queries + batch.ids.shape[1];
+  Taken x(context, "residual stream", settings_.compute, {b * s, t.hidden});
+  TextEmbed args = text_embed(batch);
+  args.prefix = prefix;
+  args.tokens = flat.part(token_table_, {t.vocabulary, t.hidden});
+  args.positions = flat.part(position_table_, {t.positions + kPositionOffset, t.hidden});
+  args.x = x;
+  context.ops.text_embed_forward(args, context.stream);
+  give(context, prefix);
+  context.units.release(*text_embeddings_);
+  return x.keep();
+}
+
+// Takes dx over; the gradient of the prefix, or nothing when nobody wants it.
+Tensor Blip2::embed_backward(const StepContext& context, const MicroBatch& batch, Tensor dx) {
+  const ObservedPhase phase(context, Phase::backward, *text_embeddings_);
+  const Blip2Config::Text& t = config_.text;
+  TextEmbed args = text_embed(batch);
+  args.x = dx;
+  if (train_vision_ || train_qformer_)
+    args.prefix = context.arena.take(Owner::activations, "gradients", settings_.compute,
+                                     {batch.ids.shape[0] * config_.qformer.queries, t.hidden});
+  if (train_language_) {
+    const UnitGradient gradient = context.units.gradient(*text_embeddings_);
+    args.tokens = gradient.flat.part(token_table_, {t.vocabulary, t.hidden});
+    args.positions = gradient.flat.part(position_table_, {t.positions + kPositionOffset, t.hidden});
+    // A tied head has already written its part of the token table's gradient in this micro-batch.
+    args.accumulate_tokens = gradient.accumulate || head_.weight_unit == text_embeddings_;
+    args.accumulate_positions = gradient.accumulate;
+  }
+  context.ops.text_embed_backward(args, context.stream);
+  give(context, dx);
+  if (train_language_) context.units.publish(*text_embeddings_);
+  return args.prefix;
+}
+
+void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch) {
+  const int64_t b = batch.pixels.shape[0], q = config_.qformer.queries, t = batch.ids.shape[1];
+  context.arena.mark("before_forward");
+  vision_out_ = vision_forward(context, batch);
+  {
+    const ObservedPhase phase(context, Phase::forward, *vision_norm_unit_);
+    picture_ = take_norm(context, vision_norm_, context.units.acquire(*vision_norm_unit_), vision_out_);
+    context.units.release(*vision_norm_unit_);
+  }
+  if (!train_vision_) give(context, vision_out_);
+  const QFormerLayer::Call qformer_call{b, 1 + patches(), picture_.y, batch.sample_keys};
+  const bool through_qformer = train_vision_ || train_qformer_;
+  queries_ = qformer_.forward(context, qformer_call, through_qformer);
+  if (!through_qformer) give(context, picture_);
+  Tensor x = embed_forward(context, batch, project_forward(context, queries_));
+  if (!through_qformer) give(context, queries_);
+  const PreNormLayer::Call language_call{b, q + t, batch.kv_lengths, batch.sample_keys};
+  x = language_.forward(context, language_call, x, true);
+  context.arena.mark("after_forward");
+
+  Tensor dx = head_.forward_backward(context, x, q + t, q, t - 1, batch.labels, batch.loss_weight, batch.loss);
+  dx = language_.backward(context, language_call, dx);
+  Tensor dprefix = embed_backward(context, batch, dx);
+  if (through_qformer) {
+    Tensor dqueries = project_backward(context, dprefix);
+    Tensor dpicture;
+    if (train_vision_) dpicture = context.arena.take(Owner::activations, "gradients", settings_.compute, picture_.y.shape);
+    qformer_.backward(context, qformer_call, dqueries, dpicture);
+    give(context, picture_.y);
+    if (train_vision_) vision_backward(context, batch, dpicture);
+    else give(context, picture_);
+  }
+  context.arena.mark("after_backward");
+}
+
+double Blip2::flops(int64_t batch_size, int64_t text_tokens) const {
+  const Blip2Config::Vision& v = config_.vision;
+  const Blip2Config::Text& t = config_.text;
+  const double b = static_cast<double>(batch_size), pictures = b * static_cast<double>(patches());
+  const double queries = b * static_cast<double>(config_.qformer.queries);
+  // Backward costs twice the forward where weights are trained, once where only the gradient passes through.
+  const auto cost = [](double forward, bool trained, bool passes) { return forward * (1 + (trained ? 1 : 0) + (passes ? 1 : 0)); };
+  double total = cost(2 * pictures * static_cast<double>(patch_embedding_.in * v.hidden), train_vision_, false);
+  total += cost(vision_.forward_flops(batch_size, 1 + patches()), train_vision_, train_vision_);
+  const bool through = train_vision_ || train_qformer_;
+  total += cost(qformer_.forward_flops(batch_size, 1 + patches()), train_qformer_, through);
+  total += cost(2 * queries * static_cast<double>(config_.qformer.hidden * t.hidden), train_qformer_, through);
+  total += cost(language_.forward_flops(batch_size, config_.qformer.queries + text_tokens), train_language_, true);
+  total += cost(2 * b * static_cast<double>(text_tokens - 1) * static_cast<double>(t.hidden * t.vocabulary), train_language_, true);
+  return total;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_blip2(const std::string& config_file, const ModelSettings& settings) {
+  return std::make_unique<Blip2>(Blip2Config::read(config_file), settings);
+}
+
+}  // namespace blipft

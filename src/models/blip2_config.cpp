@@ -1,0 +1,110 @@
+// Reading config.json of BLIP-2. Defaults are those of transformers' configuration classes.
+#include "models/blip2_config.h"
+
+#include "blipft/checkpoint.h"
+#include "models/json_fields.h"
+
+namespace blipft {
+
+namespace {
+
+Activation activation_of(const JsonFields& fields, const std::string& key, const std::string& fallback) {
+  const std::string name = fields.get<std::string>(key, fallback);
+  if (name == "gelu") return Activation::gelu;
+  if (name == "relu") return Activation::relu;
+  throw UserError(concat(fields.file(), ": ", fields.prefix(), key, ": found \"", name, "\", supported are \"gelu\" and \"relu\""));
+}
+
+void check_heads(const JsonFields& fields, int64_t hidden, int64_t heads) {
+  BLIPFT_USER_CHECK(hidden % heads == 0 && hidden / heads <= 128, fields.file(), ": ", fields.prefix(), "num_attention_heads: ",
+                    heads, " heads do not divide the hidden size ", hidden, " into heads of at most 128");
+}
+
+// Some configurations hold a vanishing range that is only meant for weights that are loaded over.
+float init_std(const JsonFields& fields, const std::string& key) {
+  const float value = fields.get<float>(key, 0.02f);
+  return value < 1e-4f ? 0.02f : value;
+}
+
+Blip2Config::Vision read_vision(const JsonFields& fields) {
+  Blip2Config::Vision vision;
+  vision.hidden = fields.positive("hidden_size", vision.hidden);
+  vision.inner = fields.positive("intermediate_size", vision.inner);
+  vision.layers = fields.positive("num_hidden_layers", vision.layers);
+  vision.heads = fields.positive("num_attention_heads", vision.heads);
+  vision.image = fields.positive("image_size", vision.image);
+  vision.patch = fields.positive("patch_size", vision.patch);
+  vision.norm_eps = fields.get<float>("layer_norm_eps", vision.norm_eps);
+  vision.qkv_bias = fields.get<bool>("qkv_bias", true);
+  vision.init_std = init_std(fields, "initializer_range");
+  fields.only<std::string>("hidden_act", "gelu");
+  fields.only<double>("attention_dropout", 0.0);
+  check_heads(fields, vision.hidden, vision.heads);
+  BLIPFT_USER_CHECK(vision.image >= vision.patch, fields.file(), ": ", fields.prefix(), "patch_size: ", vision.patch,
+                    " is larger than image_size ", vision.image);
+  return vision;
+}
+
+QFormerShape read_qformer(const JsonFields& fields, int64_t picture_hidden, int64_t queries) {
+  QFormerShape shape;
+  shape.hidden = fields.positive("hidden_size", shape.hidden);
+  shape.heads = fields.positive("num_attention_heads", shape.heads);
+  shape.inner = fields.positive("intermediate_size", shape.inner);
+  shape.layers = fields.positive("num_hidden_layers", shape.layers);
+  shape.cross_frequency = fields.positive("cross_attention_frequency", shape.cross_frequency);
+  shape.encoder_hidden = picture_hidden;  // transformers overwrites encoder_hidden_size the same way
+  shape.queries = queries;
+  shape.norm_eps = fields.get<float>("layer_norm_eps", shape.norm_eps);
+  shape.hidden_dropout = fields.get<float>("hidden_dropout_prob", shape.hidden_dropout);
+  shape.attention_dropout = fields.get<float>("attention_probs_dropout_prob", shape.attention_dropout);
+  fields.only<std::string>("hidden_act", "gelu");
+  fields.only<bool>("use_qformer_text_input", false);
+  check_heads(fields, shape.hidden, shape.heads);
+  return shape;
+}
+
+Blip2Config::Text read_text(const JsonFields& fields) {
+  Blip2Config::Text text;
+  fields.only<std::string>("model_type", "opt");
+  text.vocabulary = fields.positive("vocab_size", text.vocabulary);
+  text.hidden = fields.positive("hidden_size", text.hidden);
+  text.inner = fields.positive("ffn_dim", text.inner);
+  text.layers = fields.positive("num_hidden_layers", text.layers);
+  text.heads = fields.positive("num_attention_heads", text.heads);
+  text.positions = fields.positive("max_position_embeddings", text.positions);
+  text.padding_id = fields.get<int64_t>("pad_token_id", text.padding_id);
+  text.dropout = fields.get<float>("dropout", text.dropout);
+  text.init_std = init_std(fields, "init_std");
+  text.activation = activation_of(fields, "activation_function", "relu");
+  text.bias = fields.get<bool>("enable_bias", true);
+  text.tied = fields.get<bool>("tie_word_embeddings", true);
+  fields.only<int64_t>("word_embed_proj_dim", text.hidden);
+  fields.only<bool>("do_layer_norm_before", true);
+  fields.only<bool>("_remove_final_layer_norm", false);
+  fields.only<bool>("layer_norm_elementwise_affine", true);
+  fields.only<double>("attention_dropout", 0.0);
+  fields.only<double>("layerdrop", 0.0);
+  check_heads(fields, text.hidden, text.heads);
+  return text;
+}
+
+}  // namespace
+
+Blip2Config Blip2Config::read(const std::string& file) {
+  nlohmann::json root;
+  try {
+    root = nlohmann::json::parse(read_text_file(file));
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(concat(file, ": not valid JSON: ", error.what()));
+  }
+  const JsonFields fields(root, file);
+  fields.only<bool>("use_decoder_only_language_model", true);
+  Blip2Config config;
+  config.vision = read_vision(fields.section("vision_config"));
+  config.qformer = read_qformer(fields.section("qformer_config"), config.vision.hidden, fields.positive("num_query_tokens", 32));
+  config.qformer_init_std = init_std(fields.section("qformer_config"), "initializer_range");
+  config.text = read_text(fields.section("text_config"));
+  return config;
+}
+
+}  // namespace blipft

@@ -1,0 +1,138 @@
+// Pieces that model families share: parameter handles, and the pre-norm transformer layer of ViT and OPT.
+//
+// Dimension legend: B samples, T tokens of a sample, M = B * T rows, H hidden size, F inner size of the MLP,
+// N heads of size D, H = N * D.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "blipft/model.h"
+
+namespace blipft {
+
+/// A linear layer's place in its unit's flat buffer. Weight [out, in], bias [out] or absent.
+struct Linear {
+  int64_t in = 0, out = 0;
+  int64_t weight = -1, bias = -1;
+  Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
+  Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
+};
+
+/// A layer norm's place in its unit's flat buffer.
+struct Norm {
+  int64_t size = 0;
+  int64_t gamma = -1, beta = -1;
+  float eps = 1e-5f;
+  Tensor g(const Tensor& flat) const { return flat.part(gamma, {size}); }
+  Tensor b(const Tensor& flat) const { return flat.part(beta, {size}); }
+};
+
+/// Adds "<name>.weight" and, if wanted, "<name>.bias" to the unit.
+Linear add_linear(Unit& unit, const std::string& name, int64_t in, int64_t out, bool bias, float init_std);
+/// Adds the weights of several linear layers over one input as one matrix, then their biases as one vector.
+Linear add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each, bool bias, float init_std);
+Norm add_norm(Unit& unit, const std::string& name, int64_t size, float eps);
+
+/// A tensor taken from the arena for the length of a scope (or until give()).
+class Taken {
+ public:
+  Taken(const StepContext& context, const char* name, DType dtype, const Shape& shape, Owner owner = Owner::activations)
+      : arena_(&context.arena), tensor_(arena_->take(owner, name, dtype, shape)) {}
+  ~Taken() { give(); }
+  Taken(const Taken&) = delete;
+  Taken& operator=(const Taken&) = delete;
+  void give() {
+    if (tensor_) arena_->give(tensor_);
+    tensor_ = {};
+  }
+  /// The caller becomes responsible for giving it back.
+  Tensor keep() {
+    Tensor tensor = tensor_;
+    tensor_ = {};
+    return tensor;
+  }
+  operator const Tensor&() const { return tensor_; }
+  const Tensor& get() const { return tensor_; }
+
+ private:
+  Arena* arena_;
+  Tensor tensor_;
+};
+
+/// Gives `tensor` back to the arena and forgets it; absent tensors are fine.
+void give(const StepContext& context, Tensor& tensor);
+
+/// y = norm(x) with statistics into fresh tensors; for use in forward and for recomputation in backward.
+struct NormResult {
+  Tensor y, mean, rstd;                    // [M, H], f32 [M], f32 [M]
+};
+NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x);
+void give(const StepContext& context, NormResult& result);
+
+/// Gradient of a linear layer's weight and bias, if the unit is trained.
+void linear_gradient(const StepContext& context, const Linear& linear, const UnitGradient* gradient, const Tensor& dy,
+                     const Tensor& x, bool with_bias = true);
+
+/// x -> x + drop(proj(attention(norm1(x)))) -> + drop(fc2(act(fc1(norm2(.))))): the layer of ViT and of OPT.
+class PreNormLayer {
+ public:
+  struct Shape {
+    int64_t hidden = 0, heads = 0, inner = 0;
+    Activation activation = Activation::gelu;
+    bool causal = false;
+    float dropout = 0;                     // of both sublayer outputs
+  };
+  /// What backward needs; norm outputs and activations are recomputed from it.
+  struct Saved {
+    Tensor x;                              // [M, H]
+    Tensor qkv;                            // [M, 3H]
+    Tensor attention;                      // [M, H]
+    Tensor lse;                            // f32 [B, N, T]
+    Tensor middle;                         // [M, H], after the first residual
+    Tensor inner;                          // [M, F]: gelu: before the activation; relu: after it
+  };
+  /// What varies from call to call.
+  struct Call {
+    int64_t batch = 0, tokens = 0;
+    Tensor kv_lengths;                     // i32 [B], optional
+    Tensor sample_keys;                    // i64 [B]
+  };
+
+  Unit* unit = nullptr;
+  Shape shape;
+  Norm norm1, norm2;
+  Linear qkv, projection, fc1, fc2;
+  uint32_t dropout_site = 0;               // two consecutive numbers
+
+  /// Takes x over (it ends in `saved`, or is given back when `save` is false); the result is the caller's.
+  Tensor forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved, bool save) const;
+  /// Takes dy and what was saved over; the result, dx, is the caller's. `gradient` is null for a frozen unit.
+  Tensor backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
+                  Tensor dy, Saved& saved) const;
+
+ private:
+  AttentionForward attention_call(const Call& call, const Tensor& qkv_rows, const Tensor& out, const Tensor& lse) const;
+  Dropout dropout(const StepContext& context, const Call& call, uint32_t which) const;
+  Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& middle,
+                     const Tensor& normed, Saved& saved, bool save) const;
+  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
+                      Tensor dy, Saved& saved, Tensor* dropped) const;
+};
+
+/// A stack of pre-norm layers with activation checkpointing.
+class PreNormStack {
+ public:
+  std::vector<PreNormLayer> layers;
+  int64_t checkpointed = 0;                // the first layers recompute
+
+  Tensor forward(const StepContext& context, const PreNormLayer::Call& call, Tensor x, bool save);
+  Tensor backward(const StepContext& context, const PreNormLayer::Call& call, Tensor dy);
+  /// Operations of one forward over B samples of T tokens.
+  double forward_flops(int64_t batch, int64_t tokens) const;
+
+ private:
+  std::vector<PreNormLayer::Saved> saved_;
+};
+
+}  // namespace blipft

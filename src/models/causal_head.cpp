@@ -1,0 +1,73 @@
+// Head and loss in chunks; see causal_head.h.
+#include "models/causal_head.h"
+
+#include <algorithm>
+
+namespace blipft {
+
+namespace {
+constexpr int64_t kLogitsOfChunk = int64_t{64} << 20;  // elements: 128 MiB of bf16
+}
+
+int64_t CausalHead::chunk_rows(int64_t rows) const {
+  const int64_t most = std::max<int64_t>(1, kLogitsOfChunk / vocabulary);
+  const int64_t chunks = (rows + most - 1) / most;
+  return (rows + chunks - 1) / chunks;
+}
+
+Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_t block_rows, int64_t offset, int64_t count,
+                                    const Tensor& labels, const Tensor& weight_of_label, const Tensor& loss) const {
+  const ObservedPhase phase(context, Phase::loss, *unit);
+  const DType type = x.dtype;
+  const int64_t rows = labels.numel(), h = hidden;
+  const Tensor flat = context.units.acquire(*unit);
+  const bool tied = weight_unit != unit;
+  const Tensor weight_flat = tied ? context.units.acquire(*weight_unit) : flat;
+  const Tensor w = weight_flat.part(weight, {vocabulary, h});
+
+  Taken picked(context, "head input", type, {rows, h});
+  context.ops.pick_rows({.blocks = x, .rows = picked, .block_rows = block_rows, .offset = offset, .count = count}, context.stream);
+  const Shape x_shape = x.shape;
+  give(context, x);
+  NormResult normed = take_norm(context, norm, flat, picked);
+  Taken dnormed(context, "gradients", type, {rows, h});
+  UnitGradient weight_gradient;
+  if (weight_unit->trainable) weight_gradient = context.units.gradient(*weight_unit);
+  const int64_t chunk = chunk_rows(rows);
+  {
+    Taken logits(context, "logits of a chunk", type, {chunk, vocabulary});
+    Taken row_loss(context, "loss of rows", DType::f32, {rows});
+    for (int64_t first = 0; first < rows; first += chunk) {
+      const int64_t n = std::min(chunk, rows - first);
+      const Tensor part = logits.get().row_range(0, n);
+      const Tensor input = normed.y.row_range(first, n);
+      context.ops.linear_forward({.x = input, .w = w, .y = part}, context.stream);
+      context.ops.cross_entropy({.logits = part, .labels = labels.view({rows}).part(first, {n}), .weight = weight_of_label,
+                                 .row_loss = row_loss.get().part(first, {n})},
+                                context.stream);
+      context.ops.linear_backward_input({.dy = part, .w = w, .dx = dnormed.get().row_range(first, n)}, context.stream);
+      if (weight_unit->trainable)
+        context.ops.linear_backward_weight({.dy = part, .x = input, .dw = weight_gradient.flat.part(weight, {vocabulary, h}),
+                                            .accumulate = weight_gradient.accumulate || first > 0},
+                                           context.stream);
+    }
+    context.ops.sum(row_loss, loss, true, context.stream);
+  }
+  if (tied) context.units.release(*weight_unit);
+
+  UnitGradient gradient;
+  if (unit->trainable) gradient = tied ? context.units.gradient(*unit) : weight_gradient;
+  context.ops.norm_backward({.dy = dnormed, .x = picked, .mean = normed.mean, .rstd = normed.rstd, .gamma = norm.g(flat),
+                             .dgamma = unit->trainable ? norm.g(gradient.flat) : Tensor{},
+                             .dbeta = unit->trainable ? norm.b(gradient.flat) : Tensor{},
+                             .accumulate = gradient.accumulate, .dx = dnormed},
+                            context.stream);
+  give(context, normed);
+  context.units.release(*unit);
+  if (unit->trainable) context.units.publish(*unit);
+  Taken dx(context, "gradients of the residual stream", type, x_shape);
+  context.ops.spread_rows({.blocks = dx, .rows = dnormed, .block_rows = block_rows, .offset = offset, .count = count}, context.stream);
+  return dx.keep();
+}
+
+}  // namespace blipft

@@ -1,0 +1,24 @@
+// Final norm, language-model head and loss, forward and backward together, in chunks of rows, so that the logits of a
+// whole batch never exist.
+#pragma once
+
+#include "models/blocks.h"
+
+namespace blipft {
+
+struct CausalHead {
+  Unit* unit = nullptr;                    // final norm, and the head's own weight when it is not tied
+  Norm norm;
+  const Unit* weight_unit = nullptr;       // where the head's weight is: `unit`, or the embeddings (tied)
+  int64_t weight = -1;                     // offset of [V, H]
+  int64_t vocabulary = 0, hidden = 0;
+
+  /// x [B * block_rows, H] is taken over. Rows offset .. offset + count of each block predict labels [B, count].
+  /// Adds the weighted loss to `loss`; returns dx of the same shape. Does not publish a tied weight's unit.
+  Tensor forward_backward(const StepContext& context, Tensor x, int64_t block_rows, int64_t offset, int64_t count,
+                          const Tensor& labels, const Tensor& weight_of_label, const Tensor& loss) const;
+  /// Rows of logits that exist at a time.
+  int64_t chunk_rows(int64_t rows) const;
+};
+
+}  // namespace blipft

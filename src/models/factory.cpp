@@ -1,0 +1,28 @@
+// The table of model families, by config.json's model_type.
+#include <nlohmann/json.hpp>
+
+#include "blipft/checkpoint.h"
+#include "models/blip2.h"
+
+namespace blipft {
+
+std::unique_ptr<Model> make_model(const std::string& model_directory, const ModelSettings& settings) {
+  struct Row {
+    const char* model_type;
+    std::unique_ptr<Model> (*make)(const std::string&, const ModelSettings&);
+  };
+  static constexpr Row kTable[] = {{"blip-2", make_blip2}};
+  const std::string file = model_directory + "/config.json";
+  const std::string text = read_text_file(file);
+  const nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
+  BLIPFT_USER_CHECK(root.is_object(), file, ": not a JSON object");
+  const std::string type = root.value("model_type", "");
+  std::string known;
+  for (const Row& row : kTable) {
+    if (type == row.model_type) return row.make(file, settings);
+    known += concat(known.empty() ? "" : ", ", row.model_type);
+  }
+  throw UserError(concat(file, ": model_type: found \"", type, "\", known are ", known));
+}
+
+}  // namespace blipft

@@ -1,0 +1,174 @@
+// The pre-norm transformer layer, forward and backward. Legend in blocks.h.
+#include <cmath>
+
+#include "models/blocks.h"
+
+namespace blipft {
+
+Dropout PreNormLayer::dropout(const StepContext& context, const Call& call, uint32_t which) const {
+  return {shape.dropout, dropout_site + which, context.seed, call.sample_keys, call.tokens};
+}
+
+AttentionForward PreNormLayer::attention_call(const Call& call, const Tensor& qkv_rows, const Tensor& out,
+                                              const Tensor& lse) const {
+  const int64_t h = shape.hidden, t = call.tokens;
+  return {.dtype = qkv_rows.dtype, .batch = call.batch, .heads = shape.heads, .head_size = h / shape.heads,
+          .query_tokens = t, .kv_tokens = t, .q = Heads::in(qkv_rows, 0, t), .k = Heads::in(qkv_rows, h, t),
+          .v = Heads::in(qkv_rows, 2 * h, t), .scale = 1.0f / std::sqrt(static_cast<float>(h / shape.heads)),
+          .causal = shape.causal, .kv_lengths = call.kv_lengths, .out = Heads::in(out, 0, t), .lse = lse};
+}
+
+Tensor PreNormLayer::forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
+                             bool save) const {
+  const DType type = x.dtype;
+  const int64_t rows = call.batch * call.tokens, h = shape.hidden;
+  Taken attention(context, "attention output", type, {rows, h});
+  Taken lse(context, "attention log-sum-exp", DType::f32, {call.batch, shape.heads, call.tokens});
+  Taken qkv_rows(context, "qkv", type, {rows, 3 * h});
+  {
+    NormResult normed = take_norm(context, norm1, flat, x);
+    context.ops.linear_forward({.x = normed.y, .w = qkv.w(flat), .bias = qkv.b(flat), .y = qkv_rows}, context.stream);
+    give(context, normed);
+  }
+  context.ops.attention_forward(attention_call(call, qkv_rows, attention, lse), context.stream);
+  if (save) saved.qkv = qkv_rows.keep(); else qkv_rows.give();
+
+  Taken middle(context, "middle residual", type, {rows, h});
+  NormResult normed;
+  if (shape.dropout > 0) {
+    Taken projected(context, "sublayer output", type, {rows, h});
+    context.ops.linear_forward({.x = attention, .w = projection.w(flat), .bias = projection.b(flat), .y = projected},
+                               context.stream);
+    normed = {Taken(context, "norm output", type, {rows, h}).keep(),
+              Taken(context, "norm statistics", DType::f32, {rows}).keep(),
+              Taken(context, "norm statistics", DType::f32, {rows}).keep()};
+    context.ops.norm_forward({.x = projected, .residual = x, .dropout = dropout(context, call, 0), .sum = middle,
+                              .gamma = norm2.g(flat), .beta = norm2.b(flat), .eps = norm2.eps, .y = normed.y,
+                              .mean = normed.mean, .rstd = normed.rstd},
+                             context.stream);
+  } else {
+    context.ops.linear_forward({.x = attention, .w = projection.w(flat), .bias = projection.b(flat), .residual = x,
+                                .y = middle},
+                               context.stream);
+    normed = take_norm(context, norm2, flat, middle);
+  }
+  if (save) saved.x = x, saved.attention = attention.keep(), saved.lse = lse.keep();
+  else give(context, x), attention.give(), lse.give();
+  Tensor y = mlp_forward(context, flat, call, middle, normed.y, saved, save);
+  give(context, normed);
+  if (save) saved.middle = middle.keep();
+  return y;
+}
+
+// y = middle + drop(fc2(act(fc1(normed))))
+Tensor PreNormLayer::mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& middle,
+                                 const Tensor& normed, Saved& saved, bool save) const {
+  const DType type = middle.dtype;
+  const int64_t rows = middle.rows(), h = shape.hidden;
+  Taken activated(context, "mlp inner", type, {rows, shape.inner});
+  if (shape.activation == Activation::gelu) {
+    Taken before(context, "mlp inner", type, {rows, shape.inner});
+    context.ops.linear_forward({.x = normed, .w = fc1.w(flat), .bias = fc1.b(flat), .activation = shape.activation,
+                                .pre_activation = before, .y = activated},
+                               context.stream);
+    if (save) saved.inner = before.keep();
+  } else {
+    context.ops.linear_forward({.x = normed, .w = fc1.w(flat), .bias = fc1.b(flat), .activation = shape.activation,
+                                .y = activated},
+                               context.stream);
+  }
+  Taken y(context, "residual stream", type, {rows, h});
+  if (shape.dropout > 0) {
+    Taken out(context, "sublayer output", type, {rows, h});
+    context.ops.linear_forward({.x = activated, .w = fc2.w(flat), .bias = fc2.b(flat), .y = out}, context.stream);
+    context.ops.dropout_add({.x = out, .residual = middle, .dropout = dropout(context, call, 1), .y = y}, context.stream);
+  } else {
+    context.ops.linear_forward({.x = activated, .w = fc2.w(flat), .bias = fc2.b(flat), .residual = middle, .y = y},
+                               context.stream);
+  }
+  if (save && shape.activation != Activation::gelu) saved.inner = activated.keep();
+  return y.keep();
+}
+
+// Gradient of `middle` out of dy; with dropout also, in `dropped`, of the projection's output.
+Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
+                                  const Call& call, Tensor dy, Saved& saved, Tensor* dropped) const {
+  const DType type = dy.dtype;
+  const int64_t rows = dy.rows(), h = shape.hidden;
+  const bool gelu = shape.activation == Activation::gelu;
+  Tensor dout = dy;                        // gradient of fc2's output
+  if (shape.dropout > 0) {
+    dout = context.arena.take(Owner::activations, "gradients", type, {rows, h});
+    context.ops.dropout_add({.x = dy, .dropout = dropout(context, call, 1), .y = dout}, context.stream);
+  }
+  Taken dinner(context, "gradients of mlp inner", type, {rows, shape.inner});
+  Tensor activated = gelu && gradient ? context.arena.take(Owner::activations, "mlp inner", type, {rows, shape.inner}) : Tensor{};
+  context.ops.linear_backward_input({.dy = dout, .w = fc2.w(flat), .activation = shape.activation, .saved = saved.inner,
+                                     .activated = activated, .dbias = gradient ? fc1.b(gradient->flat) : Tensor{},
+                                     .accumulate_dbias = gradient && gradient->accumulate, .dx = dinner},
+                                    context.stream);
+  linear_gradient(context, fc2, gradient, dout, gelu ? activated : saved.inner);
+  give(context, activated);
+  give(context, saved.inner);
+  if (dout.data != dy.data) give(context, dout);
+
+  NormResult normed = take_norm(context, norm2, flat, saved.middle);
+  linear_gradient(context, fc1, gradient, dinner, normed.y, false);
+  give(context, normed.y);
+  Taken dnormed(context, "gradients", type, {rows, h});
+  context.ops.linear_backward_input({.dy = dinner, .w = fc1.w(flat), .dx = dnormed}, context.stream);
+  dinner.give();
+  if (shape.dropout > 0) *dropped = context.arena.take(Owner::activations, "gradients", type, {rows, h});
+  context.ops.norm_backward({.dy = dnormed, .x = saved.middle, .mean = normed.mean, .rstd = normed.rstd,
+                             .gamma = norm2.g(flat), .add = dy,
+                             .dgamma = gradient ? norm2.g(gradient->flat) : Tensor{},
+                             .dbeta = gradient ? norm2.b(gradient->flat) : Tensor{},
+                             .accumulate = gradient && gradient->accumulate, .dropout = dropout(context, call, 0),
+                             .dropped = shape.dropout > 0 ? *dropped : Tensor{}, .dx = dy},
+                            context.stream);
+  give(context, normed);
+  give(context, saved.middle);
+  return dy;
+}
+
+Tensor PreNormLayer::backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
+                              const Call& call, Tensor dy, Saved& saved) const {
+  const DType type = dy.dtype;
+  const int64_t rows = dy.rows(), h = shape.hidden;
+  Tensor dropped;
+  Tensor dmiddle = mlp_backward(context, flat, gradient, call, dy, saved, &dropped);
+  const Tensor dprojected = dropped ? dropped : dmiddle;
+  linear_gradient(context, projection, gradient, dprojected, saved.attention);
+  Taken dqkv(context, "gradients of qkv", type, {rows, 3 * h});
+  {
+    Taken dattention(context, "gradients", type, {rows, h});
+    context.ops.linear_backward_input({.dy = dprojected, .w = projection.w(flat), .dx = dattention}, context.stream);
+    give(context, dropped);
+    Taken delta(context, "attention row sums", DType::f32, {call.batch, shape.heads, call.tokens});
+    const int64_t t = call.tokens;
+    context.ops.attention_backward({.forward = attention_call(call, saved.qkv, saved.attention, saved.lse),
+                                    .dout = Heads::in(dattention, 0, t), .dq = Heads::in(dqkv, 0, t),
+                                    .dk = Heads::in(dqkv, h, t), .dv = Heads::in(dqkv, 2 * h, t), .delta = delta},
+                                   context.stream);
+  }
+  give(context, saved.qkv);
+  give(context, saved.attention);
+  give(context, saved.lse);
+  NormResult normed = take_norm(context, norm1, flat, saved.x);
+  linear_gradient(context, qkv, gradient, dqkv, normed.y);
+  give(context, normed.y);
+  Taken dnormed(context, "gradients", type, {rows, h});
+  context.ops.linear_backward_input({.dy = dqkv, .w = qkv.w(flat), .dx = dnormed}, context.stream);
+  dqkv.give();
+  context.ops.norm_backward({.dy = dnormed, .x = saved.x, .mean = normed.mean, .rstd = normed.rstd,
+                             .gamma = norm1.g(flat), .add = dmiddle,
+                             .dgamma = gradient ? norm1.g(gradient->flat) : Tensor{},
+                             .dbeta = gradient ? norm1.b(gradient->flat) : Tensor{},
+                             .accumulate = gradient && gradient->accumulate, .dx = dmiddle},
+                            context.stream);
+  give(context, normed);
+  give(context, saved.x);
+  return dmiddle;
+}
+
+}  // namespace blipft

@@ -1,0 +1,54 @@
+// A stack of pre-norm layers: unit brackets and activation checkpointing.
+#include "models/blocks.h"
+
+namespace blipft {
+
+Tensor PreNormStack::forward(const StepContext& context, const PreNormLayer::Call& call, Tensor x, bool save) {
+  saved_.assign(layers.size(), {});
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const PreNormLayer& layer = layers[i];
+    const ObservedPhase phase(context, Phase::forward, *layer.unit);
+    const Tensor flat = context.units.acquire(*layer.unit);
+    if (save && static_cast<int64_t>(i) < checkpointed) {
+      // Only x stays: backward computes the rest again from it.
+      x = layer.forward(context, flat, call, x, saved_[i], true);
+      for (Tensor* tensor : {&saved_[i].qkv, &saved_[i].attention, &saved_[i].lse, &saved_[i].middle, &saved_[i].inner})
+        give(context, *tensor);
+    } else {
+      x = layer.forward(context, flat, call, x, saved_[i], save);
+    }
+    context.units.release(*layer.unit);
+  }
+  return x;
+}
+
+Tensor PreNormStack::backward(const StepContext& context, const PreNormLayer::Call& call, Tensor dy) {
+  for (size_t i = layers.size(); i-- > 0;) {
+    const PreNormLayer& layer = layers[i];
+    const Tensor flat = context.units.acquire(*layer.unit);
+    if (static_cast<int64_t>(i) < checkpointed) {
+      const ObservedPhase phase(context, Phase::recompute, *layer.unit);
+      Tensor y = layer.forward(context, flat, call, saved_[i].x, saved_[i], true);
+      give(context, y);
+    }
+    const ObservedPhase phase(context, Phase::backward, *layer.unit);
+    UnitGradient gradient;
+    if (layer.unit->trainable) gradient = context.units.gradient(*layer.unit);
+    dy = layer.backward(context, flat, layer.unit->trainable ? &gradient : nullptr, call, dy, saved_[i]);
+    context.units.release(*layer.unit);
+    if (layer.unit->trainable) context.units.publish(*layer.unit);
+  }
+  return dy;
+}
+
+double PreNormStack::forward_flops(int64_t batch, int64_t tokens) const {
+  double flops = 0;
+  for (const PreNormLayer& layer : layers) {
+    const double rows = static_cast<double>(batch * tokens), h = static_cast<double>(layer.shape.hidden);
+    flops += 2 * rows * h * (4 * h + 2 * static_cast<double>(layer.shape.inner));
+    flops += 4 * rows * static_cast<double>(tokens) * h * (layer.shape.causal ? 0.5 : 1.0);
+  }
+  return flops;
+}
+
+}  // namespace blipft

@@ -1,0 +1,90 @@
+// The Q-Former as a whole: query tokens in, attended queries out. Legend in qformer.h.
+#include "models/qformer.h"
+
+namespace blipft {
+
+Dropout QFormer::input_dropout(const StepContext& context, const QFormerLayer::Call& call) const {
+  return {shape.hidden_dropout, dropout_site, context.seed, call.sample_keys, shape.queries};
+}
+
+// The norm runs once over the [Q, D] query tokens, which are the same for every sample; dropout differs.
+Tensor QFormer::forward(const StepContext& context, const QFormerLayer::Call& call, bool save) {
+  saved_.assign(layers.size(), {});
+  Tensor x;
+  {
+    const ObservedPhase phase(context, Phase::forward, *embeddings);
+    const Tensor flat = context.units.acquire(*embeddings);
+    NormResult normed = take_norm(context, input_norm, flat, flat.part(query_tokens, {shape.queries, shape.hidden}));
+    Taken tiled(context, "queries", flat.dtype, {call.batch * shape.queries, shape.hidden});
+    context.ops.tile_rows(normed.y, tiled, context.stream);
+    if (shape.hidden_dropout > 0)
+      context.ops.dropout_add({.x = tiled, .dropout = input_dropout(context, call), .y = tiled}, context.stream);
+    give(context, normed);
+    x = tiled.keep();
+    context.units.release(*embeddings);
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const QFormerLayer& layer = layers[i];
+    const ObservedPhase phase(context, Phase::forward, *layer.unit);
+    const Tensor flat = context.units.acquire(*layer.unit);
+    x = layer.forward(context, flat, call, x, saved_[i], save);
+    if (save && static_cast<int64_t>(i) < checkpointed) layer.drop_all_but_input(context, saved_[i]);
+    context.units.release(*layer.unit);
+  }
+  return x;
+}
+
+void QFormer::backward(const StepContext& context, const QFormerLayer::Call& call, Tensor dy, const Tensor& dpicture) {
+  bool picture_started = false;
+  for (size_t i = layers.size(); i-- > 0;) {
+    const QFormerLayer& layer = layers[i];
+    const Tensor flat = context.units.acquire(*layer.unit);
+    if (static_cast<int64_t>(i) < checkpointed) {
+      const ObservedPhase phase(context, Phase::recompute, *layer.unit);
+      Tensor y = layer.forward(context, flat, call, saved_[i].x, saved_[i], true);
+      give(context, y);
+    }
+    const ObservedPhase phase(context, Phase::backward, *layer.unit);
+    UnitGradient gradient;
+    if (layer.unit->trainable) gradient = context.units.gradient(*layer.unit);
+    dy = layer.backward(context, flat, layer.unit->trainable ? &gradient : nullptr, call, dy, saved_[i], dpicture,
+                        picture_started);
+    context.units.release(*layer.unit);
+    if (layer.unit->trainable) context.units.publish(*layer.unit);
+  }
+  if (dpicture && !picture_started) context.device.zero(dpicture.data, dpicture.bytes(), context.stream);
+  if (embeddings->trainable) {
+    const ObservedPhase phase(context, Phase::backward, *embeddings);
+    const Tensor flat = context.units.acquire(*embeddings);
+    const UnitGradient gradient = context.units.gradient(*embeddings);
+    const Tensor tokens = flat.part(query_tokens, {shape.queries, shape.hidden});
+    if (shape.hidden_dropout > 0)
+      context.ops.dropout_add({.x = dy, .dropout = input_dropout(context, call), .y = dy}, context.stream);
+    Taken dnormed(context, "gradients", flat.dtype, {shape.queries, shape.hidden});
+    context.ops.sum_tiles(dy, dnormed, false, context.stream);
+    NormResult normed = take_norm(context, input_norm, flat, tokens);
+    context.ops.norm_backward({.dy = dnormed, .x = tokens, .mean = normed.mean, .rstd = normed.rstd,
+                               .gamma = input_norm.g(flat), .dgamma = input_norm.g(gradient.flat),
+                               .dbeta = input_norm.b(gradient.flat), .accumulate = gradient.accumulate, .dx = dnormed},
+                              context.stream);
+    give(context, normed);
+    context.ops.sum_tiles(dnormed, gradient.flat.part(query_tokens, {shape.queries, shape.hidden}), gradient.accumulate,
+                          context.stream);
+    context.units.release(*embeddings);
+    context.units.publish(*embeddings);
+  }
+  give(context, dy);
+}
+
+double QFormer::forward_flops(int64_t batch, int64_t picture_tokens) const {
+  const double rows = static_cast<double>(batch * shape.queries), d = static_cast<double>(shape.hidden);
+  const double keys = static_cast<double>(batch * picture_tokens), e = static_cast<double>(shape.encoder_hidden);
+  double flops = 0;
+  for (const QFormerLayer& layer : layers) {
+    flops += 2 * rows * d * (4 * d + 2 * static_cast<double>(shape.inner)) + 4 * rows * static_cast<double>(shape.queries) * d;
+    if (layer.cross.present) flops += 4 * rows * d * d + 4 * keys * e * d + 4 * rows * static_cast<double>(picture_tokens) * d;
+  }
+  return flops;
+}
+
+}  // namespace blipft

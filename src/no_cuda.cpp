@@ -1,0 +1,25 @@
+// The CUDA backend's entry points in a build without CUDA: they say so.
+#include "blipft/comm.h"
+#include "blipft/device.h"
+#include "blipft/error.h"
+#include "blipft/ops.h"
+
+#if !defined(BLIPFT_CUDA)
+
+namespace blipft {
+namespace {
+
+constexpr const char* kNoCuda =
+    "this blipft was built without CUDA; install the CUDA toolkit and build with `make CUDA=1`, or run with "
+    "parallel.device=cpu";
+
+}  // namespace
+
+std::unique_ptr<Device> make_cuda_device(int) { throw UserError(kNoCuda); }
+int cuda_device_count() { return 0; }
+std::unique_ptr<Ops> make_cuda_ops(Device&, const std::string&) { throw UserError(kNoCuda); }
+std::unique_ptr<Comm> make_nccl_comm(const World&, Device&) { throw UserError(kNoCuda); }
+
+}  // namespace blipft
+
+#endif

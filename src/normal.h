@@ -1,0 +1,44 @@
+// The normal numbers that fill_normal draws, the same in CPU code and in CUDA kernels.
+//
+// Counter layout: element `index` of stream `stream_id` takes word pair (index % 4) / 2 of the Philox block with the
+// counter {low word of index / 4, high word of index / 4, 0xffffffff, stream_id} under the key `seed`. One block makes
+// two Box-Muller pairs, so four normals: cosine at even, sine at odd places. The third counter word keeps these blocks
+// apart from dropout's, which hold an element block number there (never as large as that).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "blipft/philox.h"
+
+namespace blipft {
+
+/// The random words of elements 4 * block .. 4 * block + 3.
+BLIPFT_HOST_DEVICE Philox4 normal_words(uint64_t seed, uint32_t stream_id, int64_t block) {
+  const uint64_t b = static_cast<uint64_t>(block);
+  return philox({static_cast<uint32_t>(b), static_cast<uint32_t>(b >> 32), 0xffffffffu, stream_id},
+                static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+}
+
+/// Box and Muller 1958: radius from `u`, angle from `v`, both in (0, 1). Host and device agree to float rounding of
+/// log, sqrt and cos.
+BLIPFT_HOST_DEVICE void box_muller(uint32_t u, uint32_t v, float& even, float& odd) {
+  constexpr float kTwoPi = 6.283185307179586f;
+  // 24 bits and half a step: exact in f32 and never 0 or 1.
+  const float unit = (static_cast<float>(u >> 8) + 0.5f) * (1.0f / 16777216.0f);
+  const float angle = kTwoPi * ((static_cast<float>(v >> 8) + 0.5f) * (1.0f / 16777216.0f));
+  const float radius = sqrtf(-2.0f * logf(unit));
+  even = radius * cosf(angle);
+  odd = radius * sinf(angle);
+}
+
+/// Element `index` of the normal numbers of (seed, stream_id).
+BLIPFT_HOST_DEVICE float normal_at(uint64_t seed, uint32_t stream_id, int64_t index) {
+  const Philox4 words = normal_words(seed, stream_id, index >> 2);
+  float even, odd;
+  if (index & 2) box_muller(words.z, words.w, even, odd);
+  else box_muller(words.x, words.y, even, odd);
+  return (index & 1) ? odd : even;
+}
+
+}  // namespace blipft

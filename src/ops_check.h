@@ -1,0 +1,45 @@
+// Argument checks of every op: one place, called by the CPU, CUDA and plan backends alike at the top of each op.
+//
+// Each function throws Error naming the op, the argument, what was found and what was expected. They look at shapes,
+// dtypes and the presence of arguments only, never at what lies behind an address.
+#pragma once
+
+#include "blipft/ops.h"
+
+namespace blipft {
+
+void check_args(const LinearForward& args);
+void check_args(const LinearBackwardInput& args);
+void check_args(const LinearBackwardWeight& args);
+void check_args(const NormForward& args);
+void check_args(const NormBackward& args);
+void check_args(const DropoutAdd& args);
+void check_args(const AttentionForward& args);
+void check_args(const AttentionBackward& args);
+void check_args(const Patchify& args);
+void check_args(const RowBlocks& args);
+void check_args(const CrossEntropy& args);
+void check_args(const AdamWUpdate& args);
+void check_args(const SgdUpdate& args);
+
+/// These two structs serve forward and backward, where the tables' places hold parameter gradients.
+void check_args(const VisionEmbed& args);
+void check_args(const TextEmbed& args);
+void check_backward_args(const VisionEmbed& args);
+void check_backward_args(const TextEmbed& args);
+
+// The ops that take plain tensors.
+void check_workspace(const Tensor& workspace);
+void check_activate(const Tensor& x, const Tensor& y, Activation activation);
+void check_tile_rows(const Tensor& rows, const Tensor& tiled);
+void check_sum_tiles(const Tensor& tiled, const Tensor& rows);
+void check_sum(const Tensor& x, const Tensor& out);
+void check_sum_squares(const Tensor& x, const Tensor& out);
+void check_cast(const Tensor& from, const Tensor& to);
+void check_add(const Tensor& from, const Tensor& to);
+void check_fill_normal(const Tensor& x, int64_t first);
+void check_fill(const Tensor& x);
+void check_loss_weights(const Tensor& denominators, const Tensor& weights, float scale);
+void check_clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars);
+
+}  // namespace blipft

@@ -1,0 +1,39 @@
+// AdamW with torch.optim.AdamW's semantics.
+#include <cmath>
+
+#include "optimizers/optimizers.h"
+
+namespace blipft {
+
+namespace {
+
+class AdamW : public Optimizer {
+ public:
+  explicit AdamW(const TrainSection& train) : train_(train) {}
+  std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
+  void scalars(int64_t step, double lr, float* values) const override {
+    values[kLearningRate] = static_cast<float>(lr);
+    values[kBiasCorrection1] = static_cast<float>(1.0 - std::pow(train_.beta1, static_cast<double>(step)));
+    values[kBiasCorrection2] = static_cast<float>(1.0 - std::pow(train_.beta2, static_cast<double>(step)));
+  }
+  void update(Ops& ops, const Tensor& param, const Tensor& master, const Tensor& grad, const std::vector<Tensor>& state,
+              const Tensor& scalars, Stream stream) const override {
+    ops.adamw_update({.param = param, .master = master, .grad = grad, .m = state[0], .v = state[1], .scalars = scalars,
+                      .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
+                      .eps = static_cast<float>(train_.eps), .weight_decay = static_cast<float>(train_.weight_decay)},
+                     stream);
+  }
+  double bytes_per_element(DType param, DType grad, DType state, bool master) const override {
+    const double weights = master ? 8.0 + static_cast<double>(dtype_size(param)) : 2.0 * static_cast<double>(dtype_size(param));
+    return weights + static_cast<double>(dtype_size(grad) + 4 * dtype_size(state));
+  }
+
+ private:
+  TrainSection train_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_adamw(const TrainSection& train) { return std::make_unique<AdamW>(train); }
+
+}  // namespace blipft

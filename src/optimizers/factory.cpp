@@ -1,0 +1,33 @@
+// The table of optimizers, and the learning-rate schedule.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "optimizers/optimizers.h"
+
+namespace blipft {
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train) {
+  struct Row {
+    const char* name;
+    std::unique_ptr<Optimizer> (*make)(const TrainSection&);
+  };
+  static constexpr Row kTable[] = {{"adamw", make_adamw}, {"sgd", make_sgd}};
+  std::string known;
+  for (const Row& row : kTable) {
+    if (train.optim == row.name) return row.make(train);
+    known += concat(known.empty() ? "" : ", ", row.name);
+  }
+  throw UserError(concat("train.optim: found ", train.optim, ", known are ", known));
+}
+
+double learning_rate(const TrainSection& train, int64_t step, int64_t total) {
+  if (step < train.warmup_steps) return train.lr * static_cast<double>(step + 1) / static_cast<double>(train.warmup_steps);
+  const double span = static_cast<double>(std::max<int64_t>(1, total - train.warmup_steps));
+  const double progress = std::min(1.0, static_cast<double>(step - train.warmup_steps) / span);
+  if (train.lr_schedule == "linear") return train.lr * (1 - progress);
+  if (train.lr_schedule == "cosine") return train.lr * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  return train.lr;
+}
+
+}  // namespace blipft

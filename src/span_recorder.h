@@ -1,0 +1,53 @@
+// SpanRecorder: puts a device clock reading before and after every unit's phases and every collective.
+//
+// The readings are stores by the device itself, so that they work inside a captured graph: the k-th span enqueued in a
+// step writes its begin into slot 2k and its end into slot 2k + 1. Which span that is, the recorder remembers per pass.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "blipft/model.h"
+#include "blipft/strategy.h"
+#include "blipft/trace.h"
+
+namespace blipft {
+
+class SpanRecorder : public StepObserver, public CommObserver {
+ public:
+  /// Phases in the order of their numbers in the trace.
+  static const std::vector<std::string>& phase_names();
+  enum Number : int32_t { kForward, kRecompute, kBackward, kLoss, kGather, kReduceScatter, kAllReduce, kOptimizer, kStep, kDataWait, kCopyBatch };
+
+  /// `stamps` is set by bind(); before that (dry run) only the number of spans is counted.
+  void bind(Device* device, const Tensor& stamps);
+  void begin_pass(const std::string& pass);
+  void set_micro_batch(int64_t index) { micro_batch_ = static_cast<int32_t>(index); }
+  int64_t spans() const { return static_cast<int64_t>(current().size()); }
+  int64_t most_spans() const;
+
+  void begin(Phase phase, const Unit& unit, Stream stream) override;
+  void end(Phase phase, const Unit& unit, Stream stream) override;
+  void begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override;
+  void end(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override;
+  void begin(Number phase, Stream stream);
+  void end(Number phase, Stream stream);
+
+  /// The spans of one run of `pass`, with the clock readings shifted by `offset_ns`.
+  std::vector<SpanRecord> records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps, int64_t offset_ns) const;
+
+ private:
+  void open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, Stream stream);
+  void close(int32_t phase, int32_t unit, Stream stream);
+  const std::vector<SpanRecord>& current() const;
+
+  Device* device_ = nullptr;
+  Tensor stamps_;
+  std::map<std::string, std::vector<SpanRecord>> passes_;
+  std::string pass_;
+  int32_t micro_batch_ = 0;
+  std::vector<std::pair<std::pair<int32_t, int32_t>, size_t>> open_;  // (phase, unit) -> span
+};
+
+}  // namespace blipft

@@ -1,0 +1,224 @@
+// The step: inputs, micro-batches, update; see step_program.h.
+#include "step_program.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace blipft {
+
+// Pinned host memory of one launched step: inputs on their way in, results on their way out.
+struct StepProgram::Slot {
+  Device* device;
+  char* memory;                            // [scalars | kv lengths] then [loss, grad norm] then stamps
+  Event done;
+  StepResult result;
+  ~Slot() { device->free_host(memory); }
+};
+
+namespace {
+constexpr int64_t kScalarBytes = 256;      // room of the scalars at the start of the inputs
+constexpr int64_t kResultBytes = 256;
+}  // namespace
+
+StepProgram::StepProgram(const StepParts& parts, std::vector<int64_t> text_lengths)
+    : parts_(parts), text_lengths_(std::move(text_lengths)), micro_batches_(parts.config->train.accumulate_grad_batches),
+      batch_size_(parts.config->train.batch_size) {
+  Arena& arena = *parts_.arena;
+  const int64_t samples = micro_batches_ * batch_size_;
+  const int64_t bytes = layout(text_lengths_.back()).bytes();
+  staging_ = arena.persistent(Owner::data, "batch being copied in", DType::u8, {bytes});
+  batch_ = arena.persistent(Owner::data, "batch of the step", DType::u8, {bytes});
+  inputs_staging_ = arena.persistent(Owner::data, "step inputs", DType::u8, {kScalarBytes + 4 * samples});
+  scalars_ = arena.persistent(Owner::data, "step inputs", DType::f32, {kStepScalars});
+  kv_lengths_ = arena.persistent(Owner::data, "step inputs", DType::i32, {samples});
+  loss_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
+  norm_square_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
+  label_count_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
+  loss_weights_ = arena.persistent(Owner::data, "step results", DType::f32, {micro_batches_});
+  workspace_ = arena.persistent(Owner::workspace, "workspace of the ops", DType::u8, {kWorkspaceBytes});
+  if (parts_.spans)  // a generous bound: each unit has at most 8 spans in a micro-batch
+    stamps_ = arena.persistent(Owner::data, "clock readings", DType::i64,
+                               {2 * (8 * static_cast<int64_t>(parts_.model->units().size()) * micro_batches_ + 8)});
+}
+
+StepProgram::~StepProgram() = default;
+
+std::string StepProgram::pass_name(int64_t text_tokens) { return concat("step of ", text_tokens, " text tokens"); }
+
+BatchLayout StepProgram::layout(int64_t text_tokens) const {
+  return {micro_batches_, batch_size_, text_tokens, parts_.model->image_size()};
+}
+
+void StepProgram::record_passes() {
+  // The first pass only teaches the strategy the order of units; the same pass recorded again knows it.
+  enqueue(text_lengths_.back());
+  for (int64_t length : text_lengths_) enqueue(length);
+  if (parts_.spans)
+    BLIPFT_CHECK(2 * parts_.spans->most_spans() <= stamps_.numel(), "more spans than clock readings: ", parts_.spans->most_spans());
+}
+
+void StepProgram::bind() {
+  const Arena& arena = *parts_.arena;
+  for (Tensor* tensor : {&staging_, &batch_, &inputs_staging_, &scalars_, &kv_lengths_, &loss_, &norm_square_, &label_count_,
+                         &loss_weights_, &workspace_, &stamps_})
+    *tensor = arena.resolve(*tensor);
+  Device& device = *parts_.device;
+  parts_.ops->set_workspace(workspace_);
+  if (parts_.spans) parts_.spans->bind(&device, stamps_);
+  device.zero(scalars_.data, scalars_.bytes(), device.compute_stream());
+  staged_ = device.create_event();
+  unstaged_ = device.create_event();
+  device.record(unstaged_, device.compute_stream());
+  const int64_t bytes = inputs_staging_.bytes() + kResultBytes + (stamps_ ? stamps_.bytes() : 0);
+  for (int64_t i = 0; i < kSlots; ++i) {
+    slots_.push_back(std::make_unique<Slot>(Slot{&device, static_cast<char*>(device.allocate_host(bytes)), device.create_event(), {}}));
+  }
+  graphs_.resize(text_lengths_.size());
+  warm_.resize(text_lengths_.size(), false);
+}
+
+MicroBatch StepProgram::micro_batch(int64_t m, int64_t t) const {
+  const BatchLayout l = layout(t);
+  const int64_t b = batch_size_, s = l.image_size;
+  const auto at = [&](int64_t offset, DType dtype, const Shape& shape) {
+    return Tensor{static_cast<char*>(batch_.data) + offset + m * shape.numel() * dtype_size(dtype), dtype, shape};
+  };
+  MicroBatch batch;
+  batch.pixels = at(l.pixels_offset(), DType::u8, {b, s, s, 3});
+  batch.ids = at(l.ids_offset(), DType::i32, {b, t});
+  batch.labels = at(l.labels_offset(), DType::i32, {b, t - 1});
+  batch.lengths = at(l.lengths_offset(), DType::i32, {b});
+  batch.sample_keys = at(l.keys_offset(), DType::i64, {b});
+  batch.kv_lengths = kv_lengths_.part(m * b, {b});
+  batch.loss_weight = loss_weights_.part(parts_.config->train.loss_normalization == "micro_batch" ? m : 0, {1});
+  batch.loss = loss_;
+  return batch;
+}
+
+// Weight of each label in the step's loss: 1 / labels of the whole step, or, as a mean of micro-batch means,
+// 1 / (labels of the micro-batch * micro-batches * ranks).
+void StepProgram::enqueue_loss_weights(int64_t text_tokens) {
+  const Stream stream = parts_.device->compute_stream();
+  const Tensor counts{static_cast<char*>(batch_.data) + layout(text_tokens).counts_offset(), DType::f32, {micro_batches_}};
+  if (parts_.config->train.loss_normalization == "micro_batch") {
+    parts_.ops->loss_weights(counts, loss_weights_, static_cast<float>(micro_batches_ * parts_.comm->size()), stream);
+    return;
+  }
+  parts_.ops->sum(counts, label_count_, false, stream);
+  if (parts_.comm->size() > 1) parts_.comm->all_reduce(label_count_, stream);
+  parts_.ops->loss_weights(label_count_, loss_weights_.part(0, {1}), 1, stream);
+}
+
+void StepProgram::enqueue(int64_t text_tokens) {
+  const TrainSection& train = parts_.config->train;
+  Device& device = *parts_.device;
+  Strategy& strategy = *parts_.strategy;
+  SpanRecorder* spans = parts_.spans;
+  const Stream stream = device.compute_stream();
+  parts_.arena->begin_pass(pass_name(text_tokens));
+  if (spans) spans->begin_pass(pass_name(text_tokens));
+  if (spans) spans->begin(SpanRecorder::kStep, stream);
+  strategy.begin_step();
+  device.zero(loss_.data, loss_.bytes(), stream);
+  enqueue_loss_weights(text_tokens);
+  const StepContext context{*parts_.ops, device, *parts_.arena, strategy, stream, spans, static_cast<uint64_t>(train.seed)};
+  for (int64_t m = 0; m < micro_batches_; ++m) {
+    if (spans) spans->set_micro_batch(m);
+    strategy.begin_micro_batch(m, micro_batches_);
+    parts_.model->forward_backward(context, micro_batch(m, text_tokens));
+  }
+  strategy.finish_backward();
+  if (parts_.comm->size() > 1) parts_.comm->all_reduce(loss_, stream);
+  if (spans) spans->begin(SpanRecorder::kOptimizer, stream);
+  strategy.update(scalars_, norm_square_, static_cast<float>(train.gradient_clip_val));
+  if (spans) spans->end(SpanRecorder::kOptimizer, stream);
+  if (spans) spans->end(SpanRecorder::kStep, stream);
+  parts_.arena->mark("after_optimizer");
+  parts_.arena->end_pass();
+}
+
+void StepProgram::fill_inputs(Slot& slot, const HostBatch& batch, double lr) const {
+  float* scalars = reinterpret_cast<float*>(slot.memory);
+  std::fill(scalars, scalars + kStepScalars, 0.0f);
+  parts_.optimizer->scalars(batch.step + 1, lr, scalars);
+  const int32_t* lengths = reinterpret_cast<const int32_t*>(static_cast<const char*>(batch.block) + batch.layout.lengths_offset());
+  int32_t* kv = reinterpret_cast<int32_t*>(slot.memory + kScalarBytes);
+  for (int64_t i = 0; i < micro_batches_ * batch_size_; ++i) kv[i] = static_cast<int32_t>(parts_.model->prefix_tokens()) + lengths[i];
+}
+
+void StepProgram::launch(const HostBatch& batch, double lr) {
+  BLIPFT_CHECK(in_flight() < kSlots, "a finished step must be drained before the next launch");
+  Device& device = *parts_.device;
+  const Stream compute = device.compute_stream(), copy = device.copy_stream();
+  const int64_t t = batch.layout.text_tokens;
+  const auto found = std::find(text_lengths_.begin(), text_lengths_.end(), t);
+  BLIPFT_CHECK(found != text_lengths_.end(), "a batch of ", t, " text tokens was not planned");
+  Slot& slot = *slots_[launched_++ % kSlots];
+  slot.result = {};
+  slot.result.step = batch.step;
+  slot.result.lr = lr;
+  slot.result.text_tokens = t;
+  fill_inputs(slot, batch, lr);
+
+  const int64_t bytes = batch.layout.bytes();
+  device.wait(copy, unstaged_);
+  device.copy(staging_.data, batch.block, bytes, copy);
+  device.copy(inputs_staging_.data, slot.memory, inputs_staging_.bytes(), copy);
+  device.record(staged_, copy);
+  device.wait(compute, staged_);
+  device.copy(batch_.data, staging_.data, bytes, compute);
+  device.copy(scalars_.data, inputs_staging_.data, scalars_.bytes(), compute);
+  device.copy(kv_lengths_.data, static_cast<char*>(inputs_staging_.data) + kScalarBytes, kv_lengths_.bytes(), compute);
+  device.record(unstaged_, compute);
+
+  // The first step of a shape runs without a graph: libraries choose algorithms and set up connections there.
+  const size_t shape = static_cast<size_t>(found - text_lengths_.begin());
+  std::unique_ptr<Graph>& graph = graphs_[shape];
+  if (parts_.config->parallel.cuda_graph && device.kind() == DeviceKind::cuda && warm_[shape]) {
+    if (!graph) graph = device.capture(compute, [&] { enqueue(t); });
+    graph->launch(compute);
+  } else {
+    enqueue(t);
+    warm_[shape] = true;
+  }
+  char* out = slot.memory + inputs_staging_.bytes();
+  device.copy(out, loss_.data, 4, compute);
+  device.copy(out + 4, scalars_.as<float>() + kGradNorm, 4, compute);
+  if (stamps_) device.copy(out + kResultBytes, stamps_.data, stamps_.bytes(), compute);
+  device.record(slot.done, compute);
+}
+
+bool StepProgram::batch_taken(bool wait) {
+  if (wait) parts_.device->synchronize(staged_);
+  return parts_.device->reached(staged_);
+}
+
+bool StepProgram::finished(bool wait, StepResult& result) {
+  if (drained_ == launched_) return false;
+  Slot& slot = *slots_[drained_ % kSlots];
+  if (wait) parts_.device->synchronize(slot.done);
+  else if (!parts_.device->reached(slot.done)) return false;
+  const char* out = slot.memory + inputs_staging_.bytes();
+  float loss, norm;
+  std::memcpy(&loss, out, 4);
+  std::memcpy(&norm, out + 4, 4);
+  slot.result.loss = loss;
+  slot.result.grad_norm = norm;
+  if (stamps_) {
+    const int64_t* stamps = reinterpret_cast<const int64_t*>(out + kResultBytes);
+    slot.result.stamps.assign(stamps, stamps + stamps_.numel());
+    slot.result.begin_ns = stamps[0];      // the step's own span is the first
+    slot.result.end_ns = stamps[1];
+  }
+  result = std::move(slot.result);
+  ++drained_;
+  return true;
+}
+
+int64_t StepProgram::graph_nodes() const {
+  for (const auto& graph : graphs_)
+    if (graph) return graph->nodes();
+  return 0;
+}
+
+}  // namespace blipft

@@ -1,0 +1,89 @@
+// StepProgram: everything a rank enqueues in one optimizer step, and the device memory that feeds it.
+//
+// The same enqueue() serves the dry run that plans memory, the eager step and the captured graph.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "blipft/config.h"
+#include "blipft/data.h"
+#include "blipft/model.h"
+#include "blipft/strategy.h"
+#include "span_recorder.h"
+
+namespace blipft {
+
+/// What the step program works with; nothing here is owned.
+struct StepParts {
+  const Config* config = nullptr;
+  Device* device = nullptr;
+  Ops* ops = nullptr;
+  Comm* comm = nullptr;
+  Arena* arena = nullptr;
+  Model* model = nullptr;
+  Strategy* strategy = nullptr;
+  const Optimizer* optimizer = nullptr;
+  SpanRecorder* spans = nullptr;           ///< optional
+};
+
+/// What a finished step left behind, on the host.
+struct StepResult {
+  int64_t step = 0;
+  double loss = 0, grad_norm = 0, lr = 0;
+  int64_t begin_ns = 0, end_ns = 0;        ///< device clock; 0 without spans
+  int64_t text_tokens = 0;
+  std::vector<int64_t> stamps;             ///< device clock, ns, of the recorded spans
+};
+
+class StepProgram {
+ public:
+  /// Declares its persistent memory in the arena. `text_lengths`: the shapes that steps may have, ascending.
+  StepProgram(const StepParts& parts, std::vector<int64_t> text_lengths);
+  ~StepProgram();
+
+  /// Dry run: records one pass per text length. The strategy's order of units is learnt first.
+  void record_passes();
+  /// After Arena::commit.
+  void bind();
+
+  /// Enqueues the copy of the batch and the step. Returns without waiting for either.
+  void launch(const HostBatch& batch, double lr);
+  /// Whether the batch of the latest launch has left its host buffer; `wait` blocks until it has.
+  bool batch_taken(bool wait);
+  /// The oldest launched step's result, if it is finished (`wait`: blocks). False when there is none.
+  bool finished(bool wait, StepResult& result);
+  int64_t in_flight() const { return static_cast<int64_t>(launched_ - drained_); }
+  /// How many steps may be launched before one must be drained.
+  static constexpr int64_t kSlots = 4;
+
+  static std::string pass_name(int64_t text_tokens);
+  /// Graph nodes of the captured step, 0 when none was captured.
+  int64_t graph_nodes() const;
+
+ private:
+  struct Slot;                             // pinned host memory of one launched step
+  void enqueue(int64_t text_tokens);
+  MicroBatch micro_batch(int64_t m, int64_t text_tokens) const;
+  void enqueue_loss_weights(int64_t text_tokens);
+  BatchLayout layout(int64_t text_tokens) const;
+  void fill_inputs(Slot& slot, const HostBatch& batch, double lr) const;
+
+  StepParts parts_;
+  std::vector<int64_t> text_lengths_;
+  int64_t micro_batches_, batch_size_;
+  Tensor staging_, batch_;                 // u8: where the copy stream writes, and what the step reads
+  Tensor scalars_, kv_lengths_;            // f32 [kStepScalars], i32 [M * B]; copied in together from inputs_staging_
+  Tensor inputs_staging_;                  // u8
+  Tensor loss_, norm_square_, label_count_, loss_weights_;  // f32 [1], [1], [1], [M]
+  Tensor workspace_;                       // u8, the ops' scratch
+  Tensor stamps_;                          // i64, device clock
+
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::unique_ptr<Graph>> graphs_;  // per text length
+  std::vector<bool> warm_;                      // per text length: has run once without a graph
+  Event staged_, unstaged_;
+  uint64_t launched_ = 0, drained_ = 0;
+};
+
+}  // namespace blipft

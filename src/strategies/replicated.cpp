@@ -1,0 +1,32 @@
+// single and ddp. The flat gradient buffers of the units are the buckets: no copies, no extra memory.
+#include "strategies/replicated.h"
+
+namespace blipft {
+
+Replicated::Replicated(const StrategyContext& context) : Strategy(context, 1) {
+  ready_ = context_.device->create_event();
+  done_ = context_.device->create_event();
+}
+
+void Replicated::publish(const Unit& unit) {
+  if (context_.comm->size() == 1 || micro_batch_ + 1 < micro_batches_) return;
+  Device& device = *context_.device;
+  const Stream comm = device.comm_stream();
+  device.record(ready_, device.compute_stream());
+  device.wait(comm, ready_);
+  const Tensor gradient = gradients(unit);
+  if (context_.observer) context_.observer->begin(CommObserver::Kind::all_reduce, unit, gradient.bytes(), comm);
+  context_.comm->all_reduce(gradient, comm);
+  if (context_.observer) context_.observer->end(CommObserver::Kind::all_reduce, unit, gradient.bytes(), comm);
+  reducing_ = true;
+}
+
+void Replicated::finish_backward() {
+  if (!reducing_) return;
+  reducing_ = false;
+  Device& device = *context_.device;
+  device.record(done_, device.comm_stream());
+  device.wait(device.compute_stream(), done_);
+}
+
+}  // namespace blipft

@@ -1,0 +1,95 @@
+// What all strategies share: the layout of shards in contiguous buffers, and the update.
+#include "blipft/strategy.h"
+
+namespace blipft {
+
+namespace {
+constexpr int64_t kShardAlignment = 64;  // elements: 128 bytes in bf16, what NCCL and vector loads like
+}
+
+PrecisionTypes PrecisionTypes::of(Precision precision) {
+  switch (precision) {
+    case Precision::f32_true: return {DType::f32, DType::f32, DType::f32, false};
+    case Precision::bf16_true: return {DType::bf16, DType::bf16, DType::bf16, false};
+    case Precision::bf16_mixed: return {DType::bf16, DType::f32, DType::f32, true};
+  }
+  throw Error("unknown precision");
+}
+
+Strategy::Strategy(StrategyContext context, int64_t shards) : context_(std::move(context)), shard_count_(shards) {
+  shards_.resize(context_.units.size());
+  for (bool trainable : {true, false}) {
+    for (const Unit* unit : context_.units) {
+      if (unit->trainable != trainable) continue;
+      const int64_t grain = kShardAlignment * shard_count_;
+      Shard& shard = shards_[static_cast<size_t>(unit->index)];
+      shard.padded = (unit->numel() + grain - 1) / grain * grain;
+      shard.count = shard.padded / shard_count_;
+      shard.first = shard_count_ > 1 ? context_.comm->rank() * shard.count : 0;
+      shard.offset = total_;
+      total_ += shard.count;
+    }
+    if (trainable) trainable_ = total_;
+  }
+  Arena& arena = *context_.arena;
+  const PrecisionTypes& types = context_.types;
+  parameters_ = arena.persistent(Owner::parameters, "parameters", types.compute, {total_});
+  if (trainable_ == 0) return;
+  if (types.master) masters_ = arena.persistent(Owner::parameters, "master weights", DType::f32, {trainable_});
+  gradients_ = arena.persistent(Owner::gradients, "gradients", types.gradient, {trainable_});
+  for (const std::string& name : context_.optimizer->state_names())
+    states_.push_back(arena.persistent(Owner::optimizer, name, types.state, {trainable_}));
+}
+
+void Strategy::bind() {
+  const Arena& arena = *context_.arena;
+  parameters_ = arena.resolve(parameters_);
+  masters_ = arena.resolve(masters_);
+  gradients_ = arena.resolve(gradients_);
+  for (Tensor& state : states_) state = arena.resolve(state);
+  const Stream stream = context_.device->compute_stream();
+  // Everything, gaps and padding included: the update runs over them too and must find zeros.
+  for (const Tensor& tensor : {parameters_, masters_, gradients_})
+    if (tensor) context_.device->zero(tensor.data, tensor.bytes(), stream);
+  for (const Tensor& state : states_) context_.device->zero(state.data, state.bytes(), stream);
+}
+
+void Strategy::begin_micro_batch(int64_t index, int64_t count) {
+  micro_batch_ = index;
+  micro_batches_ = count;
+}
+
+Tensor Strategy::part(const Tensor& buffer, const Unit& unit) const {
+  const Shard& range = shard(unit);
+  return buffer ? buffer.part(range.offset, {range.count}) : Tensor{};
+}
+Tensor Strategy::parameters(const Unit& unit) const { return part(parameters_, unit); }
+Tensor Strategy::masters(const Unit& unit) const { return unit.trainable ? part(masters_, unit) : Tensor{}; }
+DType Strategy::weight_dtype(const Unit& unit) const {
+  return context_.types.master && unit.trainable ? DType::f32 : context_.types.compute;
+}
+Tensor Strategy::gradients(const Unit& unit) const { return unit.trainable ? part(gradients_, unit) : Tensor{}; }
+Tensor Strategy::state(const Unit& unit, size_t i) const { return unit.trainable ? part(states_.at(i), unit) : Tensor{}; }
+
+void Strategy::gather_weights(const Unit& unit, const Tensor& full, Stream stream) {
+  const Tensor mine = masters(unit) ? masters(unit) : parameters(unit);
+  BLIPFT_CHECK(full.numel() == shard(unit).padded && full.dtype == mine.dtype, "gather_weights of ", unit.name(), ": ",
+               full.shape.str());
+  if (shard_count_ > 1)
+    context_.comm->all_gather(mine, full, stream);
+  else
+    context_.device->copy(full.data, mine.data, mine.bytes(), stream);
+}
+
+void Strategy::update(const Tensor& scalars, const Tensor& norm_square, float max_norm) {
+  const Stream stream = context_.device->compute_stream();
+  if (trainable_ == 0) return;
+  Ops& ops = *context_.ops;
+  ops.sum_squares(gradients_, norm_square, false, stream);
+  if (shard_count_ > 1) context_.comm->all_reduce(norm_square, stream);
+  ops.clip_coefficient(norm_square, scalars, max_norm, stream);
+  const Tensor trained = parameters_.part(0, {trainable_});
+  context_.optimizer->update(ops, trained, masters_, gradients_, states_, scalars, stream);
+}
+
+}  // namespace blipft

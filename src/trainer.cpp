@@ -1,0 +1,262 @@
+// A run, from the config to the saved model.
+#include "blipft/trainer.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "blipft/checkpoint.h"
+#include "blipft/data.h"
+#include "memory_plan.h"
+#include "progress.h"
+#include "run_trace.h"
+#include "step_program.h"
+#include "weights.h"
+
+namespace blipft {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+bool wants_cuda(const Config& config) {
+  if (config.parallel.device == "auto") return cuda_device_count() > 0;
+  return config.parallel.device == "cuda";
+}
+
+std::unique_ptr<Device> make_device(const Config& config, const World& world) {
+  if (wants_cuda(config)) {
+    BLIPFT_USER_CHECK(world.local_rank() < cuda_device_count() || cuda_device_count() == 0, place_of(config, "parallel.devices"), ": ",
+                      world.local_size(), " ranks on ", world.host(), ", which has ", cuda_device_count(),
+                      " GPUs; start one rank a GPU, or use parallel.device=cpu");
+    return make_cuda_device(static_cast<int>(world.local_rank()));
+  }
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t threads = config.parallel.threads > 0 ? config.parallel.threads : std::max<int64_t>(1, cores / world.local_size());
+  return make_cpu_device(static_cast<int>(threads));
+}
+
+std::unique_ptr<Comm> make_comm(const World& world, Device& device) {
+  if (world.size() == 1) return make_self_comm(device);
+  return device.kind() == DeviceKind::cuda ? make_nccl_comm(world, device) : make_mpi_comm(world);
+}
+
+// A run in the order in which its parts come to life; destroyed in reverse.
+class Run {
+ public:
+  Run(const Config& config, const World& world) : config_(config), world_(world) {}
+  void prepare();
+  void steps();
+  void finish();
+
+ private:
+  void open_data();
+  void make_backend();
+  void plan_and_commit();
+  void fill_weights();
+  void start_trace();
+  void announce();
+  void finished_step(const StepResult& result);
+  bool first() const { return world_.rank() == 0; }
+
+  const Config& config_;
+  const World& world_;
+  Clock::time_point start_ = Clock::now();
+  std::unique_ptr<Model> model_;
+  ImageProcessor processor_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const Dataset> dataset_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Comm> comm_;
+  std::unique_ptr<Optimizer> optimizer_;
+  SpanRecorder span_recorder_;
+  SpanRecorder* spans_ = nullptr;
+  MemoryPlan plan_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<StepProgram> program_;
+  std::unique_ptr<RunTrace> trace_;
+  std::unique_ptr<DataLoader> loader_;
+  std::unique_ptr<Progress> progress_;
+  Clock::time_point train_start_, last_finish_;
+  double train_seconds_ = 0, data_wait_ = 0;
+  std::string saved_;
+};
+
+void Run::prepare() {
+  world_.together([&] {
+    check_ranks(config_, world_.size());
+    model_ = make_model(config_.model.path, model_settings(config_));
+    open_data();
+  });
+  world_.together([&] { make_backend(); });
+  comm_ = make_comm(world_, *device_);
+  world_.together([&] { plan_and_commit(); });
+  fill_weights();
+  world_.together([&] { start_trace(); });
+  announce();
+}
+
+void Run::open_data() {
+  processor_ = ImageProcessor::from_directory(config_.model.path);
+  BLIPFT_USER_CHECK(processor_.image_size == model_->image_size(), config_.model.path, "/preprocessor_config.json: size: found ",
+                    processor_.image_size, ", config.json's vision_config.image_size is ", model_->image_size());
+  model_->set_pixel_statistics(processor_.mean, processor_.std);
+  tokenizer_ = load_tokenizer(config_.model.path);
+  model_->check_text(config_.data.max_text_tokens, tokenizer_->vocab_size());
+  dataset_ = open_dataset(config_.data.path, config_.data.format);
+}
+
+void Run::make_backend() {
+  device_ = make_device(config_, world_);
+  device_->bind_thread();
+  const char* home = std::getenv("HOME");
+  const std::string cache = home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "";
+  ops_ = device_->kind() == DeviceKind::cuda ? make_cuda_ops(*device_, cache) : make_cpu_ops();
+  optimizer_ = make_optimizer(config_.train);
+}
+
+void Run::plan_and_commit() {
+  // The choice that hangs on it must be the same on every rank.
+  const int64_t available = device_->kind() == DeviceKind::cuda ? -world_.max(-device_->memory().free) : 0;
+  plan_ = plan_memory(config_, *model_, world_.size(), available);
+  arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
+  if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
+  const StrategyContext context{device_.get(), ops_.get(), comm_.get(), arena_.get(), model_->units(),
+                                PrecisionTypes::of(config_.train.precision), optimizer_.get(), spans_};
+  strategy_ = make_strategy(plan_.strategy_name, context, plan_.sharded);
+  strategy_->learn_from(*plan_.strategy);
+  program_ = std::make_unique<StepProgram>(StepParts{&config_, device_.get(), ops_.get(), comm_.get(), arena_.get(), model_.get(),
+                                                     strategy_.get(), optimizer_.get(), spans_},
+                                           possible_text_lengths(config_.data));
+  arena_->commit();
+  strategy_->bind();
+  program_->bind();
+}
+
+void Run::fill_weights() {
+  const WeightContext context{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};
+  world_.together([&] {
+    if (config_.model.init == "random") {
+      init_weights(context, static_cast<uint64_t>(config_.train.seed));
+      return;
+    }
+    const SafetensorsReader reader(config_.model.path);
+    check_weights(*model_, reader);
+    load_weights(context, reader, 8);
+  });
+}
+
+void Run::start_trace() {
+  std::error_code error;
+  std::filesystem::create_directories(config_.output.path, error);
+  BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ", error.message());
+  trace_ = std::make_unique<RunTrace>(config_, world_, *device_, *comm_, *model_, *arena_, spans_);
+  loader_ = make_data_loader(config_, world_.rank(), world_.size(), processor_, tokenizer_, dataset_, *device_);
+}
+
+void Run::announce() {
+  Progress::Run run;
+  run.total_steps = loader_->total_steps();
+  run.steps_per_epoch = loader_->steps_per_epoch();
+  run.ranks = world_.size();
+  const int64_t micro = config_.train.accumulate_grad_batches, batch = config_.train.batch_size;
+  run.samples_per_step = batch * micro * world_.size();
+  run.flops_per_step = static_cast<double>(micro) * model_->flops(batch, possible_text_lengths(config_.data).back());
+  run.memory_bytes = arena_->total_bytes();
+  progress_ = std::make_unique<Progress>(config_, run, !first());
+  if (!first()) return;
+  print_header(config_, *model_, concat(world_.size(), " rank(s), ", plan_.strategy_name, ", ", comm_->name()),
+               concat(device_->name(), ", ready ", static_cast<int64_t>(seconds_since(start_) * 1000), " ms after start"), plan_table(plan_));
+  std::printf("data       %lld pictures in %s, %lld steps an epoch, %lld steps in all\n", static_cast<long long>(dataset_->size()),
+              config_.data.path.c_str(), static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  std::fflush(stdout);
+}
+
+void Run::finished_step(const StepResult& result) {
+  const Clock::time_point now = Clock::now();
+  double seconds = std::chrono::duration<double>(now - last_finish_).count();
+  last_finish_ = now;
+  const int64_t epoch = result.step / loader_->steps_per_epoch();
+  const double flops = static_cast<double>(config_.train.accumulate_grad_batches) * model_->flops(config_.train.batch_size, result.text_tokens);
+  progress_->step(result, epoch, seconds);
+  trace_->step(result, epoch, seconds, flops, data_wait_, *program_);
+  const bool memory = result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
+  if (memory) {
+    const std::string pass = StepProgram::pass_name(result.text_tokens);
+    progress_->memory(result.step, arena_->phases(pass), device_->memory().process);
+    trace_->memory(result.step, arena_->phases(pass));
+  }
+}
+
+void Run::steps() {
+  world_.barrier();
+  train_start_ = last_finish_ = Clock::now();
+  StepResult result;
+  for (int64_t step = 0; step < loader_->total_steps(); ++step) {
+    const double waited = loader_->wait_seconds();
+    const HostBatch* batch = loader_->next();
+    data_wait_ = loader_->wait_seconds() - waited;
+    if (program_->in_flight() == StepProgram::kSlots && program_->finished(true, result)) finished_step(result);
+    program_->launch(*batch, learning_rate(config_.train, step, loader_->total_steps()));
+    // On a GPU the copy takes a moment that the loop would otherwise spend waiting for the step itself.
+    program_->batch_taken(true);
+    loader_->give_back(batch);
+    while (program_->finished(false, result)) finished_step(result);
+  }
+  while (program_->finished(true, result)) finished_step(result);
+  world_.barrier();
+  train_seconds_ = seconds_since(train_start_);
+}
+
+void Run::finish() {
+  progress_->done(world_.max(train_seconds_), arena_->total_bytes());
+  if (config_.output.save_model) {
+    saved_ = config_.output.path + "/model";
+    const WeightContext context{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};
+    save_weights(context, world_, saved_, save_dtype(config_.output.save_dtype, PrecisionTypes::of(config_.train.precision)),
+                 config_.model.path);
+  }
+  trace_->close();
+  if (!first()) return;
+  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
+  if (!saved_.empty()) std::printf("model      %s\n", saved_.c_str());
+  std::printf("total      %.1f s from start to end\n", seconds_since(start_));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void train(const Config& config, const World& world) {
+  Run run(config, world);
+  run.prepare();
+  run.steps();
+  run.finish();
+}
+
+void print_plan(const Config& config, int64_t ranks, double gpu_gib) {
+  const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
+  const int64_t gpu = gpu_gib > 0 ? static_cast<int64_t>(gpu_gib * (int64_t{1} << 30)) : int64_t{143771} << 20;
+  const ModelSettings settings = model_settings(config);
+  const std::unique_ptr<Model> model = make_model(config.model.path, settings);
+  const MemoryPlan plan = plan_memory(config, *model, world, gpu);
+  std::printf("%s\n%s", model->description().c_str(), plan_table(plan).c_str());
+  const int64_t outside = bytes_outside_of_arena(world), total = plan.arena->total_bytes() + outside;
+  std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", format_gib(outside).c_str());
+  if (total <= gpu)
+    std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", format_gib(total).c_str(), format_gib(gpu).c_str(),
+                static_cast<long long>(world), plan.strategy_name.c_str());
+  else
+    std::printf("does not fit: needs %s, the GPU has %s\n", format_gib(total).c_str(), format_gib(gpu).c_str());
+  std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld\n",
+              static_cast<long long>(largest_batch(config, settings, world, gpu)));
+}
+
+}  // namespace blipft

@@ -1,0 +1,37 @@
+// Layout of a unit's flat buffer.
+#include "blipft/unit.h"
+
+namespace blipft {
+
+int64_t Parameter::numel() const {
+  int64_t n = 1;
+  for (int64_t size : shape) n *= size;
+  return n;
+}
+
+int64_t Unit::add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed) {
+  int64_t offset = numel_;
+  if (!packed) offset = (offset + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
+  parameters_.push_back({name, shape, offset, init});
+  numel_ = offset + parameters_.back().numel();
+  return offset;
+}
+
+int64_t Unit::parameter_count() const {
+  int64_t n = 0;
+  for (const Parameter& parameter : parameters_) n += parameter.numel();
+  return n;
+}
+
+std::vector<std::pair<int64_t, int64_t>> Unit::gaps(int64_t padded) const {
+  std::vector<std::pair<int64_t, int64_t>> gaps;
+  int64_t end = 0;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.offset > end) gaps.push_back({end, parameter.offset});
+    end = parameter.offset + parameter.numel();
+  }
+  if (padded > end) gaps.push_back({end, padded});
+  return gaps;
+}
+
+}  // namespace blipft

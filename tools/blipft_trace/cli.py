@@ -1,0 +1,115 @@
+"""The command line of trace.py."""
+import argparse
+import os
+import pathlib
+import sys
+
+
+def steps_range(value):
+    """'3:7' (both included), '3:', ':7' or '5'."""
+    first, colon, last = value.partition(":")
+    try:
+        low = int(first) if first else 0
+        high = int(last) if last else (1 << 62 if colon else low)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{value}' is no range of steps; write 3:7, 3: or 5") from None
+    return low, high
+
+
+def run_csv(args):
+    from .export import write_csv
+    for path in write_csv(args.run, args.output or pathlib.Path(args.run) / "csv"):
+        print(path)
+
+
+def run_loss(args):
+    from .plots import write_loss
+    write_loss(args.run, args.output)
+    print(args.output)
+
+
+def run_perfetto(args):
+    from .export import write_perfetto
+    count = write_perfetto(args.run, args.output, *args.steps)
+    print(f"{args.output}: {count} events; open it in ui.perfetto.dev or chrome://tracing")
+
+
+def run_summary(args):
+    from .summary import analyze
+    from .summary_text import to_json, to_text
+    summary = analyze(args.run, args.warmup)
+    print(to_json(summary) if args.json else to_text(summary))
+
+
+def run_diff(args):
+    import json
+    from .diff import diff, to_text
+    answer = diff(args.run, args.other, args.warmup)
+    print(json.dumps(answer, indent=1) if args.json else to_text(answer))
+
+
+def run_report(args):
+    from .report import write_report
+    write_report(args.run, args.output, args.step)
+    print(args.output)
+
+
+def run_watch(args):
+    from .watch import watch
+    watch(args.run, args.interval, args.once)
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(prog="trace.py", description="Reads the trace files (trace.rank*.h5) of a run.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name, action, description):
+        command = commands.add_parser(name, help=description, description=description)
+        command.add_argument("run", metavar="RUN", help="directory of the run")
+        command.set_defaults(action=action)
+        return command
+
+    command = add("summary", run_summary, "where time and memory went, by rank")
+    command.add_argument("--warmup", type=int, default=0, metavar="N", help="leave out the first N steps")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command = add("diff", run_diff, "what changed between two runs, and whether by more than noise")
+    command.add_argument("other", metavar="RUN2", help="directory of the other run")
+    command.add_argument("--warmup", type=int, default=3, metavar="N", help="leave out the first N steps (3)")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command = add("report", run_report, "one self-contained HTML page: pictures, figures, and a timeline with zoom")
+    command.add_argument("-o", "--output", default="report.html", metavar="FILE", help="HTML file (report.html)")
+    command.add_argument("--step", type=int, metavar="N", help="step of the timeline (one of median length)")
+    command = add("watch", run_watch, "follows a run in the terminal")
+    command.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (1)")
+    command.add_argument("--once", action="store_true", help="look once and end")
+    command = add("loss", run_loss, "picture of loss and learning rate")
+    command.add_argument("-o", "--output", default="loss.png", metavar="FILE", help="PNG, SVG or PDF (loss.png)")
+    command = add("perfetto", run_perfetto, "timeline for ui.perfetto.dev and chrome://tracing")
+    command.add_argument("-o", "--output", default="trace.json", metavar="FILE", help="JSON file (trace.json)")
+    command.add_argument("--steps", type=steps_range, default=(0, 1 << 62), metavar="A:B", help="only these steps")
+    command = add("csv", run_csv, "every table as a CSV file")
+    command.add_argument("-o", "--output", metavar="DIR", help="directory (RUN/csv)")
+    return parser
+
+
+def main(arguments=None):
+    args = make_parser().parse_args(arguments)
+    try:
+        from .files import TraceError
+    except ImportError as error:
+        print(f"trace.py: {error}; install python3-numpy and python3-h5py", file=sys.stderr)
+        return 1
+    try:
+        args.action(args)
+    except ImportError as error:
+        print(f"trace.py: {error}; install python3-matplotlib", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (TraceError, OSError) as error:
+        print(f"trace.py: {error}", file=sys.stderr)
+        return 1
+    return 0

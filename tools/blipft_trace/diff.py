@@ -1,0 +1,67 @@
+"""Compares two runs: medians over steps, and whether they differ by more than noise.
+
+Noise is estimated by resampling: the steps of each run are cut into blocks of neighbours (steps are not independent),
+blocks are drawn with replacement, and the difference of the medians is taken each time. A difference counts when the
+middle 99 % of these do not contain 0.
+"""
+import numpy as np
+
+from .summary import PARTS, analyze_series
+from .summary_text import NAMES
+
+DRAWS = 2000
+LEAST_STEPS = 8  # fewer say nothing about noise
+
+
+def resampled_medians(values, random):
+    n = len(values)
+    block = max(1, int(round(n ** (1 / 3))))
+    count = -(-n // block)
+    medians = np.empty(DRAWS)
+    for begin in range(0, DRAWS, 100):  # in pieces, so that long runs need little memory
+        starts = random.integers(0, n - block + 1, (min(100, DRAWS - begin), count))
+        index = (starts[:, :, None] + np.arange(block)).reshape(len(starts), -1)[:, :n]
+        medians[begin:begin + len(starts)] = np.median(values[index], axis=1)
+    return medians
+
+
+def compare(a, b, seed=0):
+    """Medians of two series, the interval of their difference, and a verdict."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    answer = {"a": float(np.median(a)), "b": float(np.median(b))}
+    answer["change"] = answer["b"] - answer["a"]
+    if min(len(a), len(b)) < LEAST_STEPS:
+        return {**answer, "low": None, "high": None, "verdict": "too few steps to tell"}
+    if len(a) > 2000 or len(b) > 2000:  # enough for any verdict; neighbouring steps say the same
+        a, b = a[-2000:], b[-2000:]
+    random = np.random.default_rng(seed)
+    spread = resampled_medians(b, random) - resampled_medians(a, random)
+    low, high = np.percentile(spread, [0.5, 99.5])
+    verdict = "larger than noise" if low > 0 or high < 0 else "within noise"
+    return {**answer, "low": float(low), "high": float(high), "verdict": verdict}
+
+
+def diff(run_a, run_b, warmup=3):
+    """Compares the slowest rank's step time and parts (mean over ranks), and memory peaks."""
+    a, b = analyze_series(run_a, warmup), analyze_series(run_b, warmup)
+    rows = {"step time": compare(a["step"], b["step"])}
+    for part in PARTS:
+        rows[NAMES[part]] = compare(a[part], b[part])
+    return {"time_ns": rows, "peak_bytes": {"a": a["peak_bytes"], "b": b["peak_bytes"]},
+            "steps": {"a": len(a["step"]), "b": len(b["step"])}}
+
+
+def to_text(answer):
+    steps = answer["steps"]
+    lines = [f"A: {steps['a']} steps, B: {steps['b']} steps; medians in ms; interval: 99 % of resampled differences",
+             f"{'':24s}{'A':>11s}{'B':>11s}{'B - A':>11s}{'':>10s}  interval"]
+    for name, row in answer["time_ns"].items():
+        relative = f"{100 * row['change'] / row['a']:+9.2f}%" if row["a"] else f"{'':10s}"
+        interval = f"[{row['low'] / 1e6:+.3f}, {row['high'] / 1e6:+.3f}]" if row["low"] is not None else ""
+        lines.append(f"{name:24s}{row['a'] / 1e6:11.3f}{row['b'] / 1e6:11.3f}{row['change'] / 1e6:+11.3f}{relative}"
+                     f"  {interval}  {row['verdict']}")
+    peak = answer["peak_bytes"]
+    if peak["a"] or peak["b"]:
+        lines.append(f"{'peak memory, GiB':24s}{peak['a'] / 2**30:11.3f}{peak['b'] / 2**30:11.3f}"
+                     f"{(peak['b'] - peak['a']) / 2**30:+11.3f}")
+    return "\n".join(lines)

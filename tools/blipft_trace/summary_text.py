@@ -1,0 +1,78 @@
+"""The summary as text and as JSON."""
+import json
+
+NAMES = {"compute": "compute", "exposed_communication": "communication, exposed", "exposed_copy": "copies, exposed",
+         "data_wait": "waiting for data", "idle": "idle"}
+
+
+def ms(ns):
+    return f"{ns / 1e6:10.3f} ms"
+
+
+def gib(size):
+    return f"{size / 2**30:9.3f} GiB"
+
+
+def rank_text(r):
+    step = r["step"]
+    lines = [f"rank {r['rank']}: {r['steps']} steps"]
+    jitter = 100 * step["iqr_ns"] / step["median_ns"] if step["median_ns"] else 0
+    lines.append(f"  step time         {ms(step['median_ns'])} median, quartiles {jitter:.1f} % apart, "
+                 f"99 % under {ms(step['p99_ns']).strip()}, longest {ms(step['max_ns']).strip()}")
+    if step["slow_count"]:
+        worst = ", ".join(map(str, step["slow_steps"]))
+        lines.append(f"  slow steps        {step['slow_count']} took over 1.2 x the median; slowest: {worst}")
+    lines.append(f"  between steps     {ms(r['between_steps_ns'])} median")
+    lines.append("  one step, parts that do not overlap (median, share of all steps' time):")
+    for name, part in r["parts"].items():
+        lines.append(f"    {NAMES[name]:24s}{ms(part['median_ns'])}  {part['percent']:6.2f} %")
+    for cause, idle in list(r["idle_causes"].items())[:6]:
+        lines.append(f"      idle {cause:32s}           {idle['percent']:6.2f} %")
+    n = max(r["steps"], 1)
+    if r["communication_ns"]:
+        lines.append(f"  communication     {ms(r['communication_ns'] / n)} a step: "
+                     f"{ms(r['hidden_communication_ns'] / n).strip()} hidden behind compute, "
+                     f"{ms(r['exposed_communication_ns'] / n).strip()} exposed; overlap {r['overlap_percent']:.1f} %")
+        lines.append(f"  slower ranks      {ms(r['waited_for_slower_ns'] / n)} a step waited for in collectives; "
+                     f"this rank came last {r['came_last']} times, {ms(r['made_others_wait_ns'] / n).strip()} a step after the others")
+    if r["copy_ns"]:
+        lines.append(f"  copies            {ms(r['copy_ns'] / n)} a step, hidden or not")
+    for name, kind in r["collectives"].items():
+        rate = kind["median_bytes_per_second"]
+        rate = f"{rate / 1e9:8.2f} GB/s" if rate else "  no bytes"
+        size = kind["bytes"] / max(kind["count"], 1) / 1e6
+        lines.append(f"    {name:24s}{kind['count']:9d} calls, {size:10.3f} MB each, {rate} median without the wait for slower ranks")
+    lines.append("  how much faster the step could be at most, if this vanished:")
+    for name, gain in r["ceiling"].items():
+        lines.append(f"    {NAMES[name]:24s}{ms(gain['step_ns'])} a step, {gain['speedup']:.3f} x")
+    if r["memory"]:
+        lines.append("  memory by owner            planned       measured")
+        for owner, size in sorted(r["memory"].items(), key=lambda item: -max(item[1].values())):
+            lines.append(f"    {owner:20s}{gib(size['planned'])} {gib(size['measured'])}")
+        total = r["memory_total"]
+        both = total["planned"] and total["measured"]
+        off = f"  ({100 * (total['measured'] / total['planned'] - 1):+.2f} %)" if both else ""
+        lines.append(f"    {'peak':20s}{gib(total['planned'])} {gib(total['measured'])}{off}")
+    if r["dropped_spans"]:
+        lines.append(f"  WARNING: {r['dropped_spans']} spans were dropped because the disk was too slow; "
+                     "the figures above miss them")
+    return "\n".join(lines)
+
+
+def ranks_text(summary):
+    """Compares the ranks: who is slow."""
+    if len(summary) < 2:
+        return ""
+    late = max(summary, key=lambda r: r["made_others_wait_ns"])
+    if not late["made_others_wait_ns"]:
+        return "ranks: no rank kept the others waiting"
+    return (f"ranks: rank {late['rank']} kept the others waiting most: last in {late['came_last']} collectives, "
+            f"{ms(late['made_others_wait_ns'] / max(late['steps'], 1)).strip()} a step")
+
+
+def to_text(summary):
+    return "\n\n".join(part for part in [*map(rank_text, summary), ranks_text(summary)] if part)
+
+
+def to_json(summary):
+    return json.dumps(summary, indent=1)

@@ -1,0 +1,62 @@
+"""Follows a run in the terminal: one line an interval while steps come in."""
+import time
+
+import numpy as np
+
+from .files import TraceError, open_run
+
+RECENT = 50  # steps that the medians are taken over
+
+
+def look(traces):
+    """One line about the newest step of a run; None before the first."""
+    newest = []
+    for trace in traces:
+        trace.refresh()
+        n = trace.rows("steps")
+        if not n:
+            return None
+        newest.append(trace.read("steps", max(0, n - RECENT), n))
+    step = min(int(rows["step"][-1]) for rows in newest)
+    last = newest[0][-1]
+    loss = np.mean([rows["loss"][-1] for rows in newest])
+    duration = [np.median(rows["end_ns"] - rows["begin_ns"]) for rows in newest]
+    slowest = int(np.argmax(duration))
+    rate = sum(np.median(rows["samples_per_second"]) for rows in newest)
+    wait = np.mean([np.median(rows["data_wait_ns"]) for rows in newest])
+    line = (f"step {step:7d}  epoch {int(last['epoch']):3d}  loss {loss:8.4f}  lr {float(last['lr']):.2e}  "
+            f"step {max(duration) / 1e6:9.2f} ms  {rate:9.1f} samples/s  "
+            f"{np.mean([np.median(rows['tflops']) for rows in newest]):7.1f} TFLOP/s a GPU  "
+            f"data wait {wait / 1e6:.2f} ms")
+    if max(duration) > 1.05 * min(duration):
+        line += f"  slowest rank {traces[slowest].rank}"
+    used = []
+    for trace in traces:
+        n = trace.rows("device")
+        if n:
+            used.append(int(trace.read("device", n - 1, n)["memory_bytes"][0]))
+    if used:
+        line += f"  {max(used) / 2**30:.1f} GiB"
+    return line
+
+
+def watch(run, interval, once):
+    traces, shown = None, None
+    while True:
+        try:
+            if traces is None:
+                traces = open_run(run)
+            line = look(traces)
+        except TraceError:
+            if once:
+                raise
+            line = None  # the run has not begun to write yet
+        if line is None and shown is None:
+            print(f"{run}: no finished step yet", flush=True)
+            shown = ""
+        elif line and line != shown:
+            print(line, flush=True)
+            shown = line
+        if once:
+            return
+        time.sleep(interval)

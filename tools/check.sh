@@ -1,0 +1,151 @@
+#!/bin/bash
+# Check: builds everything, runs every test, and ends with one line "N passed, N failed, N skipped".
+#
+#   tools/check.sh [CUDA=0|1] [BUILD=build/cpu]        (make check calls it)
+#
+# The tests: the layering rules; the doctest binary; its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks;
+# test/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
+# "SKIPPED: ..." counts as skipped. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
+
+cd "$(dirname "$0")/.." || exit 1
+for argument in "$@"; do
+  case "$argument" in
+    CUDA=[01]) cuda=${argument#CUDA=} ;;
+    BUILD=?*) build=${argument#BUILD=} ;;
+    *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER]" >&2; exit 2 ;;
+  esac
+done
+cuda=${cuda:-0}
+build=${build:-build/$([ "$cuda" = 1 ] && echo cuda || echo cpu)}
+logs=$build/check
+rm -rf "$logs"
+mkdir -p "$logs"
+
+cores=$(nproc)
+passed=0 failed=0 skipped=0
+
+begin() { echo "== $1"; started=$SECONDS; }
+end() { echo "   $1 ($((SECONDS - started)) s)"; }
+finish() {
+  echo "$passed passed, $failed failed, $skipped skipped"
+  [ "$failed" = 0 ] && [ $((passed + skipped)) != 0 ]
+  exit
+}
+
+# Numbers of doctest's line "[doctest] test cases: N | P passed | F failed | S skipped". Its own "skipped" counts the
+# cases that the filters left out, so only lines "SKIPPED:" count here; doctest takes those cases for passed.
+summary_of() { sed 's/\x1b\[[0-9;]*m//g' "$1" | grep -a '^\[doctest\] test cases:' | tail -1; }
+summary_number() { summary_of "$1" | grep -oE "[0-9]+ $2" | grep -oE '^[0-9]+'; }
+skipped_lines() { grep -ac '^SKIPPED:' "$1"; }
+
+# count_doctest EXIT LOG...: one log for each rank; a case that fails on any rank is a failed case.
+count_doctest() {
+  local status=$1 worst=0 lost=0 ok p f s log
+  shift
+  for log in "$@"; do
+    f=$(summary_number "$log" failed)
+    if [ -z "$f" ]; then lost=1; elif [ "$f" -gt "$worst" ]; then worst=$f; fi
+  done
+  p=$(summary_number "$1" passed)
+  f=$(summary_number "$1" failed)
+  s=$(skipped_lines "$1")
+  # A rank without a summary crashed, hung or was ended for another's failure: at least one case did not pass.
+  if [ "$worst" = 0 ] && { [ $lost = 1 ] || [ "$status" != 0 ]; }; then worst=1; fi
+  ok=$((${p:-0} + ${f:-0} - worst - s))
+  [ $ok -lt 0 ] && ok=0
+  passed=$((passed + ok)) failed=$((failed + worst)) skipped=$((skipped + s))
+  result="$ok passed, $worst failed, $s skipped"
+  [ "$worst" = 0 ]
+}
+
+begin "build (CUDA=$cuda, $build)"
+jobs=$((cores > 16 ? 16 : cores))
+if make -j$jobs CUDA="$cuda" BUILD="$build" blipft "$build/tests" > "$logs/build.log" 2>&1; then
+  grep -aE 'warning:' "$logs/build.log" | sort -u | head -20
+  end "built"
+else
+  grep -aE -A3 'error|Error|cannot|undefined|Missing' "$logs/build.log" | head -60
+  end "failed: $logs/build.log has everything"
+  failed=1
+  finish
+fi
+
+begin "layering"
+if tools/layering.sh; then
+  passed=$((passed + 1))
+  end "1 passed"
+else
+  failed=$((failed + 1))
+  end "1 failed"
+fi
+
+begin "unit tests"
+export OMP_NUM_THREADS=$((cores > 8 ? 8 : cores))
+timeout 1800 "$build/tests" -tse='mpi*' -nc=true > "$logs/tests.log" 2>&1
+status=$?
+grep -a '^SKIPPED:' "$logs/tests.log"
+count_doctest $status "$logs/tests.log" || { cat "$logs/tests.log"; echo "exit status $status"; }
+end "$result"
+
+# Each rank writes its own log, so that lines of ranks do not mix.
+run_ranks() {
+  local ranks=$1 prefix=$2
+  local options=(-np "$ranks" --oversubscribe --bind-to none)
+  [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
+  export OMP_NUM_THREADS=$((cores / ranks > 0 ? cores / ranks : 1))
+  # shellcheck disable=SC2016  # expanded by each rank
+  timeout --kill-after=20 900 mpirun "${options[@]}" bash -c \
+    'exec "$0" -ts="mpi*" -nc=true > "$1.rank$OMPI_COMM_WORLD_RANK.log" 2>&1' "$build/tests" "$prefix" \
+    > "$prefix.mpirun.log" 2>&1
+}
+
+mpi_cases=$("$build/tests" -ts='mpi*' -ltc -nc=true 2> /dev/null | grep -c '^[^=[]')
+if [ "$mpi_cases" != 0 ]; then
+  # Containers often forbid reading another process's memory; Open MPI then warns on every start.
+  export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
+  for ranks in 1 2 3 4; do
+    begin "mpi tests, $ranks $([ $ranks = 1 ] && echo rank || echo ranks)"
+    prefix=$logs/mpi$ranks
+    run_ranks $ranks "$prefix"
+    status=$?
+    rank_logs=()
+    for ((rank = 0; rank < ranks; ++rank)); do
+      touch "$prefix.rank$rank.log"
+      rank_logs+=("$prefix.rank$rank.log")
+    done
+    grep -a '^SKIPPED:' "$prefix.rank0.log"
+    count_doctest $status "${rank_logs[@]}" || {
+      for log in "${rank_logs[@]}" "$prefix.mpirun.log"; do
+        [ "$(summary_number "$log" failed)" = 0 ] && continue
+        echo "--- $log"
+        tail -60 "$log"
+      done
+      echo "exit status $status"
+    }
+    end "$result"
+  done
+fi
+unset OMP_NUM_THREADS
+
+python=$(tools/setup.sh --python 2> /dev/null || echo python3)
+export BLIPFT_PYTHON=$python
+for test in test/*_test.py; do
+  [ -e "$test" ] || continue
+  begin "$test"
+  log=$logs/$(basename "$test").log
+  timeout --kill-after=20 1800 "$python" "$test" > "$log" 2>&1
+  status=$?
+  p=$(grep -ac '^ok ' "$log") f=$(grep -ac '^FAILED ' "$log") s=$(grep -ac '^SKIPPED[: ]' "$log")
+  # A script that ends badly, or says nothing, has failed even when no line says so.
+  if [ "$f" = 0 ] && { [ $status != 0 ] || [ $((p + s)) = 0 ]; }; then f=1; fi
+  if [ "$f" != 0 ]; then
+    grep -av '^ok ' "$log" | tail -80
+    echo "exit status $status"
+  else
+    grep -a '^SKIPPED[: ]' "$log"
+  fi
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  end "$p passed, $f failed, $s skipped"
+done
+
+finish

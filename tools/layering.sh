@@ -1,0 +1,84 @@
+#!/bin/bash
+# Layering: who may include whom. Prints each breach as file:line: text, and exits 1 on any.
+#
+#   tools/layering.sh [ROOT]     ROOT has include/ and src/ (default: this repository)
+#
+# Vendor headers stay in one place, so that every part but one builds without that vendor; public headers include none.
+# The parts know only what their row below allows, so that each can be read, tested and replaced alone.
+
+cd "${1:-$(dirname "$0")/..}" || exit 2
+if [ ! -d src ] || [ ! -d include ]; then
+  echo "layering: found no src/ and include/ in $PWD" >&2
+  exit 2
+fi
+
+grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' '^[[:space:]]*#[[:space:]]*include' src include |
+  sort -t: -k1,1 -k2,2n |
+  awk '
+    function breach(why) { print place ": " text "  -- " why; count++ }
+
+    # The folder of a path ("" for none), and a path without "." and "x/..".
+    function folder(path) { return path ~ /\// ? substr(path, 1, match(path, /\/[^\/]*$/) - 1) : "" }
+    function clean(path) {
+      while (sub(/(^|\/)\.\//, "/", path)) {}
+      while (sub(/[^\/]+\/\.\.\//, "", path)) {}
+      return path
+    }
+    function is_file(path,    line, ok) { ok = (getline line < path) >= 0; if (ok) close(path); return ok }
+
+    # Where an include leads: "src/...", "include/...", or the name itself when it is no file of ours.
+    function target_of(name,    here) {
+      here = clean(folder(file) "/" name)
+      if (is_file(here)) return here
+      if (is_file("src/" name)) return clean("src/" name)
+      if (is_file("include/" name)) return clean("include/" name)
+      # Not written yet: a name of ours all the same.
+      if (name ~ /^blipft\//) return "include/" name
+      if (name ~ /^(models|strategies|optimizers|comm|cpu|cuda|io|data)\//) return "src/" name
+      return name
+    }
+
+    function vendor(name, pattern, allowed, where) {
+      if (target !~ /^(src|include)\// && name ~ pattern && file !~ allowed) breach("only " where " may include it")
+    }
+
+    # A part may include public headers of this list, its own folder, and the named private headers.
+    function only(part, public, private,    name) {
+      if (file !~ "^src/" part "/" || target !~ /^(src|include)\//) return
+      if (target ~ "^src/" part "/") return
+      name = target
+      if (sub(/^include\/blipft\//, "", name)) { if (name !~ "^(" public ")\\.h$") breach(part "/ may not include it") }
+      else if (sub(/^src\//, "", name)) { if (name !~ "^(" private ")\\.h$") breach(part "/ may not include it") }
+    }
+    function never(part, pattern) {
+      if (file ~ "^src/" part "/" && target ~ pattern) breach(part "/ may not include it")
+    }
+
+    {
+      split($0, parts, ":")
+      file = parts[1]; place = parts[1] ":" parts[2]
+      text = substr($0, length(place) + 2)
+      gsub(/^[[:space:]]+|[[:space:]]+$/, "", text)
+      if (!match(text, /[<"][^>"]+[>"]/)) next
+      name = substr(text, RSTART + 1, RLENGTH - 2)
+      target = target_of(name)
+
+      vendor(name, "^(cuda|cublas|cudnn|cufft|curand|cusparse|cusolver|nvml|nvtx|nvToolsExt|nvrtc|device_launch|cooperative_groups|driver_types|vector_types|mma\\.h|sm_|cub/|thrust/|cute/|cutlass/)", "^src/(cuda/|comm/nccl\\.cpp$)", "src/cuda/ and src/comm/nccl.cpp")
+      vendor(name, "^nccl", "^src/comm/nccl\\.cpp$", "src/comm/nccl.cpp")
+      vendor(name, "^(mpi|mpi-ext)\\.h$", "^src/comm/", "src/comm/")
+      vendor(name, "^(hdf5|hdf5_hl|H5[A-Za-z]*)\\.h$", "^src/io/", "src/io/")
+      vendor(name, "^yaml-cpp/", "^src/config[a-z_]*\\.cpp$", "src/config*.cpp")
+      vendor(name, "^(cblas|openblas.*|jpeglib|png|nlohmann/.*)(\\.h|\\.hpp)$", "^src/", "src/")
+      if (file ~ /^include\// && target !~ /^include\// && name ~ /[.\/]/ && name !~ /^(cuda|cublas|cudnn|nccl|mpi|hdf5|yaml-cpp|cblas|jpeglib|png|nlohmann)/)
+        breach("a public header includes only blipft/ and the standard library")
+
+      never("models", "^(include/blipft|src)/(comm|strategy|strategies|optimizer|optimizers|cpu|cuda)[./]")
+      never("strategies", "^(include/blipft|src)/(model|models)[./]")
+      only("optimizers", "tensor|ops|error|device|optimizer|philox", "")
+      only("cpu", "device|ops|tensor|error|philox", "ops_check|normal|bf16")
+      only("cuda", "device|ops|tensor|error|philox", "ops_check|normal|bf16")
+    }
+    END {
+      if (count) print "layering: " count (count == 1 ? " breach" : " breaches")
+      exit count > 0
+    }'

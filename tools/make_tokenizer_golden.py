@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Writes test/golden/tokenizer: small tokenizers in every form of files, and ids that transformers gives for texts.
+
+    python3 tools/make_tokenizer_golden.py --shared ../shared --out test/golden/tokenizer
+
+Needs transformers 5 and tokenizers. --shared is the directory whose data/ holds captions, chess games, instructions and
+OPT's vocabulary. The small tokenizers and their texts do not hold any of that data; of the larger sets only check sums
+of the ids are written, so that the test can compare every text where the data is present.
+"""
+import argparse
+import json
+import os
+import random
+import shutil
+import tempfile
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Tokenizer, PreTrainedTokenizerFast
+
+ODD = [
+    "", " ", "  ", "     ", "\t", "\n", "\n\n", "\r\n", " \n ", "\t\tx", "x\t\ty", " a", "  a", "   a", "a ", "a  ", "a  b",
+    "a\n b", "a \nb", "a\u00a0b", "a\u2003\u2003b", "\u3000x", "a\u200bb", "\u0085a", "\ufeffstart", "\u180ea", "\x00\x01\x7f",
+    "it's I'm you're we've he'd they'll don't", "IT'S I'M YOU'RE", "'s", "''s", "' s", "x 's 't 'Re 're", "rock'n'roll",
+    "\u2019s it\u2019s", "O'Brien's '90s", "'", "''''", "!'s", "1's",
+    "a1b2c3", "3.14159, 1,000,000", "x\u00b2+y\u00b3 \u00bd \u2167 \u2460", "\u0661\u0662\u0663 \u0967\u0968 \uff11\uff12", "\U0001d7ce\U0001d7cf",
+    "\u4e2d\u6587\u5b57\u7b26 \u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8 \ud55c\uad6d\uc5b4", "\u0627\u0644\u0644\u063a\u0629 \u0627\u0644\u0639\u0631\u0628\u064a\u0629 \u0645\u064e\u0631\u0652\u062d\u064e\u0628\u064b\u0627", "\u05e9\u05b8\u05c1\u05dc\u05d5\u05b9\u05dd",
+    "\u0928\u092e\u0938\u094d\u0924\u0947 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35", "e\u0301 vs \u00e9, A\u030a \u212b, \u1e9b\u0323, q\u0307\u0323", "\u1112\u1161\u11ab \ud55c\u11a8", "Z\u0351\u036b\u0343\u036aalgo",
+    "\u05d3\u0eba\u05bc", "\u0958 \u2adc \ufb1d \U0001d15e \u0344 \u0f73 \u2126 \u1f71",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 \U0001f3f3\ufe0f\u200d\U0001f308 \U0001f44d\U0001f3fd", "\U0001f600\U0001f600 ok\U0001f600", "\u2764\ufe0f",
+    "\ue000 \U000f0000 \U0010ffff \uffff", "\u0378 \U0001e030 \U00016d6a \U00016130 \U000323af",
+    "a" * 300, "ab" * 700, "x" * 63 + " " + "y" * 64 + " " + "z" * 65, "!" * 130, " " * 70 + "a", "\u4e2d" * 80,
+    "https://example.org/a_b?c=d&e=%20#f", "snake_case CamelCase kebab-case", "C++ && || <- -> == !=", "$12.50 (50%)",
+    "</s>", "a</s>b", "a </s> b", "</s></s>", "<pad>x<pad>", "<s>a</s>", "<unk>", "<mask>", " <mask> ", "a  <mask>  b", "a<mask>b", "</s", "< /s>",
+    "<image>", "<image><image> a cat", "<image> a", "x<image>\n", "<|endoftext|>", "a<|endoftext|>", "\u00e9</s>\u00e9", "red</s>square",
+    "word", "a word here", "swordfish", "word,word words word_ (word)", "word\u0301 \u0301word \u203fword word\u200d 1word",
+    "left  <l>x", "x <r>  y", "\t<l>\n<r>\t", "<r> <l>", "  <l>  <l>  ", "<r>  <r>  <l>  x", "<r> <big>", "<big> <bigger> <big><bigger><bigg>",
+    "caf\u00e9 cafe\u0301", "\u00c5<n\u00e9>e\u0301<ne\u0301>", "A<n\u00e9>", "two words here",
+]
+INVALID = [
+    b"\xff", b"a\xffb", b"\xc3", b"\xc3(", b"\xe2\x82", b"\xe2\x82x", b"\xf0\x9f\x98", b"\xf0\x9f\x98 \xf0\x9f", b"\xed\xa0\x80",
+    b"\xed\xb0\x80\xed\xa0\x80", b"\xc0\xaf", b"\xe0\x80\xaf", b"\xf4\x90\x80\x80", b"\xf5\x80", b"\x80\x80", b"ok \xfe\xfe ok",
+    b"\xf0\x80\x80\x80", b"\xf8\x88\x80\x80\x80", b"caf\xe9 au lait", b"</s\xff>", b"\xe4\xb8</s>",
+]
+TRAINING = """a small red circle at the top left. the large blue square is on the right, and it's green!
+three triangles and 2 stars: one isn't yellow. they're standing in a row of 10 or 12; we've seen 100 of them.
+The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs. How vexingly quick daft zebras jump!
+naïve café déjà vu, Ångström größer straße, señor año, 中文 中文字 日本語 日本, привет мир, مرحبا, 😀 😀 👍
+a photo of a word, another word, and many words with the words inside them; a picture of a cat and a dog and a bird.
+"""
+
+
+def random_texts(seed, count):
+    """Texts of parts that meet each other in unplanned ways."""
+    rng = random.Random(seed)
+    parts = ["a", "the", "word", "Word", "red", " ", "  ", "\t", "\n", "\u00a0", "\u3000", "'s", "'ll", "'", "!", "...", "1", "42", "\u0663", "\u00bd",
+             "\u00e9", "e\u0301", "\u0301", "\u4e2d", "\u0645", "\U0001f600", "\u200d", "</s>", "<pad>", "<mask>", "<image>", "<l>", "<r>", "<big>", "<bigger>", "<n\u00e9>",
+             "<", ">", "_", "\ufffd", "\u1100\u1161", "\uac00\u11a8", "two words"]
+    return ["".join(rng.choice(parts) for _ in range(rng.randint(1, 10))) for _ in range(count)]
+
+
+def checksum(ids):
+    """FNV-1a, 32 bits, over the ids as 4 bytes each, lowest first."""
+    value = 0x811C9DC5
+    for i in ids:
+        for shift in (0, 8, 16, 24):
+            value = (value ^ (i >> shift & 255)) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+def encode(tokenizer, text):
+    return tokenizer(text)["input_ids"]
+
+
+def case(tokenizer, text, with_decode=True):
+    data = text if isinstance(text, bytes) else None
+    if data is not None:
+        text = data.decode("utf-8", errors="replace")
+    ids = encode(tokenizer, text)
+    entry = {"hex": data.hex()} if data is not None else {"text": text}
+    entry["ids"] = ids
+    if with_decode:
+        decoded = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        skipped = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        entry["decoded"] = decoded
+        if skipped != decoded:
+            entry["skipped"] = skipped
+    return entry
+
+
+def write(path, value):
+    with open(path, "w", encoding="utf-8") as out:
+        json.dump(value, out, ensure_ascii=True, separators=(",", ":"))
+        out.write("\n")
+
+
+def write_cases(path, tokenizer, random_count):
+    cases = [case(tokenizer, text) for text in ODD + INVALID]
+    cases += [case(tokenizer, text, with_decode=False) for text in random_texts(7, random_count)]
+    for extra in cases:  # the bulky ones: ids suffice
+        if len(extra["ids"]) > 60:
+            extra.pop("decoded", None)
+            extra.pop("skipped", None)
+    write(path, {"pad_id": tokenizer.pad_token_id,
+                 "vocab_size": max(tokenizer.get_vocab().values()) + 1, "cases": cases})
+    print(f"{path}: {len(cases)} cases, {os.path.getsize(path)} bytes")
+
+
+def train_small():
+    """Vocabulary in OPT's order: specials, the 256 bytes, then what merging makes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=560, min_frequency=2, special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator([TRAINING] * 2, trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    vocab = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
+    vocab["<mask>"] = len(vocab)
+    return vocab, [tuple(merge) for merge in model["merges"]]
+
+
+def added(content, index, **flags):
+    entry = {"id": index, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False, "special": False}
+    entry.update(flags)
+    return entry
+
+
+def fast_file(vocab, merges, added_tokens, **parts):
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added_tokens, "normalizer": None,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "",
+                      "end_of_word_suffix": "", "fuse_unk": False, "vocab": vocab, "merges": merges}, **parts}
+
+
+def make_vocab_merges(out, vocab, merges):
+    """vocab.json + merges.txt with every file about special tokens that old repositories have."""
+    path = os.path.join(out, "vocab_merges")
+    os.makedirs(path, exist_ok=True)
+    write(os.path.join(path, "vocab.json"), vocab)
+    with open(os.path.join(path, "merges.txt"), "w", encoding="utf-8") as file:
+        file.write("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
+    n = len(vocab)
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
+    write(os.path.join(path, "tokenizer_config.json"),
+          {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, "add_prefix_space": False, "errors": "replace",
+           "bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>", "pad_token": "<pad>",
+           "additional_special_tokens": ["<image>", "<l>"]})
+    write(os.path.join(path, "special_tokens_map.json"),
+          {"bos_token": {"content": "</s>", **special}, "eos_token": {"content": "</s>", **special},
+           "unk_token": "</s>", "pad_token": "<pad>", "mask_token": {"content": "<mask>", **special, "lstrip": True}})
+    write(os.path.join(path, "added_tokens.json"), {"<image>": n, "<big>": n + 1, "<n\u00e9>": n + 2})
+    return path, GPT2Tokenizer.from_pretrained(path)
+
+
+def make_fast_strings(out, vocab, merges):
+    """tokenizer.json with merges as strings, TemplateProcessing at both ends, flags changed by tokenizer_config."""
+    path = os.path.join(out, "fast_strings")
+    os.makedirs(path, exist_ok=True)
+    n = len(vocab)
+    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "</s>", "type_id": 0}},
+                                                          {"Sequence": {"id": "A", "type_id": 0}},
+                                                          {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {"</s>": {"id": "</s>", "ids": [2], "tokens": ["</s>"]}}}
+    tokens = [added("<pad>", 1, special=True), added("</s>", 2, special=True),
+              added("<mask>", vocab["<mask>"], special=True), added("<image>", n, special=True),
+              added("word", n + 1, single_word=True), added("<l>", n + 2, lstrip=True),
+              added("<r>", n + 3, rstrip=True), added("<big>", n + 4), added("<bigger>", n + 5, normalized=True)]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    write(os.path.join(path, "tokenizer.json"),
+          fast_file(vocab, [" ".join(merge) for merge in merges], tokens, pre_tokenizer=level, post_processor=template))
+    changed = {k: v for k, v in added("<mask>", 0, special=True, lstrip=True, rstrip=True).items() if k != "id"}
+    write(os.path.join(path, "tokenizer_config.json"),
+          {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True, "bos_token": "</s>",
+           "eos_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>",
+           "added_tokens_decoder": {str(vocab["<mask>"]): changed}})
+    return path, PreTrainedTokenizerFast.from_pretrained(path)
+
+
+def make_fast_pairs(out, vocab, merges):
+    """tokenizer.json alone: merges as pairs, NFC, ByteLevel with a prefix space in a Sequence, RobertaProcessing."""
+    path = os.path.join(out, "fast_pairs")
+    os.makedirs(path, exist_ok=True)
+    n = len(vocab)
+    tokens = [added("<s>", 0, special=True), added("<pad>", 1, special=True), added("</s>", 2, special=True),
+              added("<image>", n, special=True, normalized=True), added("<n\u00e9>", n + 1, normalized=True),
+              added("word", n + 2, single_word=True, lstrip=True, rstrip=True),
+              added("<l>", n + 3, lstrip=True, normalized=True), added("<r>", n + 4, rstrip=True),
+              added("two words", n + 5)]
+    level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    write(os.path.join(path, "tokenizer.json"),
+          fast_file(vocab, [list(merge) for merge in merges], tokens, normalizer={"type": "NFC"},
+                    pre_tokenizer={"type": "Sequence", "pretokenizers": [level]},
+                    post_processor={"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0],
+                                    "trim_offsets": True, "add_prefix_space": True}))
+    write(os.path.join(path, "special_tokens_map.json"), {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"})
+    return path, PreTrainedTokenizerFast.from_pretrained(path)
+
+
+def opt_reference(shared):
+    """OPT's tokenizer with the settings that its repositories have in tokenizer_config.json."""
+    with tempfile.TemporaryDirectory() as path:
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copy(os.path.join(shared, "data/tokenizers/opt", name), path)
+        token = {"__type": "AddedToken", "single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
+        write(os.path.join(path, "tokenizer_config.json"),
+              {"errors": "replace", "add_prefix_space": False, "add_bos_token": True, "tokenizer_class": "GPT2Tokenizer",
+               "unk_token": {**token, "content": "</s>"}, "bos_token": {**token, "content": "</s>"},
+               "eos_token": {**token, "content": "</s>"}, "pad_token": {**token, "content": "<pad>"}})
+        return GPT2Tokenizer.from_pretrained(path)
+
+
+def strings_of(value):
+    """Every string in a JSON value, in order."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [text for key in value for text in strings_of(value[key])]
+    return [text for item in value for text in strings_of(item)] if isinstance(value, list) else []
+
+
+def write_corpus(out, tokenizer, shared, limit):
+    files = {}
+    for name in ("captions/metadata.jsonl", "captions/references.jsonl", "chess/games.jsonl", "instructions/alpaca.jsonl",
+                 "instructions/dolly.jsonl"):
+        sums = []
+        with open(os.path.join(shared, "data", name), encoding="utf-8") as lines:
+            for line in list(lines)[:limit]:
+                sums += [checksum(encode(tokenizer, text)) for text in strings_of(json.loads(line))]
+        files[name] = sums
+        print(f"{name}: {len(sums)} texts")
+    write(os.path.join(out, "opt_corpus.json"), {"lines_per_file": limit, "files": files})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", default="../shared")
+    parser.add_argument("--out", default="test/golden/tokenizer")
+    parser.add_argument("--random", type=int, default=60, help="random texts per tokenizer")
+    parser.add_argument("--lines", type=int, default=200, help="lines per file of the larger sets")
+    args = parser.parse_args()
+    vocab, merges = train_small()
+    for make in (make_vocab_merges, make_fast_strings, make_fast_pairs):
+        path, tokenizer = make(args.out, vocab, merges)
+        write_cases(os.path.join(path, "cases.json"), tokenizer, args.random)
+    opt = opt_reference(args.shared)
+    write_cases(os.path.join(args.out, "opt_cases.json"), opt, args.random)
+    write_corpus(args.out, opt, args.shared, args.lines)
+
+
+if __name__ == "__main__":
+    main()

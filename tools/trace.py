@@ -1,0 +1,10 @@
+#!/usr/bin/env python3
+"""Reads the trace files of a run: tables, pictures, timelines, where the time went. `trace.py -h` lists what it can."""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from blipft_trace.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main())
