@@ -72,7 +72,7 @@ struct Checker {
 
 void check_attention(const Checker& check, const AttentionForward& args) {
   check.require(is_compute(args.dtype), "dtype must be f32 or bf16");
-  if (args.batch < 1 || args.heads < 1 || args.head_size < 1 || args.query_tokens < 1 || args.kv_tokens < 1) [[unlikely]]
+  if (args.batch < 1 || args.heads < 1 || args.head_size < 1 || args.query_tokens < 1 || args.kv_tokens < 1)
     check.fail(concat("sizes must be positive: batch ", args.batch, ", heads ", args.heads, ", head_size ",
                       args.head_size, ", query_tokens ", args.query_tokens, ", kv_tokens ", args.kv_tokens));
   check.heads(args.q, "q", args);

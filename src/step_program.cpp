@@ -8,11 +8,14 @@ namespace blipft {
 
 // Pinned host memory of one launched step: inputs on their way in, results on their way out.
 struct StepProgram::Slot {
-  Device* device;
+  Slot(Device& on, int64_t bytes) : device(on), memory(static_cast<char*>(on.allocate_host(bytes))), done(on.create_event()) {}
+  ~Slot() { device.free_host(memory); }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+  Device& device;
   char* memory;                            // [scalars | kv lengths] then [loss, grad norm] then stamps
   Event done;
   StepResult result;
-  ~Slot() { device->free_host(memory); }
 };
 
 namespace {
@@ -70,9 +73,7 @@ void StepProgram::bind() {
   unstaged_ = device.create_event();
   device.record(unstaged_, device.compute_stream());
   const int64_t bytes = inputs_staging_.bytes() + kResultBytes + (stamps_ ? stamps_.bytes() : 0);
-  for (int64_t i = 0; i < kSlots; ++i) {
-    slots_.push_back(std::make_unique<Slot>(Slot{&device, static_cast<char*>(device.allocate_host(bytes)), device.create_event(), {}}));
-  }
+  for (int64_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>(device, bytes));
   graphs_.resize(text_lengths_.size());
   warm_.resize(text_lengths_.size(), false);
 }

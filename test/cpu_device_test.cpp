@@ -119,7 +119,8 @@ TEST_SUITE("cpu_device") {
     fails([](LinearForward& a) { a.bias.shape = {3}; }, "linear_forward: bias has shape [3], expected 4 elements");
     fails([](LinearForward& a) { a.activation = Activation::gelu; }, "pre_activation is required for gelu");
     fails([](LinearForward& a) { a.pre_activation = a.y; }, "pre_activation is required for gelu and absent otherwise");
-    fails([](LinearForward& a) { a.residual = a.y, a.activation = Activation::relu; }, "residual goes with Activation::none");
+    fails([](LinearForward& a) { a.residual = a.y, a.activation = Activation::relu; },
+          "residual goes with Activation::none");
   }
 
   TEST_CASE("argument checks of attention, dropout and row blocks") {
@@ -133,7 +134,7 @@ TEST_SUITE("cpu_device") {
     a.lse = tensor(kF32, {2, 3, 5});
     CHECK_NOTHROW(ops->attention_forward(a, s));
     a.causal = true;
-    CHECK_THROWS_WITH_AS(ops->attention_forward(a, s), doctest::Contains("causal needs query_tokens == kv_tokens"), Error);
+    CHECK_THROWS_WITH_AS(ops->attention_forward(a, s), doctest::Contains("causal needs query_tokens"), Error);
     a.causal = false;
     a.k.row_stride = 11;
     CHECK_THROWS_WITH_AS(ops->attention_forward(a, s), doctest::Contains("k has row stride 11"), Error);
@@ -143,7 +144,7 @@ TEST_SUITE("cpu_device") {
     d.dropout.rows_per_sample = 4;
     CHECK_THROWS_WITH_AS(ops->dropout_add(d, s), doctest::Contains("does not divide 6 rows"), Error);
     d.dropout.rows_per_sample = 3;
-    CHECK_THROWS_WITH_AS(ops->dropout_add(d, s), doctest::Contains("dropout.sample_keys has shape [3], expected 2"), Error);
+    CHECK_THROWS_WITH_AS(ops->dropout_add(d, s), doctest::Contains("sample_keys has shape [3], expected 2"), Error);
     d.dropout.p = 1;
     CHECK_THROWS_WITH_AS(ops->dropout_add(d, s), doctest::Contains("expected 0 <= p < 1"), Error);
 

@@ -223,8 +223,9 @@ void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residu
   const auto loss = [&](const Vec& s) { return inner(dy, norm(s, gamma, beta, f.eps)) + inner(extra, s); };
   CHECK_CLOSE(c.read(b.dx), differences(sum, loss), bound(t));
   if (p > 0) CHECK_CLOSE(c.read(b.dropped), differences(x, [&](const Vec& v) { return loss(summed(v)); }), bound(t));
-  CHECK_CLOSE(c.read(b.dgamma), differences(gamma, [&](const Vec& g) { return inner(dy, norm(sum, g, beta, f.eps)); }), bound(t));
-  CHECK_CLOSE(c.read(b.dbeta), differences(beta, [&](const Vec& g) { return inner(dy, norm(sum, gamma, g, f.eps)); }), bound(t));
+  const auto table_loss = [&](const Vec& scale, const Vec& shift) { return inner(dy, norm(sum, scale, shift, f.eps)); };
+  CHECK_CLOSE(c.read(b.dgamma), differences(gamma, [&](const Vec& g) { return table_loss(g, beta); }), bound(t));
+  CHECK_CLOSE(c.read(b.dbeta), differences(beta, [&](const Vec& g) { return table_loss(gamma, g); }), bound(t));
 }
 
 /// Queries alone; keys and values side by side in one matrix.
@@ -252,7 +253,8 @@ void check_attention(DType t, AttentionShape a, float p) {
     ops.attention_backward(b, s);
   });
   const Vec factors = dropout_factors(c, f.dropout, a.batch, a.heads * a.nq * a.nk);
-  const Vec rq = c.read(q), rk = columns(c.read(kv), 2 * width, 0, width), rv = columns(c.read(kv), 2 * width, width, width);
+  const Vec rq = c.read(q);
+  const Vec rk = columns(c.read(kv), 2 * width, 0, width), rv = columns(c.read(kv), 2 * width, width, width);
   const Vec go = c.read(dout);
   // The rounding of the stored output enters dp - rowsum(do o), a difference smaller than its parts: in bf16 the
   // gradients through the softmax get twice the bound.
@@ -260,11 +262,14 @@ void check_attention(DType t, AttentionShape a, float p) {
   Vec lse;
   CHECK_CLOSE(c.read(out), attention(a, rq, rk, rv, factors, &lse), bound(t));
   CHECK_CLOSE(c.read(f.lse), lse, bound(kF32));
-  const auto loss = [&](const Vec& x, const Vec& y, const Vec& z) { return inner(go, attention(a, x, y, z, factors, nullptr)); };
+  const auto loss = [&](const Vec& x, const Vec& y, const Vec& z) {
+    return inner(go, attention(a, x, y, z, factors, nullptr));
+  };
   CHECK_CLOSE(c.read(dq), differences(rq, [&](const Vec& x) { return loss(x, rk, rv); }), through_softmax);
   CHECK_CLOSE(columns(c.read(dkv), 2 * width, 0, width),
               differences(rk, [&](const Vec& x) { return loss(rq, x, rv); }), through_softmax);
-  CHECK_CLOSE(columns(c.read(dkv), 2 * width, width, width), differences(rv, [&](const Vec& x) { return loss(rq, rk, x); }), bound(t));
+  CHECK_CLOSE(columns(c.read(dkv), 2 * width, width, width),
+              differences(rv, [&](const Vec& x) { return loss(rq, rk, x); }), bound(t));
 }
 
 TEST_SUITE("cpu_ops") {
@@ -381,7 +386,8 @@ TEST_SUITE("cpu_ops") {
         CrossEntropy a;
         a.logits = c.inout("logits", t, {rows, vocabulary}, -5, 5);
         Vec labels;
-        for (int64_t r = 0; r < rows; ++r) labels.push_back(r % 3 == 1 ? (r == 1 ? -100 : -1) : static_cast<double>(r * 5 % vocabulary));
+        for (int64_t r = 0; r < rows; ++r)
+          labels.push_back(r == 1 ? -100 : r % 3 == 1 ? -1 : static_cast<double>(r * 5 % vocabulary));
         a.labels = c.values("labels", DType::i32, labels);
         a.weight = c.values("weight", kF32, {0.375});
         a.row_loss = c.output("row_loss", kF32, {rows});
@@ -391,8 +397,8 @@ TEST_SUITE("cpu_ops") {
           for (int64_t r = 0; r < rows; ++r) {
             double total = 0;
             for (int64_t i = 0; i < vocabulary; ++i) total += std::exp(at(logits, r * vocabulary + i));
-            if (at(labels, r) >= 0)
-              at(loss, r) = 0.375 * (std::log(total) - at(logits, r * vocabulary + static_cast<int64_t>(at(labels, r))));
+            const auto label = static_cast<int64_t>(at(labels, r));
+            if (label >= 0) at(loss, r) = 0.375 * (std::log(total) - at(logits, r * vocabulary + label));
           }
           return loss;
         };

@@ -37,7 +37,7 @@ CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "device": 1
 
 def write_trace(path, tables, units=(), phases=PHASES, version="1.0"):
     """tables: name -> structured array or list of tuples; tables that are not given are empty."""
-    with h5py.File(path, "w", libver="latest") as file:
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:  # what HDF5 1.10 can read
         file.attrs["format_version"] = version
         file.attrs["creator"] = "blipft"
         file.create_dataset("units", data=list(units), dtype=h5py.string_dtype())

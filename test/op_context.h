@@ -100,8 +100,10 @@ class OpContext {
   std::vector<Result> results() const {
     std::vector<Result> all;
     for (const Entry& e : entries_)
-      if (e.role == Role::output && !planning())
-        all.push_back({e.name, e.tensor.dtype, {image_.data() + e.offset, image_.data() + e.offset + e.tensor.bytes()}});
+      if (e.role == Role::output && !planning()) {
+        const char* begin = image_.data() + e.offset;
+        all.push_back({e.name, e.tensor.dtype, {begin, begin + e.tensor.bytes()}});
+      }
     return all;
   }
   int64_t size() const { return size_; }

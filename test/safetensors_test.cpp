@@ -257,6 +257,35 @@ TEST_CASE("folders that cannot be written and disks that are too small") {
   CHECK_FALSE(fs::exists(folder / "twice.partial"));
 }
 
+TEST_CASE("folders without permission are the user's error, not an exception of the library") {
+  const Folder folder;
+  fs::create_directories(folder / "locked");
+  fs::create_directories(folder / "readable");
+  fs::permissions(folder.path, fs::perms::all);
+  fs::permissions(folder / "locked", fs::perms::none);
+  fs::permissions(folder / "readable", fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read |
+                                           fs::perms::others_exec);
+  const uid_t self = ::geteuid();
+  if (self == 0) REQUIRE(::seteuid(65534) == 0);   // root may do everything: try as nobody
+  const std::string inside = folder / "locked/model", beside = folder / "readable/model";
+  const std::string reading = message_of([&] { SafetensorsReader reader(folder / "locked"); });
+  const std::string reading_inside = message_of([&] { SafetensorsReader reader(inside); });
+  const std::string writing = message_of([&] { CheckpointWriter writer(inside, {}); });
+  const std::string writing_beside = message_of([&] { CheckpointWriter writer(beside, {}); });
+  const std::string replacing = message_of([&] { CheckpointWriter writer(folder / "locked", {}); });
+  if (self == 0) REQUIRE(::seteuid(self) == 0);
+  fs::permissions(folder / "locked", fs::perms::owner_all);
+  fs::permissions(folder / "readable", fs::perms::owner_all);
+  CHECK(holds(reading, "locked"));
+  CHECK(holds(reading, "Permission denied"));
+  CHECK(holds(reading_inside, "Permission denied"));
+  CHECK(holds(writing, inside));
+  CHECK(holds(writing, "Permission denied"));
+  CHECK(holds(writing_beside, beside));
+  CHECK(holds(writing_beside, "Permission denied"));
+  CHECK(holds(replacing, "Permission denied"));
+}
+
 TEST_CASE("broken files are refused, and the message names file and tensor") {
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   CHECK(broken(good, "12345678") == "");

@@ -48,7 +48,8 @@ std::string text_of(const Json& entry) {
   if (entry.contains("text")) return entry["text"].get<std::string>();
   const std::string hex = entry["hex"];
   std::string bytes;
-  for (size_t i = 0; i < hex.size(); i += 2) bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  for (size_t i = 0; i < hex.size(); i += 2)
+    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
   return bytes;
 }
 
@@ -193,7 +194,9 @@ TEST_SUITE("tokenizer") {
 
   TEST_CASE("many threads share one tokenizer") {
     const auto tokenizer = load_tokenizer(golden + "vocab_merges");
-    const auto text = [](int64_t i) { return "the word" + std::to_string(i % 97) + " jumps over " + std::to_string(i); };
+    const auto text = [](int64_t i) {
+      return "the word" + std::to_string(i % 97) + " jumps over " + std::to_string(i);
+    };
     const auto other = load_tokenizer(golden + "vocab_merges");
     std::vector<std::vector<int32_t>> expected;
     for (int64_t i = 0; i < 5; ++i) expected.push_back(other->encode(text(i)));

@@ -165,7 +165,8 @@ def make_fast_strings(out, vocab, merges):
     tokens = [added("<pad>", 1, special=True), added("</s>", 2, special=True),
               added("<mask>", vocab["<mask>"], special=True), added("<image>", n, special=True),
               added("word", n + 1, single_word=True), added("<l>", n + 2, lstrip=True),
-              added("<r>", n + 3, rstrip=True), added("<big>", n + 4), added("<bigger>", n + 5, normalized=True)]
+              added("<r>", n + 3, rstrip=True), added("<big>", n + 4), added("<bigger>", n + 5, normalized=True),
+              added("<l", n + 6)]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     write(os.path.join(path, "tokenizer.json"),
           fast_file(vocab, [" ".join(merge) for merge in merges], tokens, pre_tokenizer=level, post_processor=template))

@@ -83,7 +83,8 @@ class Bench {
 
   using Work = std::function<void()>;
   /// `make` builds the op's tensors and returns what launches it once. `bytes` and `flops` are of one launch.
-  void run(const std::string& op, const std::string& shape, double bytes, double flops, const std::function<Work()>& make) {
+  void run(const std::string& op, const std::string& shape, double bytes, double flops,
+      const std::function<Work()>& make) {
     if ((op + " " + shape).find(filter) == std::string::npos) return;
     used_ = 0;
     std::vector<Work> sets{make()};
@@ -187,7 +188,8 @@ void linear_cases(Bench& bench, const Layer& layer) {
   });
   bench.run("linear_backward_input", shape, 0, flops, [&] {
     LinearBackwardInput args;
-    args.dy = bench.tensor({m, n}), args.w = bench.tensor({n, k}, DType::bf16, 0, 0.02f), args.dx = bench.tensor({m, k});
+    args.dy = bench.tensor({m, n}), args.w = bench.tensor({n, k}, DType::bf16, 0, 0.02f),
+    args.dx = bench.tensor({m, k});
     args.activation = layer.in;
     if (layer.in != Activation::none) args.saved = bench.tensor({m, k}), args.dbias = bench.tensor({k});
     if (layer.in == Activation::gelu) args.activated = bench.tensor({m, k});
@@ -210,9 +212,12 @@ void all_linear_cases(Bench& bench, int64_t batch) {
            {"vit qkv", vit, 1408, 4224, true, false, none, none}, {"vit proj", vit, 1408, 1408, true, true, none, none},
            {"vit fc1", vit, 1408, 6144, true, false, gelu, none}, {"vit fc2", vit, 6144, 1408, true, true, none, gelu},
            {"opt qkv", opt, 2560, 7680, true, false, none, none}, {"opt out", opt, 2560, 2560, true, true, none, none},
-           {"opt fc1", opt, 2560, 10240, true, false, relu, none}, {"opt fc2", opt, 10240, 2560, true, true, none, relu},
-           {"head", head, 2560, 50304, false, false, none, none}, {"qformer self", query, 768, 768, true, false, none, none},
-           {"qformer kv", vit, 1408, 1536, true, false, none, none}, {"qformer fc1", query, 768, 3072, true, false, gelu, none},
+           {"opt fc1", opt, 2560, 10240, true, false, relu, none},
+           {"opt fc2", opt, 10240, 2560, true, true, none, relu},
+           {"head", head, 2560, 50304, false, false, none, none},
+           {"qformer self", query, 768, 768, true, false, none, none},
+           {"qformer kv", vit, 1408, 1536, true, false, none, none},
+           {"qformer fc1", query, 768, 3072, true, false, gelu, none},
            {"qformer fc2", query, 3072, 768, true, false, none, gelu}})
     linear_cases(bench, layer);
 }
@@ -236,7 +241,8 @@ void norm_cases(Bench& bench, int64_t m, int64_t n, bool residual, float p, int6
     if (residual) args.add = bench.tensor({m, n});
     args.dgamma = bench.tensor({n}), args.dbeta = bench.tensor({n});
     args.accumulate = true;
-    if (p > 0) args.dropout = bench.dropout(p, m / rows_per_sample, rows_per_sample), args.dropped = bench.tensor({m, n});
+    if (p > 0) args.dropout = bench.dropout(p, m / rows_per_sample, rows_per_sample);
+    if (p > 0) args.dropped = bench.tensor({m, n});
     args.dx = bench.tensor({m, n});
     return [&bench, args] { bench.ops->norm_backward(args, bench.stream); };
   });
@@ -257,12 +263,14 @@ void attention_cases(Bench& bench, const AttentionCase& c) {
   const auto forward = [&, width] {
     AttentionForward args;
     args.dtype = DType::bf16;
-    args.batch = c.batch, args.heads = c.heads, args.head_size = c.size, args.query_tokens = c.queries, args.kv_tokens = c.keys;
+    args.batch = c.batch, args.heads = c.heads, args.head_size = c.size, args.query_tokens = c.queries,
+        args.kv_tokens = c.keys;
     args.scale = 1.0f / std::sqrt(static_cast<float>(c.size));
     args.causal = c.causal;
     if (c.queries == c.keys) {  // one matrix of queries, keys and values, as the layers make it
       const Tensor qkv = bench.tensor({c.batch * c.queries, 3 * width});
-      args.q = Heads::in(qkv, 0, c.queries), args.k = Heads::in(qkv, width, c.queries), args.v = Heads::in(qkv, 2 * width, c.queries);
+      args.q = Heads::in(qkv, 0, c.queries), args.k = Heads::in(qkv, width, c.queries),
+      args.v = Heads::in(qkv, 2 * width, c.queries);
     } else {
       args.q = Heads::in(bench.tensor({c.batch * c.queries, width}), 0, c.queries);
       const Tensor kv = bench.tensor({c.batch * c.keys, 2 * width});
@@ -302,7 +310,8 @@ void embedding_cases(Bench& bench, int64_t batch) {
   const double vision_bytes = 2.0 * static_cast<double>(batch * patches * n);
   bench.run("patchify", concat("b", batch), static_cast<double>(batch * 224 * 224 * 3) * 3, 0, [&] {
     Patchify args;
-    args.pixels = bench.numbers<uint8_t>({batch, 224, 224, 3}, DType::u8, [](int64_t i) { return static_cast<uint8_t>(i * 37); });
+    args.pixels = bench.numbers<uint8_t>({batch, 224, 224, 3}, DType::u8, [](int64_t i) {
+        return static_cast<uint8_t>(i * 37); });
     for (int c = 0; c < 3; ++c) args.mean[c] = 0.45f, args.std[c] = 0.27f;
     args.patches = bench.tensor({batch * patches, 588});
     return [&bench, args] { bench.ops->patchify(args, bench.stream); };
@@ -323,7 +332,8 @@ void embedding_cases(Bench& bench, int64_t batch) {
   const auto language = [&] {
     TextEmbed args;
     args.ids = bench.ids({batch, text}, 2000);
-    args.lengths = bench.numbers<int32_t>({batch}, DType::i32, [](int64_t i) { return static_cast<int32_t>(8 + i % 40); });
+    args.lengths = bench.numbers<int32_t>({batch}, DType::i32, [](int64_t i) {
+        return static_cast<int32_t>(8 + i % 40); });
     args.prefix = bench.tensor({batch * queries, width}), args.prefix_rows = queries;
     args.tokens = bench.tensor({vocabulary, width}), args.positions = bench.tensor({2050, width});
     args.x = bench.tensor({batch * (queries + text), width});
@@ -396,7 +406,8 @@ void flat_cases(Bench& bench) {
   const int64_t n = int64_t{1} << 27;
   const double elements = static_cast<double>(n);
   for (DType dtype : {DType::bf16, DType::f32}) {
-    bench.run("sum_squares", concat(n, " ", dtype_name(dtype)), elements * static_cast<double>(dtype_size(dtype)), 0, [&] {
+    bench.run("sum_squares", concat(n, " ", dtype_name(dtype)), elements * static_cast<double>(dtype_size(dtype)), 0,
+        [&] {
       const Tensor x = bench.tensor({n}, dtype), out = bench.tensor({1}, DType::f32);
       return [&bench, x, out] { bench.ops->sum_squares(x, out, false, bench.stream); };
     });
@@ -463,7 +474,8 @@ void write_json(const Bench& bench, const std::string& path) {
 }
 
 int run_all(int argc, char** argv) {
-  std::map<std::string, std::string> options{{"--json", ""}, {"--cache", "build/gemm-cache.txt"}, {"--filter", ""}, {"--device", "0"}};
+  std::map<std::string, std::string> options{{"--json", ""}, {"--cache", "build/gemm-cache.txt"}, {"--filter", ""},
+      {"--device", "0"}};
   for (int i = 1; i < argc; i += 2) {
     BLIPFT_USER_CHECK(options.count(argv[i]) && i + 1 < argc, "op_bench: unknown or incomplete option ", argv[i],
                       "; expected --json FILE, --cache FILE, --filter TEXT or --device N");

@@ -33,7 +33,9 @@ class Error : public std::runtime_error {
 /// A mistake in what the user gave; printed without the source place.
 class UserError : public Error {
  public:
-  using Error::Error;
+  // Spelled out, not inherited: nvcc 13.0 crashes on an inherited constructor with this default argument.
+  explicit UserError(const std::string& message, std::source_location place = std::source_location::current())
+      : Error(message, place) {}
 };
 
 }  // namespace blipft

@@ -62,7 +62,9 @@ inline void store(const float* in, void* data, DType dtype, int64_t first, int64
   }
 }
 
-inline void load(const Tensor& t, int64_t first, int64_t count, float* out) { load(t.data, t.dtype, first, count, out); }
+inline void load(const Tensor& t, int64_t first, int64_t count, float* out) {
+  load(t.data, t.dtype, first, count, out);
+}
 inline void store(const float* in, const Tensor& t, int64_t first, int64_t count) {
   store(in, t.data, t.dtype, first, count);
 }

@@ -34,8 +34,9 @@ void scatter_rows(const Tensor& source, std::vector<Occurrence> uses, const Tens
   for (size_t i = 0; i < uses.size(); ++i)
     if (i == 0 || uses[i].table_row != uses[i - 1].table_row) starts.push_back(i);
   starts.push_back(uses.size());
+  const int64_t row_bytes = n * dtype_size(table.dtype);
   if (!accumulate) for_each(table.rows(), [&](int64_t r) {
-    std::memset(table.as<char>() + r * n * dtype_size(table.dtype), 0, static_cast<size_t>(n * dtype_size(table.dtype)));
+    std::memset(table.as<char>() + r * row_bytes, 0, static_cast<size_t>(row_bytes));
   });
   for_each(static_cast<int64_t>(starts.size()) - 1, [&](int64_t s) {
     float* total = thread_buffer(0, n);

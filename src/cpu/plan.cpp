@@ -41,7 +41,7 @@ class PlanDevice final : public Device {
     const std::lock_guard lock(mutex_);
     BLIPFT_CHECK(blocks_.erase(memory) == 1, "freed memory that this device did not allocate, or freed it twice");
   }
-  /// Real memory: host code fills it (step scalars, batches) whatever device comes behind. Untouched pages cost nothing.
+  /// Real memory: host code fills it (step scalars, batches) whatever the device. Untouched pages cost nothing.
   void* allocate_host(int64_t bytes) override {
     BLIPFT_CHECK(bytes >= 0, "asked for ", bytes, " bytes of memory");
     void* memory = std::calloc(static_cast<size_t>(std::max<int64_t>(bytes, 1)), 1);

@@ -88,10 +88,12 @@ struct Chunks {
 };
 
 Chunks make_chunks(int64_t rows, int64_t cols, int64_t column_tiles, bool sums, const LaunchContext& context) {
-  const int64_t wanted = std::max<int64_t>(1, int64_t{context.sm_count} * 8 / column_tiles);
+  // Three blocks fit on a multiprocessor: two full waves.
+  const int64_t wanted = std::max<int64_t>(1, int64_t{context.sm_count} * 6 / column_tiles);
   int64_t limit = 65535;
   if (sums) limit = std::min(limit, context.scratch_bytes / (cols * 4));
-  BLIPFT_CHECK(limit >= 1, "column sums of ", cols, " columns need more than ", context.scratch_bytes, " bytes of workspace");
+  BLIPFT_CHECK(limit >= 1, "column sums of ", cols, " columns need more than ", context.scratch_bytes,
+      " bytes of workspace");
   const int64_t each = round_up(ceil_div(rows, std::min(wanted, limit)), kWarps * kRows);
   return {each, ceil_div(rows, each)};
 }
@@ -113,7 +115,8 @@ void run_pass(const Tensor& dx, const Tensor& saved, const Tensor& activated, co
         BLIPFT_CUDA_LAUNCHED("activation_backward_kernel");
         if (sums) launch_reduce_partials(context.scratch, chunks.count, cols, sums, {}, accumulate, context);
       };
-      if (cols % kVector<T> == 0 && all_aligned16(dx, saved, activated)) launch(std::integral_constant<int, kVector<T>>{});
+      if (cols % kVector<T> == 0 && all_aligned16(dx, saved, activated))
+        launch(std::integral_constant<int, kVector<T>>{});
       else launch(std::integral_constant<int, 1>{});
     });
   });
@@ -148,7 +151,8 @@ reduce_partials_kernel(const float* __restrict__ partials, int64_t groups, int64
 }
 
 template <class T>
-__global__ void bias_activation_kernel(T* __restrict__ y, const T* __restrict__ bias, int64_t n, int64_t cols, bool relu) {
+__global__ void bias_activation_kernel(T* __restrict__ y, const T* __restrict__ bias, int64_t n, int64_t cols,
+    bool relu) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) {
     const float v = to_float(y[i]) + (bias ? to_float(bias[i % cols]) : 0.0f);
@@ -162,10 +166,11 @@ struct Identity {
 
 }  // namespace
 
-void launch_reduce_partials(const float* partials, int64_t groups, int64_t cols, const Tensor& out, const Tensor& second,
-                            bool accumulate, const LaunchContext& context) {
+void launch_reduce_partials(const float* partials, int64_t groups, int64_t cols, const Tensor& out,
+                            const Tensor& second, bool accumulate, const LaunchContext& context) {
   const int64_t split = second ? cols / 2 : cols;
-  BLIPFT_CHECK(!second || second.dtype == out.dtype, "both sums must have one dtype, got ", dtype_name(out.dtype), " and ",
+  BLIPFT_CHECK(!second || second.dtype == out.dtype, "both sums must have one dtype, got ", dtype_name(out.dtype),
+      " and ",
                dtype_name(second.dtype));
   dispatch_float(out.dtype, [&](auto tag) {
     using Out = typename decltype(tag)::type;

@@ -21,6 +21,18 @@ __device__ __forceinline__ uint4 load8(const bf16* source, int column, int head_
   return {low.x, low.y, high.x, high.y};
 }
 
+/// Sum of the products of 8 bf16 pairs.
+__device__ __forceinline__ float dot8(const uint4& x, const uint4& y) {
+  const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+  float sum = 0;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    sum = fmaf(__uint_as_float(xs[e] << 16), __uint_as_float(ys[e] << 16), sum);
+    sum = fmaf(__uint_as_float(xs[e] & 0xffff0000u), __uint_as_float(ys[e] & 0xffff0000u), sum);
+  }
+  return sum;
+}
+
 /// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 columns a lane. Rows at and after query_tokens
 /// give 0.
 template <int Threads>
@@ -37,12 +49,7 @@ __device__ __forceinline__ void compute_deltas(float* delta, const Params& p, in
     if (has_chunk && i < rows && row < p.query_tokens) {
       const uint4 x = load8(out + row * p.out.row_stride, lane * 8, p.head_size, p.wide);
       const uint4 y = load8(dout + row * p.dout.row_stride, lane * 8, p.head_size, p.wide);
-      const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        sum = fmaf(__uint_as_float(xs[e] << 16), __uint_as_float(ys[e] << 16), sum);
-        sum = fmaf(__uint_as_float(xs[e] & 0xffff0000u), __uint_as_float(ys[e] & 0xffff0000u), sum);
-      }
+      sum = dot8(x, y);
     }
 #pragma unroll
     for (int o = 8; o; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
@@ -56,6 +63,18 @@ __device__ __forceinline__ void load_lse(float* target, const Params& p, int b, 
   const float* lse = p.lse + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
   for (int i = static_cast<int>(threadIdx.x); i < rows; i += Threads)
     target[i] = row0 + i < p.query_tokens ? lse_log2(lse[row0 + i]) : INFINITY;
+}
+
+/// This lane's rows (g and g + 8 of each 16 from row0 on) of lse or delta. Read anew in each step: registers are the
+/// scarcer thing.
+template <int MT>
+__device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* shared, int offset, int row0) {
+  const int g = (static_cast<int>(threadIdx.x) & 31) >> 2;
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      x[m][half] = reinterpret_cast<const float*>(shared + offset)[row0 + 16 * m + 8 * half + g];
 }
 
 /// Turns s = q k^T and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and dS (in dp).

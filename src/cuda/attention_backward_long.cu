@@ -81,7 +81,7 @@ constexpr int kv_bytes() {
 
 template <int D, bool Drop>
 __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Params p) {
-  constexpr int NT = D > 96 ? 2 : 4;  // 16-query pieces of one step
+  constexpr int NT = Drop && D > 96 ? 2 : 4;  // 16-query pieces of one step
   constexpr uint32_t kBlockBytes = kKvQueries * pitch<D> * 2;
   extern __shared__ __align__(1024) char shared[];
   const int block0 = static_cast<int>(blockIdx.x) * kKvKeys, h = static_cast<int>(blockIdx.y);
@@ -150,15 +150,18 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Params p) {
                             p.head_size);
 }
 
-/// dq += dS K for one tile of 32 queries and one block of 32 keys.
+/// dq += dS K for one tile of 32 queries and one block of 32 keys. numbers: lse, then delta of the block's queries.
 template <int D, bool Masked, bool Drop>
 __device__ __forceinline__ void dq_step(float (&dq)[2][D / 8][4], const SharedQueries<D>& q,
                                         const SharedQueries<D>& dout, uint32_t k_tile, uint32_t v_tile,
-                                        const float (&lse)[2][2], const float (&delta)[2][2], int key_row, int key0,
-                                        const RowTile& tile, const DropoutMask& mask, float keep_scale) {
+                                        const char* numbers, int key_row, int key0, const RowTile& tile,
+                                        const DropoutMask& mask, float keep_scale) {
   float s[2][4][4], dp[2][4][4];
   scores<D, 2, 2>(s, q, LaneAddress<D>::chunk_major(k_tile), key_row);
   scores<D, 2, 2>(dp, dout, LaneAddress<D>::chunk_major(v_tile), key_row);
+  float lse[2][2], delta[2][2];
+  row_numbers<2>(lse, numbers, 0, q.row);
+  row_numbers<2>(delta, numbers, kQRows * 4, q.row);
   score_gradients<2, 2, Masked, Drop>(s, dp, lse, delta, key0, tile, mask, keep_scale);
   const auto keys = LaneAddress<D>::row_major(k_tile);
 #pragma unroll
@@ -172,7 +175,7 @@ __device__ __forceinline__ void dq_step(float (&dq)[2][D / 8][4], const SharedQu
 
 template <int D>
 constexpr int dq_bytes() {
-  return (2 * kQRows + 4 * kQKeys) * pitch<D> * 2;
+  return (2 * kQRows + 4 * kQKeys) * pitch<D> * 2 + 2 * kQRows * 4;
 }
 
 template <int D, bool Drop>
@@ -181,7 +184,7 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Params p) {
   extern __shared__ __align__(1024) char shared[];
   const int block = p.causal ? static_cast<int>(gridDim.x - 1 - blockIdx.x) : static_cast<int>(blockIdx.x);
   const int q0 = block * kQRows, h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const int lane = static_cast<int>(threadIdx.x) & 31, warp_row = static_cast<int>(threadIdx.x) / 32 * 32;
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 32;
   const int kv_length = p.kv_length(b), row0 = q0 + warp_row;
   const uint32_t q_tile = shared_address(shared), dout_tile = q_tile + kQRows * pitch<D> * 2;
   const uint32_t k_tile = dout_tile + kQRows * pitch<D> * 2, v_tile = k_tile + 2 * kBlockBytes;
@@ -203,16 +206,11 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Params p) {
   load_block(0);
   const SharedQueries<D> q{LaneAddress<D>::row_major(q_tile), warp_row};
   const SharedQueries<D> dout{LaneAddress<D>::row_major(dout_tile), warp_row};
-  float lse[2][2], delta[2][2];
-  const int64_t rows_before = (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
-#pragma unroll
-  for (int m = 0; m < 2; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = row0 + 16 * m + 8 * half + (lane >> 2);
-      lse[m][half] = row < p.query_tokens ? lse_log2(p.lse[rows_before + row]) : INFINITY;
-      delta[m][half] = row < p.query_tokens ? p.delta[rows_before + row] : 0.0f;
-    }
+  float* numbers = reinterpret_cast<float*>(shared + (2 * kQRows + 4 * kQKeys) * pitch<D> * 2);
+  load_lse<kQThreads>(numbers, p, b, h, q0, kQRows);
+  const float* deltas = p.delta + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
+  for (int i = static_cast<int>(threadIdx.x); i < kQRows; i += kQThreads)
+    numbers[kQRows + i] = q0 + i < p.query_tokens ? deltas[q0 + i] : 0.0f;
   float dq[2][D / 8][4] = {};
   const int blocks = (tile.limit(q0 + kQRows - 1) + kQKeys - 1) / kQKeys;
   const int end = row0 < p.query_tokens ? tile.limit(row0 + 31) : 0, full = tile.limit(row0);
@@ -223,9 +221,11 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Params p) {
     if (j + 1 < blocks) load_block(j + 1);
     const int key0 = j * kQKeys, key_row = (j & 1) * kQKeys;
     if (key0 + kQKeys <= full)
-      dq_step<D, false, Drop>(dq, q, dout, k_tile, v_tile, lse, delta, key_row, key0, tile, mask, p.keep_scale);
+      dq_step<D, false, Drop>(dq, q, dout, k_tile, v_tile, reinterpret_cast<const char*>(numbers), key_row, key0, tile,
+                              mask, p.keep_scale);
     else if (key0 < end)
-      dq_step<D, true, Drop>(dq, q, dout, k_tile, v_tile, lse, delta, key_row, key0, tile, mask, p.keep_scale);
+      dq_step<D, true, Drop>(dq, q, dout, k_tile, v_tile, reinterpret_cast<const char*>(numbers), key_row, key0, tile,
+                              mask, p.keep_scale);
   }
   wait_copies<0>();
   store_fragments<2, D / 8>(dq, p.scale, p.dq.head<bf16>(b, h, p.head_size), p.dq.row_stride, row0, p.query_tokens, 0,
@@ -239,12 +239,10 @@ bool backward(const Params& p, cudaStream_t stream) {
   const unsigned heads = static_cast<unsigned>(p.heads), batch = static_cast<unsigned>(p.batch);
   delta_kernel<<<dim3(blocks_of(p.query_tokens, kDeltaRows), heads, batch), kDeltaThreads, 0, stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("attention delta");
-  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(&dkv_kernel<D, Drop>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         kv_bytes<D>()));
+  allow_shared_memory(&dkv_kernel<D, Drop>, kv_bytes<D>());
   dkv_kernel<D, Drop><<<dim3(blocks_of(p.kv_tokens, kKvKeys), heads, batch), kKvThreads, kv_bytes<D>(), stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("attention dk, dv");
-  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(&dq_kernel<D, Drop>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         dq_bytes<D>()));
+  allow_shared_memory(&dq_kernel<D, Drop>, dq_bytes<D>());
   dq_kernel<D, Drop><<<dim3(blocks_of(p.query_tokens, kQRows), heads, batch), kQThreads, dq_bytes<D>(), stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("attention dq");
   return true;

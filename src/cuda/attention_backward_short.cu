@@ -29,6 +29,7 @@ template <int D_, int Warps_, int MT_, int KB_, int Split_, int BlocksPerSm_, bo
 struct Layout {
   static constexpr int D = D_, Warps = Warps_, MT = MT_, KB = KB_, Split = Split_, BlocksPerSm = BlocksPerSm_;
   static constexpr int Threads = Warps * 32, TileRows = 16 * MT, MaxMainRows = Warps * TileRows;
+  static constexpr int MaxRows = MaxMainRows + (HasTail ? 16 : 0);
   static constexpr int P = pitch<D>, Columns16 = P / 16;
   static constexpr int Columns = (Columns16 + Split - 1) / Split;  // n16 columns of a phase 2 unit
   static_assert(2 * (KB / 32) * Split == Warps, "phase 2 gives each warp one unit: matrix, 32 keys, part of D");
@@ -55,20 +56,56 @@ struct Layout {
   __host__ __device__ int bytes() const { return delta() + query_rows() * 4; }
 };
 
+/// delta = row sums of dO * O, half a warp a row, 8 columns a lane. O is asked for while Q and dO are still on their
+/// way, all of it at once; dO is then read from shared memory.
+template <class L>
+struct Deltas {
+  static constexpr int Groups = L::Threads / 16, Rounds = (L::MaxRows + Groups - 1) / Groups;
+  uint4 out[Rounds];
+
+  __device__ __forceinline__ void load(const Params& p, int b, int h) {
+    const int column = (static_cast<int>(threadIdx.x) & 15) * 8, group = static_cast<int>(threadIdx.x) / 16;
+    const bf16* head = p.out.head<const bf16>(b, h, p.head_size) + column;
+#pragma unroll
+    for (int i = 0; i < Rounds; ++i) {
+      const int row = i * Groups + group;
+      out[i] = row < p.query_tokens && column < p.head_size
+                   ? load8(head + row * p.out.row_stride, column, p.head_size, p.wide) : uint4{0, 0, 0, 0};
+    }
+  }
+  /// Rows [0, rows) to `delta`; the dO tile has arrived.
+  __device__ __forceinline__ void reduce(float* delta, const char* dout, int rows) const {
+    const int lane = static_cast<int>(threadIdx.x) & 15, group = static_cast<int>(threadIdx.x) / 16;
+#pragma unroll
+    for (int i = 0; i < Rounds; ++i) {
+      const int row = i * Groups + group;
+      float sum = 0;
+      if (row < rows && lane < L::P / 8)
+        sum = dot8(out[i], *reinterpret_cast<const uint4*>(dout + tile_offset<L::D>(row, lane)));
+#pragma unroll
+      for (int o = 8; o; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+      if (lane == 0 && row < rows) delta[row] = sum;
+    }
+  }
+};
+
 /// One phase 1 step of a warp: 16 * MT queries at Q row tile.row0, 16 * NT keys from column 16 * column16 of the block.
 /// P and dS go to rows store_row... of p_tile and ds_tile. dq += dS K.
 template <class L, int MT, int NT, bool Masked, bool Drop>
-__device__ __forceinline__ void phase1_step(const L& layout, uint32_t shared, float (&dq)[MT][L::D / 8][4],
-                                            const float (&lse)[MT][2], const float (&delta)[MT][2], int column16,
-                                            int key0, uint32_t p_tile, uint32_t ds_tile, int store_row,
+__device__ __forceinline__ void phase1_step(const L& layout, const char* memory, float (&dq)[MT][L::D / 8][4],
+                                            int column16, int key0, uint32_t p_tile, uint32_t ds_tile, int store_row,
                                             const RowTile& tile, const DropoutMask& mask, float keep_scale) {
   constexpr int D = L::D;
+  const uint32_t shared = shared_address(memory);
   const SharedQueries<D> q{LaneAddress<D>::row_major(shared), tile.row0};
   const SharedQueries<D> dout{LaneAddress<D>::row_major(shared + layout.dout()), tile.row0};
   const uint32_t k_tile = shared + layout.k(), v_tile = shared + layout.v();
   float s[MT][2 * NT][4], dp[MT][2 * NT][4];
   scores<D, MT, NT>(s, q, LaneAddress<D>::chunk_major(k_tile), 16 * column16);
   scores<D, MT, NT>(dp, dout, LaneAddress<D>::chunk_major(v_tile), 16 * column16);
+  float lse[MT][2], delta[MT][2];
+  row_numbers<MT>(lse, memory, layout.lse(), tile.row0);
+  row_numbers<MT>(delta, memory, layout.delta(), tile.row0);
   score_gradients<MT, NT, Masked, Drop>(s, dp, lse, delta, key0 + 16 * column16, tile, mask, keep_scale);
   const auto p_store = LaneAddress<L::KB>::row_major(p_tile), ds_store = LaneAddress<L::KB>::row_major(ds_tile);
   const auto keys = LaneAddress<D>::row_major(k_tile);
@@ -86,16 +123,6 @@ __device__ __forceinline__ void phase1_step(const L& layout, uint32_t shared, fl
   }
 }
 
-template <int MT>
-__device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* shared, int offset, int row0) {
-  const int g = (static_cast<int>(threadIdx.x) & 31) >> 2;
-#pragma unroll
-  for (int m = 0; m < MT; ++m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      x[m][half] = reinterpret_cast<const float*>(shared + offset)[row0 + 16 * m + 8 * half + g];
-}
-
 /// Phase 1 of the tail rows: warp w takes the w-th 16 keys of the block and adds its dQ to its own sum.
 template <class L, bool Drop>
 __device__ __forceinline__ void phase1_tail(const L& layout, char* shared, int key0, int keys, RowTile tile,
@@ -105,11 +132,9 @@ __device__ __forceinline__ void phase1_tail(const L& layout, char* shared, int k
   if (warp * 16 >= keys) return;
   tile.row0 = layout.main_rows;
   tile.element_row0 = element_row(p, h, tile.row0);
-  float lse[1][2], delta[1][2], dq[1][L::D / 8][4] = {};
-  row_numbers<1>(lse, shared, layout.lse(), tile.row0);
-  row_numbers<1>(delta, shared, layout.delta(), tile.row0);
+  float dq[1][L::D / 8][4] = {};
   const uint32_t base = shared_address(shared);
-  phase1_step<L, 1, 1, true, Drop>(layout, base, dq, lse, delta, warp, key0, base + layout.tail_p(),
+  phase1_step<L, 1, 1, true, Drop>(layout, shared, dq, warp, key0, base + layout.tail_p(),
                                    base + layout.tail_ds(), 0, tile, mask, p.keep_scale);
   float* sum = reinterpret_cast<float*>(shared + layout.tail_dq()) + warp * layout.tail_rows * L::P + 2 * t;
 #pragma unroll
@@ -211,23 +236,17 @@ template <class L, bool Drop>
 __device__ __forceinline__ void phase1(const L& layout, char* shared, float (&dq)[L::MT][L::D / 8][4], int key0,
                                        int keys, const RowTile& tile, const DropoutMask& mask, float keep_scale) {
   const uint32_t base = shared_address(shared);
-  float lse[L::MT][2], delta[L::MT][2];
-  row_numbers<L::MT>(lse, shared, layout.lse(), tile.row0);
-  row_numbers<L::MT>(delta, shared, layout.delta(), tile.row0);
   // Causal: up to the 32 keys that hold the tile's last query (phase 2 reads whole pieces of 32 x 32).
   const int end = tile.causal ? min(keys, (tile.row0 + L::TileRows + 31) / 32 * 32 - key0) : keys;
   const int full = min(tile.limit(tile.row0) - key0, keys);
   int j = 0;
 #pragma unroll 1
   for (; j + 32 <= full; j += 32)
-    phase1_step<L, L::MT, 2, false, Drop>(layout, base, dq, lse, delta, j / 16, key0, base + layout.p(),
+    phase1_step<L, L::MT, 2, false, Drop>(layout, shared, dq, j / 16, key0, base + layout.p(),
                                           base + layout.ds(), tile.row0, tile, mask, keep_scale);
 #pragma unroll 1
-  for (; j + 16 < end; j += 32)
-    phase1_step<L, L::MT, 2, true, Drop>(layout, base, dq, lse, delta, j / 16, key0, base + layout.p(),
-                                         base + layout.ds(), tile.row0, tile, mask, keep_scale);
-  if (j < end)
-    phase1_step<L, L::MT, 1, true, Drop>(layout, base, dq, lse, delta, j / 16, key0, base + layout.p(),
+  for (; j < end; j += 16)
+    phase1_step<L, L::MT, 1, true, Drop>(layout, shared, dq, j / 16, key0, base + layout.p(),
                                          base + layout.ds(), tile.row0, tile, mask, keep_scale);
 }
 
@@ -253,16 +272,19 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
   load_tile_async<D, L::Threads>(base + layout.dout(), p.dout.head<const bf16>(b, h, p.head_size), p.dout.row_stride,
                                  0, layout.query_rows(), 0, p.query_tokens, p.head_size, p.wide);
   load_keys(0);
-  compute_deltas<L::Threads>(reinterpret_cast<float*>(shared + layout.delta()), p, b, h, 0, layout.query_rows());
+  Deltas<L> deltas;
+  deltas.load(p, b, h);
   load_lse<L::Threads>(reinterpret_cast<float*>(shared + layout.lse()), p, b, h, 0, layout.query_rows());
   float* tail_dq = reinterpret_cast<float*>(shared + layout.tail_dq());
   for (int i = static_cast<int>(threadIdx.x); i < L::KB / 16 * layout.tail_rows * L::P; i += L::Threads) tail_dq[i] = 0;
   const DropoutMask mask(p, b);
   const int row0 = warp * L::TileRows;
   const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
-  float dq[L::MT][D / 8][4] = {};
   wait_copies<0>();
   __syncthreads();
+  deltas.reduce(reinterpret_cast<float*>(shared + layout.delta()), shared + layout.dout(), layout.query_rows());
+  __syncthreads();
+  float dq[L::MT][D / 8][4] = {};
 #pragma unroll 1
   for (int key0 = 0; key0 < kv_length; key0 += L::KB) {
     const int keys = min(L::KB, kv_length - key0);
@@ -294,8 +316,7 @@ bool launch(const Params& p, cudaStream_t stream) {
   const L layout(p.query_tokens);
   const int bytes = layout.bytes();
   if (layout.tail_rows > 16 || (p.causal && layout.tail_rows) || bytes > kMaxShared) return false;
-  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(&short_backward_kernel<L, Drop>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         bytes));
+  allow_shared_memory(&short_backward_kernel<L, Drop>, bytes);
   short_backward_kernel<L, Drop><<<static_cast<unsigned>(p.batch * p.heads), L::Threads, bytes, stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("short attention backward");
   return true;

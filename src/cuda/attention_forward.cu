@@ -205,8 +205,10 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Params p) 
     const int key0 = j * kStreamKeys, key_row = (j & 1) * kStreamKeys;
     if (key0 + kStreamKeys <= full)
       forward_step<D, MT, kStreamKeys / 16, false, Drop>(state, q, keys, values, key_row, key0, tile, mask);
-    else if (key0 < end)
-      forward_step<D, MT, kStreamKeys / 16, true, Drop>(state, q, keys, values, key_row, key0, tile, mask);
+    else
+#pragma unroll 1
+      for (int part = 0; part < kStreamKeys && key0 + part < end; part += 32)
+        forward_step<D, MT, 2, true, Drop>(state, q, keys, values, key_row + part, key0 + part, tile, mask);
     __syncthreads();
   }
   wait_copies<0>();
@@ -221,8 +223,7 @@ bool launch_resident(const Params& p, cudaStream_t stream) {
   int tiles = (p.query_tokens + kRows - 1) / kRows;
   const int tail = p.query_tokens % kRows, merge_bytes = kWarps * tail * (D + 2) * 4;
   if (MT == 2 && !p.causal && tail > 0 && tail <= 16 && (tiles - 1) % kWarps == 0 && merge_bytes <= bytes) --tiles;
-  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(&resident_kernel<D, MT, Drop>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         kResidentBytes));
+  allow_shared_memory(&resident_kernel<D, MT, Drop>, kResidentBytes);
   resident_kernel<D, MT, Drop><<<static_cast<unsigned>(p.batch * p.heads), kThreads, bytes, stream>>>(p, tiles);
   BLIPFT_CUDA_LAUNCHED("resident attention forward");
   return true;
@@ -231,8 +232,7 @@ bool launch_resident(const Params& p, cudaStream_t stream) {
 template <int D, int MT, bool Drop>
 bool launch_streaming(const Params& p, cudaStream_t stream) {
   constexpr int kQueries = kWarps * 16 * MT, kBytes = (kQueries + 4 * kStreamKeys) * pitch<D> * 2;
-  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(&streaming_kernel<D, MT, Drop>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         kBytes));
+  allow_shared_memory(&streaming_kernel<D, MT, Drop>, kBytes);
   const dim3 grid(static_cast<unsigned>((p.query_tokens + kQueries - 1) / kQueries), static_cast<unsigned>(p.heads),
                   static_cast<unsigned>(p.batch));
   streaming_kernel<D, MT, Drop><<<grid, kThreads, kBytes, stream>>>(p);

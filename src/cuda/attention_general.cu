@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Params p) {
 template <class Kernel>
 void launch(Kernel* kernel, const Params& p, int tokens, int tiles, int score_tiles, int groups, cudaStream_t stream) {
   const int bytes = 4 * (tiles * kTile * (groups * 32 + 4) + score_tiles * kTile * kScorePitch);
-  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  allow_shared_memory(kernel, bytes);
   const dim3 grid((tokens + kTile - 1) / kTile, p.heads, p.batch);
   kernel<<<grid, kThreads, bytes, stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("general attention kernel");

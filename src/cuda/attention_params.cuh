@@ -7,6 +7,7 @@
 
 #include "blipft/ops.h"
 #include "blipft/philox.h"
+#include "cuda/cuda_check.h"
 
 namespace blipft::attention {
 
@@ -75,6 +76,14 @@ struct DropoutMask {
 /// Number of element (query i, key 0) of head h.
 __device__ __forceinline__ uint64_t element_row(const Params& p, int h, int i) {
   return (static_cast<uint64_t>(h) * p.query_tokens + i) * p.kv_tokens;
+}
+
+/// Allows a kernel `bytes` of dynamic shared memory, and asks for an L1 split that leaves room for several blocks.
+template <class Kernel>
+void allow_shared_memory(Kernel* kernel, int bytes) {
+  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared));
 }
 
 // Launchers of the kernel families; each returns false when the shape is not one of its own.

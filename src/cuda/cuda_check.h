@@ -1,4 +1,5 @@
-// Checks of CUDA and cuBLASLt calls: every failure becomes an Error with the expression, the place and the vendor's text.
+// Checks of CUDA and cuBLASLt calls: every failure becomes an Error with the expression, the place and the vendor's
+// text.
 #pragma once
 
 #include <cublasLt.h>
@@ -33,4 +34,5 @@ inline void check_cublas(cublasStatus_t status, const char* expression, std::sou
 #define BLIPFT_CUDA_LAUNCHED(kernel) \
   ::blipft::check_cuda(cudaGetLastError(), "launch of " kernel, std::source_location::current())
 /// Evaluates a cuBLASLt call and throws Error when it fails.
-#define BLIPFT_CUBLAS_CHECK(expression) ::blipft::check_cublas((expression), #expression, std::source_location::current())
+#define BLIPFT_CUBLAS_CHECK(expression) \
+  ::blipft::check_cublas((expression), #expression, std::source_location::current())

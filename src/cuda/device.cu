@@ -107,9 +107,11 @@ class CudaDevice : public Device {
       (void)cudaGetLastError();
       size_t free_bytes = 0, total = 0;
       (void)cudaMemGetInfo(&free_bytes, &total);
-      throw Error(concat("cannot allocate ", bytes, " bytes (", gib(bytes), " GiB) on ", name_, " number ", index_, ": ",
+      throw Error(concat("cannot allocate ", bytes, " bytes (", gib(bytes), " GiB) on ", name_, " number ", index_,
+          ": ",
                          gib(static_cast<int64_t>(free_bytes)), " of ", gib(static_cast<int64_t>(total)),
-                         " GiB are free, this process holds ", gib(allocated_), " GiB: ", cudaGetErrorName(status), " (",
+                         " GiB are free, this process holds ", gib(allocated_), " GiB: ", cudaGetErrorName(status),
+                             " (",
                          cudaGetErrorString(status), ")"));
     }
     const std::lock_guard lock(mutex_);
@@ -149,7 +151,8 @@ class CudaDevice : public Device {
     if (memory == nullptr) return;
     {
       const std::lock_guard lock(mutex_);
-      BLIPFT_CHECK(std::erase(host_allocations_, memory) == 1, "address ", memory, " was not allocated with allocate_host");
+      BLIPFT_CHECK(std::erase(host_allocations_, memory) == 1, "address ", memory,
+          " was not allocated with allocate_host");
     }
     BLIPFT_CUDA_CHECK(cudaFreeHost(memory));
   }
@@ -173,7 +176,9 @@ class CudaDevice : public Device {
     events_.emplace_back(event);
     return {event};
   }
-  void record(Event event, Stream stream) override { BLIPFT_CUDA_CHECK(cudaEventRecord(native(event), native(stream))); }
+  void record(Event event, Stream stream) override {
+    BLIPFT_CUDA_CHECK(cudaEventRecord(native(event), native(stream)));
+  }
   void wait(Stream stream, Event event) override {
     BLIPFT_CUDA_CHECK(cudaStreamWaitEvent(native(stream), native(event), 0));
   }

@@ -92,7 +92,8 @@ void CudaOps::dropout_add(const DropoutAdd& args, Stream stream) {
       dropout_add_kernel<T, N><<<blocks, threads, 0, launch.stream>>>(args.x.as<const T>(), args.residual.as<const T>(),
                                                                      args.y.as<T>(), rows, cols, dropout);
     };
-    if (cols % kVector<T> == 0 && all_aligned16(args.x, args.residual, args.y)) run(std::integral_constant<int, kVector<T>>{});
+    if (cols % kVector<T> == 0 && all_aligned16(args.x, args.residual, args.y))
+      run(std::integral_constant<int, kVector<T>>{});
     else run(std::integral_constant<int, 1>{});
   });
   BLIPFT_CUDA_LAUNCHED("dropout_add_kernel");
@@ -166,7 +167,8 @@ void CudaOps::loss_weights(const Tensor& denominators, const Tensor& weights, fl
 
 void CudaOps::clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream stream) {
   check_clip_coefficient(sum_of_squares, scalars);
-  clip_coefficient_kernel<<<1, 1, 0, context(stream).stream>>>(sum_of_squares.as<float>(), scalars.as<float>(), max_norm);
+  clip_coefficient_kernel<<<1, 1, 0, context(stream).stream>>>(sum_of_squares.as<float>(), scalars.as<float>(),
+      max_norm);
   BLIPFT_CUDA_LAUNCHED("clip_coefficient_kernel");
 }
 

@@ -74,7 +74,8 @@ void launch_map(const Tensor& x, const Tensor& y, Function function, const Launc
   const int64_t n = y.numel();
   if (n == 0) return;
   if (all_aligned16(x, y))
-    map_kernel<kWidth><<<map_blocks(n, kWidth), kMapThreads, 0, context.stream>>>(x.as<const In>(), y.as<Out>(), n, function);
+    map_kernel<kWidth><<<map_blocks(n, kWidth), kMapThreads, 0, context.stream>>>(x.as<const In>(), y.as<Out>(), n,
+        function);
   else
     map_kernel<1><<<map_blocks(n, 1), kMapThreads, 0, context.stream>>>(x.as<const In>(), y.as<Out>(), n, function);
   BLIPFT_CUDA_LAUNCHED("map_kernel");
@@ -87,7 +88,8 @@ void launch_update(const Tensor& x, const Tensor& y, Function function, const La
   const int64_t n = y.numel();
   if (n == 0) return;
   if (all_aligned16(x, y))
-    update_kernel<kWidth><<<map_blocks(n, kWidth), kMapThreads, 0, context.stream>>>(x.as<const In>(), y.as<Out>(), n, function);
+    update_kernel<kWidth><<<map_blocks(n, kWidth), kMapThreads, 0, context.stream>>>(x.as<const In>(), y.as<Out>(),
+        n, function);
   else
     update_kernel<1><<<map_blocks(n, 1), kMapThreads, 0, context.stream>>>(x.as<const In>(), y.as<Out>(), n, function);
   BLIPFT_CUDA_LAUNCHED("update_kernel");

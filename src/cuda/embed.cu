@@ -194,7 +194,8 @@ void CudaOps::tile_rows(const Tensor& rows, const Tensor& tiled, Stream stream) 
 
 void CudaOps::sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate, Stream stream) {
   check_sum_tiles(tiled, rows);
-  launch_sum_blocks(tiled.data, tiled.dtype, tiled.rows() / rows.rows(), rows.rows(), rows, accumulate, context(stream));
+  launch_sum_blocks(tiled.data, tiled.dtype, tiled.rows() / rows.rows(), rows.rows(), rows, accumulate,
+      context(stream));
 }
 
 void CudaOps::pick_rows(const RowBlocks& args, Stream stream) {

@@ -46,7 +46,7 @@ void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
     buffers.epilogue_vector = nullptr;
     BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
   }
-  // Our cuBLASLt-free half: what the epilogue could not do, and GELU, whose exact form cuBLASLt does not have.
+  // Ours: what the epilogue could not do, and GELU, whose exact form cuBLASLt does not have.
   if (!in_epilogue && (args.bias || relu))
     launch_bias_activation(product, args.bias, relu ? Activation::relu : Activation::none, context(stream));
   if (gelu) launch_activate(args.pre_activation, args.y, Activation::gelu, context(stream));
@@ -92,7 +92,8 @@ bool CudaOps::weight_gradient(const LinearBackwardWeight& args, bool with_bias, 
   const GemmPlan& with = planner_.prepare(fused, fused_buffers, launch.stream);
   if (!with.supported) return false;
   const GemmPlan& without = planner_.prepare(problem, buffers, launch.stream);
-  // Timed both ways: the epilogue must not cost more than a pass over dy of our own (at about 3 TB/s, and two launches).
+  // Timed both ways: the epilogue must not cost more than a pass over dy of our own (about 3 TB/s, and
+  // two launches).
   const double own_pass = 3.0 + static_cast<double>(args.dy.bytes()) / 3e6;
   if (with.microseconds > 0 && without.microseconds > 0 && with.microseconds > without.microseconds + own_pass)
     return false;

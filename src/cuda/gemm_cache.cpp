@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <sstream>
 
 #include "cuda/cuda_check.h"
@@ -55,7 +56,8 @@ std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache() const {
     if (good) entries[concat(gpu, " ", version, " ", problem)] = entry;
   }
   if (good) return entries;
-  warn(concat(cache_path_, ":", number, ": not a line of a matrix product cache; the file is ignored and written anew"));
+  warn(concat(cache_path_, ":", number,
+      ": not a line of a matrix product cache; the file is ignored and written anew"));
   return {};
 }
 
@@ -71,8 +73,9 @@ void GemmPlanner::add_to_cache(const std::string& new_key, const CacheEntry& new
     if (const auto folder = std::filesystem::path(cache_path_).parent_path(); !folder.empty())
       std::filesystem::create_directories(folder);
     std::ofstream out(temporary);
-    out << kHeader << "\n";
-    for (const auto& [key, entry] : cache_) out << key << " " << entry.microseconds << " " << to_hex(entry.algorithm) << "\n";
+    out << kHeader << "\n" << std::fixed << std::setprecision(2);
+    for (const auto& [key, entry] : cache_)
+      out << key << " " << entry.microseconds << " " << to_hex(entry.algorithm) << "\n";
     out.close();
     if (!out) throw Error(concat("cannot write ", temporary));
     std::filesystem::rename(temporary, cache_path_);

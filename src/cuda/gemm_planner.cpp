@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 #include "cuda/cuda_check.h"
@@ -37,7 +38,8 @@ GemmPlan::Layout make_layout(DType dtype, int64_t rows, int64_t cols) {
   return GemmPlan::Layout(layout);
 }
 
-using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, GemmPlan::Destroy<cublasLtMatmulPreferenceDestroy>>;
+using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
+    GemmPlan::Destroy<cublasLtMatmulPreferenceDestroy>>;
 
 Preference make_preference(const GemmProblem& problem) {
   cublasLtMatmulPreference_t raw = nullptr;
@@ -109,7 +111,8 @@ void GemmPlanner::run(GemmPlan& plan, const GemmProblem& problem, const GemmBuff
   const float alpha = 1, beta = problem.accumulate ? 1 : 0;
   const void* c = problem.accumulate ? buffers.c : buffers.d;
   const cublasStatus_t status =
-      cublasLtMatmul(handle_, plan.description.get(), &alpha, buffers.a, plan.a.get(), buffers.b, plan.b.get(), &beta, c,
+      cublasLtMatmul(handle_, plan.description.get(), &alpha, buffers.a, plan.a.get(), buffers.b, plan.b.get(),
+          &beta, c,
                      plan.d.get(), buffers.d, plan.d.get(), &plan.algorithm, workspace, kGemmWorkspaceBytes, stream);
   check_cublas(status, concat("cublasLtMatmul of ", problem.key()).c_str(), std::source_location::current());
 }
@@ -178,7 +181,8 @@ void GemmPlanner::choose(const GemmProblem& problem, GemmPlan& plan, bool timed)
     }
   }
   plan.algorithm = chosen;
-  plan.microseconds = best;
+  // Rounded to what the file holds, so that decisions taken on it are the same in the next run.
+  plan.microseconds = best = std::round(best * 100) / 100;
   if (best == 0) return;
   add_to_cache(cache_prefix_ + problem.key(), {best, chosen});
 }

@@ -77,7 +77,8 @@ class GemmPlanner {
   GemmPlan& prepare(const GemmProblem& problem, const GemmBuffers& buffers, cudaStream_t stream);
 
   /// Enqueues the product. `workspace` has kGemmWorkspaceBytes.
-  void run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace, cudaStream_t stream);
+  void run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
+      cudaStream_t stream);
 
  private:
   struct CacheEntry {

@@ -45,7 +45,8 @@ std::optional<GemmPlanner::TimingBuffers> GemmPlanner::TimingBuffers::allocate(c
   void* raw = nullptr;
   if (const cudaError_t status = cudaMalloc(&raw, static_cast<size_t>(total)); status != cudaSuccess) {
     (void)cudaGetLastError();
-    std::fprintf(stderr, "warning: %lld bytes to time the matrix product %s are not free (%s): taking cuBLASLt's first choice\n",
+    std::fprintf(stderr,
+        "warning: %lld bytes to time the matrix product %s are not free (%s): taking cuBLASLt's first choice\n",
                  static_cast<long long>(total), problem.key().c_str(), cudaGetErrorString(status));
     return std::nullopt;
   }
@@ -65,8 +66,8 @@ std::optional<GemmPlanner::TimingBuffers> GemmPlanner::TimingBuffers::allocate(c
   buffers.views.b = b;
   buffers.views.d = take(d_bytes, problem.align_d);
   buffers.views.c = own_c ? take(d_bytes, problem.align_c) : buffers.views.d;
-  buffers.views.epilogue_vector =
-      problem.epilogue == CUBLASLT_EPILOGUE_DEFAULT || problem.epilogue == CUBLASLT_EPILOGUE_RELU ? nullptr : take(vector_bytes, 256);
+  const bool has_vector = problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT && problem.epilogue != CUBLASLT_EPILOGUE_RELU;
+  buffers.views.epilogue_vector = has_vector ? take(vector_bytes, 256) : nullptr;
   BLIPFT_CUDA_CHECK(cudaMemset(raw, 0, static_cast<size_t>(total)));
   // Zeros run faster than real data.
   LaunchContext context;

@@ -61,8 +61,8 @@ bool all_aligned16(const Tensors&... tensors) {
 
 /// out[c] (+)= sum over g of partials[g, c], in the order of g. partials f32 [groups, cols]; out f32 or bf16.
 /// With `second`, the first cols / 2 columns go to `out` and the others to `second`.
-void launch_reduce_partials(const float* partials, int64_t groups, int64_t cols, const Tensor& out, const Tensor& second,
-                            bool accumulate, const LaunchContext& context);
+void launch_reduce_partials(const float* partials, int64_t groups, int64_t cols, const Tensor& out,
+                            const Tensor& second, bool accumulate, const LaunchContext& context);
 /// out[c] (+)= sum over rows of x[r, c].
 void launch_column_sums(const Tensor& x, const Tensor& out, bool accumulate, const LaunchContext& context);
 /// dx *= act'(saved) in place; activated = act(saved) when given; dbias (+)= column sums of the new dx when given.

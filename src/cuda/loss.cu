@@ -1,6 +1,6 @@
-// Cross-entropy and its gradient in place. One block per row: the first pass reads the row, finds its maximum and its sum
-// of exponentials (online softmax, Milakov & Gimelshein 2018) and keeps the row in shared memory, the second pass writes
-// the gradient. A row that does not fit there is read from memory twice.
+// Cross-entropy and its gradient in place. One block per row: the first pass reads the row, finds its maximum and its
+// sum of exponentials (online softmax, Milakov & Gimelshein 2018) and keeps the row in shared memory, the second pass
+// writes the gradient. A row that does not fit there is read from memory twice.
 #include <cfloat>
 
 #include "cuda/cuda_ops.h"
@@ -49,7 +49,8 @@ __device__ __forceinline__ Online block_merged(Online online) {
   __shared__ Online shared[kThreads / 32];
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
-    const Online other{__shfl_xor_sync(0xffffffffu, online.max, offset), __shfl_xor_sync(0xffffffffu, online.sum, offset)};
+    const Online other{__shfl_xor_sync(0xffffffffu, online.max, offset),
+                       __shfl_xor_sync(0xffffffffu, online.sum, offset)};
     online = merged(online, other);
   }
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = online;
@@ -113,7 +114,8 @@ template <class T, int N, bool kept>
 void launch_cross_entropy(const CrossEntropy& args, size_t shared, cudaStream_t stream) {
   const auto kernel = cross_entropy_kernel<T, N, kept>;
   if (kept)
-    BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+    BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+        static_cast<int>(shared)));
   kernel<<<static_cast<unsigned>(args.logits.rows()), kThreads, shared, stream>>>(
       args.logits.as<T>(), args.labels.as<const int32_t>(), args.weight.as<const float>(), args.row_loss.as<float>(),
       args.logits.cols());
@@ -138,7 +140,8 @@ void CudaOps::cross_entropy(const CrossEntropy& args, Stream stream) {
     using T = typename decltype(tag)::type;
     dispatch_bool(kept, [&](auto kept_tag) {
       constexpr bool kKept = decltype(kept_tag)::value;
-      if (cols % kVector<T> == 0 && all_aligned16(args.logits)) launch_cross_entropy<T, kVector<T>, kKept>(args, shared, queue);
+      if (cols % kVector<T> == 0 && all_aligned16(args.logits))
+        launch_cross_entropy<T, kVector<T>, kKept>(args, shared, queue);
       else launch_cross_entropy<T, 1, kKept>(args, shared, queue);
     });
   });

@@ -17,8 +17,8 @@ struct ForwardArgs {
 /// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
 template <class T, int N, int kPacks>
 __global__ void __launch_bounds__(512)
-norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta, T* y,
-                    ForwardArgs args) {
+norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta,
+                    T* y, ForwardArgs args) {
   __shared__ float shared[2][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int64_t row = blockIdx.x, cols = args.cols;
@@ -93,7 +93,8 @@ constexpr int kGeneralThreads = 256;
 /// it wrote itself.
 template <class T>
 __global__ void __launch_bounds__(kGeneralThreads)
-norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamma, const T* beta, T* y, ForwardArgs args) {
+norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamma, const T* beta, T* y,
+    ForwardArgs args) {
   __shared__ float shared[2][kGeneralThreads / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t row = blockIdx.x, cols = args.cols;
@@ -132,7 +133,8 @@ template <class T, int kPacks>
 void launch_packs(const NormForward& args, const ForwardArgs& kernel_args, cudaStream_t stream) {
   constexpr int N = kVector<T>;
   const int64_t threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
-  norm_forward_kernel<T, N, kPacks><<<static_cast<unsigned>(kernel_args.rows), static_cast<unsigned>(threads), 0, stream>>>(
+  norm_forward_kernel<T, N, kPacks><<<static_cast<unsigned>(kernel_args.rows), static_cast<unsigned>(threads), 0,
+      stream>>>(
       args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
       args.beta.as<const T>(), args.y.as<T>(), kernel_args);
 }

@@ -15,7 +15,8 @@ __device__ __forceinline__ float block_sum(float x) {
 }
 
 template <class T, int N, bool kSquares>
-__global__ void __launch_bounds__(kThreads) sum_kernel(const T* __restrict__ x, int64_t n, float* __restrict__ partials) {
+__global__ void __launch_bounds__(kThreads) sum_kernel(const T* __restrict__ x, int64_t n,
+    float* __restrict__ partials) {
   const auto take = [](float v) { return kSquares ? v * v : v; };
   const int64_t packs = n / N;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
@@ -52,7 +53,8 @@ template <bool kSquares>
 void launch_sum(const Tensor& x, const Tensor& out, bool accumulate, const LaunchContext& context) {
   BLIPFT_CHECK(context.scratch, "set_workspace() comes before sums");
   const int64_t n = x.numel();
-  const int blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(n, int64_t{kThreads} * 32), 1, int64_t{context.sm_count} * 4));
+  const int blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(n, int64_t{kThreads} * 32), 1,
+      int64_t{context.sm_count} * 4));
   dispatch_float(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto grid = static_cast<unsigned>(blocks);

@@ -85,8 +85,8 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
   if (column < args.cols) add_to_table(tokens + id * args.cols + column, sums);
 }
 
-/// blockIdx.x: position row 1 + blockIdx.x, blockIdx.y: a tile of 32 packs of columns. The warps take turns over the rows
-/// that have this position, and are added in order.
+/// blockIdx.x: position row 1 + blockIdx.x, blockIdx.y: a tile of 32 packs of columns. The warps take turns over
+/// the rows that have this position, and are added in order.
 template <class T, class Out, int N>
 __global__ void __launch_bounds__(kThreads)
 position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, TextArgs args) {
@@ -149,10 +149,12 @@ void launch_prefix_gradient(const TextEmbed& args, const LaunchContext& launch) 
     using T = typename decltype(tag)::type;
     const auto run = [&](auto width) {
       constexpr int N = decltype(width)::value;
-      prefix_gradient_kernel<T, N><<<static_cast<unsigned>(args.prefix.rows()), row_threads(text.cols, N), 0, launch.stream>>>(
+      prefix_gradient_kernel<T, N><<<static_cast<unsigned>(args.prefix.rows()), row_threads(text.cols, N), 0,
+          launch.stream>>>(
           args.x.as<const T>(), args.prefix.as<T>(), text);
     };
-    if (text.cols % kVector<T> == 0 && all_aligned16(args.x, args.prefix)) run(std::integral_constant<int, kVector<T>>{});
+    if (text.cols % kVector<T> == 0 && all_aligned16(args.x, args.prefix))
+      run(std::integral_constant<int, kVector<T>>{});
     else run(std::integral_constant<int, 1>{});
   });
   BLIPFT_CUDA_LAUNCHED("prefix_gradient_kernel");
@@ -208,7 +210,8 @@ void CudaOps::text_embed_backward(const TextEmbed& args, Stream stream) {
       constexpr int N = decltype(width)::value;
       const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(ceil_div(text.cols, kThreads * N)));
       if (count == 0) return;
-      token_gradient_kernel<T, Out, N><<<grid, kThreads, 0, launch.stream>>>(args.x.as<const T>(), args.tokens.as<Out>(), text);
+      token_gradient_kernel<T, Out, N><<<grid, kThreads, 0, launch.stream>>>(args.x.as<const T>(),
+          args.tokens.as<Out>(), text);
       BLIPFT_CUDA_LAUNCHED("token_gradient_kernel");
     });
   }
@@ -219,8 +222,10 @@ void CudaOps::text_embed_backward(const TextEmbed& args, Stream stream) {
       using Out = typename decltype(out_tag)::type;
       constexpr int N = decltype(width)::value;
       // Row 1 for padding, then one row for each place.
-      const dim3 grid(static_cast<unsigned>(1 + text.prefix + text.text), static_cast<unsigned>(ceil_div(text.cols, 32 * N)));
-      position_gradient_kernel<T, Out, N><<<grid, kThreads, 0, launch.stream>>>(args.x.as<const T>(), args.positions.as<Out>(), text);
+      const dim3 grid(static_cast<unsigned>(1 + text.prefix + text.text),
+                      static_cast<unsigned>(ceil_div(text.cols, 32 * N)));
+      position_gradient_kernel<T, Out, N><<<grid, kThreads, 0, launch.stream>>>(args.x.as<const T>(),
+          args.positions.as<Out>(), text);
       BLIPFT_CUDA_LAUNCHED("position_gradient_kernel");
     });
   }

@@ -1,7 +1,7 @@
 // Optimizer updates: one fused pass over a flat shard, 8 elements a thread.
 //
-// All arithmetic is f32, whatever the tensors hold; a value is rounded once, when it is stored. torch's bf16 AdamW rounds
-// every intermediate result to bf16 instead, so a bf16 step here is at least as close to exact arithmetic as torch's.
+// All arithmetic is f32, whatever the tensors hold; a value is rounded once, when it is stored. torch's bf16 AdamW
+// rounds every intermediate result to bf16 instead, so a bf16 step here is at least as close to exact arithmetic.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
 #include "ops_check.h"

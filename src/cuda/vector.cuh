@@ -50,8 +50,10 @@ __device__ __forceinline__ Pack<T, N> packed(const float (&x)[N]) {
     // Two at once: one instruction makes a whole register.
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
-      if constexpr (std::is_same_v<T, bf16>) *reinterpret_cast<__nv_bfloat162*>(&pack.v[i]) = __floats2bfloat162_rn(x[i], x[i + 1]);
-      else *reinterpret_cast<__half2*>(&pack.v[i]) = __floats2half2_rn(x[i], x[i + 1]);
+      if constexpr (std::is_same_v<T, bf16>)
+        *reinterpret_cast<__nv_bfloat162*>(&pack.v[i]) = __floats2bfloat162_rn(x[i], x[i + 1]);
+      else
+        *reinterpret_cast<__half2*>(&pack.v[i]) = __floats2half2_rn(x[i], x[i + 1]);
     }
   } else {
 #pragma unroll

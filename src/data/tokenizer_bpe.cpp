@@ -120,8 +120,8 @@ BpeModel::BpeModel(BpeSpec spec, const std::string& file) : spec_(std::move(spec
                         "\", which is not in the vocabulary; vocabulary and merges must come from the same tokenizer");
       return found->second;
     };
-    merge_of_[pair_key(id(left), id(right))] = Merge{rank, id(left + right)};
-    ++rank;
+    const int32_t left_id = id(left), right_id = id(right), joined_id = id(left + right);
+    merge_of_[pair_key(left_id, right_id)] = Merge{rank++, joined_id};
   }
   spec_.merges.clear();
   spec_.merges.shrink_to_fit();

@@ -351,7 +351,7 @@ void read_vocab_and_merges(const fs::path& directory, Json& config, TokenizerSpe
                                ? member(config, "tokenizer_class").get<std::string>()
                                : "GPT2Tokenizer";
   BLIPFT_USER_CHECK(type.starts_with("GPT2Tokenizer"), (directory / "tokenizer_config.json").string(),
-                    ": tokenizer_class is ", type, "; with vocab.json and merges.txt only GPT2Tokenizer (GPT-2, OPT) is "
+                    ": tokenizer_class is ", type, "; with vocab.json + merges.txt only GPT2Tokenizer (GPT-2, OPT) is "
                     "supported. Save the tokenizer with transformers' save_pretrained, which writes tokenizer.json");
 }
 
@@ -363,8 +363,9 @@ void add_gpt2_defaults(SpecialTokens& tokens) {
 }
 
 void add_bos_and_eos(const Json& config, const SpecialTokens& tokens, TokenizerSpec& spec) {
-  if (flag(config, "add_bos_token", false)) spec.prefix_ids.push_back(*id_of(spec, tokens.find("bos_token")->content));
-  if (flag(config, "add_eos_token", false)) spec.suffix_ids.push_back(*id_of(spec, tokens.find("eos_token")->content));
+  const auto id = [&](const char* key) { return *id_of(spec, tokens.find(key)->content); };
+  if (flag(config, "add_bos_token", false)) spec.prefix_ids.push_back(id("bos_token"));
+  if (flag(config, "add_eos_token", false)) spec.suffix_ids.push_back(id("eos_token"));
 }
 
 int32_t find_pad_id(const SpecialTokens& tokens, const std::string& padding_token, TokenizerSpec& spec) {

@@ -90,11 +90,15 @@ std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& e
 
 /// A folder that may be replaced: none, empty, or an older model. Anything else is the user's and stays.
 void check_replaceable(const std::string& directory) {
-  if (!fs::exists(directory)) return;
-  BLIPFT_USER_CHECK(fs::is_directory(directory), directory,
-                    ": exists and is not a folder; choose another name for the model");
-  BLIPFT_USER_CHECK(fs::is_empty(directory) || fs::exists(fs::path(directory) / "model.safetensors") ||
-                        fs::exists(fs::path(directory) / "model.safetensors.index.json"),
+  std::error_code error;
+  const fs::file_status status = fs::status(directory, error);
+  if (status.type() == fs::file_type::not_found) return;
+  BLIPFT_USER_CHECK(status.type() == fs::file_type::directory, directory, ": ",
+                    error ? error.message() : "exists and is not a folder", "; choose another folder for the model");
+  const bool empty = fs::is_empty(directory, error);
+  BLIPFT_USER_CHECK(!error, directory, ": cannot be read: ", error.message(), "; choose another folder for the model");
+  BLIPFT_USER_CHECK(empty || fs::exists(fs::path(directory) / "model.safetensors", error) ||
+                        fs::exists(fs::path(directory) / "model.safetensors.index.json", error),
                     directory, ": exists and holds files that are not a saved model; it is not replaced. "
                     "Choose another folder for the model, or remove this one");
 }
@@ -166,7 +170,7 @@ std::string CheckpointWriter::State::index_text() const {
 void CheckpointWriter::State::move_into_place() {
   std::error_code error;
   const std::string aside = directory + ".old";
-  const bool replaces = fs::exists(directory);
+  const bool replaces = fs::exists(directory, error);
   if (replaces) {
     fs::remove_all(aside, error);
     fs::rename(directory, aside, error);
@@ -283,11 +287,13 @@ void CheckpointWriter::finish() {
     io::sync_file(shard.file, shard.file_name);
     shard.file = io::FileDescriptor();
   }
-  for (const auto& entry : fs::directory_iterator(state_->partial)) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(state_->partial, error)) {
     if (entry.path().extension() == ".safetensors") continue;
     const std::string path = entry.path().string();
     io::sync_file(io::open_for_reading(path), path);
   }
+  BLIPFT_USER_CHECK(!error, state_->partial, ": cannot be read: ", error.message());
   io::sync_directory(state_->partial);
   state_->move_into_place();
 }

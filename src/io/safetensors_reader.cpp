@@ -50,10 +50,14 @@ std::map<std::string, std::string> read_weight_map(const std::string& index_path
 }
 
 std::string what_is_there(const std::string& directory) {
-  if (!fs::exists(directory)) return "the folder does not exist";
-  if (!fs::is_directory(directory)) return "it is not a folder";
+  std::error_code error;
+  const fs::file_status status = fs::status(directory, error);
+  if (status.type() == fs::file_type::not_found) return "the folder does not exist";
+  if (status.type() != fs::file_type::directory) return error ? error.message() : "it is not a folder";
+  fs::directory_iterator(directory, error);
+  if (error) return "the folder cannot be read: " + error.message();
   for (const char* old : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
-    if (fs::exists(fs::path(directory) / old))
+    if (fs::exists(fs::path(directory) / old, error))
       return concat("only '", old, "' is there; save the model again with safe_serialization=True");
   return "the folder holds neither";
 }

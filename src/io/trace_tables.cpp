@@ -186,8 +186,8 @@ void write_strings(hid_t file, const std::string& path, const std::string& name,
   const hsize_t count = values.size();
   const Hdf5Handle space = own(H5Screate_simple(1, &count, nullptr), H5Sclose, path, "making a data space");
   const Hdf5Handle dataset =
-      own(H5Dcreate2(file, name.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Dclose, path,
-          "creating a dataset");
+      own(H5Dcreate2(file, name.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+          H5Dclose, path, "creating a dataset");
   std::vector<const char*> texts;
   for (const std::string& value : values) texts.push_back(value.c_str());
   if (!texts.empty())

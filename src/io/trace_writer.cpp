@@ -47,7 +47,8 @@ struct Queue {
 
   size_t bytes() const {
     return steps.size() * sizeof(StepRecord) + spans.size() * sizeof(SpanRecord) +
-           memory.size() * sizeof(io::MemoryRow) + plan.size() * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord);
+           memory.size() * sizeof(io::MemoryRow) +
+           plan.size() * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord);
   }
   bool empty() const { return bytes() == 0 && !dropped; }
   /// Empties the queue and keeps its memory.

@@ -58,10 +58,17 @@ class RankTrace:
         """Rows of a table as a structured array."""
         if table not in self.file:
             raise TraceError(f"{self.path}: has no table /{table}")
-        return self.file[table][begin:end]
+        return self.dataset(table)[begin:end]
 
     def rows(self, table):
-        return self.file[table].shape[0] if table in self.file else 0
+        return self.dataset(table).shape[0] if table in self.file else 0
+
+    def dataset(self, table):
+        try:
+            return self.file[table]
+        except (KeyError, OSError) as error:  # a later HDF5 wrote it, or the file is damaged
+            raise TraceError(f"{self.path}: /{table} cannot be read with HDF5 {h5py.version.hdf5_version}: "
+                             f"{error}") from error
 
     def steps(self):
         """The rows of /steps in order of steps, each step once (the last row counts)."""

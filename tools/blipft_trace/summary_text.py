@@ -34,14 +34,16 @@ def rank_text(r):
                      f"{ms(r['hidden_communication_ns'] / n).strip()} hidden behind compute, "
                      f"{ms(r['exposed_communication_ns'] / n).strip()} exposed; overlap {r['overlap_percent']:.1f} %")
         lines.append(f"  slower ranks      {ms(r['waited_for_slower_ns'] / n)} a step waited for in collectives; "
-                     f"this rank came last {r['came_last']} times, {ms(r['made_others_wait_ns'] / n).strip()} a step after the others")
+                     f"this rank came last {r['came_last']} times, "
+                     f"{ms(r['made_others_wait_ns'] / n).strip()} a step after the others")
     if r["copy_ns"]:
         lines.append(f"  copies            {ms(r['copy_ns'] / n)} a step, hidden or not")
     for name, kind in r["collectives"].items():
         rate = kind["median_bytes_per_second"]
         rate = f"{rate / 1e9:8.2f} GB/s" if rate else "  no bytes"
         size = kind["bytes"] / max(kind["count"], 1) / 1e6
-        lines.append(f"    {name:24s}{kind['count']:9d} calls, {size:10.3f} MB each, {rate} median without the wait for slower ranks")
+        lines.append(f"    {name:24s}{kind['count']:9d} calls, {size:10.3f} MB each, "
+                     f"{rate} median without the wait for slower ranks")
     lines.append("  how much faster the step could be at most, if this vanished:")
     for name, gain in r["ceiling"].items():
         lines.append(f"    {NAMES[name]:24s}{ms(gain['step_ns'])} a step, {gain['speedup']:.3f} x")
