@@ -3,6 +3,7 @@
 #   make              ./blipft (with CUDA when nvcc is found; CUDA=0 or CUDA=1 force it)
 #   make check        builds and passes every test
 #   make demo         trains a small BLIP-2 on pictures it draws itself
+#   make op_bench     builds the bench of every GPU operation: $(BUILD)/op_bench
 #   make bench        times the configurations of the README's table on this machine's GPUs
 #   make layering     checks who includes whom
 #   make setup        installs what is missing (make demo and make check do it too)
@@ -60,6 +61,9 @@ blipft: $(BUILD)/blipft
 $(BUILD)/blipft: $(BUILD)/src/main.cpp.o $(BUILD)/libblipft.a
 	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
 
+$(BUILD)/op_bench: $(BUILD)/tools/op_bench.cpp.o $(BUILD)/libblipft.a
+	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
+
 $(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/libblipft.a
 	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
 
@@ -80,7 +84,7 @@ $(BUILD)/flags: FORCE
 	@echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' | cmp -s - $@ || echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' > $@
 FORCE:
 
--include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BUILD)/src/main.cpp.d
+-include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BUILD)/src/main.cpp.d $(BUILD)/tools/op_bench.cpp.d
 
 # Names each missing dependency with the package that has it.
 .PHONY: dependencies
@@ -101,7 +105,10 @@ demo: setup
 
 .PHONY: bench
 bench: blipft
-	@python3 tools/bench.py
+	@$$(tools/setup.sh --python) tools/bench.py
+
+.PHONY: op_bench
+op_bench: $(BUILD)/op_bench
 
 .PHONY: layering
 layering:

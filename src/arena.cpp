@@ -100,6 +100,10 @@ Tensor Arena::take(Owner owner, std::string_view name, DType dtype, const Shape&
   const Take& take = pass.takes[cursor_];
   BLIPFT_CHECK(take.bytes == bytes && take.name == name, "pass departs from its plan at take ", cursor_, ": ", name, " of ",
                bytes, " bytes, planned was ", take.name, " of ", take.bytes);
+  // Every take and give before this one, counted as while recording. A give at another moment would break the places.
+  const int64_t event = 2 * static_cast<int64_t>(cursor_) - static_cast<int64_t>(held_.size());
+  BLIPFT_CHECK(take.begin == event, "pass departs from its plan: ", name, " is taken at event ", event, ", planned was ",
+               take.begin, "; a tensor was given back earlier or later than planned");
   char* address = base_ + persistent_bytes_ + take.offset;
   const bool inserted = held_.emplace(address, cursor_++).second;
   BLIPFT_CHECK(inserted, "the plan gives ", name, " a place that is still in use");
@@ -267,6 +271,11 @@ std::vector<int64_t> Arena::timeline(const std::string& pass_name) const {
   }
   for (size_t i = 1; i < use.size(); ++i) use[i] += use[i - 1];
   return use;
+}
+
+Tensor Arena::block() const {
+  BLIPFT_CHECK(committed_, "the block exists after commit()");
+  return {block_, DType::u8, {std::max<int64_t>(total_bytes(), kAlignment)}};
 }
 
 Tensor Arena::scratch() const {

@@ -16,13 +16,13 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-// Enough for the next two layers at least, so that one gather runs while the one before it is waited for.
+// Enough for the next layer, whichever it is: one is gathered while the one before it computes.
 int64_t default_prefetch(const Config& config, const Model& model) {
   const int64_t size = dtype_size(PrecisionTypes::of(config.train.precision).compute);
   std::vector<int64_t> sizes;
   for (const Unit* unit : model.units()) sizes.push_back(unit->numel() * size);
   std::sort(sizes.begin(), sizes.end());
-  return 2 * sizes[sizes.size() * 9 / 10];
+  return sizes[sizes.size() * 9 / 10];
 }
 
 MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold) {

@@ -42,9 +42,9 @@ std::unique_ptr<Device> make_device(const Config& config, const World& world) {
   return make_cpu_device(static_cast<int>(threads));
 }
 
-std::unique_ptr<Comm> make_comm(const World& world, Device& device) {
+std::unique_ptr<Comm> make_comm(const Config& config, const World& world, Device& device) {
   if (world.size() == 1) return make_self_comm(device);
-  return device.kind() == DeviceKind::cuda ? make_nccl_comm(world, device) : make_mpi_comm(world);
+  return device.kind() == DeviceKind::cuda ? make_nccl_comm(world, device, config.parallel.nccl_max_ctas) : make_mpi_comm(world);
 }
 
 // A run in the order in which its parts come to life; destroyed in reverse.
@@ -97,7 +97,7 @@ void Run::prepare() {
     open_data();
   });
   world_.together([&] { make_backend(); });
-  comm_ = make_comm(world_, *device_);
+  comm_ = make_comm(config_, world_, *device_);
   world_.together([&] { plan_and_commit(); });
   fill_weights();
   world_.together([&] { start_trace(); });
@@ -137,6 +137,7 @@ void Run::plan_and_commit() {
                                                      strategy_.get(), optimizer_.get(), spans_},
                                            possible_text_lengths(config_.data));
   arena_->commit();
+  if (config_.parallel.direct_gathers && strategy_->shard_count() > 1) comm_->expose(arena_->block());
   strategy_->bind();
   program_->bind();
 }
@@ -225,6 +226,7 @@ void Run::finish() {
                  config_.model.path);
   }
   trace_->close();
+  comm_->withdraw();
   if (!first()) return;
   if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
   if (!saved_.empty()) std::printf("model      %s\n", saved_.c_str());

@@ -86,6 +86,8 @@ class Arena {
   /// Memory in use over time in pass `name`: after each take or give, total transient bytes (for the trace).
   std::vector<int64_t> timeline(const std::string& pass) const;
 
+  /// The one block behind everything, after commit(): u8 [bytes], at the start of a device allocation.
+  Tensor block() const;
   /// The whole transient memory as one u8 tensor, for use outside of any pass (loading, saving).
   Tensor scratch() const;
 

@@ -74,6 +74,18 @@ class Comm {
   virtual void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream) = 0;
   /// In place sum over ranks.
   virtual void all_reduce(const Tensor& tensor, Stream stream) = 0;
+  /// Lets the other ranks read `block` (the start of a device allocation, laid out alike on every rank) directly, if they
+  /// are all of this machine and their GPUs reach each other. True when it worked: then all_gather of a shard inside the
+  /// block is a set of copies by copy engines, which occupy no compute unit and wait for nobody. Whoever changes the
+  /// block must keep changes apart from such gathers of any rank by collectives. Called by all ranks.
+  virtual bool expose(const Tensor& block) {
+    (void)block;
+    return false;
+  }
+  /// Closes what expose() opened. Called by all ranks before any of them frees its block.
+  virtual void withdraw() {}
+  /// Whether expose() worked.
+  virtual bool direct_gathers() const { return false; }
   /// Device bytes that this communicator holds outside of the arena, for the plan (an estimate before start).
   virtual int64_t device_bytes() const = 0;
 };
@@ -83,6 +95,7 @@ std::unique_ptr<Comm> make_mpi_comm(const World& world);
 /// A rank of a world of `size` that is not there: moves nothing, for planning.
 std::unique_ptr<Comm> make_plan_comm(int64_t size);
 /// All ranks of `world`, each with the GPU behind `device`. Throws UserError in a build without CUDA.
-std::unique_ptr<Comm> make_nccl_comm(const World& world, Device& device);
+/// `max_ctas`: thread blocks that a collective may occupy, 0: as NCCL likes.
+std::unique_ptr<Comm> make_nccl_comm(const World& world, Device& device, int64_t max_ctas);
 
 }  // namespace blipft

@@ -53,6 +53,8 @@ struct ParallelSection {
   std::string strategy = "auto";        ///< auto | single | ddp | fsdp (auto: single on one rank, else ddp)
   std::string reshard = "auto";         ///< fsdp: always | step | auto
   int64_t prefetch_bytes = 0;           ///< fsdp: parameters gathered ahead of use; 0: chosen from the memory plan
+  bool direct_gathers = true;           ///< fsdp: gather by copies between GPUs, where they reach each other
+  int64_t nccl_max_ctas = 0;            ///< thread blocks a collective may occupy; 0: 16
   bool cuda_graph = true;
   int64_t threads = 0;                  ///< CPU threads of a rank's ops; 0: cores / ranks on this machine
 };

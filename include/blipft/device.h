@@ -56,6 +56,8 @@ class Device {
   virtual Stream compute_stream() const = 0;
   virtual Stream comm_stream() const = 0;   ///< collectives; higher priority than compute
   virtual Stream copy_stream() const = 0;   ///< host-device copies
+  /// Copies between devices, which need no compute unit and run beside collectives.
+  virtual Stream gather_stream() const { return comm_stream(); }
 
   virtual Event create_event() = 0;
   virtual void record(Event event, Stream stream) = 0;

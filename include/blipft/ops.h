@@ -4,8 +4,8 @@
 // Rules for every op:
 //  - works on views, in `stream`, allocates nothing; scratch memory is the workspace given to set_workspace();
 //  - activations, weights, and their gradients have the compute dtype (f32 or bf16) unless said otherwise;
-//  - gradients of parameters ("d..." of a weight, bias, gamma, table) have f32 or bf16 of their own choice, and are
-//    written (accumulate = false) or added to (accumulate = true);
+//  - gradients of parameters ("d..." of a weight, bias, gamma, table) have f32 or the compute dtype, and are written
+//    (accumulate = false) or added to (accumulate = true);
 //  - sums, norms, softmax and loss accumulate in f32; no op depends on the order of atomics: same input, same bits;
 //  - a row is one token; M rows of one sample are contiguous; weights are [out, in] as torch.nn.Linear stores them.
 #pragma once

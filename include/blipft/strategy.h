@@ -53,7 +53,7 @@ struct StrategyContext {
 
 struct ShardedSettings {
   bool hold = false;                       ///< units stay gathered for the whole step and are reduced once per step
-  int64_t prefetch_bytes = 0;              ///< gathered ahead of use, at most
+  int64_t prefetch_bytes = 0;              ///< gathered ahead of use, at most; likewise gradients being reduced
 };
 
 class Strategy : public UnitAccess {
@@ -63,7 +63,7 @@ class Strategy : public UnitAccess {
   ~Strategy() override = default;
 
   /// After Arena::commit: real addresses, zeroed gradients and optimizer state.
-  void bind();
+  virtual void bind();
   /// Takes over what the strategy of a dry run has learnt (the order of acquires).
   virtual void learn_from(const Strategy& dry_run) { (void)dry_run; }
   virtual void begin_step() {}

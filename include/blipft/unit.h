@@ -58,8 +58,8 @@ class Unit {
 /// A unit's gradient buffer while the model fills it.
 struct UnitGradient {
   Tensor flat;                             ///< [>= unit.numel()] of the gradient dtype
-  /// Whether the buffer holds the gradient of earlier micro-batches, to be added to. Else every element must be written.
-  /// The same for all calls within one micro-batch: a model that writes a parameter in two uses adds in the second.
+  /// Whether the buffer holds earlier contributions (micro-batches, uses of the unit) to be added to. Else this use must
+  /// write every parameter of the unit, with zeros where it contributes nothing.
   bool accumulate = false;
 };
 
@@ -73,6 +73,9 @@ class UnitAccess {
   /// Where the unit's gradient goes. May be called for several uses of a unit within one backward. Only for trainable
   /// units.
   virtual UnitGradient gradient(const Unit& unit) = 0;
+  /// The gradient holds the contribution of one use, and the next use is far away: the strategy may put it aside until
+  /// then. The next gradient() may give another buffer.
+  virtual void pause(const Unit& unit) { (void)unit; }
   /// The gradient of this micro-batch is complete.
   virtual void publish(const Unit& unit) = 0;
 };

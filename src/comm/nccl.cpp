@@ -2,7 +2,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include <cstring>
+#include <vector>
 
 #include "blipft/comm.h"
 #include "blipft/error.h"
@@ -32,15 +32,75 @@ ncclDataType_t nccl_type(DType dtype) {
 
 cudaStream_t cuda(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
+void check_cuda(cudaError_t result, const char* what) {
+  if (result != cudaSuccess) throw Error(concat(what, ": ", cudaGetErrorString(result)));
+}
+
+// Addresses of the same allocation in every rank of this machine; own rank included.
+class PeerBlocks {
+ public:
+  PeerBlocks() = default;
+  ~PeerBlocks() { close(); }
+  void close() {
+    for (size_t r = 0; r < addresses_.size(); ++r)
+      if (opened_[r]) cudaIpcCloseMemHandle(addresses_[r]);
+    addresses_.clear();
+    opened_.clear();
+    bytes_ = 0;
+  }
+  PeerBlocks(const PeerBlocks&) = delete;
+  PeerBlocks& operator=(const PeerBlocks&) = delete;
+
+  // Collective. False, and nothing kept, when a rank cannot open another's memory.
+  bool open(const World& world, const Tensor& block) {
+    cudaIpcMemHandle_t mine;
+    bool works = world.local_size() == world.size() && cudaIpcGetMemHandle(&mine, block.data) == cudaSuccess;
+    std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(world.size()));
+    world.gather(&mine, sizeof mine, handles.data());
+    world.broadcast(handles.data(), static_cast<int64_t>(handles.size() * sizeof mine), 0);
+    addresses_.assign(handles.size(), nullptr);
+    opened_.assign(handles.size(), false);
+    for (size_t r = 0; works && r < handles.size(); ++r) {
+      if (static_cast<int64_t>(r) == world.rank()) {
+        addresses_[r] = block.data;
+        continue;
+      }
+      works = cudaIpcOpenMemHandle(&addresses_[r], handles[r], cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
+      opened_[r] = works;
+    }
+    (void)cudaGetLastError();              // a refusal is an answer, not an error
+    works = world.max(int64_t{works ? 0 : 1}) == 0;
+    bytes_ = works ? block.bytes() : 0;
+    base_ = static_cast<char*>(block.data);
+    return works;
+  }
+  bool contains(const Tensor& tensor) const {
+    const char* data = static_cast<const char*>(tensor.data);
+    return data >= base_ && data + tensor.bytes() <= base_ + bytes_;
+  }
+  bool any() const { return bytes_ > 0; }
+  // The place of `tensor` in the block of rank `r`.
+  const void* at(const Tensor& tensor, int64_t r) const {
+    return static_cast<const char*>(addresses_[static_cast<size_t>(r)]) + (static_cast<const char*>(tensor.data) - base_);
+  }
+
+ private:
+  std::vector<void*> addresses_;
+  std::vector<bool> opened_;
+  char* base_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
 class NcclComm : public Comm {
  public:
-  NcclComm(const World& world, Device& device) : rank_(world.rank()), size_(world.size()) {
+  NcclComm(const World& world, Device& device, int64_t max_ctas) : world_(world), rank_(world.rank()), size_(world.size()) {
     device.bind_thread();
     const int64_t free_before = device.memory().free;
     ncclUniqueId id;
     if (rank_ == 0) BLIPFT_NCCL(ncclGetUniqueId(&id));
     world.broadcast(&id, sizeof id, 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.maxCTAs = static_cast<int>(max_ctas > 0 ? max_ctas : kDefaultCtas);
     BLIPFT_NCCL(ncclCommInitRankConfig(&comm_, static_cast<int>(size_), id, static_cast<int>(rank_), &config));
     device_bytes_ = free_before - device.memory().free;
   }
@@ -56,10 +116,17 @@ class NcclComm : public Comm {
     return concat("nccl ", version / 10000, ".", version / 100 % 100, ".", version % 100);
   }
   int64_t device_bytes() const override { return device_bytes_; }
+  bool expose(const Tensor& block) override { return peers_.open(world_, block); }
+  void withdraw() override {
+    peers_.close();
+    world_.barrier();
+  }
+  bool direct_gathers() const override { return peers_.any(); }
 
   void all_gather(const Tensor& shard, const Tensor& full, Stream stream) override {
     BLIPFT_CHECK(full.numel() == shard.numel() * size_, "all_gather: ", full.shape.str(), " is not ", size_, " times ",
                  shard.shape.str());
+    if (peers_.any() && peers_.contains(shard)) return gather_by_copies(shard, full, cuda(stream));
     BLIPFT_NCCL(ncclAllGather(shard.data, full.data, static_cast<size_t>(shard.numel()), nccl_type(shard.dtype), comm_,
                               cuda(stream)));
   }
@@ -75,6 +142,21 @@ class NcclComm : public Comm {
   }
 
  private:
+  // A collective that shares the GPU with matrix products must leave most multiprocessors to them.
+  static constexpr int64_t kDefaultCtas = 16;
+
+  // Each rank starts with its right neighbour, so that no two read the same GPU at a time.
+  void gather_by_copies(const Tensor& shard, const Tensor& full, cudaStream_t stream) {
+    for (int64_t i = 0; i < size_; ++i) {
+      const int64_t r = (rank_ + 1 + i) % size_;
+      check_cuda(cudaMemcpyAsync(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard, r),
+                                 static_cast<size_t>(shard.bytes()), cudaMemcpyDeviceToDevice, stream),
+                 "copy between GPUs");
+    }
+  }
+
+  const World& world_;
+  PeerBlocks peers_;
   int64_t rank_, size_;
   ncclComm_t comm_ = nullptr;
   int64_t device_bytes_ = 0;
@@ -82,8 +164,8 @@ class NcclComm : public Comm {
 
 }  // namespace
 
-std::unique_ptr<Comm> make_nccl_comm(const World& world, Device& device) {
-  return std::make_unique<NcclComm>(world, device);
+std::unique_ptr<Comm> make_nccl_comm(const World& world, Device& device, int64_t max_ctas) {
+  return std::make_unique<NcclComm>(world, device, max_ctas);
 }
 
 }  // namespace blipft

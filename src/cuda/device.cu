@@ -84,6 +84,7 @@ class CudaDevice : public Device {
     BLIPFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     compute_ = make_stream(least);
     comm_ = make_stream(greatest);
+    gather_ = make_stream(greatest);
     copy_ = make_stream(least);
   }
 
@@ -167,6 +168,7 @@ class CudaDevice : public Device {
 
   Stream compute_stream() const override { return {compute_.get()}; }
   Stream comm_stream() const override { return {comm_.get()}; }
+  Stream gather_stream() const override { return {gather_.get()}; }
   Stream copy_stream() const override { return {copy_.get()}; }
 
   Event create_event() override {
@@ -236,7 +238,7 @@ class CudaDevice : public Device {
 
   int index_ = 0;
   std::string name_;
-  OwnedStream compute_, comm_, copy_;
+  OwnedStream compute_, comm_, gather_, copy_;
   std::vector<OwnedEvent> events_;
   std::map<void*, int64_t> allocations_;
   std::vector<void*> host_allocations_;

@@ -211,8 +211,8 @@ Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch
   const int64_t b = batch.pixels.shape[0], e = config_.vision.hidden;
   Taken x(context, "residual stream", settings_.compute, {b * (1 + patches()), e});
   {
-    const ObservedPhase phase(context, Phase::forward, *vision_embeddings_);
     const Tensor flat = context.units.acquire(*vision_embeddings_);
+    const ObservedPhase phase(context, Phase::forward, *vision_embeddings_);
     Tensor rows = patches_of(context, batch);
     Taken embedded(context, "patches", settings_.compute, {b * patches(), e});
     context.ops.linear_forward({.x = rows, .w = patch_embedding_.w(flat), .bias = patch_embedding_.b(flat), .y = embedded}, context.stream);
@@ -228,8 +228,8 @@ Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch
 void Blip2::vision_backward(const StepContext& context, const MicroBatch& batch, Tensor dpicture) {
   const int64_t b = batch.pixels.shape[0], e = config_.vision.hidden;
   {
-    const ObservedPhase phase(context, Phase::backward, *vision_norm_unit_);
     const Tensor flat = context.units.acquire(*vision_norm_unit_);
+    const ObservedPhase phase(context, Phase::backward, *vision_norm_unit_);
     const UnitGradient gradient = context.units.gradient(*vision_norm_unit_);
     context.ops.norm_backward({.dy = dpicture, .x = vision_out_, .mean = picture_.mean, .rstd = picture_.rstd,
                                .gamma = vision_norm_.g(flat), .dgamma = vision_norm_.g(gradient.flat),
@@ -257,8 +257,8 @@ void Blip2::vision_backward(const StepContext& context, const MicroBatch& batch,
 
 // The queries, projected into the language model's space: [B * Q, H].
 Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries) {
-  const ObservedPhase phase(context, Phase::forward, *projection_unit_);
   const Tensor flat = context.units.acquire(*projection_unit_);
+  const ObservedPhase phase(context, Phase::forward, *projection_unit_);
   Taken prefix(context, "picture prefix", settings_.compute, {queries.rows(), config_.text.hidden});
   context.ops.linear_forward({.x = queries, .w = projection_.w(flat), .bias = projection_.b(flat), .y = prefix}, context.stream);
   context.units.release(*projection_unit_);
@@ -266,8 +266,8 @@ Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries)
 }
 
 Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
-  const ObservedPhase phase(context, Phase::backward, *projection_unit_);
   const Tensor flat = context.units.acquire(*projection_unit_);
+  const ObservedPhase phase(context, Phase::backward, *projection_unit_);
   Taken dqueries(context, "gradients", settings_.compute, {dprefix.rows(), config_.qformer.hidden});
   context.ops.linear_backward_input({.dy = dprefix, .w = projection_.w(flat), .dx = dqueries}, context.stream);
   if (train_qformer_) {
@@ -286,9 +286,9 @@ TextEmbed Blip2::text_embed(const MicroBatch& batch) const {
 }
 
 Tensor Blip2::embed_forward(const StepContext& context, const MicroBatch& batch, Tensor prefix) {
-  const ObservedPhase phase(context, Phase::forward, *text_embeddings_);
   const Blip2Config::Text& t = config_.text;
   const Tensor flat = context.units.acquire(*text_embeddings_);
+  const ObservedPhase phase(context, Phase::forward, *text_embeddings_);
   const int64_t b = batch.ids.shape[0], s = config_.qformer.queries + batch.ids.shape[1];
   Taken x(context, "residual stream", settings_.compute, {b * s, t.hidden});
   TextEmbed args = text_embed(batch);
@@ -315,9 +315,7 @@ Tensor Blip2::embed_backward(const StepContext& context, const MicroBatch& batch
     const UnitGradient gradient = context.units.gradient(*text_embeddings_);
     args.tokens = gradient.flat.part(token_table_, {t.vocabulary, t.hidden});
     args.positions = gradient.flat.part(position_table_, {t.positions + kPositionOffset, t.hidden});
-    // A tied head has already written its part of the token table's gradient in this micro-batch.
-    args.accumulate_tokens = gradient.accumulate || head_.weight_unit == text_embeddings_;
-    args.accumulate_positions = gradient.accumulate;
+    args.accumulate_tokens = args.accumulate_positions = gradient.accumulate;
   }
   context.ops.text_embed_backward(args, context.stream);
   give(context, dx);
@@ -330,8 +328,9 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
   context.arena.mark("before_forward");
   vision_out_ = vision_forward(context, batch);
   {
+    const Tensor flat = context.units.acquire(*vision_norm_unit_);
     const ObservedPhase phase(context, Phase::forward, *vision_norm_unit_);
-    picture_ = take_norm(context, vision_norm_, context.units.acquire(*vision_norm_unit_), vision_out_);
+    picture_ = take_norm(context, vision_norm_, flat, vision_out_);
     context.units.release(*vision_norm_unit_);
   }
   if (!train_vision_) give(context, vision_out_);

@@ -15,15 +15,28 @@ int64_t CausalHead::chunk_rows(int64_t rows) const {
   return (rows + chunks - 1) / chunks;
 }
 
+// The embeddings' gradient has the head's part now; what the head does not touch gets its zeros.
+void CausalHead::put_aside(const StepContext& context, const UnitGradient& gradient) const {
+  if (!gradient.accumulate) {
+    const int64_t end = weight + vocabulary * hidden, size = dtype_size(gradient.flat.dtype);
+    const auto zero = [&](int64_t first, int64_t last) {
+      if (first < last) context.device.zero(gradient.flat.part(first, {last - first}).data, (last - first) * size, context.stream);
+    };
+    zero(0, weight);
+    zero(end, weight_unit->numel());
+  }
+  context.units.pause(*weight_unit);
+}
+
 Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_t block_rows, int64_t offset, int64_t count,
                                     const Tensor& labels, const Tensor& weight_of_label, const Tensor& loss) const {
-  const ObservedPhase phase(context, Phase::loss, *unit);
   const DType type = x.dtype;
   const int64_t rows = labels.numel(), h = hidden;
   const Tensor flat = context.units.acquire(*unit);
   const bool tied = weight_unit != unit;
   const Tensor weight_flat = tied ? context.units.acquire(*weight_unit) : flat;
   const Tensor w = weight_flat.part(weight, {vocabulary, h});
+  const ObservedPhase phase(context, Phase::loss, *unit);
 
   Taken picked(context, "head input", type, {rows, h});
   context.ops.pick_rows({.blocks = x, .rows = picked, .block_rows = block_rows, .offset = offset, .count = count}, context.stream);
@@ -53,7 +66,10 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_
     }
     context.ops.sum(row_loss, loss, true, context.stream);
   }
-  if (tied) context.units.release(*weight_unit);
+  if (tied) {
+    context.units.release(*weight_unit);
+    if (weight_unit->trainable) put_aside(context, weight_gradient);
+  }
 
   UnitGradient gradient;
   if (unit->trainable) gradient = tied ? context.units.gradient(*unit) : weight_gradient;

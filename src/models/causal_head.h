@@ -6,7 +6,8 @@
 
 namespace blipft {
 
-struct CausalHead {
+class CausalHead {
+ public:
   Unit* unit = nullptr;                    // final norm, and the head's own weight when it is not tied
   Norm norm;
   const Unit* weight_unit = nullptr;       // where the head's weight is: `unit`, or the embeddings (tied)
@@ -19,6 +20,9 @@ struct CausalHead {
                           const Tensor& labels, const Tensor& weight_of_label, const Tensor& loss) const;
   /// Rows of logits that exist at a time.
   int64_t chunk_rows(int64_t rows) const;
+
+ private:
+  void put_aside(const StepContext& context, const UnitGradient& gradient) const;
 };
 
 }  // namespace blipft

@@ -7,8 +7,8 @@ Tensor PreNormStack::forward(const StepContext& context, const PreNormLayer::Cal
   saved_.assign(layers.size(), {});
   for (size_t i = 0; i < layers.size(); ++i) {
     const PreNormLayer& layer = layers[i];
-    const ObservedPhase phase(context, Phase::forward, *layer.unit);
     const Tensor flat = context.units.acquire(*layer.unit);
+    const ObservedPhase phase(context, Phase::forward, *layer.unit);
     if (save && static_cast<int64_t>(i) < checkpointed) {
       // Only x stays: backward computes the rest again from it.
       x = layer.forward(context, flat, call, x, saved_[i], true);

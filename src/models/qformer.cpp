@@ -12,8 +12,8 @@ Tensor QFormer::forward(const StepContext& context, const QFormerLayer::Call& ca
   saved_.assign(layers.size(), {});
   Tensor x;
   {
-    const ObservedPhase phase(context, Phase::forward, *embeddings);
     const Tensor flat = context.units.acquire(*embeddings);
+    const ObservedPhase phase(context, Phase::forward, *embeddings);
     NormResult normed = take_norm(context, input_norm, flat, flat.part(query_tokens, {shape.queries, shape.hidden}));
     Taken tiled(context, "queries", flat.dtype, {call.batch * shape.queries, shape.hidden});
     context.ops.tile_rows(normed.y, tiled, context.stream);
@@ -25,8 +25,8 @@ Tensor QFormer::forward(const StepContext& context, const QFormerLayer::Call& ca
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     const QFormerLayer& layer = layers[i];
-    const ObservedPhase phase(context, Phase::forward, *layer.unit);
     const Tensor flat = context.units.acquire(*layer.unit);
+    const ObservedPhase phase(context, Phase::forward, *layer.unit);
     x = layer.forward(context, flat, call, x, saved_[i], save);
     if (save && static_cast<int64_t>(i) < checkpointed) layer.drop_all_but_input(context, saved_[i]);
     context.units.release(*layer.unit);
@@ -54,8 +54,8 @@ void QFormer::backward(const StepContext& context, const QFormerLayer::Call& cal
   }
   if (dpicture && !picture_started) context.device.zero(dpicture.data, dpicture.bytes(), context.stream);
   if (embeddings->trainable) {
-    const ObservedPhase phase(context, Phase::backward, *embeddings);
     const Tensor flat = context.units.acquire(*embeddings);
+    const ObservedPhase phase(context, Phase::backward, *embeddings);
     const UnitGradient gradient = context.units.gradient(*embeddings);
     const Tensor tokens = flat.part(query_tokens, {shape.queries, shape.hidden});
     if (shape.hidden_dropout > 0)

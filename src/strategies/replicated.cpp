@@ -3,9 +3,21 @@
 
 namespace blipft {
 
-Replicated::Replicated(const StrategyContext& context) : Strategy(context, 1) {
+Replicated::Replicated(const StrategyContext& context) : Strategy(context, 1), used_(context.units.size()) {
   ready_ = context_.device->create_event();
   done_ = context_.device->create_event();
+}
+
+void Replicated::begin_micro_batch(int64_t index, int64_t count) {
+  Strategy::begin_micro_batch(index, count);
+  used_.assign(used_.size(), false);
+}
+
+UnitGradient Replicated::gradient(const Unit& unit) {
+  const size_t i = static_cast<size_t>(unit.index);
+  const bool accumulate = micro_batch_ > 0 || used_[i];
+  used_[i] = true;
+  return {gradients(unit), accumulate};
 }
 
 void Replicated::publish(const Unit& unit) {

@@ -10,11 +10,13 @@ class Replicated : public Strategy {
   explicit Replicated(const StrategyContext& context);
   Tensor acquire(const Unit& unit) override { return parameters(unit); }
   void release(const Unit&) override {}
-  UnitGradient gradient(const Unit& unit) override { return {gradients(unit), micro_batch_ > 0}; }
+  void begin_micro_batch(int64_t index, int64_t count) override;
+  UnitGradient gradient(const Unit& unit) override;
   void publish(const Unit& unit) override;
   void finish_backward() override;
 
  private:
+  std::vector<bool> used_;                 // per unit: gradient() was called in this micro-batch
   Event ready_, done_;
   bool reducing_ = false;
 };

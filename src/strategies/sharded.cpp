@@ -9,16 +9,24 @@
 
 namespace blipft {
 
+
 namespace {
-constexpr size_t kReducesInFlight = 2;
+constexpr size_t kReducedAfter = 3;        // acquires after which a reduction is not waited for any more
 }
 
 Sharded::Sharded(const StrategyContext& context, ShardedSettings settings)
     : Strategy(context, context.comm->size()), settings_(std::move(settings)), gathered_(context.units.size()),
-      full_gradients_(context.units.size()), filled_since_(context.units.size()) {
+      full_gradients_(context.units.size()), reduced_(context.units.size()) {
   for (Gathered& unit : gathered_) unit.arrived = context_.device->create_event();
-  for (size_t i = 0; i <= kReducesInFlight; ++i) pending_events_.push_back(context_.device->create_event());
+  for (size_t i = 0; i <= context_.units.size(); ++i) pending_events_.push_back(context_.device->create_event());
   compute_reached_ = context_.device->create_event();
+  fence_ = context_.arena->persistent(Owner::communication, "fence", DType::f32, {1});
+}
+
+void Sharded::bind() {
+  Strategy::bind();
+  fence_ = context_.arena->resolve(fence_);
+  context_.device->zero(fence_.data, fence_.bytes(), context_.device->compute_stream());
 }
 
 void Sharded::learn_from(const Strategy& dry_run) {
@@ -26,8 +34,12 @@ void Sharded::learn_from(const Strategy& dry_run) {
   order_known_ = true;
 }
 
+// Direct gathers read the other ranks' shards without asking. Shards change in update() alone: the all-reduce of the
+// gradient norm in it comes after every rank's last gather, and this one after every rank's update.
 void Sharded::begin_step() {
+  if (context_.comm->direct_gathers()) context_.comm->all_reduce(fence_, context_.device->compute_stream());
   if (!order_known_ && !order_.empty()) order_known_ = true;
+  reduced_.assign(reduced_.size(), false);
   position_ = issued_ = 0;
   ahead_bytes_ = 0;
 }
@@ -38,13 +50,13 @@ void Sharded::gather(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   entry.full = context_.arena->take(Owner::communication, "gathered units", context_.types.compute, {shard(unit).padded});
   entry.awaited = false;
-  const Stream comm = device.comm_stream();
+  const Stream stream = gather_stream();
   device.record(compute_reached_, device.compute_stream());
-  device.wait(comm, compute_reached_);
-  if (context_.observer) context_.observer->begin(CommObserver::Kind::gather, unit, entry.full.bytes(), comm);
-  context_.comm->all_gather(parameters(unit), entry.full, comm);
-  if (context_.observer) context_.observer->end(CommObserver::Kind::gather, unit, entry.full.bytes(), comm);
-  device.record(entry.arrived, comm);
+  device.wait(stream, compute_reached_);
+  if (context_.observer) context_.observer->begin(CommObserver::Kind::gather, unit, entry.full.bytes(), stream);
+  context_.comm->all_gather(parameters(unit), entry.full, stream);
+  if (context_.observer) context_.observer->end(CommObserver::Kind::gather, unit, entry.full.bytes(), stream);
+  device.record(entry.arrived, stream);
 }
 
 // Promises gathers to the acquires that come next, as far as prefetch_bytes allow.
@@ -88,6 +100,8 @@ Tensor Sharded::acquire(const Unit& unit) {
     if (order_known_) ahead_bytes_ -= entry.full.bytes();
   }
   const Tensor full = entry.full;
+  // A backward's last reductions would keep their buffers through the next forward: by now they are long done.
+  while (!pending_.empty() && pending_.front().position + kReducedAfter < position_) retire_oldest();
   prefetch();
   return full;
 }
@@ -106,17 +120,20 @@ void Sharded::drop(const Unit& unit) {
 }
 
 UnitGradient Sharded::gradient(const Unit& unit) {
-  const size_t i = static_cast<size_t>(unit.index);
-  Tensor& full = full_gradients_[i];
+  Tensor& full = full_gradients_[static_cast<size_t>(unit.index)];
+  const bool accumulate = static_cast<bool>(full);
   if (!full) {
     const PrecisionTypes& types = context_.types;
     full = context_.arena->take(Owner::communication, "gradients of units in flight", types.gradient, {shard(unit).padded});
     for (const auto& [first, end] : unit.gaps(shard(unit).padded))
       context_.device->zero(full.part(first, {end - first}).data, (end - first) * dtype_size(types.gradient),
                             context_.device->compute_stream());
-    filled_since_[i] = micro_batch_;
   }
-  return {full, filled_since_[i] != micro_batch_};
+  return {full, accumulate};
+}
+
+void Sharded::pause(const Unit& unit) {
+  if (!settings_.hold) reduce(unit);
 }
 
 void Sharded::publish(const Unit& unit) {
@@ -131,8 +148,9 @@ void Sharded::reduce(const Unit& unit) {
   Tensor& full = full_gradients_[static_cast<size_t>(unit.index)];
   const Shard& range = shard(unit);
   const Tensor mine = gradients(unit);
-  const bool first = micro_batch_ == 0 || settings_.hold;
-  // Later micro-batches reduce into this rank's own place of the full buffer and add from there.
+  const bool first = !reduced_[static_cast<size_t>(unit.index)];
+  reduced_[static_cast<size_t>(unit.index)] = true;
+  // Later contributions are reduced into this rank's own place of the full buffer and added from there.
   const Tensor target = first ? mine : full.part(context_.comm->rank() * range.count, {range.count});
   device.record(compute_reached_, device.compute_stream());
   device.wait(comm, compute_reached_);
@@ -142,17 +160,23 @@ void Sharded::reduce(const Unit& unit) {
   if (!first) context_.ops->add(target, mine, comm);
   const Event done = pending_events_[next_event_++ % pending_events_.size()];
   device.record(done, comm);
-  pending_.push_back({full, done});
+  pending_.push_back({full, done, position_});
+  pending_bytes_ += full.bytes();
   full = {};
-  retire(kReducesInFlight);
+  retire(settings_.prefetch_bytes);
 }
 
-void Sharded::retire(size_t keep) {
-  while (pending_.size() > keep) {
-    context_.device->wait(context_.device->compute_stream(), pending_.front().done);
-    context_.arena->give(pending_.front().full);
-    pending_.pop_front();
-  }
+// Gives buffers back until at most `keep` bytes are in flight, the latest one always counted among them.
+void Sharded::retire(int64_t keep) {
+  while (!pending_.empty() && pending_bytes_ > keep && (keep == 0 || pending_.size() > 1)) retire_oldest();
+}
+
+void Sharded::retire_oldest() {
+  const Pending& oldest = pending_.front();
+  context_.device->wait(context_.device->compute_stream(), oldest.done);
+  pending_bytes_ -= oldest.full.bytes();
+  context_.arena->give(oldest.full);
+  pending_.pop_front();
 }
 
 void Sharded::finish_backward() {

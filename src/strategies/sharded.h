@@ -10,11 +10,13 @@ namespace blipft {
 class Sharded : public Strategy {
  public:
   Sharded(const StrategyContext& context, ShardedSettings settings);
+  void bind() override;
   void learn_from(const Strategy& dry_run) override;
   void begin_step() override;
   Tensor acquire(const Unit& unit) override;
   void release(const Unit& unit) override;
   UnitGradient gradient(const Unit& unit) override;
+  void pause(const Unit& unit) override;
   void publish(const Unit& unit) override;
   void finish_backward() override;
 
@@ -29,22 +31,29 @@ class Sharded : public Strategy {
   struct Pending {                         // a reduce-scatter whose buffer is still in use
     Tensor full;
     Event done;
+    size_t position;                       // acquires before it
   };
   void gather(const Unit& unit);
   void prefetch();
   void drop(const Unit& unit);
-  void retire(size_t keep);
+  void retire(int64_t keep);
+  void retire_oldest();
   void reduce(const Unit& unit);
+  Stream gather_stream() const {
+    return context_.comm->direct_gathers() ? context_.device->gather_stream() : context_.device->comm_stream();
+  }
   bool last_micro_batch() const { return micro_batch_ + 1 == micro_batches_; }
 
   ShardedSettings settings_;
   std::vector<Gathered> gathered_;         // per unit
   std::vector<Tensor> full_gradients_;     // per unit: being filled, or held over micro-batches
-  std::vector<int64_t> filled_since_;      // per unit: micro-batch that took the full gradient's buffer
+  std::vector<bool> reduced_;              // per unit: this step's shard of the gradient holds something
   std::deque<Pending> pending_;
+  int64_t pending_bytes_ = 0;
   std::vector<Event> pending_events_;
   size_t next_event_ = 0;
   Event compute_reached_;
+  Tensor fence_;                           // f32 [1], what begin_step() reduces to wait for all ranks
 
   // The order of acquires, learnt in the first pass after construction, is what later passes prefetch along.
   std::vector<int64_t> order_;             // unit indices
