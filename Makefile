@@ -4,6 +4,7 @@
 #   make check        builds and passes every test
 #   make demo         trains a small BLIP-2 on pictures it draws itself
 #   make op_bench     builds the bench of every GPU operation: $(BUILD)/op_bench
+#   make gemm_bench   builds the bench of the search for matrix product algorithms: $(BUILD)/gemm_bench
 #   make bench        times the configurations of the README's table on this machine's GPUs
 #   make layering     checks who includes whom
 #   make setup        installs what is missing (make demo and make check do it too)
@@ -41,7 +42,7 @@ CPPFLAGS := -Iinclude -Isrc -DBLIPFT_COMMIT='"$(GIT_COMMIT)"' $(MPI_FLAGS) $(HDF
 LDLIBS := $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -ldl -lpthread
 ifeq ($(CUDA),1)
 NVCC := $(CUDA_HOME)/bin/nvcc
-CPPFLAGS += -DBLIPFT_CUDA=1 -I$(CUDA_HOME)/include
+CPPFLAGS += -DBLIPFT_CUDA=1 -I$(CUDA_HOME)/include $(addprefix -I,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
 NVCCFLAGS := -std=c++20 $(OPT) -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) --expt-relaxed-constexpr --extended-lambda -Xcompiler -fPIC,-fopenmp -Xcudafe --diag_suppress=177
 CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64) $(wildcard $(CUDA_HOME)/targets/x86_64-linux/lib))
 LDLIBS += -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcublasLt -lcudart -lnccl
@@ -64,6 +65,9 @@ $(BUILD)/blipft: $(BUILD)/src/main.cpp.o $(BUILD)/libblipft.a
 $(BUILD)/op_bench: $(BUILD)/tools/op_bench.cpp.o $(BUILD)/libblipft.a
 	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
 
+$(BUILD)/gemm_bench: $(BUILD)/tools/gemm_bench.cpp.o $(BUILD)/libblipft.a
+	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
+
 $(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/libblipft.a
 	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
 
@@ -84,7 +88,7 @@ $(BUILD)/flags: FORCE
 	@echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' | cmp -s - $@ || echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' > $@
 FORCE:
 
--include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BUILD)/src/main.cpp.d $(BUILD)/tools/op_bench.cpp.d
+-include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BUILD)/src/main.cpp.d $(BUILD)/tools/op_bench.cpp.d $(BUILD)/tools/gemm_bench.cpp.d
 
 # Names each missing dependency with the package that has it.
 .PHONY: dependencies
@@ -109,6 +113,9 @@ bench: blipft
 
 .PHONY: op_bench
 op_bench: $(BUILD)/op_bench
+
+.PHONY: gemm_bench
+gemm_bench: $(BUILD)/gemm_bench
 
 .PHONY: layering
 layering:

@@ -2,6 +2,7 @@
 #include "blipft/comm.h"
 #include "blipft/device.h"
 #include "blipft/error.h"
+#include "blipft/monitor.h"
 #include "blipft/ops.h"
 
 #if !defined(BLIPFT_CUDA)
@@ -19,6 +20,9 @@ std::unique_ptr<Device> make_cuda_device(int) { throw UserError(kNoCuda); }
 int cuda_device_count() { return 0; }
 std::unique_ptr<Ops> make_cuda_ops(Device&, const std::string&) { throw UserError(kNoCuda); }
 std::unique_ptr<Comm> make_nccl_comm(const World&, Device&, int64_t) { throw UserError(kNoCuda); }
+std::unique_ptr<DeviceMonitor> make_device_monitor(int) { return make_host_monitor(); }
+std::map<std::string, std::string> cuda_versions() { return {}; }
+std::unique_ptr<KernelTracer> make_kernel_tracer() { throw UserError(kNoCuda); }
 
 }  // namespace blipft
 

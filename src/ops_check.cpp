@@ -24,7 +24,7 @@ struct Checker {
     if (t.dtype != expected) [[unlikely]]
       fail(concat(name, " has dtype ", dtype_name(t.dtype), ", expected ", dtype_name(expected)));
   }
-  /// f32 or bf16: compute dtype of the whole op, or the dtype of a parameter gradient.
+  /// f32 or bf16, as the compute dtype of the whole op.
   void floating(const Tensor& t, const char* name) const {
     present(t, name);
     if (!is_compute(t.dtype)) [[unlikely]]
@@ -48,6 +48,17 @@ struct Checker {
   }
   void gradient(const Tensor& t, const char* name, int64_t n) const {
     floating(t, name);
+    count(t, name, n);
+  }
+  /// A parameter's gradient: f32 or the op's compute dtype.
+  void parameter_gradient(const Tensor& t, const char* name, DType compute) const {
+    present(t, name);
+    if (t.dtype != DType::f32 && t.dtype != compute) [[unlikely]]
+      fail(concat(name, " has dtype ", dtype_name(t.dtype), ", expected f32 or the compute dtype ",
+                  dtype_name(compute)));
+  }
+  void parameter_gradient(const Tensor& t, const char* name, DType compute, int64_t n) const {
+    parameter_gradient(t, name, compute);
     count(t, name, n);
   }
   void dropout(const Dropout& d, int64_t samples, int64_t elements_per_sample) const {
@@ -164,7 +175,7 @@ void check_args(const LinearBackwardInput& args) {
     check.require(args.activation == Activation::gelu, "activated goes with gelu only");
     check.matrix(args.activated, "activated", t, m, k);
   }
-  if (args.dbias) check.gradient(args.dbias, "dbias", k);
+  if (args.dbias) check.parameter_gradient(args.dbias, "dbias", t, k);
 }
 
 void check_args(const LinearBackwardWeight& args) {
@@ -173,9 +184,9 @@ void check_args(const LinearBackwardWeight& args) {
   const int64_t m = args.dy.rows(), n = args.dy.cols();
   check.dtype(args.x, "x", args.dy.dtype);
   check.matrix(args.x, "x", m, args.x.cols());
-  check.floating(args.dw, "dw");
+  check.parameter_gradient(args.dw, "dw", args.dy.dtype);
   check.matrix(args.dw, "dw", n, args.x.cols());
-  if (args.dbias) check.gradient(args.dbias, "dbias", n);
+  if (args.dbias) check.parameter_gradient(args.dbias, "dbias", args.dy.dtype, n);
 }
 
 void check_args(const NormForward& args) {
@@ -207,8 +218,8 @@ void check_args(const NormBackward& args) {
   check.vector(args.gamma, "gamma", t, n);
   if (args.add) check.matrix(args.add, "add", t, m, n);
   check.require(bool(args.dgamma) == bool(args.dbeta), "dgamma and dbeta come both or not at all");
-  if (args.dgamma) check.gradient(args.dgamma, "dgamma", n);
-  if (args.dbeta) check.gradient(args.dbeta, "dbeta", n);
+  if (args.dgamma) check.parameter_gradient(args.dgamma, "dgamma", t, n);
+  if (args.dbeta) check.parameter_gradient(args.dbeta, "dbeta", t, n);
   check.dropout_rows(args.dropout, m, n);
   check.require(bool(args.dropout) == bool(args.dropped), "dropout and dropped come both or not at all");
   if (args.dropped) check.matrix(args.dropped, "dropped", t, m, n);
@@ -260,8 +271,8 @@ void check_backward_args(const VisionEmbed& args) {
   const Checker check{"vision_embed_backward"};
   check_vision(check, args);
   if (!args.parameters) return;
-  check.floating(args.class_embedding, "class_embedding");
-  check.floating(args.positions, "positions");
+  check.parameter_gradient(args.class_embedding, "class_embedding", args.x.dtype);
+  check.parameter_gradient(args.positions, "positions", args.x.dtype);
 }
 
 void check_args(const TextEmbed& args) {
@@ -275,8 +286,8 @@ void check_args(const TextEmbed& args) {
 void check_backward_args(const TextEmbed& args) {
   const Checker check{"text_embed_backward"};
   check_text(check, args);
-  if (args.tokens) check.floating(args.tokens, "tokens");
-  if (args.positions) check.floating(args.positions, "positions");
+  if (args.tokens) check.parameter_gradient(args.tokens, "tokens", args.x.dtype);
+  if (args.positions) check.parameter_gradient(args.positions, "positions", args.x.dtype);
 }
 
 void check_args(const RowBlocks& args) {
@@ -337,7 +348,7 @@ void check_tile_rows(const Tensor& rows, const Tensor& tiled) {
 void check_sum_tiles(const Tensor& tiled, const Tensor& rows) {
   const Checker check{"sum_tiles"};
   check.floating(tiled, "tiled");
-  check.floating(rows, "rows");
+  check.parameter_gradient(rows, "rows", tiled.dtype);
   check.require(tiled.cols() == rows.cols() && rows.rows() > 0 && tiled.rows() % rows.rows() == 0,
                 "tiled must hold whole copies of rows");
 }

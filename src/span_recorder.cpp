@@ -16,9 +16,10 @@ void SpanRecorder::bind(Device* device, const Tensor& stamps) {
   stamps_ = stamps;
 }
 
-void SpanRecorder::begin_pass(const std::string& pass) {
+void SpanRecorder::begin_pass(const std::string& pass, std::function<double(const Unit&, Phase)> flops) {
   BLIPFT_CHECK(open_.empty(), "a span is still open");
   pass_ = pass;
+  flops_ = std::move(flops);
   passes_[pass_].clear();
   micro_batch_ = 0;
 }
@@ -31,7 +32,7 @@ int64_t SpanRecorder::most_spans() const {
   return static_cast<int64_t>(most);
 }
 
-void SpanRecorder::open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, Stream stream) {
+void SpanRecorder::open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream) {
   std::vector<SpanRecord>& spans = passes_.at(pass_);
   SpanRecord span;
   span.micro_batch = micro_batch_;
@@ -39,6 +40,7 @@ void SpanRecorder::open(int32_t phase, int32_t unit, int32_t stream_number, int6
   span.phase = phase;
   span.stream = stream_number;
   span.bytes = bytes;
+  span.flops = flops;
   open_.push_back({{phase, unit}, spans.size()});
   if (device_) device_->timestamp(stamps_.as<int64_t>() + 2 * spans.size(), stream);
   spans.push_back(span);
@@ -73,18 +75,18 @@ int32_t number(CommObserver::Kind kind) {
 }  // namespace
 
 void SpanRecorder::begin(Phase phase, const Unit& unit, Stream stream) {
-  open(number(phase), static_cast<int32_t>(unit.index), 0, 0, stream);
+  open(number(phase), static_cast<int32_t>(unit.index), 0, 0, flops_(unit, phase), stream);
 }
 void SpanRecorder::end(Phase phase, const Unit& unit, Stream stream) {
   close(number(phase), static_cast<int32_t>(unit.index), stream);
 }
 void SpanRecorder::begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) {
-  open(number(kind), static_cast<int32_t>(unit.index), 1, bytes, stream);
+  open(number(kind), static_cast<int32_t>(unit.index), 1, bytes, 0, stream);
 }
 void SpanRecorder::end(Kind kind, const Unit& unit, int64_t, Stream stream) {
   close(number(kind), static_cast<int32_t>(unit.index), stream);
 }
-void SpanRecorder::begin(Number phase, Stream stream) { open(phase, -1, 0, 0, stream); }
+void SpanRecorder::begin(Number phase, Stream stream) { open(phase, -1, 0, 0, 0, stream); }
 void SpanRecorder::end(Number phase, Stream stream) { close(phase, -1, stream); }
 
 std::vector<SpanRecord> SpanRecorder::records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps,

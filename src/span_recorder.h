@@ -4,6 +4,7 @@
 // step writes its begin into slot 2k and its end into slot 2k + 1. Which span that is, the recorder remembers per pass.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ class SpanRecorder : public StepObserver, public CommObserver {
 
   /// `stamps` is set by bind(); before that (dry run) only the number of spans is counted.
   void bind(Device* device, const Tensor& stamps);
-  void begin_pass(const std::string& pass);
+  /// `flops`: operations of a phase of a unit in one micro-batch of this pass.
+  void begin_pass(const std::string& pass, std::function<double(const Unit&, Phase)> flops);
   void set_micro_batch(int64_t index) { micro_batch_ = static_cast<int32_t>(index); }
   int64_t spans() const { return static_cast<int64_t>(current().size()); }
   int64_t most_spans() const;
@@ -38,7 +40,7 @@ class SpanRecorder : public StepObserver, public CommObserver {
   std::vector<SpanRecord> records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps, int64_t offset_ns) const;
 
  private:
-  void open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, Stream stream);
+  void open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream);
   void close(int32_t phase, int32_t unit, Stream stream);
   const std::vector<SpanRecord>& current() const;
 
@@ -46,6 +48,7 @@ class SpanRecorder : public StepObserver, public CommObserver {
   Tensor stamps_;
   std::map<std::string, std::vector<SpanRecord>> passes_;
   std::string pass_;
+  std::function<double(const Unit&, Phase)> flops_;
   int32_t micro_batch_ = 0;
   std::vector<std::pair<std::pair<int32_t, int32_t>, size_t>> open_;  // (phase, unit) -> span
 };

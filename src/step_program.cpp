@@ -117,7 +117,10 @@ void StepProgram::enqueue(int64_t text_tokens) {
   SpanRecorder* spans = parts_.spans;
   const Stream stream = device.compute_stream();
   parts_.arena->begin_pass(pass_name(text_tokens));
-  if (spans) spans->begin_pass(pass_name(text_tokens));
+  if (spans)
+    spans->begin_pass(pass_name(text_tokens), [model = parts_.model, batch = batch_size_, text_tokens](const Unit& unit, Phase phase) {
+      return model->unit_flops(unit, phase, batch, text_tokens);
+    });
   if (spans) spans->begin(SpanRecorder::kStep, stream);
   strategy.begin_step();
   device.zero(loss_.data, loss_.bytes(), stream);

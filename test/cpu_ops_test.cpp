@@ -309,7 +309,8 @@ TEST_SUITE("cpu_ops") {
         for (bool accumulate : {false, true}) {
           for (Activation activation : {Activation::none, Activation::relu, Activation::gelu})
             check_linear_backward_input(t, m, k, n, activation, accumulate);
-          for (DType gradient : {kF32, kBf16}) check_linear_backward_weight(t, gradient, m, k, n, accumulate);
+          check_linear_backward_weight(t, t, m, k, n, accumulate);
+          if (t != kF32) check_linear_backward_weight(t, kF32, m, k, n, accumulate);
         }
       }
     check_linear_forward(kF32, 260, 70, 520, Activation::none, true, true);  // more than one tile of the product

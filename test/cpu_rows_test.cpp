@@ -208,6 +208,7 @@ TEST_SUITE("cpu_rows") {
     for (DType t : {kF32, kBf16})
       for (DType gradient : {kF32, kBf16})
         for (bool accumulate : {false, true}) {
+          if (t == kF32 && gradient == kBf16) continue;  // gradients have f32 or the compute dtype
           CAPTURE(name_of(t)); CAPTURE(name_of(gradient)); CAPTURE(accumulate);
           check_vision_embed(t, gradient, accumulate, true);
           check_vision_embed(t, gradient, accumulate, false);
@@ -228,7 +229,7 @@ TEST_SUITE("cpu_rows") {
       OpContext c(cpu());
       const Tensor rows = c.input("rows", t, {3, n}), tiled = c.output("tiled", t, {6, n});
       const Tensor dtiled = c.input("dtiled", t, {6, n}), drows = c.output("drows", kF32, {3, n});
-      const Tensor more = c.inout("more", kBf16, {3, n});
+      const Tensor more = c.inout("more", t, {3, n});
       RowBlocks pick{c.input("blocks", t, {2 * 6, n}), c.output("picked", t, {2 * 3, n}), 6, 2, 3}, spread = pick;
       spread.rows = c.input("drow", t, {2 * 3, n}), spread.blocks = c.output("spread", t, {2 * 6, n});
       c.run([&](Ops& ops, Stream s) {
@@ -241,7 +242,7 @@ TEST_SUITE("cpu_rows") {
       const std::vector<int64_t> tiles{0, 1, 2, 0, 1, 2}, picked{2, 3, 4, 8, 9, 10};
       CHECK(c.read(tiled) == gather(c.read(rows), n, tiles));
       CHECK_CLOSE(c.read(drows), scatter(c.read(dtiled), n, tiles, zeros(3 * n)), 1e-6);
-      CHECK_CLOSE(c.read(more), scatter(c.read(dtiled), n, tiles, numbers_named("more", kBf16, {3, n})), bound(kBf16));
+      CHECK_CLOSE(c.read(more), scatter(c.read(dtiled), n, tiles, numbers_named("more", t, {3, n})), bound(t));
       CHECK(c.read(pick.rows) == gather(c.read(pick.blocks), n, picked));
       CHECK(c.read(spread.blocks) == scatter(c.read(spread.rows), n, picked, zeros(12 * n)));
     }

@@ -83,8 +83,11 @@ class Model {
   /// gradient. Marks the arena's phases.
   virtual void forward_backward(const StepContext& context, const MicroBatch& batch) = 0;
 
-  /// Floating-point operations of forward and backward that the mathematics needs (no recomputation), 2 per multiply-add.
-  virtual double flops(int64_t batch_size, int64_t text_tokens) const = 0;
+  /// Floating-point operations of one phase of `unit` in a micro-batch, of matrix products and attention, 2 per
+  /// multiply-add; 0 for phases that the unit does not have. `loss` is forward and backward together.
+  virtual double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int64_t text_tokens) const = 0;
+  /// Of forward, loss and backward of all units: what the mathematics needs (no recomputation).
+  double flops(int64_t batch_size, int64_t text_tokens) const;
 
  protected:
   Unit& add_unit(const std::string& name, bool trainable);

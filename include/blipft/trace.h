@@ -44,6 +44,7 @@ struct PlanRecord {
   int64_t bytes = 0;                            ///< at the predicted peak
 };
 
+/// What could not be asked is NaN, unknown bytes are 0.
 struct DeviceRecord {
   int64_t time_ns = 0;
   double utilization = 0, power_watts = 0, sm_mhz = 0, memory_mhz = 0, temperature_c = 0;
@@ -51,13 +52,39 @@ struct DeviceRecord {
   int64_t host_rss_bytes = 0;
 };
 
+/// The memory that the driver reports for this process on its device, and what it is made of: total_bytes is the sum of
+/// context, nccl, allocated and unplanned.
+struct DriverMemoryRecord {
+  int64_t step = -1;                            ///< the step that has finished, -1: the end of the set-up
+  int64_t time_ns = 0;
+  int64_t total_bytes = 0;                      ///< as the driver reports
+  int64_t context_bytes = 0;                    ///< CUDA context and libraries, before NCCL and the arena
+  int64_t nccl_bytes = 0;                       ///< taken when the communicator started
+  int64_t allocated_bytes = 0;                  ///< the arena, and what else this program has allocated
+  int64_t unplanned_bytes = 0;                  ///< the rest: kernels loaded later, graphs, NCCL's later buffers, ...
+  int64_t planned_bytes = 0;                    ///< the prediction of total_bytes
+};
+
+/// One kernel, copy or fill on the device.
+struct KernelRecord {
+  enum Kind : int32_t { kernel, copy, fill };
+  int64_t step = 0;
+  int64_t begin_ns = 0, end_ns = 0;
+  int64_t bytes = 0;                            ///< of copies and fills
+  int64_t graph_node = 0;                       ///< node of the captured graph that it belongs to, 0: none
+  int32_t kind = kernel;
+  int32_t stream = 0;                           ///< the driver's number
+  int32_t device = 0;                           ///< number among the GPUs of this process
+  std::string name;
+};
+
 /// The writer of one rank's file. add() only appends to a queue; a thread of its own writes and flushes at least every
 /// 0.5 s, so that a killed run loses no more than that. Thread-safe.
 ///
 /// Names and attributes come before the first record: from then on the file takes only rows (HDF5's SWMR mode), and
 /// set_names() and set_attribute() throw Error. Size in the file, in bytes: 88 a StepRecord, 56 a SpanRecord, 88 a
-/// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord. Memory phases and owners have at most 31 bytes, planned names
-/// 127.
+/// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord, 64 a DriverMemoryRecord, 56 a KernelRecord and 512 each different
+/// name of a kernel. Memory phases and owners have at most 31 bytes, planned names 127; names of kernels are cut at 511.
 class Trace {
  public:
   virtual ~Trace() = default;
@@ -70,6 +97,8 @@ class Trace {
   virtual void add(const std::vector<MemoryRecord>& records) = 0;
   virtual void add(const std::vector<PlanRecord>& records) = 0;
   virtual void add(const DeviceRecord& record) = 0;
+  virtual void add(const DriverMemoryRecord& record) = 0;
+  virtual void add(const std::vector<KernelRecord>& records) = 0;
   /// Waits until everything is in the file and closes it. Rethrows an error of the writing thread.
   virtual void close() = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "blipft/comm.h"
 #include "blipft/error.h"
+#include "blipft/monitor.h"
 
 namespace blipft {
 
@@ -98,6 +99,15 @@ void World::agree(const std::string& message) const {
   std::string text = first == rank_ ? message : std::string(static_cast<size_t>(length), ' ');
   broadcast(text.data(), length, first);
   throw AgreedError(text);
+}
+
+// The library's text is "Open MPI v4.1.4, package: ..., ident: ..." or has several lines.
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  check_mpi(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  const std::string whole(text, static_cast<size_t>(length));
+  return whole.substr(0, whole.find_first_of(",\n"));
 }
 
 }  // namespace blipft

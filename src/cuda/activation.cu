@@ -8,54 +8,120 @@
 namespace blipft {
 namespace {
 
-// A block is 8 warps; its 32 lanes cover 32 packs of columns, its warps take turns over the rows of a chunk.
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kRows = 2;  // rows that a thread loads before it computes
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kLanes = 16;                   // threads side by side: a stripe is 16 packs wide, 256 bytes of a row
+constexpr int kRowLanes = kThreads / kLanes;  // rows that a block takes at once
 
-/// Adds the warps' column sums and writes them as this block's row of `partials`.
-template <int N>
-__device__ __forceinline__ void write_block_sums(const float (&sums)[N], float* __restrict__ partials, int64_t cols) {
-  __shared__ float shared[kWarps][32 * N];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int j = 0; j < N; ++j) shared[warp][lane * N + j] = sums[j];
-  __syncthreads();
-  const int64_t first = int64_t{blockIdx.x} * 32 * N;
-  for (int c = threadIdx.x; c < 32 * N; c += kThreads) {
-    float total = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) total += shared[w][c];
-    if (first + c < cols) partials[int64_t{blockIdx.y} * cols + first + c] = total;
-  }
+/// Where column sums go. Stripe s, chunk of rows g: partials[(s * gridDim.y + g) * stripe + column].
+template <class Out>
+struct SumArgs {
+  float* partials = nullptr;
+  unsigned* counters = nullptr;              ///< one per stripe
+  Out* out = nullptr;
+  bool accumulate = false;
+};
+
+template <class Out>
+__device__ __forceinline__ void put(Out* out, int64_t i, float value, bool accumulate) {
+  out[i] = from_float<Out>(accumulate ? to_float(out[i]) + value : value);
 }
 
-/// Mode of the row-chunk kernel below.
+/// Whether this is the last of `count` blocks to come here; what all of them wrote before is visible then. The counter
+/// is back at zero afterwards.
+__device__ __forceinline__ bool last_block(unsigned* counter, unsigned count) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(counter, 1u) == count - 1;
+    if (last) *counter = 0;
+  }
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
+/// Adds the block's column sums; the last block of a stripe adds up all its blocks' sums, always in the same order,
+/// whichever block that is.
+template <int N, class Out>
+__device__ __forceinline__ void finish_sums(float (&sums)[N], const SumArgs<Out>& args, int64_t cols) {
+  constexpr int kStripe = kLanes * N, kQuads = kStripe / 4, kGroups = kThreads / kQuads;
+  __shared__ __align__(16) float shared[kGroups > kWarps ? kGroups : kWarps][kStripe];
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+#pragma unroll
+  for (int j = 0; j < N; ++j) sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], 16);  // the warp's other row
+  if (lane < kLanes) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) shared[warp][lane * N + j] = sums[j];
+  }
+  __syncthreads();
+  const int64_t column = int64_t{blockIdx.x} * kStripe + thread;
+  const bool owner = thread < kStripe && column < cols;
+  float total = 0;
+  if (thread < kStripe) {
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total += shared[w][thread];
+  }
+  const int chunks = static_cast<int>(gridDim.y);
+  if (chunks == 1) {
+    if (owner) put(args.out, column, total, args.accumulate);
+    return;
+  }
+  float* stripe = args.partials + int64_t{blockIdx.x} * chunks * kStripe;
+  if (thread < kStripe) stripe[blockIdx.y * kStripe + thread] = total;
+  if (!last_block(args.counters + blockIdx.x, gridDim.y)) return;
+
+  const int quad = thread % kQuads, group = thread / kQuads;
+  float4 sum{0, 0, 0, 0};
+#pragma unroll 8
+  for (int g = group; g < chunks; g += kGroups) {  // past the L1 cache, which does not know of other blocks' writes
+    const float4 part = __ldcg(reinterpret_cast<const float4*>(stripe + g * kStripe) + quad);
+    sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+  }
+  *reinterpret_cast<float4*>(&shared[group][quad * 4]) = sum;
+  __syncthreads();
+  if (!owner) return;
+  total = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) total += shared[g][thread];
+  put(args.out, column, total, args.accumulate);
+}
+
+/// What the kernel below does with each element before it adds it up.
 enum class Pass { sum_only, relu, gelu, gelu_activated };
 
-/// With an activation: dx *= act'(saved), activated = act(saved). Always (kSums): sums of each column of dx.
-template <class T, int N, Pass pass, bool kSums>
-__global__ void __launch_bounds__(kThreads, 3)
-activation_backward_kernel(T* dx, const T* __restrict__ saved, T* __restrict__ activated, float* __restrict__ partials,
-                           int64_t rows, int64_t cols, int64_t chunk_rows) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t column = (int64_t{blockIdx.x} * 32 + lane) * N;
-  const int64_t begin = int64_t{blockIdx.y} * chunk_rows;
-  const int64_t end = begin + chunk_rows < rows ? begin + chunk_rows : rows;
+/// Blocks that a multiprocessor has registers for.
+template <Pass pass>
+constexpr int kResident = pass == Pass::sum_only ? 4 : 3;
+
+/// Rows that a thread loads before it computes.
+template <Pass pass>
+constexpr int kRowsAhead = pass == Pass::sum_only ? 4 : 3;
+
+/// With an activation: dx *= act'(saved), activated = act(saved). With kSums: sums of each column of dx.
+template <class T, class Out, int N, Pass pass, bool kSums>
+__global__ void __launch_bounds__(kThreads, kResident<pass>)
+activation_backward_kernel(T* dx, const T* __restrict__ saved, T* __restrict__ activated, int64_t rows, int64_t cols,
+                           int64_t chunk_rows, SumArgs<Out> args) {
+  const int64_t column = (int64_t{blockIdx.x} * kLanes + threadIdx.x % kLanes) * N;
+  const int64_t begin = int64_t{blockIdx.y} * chunk_rows + threadIdx.x / kLanes;
+  const int64_t end = min(int64_t{blockIdx.y + 1} * chunk_rows, rows);
+  constexpr int kRows = kRowsAhead<pass>;
+  const int64_t step = kRowLanes * cols;  // elements between a thread's rows
+  int64_t at = begin * cols + column;
   float sums[N] = {};
-  for (int64_t r = begin + warp; r < end && column < cols; r += kWarps * kRows) {
+  for (int left = column < cols ? static_cast<int>(end - begin) : 0; left > 0; left -= kRowLanes * kRows) {
     Pack<T, N> gradients[kRows], inputs[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int64_t row = r + i * kWarps;
-      if (row >= end) continue;
-      gradients[i] = load_pack<N>(static_cast<const T*>(dx) + row * cols + column);
-      if constexpr (pass != Pass::sum_only) inputs[i] = load_pack<N>(saved + row * cols + column);
+      if (i * kRowLanes >= left) continue;
+      gradients[i] = load_pack<N>(static_cast<const T*>(dx) + at + i * step);
+      if constexpr (pass != Pass::sum_only) inputs[i] = load_pack<N>(saved + at + i * step);
     }
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int64_t row = r + i * kWarps;
-      if (row >= end) continue;
+    for (int i = 0; i < kRows; ++i, at += step) {
+      if (i * kRowLanes >= left) continue;
       float g[N], x[N];
       unpack(gradients[i], g);
       if constexpr (pass != Pass::sum_only) {
@@ -70,8 +136,8 @@ activation_backward_kernel(T* dx, const T* __restrict__ saved, T* __restrict__ a
             x[j] *= normal.cdf;
           }
         }
-        store(dx + row * cols + column, g);
-        if constexpr (pass == Pass::gelu_activated) store(activated + row * cols + column, x);
+        store(dx + at, g);
+        if constexpr (pass == Pass::gelu_activated) store(activated + at, x);
       }
       if constexpr (kSums) {
 #pragma unroll
@@ -79,75 +145,93 @@ activation_backward_kernel(T* dx, const T* __restrict__ saved, T* __restrict__ a
       }
     }
   }
-  if constexpr (kSums) write_block_sums<N>(sums, partials, cols);
+  if constexpr (kSums) finish_sums<N>(sums, args, cols);
 }
 
-/// How many chunks of how many rows: enough blocks to fill the GPU, few enough partial sums for the scratch memory.
+/// How many chunks of how many rows.
 struct Chunks {
   int64_t rows_each = 0, count = 0;
 };
 
-Chunks make_chunks(int64_t rows, int64_t cols, int64_t column_tiles, bool sums, const LaunchContext& context) {
-  // Three blocks fit on a multiprocessor: two full waves.
-  const int64_t wanted = std::max<int64_t>(1, int64_t{context.sm_count} * 6 / column_tiles);
-  int64_t limit = 65535;
-  if (sums) limit = std::min(limit, context.scratch_bytes / (cols * 4));
-  BLIPFT_CHECK(limit >= 1, "column sums of ", cols, " columns need more than ", context.scratch_bytes,
-      " bytes of workspace");
-  const int64_t each = round_up(ceil_div(rows, std::min(wanted, limit)), kWarps * kRows);
-  return {each, ceil_div(rows, each)};
+/// Enough blocks to fill the GPU once; with sums, no more than there are counters and scratch memory for.
+Chunks make_chunks(int64_t rows, int64_t stripes, int64_t stripe, int resident, bool sums,
+                   const LaunchContext& context) {
+  int64_t count = std::clamp<int64_t>(int64_t{context.sm_count} * resident / stripes, 1, 65535);
+  if (sums) {
+    BLIPFT_CHECK(context.scratch, "set_workspace() comes before column sums");
+    if (stripes > kCounters) count = 1;
+    count = std::clamp<int64_t>(count, 1, std::max<int64_t>(1, context.scratch_bytes / (stripes * stripe * 4)));
+  }
+  const int64_t each = std::max<int64_t>(kRowLanes, round_up(ceil_div(rows, count), kRowLanes));
+  return {each, std::max<int64_t>(1, ceil_div(rows, each))};
+}
+
+template <class T, class Out, Pass pass, bool kSums>
+void launch_pass(const Tensor& dx, const Tensor& saved, const Tensor& activated, const Tensor& sums, bool accumulate,
+                 const LaunchContext& context) {
+  const int64_t rows = dx.rows(), cols = dx.cols();
+  const auto launch = [&](auto width) {
+    constexpr int N = decltype(width)::value;
+    const int64_t stripes = ceil_div(cols, kLanes * N);
+    const Chunks chunks = make_chunks(rows, stripes, kLanes * N, kResident<pass>, kSums, context);
+    const dim3 grid(static_cast<unsigned>(stripes), static_cast<unsigned>(chunks.count));
+    activation_backward_kernel<T, Out, N, pass, kSums><<<grid, kThreads, 0, context.stream>>>(
+        dx.as<T>(), saved.as<const T>(), activated.as<T>(), rows, cols, chunks.rows_each,
+        SumArgs<Out>{context.scratch, context.counters, sums.as<Out>(), accumulate});
+    BLIPFT_CUDA_LAUNCHED("activation_backward_kernel");
+  };
+  if (cols % kVector<T> == 0 && all_aligned16(dx, saved, activated)) launch(std::integral_constant<int, kVector<T>>{});
+  else launch(std::integral_constant<int, 1>{});
 }
 
 template <Pass pass>
 void run_pass(const Tensor& dx, const Tensor& saved, const Tensor& activated, const Tensor& sums, bool accumulate,
               const LaunchContext& context) {
-  const int64_t rows = dx.rows(), cols = dx.cols();
   dispatch_float(dx.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    dispatch_bool(static_cast<bool>(sums), [&](auto with_sums) {
-      const auto launch = [&](auto width) {
-        constexpr int N = decltype(width)::value;
-        const int64_t tiles = ceil_div(cols, 32 * N);
-        const Chunks chunks = make_chunks(rows, cols, tiles, static_cast<bool>(sums), context);
-        const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks.count));
-        activation_backward_kernel<T, N, pass, decltype(with_sums)::value><<<grid, kThreads, 0, context.stream>>>(
-            dx.as<T>(), saved.as<const T>(), activated.as<T>(), context.scratch, rows, cols, chunks.rows_each);
-        BLIPFT_CUDA_LAUNCHED("activation_backward_kernel");
-        if (sums) launch_reduce_partials(context.scratch, chunks.count, cols, sums, {}, accumulate, context);
-      };
-      if (cols % kVector<T> == 0 && all_aligned16(dx, saved, activated))
-        launch(std::integral_constant<int, kVector<T>>{});
-      else launch(std::integral_constant<int, 1>{});
-    });
+    if (sums) {
+      dispatch_float(sums.dtype, [&](auto out) {
+        launch_pass<T, typename decltype(out)::type, pass, true>(dx, saved, activated, sums, accumulate, context);
+      });
+    } else if constexpr (pass != Pass::sum_only) {
+      launch_pass<T, T, pass, false>(dx, saved, activated, sums, accumulate, context);
+    }
   });
 }
 
-template <class Out>
-__device__ __forceinline__ void put(Out* out, int64_t i, float value, bool accumulate) {
-  out[i] = from_float<Out>(accumulate ? to_float(out[i]) + value : value);
-}
+constexpr int kReduceWarps = 16;
+constexpr int kReduceLoads = 8;  // partial sums that a thread loads before it adds
 
 /// 32 columns a block; the warps take turns over the groups.
 template <class Out>
-__global__ void __launch_bounds__(kThreads)
-reduce_partials_kernel(const float* __restrict__ partials, int64_t groups, int64_t cols, Out* __restrict__ out,
+__global__ void __launch_bounds__(32 * kReduceWarps)
+reduce_partials_kernel(const float* __restrict__ partials, int groups, int64_t cols, Out* __restrict__ out,
                        Out* __restrict__ second, int64_t split, bool accumulate) {
-  __shared__ float shared[kWarps][32];
+  __shared__ float shared[kReduceWarps][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t column = int64_t{blockIdx.x} * 32 + lane;
+  const bool inside = column < cols;
+  Out* target = column < split ? out + column : second + (column - split);
+  float total = 0;
+  if (accumulate && warp == 0 && inside) total = to_float(*target);
   float sum = 0;
-  if (column < cols) {
-#pragma unroll 8
-    for (int64_t g = warp; g < groups; g += kWarps) sum += partials[g * cols + column];
+  for (int base = warp; base < groups; base += kReduceWarps * kReduceLoads) {
+    float loaded[kReduceLoads];
+#pragma unroll
+    for (int u = 0; u < kReduceLoads; ++u) {
+      const int g = base + u * kReduceWarps;
+      loaded[u] = inside && g < groups ? partials[g * cols + column] : 0.0f;
+    }
+#pragma unroll
+    for (int u = 0; u < kReduceLoads; ++u) sum += loaded[u];
   }
   shared[warp][lane] = sum;
   __syncthreads();
-  if (warp != 0 || column >= cols) return;
-  float total = 0;
+  if (warp != 0 || !inside) return;
+  sum = 0;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += shared[w][lane];
-  if (column < split) put(out, column, total, accumulate);
-  else put(second, column - split, total, accumulate);
+  for (int w = 0; w < kReduceWarps; ++w) sum += shared[w][lane];
+  *target = from_float<Out>(total + sum);
 }
 
 template <class T>
@@ -174,8 +258,8 @@ void launch_reduce_partials(const float* partials, int64_t groups, int64_t cols,
                dtype_name(second.dtype));
   dispatch_float(out.dtype, [&](auto tag) {
     using Out = typename decltype(tag)::type;
-    reduce_partials_kernel<Out><<<static_cast<unsigned>(ceil_div(cols, 32)), kThreads, 0, context.stream>>>(
-        partials, groups, cols, out.as<Out>(), second.as<Out>(), split, accumulate);
+    reduce_partials_kernel<Out><<<static_cast<unsigned>(ceil_div(cols, 32)), 32 * kReduceWarps, 0, context.stream>>>(
+        partials, static_cast<int>(groups), cols, out.as<Out>(), second.as<Out>(), split, accumulate);
   });
   BLIPFT_CUDA_LAUNCHED("reduce_partials_kernel");
 }

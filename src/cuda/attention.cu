@@ -7,10 +7,14 @@
 //   attention_general.cu         f32, and bf16 heads that are not aligned to 8 bytes
 // None writes scores to memory, uses float atomics, or needs the workspace; all are deterministic.
 //
-// Floors on an H200 (copy 4.3 TB/s, mma.sync about 500 TFLOP/s, bf16, both directions padded as the kernels pad):
-//   16 x 16 x 257 x 257 x 88:          forward 46 MB = 11 us, 7.3 GFLOP = 15 us; backward 104 MB = 24 us, 18 GFLOP = 36 us
-//   16 x 32 x 82 x 82 x 80, causal:    forward 27 MB = 6 us, 1 GFLOP = 2 us; backward 60 MB = 14 us, 3 GFLOP = 6 us
-// The vision tower is bound by mma and shared-memory bandwidth, the language model by device memory.
+// Head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of 16, with zeros.
+//
+// Floors on an H200 (copy 4.3 TB/s; mma.sync about 500 TFLOP/s; operations as the kernels pad them):
+//   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 14 us; backward 93 MB = 22 us, 18 GFLOP = 36 us
+//   16 x 32 x 82 x 82 x 80, causal    forward 27 MB = 6 us, 1 GFLOP = 2 us; backward 54 MB = 13 us, 3 GFLOP = 6 us
+// The vision tower is bound by mma and by shared-memory bandwidth (a 16 x 16 block of B feeds 2 mma for each 16 rows of
+// A that a warp holds, and costs as much shared-memory time as 2.5 mma: hence 32 rows a warp); the language model by
+// device memory: few bytes, many blocks in flight.
 #include <cuda_runtime.h>
 
 #include <initializer_list>
@@ -64,8 +68,8 @@ Params make_params(const AttentionForward& a) {
 bool aligned(const Params& p, std::initializer_list<View> views, int elements) {
   if (p.head_size % elements != 0) return false;
   for (const View& v : views)
-    if (reinterpret_cast<uintptr_t>(v.data) % (2 * static_cast<size_t>(elements)) != 0 || v.row_stride % elements != 0 ||
-        v.batch_stride % elements != 0)
+    if (reinterpret_cast<uintptr_t>(v.data) % (2 * static_cast<size_t>(elements)) != 0 ||
+        v.row_stride % elements != 0 || v.batch_stride % elements != 0)
       return false;
   return true;
 }

@@ -193,8 +193,10 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Params p) {
   const auto load_block = [&](int j) {
     const uint32_t stage = static_cast<uint32_t>(j & 1) * kBlockBytes;
     const int key0 = j * kQKeys;
-    load_tile_async<D, kQThreads>(k_tile + stage, k, p.k.row_stride, key0, kQKeys, key0, kv_length, p.head_size, p.wide);
-    load_tile_async<D, kQThreads>(v_tile + stage, v, p.v.row_stride, key0, kQKeys, key0, kv_length, p.head_size, p.wide);
+    load_tile_async<D, kQThreads>(k_tile + stage, k, p.k.row_stride, key0, kQKeys, key0, kv_length, p.head_size,
+                                  p.wide);
+    load_tile_async<D, kQThreads>(v_tile + stage, v, p.v.row_stride, key0, kQKeys, key0, kv_length, p.head_size,
+                                  p.wide);
     commit_copies();
   };
   const DropoutMask mask(p, b);

@@ -7,11 +7,12 @@
 //   phase 2  the block's dK = dS^T Q and dV = P^T dO, complete in one go (the contraction runs over all queries, so
 //            nothing is accumulated across key blocks and no atomics are needed); the next K and V arrive meanwhile
 // That is 5 matrix products a key block, the least there is: splitting the work into a dQ and a dK/dV kernel needs 7.
+// lse and delta lie in shared memory; delta is computed here, from O in flight and dO in shared memory.
 //
-//   tall: 8 warps, 32 queries a warp, KB = 64: up to 256 + 16 queries, head size <= 96. 221 KB, one block an SM. The
-//     vision tower's 257 queries = 8 * 32 + 1: rows after the 256th are a "tail" of 16 that is not worth a warp of its
-//     own: in phase 1 the warps share its key columns (one m16n16 product each), and its dQ is summed in shared
-//     memory. The 257th key makes a key block of 16, which phase 2 deals to all the warps by columns.
+//   tall: 8 warps, 32 queries a warp, KB = 64: up to 256 + 16 queries, head size <= 96. 198 KB at head size 88, one
+//     block an SM. The vision tower's 257 queries = 8 * 32 + 1: rows after the 256th are a "tail" of 16 that is not
+//     worth a warp of its own: in phase 1 the warps share its key columns (one m16n16 product each), and its dQ is
+//     summed in shared memory. The 257th key makes a key block of 16, which phase 2 deals to all the warps by columns.
 //   flat: 6 warps, 16 queries a warp, KB = 96: up to 96 queries, any head size. 99 KB at head size 80: two blocks an
 //     SM. The language model (one key block for up to 96 tokens) and the Q-Former.
 #include <cuda_runtime.h>
@@ -31,7 +32,9 @@ struct Layout {
   static constexpr int Threads = Warps * 32, TileRows = 16 * MT, MaxMainRows = Warps * TileRows;
   static constexpr int MaxRows = MaxMainRows + (HasTail ? 16 : 0);
   static constexpr int P = pitch<D>, Columns16 = P / 16;
-  static constexpr int Columns = (Columns16 + Split - 1) / Split;  // n16 columns of a phase 2 unit
+  // A phase 2 unit does its columns in Parts rounds of Columns n16 columns: fewer accumulators at a time.
+  static constexpr int Parts = Split == 1 && D > 64 ? 2 : 1;
+  static constexpr int Columns = (Columns16 + Split * Parts - 1) / (Split * Parts);
   static_assert(2 * (KB / 32) * Split == Warps, "phase 2 gives each warp one unit: matrix, 32 keys, part of D");
 
   int main_rows, tail_rows;  // rows that warps own (a multiple of TileRows); rows of the tail (0..16)
@@ -160,7 +163,7 @@ __device__ __forceinline__ void phase2_step(float (&acc)[2][2 * L::Columns][4], 
   for (int m = 0; m < 2; ++m) ldmatrix4_trans(a[m], weights.at(weight_row, key_column + m));
 #pragma unroll
   for (int c = 0; c < L::Columns; ++c) {
-    if (L::Columns16 % L::Split != 0 && first_column + c >= L::Columns16) continue;
+    if (L::Columns16 % (L::Split * L::Parts) != 0 && first_column + c >= L::Columns16) continue;
     uint32_t b[4];
     ldmatrix4_trans(b, rows.at(row, first_column + c));
 #pragma unroll
@@ -179,22 +182,24 @@ __device__ __forceinline__ void phase2(const L& layout, uint32_t shared, const P
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool is_dk = warp >= kUnits;
   const int unit = is_dk ? warp - kUnits : warp;
-  const int tile32 = unit / L::Split, first_column = unit % L::Split * L::Columns;
+  const int tile32 = unit / L::Split;
   if (tile32 * 32 >= keys) return;
   const auto rows = LaneAddress<L::D>::row_major(shared + (is_dk ? 0 : layout.dout()));
-  float acc[2][2 * L::Columns][4] = {};
   const auto weights = LaneAddress<L::KB>::chunk_major(shared + (is_dk ? layout.ds() : layout.p()));
-  // Causal: queries before the first key of these 32 do not see them, and nothing was written for them.
-#pragma unroll 1
-  for (int row = p.causal ? key0 + tile32 * 32 : 0; row < layout.main_rows; row += 16)
-    phase2_step<L>(acc, weights, row, tile32 * 2, rows, row, first_column);
-  if (layout.tail_rows) {
-    const auto tail = LaneAddress<L::KB>::chunk_major(shared + (is_dk ? layout.tail_ds() : layout.tail_p()));
-    phase2_step<L>(acc, tail, 0, tile32 * 2, rows, layout.main_rows, first_column);
-  }
+  const auto tail = LaneAddress<L::KB>::chunk_major(shared + (is_dk ? layout.tail_ds() : layout.tail_p()));
   const View& view = is_dk ? p.dk : p.dv;
-  store_fragments<2, 2 * L::Columns>(acc, is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size), view.row_stride,
-                                     key0 + tile32 * 32, kv_length, first_column * 16, p.head_size);
+#pragma unroll 1
+  for (int part = 0; part < L::Parts; ++part) {
+    const int first_column = (unit % L::Split * L::Parts + part) * L::Columns;
+    float acc[2][2 * L::Columns][4] = {};
+    // Causal: queries before the first key of these 32 do not see them, and nothing was written for them.
+#pragma unroll 1
+    for (int row = p.causal ? key0 + tile32 * 32 : 0; row < layout.main_rows; row += 16)
+      phase2_step<L>(acc, weights, row, tile32 * 2, rows, row, first_column);
+    if (layout.tail_rows) phase2_step<L>(acc, tail, 0, tile32 * 2, rows, layout.main_rows, first_column);
+    store_fragments<2, 2 * L::Columns>(acc, is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size),
+                                       view.row_stride, key0 + tile32 * 32, kv_length, first_column * 16, p.head_size);
+  }
 }
 
 /// The same for a block of at most 16 keys: warp = (matrix, every (Warps / 2)-th group of 8 columns).
@@ -263,8 +268,10 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
   const bf16* v = p.v.head<const bf16>(b, h, p.head_size);
   const auto load_keys = [&](int key0) {  // rows up to the next multiple of 16; zeros after kv_length
     const int rows = min(L::KB, (kv_length - key0 + 15) / 16 * 16);
-    load_tile_async<D, L::Threads>(base + layout.k(), k, p.k.row_stride, key0, rows, key0, kv_length, p.head_size, p.wide);
-    load_tile_async<D, L::Threads>(base + layout.v(), v, p.v.row_stride, key0, rows, key0, kv_length, p.head_size, p.wide);
+    load_tile_async<D, L::Threads>(base + layout.k(), k, p.k.row_stride, key0, rows, key0, kv_length, p.head_size,
+                                  p.wide);
+    load_tile_async<D, L::Threads>(base + layout.v(), v, p.v.row_stride, key0, rows, key0, kv_length, p.head_size,
+                                  p.wide);
     commit_copies();
   };
   load_tile_async<D, L::Threads>(base, p.q.head<const bf16>(b, h, p.head_size), p.q.row_stride, 0,

@@ -64,11 +64,7 @@ __device__ __forceinline__ void resident_tile(const Params& p, const RowTile& ti
     forward_step<D, MT, 2, false, Drop>(state, q, keys, values, j, j, tile, mask);
   }
 #pragma unroll 1
-  for (; j + 16 < end; j += 32) {
-    arrivals.need_rows(j + 32);
-    forward_step<D, MT, 2, true, Drop>(state, q, keys, values, j, j, tile, mask);
-  }
-  if (j < end) {
+  for (; j < end; j += 16) {
     arrivals.need_rows(j + 16);
     forward_step<D, MT, 1, true, Drop>(state, q, keys, values, j, j, tile, mask);
   }
@@ -171,14 +167,17 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Params p) 
   const int q0 = block * kQueries, h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int kv_length = p.kv_length(b);
-  const uint32_t q_tile = shared_address(shared), k_tile = q_tile + kQueries * pitch<D> * 2, v_tile = k_tile + 2 * kBlockBytes;
+  const uint32_t q_tile = shared_address(shared), k_tile = q_tile + kQueries * pitch<D> * 2;
+  const uint32_t v_tile = k_tile + 2 * kBlockBytes;
   const bf16* k = p.k.head<const bf16>(b, h, p.head_size);
   const bf16* v = p.v.head<const bf16>(b, h, p.head_size);
   const auto load_block = [&](int j) {
     const uint32_t stage = static_cast<uint32_t>(j & 1) * kBlockBytes;
     const int row0 = j * kStreamKeys;
-    load_tile_async<D, kThreads>(k_tile + stage, k, p.k.row_stride, row0, kStreamKeys, row0, kv_length, p.head_size, p.wide);
-    load_tile_async<D, kThreads>(v_tile + stage, v, p.v.row_stride, row0, kStreamKeys, row0, kv_length, p.head_size, p.wide);
+    load_tile_async<D, kThreads>(k_tile + stage, k, p.k.row_stride, row0, kStreamKeys, row0, kv_length, p.head_size,
+                                 p.wide);
+    load_tile_async<D, kThreads>(v_tile + stage, v, p.v.row_stride, row0, kStreamKeys, row0, kv_length, p.head_size,
+                                 p.wide);
     commit_copies();
   };
   const DropoutMask mask(p, b);

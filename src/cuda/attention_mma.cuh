@@ -1,8 +1,8 @@
 // Building blocks of the bf16 attention kernels: swizzled shared-memory tiles, ldmatrix/stmatrix, mma.sync, cp.async.
 //
-// A tile is [rows][D] bf16; D, a multiple of 8, is rounded up to P = pitch<D>, a multiple of 16, and not padded further.
-// A row is P/8 chunks of 16 bytes, and chunk c of row r lies at position c ^ swizzle(r). The swizzle is chosen so that the same chunk of 8 consecutive rows (what one phase
-// of ldmatrix reads) always covers all 32 banks:
+// A tile is [rows][D] bf16; D, a multiple of 8, is rounded up to P = pitch<D>, a multiple of 16, and not padded
+// further. A row is P/8 chunks of 16 bytes, and chunk c of row r lies at position c ^ swizzle(r). The swizzle is chosen
+// so that the same chunk of 8 consecutive rows (what one phase of ldmatrix reads) always covers all 32 banks:
 //   P/16 odd    (pitch = 2 or 6 chunks mod 8): rows r and r+4 collide       -> flip bit 0 by bit 2 of r
 //   P/16 = 2 mod 4 (pitch = 4 chunks mod 8):   every second row collides    -> flip bits 0..1 by bits 1..2 of r
 //   P/16 = 0 mod 4 (pitch = 0 chunks mod 8):   all rows collide             -> flip bits 0..2 by bits 0..2 of r
@@ -95,13 +95,15 @@ __device__ __forceinline__ void stmatrix4(uint32_t address, const uint32_t (&r)[
                "r"(r[2]), "r"(r[3]) : "memory");
 }
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 /// The product over the first 8 of the 16 columns of A: a0, a1 and b0 of the fragments above.
 __device__ __forceinline__ void mma_k8(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 "
+               "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a0), "r"(a1), "r"(b0));
 }

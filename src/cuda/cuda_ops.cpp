@@ -12,6 +12,12 @@ CudaOps::CudaOps(Device& device, const std::string& cache_path)
   int index = 0;
   BLIPFT_CUDA_CHECK(cudaGetDevice(&index));
   BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, index));
+  void* counters = nullptr;
+  BLIPFT_CUDA_CHECK(cudaMalloc(&counters, kCounters * sizeof(unsigned)));
+  counters_.reset(static_cast<unsigned*>(counters));
+  BLIPFT_CUDA_CHECK(cudaMemset(counters, 0, kCounters * sizeof(unsigned)));
+  // The streams that kernels run in do not wait for the default stream, in which that runs.
+  BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 void CudaOps::set_workspace(Tensor workspace) {
@@ -24,6 +30,7 @@ LaunchContext CudaOps::context(Stream stream) const {
   LaunchContext context;
   context.stream = static_cast<cudaStream_t>(stream.handle);
   context.sm_count = sm_count_;
+  context.counters = counters_.get();
   if (workspace_) {  // fills and casts of the start-up get along without one
     context.scratch = reinterpret_cast<float*>(workspace_.as<char>() + kGemmWorkspaceBytes);
     context.scratch_bytes = workspace_.bytes() - kGemmWorkspaceBytes;

@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <memory>
 #include <string>
 
 #include "blipft/ops.h"
@@ -57,10 +58,13 @@ class CudaOps : public Ops {
   LaunchContext context(Stream stream) const;
   /// Runs one planned matrix product in `stream` with cuBLASLt's half of the workspace.
   bool multiply(const GemmProblem& problem, const GemmBuffers& buffers, Stream stream);
-  /// dw (+)= dy^T x, alone or with dbias in the epilogue.
-  bool weight_gradient(const LinearBackwardWeight& args, bool with_bias, Stream stream);
+
+  struct FreeDeviceMemory {
+    void operator()(void* memory) const noexcept { (void)cudaFree(memory); }
+  };
 
   int sm_count_ = 1;
+  std::unique_ptr<unsigned, FreeDeviceMemory> counters_;  ///< LaunchContext::counters
   GemmPlanner planner_;
   Tensor workspace_;
 };

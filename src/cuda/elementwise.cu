@@ -8,26 +8,27 @@
 namespace blipft {
 namespace {
 
-/// One block per row and round of columns; residual and dropout are optional.
+/// One pack a thread; residual and dropout are optional. `packs` of the whole tensor, `row_packs` of a row.
 template <class T, int N>
-__global__ void dropout_add_kernel(const T* x, const T* residual, T* y, int64_t rows, int64_t cols,
-                                   DropoutKernelArgs dropout) {
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-    DropoutRow place{};
-    if (dropout.keys) place = dropout_row(dropout, row, cols);
-    for (int64_t c = int64_t{threadIdx.x} * N; c < cols; c += int64_t{blockDim.x} * N) {
-      float v[N];
-      load(x + row * cols + c, v);
-      if (dropout.keys) apply_dropout(v, dropout, place, c);
-      if (residual) {
-        float r[N];
-        load(residual + row * cols + c, r);
-#pragma unroll
-        for (int i = 0; i < N; ++i) v[i] += r[i];
-      }
-      store(y + row * cols + c, v);
-    }
+__global__ void __launch_bounds__(kMapThreads)
+dropout_add_kernel(const T* x, const T* residual, T* y, int64_t packs, uint32_t row_packs, DropoutKernelArgs dropout) {
+  const int64_t pack = int64_t{blockIdx.x} * kMapThreads + threadIdx.x;
+  if (pack >= packs) return;
+  const Pack<T, N> own = load_pack<N>(x + pack * N);
+  Pack<T, N> added;
+  if (residual) added = load_pack<N>(residual + pack * N);
+  float v[N];
+  unpack(own, v);
+  if (dropout.keys) {
+    const int64_t sample_packs = dropout.rows_per_sample * row_packs;
+    const int64_t sample = divided(pack, sample_packs);
+    apply_dropout(v, dropout, {dropout.keys[sample], 0}, (pack - sample * sample_packs) * N);
   }
+  if (residual) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] += to_float(added.v[j]);
+  }
+  store(y + pack * N, v);
 }
 
 template <class T>
@@ -79,18 +80,18 @@ struct Keep {
 
 void CudaOps::dropout_add(const DropoutAdd& args, Stream stream) {
   check_args(args);
-  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  const int64_t cols = args.x.cols();
   if (args.x.numel() == 0) return;
   const LaunchContext launch = context(stream);
   const DropoutKernelArgs dropout = dropout_kernel_args(args.dropout);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(rows, int64_t{1} << 30));
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto run = [&](auto width) {
       constexpr int N = decltype(width)::value;
-      const auto threads = static_cast<unsigned>(std::min<int64_t>(256, round_up(ceil_div(cols, N), 32)));
-      dropout_add_kernel<T, N><<<blocks, threads, 0, launch.stream>>>(args.x.as<const T>(), args.residual.as<const T>(),
-                                                                     args.y.as<T>(), rows, cols, dropout);
+      const int64_t packs = args.x.numel() / N;
+      dropout_add_kernel<T, N><<<static_cast<unsigned>(ceil_div(packs, kMapThreads)), kMapThreads, 0, launch.stream>>>(
+          args.x.as<const T>(), args.residual.as<const T>(), args.y.as<T>(), packs, static_cast<uint32_t>(cols / N),
+          dropout);
     };
     if (cols % kVector<T> == 0 && all_aligned16(args.x, args.residual, args.y))
       run(std::integral_constant<int, kVector<T>>{});

@@ -11,19 +11,39 @@ struct PatchifyArgs {
   float scale[3], shift[3];            ///< (pixel / 255 - mean) / std = pixel * scale + shift
 };
 
-/// One block per patch.
-template <class T>
-__global__ void patchify_kernel(const uint8_t* __restrict__ pixels, T* __restrict__ patches, PatchifyArgs args) {
-  const int per_picture = args.side * args.side;
-  const int picture = blockIdx.x / per_picture, index = blockIdx.x % per_picture;
-  const int top = index / args.side * args.patch, left = index % args.side * args.patch;
-  const int area = args.patch * args.patch;
-  const uint8_t* from = pixels + int64_t{picture} * args.size * args.size * 3;
-  T* to = patches + int64_t{blockIdx.x} * 3 * area;
-  for (int i = threadIdx.x; i < 3 * area; i += blockDim.x) {
-    const int channel = i / area, y = i % area / args.patch, x = i % args.patch;
-    const float pixel = from[(int64_t{top + y} * args.size + left + x) * 3 + channel];
-    to[i] = from_float<T>(fmaf(pixel, args.scale[channel], args.shift[channel]));
+/// One block per row of patches: `patch` whole rows of pixels, consecutive in memory, go through shared memory and come
+/// out as `side` patches, consecutive too. `kWide`: reads of 16 bytes.
+template <class T, int N, bool kWide>
+__global__ void __launch_bounds__(256)
+patchify_kernel(const uint8_t* __restrict__ pixels, T* __restrict__ patches, PatchifyArgs args) {
+  extern __shared__ __align__(16) uint8_t strip[];
+  const int bytes = args.patch * args.size * 3, area = args.patch * args.patch;
+  const uint8_t* from = pixels + int64_t{blockIdx.x} * bytes;
+  if constexpr (kWide) {
+    for (int i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16)
+      *reinterpret_cast<uint4*>(strip + i) = *reinterpret_cast<const uint4*>(from + i);
+  } else {
+    for (int i = threadIdx.x; i < bytes; i += blockDim.x) strip[i] = from[i];
+  }
+  __syncthreads();
+  T* to = patches + int64_t{blockIdx.x} * bytes;
+  for (int first = threadIdx.x * N; first < bytes; first += blockDim.x * N) {
+    const int place = first % (3 * area);
+    int index = first / (3 * area), channel = place / area, y = place % area / args.patch, x = place % args.patch;
+    float v[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float pixel = strip[(y * args.size + index * args.patch + x) * 3 + channel];
+      v[j] = fmaf(pixel, args.scale[channel], args.shift[channel]);
+      if (++x < args.patch) continue;
+      x = 0;
+      if (++y < args.patch) continue;
+      y = 0;
+      if (++channel < 3) continue;
+      channel = 0;
+      ++index;
+    }
+    store(to + first, v);
   }
 }
 
@@ -146,14 +166,26 @@ void CudaOps::patchify(const Patchify& args, Stream stream) {
   kernel_args.size = static_cast<int>(args.pixels.shape[1]);
   kernel_args.patch = static_cast<int>(args.patch);
   kernel_args.side = kernel_args.size / kernel_args.patch;
+  BLIPFT_CHECK(kernel_args.patch * args.pixels.shape[1] * 3 <= 200 << 10, "patchify: a row of patches of ",
+               kernel_args.patch, " x ", kernel_args.size, " pixels does not fit into 200 KiB of shared memory");
   for (int c = 0; c < 3; ++c) {
     kernel_args.scale[c] = 1.0f / (255.0f * args.std[c]);
     kernel_args.shift[c] = -args.mean[c] / args.std[c];
   }
   dispatch_float(args.patches.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    patchify_kernel<T><<<static_cast<unsigned>(args.patches.rows()), 192, 0, launch.stream>>>(
-        args.pixels.as<const uint8_t>(), args.patches.as<T>(), kernel_args);
+    const int64_t bytes = int64_t{kernel_args.patch} * kernel_args.size * 3;
+    const auto blocks = static_cast<unsigned>(args.pixels.shape[0] * kernel_args.side);
+    const auto run = [&](auto width, auto wide) {
+      const auto kernel = patchify_kernel<T, decltype(width)::value, decltype(wide)::value>;
+      BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(bytes)));
+      kernel<<<blocks, 256, static_cast<size_t>(bytes), launch.stream>>>(args.pixels.as<const uint8_t>(),
+                                                                        args.patches.as<T>(), kernel_args);
+    };
+    if (bytes % 16 == 0 && all_aligned16(args.pixels, args.patches))
+      run(std::integral_constant<int, kVector<T>>{}, std::true_type{});
+    else run(std::integral_constant<int, 1>{}, std::false_type{});
   });
   BLIPFT_CUDA_LAUNCHED("patchify_kernel");
 }

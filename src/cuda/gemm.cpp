@@ -1,5 +1,5 @@
-// Linear layers: every matrix product by cuBLASLt, with bias, ReLU, residuals and bias gradients in its epilogue where
-// it can, and our own kernels where it cannot.
+// Linear layers: every matrix product by cuBLASLt, with bias, ReLU and residuals in its epilogue where it can,
+// and our own kernels where it cannot.
 //
 // Our tensors are row-major, cuBLASLt's matrices column-major: a row-major [r, c] is a column-major [c, r]. So each
 // product below computes the transposed result, with its factors swapped:
@@ -68,48 +68,19 @@ void CudaOps::linear_backward_input(const LinearBackwardInput& args, Stream stre
     launch_column_sums(args.dx, args.dbias, args.accumulate_dbias, context(stream));
 }
 
-bool CudaOps::weight_gradient(const LinearBackwardWeight& args, bool with_bias, Stream stream) {
+void CudaOps::linear_backward_weight(const LinearBackwardWeight& args, Stream stream) {
+  check_args(args);
+  if (args.dw.numel() == 0) return;
   GemmProblem problem;
   problem.m = args.x.cols(), problem.n = args.dy.cols(), problem.k = args.dy.rows();
   problem.transpose_b = true;
   problem.input = args.dy.dtype, problem.output = args.dw.dtype;
   problem.accumulate = args.accumulate;
-  GemmBuffers buffers{args.x.data, args.dy.data, args.dw.data, args.dw.data, nullptr};
-  if (!with_bias) return multiply(problem, buffers, stream);
-
-  // The epilogue writes sums of dw's type and cannot add to what is there: it goes through scratch where that matters.
-  const LaunchContext launch = context(stream);
-  BLIPFT_CHECK(launch.scratch, "set_workspace() comes before the first matrix product");
-  const bool direct = !args.accumulate && args.dbias.dtype == args.dw.dtype;
-  const Tensor sums{direct ? args.dbias.data : launch.scratch, args.dw.dtype, {args.dbias.numel()}};
-  if (sums.bytes() > launch.scratch_bytes && !direct) return false;
-  GemmProblem fused = problem;
-  fused.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-  GemmBuffers fused_buffers = buffers;
-  fused_buffers.epilogue_vector = sums.data;
-  set_alignments(fused, fused_buffers);
-  set_alignments(problem, buffers);
-  const GemmPlan& with = planner_.prepare(fused, fused_buffers, launch.stream);
-  if (!with.supported) return false;
-  const GemmPlan& without = planner_.prepare(problem, buffers, launch.stream);
-  // Timed both ways: the epilogue must not cost more than a pass over dy of our own (about 3 TB/s, and
-  // two launches).
-  const double own_pass = 3.0 + static_cast<double>(args.dy.bytes()) / 3e6;
-  if (with.microseconds > 0 && without.microseconds > 0 && with.microseconds > without.microseconds + own_pass)
-    return false;
-  if (!multiply(fused, fused_buffers, stream)) return false;
-  if (!direct && args.accumulate) launch_add(sums, args.dbias, launch);
-  else if (!direct) launch_cast(sums, args.dbias, launch);
-  return true;
-}
-
-void CudaOps::linear_backward_weight(const LinearBackwardWeight& args, Stream stream) {
-  check_args(args);
-  if (args.dw.numel() == 0) return;
-  if (args.dbias && weight_gradient(args, true, stream)) return;
-  BLIPFT_CHECK(weight_gradient(args, false, stream), "cuBLASLt has no algorithm for a weight gradient of dy ",
-               args.dy.shape.str(), " and x ", args.x.shape.str());
+  const GemmBuffers buffers{args.x.data, args.dy.data, args.dw.data, args.dw.data, nullptr};
+  // Our own pass over dy costs less than cuBLASLt's bias gradient epilogue, which leaves it few algorithms to choose
+  // from. It goes first: what it reads, dy, the product then finds in the L2 cache.
   if (args.dbias) launch_column_sums(args.dy, args.dbias, args.accumulate, context(stream));
+  BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
 }
 
 }  // namespace blipft

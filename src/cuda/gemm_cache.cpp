@@ -1,22 +1,27 @@
 // GemmPlanner's cache file: one line per GPU, library version and problem; replaced atomically.
 //
-//   blipft-gemm-cache 1
+//   blipft-gemm-cache 2
 //   <GPU name> cublaslt-<version> <problem> <microseconds> <algorithm as 8 hexadecimal words joined by dots>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <sstream>
+#include <thread>
 
 #include "cuda/cuda_check.h"
-#include "cuda/gemm_planner.h"
+#include "cuda/gemm_timing.h"
 
 namespace blipft {
 namespace {
 
-constexpr const char* kHeader = "blipft-gemm-cache 1";
+constexpr const char* kHeader = "blipft-gemm-cache 2";
 
 std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
   std::ostringstream out;
@@ -37,7 +42,33 @@ bool from_hex(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
 
 void warn(const std::string& text) { std::fprintf(stderr, "warning: %s\n", text.c_str()); }
 
+void make_folder_of(const std::string& path) {
+  if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
+    std::filesystem::create_directories(folder);
+}
+
 }  // namespace
+
+CacheLock::CacheLock(const std::string& cache_path) {
+  try {
+    make_folder_of(cache_path);
+  } catch (const std::exception&) {
+    return;  // add_to_cache() warns
+  }
+  file_ = open((cache_path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ < 0) return;
+  // One search takes well under a second; a holder that was stopped must not stop everybody.
+  for (int i = 0; i < 60 * 200; ++i) {
+    if (flock(file_, LOCK_EX | LOCK_NB) == 0) return;
+    if (errno != EWOULDBLOCK && errno != EINTR) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  (void)close(std::exchange(file_, -1));
+}
+
+CacheLock::~CacheLock() {
+  if (file_ >= 0) (void)close(file_);  // gives the lock back
+}
 
 std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache() const {
   std::ifstream in(cache_path_);
@@ -70,8 +101,7 @@ void GemmPlanner::add_to_cache(const std::string& new_key, const CacheEntry& new
   else cache_.emplace(new_key, new_entry);
   const std::string temporary = concat(cache_path_, ".", getpid());
   try {
-    if (const auto folder = std::filesystem::path(cache_path_).parent_path(); !folder.empty())
-      std::filesystem::create_directories(folder);
+    make_folder_of(cache_path_);
     std::ofstream out(temporary);
     out << kHeader << "\n" << std::fixed << std::setprecision(2);
     for (const auto& [key, entry] : cache_)

@@ -1,19 +1,24 @@
-// GemmPlanner: descriptors, candidates, choice (see gemm_planner.h). Timing is in gemm_timing.cpp, the file in
-// gemm_cache.cpp.
+// GemmPlanner: descriptors and choice (see gemm_planner.h). Candidates are in gemm_search.cpp, timing in
+// gemm_timing.cpp, the file in gemm_cache.cpp.
 #include "cuda/gemm_planner.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "cuda/cuda_check.h"
+#include "cuda/gemm_search.h"
 #include "cuda/gemm_timing.h"
 
 namespace blipft {
 namespace {
 
-constexpr int kCandidates = 16;
+constexpr int kQuickCandidates = 16, kThoroughCandidates = 64;
+/// Below this, launches cost more than any choice of algorithm saves; f32 products are for comparisons, not speed.
+constexpr double kThoroughFlops = 2e8;
+constexpr double kGain = 0.99;  // less than 1 % is noise: the heuristic's first candidate stays then
 
 cudaDataType_t cuda_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -38,13 +43,22 @@ GemmPlan::Layout make_layout(DType dtype, int64_t rows, int64_t cols) {
   return GemmPlan::Layout(layout);
 }
 
-using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
-    GemmPlan::Destroy<cublasLtMatmulPreferenceDestroy>>;
+/// How many variations to try in each round, so that the first round takes about 35 ms of GPU time.
+std::array<size_t, 3> search_rounds(double best_microseconds) {
+  const double tries = std::clamp(35e3 / (4 * std::max(best_microseconds, 20.0)), 20.0, 120.0);
+  return {static_cast<size_t>(tries), static_cast<size_t>(tries * 0.7), static_cast<size_t>(tries * 0.5)};
+}
 
-Preference make_preference(const GemmProblem& problem) {
+}  // namespace
+
+bool has_epilogue_vector(const GemmProblem& problem) {
+  return problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT && problem.epilogue != CUBLASLT_EPILOGUE_RELU;
+}
+
+GemmPlan::Preference make_gemm_preference(const GemmProblem& problem) {
   cublasLtMatmulPreference_t raw = nullptr;
   BLIPFT_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&raw));
-  Preference preference(raw);
+  GemmPlan::Preference preference(raw);
   const auto set_preference = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     BLIPFT_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
   };
@@ -58,8 +72,6 @@ Preference make_preference(const GemmProblem& problem) {
   set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(problem.align_d));
   return preference;
 }
-
-}  // namespace
 
 std::string GemmProblem::key() const {
   return concat("m", m, "n", n, "k", k, transpose_a ? "t" : "n", transpose_b ? "t" : "n", ":", dtype_name(input), "-",
@@ -79,7 +91,8 @@ void set_alignments(GemmProblem& problem, const GemmBuffers& buffers) {
   problem.align_c = problem.accumulate ? std::min(alignment(buffers.c), problem.align_d) : problem.align_d;
 }
 
-GemmPlanner::GemmPlanner(const std::string& cache_path) : cache_path_(cache_path) {
+GemmPlanner::GemmPlanner(const std::string& cache_path, GemmEffort effort)
+    : cache_path_(cache_path), effort_(effort) {
   BLIPFT_CUBLAS_CHECK(cublasLtCreate(&handle_));
   int device = 0;
   BLIPFT_CUDA_CHECK(cudaGetDevice(&device));
@@ -96,28 +109,51 @@ GemmPlanner::~GemmPlanner() { (void)cublasLtDestroy(handle_); }
 
 GemmPlan& GemmPlanner::prepare(const GemmProblem& problem, const GemmBuffers& buffers, cudaStream_t stream) {
   if (const auto known = plans_.find(problem); known != plans_.end()) return known->second;
-  GemmPlan plan = describe(problem, buffers.epilogue_vector);
+  GemmPlan plan = describe_gemm(problem, buffers.epilogue_vector);
   if (!take_cached(problem, plan)) {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     BLIPFT_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
-    choose(problem, plan, !cache_path_.empty() && capture == cudaStreamCaptureStatusNone);
+    GemmSearch first(handle_, plan, problem);
+    if (const auto choice = first.heuristic(1); !choice.empty()) {  // else unsupported, the caller's other way
+      plan.algorithm = choice.front().algorithm;
+      plan.supported = true;
+      if (!cache_path_.empty() && effort_ != GemmEffort::heuristic && capture == cudaStreamCaptureStatusNone)
+        choose(problem, plan);
+    }
   }
   return plans_.emplace(problem, std::move(plan)).first->second;
 }
 
+void GemmPlanner::choose(const GemmProblem& problem, GemmPlan& plan) {
+  // Before the lock: with it, this process must not wait for work that hangs on others, who may wait for the lock.
+  BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
+  const CacheLock lock(cache_path_);
+  for (const auto& [key, entry] : read_cache()) cache_.emplace(key, entry);
+  if (take_cached(problem, plan)) return;  // chosen by another process meanwhile
+  search(problem, plan);
+  if (plan.microseconds == 0) return;
+  add_to_cache(cache_prefix_ + problem.key(), {plan.microseconds, plan.algorithm});
+  take_cached(problem, plan);  // without a lock another process may have been faster: what the file says holds
+}
+
 void GemmPlanner::run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
                       cudaStream_t stream) {
+  const cublasStatus_t status = launch(plan, problem, buffers, workspace, stream);
+  if (status != CUBLAS_STATUS_SUCCESS)
+    check_cublas(status, concat("cublasLtMatmul of ", problem.key()).c_str(), std::source_location::current());
+}
+
+cublasStatus_t GemmPlanner::launch(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers,
+                                   void* workspace, cudaStream_t stream) {
   if (buffers.epilogue_vector) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, buffers.epilogue_vector);
   const float alpha = 1, beta = problem.accumulate ? 1 : 0;
   const void* c = problem.accumulate ? buffers.c : buffers.d;
-  const cublasStatus_t status =
-      cublasLtMatmul(handle_, plan.description.get(), &alpha, buffers.a, plan.a.get(), buffers.b, plan.b.get(),
-          &beta, c,
-                     plan.d.get(), buffers.d, plan.d.get(), &plan.algorithm, workspace, kGemmWorkspaceBytes, stream);
-  check_cublas(status, concat("cublasLtMatmul of ", problem.key()).c_str(), std::source_location::current());
+  return cublasLtMatmul(handle_, plan.description.get(), &alpha, buffers.a, plan.a.get(), buffers.b, plan.b.get(),
+                        &beta, c, plan.d.get(), buffers.d, plan.d.get(), &plan.algorithm, workspace,
+                        kGemmWorkspaceBytes, stream);
 }
 
-GemmPlan GemmPlanner::describe(const GemmProblem& problem, void* epilogue_vector) const {
+GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector) {
   GemmPlan plan;
   cublasLtMatmulDesc_t description = nullptr;
   // Full f32 products for f32 tensors (no tf32), f32 accumulation for bf16.
@@ -154,37 +190,87 @@ bool GemmPlanner::take_cached(const GemmProblem& problem, GemmPlan& plan) const 
   return true;
 }
 
-void GemmPlanner::choose(const GemmProblem& problem, GemmPlan& plan, bool timed) {
-  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates{};
-  int found = 0;
-  const Preference preference = make_preference(problem);
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(), plan.d.get(), preference.get(),
-      timed ? kCandidates : 1, candidates.data(), &found);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0) return;  // an unsupported combination, the caller's other way
-  plan.algorithm = candidates[0].algo;
-  plan.supported = true;
-  if (!timed) return;
+GemmSearchReport GemmPlanner::search(const GemmProblem& problem) {
+  // Only its alignment matters: the library looks at no pointer before the launch.
+  void* vector = has_epilogue_vector(problem) ? reinterpret_cast<void*>(uintptr_t{16}) : nullptr;
+  GemmPlan plan = describe_gemm(problem, vector);
+  return search(problem, plan);
+}
 
+GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan) {
+  GemmSearchReport report;
+  // The library's check of a variation does not know addresses: only such as any algorithm can read are varied.
+  const bool aligned = std::min({problem.align_a, problem.align_b, problem.align_c, problem.align_d}) >= 16;
+  const bool thorough = effort_ == GemmEffort::thorough && problem.input == DType::bf16 && aligned &&
+                        problem.flops() >= kThoroughFlops;
+  GemmSearch source(handle_, plan, problem);
+  std::vector<GemmCandidate> pool = source.heuristic(thorough ? kThoroughCandidates : kQuickCandidates);
+  if (pool.empty()) return report;
+  const cublasLtMatmulAlgo_t first = pool.front().algorithm;
+  plan.algorithm = first;
+  plan.supported = true;
   const auto buffers = TimingBuffers::allocate(problem);
-  if (!buffers) return;  // no memory to spare: the heuristic's first candidate, and nothing for the file
+  if (!buffers) return report;  // no memory to spare: the heuristic's first candidate, and nothing for the file
   const Timing timing;
+
   double best = 0;
-  cublasLtMatmulAlgo_t chosen = plan.algorithm;
-  for (int i = 0; i < found; ++i) {
-    plan.algorithm = candidates[static_cast<size_t>(i)].algo;
-    const double microseconds = time_candidate(plan, problem, *buffers, timing, best);
-    // Less than 1 % is noise: the heuristic's order decides then.
-    if (microseconds > 0 && (best == 0 || microseconds < 0.99 * best)) {
-      best = microseconds;
-      chosen = plan.algorithm;
+  const auto time_and_sort = [&](std::vector<GemmCandidate> fresh) {
+    time_quickly(fresh, plan, problem, *buffers, timing, best);
+    report.candidates += static_cast<int64_t>(fresh.size());
+    pool.insert(pool.end(), fresh.begin(), fresh.end());
+    std::stable_sort(pool.begin(), pool.end(),
+                     [](const GemmCandidate& a, const GemmCandidate& b) { return a.microseconds < b.microseconds; });
+  };
+  time_and_sort(std::exchange(pool, {}));
+  if (thorough) {
+    time_and_sort(source.related());
+    // Each round varies the fastest of all before it.
+    for (const size_t tries : search_rounds(best)) {
+      std::vector<GemmCandidate> fresh;
+      const size_t bases = std::min<size_t>(pool.size(), 3);
+      for (size_t i = 0; i < bases && fresh.size() < tries; ++i) {
+        const auto more = source.variations(pool[i].algorithm, i == 0 ? tries * 2 / 3 : tries - fresh.size());
+        fresh.insert(fresh.end(), more.begin(), more.end());
+      }
+      time_and_sort(std::move(fresh));
     }
   }
-  plan.algorithm = chosen;
+  decide(std::move(pool), first, plan, problem, *buffers, timing, report);
+  return report;
+}
+
+void GemmPlanner::decide(std::vector<GemmCandidate> pool, const cublasLtMatmulAlgo_t& first, GemmPlan& plan,
+                         const GemmProblem& problem, const TimingBuffers& buffers, const Timing& timing,
+                         GemmSearchReport& report) {
+  const auto is_first = [&](const GemmCandidate& c) {
+    return std::equal(c.algorithm.data, c.algorithm.data + 8, first.data);
+  };
+  plan.algorithm = first;
+  const size_t finalists = pool.empty() || pool.front().microseconds > 300 ? 5 : 8;
+  std::erase_if(pool, is_first);
+  if (pool.size() > finalists) pool.resize(finalists);
+  pool.insert(pool.begin(), {first, 0});
+  time_rounds(pool, plan, problem, buffers, timing);
+  report.first_microseconds = pool.front().microseconds;
+  report.first = algorithm_text(first);
+  std::erase_if(pool, [](const GemmCandidate& c) { return c.microseconds == 0; });
+  std::stable_sort(pool.begin(), pool.end(),
+                   [](const GemmCandidate& a, const GemmCandidate& b) { return a.microseconds < b.microseconds; });
+  if (pool.empty()) return;
+  // Should the first not run, the fastest is what the others are measured by.
+  const GemmCandidate reference =
+      report.first_microseconds > 0 ? GemmCandidate{first, report.first_microseconds} : pool.front();
+  GemmCandidate chosen = reference;
+  for (const GemmCandidate& candidate : pool) {
+    if (candidate.microseconds >= kGain * reference.microseconds) break;
+    if (!verify(candidate.algorithm, reference.algorithm, plan, problem, buffers, timing)) continue;
+    chosen = candidate;
+    break;
+  }
+  plan.algorithm = chosen.algorithm;
   // Rounded to what the file holds, so that decisions taken on it are the same in the next run.
-  plan.microseconds = best = std::round(best * 100) / 100;
-  if (best == 0) return;
-  add_to_cache(cache_prefix_ + problem.key(), {best, chosen});
+  plan.microseconds = report.best_microseconds = std::round(chosen.microseconds * 100) / 100;
+  report.best = algorithm_text(plan.algorithm);
 }
 
 }  // namespace blipft

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "blipft/tensor.h"
 
@@ -55,6 +56,7 @@ struct GemmPlan {
   };
   using Description = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDescDestroy>>;
   using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayoutDestroy>>;
+  using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<cublasLtMatmulPreferenceDestroy>>;
 
   Description description;
   Layout a, b, d;
@@ -63,10 +65,31 @@ struct GemmPlan {
   double microseconds = 0;                  ///< as timed; 0: not timed
 };
 
+/// The descriptors of `problem`, without an algorithm.
+GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector);
+/// Whether the epilogue reads or writes a vector.
+bool has_epilogue_vector(const GemmProblem& problem);
+/// What the heuristic must keep to: workspace, alignments, split-K whose sums have a fixed order.
+GemmPlan::Preference make_gemm_preference(const GemmProblem& problem);
+
+/// How long a product that the file does not know is searched for: not timed at all; the heuristic's first 16; or many
+/// more, with variations of the fastest (about 0.15 s of GPU time for each product).
+enum class GemmEffort { heuristic, quick, thorough };
+
+/// What a search found, for benches.
+struct GemmSearchReport {
+  int64_t candidates = 0;                   ///< how many were timed
+  double first_microseconds = 0;            ///< the heuristic's first candidate; 0: not timed
+  double best_microseconds = 0;             ///< the chosen one
+  std::string first, best;                  ///< their settings
+};
+
+struct GemmCandidate;
+
 class GemmPlanner {
  public:
   /// `cache_path` "": no file and no timing.
-  explicit GemmPlanner(const std::string& cache_path);
+  explicit GemmPlanner(const std::string& cache_path, GemmEffort effort = GemmEffort::thorough);
   ~GemmPlanner();
   GemmPlanner(const GemmPlanner&) = delete;
   GemmPlanner& operator=(const GemmPlanner&) = delete;
@@ -74,11 +97,18 @@ class GemmPlanner {
   /// The plan for `problem`: known, or from the file, or timed now. Timing runs on buffers of its own, which are
   /// allocated for it and freed at once, so that no data is touched; it is left out while `stream` is captured (then
   /// the heuristic's first candidate is taken) or when memory is short.
+  ///
+  /// Processes that share the file take turns: one searches, the others wait and read its choice, so that all of them
+  /// run the same algorithm from the first step on. Whoever searches has first waited for all of its own GPU's work,
+  /// collectives too, and so waits for nobody while the others wait for it.
   GemmPlan& prepare(const GemmProblem& problem, const GemmBuffers& buffers, cudaStream_t stream);
 
   /// Enqueues the product. `workspace` has kGemmWorkspaceBytes.
   void run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
       cudaStream_t stream);
+
+  /// Searches for `problem` with this planner's effort, whatever the file says, and leaves the file alone.
+  GemmSearchReport search(const GemmProblem& problem);
 
  private:
   struct CacheEntry {
@@ -88,16 +118,34 @@ class GemmPlanner {
   struct Timing;
   struct TimingBuffers;
 
-  GemmPlan describe(const GemmProblem& problem, void* epilogue_vector) const;
   bool take_cached(const GemmProblem& problem, GemmPlan& plan) const;
-  void choose(const GemmProblem& problem, GemmPlan& plan, bool timed);
-  double time_candidate(GemmPlan& plan, const GemmProblem& problem, const TimingBuffers& buffers, const Timing& timing,
-                        double best);
+  /// Reads the choice that another process made meanwhile, or searches and writes.
+  void choose(const GemmProblem& problem, GemmPlan& plan);
+  /// Times candidates and puts the fastest into `plan`.
+  GemmSearchReport search(const GemmProblem& problem, GemmPlan& plan);
+  /// Stage one: few launches of many candidates. `best` is the fastest so far (0: none) and is updated; candidates
+  /// that do not run are dropped.
+  void time_quickly(std::vector<GemmCandidate>& candidates, GemmPlan& plan, const GemmProblem& problem,
+                    const TimingBuffers& buffers, const Timing& timing, double& best);
+  /// Stage two: rounds of a few candidates in turn, each several launches long; the medians.
+  void time_rounds(std::vector<GemmCandidate>& candidates, GemmPlan& plan, const GemmProblem& problem,
+                   const TimingBuffers& buffers, const Timing& timing);
+  /// The last word: rounds of the fastest in `pool` (sorted) against the heuristic's first.
+  void decide(std::vector<GemmCandidate> pool, const cublasLtMatmulAlgo_t& first, GemmPlan& plan,
+              const GemmProblem& problem, const TimingBuffers& buffers, const Timing& timing,
+              GemmSearchReport& report);
+  /// Whether `candidate` gives the results of `reference` but for rounding, and the same bits twice.
+  bool verify(const cublasLtMatmulAlgo_t& candidate, const cublasLtMatmulAlgo_t& reference, GemmPlan& plan,
+              const GemmProblem& problem, const TimingBuffers& buffers, const Timing& timing);
+  cublasStatus_t launch(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
+                        cudaStream_t stream);
   std::map<std::string, CacheEntry> read_cache() const;
   void add_to_cache(const std::string& new_key, const CacheEntry& new_entry);
 
   cublasLtHandle_t handle_ = nullptr;
   std::string cache_path_;
+  GemmEffort effort_;
+  bool warm_ = false;                       ///< the GPU has left its idle clocks
   std::string cache_prefix_;                ///< GPU name and cuBLASLt version, the first words of this GPU's lines
   std::map<std::string, CacheEntry> cache_; ///< every line of the file, other GPUs' too
   std::map<GemmProblem, GemmPlan> plans_;

@@ -1,8 +1,10 @@
-// What GemmPlanner times candidates with: buffers filled with random numbers, a stream and two events of its own.
+// What GemmPlanner times candidates with: buffers filled with random numbers and a stream of its own; and the lock that
+// lets one process at a time search.
 #pragma once
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "cuda/cuda_check.h"
 #include "cuda/gemm_planner.h"
@@ -28,7 +30,7 @@ class TimingMemory {
 
 struct GemmPlanner::TimingBuffers {
   TimingMemory memory;
-  GemmBuffers views;
+  std::vector<GemmBuffers> sets;  ///< together larger than the L2 cache, where memory allows
   void* workspace = nullptr;
   /// Nothing when the device has too little free memory.
   static std::optional<TimingBuffers> allocate(const GemmProblem& problem);
@@ -36,11 +38,23 @@ struct GemmPlanner::TimingBuffers {
 
 struct GemmPlanner::Timing {
   cudaStream_t stream = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
   Timing();
   ~Timing();
   Timing(const Timing&) = delete;
   Timing& operator=(const Timing&) = delete;
+};
+
+/// The cache file's lock between processes, held from construction to destruction. Where the file system has no
+/// locks, or another process holds it for a minute, work goes on without it: then only time is lost.
+class CacheLock {
+ public:
+  explicit CacheLock(const std::string& cache_path);
+  ~CacheLock();
+  CacheLock(const CacheLock&) = delete;
+  CacheLock& operator=(const CacheLock&) = delete;
+
+ private:
+  int file_ = -1;
 };
 
 }  // namespace blipft

@@ -20,7 +20,11 @@ struct LaunchContext {
   int sm_count = 1;
   float* scratch = nullptr;          ///< this op's own part of the workspace
   int64_t scratch_bytes = 0;
+  unsigned* counters = nullptr;      ///< [kCounters], zero between kernels: a kernel that counts resets what it used
 };
+
+/// Counters for kernels whose last block to finish adds up what the others left.
+constexpr int64_t kCounters = 4096;
 
 template <class T>
 struct TypeTag {

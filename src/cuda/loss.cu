@@ -1,6 +1,7 @@
 // Cross-entropy and its gradient in place. One block per row: the first pass reads the row, finds its maximum and its
 // sum of exponentials (online softmax, Milakov & Gimelshein 2018) and keeps the row in shared memory, the second pass
-// writes the gradient. A row that does not fit there is read from memory twice.
+// writes the gradient. Where addresses allow, the whole row is on its way there at once. A row that does not fit is
+// read from memory twice.
 #include <cfloat>
 
 #include "cuda/cuda_ops.h"
@@ -60,6 +61,28 @@ __device__ __forceinline__ Online block_merged(Online online) {
   return online;
 }
 
+constexpr int kTurns = 4;  // groups of copies that a thread tells apart
+
+/// Starts the copies of this thread's part of the row: kTurns groups of kLoads packs, the rest in the last group.
+template <class Pack16>
+__device__ __forceinline__ void fetch_row(const Pack16* row, Pack16* copy, int packs) {
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int end = turn == kTurns - 1 ? packs : min(packs, (turn + 1) * kLoads * kThreads);
+    for (int p = threadIdx.x + turn * kLoads * kThreads; p < end; p += kThreads) fetch_async16(copy + p, row + p);
+    commit_fetches();
+  }
+}
+
+/// Waits for the packs of one turn.
+__device__ __forceinline__ void wait_turn(int turn) {
+  static_assert(kTurns == 4);
+  if (turn == 0) wait_fetches<3>();
+  else if (turn == 1) wait_fetches<2>();
+  else if (turn == 2) wait_fetches<1>();
+  else wait_fetches<0>();
+}
+
 /// N elements a pack; `kept` says whether dynamic shared memory holds the row.
 template <class T, int N, bool kept>
 __global__ void __launch_bounds__(kThreads)
@@ -80,18 +103,32 @@ cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels,
   }
   const float label_logit = to_float(row[label]);  // before anybody writes the row: the barrier below comes first
   Online online;
-  for (int p = threadIdx.x; p < packs; p += kThreads * kLoads) {
-    Pack<T, N> loaded[kLoads];
+  if constexpr (kept && sizeof(Pack<T, N>) == 16) {
+    fetch_row(reinterpret_cast<const Pack<T, N>*>(row), reinterpret_cast<Pack<T, N>*>(copy), packs);
+    for (int p = threadIdx.x, turn = 0; p < packs; p += kThreads * kLoads, ++turn) {
+      wait_turn(turn);
 #pragma unroll
-    for (int u = 0; u < kLoads; ++u)
-      if (p + u * kThreads < packs) loaded[u] = reinterpret_cast<const Pack<T, N>*>(row)[p + u * kThreads];
+      for (int u = 0; u < kLoads; ++u) {
+        if (p + u * kThreads >= packs) continue;
+        float v[N];
+        unpack(reinterpret_cast<const Pack<T, N>*>(copy)[p + u * kThreads], v);
+        take(online, v);
+      }
+    }
+  } else {
+    for (int p = threadIdx.x; p < packs; p += kThreads * kLoads) {
+      Pack<T, N> loaded[kLoads];
 #pragma unroll
-    for (int u = 0; u < kLoads; ++u) {
-      if (p + u * kThreads >= packs) continue;
-      if constexpr (kept) reinterpret_cast<Pack<T, N>*>(copy)[p + u * kThreads] = loaded[u];
-      float v[N];
-      unpack(loaded[u], v);
-      take(online, v);
+      for (int u = 0; u < kLoads; ++u)
+        if (p + u * kThreads < packs) loaded[u] = reinterpret_cast<const Pack<T, N>*>(row)[p + u * kThreads];
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) {
+        if (p + u * kThreads >= packs) continue;
+        if constexpr (kept) reinterpret_cast<Pack<T, N>*>(copy)[p + u * kThreads] = loaded[u];
+        float v[N];
+        unpack(loaded[u], v);
+        take(online, v);
+      }
     }
   }
   online = block_merged(online);
@@ -103,8 +140,12 @@ cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels,
     if constexpr (kept) unpack(reinterpret_cast<const Pack<T, N>*>(copy)[p], v);
     else unpack(reinterpret_cast<const Pack<T, N>*>(row)[p], v);
 #pragma unroll
-    for (int j = 0; j < N; ++j)
-      v[j] = scale * (exp2_fast(fmaf(v[j], kLog2E, -log2_sum)) - (p * N + j == label ? 1.0f : 0.0f));
+    for (int j = 0; j < N; ++j) v[j] = scale * exp2_fast(fmaf(v[j], kLog2E, -log2_sum));
+    if (label / N == p) {
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (p * N + j == label) v[j] -= scale;
+    }
     reinterpret_cast<Pack<T, N>*>(row)[p] = packed<T>(v);
   }
   if (threadIdx.x == 0) row_loss[blockIdx.x] = scale * (log2_sum * kLn2 - label_logit);

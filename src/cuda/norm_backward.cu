@@ -1,8 +1,9 @@
 // Layer norm, backward. With x^ = (x - mean) rstd and g = dy gamma, over a row of n:
 //   dx = rstd (g - mean(g) - x^ mean(g x^)) + add;  dgamma = sum over rows of dy x^;  dbeta = sum over rows of dy.
-// A block holds several teams of threads; each team takes rows in turn and keeps its columns' parts of dgamma and dbeta
-// in registers. The teams of a block add theirs up, each block writes one row of partial sums, and a second kernel adds
-// those in order.
+// One block a multiprocessor holds several teams of threads; each team takes rows in turn and keeps its columns' parts
+// of dgamma and dbeta in registers. Rows on their way lie in shared memory, where each thread reads only what it
+// fetched itself. The teams of a block add their parts up, each block writes one row of partial sums, and a second
+// kernel adds those in order.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
 #include "ops_check.h"
@@ -22,158 +23,169 @@ struct RowMeans {
   float g, gx;
 };
 
+/// Waits for the threads of a team; the other teams go on.
+__device__ __forceinline__ void team_barrier(int team, int team_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(team_threads) : "memory");
+}
+
 /// Sums of a and b over the warps of a team; `shared` is this team's [2 * warps], not in use by anybody else.
-__device__ __forceinline__ RowMeans team_means(float a, float b, float* shared, int warp, int lane, int warps,
-    float scale) {
+__device__ __forceinline__ RowMeans team_means(float a, float b, float* shared, int team, int team_threads, int thread,
+                                               float scale) {
   a = warp_sum(a);
   b = warp_sum(b);
-  if (lane == 0) {
-    shared[2 * warp] = a;
-    shared[2 * warp + 1] = b;
+  if (team_threads > 32) {
+    const int warps = team_threads / 32;
+    if (thread % 32 == 0) *reinterpret_cast<float2*>(shared + 2 * (thread / 32)) = {a, b};
+    team_barrier(team, team_threads);
+    a = b = 0;
+    for (int i = 0; i < warps; ++i) {
+      const float2 sums = *reinterpret_cast<const float2*>(shared + 2 * i);
+      a += sums.x;
+      b += sums.y;
+    }
   }
-  __syncthreads();
-  RowMeans means{0, 0};
-  for (int i = 0; i < warps; ++i) {
-    means.g += shared[2 * i];
-    means.gx += shared[2 * i + 1];
-  }
-  return {means.g * scale, means.gx * scale};
+  return {a * scale, b * scale};
 }
 
-/// Adds the teams' parts and writes this block's row of partial sums. `shared` holds 2 * cols floats when teams > 1.
+/// Threads of the largest block, which has a multiprocessor to itself: 64, 96 or 128 registers a thread. Dropout needs
+/// more of them.
+template <int kPacks, bool kDropped>
+constexpr int kBlockThreads = kPacks + kDropped == 1 ? 1024 : kPacks + kDropped == 2 ? 640 : 512;
+constexpr int kMaxTeams = 15;  // a block has 16 barriers, and the whole block's is one of them
+
+/// Rows of a team in shared memory: the one it works on and those on their way.
+template <int kPacks>
+constexpr int kStages = kPacks == 4 ? 2 : 3;
+
+/// Adds the teams' parts in order and writes this block's row of partial sums. `shared` holds teams * 2 * cols floats.
 template <int N, int kPacks>
-__device__ __forceinline__ void write_parameter_partials(float (&dgamma)[kPacks][N], float (&dbeta)[kPacks][N],
-                                                         float* shared, float* __restrict__ partials, int cols,
-                                                         int thread, int team_threads, int team, int teams) {
-  for (int other = 1; other < teams; ++other) {
-    __syncthreads();
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const int c = (thread + p * team_threads) * N;
-      if (team != other || c >= cols) continue;
-      store(shared + c, dgamma[p]);
-      store(shared + cols + c, dbeta[p]);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const int c = (thread + p * team_threads) * N;
-      if (team != 0 || c >= cols) continue;
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        dgamma[p][j] += shared[c + j];
-        dbeta[p][j] += shared[cols + c + j];
-      }
-    }
-  }
-  if (team != 0) return;
-  float* out = partials + int64_t{blockIdx.x} * 2 * cols;
+__device__ __forceinline__ void write_parameter_partials(const float (&dgamma)[kPacks][N],
+                                                         const float (&dbeta)[kPacks][N], float* shared,
+                                                         float* __restrict__ partials, int cols) {
+  const int teams = blockDim.y;
+  wait_fetches<0>();
+  __syncthreads();
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int c = (thread + p * team_threads) * N;
+    const int c = (threadIdx.x + p * blockDim.x) * N;
     if (c >= cols) continue;
-    store(out + c, dgamma[p]);
-    store(out + cols + c, dbeta[p]);
+    store(shared + threadIdx.y * 2 * cols + c, dgamma[p]);
+    store(shared + (threadIdx.y * 2 + 1) * cols + c, dbeta[p]);
+  }
+  __syncthreads();
+  float* out = partials + int64_t{blockIdx.x} * 2 * cols;
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+  for (int c = thread * 4; c < 2 * cols; c += blockDim.x * blockDim.y * 4) {  // packs hold at least four columns
+    float total[4] = {};
+    for (int team = 0; team < teams; ++team) {
+      float part[4];
+      load(shared + team * 2 * cols + c, part);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) total[j] += part[j];
+    }
+    store(out + c, total);
   }
 }
 
-/// Makes the compiler forget what it computed from `pack`, so that it converts again instead of holding f32 copies in
-/// registers that the kernel does not have.
-template <class T, int N>
-__device__ __forceinline__ void forget(Pack<T, N>& pack) {
-  auto* words = reinterpret_cast<uint32_t*>(&pack);
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(pack) / 4); ++i) asm volatile("" : "+r"(words[i]));
-}
-
-/// The largest block: 80 registers a thread with two blocks a multiprocessor, 128 with one.
-template <int kPacks>
-constexpr int kBlockThreads = kPacks == 1 ? 384 : 512;
-
-/// blockDim = (threads of a team, teams). Rows of a block: blockIdx.x * teams + team, then gridDim.x * teams further
-/// on. The next row is loaded before this one's sums are waited for. Rows stay in registers as they were loaded:
-/// converting twice costs less than holding them in f32.
-template <class T, int N, int kPacks, bool kParameters, bool kDropped>
-__global__ void __launch_bounds__(kBlockThreads<kPacks>, kPacks == 1 ? 2 : 1)
+/// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
+/// one row at most.
+template <class T, int N, int kPacks, bool kParameters, bool kDropped, bool kAdd>
+__global__ void __launch_bounds__(kBlockThreads<kPacks, kDropped>, 1)
 norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,
                      T* __restrict__ dropped, BackwardArgs args) {
-  extern __shared__ __align__(16) float dynamic[];
-  __shared__ float sums[2][2 * 16];  // alternating, so that one barrier per row is enough
-  const int thread = threadIdx.x, team_threads = blockDim.x, team = threadIdx.y, teams = blockDim.y;
-  const int warp = thread / 32, lane = thread % 32, warps = team_threads / 32;
+  extern __shared__ __align__(16) unsigned char dynamic[];
+  __shared__ __align__(8) float team_sums[2][2 * 32];  // alternating, so that one barrier a row is enough
+  constexpr int kInputs = kAdd ? 3 : 2, kRing = kStages<kPacks>;
+  const int thread = threadIdx.x, team_threads = blockDim.x, team = threadIdx.y;
   const int cols = static_cast<int>(args.cols);
   const float scale = 1.0f / static_cast<float>(cols);
-  float dgamma[kParameters ? kPacks : 1][N] = {}, dbeta[kParameters ? kPacks : 1][N] = {};
-  Pack<T, N> next_dy[kPacks], next_x[kPacks];
-  const auto prefetch = [&](int64_t row) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.y;
+  auto* ring = reinterpret_cast<Pack<T, N>*>(dynamic) + team * team_threads + thread;
+  const int ring_step = team_threads * blockDim.y;  // packs between one thread's places
+  const auto place = [&](int stage, int input, int p) {
+    return ring + ((stage * kInputs + input) * kPacks + p) * ring_step;
+  };
+  const auto fetch = [&](int64_t row, int stage) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int c = (thread + p * team_threads) * N;
       if (row >= args.rows || c >= cols) continue;
-      next_dy[p] = load_pack<N>(dy + row * cols + c);
-      next_x[p] = load_pack<N>(x + row * cols + c);
+      fetch_async16(place(stage, 0, p), dy + row * cols + c);
+      fetch_async16(place(stage, 1, p), x + row * cols + c);
+      if constexpr (kAdd) fetch_async16(place(stage, 2, p), add + row * cols + c);
     }
+    commit_fetches();
   };
-  const int64_t stride = int64_t{gridDim.x} * teams;
-  int phase = 0;
-  prefetch(int64_t{blockIdx.x} * teams + team);
-  // All teams make the same number of rounds, since they share barriers.
-  for (int64_t base = int64_t{blockIdx.x} * teams; base < args.rows; base += stride, phase ^= 1) {
-    const int64_t row = base + team;
-    const bool valid = row < args.rows;
-    const float mean = valid ? args.mean[row] : 0, rstd = valid ? args.rstd[row] : 0;
-    Pack<T, N> own_dy[kPacks], own_x[kPacks], added[kPacks];
+  int64_t row = blockIdx.x + int64_t{gridDim.x} * team;
+#pragma unroll
+  for (int s = 0; s < kRing - 1; ++s) fetch(row + s * stride, s);
+  float next_mean = row < args.rows ? args.mean[row] : 0, next_rstd = row < args.rows ? args.rstd[row] : 0;
+  Pack<T, N> weights[kPacks];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int c = (thread + p * team_threads) * N;
+    if (c < cols) weights[p] = load_pack<N>(gamma + c);
+  }
+  float dgamma[kParameters ? kPacks : 1][N] = {}, dbeta[kParameters ? kPacks : 1][N] = {};
+  int stage = 0, phase = 0;
+  for (; row < args.rows; row += stride, phase ^= 1) {
+    fetch(row + (kRing - 1) * stride, stage == 0 ? kRing - 1 : stage - 1);  // where the row before this one was
+    const float rstd = next_rstd, shift = -next_mean * rstd;  // x^ = x rstd + shift
+    if (row + stride < args.rows) {
+      next_mean = args.mean[row + stride];
+      next_rstd = args.rstd[row + stride];
+    }
+    wait_fetches<kRing - 1>();
     float sum_g = 0, sum_gx = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = (thread + p * team_threads) * N;
-      if (!valid || c >= cols) continue;
-      own_dy[p] = next_dy[p];
-      own_x[p] = next_x[p];
-      if (add) added[p] = load_pack<N>(add + row * cols + c);
-      float weight[N];
-      load(gamma + c, weight);
+      if ((thread + p * team_threads) * N >= cols) continue;
+      const Pack<T, N> gradients = *place(stage, 0, p), inputs = *place(stage, 1, p);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float gradient = to_float(own_dy[p].v[j]), normalized = (to_float(own_x[p].v[j]) - mean) * rstd;
+        const float gradient = to_float(gradients.v[j]), normalized = fmaf(to_float(inputs.v[j]), rstd, shift);
         if constexpr (kParameters) {
           dgamma[p][j] += gradient * normalized;
           dbeta[p][j] += gradient;
         }
-        sum_g += gradient * weight[j];
-        sum_gx += gradient * weight[j] * normalized;
+        const float weighted = gradient * to_float(weights[p].v[j]);
+        sum_g += weighted;
+        sum_gx += weighted * normalized;
       }
     }
-    prefetch(row + stride);
-    const RowMeans means = team_means(sum_g, sum_gx, sums[phase] + team * 2 * warps, warp, lane, warps, scale);
-    if (!valid) continue;
-    DropoutRow place{};
-    if constexpr (kDropped) place = dropout_row(args.dropout, row, cols);
+    const RowMeans means = team_means(sum_g, sum_gx, team_sums[phase] + team * (team_threads / 16), team, team_threads,
+                                      thread, scale);
+    // rstd (g - mean(g) - x^ mean(g x^)), as g rstd + x slope + offset.
+    const float slope = -rstd * rstd * means.gx, offset = -rstd * fmaf(shift, means.gx, means.g);
+    DropoutRow sample{};
+    if constexpr (kDropped) sample = dropout_row(args.dropout, row, cols);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int c = (thread + p * team_threads) * N;
       if (c >= cols) continue;
-      forget(own_dy[p]);
-      forget(own_x[p]);
-      const T* weights = gamma + c;
-      asm volatile("" : "+l"(weights));  // read again, from the L1 cache
-      float out[N], weight[N];
-      load(weights, weight);
+      // Read and converted again: registers for copies would cost more.
+      const Pack<T, N> gradients = *place(stage, 0, p), inputs = *place(stage, 1, p);
+      float out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float normalized = (to_float(own_x[p].v[j]) - mean) * rstd;
-        out[j] = rstd * (to_float(own_dy[p].v[j]) * weight[j] - means.g - normalized * means.gx);
-        if (add) out[j] += to_float(added[p].v[j]);
+        const float weighted = to_float(gradients.v[j]) * to_float(weights[p].v[j]);
+        out[j] = fmaf(weighted, rstd, fmaf(to_float(inputs.v[j]), slope, offset));
+      }
+      if constexpr (kAdd) {
+        const Pack<T, N> added = *place(stage, 2, p);
+#pragma unroll
+        for (int j = 0; j < N; ++j) out[j] += to_float(added.v[j]);
       }
       store(dx + row * cols + c, out);
       if constexpr (kDropped) {
-        apply_dropout(out, args.dropout, place, c);
+        apply_dropout(out, args.dropout, sample, c);
         store(dropped + row * cols + c, out);
       }
     }
+    stage = stage == kRing - 1 ? 0 : stage + 1;
   }
   if constexpr (kParameters)
-    write_parameter_partials<N, kPacks>(dgamma, dbeta, dynamic, args.partials, cols, thread, team_threads, team, teams);
+    write_parameter_partials<N, kPacks>(dgamma, dbeta, reinterpret_cast<float*>(dynamic), args.partials, cols);
 }
 
 constexpr int kGeneralThreads = 256;
@@ -184,8 +196,7 @@ template <class T>
 __global__ void __launch_bounds__(kGeneralThreads)
 norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* add, T* dx, T* dropped,
     BackwardArgs args) {
-  __shared__ float sums[2 * kGeneralThreads / 32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __shared__ __align__(8) float sums[2 * kGeneralThreads / 32];
   const int64_t row = blockIdx.x, cols = args.cols, first = row * cols;
   const float mean = args.mean[row], rstd = args.rstd[row];
   float sum_g = 0, sum_gx = 0;
@@ -194,8 +205,8 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
     sum_g += g;
     sum_gx += g * (to_float(x[first + c]) - mean) * rstd;
   }
-  const RowMeans means = team_means(sum_g, sum_gx, sums, warp, lane, kGeneralThreads / 32,
-      1.0f / static_cast<float>(cols));
+  const RowMeans means = team_means(sum_g, sum_gx, sums, 0, kGeneralThreads, threadIdx.x,
+                                    1.0f / static_cast<float>(cols));
   DropoutRow place{};
   if (dropped) place = dropout_row(args.dropout, row, cols);
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
@@ -229,23 +240,24 @@ __global__ void norm_parameters_general_kernel(const T* __restrict__ dy, const T
 }
 
 /// Returns the number of rows of partial sums.
-template <class T, int kPacks, bool kParameters, bool kDropped>
+template <class T, int kPacks, bool kParameters, bool kDropped, bool kAdd>
 int64_t launch_packs(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
   constexpr int N = kVector<T>;
-  const auto kernel = norm_backward_kernel<T, N, kPacks, kParameters, kDropped>;
-  const int team_threads = static_cast<int>(round_up(ceil_div(kernel_args.cols, N * kPacks), 32));
-  int teams = std::max(1, kBlockThreads<kPacks> / team_threads);
-  const int64_t combine_bytes = kParameters ? 2 * 4 * kernel_args.cols : 0;
-  if (combine_bytes > 47 << 10) teams = 1;  // 48 KiB go without an opt-in, the row sums' among them
-  const auto shared = static_cast<size_t>(teams > 1 ? combine_bytes : 0);
-  int per_sm = 1;
-  BLIPFT_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, team_threads * teams, shared));
-  int64_t blocks = std::min<int64_t>(int64_t{context.sm_count} * std::max(per_sm, 1),
-                                    ceil_div(kernel_args.rows, teams));
+  const auto kernel = norm_backward_kernel<T, N, kPacks, kParameters, kDropped, kAdd>;
+  const int64_t rows = kernel_args.rows;
+  const int64_t team_threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
+  int64_t blocks = std::min<int64_t>(context.sm_count, rows);
   if (kParameters) blocks = std::min(blocks, context.scratch_bytes / (8 * kernel_args.cols));
   BLIPFT_CHECK(blocks >= 1, "norm_backward of ", kernel_args.cols, " columns needs a larger workspace");
+  const int64_t teams = std::clamp<int64_t>(kBlockThreads<kPacks, kDropped> / team_threads, 1,
+                                            std::min<int64_t>(kMaxTeams, ceil_div(rows, blocks)));
+  const int64_t shared = teams * team_threads * 16 * kPacks * kStages<kPacks> * (kAdd ? 3 : 2);
+  static_assert(16 * kStages<kPacks> * 2 >= 2 * 4 * N, "the teams' sums take the place of the rows");
+  // 192 KiB at most (512 threads, 4 packs); above 48 KiB a kernel must ask.
+  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shared)));
   const dim3 block(static_cast<unsigned>(team_threads), static_cast<unsigned>(teams));
-  kernel<<<static_cast<unsigned>(blocks), block, shared, context.stream>>>(
+  kernel<<<static_cast<unsigned>(blocks), block, static_cast<size_t>(shared), context.stream>>>(
       args.dy.as<const T>(), args.x.as<const T>(), args.gamma.as<const T>(), args.add.as<const T>(), args.dx.as<T>(),
       args.dropped.as<T>(), kernel_args);
   BLIPFT_CUDA_LAUNCHED("norm_backward_kernel");
@@ -279,12 +291,17 @@ int64_t launch_norm_backward(const NormBackward& args, const BackwardArgs& kerne
                        all_aligned16(args.dy, args.x, args.gamma, args.add, args.dx, args.dropped);
   if (!vectors) return launch_general<T>(args, kernel_args, context);
   int64_t blocks = 0;
+  const auto launch = [&](auto parameters, auto dropped, auto add) {
+    constexpr bool kParameters = decltype(parameters)::value, kDropped = decltype(dropped)::value;
+    constexpr bool kAdd = decltype(add)::value;
+    if (packs <= 512) blocks = launch_packs<T, 1, kParameters, kDropped, kAdd>(args, kernel_args, context);
+    else if (packs <= 1024) blocks = launch_packs<T, 2, kParameters, kDropped, kAdd>(args, kernel_args, context);
+    else if constexpr (sizeof(T) == 4)
+      blocks = launch_packs<T, 4, kParameters, kDropped, kAdd>(args, kernel_args, context);
+  };
   dispatch_bool(static_cast<bool>(args.dgamma), [&](auto parameters) {
     dispatch_bool(static_cast<bool>(args.dropped), [&](auto dropped) {
-      constexpr bool kParameters = decltype(parameters)::value, kDropped = decltype(dropped)::value;
-      if (packs <= 256) blocks = launch_packs<T, 1, kParameters, kDropped>(args, kernel_args, context);
-      else if (packs <= 1024) blocks = launch_packs<T, 2, kParameters, kDropped>(args, kernel_args, context);
-      else if constexpr (sizeof(T) == 4) blocks = launch_packs<T, 4, kParameters, kDropped>(args, kernel_args, context);
+      dispatch_bool(static_cast<bool>(args.add), [&](auto add) { launch(parameters, dropped, add); });
     });
   });
   return blocks;

@@ -16,7 +16,7 @@ struct ForwardArgs {
 /// One block per row; a thread holds kPacks packs of N elements, `blockDim.x` packs apart. All loads of a row come
 /// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
 template <class T, int N, int kPacks>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(512, kPacks == 1 ? 3 : 1)
 norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta,
                     T* y, ForwardArgs args) {
   __shared__ float shared[2][32];
@@ -62,9 +62,13 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
     for (int j = 0; j < N; ++j) total += v[p][j];
   const float mean = team_sum(total, shared[0], warp, lane, warps) / static_cast<float>(cols);
   float squares = 0;
+  Pack<T, N> weights[kPacks], biases[kPacks];  // loaded before the barrier that would make them wait
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    if (static_cast<int>(threadIdx.x + p * blockDim.x) * N >= cols) continue;
+    const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
+    if (c >= cols) continue;
+    weights[p] = load_pack<N>(gamma + c);
+    biases[p] = load_pack<N>(beta + c);
 #pragma unroll
     for (int j = 0; j < N; ++j) squares += (v[p][j] - mean) * (v[p][j] - mean);
   }
@@ -78,12 +82,90 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
   for (int p = 0; p < kPacks; ++p) {
     const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
     if (c >= cols) continue;
-    float g[N], b[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      v[p][j] = (v[p][j] - mean) * rstd * to_float(weights[p].v[j]) + to_float(biases[p].v[j]);
+    store(y + row * cols + c, v[p]);
+  }
+}
+
+constexpr int64_t kManyRows = 2048;  // from here on one warp a row fills the GPU
+constexpr int kRowWarps = 4;  // rows of a block of the kernel below
+
+/// One warp per row, no barriers, the whole row in flight at once; a lane holds kPacks packs, 32 packs apart, as they
+/// were loaded. Otherwise like the kernel above.
+template <class T, int N, int kPacks, bool kSum>
+__global__ void __launch_bounds__(32 * kRowWarps, kSum ? 4 : 8)
+norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma,
+                         const T* __restrict__ beta, T* y, ForwardArgs args) {
+  const int lane = threadIdx.x % 32, cols = static_cast<int>(args.cols);
+  const int64_t row = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
+  if (row >= args.rows) return;
+  const int64_t first = row * cols + lane * N;
+  Pack<T, N> own[kPacks];
+  Pack<T, N> added[kSum ? kPacks : 1];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if ((lane + p * 32) * N >= cols) continue;
+    own[p] = load_pack<N>(x + first + p * 32 * N);
+    if constexpr (kSum) {
+      if (residual) added[p] = load_pack<N>(residual + first + p * 32 * N);
+    }
+  }
+  if constexpr (kSum) {
+    DropoutRow place{};
+    if (args.dropout.keys) place = dropout_row(args.dropout, row, cols);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int c = (lane + p * 32) * N;
+      if (c >= cols) continue;
+      float v[N];
+      unpack(own[p], v);
+      if (args.dropout.keys) apply_dropout(v, args.dropout, place, c);
+      if (residual) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) v[j] += to_float(added[p].v[j]);
+      }
+      own[p] = packed<T>(v);
+      *reinterpret_cast<Pack<T, N>*>(sum + first + p * 32 * N) = own[p];
+    }
+  }
+  float total = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if ((lane + p * 32) * N >= cols) continue;
+#pragma unroll
+    for (int j = 0; j < N; ++j) total += to_float(own[p].v[j]);
+  }
+  const float mean = warp_sum(total) / static_cast<float>(cols);
+  float squares = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if ((lane + p * 32) * N >= cols) continue;
+    forget(own[p]);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float centred = to_float(own[p].v[j]) - mean;
+      squares += centred * centred;
+    }
+  }
+  const float rstd = rsqrtf(warp_sum(squares) / static_cast<float>(cols) + args.eps);
+  if (lane == 0) {
+    args.mean[row] = mean;
+    args.rstd[row] = rstd;
+  }
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const int c = (lane + p * 32) * N;
+    if (c >= cols) continue;
+    forget(own[p]);
+    float v[N], g[N], b[N];
+    unpack(own[p], v);
     load(gamma + c, g);
     load(beta + c, b);
 #pragma unroll
-    for (int j = 0; j < N; ++j) v[p][j] = (v[p][j] - mean) * rstd * g[j] + b[j];
-    store(y + row * cols + c, v[p]);
+    for (int j = 0; j < N; ++j) v[j] = (v[j] - mean) * rstd * g[j] + b[j];
+    store(y + first + p * 32 * N, v);
   }
 }
 
@@ -139,6 +221,16 @@ void launch_packs(const NormForward& args, const ForwardArgs& kernel_args, cudaS
       args.beta.as<const T>(), args.y.as<T>(), kernel_args);
 }
 
+template <class T, int kPacks>
+void launch_warps(const NormForward& args, const ForwardArgs& kernel_args, cudaStream_t stream) {
+  dispatch_bool(static_cast<bool>(args.sum), [&](auto with_sum) {
+    norm_forward_warp_kernel<T, kVector<T>, kPacks, decltype(with_sum)::value>
+        <<<static_cast<unsigned>(ceil_div(kernel_args.rows, kRowWarps)), 32 * kRowWarps, 0, stream>>>(
+            args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
+            args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+  });
+}
+
 }  // namespace
 
 void CudaOps::norm_forward(const NormForward& args, Stream stream) {
@@ -152,7 +244,10 @@ void CudaOps::norm_forward(const NormForward& args, Stream stream) {
     const int64_t packs = kernel_args.cols / kVector<T>;
     if (kernel_args.cols % kVector<T> == 0 && kernel_args.cols <= 8192 &&
         all_aligned16(args.x, args.residual, args.sum, args.gamma, args.beta, args.y)) {
-      if (packs <= 128) launch_packs<T, 1>(args, kernel_args, queue);
+      // A warp alone is slow at drawing a dropout mask; a short row in a wide block leaves threads idle.
+      if (sizeof(T) == 2 && packs <= 192 && kernel_args.rows >= kManyRows && !args.dropout)
+        launch_warps<T, 6>(args, kernel_args, queue);
+      else if (packs <= 512) launch_packs<T, 1>(args, kernel_args, queue);
       else if (packs <= 1024) launch_packs<T, 2>(args, kernel_args, queue);
       else if constexpr (sizeof(T) == 4) launch_packs<T, 4>(args, kernel_args, queue);
     } else {

@@ -58,6 +58,7 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
   const int32_t id = args.ids[own];
   if (id == args.padding_id) return;
   bool earlier = false;
+#pragma unroll 4
   for (int64_t i = threadIdx.x; i < own; i += kThreads) earlier |= args.ids[i] == id;
   if (__syncthreads_or(earlier)) return;
 
@@ -85,32 +86,56 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
   if (column < args.cols) add_to_table(tokens + id * args.cols + column, sums);
 }
 
+constexpr int kPositionWarps = 16;
+constexpr int kPadLoads = 8;  // rows that a thread loads before it adds
+
 /// blockIdx.x: position row 1 + blockIdx.x, blockIdx.y: a tile of 32 packs of columns. The warps take turns over
-/// the rows that have this position, and are added in order.
+/// the rows that have this position, and are added in order. Row 1 belongs to all padding, many more rows than the
+/// others have: there a warp looks for padding among 32 tokens at once and loads the rows it finds together.
 template <class T, class Out, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(32 * kPositionWarps, 3)
 position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, TextArgs args) {
-  constexpr int kWarps = kThreads / 32;
-  __shared__ float shared[kWarps][32 * N];
+  __shared__ float shared[kPositionWarps][32 * N];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t position = 1 + int64_t{blockIdx.x}, rows = args.prefix + args.text;
   const int64_t column = (int64_t{blockIdx.y} * 32 + lane) * N;
   float sums[N] = {};
-  const auto add = [&](int64_t row) {
-    if (column >= args.cols) return;
-    float v[N];
-    load(x + row * args.cols + column, v);
-#pragma unroll
-    for (int j = 0; j < N; ++j) sums[j] += v[j];
-  };
   if (position >= 2) {
     const int64_t t = position - 2;
 #pragma unroll 4
-    for (int64_t sample = warp; sample < args.samples; sample += kWarps)
-      if (t < args.prefix + args.lengths[sample]) add(sample * rows + t);
+    for (int64_t sample = warp; sample < args.samples; sample += kPositionWarps) {
+      if (t >= args.prefix + args.lengths[sample] || column >= args.cols) continue;
+      float v[N];
+      load(x + (sample * rows + t) * args.cols + column, v);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sums[j] += v[j];
+    }
   } else {
-    for (int64_t sample = 0; sample < args.samples; ++sample)
-      for (int64_t t = args.prefix + args.lengths[sample] + warp; t < rows; t += kWarps) add(sample * rows + t);
+    const int64_t count = args.samples * args.text;
+    for (int64_t base = warp * 32; base < count; base += 32 * kPositionWarps) {
+      const int64_t token = base + lane;
+      const bool padded = token < count && token % args.text >= args.lengths[token / args.text];
+      uint32_t padding = __ballot_sync(0xffffffffu, padded);
+      while (padding != 0) {
+        Pack<T, N> loaded[kPadLoads];
+        const int found = min(__popc(padding), kPadLoads);
+#pragma unroll
+        for (int u = 0; u < kPadLoads; ++u, padding &= padding - 1) {
+          if (u >= found || column >= args.cols) continue;
+          const int64_t own = base + __ffs(static_cast<int>(padding)) - 1, sample = own / args.text;
+          // Each sample before has a prefix, and so has this one.
+          loaded[u] = load_pack<N>(x + (own + (sample + 1) * args.prefix) * args.cols + column);
+        }
+#pragma unroll
+        for (int u = 0; u < kPadLoads; ++u) {
+          if (u >= found || column >= args.cols) continue;
+          float v[N];
+          unpack(loaded[u], v);
+#pragma unroll
+          for (int j = 0; j < N; ++j) sums[j] += v[j];
+        }
+      }
+    }
   }
 #pragma unroll
   for (int j = 0; j < N; ++j) shared[warp][lane * N + j] = sums[j];
@@ -119,7 +144,8 @@ position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, T
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     sums[j] = 0;
-    for (int w = 0; w < kWarps; ++w) sums[j] += shared[w][lane * N + j];
+#pragma unroll
+    for (int w = 0; w < kPositionWarps; ++w) sums[j] += shared[w][lane * N + j];
   }
   add_to_table(positions + position * args.cols + column, sums);
 }
@@ -224,7 +250,7 @@ void CudaOps::text_embed_backward(const TextEmbed& args, Stream stream) {
       // Row 1 for padding, then one row for each place.
       const dim3 grid(static_cast<unsigned>(1 + text.prefix + text.text),
                       static_cast<unsigned>(ceil_div(text.cols, 32 * N)));
-      position_gradient_kernel<T, Out, N><<<grid, kThreads, 0, launch.stream>>>(args.x.as<const T>(),
+      position_gradient_kernel<T, Out, N><<<grid, 32 * kPositionWarps, 0, launch.stream>>>(args.x.as<const T>(),
           args.positions.as<Out>(), text);
       BLIPFT_CUDA_LAUNCHED("position_gradient_kernel");
     });

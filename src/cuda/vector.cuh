@@ -77,6 +77,32 @@ __device__ __forceinline__ void store(T* to, const float (&x)[N]) {
   *reinterpret_cast<Pack<T, N>*>(to) = packed<T>(x);
 }
 
+/// Makes the compiler forget what it computed from `pack`, so that it converts again instead of holding f32 copies in
+/// registers that the kernel does not have.
+template <class T, int N>
+__device__ __forceinline__ void forget(Pack<T, N>& pack) {
+  auto* words = reinterpret_cast<uint32_t*>(&pack);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(pack) / 4); ++i) asm volatile("" : "+r"(words[i]));
+}
+
+/// Starts a copy of 16 bytes to shared memory, past the registers and the L1 cache.
+__device__ __forceinline__ void fetch_async16(void* shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(from)
+               : "memory");
+}
+
+/// Closes this thread's group of copies.
+__device__ __forceinline__ void commit_fetches() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Waits until at most `kPending` of this thread's groups are still on their way.
+template <int kPending>
+__device__ __forceinline__ void wait_fetches() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
@@ -115,13 +141,18 @@ inline DropoutKernelArgs dropout_kernel_args(const Dropout& dropout) {
           dropout_threshold(dropout.p), 1.0f / (1.0f - dropout.p)};
 }
 
+/// a / b of numbers that are not negative: 64-bit divisions are slow, and few tensors need one.
+__device__ __forceinline__ int64_t divided(int64_t a, int64_t b) {
+  return (a | b) >> 32 == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
+}
+
 /// The place of one row within its sample's elements.
 struct DropoutRow {
   int64_t key, first;
 };
 
 __device__ __forceinline__ DropoutRow dropout_row(const DropoutKernelArgs& args, int64_t row, int64_t cols) {
-  const int64_t sample = row / args.rows_per_sample;
+  const int64_t sample = divided(row, args.rows_per_sample);
   return {args.keys[sample], (row - sample * args.rows_per_sample) * cols};
 }
 

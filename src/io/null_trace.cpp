@@ -15,6 +15,8 @@ class NullTrace final : public Trace {
   void add(const std::vector<MemoryRecord>&) override {}
   void add(const std::vector<PlanRecord>&) override {}
   void add(const DeviceRecord&) override {}
+  void add(const DriverMemoryRecord&) override {}
+  void add(const std::vector<KernelRecord>&) override {}
   void close() override {}
 };
 

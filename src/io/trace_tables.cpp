@@ -10,6 +10,7 @@ namespace blipft::io {
 // A row is written as it lies in memory; padding would end up in the file.
 static_assert(sizeof(StepRecord) == 11 * 8 && sizeof(SpanRecord) == 7 * 8 && sizeof(DeviceRecord) == 8 * 8);
 static_assert(sizeof(MemoryRow) == 88 && sizeof(PlanRow) == 168 && sizeof(DroppedRow) == 24);
+static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(KernelRow) == 56 && sizeof(KernelNameRow) == kernel_name);
 
 // offsetof is well defined here: every row is a standard-layout type.
 #define BLIPFT_FIELD(row, member, type, unit, description) \
@@ -66,7 +67,7 @@ const TableSchema& plan_schema() {
 }
 
 const TableSchema& device_schema() {
-  static const TableSchema schema{"device", "samples of the device's state", sizeof(DeviceRecord), 1024, {
+  static const TableSchema schema{"device", "samples of the device's state; NaN and 0 B: unknown", sizeof(DeviceRecord), 1024, {
     BLIPFT_FIELD(DeviceRecord, time_ns, i64, "ns", "time of the sample, since the run's start"),
     BLIPFT_FIELD(DeviceRecord, utilization, f64, "%", "share of time with a kernel running"),
     BLIPFT_FIELD(DeviceRecord, power_watts, f64, "W", "power draw"),
@@ -75,6 +76,42 @@ const TableSchema& device_schema() {
     BLIPFT_FIELD(DeviceRecord, temperature_c, f64, "degC", "temperature of the chip"),
     BLIPFT_FIELD(DeviceRecord, memory_bytes, i64, "B", "memory used on the device, by everybody"),
     BLIPFT_FIELD(DeviceRecord, host_rss_bytes, i64, "B", "resident memory of this process on the host")}};
+  return schema;
+}
+
+const TableSchema& driver_memory_schema() {
+  static const TableSchema schema{"driver_memory", "memory of this process on its device as the driver reports it, and its parts",
+                                  sizeof(DriverMemoryRecord), 64, {
+    BLIPFT_FIELD(DriverMemoryRecord, step, i64, "1", "step that has finished, -1: the end of the set-up"),
+    BLIPFT_FIELD(DriverMemoryRecord, time_ns, i64, "ns", "time of the measurement, since the run's start"),
+    BLIPFT_FIELD(DriverMemoryRecord, total_bytes, i64, "B", "all memory of this process, as the driver reports"),
+    BLIPFT_FIELD(DriverMemoryRecord, context_bytes, i64, "B", "CUDA context and libraries, before NCCL and the arena"),
+    BLIPFT_FIELD(DriverMemoryRecord, nccl_bytes, i64, "B", "taken by NCCL when it started"),
+    BLIPFT_FIELD(DriverMemoryRecord, allocated_bytes, i64, "B", "the arena, and what else the program has allocated"),
+    BLIPFT_FIELD(DriverMemoryRecord, unplanned_bytes, i64, "B", "total_bytes minus the parts above"),
+    BLIPFT_FIELD(DriverMemoryRecord, planned_bytes, i64, "B", "prediction of total_bytes, made before the run")}};
+  return schema;
+}
+
+const TableSchema& kernel_schema() {
+  static const TableSchema schema{"kernels", "kernels, copies and fills on the device, of the steps in trace.kernels",
+                                  sizeof(KernelRow), 4096, {
+    BLIPFT_FIELD(KernelRow, step, i64, "1", "optimizer step, from 0"),
+    BLIPFT_FIELD(KernelRow, begin_ns, i64, "ns", "begin, since the run's start"),
+    BLIPFT_FIELD(KernelRow, end_ns, i64, "ns", "end, since the run's start"),
+    BLIPFT_FIELD(KernelRow, bytes, i64, "B", "bytes of a copy or a fill, else 0"),
+    BLIPFT_FIELD(KernelRow, graph_node, i64, "1", "number of the CUDA graph's node, 0: launched outside of a graph"),
+    BLIPFT_FIELD(KernelRow, name, i32, "1", "row of /kernel_names"),
+    BLIPFT_FIELD(KernelRow, kind, kernel_kind, "1", "0 kernel, 1 copy, 2 fill"),
+    BLIPFT_FIELD(KernelRow, stream, i32, "1", "the driver's number of the CUDA stream"),
+    BLIPFT_FIELD(KernelRow, device, i32, "1", "number of the device among those of the process")}};
+  return schema;
+}
+
+const TableSchema& kernel_name_schema() {
+  static const TableSchema schema{"kernel_names", "names of kernels and copies, as /kernels.name counts them",
+                                  sizeof(KernelNameRow), 64, {
+    BLIPFT_FIELD(KernelNameRow, name, kernel_string, "", "demangled; longer ones are cut")}};
   return schema;
 }
 
@@ -117,6 +154,8 @@ Hdf5Handle field_type(FieldType type, const std::vector<std::string>& phases, co
     case FieldType::f64: return copy(H5T_NATIVE_DOUBLE);
     case FieldType::short_string: return string_type(short_name, path);
     case FieldType::long_string: return string_type(long_name, path);
+    case FieldType::kernel_string: return string_type(kernel_name, path);
+    case FieldType::kernel_kind: return enum_type({"kernel", "copy", "fill"}, path);
     case FieldType::phase: return phases.empty() ? copy(H5T_NATIVE_INT32) : enum_type(phases, path);
     case FieldType::stream: return enum_type({"compute", "communication", "copy", "host"}, path);
   }

@@ -11,10 +11,11 @@
 
 namespace blipft::io {
 
-constexpr size_t short_name = 32, long_name = 128;   ///< bytes of the fixed-length strings, last one always 0
+/// Bytes of the fixed-length strings, last one always 0.
+constexpr size_t short_name = 32, long_name = 128, kernel_name = 512;
 
 // Rows have no padding: members are ordered so that the compiler adds none (checked in trace_tables.cpp).
-// StepRecord, SpanRecord and DeviceRecord are written as they are; these two replace std::string.
+// StepRecord, SpanRecord, DeviceRecord and DriverMemoryRecord are written as they are; these replace std::string.
 struct MemoryRow {
   int64_t step = 0;
   char phase[short_name] = {};
@@ -27,12 +28,20 @@ struct PlanRow {
   char owner[short_name] = {};
   int64_t bytes = 0;
 };
+/// KernelRecord with its name as a row of /kernel_names.
+struct KernelRow {
+  int64_t step = 0, begin_ns = 0, end_ns = 0, bytes = 0, graph_node = 0;
+  int32_t name = 0, kind = 0, stream = 0, device = 0;
+};
+struct KernelNameRow {
+  char name[kernel_name] = {};
+};
 /// What was lost because the writing thread could not follow.
 struct DroppedRow {
   int64_t first_step = 0, last_step = 0, spans = 0;
 };
 
-enum class FieldType { i32, i64, f64, short_string, long_string, phase, stream };
+enum class FieldType { i32, i64, f64, short_string, long_string, kernel_string, phase, stream, kernel_kind };
 
 struct Field {
   const char* name;
@@ -55,6 +64,9 @@ const TableSchema& span_schema();
 const TableSchema& memory_schema();
 const TableSchema& plan_schema();
 const TableSchema& device_schema();
+const TableSchema& driver_memory_schema();
+const TableSchema& kernel_schema();
+const TableSchema& kernel_name_schema();
 const TableSchema& dropped_schema();
 
 /// A dataset of rows that grows at its end.

@@ -43,12 +43,17 @@ struct Queue {
   std::vector<io::MemoryRow> memory;
   std::vector<io::PlanRow> plan;
   std::vector<DeviceRecord> device;
+  std::vector<DriverMemoryRecord> driver_memory;
+  std::vector<io::KernelRow> kernels;
+  std::vector<io::KernelNameRow> kernel_names;   // new ones, in the order of their numbers
   std::optional<io::DroppedRow> dropped;
 
   size_t bytes() const {
     return steps.size() * sizeof(StepRecord) + spans.size() * sizeof(SpanRecord) +
            memory.size() * sizeof(io::MemoryRow) +
-           plan.size() * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord);
+           plan.size() * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord) +
+           driver_memory.size() * sizeof(DriverMemoryRecord) + kernels.size() * sizeof(io::KernelRow) +
+           kernel_names.size() * sizeof(io::KernelNameRow);
   }
   bool empty() const { return bytes() == 0 && !dropped; }
   /// Empties the queue and keeps its memory.
@@ -58,6 +63,9 @@ struct Queue {
     memory.clear();
     plan.clear();
     device.clear();
+    driver_memory.clear();
+    kernels.clear();
+    kernel_names.clear();
     dropped.reset();
   }
   void drop(const std::vector<SpanRecord>& records) {
@@ -82,6 +90,8 @@ class Hdf5Trace final : public Trace {
   void add(const std::vector<MemoryRecord>& records) override;
   void add(const std::vector<PlanRecord>& records) override;
   void add(const DeviceRecord& record) override;
+  void add(const DriverMemoryRecord& record) override;
+  void add(const std::vector<KernelRecord>& records) override;
   void close() override;
 
  private:
@@ -93,7 +103,10 @@ class Hdf5Trace final : public Trace {
   void write(const Queue& rows);
   void close_file();
   void abandon();
-  std::array<io::Table*, 6> tables() { return {&steps_, &spans_, &memory_, &plan_, &device_, &dropped_}; }
+  int32_t kernel_number(const std::string& name);
+  std::array<io::Table*, 9> tables() {
+    return {&steps_, &spans_, &memory_, &plan_, &device_, &driver_memory_, &kernels_, &kernel_names_, &dropped_};
+  }
 
   const std::string path_;
   const size_t queue_bytes_;
@@ -103,17 +116,18 @@ class Hdf5Trace final : public Trace {
   Queue waiting_;
   std::map<std::string, std::variant<std::string, double>> attributes_;
   std::vector<std::string> units_, phases_;
+  std::map<std::string, int32_t> kernel_numbers_;
   bool started_ = false;                // the first record came, or close()
   bool closing_ = false;
   std::exception_ptr error_;
 
   io::Hdf5Handle file_;                 // of the writing thread, under hdf5_mutex()
-  io::Table steps_, spans_, memory_, plan_, device_, dropped_;
+  io::Table steps_, spans_, memory_, plan_, device_, driver_memory_, kernels_, kernel_names_, dropped_;
   std::thread thread_;
 };
 
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.0";
+  attributes_["format_version"] = "1.1";
   attributes_["creator"] = "blipft";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -129,6 +143,9 @@ Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path),
 #endif
     file_ = io::own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose, path,
                     "creating the trace file (is the folder there, may you write to it, does another run use it?)");
+    unsigned major = 0, minor = 0, release = 0;
+    io::check(H5get_libversion(&major, &minor, &release), path, "asking for the version of HDF5");
+    attributes_["hdf5"] = concat(major, ".", minor, ".", release);
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -213,6 +230,34 @@ void Hdf5Trace::add(const DeviceRecord& record) {
   enqueue([&] { waiting_.device.push_back(record); });
 }
 
+void Hdf5Trace::add(const DriverMemoryRecord& record) {
+  enqueue([&] { waiting_.driver_memory.push_back(record); });
+}
+
+/// The row of `name` in /kernel_names; new names go into the queue. Under mutex_.
+int32_t Hdf5Trace::kernel_number(const std::string& name) {
+  const auto [entry, is_new] = kernel_numbers_.try_emplace(name, static_cast<int32_t>(kernel_numbers_.size()));
+  if (is_new) {
+    io::KernelNameRow row;
+    size_t bytes = std::min(name.size(), sizeof row.name - 1);
+    // A character of several bytes is not cut in two.
+    if (bytes < name.size())
+      while (bytes > 0 && (static_cast<unsigned char>(name[bytes]) & 0xC0) == 0x80) --bytes;
+    std::memcpy(row.name, name.data(), bytes);
+    waiting_.kernel_names.push_back(row);
+  }
+  return entry->second;
+}
+
+void Hdf5Trace::add(const std::vector<KernelRecord>& records) {
+  if (records.empty()) return;
+  enqueue([&] {
+    for (const KernelRecord& record : records)
+      waiting_.kernels.push_back({record.step, record.begin_ns, record.end_ns, record.bytes, record.graph_node,
+                                  kernel_number(record.name), record.kind, record.stream, record.device});
+  });
+}
+
 void Hdf5Trace::close() {
   {
     const std::lock_guard lock(mutex_);
@@ -267,6 +312,9 @@ void Hdf5Trace::start_file() {
   memory_ = io::Table(file, path_, io::memory_schema(), phases_);
   plan_ = io::Table(file, path_, io::plan_schema(), phases_);
   device_ = io::Table(file, path_, io::device_schema(), phases_);
+  driver_memory_ = io::Table(file, path_, io::driver_memory_schema(), phases_);
+  kernels_ = io::Table(file, path_, io::kernel_schema(), phases_);
+  kernel_names_ = io::Table(file, path_, io::kernel_name_schema(), phases_);
   dropped_ = io::Table(file, path_, io::dropped_schema(), phases_);
   io::check(H5Fstart_swmr_write(file), path_, "entering SWMR mode");
 }
@@ -277,6 +325,9 @@ void Hdf5Trace::write(const Queue& rows) {
   memory_.append(rows.memory.data(), rows.memory.size());
   plan_.append(rows.plan.data(), rows.plan.size());
   device_.append(rows.device.data(), rows.device.size());
+  driver_memory_.append(rows.driver_memory.data(), rows.driver_memory.size());
+  kernel_names_.append(rows.kernel_names.data(), rows.kernel_names.size());   // before the rows that count them
+  kernels_.append(rows.kernels.data(), rows.kernels.size());
   if (rows.dropped) dropped_.append(&*rows.dropped, 1);
   steps_.append(rows.steps.data(), rows.steps.size());
 }

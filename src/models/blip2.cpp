@@ -49,7 +49,7 @@ class Blip2 : public Model {
   }
 
   void forward_backward(const StepContext& context, const MicroBatch& batch) override;
-  double flops(int64_t batch_size, int64_t text_tokens) const override;
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int64_t text_tokens) const override;
 
  private:
   bool trained(const std::string& tower) const {
@@ -57,6 +57,13 @@ class Blip2 : public Model {
   }
   float dropout(float p) const { return settings_.dropout ? p : 0; }
   int64_t patches() const { return (config_.vision.image / config_.vision.patch) * (config_.vision.image / config_.vision.patch); }
+  // Operations of a unit's forward; its backward costs as much for the gradient of its weights, and again for that of its
+  // input, where they are wanted.
+  struct Cost {
+    double forward = 0;
+    bool trained = false, passes = false;
+  };
+  Cost cost_of(const Unit& unit, int64_t batch_size, int64_t text_tokens) const;
   void add_vision_units();
   void add_qformer_units();
   void add_language_units();
@@ -359,21 +366,38 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
   context.arena.mark("after_backward");
 }
 
-double Blip2::flops(int64_t batch_size, int64_t text_tokens) const {
+Blip2::Cost Blip2::cost_of(const Unit& unit, int64_t batch_size, int64_t text_tokens) const {
   const Blip2Config::Vision& v = config_.vision;
   const Blip2Config::Text& t = config_.text;
-  const double b = static_cast<double>(batch_size), pictures = b * static_cast<double>(patches());
-  const double queries = b * static_cast<double>(config_.qformer.queries);
-  // Backward costs twice the forward where weights are trained, once where only the gradient passes through.
-  const auto cost = [](double forward, bool trained, bool passes) { return forward * (1 + (trained ? 1 : 0) + (passes ? 1 : 0)); };
-  double total = cost(2 * pictures * static_cast<double>(patch_embedding_.in * v.hidden), train_vision_, false);
-  total += cost(vision_.forward_flops(batch_size, 1 + patches()), train_vision_, train_vision_);
+  const double b = static_cast<double>(batch_size), queries = b * static_cast<double>(config_.qformer.queries);
   const bool through = train_vision_ || train_qformer_;
-  total += cost(qformer_.forward_flops(batch_size, 1 + patches()), train_qformer_, through);
-  total += cost(2 * queries * static_cast<double>(config_.qformer.hidden * t.hidden), train_qformer_, through);
-  total += cost(language_.forward_flops(batch_size, config_.qformer.queries + text_tokens), train_language_, true);
-  total += cost(2 * b * static_cast<double>(text_tokens - 1) * static_cast<double>(t.hidden * t.vocabulary), train_language_, true);
-  return total;
+  if (&unit == vision_embeddings_)
+    return {2 * b * static_cast<double>(patches()) * static_cast<double>(patch_embedding_.in * v.hidden), train_vision_, false};
+  for (const PreNormLayer& layer : vision_.layers)
+    if (layer.unit == &unit) return {layer.forward_flops(batch_size, 1 + patches()), train_vision_, train_vision_};
+  for (const QFormerLayer& layer : qformer_.layers)
+    if (layer.unit == &unit) return {layer.forward_flops(batch_size, 1 + patches()), train_qformer_, through};
+  if (&unit == projection_unit_)
+    return {2 * queries * static_cast<double>(config_.qformer.hidden * t.hidden), train_qformer_, through};
+  for (const PreNormLayer& layer : language_.layers)
+    if (layer.unit == &unit)
+      return {layer.forward_flops(batch_size, config_.qformer.queries + text_tokens), train_language_, true};
+  if (&unit == head_.unit)
+    return {2 * b * static_cast<double>(text_tokens - 1) * static_cast<double>(t.hidden * t.vocabulary), train_language_, true};
+  return {};                               // embeddings and norms have no matrix product
+}
+
+double Blip2::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int64_t text_tokens) const {
+  const Cost cost = cost_of(unit, batch_size, text_tokens);
+  const double backward = cost.forward * ((cost.trained ? 1 : 0) + (cost.passes ? 1 : 0));
+  if (&unit == head_.unit) return phase == Phase::loss ? cost.forward + backward : 0;
+  switch (phase) {
+    case Phase::forward:
+    case Phase::recompute: return cost.forward;
+    case Phase::backward: return backward;
+    case Phase::loss: break;
+  }
+  return 0;
 }
 
 }  // namespace

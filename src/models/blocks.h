@@ -110,6 +110,8 @@ class PreNormLayer {
   /// Takes dy and what was saved over; the result, dx, is the caller's. `gradient` is null for a frozen unit.
   Tensor backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
                   Tensor dy, Saved& saved) const;
+  /// Operations of one forward over B samples of T tokens.
+  double forward_flops(int64_t batch, int64_t tokens) const;
 
  private:
   AttentionForward attention_call(const Call& call, const Tensor& qkv_rows, const Tensor& out, const Tensor& lse) const;
@@ -128,8 +130,6 @@ class PreNormStack {
 
   Tensor forward(const StepContext& context, const PreNormLayer::Call& call, Tensor x, bool save);
   Tensor backward(const StepContext& context, const PreNormLayer::Call& call, Tensor dy);
-  /// Operations of one forward over B samples of T tokens.
-  double forward_flops(int64_t batch, int64_t tokens) const;
 
  private:
   std::vector<PreNormLayer::Saved> saved_;

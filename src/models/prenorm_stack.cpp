@@ -41,14 +41,10 @@ Tensor PreNormStack::backward(const StepContext& context, const PreNormLayer::Ca
   return dy;
 }
 
-double PreNormStack::forward_flops(int64_t batch, int64_t tokens) const {
-  double flops = 0;
-  for (const PreNormLayer& layer : layers) {
-    const double rows = static_cast<double>(batch * tokens), h = static_cast<double>(layer.shape.hidden);
-    flops += 2 * rows * h * (4 * h + 2 * static_cast<double>(layer.shape.inner));
-    flops += 4 * rows * static_cast<double>(tokens) * h * (layer.shape.causal ? 0.5 : 1.0);
-  }
-  return flops;
+double PreNormLayer::forward_flops(int64_t batch, int64_t tokens) const {
+  const double rows = static_cast<double>(batch * tokens), h = static_cast<double>(shape.hidden);
+  const double products = 2 * rows * h * (4 * h + 2 * static_cast<double>(shape.inner));
+  return products + 4 * rows * static_cast<double>(tokens) * h * (shape.causal ? 0.5 : 1.0);
 }
 
 }  // namespace blipft

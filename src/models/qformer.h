@@ -55,6 +55,8 @@ class QFormerLayer {
   Tensor backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call, Tensor dy,
                   Saved& saved, const Tensor& dpicture, bool& picture_started) const;
   void drop_all_but_input(const StepContext& context, Saved& saved) const;
+  /// Operations of one forward over B samples, each with a picture of P tokens.
+  double forward_flops(int64_t batch, int64_t picture_tokens) const;
 
  private:
   Dropout dropout(const StepContext& context, const Call& call, uint32_t which, float p) const;
@@ -85,7 +87,6 @@ class QFormer {
   Tensor forward(const StepContext& context, const QFormerLayer::Call& call, bool save);
   /// Takes dy over; fills dpicture when it is there.
   void backward(const StepContext& context, const QFormerLayer::Call& call, Tensor dy, const Tensor& dpicture);
-  double forward_flops(int64_t batch, int64_t picture_tokens) const;
 
  private:
   Dropout input_dropout(const StepContext& context, const QFormerLayer::Call& call) const;

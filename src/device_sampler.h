@@ -1,0 +1,34 @@
+// DeviceSampler: a thread that looks at the device and at the process every now and then.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "blipft/monitor.h"
+
+namespace blipft {
+
+class DeviceSampler {
+ public:
+  /// Takes a sample now and then every `seconds`; `take` gets it in the sampler's thread, without a time. `monitor` must
+  /// outlive the sampler. A `take` that throws ends the sampling, not the program.
+  DeviceSampler(const DeviceMonitor& monitor, double seconds, std::function<void(const DeviceRecord&)> take);
+  /// Ends the thread, without waiting for the next sample.
+  ~DeviceSampler();
+  DeviceSampler(const DeviceSampler&) = delete;
+  DeviceSampler& operator=(const DeviceSampler&) = delete;
+
+ private:
+  void run(double seconds);
+
+  const DeviceMonitor& monitor_;
+  std::function<void(const DeviceRecord&)> take_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace blipft
