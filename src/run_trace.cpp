@@ -1,9 +1,12 @@
 // Filling the trace; see run_trace.h.
 #include "run_trace.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+
+#include "blipft/data.h"
 
 namespace blipft {
 
@@ -20,28 +23,62 @@ std::string RunTrace::path(const Config& config, int64_t rank) {
   return config.output.path + name;
 }
 
-RunTrace::RunTrace(const Config& config, const World& world, Device& device, const Comm& comm, const Model& model,
-                   const Arena& arena, const SpanRecorder* spans)
-    : trace_(config.trace.enabled ? open_trace(path(config, world.rank())) : make_null_trace()), spans_(spans),
-      samples_(config.train.batch_size * config.train.accumulate_grad_batches) {
-  align_clock(world, device);
+RunTrace::RunTrace(const TraceParts& parts)
+    : parts_(parts),
+      trace_(parts.config->trace.enabled ? open_trace(path(*parts.config, parts.world->rank())) : make_null_trace()),
+      samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches) {
+  align_clock(*parts_.world, *parts_.device);
   std::vector<std::string> units;
-  for (const Unit* unit : model.units()) units.push_back(unit->name());
+  for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
   trace_->set_names(units, SpanRecorder::phase_names());
-  trace_->set_attribute("rank", static_cast<double>(world.rank()));
-  trace_->set_attribute("world_size", static_cast<double>(world.size()));
-  trace_->set_attribute("host", world.host());
-  trace_->set_attribute("device", device.name());
-  trace_->set_attribute("communication", comm.name());
-  trace_->set_attribute("model", model.description());
-  trace_->set_attribute("parameters", static_cast<double>(model.parameter_count()));
-  trace_->set_attribute("config", to_yaml(config));
-  trace_->set_attribute("commit", BLIPFT_COMMIT);
-  trace_->set_attribute("start_unix_ns", static_cast<double>(start_ns_));
-  trace_->set_attribute("planned_bytes", static_cast<double>(arena.total_bytes()));
-  std::vector<PlanRecord> plan;
-  for (const PlanEntry& entry : arena.peak_entries()) plan.push_back({entry.name, owner_name(entry.owner), entry.bytes});
+  note_run();
+  note_versions();
+  std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
+  for (const PlanEntry& entry : parts_.arena->peak_entries()) plan.push_back({entry.name, owner_name(entry.owner), entry.bytes});
   trace_->add(plan);
+  driver_memory(-1);
+  if (parts_.config->trace.enabled)
+    sampler_ = std::make_unique<DeviceSampler>(*parts_.monitor, parts_.config->trace.sample_seconds, [this](DeviceRecord record) {
+      record.time_ns = now_ns();
+      trace_->add(record);
+    });
+}
+
+void RunTrace::note_run() {
+  const Config& config = *parts_.config;
+  const World& world = *parts_.world;
+  const Model& model = *parts_.model;
+  const MemoryPlan& plan = *parts_.plan;
+  const auto number = [&](const char* name, auto value) { trace_->set_attribute(name, static_cast<double>(value)); };
+  const auto text = [&](const char* name, const std::string& value) { trace_->set_attribute(name, value); };
+  number("rank", world.rank());
+  number("world_size", world.size());
+  text("host", world.host());
+  text("device", parts_.device->name());
+  text("communication", parts_.comm->name());
+  text("model", model.description());
+  number("parameters", model.parameter_count());
+  number("trainable_parameters", model.trainable_parameter_count());
+  text("config", to_yaml(config));
+  text("commit", BLIPFT_COMMIT);
+  number("start_unix_ns", start_ns_);
+  text("strategy", plan.strategy_name);
+  if (plan.strategy_name == "fsdp") {
+    text("reshard", plan.sharded.hold ? "step" : "always");
+    number("prefetch_bytes", plan.sharded.prefetch_bytes);
+    text("gathers", parts_.comm->direct_gathers() ? "copies between devices" : "collectives");
+  }
+  const int64_t tokens = possible_text_lengths(config.data).back();
+  number("flops_per_step", static_cast<double>(config.train.accumulate_grad_batches) * model.flops(config.train.batch_size, tokens));
+  number("samples_per_step", samples_);
+  number("planned_bytes", parts_.arena->total_bytes());
+  number("planned_total_bytes", planned_bytes());
+  if (const std::string source = parts_.monitor->process_bytes_source(); !source.empty()) text("driver_memory_source", source);
+}
+
+void RunTrace::note_versions() {
+  trace_->set_attribute("mpi", mpi_version());
+  for (const auto& [name, version] : cuda_versions()) trace_->set_attribute(name, version);
 }
 
 // The device's clock is read between two readings of the host's; the tightest of several tries tells the offset.
@@ -85,7 +122,8 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds, dou
   record.data_wait_ns = static_cast<int64_t>(data_wait * 1e9);
   record.text_tokens = result.text_tokens;
   trace_->add(record);
-  if (spans_) trace_->add(spans_->records(StepProgram::pass_name(result.text_tokens), result.step, result.stamps, device_offset_ns_));
+  if (parts_.spans)
+    trace_->add(parts_.spans->records(StepProgram::pass_name(result.text_tokens), result.step, result.stamps, device_offset_ns_));
 }
 
 void RunTrace::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases) {
@@ -96,6 +134,38 @@ void RunTrace::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases) 
   trace_->add(records);
 }
 
-void RunTrace::close() { trace_->close(); }
+int64_t RunTrace::planned_bytes() const {
+  const bool gpu = parts_.device->kind() == DeviceKind::cuda;
+  return parts_.arena->total_bytes() + (gpu ? bytes_outside_of_arena(parts_.world->size()) : 0);
+}
+
+void RunTrace::driver_memory(int64_t step) {
+  DriverMemoryRecord record;
+  record.total_bytes = parts_.monitor->process_bytes();
+  if (record.total_bytes < 0) return;
+  measured_bytes_ = std::max(measured_bytes_, record.total_bytes);
+  record.step = step;
+  record.time_ns = now_ns();
+  record.context_bytes = parts_.context_bytes;
+  record.nccl_bytes = parts_.comm->device_bytes();
+  record.allocated_bytes = parts_.device->memory().process;
+  record.unplanned_bytes = record.total_bytes - record.context_bytes - record.nccl_bytes - record.allocated_bytes;
+  record.planned_bytes = planned_bytes();
+  trace_->add(record);
+}
+
+void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
+  for (KernelRecord& record : records) {
+    record.step = step;
+    record.begin_ns -= start_ns_;
+    record.end_ns -= start_ns_;
+  }
+  trace_->add(records);
+}
+
+void RunTrace::close() {
+  sampler_.reset();                        // a sample may not come after the end
+  trace_->close();
+}
 
 }  // namespace blipft

@@ -9,28 +9,56 @@
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "blipft/model.h"
+#include "blipft/monitor.h"
 #include "blipft/trace.h"
+#include "device_sampler.h"
+#include "memory_plan.h"
 #include "step_program.h"
 
 namespace blipft {
 
+/// What a trace tells of; nothing here is owned, and all of it outlives the trace.
+struct TraceParts {
+  const Config* config = nullptr;
+  const World* world = nullptr;
+  Device* device = nullptr;
+  const Comm* comm = nullptr;
+  const Model* model = nullptr;
+  const Arena* arena = nullptr;
+  const MemoryPlan* plan = nullptr;
+  const SpanRecorder* spans = nullptr;     ///< optional
+  DeviceMonitor* monitor = nullptr;
+  int64_t context_bytes = 0;               ///< the driver's figure for this process before NCCL and the arena
+};
+
 class RunTrace {
  public:
-  RunTrace(const Config& config, const World& world, Device& device, const Comm& comm, const Model& model, const Arena& arena,
-           const SpanRecorder* spans);
+  /// Opens the file, notes what is known of the run, and starts the sampling of the device.
+  explicit RunTrace(const TraceParts& parts);
   static std::string path(const Config& config, int64_t rank);
   void step(const StepResult& result, int64_t epoch, double seconds, double flops, double data_wait, const StepProgram& program);
   void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases);
+  /// What the driver reports of this process' memory after `step` (-1: the set-up), where it does.
+  void driver_memory(int64_t step);
+  /// Kernels of a step, with times of the system clock.
+  void kernels(int64_t step, std::vector<KernelRecord> records);
+  /// The largest memory of this process that the driver has reported, 0: it reports none; and what was predicted.
+  int64_t measured_bytes() const { return measured_bytes_; }
+  int64_t planned_bytes() const;
   void close();
 
  private:
   int64_t now_ns() const;
   void align_clock(const World& world, Device& device);
+  void note_run();
+  void note_versions();
+  TraceParts parts_;
   std::unique_ptr<Trace> trace_;
-  const SpanRecorder* spans_;
   int64_t samples_ = 0;                    // of a step of this rank
   int64_t device_offset_ns_ = 0;           // trace clock minus device clock
   int64_t start_ns_ = 0;                   // host clock at the run's start
+  int64_t measured_bytes_ = 0;
+  std::unique_ptr<DeviceSampler> sampler_;  // last: its thread uses the members above
 };
 
 }  // namespace blipft

@@ -38,7 +38,7 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<int64_t> text_lengt
   norm_square_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
   label_count_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
   loss_weights_ = arena.persistent(Owner::data, "step results", DType::f32, {micro_batches_});
-  workspace_ = arena.persistent(Owner::workspace, "workspace of the ops", DType::u8, {kWorkspaceBytes});
+  workspace_ = arena.persistent(Owner::workspace, "workspace of the ops", DType::u8, {2 * kWorkspaceBytes});
   if (parts_.spans)  // a generous bound: each unit has at most 8 spans in a micro-batch
     stamps_ = arena.persistent(Owner::data, "clock readings", DType::i64,
                                {2 * (8 * static_cast<int64_t>(parts_.model->units().size()) * micro_batches_ + 8)});
@@ -71,6 +71,8 @@ void StepProgram::bind() {
   device.zero(scalars_.data, scalars_.bytes(), device.compute_stream());
   staged_ = device.create_event();
   unstaged_ = device.create_event();
+  forked_ = device.create_event();
+  joined_ = device.create_event();
   device.record(unstaged_, device.compute_stream());
   const int64_t bytes = inputs_staging_.bytes() + kResultBytes + (stamps_ ? stamps_.bytes() : 0);
   for (int64_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>(device, bytes));
@@ -125,7 +127,7 @@ void StepProgram::enqueue(int64_t text_tokens) {
   strategy.begin_step();
   device.zero(loss_.data, loss_.bytes(), stream);
   enqueue_loss_weights(text_tokens);
-  const StepContext context{*parts_.ops, device, *parts_.arena, strategy, stream, spans, static_cast<uint64_t>(train.seed)};
+  const StepContext context{*parts_.ops, device, *parts_.arena, strategy, stream, device.side_stream(), forked_, joined_, spans, static_cast<uint64_t>(train.seed)};
   for (int64_t m = 0; m < micro_batches_; ++m) {
     if (spans) spans->set_micro_batch(m);
     strategy.begin_micro_batch(m, micro_batches_);

@@ -82,7 +82,7 @@ class StepProgram {
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<std::unique_ptr<Graph>> graphs_;  // per text length
   std::vector<bool> warm_;                      // per text length: has run once without a graph
-  Event staged_, unstaged_;
+  Event staged_, unstaged_, forked_, joined_;
   uint64_t launched_ = 0, drained_ = 0;
 };
 

@@ -12,6 +12,7 @@
 
 #include "blipft/checkpoint.h"
 #include "blipft/data.h"
+#include "blipft/monitor.h"
 #include "memory_plan.h"
 #include "progress.h"
 #include "run_trace.h"
@@ -47,6 +48,19 @@ std::unique_ptr<Comm> make_comm(const Config& config, const World& world, Device
   return device.kind() == DeviceKind::cuda ? make_nccl_comm(world, device, config.parallel.nccl_max_ctas) : make_mpi_comm(world);
 }
 
+// The recorder of kernels that trace.kernels asks for, null when it asks for none.
+std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& device) {
+  if (config.trace.kernels.empty()) return nullptr;
+  const std::string place = place_of(config, "trace.kernels");
+  BLIPFT_USER_CHECK(device.kind() == DeviceKind::cuda, place, ": trace.kernels: kernels are recorded on GPUs, this run computes on ",
+                    device.name(), "; remove trace.kernels");
+  try {
+    return make_kernel_tracer();
+  } catch (const UserError& error) {
+    throw UserError(concat(place, ": trace.kernels: ", error.what(), "; or remove trace.kernels"));
+  }
+}
+
 // A run in the order in which its parts come to life; destroyed in reverse.
 class Run {
  public:
@@ -63,6 +77,10 @@ class Run {
   void start_trace();
   void announce();
   void finished_step(const StepResult& result);
+  void drain();
+  void start_kernels();
+  void stop_kernels(int64_t step);
+  void print_memory() const;
   bool first() const { return world_.rank() == 0; }
 
   const Config& config_;
@@ -72,7 +90,10 @@ class Run {
   ImageProcessor processor_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const Dataset> dataset_;
+  std::unique_ptr<DeviceMonitor> monitor_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<KernelTracer> kernels_;  // only when the run asks for kernels
+  int64_t context_bytes_ = 0;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Comm> comm_;
   std::unique_ptr<Optimizer> optimizer_;
@@ -115,12 +136,15 @@ void Run::open_data() {
 }
 
 void Run::make_backend() {
+  monitor_ = make_device_monitor(wants_cuda(config_) ? static_cast<int>(world_.local_rank()) : -1);
   device_ = make_device(config_, world_);
   device_->bind_thread();
+  kernels_ = make_tracer(config_, *device_);
   const char* home = std::getenv("HOME");
   const std::string cache = home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "";
-  ops_ = device_->kind() == DeviceKind::cuda ? make_cuda_ops(*device_, cache) : make_cpu_ops();
+  ops_ = device_->kind() == DeviceKind::cuda ? make_cuda_ops(*device_, cache, config_.parallel.gemm_search == "thorough") : make_cpu_ops();
   optimizer_ = make_optimizer(config_.train);
+  context_bytes_ = std::max<int64_t>(0, monitor_->process_bytes());
 }
 
 void Run::plan_and_commit() {
@@ -159,7 +183,8 @@ void Run::start_trace() {
   std::error_code error;
   std::filesystem::create_directories(config_.output.path, error);
   BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ", error.message());
-  trace_ = std::make_unique<RunTrace>(config_, world_, *device_, *comm_, *model_, *arena_, spans_);
+  trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(), arena_.get(), &plan_,
+                                                 spans_, monitor_.get(), context_bytes_});
   loader_ = make_data_loader(config_, world_.rank(), world_.size(), processor_, tokenizer_, dataset_, *device_);
 }
 
@@ -194,7 +219,33 @@ void Run::finished_step(const StepResult& result) {
     const std::string pass = StepProgram::pass_name(result.text_tokens);
     progress_->memory(result.step, arena_->phases(pass), device_->memory().process);
     trace_->memory(result.step, arena_->phases(pass));
+    trace_->driver_memory(result.step);
   }
+}
+
+void Run::drain() {
+  StepResult result;
+  while (program_->finished(true, result)) finished_step(result);
+}
+
+// A step whose kernels are recorded has the device for itself: neither the step before it nor the one after it overlaps
+// with it, and what recording costs outside of the step is not counted as its time.
+void Run::start_kernels() {
+  drain();
+  device_->synchronize();
+  kernels_->start();
+  world_.barrier();                        // or the first rank's collectives would show the others' start
+  last_finish_ = Clock::now();
+}
+
+void Run::stop_kernels(int64_t step) {
+  drain();
+  device_->synchronize();
+  trace_->kernels(step, kernels_->stop());
+  if (kernels_->lost() > 0)
+    std::fprintf(stderr, "warning: rank %lld: CUPTI gave %lld kernels of step %lld no times; they are missing in the trace\n",
+                 static_cast<long long>(world_.rank()), static_cast<long long>(kernels_->lost()), static_cast<long long>(step));
+  last_finish_ = Clock::now();
 }
 
 void Run::steps() {
@@ -205,20 +256,34 @@ void Run::steps() {
     const double waited = loader_->wait_seconds();
     const HostBatch* batch = loader_->next();
     data_wait_ = loader_->wait_seconds() - waited;
+    const std::vector<int64_t>& chosen = config_.trace.kernels;
+    const bool recorded = kernels_ && std::find(chosen.begin(), chosen.end(), step) != chosen.end();
+    if (recorded) start_kernels();
     if (program_->in_flight() == StepProgram::kSlots && program_->finished(true, result)) finished_step(result);
     program_->launch(*batch, learning_rate(config_.train, step, loader_->total_steps()));
     // On a GPU the copy takes a moment that the loop would otherwise spend waiting for the step itself.
     program_->batch_taken(true);
     loader_->give_back(batch);
+    if (recorded) stop_kernels(step);
     while (program_->finished(false, result)) finished_step(result);
   }
-  while (program_->finished(true, result)) finished_step(result);
+  drain();
   world_.barrier();
   train_seconds_ = seconds_since(train_start_);
 }
 
+// What was predicted for a rank's device, and the most that the driver has reported for any.
+void Run::print_memory() const {
+  const int64_t measured = world_.max(trace_->measured_bytes()), planned = trace_->planned_bytes();
+  if (!first() || measured == 0) return;
+  std::printf("memory: planned %s, measured %s (difference %+.1f %%)\n", format_gib(planned).c_str(), format_gib(measured).c_str(),
+              100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
+}
+
 void Run::finish() {
   progress_->done(world_.max(train_seconds_), arena_->total_bytes());
+  trace_->driver_memory(loader_->total_steps() - 1);
+  print_memory();
   if (config_.output.save_model) {
     saved_ = config_.output.path + "/model";
     const WeightContext context{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};

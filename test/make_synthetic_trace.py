@@ -28,21 +28,32 @@ def dtypes(phases):
         "device": np.dtype([("time_ns", "i8"), ("utilization", "f8"), ("power_watts", "f8"), ("sm_mhz", "f8"),
                             ("memory_mhz", "f8"), ("temperature_c", "f8"), ("memory_bytes", "i8"),
                             ("host_rss_bytes", "i8")]),
+        "driver_memory": np.dtype([(name, "i8") for name in (
+            "step", "time_ns", "total_bytes", "context_bytes", "nccl_bytes", "allocated_bytes", "unplanned_bytes",
+            "planned_bytes")]),
+        "kernels": np.dtype([("step", "i8"), ("begin_ns", "i8"), ("end_ns", "i8"), ("bytes", "i8"), ("graph_node", "i8"),
+                             ("name", "i4"), ("kind", h5py.enum_dtype({"kernel": 0, "copy": 1, "fill": 2}, basetype="i4")),
+                             ("stream", "i4"), ("device", "i4")]),
+        "kernel_names": np.dtype([("name", "S512")]),
         "dropped": np.dtype([("first_step", "i8"), ("last_step", "i8"), ("spans", "i8")]),
     }
 
 
-CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "device": 1024, "dropped": 64}
+CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "device": 1024, "driver_memory": 64,
+          "kernels": 4096, "kernel_names": 64, "dropped": 64}
+SINCE_1_1 = {"driver_memory", "kernels", "kernel_names"}
 
 
-def write_trace(path, tables, units=(), phases=PHASES, version="1.0"):
-    """tables: name -> structured array or list of tuples; tables that are not given are empty."""
+def write_trace(path, tables, units=(), phases=PHASES, version="1.1"):
+    """tables: name -> structured array or list of tuples; tables that are not given are empty, or absent in version 1.0."""
     with h5py.File(path, "w", libver=("v110", "v110")) as file:  # what HDF5 1.10 can read
         file.attrs["format_version"] = version
         file.attrs["creator"] = "blipft"
         file.create_dataset("units", data=list(units), dtype=h5py.string_dtype())
         file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
         for name, dtype in dtypes(phases).items():
+            if version == "1.0" and name in SINCE_1_1:
+                continue
             rows = np.array(tables.get(name, []), dtype)
             dataset = file.create_dataset(name, data=rows, maxshape=(None,), chunks=(CHUNKS[name],))
             for field in dtype.names:

@@ -83,6 +83,26 @@ SpanRecord make_span(int64_t i) {
   return span;
 }
 
+/// Two kernels of one name, a copy, and a name that is too long for the file.
+std::vector<KernelRecord> make_kernels() {
+  std::vector<KernelRecord> kernels(4);
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    kernels[i].step = 7;
+    kernels[i].begin_ns = 1000 * static_cast<int64_t>(i);
+    kernels[i].end_ns = kernels[i].begin_ns + 10;
+    kernels[i].graph_node = static_cast<int64_t>(i) << 40;
+    kernels[i].stream = 13;
+    kernels[i].name = "gemm<float>(int)";
+  }
+  kernels[1].kind = KernelRecord::copy;
+  kernels[1].bytes = int64_t{3} << 33;
+  kernels[1].name = "copy device to device";
+  kernels[3].kind = KernelRecord::fill;
+  kernels[3].device = 2;
+  kernels[3].name = std::string(510, 'k') + "\u2603";   // its last character has 3 bytes, of which 1 would fit
+  return kernels;
+}
+
 bool same(const SpanRecord& a, const SpanRecord& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 }  // namespace
@@ -108,6 +128,9 @@ TEST_CASE("every field of every record comes back") {
     trace->add(std::vector<MemoryRecord>{{7, "before_forward", "parameters", 99, int64_t{80} << 30}});
     trace->add(std::vector<PlanRecord>{{"opt.layer.0.weights", "parameters", 1 << 20}, {"logits", "activations", 5}});
     trace->add(DeviceRecord{5, 99.5, 650.0, 1980.0, 2619.0, 61.0, 123, 456});
+    trace->add(DriverMemoryRecord{-1, 6, 1000, 100, 200, 600, 100, 990});
+    trace->add(make_kernels());
+    trace->add(std::vector<KernelRecord>{});
     CHECK_THROWS_AS(trace->set_attribute("late", 1.0), Error);
     CHECK_THROWS_AS(trace->set_names({}, {}), Error);
     CHECK_THROWS_AS(trace->add(std::vector<MemoryRecord>{{0, "p", std::string(32, 'x'), 0, 0}}), Error);
@@ -152,9 +175,57 @@ TEST_CASE("every field of every record comes back") {
   REQUIRE(device.size() == 1);
   CHECK(device[0].power_watts == 650.0);
   CHECK(device[0].host_rss_bytes == 456);
+  const auto driver = read_rows<DriverMemoryRecord>(file.get(), "driver_memory");
+  REQUIRE(driver.size() == 1);
+  CHECK(driver[0].step == -1);
+  CHECK(driver[0].time_ns == 6);
+  CHECK(driver[0].total_bytes == 1000);
+  CHECK(driver[0].context_bytes == 100);
+  CHECK(driver[0].nccl_bytes == 200);
+  CHECK(driver[0].allocated_bytes == 600);
+  CHECK(driver[0].unplanned_bytes == 100);
+  CHECK(driver[0].planned_bytes == 990);
   CHECK(read_rows<io::DroppedRow>(file.get(), "dropped").empty());
-  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.0");
+  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.1");
+  CHECK(read_text_attribute(file.get(), "/", "hdf5").size() >= 5);
   CHECK(read_text_attribute(file.get(), "/", "config") == config);
+}
+
+TEST_CASE("kernels come back with their names, each name once") {
+  const Folder folder;
+  const std::string path = folder / "t.h5";
+  {
+    const auto trace = open_trace(path);
+    trace->add(make_kernels());
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));   // the first ones are written by now
+    auto later = make_kernels();
+    later[2].name = "new";
+    trace->add(later);
+    trace->close();
+  }
+  const Hdf5Handle file = open_to_read(path);
+  REQUIRE(file.get() >= 0);
+  const auto names = read_rows<io::KernelNameRow>(file.get(), "kernel_names");
+  REQUIRE(names.size() == 4);
+  CHECK(std::string(names[0].name) == "gemm<float>(int)");
+  CHECK(std::string(names[1].name) == "copy device to device");
+  CHECK(std::string(names[2].name) == std::string(510, 'k'));
+  CHECK(std::string(names[3].name) == "new");
+  const auto rows = read_rows<io::KernelRow>(file.get(), "kernels");
+  REQUIRE(rows.size() == 8);
+  const int32_t expected[8] = {0, 1, 0, 2, 0, 1, 3, 2};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    CAPTURE(i);
+    CHECK(rows[i].name == expected[i]);
+    CHECK(rows[i].step == 7);
+    CHECK(rows[i].begin_ns == 1000 * static_cast<int64_t>(i % 4));
+    CHECK(rows[i].end_ns == rows[i].begin_ns + 10);
+    CHECK(rows[i].graph_node == static_cast<int64_t>(i % 4) << 40);
+    CHECK(rows[i].stream == 13);
+    CHECK(rows[i].device == (i % 4 == 3 ? 2 : 0));
+    CHECK(rows[i].kind == (i % 4 == 1 ? KernelRecord::copy : i % 4 == 3 ? KernelRecord::fill : KernelRecord::kernel));
+    CHECK(rows[i].bytes == (i % 4 == 1 ? int64_t{3} << 33 : 0));
+  }
 }
 
 TEST_CASE("every field has a unit and a description") {
@@ -163,12 +234,12 @@ TEST_CASE("every field has a unit and a description") {
   open_trace(path)->close();   // a trace without records is a whole file as well
   const Hdf5Handle file = open_to_read(path);
   REQUIRE(file.get() >= 0);
-  for (const char* name : {"steps", "spans", "memory", "plan", "device", "dropped"}) {
+  for (const char* name : {"steps", "spans", "memory", "plan", "device", "driver_memory", "kernels", "kernel_names", "dropped"}) {
     CAPTURE(name);
     const Hdf5Handle dataset(H5Dopen2(file.get(), name, H5P_DEFAULT), H5Dclose);
     const Hdf5Handle type(H5Dget_type(dataset.get()), H5Tclose);
     CHECK(read_text_attribute(file.get(), name, "description").size() > 8);
-    REQUIRE(H5Tget_nmembers(type.get()) >= 3);
+    REQUIRE(H5Tget_nmembers(type.get()) >= (std::string(name) == "kernel_names" ? 1 : 3));
     size_t end = 0;
     for (unsigned i = 0; i < static_cast<unsigned>(H5Tget_nmembers(type.get())); ++i) {
       char* member = H5Tget_member_name(type.get(), i);
@@ -335,6 +406,8 @@ TEST_CASE("the null trace takes everything") {
   const auto trace = make_null_trace();
   trace->set_names({"u"}, {"p", "p"});
   trace->add(StepRecord{});
+  trace->add(DriverMemoryRecord{});
+  trace->add(make_kernels());
   trace->set_attribute("late", 1.0);
   trace->close();
 }

@@ -28,6 +28,7 @@ import make_synthetic_trace as synthetic  # noqa: E402
 from blipft_trace import cli, summary  # noqa: E402
 from blipft_trace.files import RankTrace  # noqa: E402
 from blipft_trace.intervals import Union  # noqa: E402
+from blipft_trace.kernels import short_name  # noqa: E402
 
 P = {name: i for i, name in enumerate(synthetic.PHASES)}
 COMPUTE, COMMUNICATION, COPY, HOST = range(4)
@@ -118,6 +119,19 @@ class Summary(unittest.TestCase):
         self.assertEqual(rank["ceiling"]["idle"], {"step_ns": 800, "speedup": 1.25})
         self.assertEqual(rank["ceiling"]["exposed_communication"]["step_ns"], 800)
         self.assertEqual(rank["ceiling"]["data_wait"]["step_ns"], 900)
+
+    def test_rate_of_each_phase(self):
+        rows = [(step, 0, 0, P[phase], stream, begin, end, 0, flops) for step, phase, stream, begin, end, flops in (
+            (0, "forward", COMPUTE, 0, 200, 3e6), (1, "forward", COMPUTE, 1000, 1100, 3e6),
+            (0, "optimizer", COMPUTE, 300, 400, 0.0), (0, "forward", COMMUNICATION, 0, 999, 1e9),
+            (7, "forward", COMPUTE, 400, 450, 1e9), (0, "step", COMPUTE, 0, 1000, 0.0))]   # step 7 never finished
+        with Run({"steps": [step_row(0, 0, 1000), step_row(1, 1000, 2000)], "spans": rows}) as run:
+            rank, = summary.analyze(run)
+            text = call("summary", run)[1]
+        self.assertEqual(rank["phases"]["forward"], {"time_ns": 300, "flops": 6e6, "tflops": 20.0})
+        self.assertEqual(rank["phases"]["optimizer"], {"time_ns": 100, "flops": 0, "tflops": None})
+        self.assertEqual(set(rank["phases"]), {"forward", "optimizer"})
+        self.assertIn(" 20 TFLOP/s", text)
 
     def test_data_wait_without_spans_for_it(self):
         with Run({"steps": [step_row(0, 0, 1000, wait=300)], "spans": [span("forward", COMPUTE, 300, 900)]}) as run:
@@ -211,6 +225,97 @@ class Summary(unittest.TestCase):
     def test_dropped_spans_are_told(self):
         with Run({"steps": [step_row(0, 0, 10)], "dropped": [(0, 1, 7), (3, 4, 5)]}) as run:
             self.assertIn("WARNING: 12 spans were dropped", call("summary", run)[1])
+
+
+    def test_memory_as_the_driver_reports_it(self):
+        rows = [(-1, 1, 900, 100, 200, 500, 100, 1000), (0, 2, 1010, 100, 200, 500, 210, 1000),
+                (1, 3, 1005, 100, 200, 500, 205, 1000)]
+        with Run({"steps": [step_row(0, 0, 10)], "driver_memory": rows}, {"steps": [step_row(0, 0, 10)]}) as run:
+            first, second = summary.analyze(run)
+            text = call("summary", run)[1]
+        self.assertEqual(first["driver_memory"], {  # of the largest total
+            "step": 0, "total_bytes": 1010, "context_bytes": 100, "nccl_bytes": 200, "allocated_bytes": 500,
+            "unplanned_bytes": 210, "planned_bytes": 1000})
+        self.assertIsNone(second["driver_memory"])
+        self.assertEqual(text.count("whole process"), 1)
+        self.assertIn("(+1.00 %), as the driver reports it", text)
+
+
+KERNEL, A_COPY = 0, 1
+NAMES = [(b"void gemm<float, 128>(float const*, int)",), (b"copy device to device",)]
+
+
+def kernel(step, begin, end, name=0, kind=KERNEL, size=0, stream=7, node=0):
+    return (step, begin, end, size, node, name, kind, stream, 0)
+
+
+class Kernels(unittest.TestCase):
+    def tables(self):
+        rows = [kernel(5, 1000, 1300), kernel(5, 1200, 1400, stream=9, node=3), kernel(5, 1500, 1600, 1, A_COPY, 400),
+                kernel(6, 2000, 2100), kernel(9, 0, 10)]   # step 9 never finished
+        steps = [step_row(i, 1000 * (i - 4), 1000 * (i - 4) + 1000) for i in (4, 5, 6)]
+        return {"steps": steps, "kernels": rows, "kernel_names": NAMES}
+
+    def test_time_by_kernel(self):
+        with Run(self.tables(), self.tables()) as run:
+            answer = json.loads(call("kernels", run, "--json")[1])
+            one = json.loads(call("kernels", run, "--json", "--rank", 1)[1])
+            text = call("kernels", run, "--top", 1)[1]
+            error = call("kernels", run, "--rank", 7)[2]
+        self.assertEqual((answer["ranks"], answer["steps"], answer["step_ns"]), ([0, 1], 4, 4000))
+        self.assertEqual(answer["busy_ns"], 2 * (400 + 100 + 100))   # the union: kernels overlap from 1200 to 1300
+        gemm, copy = answer["kernels"]
+        self.assertEqual((gemm["count"], gemm["time_ns"], gemm["mean_ns"], gemm["percent_of_step"]), (6, 1200, 200, 30))
+        self.assertEqual((copy["name"], copy["kind"], copy["count"], copy["bytes"]), ("copy device to device", "copy", 2, 800))
+        self.assertEqual(one["kernels"][0]["count"], 3)
+        self.assertIn("30.0 % of that time", text)
+        self.assertIn("gemm<float, 128>\n", text)
+        self.assertIn("(1 others)", text)
+        self.assertIn("has no rank 7", error)
+
+    def test_a_run_without_kernels(self):
+        for version in ("1.0", "1.1"):   # a trace of version 1.0 has no such tables
+            with Run({"steps": [step_row(0, 0, 10)]}, version=version) as run:
+                status, _, error = call("kernels", run)
+                self.assertEqual(status, 1)
+                self.assertIn("trace.kernels=[10,12]", error)
+                for command in ("summary", "csv", "watch --once"):
+                    name, *more = command.split()
+                    self.assertEqual(call(name, run, *more)[0], 0, command)
+                self.assertEqual(call("perfetto", run, "-o", f"{run}/x.json")[0], 0)
+
+    def test_summary_names_the_steps(self):
+        with Run(self.tables()) as run:
+            self.assertIn("in steps 5, 6, 9", call("summary", run)[1])
+
+    def test_perfetto_has_a_track_for_each_stream(self):
+        with Run(self.tables()) as run:
+            path = f"{run}/out.json"
+            self.assertEqual(call("perfetto", run, "-o", path, "--steps", "5:5")[0], 0)
+            with open(path) as file:
+                events = json.load(file)["traceEvents"]
+        work = [e for e in events if e["ph"] == "X" and e["tid"] >= 100]
+        self.assertEqual([(e["name"], e["cat"], e["tid"], e["ts"], e["dur"]) for e in work],
+                         [("gemm<float, 128>", "kernel", 107, 1.0, 0.3), ("gemm<float, 128>", "kernel", 109, 1.2, 0.2),
+                          ("copy device to device", "copy", 107, 1.5, 0.1)])
+        self.assertEqual(work[1]["args"]["graph_node"], 3)
+        self.assertEqual(work[2]["args"]["GB/s"], 4.0)
+        tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["tid"] >= 100}
+        self.assertEqual(tracks, {107: "kernels, CUDA stream 7", 109: "kernels, CUDA stream 9"})
+
+    def test_csv_has_names(self):
+        with Run(self.tables()) as run:
+            self.assertEqual(call("csv", run)[0], 0)
+            with open(f"{run}/csv/kernels.csv", newline="") as file:
+                rows = list(csv.DictReader(file))
+        self.assertEqual((rows[2]["name"], rows[2]["kind"], rows[2]["stream"]), ("copy device to device", "copy", "7"))
+
+    def test_short_names(self):
+        for name, short in (("store_time(long*)", "store_time"), ("copy", "copy"), ("", ""),
+                            ("void blipft::(anonymous namespace)::norm<4, true>(Args)", "blipft::norm<4, true>"),
+                            ("void f<int (*)(float)>(int (*)(float))", "f<int (*)(float)>"),
+                            ("void long_one<" + "a<b>, " * 40 + "c>(int)", "long_one<>"), ("x" * 200, "x" * 93 + "...")):
+            self.assertEqual(short_name(name), short)
 
 
 class Commands(unittest.TestCase):
@@ -322,6 +427,11 @@ class PageAndTerminal(unittest.TestCase):
             self.assertEqual(call("report", run, "-o", path, "--step", 7)[0], 0)
             page = path.read_text()
             self.assertIn("has no finished step 99", call("report", run, "-o", path, "--step", 99)[2])
+            for table in tables:   # a run without a GPU to ask
+                table["device"]["utilization"] = np.nan
+            with Run(*tables) as other:
+                self.assertEqual(call("report", other, "-o", path)[0], 0)
+                self.assertEqual(path.read_text().count("data:image/svg+xml;base64,"), 3)
         for outside in ("src=\"http", "href=", "url("):
             self.assertNotIn(outside, page)
         self.assertEqual(page.count("data:image/svg+xml;base64,"), 4)
@@ -384,11 +494,35 @@ class ProgramsOwnFile(unittest.TestCase):
                 self.assertEqual(trace.read("memory").tolist(), [(7, b"before_forward", b"parameters", 99, 80 << 30)])
                 self.assertEqual(trace.read("plan").tolist()[1], (b"logits", b"activations", 5))
                 self.assertEqual(trace.read("device").tolist(), [(5, 99.5, 650.0, 1980.0, 2619.0, 61.0, 123, 456)])
+                self.assertEqual(trace.read("driver_memory").tolist(), [(-1, 6, 1000, 100, 200, 600, 100, 990)])
+                self.assertEqual(trace.read("kernels")["name"].tolist(), [0, 1, 0, 2])
+                self.assertEqual([trace.kernel_name(i) for i in range(3)],
+                                 ["gemm<float>(int)", "copy device to device", "k" * 510])
+                self.assertEqual(h5py.check_enum_dtype(trace.file["kernels"].dtype["kind"]), {"kernel": 0, "copy": 1, "fill": 2})
                 self.assertEqual(trace.attributes()["world_size"], 4.0)
                 self.assertEqual(trace.attributes()["creator"], "blipft")
                 self.assertEqual(len(trace.attributes()["config"]), 100_000)
             self.assertEqual(call("summary", run)[0], 0)
 
 
+class Lines(unittest.TextTestResult):
+    """A line for each test on standard output, as tools/check.sh counts them; what went wrong goes to standard error."""
+
+    def line(self, word, case):
+        print(word, ".".join(case.id().split(".")[1:]))
+
+    def addSuccess(self, case):
+        super().addSuccess(case)
+        self.line("ok", case)
+
+    def addFailure(self, case, error):
+        super().addFailure(case, error)
+        self.line("FAILED", case)
+
+    def addError(self, case, error):
+        super().addError(case, error)
+        self.line("FAILED", case)
+
+
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])
+    unittest.main(testRunner=unittest.TextTestRunner(resultclass=Lines, verbosity=0))

@@ -56,6 +56,8 @@ class Device {
   virtual Stream compute_stream() const = 0;
   virtual Stream comm_stream() const = 0;   ///< collectives; higher priority than compute
   virtual Stream copy_stream() const = 0;   ///< host-device copies
+  /// Work beside the compute stream's, of lower priority: what it leaves idle is used.
+  virtual Stream side_stream() const { return compute_stream(); }
   /// Copies between devices, which need no compute unit and run beside collectives.
   virtual Stream gather_stream() const { return comm_stream(); }
 

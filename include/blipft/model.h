@@ -30,7 +30,9 @@ struct StepContext {
   Device& device;
   Arena& arena;
   UnitAccess& units;
-  Stream stream;
+  Stream stream;                           ///< the main chain
+  Stream side;                             ///< beside it: weight gradients
+  Event forked, joined;                    ///< tie the two streams
   StepObserver* observer = nullptr;        ///< optional
   uint64_t seed = 0;                       ///< of dropout
 };

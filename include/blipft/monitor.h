@@ -44,9 +44,10 @@ class KernelTracer {
   virtual ~KernelTracer() = default;
   /// The device must be idle.
   virtual void start() = 0;
-  /// The device must be idle again. Times are ns of the machine's system clock (since 1970), steps are 0. Throws Error when
-  /// records were lost.
+  /// The device must be idle again. Times are ns of the machine's system clock (since 1970), steps are 0.
   virtual std::vector<KernelRecord> stop() = 0;
+  /// Records that the latest stop() misses: lost, or without times.
+  virtual int64_t lost() const = 0;
 };
 
 /// Loads CUPTI. To be called before anything is captured: graphs made earlier may not show their kernels. Throws UserError

@@ -19,7 +19,7 @@
 namespace blipft {
 
 /// Scratch bytes that every backend's ops get along with (cuBLASLt's share included).
-constexpr int64_t kWorkspaceBytes = 64 << 20;
+constexpr int64_t kWorkspaceBytes = 48 << 20;
 
 enum class Activation { none, relu, gelu };  // gelu is the exact (erf) form
 
@@ -213,7 +213,8 @@ struct SgdUpdate {
 class Ops {
  public:
   virtual ~Ops() = default;
-  /// Scratch memory of at least kWorkspaceBytes; all ops run on one stream at a time.
+  /// Scratch memory of at least kWorkspaceBytes: ops then run in one stream at a time. With twice as much they may run in
+  /// one stream and in Device::side_stream() at the same time.
   virtual void set_workspace(Tensor workspace) = 0;  // u8 [bytes]
 
   virtual void linear_forward(const LinearForward&, Stream) = 0;
@@ -261,8 +262,10 @@ class Ops {
 };
 
 std::unique_ptr<Ops> make_cpu_ops();
-/// `cache_path` keeps the chosen cuBLASLt algorithms ("" keeps none).
-std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path);
+/// `cache_path` keeps the chosen cuBLASLt algorithms ("" keeps none). A product that neither this file nor the table that
+/// comes with the program (share/gemm_algorithms.txt) knows is timed at its first use: a few candidates, or, `thorough`,
+/// hundreds (about a second each).
+std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path, bool thorough = false);
 std::unique_ptr<Ops> make_plan_ops();
 
 }  // namespace blipft

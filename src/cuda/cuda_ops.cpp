@@ -6,16 +6,16 @@
 
 namespace blipft {
 
-CudaOps::CudaOps(Device& device, const std::string& cache_path)
-    : planner_((device.bind_thread(), cache_path)) {
+CudaOps::CudaOps(Device& device, const std::string& cache_path, GemmEffort effort)
+    : side_(device.side_stream()), planner_((device.bind_thread(), cache_path), effort) {
   BLIPFT_CHECK(device.kind() == DeviceKind::cuda, "CUDA ops need a CUDA device, got ", device.name());
   int index = 0;
   BLIPFT_CUDA_CHECK(cudaGetDevice(&index));
   BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, index));
   void* counters = nullptr;
-  BLIPFT_CUDA_CHECK(cudaMalloc(&counters, kCounters * sizeof(unsigned)));
+  BLIPFT_CUDA_CHECK(cudaMalloc(&counters, 2 * kCounters * sizeof(unsigned)));
   counters_.reset(static_cast<unsigned*>(counters));
-  BLIPFT_CUDA_CHECK(cudaMemset(counters, 0, kCounters * sizeof(unsigned)));
+  BLIPFT_CUDA_CHECK(cudaMemset(counters, 0, 2 * kCounters * sizeof(unsigned)));
   // The streams that kernels run in do not wait for the default stream, in which that runs.
   BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
 }
@@ -26,14 +26,21 @@ void CudaOps::set_workspace(Tensor workspace) {
   workspace_ = workspace;
 }
 
+char* CudaOps::workspace_of(Stream stream) const {
+  if (stream.handle != side_.handle) return workspace_.as<char>();
+  BLIPFT_CHECK(workspace_.bytes() >= 2 * kWorkspaceBytes, "ops in the side stream need a workspace of ", 2 * kWorkspaceBytes,
+               " bytes, there are ", workspace_.bytes());
+  return workspace_.as<char>() + kWorkspaceBytes;
+}
+
 LaunchContext CudaOps::context(Stream stream) const {
   LaunchContext context;
   context.stream = static_cast<cudaStream_t>(stream.handle);
   context.sm_count = sm_count_;
-  context.counters = counters_.get();
+  context.counters = counters_.get() + (stream.handle == side_.handle ? kCounters : 0);
   if (workspace_) {  // fills and casts of the start-up get along without one
-    context.scratch = reinterpret_cast<float*>(workspace_.as<char>() + kGemmWorkspaceBytes);
-    context.scratch_bytes = workspace_.bytes() - kGemmWorkspaceBytes;
+    context.scratch = reinterpret_cast<float*>(workspace_of(stream) + kGemmWorkspaceBytes);
+    context.scratch_bytes = kWorkspaceBytes - kGemmWorkspaceBytes;
   }
   return context;
 }
@@ -48,8 +55,8 @@ void CudaOps::attention_backward(const AttentionBackward& args, Stream stream) {
   launch_attention_backward(args, workspace_, context(stream).stream);
 }
 
-std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path) {
-  return std::make_unique<CudaOps>(device, cache_path);
+std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path, bool thorough) {
+  return std::make_unique<CudaOps>(device, cache_path, thorough ? GemmEffort::thorough : GemmEffort::quick);
 }
 
 }  // namespace blipft

@@ -16,7 +16,7 @@ namespace blipft {
 
 class CudaOps : public Ops {
  public:
-  CudaOps(Device& device, const std::string& cache_path);
+  CudaOps(Device& device, const std::string& cache_path, GemmEffort effort);
 
   void set_workspace(Tensor workspace) override;
 
@@ -54,7 +54,9 @@ class CudaOps : public Ops {
   void sgd_update(const SgdUpdate& args, Stream stream) override;
 
  private:
-  /// The stream with this backend's own half of the workspace.
+  /// The workspace of `stream`: the side stream has one of its own.
+  char* workspace_of(Stream stream) const;
+  /// The stream with this backend's own half of its workspace.
   LaunchContext context(Stream stream) const;
   /// Runs one planned matrix product in `stream` with cuBLASLt's half of the workspace.
   bool multiply(const GemmProblem& problem, const GemmBuffers& buffers, Stream stream);
@@ -64,6 +66,7 @@ class CudaOps : public Ops {
   };
 
   int sm_count_ = 1;
+  Stream side_;
   std::unique_ptr<unsigned, FreeDeviceMemory> counters_;  ///< LaunchContext::counters
   GemmPlanner planner_;
   Tensor workspace_;

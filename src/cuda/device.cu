@@ -1,6 +1,7 @@
 // The CUDA device: memory, streams, events, copies and graph capture.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string>
@@ -82,7 +83,8 @@ class CudaDevice : public Device {
     name_ = properties.name;
     int least = 0, greatest = 0;  // numerically smaller is more urgent
     BLIPFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    compute_ = make_stream(least);
+    compute_ = make_stream(std::max(greatest, least - 1));
+    side_ = make_stream(least);
     comm_ = make_stream(greatest);
     gather_ = make_stream(greatest);
     copy_ = make_stream(least);
@@ -168,6 +170,7 @@ class CudaDevice : public Device {
 
   Stream compute_stream() const override { return {compute_.get()}; }
   Stream comm_stream() const override { return {comm_.get()}; }
+  Stream side_stream() const override { return {side_.get()}; }
   Stream gather_stream() const override { return {gather_.get()}; }
   Stream copy_stream() const override { return {copy_.get()}; }
 
@@ -238,7 +241,7 @@ class CudaDevice : public Device {
 
   int index_ = 0;
   std::string name_;
-  OwnedStream compute_, comm_, gather_, copy_;
+  OwnedStream compute_, side_, comm_, gather_, copy_;
   std::vector<OwnedEvent> events_;
   std::map<void*, int64_t> allocations_;
   std::vector<void*> host_allocations_;

@@ -22,7 +22,7 @@ bool CudaOps::multiply(const GemmProblem& wanted, const GemmBuffers& buffers, St
   set_alignments(problem, buffers);
   GemmPlan& plan = planner_.prepare(problem, buffers, cuda_stream(stream));
   if (!plan.supported) return false;
-  planner_.run(plan, problem, buffers, workspace_.data, cuda_stream(stream));
+  planner_.run(plan, problem, buffers, workspace_of(stream), cuda_stream(stream));
   return true;
 }
 

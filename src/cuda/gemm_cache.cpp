@@ -70,8 +70,17 @@ CacheLock::~CacheLock() {
   if (file_ >= 0) (void)close(file_);  // gives the lock back
 }
 
-std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache() const {
-  std::ifstream in(cache_path_);
+std::string GemmPlanner::shipped_table() {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  // build/cuda/blipft has it two folders up; an installed program may have it beside itself.
+  for (int i = 0; !error && i < 3; ++i, folder = folder.parent_path())
+    if (const auto file = folder / "share/gemm_algorithms.txt"; std::filesystem::exists(file, error)) return file;
+  return "";
+}
+
+std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache(const std::string& path) {
+  std::ifstream in(path);
   if (!in) return {};  // the first run
   std::map<std::string, CacheEntry> entries;
   std::string line;
@@ -87,7 +96,7 @@ std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache() const {
     if (good) entries[concat(gpu, " ", version, " ", problem)] = entry;
   }
   if (good) return entries;
-  warn(concat(cache_path_, ":", number,
+  warn(concat(path, ":", number,
       ": not a line of a matrix product cache; the file is ignored and written anew"));
   return {};
 }
@@ -96,7 +105,7 @@ void GemmPlanner::add_to_cache(const std::string& new_key, const CacheEntry& new
   // A line that is there but does not work with this library is replaced. Otherwise another rank may have written the
   // same line meanwhile: it stays, so that all later runs read one and the same choice.
   const bool replaces = cache_.count(new_key) > 0;
-  for (const auto& [key, entry] : read_cache()) cache_[key] = entry;
+  for (const auto& [key, entry] : read_cache(cache_path_)) cache_[key] = entry;
   if (replaces) cache_[new_key] = new_entry;
   else cache_.emplace(new_key, new_entry);
   const std::string temporary = concat(cache_path_, ".", getpid());

@@ -102,7 +102,9 @@ GemmPlanner::GemmPlanner(const std::string& cache_path, GemmEffort effort)
   for (char& c : gpu)
     if (c == ' ') c = '_';
   cache_prefix_ = concat(gpu, " cublaslt-", cublasLtGetVersion(), " ");
-  if (!cache_path_.empty()) cache_ = read_cache();
+  if (cache_path_.empty()) return;
+  cache_ = read_cache(cache_path_);
+  for (const auto& [key, entry] : read_cache(shipped_table())) cache_.emplace(key, entry);
 }
 
 GemmPlanner::~GemmPlanner() { (void)cublasLtDestroy(handle_); }
@@ -128,7 +130,7 @@ void GemmPlanner::choose(const GemmProblem& problem, GemmPlan& plan) {
   // Before the lock: with it, this process must not wait for work that hangs on others, who may wait for the lock.
   BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
   const CacheLock lock(cache_path_);
-  for (const auto& [key, entry] : read_cache()) cache_.emplace(key, entry);
+  for (const auto& [key, entry] : read_cache(cache_path_)) cache_.emplace(key, entry);
   if (take_cached(problem, plan)) return;  // chosen by another process meanwhile
   search(problem, plan);
   if (plan.microseconds == 0) return;

@@ -139,7 +139,9 @@ class GemmPlanner {
               const GemmProblem& problem, const TimingBuffers& buffers, const Timing& timing);
   cublasStatus_t launch(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
                         cudaStream_t stream);
-  std::map<std::string, CacheEntry> read_cache() const;
+  static std::map<std::string, CacheEntry> read_cache(const std::string& path);
+  /// The table that comes with the program, by the place of the program's file; \"\" when there is none.
+  static std::string shipped_table();
   void add_to_cache(const std::string& new_key, const CacheEntry& new_entry);
 
   cublasLtHandle_t handle_ = nullptr;

@@ -257,8 +257,10 @@ void Blip2::vision_backward(const StepContext& context, const MicroBatch& batch,
                                     context.stream);
   give(context, dx);
   Tensor rows = patches_of(context, batch);
-  linear_gradient(context, patch_embedding_, &gradient, dembedded, rows);
-  give(context, rows);
+  WeightGradients weights(context, &gradient);
+  weights.add(patch_embedding_, dembedded, rows);
+  weights.keep(rows);
+  weights.join();
   context.units.publish(*vision_embeddings_);
 }
 
@@ -277,12 +279,14 @@ Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
   const ObservedPhase phase(context, Phase::backward, *projection_unit_);
   Taken dqueries(context, "gradients", settings_.compute, {dprefix.rows(), config_.qformer.hidden});
   context.ops.linear_backward_input({.dy = dprefix, .w = projection_.w(flat), .dx = dqueries}, context.stream);
-  if (train_qformer_) {
-    const UnitGradient gradient = context.units.gradient(*projection_unit_);
-    linear_gradient(context, projection_, &gradient, dprefix, queries_);
-  }
-  give(context, dprefix);
-  give(context, queries_);
+  UnitGradient gradient;
+  if (train_qformer_) gradient = context.units.gradient(*projection_unit_);
+  WeightGradients weights(context, train_qformer_ ? &gradient : nullptr);
+  weights.add(projection_, dprefix, queries_);
+  weights.keep(dprefix);
+  weights.keep(queries_);
+  queries_ = {};
+  weights.join();
   context.units.release(*projection_unit_);
   if (train_qformer_) context.units.publish(*projection_unit_);
   return dqueries.keep();

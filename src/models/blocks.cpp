@@ -25,6 +25,14 @@ int64_t Model::parameter_count() const {
   return count;
 }
 
+double Model::flops(int64_t batch_size, int64_t text_tokens) const {
+  double total = 0;
+  for (const Unit* unit : unit_list_)
+    for (const Phase phase : {Phase::forward, Phase::loss, Phase::backward})
+      total += unit_flops(*unit, phase, batch_size, text_tokens);
+  return total;
+}
+
 int64_t Model::trainable_parameter_count() const {
   int64_t count = 0;
   for (const Unit* unit : unit_list_)
@@ -80,13 +88,29 @@ void give(const StepContext& context, NormResult& result) {
   give(context, result.rstd);
 }
 
-void linear_gradient(const StepContext& context, const Linear& linear, const UnitGradient* gradient, const Tensor& dy,
-                     const Tensor& x, bool with_bias) {
-  if (!gradient) return;
-  context.ops.linear_backward_weight({.dy = dy, .x = x, .dw = linear.w(gradient->flat),
-                                      .dbias = with_bias ? linear.b(gradient->flat) : Tensor{},
-                                      .accumulate = gradient->accumulate},
-                                     context.stream);
+void WeightGradients::add(const Linear& linear, const Tensor& dy, const Tensor& x, bool with_bias) {
+  if (!gradient_) return;
+  context_.device.record(context_.forked, context_.stream);
+  context_.device.wait(context_.side, context_.forked);
+  forked_ = true;
+  context_.ops.linear_backward_weight({.dy = dy, .x = x, .dw = linear.w(gradient_->flat),
+                                       .dbias = with_bias ? linear.b(gradient_->flat) : Tensor{},
+                                       .accumulate = gradient_->accumulate},
+                                      context_.side);
+}
+
+void WeightGradients::keep(Tensor tensor) {
+  if (tensor) kept_.push_back(tensor);
+}
+
+void WeightGradients::join() {
+  if (forked_) {
+    context_.device.record(context_.joined, context_.side);
+    context_.device.wait(context_.stream, context_.joined);
+    forked_ = false;
+  }
+  for (Tensor& tensor : kept_) give(context_, tensor);
+  kept_.clear();
 }
 
 }  // namespace blipft

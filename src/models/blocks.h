@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "blipft/model.h"
 
@@ -70,9 +71,28 @@ struct NormResult {
 NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x);
 void give(const StepContext& context, NormResult& result);
 
-/// Gradient of a linear layer's weight and bias, if the unit is trained.
-void linear_gradient(const StepContext& context, const Linear& linear, const UnitGradient* gradient, const Tensor& dy,
-                     const Tensor& x, bool with_bias = true);
+/// The weight gradients of one backward. Nothing later in it reads them, so they run in the side stream, beside the chain
+/// of input gradients; what they read stays until join().
+class WeightGradients {
+ public:
+  /// `gradient` is null for a frozen unit: then nothing is computed.
+  WeightGradients(const StepContext& context, const UnitGradient* gradient) : context_(context), gradient_(gradient) {}
+  WeightGradients(const WeightGradients&) = delete;
+  WeightGradients& operator=(const WeightGradients&) = delete;
+
+  /// Gradient of a linear layer's weight and bias out of dy [M, out] and x [M, in], both written in the main chain by now.
+  void add(const Linear& linear, const Tensor& dy, const Tensor& x, bool with_bias = true);
+  /// Gives `tensor` back at join(); absent tensors are fine.
+  void keep(Tensor tensor);
+  /// The main chain waits for the side stream; what was kept is given back. Called before the object ends.
+  void join();
+
+ private:
+  const StepContext& context_;
+  const UnitGradient* gradient_;
+  std::vector<Tensor> kept_;
+  bool forked_ = false;
+};
 
 /// x -> x + drop(proj(attention(norm1(x)))) -> + drop(fc2(act(fc1(norm2(.))))): the layer of ViT and of OPT.
 class PreNormLayer {
@@ -118,8 +138,8 @@ class PreNormLayer {
   Dropout dropout(const StepContext& context, const Call& call, uint32_t which) const;
   Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& middle,
                      const Tensor& normed, Saved& saved, bool save) const;
-  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
-                      Tensor dy, Saved& saved, Tensor* dropped) const;
+  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, WeightGradients& weights,
+                      const Call& call, Tensor dy, Saved& saved, Tensor* dropped) const;
 };
 
 /// A stack of pre-norm layers with activation checkpointing.

@@ -92,7 +92,7 @@ Tensor PreNormLayer::mlp_forward(const StepContext& context, const Tensor& flat,
 
 // Gradient of `middle` out of dy; with dropout also, in `dropped`, of the projection's output.
 Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                                  const Call& call, Tensor dy, Saved& saved, Tensor* dropped) const {
+                                  WeightGradients& weights, const Call& call, Tensor dy, Saved& saved, Tensor* dropped) const {
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), h = shape.hidden;
   const bool gelu = shape.activation == Activation::gelu;
@@ -107,43 +107,47 @@ Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat
                                      .activated = activated, .dbias = gradient ? fc1.b(gradient->flat) : Tensor{},
                                      .accumulate_dbias = gradient && gradient->accumulate, .dx = dinner},
                                     context.stream);
-  linear_gradient(context, fc2, gradient, dout, gelu ? activated : saved.inner);
-  give(context, activated);
-  give(context, saved.inner);
-  if (dout.data != dy.data) give(context, dout);
+  weights.add(fc2, dout, gelu ? activated : saved.inner);
+  weights.keep(activated);
+  if (gelu) give(context, saved.inner); else weights.keep(saved.inner);
+  saved.inner = {};
+  if (dout.data != dy.data) weights.keep(dout);
 
   NormResult normed = take_norm(context, norm2, flat, saved.middle);
-  linear_gradient(context, fc1, gradient, dinner, normed.y, false);
-  give(context, normed.y);
+  weights.add(fc1, dinner, normed.y, false);
+  weights.keep(normed.y);
+  normed.y = {};
   Taken dnormed(context, "gradients", type, {rows, h});
   context.ops.linear_backward_input({.dy = dinner, .w = fc1.w(flat), .dx = dnormed}, context.stream);
-  dinner.give();
+  weights.keep(dinner.keep());
   if (shape.dropout > 0) *dropped = context.arena.take(Owner::activations, "gradients", type, {rows, h});
   context.ops.norm_backward({.dy = dnormed, .x = saved.middle, .mean = normed.mean, .rstd = normed.rstd,
                              .gamma = norm2.g(flat), .add = dy,
                              .dgamma = gradient ? norm2.g(gradient->flat) : Tensor{},
                              .dbeta = gradient ? norm2.b(gradient->flat) : Tensor{},
                              .accumulate = gradient && gradient->accumulate, .dropout = dropout(context, call, 0),
-                             .dropped = shape.dropout > 0 ? *dropped : Tensor{}, .dx = dy},
+                             .dropped = shape.dropout > 0 ? *dropped : Tensor{}, .dx = dnormed},
                             context.stream);
   give(context, normed);
   give(context, saved.middle);
-  return dy;
+  weights.keep(dy);                        // fc2's weight gradient may still read it
+  return dnormed.keep();
 }
 
 Tensor PreNormLayer::backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
                               const Call& call, Tensor dy, Saved& saved) const {
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), h = shape.hidden;
+  WeightGradients weights(context, gradient);
   Tensor dropped;
-  Tensor dmiddle = mlp_backward(context, flat, gradient, call, dy, saved, &dropped);
+  Tensor dmiddle = mlp_backward(context, flat, gradient, weights, call, dy, saved, &dropped);
   const Tensor dprojected = dropped ? dropped : dmiddle;
-  linear_gradient(context, projection, gradient, dprojected, saved.attention);
+  weights.add(projection, dprojected, saved.attention);
+  weights.keep(dropped);
   Taken dqkv(context, "gradients of qkv", type, {rows, 3 * h});
   {
     Taken dattention(context, "gradients", type, {rows, h});
     context.ops.linear_backward_input({.dy = dprojected, .w = projection.w(flat), .dx = dattention}, context.stream);
-    give(context, dropped);
     Taken delta(context, "attention row sums", DType::f32, {call.batch, shape.heads, call.tokens});
     const int64_t t = call.tokens;
     context.ops.attention_backward({.forward = attention_call(call, saved.qkv, saved.attention, saved.lse),
@@ -152,23 +156,27 @@ Tensor PreNormLayer::backward(const StepContext& context, const Tensor& flat, co
                                    context.stream);
   }
   give(context, saved.qkv);
-  give(context, saved.attention);
   give(context, saved.lse);
+  weights.keep(saved.attention);
+  saved.attention = {};
   NormResult normed = take_norm(context, norm1, flat, saved.x);
-  linear_gradient(context, qkv, gradient, dqkv, normed.y);
-  give(context, normed.y);
+  weights.add(qkv, dqkv, normed.y);
+  weights.keep(normed.y);
+  normed.y = {};
   Taken dnormed(context, "gradients", type, {rows, h});
   context.ops.linear_backward_input({.dy = dqkv, .w = qkv.w(flat), .dx = dnormed}, context.stream);
-  dqkv.give();
+  weights.keep(dqkv.keep());
   context.ops.norm_backward({.dy = dnormed, .x = saved.x, .mean = normed.mean, .rstd = normed.rstd,
                              .gamma = norm1.g(flat), .add = dmiddle,
                              .dgamma = gradient ? norm1.g(gradient->flat) : Tensor{},
                              .dbeta = gradient ? norm1.b(gradient->flat) : Tensor{},
-                             .accumulate = gradient && gradient->accumulate, .dx = dmiddle},
+                             .accumulate = gradient && gradient->accumulate, .dx = dnormed},
                             context.stream);
   give(context, normed);
   give(context, saved.x);
-  return dmiddle;
+  weights.keep(dmiddle);
+  weights.join();
+  return dnormed.keep();
 }
 
 }  // namespace blipft

@@ -64,12 +64,12 @@ class QFormerLayer {
                                   const SavedAttention& saved) const;
   Tensor attention_forward(const StepContext& context, const Tensor& flat, const Call& call, const Attention& block,
                            const Tensor& x, SavedAttention& saved) const;
-  Tensor attention_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
-                            const Attention& block, const Tensor& x, Tensor dy, SavedAttention& saved,
-                            const Tensor& dpicture, bool& picture_started) const;
+  Tensor attention_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
+                            WeightGradients& weights, const Call& call, const Attention& block, const Tensor& x, Tensor dy,
+                            SavedAttention& saved, const Tensor& dpicture, bool& picture_started) const;
   Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& x, Saved& saved) const;
-  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
-                      const Tensor& x, Tensor dy, Saved& saved) const;
+  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, WeightGradients& weights,
+                      const Call& call, const Tensor& x, Tensor dy, Saved& saved) const;
   Tensor normed_again(const StepContext& context, const Tensor& flat, const Attention& block, const SavedAttention& saved) const;
   void give_attention(const StepContext& context, SavedAttention& saved) const;
 };

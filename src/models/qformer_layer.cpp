@@ -129,7 +129,7 @@ Tensor QFormerLayer::normed_again(const StepContext& context, const Tensor& flat
 
 // Takes dy over, returns the gradient of x.
 Tensor QFormerLayer::mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                                  const Call& call, const Tensor& x, Tensor dy, Saved& saved) const {
+                                  WeightGradients& weights, const Call& call, const Tensor& x, Tensor dy, Saved& saved) const {
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), d = shape.hidden;
   const bool dropping = shape.hidden_dropout > 0;
@@ -147,17 +147,20 @@ Tensor QFormerLayer::mlp_backward(const StepContext& context, const Tensor& flat
                                      .activated = activated, .dbias = gradient ? fc1.b(gradient->flat) : Tensor{},
                                      .accumulate_dbias = gradient && gradient->accumulate, .dx = dinner},
                                     context.stream);
-  linear_gradient(context, fc2, gradient, dout, activated);
-  give(context, activated);
-  give(context, dropped);
-  linear_gradient(context, fc1, gradient, dinner, x, false);
-  context.ops.linear_backward_input({.dy = dinner, .w = fc1.w(flat), .add = dy, .dx = dy}, context.stream);
-  return dy;
+  weights.add(fc2, dout, activated);
+  weights.keep(activated);
+  weights.keep(dropped);
+  weights.add(fc1, dinner, x, false);
+  Taken dx(context, "gradients", type, {rows, d});
+  context.ops.linear_backward_input({.dy = dinner, .w = fc1.w(flat), .add = dy, .dx = dx}, context.stream);
+  weights.keep(dinner.keep());
+  weights.keep(dy);
+  return dx.keep();
 }
 
 // Takes dy over, returns the gradient of x.
 Tensor QFormerLayer::attention_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                                        const Call& call, const Attention& block, const Tensor& x, Tensor dy,
+                                        WeightGradients& weights, const Call& call, const Attention& block, const Tensor& x, Tensor dy,
                                         SavedAttention& saved, const Tensor& dpicture, bool& picture_started) const {
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), d = shape.hidden, queries = shape.queries;
@@ -171,10 +174,10 @@ Tensor QFormerLayer::attention_backward(const StepContext& context, const Tensor
                              .dropped = dropped, .dx = dy},
                             context.stream);
   const Tensor dprojected = dropping ? dropped : dy;
-  linear_gradient(context, block.output, gradient, dprojected, saved.out);
+  weights.add(block.output, dprojected, saved.out);
   Taken dout(context, "gradients", type, {rows, d});
   context.ops.linear_backward_input({.dy = dprojected, .w = block.output.w(flat), .dx = dout}, context.stream);
-  give(context, dropped);
+  weights.keep(dropped);
 
   const int64_t keys = block.cross ? call.picture_tokens : queries;
   Taken dq(context, "gradients of qkv", type, {rows, block.cross ? d : 3 * d});
@@ -186,33 +189,40 @@ Tensor QFormerLayer::attention_backward(const StepContext& context, const Tensor
                                   .dv = block.cross ? Heads::in(dkv, d, keys) : Heads::in(dq, 2 * d, queries), .delta = delta},
                                  context.stream);
   const Linear& from_x = block.cross ? block.query : block.qkv;
-  linear_gradient(context, from_x, gradient, dq, x);
-  context.ops.linear_backward_input({.dy = dq, .w = from_x.w(flat), .add = dy, .dx = dy}, context.stream);
+  weights.add(from_x, dq, x);
+  Taken dx(context, "gradients", type, {rows, d});
+  context.ops.linear_backward_input({.dy = dq, .w = from_x.w(flat), .add = dy, .dx = dx}, context.stream);
+  weights.keep(dq.keep());
+  weights.keep(dy);
   if (block.cross) {
-    linear_gradient(context, block.key_value, gradient, dkv, call.picture);
+    weights.add(block.key_value, dkv, call.picture);
     if (dpicture) {
       context.ops.linear_backward_input({.dy = dkv, .w = block.key_value.w(flat), .add = picture_started ? dpicture : Tensor{},
                                          .dx = dpicture},
                                         context.stream);
       picture_started = true;
     }
-    give(context, dkv);
+    weights.keep(dkv);
   }
+  weights.keep(saved.out);                 // the output layer's weight gradient may still read it
+  saved.out = {};
   give_attention(context, saved);
-  return dy;
+  return dx.keep();
 }
 
 Tensor QFormerLayer::backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
                               Tensor dy, Saved& saved, const Tensor& dpicture, bool& picture_started) const {
+  WeightGradients weights(context, gradient);
   Tensor h1 = normed_again(context, flat, self, saved.self);
   Tensor h2 = cross.present ? normed_again(context, flat, cross, saved.cross) : h1;
-  dy = mlp_backward(context, flat, gradient, call, h2, dy, saved);
+  dy = mlp_backward(context, flat, gradient, weights, call, h2, dy, saved);
   if (cross.present) {
-    give(context, h2);
-    dy = attention_backward(context, flat, gradient, call, cross, h1, dy, saved.cross, dpicture, picture_started);
+    dy = attention_backward(context, flat, gradient, weights, call, cross, h1, dy, saved.cross, dpicture, picture_started);
+    weights.keep(h2);
   }
+  dy = attention_backward(context, flat, gradient, weights, call, self, saved.x, dy, saved.self, dpicture, picture_started);
+  weights.join();
   give(context, h1);
-  dy = attention_backward(context, flat, gradient, call, self, saved.x, dy, saved.self, dpicture, picture_started);
   drop_all_but_input(context, saved);
   give(context, saved.x);
   return dy;

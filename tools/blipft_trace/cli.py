@@ -48,6 +48,13 @@ def run_diff(args):
     print(json.dumps(answer, indent=1) if args.json else to_text(answer))
 
 
+def run_kernels(args):
+    import json
+    from .kernels import analyze, to_text
+    answer = analyze(args.run, args.rank)
+    print(json.dumps(answer, indent=1) if args.json else to_text(answer, args.top, args.full))
+
+
 def run_report(args):
     from .report import write_report
     write_report(args.run, args.output, args.step)
@@ -76,6 +83,11 @@ def make_parser():
     command.add_argument("other", metavar="RUN2", help="directory of the other run")
     command.add_argument("--warmup", type=int, default=3, metavar="N", help="leave out the first N steps (3)")
     command.add_argument("--json", action="store_true", help="as JSON")
+    command = add("kernels", run_kernels, "kernels by time, of the steps in trace.kernels")
+    command.add_argument("--rank", type=int, action="append", metavar="R", help="only this rank (may be repeated)")
+    command.add_argument("--top", type=int, default=30, metavar="N", help="how many (30)")
+    command.add_argument("--full", action="store_true", help="whole names")
+    command.add_argument("--json", action="store_true", help="as JSON, all of them")
     command = add("report", run_report, "one self-contained HTML page: pictures, figures, and a timeline with zoom")
     command.add_argument("-o", "--output", default="report.html", metavar="FILE", help="HTML file (report.html)")
     command.add_argument("--step", type=int, metavar="N", help="step of the timeline (one of median length)")

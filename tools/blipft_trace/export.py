@@ -3,13 +3,20 @@ import csv
 import json
 import pathlib
 
-from .files import HOST, STREAMS, TABLES, open_run, phase_name, text, unit_name
+from .files import HOST, KERNEL_KINDS, STREAMS, TABLES, open_run, phase_name, text, unit_name
+from .kernels import short_name
 
 
-def column(rows, name, trace):
+def column(rows, name, trace, table):
     values = rows[name]
     if values.dtype.kind == "S":
         return text(values)
+    if table == "kernels":
+        if name == "name":
+            return [trace.kernel_name(i) for i in values.tolist()]
+        if name == "kind":
+            return [KERNEL_KINDS[i] if 0 <= i < len(KERNEL_KINDS) else str(i) for i in values.tolist()]
+        return values.tolist()
     if name == "phase":
         return [phase_name(trace.phases, i) for i in values.tolist()]
     if name == "unit":
@@ -40,13 +47,37 @@ def write_csv(run, directory):
                     header = names
                     writer.writerow(["rank", *names])
                 for _, rows in trace.chunks(table):
-                    columns = [column(rows, name, trace) for name in header]
+                    columns = [column(rows, name, trace, table) for name in header]
                     writer.writerows(zip([trace.rank] * len(rows), *columns))
         paths.append(path)
     return paths
 
 
 STEP_ROW = len(STREAMS)  # the thread that shows whole steps, below the streams
+KERNEL_ROW = 100         # plus the number of the CUDA stream: the threads that show kernels
+
+
+def kernel_events(trace, wanted):
+    """A thread for each CUDA stream that had recorded kernels."""
+    pid, streams = trace.rank, set()
+    for _, rows in trace.chunks("kernels"):
+        rows = wanted(rows)
+        streams.update(rows["stream"].tolist())
+        for row in rows:
+            begin, end, size = int(row["begin_ns"]), int(row["end_ns"]), int(row["bytes"])
+            name = trace.kernel_name(int(row["name"]))
+            args = {"step": int(row["step"]), "name": name}
+            if row["graph_node"]:
+                args["graph_node"] = int(row["graph_node"])
+            if size:
+                args["bytes"] = size
+                if end > begin:
+                    args["GB/s"] = round(size / (end - begin), 3)
+            yield {"ph": "X", "pid": pid, "tid": KERNEL_ROW + int(row["stream"]), "name": short_name(name),
+                   "cat": KERNEL_KINDS[int(row["kind"])], "ts": begin / 1e3, "dur": (end - begin) / 1e3, "args": args}
+    for stream in sorted(streams):
+        yield {"ph": "M", "pid": pid, "tid": KERNEL_ROW + stream, "name": "thread_name",
+               "args": {"name": f"kernels, CUDA stream {stream}"}}
 
 
 def perfetto_events(trace, first, last):
@@ -78,6 +109,7 @@ def perfetto_events(trace, first, last):
                 args["TFLOP/s"] = round(flops / (end - begin) / 1e3, 3)
             yield {"ph": "X", "pid": pid, "tid": stream, "name": f"{name} {where}".strip(),
                    "cat": STREAMS[min(stream, HOST)], "ts": begin / 1e3, "dur": (end - begin) / 1e3, "args": args}
+    yield from kernel_events(trace, wanted)
     for _, rows in trace.chunks("memory"):
         rows = wanted(rows)
         for owner, time, size in zip(text(rows["owner"]), rows["time_ns"].tolist(), rows["bytes"].tolist()):
@@ -87,8 +119,9 @@ def perfetto_events(trace, first, last):
         device = device[(device["time_ns"] >= steps["begin_ns"][0]) & (device["time_ns"] <= steps["end_ns"][-1])]
         for row in device:
             for name in ("utilization", "power_watts"):
-                yield {"ph": "C", "pid": pid, "name": name, "ts": int(row["time_ns"]) / 1e3,
-                       "args": {name: float(row[name])}}
+                if row[name] == row[name]:  # NaN: unknown
+                    yield {"ph": "C", "pid": pid, "name": name, "ts": int(row["time_ns"]) / 1e3,
+                           "args": {name: float(row[name])}}
 
 
 def write_perfetto(run, path, first, last):

@@ -8,7 +8,8 @@ import numpy as np
 FORMAT_MAJOR = 1
 STREAMS = ["compute", "communication", "copy", "host"]
 COMPUTE, COMMUNICATION, COPY, HOST = range(4)
-TABLES = ["steps", "spans", "memory", "plan", "device", "dropped"]
+TABLES = ["steps", "spans", "memory", "plan", "device", "driver_memory", "kernels", "kernel_names", "dropped"]
+KERNEL_KINDS = ["kernel", "copy", "fill"]
 
 
 class TraceError(Exception):
@@ -36,11 +37,18 @@ class RankTrace:
                              "use the tools that came with the program that wrote it")
         self.units = self._strings("units")
         self.phases = self._strings("phases")
+        self._kernel_names = []
 
     def _strings(self, name):
         if name not in self.file:
             return []
         return [value.decode() if isinstance(value, bytes) else value for value in self.file[name][:]]
+
+    def kernel_name(self, number):
+        """The name that /kernels.name counts."""
+        if number >= len(self._kernel_names) and self.rows("kernel_names"):
+            self._kernel_names = text(self.read("kernel_names")["name"])
+        return self._kernel_names[number] if 0 <= number < len(self._kernel_names) else f"kernel {number}"
 
     def __enter__(self):
         return self

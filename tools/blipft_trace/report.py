@@ -94,6 +94,7 @@ def draw_device(results):
         use, power = figure.subplots(2, 1, sharex=True)
         for result in results:
             rows = result.trace.read("device")
+            rows = rows[np.isfinite(rows["utilization"])]
             x, use_values, power_values = binned(rows["time_ns"] / 1e9, rows["utilization"], rows["power_watts"])
             use.plot(x, use_values, linewidth=0.9, label=f"rank {result.trace.rank}")
             power.plot(x, power_values, linewidth=0.9)
@@ -176,7 +177,7 @@ def write_report(run, path, step=None):
                 picture(plt, draw_parts(series), "Step time by part")]
     if any(rank["memory"] for rank in summary):
         pictures.append(picture(plt, draw_memory(summary), "Memory by owner"))
-    if all(trace.rows("device") for trace in traces):
+    if all(np.isfinite(trace.read("device")["utilization"]).any() for trace in traces):  # NaN: no GPU to ask
         pictures.append(picture(plt, draw_device(results), "Device"))
     # "</" would end the script element.
     data = json.dumps(timeline_data(results, step), separators=(",", ":")).replace("</", "<\\/")

@@ -12,6 +12,7 @@ import numpy as np
 
 from .files import COMMUNICATION, COMPUTE, COPY, HOST, RankTrace, TraceError, open_run, phase_name
 from .intervals import Union
+from .kernels import recorded_steps
 
 BLOCK_SPANS = 1_500_000     # spans of all ranks that are in memory at once in a process, roughly
 PARALLEL_SPANS = 4_000_000  # more are spread over processes
@@ -64,6 +65,8 @@ class RankResult:
         self.communication = np.zeros(n, np.int64)
         self.copy = np.zeros(n, np.int64)
         self.idle_causes = collections.Counter()
+        self.phase_time = np.zeros(len(trace.phases))   # of compute, by phase
+        self.phase_flops = np.zeros(len(trace.phases))
         self.waited = 0            # in collectives, for slower ranks
         self.made_wait = 0         # how much later than everybody else this rank came, summed over collectives
         self.came_last = 0
@@ -72,7 +75,7 @@ class RankResult:
     def sums(self):
         """What blocks add to; it travels between processes."""
         return {"parts": self.parts, "communication": self.communication, "copy": self.copy,
-                "idle_causes": self.idle_causes, "waited": self.waited, "made_wait": self.made_wait,
+                "idle_causes": self.idle_causes, "phase_time": self.phase_time, "phase_flops": self.phase_flops, "waited": self.waited, "made_wait": self.made_wait,
                 "came_last": self.came_last, "kinds": self.kinds}
 
     def add(self, sums):
@@ -81,6 +84,8 @@ class RankResult:
         self.communication += sums["communication"]
         self.copy += sums["copy"]
         self.idle_causes.update(sums["idle_causes"])
+        self.phase_time += sums["phase_time"]
+        self.phase_flops += sums["phase_flops"]
         self.waited += sums["waited"]
         self.made_wait += sums["made_wait"]
         self.came_last += sums["came_last"]
@@ -139,6 +144,14 @@ def add_idle_causes(result, spans, busy, host, begin, end):
         result.idle_causes[name] += int(length[phases == phase].sum())
 
 
+def add_phases(result, compute):
+    """Time and operations of compute by phase; spans of one phase do not overlap on the compute stream."""
+    known = len(result.trace.phases)
+    compute = compute[(compute["phase"] >= 0) & (compute["phase"] < known)]
+    result.phase_time += np.bincount(compute["phase"], compute["end_ns"] - compute["begin_ns"], known)[:known]
+    result.phase_flops += np.bincount(compute["phase"], compute["flops"], known)[:known]
+
+
 def add_block(result, spans, select, first, last):
     """Splits the time of the steps `select` (slice of result.steps, numbers first..last)."""
     trace = result.trace
@@ -177,6 +190,7 @@ def add_block(result, spans, select, first, last):
     result.copy[select] = copy.within(begin, end)
     host = spans[(stream == HOST) & ~is_wait]
     add_idle_causes(result, spans, with_wait, host, begin, end)
+    add_phases(result, spans[(stream == COMPUTE) & ~is_wait & (spans["step"] >= first) & (spans["step"] <= last)])
     own = (communication_rows["step"] >= first) & (communication_rows["step"] <= last)
     return communication_rows[own]
 
@@ -293,6 +307,15 @@ def memory_by_owner(trace):
     return dict(owners), total
 
 
+def driver_memory(trace):
+    """What the driver reported of the process' memory at its largest, with its parts; None where it reported nothing."""
+    rows = trace.read("driver_memory") if trace.rows("driver_memory") else []
+    if not len(rows):
+        return None
+    largest = rows[int(np.argmax(rows["total_bytes"]))]
+    return {name: int(largest[name]) for name in rows.dtype.names if name != "time_ns"}
+
+
 def percent(part, whole):
     return 100.0 * part / whole if whole else 0.0
 
@@ -326,6 +349,9 @@ def summarize_rank(result):
                  "slow_count": len(slow)},
         "between_steps_ns": float(np.median(steps["begin_ns"][1:] - steps["end_ns"][:-1])) if len(steps) > 1 else 0.0,
         "parts": parts,
+        "phases": {name: {"time_ns": float(time), "flops": float(flops),
+                          "tflops": float(flops / time / 1e3) if flops and time > 0 else None}
+                   for name, time, flops in zip(result.trace.phases, result.phase_time, result.phase_flops) if time > 0},
         "communication_ns": int(communication), "exposed_communication_ns": int(exposed.sum()),
         "hidden_communication_ns": int(communication - exposed.sum()), "copy_ns": int(result.copy.sum()),
         "overlap_percent": percent(communication - exposed.sum(), communication) if communication else None,
@@ -333,6 +359,7 @@ def summarize_rank(result):
                         for name, ns in result.idle_causes.most_common()},
         "waited_for_slower_ns": result.waited, "made_others_wait_ns": result.made_wait, "came_last": result.came_last,
         "collectives": kinds, "ceiling": ceiling, "memory": owners, "memory_total": memory_total,
+        "driver_memory": driver_memory(result.trace), "kernel_steps": recorded_steps(result.trace),
         "dropped_spans": int(dropped["spans"].sum()) if dropped is not None else 0,
         "duration_ns": int(total),
     }

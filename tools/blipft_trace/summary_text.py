@@ -29,6 +29,11 @@ def rank_text(r):
     for cause, idle in list(r["idle_causes"].items())[:6]:
         lines.append(f"      idle {cause:32s}           {idle['percent']:6.2f} %")
     n = max(r["steps"], 1)
+    if r["phases"]:
+        lines.append("  compute by phase, a step:")
+    for name, phase in sorted(r["phases"].items(), key=lambda item: -item[1]["time_ns"]):
+        rate = f"  {phase['tflops']:9.4g} TFLOP/s" if phase["tflops"] else ""
+        lines.append(f"    {name:24s}{ms(phase['time_ns'] / n)}{rate}")
     if r["communication_ns"]:
         lines.append(f"  communication     {ms(r['communication_ns'] / n)} a step: "
                      f"{ms(r['hidden_communication_ns'] / n).strip()} hidden behind compute, "
@@ -55,6 +60,20 @@ def rank_text(r):
         both = total["planned"] and total["measured"]
         off = f"  ({100 * (total['measured'] / total['planned'] - 1):+.2f} %)" if both else ""
         lines.append(f"    {'peak':20s}{gib(total['planned'])} {gib(total['measured'])}{off}")
+    driver = r["driver_memory"]
+    if driver:
+        if not r["memory"]:
+            lines.append("  memory                     planned       measured")
+        off = 100 * (driver["total_bytes"] / driver["planned_bytes"] - 1) if driver["planned_bytes"] else 0
+        lines.append(f"    {'whole process':20s}{gib(driver['planned_bytes'])} {gib(driver['total_bytes'])}  ({off:+.2f} %), "
+                     "as the driver reports it, of which")
+        parts = {"context and libraries": "context_bytes", "NCCL": "nccl_bytes", "arena": "allocated_bytes",
+                 "not planned": "unplanned_bytes"}
+        for name, field in parts.items():
+            lines.append(f"      {name:22s}{'':10s}   {gib(driver[field])}")
+    if r["kernel_steps"]:
+        lines.append(f"  kernels recorded  in steps {', '.join(map(str, r['kernel_steps'][:10]))}"
+                     f"{', ...' if len(r['kernel_steps']) > 10 else ''}, which are slower for it; see trace.py kernels")
     if r["dropped_spans"]:
         lines.append(f"  WARNING: {r['dropped_spans']} spans were dropped because the disk was too slow; "
                      "the figures above miss them")

@@ -35,7 +35,7 @@ def look(traces):
         n = trace.rows("device")
         if n:
             used.append(int(trace.read("device", n - 1, n)["memory_bytes"][0]))
-    if used:
+    if any(used):  # 0: unknown
         line += f"  {max(used) / 2**30:.1f} GiB"
     return line
 

@@ -1,0 +1,103 @@
+"""Kernels, copies and fills of the steps whose kernels were recorded: which take the time."""
+import collections
+
+import numpy as np
+
+from .files import KERNEL_KINDS, TraceError, open_run
+from .intervals import Union
+
+WIDTH = 96  # of a name in the table
+
+
+def without_brackets(name, opening, closing):
+    """Leaves what is inside the outermost brackets out: "a<b<c>>(d)" becomes "a<>(d)"."""
+    out, depth = [], 0
+    for letter in name:
+        depth -= letter == closing and depth > 0
+        if not depth:
+            out.append(letter)
+        depth += letter == opening
+    return "".join(out)
+
+
+def short_name(name, width=WIDTH):
+    """A kernel's name without what every kernel has: the return type, the arguments; template arguments where too long."""
+    name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    end = len(name)
+    if name.endswith(")"):  # the arguments are the last brackets
+        depth = 0
+        for i in range(len(name) - 1, -1, -1):
+            depth += (name[i] == ")") - (name[i] == "(")
+            if not depth:
+                end = i
+                break
+    name = name[:end] or name
+    if len(name) > width:
+        name = without_brackets(name, "<", ">")
+    return name if len(name) <= width else name[:width - 3] + "..."
+
+
+def recorded_steps(trace):
+    """Numbers of the steps whose kernels were recorded."""
+    if not trace.rows("kernels"):
+        return []
+    return sorted({int(step) for _, rows in trace.chunks("kernels") for step in np.unique(rows["step"])})
+
+
+def analyze(run, ranks=None):
+    """Time by kernel, over the recorded steps of the chosen ranks, longest first."""
+    totals = collections.defaultdict(lambda: {"count": 0, "time_ns": 0, "bytes": 0, "kind": ""})
+    step_ns = busy_ns = steps = 0
+    used = []
+    for trace in open_run(run):
+        if ranks is not None and trace.rank not in ranks:
+            continue
+        used.append(trace.rank)
+        wanted = recorded_steps(trace)
+        rows = trace.read("kernels") if wanted else []
+        table = trace.steps()
+        table = table[np.isin(table["step"], wanted)]
+        if not len(table):
+            continue
+        rows = rows[np.isin(rows["step"], table["step"])]  # of finished steps
+        steps += len(table)
+        step_ns += int((table["end_ns"] - table["begin_ns"]).sum())
+        union = Union(rows["begin_ns"], rows["end_ns"])
+        busy_ns += int(union.within(table["begin_ns"], table["end_ns"]).sum())
+        length = rows["end_ns"] - rows["begin_ns"]
+        for number in np.unique(rows["name"]):
+            chosen = rows["name"] == number
+            entry = totals[trace.kernel_name(int(number))]
+            entry["count"] += int(chosen.sum())
+            entry["time_ns"] += int(length[chosen].sum())
+            entry["bytes"] += int(rows["bytes"][chosen].sum())
+            entry["kind"] = KERNEL_KINDS[int(rows["kind"][chosen][0])]
+        trace.file.close()
+    if not used:
+        raise TraceError(f"{run}: has no rank {', '.join(map(str, ranks))}")
+    if not steps:
+        raise TraceError(f"{run}: no step's kernels were recorded; run on a GPU with trace.kernels=[10,12] (a list of steps)")
+    kernels = [{"name": name, **entry, "mean_ns": entry["time_ns"] / entry["count"],
+                "percent_of_step": 100 * entry["time_ns"] / step_ns if step_ns else 0.0}
+               for name, entry in sorted(totals.items(), key=lambda item: -item[1]["time_ns"])]
+    return {"ranks": used, "steps": steps, "step_ns": step_ns, "busy_ns": busy_ns, "kernels": kernels}
+
+
+def to_text(answer, top=30, full=False):
+    """The table; times and counts are of one step of one rank."""
+    steps, step_ns = answer["steps"], answer["step_ns"]
+    lines = [f"{steps} recorded step(s) of {len(answer['ranks'])} rank(s), {step_ns / steps / 1e6:.3f} ms each; "
+             f"something runs on the device {100 * answer['busy_ns'] / step_ns if step_ns else 0:.1f} % of that time",
+             "Times that overlap count each, so that shares may add up to more than 100 %.",
+             f"{'ms a step':>10s} {'of step':>8s} {'calls':>7s} {'mean us':>9s} {'GB/s':>7s}  name"]
+    for row in answer["kernels"][:top]:
+        rate = f"{row['bytes'] / row['time_ns']:7.1f}" if row["bytes"] and row["time_ns"] else f"{'':7s}"
+        name = row["name"] if full else short_name(row["name"])
+        lines.append(f"{row['time_ns'] / steps / 1e6:10.3f} {row['percent_of_step']:7.2f}% {row['count'] / steps:7.1f} "
+                     f"{row['mean_ns'] / 1e3:9.2f} {rate}  {name}")
+    rest = answer["kernels"][top:]
+    if rest:
+        time, count = sum(row["time_ns"] for row in rest), sum(row["count"] for row in rest)
+        lines.append(f"{time / steps / 1e6:10.3f} {100 * time / step_ns if step_ns else 0:7.2f}% {count / steps:7.1f} "
+                     f"{time / count / 1e3:9.2f} {'':7s}  ({len(rest)} others)")
+    return "\n".join(lines)
