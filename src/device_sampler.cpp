@@ -32,7 +32,8 @@ int64_t host_rss_bytes() {
   return static_cast<int64_t>(resident) * sysconf(_SC_PAGESIZE);
 }
 
-DeviceSampler::DeviceSampler(const DeviceMonitor& monitor, double seconds, std::function<void(const DeviceRecord&)> take)
+DeviceSampler::DeviceSampler(const DeviceMonitor& monitor, double seconds,
+                             std::function<void(const DeviceRecord&)> take)
     : monitor_(monitor), take_(std::move(take)), thread_([this, seconds] { run(seconds); }) {}
 
 DeviceSampler::~DeviceSampler() {

@@ -12,8 +12,8 @@ namespace blipft {
 
 class DeviceSampler {
  public:
-  /// Takes a sample now and then every `seconds`; `take` gets it in the sampler's thread, without a time. `monitor` must
-  /// outlive the sampler. A `take` that throws ends the sampling, not the program.
+  /// Takes a sample now and then every `seconds`; `take` gets it in the sampler's thread, without a time. `monitor`
+  /// must outlive the sampler. A `take` that throws ends the sampling, not the program.
   DeviceSampler(const DeviceMonitor& monitor, double seconds, std::function<void(const DeviceRecord&)> take);
   /// Ends the thread, without waiting for the next sample.
   ~DeviceSampler();

@@ -11,6 +11,7 @@ import numpy as np
 
 PHASES = ["forward", "backward", "recompute", "gather", "reduce_scatter", "all_reduce", "optimizer", "loss",
           "copy_batch", "data_wait", "step"]
+KINDS = {"kernel": 0, "copy": 1, "fill": 2}
 STREAMS = {"compute": 0, "communication": 1, "copy": 2, "host": 3}
 
 
@@ -31,8 +32,8 @@ def dtypes(phases):
         "driver_memory": np.dtype([(name, "i8") for name in (
             "step", "time_ns", "total_bytes", "context_bytes", "nccl_bytes", "allocated_bytes", "unplanned_bytes",
             "planned_bytes")]),
-        "kernels": np.dtype([("step", "i8"), ("begin_ns", "i8"), ("end_ns", "i8"), ("bytes", "i8"), ("graph_node", "i8"),
-                             ("name", "i4"), ("kind", h5py.enum_dtype({"kernel": 0, "copy": 1, "fill": 2}, basetype="i4")),
+        "kernels": np.dtype([("step", "i8"), ("begin_ns", "i8"), ("end_ns", "i8"), ("bytes", "i8"),
+                             ("graph_node", "i8"), ("name", "i4"), ("kind", h5py.enum_dtype(KINDS, basetype="i4")),
                              ("stream", "i4"), ("device", "i4")]),
         "kernel_names": np.dtype([("name", "S512")]),
         "dropped": np.dtype([("first_step", "i8"), ("last_step", "i8"), ("spans", "i8")]),
@@ -45,7 +46,7 @@ SINCE_1_1 = {"driver_memory", "kernels", "kernel_names"}
 
 
 def write_trace(path, tables, units=(), phases=PHASES, version="1.1"):
-    """tables: name -> structured array or list of tuples; tables that are not given are empty, or absent in version 1.0."""
+    """tables: name -> structured array or list of tuples; tables that are not given are empty; 1.0 lacks some."""
     with h5py.File(path, "w", libver=("v110", "v110")) as file:  # what HDF5 1.10 can read
         file.attrs["format_version"] = version
         file.attrs["creator"] = "blipft"

@@ -1,4 +1,5 @@
-// Watching the device: the sampler's thread on any machine; NVML, the driver's memory figures and CUPTI where there is a GPU.
+// Watching the device: the sampler's thread on any machine; NVML, the driver's memory figures and CUPTI where there is
+// a GPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -41,7 +42,8 @@ bool without_gpu(const char* test) {
 }
 
 int64_t system_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 }  // namespace

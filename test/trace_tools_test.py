@@ -266,7 +266,8 @@ class Kernels(unittest.TestCase):
         self.assertEqual(answer["busy_ns"], 2 * (400 + 100 + 100))   # the union: kernels overlap from 1200 to 1300
         gemm, copy = answer["kernels"]
         self.assertEqual((gemm["count"], gemm["time_ns"], gemm["mean_ns"], gemm["percent_of_step"]), (6, 1200, 200, 30))
-        self.assertEqual((copy["name"], copy["kind"], copy["count"], copy["bytes"]), ("copy device to device", "copy", 2, 800))
+        self.assertEqual((copy["name"], copy["kind"], copy["count"], copy["bytes"]),
+                         ("copy device to device", "copy", 2, 800))
         self.assertEqual(one["kernels"][0]["count"], 3)
         self.assertIn("30.0 % of that time", text)
         self.assertIn("gemm<float, 128>\n", text)
@@ -314,7 +315,8 @@ class Kernels(unittest.TestCase):
         for name, short in (("store_time(long*)", "store_time"), ("copy", "copy"), ("", ""),
                             ("void blipft::(anonymous namespace)::norm<4, true>(Args)", "blipft::norm<4, true>"),
                             ("void f<int (*)(float)>(int (*)(float))", "f<int (*)(float)>"),
-                            ("void long_one<" + "a<b>, " * 40 + "c>(int)", "long_one<>"), ("x" * 200, "x" * 93 + "...")):
+                            ("void long_one<" + "a<b>, " * 40 + "c>(int)", "long_one<>"),
+                            ("x" * 200, "x" * 93 + "...")):
             self.assertEqual(short_name(name), short)
 
 
@@ -498,7 +500,8 @@ class ProgramsOwnFile(unittest.TestCase):
                 self.assertEqual(trace.read("kernels")["name"].tolist(), [0, 1, 0, 2])
                 self.assertEqual([trace.kernel_name(i) for i in range(3)],
                                  ["gemm<float>(int)", "copy device to device", "k" * 510])
-                self.assertEqual(h5py.check_enum_dtype(trace.file["kernels"].dtype["kind"]), {"kernel": 0, "copy": 1, "fill": 2})
+                self.assertEqual(h5py.check_enum_dtype(trace.file["kernels"].dtype["kind"]),
+                                 {"kernel": 0, "copy": 1, "fill": 2})
                 self.assertEqual(trace.attributes()["world_size"], 4.0)
                 self.assertEqual(trace.attributes()["creator"], "blipft")
                 self.assertEqual(len(trace.attributes()["config"]), 100_000)
@@ -506,7 +509,7 @@ class ProgramsOwnFile(unittest.TestCase):
 
 
 class Lines(unittest.TextTestResult):
-    """A line for each test on standard output, as tools/check.sh counts them; what went wrong goes to standard error."""
+    """A line for each test on standard output, as tools/check.sh counts them; what went wrong is on standard error."""
 
     def line(self, word, case):
         print(word, ".".join(case.id().split(".")[1:]))

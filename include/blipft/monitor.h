@@ -27,8 +27,8 @@ class DeviceMonitor {
   virtual std::string process_bytes_source() const = 0;
 };
 
-/// `gpu`: number among the GPUs that this process sees, -1: none. To be called before make_cuda_device(): what others hold
-/// on the device is measured here.
+/// `gpu`: number among the GPUs that this process sees, -1: none. To be called before make_cuda_device(): what others
+/// hold on the device is measured here.
 std::unique_ptr<DeviceMonitor> make_device_monitor(int gpu);
 /// Answers nothing.
 std::unique_ptr<DeviceMonitor> make_host_monitor();
@@ -50,8 +50,8 @@ class KernelTracer {
   virtual int64_t lost() const = 0;
 };
 
-/// Loads CUPTI. To be called before anything is captured: graphs made earlier may not show their kernels. Throws UserError
-/// that says why when kernels cannot be recorded: no CUDA, no GPU, no CUPTI.
+/// Loads CUPTI. To be called before anything is captured: graphs made earlier may not show their kernels. Throws
+/// UserError that says why when kernels cannot be recorded: no CUDA, no GPU, no CUPTI.
 std::unique_ptr<KernelTracer> make_kernel_tracer();
 
 /// Resident memory of this process on the host, 0: unknown.

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include <memory>
 #include <vector>
 
 #include "blipft/comm.h"
@@ -35,6 +36,35 @@ cudaStream_t cuda(Stream stream) { return static_cast<cudaStream_t>(stream.handl
 void check_cuda(cudaError_t result, const char* what) {
   if (result != cudaSuccess) throw Error(concat(what, ": ", cudaGetErrorString(result)));
 }
+
+// A stream and an event of one copy engine's work.
+class CopyLane {
+ public:
+  CopyLane() {
+    int least = 0, greatest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
+    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "a stream for copies");
+    check_cuda(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "an event for copies");
+  }
+  ~CopyLane() {
+    if (done_) cudaEventDestroy(done_);
+    if (stream_) cudaStreamDestroy(stream_);
+  }
+  CopyLane(const CopyLane&) = delete;
+  CopyLane& operator=(const CopyLane&) = delete;
+  // Copies after `start`; `after` waits for it.
+  void copy(void* to, const void* from, int64_t bytes, cudaEvent_t start, cudaStream_t after) {
+    check_cuda(cudaStreamWaitEvent(stream_, start, 0), "cudaStreamWaitEvent");
+    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_), "copy between GPUs");
+    check_cuda(cudaEventRecord(done_, stream_), "cudaEventRecord");
+    check_cuda(cudaStreamWaitEvent(after, done_, 0), "cudaStreamWaitEvent");
+  }
+  cudaEvent_t event() const { return done_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t done_ = nullptr;
+};
 
 // Addresses of the same allocation in every rank of this machine; own rank included.
 class PeerBlocks {
@@ -142,21 +172,26 @@ class NcclComm : public Comm {
   }
 
  private:
-  // A collective that shares the GPU with matrix products must leave most multiprocessors to them.
-  static constexpr int64_t kDefaultCtas = 16;
+  // Of 8, 16 and 32 thread blocks, 32 gave the fastest steps on 4 H200s, with ddp and with fsdp.
+  static constexpr int64_t kDefaultCtas = 32;
 
-  // Each rank starts with its right neighbour, so that no two read the same GPU at a time.
+  // One copy engine reaches less than half of the link's rate, so each neighbour's shard has a stream of its own.
   void gather_by_copies(const Tensor& shard, const Tensor& full, cudaStream_t stream) {
-    for (int64_t i = 0; i < size_; ++i) {
-      const int64_t r = (rank_ + 1 + i) % size_;
-      check_cuda(cudaMemcpyAsync(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard, r),
-                                 static_cast<size_t>(shard.bytes()), cudaMemcpyDeviceToDevice, stream),
-                 "copy between GPUs");
+    while (static_cast<int64_t>(lanes_.size()) < size_) lanes_.push_back(std::make_unique<CopyLane>());
+    const cudaEvent_t start = lanes_.back()->event();
+    check_cuda(cudaEventRecord(start, stream), "cudaEventRecord");
+    for (int64_t i = 1; i < size_; ++i) {
+      const int64_t r = (rank_ + i) % size_;
+      lanes_[static_cast<size_t>(i - 1)]->copy(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard, r),
+                                               shard.bytes(), start, stream);
     }
+    check_cuda(cudaMemcpyAsync(static_cast<char*>(full.data) + rank_ * shard.bytes(), shard.data,
+                               static_cast<size_t>(shard.bytes()), cudaMemcpyDeviceToDevice, stream), "copy of the own shard");
   }
 
   const World& world_;
   PeerBlocks peers_;
+  std::vector<std::unique_ptr<CopyLane>> lanes_;  // the last one's event marks the start
   int64_t rank_, size_;
   ncclComm_t comm_ = nullptr;
   int64_t device_bytes_ = 0;

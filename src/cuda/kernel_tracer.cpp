@@ -1,7 +1,8 @@
 // Kernels, copies and fills through CUPTI's activity records.
 //
-// CUPTI is loaded only when a run asks for kernels, so that the program starts without it. It calls back with full buffers
-// of records, in a thread of its own, and knows no user data: the records gather in one place for the whole process.
+// CUPTI is loaded only when a run asks for kernels, so that the program starts without it. It calls back with full
+// buffers of records, in a thread of its own, and knows no user data: the records gather in one place for the whole
+// process.
 #include "blipft/monitor.h"
 
 #include "blipft/error.h"
@@ -74,7 +75,8 @@ void check_cupti(CUptiResult result, const char* call) {
 }
 
 int64_t system_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 const char* copy_name(uint8_t kind) {
@@ -93,8 +95,8 @@ const std::string& demangled(const char* name) {
   const auto [entry, is_new] = sink().names.try_emplace(name ? name : "(no name)");
   if (is_new) {
     int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(entry->first.c_str(), nullptr, nullptr, &status),
-                                                      std::free);
+    char* const raw = abi::__cxa_demangle(entry->first.c_str(), nullptr, nullptr, &status);
+    const std::unique_ptr<char, void (*)(void*)> text(raw, std::free);
     entry->second = status == 0 && text ? text.get() : entry->first;
   }
   return entry->second;
@@ -245,7 +247,7 @@ class CuptiTracer final : public KernelTracer {
       records.swap(sink().records);
       lost_ = static_cast<int64_t>(sink().lost);
     }
-    const auto timeless = [](const KernelRecord& record) { return record.begin_ns == 0 || record.end_ns < record.begin_ns; };
+    const auto timeless = [](const KernelRecord& r) { return r.begin_ns == 0 || r.end_ns < r.begin_ns; };
     lost_ += static_cast<int64_t>(std::erase_if(records, timeless));
     for (KernelRecord& record : records) record.begin_ns += offset, record.end_ns += offset;
     return records;
@@ -286,8 +288,8 @@ std::unique_ptr<KernelTracer> make_kernel_tracer() { return std::make_unique<Cup
 namespace blipft {
 
 std::unique_ptr<KernelTracer> make_kernel_tracer() {
-  throw UserError("this blipft was built without CUPTI's header cupti.h, and cannot record kernels; install the CUDA toolkit "
-                  "with CUPTI (package cuda-cupti-dev) and build again");
+  throw UserError("this blipft was built without CUPTI's header cupti.h, and cannot record kernels; install the CUDA "
+                  "toolkit with CUPTI (package cuda-cupti-dev) and build again");
 }
 
 }  // namespace blipft

@@ -40,7 +40,8 @@ class GpuMonitor final : public DeviceMonitor {
     int current = -1;
     size_t free_bytes = 0, total = 0;
     // Only in a thread that computes on this device already: no context is made for the sake of a figure.
-    if (cudaGetDevice(&current) != cudaSuccess || current != gpu_ || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
+    if (cudaGetDevice(&current) != cudaSuccess || current != gpu_ ||
+        cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
       (void)cudaGetLastError();
       return -1;
     }

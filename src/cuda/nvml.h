@@ -1,5 +1,5 @@
-// NVML, the driver's library about the device's state, loaded at run time: its header is not needed to build, and a machine
-// without it only loses these figures.
+// NVML, the driver's library about the device's state, loaded at run time: its header is not needed to build, and a
+// machine without it only loses these figures.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace blipft {
 
 class Nvml {
  public:
-  /// Null when the library is absent, does not start, or knows no device at `pci_bus_id` ("0000:1b:00.0"). The bus id names
-  /// the device whatever CUDA_VISIBLE_DEVICES makes of the numbers.
+  /// Null when the library is absent, does not start, or knows no device at `pci_bus_id` ("0000:1b:00.0"). The bus id
+  /// names the device whatever CUDA_VISIBLE_DEVICES makes of the numbers.
   static std::unique_ptr<Nvml> open(const std::string& pci_bus_id);
   ~Nvml();
   Nvml(const Nvml&) = delete;

@@ -67,7 +67,8 @@ const TableSchema& plan_schema() {
 }
 
 const TableSchema& device_schema() {
-  static const TableSchema schema{"device", "samples of the device's state; NaN and 0 B: unknown", sizeof(DeviceRecord), 1024, {
+  static const TableSchema schema{"device", "samples of the device's state; NaN and 0 B: unknown", sizeof(DeviceRecord),
+                                  1024, {
     BLIPFT_FIELD(DeviceRecord, time_ns, i64, "ns", "time of the sample, since the run's start"),
     BLIPFT_FIELD(DeviceRecord, utilization, f64, "%", "share of time with a kernel running"),
     BLIPFT_FIELD(DeviceRecord, power_watts, f64, "W", "power draw"),
@@ -80,7 +81,8 @@ const TableSchema& device_schema() {
 }
 
 const TableSchema& driver_memory_schema() {
-  static const TableSchema schema{"driver_memory", "memory of this process on its device as the driver reports it, and its parts",
+  static const TableSchema schema{"driver_memory",
+                                  "memory of this process on its device as the driver reports it, and its parts",
                                   sizeof(DriverMemoryRecord), 64, {
     BLIPFT_FIELD(DriverMemoryRecord, step, i64, "1", "step that has finished, -1: the end of the set-up"),
     BLIPFT_FIELD(DriverMemoryRecord, time_ns, i64, "ns", "time of the measurement, since the run's start"),

@@ -21,7 +21,7 @@ def without_brackets(name, opening, closing):
 
 
 def short_name(name, width=WIDTH):
-    """A kernel's name without what every kernel has: the return type, the arguments; template arguments where too long."""
+    """A kernel's name without its return type and arguments, and without template arguments where it is too long."""
     name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
     end = len(name)
     if name.endswith(")"):  # the arguments are the last brackets
@@ -76,7 +76,8 @@ def analyze(run, ranks=None):
     if not used:
         raise TraceError(f"{run}: has no rank {', '.join(map(str, ranks))}")
     if not steps:
-        raise TraceError(f"{run}: no step's kernels were recorded; run on a GPU with trace.kernels=[10,12] (a list of steps)")
+        raise TraceError(f"{run}: no step's kernels were recorded; "
+                         "run on a GPU with trace.kernels=[10,12] (a list of steps)")
     kernels = [{"name": name, **entry, "mean_ns": entry["time_ns"] / entry["count"],
                 "percent_of_step": 100 * entry["time_ns"] / step_ns if step_ns else 0.0}
                for name, entry in sorted(totals.items(), key=lambda item: -item[1]["time_ns"])]

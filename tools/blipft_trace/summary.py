@@ -75,7 +75,8 @@ class RankResult:
     def sums(self):
         """What blocks add to; it travels between processes."""
         return {"parts": self.parts, "communication": self.communication, "copy": self.copy,
-                "idle_causes": self.idle_causes, "phase_time": self.phase_time, "phase_flops": self.phase_flops, "waited": self.waited, "made_wait": self.made_wait,
+                "idle_causes": self.idle_causes, "phase_time": self.phase_time, "phase_flops": self.phase_flops,
+                "waited": self.waited, "made_wait": self.made_wait,
                 "came_last": self.came_last, "kinds": self.kinds}
 
     def add(self, sums):
@@ -308,7 +309,7 @@ def memory_by_owner(trace):
 
 
 def driver_memory(trace):
-    """What the driver reported of the process' memory at its largest, with its parts; None where it reported nothing."""
+    """What the driver reported of the process' memory at its largest, and its parts; None where it reported nothing."""
     rows = trace.read("driver_memory") if trace.rows("driver_memory") else []
     if not len(rows):
         return None
@@ -351,7 +352,8 @@ def summarize_rank(result):
         "parts": parts,
         "phases": {name: {"time_ns": float(time), "flops": float(flops),
                           "tflops": float(flops / time / 1e3) if flops and time > 0 else None}
-                   for name, time, flops in zip(result.trace.phases, result.phase_time, result.phase_flops) if time > 0},
+                   for name, time, flops in zip(result.trace.phases, result.phase_time, result.phase_flops)
+                   if time > 0},
         "communication_ns": int(communication), "exposed_communication_ns": int(exposed.sum()),
         "hidden_communication_ns": int(communication - exposed.sum()), "copy_ns": int(result.copy.sum()),
         "overlap_percent": percent(communication - exposed.sum(), communication) if communication else None,

@@ -65,8 +65,8 @@ def rank_text(r):
         if not r["memory"]:
             lines.append("  memory                     planned       measured")
         off = 100 * (driver["total_bytes"] / driver["planned_bytes"] - 1) if driver["planned_bytes"] else 0
-        lines.append(f"    {'whole process':20s}{gib(driver['planned_bytes'])} {gib(driver['total_bytes'])}  ({off:+.2f} %), "
-                     "as the driver reports it, of which")
+        lines.append(f"    {'whole process':20s}{gib(driver['planned_bytes'])} {gib(driver['total_bytes'])}  "
+                     f"({off:+.2f} %), as the driver reports it, of which")
         parts = {"context and libraries": "context_bytes", "NCCL": "nccl_bytes", "arena": "allocated_bytes",
                  "not planned": "unplanned_bytes"}
         for name, field in parts.items():
