@@ -74,7 +74,7 @@ ModelSettings model_settings(const Config& config) {
           ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout};
 }
 
-int64_t bytes_outside_of_arena(int64_t ranks) { return (ranks > 1 ? 1200 : 600) * (int64_t{1} << 20); }
+int64_t bytes_outside_of_arena(int64_t ranks) { return (ranks > 1 ? 1500 : 680) * (int64_t{1} << 20); }
 
 MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes) {
   const bool sharded = strategy_name(config, ranks) == "fsdp";

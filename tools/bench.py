@@ -9,8 +9,8 @@ A configuration is named STRATEGY-BxA: micro-batches of B samples, A of them a s
 opt-2.7b with random weights in bf16, the texts are always 50 tokens; no file has to be there, but --model and --data
 take your own. A step's time is the median distance between the beginnings of consecutive steps on the device's clock,
 the first three left out, of the slowest rank. Measured memory is what nvidia-smi reports, less what was in use before.
-PyTorch runs the same step through --torch-script: plain ("eager") and compiled, fused, with FSDP2; "best" is the fastest
-that ran, and ratio is its time divided by blipft's. In full that takes a quarter of an hour; --torch none leaves it out.
+PyTorch runs the same step through --torch-script, plain ("eager") and compiled, fused, with FSDP2: "best" is the
+fastest that ran, ratio its time divided by blipft's. That is most of the bench's time; --torch none leaves it out.
 
 Progress goes to stderr, the table (Markdown) to stdout, everything else to OUT/bench.json: command lines, versions, the
 times of all steps. Needs python3 with numpy and h5py, and PIL where it draws the pictures itself. Exit status: 0 when
