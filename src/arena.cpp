@@ -2,7 +2,10 @@
 #include "blipft/arena.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <set>
+#include <utility>
 
 namespace blipft {
 
@@ -69,6 +72,7 @@ void Arena::begin_pass(const std::string& name) {
   } else {
     current_ = &(passes_[name] = Pass{});
     live_ = peak_since_mark_ = {};
+    peak_beside_communication_ = 0;
   }
   cursor_ = 0;
   held_.clear();
@@ -92,6 +96,7 @@ Tensor Arena::take(Owner owner, std::string_view name, DType dtype, const Shape&
     pass.takes.push_back(std::move(take));
     live_.by_owner[static_cast<size_t>(owner)] += bytes;
     for (size_t i = 0; i < kOwners; ++i) peak_since_mark_.by_owner[i] = std::max(peak_since_mark_.by_owner[i], live_.by_owner[i]);
+    peak_beside_communication_ = std::max(peak_beside_communication_, live_.total() - live_.of(Owner::communication));
     char* address = kFictitiousBase + (int64_t{1} << 42) + static_cast<int64_t>(cursor_) * (int64_t{1} << 24);
     held_[address] = cursor_++;
     return {address, dtype, shape};
@@ -133,29 +138,66 @@ void Arena::mark(const std::string& phase) {
   peak_since_mark_ = live_;
 }
 
-// Large takes first, each at the lowest offset where no take that lives at the same time lies. Takes that lie in the same
-// place at different times share it. The candidates that overlap in time are found through a list sorted by begin.
+// Greedy placement in several orders, of which the tightest is kept. Each take goes to the lowest offset where no take that
+// lives at the same time lies; takes that live at different times share a place.
 void Arena::place(Pass& pass) const {
   std::vector<size_t> order(pass.takes.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return pass.takes[a].bytes > pass.takes[b].bytes; });
+  const auto& takes = pass.takes;
+  const auto length = [&](size_t i) { return takes[i].end - takes[i].begin; };
+  const std::vector<std::function<bool(size_t, size_t)>> earlier = {
+      [&](size_t a, size_t b) { return takes[a].bytes > takes[b].bytes; },
+      [&](size_t a, size_t b) { return length(a) > length(b); },
+      [&](size_t a, size_t b) { return static_cast<double>(length(a)) * static_cast<double>(takes[a].bytes) >
+                                       static_cast<double>(length(b)) * static_cast<double>(takes[b].bytes); },
+      [&](size_t a, size_t b) { return takes[a].begin < takes[b].begin; }};
+  std::vector<int64_t> best;
+  pass.bytes = std::numeric_limits<int64_t>::max();
+  const auto attempt = [&](const std::function<bool(size_t, size_t)>& before, int64_t top) {
+    if (pass.bytes <= pass.peak_live + pass.peak_live / 200) return;  // as good as gapless
+    std::vector<size_t> sorted = order;
+    std::stable_sort(sorted.begin(), sorted.end(), before);
+    std::vector<int64_t> offsets;
+    const int64_t bytes = place_in_order(pass, sorted, top, offsets);
+    if (bytes < pass.bytes) pass.bytes = bytes, best = offsets;
+  };
+  for (const auto& before : earlier) attempt(before, 0);
+  // Communication from the top, everything else from the bottom: gathers that live long do not cut the activations' room.
+  for (int64_t percent : {100, 101, 102, 104, 107})
+    for (const auto& before : earlier) attempt(before, aligned(pass.peak_live / 100 * percent));
+  for (size_t i = 0; i < best.size(); ++i) pass.takes[i].offset = best[i];
+}
+
+// With `top`, communication goes to the highest free place below it, if there is one.
+int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top, std::vector<int64_t>& offsets) {
+  offsets.assign(pass.takes.size(), 0);
   std::vector<size_t> placed;  // sorted by offset
   placed.reserve(order.size());
-  pass.bytes = 0;
+  int64_t bytes = 0;
   for (size_t index : order) {
-    Take& take = pass.takes[index];
-    int64_t offset = 0;
+    const Take& take = pass.takes[index];
+    const bool from_top = top > 0 && take.owner == Owner::communication;
+    int64_t end = 0, lowest = -1, highest = -1;  // end of what lies below; free places found
+    const auto see_gap = [&](int64_t limit) {    // [end, limit) is free
+      if (limit - end < take.bytes) return;
+      if (lowest < 0) lowest = end;
+      if (std::min(limit, top) - end >= take.bytes) highest = std::min(limit, top) - take.bytes;
+    };
     for (size_t other_index : placed) {
       const Take& other = pass.takes[other_index];
       if (other.begin > take.end || other.end < take.begin) continue;
-      if (other.offset >= offset + take.bytes) break;
-      offset = std::max(offset, other.offset + other.bytes);
+      see_gap(offsets[other_index]);
+      if (!from_top && lowest >= 0) break;
+      end = std::max(end, offsets[other_index] + other.bytes);
     }
-    take.offset = offset;
-    pass.bytes = std::max(pass.bytes, offset + take.bytes);
+    see_gap(std::numeric_limits<int64_t>::max());
+    const int64_t offset = from_top && highest >= 0 ? highest : lowest;
+    offsets[index] = offset;
+    bytes = std::max(bytes, offset + take.bytes);
     placed.insert(std::upper_bound(placed.begin(), placed.end(), offset,
-                                   [&](int64_t value, size_t i) { return value < pass.takes[i].offset; }), index);
+                                   [&](int64_t value, size_t i) { return value < offsets[i]; }), index);
   }
+  return bytes;
 }
 
 void Arena::measure(Pass& pass) const {
@@ -182,6 +224,19 @@ void Arena::measure(Pass& pass) const {
       live -= take->bytes;
     }
   }
+}
+
+int64_t Arena::take_peak_beside_communication() {
+  const int64_t now = live_.total() - live_.of(Owner::communication);
+  return std::max(now, std::exchange(peak_beside_communication_, now));
+}
+
+int64_t Arena::peak_transient(const std::string& name) const {
+  auto found = passes_.find(name);
+  BLIPFT_CHECK(found != passes_.end(), "no pass ", name);
+  Pass pass = found->second;
+  measure(pass);
+  return pass.peak_live;
 }
 
 void Arena::plan(int64_t scratch_bytes) {

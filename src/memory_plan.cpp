@@ -25,7 +25,7 @@ int64_t default_prefetch(const Config& config, const Model& model) {
   return sizes[sizes.size() * 9 / 10];
 }
 
-MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold) {
+MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold, double memory_share = 0) {
   MemoryPlan plan;
   plan.device = make_plan_device();
   plan.ops = make_plan_ops();
@@ -33,7 +33,7 @@ MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold)
   plan.optimizer = make_optimizer(config.train);
   plan.arena = std::make_unique<Arena>(*plan.device);
   plan.strategy_name = strategy_name(config, ranks);
-  plan.sharded = {hold, config.parallel.prefetch_bytes > 0 ? config.parallel.prefetch_bytes : default_prefetch(config, model)};
+  plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes > 0 ? config.parallel.prefetch_bytes : default_prefetch(config, model)};
   SpanRecorder spans;
   const bool record = config.trace.enabled && config.trace.spans != "none";
   StrategyContext context{plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), model.units(),
@@ -45,6 +45,16 @@ MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold)
   program.record_passes();
   plan.arena->plan(weights_scratch_bytes(model, *plan.strategy, save_dtype(config.output.save_dtype, PrecisionTypes::of(config.train.precision))));
   plan.largest_pass = StepProgram::pass_name(possible_text_lengths(config.data).back());
+  return plan;
+}
+
+// With the same memory, gathers as early and reductions as late as it allows.
+MemoryPlan with_idle_memory_used(const Config& config, Model& model, int64_t ranks, MemoryPlan plan) {
+  const int64_t bytes = plan.arena->total_bytes();
+  for (double share : {1.0, 0.95, 0.9, 0.85, 0.8}) {
+    MemoryPlan other = dry_run(config, model, ranks, false, share);
+    if (other.arena->total_bytes() <= bytes + bytes / 500) return other;
+  }
   return plan;
 }
 
@@ -78,13 +88,15 @@ int64_t bytes_outside_of_arena(int64_t ranks) { return (ranks > 1 ? 1500 : 680) 
 
 MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes) {
   const bool sharded = strategy_name(config, ranks) == "fsdp";
-  if (!sharded || config.parallel.reshard == "always") return dry_run(config, model, ranks, false);
+  if (!sharded) return dry_run(config, model, ranks, false);
+  const auto always = [&] { return with_idle_memory_used(config, model, ranks, dry_run(config, model, ranks, false)); };
+  if (config.parallel.reshard == "always") return always();
   if (config.parallel.reshard == "step") return dry_run(config, model, ranks, true);
   if (device_bytes > 0) {
     MemoryPlan held = dry_run(config, model, ranks, true);
     if (held.arena->total_bytes() + bytes_outside_of_arena(ranks) <= device_bytes) return held;
   }
-  return dry_run(config, model, ranks, false);
+  return always();
 }
 
 int64_t largest_batch(const Config& config, const ModelSettings& settings, int64_t ranks, int64_t device_bytes) {

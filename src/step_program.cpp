@@ -53,8 +53,10 @@ BatchLayout StepProgram::layout(int64_t text_tokens) const {
 }
 
 void StepProgram::record_passes() {
-  // The first pass only teaches the strategy the order of units; the same pass recorded again knows it.
+  // The first pass teaches the strategy the order of units, the second how much memory a step takes.
   enqueue(text_lengths_.back());
+  enqueue(text_lengths_.back());
+  parts_.strategy->set_memory_limit(parts_.arena->peak_transient(pass_name(text_lengths_.back())));
   for (int64_t length : text_lengths_) enqueue(length);
   if (parts_.spans)
     BLIPFT_CHECK(2 * parts_.spans->most_spans() <= stamps_.numel(), "more spans than clock readings: ", parts_.spans->most_spans());

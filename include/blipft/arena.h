@@ -63,6 +63,11 @@ class Arena {
   /// Names the current moment of the pass (before_forward, ...): memory in use there is part of the plan.
   void mark(const std::string& phase);
 
+  /// While recording: the most transient bytes of all owners but communication since the last call.
+  int64_t take_peak_beside_communication();
+  /// Live bytes at the peak of a recorded pass, without gaps.
+  int64_t peak_transient(const std::string& pass) const;
+
   /// Finds a place for every take of every recorded pass. Transient memory is at least `scratch_bytes`.
   void plan(int64_t scratch_bytes = 0);
   /// Allocates one block for everything. Throws UserError with the three largest owners when it cannot.
@@ -108,6 +113,8 @@ class Arena {
     MemoryUse peak_use;
   };
   void place(Pass& pass) const;
+  static int64_t place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top,
+                                std::vector<int64_t>& offsets);
   void measure(Pass& pass) const;
 
   Device& device_;
@@ -116,6 +123,7 @@ class Arena {
   bool committed_ = false;
   size_t cursor_ = 0;                        // next take of the replay
   MemoryUse live_, peak_since_mark_;         // transient, while recording
+  int64_t peak_beside_communication_ = 0;
   std::map<const void*, size_t> held_;       // address -> index into current_->takes
   std::vector<std::pair<PlanEntry, int64_t>> persistents_;  // with offset
   int64_t persistent_bytes_ = 0, transient_bytes_ = 0, peak_live_transient_ = 0;

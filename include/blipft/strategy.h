@@ -53,6 +53,7 @@ struct StrategyContext {
 
 struct ShardedSettings {
   bool hold = false;                       ///< units stay gathered for the whole step and are reduced once per step
+  double memory_share = 0;                 ///< of the step's peak that may be filled by gathering early and reducing late
   int64_t prefetch_bytes = 0;              ///< gathered ahead of use, at most; likewise gradients being reduced
 };
 
@@ -66,6 +67,9 @@ class Strategy : public UnitAccess {
   virtual void bind();
   /// Takes over what the strategy of a dry run has learnt (the order of acquires).
   virtual void learn_from(const Strategy& dry_run) { (void)dry_run; }
+  /// Transient bytes that a step takes anyway: where it takes less, the strategy may use the rest, to gather earlier and
+  /// to leave reductions more time. The dry run tells, after a pass that knew the order.
+  virtual void set_memory_limit(int64_t bytes) { (void)bytes; }
   virtual void begin_step() {}
   virtual void begin_micro_batch(int64_t index, int64_t count);
   /// After the last micro-batch: the compute stream waits for all collectives, gathered units are dropped.

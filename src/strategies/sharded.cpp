@@ -30,8 +30,12 @@ void Sharded::bind() {
 }
 
 void Sharded::learn_from(const Strategy& dry_run) {
-  order_ = dynamic_cast<const Sharded&>(dry_run).order_;
+  const auto& other = dynamic_cast<const Sharded&>(dry_run);
+  order_ = other.order_;
   order_known_ = true;
+  others_ = other.others_;
+  memory_limit_ = other.memory_limit_;
+  measured_ = true;
 }
 
 // Direct gathers read the other ranks' shards without asking. Shards change in update() alone: the all-reduce of the
@@ -50,6 +54,7 @@ void Sharded::gather(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   entry.full = context_.arena->take(Owner::communication, "gathered units", context_.types.compute, {shard(unit).padded});
   entry.awaited = false;
+  own_bytes_ += entry.full.bytes();
   const Stream stream = gather_stream();
   device.record(compute_reached_, device.compute_stream());
   device.wait(stream, compute_reached_);
@@ -59,14 +64,32 @@ void Sharded::gather(const Unit& unit) {
   device.record(entry.arrived, stream);
 }
 
-// Promises gathers to the acquires that come next, as far as prefetch_bytes allow.
+// While the dry run measures (the order is known, the limit not yet): what the others took since the acquire before.
+void Sharded::note_memory() {
+  if (!order_known_ || measured_) return;
+  const int64_t peak = context_.arena->take_peak_beside_communication();
+  if (position_ == 0) return;
+  others_.resize(std::max(others_.size(), position_));
+  others_[position_ - 1] = peak;
+}
+
+// Whether `bytes` more fit under what the step takes anyway, from now on until the acquire at place `until`. The next
+// units' own buffers must fit too.
+bool Sharded::room_for(int64_t bytes, size_t until) const {
+  if (memory_limit_ == 0 || settings_.hold || position_ == 0) return false;
+  int64_t most = 0;
+  for (size_t p = position_ - 1; p < std::max(until, position_) && p < others_.size(); ++p) most = std::max(most, others_[p]);
+  return most + own_bytes_ + bytes + 2 * settings_.prefetch_bytes <= memory_limit_;
+}
+
+// Promises gathers to the acquires that come next, as far as prefetch_bytes, or memory that is idle until then, allow.
 void Sharded::prefetch() {
   while (order_known_ && issued_ < order_.size()) {
     const Unit& unit = *context_.units[static_cast<size_t>(order_[issued_])];
     Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
     if (!entry.full) {
       const int64_t bytes = shard(unit).padded * dtype_size(context_.types.compute);
-      if (ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes) return;
+      if (ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes && !room_for(bytes, issued_)) return;
       gather(unit);
       ahead_bytes_ += bytes;
     }
@@ -77,6 +100,7 @@ void Sharded::prefetch() {
 
 Tensor Sharded::acquire(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
+  note_memory();
   if (!order_known_) {
     order_.push_back(unit.index);
     if (!entry.full) gather(unit);
@@ -101,7 +125,7 @@ Tensor Sharded::acquire(const Unit& unit) {
   }
   const Tensor full = entry.full;
   // A backward's last reductions would keep their buffers through the next forward: by now they are long done.
-  while (!pending_.empty() && pending_.front().position + kReducedAfter < position_) retire_oldest();
+  while (!pending_.empty() && pending_.front().position + kReducedAfter < position_ && !room_for(0, position_)) retire_oldest();
   prefetch();
   return full;
 }
@@ -115,6 +139,7 @@ void Sharded::release(const Unit& unit) {
 
 void Sharded::drop(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
+  own_bytes_ -= entry.full.bytes();
   context_.arena->give(entry.full);
   entry.full = {};
 }
@@ -125,6 +150,7 @@ UnitGradient Sharded::gradient(const Unit& unit) {
   if (!full) {
     const PrecisionTypes& types = context_.types;
     full = context_.arena->take(Owner::communication, "gradients of units in flight", types.gradient, {shard(unit).padded});
+    own_bytes_ += full.bytes();
     for (const auto& [first, end] : unit.gaps(shard(unit).padded))
       context_.device->zero(full.part(first, {end - first}).data, (end - first) * dtype_size(types.gradient),
                             context_.device->compute_stream());
@@ -168,18 +194,21 @@ void Sharded::reduce(const Unit& unit) {
 
 // Gives buffers back until at most `keep` bytes are in flight, the latest one always counted among them.
 void Sharded::retire(int64_t keep) {
-  while (!pending_.empty() && pending_bytes_ > keep && (keep == 0 || pending_.size() > 1)) retire_oldest();
+  while (!pending_.empty() && pending_bytes_ > keep && (keep == 0 || (pending_.size() > 1 && !room_for(0, position_))))
+    retire_oldest();
 }
 
 void Sharded::retire_oldest() {
   const Pending& oldest = pending_.front();
   context_.device->wait(context_.device->compute_stream(), oldest.done);
   pending_bytes_ -= oldest.full.bytes();
+  own_bytes_ -= oldest.full.bytes();
   context_.arena->give(oldest.full);
   pending_.pop_front();
 }
 
 void Sharded::finish_backward() {
+  note_memory();
   retire(0);
   for (const Unit* unit : context_.units) {
     Gathered& entry = gathered_[static_cast<size_t>(unit->index)];

@@ -12,6 +12,10 @@ class Sharded : public Strategy {
   Sharded(const StrategyContext& context, ShardedSettings settings);
   void bind() override;
   void learn_from(const Strategy& dry_run) override;
+  void set_memory_limit(int64_t bytes) override {
+    memory_limit_ = static_cast<int64_t>(settings_.memory_share * static_cast<double>(bytes));
+    measured_ = true;
+  }
   void begin_step() override;
   Tensor acquire(const Unit& unit) override;
   void release(const Unit& unit) override;
@@ -34,6 +38,8 @@ class Sharded : public Strategy {
     size_t position;                       // acquires before it
   };
   void gather(const Unit& unit);
+  void note_memory();
+  bool room_for(int64_t bytes, size_t until) const;
   void prefetch();
   void drop(const Unit& unit);
   void retire(int64_t keep);
@@ -60,6 +66,12 @@ class Sharded : public Strategy {
   bool order_known_ = false;
   size_t position_ = 0, issued_ = 0;       // acquires done; acquires that a gather is promised to
   int64_t ahead_bytes_ = 0;                // gathered, not yet acquired
+
+  // What the dry run teaches about memory: `others_[p]` is the most that everything else takes between acquires p and p + 1.
+  std::vector<int64_t> others_;
+  int64_t memory_limit_ = 0;
+  bool measured_ = false;                  // others_ and the limit are known
+  int64_t own_bytes_ = 0;                  // gathered units and gradients in flight
 };
 
 }  // namespace blipft
