@@ -9,18 +9,11 @@
 #include "bf16.h"
 #include "blipft/comm.h"
 #include "blipft/error.h"
+#include "comm/mpi_check.h"
 
 namespace blipft {
 
 namespace {
-
-void check_mpi(int code, const char* what) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw Error(concat(what, ": ", std::string(text, static_cast<size_t>(length))));
-}
 
 class MpiComm : public Comm {
  public:
