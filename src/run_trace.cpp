@@ -2,20 +2,12 @@
 #include "run_trace.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <ctime>
 
 #include "blipft/data.h"
 
 namespace blipft {
-
-namespace {
-// All ranks of a machine share this clock; machines are as close as their NTP keeps them.
-int64_t host_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-}  // namespace
 
 std::string RunTrace::path(const Config& config, int64_t rank) {
   char name[32];
@@ -83,17 +75,17 @@ void RunTrace::note_versions() {
 
 // The device's clock is read between two readings of the host's; the tightest of several tries tells the offset.
 void RunTrace::align_clock(const World& world, Device& device) {
-  start_ns_ = host_ns();
+  start_ns_ = unix_ns();
   world.broadcast(&start_ns_, sizeof start_ns_, 0);
   int64_t* slot = static_cast<int64_t*>(device.allocate_host(sizeof(int64_t)));
   void* memory = device.allocate(256);
   int64_t best = INT64_MAX;
   for (int i = 0; i < 8; ++i) {
     device.synchronize();
-    const int64_t before = host_ns();
+    const int64_t before = unix_ns();
     device.timestamp(static_cast<int64_t*>(memory), device.compute_stream());
     device.synchronize();
-    const int64_t after = host_ns();
+    const int64_t after = unix_ns();
     device.copy(slot, memory, sizeof(int64_t), device.compute_stream());
     device.synchronize();
     if (after - before < best) {
@@ -105,10 +97,9 @@ void RunTrace::align_clock(const World& world, Device& device) {
   device.free_host(slot);
 }
 
-int64_t RunTrace::now_ns() const { return host_ns() - start_ns_; }
+int64_t RunTrace::now_ns() const { return unix_ns() - start_ns_; }
 
-void RunTrace::step(const StepResult& result, int64_t epoch, double seconds, double flops, double data_wait,
-                    const StepProgram&) {
+void RunTrace::step(const StepResult& result, int64_t epoch, double seconds, double flops) {
   StepRecord record;
   record.step = result.step;
   record.epoch = epoch;
@@ -119,11 +110,20 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds, dou
   record.tflops = flops / seconds * 1e-12;
   record.end_ns = result.end_ns ? result.end_ns + device_offset_ns_ : now_ns();
   record.begin_ns = result.begin_ns ? result.begin_ns + device_offset_ns_ : record.end_ns - static_cast<int64_t>(seconds * 1e9);
-  record.data_wait_ns = static_cast<int64_t>(data_wait * 1e9);
+  record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
   record.text_tokens = result.text_tokens;
   trace_->add(record);
-  if (parts_.spans)
-    trace_->add(parts_.spans->records(StepProgram::pass_name(result.text_tokens), result.step, result.stamps, device_offset_ns_));
+  if (!parts_.spans) return;
+  std::vector<SpanRecord> spans =
+      parts_.spans->records(StepProgram::pass_name(result.text_tokens), result.step, result.stamps, device_offset_ns_);
+  SpanRecord wait;
+  wait.step = result.step;
+  wait.phase = SpanRecorder::kDataWait;
+  wait.stream = 3;  // host
+  wait.begin_ns = result.wait_begin_ns - start_ns_;
+  wait.end_ns = result.wait_end_ns - start_ns_;
+  spans.push_back(wait);
+  trace_->add(spans);
 }
 
 void RunTrace::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases) {

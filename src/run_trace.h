@@ -36,7 +36,7 @@ class RunTrace {
   /// Opens the file, notes what is known of the run, and starts the sampling of the device.
   explicit RunTrace(const TraceParts& parts);
   static std::string path(const Config& config, int64_t rank);
-  void step(const StepResult& result, int64_t epoch, double seconds, double flops, double data_wait, const StepProgram& program);
+  void step(const StepResult& result, int64_t epoch, double seconds, double flops);
   void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases);
   /// What the driver reports of this process' memory after `step` (-1: the set-up), where it does.
   void driver_memory(int64_t step);

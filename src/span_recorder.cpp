@@ -7,7 +7,7 @@ namespace blipft {
 
 const std::vector<std::string>& SpanRecorder::phase_names() {
   static const std::vector<std::string> names = {"forward", "recompute", "backward", "loss", "gather", "reduce_scatter",
-                                                 "all_reduce", "optimizer", "step", "data_wait", "copy_batch"};
+                                                 "all_reduce", "optimizer", "step", "data_wait"};
   return names;
 }
 

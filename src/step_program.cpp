@@ -154,7 +154,7 @@ void StepProgram::fill_inputs(Slot& slot, const HostBatch& batch, double lr) con
   for (int64_t i = 0; i < micro_batches_ * batch_size_; ++i) kv[i] = static_cast<int32_t>(parts_.model->prefix_tokens()) + lengths[i];
 }
 
-void StepProgram::launch(const HostBatch& batch, double lr) {
+void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_ns, int64_t wait_end_ns) {
   BLIPFT_CHECK(in_flight() < kSlots, "a finished step must be drained before the next launch");
   Device& device = *parts_.device;
   const Stream compute = device.compute_stream(), copy = device.copy_stream();
@@ -166,6 +166,8 @@ void StepProgram::launch(const HostBatch& batch, double lr) {
   slot.result.step = batch.step;
   slot.result.lr = lr;
   slot.result.text_tokens = t;
+  slot.result.wait_begin_ns = wait_begin_ns;
+  slot.result.wait_end_ns = wait_end_ns;
   fill_inputs(slot, batch, lr);
 
   const int64_t bytes = batch.layout.bytes();

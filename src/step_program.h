@@ -33,6 +33,7 @@ struct StepResult {
   double loss = 0, grad_norm = 0, lr = 0;
   int64_t begin_ns = 0, end_ns = 0;        ///< device clock; 0 without spans
   int64_t text_tokens = 0;
+  int64_t wait_begin_ns = 0, wait_end_ns = 0;  ///< host clock (Unix time): when the trainer waited for the batch
   std::vector<int64_t> stamps;             ///< device clock, ns, of the recorded spans
 };
 
@@ -47,8 +48,9 @@ class StepProgram {
   /// After Arena::commit.
   void bind();
 
-  /// Enqueues the copy of the batch and the step. Returns without waiting for either.
-  void launch(const HostBatch& batch, double lr);
+  /// Enqueues the copy of the batch and the step. Returns without waiting for either. The host waited for the batch from
+  /// `wait_begin_ns` to `wait_end_ns`, which the result will tell.
+  void launch(const HostBatch& batch, double lr, int64_t wait_begin_ns = 0, int64_t wait_end_ns = 0);
   /// Whether the batch of the latest launch has left its host buffer; `wait` blocks until it has.
   bool batch_taken(bool wait);
   /// The oldest launched step's result, if it is finished (`wait`: blocks). False when there is none.

@@ -107,7 +107,7 @@ class Run {
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<Progress> progress_;
   Clock::time_point train_start_, last_finish_;
-  double train_seconds_ = 0, data_wait_ = 0;
+  double train_seconds_ = 0;
   std::string saved_;
 };
 
@@ -213,7 +213,7 @@ void Run::finished_step(const StepResult& result) {
   const int64_t epoch = result.step / loader_->steps_per_epoch();
   const double flops = static_cast<double>(config_.train.accumulate_grad_batches) * model_->flops(config_.train.batch_size, result.text_tokens);
   progress_->step(result, epoch, seconds);
-  trace_->step(result, epoch, seconds, flops, data_wait_, *program_);
+  trace_->step(result, epoch, seconds, flops);
   const bool memory = result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
   if (memory) {
     const std::string pass = StepProgram::pass_name(result.text_tokens);
@@ -253,14 +253,14 @@ void Run::steps() {
   train_start_ = last_finish_ = Clock::now();
   StepResult result;
   for (int64_t step = 0; step < loader_->total_steps(); ++step) {
-    const double waited = loader_->wait_seconds();
+    const int64_t wait_begin = unix_ns();
     const HostBatch* batch = loader_->next();
-    data_wait_ = loader_->wait_seconds() - waited;
+    const int64_t wait_end = unix_ns();
     const std::vector<int64_t>& chosen = config_.trace.kernels;
     const bool recorded = kernels_ && std::find(chosen.begin(), chosen.end(), step) != chosen.end();
     if (recorded) start_kernels();
     if (program_->in_flight() == StepProgram::kSlots && program_->finished(true, result)) finished_step(result);
-    program_->launch(*batch, learning_rate(config_.train, step, loader_->total_steps()));
+    program_->launch(*batch, learning_rate(config_.train, step, loader_->total_steps()), wait_begin, wait_end);
     // On a GPU the copy takes a moment that the loop would otherwise spend waiting for the step itself.
     program_->batch_taken(true);
     loader_->give_back(batch);

@@ -4,12 +4,20 @@
 // The handles here are plain values; the Device owns what they stand for.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
 namespace blipft {
+
+/// The host clock that trace times are told by: ns of Unix time. All ranks of a machine share it; machines are as close as
+/// their NTP keeps them.
+inline int64_t unix_ns() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
 
 enum class DeviceKind { cpu, cuda, plan };
 

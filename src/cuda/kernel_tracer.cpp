@@ -3,6 +3,7 @@
 // CUPTI is loaded only when a run asks for kernels, so that the program starts without it. It calls back with full
 // buffers of records, in a thread of its own, and knows no user data: the records gather in one place for the whole
 // process.
+#include "blipft/device.h"
 #include "blipft/monitor.h"
 
 #include "blipft/error.h"
@@ -14,7 +15,6 @@
 #include <cxxabi.h>
 #include <dlfcn.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <vector>
@@ -72,11 +72,6 @@ std::string result_text(CUptiResult result) {
 
 void check_cupti(CUptiResult result, const char* call) {
   if (result != CUPTI_SUCCESS) throw Error(concat(call, ": ", result_text(result)));
-}
-
-int64_t system_ns() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 const char* copy_name(uint8_t kind) {
@@ -266,9 +261,9 @@ class CuptiTracer final : public KernelTracer {
     int64_t best = INT64_MAX, offset = 0;
     for (int i = 0; i < 8; ++i) {
       uint64_t cupti = 0;
-      const int64_t before = system_ns();
+      const int64_t before = unix_ns();
       check_cupti(sink().cupti.timestamp(&cupti), "cuptiGetTimestamp");
-      const int64_t after = system_ns();
+      const int64_t after = unix_ns();
       if (after - before < best) best = after - before, offset = before + best / 2 - static_cast<int64_t>(cupti);
     }
     return offset;
