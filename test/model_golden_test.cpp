@@ -216,8 +216,9 @@ void check_f32(const std::string& name, DeviceKind kind) {
   Trainer trainer(golden, config, kind);
   const std::vector<float> losses = golden.floats("losses");
   for (int i = 0; i < 5; ++i) CHECK(trainer.step(1e-3).loss == doctest::Approx(losses[static_cast<size_t>(i)]).epsilon(1e-5));
-  // Adam divides by sqrt(v): where a gradient is near eps its rounding decides, and torch's own f32 run is up to 5.7e-5
-  // from float64 in single elements (float32_distance in golden.json). So one tensor may be at 2e-5, the losses not.
+  // Adam divides by sqrt(v): an element whose gradient is near eps moves as its rounding says. torch's own f32 run, held
+  // against the same float64 files, has one such tensor at 5.4e-6 (blip2_odd, the Q-Former's second query weight, ours is
+  // at 1.2e-5 there) and one at 1.7e-5 (blip2_bf16, the first vision fc1); all others are below 2e-6. Hence 2e-5.
   const Worst worst = worst_tensor(trainer, golden, "step5.", [&](const Unit& unit) { return trainer.strategy->parameters(unit); });
   CHECK_MESSAGE(worst.error <= 2e-5, "weights after 5 steps, ", worst.name, ": ", worst.error);
 }
