@@ -44,7 +44,6 @@ MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold,
                       possible_text_lengths(config.data));
   program.record_passes();
   plan.arena->plan(weights_scratch_bytes(model, *plan.strategy, save_dtype(config.output.save_dtype, PrecisionTypes::of(config.train.precision))));
-  plan.largest_pass = StepProgram::pass_name(possible_text_lengths(config.data).back());
   return plan;
 }
 

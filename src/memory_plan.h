@@ -22,7 +22,6 @@ struct MemoryPlan {
   std::unique_ptr<Comm> comm;
   std::string strategy_name;
   ShardedSettings sharded;
-  std::string largest_pass;
 };
 
 /// The strategy that `auto` stands for on `ranks` ranks.

@@ -15,7 +15,6 @@ class Progress {
   struct Run {
     int64_t total_steps = 0, steps_per_epoch = 0;
     int64_t samples_per_step = 0;          ///< of the whole world
-    int64_t ranks = 1;
     double flops_per_step = 0;             ///< of one rank, at the largest text length
     int64_t memory_bytes = 0;              ///< of one rank
   };

@@ -19,7 +19,7 @@ RunTrace::RunTrace(const TraceParts& parts)
     : parts_(parts),
       trace_(parts.config->trace.enabled ? open_trace(path(*parts.config, parts.world->rank())) : make_null_trace()),
       samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches) {
-  align_clock(*parts_.world, *parts_.device);
+  align_clock(*parts_.device);
   std::vector<std::string> units;
   for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
   trace_->set_names(units, SpanRecorder::phase_names());
@@ -53,7 +53,7 @@ void RunTrace::note_run() {
   number("trainable_parameters", model.trainable_parameter_count());
   text("config", to_yaml(config));
   text("commit", BLIPFT_COMMIT);
-  number("start_unix_ns", start_ns_);
+  number("start_unix_ns", parts_.start_ns);
   text("strategy", plan.strategy_name);
   if (plan.strategy_name == "fsdp") {
     text("reshard", plan.sharded.hold ? "step" : "always");
@@ -74,9 +74,7 @@ void RunTrace::note_versions() {
 }
 
 // The device's clock is read between two readings of the host's; the tightest of several tries tells the offset.
-void RunTrace::align_clock(const World& world, Device& device) {
-  start_ns_ = unix_ns();
-  world.broadcast(&start_ns_, sizeof start_ns_, 0);
+void RunTrace::align_clock(Device& device) {
   int64_t* slot = static_cast<int64_t*>(device.allocate_host(sizeof(int64_t)));
   void* memory = device.allocate(256);
   int64_t best = INT64_MAX;
@@ -90,14 +88,14 @@ void RunTrace::align_clock(const World& world, Device& device) {
     device.synchronize();
     if (after - before < best) {
       best = after - before;
-      device_offset_ns_ = (before + after) / 2 - *slot - start_ns_;
+      device_offset_ns_ = (before + after) / 2 - *slot - parts_.start_ns;
     }
   }
   device.free(memory);
   device.free_host(slot);
 }
 
-int64_t RunTrace::now_ns() const { return unix_ns() - start_ns_; }
+int64_t RunTrace::now_ns() const { return unix_ns() - parts_.start_ns; }
 
 void RunTrace::step(const StepResult& result, int64_t epoch, double seconds, double flops) {
   StepRecord record;
@@ -120,8 +118,8 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds, dou
   wait.step = result.step;
   wait.phase = SpanRecorder::kDataWait;
   wait.stream = 3;  // host
-  wait.begin_ns = result.wait_begin_ns - start_ns_;
-  wait.end_ns = result.wait_end_ns - start_ns_;
+  wait.begin_ns = result.wait_begin_ns - parts_.start_ns;
+  wait.end_ns = result.wait_end_ns - parts_.start_ns;
   spans.push_back(wait);
   trace_->add(spans);
 }
@@ -157,8 +155,8 @@ void RunTrace::driver_memory(int64_t step) {
 void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
   for (KernelRecord& record : records) {
     record.step = step;
-    record.begin_ns -= start_ns_;
-    record.end_ns -= start_ns_;
+    record.begin_ns -= parts_.start_ns;
+    record.end_ns -= parts_.start_ns;
   }
   trace_->add(records);
 }

@@ -29,6 +29,7 @@ struct TraceParts {
   const SpanRecorder* spans = nullptr;     ///< optional
   DeviceMonitor* monitor = nullptr;
   int64_t context_bytes = 0;               ///< the driver's figure for this process before NCCL and the arena
+  int64_t start_ns = 0;                    ///< unix_ns() of the run's start, the same on every rank
 };
 
 class RunTrace {
@@ -49,14 +50,13 @@ class RunTrace {
 
  private:
   int64_t now_ns() const;
-  void align_clock(const World& world, Device& device);
+  void align_clock(Device& device);
   void note_run();
   void note_versions();
   TraceParts parts_;
   std::unique_ptr<Trace> trace_;
   int64_t samples_ = 0;                    // of a step of this rank
   int64_t device_offset_ns_ = 0;           // trace clock minus device clock
-  int64_t start_ns_ = 0;                   // host clock at the run's start
   int64_t measured_bytes_ = 0;
   std::unique_ptr<DeviceSampler> sampler_;  // last: its thread uses the members above
 };

@@ -225,10 +225,4 @@ bool StepProgram::finished(bool wait, StepResult& result) {
   return true;
 }
 
-int64_t StepProgram::graph_nodes() const {
-  for (const auto& graph : graphs_)
-    if (graph) return graph->nodes();
-  return 0;
-}
-
 }  // namespace blipft

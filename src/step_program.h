@@ -60,8 +60,6 @@ class StepProgram {
   static constexpr int64_t kSlots = 4;
 
   static std::string pass_name(int64_t text_tokens);
-  /// Graph nodes of the captured step, 0 when none was captured.
-  int64_t graph_nodes() const;
 
  private:
   struct Slot;                             // pinned host memory of one launched step

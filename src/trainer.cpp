@@ -72,9 +72,10 @@ class Run {
  private:
   void open_data();
   void make_backend();
-  void plan_and_commit();
+  int64_t least_free_memory() const;
+  void plan_and_commit(int64_t available);
   void fill_weights();
-  void start_trace();
+  void start_trace(int64_t start_ns);
   void announce();
   void finished_step(const StepResult& result);
   void drain();
@@ -119,9 +120,18 @@ void Run::prepare() {
   });
   world_.together([&] { make_backend(); });
   comm_ = make_comm(config_, world_, *device_);
-  world_.together([&] { plan_and_commit(); });
+  // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
+  const int64_t available = least_free_memory();
+  world_.together([&] { plan_and_commit(available); });
+  if (config_.parallel.direct_gathers && strategy_->shard_count() > 1) comm_->expose(arena_->block());
+  world_.together([&] {
+    strategy_->bind();
+    program_->bind();
+  });
   fill_weights();
-  world_.together([&] { start_trace(); });
+  int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
+  world_.broadcast(&start_ns, sizeof start_ns, 0);
+  world_.together([&] { start_trace(start_ns); });
   announce();
 }
 
@@ -147,9 +157,12 @@ void Run::make_backend() {
   context_bytes_ = std::max<int64_t>(0, monitor_->process_bytes());
 }
 
-void Run::plan_and_commit() {
-  // The choice that hangs on it must be the same on every rank.
-  const int64_t available = device_->kind() == DeviceKind::cuda ? -world_.max(-device_->memory().free) : 0;
+// Of all ranks' GPUs, because the choice that hangs on it must be the same on every rank; 0 on CPUs.
+int64_t Run::least_free_memory() const {
+  return device_->kind() == DeviceKind::cuda ? -world_.max(-device_->memory().free) : 0;
+}
+
+void Run::plan_and_commit(int64_t available) {
   plan_ = plan_memory(config_, *model_, world_.size(), available);
   arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
@@ -161,9 +174,6 @@ void Run::plan_and_commit() {
                                                      strategy_.get(), optimizer_.get(), spans_},
                                            possible_text_lengths(config_.data));
   arena_->commit();
-  if (config_.parallel.direct_gathers && strategy_->shard_count() > 1) comm_->expose(arena_->block());
-  strategy_->bind();
-  program_->bind();
 }
 
 void Run::fill_weights() {
@@ -179,12 +189,12 @@ void Run::fill_weights() {
   });
 }
 
-void Run::start_trace() {
+void Run::start_trace(int64_t start_ns) {
   std::error_code error;
   std::filesystem::create_directories(config_.output.path, error);
   BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ", error.message());
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(), arena_.get(), &plan_,
-                                                 spans_, monitor_.get(), context_bytes_});
+                                                 spans_, monitor_.get(), context_bytes_, start_ns});
   loader_ = make_data_loader(config_, world_.rank(), world_.size(), processor_, tokenizer_, dataset_, *device_);
 }
 
@@ -192,7 +202,6 @@ void Run::announce() {
   Progress::Run run;
   run.total_steps = loader_->total_steps();
   run.steps_per_epoch = loader_->steps_per_epoch();
-  run.ranks = world_.size();
   const int64_t micro = config_.train.accumulate_grad_batches, batch = config_.train.batch_size;
   run.samples_per_step = batch * micro * world_.size();
   run.flops_per_step = static_cast<double>(micro) * model_->flops(batch, possible_text_lengths(config_.data).back());

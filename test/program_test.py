@@ -462,6 +462,14 @@ def a_corrupt_picture_met_while_training_ends_all_ranks(space):
 
 
 @test
+def a_trace_that_one_rank_cannot_write_ends_all_ranks(space):
+    for rank in range(3):
+        output = space.new("output")
+        (output / f"trace.rank{rank:04d}.h5").mkdir(parents=True)
+        fails(space, 3, [rf"trace\.rank{rank:04d}\.h5"], f"output.path={output}", output=output)
+
+
+@test
 def an_output_folder_that_cannot_be_made(space):
     obstacle = space.new("file")
     obstacle.write_text("a file\n")

@@ -1,4 +1,5 @@
-// fsdp: gathers ahead of use along the known order, reduce-scatters behind it, both on the communication stream.
+// fsdp: gathers ahead of use along the known order, reduce-scatters behind it, beside the compute stream: reductions in
+// the communication stream, gathers in the gather stream when they are copies, else in the communication stream too.
 //
 // Memory is the arena's, in program order; the streams are tied to that order by events. A gather or reduce-scatter waits
 // for all compute enqueued before it, because its buffer may lie where that compute still works; compute waits for a
@@ -8,7 +9,6 @@
 #include <algorithm>
 
 namespace blipft {
-
 
 namespace {
 constexpr size_t kReducedAfter = 3;        // acquires after which a reduction is not waited for any more
@@ -86,16 +86,22 @@ bool Sharded::room_for(int64_t bytes, size_t until) const {
 void Sharded::prefetch() {
   while (order_known_ && issued_ < order_.size()) {
     const Unit& unit = *context_.units[static_cast<size_t>(order_[issued_])];
-    Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
-    if (!entry.full) {
-      const int64_t bytes = shard(unit).padded * dtype_size(context_.types.compute);
-      if (ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes && !room_for(bytes, issued_)) return;
-      gather(unit);
-      ahead_bytes_ += bytes;
-    }
-    ++entry.promised;
-    ++issued_;
+    const Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
+    const int64_t bytes = shard(unit).padded * dtype_size(context_.types.compute);
+    if (!entry.full && ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes && !room_for(bytes, issued_)) return;
+    promise_next();
   }
+}
+
+// The next acquire that nothing is promised to gets the unit that is there, or a gather.
+void Sharded::promise_next() {
+  const Unit& unit = *context_.units[static_cast<size_t>(order_[issued_++])];
+  Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
+  if (!entry.full) {
+    gather(unit);
+    ahead_bytes_ += entry.full.bytes();
+  }
+  ++entry.promised;
 }
 
 Tensor Sharded::acquire(const Unit& unit) {
@@ -108,14 +114,7 @@ Tensor Sharded::acquire(const Unit& unit) {
   } else {
     BLIPFT_CHECK(position_ < order_.size() && order_[position_] == unit.index, "unit ", unit.name(),
                  " is acquired out of the known order at place ", position_);
-    if (issued_ == position_) {            // nothing was gathered ahead: this unit first
-      if (!entry.full) {
-        gather(unit);
-        ahead_bytes_ += entry.full.bytes();
-      }
-      ++entry.promised;
-      ++issued_;
-    }
+    if (issued_ == position_) promise_next();  // nothing was gathered ahead: this unit first
     ++position_;
   }
   if (!entry.awaited) {

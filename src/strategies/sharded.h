@@ -41,6 +41,7 @@ class Sharded : public Strategy {
   void note_memory();
   bool room_for(int64_t bytes, size_t until) const;
   void prefetch();
+  void promise_next();
   void drop(const Unit& unit);
   void retire(int64_t keep);
   void retire_oldest();
