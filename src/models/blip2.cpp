@@ -62,6 +62,7 @@ class Blip2 : public Model {
   struct Cost {
     double forward = 0;
     bool trained = false, passes = false;
+    double recompute = 0;                    // with activation checkpointing
   };
   Cost cost_of(const Unit& unit, int64_t batch_size, int64_t text_tokens) const;
   void add_vision_units();
@@ -378,14 +379,20 @@ Blip2::Cost Blip2::cost_of(const Unit& unit, int64_t batch_size, int64_t text_to
   if (&unit == vision_embeddings_)
     return {2 * b * static_cast<double>(patches()) * static_cast<double>(patch_embedding_.in * v.hidden), train_vision_, false};
   for (const PreNormLayer& layer : vision_.layers)
-    if (layer.unit == &unit) return {layer.forward_flops(batch_size, 1 + patches()), train_vision_, train_vision_};
+    if (layer.unit == &unit)
+      return {layer.forward_flops(batch_size, 1 + patches()), train_vision_, train_vision_,
+              layer.recompute_flops(batch_size, 1 + patches())};
   for (const QFormerLayer& layer : qformer_.layers)
-    if (layer.unit == &unit) return {layer.forward_flops(batch_size, 1 + patches()), train_qformer_, through};
+    if (layer.unit == &unit) {
+      const double forward = layer.forward_flops(batch_size, 1 + patches());
+      return {forward, train_qformer_, through, forward};
+    }
   if (&unit == projection_unit_)
     return {2 * queries * static_cast<double>(config_.qformer.hidden * t.hidden), train_qformer_, through};
   for (const PreNormLayer& layer : language_.layers)
     if (layer.unit == &unit)
-      return {layer.forward_flops(batch_size, config_.qformer.queries + text_tokens), train_language_, true};
+      return {layer.forward_flops(batch_size, config_.qformer.queries + text_tokens), train_language_, true,
+              layer.recompute_flops(batch_size, config_.qformer.queries + text_tokens)};
   if (&unit == head_.unit)
     return {2 * b * static_cast<double>(text_tokens - 1) * static_cast<double>(t.hidden * t.vocabulary), train_language_, true};
   return {};                               // embeddings and norms have no matrix product
@@ -396,8 +403,8 @@ double Blip2::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int6
   const double backward = cost.forward * ((cost.trained ? 1 : 0) + (cost.passes ? 1 : 0));
   if (&unit == head_.unit) return phase == Phase::loss ? cost.forward + backward : 0;
   switch (phase) {
-    case Phase::forward:
-    case Phase::recompute: return cost.forward;
+    case Phase::forward: return cost.forward;
+    case Phase::recompute: return cost.recompute;
     case Phase::backward: return backward;
     case Phase::loss: break;
   }

@@ -127,15 +127,26 @@ class PreNormLayer {
 
   /// Takes x over (it ends in `saved`, or is given back when `save` is false); the result is the caller's.
   Tensor forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved, bool save) const;
+  /// Computes the rest of what backward needs again from saved.x.
+  void recompute(const StepContext& context, const Tensor& flat, const Call& call, Saved& saved) const;
+  /// Leaves what recompute() starts from.
+  void give_all_but_input(const StepContext& context, Saved& saved) const;
   /// Takes dy and what was saved over; the result, dx, is the caller's. `gradient` is null for a frozen unit.
   Tensor backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
                   Tensor dy, Saved& saved) const;
-  /// Operations of one forward over B samples of T tokens.
+  /// Operations of one forward over B samples of T tokens, and of recompute().
   double forward_flops(int64_t batch, int64_t tokens) const;
+  double recompute_flops(int64_t batch, int64_t tokens) const;
 
  private:
+  struct Middle {
+    Tensor sum;                            // [M, H], x and the attention's output
+    NormResult normed;                     // norm2 of it
+  };
   AttentionForward attention_call(const Call& call, const Tensor& qkv_rows, const Tensor& out, const Tensor& lse) const;
   Dropout dropout(const StepContext& context, const Call& call, uint32_t which) const;
+  Middle attention_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& x, Saved& saved,
+                           bool save) const;
   Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& middle,
                      const Tensor& normed, Saved& saved, bool save) const;
   Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, WeightGradients& weights,

@@ -18,8 +18,9 @@ AttentionForward PreNormLayer::attention_call(const Call& call, const Tensor& qk
           .causal = shape.causal, .kv_lengths = call.kv_lengths, .out = Heads::in(out, 0, t), .lse = lse};
 }
 
-Tensor PreNormLayer::forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
-                             bool save) const {
+// middle = x + drop(projection(attention(norm1(x)))), and norm2 of it.
+PreNormLayer::Middle PreNormLayer::attention_forward(const StepContext& context, const Tensor& flat, const Call& call,
+                                                     const Tensor& x, Saved& saved, bool save) const {
   const DType type = x.dtype;
   const int64_t rows = call.batch * call.tokens, h = shape.hidden;
   Taken attention(context, "attention output", type, {rows, h});
@@ -52,12 +53,35 @@ Tensor PreNormLayer::forward(const StepContext& context, const Tensor& flat, con
                                context.stream);
     normed = take_norm(context, norm2, flat, middle);
   }
-  if (save) saved.x = x, saved.attention = attention.keep(), saved.lse = lse.keep();
-  else give(context, x), attention.give(), lse.give();
-  Tensor y = mlp_forward(context, flat, call, middle, normed.y, saved, save);
-  give(context, normed);
-  if (save) saved.middle = middle.keep();
+  if (save) saved.attention = attention.keep(), saved.lse = lse.keep();
+  return {middle.keep(), normed};
+}
+
+Tensor PreNormLayer::forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
+                             bool save) const {
+  Middle middle = attention_forward(context, flat, call, x, saved, save);
+  if (save) saved.x = x; else give(context, x);
+  Tensor y = mlp_forward(context, flat, call, middle.sum, middle.normed.y, saved, save);
+  give(context, middle.normed);
+  if (save) saved.middle = middle.sum; else give(context, middle.sum);
   return y;
+}
+
+// The layer's output is not among what backward needs: fc2 is left out.
+void PreNormLayer::recompute(const StepContext& context, const Tensor& flat, const Call& call, Saved& saved) const {
+  Middle middle = attention_forward(context, flat, call, saved.x, saved, true);
+  Taken inner(context, "mlp inner", saved.x.dtype, {saved.x.rows(), shape.inner});
+  context.ops.linear_forward({.x = middle.normed.y, .w = fc1.w(flat), .bias = fc1.b(flat),
+                              .activation = shape.activation == Activation::gelu ? Activation::none : shape.activation,
+                              .y = inner},
+                             context.stream);
+  give(context, middle.normed);
+  saved.middle = middle.sum;
+  saved.inner = inner.keep();
+}
+
+void PreNormLayer::give_all_but_input(const StepContext& context, Saved& saved) const {
+  for (Tensor* tensor : {&saved.qkv, &saved.attention, &saved.lse, &saved.middle, &saved.inner}) give(context, *tensor);
 }
 
 // y = middle + drop(fc2(act(fc1(normed))))

@@ -12,8 +12,7 @@ Tensor PreNormStack::forward(const StepContext& context, const PreNormLayer::Cal
     if (save && static_cast<int64_t>(i) < checkpointed) {
       // Only x stays: backward computes the rest again from it.
       x = layer.forward(context, flat, call, x, saved_[i], true);
-      for (Tensor* tensor : {&saved_[i].qkv, &saved_[i].attention, &saved_[i].lse, &saved_[i].middle, &saved_[i].inner})
-        give(context, *tensor);
+      layer.give_all_but_input(context, saved_[i]);
     } else {
       x = layer.forward(context, flat, call, x, saved_[i], save);
     }
@@ -28,8 +27,7 @@ Tensor PreNormStack::backward(const StepContext& context, const PreNormLayer::Ca
     const Tensor flat = context.units.acquire(*layer.unit);
     if (static_cast<int64_t>(i) < checkpointed) {
       const ObservedPhase phase(context, Phase::recompute, *layer.unit);
-      Tensor y = layer.forward(context, flat, call, saved_[i].x, saved_[i], true);
-      give(context, y);
+      layer.recompute(context, flat, call, saved_[i]);
     }
     const ObservedPhase phase(context, Phase::backward, *layer.unit);
     UnitGradient gradient;
@@ -45,6 +43,11 @@ double PreNormLayer::forward_flops(int64_t batch, int64_t tokens) const {
   const double rows = static_cast<double>(batch * tokens), h = static_cast<double>(shape.hidden);
   const double products = 2 * rows * h * (4 * h + 2 * static_cast<double>(shape.inner));
   return products + 4 * rows * static_cast<double>(tokens) * h * (shape.causal ? 0.5 : 1.0);
+}
+
+double PreNormLayer::recompute_flops(int64_t batch, int64_t tokens) const {
+  const double fc2_products = 2 * static_cast<double>(batch * tokens * shape.hidden * shape.inner);
+  return forward_flops(batch, tokens) - fc2_products;
 }
 
 }  // namespace blipft
