@@ -3,9 +3,10 @@
 #   make              ./blipft (with CUDA when nvcc is found; CUDA=0 or CUDA=1 force it)
 #   make check        builds and passes every test
 #   make demo         trains a small BLIP-2 on pictures it draws itself
+#   make bench        times the configurations of the README's table on this machine's GPUs; ARGS="--quick" and others
+#                     are tools/bench.py's options; ARGS=--ops times every GPU operation
 #   make op_bench     builds the bench of every GPU operation: $(BUILD)/op_bench
 #   make gemm_bench   builds the bench of the search for matrix product algorithms: $(BUILD)/gemm_bench
-#   make bench        times the configurations of the README's table on this machine's GPUs
 #   make layering     checks who includes whom
 #   make setup        installs what is missing (make demo and make check do it too)
 #   make clean
@@ -48,13 +49,14 @@ CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64) $(wildcard $(CUDA_HOM
 LDLIBS += -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcublasLt -lcudart -lnccl
 endif
 
-SOURCES := $(filter-out src/main.cpp src/cuda/% src/comm/nccl.cpp,$(wildcard src/*.cpp src/*/*.cpp))
+SOURCES := $(filter-out src/main.cpp src/cuda/% src/comm/nccl.cpp src/comm/peer_%,$(wildcard src/*.cpp src/*/*.cpp))
 ifeq ($(CUDA),1)
-SOURCES += $(wildcard src/cuda/*.cpp src/cuda/*.cu src/comm/nccl.cpp)
+SOURCES += $(wildcard src/cuda/*.cpp src/cuda/*.cu src/comm/nccl.cpp src/comm/peer_*.cpp src/comm/peer_*.cu)
 endif
 OBJECTS := $(patsubst %,$(BUILD)/%.o,$(SOURCES))
 TEST_SOURCES := $(wildcard test/*_test.cpp)
 TEST_OBJECTS := $(patsubst %,$(BUILD)/%.o,$(TEST_SOURCES) test/test_main.cpp)
+OP_BENCH_OBJECTS := $(patsubst %,$(BUILD)/%.o,tools/op_bench.cpp $(wildcard tools/op_bench/*.cpp))
 
 blipft: $(BUILD)/blipft
 	@ln -sfn $(BUILD)/blipft blipft
@@ -62,7 +64,7 @@ blipft: $(BUILD)/blipft
 $(BUILD)/blipft: $(BUILD)/src/main.cpp.o $(BUILD)/libblipft.a
 	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
 
-$(BUILD)/op_bench: $(BUILD)/tools/op_bench.cpp.o $(BUILD)/libblipft.a
+$(BUILD)/op_bench: $(OP_BENCH_OBJECTS) $(BUILD)/libblipft.a
 	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
 
 $(BUILD)/gemm_bench: $(BUILD)/tools/gemm_bench.cpp.o $(BUILD)/libblipft.a
@@ -88,7 +90,7 @@ $(BUILD)/flags: FORCE
 	@echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' | cmp -s - $@ || echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' > $@
 FORCE:
 
--include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BUILD)/src/main.cpp.d $(BUILD)/tools/op_bench.cpp.d $(BUILD)/tools/gemm_bench.cpp.d
+-include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BUILD)/src/main.cpp.d $(OP_BENCH_OBJECTS:.o=.d) $(BUILD)/tools/gemm_bench.cpp.d
 
 # Names each missing dependency with the package that has it.
 .PHONY: dependencies
@@ -101,6 +103,7 @@ setup:
 
 .PHONY: check
 check: setup
+	@tools/setup.sh --browser > /dev/null || true
 	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD)
 
 .PHONY: demo
@@ -108,8 +111,8 @@ demo: setup
 	@tools/demo.sh CUDA=$(CUDA)
 
 .PHONY: bench
-bench: blipft
-	@$$(tools/setup.sh --python) tools/bench.py
+bench: blipft $(if $(filter 1,$(CUDA)),$(BUILD)/op_bench)
+	@$$(tools/setup.sh --python) tools/bench.py --blipft $(BUILD)/blipft --op-bench $(BUILD)/op_bench $(ARGS)
 
 .PHONY: op_bench
 op_bench: $(BUILD)/op_bench

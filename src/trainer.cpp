@@ -123,7 +123,9 @@ void Run::prepare() {
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
   world_.together([&] { plan_and_commit(available); });
-  if (config_.parallel.direct_gathers && strategy_->shard_count() > 1) comm_->expose(arena_->block());
+  const bool gathers = config_.parallel.direct_gathers && strategy_->shard_count() > 1;
+  if (world_.size() > 1 && (gathers || config_.parallel.direct_reductions))
+    comm_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
   world_.together([&] {
     strategy_->bind();
     program_->bind();

@@ -63,7 +63,7 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' '
       name = substr(text, RSTART + 1, RLENGTH - 2)
       target = target_of(name)
 
-      vendor(name, "^(cuda|cublas|cudnn|cupti|cufft|curand|cusparse|cusolver|nvml|nvtx|nvToolsExt|nvrtc|device_launch|cooperative_groups|driver_types|vector_types|mma\\.h|sm_|cub/|thrust/|cute/|cutlass/)", "^src/(cuda/|comm/nccl\\.cpp$)", "src/cuda/ and src/comm/nccl.cpp")
+      vendor(name, "^(cuda|cublas|cudnn|cupti|cufft|curand|cusparse|cusolver|nvml|nvtx|nvToolsExt|nvrtc|device_launch|cooperative_groups|driver_types|vector_types|mma\\.h|sm_|cub/|thrust/|cute/|cutlass/)", "^src/(cuda/|comm/(nccl|peer_)[^/]*$)", "src/cuda/, src/comm/nccl.cpp and src/comm/peer_*")
       vendor(name, "^nccl", "^src/comm/nccl\\.cpp$", "src/comm/nccl.cpp")
       vendor(name, "^(mpi|mpi-ext)\\.h$", "^src/comm/", "src/comm/")
       vendor(name, "^(hdf5|hdf5_hl|H5[A-Za-z]*)\\.h$", "^src/io/", "src/io/")

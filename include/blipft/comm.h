@@ -70,22 +70,30 @@ class Comm {
   virtual std::string name() const = 0;     ///< "self", "mpi", "nccl 2.28.3"
   /// full[r * shard.numel() ..] = shard of rank r; full has size() * shard.numel() elements.
   virtual void all_gather(const Tensor& shard, const Tensor& full, Stream stream) = 0;
-  /// shard = sum over ranks of their full[rank() * shard.numel() ..]; summed in rank order on mpi, f32 inside.
-  virtual void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream) = 0;
-  /// In place sum over ranks.
-  virtual void all_reduce(const Tensor& tensor, Stream stream) = 0;
-  /// Lets the other ranks read `block` (the start of a device allocation, laid out alike on every rank) directly, if they
-  /// are all of this machine and their GPUs reach each other. True when it worked: then all_gather of a shard inside the
-  /// block is a set of copies by copy engines, which occupy no compute unit and wait for nobody. Whoever changes the
-  /// block must keep changes apart from such gathers of any rank by collectives. Called by all ranks.
-  virtual bool expose(const Tensor& block) {
-    (void)block;
+  /// shard (+)= sum over ranks of their full[rank() * shard.numel() ..]; summed in rank order on mpi, f32 inside.
+  /// `accumulate` only where reduce_scatter_accumulates() says so.
+  virtual void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream, bool accumulate = false) = 0;
+  virtual bool reduce_scatter_accumulates(const Tensor& full) const {
+    (void)full;
     return false;
   }
-  /// Closes what expose() opened. Called by all ranks before any of them frees its block.
+  /// In place sum over ranks.
+  virtual void all_reduce(const Tensor& tensor, Stream stream) = 0;
+  /// Lets the other ranks address `block` (the start of a device allocation, laid out alike on every rank) directly, if
+  /// they are all of this machine and their GPUs reach each other. True when it worked. Called by all ranks.
+  /// `gathers`: all_gather of a shard inside the block is then a set of copies by copy engines, which occupy no compute unit
+  /// and wait for nobody. Whoever changes the block must keep changes apart from such gathers of any rank by collectives.
+  /// `reductions`: reduce_scatter and all_reduce of large tensors inside the block are then one kernel on few compute units,
+  /// which sums all ranks in rank order, in f32. These come in one stream.
+  virtual bool expose(const Tensor& block, bool gathers, bool reductions) {
+    (void)block, (void)gathers, (void)reductions;
+    return false;
+  }
+  /// Closes what expose() opened. Called by all ranks before any of them frees its block, with all work done.
   virtual void withdraw() {}
-  /// Whether expose() worked.
+  /// Whether expose() worked, and for what.
   virtual bool direct_gathers() const { return false; }
+  virtual bool direct_reductions() const { return false; }
   /// Device bytes that this communicator holds outside of the arena, for the plan (an estimate before start).
   virtual int64_t device_bytes() const = 0;
 };

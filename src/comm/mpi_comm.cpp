@@ -49,7 +49,7 @@ class MpiComm : public Comm {
     });
   }
 
-  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream) override {
+  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream, bool) override {
     BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype, "reduce_scatter: ", full.shape.str(),
                  " is not ", size_, " times ", shard.shape.str());
     const int64_t size = dtype_size(full.dtype);
@@ -132,7 +132,7 @@ class SelfComm : public Comm {
   std::string name() const override { return "self"; }
   int64_t device_bytes() const override { return 0; }
   void all_gather(const Tensor& shard, const Tensor& full, Stream stream) override { copy(shard, full, stream); }
-  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream) override { copy(full, shard, stream); }
+  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream, bool) override { copy(full, shard, stream); }
   void all_reduce(const Tensor&, Stream) override {}
 
  private:
@@ -151,7 +151,7 @@ class PlanComm : public Comm {
   std::string name() const override { return "plan"; }
   int64_t device_bytes() const override { return 0; }
   void all_gather(const Tensor&, const Tensor&, Stream) override {}
-  void reduce_scatter(const Tensor&, const Tensor&, Stream) override {}
+  void reduce_scatter(const Tensor&, const Tensor&, Stream, bool) override {}
   void all_reduce(const Tensor&, Stream) override {}
 
  private:

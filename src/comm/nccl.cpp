@@ -7,6 +7,8 @@
 
 #include "blipft/comm.h"
 #include "blipft/error.h"
+#include "comm/peer_memory.h"
+#include "comm/peer_reduce.h"
 
 namespace blipft {
 
@@ -37,93 +39,10 @@ void check_cuda(cudaError_t result, const char* what) {
   if (result != cudaSuccess) throw Error(concat(what, ": ", cudaGetErrorString(result)));
 }
 
-// A stream and an event of one copy engine's work.
-class CopyLane {
- public:
-  CopyLane() {
-    int least = 0, greatest = 0;
-    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
-    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "a stream for copies");
-    check_cuda(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming), "an event for copies");
-  }
-  ~CopyLane() {
-    if (done_) cudaEventDestroy(done_);
-    if (stream_) cudaStreamDestroy(stream_);
-  }
-  CopyLane(const CopyLane&) = delete;
-  CopyLane& operator=(const CopyLane&) = delete;
-  // Copies after `start`; `after` waits for it.
-  void copy(void* to, const void* from, int64_t bytes, cudaEvent_t start, cudaStream_t after) {
-    check_cuda(cudaStreamWaitEvent(stream_, start, 0), "cudaStreamWaitEvent");
-    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_), "copy between GPUs");
-    check_cuda(cudaEventRecord(done_, stream_), "cudaEventRecord");
-    check_cuda(cudaStreamWaitEvent(after, done_, 0), "cudaStreamWaitEvent");
-  }
-  cudaEvent_t event() const { return done_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t done_ = nullptr;
-};
-
-// Addresses of the same allocation in every rank of this machine; own rank included.
-class PeerBlocks {
- public:
-  PeerBlocks() = default;
-  ~PeerBlocks() { close(); }
-  void close() {
-    for (size_t r = 0; r < addresses_.size(); ++r)
-      if (opened_[r]) cudaIpcCloseMemHandle(addresses_[r]);
-    addresses_.clear();
-    opened_.clear();
-    bytes_ = 0;
-  }
-  PeerBlocks(const PeerBlocks&) = delete;
-  PeerBlocks& operator=(const PeerBlocks&) = delete;
-
-  // Collective. False, and nothing kept, when a rank cannot open another's memory.
-  bool open(const World& world, const Tensor& block) {
-    cudaIpcMemHandle_t mine;
-    bool works = world.local_size() == world.size() && cudaIpcGetMemHandle(&mine, block.data) == cudaSuccess;
-    std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(world.size()));
-    world.gather(&mine, sizeof mine, handles.data());
-    world.broadcast(handles.data(), static_cast<int64_t>(handles.size() * sizeof mine), 0);
-    addresses_.assign(handles.size(), nullptr);
-    opened_.assign(handles.size(), false);
-    for (size_t r = 0; works && r < handles.size(); ++r) {
-      if (static_cast<int64_t>(r) == world.rank()) {
-        addresses_[r] = block.data;
-        continue;
-      }
-      works = cudaIpcOpenMemHandle(&addresses_[r], handles[r], cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
-      opened_[r] = works;
-    }
-    (void)cudaGetLastError();              // a refusal is an answer, not an error
-    works = world.max(int64_t{works ? 0 : 1}) == 0;
-    bytes_ = works ? block.bytes() : 0;
-    base_ = static_cast<char*>(block.data);
-    return works;
-  }
-  bool contains(const Tensor& tensor) const {
-    const char* data = static_cast<const char*>(tensor.data);
-    return data >= base_ && data + tensor.bytes() <= base_ + bytes_;
-  }
-  bool any() const { return bytes_ > 0; }
-  // The place of `tensor` in the block of rank `r`.
-  const void* at(const Tensor& tensor, int64_t r) const {
-    return static_cast<const char*>(addresses_[static_cast<size_t>(r)]) + (static_cast<const char*>(tensor.data) - base_);
-  }
-
- private:
-  std::vector<void*> addresses_;
-  std::vector<bool> opened_;
-  char* base_ = nullptr;
-  int64_t bytes_ = 0;
-};
-
 class NcclComm : public Comm {
  public:
   NcclComm(const World& world, Device& device, int64_t max_ctas) : world_(world), rank_(world.rank()), size_(world.size()) {
+    max_ctas_ = max_ctas;
     device.bind_thread();
     const int64_t free_before = device.memory().free;
     ncclUniqueId id;
@@ -146,27 +65,39 @@ class NcclComm : public Comm {
     return concat("nccl ", version / 10000, ".", version / 100 % 100, ".", version % 100);
   }
   int64_t device_bytes() const override { return device_bytes_; }
-  bool expose(const Tensor& block) override { return peers_.open(world_, block); }
+  bool expose(const Tensor& block, bool gathers, bool reductions) override {
+    if (!peers_.open(world_, block.data, block.bytes())) return false;
+    gathers_ = gathers;
+    if (reductions) reduce_ = PeerReduce::make(world_, peers_, max_ctas_ > 0 ? max_ctas_ : kReduceBlocks);
+    return true;
+  }
   void withdraw() override {
+    world_.barrier();                      // nobody reads here any more
+    reduce_.reset();
     peers_.close();
     world_.barrier();
   }
-  bool direct_gathers() const override { return peers_.any(); }
+  bool direct_gathers() const override { return peers_.any() && gathers_; }
+  bool direct_reductions() const override { return reduce_ != nullptr; }
 
   void all_gather(const Tensor& shard, const Tensor& full, Stream stream) override {
     BLIPFT_CHECK(full.numel() == shard.numel() * size_, "all_gather: ", full.shape.str(), " is not ", size_, " times ",
                  shard.shape.str());
-    if (peers_.any() && peers_.contains(shard)) return gather_by_copies(shard, full, cuda(stream));
+    if (direct_gathers() && peers_.contains(shard)) return gather_by_copies(shard, full, cuda(stream));
     BLIPFT_NCCL(ncclAllGather(shard.data, full.data, static_cast<size_t>(shard.numel()), nccl_type(shard.dtype), comm_,
                               cuda(stream)));
   }
-  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream) override {
+  bool reduce_scatter_accumulates(const Tensor& full) const override { return directly(full); }
+  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream, bool accumulate) override {
     BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype, "reduce_scatter: ", full.shape.str(),
                  " is not ", size_, " times ", shard.shape.str());
+    if (directly(full)) return reduce_->reduce_scatter(full, shard, accumulate, stream.handle);
+    BLIPFT_CHECK(!accumulate, "NCCL's reduce_scatter does not accumulate");
     BLIPFT_NCCL(ncclReduceScatter(full.data, shard.data, static_cast<size_t>(shard.numel()), nccl_type(shard.dtype),
                                   ncclSum, comm_, cuda(stream)));
   }
   void all_reduce(const Tensor& tensor, Stream stream) override {
+    if (directly(tensor)) return reduce_->all_reduce(tensor, stream.handle);
     BLIPFT_NCCL(ncclAllReduce(tensor.data, tensor.data, static_cast<size_t>(tensor.numel()), nccl_type(tensor.dtype),
                               ncclSum, comm_, cuda(stream)));
   }
@@ -175,23 +106,29 @@ class NcclComm : public Comm {
   // Of 8, 16 and 32 thread blocks, 32 gave the fastest steps on 4 H200s, with ddp and with fsdp.
   static constexpr int64_t kDefaultCtas = 32;
 
-  // One copy engine reaches less than half of the link's rate, so each neighbour's shard has a stream of its own.
+  // Multiprocessors of a direct reduction.
+  static constexpr int64_t kReduceBlocks = 12;
+  // Smaller ones go through NCCL, which allows them in any stream.
+  static constexpr int64_t kLeastDirectBytes = 64 << 10;
+
+  bool directly(const Tensor& full) const {
+    return reduce_ && full.bytes() >= kLeastDirectBytes && peers_.contains(full) && PeerReduce::suits(full, size_);
+  }
+
+  // One after the other, each rank beginning with its next neighbour: all links are busy and no GPU is read twice at once.
   void gather_by_copies(const Tensor& shard, const Tensor& full, cudaStream_t stream) {
-    while (static_cast<int64_t>(lanes_.size()) < size_) lanes_.push_back(std::make_unique<CopyLane>());
-    const cudaEvent_t start = lanes_.back()->event();
-    check_cuda(cudaEventRecord(start, stream), "cudaEventRecord");
-    for (int64_t i = 1; i < size_; ++i) {
+    for (int64_t i = 1; i <= size_; ++i) {
       const int64_t r = (rank_ + i) % size_;
-      lanes_[static_cast<size_t>(i - 1)]->copy(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard, r),
-                                               shard.bytes(), start, stream);
+      check_cuda(cudaMemcpyAsync(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard.data, r),
+                                 static_cast<size_t>(shard.bytes()), cudaMemcpyDeviceToDevice, stream), "copy between GPUs");
     }
-    check_cuda(cudaMemcpyAsync(static_cast<char*>(full.data) + rank_ * shard.bytes(), shard.data,
-                               static_cast<size_t>(shard.bytes()), cudaMemcpyDeviceToDevice, stream), "copy of the own shard");
   }
 
   const World& world_;
-  PeerBlocks peers_;
-  std::vector<std::unique_ptr<CopyLane>> lanes_;  // the last one's event marks the start
+  PeerMemory peers_;
+  std::unique_ptr<PeerReduce> reduce_;     // only with direct reductions
+  bool gathers_ = false;
+  int64_t max_ctas_ = 0;
   int64_t rank_, size_;
   ncclComm_t comm_ = nullptr;
   int64_t device_bytes_ = 0;

@@ -11,7 +11,8 @@
 namespace blipft {
 
 namespace {
-constexpr size_t kReducedAfter = 3;        // acquires after which a reduction is not waited for any more
+constexpr size_t kReducedAfter = 3;        // acquires after which a reduction is hardly waited for any more
+constexpr size_t kSurelyReducedAfter = 8;  // and after which its buffer serves gathers better
 }
 
 Sharded::Sharded(const StrategyContext& context, ShardedSettings settings)
@@ -79,7 +80,7 @@ bool Sharded::room_for(int64_t bytes, size_t until) const {
   if (memory_limit_ == 0 || settings_.hold || position_ == 0) return false;
   int64_t most = 0;
   for (size_t p = position_ - 1; p < std::max(until, position_) && p < others_.size(); ++p) most = std::max(most, others_[p]);
-  return most + own_bytes_ + bytes + 2 * settings_.prefetch_bytes <= memory_limit_;
+  return most + own_bytes_ + bytes + settings_.prefetch_bytes <= memory_limit_;
 }
 
 // Promises gathers to the acquires that come next, as far as prefetch_bytes, or memory that is idle until then, allow.
@@ -88,7 +89,11 @@ void Sharded::prefetch() {
     const Unit& unit = *context_.units[static_cast<size_t>(order_[issued_])];
     const Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
     const int64_t bytes = shard(unit).padded * dtype_size(context_.types.compute);
-    if (!entry.full && ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes && !room_for(bytes, issued_)) return;
+    if (!entry.full && ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes && !room_for(bytes, issued_)) {
+      if (pending_.empty() || pending_.front().position + kSurelyReducedAfter >= position_) return;
+      retire_oldest();
+      continue;
+    }
     promise_next();
   }
 }
@@ -175,14 +180,16 @@ void Sharded::reduce(const Unit& unit) {
   const Tensor mine = gradients(unit);
   const bool first = !reduced_[static_cast<size_t>(unit.index)];
   reduced_[static_cast<size_t>(unit.index)] = true;
-  // Later contributions are reduced into this rank's own place of the full buffer and added from there.
-  const Tensor target = first ? mine : full.part(context_.comm->rank() * range.count, {range.count});
+  // Later contributions are added by the reduction itself, or reduced into this rank's own place of the full buffer and
+  // added from there.
+  const bool adds = !first && context_.comm->reduce_scatter_accumulates(full);
+  const Tensor target = first || adds ? mine : full.part(context_.comm->rank() * range.count, {range.count});
   device.record(compute_reached_, device.compute_stream());
   device.wait(comm, compute_reached_);
   if (context_.observer) context_.observer->begin(CommObserver::Kind::reduce_scatter, unit, full.bytes(), comm);
-  context_.comm->reduce_scatter(full, target, comm);
+  context_.comm->reduce_scatter(full, target, comm, adds);
   if (context_.observer) context_.observer->end(CommObserver::Kind::reduce_scatter, unit, full.bytes(), comm);
-  if (!first) context_.ops->add(target, mine, comm);
+  if (!first && !adds) context_.ops->add(target, mine, comm);
   const Event done = pending_events_[next_event_++ % pending_events_.size()];
   device.record(done, comm);
   pending_.push_back({full, done, position_});

@@ -1,0 +1,83 @@
+// Host side of PeerReduce.
+#include "comm/peer_reduce.h"
+
+#include <algorithm>
+
+#include "blipft/error.h"
+#include "comm/peer_reduce_kernel.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr int64_t kGrain = 64;             // elements: parts of ranks start at multiples, which bulk copies can read
+
+void check(cudaError_t result, const char* what) {
+  if (result != cudaSuccess) throw Error(concat(what, ": ", cudaGetErrorString(result)));
+}
+
+}  // namespace
+
+struct PeerReduce::Launch {
+  Tensor part;                             // this rank's part of its own memory: the sources lie there on every rank
+  Tensor shard;                            // where the sum goes; absent: to `part` on every rank
+  bool accumulate = false;
+};
+
+PeerReduce::PeerReduce(const World& world, const PeerMemory& memory, int64_t blocks)
+    : memory_(memory), rank_(world.rank()), ranks_(world.size()), blocks_(blocks) {
+  check(cudaMalloc(&signals_, sizeof(PeerSignals)), "memory of signals");
+  check(cudaMemset(signals_, 0, sizeof(PeerSignals)), "zeros of signals");
+  check(cudaDeviceSynchronize(), "zeros of signals");
+}
+
+PeerReduce::~PeerReduce() {
+  signals_of_ranks_.close();
+  (void)cudaFree(signals_);
+}
+
+std::unique_ptr<PeerReduce> PeerReduce::make(const World& world, const PeerMemory& memory, int64_t blocks) {
+  if (world.size() > kMaxPeers || !memory.any()) return nullptr;
+  auto made = std::unique_ptr<PeerReduce>(new PeerReduce(world, memory, blocks));
+  if (!made->signals_of_ranks_.open(world, made->signals_, sizeof(PeerSignals))) return nullptr;
+  return made;
+}
+
+bool PeerReduce::suits(const Tensor& full, int64_t ranks) {
+  const bool type = full.dtype == DType::bf16 || full.dtype == DType::f32;
+  return type && full.numel() % kGrain == 0 && full.numel() >= kGrain * ranks &&
+         reinterpret_cast<uintptr_t>(full.data) % 16 == 0;
+}
+
+void PeerReduce::launch(const Launch& what, void* stream) {
+  PeerReduceArguments args{};
+  for (int64_t r = 0; r < ranks_; ++r) {
+    args.source[r] = static_cast<const char*>(memory_.at(what.part.data, r));
+    args.signals[r] = static_cast<PeerSignals*>(signals_of_ranks_.at(signals_, r));
+    if (!what.shard) args.target[r] = static_cast<char*>(memory_.at(what.part.data, r));
+  }
+  if (what.shard) args.target[0] = static_cast<char*>(what.shard.data);
+  if (what.accumulate) args.source[ranks_] = static_cast<const char*>(what.shard.data);
+  args.rank = static_cast<int>(rank_);
+  args.ranks = static_cast<int>(ranks_);
+  args.targets = what.shard ? 1 : args.ranks;
+  args.bytes = what.part.bytes();
+  args.sources = args.ranks + (what.accumulate ? 1 : 0);
+  const int64_t blocks = std::clamp<int64_t>(args.bytes / 4096, 1, blocks_);
+  check(launch_peer_reduce(args, what.part.dtype == DType::bf16, static_cast<int>(blocks), static_cast<cudaStream_t>(stream)),
+        "launch of peer_reduce_kernel");
+}
+
+void PeerReduce::reduce_scatter(const Tensor& full, const Tensor& shard, bool accumulate, void* stream) {
+  BLIPFT_CHECK(memory_.contains(full), "reduce_scatter of memory that the other ranks do not see");
+  launch({full.part(rank_ * shard.numel(), {shard.numel()}), shard, accumulate}, stream);
+}
+
+void PeerReduce::all_reduce(const Tensor& tensor, void* stream) {
+  BLIPFT_CHECK(memory_.contains(tensor), "all_reduce of memory that the other ranks do not see");
+  const int64_t each = (tensor.numel() / kGrain + ranks_ - 1) / ranks_ * kGrain;
+  const int64_t first = std::min(rank_ * each, tensor.numel()), count = std::min(each, tensor.numel() - first);
+  launch({tensor.part(first, {count}), {}, false}, stream);
+}
+
+}  // namespace blipft

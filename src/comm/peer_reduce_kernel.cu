@@ -1,0 +1,160 @@
+// The kernel of PeerReduce.
+#include "comm/peer_reduce_kernel.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+namespace blipft {
+
+namespace {
+
+using Signals = PeerSignals;
+using Arguments = PeerReduceArguments;
+constexpr int kThreads = 256;
+constexpr int kSharedBytes = 192 << 10;    // pieces on their way
+constexpr int kMaxStages = 12;
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+__device__ __forceinline__ void expect(unsigned long long* barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void wait(unsigned long long* barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred arrived;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 arrived, [%0], %1;\n"
+      "@arrived bra through;\n"
+      "bra again;\n"
+      "through:\n"
+      "}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void copy_in(void* to, const void* from, unsigned bytes, unsigned long long* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void signal(unsigned* counter, unsigned value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+/// Waits until the counter, which only grows (and wraps), has reached `value`.
+__device__ __forceinline__ void wait_for(const unsigned* counter, unsigned value) {
+  unsigned seen;
+  do {
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+  } while (static_cast<int>(seen - value) < 0);
+}
+
+__device__ __forceinline__ void add_pack(float (&sum)[8], const uint4& pack, const __nv_bfloat16*) {
+  const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&pack);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = __bfloat1622float2(pairs[i]);
+    sum[2 * i] += pair.x, sum[2 * i + 1] += pair.y;
+  }
+}
+__device__ __forceinline__ void add_pack(float (&sum)[8], const uint4& pack, const float*) {
+  sum[0] += __uint_as_float(pack.x), sum[1] += __uint_as_float(pack.y);
+  sum[2] += __uint_as_float(pack.z), sum[3] += __uint_as_float(pack.w);
+}
+__device__ __forceinline__ uint4 rounded(const float (&sum)[8], const __nv_bfloat16*) {
+  uint4 pack;
+  __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&pack);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
+  return pack;
+}
+__device__ __forceinline__ uint4 rounded(const float (&sum)[8], const float*) {
+  return {__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]), __float_as_uint(sum[3])};
+}
+
+/// target = sum of the sources, to every target. Block b takes pieces b, b + gridDim.x, ...; piece p of all sources lies in
+/// stage (p / gridDim.x) % stages.
+template <class T, int kSources>
+__global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_constant__ Arguments args) {
+  constexpr int kPiece = kSources <= 5 ? 8192 : 4096;
+  constexpr int kStages = kSharedBytes / (kPiece * kSources) < kMaxStages ? kSharedBytes / (kPiece * kSources) : kMaxStages;
+  extern __shared__ __align__(128) char stages[];
+  __shared__ __align__(8) unsigned long long arrived[kStages];
+  Signals* mine = args.signals[args.rank];
+  const unsigned call = *reinterpret_cast<volatile unsigned*>(&mine->call) + 1;
+  const int64_t all = (args.bytes + kPiece - 1) / kPiece;
+  const int64_t pieces = all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+  const auto offset_of = [&](int64_t i) { return (blockIdx.x + i * gridDim.x) * kPiece; };
+  const auto length_of = [&](int64_t i) { return static_cast<int>(min(static_cast<int64_t>(kPiece), args.bytes - offset_of(i))); };
+  const auto fetch = [&](int64_t i) {
+    const int stage = static_cast<int>(i % kStages), length = length_of(i);
+    expect(&arrived[stage], static_cast<unsigned>(length * kSources));
+#pragma unroll
+    for (int k = 0; k < kSources; ++k)
+      copy_in(stages + (stage * kSources + k) * kPiece, args.source[k] + offset_of(i), static_cast<unsigned>(length), &arrived[stage]);
+  };
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s)
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&arrived[s])) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    if (blockIdx.x == 0) {
+      __threadfence_system();              // what earlier kernels of this stream wrote is seen with the signal
+      for (int r = 0; r < args.ranks; ++r) signal(&args.signals[r]->arrived[args.rank], call);
+    }
+    for (int r = 0; r < args.ranks; ++r) wait_for(&mine->arrived[r], call);
+    asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies see what the waits have made visible
+    for (int64_t i = 0; i < pieces && i < kStages; ++i) fetch(i);
+  }
+  __syncthreads();
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int stage = static_cast<int>(i % kStages), length = length_of(i);
+    wait(&arrived[stage], static_cast<unsigned>(i / kStages) & 1);
+    const char* from = stages + stage * kSources * kPiece;
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < length; at += kThreads * 16) {
+      float sum[8] = {};
+#pragma unroll
+      for (int k = 0; k < kSources; ++k) add_pack(sum, *reinterpret_cast<const uint4*>(from + k * kPiece + at), static_cast<const T*>(nullptr));
+      const uint4 out = rounded(sum, static_cast<const T*>(nullptr));
+      for (int t = 0; t < args.targets; ++t) *reinterpret_cast<uint4*>(args.target[t] + offset_of(i) + at) = out;
+    }
+    __syncthreads();                       // the stage is read
+    if (threadIdx.x == 0 && i + kStages < pieces) fetch(i + kStages);
+  }
+  __threadfence_system();                  // writes to other ranks, before the signal that they are there
+  __syncthreads();
+  if (threadIdx.x != 0 || atomicAdd(&mine->blocks, 1u) != gridDim.x - 1) return;
+  mine->blocks = 0;
+  __threadfence_system();
+  for (int r = 0; r < args.ranks; ++r) signal(&args.signals[r]->done[args.rank], call);
+  for (int r = 0; r < args.ranks; ++r) wait_for(&mine->done[r], call);
+  mine->call = call;
+}
+
+template <class T, int kSources>
+cudaError_t launch_kernel(const Arguments& args, int blocks, cudaStream_t stream) {
+  const auto kernel = peer_reduce_kernel<T, kSources>;
+  const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (allowed != cudaSuccess) return allowed;
+  kernel<<<static_cast<unsigned>(blocks), kThreads, kSharedBytes, stream>>>(args);
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t launch_sources(const Arguments& args, int blocks, cudaStream_t stream) {
+  switch (args.sources) {
+    case 2: return launch_kernel<T, 2>(args, blocks, stream);
+    case 3: return launch_kernel<T, 3>(args, blocks, stream);
+    case 4: return launch_kernel<T, 4>(args, blocks, stream);
+    case 5: return launch_kernel<T, 5>(args, blocks, stream);
+    case 6: return launch_kernel<T, 6>(args, blocks, stream);
+    case 7: return launch_kernel<T, 7>(args, blocks, stream);
+    case 8: return launch_kernel<T, 8>(args, blocks, stream);
+    case 9: return launch_kernel<T, 9>(args, blocks, stream);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_peer_reduce(const PeerReduceArguments& args, bool bf16, int blocks, cudaStream_t stream) {
+  return bf16 ? launch_sources<__nv_bfloat16>(args, blocks, stream) : launch_sources<float>(args, blocks, stream);
+}
+
+}  // namespace blipft
