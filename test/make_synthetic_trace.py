@@ -4,6 +4,8 @@
 Written from docs/trace-format.md alone, so that it also checks that page against the program's own files.
 """
 import argparse
+import multiprocessing
+import os
 import pathlib
 
 import h5py
@@ -45,64 +47,155 @@ CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "device": 1
 SINCE_1_1 = {"driver_memory", "kernels", "kernel_names"}
 
 
+def create(file, units, phases, version):
+    """Everything of a trace but rows."""
+    file.attrs["format_version"] = version
+    file.attrs["creator"] = "blipft"
+    file.create_dataset("units", data=list(units), dtype=h5py.string_dtype())
+    file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
+    types = {name: dtype for name, dtype in dtypes(phases).items() if version != "1.0" or name not in SINCE_1_1}
+    for name, dtype in types.items():
+        dataset = file.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(CHUNKS[name],))
+        for field in dtype.names:
+            dataset.attrs[field + ".unit"] = "1"
+            dataset.attrs[field + ".description"] = field
+    return types
+
+
+def append(file, name, rows):
+    dataset = file[name]
+    begin = len(dataset)
+    dataset.resize((begin + len(rows),))
+    dataset[begin:] = rows
+
+
 def write_trace(path, tables, units=(), phases=PHASES, version="1.1"):
     """tables: name -> structured array or list of tuples; tables that are not given are empty; 1.0 lacks some."""
     with h5py.File(path, "w", libver=("v110", "v110")) as file:  # what HDF5 1.10 can read
-        file.attrs["format_version"] = version
-        file.attrs["creator"] = "blipft"
-        file.create_dataset("units", data=list(units), dtype=h5py.string_dtype())
-        file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
-        for name, dtype in dtypes(phases).items():
-            if version == "1.0" and name in SINCE_1_1:
-                continue
-            rows = np.array(tables.get(name, []), dtype)
-            dataset = file.create_dataset(name, data=rows, maxshape=(None,), chunks=(CHUNKS[name],))
-            for field in dtype.names:
-                dataset.attrs[field + ".unit"] = "1"
-                dataset.attrs[field + ".description"] = field
+        for name, dtype in create(file, units, phases, version).items():
+            if len(tables.get(name, [])):
+                append(file, name, np.array(tables[name], dtype))
+
+
+STEP_NS = 300_000_000
+OWNERS = [b"parameters", b"gradients", b"optimizer", b"activations", b"communication"]
+MOMENTS = [b"before_forward", b"after_forward", b"after_backward", b"after_optimizer"]
+JITTERS = 64  # different steps; longer runs repeat them
+
+
+class LongRank:
+    """A plausible rank: compute back to back, collectives beside it, a copy and a short data wait each step.
+
+    Its tables come in blocks of steps.
+    """
+
+    def __init__(self, rank, steps, spans_per_step, seed=0, memory_every=1):
+        self.rank, self.count, self.memory_every = rank, steps, memory_every
+        self.types = dtypes(PHASES)
+        random = np.random.default_rng(seed * 1000 + rank)
+        begin = np.arange(steps, dtype=np.int64) * STEP_NS
+        table = np.zeros(steps, self.types["steps"])
+        table["step"] = np.arange(steps)
+        table["loss"] = 2 + 3 * np.exp(-np.arange(steps) / (steps / 5)) + random.normal(0, 0.02, steps)
+        table["lr"] = 1e-5
+        table["begin_ns"], table["end_ns"] = begin, begin + STEP_NS - random.integers(0, 1_000_000, steps)
+        table["data_wait_ns"] = 1_000_000
+        self.steps = table
+        n = self.n = spans_per_step
+        kind = np.arange(n) % 4   # two compute spans, a gather and a reduce-scatter, again and again
+        self.slot = (STEP_NS - 5_000_000) // n
+        pattern = np.zeros(n, self.types["spans"])
+        pattern["micro_batch"] = np.arange(n) * 4 // n
+        pattern["unit"] = np.arange(n) % 40
+        phases = [PHASES.index(name) for name in ("forward", "backward", "gather", "reduce_scatter")]
+        pattern["phase"] = np.array(phases)[kind]
+        pattern["stream"] = np.array([0, 0, 1, 1])[kind]
+        pattern["bytes"] = np.where(kind < 2, 0, 50 << 20)
+        pattern["flops"] = np.where(kind < 2, 1e12, 0)
+        pattern["phase"][0], pattern["stream"][0] = PHASES.index("data_wait"), 3
+        pattern["bytes"][0] = pattern["flops"][0] = 0
+        self.pattern = pattern
+        start = 1_000_000 + np.arange(n) * self.slot
+        self.start = start + random.integers(0, max(self.slot // 8, 1), (JITTERS, n))
+        self.length = np.where(kind < 2, 2 * self.slot, self.slot)
+        self.start[:, 0], self.length[0] = 0, 1_000_000
+        # The places of the jitters are shuffled, so that they do not come at regular steps.
+        self.which = random.integers(0, JITTERS, steps)
+        self.buffer = None
+
+    def spans(self, first, last):
+        """The spans of the steps first..last - 1; the array is used again by the next call."""
+        if self.buffer is None or len(self.buffer) < last - first:
+            self.buffer = np.empty((last - first, self.n), self.types["spans"])
+            self.buffer[:] = self.pattern
+        spans = self.buffer[:last - first]
+        steps = np.arange(first, last)
+        start = self.start[self.which[first:last]] + (steps * STEP_NS)[:, None]
+        spans["step"] = steps[:, None]
+        spans["begin_ns"] = start
+        spans["end_ns"] = start + self.length
+        return spans.reshape(-1)
+
+    def memory(self, first, last):
+        steps = np.arange(-(-first // self.memory_every) * self.memory_every, last, self.memory_every)
+        memory = np.zeros((len(steps), len(MOMENTS), len(OWNERS)), self.types["memory"])
+        memory["step"] = steps[:, None, None]
+        memory["phase"] = np.array(MOMENTS)[None, :, None]
+        memory["owner"] = np.array(OWNERS)[None, None, :]
+        memory["time_ns"] = (steps * STEP_NS)[:, None, None] + (np.arange(4) * STEP_NS // 4)[None, :, None]
+        memory["bytes"] = (np.arange(5) + 1)[None, None, :] << 30
+        return memory.reshape(-1)
+
+    def others(self):
+        """The tables that are small."""
+        random = np.random.default_rng(self.rank)
+        device = np.zeros(self.count // 3 + 1, self.types["device"])
+        device["time_ns"] = np.arange(len(device)) * STEP_NS * 3
+        device["utilization"], device["power_watts"] = 97, 600 + random.normal(0, 20, len(device))
+        plan = [(b"buffer", owner, (i + 1) << 30) for i, owner in enumerate(OWNERS)]
+        return {"plan": np.array(plan, self.types["plan"]), "device": device}
 
 
 def long_rank(rank, steps, spans_per_step, seed=0):
-    """A plausible rank: compute back to back, collectives beside it, a copy and a short data wait each step."""
-    random = np.random.default_rng(seed * 1000 + rank)
-    step_ns = 300_000_000
-    types = dtypes(PHASES)
-    begin = np.arange(steps, dtype=np.int64) * step_ns
-    table = np.zeros(steps, types["steps"])
-    table["step"] = np.arange(steps)
-    table["loss"] = 2 + 3 * np.exp(-np.arange(steps) / (steps / 5)) + random.normal(0, 0.02, steps)
-    table["lr"] = 1e-5
-    table["begin_ns"], table["end_ns"] = begin, begin + step_ns - random.integers(0, 1_000_000, steps)
-    table["data_wait_ns"] = 1_000_000
-    n = spans_per_step
-    spans = np.zeros((steps, n), types["spans"])
-    spans["step"] = table["step"][:, None]
-    kind = np.arange(n) % 4   # two compute spans, a gather and a reduce-scatter, again and again
-    slot = (step_ns - 5_000_000) // n
-    spans["micro_batch"] = np.arange(n) * 4 // n
-    spans["unit"] = np.arange(n) % 40
-    spans["phase"] = np.array([PHASES.index(p) for p in ("forward", "backward", "gather", "reduce_scatter")])[kind]
-    spans["stream"] = np.array([0, 0, 1, 1])[kind]
-    start = begin[:, None] + 1_000_000 + np.arange(n) * slot + random.integers(0, slot // 8, (steps, n))
-    spans["begin_ns"] = start
-    spans["end_ns"] = start + np.where(kind < 2, 2 * slot, slot)
-    spans["bytes"] = np.where(kind < 2, 0, 50 << 20)
-    spans["flops"] = np.where(kind < 2, 1e12, 0)
-    spans["phase"][:, 0], spans["stream"][:, 0] = PHASES.index("data_wait"), 3
-    spans["begin_ns"][:, 0], spans["end_ns"][:, 0] = begin, begin + 1_000_000
-    moments = [b"before_forward", b"after_forward", b"after_backward", b"after_optimizer"]
-    owners = [b"parameters", b"gradients", b"optimizer", b"activations", b"communication"]
-    memory = np.zeros((steps, 4, 5), types["memory"])
-    memory["step"] = table["step"][:, None, None]
-    memory["phase"] = np.array(moments)[None, :, None]
-    memory["owner"] = np.array(owners)[None, None, :]
-    memory["time_ns"] = begin[:, None, None] + (np.arange(4) * step_ns // 4)[None, :, None]
-    memory["bytes"] = (np.arange(5) + 1)[None, None, :] << 30
-    plan = [(b"buffer", owner, (i + 1) << 30) for i, owner in enumerate(owners)]
-    device = np.zeros(steps // 3 + 1, types["device"])
-    device["time_ns"] = np.arange(len(device)) * step_ns * 3
-    device["utilization"], device["power_watts"] = 97, 600 + random.normal(0, 20, len(device))
-    return {"steps": table, "spans": spans.reshape(-1), "memory": memory.reshape(-1), "plan": plan, "device": device}
+    """All tables of a LongRank."""
+    made = LongRank(rank, steps, spans_per_step, seed)
+    return {"steps": made.steps, "spans": made.spans(0, steps), "memory": made.memory(0, steps), **made.others()}
+
+
+BLOCK = 200_000  # spans in memory at once
+
+
+def write_long_rank(path, rank, steps, spans_per_step, memory_every=50):
+    """A LongRank's file, block by block, so that any size needs little memory."""
+    made = LongRank(rank, steps, spans_per_step, memory_every=memory_every)
+    size = max(BLOCK // spans_per_step, 1)
+    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+        create(file, [f"unit.{i}" for i in range(40)], PHASES, "1.1")
+        file["spans"].resize((steps * spans_per_step,))
+        for first in range(0, steps, size):
+            last = min(first + size, steps)
+            file["spans"][first * spans_per_step:last * spans_per_step] = made.spans(first, last)
+            append(file, "memory", made.memory(first, last))
+        for name, rows in {"steps": made.steps, **made.others()}.items():
+            append(file, name, rows)
+
+
+def write_long_run(folder, steps, ranks, spans_per_step, processes=1, same=False):
+    """A run of so many ranks. With `same` they are links to one file, which takes its place on the disk once."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if same:
+        write_long_rank(folder / "trace.rank0000.h5", 0, steps, spans_per_step)
+        for rank in range(1, ranks):
+            (folder / f"trace.rank{rank:04d}.h5").symlink_to("trace.rank0000.h5")
+        return
+    jobs = [(folder / f"trace.rank{rank:04d}.h5", rank, steps, spans_per_step) for rank in range(ranks)]
+    if processes == 1:
+        for job in jobs:
+            write_long_rank(*job)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.starmap(write_long_rank, jobs, 1)
 
 
 def main():
@@ -111,12 +204,9 @@ def main():
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--spans", type=int, default=100, help="spans a step")
+    parser.add_argument("--same", action="store_true", help="all ranks are links to one file")
     args = parser.parse_args()
-    folder = pathlib.Path(args.output)
-    folder.mkdir(parents=True, exist_ok=True)
-    for rank in range(args.ranks):
-        write_trace(folder / f"trace.rank{rank:04d}.h5", long_rank(rank, args.steps, args.spans),
-                    [f"unit.{i}" for i in range(40)])
+    write_long_run(args.output, args.steps, args.ranks, args.spans, len(os.sched_getaffinity(0)), args.same)
 
 
 if __name__ == "__main__":

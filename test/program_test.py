@@ -15,9 +15,9 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import time
-import traceback
+
+from script_tests import check, run_tests, test
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("BLIPFT", str(ROOT / "blipft"))
@@ -30,17 +30,6 @@ except ImportError as missing:
 
 SAMPLES = 48
 SECONDS_TO_FAIL = 20  # an error must end all ranks within this; reading and starting included
-TESTS = []
-
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def check(condition, *what):
-    if not condition:
-        raise AssertionError(" ".join(str(w) for w in what))
 
 
 class Space:
@@ -477,28 +466,5 @@ def an_output_folder_that_cannot_be_made(space):
     check(obstacle.read_text() == "a file\n", "the file changed")
 
 
-def main():
-    if not os.access(PROGRAM, os.X_OK):
-        print(f"FAILED program_test: there is no program {PROGRAM}; make builds it")
-        return 1
-    if not shutil.which("mpirun"):
-        print("SKIPPED program_test (no mpirun)")
-        return 0
-    failed = 0
-    with tempfile.TemporaryDirectory(prefix="blipft_program_test.") as folder:
-        space = Space(folder)
-        for function in TESTS:
-            if sys.argv[1:] and not any(part in function.__name__ for part in sys.argv[1:]):
-                continue
-            begin = time.monotonic()
-            try:
-                function(space)
-                print(f"ok {function.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
-            except Exception:  # any error fails this test alone
-                failed += 1
-                print(traceback.format_exc() + f"FAILED {function.__name__}", flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests("program_test", Space, PROGRAM))

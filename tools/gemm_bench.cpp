@@ -1,20 +1,19 @@
 // gemm_bench: what the search for cuBLASLt algorithms gains on BLIP-2 opt-2.7b's matrix products.
 //
-//   gemm_bench [--batch N,N,...] [--filter TEXT] [--device N] [--chunks 0|1]
+//   gemm_bench [--batch N,N,...] [--filter TEXT] [--device N] [--chunks]
 //
 // For each product of a training step: the time of the heuristic's first algorithm, of the one chosen, how many were
-// tried, and both settings. The sums are over a step of four micro-batches, everything trained. With --chunks 1 it
+// tried, and both settings. The sums are over a step of four micro-batches, everything trained. With --chunks it
 // also times linear layers with GELU whole and in chunks of rows, where the element-wise pass finds a chunk in the L2
 // cache.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
-#include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "bench_options.h"
+#include "blip2_layers.h"
 #include "blipft/device.h"
 #include "blipft/error.h"
 #include "blipft/ops.h"
@@ -23,36 +22,9 @@
 namespace {
 
 using namespace blipft;
+using bench::LinearLayer;
 
 constexpr int kMicroBatches = 4;
-
-/// A linear layer: y [m, n] of x [m, k].
-struct Layer {
-  const char* name;
-  int64_t m, k, n;
-  int count;               ///< layers of this size
-  bool bias, residual;
-  bool relu = false;
-  bool adds_input = false; ///< its input's gradient is added to another
-};
-
-std::vector<Layer> layers_of(int64_t batch) {
-  const int64_t vit = batch * 257, opt = batch * 82, query = batch * 32, head = batch * 49;
-  return {{"vit qkv", vit, 1408, 4224, 39, true, false},
-          {"vit proj", vit, 1408, 1408, 39, true, true},
-          {"vit fc1", vit, 1408, 6144, 39, true, false},
-          {"vit fc2", vit, 6144, 1408, 39, true, true},
-          {"opt qkv", opt, 2560, 7680, 32, true, false},
-          {"opt out", opt, 2560, 2560, 32, true, true},
-          {"opt fc1", opt, 2560, 10240, 32, true, false, true},
-          {"opt fc2", opt, 10240, 2560, 32, true, true},
-          {"head", head, 2560, 50304, 1, false, false},
-          {"qformer 768", query, 768, 768, 12 + 2 * 6, true, false},
-          {"qformer qkv", query, 768, 2304, 12, true, false, false, true},
-          {"qformer kv", batch * 257, 1408, 1536, 6, true, false, false, true},
-          {"qformer fc1", query, 768, 3072, 12, true, false, false, true},
-          {"qformer fc2", query, 3072, 768, 12, true, false}};
-}
 
 struct Product {
   std::string name;
@@ -68,12 +40,12 @@ GemmProblem problem_of(int64_t m, int64_t n, int64_t k) {
 }
 
 /// The products that gemm.cpp makes of one layer.
-std::vector<Product> products_of(const Layer& layer) {
+std::vector<Product> products_of(const LinearLayer& layer) {
   const double count = layer.count;
   GemmProblem forward = problem_of(layer.n, layer.m, layer.k);
   forward.transpose_a = true;
   forward.accumulate = layer.residual;
-  if (layer.bias) forward.epilogue = layer.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+  if (layer.bias) forward.epilogue = layer.out == Activation::relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   GemmProblem input = problem_of(layer.k, layer.m, layer.n);
   input.accumulate = input.in_place = layer.adds_input;
   GemmProblem weight = problem_of(layer.k, layer.n, layer.m);
@@ -91,7 +63,7 @@ void search_batch(GemmPlanner& planner, int64_t batch, const std::string& filter
   double first = 0, best = 0, flops = 0;
   std::printf("micro-batch %lld\n%-22s %-18s %9s %9s %7s %8s %6s %7s\n", static_cast<long long>(batch), "product",
               "m x n x k", "first us", "best us", "gain", "TFLOP/s", "tried", "search");
-  for (const Layer& layer : layers_of(batch)) {
+  for (const LinearLayer& layer : bench::blip2_layers(batch)) {
     for (const Product& product : products_of(layer)) {
       if (product.name.find(filter) == std::string::npos) continue;
       const GemmProblem& p = product.problem;
@@ -215,32 +187,20 @@ class ChunkBench {
   uint32_t stream_id_ = 0;
 };
 
-int run_all(int argc, char** argv) {
-  std::map<std::string, std::string> options{
-      {"--batch", "16,64"}, {"--filter", ""}, {"--device", "0"}, {"--chunks", "0"}};
-  for (int i = 1; i < argc; i += 2) {
-    BLIPFT_USER_CHECK(options.count(argv[i]) && i + 1 < argc, "gemm_bench: unknown or incomplete option ", argv[i],
-                      "; expected --batch N,N,..., --filter TEXT, --device N or --chunks 0|1");
-    options[argv[i]] = argv[i + 1];
-  }
-  const auto device = make_cuda_device(std::stoi(options["--device"]));
+void run_all(int argc, char** argv) {
+  const bench::Options options({{"--batch", "16,64", "N,N,..."}, {"--filter", "", "TEXT"}, {"--device", "0", "N"},
+                                {"--chunks", "", ""}}, argc, argv);
+  const auto device = make_cuda_device(static_cast<int>(options.number("--device")));
   device->bind_thread();
-  std::istringstream batches(options["--batch"]);
   GemmPlanner planner("");  // search() writes no file
-  for (std::string batch; std::getline(batches, batch, ',');) {
-    search_batch(planner, std::stoll(batch), options["--filter"]);
-    if (options["--chunks"] == "1") ChunkBench(*device).run(std::stoll(batch) * 257);
+  for (int64_t batch : options.numbers("--batch")) {
+    search_batch(planner, batch, options.text("--filter"));
+    if (options.flag("--chunks")) ChunkBench(*device).run(batch * 257);
   }
-  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run_all(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "gemm_bench: " << error.what() << "\n";
-    return 1;
-  }
+  return bench::run_main("gemm_bench", [&] { run_all(argc, argv); });
 }

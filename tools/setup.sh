@@ -4,6 +4,8 @@
 #   tools/setup.sh                    installs the missing packages through apt (as root), or prints the command
 #   tools/setup.sh --check CUDA=0|1   only names what the build misses; make calls it at each build, so it is fast
 #   tools/setup.sh --python           prints the python3 that has the modules of tools/*.py
+#   tools/setup.sh --browser          prints the browser that the test of the report page uses; installs one where apt
+#                                     has it (as root on Debian); without one the test is skipped
 #
 # Anything that is there counts, wherever it came from: headers are looked for in the compiler's places, Python
 # modules by asking Python for them.
@@ -105,6 +107,32 @@ need_python() {
   done
 }
 
+# The browser that the test of the report page drives. Ubuntu's package is a script that asks for a snap, which
+# containers cannot install: it tells no version.
+find_browser() {
+  local name
+  for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do
+    command -v "$name" > /dev/null || continue
+    "$name" --version 2> /dev/null < /dev/null | grep -q Chrom && command -v "$name" && return 0
+  done
+  return 1
+}
+# Only Debian's package is a browser. A failure is remembered for a day, so that checks without a network stay fast.
+install_browser() {
+  local failed=build/no_browser system
+  system=$(sed -n 's/^ID=//p' /etc/os-release 2> /dev/null)
+  if [ "$system" != debian ] || [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then return 1; fi
+  [ -n "$(find "$failed" -mtime -1 2> /dev/null)" ] && return 1
+  echo "setup: installing chromium, which opens the report page in make check" >&2
+  local run=(timeout 600 apt-get -q -o DPkg::Lock::Timeout=300)
+  export DEBIAN_FRONTEND=noninteractive
+  { "${run[@]}" update; "${run[@]}" install -y --no-install-recommends chromium fonts-dejavu-core; } >&2
+  hash -r
+  find_browser > /dev/null && return 0
+  mkdir -p build && touch "$failed"
+  return 1
+}
+
 print_missing() {
   local name
   for name in "${names[@]}"; do echo "  $name"; done
@@ -152,9 +180,14 @@ case "${1:-}" in
     echo "setup: no python3 has ${modules[*]}; make setup installs them" >&2
     exit 1
     ;;
+  --browser)
+    find_browser || { install_browser && find_browser; } && exit 0
+    echo "setup: no Chromium here; the test of the report page will be skipped" >&2
+    exit 1
+    ;;
   "") ;;
   *)
-    echo "setup: unknown option $1; usage: tools/setup.sh [--check CUDA=0|1 | --python]" >&2
+    echo "setup: unknown option $1; usage: tools/setup.sh [--check CUDA=0|1 | --python | --browser]" >&2
     exit 2
     ;;
 esac

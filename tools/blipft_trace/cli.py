@@ -18,7 +18,7 @@ def steps_range(value):
 
 def run_csv(args):
     from .export import write_csv
-    for path in write_csv(args.run, args.output or pathlib.Path(args.run) / "csv"):
+    for path in write_csv(args.run, args.output or pathlib.Path(args.run) / "csv", args.table, args.steps):
         print(path)
 
 
@@ -30,21 +30,31 @@ def run_loss(args):
 
 def run_perfetto(args):
     from .export import write_perfetto
-    count = write_perfetto(args.run, args.output, *args.steps)
-    print(f"{args.output}: {count} events; open it in ui.perfetto.dev or chrome://tracing")
+    count, (first, last), moved = write_perfetto(args.run, args.output, args.steps)
+    which = f"steps {first} to {last}" if last < 1 << 62 else f"steps from {first}"
+    if args.steps is None:
+        which += " (--steps A:B chooses others)"
+    clocks = "; the ranks' clocks are not equal, which is corrected" if moved else ""
+    print(f"{args.output}: {count} events of {which}{clocks}; open it in ui.perfetto.dev or chrome://tracing")
 
 
 def run_summary(args):
+    from .files import TraceError
     from .summary import analyze
     from .summary_text import to_json, to_text
-    summary = analyze(args.run, args.warmup)
-    print(to_json(summary) if args.json else to_text(summary))
+    summary = analyze(args.run, args.warmup, args.all_steps)
+    if args.rank:
+        there = {r["rank"] for r in summary}
+        for rank in args.rank:
+            if rank not in there:
+                raise TraceError(f"{args.run}: has no rank {rank}")
+    print(to_json(summary) if args.json else to_text(summary, args.rank))
 
 
 def run_diff(args):
     import json
     from .diff import diff, to_text
-    answer = diff(args.run, args.other, args.warmup)
+    answer = diff(args.run, args.other, args.warmup, args.all_steps)
     print(json.dumps(answer, indent=1) if args.json else to_text(answer))
 
 
@@ -78,10 +88,14 @@ def make_parser():
 
     command = add("summary", run_summary, "where time and memory went, by rank")
     command.add_argument("--warmup", type=int, default=0, metavar="N", help="leave out the first N steps")
+    command.add_argument("--all-steps", action="store_true", help="read the spans of every step, however long it takes")
+    command.add_argument("--rank", type=int, action="append", metavar="R",
+                         help="show only this rank, compared with all (may be repeated)")
     command.add_argument("--json", action="store_true", help="as JSON")
     command = add("diff", run_diff, "what changed between two runs, and whether by more than noise")
     command.add_argument("other", metavar="RUN2", help="directory of the other run")
     command.add_argument("--warmup", type=int, default=3, metavar="N", help="leave out the first N steps (3)")
+    command.add_argument("--all-steps", action="store_true", help="read the spans of every step, however long it takes")
     command.add_argument("--json", action="store_true", help="as JSON")
     command = add("kernels", run_kernels, "kernels by time, of the steps in trace.kernels")
     command.add_argument("--rank", type=int, action="append", metavar="R", help="only this rank (may be repeated)")
@@ -98,9 +112,12 @@ def make_parser():
     command.add_argument("-o", "--output", default="loss.png", metavar="FILE", help="PNG, SVG or PDF (loss.png)")
     command = add("perfetto", run_perfetto, "timeline for ui.perfetto.dev and chrome://tracing")
     command.add_argument("-o", "--output", default="trace.json", metavar="FILE", help="JSON file (trace.json)")
-    command.add_argument("--steps", type=steps_range, default=(0, 1 << 62), metavar="A:B", help="only these steps")
+    command.add_argument("--steps", type=steps_range, metavar="A:B",
+                         help="these steps (the last ones, about 200,000 spans)")
     command = add("csv", run_csv, "every table as a CSV file")
     command.add_argument("-o", "--output", metavar="DIR", help="directory (RUN/csv)")
+    command.add_argument("--table", action="append", metavar="T", help="only this table, e.g. steps (may be repeated)")
+    command.add_argument("--steps", type=steps_range, metavar="A:B", help="only these steps (all)")
     return parser
 
 

@@ -41,20 +41,25 @@ def compare(a, b, seed=0):
     return {**answer, "low": float(low), "high": float(high), "verdict": verdict}
 
 
-def diff(run_a, run_b, warmup=3):
+def diff(run_a, run_b, warmup=3, all_steps=False):
     """Compares the slowest rank's step time and parts (mean over ranks), and memory peaks."""
-    a, b = analyze_series(run_a, warmup), analyze_series(run_b, warmup)
-    rows = {"step time": compare(a["step"], b["step"])}
+    a, b = analyze_series(run_a, warmup, all_steps), analyze_series(run_b, warmup, all_steps)
+    rows = {"step time": compare(a["every_step"], b["every_step"])}
     for part in PARTS:
         rows[NAMES[part]] = compare(a[part], b[part])
     return {"time_ns": rows, "peak_bytes": {"a": a["peak_bytes"], "b": b["peak_bytes"]},
-            "steps": {"a": len(a["step"]), "b": len(b["step"])}}
+            "steps": {"a": len(a["every_step"]), "b": len(b["every_step"])},
+            "split_steps": {"a": len(a["step"]), "b": len(b["step"])}}
 
 
 def to_text(answer):
     steps = answer["steps"]
     lines = [f"A: {steps['a']} steps, B: {steps['b']} steps; medians in ms; interval: 99 % of resampled differences",
              f"{'':24s}{'A':>11s}{'B':>11s}{'B - A':>11s}{'':>10s}  interval"]
+    split = answer["split_steps"]
+    if split != steps:
+        lines.insert(1, f"parts of the step time from {split['a']} and {split['b']} steps, spread over the runs "
+                        "(--all-steps reads every one)")
     for name, row in answer["time_ns"].items():
         relative = f"{100 * row['change'] / row['a']:+9.2f}%" if row["a"] else f"{'':10s}"
         interval = f"[{row['low'] / 1e6:+.3f}, {row['high'] / 1e6:+.3f}]" if row["low"] is not None else ""

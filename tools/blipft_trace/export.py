@@ -1,10 +1,21 @@
 """Traces in other programs' forms: CSV tables, and JSON for ui.perfetto.dev or chrome://tracing."""
 import csv
+import functools
 import json
 import pathlib
 
-from .files import HOST, KERNEL_KINDS, STREAMS, TABLES, open_run, phase_name, text, unit_name
+import numpy as np
+
+from .collectives import align, estimate_clocks
+from .files import (COMMUNICATION, HOST, KERNEL_KINDS, STREAMS, TABLES, Progress, TraceError, open_run, phase_name,
+                    text, unit_name)
 from .kernels import short_name
+from .sampling import SAMPLE_SPANS
+from .step_index import StepIndex
+
+CSV_ROWS = 1 << 13
+CLOCK_STEPS, CLOCK_CLUSTER = 64, 4  # steps that tell of the clocks
+EVENTS = 200_000  # the default of perfetto: the last steps, as many as have about so many spans
 
 
 def column(rows, name, trace, table):
@@ -26,29 +37,43 @@ def column(rows, name, trace, table):
     return values.tolist()
 
 
-def write_csv(run, directory):
+def wanted_rows(trace, table, steps):
+    """A table in pieces; of those that tell of steps only the wanted ones."""
+    names = trace.dataset(table).dtype.names
+    if steps is not None and "step" in names:
+        for rows in StepIndex(trace, table).groups(*steps):
+            yield from (rows[begin:begin + CSV_ROWS] for begin in range(0, len(rows), CSV_ROWS))
+        return
+    for _, rows in trace.chunks(table, CSV_ROWS):
+        if steps is not None and "first_step" in names:
+            rows = rows[(rows["last_step"] >= steps[0]) & (rows["first_step"] <= steps[1])]
+        yield rows
+
+
+def write_csv(run, directory, tables=None, steps=None):
     """One CSV a table with all ranks; returns the paths."""
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     traces = open_run(run)
+    there = [table for table in TABLES if any(trace.has(table) for trace in traces)]
     paths = []
-    for table in TABLES:
-        if not any(table in trace.file for trace in traces):
-            continue
+    for table in there if tables is None else tables:
+        if table not in there:
+            raise TraceError(f"{run}: has no table /{table}; it has {', '.join(there)}")
         path = directory / f"{table}.csv"
-        with open(path, "w", newline="", encoding="utf-8") as out:
+        with open(path, "w", newline="", encoding="utf-8") as out, Progress(f"writing {path}", len(traces)) as progress:
             writer = csv.writer(out)
             header = None
             for trace in traces:
-                if table not in trace.file:
-                    continue
-                names = trace.file[table].dtype.names
-                if header is None:
-                    header = names
-                    writer.writerow(["rank", *names])
-                for _, rows in trace.chunks(table):
-                    columns = [column(rows, name, trace, table) for name in header]
-                    writer.writerows(zip([trace.rank] * len(rows), *columns))
+                if trace.has(table):
+                    names = trace.dataset(table).dtype.names
+                    if header is None:
+                        header = names
+                        writer.writerow(["rank", *names])
+                    for rows in wanted_rows(trace, table, steps):
+                        columns = [column(rows, name, trace, table) for name in header]
+                        writer.writerows(zip([trace.rank] * len(rows), *columns))
+                progress.add()
         paths.append(path)
     return paths
 
@@ -57,65 +82,66 @@ STEP_ROW = len(STREAMS)  # the thread that shows whole steps, below the streams
 KERNEL_ROW = 100         # plus the number of the CUDA stream: the threads that show kernels
 
 
-def kernel_events(trace, wanted):
+def corrected(rows, clocks, rank):
+    """Steps or spans with the device's times on the clock that is the middle of all ranks' devices'."""
+    if clocks is None or not len(rows):
+        return rows
+    rows = rows.copy()
+    ahead = clocks.ahead(rank, rows["begin_ns"])
+    if "stream" in rows.dtype.names:
+        ahead[rows["stream"] == HOST] = 0  # the host's clock told their times
+    rows["begin_ns"] -= ahead
+    rows["end_ns"] -= ahead
+    return rows
+
+
+def rate_args(step, size, begin, end, more):
+    args = {"step": step, **more}
+    if size:
+        args["bytes"] = size
+        if end > begin:
+            args["GB/s"] = round(size / (end - begin), 3)
+    return args
+
+
+def kernel_events(trace, first, last):
     """A thread for each CUDA stream that had recorded kernels."""
     pid, streams = trace.rank, set()
-    for _, rows in trace.chunks("kernels"):
-        rows = wanted(rows)
+    for rows in StepIndex(trace, "kernels").groups(first, last):
         streams.update(rows["stream"].tolist())
         for row in rows:
-            begin, end, size = int(row["begin_ns"]), int(row["end_ns"]), int(row["bytes"])
+            begin, end = int(row["begin_ns"]), int(row["end_ns"])
             name = trace.kernel_name(int(row["name"]))
-            args = {"step": int(row["step"]), "name": name}
-            if row["graph_node"]:
-                args["graph_node"] = int(row["graph_node"])
-            if size:
-                args["bytes"] = size
-                if end > begin:
-                    args["GB/s"] = round(size / (end - begin), 3)
+            more = {"name": name, **({"graph_node": int(row["graph_node"])} if row["graph_node"] else {})}
             yield {"ph": "X", "pid": pid, "tid": KERNEL_ROW + int(row["stream"]), "name": short_name(name),
-                   "cat": KERNEL_KINDS[int(row["kind"])], "ts": begin / 1e3, "dur": (end - begin) / 1e3, "args": args}
+                   "cat": KERNEL_KINDS[int(row["kind"])], "ts": begin / 1e3, "dur": (end - begin) / 1e3,
+                   "args": rate_args(int(row["step"]), int(row["bytes"]), begin, end, more)}
     for stream in sorted(streams):
         yield {"ph": "M", "pid": pid, "tid": KERNEL_ROW + stream, "name": "thread_name",
                "args": {"name": f"kernels, CUDA stream {stream}"}}
 
 
-def perfetto_events(trace, first, last):
-    """Trace events of one rank: a process with a thread for each stream, and counters."""
-    pid = trace.rank
-
-    def wanted(rows, field="step"):
-        return rows[(rows[field] >= first) & (rows[field] <= last)]
-
-    yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": f"rank {trace.rank}"}}
-    yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": trace.rank}}
-    for tid, name in enumerate([*STREAMS, "steps"]):
-        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
-    steps = wanted(trace.steps())
-    for row in steps:
-        yield {"ph": "X", "pid": pid, "tid": STEP_ROW, "name": f"step {row['step']}", "ts": int(row["begin_ns"]) / 1e3,
-               "dur": int(row["end_ns"] - row["begin_ns"]) / 1e3,
-               "args": {"loss": float(row["loss"]), "lr": float(row["lr"])}}
-    for _, rows in trace.chunks("spans"):
-        for step, micro, unit, phase, stream, begin, end, size, flops in wanted(rows).tolist():
-            name = phase_name(trace.phases, phase)
-            where = unit_name(trace.units, unit)
-            args = {"step": step, "micro_batch": micro}
-            if size:
-                args["bytes"] = size
-                if end > begin:
-                    args["GB/s"] = round(size / (end - begin), 3)
+def span_events(trace, index, first, last, correct):
+    for rows in index.groups(first, last):
+        for step, micro, unit, phase, stream, begin, end, size, flops in correct(rows).tolist():
+            args = rate_args(step, size, begin, end, {"micro_batch": micro})
             if flops and end > begin:
                 args["TFLOP/s"] = round(flops / (end - begin) / 1e3, 3)
-            yield {"ph": "X", "pid": pid, "tid": stream, "name": f"{name} {where}".strip(),
-                   "cat": STREAMS[min(stream, HOST)], "ts": begin / 1e3, "dur": (end - begin) / 1e3, "args": args}
-    yield from kernel_events(trace, wanted)
-    for _, rows in trace.chunks("memory"):
-        rows = wanted(rows)
+            name = f"{phase_name(trace.phases, phase)} {unit_name(trace.units, unit)}".strip()
+            yield {"ph": "X", "pid": trace.rank, "tid": stream, "name": name, "cat": STREAMS[min(stream, HOST)],
+                   "ts": begin / 1e3, "dur": (end - begin) / 1e3, "args": args}
+
+
+def counter_events(trace, steps, first, last):
+    """Memory by owner, and the device's state."""
+    pid = trace.rank
+    for rows in StepIndex(trace, "memory").groups(first, last):
         for owner, time, size in zip(text(rows["owner"]), rows["time_ns"].tolist(), rows["bytes"].tolist()):
-            yield {"ph": "C", "pid": pid, "name": f"memory: {owner}", "ts": time / 1e3, "args": {"GiB": size / 2**30}}
-    if len(steps):
-        device = trace.read("device")
+            yield {"ph": "C", "pid": pid, "name": f"memory: {owner}", "ts": time / 1e3,
+                   "args": {"GiB": size / 2**30}}
+    if not len(steps):
+        return
+    for _, device in trace.chunks("device"):
         device = device[(device["time_ns"] >= steps["begin_ns"][0]) & (device["time_ns"] <= steps["end_ns"][-1])]
         for row in device:
             for name in ("utilization", "power_watts"):
@@ -124,13 +150,75 @@ def perfetto_events(trace, first, last):
                            "args": {name: float(row[name])}}
 
 
-def write_perfetto(run, path, first, last):
-    """Streams the events into a JSON file; returns how many."""
+def perfetto_events(trace, index, first, last, correct):
+    """Trace events of one rank: a process with a thread for each stream, and counters."""
+    pid = trace.rank
+    yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": f"rank {trace.rank}"}}
+    yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": trace.rank}}
+    for tid, name in enumerate([*STREAMS, "steps"]):
+        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
+    steps = trace.steps()
+    steps = steps[(steps["step"] >= first) & (steps["step"] <= last)]
+    for row in correct(steps):
+        yield {"ph": "X", "pid": pid, "tid": STEP_ROW, "name": f"step {row['step']}",
+               "ts": int(row["begin_ns"]) / 1e3, "dur": int(row["end_ns"] - row["begin_ns"]) / 1e3,
+               "args": {"loss": float(row["loss"]), "lr": float(row["lr"])}}
+    yield from span_events(trace, index, first, last, correct)
+    yield from kernel_events(trace, first, last)
+    yield from counter_events(trace, steps, first, last)
+
+
+def last_steps(traces):
+    """The last finished steps, as many as have about EVENTS spans together, but at least one."""
+    ends, counts = [], []
+    for trace in traces:
+        n = trace.rows("steps")
+        if n:
+            ends.append(int(trace.read("steps", n - 1, n)["step"][0]))
+            counts.append(n)
+    if not ends:
+        return 0, 0
+    each = sum(trace.rows("spans") for trace in traces) / max(counts)
+    count = max(int(EVENTS / max(each, 1)), 1)
+    return max(min(ends) - count + 1, 0), min(ends)
+
+
+def clocks_of_steps(traces, indexes, first, last):
+    """The ranks' clocks during these steps, from some of them; None where they are as good as equal."""
+    numbers = traces[0].steps()["step"]
+    numbers = numbers[(numbers >= first) & (numbers <= last)]
+    if len(traces) < 2 or not len(numbers):
+        return None
+    each = sum(trace.rows("spans") for trace in traces) / max(traces[0].rows("steps"), 1)
+    most = min(max(int(SAMPLE_SPANS / max(each, 1)), 1), CLOCK_STEPS)
+    if len(numbers) > most:  # a few neighbours at a time: a step may have few collectives
+        begin = np.linspace(0, len(numbers) - 1, -(-most // CLOCK_CLUSTER)).astype(int)
+        at = np.unique(begin[:, None] + np.arange(CLOCK_CLUSTER))
+        numbers = numbers[at[at < len(numbers)]]
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    block = []
+    for rank, trace in enumerate(traces):
+        index = indexes[rank] = StepIndex(trace)
+        parts = [rows[rows["stream"] == COMMUNICATION] for run in runs
+                 for rows in index.groups(int(run[0]), int(run[-1]))]
+        block.append(np.concatenate([trace.read("spans", 0, 0), *parts]))
+        index.forget()
+    return estimate_clocks(traces[0].phases, *align(block))
+
+
+def write_perfetto(run, path, steps=None):
+    """Streams the events into a JSON file; how many, the first and last step, and whether clocks were corrected."""
     count = 0
-    with open(path, "w", encoding="utf-8") as out:
+    traces = open_run(run)
+    first, last = steps or last_steps(traces)
+    indexes = [None] * len(traces)
+    clocks = clocks_of_steps(traces, indexes, first, last)
+    with open(path, "w", encoding="utf-8") as out, Progress(f"writing {path}", len(traces)) as progress:
         out.write('{"displayTimeUnit":"ns","traceEvents":[')
-        for trace in open_run(run):
-            for event in perfetto_events(trace, first, last):
+        for rank, trace in enumerate(traces):
+            index = indexes[rank] or StepIndex(trace)
+            correct = functools.partial(corrected, clocks=clocks, rank=rank)
+            for event in perfetto_events(trace, index, first, last, correct):
                 # NaN (a loss that was never computed) is not JSON.
                 for key, value in event.get("args", {}).items():
                     if value != value or value in (float("inf"), float("-inf")):
@@ -138,5 +226,7 @@ def write_perfetto(run, path, first, last):
                 out.write(",\n" if count else "\n")
                 out.write(json.dumps(event))
                 count += 1
+            index.forget()
+            progress.add()
         out.write("\n]}\n")
-    return count
+    return count, (first, last), clocks is not None

@@ -1,6 +1,10 @@
-"""A run directory and its trace files, one a rank, read in pieces."""
+"""A run directory and its trace files, one a rank, read in pieces. Few files are open at any time."""
+import collections
 import pathlib
 import re
+import resource
+import sys
+import time
 
 import h5py
 import numpy as np
@@ -10,24 +14,74 @@ STREAMS = ["compute", "communication", "copy", "host"]
 COMPUTE, COMMUNICATION, COPY, HOST = range(4)
 TABLES = ["steps", "spans", "memory", "plan", "device", "driver_memory", "kernels", "kernel_names", "dropped"]
 KERNEL_KINDS = ["kernel", "copy", "fill"]
+MOST_OPEN = 64  # files at once, fewer where the system allows fewer
 
 
 class TraceError(Exception):
     """A mistake in what the user gave; its text says what to do."""
 
 
+class Progress:
+    """A line on standard error that tells how far long work is; only on a terminal, and only when it takes long."""
+
+    def __init__(self, what, total):
+        self.what, self.total, self.done = what, total, 0
+        self.shown = 0
+        self.next = time.monotonic() + 1 if sys.stderr.isatty() else float("inf")
+
+    def __enter__(self):
+        return self
+
+    def add(self, count=1):
+        self.done += count
+        now = time.monotonic()
+        if now >= self.next:
+            self.next = now + 0.2
+            share = f"{100 * self.done / self.total:3.0f} %" if self.total else f"{self.done}"
+            line = f"{self.what}: {share}"
+            print("\r" + line.ljust(self.shown), end="", file=sys.stderr, flush=True)
+            self.shown = len(line)
+
+    def __exit__(self, *_):
+        if self.shown:
+            print("\r" + " " * self.shown + "\r", end="", file=sys.stderr, flush=True)
+
+
+class OpenFiles:
+    """The files that are open, the one used last at the end; opening one more closes the one used longest ago."""
+
+    def __init__(self):
+        self.traces = collections.OrderedDict()
+
+    def most(self):
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return MOST_OPEN if soft == resource.RLIM_INFINITY else max(2, min(MOST_OPEN, soft // 2))
+
+    def used(self, trace):
+        self.traces[id(trace)] = trace
+        self.traces.move_to_end(id(trace))
+        while len(self.traces) > self.most():
+            next(iter(self.traces.values())).close()
+
+    def closed(self, trace):
+        self.traces.pop(id(trace), None)
+
+
+OPEN_FILES = OpenFiles()
+NAMES_SEEN = {}  # lists of names are mostly the same on every rank, and then kept once
+
+
 class RankTrace:
-    """One rank's file. It may still be growing, or come from a run that was killed."""
+    """One rank's file. It may still be growing, or come from a run that was killed.
+
+    The file is closed when many others are in use, and opened again when it is needed.
+    """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
         self.rank = int(re.search(r"rank(\d+)", self.path.name).group(1))
-        try:
-            # SWMR reading is allowed beside the writer, and on a file whose writer was killed.
-            self.file = h5py.File(self.path, "r", libver="latest", swmr=True)
-        except OSError as error:
-            raise TraceError(f"{path}: cannot be read ({error}); was the run killed before its first record, "
-                             "or is this not a trace file?") from error
+        self._file = None
+        self._datasets = {}
         version = self.file.attrs.get("format_version")
         if version is None:
             raise TraceError(f"{path}: has no attribute format_version; it is not a blipft trace")
@@ -39,10 +93,31 @@ class RankTrace:
         self.phases = self._strings("phases")
         self._kernel_names = []
 
+    @property
+    def file(self):
+        if not self._file:  # never opened, or closed
+            self._datasets.clear()
+            try:
+                # SWMR reading is allowed beside the writer, and on a file whose writer was killed.
+                self._file = h5py.File(self.path, "r", libver="latest", swmr=True)
+            except OSError as error:
+                raise TraceError(f"{self.path}: cannot be read ({error}); was the run killed before its first record, "
+                                 "or is this not a trace file?") from error
+        OPEN_FILES.used(self)
+        return self._file
+
+    def close(self):
+        if self._file is not None:
+            self._datasets.clear()
+            self._file.close()
+            self._file = None
+        OPEN_FILES.closed(self)
+
     def _strings(self, name):
         if name not in self.file:
             return []
-        return [value.decode() if isinstance(value, bytes) else value for value in self.file[name][:]]
+        names = [value.decode() if isinstance(value, bytes) else value for value in self.file[name][:]]
+        return NAMES_SEEN.setdefault(tuple(names), names)
 
     def kernel_name(self, number):
         """The name that /kernels.name counts."""
@@ -54,29 +129,35 @@ class RankTrace:
         return self
 
     def __exit__(self, *_):
-        self.file.close()
+        self.close()
 
-    def refresh(self):
+    def refresh(self, tables=TABLES):
         """Makes rows visible that a living writer has added."""
-        for name in TABLES:
-            if name in self.file:
-                self.file[name].refresh()
+        for name in tables:
+            if self.has(name):
+                self.dataset(name).refresh()
 
     def read(self, table, begin=0, end=None):
         """Rows of a table as a structured array."""
-        if table not in self.file:
+        if not self.has(table):
             raise TraceError(f"{self.path}: has no table /{table}")
         return self.dataset(table)[begin:end]
 
+    def has(self, table):
+        return table in self._datasets or table in self.file
+
     def rows(self, table):
-        return self.dataset(table).shape[0] if table in self.file else 0
+        return self.dataset(table).shape[0] if self.has(table) else 0
 
     def dataset(self, table):
-        try:
-            return self.file[table]
-        except (KeyError, OSError) as error:  # a later HDF5 wrote it, or the file is damaged
-            raise TraceError(f"{self.path}: /{table} cannot be read with HDF5 {h5py.version.hdf5_version}: "
-                             f"{error}") from error
+        file = self.file  # may open it, which empties _datasets
+        if table not in self._datasets:
+            try:
+                self._datasets[table] = file[table]
+            except (KeyError, OSError) as error:  # a later HDF5 wrote it, or the file is damaged
+                raise TraceError(f"{self.path}: /{table} cannot be read with HDF5 {h5py.version.hdf5_version}: "
+                                 f"{error}") from error
+        return self._datasets[table]
 
     def steps(self):
         """The rows of /steps in order of steps, each step once (the last row counts)."""
@@ -84,7 +165,7 @@ class RankTrace:
         _, last = np.unique(rows["step"][::-1], return_index=True)
         return rows[len(rows) - 1 - last]
 
-    def chunks(self, table, rows=1 << 17):
+    def chunks(self, table, rows=1 << 15):
         for begin in range(0, self.rows(table), rows):
             yield begin, self.read(table, begin, begin + rows)
 

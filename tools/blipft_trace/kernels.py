@@ -3,7 +3,7 @@ import collections
 
 import numpy as np
 
-from .files import KERNEL_KINDS, TraceError, open_run
+from .files import KERNEL_KINDS, Progress, TraceError, open_run
 from .intervals import Union
 
 WIDTH = 96  # of a name in the table
@@ -44,35 +44,54 @@ def recorded_steps(trace):
     return sorted({int(step) for _, rows in trace.chunks("kernels") for step in np.unique(rows["step"])})
 
 
+def kernels_of_steps(trace):
+    """The rows of /kernels in groups of whole steps: a step's kernels are written one after the other."""
+    carried = None
+    for _, rows in trace.chunks("kernels"):
+        if carried is not None:
+            rows = np.concatenate((carried, rows))
+        last = rows["step"] == rows["step"][-1]
+        carried = rows[last]
+        if not last.all():
+            yield rows[~last]
+    if carried is not None:
+        yield carried
+
+
+def add_kernels(totals, trace, rows):
+    length = rows["end_ns"] - rows["begin_ns"]
+    for number in np.unique(rows["name"]):
+        chosen = rows["name"] == number
+        entry = totals[trace.kernel_name(int(number))]
+        entry["count"] += int(chosen.sum())
+        entry["time_ns"] += int(length[chosen].sum())
+        entry["bytes"] += int(rows["bytes"][chosen].sum())
+        entry["kind"] = KERNEL_KINDS[int(rows["kind"][chosen][0])]
+
+
 def analyze(run, ranks=None):
     """Time by kernel, over the recorded steps of the chosen ranks, longest first."""
     totals = collections.defaultdict(lambda: {"count": 0, "time_ns": 0, "bytes": 0, "kind": ""})
     step_ns = busy_ns = steps = 0
     used = []
-    for trace in open_run(run):
-        if ranks is not None and trace.rank not in ranks:
-            continue
-        used.append(trace.rank)
-        wanted = recorded_steps(trace)
-        rows = trace.read("kernels") if wanted else []
-        table = trace.steps()
-        table = table[np.isin(table["step"], wanted)]
-        if not len(table):
-            continue
-        rows = rows[np.isin(rows["step"], table["step"])]  # of finished steps
-        steps += len(table)
-        step_ns += int((table["end_ns"] - table["begin_ns"]).sum())
-        union = Union(rows["begin_ns"], rows["end_ns"])
-        busy_ns += int(union.within(table["begin_ns"], table["end_ns"]).sum())
-        length = rows["end_ns"] - rows["begin_ns"]
-        for number in np.unique(rows["name"]):
-            chosen = rows["name"] == number
-            entry = totals[trace.kernel_name(int(number))]
-            entry["count"] += int(chosen.sum())
-            entry["time_ns"] += int(length[chosen].sum())
-            entry["bytes"] += int(rows["bytes"][chosen].sum())
-            entry["kind"] = KERNEL_KINDS[int(rows["kind"][chosen][0])]
-        trace.file.close()
+    traces = [trace for trace in open_run(run) if ranks is None or trace.rank in ranks]
+    with Progress("reading kernels", len(traces)) as progress:
+        for trace in traces:
+            used.append(trace.rank)
+            table = trace.steps() if trace.rows("kernels") else trace.read("steps", 0, 0)
+            seen = set()
+            for rows in kernels_of_steps(trace) if len(table) else ():
+                finished = table[np.isin(table["step"], rows["step"])]
+                rows = rows[np.isin(rows["step"], finished["step"])]
+                seen.update(finished["step"].tolist())
+                union = Union(rows["begin_ns"], rows["end_ns"])
+                busy_ns += int(union.within(finished["begin_ns"], finished["end_ns"]).sum())
+                add_kernels(totals, trace, rows)
+            table = table[np.isin(table["step"], list(seen))]
+            steps += len(table)
+            step_ns += int((table["end_ns"] - table["begin_ns"]).sum())
+            trace.close()
+            progress.add()
     if not used:
         raise TraceError(f"{run}: has no rank {', '.join(map(str, ranks))}")
     if not steps:

@@ -13,15 +13,23 @@ def pyplot():
 
 def loss_by_step(traces):
     """Steps that every rank has finished, the mean, least and largest loss over ranks, and the learning rate."""
-    rows = [trace.steps() for trace in traces]
-    steps = rows[0]["step"]
-    for other in rows[1:]:
-        steps = np.intersect1d(steps, other["step"])
+    columns = []  # of each rank, without the fields that are not needed: there may be many ranks
+    for trace in traces:
+        rows = trace.steps()
+        columns.append((rows["step"].copy(), rows["loss"].copy()))
+        if len(columns) == 1:
+            rates = rows["lr"].copy()
+    steps = columns[0][0]
+    for other, _ in columns[1:]:
+        steps = np.intersect1d(steps, other)
     if not len(steps):
         raise TraceError(f"{traces[0].path.parent}: no step is finished on every rank")
-    loss = np.stack([r["loss"][np.searchsorted(r["step"], steps)] for r in rows])
-    lr = rows[0]["lr"][np.searchsorted(rows[0]["step"], steps)]
-    return steps, loss.mean(axis=0), loss.min(axis=0), loss.max(axis=0), lr
+    total, low, high = np.zeros(len(steps)), np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+    for numbers, loss in columns:
+        loss = loss[np.searchsorted(numbers, steps)]
+        total += loss
+        low, high = np.minimum(low, loss), np.maximum(high, loss)
+    return steps, total / len(columns), low, high, rates[np.searchsorted(columns[0][0], steps)]
 
 
 def draw_loss(traces, figure):

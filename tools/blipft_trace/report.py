@@ -1,154 +1,95 @@
 """One self-contained HTML page about a run: figures, pictures, and the timeline of one step for all ranks."""
-import base64
 import html
-import io
 import json
 import pathlib
 
 import numpy as np
 
-from .files import STREAMS, TraceError
-from .plots import draw_loss, pyplot
+from .plots import pyplot
+from .report_pictures import all_pictures, samples_of_a_step
+from .report_timeline import timeline_data, typical_step
 from .summary import PARTS, close_all, gather_results, series_of, summarize_rank
-from .summary_text import NAMES, to_text
+from .summary_text import NAMES, clocks_text, rank_text, ranks_text, slowest_text, split_text
 
-MOST_POINTS = 800      # in a picture; longer series are averaged in bins
-MOST_SPANS = 400_000   # in the timeline
+MOST_RANKS = 16  # whose figures stand on the page as text
+
+# Nothing may come from outside of the page.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 STYLE = """
-body { font: 15px/1.45 sans-serif; color: #222; background: #fff; max-width: 1200px;
-       margin: 1.5em auto; padding: 0 1em }
-h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 1.8em }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-td, th { padding: 2px 12px 2px 0; text-align: right; border-bottom: 1px solid #e4e4e4 }
+body { font: 15px/1.45 sans-serif; color: #222; background: #fff; max-width: 1320px; margin: 1.2em auto;
+       padding: 0 1em }
+h1 { font-size: 1.5em; margin-bottom: 0.2em } h2 { font-size: 1.2em; margin: 1.6em 0 0.4em }
+.table { overflow: auto; max-height: 40em }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px }
+td, th { padding: 2px 14px 2px 0; text-align: right; border-bottom: 1px solid #e4e4e4; vertical-align: bottom }
 td:first-child, th:first-child { text-align: left }
-img { max-width: 100% } pre { overflow-x: auto; background: #f6f6f6; padding: 8px; font-size: 12px }
-.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 8px }
-canvas { width: 100%; cursor: grab; border: 1px solid #ddd }
-#legend span { margin-right: 14px; white-space: nowrap }
-#legend i { display: inline-block; width: 11px; height: 11px; margin-right: 4px }
-#tip { display: none; position: fixed; background: #222; color: #fff; padding: 3px 8px; font-size: 12px;
-       max-width: 320px; pointer-events: none }
+#run td { text-align: left }
+#ranks td, #timeline-shares td { white-space: nowrap }
+pre { overflow-x: auto; background: #f6f6f6; padding: 8px; font-size: 12px; margin: 0.3em 0 }
+.wrap { white-space: pre-wrap }
+summary { cursor: pointer }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(520px, 100%), 1fr)); gap: 18px 14px }
+figure { margin: 0 } figcaption { font-weight: bold } figure p { margin: 0; font-size: 13px; color: #555 }
+img { width: 100% }
+canvas { display: block; width: 100%; cursor: crosshair; border: 1px solid #ddd }
+canvas:focus { outline: 2px solid #4477aa }
+button { font: inherit; min-width: 2.2em }
+.hint { font-size: 13px; color: #555; margin: 0.3em 0 }
+.legend span { margin-right: 14px; white-space: nowrap; font-size: 13px }
+.legend i { display: inline-block; width: 12px; height: 12px; margin-right: 4px; vertical-align: -1px }
+#timeline-view { margin-left: 1em; font-variant-numeric: tabular-nums }
+#timeline-shares { margin-top: 0.5em; font-size: 13px }
+#tip { display: none; position: fixed; z-index: 1; background: #222; color: #fff; padding: 5px 9px; font-size: 12px;
+       max-width: 480px; white-space: pre-wrap; pointer-events: none; border-radius: 3px }
 """
 
 
-def binned(x, *series):
-    """Averages long series in bins of neighbours."""
-    size = -(-len(x) // MOST_POINTS)
-    if size <= 1:
-        return (x, *series)
-    starts = np.arange(0, len(x), size)
-    counts = np.diff(np.append(starts, len(x)))
-    return tuple(np.add.reduceat(np.asarray(values, np.float64), starts) / counts for values in (x, *series))
-
-
-def picture(plt, draw, title):
-    figure = plt.figure(figsize=(6.4, 3.4), layout="constrained")
-    draw(figure)
-    figure.suptitle(title, fontsize=11)
-    out = io.BytesIO()
-    figure.savefig(out, format="svg")
-    plt.close(figure)
-    code = base64.b64encode(out.getvalue()).decode()
-    return f'<img alt="{html.escape(title)}" src="data:image/svg+xml;base64,{code}">'
-
-
-def draw_parts(series):
-    def draw(figure):
-        axis = figure.subplots()
-        x, *parts = binned(series["number"], *(series[name] / 1e6 for name in PARTS))
-        colours = ["#3b7dd8", "#d9822b", "#2a9d63", "#c94f6d", "#c8c8c8"]
-        if len(x) < 60:
-            below = np.zeros(len(x))
-            for part, name, colour in zip(parts, PARTS, colours):
-                axis.bar(x, part, bottom=below, width=0.9, color=colour, label=NAMES[name])
-                below = below + part
-        else:
-            axis.stackplot(x, *parts, labels=[NAMES[name] for name in PARTS], colors=colours, linewidth=0)
-        axis.set_ylim(0, 1.25 * np.percentile(series["step"], 99) / 1e6)
-        axis.set_xlabel("step")
-        axis.set_ylabel("ms, mean of ranks")
-        axis.legend(fontsize=8, ncols=3, loc="upper center")
-    return draw
-
-
-def draw_memory(summary):
-    def draw(figure):
-        axis = figure.subplots()
-        owners = sorted({owner for rank in summary for owner in rank["memory"]})
-        width = 0.8 / (len(summary) + 1)
-        place = np.arange(len(owners))
-        plan = [summary[0]["memory"].get(owner, {}).get("planned", 0) / 2**30 for owner in owners]
-        axis.bar(place, plan, width, color="#999", label="planned (first rank)")
-        for i, rank in enumerate(summary):
-            size = [rank["memory"].get(owner, {}).get("measured", 0) / 2**30 for owner in owners]
-            axis.bar(place + (i + 1) * width, size, width, label=f"rank {rank['rank']}")
-        axis.set_xticks(place + width * len(summary) / 2, owners, rotation=20, fontsize=8)
-        axis.set_ylabel("GiB, largest")
-        axis.legend(fontsize=8)
-    return draw
-
-
-def draw_device(results):
-    def draw(figure):
-        use, power = figure.subplots(2, 1, sharex=True)
-        for result in results:
-            rows = result.trace.read("device")
-            rows = rows[np.isfinite(rows["utilization"])]
-            x, use_values, power_values = binned(rows["time_ns"] / 1e9, rows["utilization"], rows["power_watts"])
-            use.plot(x, use_values, linewidth=0.9, label=f"rank {result.trace.rank}")
-            power.plot(x, power_values, linewidth=0.9)
-        use.set_ylabel("utilisation, %")
-        use.set_ylim(0, 105)
-        power.set_ylabel("power, W")
-        power.set_ylim(bottom=0)
-        power.set_xlabel("s")
-        use.legend(fontsize=8, ncols=4)
-    return draw
-
-
-def timeline_data(results, step):
-    """The spans of one step on every rank, in ns since the step's first begin."""
-    windows = []
-    for result in results:
-        at = np.flatnonzero(result.steps["step"] == step)
-        if not len(at):
-            raise TraceError(f"{result.trace.path}: has no finished step {step}")
-        windows.append(result.steps[at[0]])
-    start = min(int(row["begin_ns"]) for row in windows)
-    end = max(int(row["end_ns"]) for row in windows)
-    ranks = []
-    phases = results[0].trace.phases
-    for result in results:
-        spans = result.index.read(step - 1, step + 1)
-        spans = spans[(spans["end_ns"] >= start) & (spans["begin_ns"] <= end)]
-        if "step" in result.trace.phases:
-            spans = spans[spans["phase"] != result.trace.phases.index("step")]
-        spans = spans[np.argsort(spans["begin_ns"], kind="stable")][:MOST_SPANS // len(results)]
-        streams = []
-        for number, name in enumerate(STREAMS):
-            rows = spans[spans["stream"] == number]
-            if len(rows):
-                columns = [(rows["begin_ns"] - start), (rows["end_ns"] - start), rows["phase"], rows["unit"],
-                           rows["micro_batch"], rows["bytes"]]
-                streams.append({"name": name, "spans": list(zip(*(column.tolist() for column in columns)))})
-        ranks.append({"rank": result.trace.rank, "streams": streams})
-    return {"ranks": ranks, "phases": phases, "units": results[0].trace.units, "length": end - start}
+def table(head, rows, name=""):
+    lines = ["<tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head) + "</tr>"] if head else []
+    lines += ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+    return f'<div class="table"><table id="{name}">' + "\n".join(lines) + "</table></div>"
 
 
 def ranks_table(summary):
-    head = ["rank", "steps", "step, ms", *(NAMES[name] + ", %" for name in PARTS), "overlap, %",
+    head = ["rank", "steps", "step, ms", *(NAMES[name] + ", %" for name in PARTS), "communication hidden, %",
             "waited for slower ranks, ms a step", "peak planned, GiB", "peak measured, GiB"]
-    lines = ["<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in head) + "</tr>"]
+    rows = []
     for rank in summary:
         overlap = rank["overlap_percent"]
-        cells = [str(rank["rank"]), str(rank["steps"]), f"{rank['step']['median_ns'] / 1e6:.3f}",
-                 *(f"{rank['parts'][name]['percent']:.2f}" for name in PARTS),
-                 f"{overlap:.1f}" if overlap is not None else "",
-                 f"{rank['waited_for_slower_ns'] / rank['steps'] / 1e6:.3f}",
-                 *(f"{rank['memory_total'][name] / 2**30:.2f}" for name in ("planned", "measured"))]
-        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    return "<table>" + "\n".join(lines) + "</table>"
+        rows.append([str(rank["rank"]), str(rank["steps"]), f"{rank['step']['median_ns'] / 1e6:.3f}",
+                     *(f"{rank['parts'][name]['percent']:.2f}" for name in PARTS),
+                     f"{overlap:.1f}" if overlap is not None else "",
+                     f"{rank['waited_for_slower_ns'] / rank['steps'] / 1e6:.3f}",
+                     *(f"{rank['memory_total'][name] / 2**30:.2f}" for name in ("planned", "measured"))])
+    return table(head, rows, "ranks")
+
+
+def counted(number, what):
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def headline(results, series):
+    """What ran and how fast, in one paragraph."""
+    attributes = results[0].trace.attributes()
+    what = [str(attributes[name]) for name in ("model", "strategy", "device") if attributes.get(name)]
+    what.append(counted(len(results), "rank"))
+    steps = [result.trace.steps() for result in results]
+    step_ns = float(np.median(series["every_step"]))
+    samples = samples_of_a_step(results)
+    rate = 1e9 * samples / step_ns if samples else sum(float(np.median(rows["samples_per_second"])) for rows in steps)
+    tflops = float(np.mean([np.median(rows["tflops"]) for rows in steps]))
+    loss = steps[0]["loss"][np.isfinite(steps[0]["loss"])]
+    said = [f"{counted(len(series['every_step']), 'step')}, {step_ns / 1e6:.4g} ms each in the median, "
+            f"{rate:.4g} samples/s, {tflops:.4g} TFLOP/s a rank"]
+    if len(loss):
+        said.append(f"loss {loss[0]:.4g} at first, {loss[-1]:.4g} at last")
+    if len(loss) < len(steps[0]):
+        said.append(f"{counted(len(steps[0]) - len(loss), 'step')} with a loss that is not a finite number")
+    world = attributes.get("world_size")
+    if world and int(world) != len(results):
+        said.append(f"the run had {int(world)} ranks, the files of {len(results)} are here")
+    return f"<p>{html.escape('; '.join(what))}.<br>{html.escape('; '.join(said))}.</p>"
 
 
 def attributes_table(trace):
@@ -161,42 +102,70 @@ def attributes_table(trace):
             long_texts.append(f"<details><summary>{html.escape(name)}</summary>"
                               f"<pre>{html.escape(value)}</pre></details>")
         else:
-            rows.append(f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>")
-    return "<table>" + "\n".join(rows) + "</table>" + "\n".join(long_texts)
+            rows.append([name, value])
+    return table([], rows, "run") + "\n".join(long_texts)
+
+
+def figures_as_text(summary):
+    """What compares ranks and steps, then the summary of each rank, the first one open."""
+    texts = [text(summary) for text in (split_text, slowest_text, clocks_text, ranks_text)]
+    lines = [f'<pre class="wrap">{html.escape(text)}</pre>' for text in texts if text]
+    for number, rank in enumerate(summary[:MOST_RANKS]):
+        lines.append(f"<details{'' if number else ' open'}><summary>rank {rank['rank']}</summary>"
+                     f"<pre>{html.escape(rank_text(rank))}</pre></details>")
+    if len(summary) > MOST_RANKS:
+        lines.append(f"<p>trace.py summary has those of the other {len(summary) - MOST_RANKS} ranks.</p>")
+    return "\n".join(lines)
+
+
+def timeline_section(data):
+    left_out = data["spans"] - data["shown"]
+    note = (f" Of {data['spans']} spans the {data['shown']} longest are shown; {left_out} under "
+            f"{data['least'] / 1e3:.3g} us are left out." if left_out else "")
+    if data["of_ranks"] > len(data["ranks"]):
+        note += f" The first {len(data['ranks'])} of {data['of_ranks']} ranks are shown."
+    if data["clock"]:
+        note += f" The ranks' clocks were up to {data['clock'] / 1e3:.1f} us off in this step; that is corrected here."
+    # "</" would end the script element.
+    code = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+    return f"""<section id="timeline"><h2>Timeline of step {data["step"]} on every rank</h2>
+<p class="hint">The wheel zooms, dragging moves, shift and dragging zooms into a range, a double click shows the whole
+step; keys: + &minus; &larr; &rarr; 0. The thin strip of each rank says what each moment was: red is communication that
+compute did not hide. Pointing at a span outlines the same work on the other ranks.{note}</p>
+<div class="legend" id="parts-legend"><span>strip:</span></div>
+<div class="legend" id="legend"><span>streams:</span></div>
+<p class="hint"><button data-key="+" title="zoom in">+</button> <button data-key="-" title="zoom out">&minus;</button>
+<button data-key="ArrowLeft" title="earlier">&larr;</button> <button data-key="ArrowRight" title="later">&rarr;</button>
+<button data-key="0">whole step</button><span id="timeline-view"></span></p>
+<canvas id="timeline-canvas" tabindex="0" role="img" aria-label="timeline of the step by rank and stream"></canvas>
+<div class="table"><table id="timeline-shares"></table></div><div id="tip"></div></section>
+<script type="application/json" id="timeline-data">{code}</script>"""
 
 
 def write_report(run, path, step=None):
     results = gather_results(run, 0)
     summary = [summarize_rank(result) for result in results]
     series = series_of(results)
-    if step is None:  # the step whose time is closest to the median
-        step = int(series["number"][np.argmin(np.abs(series["step"] - np.median(series["step"])))])
-    plt = pyplot()
-    traces = [result.trace for result in results]
-    pictures = [picture(plt, lambda figure: draw_loss(traces, figure), "Loss and learning rate"),
-                picture(plt, draw_parts(series), "Step time by part")]
-    if any(rank["memory"] for rank in summary):
-        pictures.append(picture(plt, draw_memory(summary), "Memory by owner"))
-    if all(np.isfinite(trace.read("device")["utilization"]).any() for trace in traces):  # NaN: no GPU to ask
-        pictures.append(picture(plt, draw_device(results), "Device"))
-    # "</" would end the script element.
-    data = json.dumps(timeline_data(results, step), separators=(",", ":")).replace("</", "<\\/")
+    if step is None:
+        step = typical_step(results, series)
+    timeline = timeline_section(timeline_data(results, step))
+    pictures = "\n".join(all_pictures(pyplot(), results, summary, series))
     script = (pathlib.Path(__file__).parent / "timeline.js").read_text(encoding="utf-8")
-    name = html.escape(str(run))
+    name = html.escape(pathlib.Path(run).resolve().name or str(run))
     page = f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{name}</title><style>{STYLE}</style></head><body>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{name}</title><style>{STYLE}</style></head><body>
 <h1>{name}</h1>
+{headline(results, series)}
 {ranks_table(summary)}
 <h2>Pictures</h2>
-<div class="pictures">{"".join(pictures)}</div>
-<h2>Step {step} on every rank</h2>
-<p>The wheel zooms, dragging moves, a double click shows the whole step.</p>
-<div id="legend"></div><canvas id="timeline"></canvas><div id="tip"></div>
+<div class="pictures">{pictures}</div>
+{timeline}
 <h2>Where time and memory went</h2>
-<pre>{html.escape(to_text(summary))}</pre>
+{figures_as_text(summary)}
 <h2>The run</h2>
-{attributes_table(traces[0])}
-<script type="application/json" id="timeline-data">{data}</script>
+{attributes_table(results[0].trace)}
 <script>{script}</script>
 </body></html>
 """

@@ -1,8 +1,9 @@
 """Where the time and the memory of a run went.
 
-Each step's time is split into parts that do not overlap, in this order: compute; communication outside of compute
-(exposed); copies outside of both; waiting for data outside of these; the rest is idle, with the cause of each gap.
-Files are read in blocks of steps, all ranks side by side, so that memory does not grow with the run.
+Step times come from all steps. Each step's time is split into parts that do not overlap, in this order: compute;
+communication outside of compute (exposed); copies outside of both; waiting for data outside of these; the rest is
+idle, with the cause of each gap. That takes the steps' spans, so in a long run only those of a sample of steps are read
+(sampling.py). Steps are taken in blocks, one rank's file after the other, so that memory does not grow with the run.
 """
 import collections
 import multiprocessing
@@ -10,57 +11,26 @@ import os
 
 import numpy as np
 
-from .files import COMMUNICATION, COMPUTE, COPY, HOST, RankTrace, TraceError, open_run, phase_name
+from .collectives import Kind, match_collectives
+from .files import COMMUNICATION, COMPUTE, COPY, HOST, Progress, RankTrace, TraceError, open_run, phase_name
 from .intervals import Union
 from .kernels import recorded_steps
+from .memory import driver_memory, memory_by_owner
+from .sampling import SLOW, choose_steps, slowest_steps
+from .step_index import StepIndex
 
-BLOCK_SPANS = 1_500_000     # spans of all ranks that are in memory at once in a process, roughly
-PARALLEL_SPANS = 4_000_000  # more are spread over processes
+BLOCK_SPANS = 2_600_000     # spans of all ranks in a block, roughly; their collectives are in memory at once
+PARALLEL_SPANS = 6_000_000  # more are spread over processes
 MOST_WORKERS = 4
-INDEX_ROWS = 1 << 15
 PARTS = ["compute", "exposed_communication", "exposed_copy", "data_wait", "idle"]
 
 
-def span_bounds(trace):
-    """Least and largest step of each piece of INDEX_ROWS spans."""
-    low, high = [], []
-    for begin in range(0, trace.rows("spans"), INDEX_ROWS):
-        steps = trace.read("spans", begin, begin + INDEX_ROWS)["step"]
-        low.append(steps.min())
-        high.append(steps.max())
-    return np.array(low, np.int64), np.array(high, np.int64)
+class BlockResult:
+    """What the spans of a block of steps say about one rank. It travels between processes."""
 
-
-class SpanIndex:
-    """Finds the spans of a range of steps without holding a file in memory. Rows need not be in order of steps."""
-
-    def __init__(self, trace, bounds=None):
-        self.trace = trace
-        self.low, self.high = bounds if bounds is not None else span_bounds(trace)
-
-    def read(self, first, last):
-        """Spans of the steps first..last (both included)."""
-        pieces = []
-        hits = np.flatnonzero((self.low <= last) & (self.high >= first))
-        # Neighbouring pieces are read in one go.
-        for run in np.split(hits, np.flatnonzero(np.diff(hits) > 1) + 1) if len(hits) else []:
-            rows = self.trace.read("spans", int(run[0]) * INDEX_ROWS, (int(run[-1]) + 1) * INDEX_ROWS)
-            keep = (rows["step"] >= first) & (rows["step"] <= last)
-            pieces.append(rows if keep.all() else rows[keep])
-        if not pieces:
-            return self.trace.read("spans", 0, 0)
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-
-class RankResult:
-    """What is gathered about one rank, block by block."""
-
-    def __init__(self, trace, warmup, bounds=None, count=None):
-        self.trace = trace
-        steps = trace.steps()[warmup:]
-        self.steps = steps[:count]  # a file that still grows may have got more by now
-        self.index = SpanIndex(trace, bounds)
-        n = len(self.steps)
+    def __init__(self, trace, steps):
+        n = len(steps)
+        self.phases = trace.phases
         self.parts = {name: np.zeros(n, np.int64) for name in PARTS}
         self.communication = np.zeros(n, np.int64)
         self.copy = np.zeros(n, np.int64)
@@ -71,49 +41,59 @@ class RankResult:
         self.made_wait = 0         # how much later than everybody else this rank came, summed over collectives
         self.came_last = 0
         self.kinds = {}            # phase -> Kind
+        self.clock = []            # (step, ns that this rank's clock is ahead), where clocks had to be corrected
 
-    def sums(self):
-        """What blocks add to; it travels between processes."""
-        return {"parts": self.parts, "communication": self.communication, "copy": self.copy,
-                "idle_causes": self.idle_causes, "phase_time": self.phase_time, "phase_flops": self.phase_flops,
-                "waited": self.waited, "made_wait": self.made_wait,
-                "came_last": self.came_last, "kinds": self.kinds}
-
-    def add(self, sums):
-        for name, values in sums["parts"].items():
-            self.parts[name] += values
-        self.communication += sums["communication"]
-        self.copy += sums["copy"]
-        self.idle_causes.update(sums["idle_causes"])
-        self.phase_time += sums["phase_time"]
-        self.phase_flops += sums["phase_flops"]
-        self.waited += sums["waited"]
-        self.made_wait += sums["made_wait"]
-        self.came_last += sums["came_last"]
-        for name, kind in sums["kinds"].items():
+    def add(self, other, at):
+        """Adds a block whose steps are at the positions `at`."""
+        for name, values in other.parts.items():
+            self.parts[name][at] = values
+        self.communication[at] = other.communication
+        self.copy[at] = other.copy
+        self.idle_causes.update(other.idle_causes)
+        self.phase_time += other.phase_time
+        self.phase_flops += other.phase_flops
+        self.waited += other.waited
+        self.made_wait += other.made_wait
+        self.came_last += other.came_last
+        self.clock += other.clock
+        for name, kind in other.kinds.items():
             self.kinds.setdefault(name, Kind()).add(kind)
 
 
-class Kind:
-    """The collectives of one phase on one rank."""
+class RankResult:
+    """One rank: all its steps, and the split of the time of the chosen ones."""
 
-    def __init__(self):
-        self.count = self.bytes = self.time = self.waited = 0
-        self.rates = []            # bytes per ns of each collective, without its wait
+    def __init__(self, trace, warmup):
+        self.trace = trace
+        self.steps = trace.steps()[warmup:]
+        self.split_steps = self.steps[:0]
+        self.slowest = []          # (step, ns, parts) of the run's slowest steps
+        self._index = None
 
-    def add(self, other):
-        self.count += other.count
-        self.bytes += other.bytes
-        self.time += other.time
-        self.waited += other.waited
-        self.rates += other.rates
+    @property
+    def index(self):
+        if self._index is None:
+            self._index = StepIndex(self.trace)
+        return self._index
+
+    def choose(self, numbers):
+        """Says which steps' time is split; None: all."""
+        self.split_steps = self.steps if numbers is None else self.steps[np.isin(self.steps["step"], numbers)]
+        self.split = BlockResult(self.trace, self.split_steps)
+
+    def add(self, numbers, block):
+        self.split.add(block, np.isin(self.split_steps["step"], numbers))
+
+    @property
+    def parts(self):
+        return self.split.parts
 
 
-def phase_numbers(trace, *names):
-    return [i for i, name in enumerate(trace.phases) if name in names]
+def phase_numbers(phases, *names):
+    return [i for i, name in enumerate(phases) if name in names]
 
 
-def next_cause(trace, spans, gap_end, window_end):
+def next_cause(spans, gap_end, window_end):
     """For each gap the phase of the device work that ends it; gaps that reach the step's end have no such work."""
     device = spans[spans["stream"] != HOST]
     order = np.argsort(device["begin_ns"], kind="stable")
@@ -126,41 +106,39 @@ def next_cause(trace, spans, gap_end, window_end):
 
 def add_idle_causes(result, spans, busy, host, begin, end):
     """Splits idle time: under a named host activity, else by the work that ended the gap."""
-    trace = result.trace
+    if not len(begin):
+        return
     covered = busy
     for phase in np.unique(host["phase"]):
         rows = host[host["phase"] == phase]
         wider = covered | Union(rows["begin_ns"], rows["end_ns"])
         extra = int((wider.within(begin, end) - covered.within(begin, end)).sum())
         if extra:
-            result.idle_causes["host: " + phase_name(trace.phases, phase)] += extra
+            result.idle_causes["host: " + phase_name(result.phases, phase)] += extra
         covered = wider
     gap_begin, gap_end, window = covered.gaps(begin, end)
     if not len(gap_begin):
         return
     length = gap_end - gap_begin
-    phases = next_cause(trace, spans, gap_end, end[window])
+    phases = next_cause(spans, gap_end, end[window])
     for phase in np.unique(phases):
-        name = "after the last work" if phase < 0 else "before " + phase_name(trace.phases, phase)
+        name = "after the last work" if phase < 0 else "before " + phase_name(result.phases, phase)
         result.idle_causes[name] += int(length[phases == phase].sum())
 
 
 def add_phases(result, compute):
     """Time and operations of compute by phase; spans of one phase do not overlap on the compute stream."""
-    known = len(result.trace.phases)
+    known = len(result.phases)
     compute = compute[(compute["phase"] >= 0) & (compute["phase"] < known)]
     result.phase_time += np.bincount(compute["phase"], compute["end_ns"] - compute["begin_ns"], known)[:known]
     result.phase_flops += np.bincount(compute["phase"], compute["flops"], known)[:known]
 
 
-def add_block(result, spans, select, first, last):
-    """Splits the time of the steps `select` (slice of result.steps, numbers first..last)."""
-    trace = result.trace
-    steps = result.steps[select]
-    if not len(steps):
-        return None
+def split_block(trace, spans, steps):
+    """Splits the time of `steps`, given their spans and their neighbours'; the result, and the steps' collectives."""
+    result = BlockResult(trace, steps)
     begin, end = steps["begin_ns"], steps["end_ns"]
-    ignored = phase_numbers(trace, "step")  # the step itself is no work
+    ignored = phase_numbers(trace.phases, "step")  # the step itself is no work
     if ignored:
         spans = spans[~np.isin(spans["phase"], ignored)]
     stream = spans["stream"]
@@ -168,300 +146,283 @@ def add_block(result, spans, select, first, last):
     def union(rows):
         return Union(rows["begin_ns"], rows["end_ns"])
 
-    waits = phase_numbers(trace, "data_wait")
+    waits = phase_numbers(trace.phases, "data_wait")
     is_wait = np.isin(spans["phase"], waits) if waits else np.zeros(len(spans), bool)
-    compute = union(spans[(stream == COMPUTE) & ~is_wait])
+    compute_rows = spans[(stream == COMPUTE) & ~is_wait]
     communication_rows = spans[stream == COMMUNICATION]
     communication = union(communication_rows)
     copy = union(spans[(stream == COPY) & ~is_wait])
+    compute = union(compute_rows)
     with_communication = compute | communication
     with_copy = with_communication | copy
     with_wait = with_copy | union(spans[is_wait])
     inside = [u.within(begin, end) for u in (compute, with_communication, with_copy, with_wait)]
     parts = result.parts
-    parts["compute"][select] = inside[0]
-    parts["exposed_communication"][select] = inside[1] - inside[0]
-    parts["exposed_copy"][select] = inside[2] - inside[1]
-    parts["data_wait"][select] = inside[3] - inside[2]
-    parts["idle"][select] = (end - begin) - inside[3]
+    parts["compute"] = inside[0]
+    parts["exposed_communication"] = inside[1] - inside[0]
+    parts["exposed_copy"] = inside[2] - inside[1]
+    parts["data_wait"] = inside[3] - inside[2]
+    parts["idle"] = (end - begin) - inside[3]
     if not is_wait.any():  # no spans for it: the step's own figure, as far as nothing else ran
-        parts["data_wait"][select] = np.minimum(steps["data_wait_ns"], parts["idle"][select])
-        parts["idle"][select] -= parts["data_wait"][select]
-    result.communication[select] = communication.within(begin, end)
-    result.copy[select] = copy.within(begin, end)
-    host = spans[(stream == HOST) & ~is_wait]
-    add_idle_causes(result, spans, with_wait, host, begin, end)
-    add_phases(result, spans[(stream == COMPUTE) & ~is_wait & (spans["step"] >= first) & (spans["step"] <= last)])
-    own = (communication_rows["step"] >= first) & (communication_rows["step"] <= last)
-    return communication_rows[own]
+        parts["data_wait"] = np.minimum(steps["data_wait_ns"], parts["idle"])
+        parts["idle"] = parts["idle"] - parts["data_wait"]
+    result.communication = communication.within(begin, end)
+    result.copy = copy.within(begin, end)
+    add_idle_causes(result, spans, with_wait, spans[(stream == HOST) & ~is_wait], begin, end)
+    add_phases(result, compute_rows[np.isin(compute_rows["step"], steps["step"])])
+    return result, communication_rows[np.isin(communication_rows["step"], steps["step"])]
 
 
-def occurrence_keys(rows):
-    """Sorts collectives by step, micro-batch, unit, phase and time, and numbers those that are otherwise equal.
-
-    Returns the sorted rows and an array [n, 2] of keys equal for the same collective on every rank.
-    """
-    order = np.lexsort((rows["begin_ns"], rows["phase"], rows["unit"], rows["micro_batch"], rows["step"]))
-    rows = rows[order]
-    # 20 bits each for micro-batch, unit and phase are far more than any run has.
-    micro_batch, unit, phase = (rows[name].astype(np.int64) & 0xFFFFF for name in ("micro_batch", "unit", "phase"))
-    place = (micro_batch << 40) | (unit << 20) | phase
-    n = len(rows)
-    same = np.zeros(n, bool)
-    same[1:] = (place[1:] == place[:-1]) & (rows["step"][1:] == rows["step"][:-1])
-    starts = np.flatnonzero(~same)
-    number = np.arange(n) - np.repeat(starts, np.diff(np.append(starts, n)))
-    return rows, np.stack((rows["step"].astype(np.int64) << 20 | number, place), axis=1)
+def spans_near(index, steps):
+    """The spans of these steps, and those of their neighbours that reach into their time."""
+    numbers = steps["step"]
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 2) + 1)
+    # A neighbouring step's work may reach into a step's time: gathers ahead, copies of the next batch.
+    spans = [index.read(int(run[0]) - 1, int(run[-1]) + 1) for run in runs if len(run)]
+    spans = spans[0] if len(spans) == 1 else np.concatenate(spans) if spans else index.read(0, -1)
+    begin, end = steps["begin_ns"], steps["end_ns"]
+    at = np.searchsorted(end, spans["begin_ns"], side="right")  # the first step that ends after the span's begin
+    near = (at < len(steps)) & (spans["end_ns"] >= begin[np.minimum(at, len(steps) - 1)]) if len(steps) else at < 0
+    own = np.isin(spans["step"], numbers)
+    return spans if (near | own).all() else spans[near | own]
 
 
-def match_collectives(results, block):
-    """Waiting for slower ranks, who was slow, and bandwidth, from all ranks' collectives of a block of steps."""
-    rows_of, keys_of = [], []
-    for rows in block:
-        rows, keys = occurrence_keys(rows)
-        rows_of.append(rows)
-        keys_of.append(keys)
-    keys = np.concatenate(keys_of)
-    if not len(keys):
-        return
-    same_order = all(np.array_equal(keys_of[0], other) for other in keys_of[1:])
-    if same_order:  # the usual case: every rank ran the same collectives
-        number_of = [np.arange(len(keys_of[0]))] * len(keys_of)
-        count = len(keys_of[0])
-    else:
-        _, inverse = np.unique(keys, axis=0, return_inverse=True)
-        inverse = np.asarray(inverse).reshape(-1)
-        count = int(inverse.max()) + 1
-        number_of = np.split(inverse, np.cumsum([len(k) for k in keys_of])[:-1])
-    lowest = np.iinfo(np.int64).min
-    last = np.full(count, lowest)       # the latest start of each collective
-    second = np.full(count, lowest)     # and the one before it
-    last_rank = np.full(count, -1)
-    for rank, (rows, number) in enumerate(zip(rows_of, number_of)):
-        begin = rows["begin_ns"]
-        later = begin > last[number]
-        second[number] = np.where(later, last[number], np.maximum(second[number], begin))
-        last_rank[number[later]] = rank
-        last[number] = np.maximum(last[number], begin)
-    shared = second > lowest
-    lateness = np.where(shared, last - second, 0)
-    for rank, (result, rows, number) in enumerate(zip(results, rows_of, number_of)):
-        mine = shared & (last_rank == rank) & (lateness > 0)
-        result.came_last += int(mine.sum())
-        result.made_wait += int(lateness[mine].sum())
-        duration = rows["end_ns"] - rows["begin_ns"]
-        waited = np.clip(last[number] - rows["begin_ns"], 0, np.maximum(duration, 0))
-        result.waited += int(waited.sum())
-        for phase in np.unique(rows["phase"]):
-            chosen = rows["phase"] == phase
-            kind = result.kinds.setdefault(phase_name(result.trace.phases, phase), Kind())
-            kind.count += int(chosen.sum())
-            kind.bytes += int(rows["bytes"][chosen].sum())
-            kind.time += int(duration[chosen].sum())
-            kind.waited += int(waited[chosen].sum())
-            moving = (duration - waited)[chosen]
-            useful = (moving > 0) & (rows["bytes"][chosen] > 0)
-            kind.rates.append((rows["bytes"][chosen][useful] / moving[useful]).astype(np.float32))
+def split_ranks(traces, indexes, steps_of, one_done=lambda: None):
+    """A block of steps on all ranks, one file after the other."""
+    results, collectives = [], []
+    for rank, (trace, steps) in enumerate(zip(traces, steps_of)):
+        if indexes[rank] is None:
+            indexes[rank] = StepIndex(trace)
+        result, rows = split_block(trace, spans_near(indexes[rank], steps), steps)
+        indexes[rank].forget()
+        results.append(result)
+        collectives.append(rows)
+        one_done()
+    match_collectives(results, collectives)
+    return results
 
 
-def string_groups(values):
-    """Distinct fixed-length strings and the number of each row's. Much faster than np.unique on strings."""
-    if not len(values):
-        return [], np.zeros(0, np.int64)
-    wide = np.ascontiguousarray(values).astype("S" + str(-(-values.dtype.itemsize // 8) * 8), copy=False)
-    words = wide.view(np.uint64).reshape(len(wide), -1)
-    number = np.zeros(len(wide), np.uint64)
-    for column in words.T:
-        number = (number * np.uint64(0x9E3779B97F4A7C15)) ^ (column + (number >> np.uint64(29)))
-    _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
-    if (words[first][inverse] != words).any():  # two strings of one hash: the slow, exact way
-        names, inverse = np.unique(wide, return_inverse=True)
-        return [name.decode("utf-8", "replace") for name in names], inverse
-    return [name.decode("utf-8", "replace") for name in wide[first]], inverse
+WORKER = {}  # in a process of the pool: the run's files and what is known about the places of their steps
 
 
-def memory_by_owner(trace):
-    """Bytes by owner: planned, and the largest measured. Totals: of the plan, and of the largest snapshot."""
-    plan = trace.read("plan")
-    owners = collections.defaultdict(lambda: {"planned": 0, "measured": 0})
-    for owner, size in zip(plan["owner"], plan["bytes"]):
-        owners[owner.decode("utf-8", "replace")]["planned"] += int(size)
-    memory = trace.read("memory")
-    names, number = string_groups(memory["owner"])
-    peak = 0
-    if len(memory):
-        largest = np.zeros(len(names), np.int64)
-        np.maximum.at(largest, number, memory["bytes"])
-        for name, size in zip(names, largest):
-            owners[name]["measured"] = int(size)
-        # A snapshot is a step's rows of one moment; a moment that comes for every micro-batch is told apart by how
-        # often its owner came before.
-        _, moment = string_groups(memory["phase"])
-        order = np.lexsort((memory["time_ns"], number, moment, memory["step"]))
-        key = (memory["step"] * (int(moment.max()) + 1) + moment)[order]
-        new = np.append(True, (key[1:] != key[:-1]) | (number[order][1:] != number[order][:-1]))
-        starts = np.flatnonzero(new)
-        repeat = np.arange(len(key)) - np.repeat(starts, np.diff(np.append(starts, len(key))))
-        _, snapshot = np.unique(key * (int(repeat.max()) + 1) + repeat, return_inverse=True)
-        peak = int(np.bincount(snapshot, memory["bytes"][order].astype(np.float64)).max())
-    total = {"planned": int(plan["bytes"].sum()), "measured": peak}
-    return dict(owners), total
+def start_worker(paths):
+    WORKER["traces"] = [RankTrace(path) for path in paths]
+    WORKER["indexes"] = [None] * len(paths)
 
 
-def driver_memory(trace):
-    """What the driver reported of the process' memory at its largest, and its parts; None where it reported nothing."""
-    rows = trace.read("driver_memory") if trace.rows("driver_memory") else []
-    if not len(rows):
-        return None
-    largest = rows[int(np.argmax(rows["total_bytes"]))]
-    return {name: int(largest[name]) for name in rows.dtype.names if name != "time_ns"}
+def split_in_worker(job):
+    number, steps_of = job
+    return number, split_ranks(WORKER["traces"], WORKER["indexes"], steps_of)
+
+
+def add_blocks(results, blocks, workers):
+    """Splits blocks (arrays of step numbers) and adds them to the results of all ranks."""
+    def jobs():
+        for number, block in enumerate(blocks):
+            yield number, [r.split_steps[np.isin(r.split_steps["step"], block)] for r in results]
+
+    pool = None
+    if workers > 1:
+        paths = [str(result.trace.path) for result in results]
+        pool = multiprocessing.get_context("spawn").Pool(workers, start_worker, (paths,))
+    try:
+        with Progress("reading spans", len(blocks) * len(results)) as progress:
+            traces, indexes = [result.trace for result in results], [result._index for result in results]
+            done = pool.imap(split_in_worker, jobs()) if pool else (
+                (number, split_ranks(traces, indexes, steps_of, progress.add)) for number, steps_of in jobs())
+            for number, block in done:
+                for result, more in zip(results, block):
+                    result.add(blocks[number], more)
+                if pool:
+                    progress.add(len(results))
+        if not pool:
+            for result, index in zip(results, indexes):
+                result._index = index
+    finally:
+        if pool:
+            pool.terminate()
+
+
+def common_steps(results):
+    """The numbers of the steps that all ranks finished, and the longest of their times on any rank."""
+    common = results[0].steps["step"]
+    for result in results[1:]:
+        if not np.array_equal(common, result.steps["step"]):
+            common = np.intersect1d(common, result.steps["step"])
+    longest = np.zeros(len(common), np.int64)
+    for result in results:
+        rows = result.steps[np.searchsorted(result.steps["step"], common)]
+        longest = np.maximum(longest, rows["end_ns"] - rows["begin_ns"])
+    return common, longest
+
+
+def add_slowest(results, numbers):
+    """The split of the run's slowest steps, which count in no average."""
+    for number in numbers:
+        for result in results:
+            steps = result.steps[result.steps["step"] == number]
+            block, _ = split_block(result.trace, spans_near(result.index, steps), steps)
+            result.index.forget()
+            parts = {name: int(values[0]) for name, values in block.parts.items()}
+            result.slowest.append((number, int(steps["end_ns"][0] - steps["begin_ns"][0]), parts))
+
+
+def gather_results(run, warmup, all_steps=False):
+    """Every rank's result with the time of the chosen steps split; the first `warmup` steps are left out."""
+    traces = open_run(run)
+    results, total = [], 0
+    with Progress("reading steps", len(traces)) as progress:
+        for trace in traces:
+            results.append(RankResult(trace, warmup))
+            if not len(results[-1].steps):
+                raise TraceError(f"{trace.path}: has no finished step" +
+                                 (f" after {warmup} of warm-up" if warmup else ""))
+            total += trace.rows("spans")
+            progress.add()
+    common, longest = common_steps(results)
+    chosen = choose_steps(len(common), total, total / len(traces)) if len(common) and not all_steps else None
+    numbers = None if chosen is None or len(chosen) == len(common) else common[chosen]
+    for result in results:
+        result.choose(numbers)
+    if numbers is None:
+        numbers = np.unique(np.concatenate([result.steps["step"] for result in results]))
+    # As many steps as make a block; all ranks' collectives of a block are in memory at once.
+    size = max(int(BLOCK_SPANS / max(total / max(len(common), 1), 1)), 1)
+    blocks = [numbers[begin:begin + size] for begin in range(0, len(numbers), size)]
+    read = total * len(numbers) / max(len(common), 1)
+    workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS, len(blocks)) if read > PARALLEL_SPANS else 1
+    add_blocks(results, blocks, workers)
+    if len(common):
+        add_slowest(results, slowest_steps(common, longest))
+    return results
+
+
+def close_all(results):
+    for result in results:
+        result.trace.close()
 
 
 def percent(part, whole):
     return 100.0 * part / whole if whole else 0.0
 
 
-def summarize_rank(result):
-    steps = result.steps
+def times_of_steps(steps):
+    """Median, spread and slow steps, from all steps."""
     duration = (steps["end_ns"] - steps["begin_ns"]).astype(np.float64)
-    total = duration.sum()
     quartiles = np.percentile(duration, [25, 50, 75])
-    slow = np.flatnonzero(duration > 1.2 * quartiles[1])
-    parts = {name: {"median_ns": float(np.median(values)), "percent": percent(values.sum(), total)}
-             for name, values in result.parts.items()}
-    exposed = result.parts["exposed_communication"]
-    communication = result.communication.sum()
+    slow = np.flatnonzero(duration > SLOW * quartiles[1])
+    return {"median_ns": float(quartiles[1]), "iqr_ns": float(quartiles[2] - quartiles[0]),
+            "p99_ns": float(np.percentile(duration, 99)), "max_ns": float(duration.max()),
+            "slow_steps": [int(s) for s in steps["step"][slow][np.argsort(-duration[slow])][:5]],
+            "slow_count": len(slow)}
+
+
+def summarize_clock(clock):
+    """How far this rank's clock was ahead of the middle of all, first, last and at most; None: clocks were equal."""
+    if not clock:
+        return None
+    clock = sorted(clock)
+    steps, offsets = zip(*clock)
+    most = int(np.argmax(np.abs(offsets)))
+    return {"first_step": steps[0], "first_ns": offsets[0], "last_step": steps[-1], "last_ns": offsets[-1],
+            "largest_step": steps[most], "largest_ns": offsets[most]}
+
+
+def summarize_split(result):
+    """The part of the summary that comes from spans. Sums stand for all steps: those of a sample are scaled."""
+    split, steps = result.split, result.split_steps
+    duration = (steps["end_ns"] - steps["begin_ns"]).astype(np.float64)
+    total, median = duration.sum(), float(np.median(duration))
+    scale = len(result.steps) / len(steps) if len(steps) != len(result.steps) else 1
+
+    def whole(value):
+        return round(int(value) * scale)
+
+    exposed = split.parts["exposed_communication"]
+    communication = split.communication.sum()
     ceiling = {}
     for name in ("exposed_communication", "data_wait", "idle"):
-        rest = np.maximum(duration - result.parts[name], 1)
-        ceiling[name] = {"step_ns": float(np.median(rest)), "speedup": float(quartiles[1] / np.median(rest))}
-    owners, memory_total = memory_by_owner(result.trace)
+        rest = float(np.median(np.maximum(duration - split.parts[name], 1)))
+        ceiling[name] = {"step_ns": rest, "speedup": median / rest}
     kinds = {}
-    for name, kind in sorted(result.kinds.items()):
+    for name, kind in sorted(split.kinds.items()):
         rates = np.concatenate(kind.rates) if kind.rates else np.zeros(0)
-        kinds[name] = {"count": kind.count, "bytes": kind.bytes, "time_ns": kind.time, "waited_ns": kind.waited,
+        kinds[name] = {"count": whole(kind.count), "bytes": whole(kind.bytes), "time_ns": whole(kind.time),
+                       "waited_ns": whole(kind.waited),
                        "median_bytes_per_second": float(np.median(rates)) * 1e9 if len(rates) else None}
-    dropped = result.trace.read("dropped") if result.trace.rows("dropped") else None
     return {
-        "rank": result.trace.rank, "steps": len(steps),
-        "step": {"median_ns": float(quartiles[1]), "iqr_ns": float(quartiles[2] - quartiles[0]),
-                 "p99_ns": float(np.percentile(duration, 99)), "max_ns": float(duration.max()),
-                 "slow_steps": [int(s) for s in steps["step"][slow][np.argsort(-duration[slow])][:5]],
-                 "slow_count": len(slow)},
-        "between_steps_ns": float(np.median(steps["begin_ns"][1:] - steps["end_ns"][:-1])) if len(steps) > 1 else 0.0,
-        "parts": parts,
-        "phases": {name: {"time_ns": float(time), "flops": float(flops),
+        "split": {"steps": len(steps), "of": len(result.steps)},
+        "parts": {name: {"median_ns": float(np.median(values)), "percent": percent(values.sum(), total)}
+                  for name, values in split.parts.items()},
+        "phases": {name: {"time_ns": float(time * scale), "flops": float(flops * scale),
                           "tflops": float(flops / time / 1e3) if flops and time > 0 else None}
-                   for name, time, flops in zip(result.trace.phases, result.phase_time, result.phase_flops)
-                   if time > 0},
-        "communication_ns": int(communication), "exposed_communication_ns": int(exposed.sum()),
-        "hidden_communication_ns": int(communication - exposed.sum()), "copy_ns": int(result.copy.sum()),
+                   for name, time, flops in zip(split.phases, split.phase_time, split.phase_flops) if time > 0},
+        "communication_ns": whole(communication), "exposed_communication_ns": whole(exposed.sum()),
+        "hidden_communication_ns": whole(communication - exposed.sum()), "copy_ns": whole(split.copy.sum()),
         "overlap_percent": percent(communication - exposed.sum(), communication) if communication else None,
-        "idle_causes": {name: {"ns": ns, "percent": percent(ns, total)}
-                        for name, ns in result.idle_causes.most_common()},
-        "waited_for_slower_ns": result.waited, "made_others_wait_ns": result.made_wait, "came_last": result.came_last,
-        "collectives": kinds, "ceiling": ceiling, "memory": owners, "memory_total": memory_total,
-        "driver_memory": driver_memory(result.trace), "kernel_steps": recorded_steps(result.trace),
-        "dropped_spans": int(dropped["spans"].sum()) if dropped is not None else 0,
-        "duration_ns": int(total),
+        "idle_causes": {name: {"ns": whole(ns), "percent": percent(ns, total)}
+                        for name, ns in split.idle_causes.most_common()},
+        "waited_for_slower_ns": whole(split.waited), "made_others_wait_ns": whole(split.made_wait),
+        "came_last": whole(split.came_last), "collectives": kinds, "ceiling": ceiling,
+        "clock": summarize_clock(split.clock),
     }
 
 
-def add_blocks(results, blocks):
-    """Adds blocks of steps (first, last) to the results of all ranks."""
-    for begin, end in blocks:
-        collectives = []
-        for result in results:
-            numbers = result.steps["step"]
-            select = slice(int(np.searchsorted(numbers, begin)), int(np.searchsorted(numbers, end, side="right")))
-            # A neighbouring step's work may reach into these steps' time: gathers ahead, copies of the next batch.
-            spans = result.index.read(begin - 1, end + 1)
-            rows = add_block(result, spans, select, begin, end)
-            collectives.append(rows if rows is not None else spans[:0])
-        match_collectives(results, collectives)
+def summarize_rank(result):
+    steps, trace = result.steps, result.trace
+    owners, memory_total = memory_by_owner(trace)
+    dropped = trace.read("dropped") if trace.rows("dropped") else None
+    return {
+        "rank": trace.rank, "steps": len(steps), "step": times_of_steps(steps),
+        "between_steps_ns": float(np.median(steps["begin_ns"][1:] - steps["end_ns"][:-1])) if len(steps) > 1 else 0.0,
+        **summarize_split(result),
+        "slowest": [{"step": number, "ns": ns, "parts": parts} for number, ns, parts in result.slowest],
+        "memory": owners, "memory_total": memory_total,
+        "driver_memory": driver_memory(trace), "kernel_steps": recorded_steps(trace),
+        "dropped_spans": int(dropped["spans"].sum()) if dropped is not None else 0,
+        "duration_ns": int((steps["end_ns"] - steps["begin_ns"]).sum()),
+    }
 
 
-def bounds_of_file(path):
-    with RankTrace(path) as trace:
-        return span_bounds(trace)
-
-
-def sums_of_blocks(job):
-    """add_blocks() in a process of its own."""
-    paths, warmup, bounds, counts, blocks = job
-    results = [RankResult(RankTrace(path), warmup, known, count) for path, known, count in zip(paths, bounds, counts)]
-    add_blocks(results, blocks)
-    close_all(results)
-    return [result.sums() for result in results]
-
-
-def gather_results(run, warmup):
-    """Every rank's result with the time of all steps split; the first `warmup` steps are left out."""
-    traces = open_run(run)
-    paths = [str(trace.path) for trace in traces]
-    total = sum(trace.rows("spans") for trace in traces)
-    workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS) if total > PARALLEL_SPANS else 1
-    pool = multiprocessing.get_context("spawn").Pool(workers) if workers > 1 else None
-    try:
-        bounds = pool.map(bounds_of_file, paths, 1) if pool else [span_bounds(trace) for trace in traces]
-        results = [RankResult(trace, warmup, known) for trace, known in zip(traces, bounds)]
-        for result in results:
-            if not len(result.steps):
-                raise TraceError(f"{result.trace.path}: has no finished step" +
-                                 (f" after {warmup} of warm-up" if warmup else ""))
-        first = min(int(r.steps["step"][0]) for r in results)
-        last = max(int(r.steps["step"][-1]) for r in results)
-        size = max(int(BLOCK_SPANS / max(total / (last - first + 1), 1)), 4)
-        blocks = [(begin, min(begin + size - 1, last)) for begin in range(first, last + 1, size)]
-        if not pool:
-            add_blocks(results, blocks)
-            return results
-        shares = [blocks[i * len(blocks) // workers:(i + 1) * len(blocks) // workers] for i in range(workers)]
-        counts = [len(result.steps) for result in results]
-        jobs = [(paths, warmup, bounds, counts, share) for share in shares if share]
-        for sums in pool.map(sums_of_blocks, jobs, 1):
-            for result, more in zip(results, sums):
-                result.add(more)
-        return results
-    finally:
-        if pool:
-            pool.terminate()
-
-
-def close_all(results):
-    for result in results:
-        result.trace.file.close()
-
-
-def analyze(run, warmup=0):
+def analyze(run, warmup=0, all_steps=False):
     """The summary of every rank of a run, as plain dictionaries."""
-    results = gather_results(run, warmup)
-    summary = [summarize_rank(result) for result in results]
-    close_all(results)
+    results = gather_results(run, warmup, all_steps)
+    summary = []
+    with Progress("reading memory", len(results)) as progress:
+        for result in results:
+            summary.append(summarize_rank(result))
+            result.trace.close()
+            progress.add()
     return summary
 
 
 def series_of(results):
-    """Per step, over the steps that all ranks finished: the longest step time and the mean of each part over ranks.
+    """Per step, over the split steps that all ranks finished: the longest step time, the mean of each part over ranks.
 
-    And the largest measured memory peak of any rank.
+    And "every_step", the longest step time of all steps that all ranks finished; and the largest measured memory peak
+    of any rank.
     """
-    common = results[0].steps["step"]
+    common = results[0].split_steps["step"]
     for result in results[1:]:
-        common = np.intersect1d(common, result.steps["step"])
+        common = np.intersect1d(common, result.split_steps["step"])
     if not len(common):
         raise TraceError(f"{results[0].trace.path.parent}: no step is finished on every rank")
-    at = [np.searchsorted(result.steps["step"], common) for result in results]
-    series = {name: np.mean([r.parts[name][i] for r, i in zip(results, at)], axis=0) for name in PARTS}
+    series = {name: np.zeros(len(common)) for name in PARTS}
+    for result in results:
+        at = np.searchsorted(result.split_steps["step"], common)
+        for name in PARTS:
+            series[name] += result.parts[name][at] / len(results)
+    every, longest = common_steps(results)
     series["number"] = common
-    series["step"] = np.max([(r.steps["end_ns"] - r.steps["begin_ns"])[i] for r, i in zip(results, at)], axis=0)
+    series["step"] = longest[np.searchsorted(every, common)]
+    series["every_step"] = longest
     series["peak_bytes"] = max(memory_by_owner(result.trace)[1]["measured"] for result in results)
     return series
 
 
-def analyze_series(run, warmup=0):
+def analyze_series(run, warmup=0, all_steps=False):
     """series_of() a run's directory."""
-    results = gather_results(run, warmup)
+    results = gather_results(run, warmup, all_steps)
     series = series_of(results)
     close_all(results)
     return series

@@ -3,6 +3,7 @@ import json
 
 NAMES = {"compute": "compute", "exposed_communication": "communication, exposed", "exposed_copy": "copies, exposed",
          "data_wait": "waiting for data", "idle": "idle"}
+MOST_RANKS = 8  # of more, a table, and all figures of the ranks that stand out
 
 
 def ms(ns):
@@ -13,12 +14,12 @@ def gib(size):
     return f"{size / 2**30:9.3f} GiB"
 
 
-def rank_text(r):
+def time_text(r):
+    """A rank's step times and where they went."""
     step = r["step"]
-    lines = [f"rank {r['rank']}: {r['steps']} steps"]
     jitter = 100 * step["iqr_ns"] / step["median_ns"] if step["median_ns"] else 0
-    lines.append(f"  step time         {ms(step['median_ns'])} median, quartiles {jitter:.1f} % apart, "
-                 f"99 % under {ms(step['p99_ns']).strip()}, longest {ms(step['max_ns']).strip()}")
+    lines = [f"  step time         {ms(step['median_ns'])} median, quartiles {jitter:.1f} % apart, "
+             f"99 % under {ms(step['p99_ns']).strip()}, longest {ms(step['max_ns']).strip()}"]
     if step["slow_count"]:
         worst = ", ".join(map(str, step["slow_steps"]))
         lines.append(f"  slow steps        {step['slow_count']} took over 1.2 x the median; slowest: {worst}")
@@ -34,6 +35,11 @@ def rank_text(r):
     for name, phase in sorted(r["phases"].items(), key=lambda item: -item[1]["time_ns"]):
         rate = f"  {phase['tflops']:9.4g} TFLOP/s" if phase["tflops"] else ""
         lines.append(f"    {name:24s}{ms(phase['time_ns'] / n)}{rate}")
+    return lines
+
+
+def communication_text(r):
+    lines, n = [], max(r["steps"], 1)
     if r["communication_ns"]:
         lines.append(f"  communication     {ms(r['communication_ns'] / n)} a step: "
                      f"{ms(r['hidden_communication_ns'] / n).strip()} hidden behind compute, "
@@ -49,17 +55,23 @@ def rank_text(r):
         size = kind["bytes"] / max(kind["count"], 1) / 1e6
         lines.append(f"    {name:24s}{kind['count']:9d} calls, {size:10.3f} MB each, "
                      f"{rate} median without the wait for slower ranks")
-    lines.append("  how much faster the step could be at most, if this vanished:")
-    for name, gain in r["ceiling"].items():
-        lines.append(f"    {NAMES[name]:24s}{ms(gain['step_ns'])} a step, {gain['speedup']:.3f} x")
+    return lines
+
+
+def memory_text(r):
+    lines = []
     if r["memory"]:
-        lines.append("  memory by owner            planned       measured")
-        for owner, size in sorted(r["memory"].items(), key=lambda item: -max(item[1].values())):
-            lines.append(f"    {owner:20s}{gib(size['planned'])} {gib(size['measured'])}")
+        lines.append("  memory at the peak         planned       measured")
+        for owner, size in sorted(r["memory"].items(), key=lambda i: (-max(i[1]["planned"], i[1]["measured"]), i[0])):
+            more = f"  (at most {gib(size['largest']).strip()})" if size["largest"] > size["measured"] else ""
+            lines.append(f"    {owner:20s}{gib(size['planned'])} {gib(size['measured'])}{more}")
         total = r["memory_total"]
         both = total["planned"] and total["measured"]
         off = f"  ({100 * (total['measured'] / total['planned'] - 1):+.2f} %)" if both else ""
-        lines.append(f"    {'peak':20s}{gib(total['planned'])} {gib(total['measured'])}{off}")
+        lines.append(f"    {'sum':20s}{gib(total['planned'])} {gib(total['measured'])}{off}")
+        if "moment" in total:
+            lines.append(f"    measured peak: step {total['step']}, {total['moment']}; memory is noted at such moments "
+                         "only, the plan knows also what is between them")
     driver = r["driver_memory"]
     if driver:
         if not r["memory"]:
@@ -71,6 +83,15 @@ def rank_text(r):
                  "not planned": "unplanned_bytes"}
         for name, field in parts.items():
             lines.append(f"      {name:22s}{'':10s}   {gib(driver[field])}")
+    return lines
+
+
+def rank_text(r):
+    lines = [f"rank {r['rank']}: {r['steps']} steps", *time_text(r), *communication_text(r)]
+    lines.append("  how much faster the step could be at most, if this vanished:")
+    for name, gain in r["ceiling"].items():
+        lines.append(f"    {NAMES[name]:24s}{ms(gain['step_ns'])} a step, {gain['speedup']:.3f} x")
+    lines += memory_text(r)
     if r["kernel_steps"]:
         lines.append(f"  kernels recorded  in steps {', '.join(map(str, r['kernel_steps'][:10]))}"
                      f"{', ...' if len(r['kernel_steps']) > 10 else ''}, which are slower for it; see trace.py kernels")
@@ -78,6 +99,38 @@ def rank_text(r):
         lines.append(f"  WARNING: {r['dropped_spans']} spans were dropped because the disk was too slow; "
                      "the figures above miss them")
     return "\n".join(lines)
+
+
+def split_text(summary):
+    """Says so when the time of only some steps was split."""
+    split = summary[0]["split"]
+    if split["steps"] >= split["of"]:
+        return ""
+    return (f"split of time from {split['steps']} of {split['of']} steps, spread over the run (--all-steps reads every "
+            "one); step times from all")
+
+
+def slowest_text(summary):
+    """The slowest steps: each on the rank that it took longest on."""
+    lines = []
+    for i, slow in enumerate(summary[0]["slowest"]):
+        longest = max(summary, key=lambda r: r["slowest"][i]["ns"])
+        it = longest["slowest"][i]
+        parts = ", ".join(f"{NAMES[name]} {ns / 1e6:.3f}" for name, ns in it["parts"].items())
+        lines.append(f"  step {slow['step']}, rank {longest['rank']}: {ms(it['ns']).strip()}: {parts}")
+    return "\n".join(["slowest steps, in ms:", *lines]) if lines else ""
+
+
+def clocks_text(summary):
+    """Says how far clocks were apart, where that was corrected."""
+    clocks = [(r["clock"], r["rank"]) for r in summary if r["clock"]]
+    if not clocks:
+        return ""
+    clock, rank = max(clocks, key=lambda item: abs(item[0]["largest_ns"]))
+    return (f"clocks: the ranks' clocks are not equal; rank {rank} is furthest from the middle, "
+            f"{clock['first_ns'] / 1e3:+.1f} us at step {clock['first_step']}, "
+            f"{clock['last_ns'] / 1e3:+.1f} us at step {clock['last_step']}. Comparisons of ranks are "
+            "corrected by the ends of reduce-scatters and all-reduces.")
 
 
 def ranks_text(summary):
@@ -91,8 +144,34 @@ def ranks_text(summary):
             f"{ms(late['made_others_wait_ns'] / max(late['steps'], 1)).strip()} a step")
 
 
-def to_text(summary):
-    return "\n\n".join(part for part in [*map(rank_text, summary), ranks_text(summary)] if part)
+def ranks_table(summary):
+    """A line for each rank."""
+    head = ("rank", "steps", "median ms", "99 % ms", "compute %", "comm. %", "copy %", "data %", "idle %", "waited ms",
+            "late ms")
+    lines = ["".join(f"{name:>11s}" for name in head)]
+    for r in summary:
+        n = max(r["steps"], 1)
+        cells = [r["rank"], r["steps"], *(f"{r['step'][name] / 1e6:.3f}" for name in ("median_ns", "p99_ns")),
+                 *(f"{part['percent']:.2f}" for part in r["parts"].values()),
+                 *(f"{r[name] / n / 1e6:.3f}" for name in ("waited_for_slower_ns", "made_others_wait_ns"))]
+        lines.append("".join(f"{cell!s:>11s}" for cell in cells))
+    return "\n".join(lines)
+
+
+def to_text(summary, ranks=None):
+    """ranks: those to show with all figures; None: all, or of many ranks those that stand out."""
+    shown, table = summary, ""
+    if ranks is not None:
+        shown = [r for r in summary if r["rank"] in ranks]
+    elif len(summary) > MOST_RANKS:
+        stand_out = (summary[0], max(summary, key=lambda r: r["step"]["median_ns"]),
+                     max(summary, key=lambda r: r["made_others_wait_ns"]))
+        shown = [r for r in summary if any(r is other for other in stand_out)]
+        table = (ranks_table(summary) + "\n(waited and late: a step, in collectives. Above: the first rank, the "
+                 "slowest, and the one that came latest; --rank R shows another, --json all)")
+    parts = [split_text(summary), *map(rank_text, shown), table, slowest_text(summary), clocks_text(summary),
+             ranks_text(summary)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def to_json(summary):

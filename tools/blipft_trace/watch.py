@@ -12,7 +12,7 @@ def look(traces):
     """One line about the newest step of a run; None before the first."""
     newest = []
     for trace in traces:
-        trace.refresh()
+        trace.refresh(("steps", "device"))
         n = trace.rows("steps")
         if not n:
             return None

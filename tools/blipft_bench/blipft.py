@@ -1,0 +1,86 @@
+"""One run of blipft: its command line, and what its trace says of it."""
+import os
+import statistics
+
+import numpy as np
+
+from blipft_trace.files import TraceError, open_run
+
+from .commands import BenchError, run_command
+from .machine import GIB, ROOT, shown
+from .rows import TEXT_TOKENS, WARMUP
+
+SMOKE_SHRINK = 8  # --cpu-smoke divides batch sizes by this
+# The numbers of a run of which the table has the medians over the repeats.
+MEDIANS = ("step_s", "samples_s", "tflops_gpu", "first_step_s", "seconds", "data_wait_s", "planned_bytes",
+           "measured_bytes", "driver_bytes")
+
+
+def command_of(bench, row, ranks, folder):
+    batch, accumulate = row["batch"], row["accumulate"]
+    if bench.smoke:
+        batch = max(1, batch // SMOKE_SHRINK)
+    steps = bench.arguments.steps
+    samples = steps * batch * accumulate * ranks
+    init = "pretrained" if list((ROOT / bench.model).glob("*.safetensors")) else "random"
+    options = ["-np", str(ranks), "--bind-to", "none"]
+    options += ["--oversubscribe"] if bench.smoke else []
+    options += ["--allow-run-as-root"] if os.getuid() == 0 else []
+    return ["mpirun", *options, bench.program, f"inputs/{row['strategy']}.yaml", f"model.path={bench.model}",
+            f"model.init={init}", f"data.path={bench.data}", f"data.num_train_samples={samples}",
+            "data.text_padding=max", f"data.max_text_tokens={TEXT_TOKENS}", f"train.batch_size={batch}",
+            f"train.accumulate_grad_batches={accumulate}", "train.max_epochs=1", f"train.max_steps={steps}",
+            f"parallel.devices={ranks}", f"parallel.device={'cpu' if bench.smoke else 'cuda'}", *row.get("keys", []),
+            f"output.path={shown(folder)}"]
+
+
+def run(bench, row, ranks, repeat, limit):
+    """One run's measurements. Raises BenchError."""
+    folder = bench.out / (row["name"] + (f".{repeat + 1}" if repeat else ""))
+    for old in folder.glob("trace.rank*.h5"):
+        old.unlink()
+    command = command_of(bench, row, ranks, folder)
+    result = dict(command=" ".join(command))
+    result.update(run_command(command, folder / "blipft.log", bench.gpus[:ranks], limit))
+    result.update(read_traces(folder, ranks, bench.arguments.steps, result.pop("start_ns")))
+    return result
+
+
+def read_traces(folder, ranks, steps, command_ns):
+    """Times of the steps and what the trace says of the run; the slowest rank counts."""
+    try:
+        traces = open_run(folder)
+    except TraceError as error:
+        raise BenchError(str(error)) from error
+    if len(traces) != ranks:
+        raise BenchError(f"{folder}: has the traces of {len(traces)} ranks, expected {ranks}")
+    periods, waits, first, driver = [], [], [], []
+    for trace in traces:
+        rows = trace.steps()
+        if len(rows) != steps:
+            raise BenchError(f"{trace.path}: has {len(rows)} steps, expected {steps}")
+        periods.append((np.diff(rows["begin_ns"]) * 1e-9).tolist())
+        waits.append((rows["data_wait_ns"] * 1e-9).tolist())
+        first.append((float(trace.attributes()["start_unix_ns"]) + float(rows["end_ns"][0]) - command_ns) * 1e-9)
+        if trace.rows("driver_memory"):
+            driver.append(int(trace.read("driver_memory")["total_bytes"].max()))
+    seconds = max(statistics.median(rank[WARMUP:]) for rank in periods)
+    about = {key: (value.item() if isinstance(value, np.generic) else value)
+             for key, value in traces[0].attributes().items()}
+    for trace in traces:
+        trace.file.close()
+    return dict(
+        step_s=seconds, samples_s=about["samples_per_step"] * ranks / seconds,
+        tflops_gpu=about["flops_per_step"] / seconds * 1e-12, first_step_s=max(first),
+        data_wait_s=max(statistics.median(rank[WARMUP:]) for rank in waits),
+        planned_bytes=about.get("planned_total_bytes", about["planned_bytes"]),
+        driver_bytes=max(driver) if driver else None, periods_s=periods, data_waits_s=waits,
+        attributes={key: about[key] for key in sorted(about) if key not in ("config", "rank")})
+
+
+def line_of(run):
+    """A run in one line, for the progress."""
+    memory = f", {run['measured_bytes'] / GIB:.1f} GiB used" if run["measured_bytes"] is not None else ""
+    return (f"{run['step_s']:.4f} s/step, {run['tflops_gpu']:.3g} TFLOP/s a rank, first step after "
+            f"{run['first_step_s']:.1f} s, prompt after {run['seconds']:.1f} s, waited for data "
+            f"{run['data_wait_s'] * 1e3:.2f} ms/step, planned {run['planned_bytes'] / GIB:.2f} GiB{memory}")

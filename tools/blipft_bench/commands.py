@@ -1,0 +1,64 @@
+"""Running one command: its log, its time limit, the memory it takes, and why it failed."""
+import os
+import re
+import signal
+import subprocess
+import time
+
+from .machine import MemoryPoll, ROOT
+
+
+class BenchError(Exception):
+    """A run that failed; its text is the line that says why."""
+
+
+def end_process(process):
+    """mpirun and torchrun end their ranks when they get a SIGTERM; what is left of the session is killed."""
+    for number, patience in ((signal.SIGTERM, 15), (signal.SIGKILL, 10)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(patience)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            pass
+
+
+# What launchers add to a program's own words, line by line, and how programs say what went wrong.
+NOISE = re.compile(r"^-*$|^Primary job  terminated normally|^a non-zero exit code|^mpirun detected that one or more|"
+                   r"^(thus causing |)the job to be terminated|^Process name: |^Exit code: |elastic")
+REASON = re.compile(r"\bblipft: |\b\w+(Error|Exception)\b: |out of memory|op_bench: |noticed that process rank")
+TORCHRUN_SUMMARY = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+
+
+def error_line(log):
+    """The last line that tells of an error, else the last line."""
+    words = log.read_text(errors="replace").split(TORCHRUN_SUMMARY)[0]
+    lines = [line for line in map(str.strip, words.splitlines()) if not NOISE.search(line)]
+    reasons = [line for line in lines if REASON.search(line)]
+    return (reasons or lines or ["it printed nothing"])[-1]
+
+
+def run_command(command, log, gpus, timeout):
+    """{start_ns, seconds, measured_bytes, bytes_before}; output goes to `log`. Raises BenchError when it fails or takes
+    too long."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    env = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none",  # containers often forbid it; Open MPI warns each time
+           "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}     # nvidia-smi's order
+    with MemoryPoll(gpus) as memory, open(log, "w") as out:
+        start_ns, start = time.time_ns(), time.monotonic()
+        try:
+            process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out,
+                                       stderr=subprocess.STDOUT, start_new_session=True)
+        except OSError as error:
+            raise BenchError(f"{command[0]} cannot be started: {error.strerror}") from error
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            end_process(process)
+            raise BenchError(f"ended after {timeout:.0f} s; its last line: {error_line(log)}") from None
+        except BaseException:  # interrupted: leave no rank behind
+            end_process(process)
+            raise
+        seconds = time.monotonic() - start
+    if status != 0:
+        raise BenchError(f"{error_line(log)} (exit status {status})")
+    return dict(start_ns=start_ns, seconds=seconds, measured_bytes=memory.peak_bytes, bytes_before=memory.before_bytes)

@@ -1,0 +1,105 @@
+// The loss, the optimizers' updates, and ops on flat buffers.
+#include "blipft/error.h"
+#include "cases.h"
+
+namespace blipft::bench {
+
+namespace {
+
+void loss_case(Harness& harness, int64_t rows, DType dtype) {
+  const int64_t vocabulary = 50304;
+  harness.run("cross_entropy", concat(dims({rows, vocabulary}), " ", dtype_name(dtype)),
+              {2.0 * static_cast<double>(rows * vocabulary * dtype_size(dtype))}, [&]() -> Harness::Work {
+    CrossEntropy args;
+    args.logits = harness.tensor({rows, vocabulary}, dtype), args.labels = harness.ids({rows}, 50265);
+    args.weight = harness.tensor({1}, DType::f32, 1, 0), args.row_loss = harness.tensor({rows}, DType::f32);
+    return [&harness, args] { harness.ops().cross_entropy(args, harness.stream()); };
+  });
+}
+
+void update_cases(Harness& harness, const char* name, DType param, bool master, DType grad, DType state) {
+  const int64_t n = int64_t{1} << 26;
+  // With master weights in f32 the parameter itself is only written.
+  const int64_t weights = master ? dtype_size(param) + 8 : 2 * dtype_size(param);
+  const auto cost = [&](int64_t states) {
+    return Cost{static_cast<double>(n * (weights + dtype_size(grad) + 2 * states * dtype_size(state)))};
+  };
+  const auto scalars = [&] {
+    const Tensor t = harness.tensor({kStepScalars}, DType::f32, 0, 0);
+    harness.ops().fill(t, 0.5f, harness.stream());
+    return t;
+  };
+  const std::string shape = concat(name, " ", n);
+  harness.run("adamw_update", shape, cost(2), [&]() -> Harness::Work {
+    AdamWUpdate args;
+    args.param = harness.tensor({n}, param), args.grad = harness.tensor({n}, grad);
+    if (master) args.master = harness.tensor({n}, DType::f32);
+    args.m = harness.tensor({n}, state), args.v = harness.tensor({n}, state, 8, 1), args.scalars = scalars();
+    return [&harness, args] { harness.ops().adamw_update(args, harness.stream()); };
+  });
+  harness.run("sgd_update", shape, cost(1), [&]() -> Harness::Work {
+    SgdUpdate args;
+    args.param = harness.tensor({n}, param), args.grad = harness.tensor({n}, grad);
+    if (master) args.master = harness.tensor({n}, DType::f32);
+    args.momentum_buffer = harness.tensor({n}, state), args.scalars = scalars(), args.momentum = 0.9f;
+    return [&harness, args] { harness.ops().sgd_update(args, harness.stream()); };
+  });
+}
+
+void buffer_cases(Harness& harness) {
+  const int64_t n = int64_t{1} << 27;
+  const double elements = static_cast<double>(n);
+  for (DType dtype : {DType::bf16, DType::f32}) {
+    const double bytes = elements * static_cast<double>(dtype_size(dtype));
+    harness.run("sum_squares", concat(n, " ", dtype_name(dtype)), {bytes}, [&]() -> Harness::Work {
+      const Tensor x = harness.tensor({n}, dtype), out = harness.tensor({1}, DType::f32);
+      return [&harness, x, out] { harness.ops().sum_squares(x, out, false, harness.stream()); };
+    });
+    harness.run("add", concat(n, " ", dtype_name(dtype)), {3 * bytes}, [&]() -> Harness::Work {
+      const Tensor from = harness.tensor({n}, dtype), to = harness.tensor({n}, dtype);
+      return [&harness, from, to] { harness.ops().add(from, to, harness.stream()); };
+    });
+  }
+  harness.run("sum", concat(n, " f32"), {4 * elements}, [&]() -> Harness::Work {
+    const Tensor x = harness.tensor({n}, DType::f32), out = harness.tensor({1}, DType::f32);
+    return [&harness, x, out] { harness.ops().sum(x, out, false, harness.stream()); };
+  });
+  harness.run("cast", concat(n, " f32 to bf16"), {6 * elements}, [&]() -> Harness::Work {
+    const Tensor from = harness.tensor({n}, DType::f32), to = harness.tensor({n});
+    return [&harness, from, to] { harness.ops().cast(from, to, harness.stream()); };
+  });
+  harness.run("fill", concat(n, " bf16"), {2 * elements}, [&]() -> Harness::Work {
+    const Tensor x = harness.tensor({n});
+    return [&harness, x] { harness.ops().fill(x, 1.5f, harness.stream()); };
+  });
+  harness.run("fill_normal", concat(n, " bf16"), {2 * elements}, [&]() -> Harness::Work {
+    const Tensor x = harness.tensor({n});
+    return [&harness, x] { harness.ops().fill_normal(x, 1, 2, 0, 0, 1, harness.stream()); };
+  });
+}
+
+// A few numbers each: what counts is the launch.
+void scalar_cases(Harness& harness) {
+  harness.run("loss_weights", "4", {32}, [&]() -> Harness::Work {
+    const Tensor counts = harness.tensor({4}, DType::f32, 8, 1), weights = harness.tensor({4}, DType::f32);
+    return [&harness, counts, weights] { harness.ops().loss_weights(counts, weights, 4, harness.stream()); };
+  });
+  harness.run("clip_coefficient", "1", {12}, [&]() -> Harness::Work {
+    const Tensor squares = harness.tensor({1}, DType::f32, 8, 1), scalars = harness.tensor({kStepScalars}, DType::f32);
+    return [&harness, squares, scalars] { harness.ops().clip_coefficient(squares, scalars, 1, harness.stream()); };
+  });
+}
+
+}  // namespace
+
+void flat_cases(Harness& harness) {
+  loss_case(harness, 784, DType::bf16);
+  loss_case(harness, 784, DType::f32);
+  update_cases(harness, "bf16", DType::bf16, false, DType::bf16, DType::bf16);
+  update_cases(harness, "mixed", DType::bf16, true, DType::f32, DType::f32);
+  update_cases(harness, "f32", DType::f32, false, DType::f32, DType::f32);
+  buffer_cases(harness);
+  scalar_cases(harness);
+}
+
+}  // namespace blipft::bench
