@@ -95,7 +95,7 @@ Tensor Arena::take(Owner owner, std::string_view name, DType dtype, const Shape&
     Take take{owner, std::string(name), bytes, pass.events++, -1, 0};
     pass.takes.push_back(std::move(take));
     live_.by_owner[static_cast<size_t>(owner)] += bytes;
-    for (size_t i = 0; i < kOwners; ++i) peak_since_mark_.by_owner[i] = std::max(peak_since_mark_.by_owner[i], live_.by_owner[i]);
+    if (live_.total() > peak_since_mark_.total()) peak_since_mark_ = live_;
     peak_beside_communication_ = std::max(peak_beside_communication_, live_.total() - live_.of(Owner::communication));
     char* address = kFictitiousBase + (int64_t{1} << 42) + static_cast<int64_t>(cursor_) * (int64_t{1} << 24);
     held_[address] = cursor_++;
@@ -279,6 +279,14 @@ const std::vector<Arena::PhaseUse>& Arena::phases(const std::string& pass) const
   auto found = passes_.find(pass);
   BLIPFT_CHECK(found != passes_.end(), "no pass ", pass);
   return found->second.phases;
+}
+
+MemoryUse Arena::peak(const std::string& pass) const {
+  auto found = passes_.find(pass);
+  BLIPFT_CHECK(found != passes_.end(), "no pass ", pass);
+  MemoryUse use = found->second.peak_use;
+  for (const auto& [entry, offset] : persistents_) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
+  return use;
 }
 
 std::vector<std::string> Arena::passes() const {

@@ -53,7 +53,9 @@ void Progress::end_line() {
 void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
   epoch_loss_ += result.loss;
   ++epoch_steps_;
-  smooth_seconds_ = smooth_seconds_ == 0 || result.step <= 2 ? seconds : 0.8 * smooth_seconds_ + 0.2 * seconds;
+  const double newest = smooth_seconds_ == 0 || result.step <= 2 ? 1 : 0.2;  // its share; the first steps are slow
+  smooth_seconds_ += newest * (seconds - smooth_seconds_);
+  smooth_flops_ += newest * (result.flops - smooth_flops_);
   const bool last_of_epoch = (result.step + 1) % run_.steps_per_epoch == 0;
   const bool last = result.step + 1 == run_.total_steps;
   const Clock::time_point now = Clock::now();
@@ -71,7 +73,7 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
       std::printf("%sstep %lld/%lld  epoch %lld  loss %.4f  lr %.3g  grad norm %.4g  %.1f samples/s  %.1f TFLOP/s/rank  %.2f GiB  left %s%s",
                   terminal_ ? "\r\033[K" : "", static_cast<long long>(result.step + 1), static_cast<long long>(run_.total_steps),
                   static_cast<long long>(epoch), result.loss, result.lr, result.grad_norm, rate,
-                  run_.flops_per_step / smooth_seconds_ * 1e-12, gib(run_.memory_bytes),
+                  smooth_flops_ / smooth_seconds_ * 1e-12, gib(run_.memory_bytes),
                   time_text(smooth_seconds_ * static_cast<double>(run_.total_steps - result.step - 1)).c_str(), terminal_ ? "" : "\n");
       line_open_ = terminal_;
       std::fflush(stdout);

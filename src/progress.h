@@ -15,12 +15,11 @@ class Progress {
   struct Run {
     int64_t total_steps = 0, steps_per_epoch = 0;
     int64_t samples_per_step = 0;          ///< of the whole world
-    double flops_per_step = 0;             ///< of one rank, at the largest text length
     int64_t memory_bytes = 0;              ///< of one rank
   };
   Progress(const Config& config, const Run& run, bool silent);
 
-  /// Once per finished step, in order. `seconds`: what the step took.
+  /// Once per finished step, in order. `seconds`: what the step took, on the device's clock.
   void step(const StepResult& result, int64_t epoch, double seconds);
   /// The tutorial's memory lines of a step; `reserved`: bytes the process holds on the device.
   void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved);
@@ -37,7 +36,7 @@ class Progress {
   Clock::time_point start_ = Clock::now(), printed_{};
   double epoch_loss_ = 0;
   int64_t epoch_steps_ = 0;
-  double smooth_seconds_ = 0;
+  double smooth_seconds_ = 0, smooth_flops_ = 0;
   bool warned_ = false;
 };
 

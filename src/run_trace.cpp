@@ -9,6 +9,10 @@
 
 namespace blipft {
 
+namespace {
+constexpr int64_t kClockPeriodNs = 100'000'000;  // the device's clock is measured with a sample, but no more often
+}  // namespace
+
 std::string RunTrace::path(const Config& config, int64_t rank) {
   char name[32];
   std::snprintf(name, sizeof name, "/trace.rank%04lld.h5", static_cast<long long>(rank));
@@ -18,8 +22,7 @@ std::string RunTrace::path(const Config& config, int64_t rank) {
 RunTrace::RunTrace(const TraceParts& parts)
     : parts_(parts),
       trace_(parts.config->trace.enabled ? open_trace(path(*parts.config, parts.world->rank())) : make_null_trace()),
-      samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches) {
-  align_clock(*parts_.device);
+      samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches), clock_(*parts.device) {
   std::vector<std::string> units;
   for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
   trace_->set_names(units, SpanRecorder::phase_names());
@@ -30,10 +33,16 @@ RunTrace::RunTrace(const TraceParts& parts)
   trace_->add(plan);
   driver_memory(-1);
   if (parts_.config->trace.enabled)
-    sampler_ = std::make_unique<DeviceSampler>(*parts_.monitor, parts_.config->trace.sample_seconds, [this](DeviceRecord record) {
-      record.time_ns = now_ns();
-      trace_->add(record);
-    });
+    sampler_ = std::make_unique<DeviceSampler>(*parts_.monitor, parts_.config->trace.sample_seconds,
+                                               [this](const DeviceRecord& record) { sample(record); });
+}
+
+void RunTrace::sample(DeviceRecord record) {
+  record.time_ns = now_ns();
+  trace_->add(record);
+  if (record.time_ns - clock_ns_ < kClockPeriodNs) return;
+  clock_ns_ = record.time_ns;
+  clock_.measure();
 }
 
 void RunTrace::note_run() {
@@ -61,7 +70,7 @@ void RunTrace::note_run() {
     text("gathers", parts_.comm->direct_gathers() ? "copies between devices" : "collectives");
   }
   const int64_t tokens = possible_text_lengths(config.data).back();
-  number("flops_per_step", static_cast<double>(config.train.accumulate_grad_batches) * model.flops(config.train.batch_size, tokens));
+  number("flops_per_step", step_flops(config, model, tokens));
   number("samples_per_step", samples_);
   number("planned_bytes", parts_.arena->total_bytes());
   number("planned_total_bytes", planned_bytes());
@@ -73,31 +82,21 @@ void RunTrace::note_versions() {
   for (const auto& [name, version] : cuda_versions()) trace_->set_attribute(name, version);
 }
 
-// The device's clock is read between two readings of the host's; the tightest of several tries tells the offset.
-void RunTrace::align_clock(Device& device) {
-  int64_t* slot = static_cast<int64_t*>(device.allocate_host(sizeof(int64_t)));
-  void* memory = device.allocate(256);
-  int64_t best = INT64_MAX;
-  for (int i = 0; i < 8; ++i) {
-    device.synchronize();
-    const int64_t before = unix_ns();
-    device.timestamp(static_cast<int64_t*>(memory), device.compute_stream());
-    device.synchronize();
-    const int64_t after = unix_ns();
-    device.copy(slot, memory, sizeof(int64_t), device.compute_stream());
-    device.synchronize();
-    if (after - before < best) {
-      best = after - before;
-      device_offset_ns_ = (before + after) / 2 - *slot - parts_.start_ns;
-    }
-  }
-  device.free(memory);
-  device.free_host(slot);
-}
-
 int64_t RunTrace::now_ns() const { return unix_ns() - parts_.start_ns; }
 
-void RunTrace::step(const StepResult& result, int64_t epoch, double seconds, double flops) {
+void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
+  const auto time_of = [this](int64_t device_ns) { return clock_.at(device_ns) - parts_.start_ns; };
+  std::vector<SpanRecord> spans;
+  if (parts_.spans) {
+    spans = parts_.spans->records(StepProgram::pass_name(result.text_tokens), result.step, result.stamps, time_of);
+    SpanRecord wait;
+    wait.step = result.step;
+    wait.phase = SpanRecorder::kDataWait;
+    wait.stream = 3;  // host
+    wait.begin_ns = result.wait_begin_ns - parts_.start_ns;
+    wait.end_ns = result.wait_end_ns - parts_.start_ns;
+    spans.push_back(wait);
+  }
   StepRecord record;
   record.step = result.step;
   record.epoch = epoch;
@@ -105,30 +104,22 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds, dou
   record.lr = result.lr;
   record.grad_norm = result.grad_norm;
   record.samples_per_second = static_cast<double>(samples_) / seconds;
-  record.tflops = flops / seconds * 1e-12;
-  record.end_ns = result.end_ns ? result.end_ns + device_offset_ns_ : now_ns();
-  record.begin_ns = result.begin_ns ? result.begin_ns + device_offset_ns_ : record.end_ns - static_cast<int64_t>(seconds * 1e9);
+  record.tflops = result.flops / seconds * 1e-12;
+  record.begin_ns = time_of(result.begin_ns);
+  record.end_ns = time_of(result.end_ns);
   record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
   record.text_tokens = result.text_tokens;
-  trace_->add(record);
-  if (!parts_.spans) return;
-  std::vector<SpanRecord> spans =
-      parts_.spans->records(StepProgram::pass_name(result.text_tokens), result.step, result.stamps, device_offset_ns_);
-  SpanRecord wait;
-  wait.step = result.step;
-  wait.phase = SpanRecorder::kDataWait;
-  wait.stream = 3;  // host
-  wait.begin_ns = result.wait_begin_ns - parts_.start_ns;
-  wait.end_ns = result.wait_end_ns - parts_.start_ns;
-  spans.push_back(wait);
-  trace_->add(spans);
+  trace_->add(record, spans);
 }
 
-void RunTrace::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases) {
+void RunTrace::memory(int64_t step, const std::string& pass) {
   std::vector<MemoryRecord> records;
-  for (const Arena::PhaseUse& phase : phases)
+  const auto note = [&](const std::string& moment, const MemoryUse& use) {
     for (int i = 0; i < kOwners; ++i)
-      records.push_back({step, phase.phase, owner_name(static_cast<Owner>(i)), now_ns(), phase.now.of(static_cast<Owner>(i))});
+      records.push_back({step, moment, owner_name(static_cast<Owner>(i)), now_ns(), use.of(static_cast<Owner>(i))});
+  };
+  for (const Arena::PhaseUse& phase : parts_.arena->phases(pass)) note(phase.phase, phase.now);
+  note("peak", parts_.arena->peak(pass));
   trace_->add(records);
 }
 

@@ -14,6 +14,7 @@
 #include "device_sampler.h"
 #include "memory_plan.h"
 #include "step_program.h"
+#include "trace_clock.h"
 
 namespace blipft {
 
@@ -37,8 +38,10 @@ class RunTrace {
   /// Opens the file, notes what is known of the run, and starts the sampling of the device.
   explicit RunTrace(const TraceParts& parts);
   static std::string path(const Config& config, int64_t rank);
-  void step(const StepResult& result, int64_t epoch, double seconds, double flops);
-  void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases);
+  /// `seconds`: since the end of the step before, on the device's clock.
+  void step(const StepResult& result, int64_t epoch, double seconds);
+  /// What the owners hold at the named moments of a pass, and at the one at which they hold most together.
+  void memory(int64_t step, const std::string& pass);
   /// What the driver reports of this process' memory after `step` (-1: the set-up), where it does.
   void driver_memory(int64_t step);
   /// Kernels of a step, with times of the system clock.
@@ -50,13 +53,14 @@ class RunTrace {
 
  private:
   int64_t now_ns() const;
-  void align_clock(Device& device);
+  void sample(DeviceRecord record);
   void note_run();
   void note_versions();
   TraceParts parts_;
   std::unique_ptr<Trace> trace_;
   int64_t samples_ = 0;                    // of a step of this rank
-  int64_t device_offset_ns_ = 0;           // trace clock minus device clock
+  DeviceClock clock_;
+  int64_t clock_ns_ = 0;                   // when the sampler's thread measured it
   int64_t measured_bytes_ = 0;
   std::unique_ptr<DeviceSampler> sampler_;  // last: its thread uses the members above
 };

@@ -69,6 +69,7 @@ int32_t number(CommObserver::Kind kind) {
     case CommObserver::Kind::gather: return SpanRecorder::kGather;
     case CommObserver::Kind::reduce_scatter: return SpanRecorder::kReduceScatter;
     case CommObserver::Kind::all_reduce: return SpanRecorder::kAllReduce;
+    case CommObserver::Kind::update: return SpanRecorder::kOptimizer;
   }
   return SpanRecorder::kGather;
 }
@@ -81,7 +82,7 @@ void SpanRecorder::end(Phase phase, const Unit& unit, Stream stream) {
   close(number(phase), static_cast<int32_t>(unit.index), stream);
 }
 void SpanRecorder::begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) {
-  open(number(kind), static_cast<int32_t>(unit.index), 1, bytes, 0, stream);
+  open(number(kind), static_cast<int32_t>(unit.index), kind == Kind::update ? 0 : 1, bytes, 0, stream);
 }
 void SpanRecorder::end(Kind kind, const Unit& unit, int64_t, Stream stream) {
   close(number(kind), static_cast<int32_t>(unit.index), stream);
@@ -90,12 +91,12 @@ void SpanRecorder::begin(Number phase, Stream stream) { open(phase, -1, 0, 0, 0,
 void SpanRecorder::end(Number phase, Stream stream) { close(phase, -1, stream); }
 
 std::vector<SpanRecord> SpanRecorder::records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps,
-                                              int64_t offset_ns) const {
+                                              const std::function<int64_t(int64_t)>& time_of) const {
   std::vector<SpanRecord> spans = passes_.at(pass);
   for (size_t i = 0; i < spans.size() && 2 * i + 1 < stamps.size(); ++i) {
     spans[i].step = step;
-    spans[i].begin_ns = stamps[2 * i] + offset_ns;
-    spans[i].end_ns = stamps[2 * i + 1] + offset_ns;
+    spans[i].begin_ns = time_of(stamps[2 * i]);
+    spans[i].end_ns = time_of(stamps[2 * i + 1]);
   }
   return spans;
 }

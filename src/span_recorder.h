@@ -36,8 +36,9 @@ class SpanRecorder : public StepObserver, public CommObserver {
   void begin(Number phase, Stream stream);
   void end(Number phase, Stream stream);
 
-  /// The spans of one run of `pass`, with the clock readings shifted by `offset_ns`.
-  std::vector<SpanRecord> records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps, int64_t offset_ns) const;
+  /// The spans of one run of `pass`; `time_of` makes times of the trace of clock readings.
+  std::vector<SpanRecord> records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps,
+                                  const std::function<int64_t(int64_t)>& time_of) const;
 
  private:
   void open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream);

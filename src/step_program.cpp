@@ -39,12 +39,16 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<int64_t> text_lengt
   label_count_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
   loss_weights_ = arena.persistent(Owner::data, "step results", DType::f32, {micro_batches_});
   workspace_ = arena.persistent(Owner::workspace, "workspace of the ops", DType::u8, {2 * kWorkspaceBytes});
-  if (parts_.spans)  // a generous bound: each unit has at most 8 spans in a micro-batch
-    stamps_ = arena.persistent(Owner::data, "clock readings", DType::i64,
-                               {2 * (8 * static_cast<int64_t>(parts_.model->units().size()) * micro_batches_ + 8)});
+  // A generous bound: each unit has at most 8 spans in a micro-batch.
+  const int64_t spans = parts_.spans ? 8 * static_cast<int64_t>(parts_.model->units().size()) * micro_batches_ + 8 : 1;
+  stamps_ = arena.persistent(Owner::data, "clock readings", DType::i64, {2 * spans});
 }
 
 StepProgram::~StepProgram() = default;
+
+double step_flops(const Config& config, const Model& model, int64_t text_tokens) {
+  return static_cast<double>(config.train.accumulate_grad_batches) * model.flops(config.train.batch_size, text_tokens);
+}
 
 std::string StepProgram::pass_name(int64_t text_tokens) { return concat("step of ", text_tokens, " text tokens"); }
 
@@ -76,7 +80,7 @@ void StepProgram::bind() {
   forked_ = device.create_event();
   joined_ = device.create_event();
   device.record(unstaged_, device.compute_stream());
-  const int64_t bytes = inputs_staging_.bytes() + kResultBytes + (stamps_ ? stamps_.bytes() : 0);
+  const int64_t bytes = inputs_staging_.bytes() + kResultBytes + stamps_.bytes();
   for (int64_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>(device, bytes));
   graphs_.resize(text_lengths_.size());
   warm_.resize(text_lengths_.size(), false);
@@ -114,6 +118,19 @@ void StepProgram::enqueue_loss_weights(int64_t text_tokens) {
   parts_.ops->loss_weights(label_count_, loss_weights_.part(0, {1}), 1, stream);
 }
 
+// The step's own span is the first; without spans its two readings are the only ones.
+void StepProgram::mark_begin() {
+  const Stream stream = parts_.device->compute_stream();
+  if (parts_.spans) parts_.spans->begin(SpanRecorder::kStep, stream);
+  else parts_.device->timestamp(stamps_.as<int64_t>(), stream);
+}
+
+void StepProgram::mark_end() {
+  const Stream stream = parts_.device->compute_stream();
+  if (parts_.spans) parts_.spans->end(SpanRecorder::kStep, stream);
+  else parts_.device->timestamp(stamps_.as<int64_t>() + 1, stream);
+}
+
 void StepProgram::enqueue(int64_t text_tokens) {
   const TrainSection& train = parts_.config->train;
   Device& device = *parts_.device;
@@ -125,8 +142,8 @@ void StepProgram::enqueue(int64_t text_tokens) {
     spans->begin_pass(pass_name(text_tokens), [model = parts_.model, batch = batch_size_, text_tokens](const Unit& unit, Phase phase) {
       return model->unit_flops(unit, phase, batch, text_tokens);
     });
-  if (spans) spans->begin(SpanRecorder::kStep, stream);
-  strategy.begin_step();
+  mark_begin();
+  strategy.begin_step(scalars_, static_cast<float>(train.gradient_clip_val));
   device.zero(loss_.data, loss_.bytes(), stream);
   enqueue_loss_weights(text_tokens);
   const StepContext context{*parts_.ops, device, *parts_.arena, strategy, stream, device.side_stream(), forked_, joined_, spans, static_cast<uint64_t>(train.seed)};
@@ -138,9 +155,9 @@ void StepProgram::enqueue(int64_t text_tokens) {
   strategy.finish_backward();
   if (parts_.comm->size() > 1) parts_.comm->all_reduce(loss_, stream);
   if (spans) spans->begin(SpanRecorder::kOptimizer, stream);
-  strategy.update(scalars_, norm_square_, static_cast<float>(train.gradient_clip_val));
+  strategy.update(norm_square_);
   if (spans) spans->end(SpanRecorder::kOptimizer, stream);
-  if (spans) spans->end(SpanRecorder::kStep, stream);
+  mark_end();
   parts_.arena->mark("after_optimizer");
   parts_.arena->end_pass();
 }
@@ -149,6 +166,7 @@ void StepProgram::fill_inputs(Slot& slot, const HostBatch& batch, double lr) con
   float* scalars = reinterpret_cast<float*>(slot.memory);
   std::fill(scalars, scalars + kStepScalars, 0.0f);
   parts_.optimizer->scalars(batch.step + 1, lr, scalars);
+  scalars[kClipCoefficient] = 1;
   const int32_t* lengths = reinterpret_cast<const int32_t*>(static_cast<const char*>(batch.block) + batch.layout.lengths_offset());
   int32_t* kv = reinterpret_cast<int32_t*>(slot.memory + kScalarBytes);
   for (int64_t i = 0; i < micro_batches_ * batch_size_; ++i) kv[i] = static_cast<int32_t>(parts_.model->prefix_tokens()) + lengths[i];
@@ -166,6 +184,7 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   slot.result.step = batch.step;
   slot.result.lr = lr;
   slot.result.text_tokens = t;
+  slot.result.flops = step_flops(*parts_.config, *parts_.model, t);
   slot.result.wait_begin_ns = wait_begin_ns;
   slot.result.wait_end_ns = wait_end_ns;
   fill_inputs(slot, batch, lr);
@@ -194,7 +213,7 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   char* out = slot.memory + inputs_staging_.bytes();
   device.copy(out, loss_.data, 4, compute);
   device.copy(out + 4, scalars_.as<float>() + kGradNorm, 4, compute);
-  if (stamps_) device.copy(out + kResultBytes, stamps_.data, stamps_.bytes(), compute);
+  device.copy(out + kResultBytes, stamps_.data, stamps_.bytes(), compute);
   device.record(slot.done, compute);
 }
 
@@ -214,12 +233,10 @@ bool StepProgram::finished(bool wait, StepResult& result) {
   std::memcpy(&norm, out + 4, 4);
   slot.result.loss = loss;
   slot.result.grad_norm = norm;
-  if (stamps_) {
-    const int64_t* stamps = reinterpret_cast<const int64_t*>(out + kResultBytes);
-    slot.result.stamps.assign(stamps, stamps + stamps_.numel());
-    slot.result.begin_ns = stamps[0];      // the step's own span is the first
-    slot.result.end_ns = stamps[1];
-  }
+  const int64_t* stamps = reinterpret_cast<const int64_t*>(out + kResultBytes);
+  slot.result.stamps.assign(stamps, stamps + stamps_.numel());
+  slot.result.begin_ns = stamps[0];
+  slot.result.end_ns = stamps[1];
   result = std::move(slot.result);
   ++drained_;
   return true;

@@ -31,11 +31,15 @@ struct StepParts {
 struct StepResult {
   int64_t step = 0;
   double loss = 0, grad_norm = 0, lr = 0;
-  int64_t begin_ns = 0, end_ns = 0;        ///< device clock; 0 without spans
+  double flops = 0;                        ///< of this rank; see step_flops()
+  int64_t begin_ns = 0, end_ns = 0;        ///< device clock
   int64_t text_tokens = 0;
   int64_t wait_begin_ns = 0, wait_end_ns = 0;  ///< host clock (Unix time): when the trainer waited for the batch
   std::vector<int64_t> stamps;             ///< device clock, ns, of the recorded spans
 };
+
+/// Floating-point operations of one rank's step at a padded text length, without recomputation.
+double step_flops(const Config& config, const Model& model, int64_t text_tokens);
 
 class StepProgram {
  public:
@@ -66,6 +70,8 @@ class StepProgram {
   void enqueue(int64_t text_tokens);
   MicroBatch micro_batch(int64_t m, int64_t text_tokens) const;
   void enqueue_loss_weights(int64_t text_tokens);
+  void mark_begin();
+  void mark_end();
   BatchLayout layout(int64_t text_tokens) const;
   void fill_inputs(Slot& slot, const HostBatch& batch, double lr) const;
 
@@ -77,7 +83,7 @@ class StepProgram {
   Tensor inputs_staging_;                  // u8
   Tensor loss_, norm_square_, label_count_, loss_weights_;  // f32 [1], [1], [1], [M]
   Tensor workspace_;                       // u8, the ops' scratch
-  Tensor stamps_;                          // i64, device clock
+  Tensor stamps_;                          // i64, device clock; the step's begin and end come first
 
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<std::unique_ptr<Graph>> graphs_;  // per text length

@@ -77,6 +77,7 @@ class Run {
   void fill_weights();
   void start_trace(int64_t start_ns);
   void announce();
+  double step_seconds(const StepResult& result);
   void finished_step(const StepResult& result);
   void drain();
   void start_kernels();
@@ -107,7 +108,8 @@ class Run {
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<Progress> progress_;
-  Clock::time_point train_start_, last_finish_;
+  Clock::time_point train_start_;
+  int64_t last_end_ns_ = 0;                // of the step before, on the device's clock; 0: there is none to count from
   double train_seconds_ = 0;
   std::string saved_;
 };
@@ -206,7 +208,6 @@ void Run::announce() {
   run.steps_per_epoch = loader_->steps_per_epoch();
   const int64_t micro = config_.train.accumulate_grad_batches, batch = config_.train.batch_size;
   run.samples_per_step = batch * micro * world_.size();
-  run.flops_per_step = static_cast<double>(micro) * model_->flops(batch, possible_text_lengths(config_.data).back());
   run.memory_bytes = arena_->total_bytes();
   progress_ = std::make_unique<Progress>(config_, run, !first());
   if (!first()) return;
@@ -217,19 +218,23 @@ void Run::announce() {
   std::fflush(stdout);
 }
 
+// From the end of the step before, on the device's clock: the host may see several steps finish at once.
+double Run::step_seconds(const StepResult& result) {
+  const int64_t from = last_end_ns_ > 0 ? last_end_ns_ : result.begin_ns;
+  last_end_ns_ = result.end_ns;
+  return static_cast<double>(std::max<int64_t>(1, result.end_ns - from)) * 1e-9;
+}
+
 void Run::finished_step(const StepResult& result) {
-  const Clock::time_point now = Clock::now();
-  double seconds = std::chrono::duration<double>(now - last_finish_).count();
-  last_finish_ = now;
+  const double seconds = step_seconds(result);
   const int64_t epoch = result.step / loader_->steps_per_epoch();
-  const double flops = static_cast<double>(config_.train.accumulate_grad_batches) * model_->flops(config_.train.batch_size, result.text_tokens);
   progress_->step(result, epoch, seconds);
-  trace_->step(result, epoch, seconds, flops);
+  trace_->step(result, epoch, seconds);
   const bool memory = result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
   if (memory) {
     const std::string pass = StepProgram::pass_name(result.text_tokens);
     progress_->memory(result.step, arena_->phases(pass), device_->memory().process);
-    trace_->memory(result.step, arena_->phases(pass));
+    trace_->memory(result.step, pass);
     trace_->driver_memory(result.step);
   }
 }
@@ -246,7 +251,7 @@ void Run::start_kernels() {
   device_->synchronize();
   kernels_->start();
   world_.barrier();                        // or the first rank's collectives would show the others' start
-  last_finish_ = Clock::now();
+  last_end_ns_ = 0;
 }
 
 void Run::stop_kernels(int64_t step) {
@@ -256,12 +261,12 @@ void Run::stop_kernels(int64_t step) {
   if (kernels_->lost() > 0)
     std::fprintf(stderr, "warning: rank %lld: CUPTI gave %lld kernels of step %lld no times; they are missing in the trace\n",
                  static_cast<long long>(world_.rank()), static_cast<long long>(kernels_->lost()), static_cast<long long>(step));
-  last_finish_ = Clock::now();
+  last_end_ns_ = 0;
 }
 
 void Run::steps() {
   world_.barrier();
-  train_start_ = last_finish_ = Clock::now();
+  train_start_ = Clock::now();
   StepResult result;
   for (int64_t step = 0; step < loader_->total_steps(); ++step) {
     const int64_t wait_begin = unix_ns();

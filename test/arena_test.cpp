@@ -212,6 +212,33 @@ TEST_SUITE("arena") {
     CHECK_THROWS_AS(arena.timeline("walk"), Error);
   }
 
+  TEST_CASE("a peak is a moment: owners that are largest at different moments are not summed") {
+    const auto device = make_plan_device();
+    Arena arena(*device);
+    arena.persistent(Owner::parameters, "parameters", DType::u8, {512});
+    arena.begin_pass("step");
+    const Tensor kept = arena.take(Owner::activations, "kept", DType::u8, {4096});
+    arena.give(arena.take(Owner::communication, "small", DType::u8, {1024}));  // the largest sum: 5120
+    arena.give(kept);
+    arena.give(arena.take(Owner::communication, "large", DType::u8, {2048}));
+    arena.mark("after_forward");
+    arena.give(arena.take(Owner::workspace, "scratch", DType::u8, {256}));
+    arena.mark("after_backward");
+    arena.end_pass();
+    arena.plan();
+    const auto check = [](const MemoryUse& use) {
+      CHECK(use.of(Owner::parameters) == 512);
+      CHECK(use.of(Owner::activations) == 4096);
+      CHECK(use.of(Owner::communication) == 1024);
+      CHECK(use.total() == 512 + 4096 + 1024);
+    };
+    check(arena.phases("step")[0].peak);
+    CHECK(arena.phases("step")[1].peak.total() == 512 + 256);
+    check(arena.peak("step"));
+    CHECK(arena.peak("step").total() == arena.peak_live_bytes());
+    CHECK_THROWS_AS(arena.peak("walk"), Error);
+  }
+
   TEST_CASE("peak entries: takes of one name are summed, largest first, gaps are named") {
     const auto device = make_plan_device();
     Arena arena(*device);

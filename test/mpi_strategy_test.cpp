@@ -296,6 +296,20 @@ TEST_SUITE("mpi equal bits") {
       }
   }
 
+  // Without clipping a unit is updated as soon as its gradient is final, with a limit that is never reached all are at the
+  // end of the step.
+  TEST_CASE("units updated during backward get the bits of an update at its end") {
+    for (Precision precision : kPrecisions)
+      for (const Deal& deal : deals(bits_job(precision), {1, 3})) {
+        CAPTURE(describe(deal));
+        Job job = bits_job(precision);
+        job.config.train.gradient_clip_val = 0;
+        const Outcome early = train_together(job, deal);
+        job.config.train.gradient_clip_val = 1e9;
+        check_same(train_together(job, deal), early);
+      }
+  }
+
   TEST_CASE("one rank: every strategy is single") {
     if (mpi_world().size() > 1) return;
     for (Precision precision : kPrecisions) {

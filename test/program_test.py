@@ -175,7 +175,7 @@ def trains_to_the_end_and_the_loss_falls(space):
 @test
 def every_rank_leaves_a_trace(space):
     result = run(space, 3, "parallel.strategy=fsdp", "train.max_steps=4", "train.accumulate_grad_batches=2",
-                 "train.batch_size=2", "train.gradient_clip_val=1")
+                 "train.batch_size=2", "train.gradient_clip_val=1", "data.text_padding=max")
     check(sorted(p.name for p in result.output.iterdir()) == [f"trace.rank{r:04d}.h5" for r in range(3)], "files:", list(result.output.iterdir()))
     for rank in range(3):
         steps = result.steps(rank)
@@ -193,6 +193,39 @@ def every_rank_leaves_a_trace(space):
             check((spans["phase"] == phases[name]).sum() > 0, "no spans of", name, "in", phases)
         check((spans["end_ns"] >= spans["begin_ns"]).all(), "spans end before they begin")
         check(len(memory) > 0 and len(plan) > 0, "memory and plan are empty")
+        check_rates(steps, 4)
+        step = spans[spans["phase"] == phases["step"]]
+        check((step["begin_ns"] == steps["begin_ns"]).all() and (step["end_ns"] == steps["end_ns"]).all(), "the step and its span")
+        wait = spans[spans["phase"] == phases["data_wait"]]  # of the host's clock; the others are of the device's
+        check((wait["end_ns"] < steps["begin_ns"] + 1e6).all() and (wait["begin_ns"][1:] > steps["end_ns"][:-1] - 1e6).all(),
+              "the clocks of host and device:", wait, steps)
+        last = memory[memory["step"] == 1]
+        last = last.reshape(-1, len(set(last["owner"].tolist())))  # a moment of a micro-batch, owners
+        held = last["bytes"].sum(axis=1)
+        check((last["phase"] == last["phase"][:, :1]).all() and len(held) == 4 * 2, last["phase"])
+        check(last["phase"][-1, 0] == b"peak" and held[-1] == held.max(), last["phase"], held)
+        gaps = np.char.startswith(plan["name"], b"gaps")  # memory that no tensor holds
+        check(held[-1] == plan["bytes"][~gaps].sum(), held, plan)
+        for owner, size in zip(last["owner"][-1], last["bytes"][-1]):
+            check(size == plan["bytes"][(plan["owner"] == owner) & ~gaps].sum(), owner, size, plan)
+
+
+def check_rates(steps, samples):
+    """What a step is counted to take: from the end of the one before to its own end, the first from its begin."""
+    ends = steps["end_ns"].astype(np.float64)
+    seconds = np.diff(ends, prepend=float(steps["begin_ns"][0])) * 1e-9
+    # Durations are of the device's clock, times are led along the host's: at most 1e-3 apart.
+    check(np.allclose(steps["samples_per_second"] * seconds, samples, rtol=2e-3), steps["samples_per_second"], samples / seconds)
+    flops = steps["tflops"] * seconds
+    check((flops > 0).all() and (len(set(steps["text_tokens"])) > 1 or np.ptp(flops) < 4e-3 * flops.max()), flops)
+
+
+@test
+def rates_need_no_spans(space):
+    result = run(space, 2, "trace.spans=none", "train.max_steps=4")
+    steps = result.steps()
+    check((steps["end_ns"] > steps["begin_ns"]).all() and len(read_table(result.output, 0, "spans")) == 0, steps)
+    check_rates(steps, 4)
 
 
 @test
@@ -203,8 +236,10 @@ def memory_lines_and_plain_progress(space):
         for step in (0, 1):
             pattern = rf"memory step {step} +{phase} +Params [\d.]+ .*Grads [\d.]+ .*Optim [\d.]+ .*Allocated [\d.]+ \(peak [\d.]+\)"
             check(re.search(pattern, result.out), "no line", pattern, result)
-    progress = re.findall(r"^step (\d+)/3  epoch \d+  loss [\d.]+  lr \S+  grad norm \S+ ", result.out, re.M)
-    check(progress == ["1", "2", "3"], progress, result)
+    progress = re.findall(r"^step (\d+)/3  epoch \d+  loss [\d.]+  lr \S+  grad norm \S+  ([\d.]+) samples/s ", result.out, re.M)
+    check([step for step, _ in progress] == ["1", "2", "3"], progress, result)
+    rates = 2 * result.steps()["samples_per_second"]  # of two ranks; of the first steps there is no average
+    check(np.allclose([float(rate) for _, rate in progress], rates, rtol=1e-3, atol=0.05), progress, rates)
     check("memory of a rank at the peak of a step" in result.out, "no plan table")
     check(result.out.count("blipft ") <= 2 and result.out.count("[done]") == 1, "said by more than one rank:", result)
 

@@ -180,7 +180,19 @@ class Summary(unittest.TestCase):
                              {"planned": 168, "measured": 170, "step": 0, "moment": "after_forward"})
             self.assertEqual(sum(owner["measured"] for owner in rank["memory"].values()), 170)
             self.assertEqual(sum(owner["planned"] for owner in rank["memory"].values()), 168)
-            self.assertIn("measured peak: step 0, after_forward", text)
+            self.assertIn("measured peak: step 0, after_forward; memory is noted at such moments only", text)
+
+    def test_memory_at_the_moment_of_the_peak(self):
+        rows = [(0, moment, owner, 5, size) for moment, sizes in ((b"after_forward", (100, 60)), (b"peak", (100, 68)))
+                for owner, size in zip((b"parameters", b"activations"), sizes)]
+        plan = [(b"w0", b"parameters", 100), (b"x", b"activations", 68)]
+        with Run({"steps": [step_row(0, 0, 10)], "memory": rows, "plan": plan}) as run:
+            rank, = summary.analyze(run)
+            text = call("summary", run)[1]
+        self.assertEqual(rank["memory_total"], {"planned": 168, "measured": 168, "step": 0, "moment": "peak"})
+        for owner in rank["memory"].values():
+            self.assertEqual(owner["planned"], owner["measured"])
+        self.assertIn("measured peak: step 0, peak\n", text)
 
     def test_memory_of_a_moment_that_comes_for_every_micro_batch(self):
         rows = [(0, b"after_forward", owner, time, size) for time, sizes in ((5, (100, 70)), (8, (100, 80)))

@@ -78,13 +78,15 @@ class Arena {
   int64_t total_bytes() const { return persistent_bytes_ + transient_bytes_; }
   /// Live bytes at the peak of the largest pass, without gaps.
   int64_t peak_live_bytes() const { return persistent_bytes_ + peak_live_transient_; }
-  /// Use at the named phases of pass `name`: the state at the mark, and the peak since the mark before.
+  /// Use at the named phases of pass `name`: the state at the mark, and the moment of the largest sum since the mark before.
   struct PhaseUse {
     std::string phase;
     MemoryUse now;
     MemoryUse peak;
   };
   const std::vector<PhaseUse>& phases(const std::string& pass) const;
+  /// The owners at the moment at which a planned pass holds most.
+  MemoryUse peak(const std::string& pass) const;
   std::vector<std::string> passes() const;
   /// The table: what is alive at the peak, largest first.
   std::vector<PlanEntry> peak_entries() const;

@@ -66,8 +66,12 @@ class Device {
   virtual Stream copy_stream() const = 0;   ///< host-device copies
   /// Work beside the compute stream's, of lower priority: what it leaves idle is used.
   virtual Stream side_stream() const { return compute_stream(); }
+  /// Updates of parameters whose gradients are final, beside the rest of backward.
+  virtual Stream update_stream() const { return compute_stream(); }
   /// Copies between devices, which need no compute unit and run beside collectives.
   virtual Stream gather_stream() const { return comm_stream(); }
+  /// Readings of the clock that wait for no other work.
+  virtual Stream clock_stream() const { return compute_stream(); }
 
   virtual Event create_event() = 0;
   virtual void record(Event event, Stream stream) = 0;

@@ -31,11 +31,11 @@ struct Shard {
   int64_t offset = 0;                      ///< where the shard starts in the rank's contiguous buffers
 };
 
-/// Told of every collective, for the trace. Calls bracket the enqueueing in `stream`.
+/// Told of every collective and of updates beside backward, for the trace. Calls bracket the enqueueing in `stream`.
 class CommObserver {
  public:
   virtual ~CommObserver() = default;
-  enum class Kind { gather, reduce_scatter, all_reduce };
+  enum class Kind { gather, reduce_scatter, all_reduce, update };
   virtual void begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) = 0;
   virtual void end(Kind kind, const Unit& unit, int64_t bytes, Stream stream) = 0;
 };
@@ -70,12 +70,14 @@ class Strategy : public UnitAccess {
   /// Transient bytes that a step takes anyway: where it takes less, the strategy may use the rest, to gather earlier and
   /// to leave reductions more time. The dry run tells, after a pass that knew the order.
   virtual void set_memory_limit(int64_t bytes) { (void)bytes; }
-  virtual void begin_step() {}
+  /// `scalars` f32 [kStepScalars] with a clip coefficient of 1. Without clipping (max_norm 0) units are updated as soon as
+  /// their gradients are final, beside the rest of backward.
+  virtual void begin_step(const Tensor& scalars, float max_norm);
   virtual void begin_micro_batch(int64_t index, int64_t count);
   /// After the last micro-batch: the compute stream waits for all collectives, gathered units are dropped.
   virtual void finish_backward() = 0;
-  /// Gradient norm over all ranks, clipping, optimizer.
-  void update(const Tensor& scalars, const Tensor& norm_square, float max_norm);
+  /// Gradient norm over all ranks, clipping, and the optimizer for what it has not updated yet.
+  void update(const Tensor& norm_square);
 
   const Shard& shard(const Unit& unit) const { return shards_[static_cast<size_t>(unit.index)]; }
   int64_t shard_count() const { return shard_count_; }   ///< ranks that a unit is cut over
@@ -94,6 +96,9 @@ class Strategy : public UnitAccess {
   int64_t trainable_elements() const { return trainable_; }   ///< of this rank's shards, padding included
 
  protected:
+  bool last_micro_batch() const { return micro_batch_ + 1 == micro_batches_; }
+  /// The gradient of `unit` is final once `stream` has come here: the unit may be updated.
+  void gradient_final(const Unit& unit, Stream stream);
   Tensor part(const Tensor& buffer, const Unit& unit) const;
   StrategyContext context_;
   int64_t shard_count_;
@@ -102,7 +107,12 @@ class Strategy : public UnitAccess {
   std::vector<Tensor> states_;
 
  private:
+  void optimize(const Unit& unit, Stream stream);
   std::vector<Shard> shards_;
+  Tensor scalars_;
+  float max_norm_ = 0;
+  std::vector<bool> updated_;              // per unit, in this step
+  Event final_, all_updated_;
   int64_t trainable_ = 0, total_ = 0;
 };
 

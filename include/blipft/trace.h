@@ -14,7 +14,7 @@ namespace blipft {
 struct StepRecord {
   int64_t step = 0, epoch = 0;
   double loss = 0, lr = 0, grad_norm = 0;
-  double samples_per_second = 0, tflops = 0;    ///< of this rank's GPU
+  double samples_per_second = 0, tflops = 0;    ///< of this rank's GPU, since the end of the step before
   int64_t begin_ns = 0, end_ns = 0;
   int64_t data_wait_ns = 0;                     ///< time the step waited for its batch
   int64_t text_tokens = 0;                      ///< padded text length
@@ -92,7 +92,8 @@ class Trace {
   virtual void set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases) = 0;
   virtual void set_attribute(const std::string& name, const std::string& value) = 0;
   virtual void set_attribute(const std::string& name, double value) = 0;
-  virtual void add(const StepRecord& record) = 0;
+  /// A finished step: whoever sees its row in the file finds its spans there as well (or in /dropped).
+  virtual void add(const StepRecord& record, const std::vector<SpanRecord>& spans) = 0;
   virtual void add(const std::vector<SpanRecord>& records) = 0;
   virtual void add(const std::vector<MemoryRecord>& records) = 0;
   virtual void add(const std::vector<PlanRecord>& records) = 0;

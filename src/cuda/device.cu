@@ -85,8 +85,10 @@ class CudaDevice : public Device {
     BLIPFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     compute_ = make_stream(std::max(greatest, least - 1));
     side_ = make_stream(least);
+    update_ = make_stream(least);
     comm_ = make_stream(greatest);
     gather_ = make_stream(greatest);
+    clock_ = make_stream(greatest);
     copy_ = make_stream(least);
   }
 
@@ -171,7 +173,9 @@ class CudaDevice : public Device {
   Stream compute_stream() const override { return {compute_.get()}; }
   Stream comm_stream() const override { return {comm_.get()}; }
   Stream side_stream() const override { return {side_.get()}; }
+  Stream update_stream() const override { return {update_.get()}; }
   Stream gather_stream() const override { return {gather_.get()}; }
+  Stream clock_stream() const override { return {clock_.get()}; }
   Stream copy_stream() const override { return {copy_.get()}; }
 
   Event create_event() override {
@@ -241,7 +245,7 @@ class CudaDevice : public Device {
 
   int index_ = 0;
   std::string name_;
-  OwnedStream compute_, side_, comm_, gather_, copy_;
+  OwnedStream compute_, side_, update_, comm_, gather_, clock_, copy_;
   std::vector<OwnedEvent> events_;
   std::map<void*, int64_t> allocations_;
   std::vector<void*> host_allocations_;
@@ -249,9 +253,14 @@ class CudaDevice : public Device {
   mutable std::mutex mutex_;  // the data loader's threads allocate too
 };
 
+/// Streams and the branches of a captured step share the driver's queues to the GPU, 8 unless told otherwise: with more,
+/// copies and collectives far ahead do not hold up kernels that do not depend on them. Read when CUDA starts.
+void allow_connections() { (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
 }  // namespace
 
 int cuda_device_count() {
+  allow_connections();
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess) return count;
@@ -261,6 +270,7 @@ int cuda_device_count() {
 }
 
 std::unique_ptr<Device> make_cuda_device(int index) {
+  allow_connections();
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {

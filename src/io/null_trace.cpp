@@ -10,7 +10,7 @@ class NullTrace final : public Trace {
   void set_names(const std::vector<std::string>&, const std::vector<std::string>&) override {}
   void set_attribute(const std::string&, const std::string&) override {}
   void set_attribute(const std::string&, double) override {}
-  void add(const StepRecord&) override {}
+  void add(const StepRecord&, const std::vector<SpanRecord>&) override {}
   void add(const std::vector<SpanRecord>&) override {}
   void add(const std::vector<MemoryRecord>&) override {}
   void add(const std::vector<PlanRecord>&) override {}

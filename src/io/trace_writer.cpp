@@ -85,7 +85,7 @@ class Hdf5Trace final : public Trace {
   void set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases) override;
   void set_attribute(const std::string& name, const std::string& value) override { add_attribute(name, value); }
   void set_attribute(const std::string& name, double value) override { add_attribute(name, value); }
-  void add(const StepRecord& record) override;
+  void add(const StepRecord& record, const std::vector<SpanRecord>& spans) override;
   void add(const std::vector<SpanRecord>& records) override;
   void add(const std::vector<MemoryRecord>& records) override;
   void add(const std::vector<PlanRecord>& records) override;
@@ -98,6 +98,7 @@ class Hdf5Trace final : public Trace {
   void add_attribute(const std::string& name, std::variant<std::string, double> value);
   template <class Append>
   void enqueue(const Append& append);
+  void queue_spans(const std::vector<SpanRecord>& records);
   void run();
   void start_file();
   void write(const Queue& rows);
@@ -127,7 +128,7 @@ class Hdf5Trace final : public Trace {
 };
 
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.1";
+  attributes_["format_version"] = "1.2";
   attributes_["creator"] = "blipft";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -190,18 +191,26 @@ void Hdf5Trace::enqueue(const Append& append) {
   if (wake) wake_.notify_one();
 }
 
-void Hdf5Trace::add(const StepRecord& record) {
-  enqueue([&] { waiting_.steps.push_back(record); });
+/// Under mutex_.
+void Hdf5Trace::queue_spans(const std::vector<SpanRecord>& records) {
+  if (records.empty()) return;
+  if (waiting_.bytes() + records.size() * sizeof(SpanRecord) > queue_bytes_)
+    waiting_.drop(records);
+  else
+    waiting_.spans.insert(waiting_.spans.end(), records.begin(), records.end());
+}
+
+void Hdf5Trace::add(const StepRecord& record, const std::vector<SpanRecord>& spans) {
+  // Together, so that the writing thread cannot come between them.
+  enqueue([&] {
+    queue_spans(spans);
+    waiting_.steps.push_back(record);
+  });
 }
 
 void Hdf5Trace::add(const std::vector<SpanRecord>& records) {
   if (records.empty()) return;
-  enqueue([&] {
-    if (waiting_.bytes() + records.size() * sizeof(SpanRecord) > queue_bytes_)
-      waiting_.drop(records);
-    else
-      waiting_.spans.insert(waiting_.spans.end(), records.begin(), records.end());
-  });
+  enqueue([&] { queue_spans(records); });
 }
 
 void Hdf5Trace::add(const std::vector<MemoryRecord>& records) {

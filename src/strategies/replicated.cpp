@@ -21,8 +21,9 @@ UnitGradient Replicated::gradient(const Unit& unit) {
 }
 
 void Replicated::publish(const Unit& unit) {
-  if (context_.comm->size() == 1 || micro_batch_ + 1 < micro_batches_) return;
+  if (!last_micro_batch()) return;
   Device& device = *context_.device;
+  if (context_.comm->size() == 1) return gradient_final(unit, device.compute_stream());
   const Stream comm = device.comm_stream();
   device.record(ready_, device.compute_stream());
   device.wait(comm, ready_);
@@ -30,6 +31,7 @@ void Replicated::publish(const Unit& unit) {
   if (context_.observer) context_.observer->begin(CommObserver::Kind::all_reduce, unit, gradient.bytes(), comm);
   context_.comm->all_reduce(gradient, comm);
   if (context_.observer) context_.observer->end(CommObserver::Kind::all_reduce, unit, gradient.bytes(), comm);
+  gradient_final(unit, comm);
   reducing_ = true;
 }
 

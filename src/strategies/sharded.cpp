@@ -39,9 +39,11 @@ void Sharded::learn_from(const Strategy& dry_run) {
   measured_ = true;
 }
 
-// Direct gathers read the other ranks' shards without asking. Shards change in update() alone: the all-reduce of the
-// gradient norm in it comes after every rank's last gather, and this one after every rank's update.
-void Sharded::begin_step() {
+// Direct gathers read the other ranks' shards without asking. A unit's shards change after its last reduction, in which
+// every rank has taken part after its last gather of the unit, or in update(), after the all-reduce of the gradient norm;
+// this all-reduce comes after every rank's updates.
+void Sharded::begin_step(const Tensor& scalars, float max_norm) {
+  Strategy::begin_step(scalars, max_norm);
   if (context_.comm->direct_gathers()) context_.comm->all_reduce(fence_, context_.device->compute_stream());
   if (!order_known_ && !order_.empty()) order_known_ = true;
   reduced_.assign(reduced_.size(), false);
@@ -169,6 +171,7 @@ void Sharded::pause(const Unit& unit) {
 void Sharded::publish(const Unit& unit) {
   if (settings_.hold && !last_micro_batch()) return;
   reduce(unit);
+  if (last_micro_batch()) gradient_final(unit, context_.device->comm_stream());
 }
 
 // Reduce-scatters the unit's full gradient into this rank's shard and hands the buffer over to pending_.

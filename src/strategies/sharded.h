@@ -16,7 +16,7 @@ class Sharded : public Strategy {
     memory_limit_ = static_cast<int64_t>(settings_.memory_share * static_cast<double>(bytes));
     measured_ = true;
   }
-  void begin_step() override;
+  void begin_step(const Tensor& scalars, float max_norm) override;
   Tensor acquire(const Unit& unit) override;
   void release(const Unit& unit) override;
   UnitGradient gradient(const Unit& unit) override;
@@ -49,7 +49,6 @@ class Sharded : public Strategy {
   Stream gather_stream() const {
     return context_.comm->direct_gathers() ? context_.device->gather_stream() : context_.device->comm_stream();
   }
-  bool last_micro_batch() const { return micro_batch_ + 1 == micro_batches_; }
 
   ShardedSettings settings_;
   std::vector<Gathered> gathered_;         // per unit

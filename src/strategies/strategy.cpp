@@ -1,6 +1,8 @@
 // What all strategies share: the layout of shards in contiguous buffers, and the update.
 #include "blipft/strategy.h"
 
+#include <algorithm>
+
 namespace blipft {
 
 namespace {
@@ -17,6 +19,8 @@ PrecisionTypes PrecisionTypes::of(Precision precision) {
 }
 
 Strategy::Strategy(StrategyContext context, int64_t shards) : context_(std::move(context)), shard_count_(shards) {
+  final_ = context_.device->create_event();
+  all_updated_ = context_.device->create_event();
   shards_.resize(context_.units.size());
   for (bool trainable : {true, false}) {
     for (const Unit* unit : context_.units) {
@@ -54,6 +58,31 @@ void Strategy::bind() {
   for (const Tensor& state : states_) context_.device->zero(state.data, state.bytes(), stream);
 }
 
+void Strategy::begin_step(const Tensor& scalars, float max_norm) {
+  scalars_ = scalars;
+  max_norm_ = max_norm;
+  updated_.assign(context_.units.size(), false);
+}
+
+void Strategy::gradient_final(const Unit& unit, Stream stream) {
+  if (max_norm_ > 0 || !unit.trainable) return;
+  Device& device = *context_.device;
+  const Stream updates = device.update_stream();
+  device.record(final_, stream);
+  device.wait(updates, final_);
+  const int64_t bytes = gradients(unit).bytes();
+  if (context_.observer) context_.observer->begin(CommObserver::Kind::update, unit, bytes, updates);
+  optimize(unit, updates);
+  if (context_.observer) context_.observer->end(CommObserver::Kind::update, unit, bytes, updates);
+}
+
+void Strategy::optimize(const Unit& unit, Stream stream) {
+  std::vector<Tensor> states;
+  for (size_t i = 0; i < states_.size(); ++i) states.push_back(state(unit, i));
+  context_.optimizer->update(*context_.ops, parameters(unit), masters(unit), gradients(unit), states, scalars_, stream);
+  updated_[static_cast<size_t>(unit.index)] = true;
+}
+
 void Strategy::begin_micro_batch(int64_t index, int64_t count) {
   micro_batch_ = index;
   micro_batches_ = count;
@@ -81,15 +110,22 @@ void Strategy::gather_weights(const Unit& unit, const Tensor& full, Stream strea
     context_.device->copy(full.data, mine.data, mine.bytes(), stream);
 }
 
-void Strategy::update(const Tensor& scalars, const Tensor& norm_square, float max_norm) {
+void Strategy::update(const Tensor& norm_square) {
   const Stream stream = context_.device->compute_stream();
   if (trainable_ == 0) return;
   Ops& ops = *context_.ops;
   ops.sum_squares(gradients_, norm_square, false, stream);
   if (shard_count_ > 1) context_.comm->all_reduce(norm_square, stream);
-  ops.clip_coefficient(norm_square, scalars, max_norm, stream);
-  const Tensor trained = parameters_.part(0, {trainable_});
-  context_.optimizer->update(ops, trained, masters_, gradients_, states_, scalars, stream);
+  ops.clip_coefficient(norm_square, scalars_, max_norm_, stream);
+  const auto updated = [&](const Unit* unit) { return updated_[static_cast<size_t>(unit->index)]; };
+  if (std::none_of(context_.units.begin(), context_.units.end(), updated)) {
+    const Tensor trained = parameters_.part(0, {trainable_});
+    return context_.optimizer->update(ops, trained, masters_, gradients_, states_, scalars_, stream);
+  }
+  for (const Unit* unit : context_.units)
+    if (unit->trainable && !updated(unit)) optimize(*unit, stream);
+  context_.device->record(all_updated_, context_.device->update_stream());
+  context_.device->wait(stream, all_updated_);
 }
 
 }  // namespace blipft

@@ -70,8 +70,9 @@ def memory_text(r):
         off = f"  ({100 * (total['measured'] / total['planned'] - 1):+.2f} %)" if both else ""
         lines.append(f"    {'sum':20s}{gib(total['planned'])} {gib(total['measured'])}{off}")
         if "moment" in total:
-            lines.append(f"    measured peak: step {total['step']}, {total['moment']}; memory is noted at such moments "
-                         "only, the plan knows also what is between them")
+            between = "" if total["moment"] == "peak" else ("; memory is noted at such moments only, the plan knows also "
+                                                            "what is between them")
+            lines.append(f"    measured peak: step {total['step']}, {total['moment']}{between}")
     driver = r["driver_memory"]
     if driver:
         if not r["memory"]:
