@@ -12,7 +12,9 @@ namespace blipft {
 
 namespace {
 constexpr size_t kReducedAfter = 3;        // acquires after which a reduction is hardly waited for any more
-constexpr size_t kSurelyReducedAfter = 8;  // and after which its buffer serves gathers better
+// A reduction is surely done after as many acquires, of so many times its bytes: then its buffer serves gathers better.
+constexpr size_t kSurelyReducedAfter = 8;
+constexpr int64_t kSurelyReducedTimes = 4;
 }
 
 Sharded::Sharded(const StrategyContext& context, ShardedSettings settings)
@@ -48,7 +50,7 @@ void Sharded::begin_step(const Tensor& scalars, float max_norm) {
   if (!order_known_ && !order_.empty()) order_known_ = true;
   reduced_.assign(reduced_.size(), false);
   position_ = issued_ = 0;
-  ahead_bytes_ = 0;
+  ahead_bytes_ = acquired_bytes_ = 0;
 }
 
 // Enqueues the all-gather of a unit that is not there.
@@ -77,12 +79,12 @@ void Sharded::note_memory() {
 }
 
 // Whether `bytes` more fit under what the step takes anyway, from now on until the acquire at place `until`. The next
-// units' own buffers must fit too.
+// units' own buffers must fit too, else compute would wait for reductions to end.
 bool Sharded::room_for(int64_t bytes, size_t until) const {
   if (memory_limit_ == 0 || settings_.hold || position_ == 0) return false;
   int64_t most = 0;
   for (size_t p = position_ - 1; p < std::max(until, position_) && p < others_.size(); ++p) most = std::max(most, others_[p]);
-  return most + own_bytes_ + bytes + settings_.prefetch_bytes <= memory_limit_;
+  return most + own_bytes_ + bytes + 2 * settings_.prefetch_bytes <= memory_limit_;
 }
 
 // Promises gathers to the acquires that come next, as far as prefetch_bytes, or memory that is idle until then, allow.
@@ -91,8 +93,9 @@ void Sharded::prefetch() {
     const Unit& unit = *context_.units[static_cast<size_t>(order_[issued_])];
     const Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
     const int64_t bytes = shard(unit).padded * dtype_size(context_.types.compute);
-    if (!entry.full && ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes && !room_for(bytes, issued_)) {
-      if (pending_.empty() || pending_.front().position + kSurelyReducedAfter >= position_) return;
+    if (!entry.full && ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes &&
+        !room_for(bytes, issued_)) {
+      if (pending_.empty() || !surely_reduced(pending_.front())) return;
       retire_oldest();
       continue;
     }
@@ -109,6 +112,11 @@ void Sharded::promise_next() {
     ahead_bytes_ += entry.full.bytes();
   }
   ++entry.promised;
+}
+
+bool Sharded::surely_reduced(const Pending& reduction) const {
+  return reduction.position + kSurelyReducedAfter < position_ &&
+         acquired_bytes_ - reduction.acquired_bytes >= kSurelyReducedTimes * reduction.full.bytes();
 }
 
 Tensor Sharded::acquire(const Unit& unit) {
@@ -130,6 +138,7 @@ Tensor Sharded::acquire(const Unit& unit) {
     if (order_known_) ahead_bytes_ -= entry.full.bytes();
   }
   const Tensor full = entry.full;
+  acquired_bytes_ += full.bytes();
   // A backward's last reductions would keep their buffers through the next forward: by now they are long done.
   while (!pending_.empty() && pending_.front().position + kReducedAfter < position_ && !room_for(0, position_)) retire_oldest();
   prefetch();
@@ -195,7 +204,7 @@ void Sharded::reduce(const Unit& unit) {
   if (!first && !adds) context_.ops->add(target, mine, comm);
   const Event done = pending_events_[next_event_++ % pending_events_.size()];
   device.record(done, comm);
-  pending_.push_back({full, done, position_});
+  pending_.push_back({full, done, position_, acquired_bytes_});
   pending_bytes_ += full.bytes();
   full = {};
   retire(settings_.prefetch_bytes);

@@ -36,6 +36,7 @@ class Sharded : public Strategy {
     Tensor full;
     Event done;
     size_t position;                       // acquires before it
+    int64_t acquired_bytes;                // and their bytes
   };
   void gather(const Unit& unit);
   void note_memory();
@@ -43,6 +44,7 @@ class Sharded : public Strategy {
   void prefetch();
   void promise_next();
   void drop(const Unit& unit);
+  bool surely_reduced(const Pending& reduction) const;
   void retire(int64_t keep);
   void retire_oldest();
   void reduce(const Unit& unit);
@@ -66,6 +68,7 @@ class Sharded : public Strategy {
   bool order_known_ = false;
   size_t position_ = 0, issued_ = 0;       // acquires done; acquires that a gather is promised to
   int64_t ahead_bytes_ = 0;                // gathered, not yet acquired
+  int64_t acquired_bytes_ = 0;             // of all acquires of the step
 
   // What the dry run teaches about memory: `others_[p]` is the most that everything else takes between acquires p and p + 1.
   std::vector<int64_t> others_;
