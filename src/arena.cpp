@@ -140,7 +140,7 @@ void Arena::mark(const std::string& phase) {
 
 // Greedy placement in several orders, of which the tightest is kept. Each take goes to the lowest offset where no take that
 // lives at the same time lies; takes that live at different times share a place.
-void Arena::place(Pass& pass) const {
+void Arena::place(Pass& pass, int64_t enough) const {
   std::vector<size_t> order(pass.takes.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   const auto& takes = pass.takes;
@@ -154,7 +154,7 @@ void Arena::place(Pass& pass) const {
   std::vector<int64_t> best;
   pass.bytes = std::numeric_limits<int64_t>::max();
   const auto attempt = [&](const std::function<bool(size_t, size_t)>& before, int64_t top) {
-    if (pass.bytes <= pass.peak_live + pass.peak_live / 200) return;  // as good as gapless
+    if (pass.bytes <= std::max(enough, pass.peak_live + pass.peak_live / 200)) return;  // as good as gapless
     std::vector<size_t> sorted = order;
     std::stable_sort(sorted.begin(), sorted.end(), before);
     std::vector<int64_t> offsets;
@@ -242,11 +242,18 @@ int64_t Arena::peak_transient(const std::string& name) const {
 void Arena::plan(int64_t scratch_bytes) {
   transient_bytes_ = aligned(scratch_bytes);
   peak_live_transient_ = 0;
+  std::vector<Pass*> largest_first;
   for (auto& [name, pass] : passes_) {
     measure(pass);
-    place(pass);
-    transient_bytes_ = std::max(transient_bytes_, pass.bytes);
-    peak_live_transient_ = std::max(peak_live_transient_, pass.peak_live);
+    largest_first.push_back(&pass);
+  }
+  // The largest pass decides; the others only have to fit into what it takes.
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [](const Pass* a, const Pass* b) { return a->peak_live > b->peak_live; });
+  for (Pass* pass : largest_first) {
+    place(*pass, transient_bytes_);
+    transient_bytes_ = std::max(transient_bytes_, pass->bytes);
+    peak_live_transient_ = std::max(peak_live_transient_, pass->peak_live);
   }
 }
 

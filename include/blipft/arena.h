@@ -114,7 +114,8 @@ class Arena {
     int64_t peak_live = 0;
     MemoryUse peak_use;
   };
-  void place(Pass& pass) const;
+  /// Any placement within `enough` bytes is as good as another.
+  void place(Pass& pass, int64_t enough) const;
   static int64_t place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top,
                                 std::vector<int64_t>& offsets);
   void measure(Pass& pass) const;
