@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The figures of tools/trace.py on hand-made traces whose right answers are known. See also trace_commands_test.py."""
 import json
+import pathlib
 import unittest
 from unittest import mock
 
 from trace_test_tools import COMMUNICATION, COMPUTE, COPY, HOST, P, Run, call, main, span, step_row, synthetic
 
+import h5py
 import numpy as np
 
 from blipft_trace import memory, sampling, summary
@@ -109,6 +111,19 @@ class Summary(unittest.TestCase):
         self.assertEqual(a["collectives"]["all_reduce"]["waited_ns"], 0)
         self.assertAlmostEqual(a["collectives"]["all_reduce"]["median_bytes_per_second"], 5e9)
         self.assertIn("rank 1 kept the others waiting most", text)
+
+    def test_copies_between_devices_wait_for_nobody(self):
+        steps = [step_row(0, 0, 1000)]
+        first = [span("gather", COMMUNICATION, 100, 400, size=900), span("all_reduce", COMMUNICATION, 500, 900, size=500)]
+        second = [span("gather", COMMUNICATION, 300, 400, size=900), span("all_reduce", COMMUNICATION, 700, 900, size=500)]
+        with Run({"steps": steps, "spans": first}, {"steps": steps, "spans": second}) as run:
+            for path in pathlib.Path(run).glob("trace.rank*.h5"):
+                with h5py.File(path, "r+") as file:
+                    file.attrs["gathers"] = "copies between devices"
+            a, b = summary.analyze(run)
+        self.assertEqual((a["waited_for_slower_ns"], b["waited_for_slower_ns"]), (200, 0))  # in the all-reduce alone
+        self.assertEqual((a["came_last"], b["came_last"]), (0, 1))
+        self.assertAlmostEqual(a["collectives"]["gather"]["median_bytes_per_second"], 3e9)
 
     def test_work_of_a_neighbouring_step_counts_where_it_ran(self):
         steps = [step_row(0, 0, 100), step_row(1, 100, 200), step_row(2, 200, 300)]

@@ -31,6 +31,8 @@ class BlockResult:
     def __init__(self, trace, steps):
         n = len(steps)
         self.phases = trace.phases
+        copied = trace.attributes().get("gathers") == "copies between devices"
+        self.alone = [i for i, name in enumerate(trace.phases) if copied and name == "gather"]
         self.parts = {name: np.zeros(n, np.int64) for name in PARTS}
         self.communication = np.zeros(n, np.int64)
         self.copy = np.zeros(n, np.int64)
