@@ -325,6 +325,8 @@ std::vector<PlanEntry> Arena::peak_entries() const {
     if (largest->bytes > largest->peak_live)
       sums[{static_cast<int>(Owner::workspace), "gaps between transient tensors"}] += largest->bytes - largest->peak_live;
   }
+  if (const int64_t more = transient_bytes_ - (largest ? largest->bytes : 0); more > 0)
+    sums[{static_cast<int>(Owner::workspace), "room to load and save weights, more than a step takes"}] += more;
   std::vector<PlanEntry> entries;
   for (const auto& [key, bytes] : sums) entries.push_back({static_cast<Owner>(key.first), key.second, bytes});
   std::stable_sort(entries.begin(), entries.end(), [](const PlanEntry& a, const PlanEntry& b) { return a.bytes > b.bytes; });

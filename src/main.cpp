@@ -18,16 +18,18 @@ std::string describe(const std::exception& error) {
 }
 
 // What needs no MPI: help, version, the effective configuration, the plan.
-void answer(const CommandLine& line) {
+// Returns the exit status: 1 when the planned job does not fit.
+int answer(const CommandLine& line) {
   if (line.action == CommandLine::Action::help) {
     std::fputs(help_text().c_str(), stdout);
   } else if (line.action == CommandLine::Action::version) {
     std::printf("blipft %s\n", BLIPFT_COMMIT);
   } else {
     const Config config = load_config(line.config_file, line.overrides);
-    if (line.action == CommandLine::Action::plan) print_plan(config, line.plan_ranks, line.plan_gpu_gib);
-    else std::fputs(to_yaml(config).c_str(), stdout);
+    if (line.action == CommandLine::Action::plan) return print_plan(config, line.plan_ranks, line.plan_gpu_gib) ? 0 : 1;
+    std::fputs(to_yaml(config).c_str(), stdout);
   }
+  return 0;
 }
 
 int run(const CommandLine& line, int* argc, char*** argv) {
@@ -51,8 +53,7 @@ int main(int argc, char** argv) {
   try {
     const CommandLine line = parse_command_line(argc, argv);
     if (line.action == CommandLine::Action::train) return run(line, &argc, &argv);
-    answer(line);
-    return 0;
+    return answer(line);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "blipft: %s\n", describe(error).c_str());
     return 2;

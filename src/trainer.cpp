@@ -126,8 +126,11 @@ void Run::prepare() {
   const int64_t available = least_free_memory();
   world_.together([&] { plan_and_commit(available); });
   const bool gathers = config_.parallel.direct_gathers && strategy_->shard_count() > 1;
-  if (world_.size() > 1 && (gathers || config_.parallel.direct_reductions))
-    comm_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
+  // A gradient that is reduced directly must lie at the same place on all ranks. Whole gradients do; those of sharded units
+  // lie where the pass of the step's text length puts them, and ranks may have different lengths in one step.
+  const bool alike = strategy_->shard_count() == 1 || possible_text_lengths(config_.data).size() == 1;
+  const bool reductions = config_.parallel.direct_reductions && alike;
+  if (world_.size() > 1 && (gathers || reductions)) comm_->expose(arena_->block(), gathers, reductions);
   world_.together([&] {
     strategy_->bind();
     program_->bind();
@@ -324,15 +327,36 @@ void train(const Config& config, const World& world) {
   run.finish();
 }
 
-void print_plan(const Config& config, int64_t ranks, double gpu_gib) {
+namespace {
+
+struct PlannedGpu {
+  int64_t bytes;
+  std::string which;
+};
+
+// The GPU that a plan is for: the one asked for, else the one that is there, else an H200.
+PlannedGpu planned_gpu(double gib) {
+  if (gib > 0) return {static_cast<int64_t>(gib * (int64_t{1} << 30)), "--gpu-memory"};
+  if (cuda_device_count() > 0) {
+    const std::unique_ptr<Device> device = make_cuda_device(0);
+    return {device->memory().total, device->name()};
+  }
+  return {int64_t{143771} << 20, "an H200, taken because no GPU is here; --gpu-memory GiB names another size"};
+}
+
+}  // namespace
+
+bool print_plan(const Config& config, int64_t ranks, double gpu_gib) {
   const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
-  const int64_t gpu = gpu_gib > 0 ? static_cast<int64_t>(gpu_gib * (int64_t{1} << 30)) : int64_t{143771} << 20;
+  const PlannedGpu planned = planned_gpu(gpu_gib);
+  const int64_t gpu = planned.bytes;
   const ModelSettings settings = model_settings(config);
   const std::unique_ptr<Model> model = make_model(config.model.path, settings);
   const MemoryPlan plan = plan_memory(config, *model, world, gpu);
   std::printf("%s\n%s", model->description().c_str(), plan_table(plan).c_str());
   const int64_t outside = bytes_outside_of_arena(world), total = plan.arena->total_bytes() + outside;
   std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", format_gib(outside).c_str());
+  std::printf("GPU: %s (%s)\n", format_gib(gpu).c_str(), planned.which.c_str());
   if (total <= gpu)
     std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", format_gib(total).c_str(), format_gib(gpu).c_str(),
                 static_cast<long long>(world), plan.strategy_name.c_str());
@@ -340,6 +364,7 @@ void print_plan(const Config& config, int64_t ranks, double gpu_gib) {
     std::printf("does not fit: needs %s, the GPU has %s\n", format_gib(total).c_str(), format_gib(gpu).c_str());
   std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld\n",
               static_cast<long long>(largest_batch(config, settings, world, gpu)));
+  return total <= gpu;
 }
 
 }  // namespace blipft

@@ -10,7 +10,7 @@ namespace blipft {
 void train(const Config& config, const World& world);
 
 /// Prints the memory plan of `config` for `ranks` ranks (0: as the config says) on a GPU of `gpu_gib` GiB (0: the GPU of
-/// this machine, else 141 GB). Needs no GPU and no weights.
-void print_plan(const Config& config, int64_t ranks, double gpu_gib);
+/// this machine, else of an H200), and whether it fits. Needs no GPU and no weights.
+bool print_plan(const Config& config, int64_t ranks, double gpu_gib);
 
 }  // namespace blipft

@@ -71,10 +71,10 @@ class NcclComm : public Comm {
     return true;
   }
   void withdraw() override {
-    world_.barrier();                      // nobody reads here any more
-    reduce_.reset();
+    if (reduce_) reduce_->close();
     peers_.close();
-    world_.barrier();
+    world_.barrier();                      // nobody has this rank's memory open any more
+    reduce_.reset();
   }
   bool direct_gathers() const override { return peers_.any() && gathers_; }
   bool direct_reductions() const override { return reduce_ != nullptr; }

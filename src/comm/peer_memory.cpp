@@ -8,7 +8,8 @@ namespace blipft {
 bool PeerMemory::open(const World& world, void* block, int64_t bytes) {
   close();
   cudaIpcMemHandle_t mine{};
-  bool works = world.local_size() == world.size() && cudaIpcGetMemHandle(&mine, block) == cudaSuccess;
+  const bool alike = world.max(bytes) == bytes && world.max(-bytes) == -bytes;
+  bool works = alike && world.local_size() == world.size() && cudaIpcGetMemHandle(&mine, block) == cudaSuccess;
   std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(world.size()));
   world.gather(&mine, sizeof mine, handles.data());
   world.broadcast(handles.data(), static_cast<int64_t>(handles.size() * sizeof mine), 0);

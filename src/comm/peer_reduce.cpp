@@ -38,6 +38,7 @@ PeerReduce::~PeerReduce() {
 
 std::unique_ptr<PeerReduce> PeerReduce::make(const World& world, const PeerMemory& memory, int64_t blocks) {
   if (world.size() > kMaxPeers || !memory.any()) return nullptr;
+  if (world.max(int64_t{peer_reduce_runs_here() ? 0 : 1}) != 0) return nullptr;
   auto made = std::unique_ptr<PeerReduce>(new PeerReduce(world, memory, blocks));
   if (!made->signals_of_ranks_.open(world, made->signals_, sizeof(PeerSignals))) return nullptr;
   return made;

@@ -16,12 +16,15 @@ namespace blipft {
 
 class PeerReduce {
  public:
-  /// Collective. Null when the ranks cannot address each other's GPUs. `memory` is kept and must hold every tensor that
+  /// Collective. Null when the ranks cannot address each other's GPUs or a GPU lacks bulk copies. `memory` is kept and must hold every tensor that
   /// is reduced. `blocks`: multiprocessors that a call occupies.
   static std::unique_ptr<PeerReduce> make(const World& world, const PeerMemory& memory, int64_t blocks);
   ~PeerReduce();
   PeerReduce(const PeerReduce&) = delete;
   PeerReduce& operator=(const PeerReduce&) = delete;
+
+  /// Gives the other ranks' memory up; their counters stay until the object ends, which is after all ranks have come here.
+  void close() { signals_of_ranks_.close(); }
 
   /// Whether the kernel can do it: f32 or bf16, pieces that bulk copies can move.
   static bool suits(const Tensor& full, int64_t ranks);

@@ -73,6 +73,7 @@ __device__ __forceinline__ uint4 rounded(const float (&sum)[8], const float*) {
 /// stage (p / gridDim.x) % stages.
 template <class T, int kSources>
 __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_constant__ Arguments args) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // older GPUs never run it
   constexpr int kPiece = kSources <= 5 ? 8192 : 4096;
   constexpr int kStages = kSharedBytes / (kPiece * kSources) < kMaxStages ? kSharedBytes / (kPiece * kSources) : kMaxStages;
   extern __shared__ __align__(128) char stages[];
@@ -119,12 +120,15 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
   }
   __threadfence_system();                  // writes to other ranks, before the signal that they are there
   __syncthreads();
-  if (threadIdx.x != 0 || atomicAdd(&mine->blocks, 1u) != gridDim.x - 1) return;
+  if (threadIdx.x != 0) return;
+  __threadfence_system();                  // the whole block's
+  if (atomicAdd(&mine->blocks, 1u) != gridDim.x - 1) return;
   mine->blocks = 0;
   __threadfence_system();
   for (int r = 0; r < args.ranks; ++r) signal(&args.signals[r]->done[args.rank], call);
   for (int r = 0; r < args.ranks; ++r) wait_for(&mine->done[r], call);
   mine->call = call;
+#endif
 }
 
 template <class T, int kSources>
@@ -152,6 +156,14 @@ cudaError_t launch_sources(const Arguments& args, int blocks, cudaStream_t strea
 }
 
 }  // namespace
+
+bool peer_reduce_runs_here() {
+  int device = 0, major = 0, shared = 0;
+  const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
+  return known && major >= 9 && shared >= kSharedBytes + (4 << 10);
+}
 
 cudaError_t launch_peer_reduce(const PeerReduceArguments& args, bool bf16, int blocks, cudaStream_t stream) {
   return bf16 ? launch_sources<__nv_bfloat16>(args, blocks, stream) : launch_sources<float>(args, blocks, stream);

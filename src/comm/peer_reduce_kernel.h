@@ -25,6 +25,9 @@ struct PeerReduceArguments {
   int64_t bytes;                           ///< of one source; a multiple of 16, as are all addresses
 };
 
+/// Whether the current GPU has what the kernel is made of: bulk copies (compute capability 9) and shared memory enough.
+bool peer_reduce_runs_here();
+
 /// Every target = sum of the sources, in their order, in f32 (elements bf16 or f32). Starts when all ranks have called it
 /// and ends when all have read; on every rank in the same order and in one stream.
 cudaError_t launch_peer_reduce(const PeerReduceArguments& args, bool bf16, int blocks, cudaStream_t stream);
