@@ -44,7 +44,11 @@ Arena::Arena(Device& device, const Arena& blueprint)
       base_(kFictitiousBase) {}
 
 Arena::~Arena() {
-  if (block_) device_.free(block_);
+  try {
+    if (block_) device_.free(block_);
+  } catch (...) {
+    // A device that has failed told so where it did; that error is on its way.
+  }
 }
 
 Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape) {

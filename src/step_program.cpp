@@ -9,7 +9,13 @@ namespace blipft {
 // Pinned host memory of one launched step: inputs on their way in, results on their way out.
 struct StepProgram::Slot {
   Slot(Device& on, int64_t bytes) : device(on), memory(static_cast<char*>(on.allocate_host(bytes))), done(on.create_event()) {}
-  ~Slot() { device.free_host(memory); }
+  ~Slot() {
+    try {
+      device.free_host(memory);
+    } catch (...) {
+      // A device that has failed told so where it did; that error is on its way.
+    }
+  }
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
   Device& device;
