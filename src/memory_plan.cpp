@@ -32,11 +32,8 @@ int64_t default_prefetch(const Config& config, const Model& model) {
   return sizes[sizes.size() * 9 / 10];
 }
 
-MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold, double memory_share = 0,
-                   bool longest_text_alone = false) {
+MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold, double memory_share = 0) {
   MemoryPlan plan;
-  std::vector<int64_t> text_lengths = possible_text_lengths(config.data);
-  if (longest_text_alone) text_lengths = {text_lengths.back()};
   plan.device = make_plan_device();
   plan.ops = make_plan_ops();
   plan.comm = make_plan_comm(ranks);
@@ -51,19 +48,17 @@ MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold,
   plan.strategy = make_strategy(plan.strategy_name, context, plan.sharded);
   StepProgram program({&config, plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), &model,
                        plan.strategy.get(), plan.optimizer.get(), record ? &spans : nullptr},
-                      text_lengths);
+                      possible_text_lengths(config.data));
   program.record_passes();
   plan.arena->plan(weights_scratch_bytes(model, *plan.strategy, save_dtype(config.output.save_dtype, PrecisionTypes::of(config.train.precision))));
   return plan;
 }
 
-// With little more memory, and within `limit`, gathers as early and reductions as late as that allows. Placing tight plans takes long, so that a
-// share is first tried on the longest text alone: more lengths take no less.
+// With little more memory, and within `limit`, gathers as early and reductions as late as that allows.
 MemoryPlan with_idle_memory_used(const Config& config, Model& model, int64_t ranks, int64_t limit, MemoryPlan plan) {
   const int64_t bytes = plan.arena->total_bytes();
   const int64_t most = std::min(bytes + idle_memory_allowance(config, bytes), std::max(bytes, limit));
   for (double share : {1.0, 0.96, 0.93, 0.9, 0.87, 0.84, 0.8}) {
-    if (dry_run(config, model, ranks, false, share, true).arena->total_bytes() > most) continue;
     MemoryPlan other = dry_run(config, model, ranks, false, share);
     if (other.arena->total_bytes() <= most) return other;
   }

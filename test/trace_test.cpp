@@ -256,26 +256,39 @@ TEST_CASE("every field has a unit and a description") {
   }
 }
 
-TEST_CASE("a writer that is killed leaves a readable file, and a reader can follow one that lives") {
-  const Folder folder;
-  const std::string path = folder / "t.h5";
+// A process that writes a trace at `path` until it is killed: `write` gets the trace and the number of the step.
+template <class Write>
+pid_t start_writer(const std::string& path, const Write& write) {
   std::cout.flush();   // or the child prints it as well
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
-  if (child == 0) {
-    try {
-      const auto trace = open_trace(path);
-      trace->set_names({"u"}, {"forward", "gather"});
-      for (int64_t i = 0;; ++i) {
-        StepRecord step;
-        step.step = i;
-        trace->add(step, {make_span(2 * i), make_span(2 * i + 1)});
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      }
-    } catch (...) {
-    }
-    ::_exit(1);
+  if (child != 0) return child;
+  try {
+    const auto trace = open_trace(path);
+    trace->set_names({"u"}, {"forward", "gather"});
+    for (int64_t i = 0;; ++i) write(*trace, i);
+  } catch (...) {
   }
+  ::_exit(1);
+}
+
+// Kills it; whether it still ran.
+bool killed(pid_t writer) {
+  ::kill(writer, SIGKILL);
+  int status = 0;
+  ::waitpid(writer, &status, 0);
+  return WIFSIGNALED(status);
+}
+
+TEST_CASE("a writer that is killed leaves a readable file, and a reader can follow one that lives") {
+  const Folder folder;
+  const std::string path = folder / "t.h5";
+  const pid_t child = start_writer(path, [](Trace& trace, int64_t i) {
+    StepRecord step;
+    step.step = i;
+    trace.add(step, {make_span(2 * i), make_span(2 * i + 1)});
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  });
   // The live file must grow under the reader's eyes.
   size_t first = 0, second = 0;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -287,10 +300,7 @@ TEST_CASE("a writer that is killed leaves a readable file, and a reader can foll
     if (first == 0) first = now;
     second = now;
   }
-  ::kill(child, SIGKILL);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  CHECK(WIFSIGNALED(status));
+  CHECK(killed(child));
   CHECK(first > 0);
   CHECK(second > first);
 
@@ -310,24 +320,13 @@ TEST_CASE("a writer that is killed leaves a readable file, and a reader can foll
 TEST_CASE("a reader never sees a step without its spans") {
   const Folder folder;
   const std::string path = folder / "t.h5";
-  std::cout.flush();   // or the child prints it as well
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    try {
-      const auto trace = open_trace(path);
-      trace->set_names({"u"}, {"forward", "gather"});
-      StepRecord step;
-      const std::vector<SpanRecord> spans{make_span(0)};
-      for (;; ++step.step) {
-        trace->add(step, spans);
-        // Bursts that are longer than what wakes the writing thread (8 MiB): it comes in the middle of one.
-        if (step.step % 75'000 == 74'999) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      }
-    } catch (...) {
-    }
-    ::_exit(1);
-  }
+  const pid_t child = start_writer(path, [spans = std::vector<SpanRecord>{make_span(0)}](Trace& trace, int64_t i) {
+    StepRecord step;
+    step.step = i;
+    trace.add(step, spans);
+    // Bursts that are longer than what wakes the writing thread (8 MiB): it comes in the middle of one.
+    if (i % 75'000 == 74'999) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
   const auto rows = [](const Hdf5Handle& dataset) {
     H5Drefresh(dataset.get());
     const Hdf5Handle space(H5Dget_space(dataset.get()), H5Sclose);
@@ -349,10 +348,7 @@ TEST_CASE("a reader never sees a step without its spans") {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
-  ::kill(child, SIGKILL);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  CHECK(WIFSIGNALED(status));
+  CHECK(killed(child));
   CHECK(looks > 3);
   CHECK(without_spans == 0);
 }

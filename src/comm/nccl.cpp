@@ -8,6 +8,7 @@
 #include "blipft/error.h"
 #include "comm/peer_memory.h"
 #include "comm/peer_reduce.h"
+#include "cuda/cuda_check.h"
 
 namespace blipft {
 
@@ -33,10 +34,6 @@ ncclDataType_t nccl_type(DType dtype) {
 }
 
 cudaStream_t cuda(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
-
-void check_cuda(cudaError_t result, const char* what) {
-  if (result != cudaSuccess) throw Error(concat(what, ": ", cudaGetErrorString(result)));
-}
 
 class NcclComm : public Comm {
  public:
@@ -118,8 +115,8 @@ class NcclComm : public Comm {
   void gather_by_copies(const Tensor& shard, const Tensor& full, cudaStream_t stream) {
     for (int64_t i = 1; i <= size_; ++i) {
       const int64_t r = (rank_ + i) % size_;
-      check_cuda(cudaMemcpyAsync(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard.data, r),
-                                 static_cast<size_t>(shard.bytes()), cudaMemcpyDeviceToDevice, stream), "copy between GPUs");
+      BLIPFT_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard.data, r),
+                                        static_cast<size_t>(shard.bytes()), cudaMemcpyDeviceToDevice, stream));
     }
   }
 

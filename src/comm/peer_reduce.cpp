@@ -5,16 +5,13 @@
 
 #include "blipft/error.h"
 #include "comm/peer_reduce_kernel.h"
+#include "cuda/cuda_check.h"
 
 namespace blipft {
 
 namespace {
 
 constexpr int64_t kGrain = 64;             // elements: parts of ranks start at multiples, which bulk copies can read
-
-void check(cudaError_t result, const char* what) {
-  if (result != cudaSuccess) throw Error(concat(what, ": ", cudaGetErrorString(result)));
-}
 
 }  // namespace
 
@@ -26,9 +23,9 @@ struct PeerReduce::Launch {
 
 PeerReduce::PeerReduce(const World& world, const PeerMemory& memory, int64_t blocks)
     : memory_(memory), rank_(world.rank()), ranks_(world.size()), blocks_(blocks) {
-  check(cudaMalloc(&signals_, sizeof(PeerSignals)), "memory of signals");
-  check(cudaMemset(signals_, 0, sizeof(PeerSignals)), "zeros of signals");
-  check(cudaDeviceSynchronize(), "zeros of signals");
+  BLIPFT_CUDA_CHECK(cudaMalloc(&signals_, sizeof(PeerSignals)));
+  BLIPFT_CUDA_CHECK(cudaMemset(signals_, 0, sizeof(PeerSignals)));
+  BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 PeerReduce::~PeerReduce() {
@@ -65,8 +62,8 @@ void PeerReduce::launch(const Launch& what, void* stream) {
   args.bytes = what.part.bytes();
   args.sources = args.ranks + (what.accumulate ? 1 : 0);
   const int64_t blocks = std::clamp<int64_t>(args.bytes / 4096, 1, blocks_);
-  check(launch_peer_reduce(args, what.part.dtype == DType::bf16, static_cast<int>(blocks), static_cast<cudaStream_t>(stream)),
-        "launch of peer_reduce_kernel");
+  BLIPFT_CUDA_CHECK(launch_peer_reduce(args, what.part.dtype == DType::bf16, static_cast<int>(blocks),
+                                       static_cast<cudaStream_t>(stream)));
 }
 
 void PeerReduce::reduce_scatter(const Tensor& full, const Tensor& shard, bool accumulate, void* stream) {

@@ -16,8 +16,8 @@ namespace blipft {
 
 class PeerReduce {
  public:
-  /// Collective. Null when the ranks cannot address each other's GPUs or a GPU lacks bulk copies. `memory` is kept and must hold every tensor that
-  /// is reduced. `blocks`: multiprocessors that a call occupies.
+  /// Collective. Null when the ranks cannot address each other's GPUs or a GPU lacks bulk copies. `memory` is kept and must
+  /// hold every tensor that is reduced. `blocks`: multiprocessors that a call occupies.
   static std::unique_ptr<PeerReduce> make(const World& world, const PeerMemory& memory, int64_t blocks);
   ~PeerReduce();
   PeerReduce(const PeerReduce&) = delete;
