@@ -10,6 +10,7 @@
 
 #include "blipft/device.h"
 #include "cuda/cuda_check.h"
+#include "cuda/graph_rewrite.h"
 
 namespace blipft {
 namespace {
@@ -48,15 +49,10 @@ OwnedStream make_stream(int priority) {
   return OwnedStream(stream);
 }
 
-__global__ void store_time(int64_t* slot) {
-  uint64_t ns;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-  *slot = static_cast<int64_t>(ns);
-}
-
 class CudaGraph : public Graph {
  public:
   explicit CudaGraph(OwnedGraph graph, Stream upload) : graph_(std::move(graph)) {
+    rewrite_graph(graph_.get());
     size_t nodes = 0;
     BLIPFT_CUDA_CHECK(cudaGraphGetNodes(graph_.get(), nullptr, &nodes));
     nodes_ = static_cast<int64_t>(nodes);
@@ -217,8 +213,7 @@ class CudaDevice : public Device {
     BLIPFT_CUDA_CHECK(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), native(stream)));
   }
   void timestamp(int64_t* slot, Stream stream) override {
-    store_time<<<1, 1, 0, native(stream)>>>(slot);
-    BLIPFT_CUDA_LAUNCHED("store_time");
+    launch_timestamp(slot, native(stream));
   }
 
   std::unique_ptr<Graph> capture(Stream stream, const std::function<void()>& body) override {

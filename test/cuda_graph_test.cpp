@@ -1,0 +1,70 @@
+// Captured graphs on a GPU: they are rewritten before they run, and do the same.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <iostream>
+#include <vector>
+
+#include "blipft/device.h"
+
+using namespace blipft;
+
+TEST_SUITE("cuda graph") {
+  TEST_CASE("fills and readings of the clock keep their bytes and their order when a graph is rewritten") {
+    if (cuda_device_count() == 0) {
+      std::cout << "SKIPPED: captured graphs (no GPU)" << std::endl;
+      return;
+    }
+    const auto device = make_cuda_device(0);
+    const Stream stream = device->compute_stream(), side = device->side_stream();
+    const Event forked = device->create_event(), joined = device->create_event();
+    constexpr int64_t kBytes = 1 << 20;
+    char* memory = static_cast<char*>(device->allocate(kBytes));
+    auto* slots = static_cast<int64_t*>(device->allocate(8 * sizeof(int64_t)));
+    struct Range {
+      int64_t first, count;
+    };
+    // Aligned and not, shorter than a pack, one that fills several blocks.
+    const std::vector<Range> ranges = {{0, 4096}, {5003, 1001}, {7000, 3}, {7015, 2}, {8192 + 4, 16}, {100001, 700003}};
+    const auto body = [&] {
+      device->timestamp(slots, stream);
+      for (const Range& range : ranges) device->zero(memory + range.first, range.count, stream);
+      device->timestamp(slots + 1, stream);
+      device->timestamp(slots + 2, stream);
+      device->record(forked, stream);  // the side stream begins behind the second reading, before the third is taken
+      device->timestamp(slots + 3, stream);
+      device->wait(side, forked);
+      device->timestamp(slots + 4, side);
+      device->zero(memory + 900000, 1000, side);
+      device->record(joined, side);
+      device->wait(stream, joined);
+      device->timestamp(slots + 5, stream);
+    };
+    std::vector<char> expected(kBytes, 'x');
+    for (const Range& range : ranges) std::memset(expected.data() + range.first, 0, static_cast<size_t>(range.count));
+    std::memset(expected.data() + 900000, 0, 1000);
+    const auto graph = device->capture(stream, body);
+    // One reading, the fills, one that took three more, the side's fill, the last reading.
+    CHECK(graph->nodes() == static_cast<int64_t>(ranges.size()) + 4);
+    for (int run = 0; run < 3; ++run) {
+      const std::vector<char> before(kBytes, 'x');
+      const std::vector<int64_t> none(8, -1);
+      device->copy(memory, before.data(), kBytes, stream);
+      device->copy(slots, none.data(), 8 * sizeof(int64_t), stream);
+      graph->launch(stream);
+      std::vector<char> after(kBytes);
+      std::vector<int64_t> times(8);
+      device->copy(after.data(), memory, kBytes, stream);
+      device->copy(times.data(), slots, 8 * sizeof(int64_t), stream);
+      device->synchronize(stream);
+      CHECK(after == expected);
+      CHECK(times[0] > 0);
+      CHECK(times[1] > times[0]);
+      for (int i = 2; i <= 4; ++i) CHECK(times[static_cast<size_t>(i)] == times[1]);
+      CHECK(times[5] > times[1]);
+      CHECK(times[6] == -1);
+    }
+    device->free(memory);
+    device->free(slots);
+  }
+}
