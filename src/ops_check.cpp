@@ -2,6 +2,7 @@
 #include "ops_check.h"
 
 #include <initializer_list>
+#include <utility>
 
 namespace blipft {
 namespace {
@@ -94,6 +95,27 @@ void check_attention(const Checker& check, const AttentionForward& args) {
   if (args.kv_lengths) check.vector(args.kv_lengths, "kv_lengths", DType::i32, args.batch);
   check.dropout(args.dropout, args.batch, args.heads * args.query_tokens * args.kv_tokens);
   check.vector(args.lse, "lse", DType::f32, args.batch * args.heads * args.query_tokens);
+}
+
+/// dbias wants dq, dk and dv as the columns of one matrix.
+void check_attention_bias(const Checker& check, const AttentionBackward& args) {
+  const AttentionForward& a = args.forward;
+  const int64_t width = a.heads * a.head_size;
+  check.parameter_gradient(args.dbias, "dbias", a.dtype, 3 * width);
+  if (a.query_tokens != a.kv_tokens) [[unlikely]]
+    check.fail(concat("dbias needs as many queries as keys, got ", a.query_tokens, " and ", a.kv_tokens));
+  const std::pair<const Heads*, const char*> parts[] = {{&args.dq, "dq"}, {&args.dk, "dk"}, {&args.dv, "dv"}};
+  const char* expected = static_cast<const char*>(args.dq.data);
+  for (const auto& [heads, name] : parts) {
+    if (heads->row_stride != 3 * width || heads->batch_stride != 3 * width * a.query_tokens) [[unlikely]]
+      check.fail(concat("dbias needs dq, dk and dv in one matrix: ", name, " has row stride ", heads->row_stride,
+                        " and batch stride ", heads->batch_stride, ", expected ", 3 * width, " and ",
+                        3 * width * a.query_tokens));
+    if (heads->data != expected) [[unlikely]]
+      check.fail(concat("dbias needs dq, dk and dv in one matrix: ", name, " does not start ", width,
+                        " columns after the one before it"));
+    expected += width * dtype_size(a.dtype);
+  }
 }
 
 /// VisionEmbed's shapes; the tables' dtypes differ between forward and backward.
@@ -220,6 +242,7 @@ void check_args(const NormBackward& args) {
   check.require(bool(args.dgamma) == bool(args.dbeta), "dgamma and dbeta come both or not at all");
   if (args.dgamma) check.parameter_gradient(args.dgamma, "dgamma", t, n);
   if (args.dbeta) check.parameter_gradient(args.dbeta, "dbeta", t, n);
+  if (args.dbias) check.parameter_gradient(args.dbias, "dbias", t, n);
   check.dropout_rows(args.dropout, m, n);
   check.require(bool(args.dropout) == bool(args.dropped), "dropout and dropped come both or not at all");
   if (args.dropped) check.matrix(args.dropped, "dropped", t, m, n);
@@ -244,6 +267,7 @@ void check_args(const AttentionBackward& args) {
   check.heads(args.dk, "dk", args.forward);
   check.heads(args.dv, "dv", args.forward);
   check.vector(args.delta, "delta", DType::f32, args.forward.batch * args.forward.heads * args.forward.query_tokens);
+  if (args.dbias) check_attention_bias(check, args);
 }
 
 void check_args(const Patchify& args) {

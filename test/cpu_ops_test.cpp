@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "blipft/philox.h"
 #include "op_reference.h"
@@ -203,10 +204,15 @@ void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residu
   b.dbeta = c.output("dbeta", kF32, {n});
   b.dx = c.output("dx", t, {m, n});
   if (p > 0) b.dropped = c.output("dropped", t, {m, n});
+  b.dbias = c.output("dbias", kF32, {n});
   c.run([&](Ops& ops, Stream s) {
     ops.norm_forward(f, s);
     ops.norm_backward(b, s);
   });
+  Vec column_sums(static_cast<size_t>(n));
+  const Vec through = c.read(b.dropped ? b.dropped : b.dx);
+  for (size_t i = 0; i < through.size(); ++i) column_sums[i % static_cast<size_t>(n)] += through[i];
+  CHECK_CLOSE(c.read(b.dbias), column_sums, 1e-5);
   const Vec gamma = c.read(f.gamma), beta = c.read(f.beta), dy = c.read(b.dy), x = c.read(f.x);
   const Vec factors = dropout_factors(c, f.dropout, samples, tokens * n);
   const Vec other = residual ? c.read(f.residual) : Vec(x.size());
@@ -247,7 +253,7 @@ void check_attention(DType t, AttentionShape a, float p) {
   if (!a.lengths.empty()) f.kv_lengths = c.values("kv_lengths", DType::i32, a.lengths);
   if (p > 0) f.dropout = make_dropout(c, p, a.batch, a.nq);
   AttentionBackward b{f, Heads::in(dout, 0, a.nq), Heads::in(dq, 0, a.nq), Heads::in(dkv, 0, a.nk),
-                      Heads::in(dkv, width, a.nk), c.scratch("delta", kF32, {a.batch, a.heads, a.nq})};
+                      Heads::in(dkv, width, a.nk), c.scratch("delta", kF32, {a.batch, a.heads, a.nq}), {}, false};
   c.run([&](Ops& ops, Stream s) {
     ops.attention_forward(f, s);
     ops.attention_backward(b, s);
@@ -270,6 +276,41 @@ void check_attention(DType t, AttentionShape a, float p) {
               differences(rk, [&](const Vec& x) { return loss(rq, x, rv); }), through_softmax);
   CHECK_CLOSE(columns(c.read(dkv), 2 * width, width, width),
               differences(rv, [&](const Vec& x) { return loss(rq, rk, x); }), bound(t));
+}
+
+/// dbias against the sums of the dq, dk and dv that the op wrote.
+void check_attention_bias(DType t, DType gradient, bool accumulate, float p) {
+  constexpr int64_t kBatch = 3, kHeads = 2, kTokens = 9, kHeadSize = 5, kColumns = 3 * kHeads * kHeadSize;
+  OpContext c(cpu());
+  AttentionForward f;
+  f.dtype = t, f.batch = kBatch, f.heads = kHeads, f.head_size = kHeadSize;
+  f.query_tokens = f.kv_tokens = kTokens, f.causal = true, f.scale = 0.5f;
+  const Tensor qkv = c.input("qkv", t, {kBatch * kTokens, kColumns}, -2, 2);
+  const Tensor out = c.output("out", t, {kBatch * kTokens, kColumns / 3});
+  const Tensor dout = c.input("dout", t, out.shape), dqkv = c.output("dqkv", t, qkv.shape);
+  const auto part = [&](const Tensor& matrix, int64_t i) { return Heads::in(matrix, i * kColumns / 3, kTokens); };
+  f.q = part(qkv, 0), f.k = part(qkv, 1), f.v = part(qkv, 2), f.out = part(out, 0);
+  f.lse = c.scratch("lse", kF32, {kBatch, kHeads, kTokens});
+  f.kv_lengths = c.values("kv_lengths", DType::i32, {9, 0, 4});
+  if (p > 0) f.dropout = make_dropout(c, p, kBatch, kTokens);
+  AttentionBackward b{f, part(dout, 0), part(dqkv, 0), part(dqkv, 1), part(dqkv, 2),
+                      c.scratch("delta", kF32, {kBatch, kHeads, kTokens}), {}, accumulate};
+  const Vec before = [&] {
+    OpContext twin(cpu());
+    const Tensor same = twin.input("dbias", gradient, {kColumns});
+    twin.run([](Ops&, Stream) {});
+    return twin.read(same);
+  }();
+  b.dbias = c.inout("dbias", gradient, {kColumns});
+  c.run([&](Ops& ops, Stream s) {
+    ops.attention_forward(f, s);
+    ops.attention_backward(b, s);
+  });
+  const Vec written = c.read(dqkv);
+  Vec expected = accumulate ? before : Vec(static_cast<size_t>(kColumns));
+  for (int64_t r = 0; r < kBatch * kTokens; ++r)
+    for (int64_t column = 0; column < kColumns; ++column) at(expected, column) += at(written, r * kColumns + column);
+  CHECK_CLOSE(c.read(b.dbias), expected, bound(t));
 }
 
 TEST_SUITE("cpu_ops") {
@@ -338,6 +379,44 @@ TEST_SUITE("cpu_ops") {
         check_attention(t, {3, 2, 5, 3, 7, false, {7, 1, 5}, 0.5}, p);
         check_attention(t, {2, 1, 5, 3, 4, false, {0, 3}, 0.5}, p);  // a sample without keys gives zeros
       }
+  }
+
+  TEST_CASE("attention: bias gradient against sums of dq, dk and dv, and what it asks of them") {
+    for (bool accumulate : {false, true})
+      for (float p : {0.0f, 0.25f}) {
+        CAPTURE(accumulate); CAPTURE(p);
+        check_attention_bias(kF32, kF32, accumulate, p);
+        check_attention_bias(kBf16, kF32, accumulate, p);
+        check_attention_bias(kBf16, kBf16, accumulate, p);
+      }
+    const auto plan_device = make_plan_device();
+    const auto plan_ops = make_plan_ops();
+    const auto tensor = [&](DType t, Shape shape) {
+      return Tensor{plan_device->allocate(shape.numel() * dtype_size(t)), t, shape};
+    };
+    const Tensor qkv = tensor(kBf16, {2 * 7, 3 * 8}), out = tensor(kBf16, {2 * 7, 8});
+    AttentionForward f;
+    f.dtype = kBf16, f.batch = 2, f.heads = 2, f.head_size = 4, f.query_tokens = f.kv_tokens = 7;
+    f.q = Heads::in(qkv, 0, 7), f.k = Heads::in(qkv, 8, 7), f.v = Heads::in(qkv, 16, 7), f.out = Heads::in(out, 0, 7);
+    f.lse = tensor(kF32, {2, 2, 7});
+    const AttentionBackward good{f, f.out, f.q, f.k, f.v, f.lse, tensor(kF32, {24}), false};
+    const auto run = [&](auto change) {
+      AttentionBackward args = good;
+      change(args);
+      plan_ops->attention_backward(args, plan_device->compute_stream());
+    };
+    CHECK_NOTHROW(run([](AttentionBackward&) {}));
+    CHECK_NOTHROW(run([&](AttentionBackward& b) { b.dbias = tensor(kBf16, {24}); }));
+    CHECK_THROWS(run([&](AttentionBackward& b) { b.dbias = tensor(DType::f16, {24}); }));
+    CHECK_THROWS(run([&](AttentionBackward& b) { b.dbias = tensor(kF32, {8}); }));
+    CHECK_THROWS(run([](AttentionBackward& b) { std::swap(b.dk, b.dv); }));
+    CHECK_THROWS(run([](AttentionBackward& b) { b.dv = b.dk; }));
+    CHECK_THROWS(run([&](AttentionBackward& b) { b.dq = Heads::in(out, 0, 7); }));
+    CHECK_THROWS(run([](AttentionBackward& b) { b.dk.batch_stride *= 2; }));
+    CHECK_THROWS(run([&](AttentionBackward& b) {
+      b.forward.kv_tokens = 6;
+      b.dk.batch_stride = b.dv.batch_stride = 6 * 24;
+    }));
   }
 
   TEST_CASE("dropout: rate, scale, and independence of how samples are cut into batches") {

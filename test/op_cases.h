@@ -131,13 +131,17 @@ inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int
     bool residual, dropout;
     bool add, in_place, parameters, accumulate;
     DType gradient;
+    int bias;                              // dbias: 0 none, 1 written, 2 added to
   };
-  for (const Variant& v : {Variant{false, false, false, false, true, false, t},
-                           Variant{true, false, true, false, true, true, kF32},
-                           Variant{true, true, true, true, true, false, kF32},
-                           Variant{false, true, false, true, false, false, t}})
+  for (const Variant& v : {Variant{false, false, false, false, true, false, t, 0},
+                           Variant{true, false, true, false, true, true, kF32, 2},
+                           Variant{true, true, true, true, true, false, kF32, 0},
+                           Variant{true, true, true, false, true, true, t, 2},
+                           Variant{true, false, true, true, false, false, kF32, 1},
+                           Variant{false, false, true, false, true, false, t, 1},
+                           Variant{false, true, false, true, false, false, t, 1}})
     cases.push_back({title(t, "norm ", samples, "x", tokens, "x", n, " residual ", v.residual, " dropout ", v.dropout,
-                           " parameters ", v.parameters), t, false, [=](OpContext& c) {
+                           " parameters ", v.parameters, " bias ", v.bias), t, false, [=](OpContext& c) {
       NormForward f;
       f.x = c.input("x", t, {m, n}, -1, 2);
       if (v.residual) f.residual = c.input("residual", t, {m, n}, -2, 1);
@@ -161,6 +165,8 @@ inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int
         b.dbeta = v.accumulate ? c.inout("dbeta", v.gradient, {n}) : c.output("dbeta", v.gradient, {n});
       }
       b.accumulate = v.accumulate;
+      b.accumulate_dbias = v.bias == 2;
+      if (v.bias > 0) b.dbias = v.bias == 2 ? c.inout("dbias", v.gradient, {n}) : c.output("dbias", v.gradient, {n});
       if (v.dropout) b.dropout = f.dropout, b.dropped = c.output("dropped", t, {m, n});
       c.run([&](Ops& ops, Stream s) {
         ops.norm_forward(f, s);
@@ -173,12 +179,15 @@ struct Attend {
   int64_t batch, heads, head_size, query_tokens, kv_tokens;
   bool causal = false, lengths = false, empty = false;
   float dropout = 0;
+  int bias = 0;                            // dbias: 0 none, 1 written, 2 added to
+  DType gradient = kF32;
 };
 
 inline void add_attention(Cases& cases, DType t, const Attend& v) {
   cases.push_back({title(t, "attention ", v.batch, "x", v.heads, "x", v.head_size, " tokens ", v.query_tokens, "x",
                          v.kv_tokens, v.causal ? " causal" : "", v.lengths ? " lengths" : "", v.empty ? " empty" : "",
-                         " dropout ", v.dropout), t, false, [=](OpContext& c) {
+                         " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient)), t, false,
+                   [=](OpContext& c) {
     const int64_t width = v.heads * v.head_size, rows = v.batch * v.query_tokens, kv_rows = v.batch * v.kv_tokens;
     const bool self = v.query_tokens == v.kv_tokens;
     AttentionForward f;
@@ -206,6 +215,9 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
     b.dk = Heads::in(dkv, (self ? 1 : 0) * width, v.kv_tokens);
     b.dv = Heads::in(dkv, (self ? 2 : 1) * width, v.kv_tokens);
     b.delta = c.scratch("delta", kF32, lse_shape);
+    b.accumulate_dbias = v.bias == 2;
+    if (v.bias == 1) b.dbias = c.output("dbias", v.gradient, {3 * width});
+    if (v.bias == 2) b.dbias = c.inout("dbias", v.gradient, {3 * width});
     b.forward = f;
     c.run([&](Ops& ops, Stream s) {
       ops.attention_forward(f, s);
@@ -234,6 +246,27 @@ inline void add_attentions(Cases& cases, DType t) {
   add_attention(cases, t, {2, 12, 64, 32, 32, false, false, false, 0.1f});  // Q-Former, self
   add_attention(cases, t, {2, 12, 64, 32, 257, false, false, false, 0.1f}); // Q-Former, cross
   add_attention(cases, t, {2, 32, 80, 82, 82, true, true});                 // OPT-2.7b
+  // With the bias gradient. Tokens: one, several and many tiles and key blocks of the short kernels, a last key block
+  // of up to 16 keys, 1 to 16 tail rows; 300 are the long kernel's; head size 6 and f32 are the general one's.
+  for (int64_t d : {64, 80, 88})
+    for (int64_t n : {1, 7, 33, 82, 96, 97, 129, 241, 256, 257, 272}) {
+      const DType gradient = rotate % 2 ? t : kF32;
+      add_attention(cases, t, {2, 2, d, n, n, false, false, false, 0, 1 + rotate % 2, gradient});
+      add_attention(cases, t, {3, 2, d, n, n, rotate % 3 != 0, true, rotate % 3 == 1, 0, 2 - rotate % 2, gradient});
+      ++rotate;
+    }
+  for (int bias : {1, 2}) {
+    add_attention(cases, t, {2, 16, 88, 257, 257, false, false, false, 0, bias, t});
+    add_attention(cases, t, {16, 2, 80, 82, 82, true, true, false, 0, bias, kF32});
+    add_attention(cases, t, {2, 12, 64, 32, 32, false, false, false, 0.1f, bias, t});
+    add_attention(cases, t, {2, 2, 24, 70, 70, true, false, false, 0, bias, kF32});
+    add_attention(cases, t, {2, 2, 96, 272, 272, false, true, false, 0, bias, t});
+    add_attention(cases, t, {2, 2, 100, 90, 90, true, true, false, 0.25f, bias, kF32});
+    add_attention(cases, t, {2, 2, 128, 60, 60, true, true, false, 0, bias, t});
+    add_attention(cases, t, {2, 3, 88, 300, 300, false, true, false, 0, bias, t});
+    add_attention(cases, t, {2, 3, 64, 300, 300, true, false, false, 0, bias, kF32});
+    add_attention(cases, t, {2, 3, 6, 41, 41, true, true, false, 0, bias, t});
+  }
 }
 
 inline void add_embeddings(Cases& cases, DType t, DType gradient, bool accumulate) {

@@ -91,6 +91,9 @@ struct NormBackward {
   bool accumulate = false;
   Dropout dropout;              ///< with `dropped`
   Tensor dropped;               ///< [M, N], out, optional: gradient of NormForward::x through its dropout
+  Tensor dbias;                 ///< [N] parameter gradient, optional: column sums of `dropped`, or of dx where that is
+                                ///< absent: the gradient of a bias that was added to NormForward::x
+  bool accumulate_dbias = false;
   Tensor dx;                    ///< [M, N], out; may be dy itself
 };
 
@@ -134,6 +137,10 @@ struct AttentionBackward {
   Heads dout;
   Heads dq, dk, dv;             ///< out
   Tensor delta;                 ///< f32 [batch, heads, query_tokens], scratch: row sums of dout * out
+  /// [3 * heads * head_size] parameter gradient, optional: column sums of dq, dk and dv, which are then the columns of one
+  /// matrix [batch * tokens, 3 * heads * head_size] in this order, with as many queries as keys.
+  Tensor dbias;
+  bool accumulate_dbias = false;
 };
 
 /// patches[b * P + p, (c * patch + y) * patch + x] = (pixel / 255 - mean[c]) / std[c]

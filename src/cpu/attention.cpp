@@ -24,6 +24,15 @@ void store_head(const float* in, const Heads& heads, const AttentionForward& a, 
     store(in + t * a.head_size, heads.data, a.dtype, place(heads, a, b, h, t), a.head_size);
 }
 
+/// sums[c] = sum over t of head[t, c]; head [tokens, head_size].
+void sum_tokens(const float* head, int64_t tokens, int64_t head_size, float* sums) {
+  for (int64_t c = 0; c < head_size; ++c) {
+    double total = 0;
+    for (int64_t t = 0; t < tokens; ++t) total += static_cast<double>(head[t * head_size + c]);
+    sums[c] = static_cast<float>(total);
+  }
+}
+
 /// How many keys query i of sample b sees: always the first so many.
 int64_t visible_keys(const AttentionForward& a, int64_t b, int64_t i) {
   int64_t n = a.kv_tokens;
@@ -73,7 +82,8 @@ void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
 
 // With p the probabilities, m the dropout factors, o the output: dv = (m p)^T do, dp = m (do v^T),
 // ds = p (dp - rowsum(do o)), dq = scale ds k, dk = scale ds^T q.
-void backward_head(const AttentionBackward& args, int64_t b, int64_t h) {
+// With `sums` [3][heads * head_size], of this sample, the column sums of dq, dk and dv go there.
+void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* sums) {
   const AttentionForward& a = args.forward;
   const int64_t d = a.head_size, nq = a.query_tokens, nk = a.kv_tokens;
   float* q = thread_buffer(0, nq * d);
@@ -117,6 +127,11 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h) {
   store_head(dq, args.dq, a, b, h, nq);
   store_head(dk, args.dk, a, b, h, nk);
   store_head(dv, args.dv, a, b, h, nk);
+  if (sums == nullptr) return;
+  const int64_t width = a.heads * d;
+  sum_tokens(dq, nq, d, sums + h * d);
+  sum_tokens(dk, nk, d, sums + width + h * d);
+  sum_tokens(dv, nk, d, sums + 2 * width + h * d);
 }
 
 }  // namespace
@@ -128,7 +143,11 @@ void CpuOps::attention_forward(const AttentionForward& args, Stream) {
 
 void CpuOps::attention_backward(const AttentionBackward& args, Stream) {
   check_args(args);
-  for_heads(args.forward, [&](int64_t b, int64_t h) { backward_head(args, b, h); });
+  const AttentionForward& a = args.forward;
+  const int64_t columns = 3 * a.heads * a.head_size;
+  float* sums = args.dbias ? product_.floats(a.batch * columns) : nullptr;  // [batch, columns]
+  for_heads(a, [&](int64_t b, int64_t h) { backward_head(args, b, h, sums ? sums + b * columns : nullptr); });
+  if (sums) column_sums(sums, a.batch, args.dbias, args.accumulate_dbias);
 }
 
 }  // namespace blipft::cpu

@@ -203,24 +203,24 @@ constexpr int kReduceWarps = 16;
 constexpr int kReduceLoads = 8;  // partial sums that a thread loads before it adds
 
 /// 32 columns a block; the warps take turns over the groups.
-template <class Out>
-__global__ void __launch_bounds__(32 * kReduceWarps)
-reduce_partials_kernel(const float* __restrict__ partials, int groups, int64_t cols, Out* __restrict__ out,
-                       Out* __restrict__ second, int64_t split, bool accumulate) {
+__global__ void __launch_bounds__(32 * kReduceWarps) reduce_partials_kernel(const __grid_constant__ PartialSums sums) {
   __shared__ float shared[kReduceWarps][32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t column = int64_t{blockIdx.x} * 32 + lane;
-  const bool inside = column < cols;
-  Out* target = column < split ? out + column : second + (column - split);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = static_cast<int>(sums.groups);
+  const int64_t width = sums.count * sums.cols, column = int64_t{blockIdx.x} * 32 + lane;
+  const bool inside = column < width;
+  const int which = column < sums.cols ? 0 : column < 2 * sums.cols ? 1 : 2;
+  const PartialSums::Output& output = sums.outputs[which];
+  auto* f32 = static_cast<float*>(output.data) + (column - which * sums.cols);
+  auto* half = static_cast<bf16*>(output.data) + (column - which * sums.cols);
   float total = 0;
-  if (accumulate && warp == 0 && inside) total = to_float(*target);
+  if (warp == 0 && inside && output.accumulate) total = output.f32 ? *f32 : to_float(*half);
   float sum = 0;
   for (int base = warp; base < groups; base += kReduceWarps * kReduceLoads) {
     float loaded[kReduceLoads];
 #pragma unroll
     for (int u = 0; u < kReduceLoads; ++u) {
       const int g = base + u * kReduceWarps;
-      loaded[u] = inside && g < groups ? partials[g * cols + column] : 0.0f;
+      loaded[u] = inside && g < groups ? sums.partials[g * width + column] : 0.0f;
     }
 #pragma unroll
     for (int u = 0; u < kReduceLoads; ++u) sum += loaded[u];
@@ -231,7 +231,8 @@ reduce_partials_kernel(const float* __restrict__ partials, int groups, int64_t c
   sum = 0;
 #pragma unroll
   for (int w = 0; w < kReduceWarps; ++w) sum += shared[w][lane];
-  *target = from_float<Out>(total + sum);
+  if (output.f32) *f32 = total + sum;
+  else *half = from_float<bf16>(total + sum);
 }
 
 template <class T>
@@ -250,17 +251,9 @@ struct Identity {
 
 }  // namespace
 
-void launch_reduce_partials(const float* partials, int64_t groups, int64_t cols, const Tensor& out,
-                            const Tensor& second, bool accumulate, const LaunchContext& context) {
-  const int64_t split = second ? cols / 2 : cols;
-  BLIPFT_CHECK(!second || second.dtype == out.dtype, "both sums must have one dtype, got ", dtype_name(out.dtype),
-      " and ",
-               dtype_name(second.dtype));
-  dispatch_float(out.dtype, [&](auto tag) {
-    using Out = typename decltype(tag)::type;
-    reduce_partials_kernel<Out><<<static_cast<unsigned>(ceil_div(cols, 32)), 32 * kReduceWarps, 0, context.stream>>>(
-        partials, static_cast<int>(groups), cols, out.as<Out>(), second.as<Out>(), split, accumulate);
-  });
+void launch_reduce_partials(const PartialSums& sums, const LaunchContext& context) {
+  const int64_t blocks = ceil_div(sums.count * sums.cols, 32);
+  reduce_partials_kernel<<<static_cast<unsigned>(blocks), 32 * kReduceWarps, 0, context.stream>>>(sums);
   BLIPFT_CUDA_LAUNCHED("reduce_partials_kernel");
 }
 

@@ -5,7 +5,10 @@
 //   attention_backward_short.cu  bf16 backward in one pass over a (sample, head), up to 272 queries
 //   attention_backward_long.cu   bf16 backward for any length: delta, then dK/dV, then dQ
 //   attention_general.cu         f32, and bf16 heads that are not aligned to 8 bytes
-// None writes scores to memory, uses float atomics, or needs the workspace; all are deterministic.
+// None writes scores to memory or uses float atomics; all are deterministic.
+//
+// The bias gradient (AttentionBackward::dbias) comes from partial sums that the short backward makes of what it has in
+// registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
 //
 // Head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of 16, with zeros.
 //
@@ -83,27 +86,39 @@ bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
 
 }  // namespace
 
-void launch_attention_forward(const AttentionForward& args, const Tensor& workspace, cudaStream_t stream) {
-  (void)workspace;
+void launch_attention_forward(const AttentionForward& args, cudaStream_t stream) {
   Params p = make_params(args);
   if (p.batch == 0) return;
   if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) && attention::mma_forward(p, stream)) return;
   attention::general_forward(p, args.dtype == DType::bf16, stream);
 }
 
-void launch_attention_backward(const AttentionBackward& args, const Tensor& workspace, cudaStream_t stream) {
-  (void)workspace;
-  Params p = make_params(args.forward);
+void launch_attention_backward(const AttentionBackward& args, const LaunchContext& context) {
+  const AttentionForward& a = args.forward;
+  Params p = make_params(a);
   p.dout = view(args.dout);
   p.dq = view(args.dq);
   p.dk = view(args.dk);
   p.dv = view(args.dv);
   p.delta = args.delta.as<float>();
   if (p.batch == 0) return;
-  if (fits_mma(p, args.forward.dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv}) &&
-      (attention::mma_backward_short(p, stream) || attention::mma_backward_long(p, stream)))
-    return;
-  attention::general_backward(p, args.forward.dtype == DType::bf16, stream);
+  const int64_t columns = 3 * a.heads * a.head_size;
+  if (args.dbias && a.batch * columns * 4 <= context.scratch_bytes) p.dbias_partials = context.scratch;
+  const bool mma = fits_mma(p, a.dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv});
+  if (mma && attention::mma_backward_short(p, context.stream)) {
+    if (p.dbias_partials) {
+      PartialSums sums{p.dbias_partials, a.batch, columns};
+      sums.add(args.dbias, args.accumulate_dbias);
+      launch_reduce_partials(sums, context);
+      return;
+    }
+  } else if (!mma || !attention::mma_backward_long(p, context.stream)) {
+    attention::general_backward(p, a.dtype == DType::bf16, context.stream);
+  }
+  // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.
+  if (args.dbias)
+    launch_column_sums({args.dq.data, a.dtype, {a.batch * a.query_tokens, columns}}, args.dbias, args.accumulate_dbias,
+                       context);
 }
 
 }  // namespace blipft

@@ -4,13 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include "blipft/ops.h"
+#include "cuda/kernels.h"
 
 namespace blipft {
 
-/// Enqueues AttentionForward (see ops.h) in `stream`. `workspace` is u8 scratch of at least kWorkspaceBytes that
-/// nothing else uses until the work is done.
-void launch_attention_forward(const AttentionForward& args, const Tensor& workspace, cudaStream_t stream);
-/// Enqueues AttentionBackward (see ops.h) in `stream`, with `workspace` as above.
-void launch_attention_backward(const AttentionBackward& args, const Tensor& workspace, cudaStream_t stream);
+/// Enqueues AttentionForward (see ops.h) in `stream`.
+void launch_attention_forward(const AttentionForward& args, cudaStream_t stream);
+/// Enqueues AttentionBackward (see ops.h). Sums for dbias take the context's scratch memory.
+void launch_attention_backward(const AttentionBackward& args, const LaunchContext& context);
 
 }  // namespace blipft

@@ -9,6 +9,14 @@
 // That is 5 matrix products a key block, the least there is: splitting the work into a dQ and a dK/dV kernel needs 7.
 // lse and delta lie in shared memory; delta is computed here, from O in flight and dO in shared memory.
 //
+// With Sums, the block also makes the column sums of its dQ, dK and dV, for the bias gradient. Of dQ, it adds up the f32
+// values. Without dropout the others follow from the softmax, whose rows sum to one:
+//   sum over keys of dV = sum over keys, queries of P dO = sum over queries of dO
+//   sum over keys of dK = scale sum over queries of (sum over keys of dS) Q = 0, for dS = P (dP - rowsum(P dP))
+// With dropout, a warp adds up its rows of dK and dV by shuffles when it stores them, into places in shared memory that no
+// other warp writes at the same time. At the end the block adds up in a fixed order and writes its columns of the sample's
+// row of p.dbias_partials.
+//
 //   tall: 8 warps, 32 queries a warp, KB = 64: up to 256 + 16 queries, head size <= 96. 198 KB at head size 88, one
 //     block an SM. The vision tower's 257 queries = 8 * 32 + 1: rows after the 256th are a "tail" of 16 that is not
 //     worth a warp of its own: in phase 1 the warps share its key columns (one m16n16 product each), and its dQ is
@@ -45,7 +53,8 @@ struct Layout {
   }
   __host__ __device__ int query_rows() const { return main_rows + (tail_rows ? 16 : 0); }
   // Byte offsets: Q, dO [query_rows][P]; K, V [KB][P]; P, dS [main_rows][KB]; tail P, dS [16][KB];
-  // tail dQ f32 [KB / 16][tail_rows][P]; lse, delta f32 [query_rows]
+  // tail dQ f32 [KB / 16][tail_rows][P]; lse, delta f32 [query_rows]. With Sums, column sums of dQ, f32
+  // [main_rows / TileRows][P], and of dO, f32 [dout_groups()][P], take the place of P and dS when these are done with.
   __host__ __device__ int dout() const { return query_rows() * P * 2; }
   __host__ __device__ int k() const { return 2 * dout(); }
   __host__ __device__ int v() const { return k() + KB * P * 2; }
@@ -57,6 +66,16 @@ struct Layout {
   __host__ __device__ int lse() const { return tail_dq() + KB / 16 * tail_rows * P * 4; }
   __host__ __device__ int delta() const { return lse() + query_rows() * 4; }
   __host__ __device__ int bytes() const { return delta() + query_rows() * 4; }
+  __host__ __device__ int dout_groups() const {
+    constexpr int kMost = Threads / (P / 8);
+    return main_rows / 2 < kMost ? main_rows / 2 : kMost;
+  }
+  __host__ __device__ bool sums_fit() const {
+    return (main_rows / TileRows + dout_groups()) * P * 4 <= 2 * main_rows * KB * 2;
+  }
+  // Column sums of dK and dV, [KB / 32][2][P]: at a place of their own, whose address costs no register.
+  static constexpr int SumFloats = KB / 32 * 2 * P, SumBytes = (SumFloats * 4 + 1023) / 1024 * 1024;
+  static_assert(TileRows * KB * 2 >= P * 4, "a warp's column sums of dQ take the place of its P");
 };
 
 /// delta = row sums of dO * O, half a warp a row, 8 columns a lane. O is asked for while Q and dO are still on their
@@ -153,6 +172,67 @@ __device__ __forceinline__ void phase1_tail(const L& layout, char* shared, int k
   }
 }
 
+/// threadIdx.x, read anew: what follows from it is computed again each time, and takes no registers meanwhile.
+__device__ __forceinline__ int fresh_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
+/// Adds the column sums of C fragments, times factor, to `target` in shared memory. sums[n] is this lane's sum over its
+/// own rows of columns 2t, 2t + 1 of n8 tile n; tile n goes to target + step * n, for n < tiles. In each round a lane
+/// keeps half of the tiles and hands the others over to the lane that keeps those.
+template <int N>
+__device__ __forceinline__ void add_column_sums(const float2 (&sums)[N], float factor, float* target, int step,
+                                                int tiles) {
+  constexpr int kPadded = (N + 7) / 8 * 8;
+  const int lane = fresh_thread() & 31, t = lane & 3;
+  float2 x[kPadded];
+#pragma unroll
+  for (int n = 0; n < kPadded; ++n) x[n] = n < N ? sums[n < N ? n : 0] : float2{0, 0};
+  int first = 0;
+#pragma unroll
+  for (int round = 0; round < 3; ++round) {
+    const int bit = 16 >> round, half = kPadded / 2 >> round;
+    const bool upper = (lane & bit) != 0;
+#pragma unroll
+    for (int n = 0; n < kPadded / 2; ++n) {
+      if (n >= half) continue;
+      const float2 keep = upper ? x[n + half] : x[n], give = upper ? x[n] : x[n + half];
+      x[n].x = keep.x + __shfl_xor_sync(0xffffffffu, give.x, bit);
+      x[n].y = keep.y + __shfl_xor_sync(0xffffffffu, give.y, bit);
+    }
+    if (upper) first += half;
+  }
+#pragma unroll
+  for (int n = 0; n < kPadded / 8; ++n) {
+    if (first + n >= min(N, tiles)) continue;
+    float2* place = reinterpret_cast<float2*>(target + step * (first + n) + 2 * t);
+    const float2 old = *place;
+    *place = make_float2(fmaf(x[n].x, factor, old.x), fmaf(x[n].y, factor, old.y));
+  }
+}
+
+/// This lane's sums over its rows of C fragments of 16 * M rows from row0 on, below `rows`: those that
+/// store_fragments stores.
+template <int M, int N>
+__device__ __forceinline__ void row_sums(float2 (&sums)[N], const float (&acc)[M][N][4], int row0, int rows) {
+  const int g = (fresh_thread() & 31) >> 2;
+#pragma unroll
+  for (int n = 0; n < N; ++n) sums[n] = float2{0, 0};
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (row0 + 16 * m + 8 * half + g >= rows) continue;  // such rows hold anything
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        sums[n].x += acc[m][n][2 * half];
+        sums[n].y += acc[m][n][2 * half + 1];
+      }
+    }
+}
+
 /// One k16 step of a phase 2 unit: acc += A^T B with A = P or dS, B = dO or Q, at the given rows of both.
 template <class L>
 __device__ __forceinline__ void phase2_step(float (&acc)[2][2 * L::Columns][4], const LaneAddress<L::KB>& weights,
@@ -174,10 +254,10 @@ __device__ __forceinline__ void phase2_step(float (&acc)[2][2 * L::Columns][4], 
   }
 }
 
-/// dK and dV of one key block: warp = (matrix, 32 keys, part of the columns).
-template <class L>
-__device__ __forceinline__ void phase2(const L& layout, uint32_t shared, const Params& p, int b, int h, int key0,
-                                       int keys, int kv_length) {
+/// dK and dV of one key block: warp = (matrix, 32 keys, part of the columns). Sums of the columns to `sums`, if given.
+template <class L, bool Sums>
+__device__ __forceinline__ void phase2(const L& layout, uint32_t shared, float* sums, const Params& p, int b, int h,
+                                       int key0, int keys, int kv_length) {
   constexpr int kUnits = L::Warps / 2;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool is_dk = warp >= kUnits;
@@ -199,13 +279,19 @@ __device__ __forceinline__ void phase2(const L& layout, uint32_t shared, const P
     if (layout.tail_rows) phase2_step<L>(acc, tail, 0, tile32 * 2, rows, layout.main_rows, first_column);
     store_fragments<2, 2 * L::Columns>(acc, is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size),
                                        view.row_stride, key0 + tile32 * 32, kv_length, first_column * 16, p.head_size);
+    if constexpr (Sums) {
+      float2 own[2 * L::Columns];
+      row_sums<2, 2 * L::Columns>(own, acc, key0 + tile32 * 32, kv_length);
+      add_column_sums(own, is_dk ? p.scale : 1.0f, sums + (2 * tile32 + (is_dk ? 0 : 1)) * L::P + first_column * 16, 8,
+                      L::P / 8 - 2 * first_column);
+    }
   }
 }
 
 /// The same for a block of at most 16 keys: warp = (matrix, every (Warps / 2)-th group of 8 columns).
-template <class L>
-__device__ __forceinline__ void phase2_narrow(const L& layout, uint32_t shared, const Params& p, int b, int h, int key0,
-                                              int kv_length) {
+template <class L, bool Sums>
+__device__ __forceinline__ void phase2_narrow(const L& layout, uint32_t shared, float* sums, const Params& p, int b,
+                                              int h, int key0, int kv_length) {
   constexpr int kParts = L::Warps / 2, kTiles = (L::P / 8 + kParts - 1) / kParts;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
   const bool is_dk = warp >= kParts;
@@ -234,6 +320,17 @@ __device__ __forceinline__ void phase2_narrow(const L& layout, uint32_t shared, 
   for (int i = 0; i < kTiles; ++i)
     store_fragments<1, 1>(acc[i], is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size), view.row_stride, key0,
                           kv_length, 8 * (part + i * kParts), p.head_size);
+  if constexpr (Sums) {
+    float2 own[kTiles];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      float2 one[1];
+      row_sums<1, 1>(one, acc[i], key0, kv_length);
+      own[i] = one[0];
+    }
+    add_column_sums(own, is_dk ? p.scale : 1.0f, sums + (is_dk ? 0 : 1) * L::P + 8 * part, 8 * kParts,
+                    (L::P / 8 - part + kParts - 1) / kParts);
+  }
 }
 
 /// Phase 1 of a warp's own tile against one key block.
@@ -255,7 +352,62 @@ __device__ __forceinline__ void phase1(const L& layout, char* shared, float (&dq
                                          base + layout.ds(), tile.row0, tile, mask, keep_scale);
 }
 
+/// The block's column sums to its places in p.dbias_partials. `sums`, with dropout, is of dK and dV, complete; the threads
+/// have passed a barrier since they last used P and dS. tail_dq holds the rows of the tail, each written by the thread that
+/// gets it here.
 template <class L, bool Drop>
+__device__ __forceinline__ void write_column_sums(const L& layout, char* shared, const float* sums,
+                                                  const float (&dq)[L::MT][L::D / 8][4], const Params& p, int b,
+                                                  int h) {
+  constexpr int kChunks = L::P / 8;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, row0 = warp * L::TileRows;
+  const int tiles = layout.main_rows / L::TileRows, groups = layout.dout_groups();
+  float* dq_sums = reinterpret_cast<float*>(shared + layout.p());
+  float* dout_sums = dq_sums + tiles * L::P;
+  if (row0 < layout.main_rows) {
+    float* target = dq_sums + warp * L::P;
+    for (int i = thread & 31; i < L::P; i += 32) target[i] = 0;
+    __syncwarp();
+    float2 own[L::D / 8];
+    row_sums<L::MT, L::D / 8>(own, dq, row0, min(p.query_tokens, layout.main_rows));
+    add_column_sums(own, p.scale, target, 8, L::D / 8);
+  }
+  if (!Drop && thread / kChunks < groups) {
+    const int group = thread / kChunks, chunk = thread % kChunks;
+    float total[8] = {};
+    for (int row = group; row < layout.query_rows(); row += groups) {  // rows that do not exist are zeros
+      const uint4 pack = *reinterpret_cast<const uint4*>(shared + layout.dout() + tile_offset<L::D>(row, chunk));
+      const uint32_t words[4] = {pack.x, pack.y, pack.z, pack.w};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        total[2 * e] += __uint_as_float(words[e] << 16);
+        total[2 * e + 1] += __uint_as_float(words[e] & 0xffff0000u);
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) dout_sums[group * L::P + 8 * chunk + e] = total[e];
+  }
+  __syncthreads();
+  const float* tail_dq = reinterpret_cast<const float*>(shared + layout.tail_dq());
+  const int64_t width = static_cast<int64_t>(p.heads) * p.head_size;
+  float* partials = p.dbias_partials + b * 3 * width + h * p.head_size;
+  for (int i = thread; i < 3 * L::P; i += L::Threads) {
+    const int matrix = i / L::P, column = i - matrix * L::P;
+    if (column >= p.head_size) continue;
+    float sum = 0;
+    if (matrix == 0) {
+      for (int w = 0; w < tiles; ++w) sum += dq_sums[w * L::P + column];
+      for (int row = 0; row < layout.tail_rows; ++row) sum += tail_dq[row * L::P + column];
+    } else if (Drop) {
+      for (int tile = 0; tile < L::KB / 32; ++tile) sum += sums[(2 * tile + matrix - 1) * L::P + column];
+    } else if (matrix == 2 && p.kv_length(b) > 0) {  // else no query sees a key
+      for (int group = 0; group < groups; ++group) sum += dout_sums[group * L::P + column];
+    }
+    partials[matrix * width + column] = sum;
+  }
+}
+
+template <class L, bool Drop, bool Sums>
 __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_kernel(const Params p) {
   constexpr int D = L::D;
   extern __shared__ __align__(1024) char shared[];
@@ -284,6 +436,10 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
   load_lse<L::Threads>(reinterpret_cast<float*>(shared + layout.lse()), p, b, h, 0, layout.query_rows());
   float* tail_dq = reinterpret_cast<float*>(shared + layout.tail_dq());
   for (int i = static_cast<int>(threadIdx.x); i < L::KB / 16 * layout.tail_rows * L::P; i += L::Threads) tail_dq[i] = 0;
+  constexpr bool kKeySums = Sums && Drop;
+  __shared__ __align__(16) float sums[kKeySums ? L::SumFloats : 1];
+  if constexpr (kKeySums)
+    for (int i = static_cast<int>(threadIdx.x); i < L::SumFloats; i += L::Threads) sums[i] = 0;
   const DropoutMask mask(p, b);
   const int row0 = warp * L::TileRows;
   const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
@@ -299,8 +455,8 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
     if (layout.tail_rows) phase1_tail<L, Drop>(layout, shared, key0, keys, tile, mask, p, h);
     __syncthreads();  // P and dS are there; K and V are free
     if (key0 + L::KB < kv_length) load_keys(key0 + L::KB);
-    if (keys <= 16) phase2_narrow<L>(layout, base, p, b, h, key0, kv_length);
-    else phase2<L>(layout, base, p, b, h, key0, keys, kv_length);
+    if (keys <= 16) phase2_narrow<L, kKeySums>(layout, base, sums, p, b, h, key0, kv_length);
+    else phase2<L, kKeySums>(layout, base, sums, p, b, h, key0, keys, kv_length);
     wait_copies<0>();
     __syncthreads();  // the next K and V are there; P and dS are free
   }
@@ -313,20 +469,29 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
     for (int part = 0; part < L::KB / 16; ++part) sum += tail_dq[part * layout.tail_rows * L::P + i];
     if (column < p.head_size)
       dq_head[(layout.main_rows + row) * p.dq.row_stride + column] = __float2bfloat16_rn(sum * p.scale);
+    if constexpr (Sums) tail_dq[i] = sum * p.scale;  // nobody else reads this place before the next barrier
   }
   zero_rows<L::Threads>(p.dk.head<bf16>(b, h, p.head_size), p.dk.row_stride, kv_length, p.kv_tokens, p.head_size);
   zero_rows<L::Threads>(p.dv.head<bf16>(b, h, p.head_size), p.dv.row_stride, kv_length, p.kv_tokens, p.head_size);
+  if constexpr (Sums) write_column_sums<L, Drop>(layout, shared, sums, dq, p, b, h);
+}
+
+template <class L, bool Drop, bool Sums>
+bool launch_kernel(const Params& p, cudaStream_t stream) {
+  const L layout(p.query_tokens);
+  const int bytes = layout.bytes();
+  if (layout.tail_rows > 16 || (p.causal && layout.tail_rows)) return false;
+  if (bytes + (Sums && Drop ? L::SumBytes : 0) > kMaxShared) return false;
+  if (Sums && !layout.sums_fit()) return false;
+  allow_shared_memory(&short_backward_kernel<L, Drop, Sums>, bytes);
+  short_backward_kernel<L, Drop, Sums><<<static_cast<unsigned>(p.batch * p.heads), L::Threads, bytes, stream>>>(p);
+  BLIPFT_CUDA_LAUNCHED("short attention backward");
+  return true;
 }
 
 template <class L, bool Drop>
 bool launch(const Params& p, cudaStream_t stream) {
-  const L layout(p.query_tokens);
-  const int bytes = layout.bytes();
-  if (layout.tail_rows > 16 || (p.causal && layout.tail_rows) || bytes > kMaxShared) return false;
-  allow_shared_memory(&short_backward_kernel<L, Drop>, bytes);
-  short_backward_kernel<L, Drop><<<static_cast<unsigned>(p.batch * p.heads), L::Threads, bytes, stream>>>(p);
-  BLIPFT_CUDA_LAUNCHED("short attention backward");
-  return true;
+  return p.dbias_partials ? launch_kernel<L, Drop, true>(p, stream) : launch_kernel<L, Drop, false>(p, stream);
 }
 
 template <int D, bool Drop>

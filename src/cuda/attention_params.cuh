@@ -27,6 +27,7 @@ struct Params {
   View dout, dq, dk, dv;            // backward only
   float* lse;                       // [batch, heads, query_tokens]
   float* delta;                     // [batch, heads, query_tokens], backward only
+  float* dbias_partials;            // [batch, 3, heads, head_size]: sums of dq, dk, dv over tokens; backward, or null
   const int32_t* kv_lengths;        // [batch] or null
   const int64_t* sample_keys;       // [batch], with dropout
   uint64_t seed;
@@ -90,6 +91,7 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
 void general_forward(const Params&, bool bf16, cudaStream_t);
 void general_backward(const Params&, bool bf16, cudaStream_t);
 bool mma_forward(const Params&, cudaStream_t);
+/// The only family that fills dbias_partials.
 bool mma_backward_short(const Params&, cudaStream_t);
 bool mma_backward_long(const Params&, cudaStream_t);
 /// delta[b, h, i] = sum over d of dout * out.

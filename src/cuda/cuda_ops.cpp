@@ -47,12 +47,12 @@ LaunchContext CudaOps::context(Stream stream) const {
 
 void CudaOps::attention_forward(const AttentionForward& args, Stream stream) {
   check_args(args);
-  launch_attention_forward(args, workspace_, context(stream).stream);
+  launch_attention_forward(args, context(stream).stream);
 }
 
 void CudaOps::attention_backward(const AttentionBackward& args, Stream stream) {
   check_args(args);
-  launch_attention_backward(args, workspace_, context(stream).stream);
+  launch_attention_backward(args, context(stream));
 }
 
 std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path, bool thorough) {

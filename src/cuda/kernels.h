@@ -63,10 +63,21 @@ bool all_aligned16(const Tensors&... tensors) {
   return (aligned16(tensors.data) && ...);
 }
 
-/// out[c] (+)= sum over g of partials[g, c], in the order of g. partials f32 [groups, cols]; out f32 or bf16.
-/// With `second`, the first cols / 2 columns go to `out` and the others to `second`.
-void launch_reduce_partials(const float* partials, int64_t groups, int64_t cols, const Tensor& out,
-                            const Tensor& second, bool accumulate, const LaunchContext& context);
+/// Sums that lie side by side in rows of partial sums, one row a block of the kernel that made them.
+struct PartialSums {
+  struct Output {
+    void* data;
+    bool f32, accumulate;                     ///< else bf16; else written
+  };
+  const float* partials = nullptr;            ///< [groups, count, cols]
+  int64_t groups = 0, cols = 0;
+  Output outputs[3]{};
+  int count = 0;
+  /// The next `cols` columns go to `out`, f32 or bf16 [cols].
+  void add(const Tensor& out, bool accumulate) { outputs[count++] = {out.data, out.dtype == DType::f32, accumulate}; }
+};
+/// out[c] (+)= sum over g of partials[g, c], in the order of g, for each of the outputs.
+void launch_reduce_partials(const PartialSums& sums, const LaunchContext& context);
 /// out[c] (+)= sum over rows of x[r, c].
 void launch_column_sums(const Tensor& x, const Tensor& out, bool accumulate, const LaunchContext& context);
 /// dx *= act'(saved) in place; activated = act(saved) when given; dbias (+)= column sums of the new dx when given.

@@ -1,7 +1,8 @@
 // Layer norm, backward. With x^ = (x - mean) rstd and g = dy gamma, over a row of n:
-//   dx = rstd (g - mean(g) - x^ mean(g x^)) + add;  dgamma = sum over rows of dy x^;  dbeta = sum over rows of dy.
+//   dx = rstd (g - mean(g) - x^ mean(g x^)) + add;  dgamma = sum over rows of dy x^;  dbeta = sum over rows of dy;
+//   dbias = sum over rows of dx, or of dx through a dropout.
 // One block a multiprocessor holds several teams of threads; each team takes rows in turn and keeps its columns' parts
-// of dgamma and dbeta in registers. Rows on their way lie in shared memory, where each thread reads only what it
+// of dgamma, dbeta and dbias in registers. Rows on their way lie in shared memory, where each thread reads only what it
 // fetched itself. The teams of a block add their parts up, each block writes one row of partial sums, and a second
 // kernel adds those in order.
 #include "cuda/cuda_ops.h"
@@ -15,7 +16,7 @@ struct BackwardArgs {
   int64_t rows = 0, cols = 0;
   const float *mean = nullptr, *rstd = nullptr;
   DropoutKernelArgs dropout;
-  float* partials = nullptr;        ///< [blocks, 2, cols]
+  float* partials = nullptr;        ///< [blocks, 2 or 3, cols]: dgamma, dbeta, dbias
 };
 
 /// mean(g) and mean(g x^) of a team's row.
@@ -57,29 +58,25 @@ constexpr int kMaxTeams = 15;  // a block has 16 barriers, and the whole block's
 template <int kPacks>
 constexpr int kStages = kPacks == 4 ? 2 : 3;
 
-/// Adds the teams' parts in order and writes this block's row of partial sums. `shared` holds teams * 2 * cols floats.
+/// Adds the teams' parts of one sum in order and writes them to this block's place among the partial sums. `shared` holds
+/// teams * cols floats; the next call may use it again.
 template <int N, int kPacks>
-__device__ __forceinline__ void write_parameter_partials(const float (&dgamma)[kPacks][N],
-                                                         const float (&dbeta)[kPacks][N], float* shared,
-                                                         float* __restrict__ partials, int cols) {
+__device__ __forceinline__ void write_partials(const float (&parts)[kPacks][N], float* shared, float* __restrict__ out,
+                                               int cols) {
   const int teams = blockDim.y;
-  wait_fetches<0>();
   __syncthreads();
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int c = (threadIdx.x + p * blockDim.x) * N;
-    if (c >= cols) continue;
-    store(shared + threadIdx.y * 2 * cols + c, dgamma[p]);
-    store(shared + (threadIdx.y * 2 + 1) * cols + c, dbeta[p]);
+    if (c < cols) store(shared + threadIdx.y * cols + c, parts[p]);
   }
   __syncthreads();
-  float* out = partials + int64_t{blockIdx.x} * 2 * cols;
   const int thread = threadIdx.y * blockDim.x + threadIdx.x;
-  for (int c = thread * 4; c < 2 * cols; c += blockDim.x * blockDim.y * 4) {  // packs hold at least four columns
+  for (int c = thread * 4; c < cols; c += blockDim.x * blockDim.y * 4) {  // packs hold at least four columns
     float total[4] = {};
     for (int team = 0; team < teams; ++team) {
       float part[4];
-      load(shared + team * 2 * cols + c, part);
+      load(shared + team * cols + c, part);
 #pragma unroll
       for (int j = 0; j < 4; ++j) total[j] += part[j];
     }
@@ -89,7 +86,7 @@ __device__ __forceinline__ void write_parameter_partials(const float (&dgamma)[k
 
 /// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
 /// one row at most.
-template <class T, int N, int kPacks, bool kParameters, bool kDropped, bool kAdd>
+template <class T, int N, int kPacks, bool kParameters, bool kDropped, bool kAdd, bool kBias>
 __global__ void __launch_bounds__(kBlockThreads<kPacks, kDropped>, 1)
 norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,
                      T* __restrict__ dropped, BackwardArgs args) {
@@ -127,6 +124,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
     if (c < cols) weights[p] = load_pack<N>(gamma + c);
   }
   float dgamma[kParameters ? kPacks : 1][N] = {}, dbeta[kParameters ? kPacks : 1][N] = {};
+  float dbias[kBias ? kPacks : 1][N] = {};
   int stage = 0, phase = 0;
   for (; row < args.rows; row += stride, phase ^= 1) {
     fetch(row + (kRing - 1) * stride, stage == 0 ? kRing - 1 : stage - 1);  // where the row before this one was
@@ -181,11 +179,21 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
         apply_dropout(out, args.dropout, sample, c);
         store(dropped + row * cols + c, out);
       }
+      if constexpr (kBias) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) dbias[p][j] += out[j];
+      }
     }
     stage = stage == kRing - 1 ? 0 : stage + 1;
   }
-  if constexpr (kParameters)
-    write_parameter_partials<N, kPacks>(dgamma, dbeta, reinterpret_cast<float*>(dynamic), args.partials, cols);
+  auto* shared = reinterpret_cast<float*>(dynamic);
+  wait_fetches<0>();
+  float* partials = args.partials + int64_t{blockIdx.x} * (2 * kParameters + kBias) * cols;
+  if constexpr (kParameters) {
+    write_partials<N, kPacks>(dgamma, shared, partials, cols);
+    write_partials<N, kPacks>(dbeta, shared, partials + cols, cols);
+  }
+  if constexpr (kBias) write_partials<N, kPacks>(dbias, shared, partials + 2 * kParameters * cols, cols);
 }
 
 constexpr int kGeneralThreads = 256;
@@ -240,19 +248,20 @@ __global__ void norm_parameters_general_kernel(const T* __restrict__ dy, const T
 }
 
 /// Returns the number of rows of partial sums.
-template <class T, int kPacks, bool kParameters, bool kDropped, bool kAdd>
+template <class T, int kPacks, bool kParameters, bool kDropped, bool kAdd, bool kBias>
 int64_t launch_packs(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
   constexpr int N = kVector<T>;
-  const auto kernel = norm_backward_kernel<T, N, kPacks, kParameters, kDropped, kAdd>;
+  const auto kernel = norm_backward_kernel<T, N, kPacks, kParameters, kDropped, kAdd, kBias>;
   const int64_t rows = kernel_args.rows;
   const int64_t team_threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
   int64_t blocks = std::min<int64_t>(context.sm_count, rows);
-  if (kParameters) blocks = std::min(blocks, context.scratch_bytes / (8 * kernel_args.cols));
+  constexpr int64_t kSums = 2 * kParameters + kBias;
+  if (kSums > 0) blocks = std::min(blocks, context.scratch_bytes / (4 * kSums * kernel_args.cols));
   BLIPFT_CHECK(blocks >= 1, "norm_backward of ", kernel_args.cols, " columns needs a larger workspace");
   const int64_t teams = std::clamp<int64_t>(kBlockThreads<kPacks, kDropped> / team_threads, 1,
                                             std::min<int64_t>(kMaxTeams, ceil_div(rows, blocks)));
   const int64_t shared = teams * team_threads * 16 * kPacks * kStages<kPacks> * (kAdd ? 3 : 2);
-  static_assert(16 * kStages<kPacks> * 2 >= 2 * 4 * N, "the teams' sums take the place of the rows");
+  static_assert(16 * kStages<kPacks> * 2 >= 4 * N, "the teams' sums take the place of the rows");
   // 192 KiB at most (512 threads, 4 packs); above 48 KiB a kernel must ask.
   BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(shared)));
@@ -284,24 +293,31 @@ int64_t launch_general(const NormBackward& args, const BackwardArgs& kernel_args
   return chunks;
 }
 
+/// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well.
+template <class T>
+bool fits_packs(const NormBackward& args) {
+  const int64_t cols = args.dy.cols();
+  return cols % kVector<T> == 0 && cols <= 8192 &&
+         all_aligned16(args.dy, args.x, args.gamma, args.add, args.dx, args.dropped);
+}
+
 template <class T>
 int64_t launch_norm_backward(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
   const int64_t packs = kernel_args.cols / kVector<T>;
-  const bool vectors = kernel_args.cols % kVector<T> == 0 && kernel_args.cols <= 8192 &&
-                       all_aligned16(args.dy, args.x, args.gamma, args.add, args.dx, args.dropped);
-  if (!vectors) return launch_general<T>(args, kernel_args, context);
   int64_t blocks = 0;
-  const auto launch = [&](auto parameters, auto dropped, auto add) {
+  const auto launch = [&](auto parameters, auto dropped, auto add, auto bias) {
     constexpr bool kParameters = decltype(parameters)::value, kDropped = decltype(dropped)::value;
-    constexpr bool kAdd = decltype(add)::value;
-    if (packs <= 512) blocks = launch_packs<T, 1, kParameters, kDropped, kAdd>(args, kernel_args, context);
-    else if (packs <= 1024) blocks = launch_packs<T, 2, kParameters, kDropped, kAdd>(args, kernel_args, context);
+    constexpr bool kAdd = decltype(add)::value, kBias = decltype(bias)::value;
+    if (packs <= 512) blocks = launch_packs<T, 1, kParameters, kDropped, kAdd, kBias>(args, kernel_args, context);
+    else if (packs <= 1024) blocks = launch_packs<T, 2, kParameters, kDropped, kAdd, kBias>(args, kernel_args, context);
     else if constexpr (sizeof(T) == 4)
-      blocks = launch_packs<T, 4, kParameters, kDropped, kAdd>(args, kernel_args, context);
+      blocks = launch_packs<T, 4, kParameters, kDropped, kAdd, kBias>(args, kernel_args, context);
   };
   dispatch_bool(static_cast<bool>(args.dgamma), [&](auto parameters) {
     dispatch_bool(static_cast<bool>(args.dropped), [&](auto dropped) {
-      dispatch_bool(static_cast<bool>(args.add), [&](auto add) { launch(parameters, dropped, add); });
+      dispatch_bool(static_cast<bool>(args.add), [&](auto add) {
+        dispatch_bool(static_cast<bool>(args.dbias), [&](auto bias) { launch(parameters, dropped, add, bias); });
+      });
     });
   });
   return blocks;
@@ -316,13 +332,22 @@ void CudaOps::norm_backward(const NormBackward& args, Stream stream) {
   const BackwardArgs kernel_args{args.dy.rows(), args.dy.cols(), args.mean.as<const float>(),
       args.rstd.as<const float>(),
                                  dropout_kernel_args(args.dropout), launch.scratch};
-  int64_t partials = 0;
+  int64_t groups = 0;
+  bool packs = false;
   dispatch_float(args.dy.dtype, [&](auto tag) {
-    partials = launch_norm_backward<typename decltype(tag)::type>(args, kernel_args, launch);
+    using T = typename decltype(tag)::type;
+    packs = fits_packs<T>(args);
+    groups = packs ? launch_norm_backward<T>(args, kernel_args, launch) : launch_general<T>(args, kernel_args, launch);
   });
-  if (!args.dgamma) return;
-  launch_reduce_partials(launch.scratch, partials, 2 * kernel_args.cols, args.dgamma, args.dbeta, args.accumulate,
-      launch);
+  PartialSums sums{launch.scratch, groups, kernel_args.cols};
+  if (args.dgamma) {
+    sums.add(args.dgamma, args.accumulate);
+    sums.add(args.dbeta, args.accumulate);
+  }
+  if (args.dbias && packs) sums.add(args.dbias, args.accumulate_dbias);
+  if (sums.count > 0) launch_reduce_partials(sums, launch);
+  if (args.dbias && !packs)
+    launch_column_sums(args.dropped ? args.dropped : args.dx, args.dbias, args.accumulate_dbias, launch);
 }
 
 }  // namespace blipft

@@ -88,11 +88,23 @@ void give(const StepContext& context, NormResult& result) {
   give(context, result.rstd);
 }
 
-void WeightGradients::add(const Linear& linear, const Tensor& dy, const Tensor& x, bool with_bias) {
-  if (!gradient_) return;
+void WeightGradients::fork() {
   context_.device.record(context_.forked, context_.stream);
   context_.device.wait(context_.side, context_.forked);
   forked_ = true;
+}
+
+void WeightGradients::add_bias(const Linear& linear, const Tensor& sums) {
+  if (!gradient_) return;
+  fork();
+  const Tensor bias = linear.b(gradient_->flat);
+  if (gradient_->accumulate) context_.ops.add(sums, bias, context_.side);
+  else context_.ops.cast(sums, bias, context_.side);
+}
+
+void WeightGradients::add(const Linear& linear, const Tensor& dy, const Tensor& x, bool with_bias) {
+  if (!gradient_) return;
+  fork();
   context_.ops.linear_backward_weight({.dy = dy, .x = x, .dw = linear.w(gradient_->flat),
                                        .dbias = with_bias ? linear.b(gradient_->flat) : Tensor{},
                                        .accumulate = gradient_->accumulate},

@@ -82,16 +82,26 @@ class WeightGradients {
 
   /// Gradient of a linear layer's weight and bias out of dy [M, out] and x [M, in], both written in the main chain by now.
   void add(const Linear& linear, const Tensor& dy, const Tensor& x, bool with_bias = true);
+  /// Gradient of a linear layer's bias out of f32 [out], the column sums of dy.
+  void add_bias(const Linear& linear, const Tensor& sums);
   /// Gives `tensor` back at join(); absent tensors are fine.
   void keep(Tensor tensor);
   /// The main chain waits for the side stream; what was kept is given back. Called before the object ends.
   void join();
 
  private:
+  void fork();
   const StepContext& context_;
   const UnitGradient* gradient_;
   std::vector<Tensor> kept_;
   bool forked_ = false;
+};
+
+/// The gradient of the residual stream on its way down, and what its last writer made of it for the layer below.
+struct ResidualGradient {
+  Tensor dy;                               // [M, H]
+  Tensor dropped;                          // [M, H], optional: dy through the dropout of the layer's output
+  Tensor column_sums;                      // f32 [H], optional: of `dropped`, or of dy where nothing is dropped
 };
 
 /// x -> x + drop(proj(attention(norm1(x)))) -> + drop(fc2(act(fc1(norm2(.))))): the layer of ViT and of OPT.
@@ -131,9 +141,10 @@ class PreNormLayer {
   void recompute(const StepContext& context, const Tensor& flat, const Call& call, Saved& saved) const;
   /// Leaves what recompute() starts from.
   void give_all_but_input(const StepContext& context, Saved& saved) const;
-  /// Takes dy and what was saved over; the result, dx, is the caller's. `gradient` is null for a frozen unit.
-  Tensor backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
-                  Tensor dy, Saved& saved) const;
+  /// Takes dy and what was saved over; the result, of x, is the caller's. `gradient` is null for a frozen unit. `below`,
+  /// the layer that made x, is null for the first one: the result holds what its backward begins with.
+  ResidualGradient backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
+                            ResidualGradient dy, Saved& saved, const PreNormLayer* below) const;
   /// Operations of one forward over B samples of T tokens, and of recompute().
   double forward_flops(int64_t batch, int64_t tokens) const;
   double recompute_flops(int64_t batch, int64_t tokens) const;
@@ -150,7 +161,7 @@ class PreNormLayer {
   Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& middle,
                      const Tensor& normed, Saved& saved, bool save) const;
   Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, WeightGradients& weights,
-                      const Call& call, Tensor dy, Saved& saved, Tensor* dropped) const;
+                      const Call& call, const ResidualGradient& dy, Saved& saved, Tensor* dropped) const;
 };
 
 /// A stack of pre-norm layers with activation checkpointing.

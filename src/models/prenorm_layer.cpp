@@ -116,12 +116,14 @@ Tensor PreNormLayer::mlp_forward(const StepContext& context, const Tensor& flat,
 
 // Gradient of `middle` out of dy; with dropout also, in `dropped`, of the projection's output.
 Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                                  WeightGradients& weights, const Call& call, Tensor dy, Saved& saved, Tensor* dropped) const {
+                                  WeightGradients& weights, const Call& call, const ResidualGradient& incoming, Saved& saved,
+                                  Tensor* dropped) const {
+  const Tensor dy = incoming.dy;
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), h = shape.hidden;
   const bool gelu = shape.activation == Activation::gelu;
-  Tensor dout = dy;                        // gradient of fc2's output
-  if (shape.dropout > 0) {
+  Tensor dout = incoming.dropped ? incoming.dropped : dy;  // gradient of fc2's output
+  if (shape.dropout > 0 && !incoming.dropped) {
     dout = context.arena.take(Owner::activations, "gradients", type, {rows, h});
     context.ops.dropout_add({.x = dy, .dropout = dropout(context, call, 1), .y = dout}, context.stream);
   }
@@ -131,7 +133,9 @@ Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat
                                      .activated = activated, .dbias = gradient ? fc1.b(gradient->flat) : Tensor{},
                                      .accumulate_dbias = gradient && gradient->accumulate, .dx = dinner},
                                     context.stream);
-  weights.add(fc2, dout, gelu ? activated : saved.inner);
+  weights.add(fc2, dout, gelu ? activated : saved.inner, !incoming.column_sums);
+  if (incoming.column_sums) weights.add_bias(fc2, incoming.column_sums);
+  weights.keep(incoming.column_sums);
   weights.keep(activated);
   if (gelu) give(context, saved.inner); else weights.keep(saved.inner);
   saved.inner = {};
@@ -150,7 +154,9 @@ Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat
                              .dgamma = gradient ? norm2.g(gradient->flat) : Tensor{},
                              .dbeta = gradient ? norm2.b(gradient->flat) : Tensor{},
                              .accumulate = gradient && gradient->accumulate, .dropout = dropout(context, call, 0),
-                             .dropped = shape.dropout > 0 ? *dropped : Tensor{}, .dx = dnormed},
+                             .dropped = shape.dropout > 0 ? *dropped : Tensor{},
+                             .dbias = gradient ? projection.b(gradient->flat) : Tensor{},
+                             .accumulate_dbias = gradient && gradient->accumulate, .dx = dnormed},
                             context.stream);
   give(context, normed);
   give(context, saved.middle);
@@ -158,15 +164,15 @@ Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat
   return dnormed.keep();
 }
 
-Tensor PreNormLayer::backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                              const Call& call, Tensor dy, Saved& saved) const {
-  const DType type = dy.dtype;
-  const int64_t rows = dy.rows(), h = shape.hidden;
+ResidualGradient PreNormLayer::backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
+                                        const Call& call, ResidualGradient dy, Saved& saved, const PreNormLayer* below) const {
+  const DType type = dy.dy.dtype;
+  const int64_t rows = dy.dy.rows(), h = shape.hidden;
   WeightGradients weights(context, gradient);
   Tensor dropped;
   Tensor dmiddle = mlp_backward(context, flat, gradient, weights, call, dy, saved, &dropped);
   const Tensor dprojected = dropped ? dropped : dmiddle;
-  weights.add(projection, dprojected, saved.attention);
+  weights.add(projection, dprojected, saved.attention, false);
   weights.keep(dropped);
   Taken dqkv(context, "gradients of qkv", type, {rows, 3 * h});
   {
@@ -176,7 +182,9 @@ Tensor PreNormLayer::backward(const StepContext& context, const Tensor& flat, co
     const int64_t t = call.tokens;
     context.ops.attention_backward({.forward = attention_call(call, saved.qkv, saved.attention, saved.lse),
                                     .dout = Heads::in(dattention, 0, t), .dq = Heads::in(dqkv, 0, t),
-                                    .dk = Heads::in(dqkv, h, t), .dv = Heads::in(dqkv, 2 * h, t), .delta = delta},
+                                    .dk = Heads::in(dqkv, h, t), .dv = Heads::in(dqkv, 2 * h, t), .delta = delta,
+                                    .dbias = gradient ? qkv.b(gradient->flat) : Tensor{},
+                                    .accumulate_dbias = gradient && gradient->accumulate},
                                    context.stream);
   }
   give(context, saved.qkv);
@@ -184,23 +192,29 @@ Tensor PreNormLayer::backward(const StepContext& context, const Tensor& flat, co
   weights.keep(saved.attention);
   saved.attention = {};
   NormResult normed = take_norm(context, norm1, flat, saved.x);
-  weights.add(qkv, dqkv, normed.y);
+  weights.add(qkv, dqkv, normed.y, false);
   weights.keep(normed.y);
   normed.y = {};
   Taken dnormed(context, "gradients", type, {rows, h});
   context.ops.linear_backward_input({.dy = dqkv, .w = qkv.w(flat), .dx = dnormed}, context.stream);
   weights.keep(dqkv.keep());
+  ResidualGradient dx;
+  if (below && below->shape.dropout > 0) dx.dropped = context.arena.take(Owner::activations, "gradients", type, {rows, h});
+  if (below && below->unit->trainable) dx.column_sums = context.arena.take(Owner::activations, "gradients", DType::f32, {h});
   context.ops.norm_backward({.dy = dnormed, .x = saved.x, .mean = normed.mean, .rstd = normed.rstd,
                              .gamma = norm1.g(flat), .add = dmiddle,
                              .dgamma = gradient ? norm1.g(gradient->flat) : Tensor{},
                              .dbeta = gradient ? norm1.b(gradient->flat) : Tensor{},
-                             .accumulate = gradient && gradient->accumulate, .dx = dnormed},
+                             .accumulate = gradient && gradient->accumulate,
+                             .dropout = below ? below->dropout(context, call, 1) : Dropout{}, .dropped = dx.dropped,
+                             .dbias = dx.column_sums, .dx = dnormed},
                             context.stream);
   give(context, normed);
   give(context, saved.x);
   weights.keep(dmiddle);
   weights.join();
-  return dnormed.keep();
+  dx.dy = dnormed.keep();
+  return dx;
 }
 
 }  // namespace blipft

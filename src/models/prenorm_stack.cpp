@@ -22,6 +22,7 @@ Tensor PreNormStack::forward(const StepContext& context, const PreNormLayer::Cal
 }
 
 Tensor PreNormStack::backward(const StepContext& context, const PreNormLayer::Call& call, Tensor dy) {
+  ResidualGradient gradient_of_x{dy, {}, {}};
   for (size_t i = layers.size(); i-- > 0;) {
     const PreNormLayer& layer = layers[i];
     const Tensor flat = context.units.acquire(*layer.unit);
@@ -32,11 +33,12 @@ Tensor PreNormStack::backward(const StepContext& context, const PreNormLayer::Ca
     const ObservedPhase phase(context, Phase::backward, *layer.unit);
     UnitGradient gradient;
     if (layer.unit->trainable) gradient = context.units.gradient(*layer.unit);
-    dy = layer.backward(context, flat, layer.unit->trainable ? &gradient : nullptr, call, dy, saved_[i]);
+    gradient_of_x = layer.backward(context, flat, layer.unit->trainable ? &gradient : nullptr, call, gradient_of_x, saved_[i],
+                                   i > 0 ? &layers[i - 1] : nullptr);
     context.units.release(*layer.unit);
     if (layer.unit->trainable) context.units.publish(*layer.unit);
   }
-  return dy;
+  return gradient_of_x.dy;
 }
 
 double PreNormLayer::forward_flops(int64_t batch, int64_t tokens) const {

@@ -138,7 +138,9 @@ Tensor QFormerLayer::mlp_backward(const StepContext& context, const Tensor& flat
                              .dgamma = gradient ? norm.g(gradient->flat) : Tensor{},
                              .dbeta = gradient ? norm.b(gradient->flat) : Tensor{},
                              .accumulate = gradient && gradient->accumulate,
-                             .dropout = dropout(context, call, kMlpOutput, shape.hidden_dropout), .dropped = dropped, .dx = dy},
+                             .dropout = dropout(context, call, kMlpOutput, shape.hidden_dropout), .dropped = dropped,
+                             .dbias = gradient ? fc2.b(gradient->flat) : Tensor{},
+                             .accumulate_dbias = gradient && gradient->accumulate, .dx = dy},
                             context.stream);
   const Tensor dout = dropping ? dropped : dy;
   Taken dinner(context, "gradients of mlp inner", type, {rows, shape.inner});
@@ -147,7 +149,7 @@ Tensor QFormerLayer::mlp_backward(const StepContext& context, const Tensor& flat
                                      .activated = activated, .dbias = gradient ? fc1.b(gradient->flat) : Tensor{},
                                      .accumulate_dbias = gradient && gradient->accumulate, .dx = dinner},
                                     context.stream);
-  weights.add(fc2, dout, activated);
+  weights.add(fc2, dout, activated, false);
   weights.keep(activated);
   weights.keep(dropped);
   weights.add(fc1, dinner, x, false);
@@ -171,10 +173,11 @@ Tensor QFormerLayer::attention_backward(const StepContext& context, const Tensor
                              .dbeta = gradient ? block.norm.b(gradient->flat) : Tensor{},
                              .accumulate = gradient && gradient->accumulate,
                              .dropout = dropout(context, call, block.cross ? kCrossOutput : kSelfOutput, shape.hidden_dropout),
-                             .dropped = dropped, .dx = dy},
+                             .dropped = dropped, .dbias = gradient ? block.output.b(gradient->flat) : Tensor{},
+                             .accumulate_dbias = gradient && gradient->accumulate, .dx = dy},
                             context.stream);
   const Tensor dprojected = dropping ? dropped : dy;
-  weights.add(block.output, dprojected, saved.out);
+  weights.add(block.output, dprojected, saved.out, false);
   Taken dout(context, "gradients", type, {rows, d});
   context.ops.linear_backward_input({.dy = dprojected, .w = block.output.w(flat), .dx = dout}, context.stream);
   weights.keep(dropped);
@@ -186,10 +189,12 @@ Tensor QFormerLayer::attention_backward(const StepContext& context, const Tensor
   context.ops.attention_backward({.forward = attention_call(context, call, block, saved), .dout = Heads::in(dout, 0, queries),
                                   .dq = Heads::in(dq, 0, queries),
                                   .dk = block.cross ? Heads::in(dkv, 0, keys) : Heads::in(dq, d, queries),
-                                  .dv = block.cross ? Heads::in(dkv, d, keys) : Heads::in(dq, 2 * d, queries), .delta = delta},
+                                  .dv = block.cross ? Heads::in(dkv, d, keys) : Heads::in(dq, 2 * d, queries), .delta = delta,
+                                  .dbias = gradient && !block.cross ? block.qkv.b(gradient->flat) : Tensor{},
+                                  .accumulate_dbias = gradient && gradient->accumulate},
                                  context.stream);
   const Linear& from_x = block.cross ? block.query : block.qkv;
-  weights.add(from_x, dq, x);
+  weights.add(from_x, dq, x, block.cross);
   Taken dx(context, "gradients", type, {rows, d});
   context.ops.linear_backward_input({.dy = dq, .w = from_x.w(flat), .add = dy, .dx = dx}, context.stream);
   weights.keep(dq.keep());

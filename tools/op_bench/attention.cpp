@@ -13,7 +13,8 @@ struct AttentionCase {
   const char* name;
   int64_t batch, heads, queries, keys, size;
   bool causal = false;
-  float p = 0;  ///< dropout of the probabilities
+  float p = 0;         ///< dropout of the probabilities
+  bool dbias = false;  ///< also times backward with the gradient of the bias of queries, keys and values
 };
 
 AttentionForward make_forward(Harness& harness, const AttentionCase& c) {
@@ -39,15 +40,22 @@ AttentionForward make_forward(Harness& harness, const AttentionCase& c) {
   return args;
 }
 
-AttentionBackward make_backward(Harness& harness, const AttentionCase& c) {
+AttentionBackward make_backward(Harness& harness, const AttentionCase& c, bool dbias) {
   const int64_t width = c.heads * c.size;
   AttentionBackward args;
   args.forward = make_forward(harness, c);
   harness.ops().attention_forward(args.forward, harness.stream());
   args.dout = Heads::in(harness.tensor({c.batch * c.queries, width}), 0, c.queries);
-  args.dq = Heads::in(harness.tensor({c.batch * c.queries, width}), 0, c.queries);
-  const Tensor dkv = harness.tensor({c.batch * c.keys, 2 * width});
-  args.dk = Heads::in(dkv, 0, c.keys), args.dv = Heads::in(dkv, width, c.keys);
+  if (dbias) {  // wants one matrix
+    const Tensor dqkv = harness.tensor({c.batch * c.queries, 3 * width});
+    args.dq = Heads::in(dqkv, 0, c.queries), args.dk = Heads::in(dqkv, width, c.queries);
+    args.dv = Heads::in(dqkv, 2 * width, c.queries);
+    args.dbias = harness.tensor({3 * width}), args.accumulate_dbias = true;
+  } else {
+    args.dq = Heads::in(harness.tensor({c.batch * c.queries, width}), 0, c.queries);
+    const Tensor dkv = harness.tensor({c.batch * c.keys, 2 * width});
+    args.dk = Heads::in(dkv, 0, c.keys), args.dv = Heads::in(dkv, width, c.keys);
+  }
   args.delta = harness.tensor({c.batch, c.heads, c.queries}, DType::f32);
   return args;
 }
@@ -68,15 +76,27 @@ void attention_case(Harness& harness, const AttentionCase& c) {
   harness.run("attention_forward", shape, {2 * q + 2 * k + lse, flops}, [&]() -> Harness::Work {
     return [&harness, args = make_forward(harness, c)] { harness.ops().attention_forward(args, harness.stream()); };
   }, Sources::both, fields);
-  harness.run("attention_backward", shape, {4 * q + 4 * k + lse, 2.5 * flops}, [&]() -> Harness::Work {
-    return [&harness, args = make_backward(harness, c)] { harness.ops().attention_backward(args, harness.stream()); };
+  const Cost backward{4 * q + 4 * k + lse, 2.5 * flops};
+  harness.run("attention_backward", shape, backward, [&]() -> Harness::Work {
+    return [&harness, args = make_backward(harness, c, false)] {
+      harness.ops().attention_backward(args, harness.stream());
+    };
   }, Sources::both, fields);
+  if (!c.dbias) return;
+  // Read and written. Without the fields: other implementations have no such output.
+  const double bias = 2 * 2.0 * static_cast<double>(3 * c.heads * c.size);
+  harness.run("attention_backward", shape + " dbias", {backward.bytes + bias, backward.flops}, [&]() -> Harness::Work {
+    return [&harness, args = make_backward(harness, c, true)] {
+      harness.ops().attention_backward(args, harness.stream());
+    };
+  });
 }
 
 }  // namespace
 
 void blip2_attention_cases(Harness& harness, int64_t batch) {
-  for (const AttentionCase& c : {AttentionCase{"vit", batch, 16, 257, 257, 88}, {"opt", batch, 32, 82, 82, 80, true},
+  for (const AttentionCase& c : {AttentionCase{"vit", batch, 16, 257, 257, 88, false, 0, true},
+                                 {"opt", batch, 32, 82, 82, 80, true, 0, true},
                                  {"qformer cross", batch, 12, 32, 257, 64, false, 0.1f},
                                  {"qformer self", batch, 12, 32, 32, 64, false, 0.1f}})
     attention_case(harness, c);

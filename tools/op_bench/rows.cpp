@@ -13,7 +13,9 @@ constexpr int64_t kText = 50, kOptTokens = kQueries + kText, kOptWidth = 2560, k
 /// Bytes of `elements` bf16 numbers.
 double bf16_bytes(int64_t elements) { return 2.0 * static_cast<double>(elements); }
 
-void norm_cases(Harness& harness, int64_t m, int64_t n, bool residual, float p, int64_t rows_per_sample) {
+/// `dbias`: also times backward with the gradient of the bias that was added to x.
+void norm_cases(Harness& harness, int64_t m, int64_t n, bool residual, float p, int64_t rows_per_sample,
+                bool dbias = false) {
   const double matrix = bf16_bytes(m * n);
   const std::string shape = dims({m, n}) + (p > 0 ? " dropout" : residual ? " residual" : "");
   const auto dropout = [&harness, p, m, rows_per_sample] {
@@ -28,7 +30,7 @@ void norm_cases(Harness& harness, int64_t m, int64_t n, bool residual, float p, 
     args.mean = harness.tensor({m}, DType::f32), args.rstd = harness.tensor({m}, DType::f32);
     return [&harness, args] { harness.ops().norm_forward(args, harness.stream()); };
   });
-  harness.run("norm_backward", shape, {matrix * (3 + residual + (p > 0))}, [&]() -> Harness::Work {
+  const auto make_backward = [&] {
     NormBackward args;
     args.dy = harness.tensor({m, n}), args.x = harness.tensor({m, n}), args.gamma = harness.tensor({n});
     args.mean = harness.tensor({m}, DType::f32, 0, 0.01f), args.rstd = harness.tensor({m}, DType::f32, 1, 0.01f);
@@ -37,6 +39,16 @@ void norm_cases(Harness& harness, int64_t m, int64_t n, bool residual, float p, 
     args.accumulate = true;
     if (p > 0) args.dropout = dropout(), args.dropped = harness.tensor({m, n});
     args.dx = harness.tensor({m, n});
+    return args;
+  };
+  const double backward = matrix * (3 + residual + (p > 0));
+  harness.run("norm_backward", shape, {backward}, [&]() -> Harness::Work {
+    return [&harness, args = make_backward()] { harness.ops().norm_backward(args, harness.stream()); };
+  });
+  if (!dbias) return;
+  harness.run("norm_backward", shape + " dbias", {backward + 2 * bf16_bytes(n)}, [&]() -> Harness::Work {
+    NormBackward args = make_backward();
+    args.dbias = harness.tensor({n}), args.accumulate_dbias = true;
     return [&harness, args] { harness.ops().norm_backward(args, harness.stream()); };
   });
 }
@@ -141,8 +153,9 @@ void block_cases(Harness& harness, int64_t batch) {
 
 void row_cases(Harness& harness, int64_t batch) {
   norm_cases(harness, batch * kVitTokens, kVitWidth, false, 0, kVitTokens);
-  norm_cases(harness, batch * kVitTokens, kVitWidth, true, 0, kVitTokens);
+  norm_cases(harness, batch * kVitTokens, kVitWidth, true, 0, kVitTokens, true);
   norm_cases(harness, batch * kOptTokens, kOptWidth, true, 0, kOptTokens);
+  norm_cases(harness, batch * kOptTokens, kOptWidth, true, 0.1f, kOptTokens, true);
   norm_cases(harness, batch * kQueries, kQueryWidth, true, 0.1f, kQueries);
   norm_cases(harness, batch * 128, 4096, false, 0, 128);
   activation_cases(harness, batch);
