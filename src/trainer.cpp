@@ -126,10 +126,7 @@ void Run::prepare() {
   const int64_t available = least_free_memory();
   world_.together([&] { plan_and_commit(available); });
   const bool gathers = config_.parallel.direct_gathers && strategy_->shard_count() > 1;
-  // A gradient that is reduced directly must lie at the same place on all ranks. Whole gradients do; those of sharded units
-  // lie where the pass of the step's text length puts them, and ranks may have different lengths in one step.
-  const bool alike = strategy_->shard_count() == 1 || possible_text_lengths(config_.data).size() == 1;
-  const bool reductions = config_.parallel.direct_reductions && alike;
+  const bool reductions = config_.parallel.direct_reductions;
   if (world_.size() > 1 && (gathers || reductions)) comm_->expose(arena_->block(), gathers, reductions);
   world_.together([&] {
     strategy_->bind();

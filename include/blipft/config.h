@@ -54,7 +54,7 @@ struct ParallelSection {
   std::string reshard = "auto";         ///< fsdp: always | step | auto
   int64_t prefetch_bytes = 0;           ///< fsdp: parameters gathered ahead of use; 0: chosen from the memory plan
   bool direct_gathers = true;           ///< fsdp: gather by copies between GPUs, where they reach each other
-  bool direct_reductions = true;        ///< sum gradients by a kernel that reads the other GPUs' memory (fsdp: with text_padding max)
+  bool direct_reductions = true;        ///< sum gradients by a kernel that reads the other GPUs' memory
   int64_t nccl_max_ctas = 0;            ///< thread blocks a collective may occupy; 0: 32
   std::string gemm_search = "quick";    ///< quick | thorough: timing of matrix products not seen before on this machine
   bool cuda_graph = true;

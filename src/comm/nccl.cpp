@@ -40,6 +40,8 @@ class NcclComm : public Comm {
   NcclComm(const World& world, Device& device, int64_t max_ctas)
       : world_(world), rank_(world.rank()), size_(world.size()), max_ctas_(max_ctas) {
     device.bind_thread();
+    BLIPFT_CUDA_CHECK(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));
+    for (cudaEvent_t* event : {&forked_, &joined_}) BLIPFT_CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     const int64_t free_before = device.memory().free;
     ncclUniqueId id;
     if (rank_ == 0) BLIPFT_NCCL(ncclGetUniqueId(&id));
@@ -49,7 +51,12 @@ class NcclComm : public Comm {
     BLIPFT_NCCL(ncclCommInitRankConfig(&comm_, static_cast<int>(size_), id, static_cast<int>(rank_), &config));
     device_bytes_ = free_before - device.memory().free;
   }
-  ~NcclComm() override { ncclCommDestroy(comm_); }
+  ~NcclComm() override {
+    ncclCommDestroy(comm_);
+    (void)cudaEventDestroy(forked_);
+    (void)cudaEventDestroy(joined_);
+    (void)cudaStreamDestroy(beside_);
+  }
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
@@ -64,7 +71,7 @@ class NcclComm : public Comm {
   bool expose(const Tensor& block, bool gathers, bool reductions) override {
     if (!peers_.open(world_, block.data, block.bytes())) return false;
     gathers_ = gathers;
-    if (reductions) reduce_ = PeerReduce::make(world_, peers_, max_ctas_ > 0 ? max_ctas_ : kReduceBlocks);
+    if (reductions) reduce_ = PeerReduce::make(world_, peers_, reduction_blocks());
     return true;
   }
   void withdraw() override {
@@ -107,23 +114,33 @@ class NcclComm : public Comm {
   // Smaller ones go through NCCL, which allows them in any stream.
   static constexpr int64_t kLeastDirectBytes = 64 << 10;
 
+  int64_t reduction_blocks() const { return max_ctas_ > 0 ? max_ctas_ : kReduceBlocks; }
+
   bool directly(const Tensor& full) const {
     return reduce_ && full.bytes() >= kLeastDirectBytes && peers_.contains(full) && PeerReduce::suits(full, size_);
   }
 
-  // One after the other, each rank beginning with its next neighbour: all links are busy and no GPU is read twice at once.
+  // The others' shards one after the other, each rank beginning with its next neighbour: all links are busy and no GPU is
+  // read twice at once. The own shard, which needs no link, beside them.
   void gather_by_copies(const Tensor& shard, const Tensor& full, cudaStream_t stream) {
-    for (int64_t i = 1; i <= size_; ++i) {
-      const int64_t r = (rank_ + i) % size_;
+    const auto copy = [&](int64_t r, cudaStream_t in) {
       BLIPFT_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard.data, r),
-                                        static_cast<size_t>(shard.bytes()), cudaMemcpyDeviceToDevice, stream));
-    }
+                                        static_cast<size_t>(shard.bytes()), cudaMemcpyDeviceToDevice, in));
+    };
+    BLIPFT_CUDA_CHECK(cudaEventRecord(forked_, stream));
+    BLIPFT_CUDA_CHECK(cudaStreamWaitEvent(beside_, forked_, 0));
+    copy(rank_, beside_);
+    BLIPFT_CUDA_CHECK(cudaEventRecord(joined_, beside_));
+    for (int64_t i = 1; i < size_; ++i) copy((rank_ + i) % size_, stream);
+    BLIPFT_CUDA_CHECK(cudaStreamWaitEvent(stream, joined_, 0));
   }
 
   const World& world_;
   PeerMemory peers_;
   std::unique_ptr<PeerReduce> reduce_;     // only with direct reductions
   bool gathers_ = false;
+  cudaStream_t beside_ = nullptr;          // for the own shard of a direct gather
+  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
   int64_t rank_, size_, max_ctas_;
   ncclComm_t comm_ = nullptr;
   int64_t device_bytes_ = 0;

@@ -24,10 +24,11 @@ class PeerMemory {
     const char* data = static_cast<const char*>(tensor.data);
     return data >= base_ && data + tensor.bytes() <= base_ + bytes_;
   }
+  /// Where the block of rank `r` begins, and how far behind its begin `mine`, an address in this rank's block, lies.
+  void* block(int64_t r) const { return addresses_[static_cast<size_t>(r)]; }
+  int64_t offset(const void* mine) const { return static_cast<const char*>(mine) - base_; }
   /// The place of `mine`, an address in this rank's block, in the block of rank `r`.
-  void* at(const void* mine, int64_t r) const {
-    return static_cast<char*>(addresses_[static_cast<size_t>(r)]) + (static_cast<const char*>(mine) - base_);
-  }
+  void* at(const void* mine, int64_t r) const { return static_cast<char*>(block(r)) + offset(mine); }
 
  private:
   std::vector<void*> addresses_;           // by rank; this rank's own among them

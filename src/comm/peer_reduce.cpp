@@ -16,8 +16,9 @@ constexpr int64_t kGrain = 64;             // elements: parts of ranks start at 
 }  // namespace
 
 struct PeerReduce::Launch {
-  Tensor part;                             // this rank's part of its own memory: the sources lie there on every rank
-  Tensor shard;                            // where the sum goes; absent: to `part` on every rank
+  Tensor tensor;                           // this rank's
+  int64_t first, count;                    // elements of it that this rank sums
+  Tensor shard;                            // where the sum goes; absent: to the same elements on every rank
   bool accumulate = false;
 };
 
@@ -50,32 +51,31 @@ bool PeerReduce::suits(const Tensor& full, int64_t ranks) {
 void PeerReduce::launch(const Launch& what, void* stream) {
   PeerReduceArguments args{};
   for (int64_t r = 0; r < ranks_; ++r) {
-    args.source[r] = static_cast<const char*>(memory_.at(what.part.data, r));
+    args.block[r] = static_cast<char*>(memory_.block(r));
     args.signals[r] = static_cast<PeerSignals*>(signals_of_ranks_.at(signals_, r));
-    if (!what.shard) args.target[r] = static_cast<char*>(memory_.at(what.part.data, r));
   }
-  if (what.shard) args.target[0] = static_cast<char*>(what.shard.data);
-  if (what.accumulate) args.source[ranks_] = static_cast<const char*>(what.shard.data);
+  args.offset = memory_.offset(what.tensor.data);
+  args.part = what.first * dtype_size(what.tensor.dtype);
+  args.shard = static_cast<char*>(what.shard.data);
+  args.accumulate = what.accumulate;
   args.rank = static_cast<int>(rank_);
   args.ranks = static_cast<int>(ranks_);
-  args.targets = what.shard ? 1 : args.ranks;
-  args.bytes = what.part.bytes();
-  args.sources = args.ranks + (what.accumulate ? 1 : 0);
+  args.bytes = what.count * dtype_size(what.tensor.dtype);
   const int64_t blocks = std::clamp<int64_t>(args.bytes / 4096, 1, blocks_);
-  BLIPFT_CUDA_CHECK(launch_peer_reduce(args, what.part.dtype == DType::bf16, static_cast<int>(blocks),
+  BLIPFT_CUDA_CHECK(launch_peer_reduce(args, what.tensor.dtype == DType::bf16, static_cast<int>(blocks),
                                        static_cast<cudaStream_t>(stream)));
 }
 
 void PeerReduce::reduce_scatter(const Tensor& full, const Tensor& shard, bool accumulate, void* stream) {
   BLIPFT_CHECK(memory_.contains(full), "reduce_scatter of memory that the other ranks do not see");
-  launch({full.part(rank_ * shard.numel(), {shard.numel()}), shard, accumulate}, stream);
+  launch({full, rank_ * shard.numel(), shard.numel(), shard, accumulate}, stream);
 }
 
 void PeerReduce::all_reduce(const Tensor& tensor, void* stream) {
   BLIPFT_CHECK(memory_.contains(tensor), "all_reduce of memory that the other ranks do not see");
   const int64_t each = (tensor.numel() / kGrain + ranks_ - 1) / ranks_ * kGrain;
   const int64_t first = std::min(rank_ * each, tensor.numel()), count = std::min(each, tensor.numel() - first);
-  launch({tensor.part(first, {count}), {}, false}, stream);
+  launch({tensor, first, count, {}, false}, stream);
 }
 
 }  // namespace blipft

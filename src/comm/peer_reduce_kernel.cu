@@ -1,8 +1,9 @@
 // The kernel of PeerReduce.
 #include "comm/peer_reduce_kernel.h"
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
+
+#include "cuda/vector.cuh"
 
 namespace blipft {
 
@@ -46,30 +47,7 @@ __device__ __forceinline__ void wait_for(const unsigned* counter, unsigned value
   } while (static_cast<int>(seen - value) < 0);
 }
 
-__device__ __forceinline__ void add_pack(float (&sum)[8], const uint4& pack, const __nv_bfloat16*) {
-  const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&pack);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 pair = __bfloat1622float2(pairs[i]);
-    sum[2 * i] += pair.x, sum[2 * i + 1] += pair.y;
-  }
-}
-__device__ __forceinline__ void add_pack(float (&sum)[8], const uint4& pack, const float*) {
-  sum[0] += __uint_as_float(pack.x), sum[1] += __uint_as_float(pack.y);
-  sum[2] += __uint_as_float(pack.z), sum[3] += __uint_as_float(pack.w);
-}
-__device__ __forceinline__ uint4 rounded(const float (&sum)[8], const __nv_bfloat16*) {
-  uint4 pack;
-  __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&pack);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
-  return pack;
-}
-__device__ __forceinline__ uint4 rounded(const float (&sum)[8], const float*) {
-  return {__float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]), __float_as_uint(sum[3])};
-}
-
-/// target = sum of the sources, to every target. Block b takes pieces b, b + gridDim.x, ...; piece p of all sources lies in
+/// Sum of the sources, this rank's part of all tensors and perhaps the shard, to the shard or to all these parts. Block b takes pieces b, b + gridDim.x, ...; piece p of all sources lies in
 /// stage (p / gridDim.x) % stages.
 template <class T, int kSources>
 __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_constant__ Arguments args) {
@@ -78,6 +56,9 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
   constexpr int kStages = kSharedBytes / (kPiece * kSources) < kMaxStages ? kSharedBytes / (kPiece * kSources) : kMaxStages;
   extern __shared__ __align__(128) char stages[];
   __shared__ __align__(8) unsigned long long arrived[kStages];
+  __shared__ char* targets[kMaxPeers];
+  const int target_count = args.shard ? 1 : args.ranks;
+  const char* source[kSources];            // of the first thread
   Signals* mine = args.signals[args.rank];
   const unsigned call = *reinterpret_cast<volatile unsigned*>(&mine->call) + 1;
   const int64_t all = (args.bytes + kPiece - 1) / kPiece;
@@ -89,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
     expect(&arrived[stage], static_cast<unsigned>(length * kSources));
 #pragma unroll
     for (int k = 0; k < kSources; ++k)
-      copy_in(stages + (stage * kSources + k) * kPiece, args.source[k] + offset_of(i), static_cast<unsigned>(length), &arrived[stage]);
+      copy_in(stages + (stage * kSources + k) * kPiece, source[k] + offset_of(i), static_cast<unsigned>(length), &arrived[stage]);
   };
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s)
@@ -97,9 +78,23 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     if (blockIdx.x == 0) {
       __threadfence_system();              // what earlier kernels of this stream wrote is seen with the signal
-      for (int r = 0; r < args.ranks; ++r) signal(&args.signals[r]->arrived[args.rank], call);
+      for (int r = 0; r < args.ranks; ++r) {
+        *const_cast<volatile int64_t*>(&args.signals[r]->offset[args.rank]) = args.offset;
+        signal(&args.signals[r]->arrived[args.rank], call);
+      }
     }
     for (int r = 0; r < args.ranks; ++r) wait_for(&mine->arrived[r], call);
+#pragma unroll
+    for (int k = 0; k < kSources; ++k) {
+      if (k == args.ranks) {
+        source[k] = args.shard;
+        continue;
+      }
+      char* part = args.block[k] + *const_cast<volatile int64_t*>(&mine->offset[k]) + args.part;
+      source[k] = part;
+      if (!args.shard) targets[k] = part;
+    }
+    if (args.shard) targets[0] = args.shard;
     asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies see what the waits have made visible
     for (int64_t i = 0; i < pieces && i < kStages; ++i) fetch(i);
   }
@@ -109,11 +104,15 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
     wait(&arrived[stage], static_cast<unsigned>(i / kStages) & 1);
     const char* from = stages + stage * kSources * kPiece;
     for (int at = static_cast<int>(threadIdx.x) * 16; at < length; at += kThreads * 16) {
-      float sum[8] = {};
+      float sum[kVector<T>] = {};
 #pragma unroll
-      for (int k = 0; k < kSources; ++k) add_pack(sum, *reinterpret_cast<const uint4*>(from + k * kPiece + at), static_cast<const T*>(nullptr));
-      const uint4 out = rounded(sum, static_cast<const T*>(nullptr));
-      for (int t = 0; t < args.targets; ++t) *reinterpret_cast<uint4*>(args.target[t] + offset_of(i) + at) = out;
+      for (int k = 0; k < kSources; ++k) {
+        float part[kVector<T>];
+        load(reinterpret_cast<const T*>(from + k * kPiece + at), part);
+#pragma unroll
+        for (int j = 0; j < kVector<T>; ++j) sum[j] += part[j];
+      }
+      for (int t = 0; t < target_count; ++t) store(reinterpret_cast<T*>(targets[t] + offset_of(i) + at), sum);
     }
     __syncthreads();                       // the stage is read
     if (threadIdx.x == 0 && i + kStages < pieces) fetch(i + kStages);
@@ -142,7 +141,7 @@ cudaError_t launch_kernel(const Arguments& args, int blocks, cudaStream_t stream
 
 template <class T>
 cudaError_t launch_sources(const Arguments& args, int blocks, cudaStream_t stream) {
-  switch (args.sources) {
+  switch (args.sources()) {
     case 2: return launch_kernel<T, 2>(args, blocks, stream);
     case 3: return launch_kernel<T, 3>(args, blocks, stream);
     case 4: return launch_kernel<T, 4>(args, blocks, stream);

@@ -9,8 +9,10 @@ namespace blipft {
 
 constexpr int kMaxPeers = 8;
 
-/// Counters of one rank, zero at first. The other ranks write `arrived` and `done`; the kernel of the rank itself the rest.
+/// Counters of one rank, zero at first. The other ranks write `offset`, `arrived` and `done`; the kernel of the rank itself
+/// the rest.
 struct PeerSignals {
+  int64_t offset[kMaxPeers];               ///< where rank r's tensor of that call begins in its block
   unsigned arrived[kMaxPeers];             ///< the latest call that rank r has reached
   unsigned done[kMaxPeers];                ///< the latest call that rank r has read everything of
   unsigned call;                           ///< calls finished
@@ -18,18 +20,22 @@ struct PeerSignals {
 };
 
 struct PeerReduceArguments {
-  const char* source[kMaxPeers + 1];       ///< of each rank, in rank order; then, optionally, what is accumulated to
-  char* target[kMaxPeers];
+  char* block[kMaxPeers];                  ///< of each rank, as this rank addresses it
   PeerSignals* signals[kMaxPeers];
-  int rank, ranks, sources, targets;
-  int64_t bytes;                           ///< of one source; a multiple of 16, as are all addresses
+  int64_t offset;                          ///< of this rank's tensor in its block; the others tell theirs
+  int64_t part;                            ///< offset of the part that this rank sums, in every rank's tensor
+  char* shard;                             ///< where the sum goes; null: to this part on every rank
+  bool accumulate;                         ///< the shard is the last summand
+  int rank, ranks;
+  int64_t bytes;                           ///< of a part; a multiple of 16, as are all addresses
+  int sources() const { return ranks + (accumulate ? 1 : 0); }
 };
 
 /// Whether the current GPU has what the kernel is made of: bulk copies (compute capability 9) and shared memory enough.
 bool peer_reduce_runs_here();
 
-/// Every target = sum of the sources, in their order, in f32 (elements bf16 or f32). Starts when all ranks have called it
-/// and ends when all have read; on every rank in the same order and in one stream.
+/// Sum of one part of the ranks' tensors, in rank order, in f32 (elements bf16 or f32). Starts when all ranks have called it and ends when
+/// all have read; on every rank in the same order and in one stream.
 cudaError_t launch_peer_reduce(const PeerReduceArguments& args, bool bf16, int blocks, cudaStream_t stream);
 
 }  // namespace blipft
