@@ -4,8 +4,12 @@
 #include <vector>
 
 #include "blipft/ops.h"
+#include "models/causal_head.h"
 
 namespace blipft::bench {
+
+/// What the gradient of a layer's input is added to.
+enum class Addend { none, itself, another };
 
 /// y [m, n] = act(x [m, k] w^T + bias) + residual
 struct LinearLayer {
@@ -15,27 +19,45 @@ struct LinearLayer {
   bool bias, residual;
   Activation out = Activation::none;      ///< forward's activation
   Activation in = Activation::none;       ///< the activation that made its input, which backward goes through
-  bool adds_input = false;                ///< its input's gradient is added to another
+  Addend addend = Addend::none;
+  bool input_gradient = true;
+  int adding = 0;                         ///< so many of them add to a weight gradient in the first micro-batch already
 };
 
-/// With micro-batches of `batch` samples: 257 picture, 32 query and 50 text positions.
-inline std::vector<LinearLayer> blip2_layers(int64_t batch) {
-  const int64_t vit = batch * 257, opt = batch * 82, query = batch * 32, head = batch * 49;
+/// With micro-batches of `batch` samples: 257 picture (256 of them patches), 32 query and `text` text positions.
+inline std::vector<LinearLayer> blip2_layers(int64_t batch, int64_t text = 50) {
+  const int64_t patches = batch * 256, vit = batch * 257, opt = batch * (32 + text), query = batch * 32;
   constexpr auto none = Activation::none, relu = Activation::relu, gelu = Activation::gelu;
-  return {{"vit qkv", vit, 1408, 4224, 39, true, false},
-          {"vit proj", vit, 1408, 1408, 39, true, true},
-          {"vit fc1", vit, 1408, 6144, 39, true, false, gelu, none},
-          {"vit fc2", vit, 6144, 1408, 39, true, true, none, gelu},
-          {"opt qkv", opt, 2560, 7680, 32, true, false},
-          {"opt out", opt, 2560, 2560, 32, true, true},
-          {"opt fc1", opt, 2560, 10240, 32, true, false, relu, none},
-          {"opt fc2", opt, 10240, 2560, 32, true, true, none, relu},
-          {"head", head, 2560, 50304, 1, false, false},
-          {"qformer 768", query, 768, 768, 12 + 2 * 6, true, false},
-          {"qformer qkv", query, 768, 2304, 12, true, false, none, none, true},
-          {"qformer kv", vit, 1408, 1536, 6, true, false, none, none, true},
-          {"qformer fc1", query, 768, 3072, 12, true, false, gelu, none, true},
-          {"qformer fc2", query, 3072, 768, 12, true, false, none, gelu}};
+  constexpr int64_t vocabulary = 50304;
+  std::vector<LinearLayer> layers = {
+      {"patches", patches, 588, 1408, 1, true, false, none, none, Addend::none, false},
+      {"vit qkv", vit, 1408, 4224, 39, true, false},
+      {"vit proj", vit, 1408, 1408, 39, true, true},
+      {"vit fc1", vit, 1408, 6144, 39, true, false, gelu, none},
+      {"vit fc2", vit, 6144, 1408, 39, true, true, none, gelu},
+      {"qformer 768", query, 768, 768, 12 + 6, true, false},
+      {"qformer query", query, 768, 768, 6, true, false, none, none, Addend::another},
+      {"qformer qkv", query, 768, 2304, 12, true, false, none, none, Addend::another},
+      {"qformer kv", vit, 1408, 1536, 5, true, false, none, none, Addend::itself},
+      {"qformer last kv", vit, 1408, 1536, 1, true, false},
+      {"qformer fc1", query, 768, 3072, 12, true, false, gelu, none, Addend::another},
+      {"qformer fc2", query, 3072, 768, 12, true, false, none, gelu},
+      {"projection", query, 768, 2560, 1, true, false},
+      {"opt qkv", opt, 2560, 7680, 32, true, false},
+      {"opt out", opt, 2560, 2560, 32, true, false},  // dropout comes before the residual
+      {"opt fc1", opt, 2560, 10240, 32, true, false, relu, none},
+      {"opt fc2", opt, 10240, 2560, 32, true, false, none, relu}};
+  // The head's rows come in chunks, which share one weight gradient.
+  CausalHead head;
+  head.vocabulary = vocabulary;
+  const int64_t rows = batch * (text - 1), chunk = head.chunk_rows(rows);
+  const int chunks = static_cast<int>(rows / chunk);
+  LinearLayer part{"head", chunk, 2560, vocabulary, chunks, false, false};
+  part.adding = chunks - 1;
+  layers.push_back(part);
+  part.name = "head's rest", part.m = rows % chunk, part.count = part.adding = 1;
+  if (part.m > 0) layers.push_back(part);
+  return layers;
 }
 
 }  // namespace blipft::bench

@@ -1,11 +1,19 @@
 // gemm_bench: what the search for cuBLASLt algorithms gains on BLIP-2 opt-2.7b's matrix products.
 //
-//   gemm_bench [--batch N,N,...] [--filter TEXT] [--device N] [--chunks]
+//   gemm_bench [--batch N,N,...] [--text N,N,...] [--filter TEXT] [--write FILE] [--missing] [--shard I/N]
+//              [--device N] [--keys] [--chunks]
 //
 // For each product of a training step: the time of the heuristic's first algorithm, of the one chosen, how many were
-// tried, and both settings. The sums are over a step of four micro-batches, everything trained. With --chunks it
-// also times linear layers with GELU whole and in chunks of rows, where the element-wise pass finds a chunk in the L2
-// cache.
+// tried, and both settings. The sums are over a step of 64 samples in micro-batches, everything trained.
+//
+// --write FILE adds the choices to a file such as share/gemm_algorithms.txt, whose lines it keeps (those of the same
+// products are replaced); --missing leaves out products that the file or the program's table knows; --shard I/N takes
+// every Nth product beginning with number I, so that N GPUs share the work: they may write to the same file.
+//
+// --keys only prints each product's name and the word that the file knows it by; it needs no GPU.
+//
+// With --chunks it also times linear layers with GELU whole and in chunks of rows, where the element-wise pass finds a
+// chunk in the L2 cache.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -22,14 +30,27 @@
 namespace {
 
 using namespace blipft;
+using bench::Addend;
 using bench::LinearLayer;
 
-constexpr int kMicroBatches = 4;
+constexpr int64_t kSamples = 64;  // a step's
+constexpr const char* kCache = "build/gemm-cache.txt";
 
 struct Product {
   std::string name;
   GemmProblem problem;
   double times_a_step;
+};
+
+/// Every Nth product, beginning with number `first`.
+struct Shard {
+  size_t first = 0, of = 1;
+};
+
+struct Settings {
+  std::string filter;
+  bool write = false, missing = false;
+  Shard shard;
 };
 
 GemmProblem problem_of(int64_t m, int64_t n, int64_t k) {
@@ -40,58 +61,109 @@ GemmProblem problem_of(int64_t m, int64_t n, int64_t k) {
 }
 
 /// The products that gemm.cpp makes of one layer.
-std::vector<Product> products_of(const LinearLayer& layer) {
-  const double count = layer.count;
+std::vector<Product> products_of(const LinearLayer& layer, int64_t micro_batches) {
+  const auto count = static_cast<double>(layer.count), passes = static_cast<double>(micro_batches) * count;
   GemmProblem forward = problem_of(layer.n, layer.m, layer.k);
   forward.transpose_a = true;
   forward.accumulate = layer.residual;
-  if (layer.bias) forward.epilogue = layer.out == Activation::relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+  const bool relu = layer.out == Activation::relu;
+  if (layer.bias) forward.epilogue = relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   GemmProblem input = problem_of(layer.k, layer.m, layer.n);
-  input.accumulate = input.in_place = layer.adds_input;
+  input.accumulate = layer.addend != Addend::none;
+  input.in_place = layer.addend == Addend::itself;
   GemmProblem weight = problem_of(layer.k, layer.n, layer.m);
   weight.transpose_b = true;
   GemmProblem added = weight;
   added.accumulate = added.in_place = true;
   const std::string name = layer.name;
-  return {{name + " forward", forward, kMicroBatches * count},
-          {name + " dgrad", input, kMicroBatches * count},
-          {name + " wgrad", weight, count},
-          {name + " wgrad +=", added, (kMicroBatches - 1) * count}};
+  const double fresh = count - static_cast<double>(layer.adding);
+  return {{name + " forward", forward, passes},
+          {name + " dgrad", input, layer.input_gradient ? passes : 0},
+          {name + " wgrad", weight, fresh},
+          {name + " wgrad +=", added, passes - fresh}};
 }
 
-void search_batch(GemmPlanner& planner, int64_t batch, const std::string& filter) {
-  double first = 0, best = 0, flops = 0;
-  std::printf("micro-batch %lld\n%-22s %-18s %9s %9s %7s %8s %6s %7s\n", static_cast<long long>(batch), "product",
-              "m x n x k", "first us", "best us", "gain", "TFLOP/s", "tried", "search");
-  for (const LinearLayer& layer : bench::blip2_layers(batch)) {
-    for (const Product& product : products_of(layer)) {
-      if (product.name.find(filter) == std::string::npos) continue;
-      const GemmProblem& p = product.problem;
-      const auto start = std::chrono::steady_clock::now();
-      const GemmSearchReport found = planner.search(p);
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      first += product.times_a_step * found.first_microseconds;
-      best += product.times_a_step * found.best_microseconds;
-      flops += product.times_a_step * p.flops();
-      std::printf("%-22s %-18s %9.2f %9.2f %6.1f%% %8.1f %6lld %4.0f ms  %s%s%s\n", product.name.c_str(),
-                  concat(p.m, "x", p.n, "x", p.k).c_str(), found.first_microseconds, found.best_microseconds,
-                  100 * (found.first_microseconds / found.best_microseconds - 1),
-                  p.flops() / found.best_microseconds / 1e6, static_cast<long long>(found.candidates), 1e3 * seconds,
-                  found.best.c_str(), found.best == found.first ? "" : "  instead of  ",
-                  found.best == found.first ? "" : found.first.c_str());
-      std::fflush(stdout);
+/// Each distinct product of a step once.
+std::vector<Product> products_of_step(int64_t batch, int64_t text) {
+  std::vector<Product> products;
+  for (const LinearLayer& layer : bench::blip2_layers(batch, text)) {
+    for (Product& product : products_of(layer, std::max<int64_t>(1, kSamples / batch))) {
+      if (product.times_a_step == 0) continue;
+      const auto same = std::find_if(products.begin(), products.end(),
+                                     [&](const Product& p) { return p.problem == product.problem; });
+      if (same == products.end()) products.push_back(product);
+      else same->times_a_step += product.times_a_step;
     }
   }
-  std::printf("a step of %d micro-batches of %lld: %.2f ms by the heuristic's first, %.2f ms by the chosen "
-              "(%.2f ms less), %.1f TFLOP/s\n\n",
-              kMicroBatches, static_cast<long long>(batch), first / 1e3, best / 1e3, (first - best) / 1e3,
-              flops / best / 1e6);
+  return products;
+}
+
+/// What to search for, of all batches and texts those that the settings leave.
+std::vector<Product> chosen_products(const std::vector<Product>& all, const GemmPlanner& planner,
+                                     const Settings& settings, size_t& number) {
+  std::vector<Product> chosen;
+  for (const Product& product : all) {
+    if (product.name.find(settings.filter) == std::string::npos) continue;
+    if (number++ % settings.shard.of != settings.shard.first) continue;  // counts alike in all shards
+    if (!settings.missing || !planner.knows(product.problem)) chosen.push_back(product);
+  }
+  return chosen;
+}
+
+/// Milliseconds and operations of a step.
+struct Sums {
+  double first = 0, best = 0, flops = 0;
+  void add(const Product& product, const GemmSearchReport& found) {
+    first += product.times_a_step * found.first_microseconds / 1e3;
+    best += product.times_a_step * found.best_microseconds / 1e3;
+    flops += product.times_a_step * product.problem.flops();
+  }
+};
+
+void print_head(int64_t batch, int64_t text) {
+  std::printf("micro-batch %lld, text %lld\n%-24s %-18s %9s %9s %7s %8s %6s %7s\n", static_cast<long long>(batch),
+              static_cast<long long>(text), "product", "m x n x k", "first us", "best us", "gain", "TFLOP/s", "tried",
+              "search");
+}
+
+void print(const Product& product, const GemmSearchReport& found, double seconds) {
+  const GemmProblem& p = product.problem;
+  std::printf("%-24s %-18s %9.2f %9.2f %6.1f%% %8.1f %6lld %4.0f ms  %s%s%s\n", product.name.c_str(),
+              concat(p.m, "x", p.n, "x", p.k).c_str(), found.first_microseconds, found.best_microseconds,
+              100 * (found.first_microseconds / found.best_microseconds - 1), p.flops() / found.best_microseconds / 1e6,
+              static_cast<long long>(found.candidates), 1e3 * seconds, found.best.c_str(),
+              found.best == found.first ? "" : "  instead of  ", found.best == found.first ? "" : found.first.c_str());
+}
+
+void print_sums(const Sums& sums, const Settings& settings) {
+  std::printf("a step%s: %.2f ms by the heuristic's first, %.2f ms by the chosen (%.2f ms less), %.1f TFLOP/s\n\n",
+              settings.shard.of > 1 ? " (this shard's part)" : "", sums.first, sums.best, sums.first - sums.best,
+              sums.flops / sums.best / 1e9);
+}
+
+void search_step(GemmPlanner& planner, int64_t batch, int64_t text, const Settings& settings, size_t& number) {
+  print_head(batch, text);
+  Sums sums;
+  const std::vector<Product> all = products_of_step(batch, text);
+  for (const Product& product : chosen_products(all, planner, settings, number)) {
+    const auto start = std::chrono::steady_clock::now();
+    const GemmSearchReport found = planner.search(product.problem, settings.write);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (found.best_microseconds == 0) {
+      std::printf("%-24s %s: no choice\n", product.name.c_str(), product.problem.key().c_str());
+      continue;
+    }
+    sums.add(product, found);
+    print(product, found, seconds);
+    std::fflush(stdout);
+  }
+  if (sums.best > 0) print_sums(sums, settings);
 }
 
 /// Linear layers with GELU in chunks of rows.
 class ChunkBench {
  public:
-  explicit ChunkBench(Device& on) : device_(on), ops_(make_cuda_ops(on, "build/gemm-cache.txt")) {
+  explicit ChunkBench(Device& on) : device_(on), ops_(make_cuda_ops(on, kCache)) {
     pool_ = static_cast<char*>(device_.allocate(kPool));
     slots_ = static_cast<int64_t*>(device_.allocate(2 * sizeof(int64_t)));
     ops_->set_workspace({device_.allocate(kWorkspaceBytes), DType::u8, {kWorkspaceBytes}});
@@ -187,14 +259,39 @@ class ChunkBench {
   uint32_t stream_id_ = 0;
 };
 
+Shard parse_shard(const std::string& text) {
+  Shard shard;
+  char rest = 0;
+  const bool good = std::sscanf(text.c_str(), "%zu/%zu%c", &shard.first, &shard.of, &rest) == 2;
+  BLIPFT_USER_CHECK(good && shard.first < shard.of, "--shard: found \"", text,
+                    "\", expected I/N with I from 0 to N - 1");
+  return shard;
+}
+
 void run_all(int argc, char** argv) {
-  const bench::Options options({{"--batch", "16,64", "N,N,..."}, {"--filter", "", "TEXT"}, {"--device", "0", "N"},
-                                {"--chunks", "", ""}}, argc, argv);
+  const bench::Options options({{"--batch", "16,64", "N,N,..."}, {"--text", "50", "N,N,..."}, {"--filter", "", "TEXT"},
+                                {"--write", "", "FILE"}, {"--missing", "", ""}, {"--shard", "0/1", "I/N"},
+                                {"--device", "0", "N"}, {"--keys", "", ""}, {"--chunks", "", ""}},
+                               argc, argv);
+  const std::string file = options.text("--write");
+  const Settings settings{options.text("--filter"), !file.empty(), options.flag("--missing"),
+                          parse_shard(options.text("--shard"))};
+  for (int64_t batch : options.numbers("--batch")) BLIPFT_USER_CHECK(batch > 0, "--batch: found 0, expected more");
+  for (int64_t text : options.numbers("--text"))
+    BLIPFT_USER_CHECK(text > 1, "--text: found ", text, ", expected 2 or more");
+  if (options.flag("--keys")) {
+    for (int64_t batch : options.numbers("--batch"))
+      for (int64_t text : options.numbers("--text"))
+        for (const Product& product : products_of_step(batch, text))
+          std::printf("%-24s %s\n", product.name.c_str(), product.problem.key().c_str());
+    return;
+  }
   const auto device = make_cuda_device(static_cast<int>(options.number("--device")));
   device->bind_thread();
-  GemmPlanner planner("");  // search() writes no file
+  GemmPlanner planner(file.empty() ? kCache : file);  // without --write nothing is written
+  size_t number = 0;
   for (int64_t batch : options.numbers("--batch")) {
-    search_batch(planner, batch, options.text("--filter"));
+    for (int64_t text : options.numbers("--text")) search_step(planner, batch, text, settings, number);
     if (options.flag("--chunks")) ChunkBench(*device).run(batch * 257);
   }
 }

@@ -70,6 +70,8 @@ class Device {
   virtual Stream update_stream() const { return compute_stream(); }
   /// Copies between devices, which need no compute unit and run beside collectives.
   virtual Stream gather_stream() const { return comm_stream(); }
+  /// Readings of the clock that tell of other streams' work, which does not wait for them.
+  virtual Stream stamp_stream() const { return compute_stream(); }
   /// Readings of the clock that wait for no other work.
   virtual Stream clock_stream() const { return compute_stream(); }
 

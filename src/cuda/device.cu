@@ -85,6 +85,7 @@ class CudaDevice : public Device {
     comm_ = make_stream(greatest);
     gather_ = make_stream(greatest);
     clock_ = make_stream(greatest);
+    stamp_ = make_stream(greatest);
     copy_ = make_stream(least);
   }
 
@@ -172,6 +173,7 @@ class CudaDevice : public Device {
   Stream update_stream() const override { return {update_.get()}; }
   Stream gather_stream() const override { return {gather_.get()}; }
   Stream clock_stream() const override { return {clock_.get()}; }
+  Stream stamp_stream() const override { return {stamp_.get()}; }
   Stream copy_stream() const override { return {copy_.get()}; }
 
   Event create_event() override {
@@ -240,7 +242,7 @@ class CudaDevice : public Device {
 
   int index_ = 0;
   std::string name_;
-  OwnedStream compute_, side_, update_, comm_, gather_, clock_, copy_;
+  OwnedStream compute_, side_, update_, comm_, gather_, clock_, stamp_, copy_;
   std::vector<OwnedEvent> events_;
   std::map<void*, int64_t> allocations_;
   std::vector<void*> host_allocations_;

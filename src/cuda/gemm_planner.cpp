@@ -192,11 +192,18 @@ bool GemmPlanner::take_cached(const GemmProblem& problem, GemmPlan& plan) const 
   return true;
 }
 
-GemmSearchReport GemmPlanner::search(const GemmProblem& problem) {
+bool GemmPlanner::knows(const GemmProblem& problem) const { return cache_.count(cache_prefix_ + problem.key()) > 0; }
+
+GemmSearchReport GemmPlanner::search(const GemmProblem& problem, bool keep) {
   // Only its alignment matters: the library looks at no pointer before the launch.
   void* vector = has_epilogue_vector(problem) ? reinterpret_cast<void*>(uintptr_t{16}) : nullptr;
   GemmPlan plan = describe_gemm(problem, vector);
-  return search(problem, plan);
+  const GemmSearchReport report = search(problem, plan);
+  if (keep && plan.microseconds > 0) {
+    const CacheLock lock(cache_path_);
+    add_to_cache(cache_prefix_ + problem.key(), {plan.microseconds, plan.algorithm});
+  }
+  return report;
 }
 
 GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan) {

@@ -107,8 +107,10 @@ class GemmPlanner {
   void run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
       cudaStream_t stream);
 
-  /// Searches for `problem` with this planner's effort, whatever the file says, and leaves the file alone.
-  GemmSearchReport search(const GemmProblem& problem);
+  /// Whether the file, or the table that comes with the program, has a line for `problem`.
+  bool knows(const GemmProblem& problem) const;
+  /// Searches for `problem` with this planner's effort, whatever the file says. `keep`: the file gets the choice.
+  GemmSearchReport search(const GemmProblem& problem, bool keep = false);
 
  private:
   struct CacheEntry {

@@ -60,7 +60,7 @@ class Sharded : public Strategy {
   int64_t pending_bytes_ = 0;
   std::vector<Event> pending_events_;
   size_t next_event_ = 0;
-  Event compute_reached_;
+  Event compute_reached_, observed_;
   Tensor fence_;                           // f32 [1], what begin_step() reduces to wait for all ranks
 
   // The order of acquires, learnt in the first pass after construction, is what later passes prefetch along.

@@ -27,16 +27,19 @@ void layer_cases(Harness& harness, const LinearLayer& layer) {
     return [&harness, args] { harness.ops().linear_forward(args, harness.stream()); };
   }, Sources::memory_alone);
 
-  const int passes = 1 + (layer.in != Activation::none) + gelu_in + layer.adds_input;
-  harness.run("linear_backward_input", shape, {mn + nk + mk * passes, flops}, [&]() -> Harness::Work {
+  const int passes = 1 + (layer.in != Activation::none) + gelu_in + (layer.addend != Addend::none);
+  const auto input_gradient = [&]() -> Harness::Work {
     LinearBackwardInput args;
     args.dy = harness.tensor({m, n}), args.w = weights(), args.dx = harness.tensor({m, k});
     args.activation = layer.in;
-    if (layer.adds_input) args.add = args.dx;
+    if (layer.addend == Addend::itself) args.add = args.dx;
+    if (layer.addend == Addend::another) args.add = harness.tensor({m, k});
     if (layer.in != Activation::none) args.saved = harness.tensor({m, k}), args.dbias = harness.tensor({k});
     if (gelu_in) args.activated = harness.tensor({m, k});
     return [&harness, args] { harness.ops().linear_backward_input(args, harness.stream()); };
-  }, Sources::memory_alone);
+  };
+  if (layer.input_gradient)
+    harness.run("linear_backward_input", shape, {mn + nk + mk * passes, flops}, input_gradient, Sources::memory_alone);
 
   const auto weight_gradient = [&](bool dbias) {
     harness.run("linear_backward_weight", shape + (dbias ? " dbias" : ""), {mn + mk + 2 * nk, flops},
