@@ -10,7 +10,7 @@ from trace_test_tools import COMMUNICATION, COMPUTE, COPY, HOST, P, Run, call, m
 import h5py
 import numpy as np
 
-from blipft_trace import memory, sampling, summary
+from blipft_trace import memory, sampling, summary, summary_text
 from blipft_trace.intervals import Union
 
 
@@ -220,6 +220,20 @@ class Summary(unittest.TestCase):
         with Run({"steps": [step_row(0, 0, 10)], "dropped": [(0, 1, 7), (3, 4, 5)]}) as run:
             self.assertIn("WARNING: 12 spans were dropped", call("summary", run)[1])
 
+
+    def test_power_and_energy(self):
+        steps = [step_row(0, 10, 110), step_row(1, 110, 210)]
+        device = [(at, 90.0, watts, mhz, 2600.0, 50.0, 0, 0)
+                  for at, watts, mhz in ((0, 100.0, 300.0), (50, 500.0, 1500.0), (100, 0.0, 0.0), (150, 700.0, 1900.0), (220, 90.0, 300.0))]
+        with Run({"steps": steps, "device": device}) as run:   # before, inside, not told, inside, after
+            rank, = summary.analyze(run)
+        self.assertEqual(rank["device"], {"samples": 2, "median_watts": 600.0, "joules_a_step": 600 * 100.0 / 1e9,
+                                          "median_mhz": 1700.0, "lowest_mhz": 1500.0, "highest_mhz": 1900.0})
+        self.assertIn("600.0 W median", summary_text.rank_text(rank))
+        with Run({"steps": steps}) as run:
+            rank, = summary.analyze(run)
+        self.assertIsNone(rank["device"])
+        self.assertNotIn("SM clock", summary_text.rank_text(rank))
 
     def test_memory_as_the_driver_reports_it(self):
         rows = [(-1, 1, 900, 100, 200, 500, 100, 1000), (0, 2, 1010, 100, 200, 500, 210, 1000),

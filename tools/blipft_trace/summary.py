@@ -370,6 +370,23 @@ def summarize_split(result):
     }
 
 
+def device_use(trace, steps):
+    """Medians of power and clock while the steps ran, energy of a median step; None without samples that tell the power."""
+    power, clock = [], []
+    for _, rows in trace.chunks("device"):
+        inside = (rows["time_ns"] >= steps["begin_ns"][0]) & (rows["time_ns"] <= steps["end_ns"][-1])
+        rows = rows[inside & (rows["power_watts"] > 0)]
+        power.append(rows["power_watts"])
+        clock.append(rows["sm_mhz"])
+    if not power or not sum(map(len, power)):
+        return None
+    power, clock = np.concatenate(power), np.concatenate(clock)
+    watts = float(np.median(power))
+    return {"samples": len(power), "median_watts": watts,
+            "joules_a_step": watts * float(np.median(steps["end_ns"] - steps["begin_ns"])) / 1e9,
+            "median_mhz": float(np.median(clock)), "lowest_mhz": float(clock.min()), "highest_mhz": float(clock.max())}
+
+
 def summarize_rank(result):
     steps, trace = result.steps, result.trace
     owners, memory_total = memory_by_owner(trace)
@@ -380,7 +397,7 @@ def summarize_rank(result):
         **summarize_split(result),
         "slowest": [{"step": number, "ns": ns, "parts": parts} for number, ns, parts in result.slowest],
         "memory": owners, "memory_total": memory_total,
-        "driver_memory": driver_memory(trace), "kernel_steps": recorded_steps(trace),
+        "driver_memory": driver_memory(trace), "device": device_use(trace, steps), "kernel_steps": recorded_steps(trace),
         "dropped_spans": int(dropped["spans"].sum()) if dropped is not None else 0,
         "duration_ns": int((steps["end_ns"] - steps["begin_ns"]).sum()),
     }

@@ -87,8 +87,17 @@ def memory_text(r):
     return lines
 
 
+def device_text(r):
+    """At its power limit a GPU lowers its clock: then a step takes as long as its energy does."""
+    device = r["device"]
+    if not device:
+        return []
+    return [f"  device            {device['median_watts']:10.1f} W median, {device['joules_a_step']:.4g} J a step; SM clock "
+            f"{device['median_mhz']:.0f} MHz median, {device['lowest_mhz']:.0f} to {device['highest_mhz']:.0f}"]
+
+
 def rank_text(r):
-    lines = [f"rank {r['rank']}: {r['steps']} steps", *time_text(r), *communication_text(r)]
+    lines = [f"rank {r['rank']}: {r['steps']} steps", *time_text(r), *communication_text(r), *device_text(r)]
     lines.append("  how much faster the step could be at most, if this vanished:")
     for name, gain in r["ceiling"].items():
         lines.append(f"    {NAMES[name]:24s}{ms(gain['step_ns'])} a step, {gain['speedup']:.3f} x")
