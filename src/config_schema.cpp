@@ -132,7 +132,8 @@ void add_parallel(std::vector<Key>& keys) {
     Names{"reshard_after_forward"});
   p(&P::prefetch_bytes, "prefetch_bytes", at_least(0), "fsdp: bytes gathered ahead of use; 0: from the memory plan");
   p(&P::direct_gathers, "direct_gathers", any(), "fsdp: gather by copies between GPUs instead of NCCL, on one machine");
-  p(&P::direct_reductions, "direct_reductions", any(), "sum gradients by reading the other GPUs' memory instead of NCCL, on one machine");
+  p(&P::direct_reductions, "direct_reductions", any(),
+    "sum gradients by reading the other GPUs' memory instead of NCCL, on one machine");
   p(&P::nccl_max_ctas, "nccl_max_ctas", at_least(0), "thread blocks that a NCCL collective may occupy; 0: a good default");
   p(&P::gemm_search, "gemm_search", one_of({"quick", "thorough"}), "how long products are timed that are new on this machine");
   p(&P::cuda_graph, "cuda_graph", any(), "capture the step of each text length once and replay it");

@@ -111,6 +111,16 @@ TEST_SUITE("mpi strategies") {
     }
   }
 
+  TEST_CASE("linear layers without biases") {
+    for (Precision precision : kPrecisions) {
+      CAPTURE(precision_name(precision));
+      Job job = make_job("blip2_untied", precision);
+      job.config.model.path = smooth_model_directory("blip2_untied", false);
+      job.config.model.init = "random";
+      check_deals(job, {1, 3});
+    }
+  }
+
   TEST_CASE("clipping changes the weights") {
     Job job = sgd(make_job("blip2_odd"));
     const Outcome free = train_alone(job);

@@ -55,7 +55,8 @@ struct Outcome {
 inline std::string model_directory(const std::string& name) { return "test/golden/" + name; }
 
 /// The tiny model `name` with GELU in place of the decoder's ReLU, in a folder that lasts as long as the process. At the
-/// kink of ReLU a difference in the last bit decides whether a whole gradient term is there or not.
+/// kink of ReLU a difference in the last bit decides whether a whole gradient term is there or not. Without `biases` the
+/// decoder's linear layers have none; such a model starts from random weights.
 class SmoothModels {
  public:
   SmoothModels() : root_(std::filesystem::temp_directory_path() / concat("blipft_strategy_test.", getpid())) {}
@@ -65,8 +66,8 @@ class SmoothModels {
   }
   SmoothModels(const SmoothModels&) = delete;
   SmoothModels& operator=(const SmoothModels&) = delete;
-  std::string directory(const std::string& name) {
-    const std::filesystem::path made = root_ / name;
+  std::string directory(const std::string& name, bool biases) {
+    const std::filesystem::path made = root_ / (name + (biases ? "" : ".no_biases"));
     if (std::filesystem::exists(made)) return made.string();
     std::filesystem::create_directories(made);
     for (const auto& entry : std::filesystem::directory_iterator(model_directory(name)))
@@ -74,6 +75,7 @@ class SmoothModels {
         std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), made / entry.path().filename());
     nlohmann::json config = nlohmann::json::parse(read_text_file(model_directory(name) + "/config.json"));
     config["text_config"]["activation_function"] = "gelu";
+    config["text_config"]["enable_bias"] = biases;
     std::ofstream(made / "config.json") << config;
     return made.string();
   }
@@ -82,9 +84,9 @@ class SmoothModels {
   std::filesystem::path root_;
 };
 
-inline std::string smooth_model_directory(const std::string& name) {
+inline std::string smooth_model_directory(const std::string& name, bool biases = true) {
   static SmoothModels models;
-  return models.directory(name);
+  return models.directory(name, biases);
 }
 
 /// A job on the tiny model `name` with its stored weights; float32, AdamW.

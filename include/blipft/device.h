@@ -71,7 +71,7 @@ class Device {
   /// Copies between devices, which need no compute unit and run beside collectives.
   virtual Stream gather_stream() const { return comm_stream(); }
   /// Readings of the clock that tell of other streams' work, which does not wait for them.
-  virtual Stream stamp_stream() const { return compute_stream(); }
+  virtual Stream stamp_stream() const { return gather_stream(); }
   /// Readings of the clock that wait for no other work.
   virtual Stream clock_stream() const { return compute_stream(); }
 

@@ -40,8 +40,6 @@ class NcclComm : public Comm {
   NcclComm(const World& world, Device& device, int64_t max_ctas)
       : world_(world), rank_(world.rank()), size_(world.size()), max_ctas_(max_ctas) {
     device.bind_thread();
-    BLIPFT_CUDA_CHECK(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));
-    for (cudaEvent_t* event : {&forked_, &joined_}) BLIPFT_CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     const int64_t free_before = device.memory().free;
     ncclUniqueId id;
     if (rank_ == 0) BLIPFT_NCCL(ncclGetUniqueId(&id));
@@ -50,6 +48,9 @@ class NcclComm : public Comm {
     config.maxCTAs = static_cast<int>(max_ctas > 0 ? max_ctas : kDefaultCtas);
     BLIPFT_NCCL(ncclCommInitRankConfig(&comm_, static_cast<int>(size_), id, static_cast<int>(rank_), &config));
     device_bytes_ = free_before - device.memory().free;
+    BLIPFT_CUDA_CHECK(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));
+    for (cudaEvent_t* event : {&forked_, &joined_})
+      BLIPFT_CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   }
   ~NcclComm() override {
     ncclCommDestroy(comm_);

@@ -3,7 +3,7 @@
 // Against a ring it sends each byte once, adds all ranks' numbers in f32 and rounds once, and keeps few multiprocessors
 // busy: bulk copies (the tensor memory accelerator's) bring the ranks' pieces into shared memory, a few stages ahead.
 // Ranks meet twice in each call, through counters in each other's memory: before the first read (everybody's numbers are
-// there) and after the last (everybody may write there again).
+// there, and everybody has told where) and after the last (everybody may write there again).
 #pragma once
 
 #include <cstdint>

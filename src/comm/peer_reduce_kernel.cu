@@ -47,8 +47,8 @@ __device__ __forceinline__ void wait_for(const unsigned* counter, unsigned value
   } while (static_cast<int>(seen - value) < 0);
 }
 
-/// Sum of the sources, this rank's part of all tensors and perhaps the shard, to the shard or to all these parts. Block b takes pieces b, b + gridDim.x, ...; piece p of all sources lies in
-/// stage (p / gridDim.x) % stages.
+/// Sum of the sources, this rank's part of all tensors and perhaps the shard, to the shard or to all these parts. Block b
+/// takes pieces b, b + gridDim.x, ...; piece p of all sources lies in stage (p / gridDim.x) % stages.
 template <class T, int kSources>
 __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_constant__ Arguments args) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // older GPUs never run it

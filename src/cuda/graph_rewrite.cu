@@ -32,7 +32,7 @@ struct Fill {
   int64_t width, height, pitch;
 };
 
-__global__ void __launch_bounds__(kFillThreads) fill_kernel(Fill fill) {
+__global__ void __launch_bounds__(kFillThreads) graph_fill_kernel(Fill fill) {
   const int64_t first = int64_t{blockIdx.x} * kFillThreads + threadIdx.x, stride = int64_t{gridDim.x} * kFillThreads;
   const uint4 pack{fill.value, fill.value, fill.value, fill.value};
   for (int64_t row = blockIdx.y; row < fill.height; row += gridDim.y) {
@@ -95,7 +95,7 @@ void replace_memset(cudaGraph_t graph, cudaGraphNode_t node) {
             static_cast<int64_t>(memset.height), static_cast<int64_t>(memset.pitch)};
   void* arguments[] = {&fill};
   cudaKernelNodeParams kernel{};
-  kernel.func = reinterpret_cast<void*>(fill_kernel);
+  kernel.func = reinterpret_cast<void*>(graph_fill_kernel);
   kernel.gridDim = dim3(static_cast<unsigned>(std::clamp<int64_t>(fill.width / (16 * kFillThreads), 1, 1024)),
                         static_cast<unsigned>(std::clamp<int64_t>(fill.height, 1, 64)));
   kernel.blockDim = dim3(kFillThreads);

@@ -161,7 +161,7 @@ class PreNormLayer {
   Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& middle,
                      const Tensor& normed, Saved& saved, bool save) const;
   Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, WeightGradients& weights,
-                      const Call& call, const ResidualGradient& dy, Saved& saved, Tensor* dropped) const;
+                      const Call& call, const ResidualGradient& incoming, Saved& saved, Tensor* dropped) const;
 };
 
 /// A stack of pre-norm layers with activation checkpointing.

@@ -200,7 +200,8 @@ ResidualGradient PreNormLayer::backward(const StepContext& context, const Tensor
   weights.keep(dqkv.keep());
   ResidualGradient dx;
   if (below && below->shape.dropout > 0) dx.dropped = context.arena.take(Owner::activations, "gradients", type, {rows, h});
-  if (below && below->unit->trainable) dx.column_sums = context.arena.take(Owner::activations, "gradients", DType::f32, {h});
+  if (below && below->unit->trainable && below->fc2.bias >= 0)
+    dx.column_sums = context.arena.take(Owner::activations, "gradients", DType::f32, {h});
   context.ops.norm_backward({.dy = dnormed, .x = saved.x, .mean = normed.mean, .rstd = normed.rstd,
                              .gamma = norm1.g(flat), .add = dmiddle,
                              .dgamma = gradient ? norm1.g(gradient->flat) : Tensor{},

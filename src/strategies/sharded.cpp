@@ -1,5 +1,6 @@
 // fsdp: gathers ahead of use along the known order, reduce-scatters behind it, beside the compute stream: reductions in
-// the communication stream, gathers in the gather stream when they are copies, else in the communication stream too.
+// the communication stream, gathers in the gather stream when they are copies, else in the communication stream too. Behind
+// a copy the stamp stream reads the clock, and compute waits for that reading.
 //
 // Memory is the arena's, in program order; the streams are tied to that order by events. A gather or reduce-scatter waits
 // for all compute enqueued before it, because its buffer may lie where that compute still works; compute waits for a
@@ -25,11 +26,13 @@ Sharded::Sharded(const StrategyContext& context, ShardedSettings settings)
   compute_reached_ = context_.device->create_event();
   observed_ = context_.device->create_event();
   fence_ = context_.arena->persistent(Owner::communication, "fence", DType::f32, {1});
+  landed_ = context_.arena->persistent(Owner::communication, "fence", DType::i64, {1});
 }
 
 void Sharded::bind() {
   Strategy::bind();
   fence_ = context_.arena->resolve(fence_);
+  landed_ = context_.arena->resolve(landed_);
   context_.device->zero(fence_.data, fence_.bytes(), context_.device->compute_stream());
 }
 
@@ -76,11 +79,10 @@ void Sharded::gather(const Unit& unit) {
     context_.observer->begin(CommObserver::Kind::gather, unit, entry.full.bytes(), stamps);
   }
   context_.comm->all_gather(parameters(unit), entry.full, stream);
-  if (context_.observer) {
-    follow();
-    context_.observer->end(CommObserver::Kind::gather, unit, entry.full.bytes(), stamps);
-  }
-  device.record(entry.arrived, context_.observer ? stamps : stream);
+  follow();
+  if (context_.observer) context_.observer->end(CommObserver::Kind::gather, unit, entry.full.bytes(), stamps);
+  else if (context_.comm->direct_gathers()) device.timestamp(landed_.as<int64_t>(), stamps);
+  device.record(entry.arrived, stamps);
 }
 
 // While the dry run measures (the order is known, the limit not yet): what the others took since the acquire before.
@@ -242,7 +244,7 @@ void Sharded::retire_oldest() {
 void Sharded::finish_backward() {
   note_memory();
   retire(0);
-  if (context_.observer && context_.comm->direct_gathers()) {
+  if (context_.comm->direct_gathers()) {   // every pass gathers: the stamp stream has forked
     context_.device->record(observed_, context_.device->stamp_stream());
     context_.device->wait(context_.device->compute_stream(), observed_);
   }

@@ -62,6 +62,7 @@ class Sharded : public Strategy {
   size_t next_event_ = 0;
   Event compute_reached_, observed_;
   Tensor fence_;                           // f32 [1], what begin_step() reduces to wait for all ranks
+  Tensor landed_;                          // i64 [1], the reading behind a gather that nobody observes
 
   // The order of acquires, learnt in the first pass after construction, is what later passes prefetch along.
   std::vector<int64_t> order_;             // unit indices

@@ -52,7 +52,8 @@ void layer_cases(Harness& harness, const LinearLayer& layer) {
     }, Sources::memory_alone);
   };
   weight_gradient(false);
-  // The bias gradient of a layer before an activation comes out of linear_backward_input instead.
+  // Most bias gradients of a step come from other ops: linear_backward_input through an activation, norm_backward,
+  // attention_backward. These are what a pass of their own costs, as few layers still take it.
   if (layer.bias && layer.out == Activation::none) weight_gradient(true);
 }
 
