@@ -13,7 +13,13 @@ namespace blipft {
 
 namespace {
 
-double gib(int64_t bytes) { return static_cast<double>(bytes) / (int64_t{1} << 30); }
+// In which memory is told: GiB, or MiB where all of it is less than one.
+struct MemoryUnit {
+  explicit MemoryUnit(int64_t all) : bytes(all >= int64_t{1} << 30 ? 0x1p30 : 0x1p20), name(bytes == 0x1p30 ? "GiB" : "MiB") {}
+  double operator()(int64_t memory) const { return static_cast<double>(memory) / bytes; }
+  double bytes;
+  const char* name;
+};
 
 std::string time_text(double seconds) {
   const int64_t s = static_cast<int64_t>(seconds + 0.5);
@@ -70,10 +76,11 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
     if (since >= (terminal_ ? 0.2 : config_.output.progress_seconds) || last || last_of_epoch || result.step < 2) {
       printed_ = now;
       const double rate = static_cast<double>(run_.samples_per_step) / smooth_seconds_;
-      std::printf("%sstep %lld/%lld  epoch %lld  loss %.4f  lr %.3g  grad norm %.4g  %.1f samples/s  %.1f TFLOP/s/rank  %.2f GiB  left %s%s",
+      const MemoryUnit unit(run_.memory_bytes);
+      std::printf("%sstep %lld/%lld  epoch %lld  loss %.4f  lr %.3g  grad norm %.4g  %.1f samples/s  %.1f TFLOP/s/rank  %.2f %s  left %s%s",
                   terminal_ ? "\r\033[K" : "", static_cast<long long>(result.step + 1), static_cast<long long>(run_.total_steps),
                   static_cast<long long>(epoch), result.loss, result.lr, result.grad_norm, rate,
-                  smooth_flops_ / smooth_seconds_ * 1e-12, gib(run_.memory_bytes),
+                  smooth_flops_ / smooth_seconds_ * 1e-12, unit(run_.memory_bytes), unit.name,
                   time_text(smooth_seconds_ * static_cast<double>(run_.total_steps - result.step - 1)).c_str(), terminal_ ? "" : "\n");
       line_open_ = terminal_;
       std::fflush(stdout);
@@ -90,15 +97,16 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
 void Progress::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved) {
   if (silent_) return;
   end_line();
+  const MemoryUnit unit(reserved);
   std::vector<std::string> shown;
   for (const Arena::PhaseUse& phase : phases) {
     if (std::find(shown.begin(), shown.end(), phase.phase) != shown.end()) continue;  // the first micro-batch tells
     shown.push_back(phase.phase);
     const MemoryUse& now = phase.now;
     const int64_t params = now.of(Owner::parameters), grads = now.of(Owner::gradients), optim = now.of(Owner::optimizer);
-    std::printf("  memory step %lld %-15s Params %.2f  Grads %.2f  Optim %.2f  Other %.2f  Allocated %.2f (peak %.2f)  Reserved %.2f GiB\n",
-                static_cast<long long>(step), phase_title(phase.phase), gib(params), gib(grads), gib(optim),
-                gib(now.total() - params - grads - optim), gib(now.total()), gib(phase.peak.total()), gib(reserved));
+    std::printf("  memory step %lld %-15s Params %.2f  Grads %.2f  Optim %.2f  Other %.2f  Allocated %.2f (peak %.2f)  Reserved %.2f %s\n",
+                static_cast<long long>(step), phase_title(phase.phase), unit(params), unit(grads), unit(optim),
+                unit(now.total() - params - grads - optim), unit(now.total()), unit(phase.peak.total()), unit(reserved), unit.name);
   }
   std::fflush(stdout);
 }
@@ -106,7 +114,8 @@ void Progress::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, 
 void Progress::done(double train_seconds, int64_t peak_bytes) {
   if (silent_) return;
   end_line();
-  std::printf("[done] train time %.2f s | peak memory %.2f GiB\n", train_seconds, gib(peak_bytes));
+  const MemoryUnit unit(peak_bytes);
+  std::printf("[done] train time %.2f s | peak memory %.2f %s\n", train_seconds, unit(peak_bytes), unit.name);
   std::fflush(stdout);
 }
 
