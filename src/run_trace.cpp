@@ -72,6 +72,7 @@ void RunTrace::note_run() {
   const int64_t tokens = possible_text_lengths(config.data).back();
   number("flops_per_step", step_flops(config, model, tokens));
   number("samples_per_step", samples_);
+  number("total_steps", parts_.total_steps);
   number("planned_bytes", parts_.arena->total_bytes());
   number("planned_total_bytes", planned_bytes());
   if (const std::string source = parts_.monitor->process_bytes_source(); !source.empty()) text("driver_memory_source", source);

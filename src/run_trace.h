@@ -29,6 +29,7 @@ struct TraceParts {
   const MemoryPlan* plan = nullptr;
   const SpanRecorder* spans = nullptr;     ///< optional
   DeviceMonitor* monitor = nullptr;
+  int64_t total_steps = 0;                 ///< that the run will take
   int64_t context_bytes = 0;               ///< the driver's figure for this process before NCCL and the arena
   int64_t start_ns = 0;                    ///< unix_ns() of the run's start, the same on every rank
 };

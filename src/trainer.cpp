@@ -197,9 +197,9 @@ void Run::start_trace(int64_t start_ns) {
   std::error_code error;
   std::filesystem::create_directories(config_.output.path, error);
   BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ", error.message());
-  trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(), arena_.get(), &plan_,
-                                                 spans_, monitor_.get(), context_bytes_, start_ns});
   loader_ = make_data_loader(config_, world_.rank(), world_.size(), processor_, tokenizer_, dataset_, *device_);
+  trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(), arena_.get(), &plan_,
+                                                 spans_, monitor_.get(), loader_->total_steps(), context_bytes_, start_ns});
 }
 
 void Run::announce() {

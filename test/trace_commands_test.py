@@ -18,7 +18,7 @@ from trace_test_tools import COMMUNICATION, COMPUTE, HERE, Run, call, main, span
 import h5py
 import numpy as np
 
-from blipft_trace import export
+from blipft_trace import export, files, watch
 from blipft_trace.files import RankTrace
 from blipft_trace.kernels import short_name
 
@@ -66,7 +66,7 @@ class Kernels(unittest.TestCase):
         self.assertEqual(answers[0], answers[2])
 
     def test_a_run_without_kernels(self):
-        for version in ("1.0", "1.1", "1.2"):   # a trace of version 1.0 has no such tables
+        for version in ("1.0", "1.1", "1.2", "1.3"):   # a trace of version 1.0 has no such tables
             with Run({"steps": [step_row(0, 0, 10)]}, version=version) as run:
                 status, _, error = call("kernels", run)
                 self.assertEqual(status, 1)
@@ -281,6 +281,24 @@ class PageAndTerminal(unittest.TestCase):
         self.assertIn("slowest rank 1", out)
         with Run({}) as run:
             self.assertIn("no finished step yet", call("watch", run, "--once")[1])
+
+    def test_watch_ends_with_the_run(self):
+        with Run(*({"steps": [step_row(i, 1000 * i, 1000 * i + 500) for i in range(3)]} for _ in range(2))) as run:
+            for path in pathlib.Path(run).glob("trace.rank*.h5"):
+                with h5py.File(path, "r+") as file:
+                    file.attrs["total_steps"] = 3.0
+            status, out, _ = call("watch", run)   # comes back by itself
+            self.assertEqual((status, out.count("step ")), (0, 2), out)   # of one line: the step and its time
+            traces = files.open_run(run)
+            self.assertTrue(watch.finished(traces))
+            for trace in traces:
+                trace.close()
+            with h5py.File(sorted(pathlib.Path(run).glob("trace.rank*.h5"))[1], "r+") as file:
+                file.attrs["total_steps"] = 4.0   # one rank has not finished
+            traces = files.open_run(run)
+            self.assertFalse(watch.finished(traces))
+            for trace in traces:
+                trace.close()
 
 
 class ProgramsOwnFile(unittest.TestCase):

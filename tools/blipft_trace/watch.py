@@ -1,4 +1,4 @@
-"""Follows a run in the terminal: one line an interval while steps come in."""
+"""Follows a run in the terminal: one line an interval while steps come in, until the last."""
 import time
 
 import numpy as np
@@ -6,6 +6,15 @@ import numpy as np
 from .files import TraceError, open_run
 
 RECENT = 50  # steps that the medians are taken over
+
+
+def finished(traces):
+    """Whether every rank has taken all steps of the run; traces older than version 1.3 do not tell how many these are."""
+    for trace in traces:
+        total, n = trace.attributes().get("total_steps"), trace.rows("steps")
+        if not total or not n or trace.read("steps", n - 1, n)["step"][0] + 1 < total:
+            return False
+    return True
 
 
 def look(traces):
@@ -41,11 +50,21 @@ def look(traces):
 
 
 def watch(run, interval, once):
-    traces, shown = None, None
+    traces = []
+    try:
+        follow(run, interval, once, traces)
+    finally:
+        for trace in traces:
+            trace.close()
+
+
+def follow(run, interval, once, traces):
+    """`traces` is filled when the run has begun to write."""
+    shown = None
     while True:
         try:
-            if traces is None:
-                traces = open_run(run)
+            if not traces:
+                traces.extend(open_run(run))
             line = look(traces)
         except TraceError:
             if once:
@@ -57,6 +76,6 @@ def watch(run, interval, once):
         elif line and line != shown:
             print(line, flush=True)
             shown = line
-        if once:
+        if once or (line and finished(traces)):
             return
         time.sleep(interval)
