@@ -40,8 +40,7 @@ Arena::Arena(Device& device) : device_(device), base_(kFictitiousBase) {}
 
 Arena::Arena(Device& device, const Arena& blueprint)
     : device_(device), passes_(blueprint.passes_), transient_bytes_(blueprint.transient_bytes_),
-      peak_live_transient_(blueprint.peak_live_transient_), expected_persistent_bytes_(blueprint.persistent_bytes_),
-      base_(kFictitiousBase) {}
+      expected_persistent_bytes_(blueprint.persistent_bytes_), base_(kFictitiousBase) {}
 
 Arena::~Arena() {
   try {
@@ -243,9 +242,14 @@ int64_t Arena::peak_transient(const std::string& name) const {
   return pass.peak_live;
 }
 
+int64_t Arena::peak_live_bytes() const {
+  int64_t most = 0;
+  for (const auto& [name, pass] : passes_) most = std::max(most, peak_transient(name));
+  return persistent_bytes_ + most;
+}
+
 void Arena::plan(int64_t scratch_bytes) {
   transient_bytes_ = aligned(scratch_bytes);
-  peak_live_transient_ = 0;
   std::vector<Pass*> largest_first;
   for (auto& [name, pass] : passes_) {
     measure(pass);
@@ -257,7 +261,6 @@ void Arena::plan(int64_t scratch_bytes) {
   for (Pass* pass : largest_first) {
     place(*pass, transient_bytes_);
     transient_bytes_ = std::max(transient_bytes_, pass->bytes);
-    peak_live_transient_ = std::max(peak_live_transient_, pass->peak_live);
   }
 }
 

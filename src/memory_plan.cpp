@@ -32,7 +32,8 @@ int64_t default_prefetch(const Config& config, const Model& model) {
   return sizes[sizes.size() * 9 / 10];
 }
 
-MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold, double memory_share = 0) {
+// A step's takes and gives, without places.
+MemoryPlan record_step(const Config& config, Model& model, int64_t ranks, bool hold, double memory_share) {
   MemoryPlan plan;
   plan.device = make_plan_device();
   plan.ops = make_plan_ops();
@@ -50,16 +51,29 @@ MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold,
                        plan.strategy.get(), plan.optimizer.get(), record ? &spans : nullptr},
                       possible_text_lengths(config.data));
   program.record_passes();
-  plan.arena->plan(weights_scratch_bytes(model, *plan.strategy, save_dtype(config.output.save_dtype, PrecisionTypes::of(config.train.precision))));
   return plan;
 }
 
-// With little more memory, and within `limit`, gathers as early and reductions as late as that allows.
+void place(const Config& config, const Model& model, MemoryPlan& plan) {
+  const DType saved = save_dtype(config.output.save_dtype, PrecisionTypes::of(config.train.precision));
+  plan.arena->plan(weights_scratch_bytes(model, *plan.strategy, saved));
+}
+
+MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold) {
+  MemoryPlan plan = record_step(config, model, ranks, hold, 0);
+  place(config, model, plan);
+  return plan;
+}
+
+// With little more memory, and within `limit`, gathers as early and reductions as late as that allows. To place a tight plan
+// takes a second or two, to record it some 10 ms: what is too large without any gap is not placed.
 MemoryPlan with_idle_memory_used(const Config& config, Model& model, int64_t ranks, int64_t limit, MemoryPlan plan) {
   const int64_t bytes = plan.arena->total_bytes();
   const int64_t most = std::min(bytes + idle_memory_allowance(config, bytes), std::max(bytes, limit));
   for (double share : {1.12, 1.09, 1.06, 1.03, 1.0, 0.96, 0.93, 0.9, 0.87, 0.84, 0.8}) {
-    MemoryPlan other = dry_run(config, model, ranks, false, share);
+    MemoryPlan other = record_step(config, model, ranks, false, share);
+    if (other.arena->peak_live_bytes() > most) continue;
+    place(config, model, other);
     if (other.arena->total_bytes() <= most) return other;
   }
   return plan;

@@ -76,8 +76,8 @@ class Arena {
   int64_t persistent_bytes() const { return persistent_bytes_; }
   int64_t transient_bytes() const { return transient_bytes_; }   ///< of the largest pass, gaps included
   int64_t total_bytes() const { return persistent_bytes_ + transient_bytes_; }
-  /// Live bytes at the peak of the largest pass, without gaps.
-  int64_t peak_live_bytes() const { return persistent_bytes_ + peak_live_transient_; }
+  /// Live bytes at the peak of the largest recorded pass, without gaps: no plan takes less.
+  int64_t peak_live_bytes() const;
   /// Use at the named phases of pass `name`: the state at the mark, and the moment of the largest sum since the mark before.
   struct PhaseUse {
     std::string phase;
@@ -129,7 +129,7 @@ class Arena {
   int64_t peak_beside_communication_ = 0;
   std::map<const void*, size_t> held_;       // address -> index into current_->takes
   std::vector<std::pair<PlanEntry, int64_t>> persistents_;  // with offset
-  int64_t persistent_bytes_ = 0, transient_bytes_ = 0, peak_live_transient_ = 0;
+  int64_t persistent_bytes_ = 0, transient_bytes_ = 0;
   int64_t expected_persistent_bytes_ = -1;   // of the blueprint
   char* base_ = nullptr;
   void* block_ = nullptr;

@@ -136,6 +136,9 @@ inline void apply_dropout_row(const Dropout& dropout, int64_t row, int64_t cols,
 void activate_values(Activation activation, float* values, int64_t count);
 void activation_gradient(Activation activation, const float* saved, float* gradient, int64_t count);
 
+/// The tensor's values as f32: itself, or a converted copy in `scratch`.
+const float* as_floats(const Tensor& t, Scratch& scratch);
+
 /// out[c] (+)= sum over rows of matrix[r, c]; matrix f32 [rows, cols].
 void column_sums(const float* matrix, int64_t rows, const Tensor& out, bool accumulate);
 

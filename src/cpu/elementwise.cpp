@@ -61,6 +61,13 @@ void activation_gradient(Activation activation, const float* saved, float* gradi
     }
 }
 
+const float* as_floats(const Tensor& t, Scratch& scratch) {
+  if (t.dtype == DType::f32) return t.as<const float>();
+  float* out = scratch.floats(t.numel());
+  for_chunks(t.numel(), [&](int64_t first, int64_t count) { load(t, first, count, out + first); });
+  return out;
+}
+
 void column_sums(const float* matrix, int64_t rows, const Tensor& out, bool accumulate) {
   const int64_t cols = out.numel();
   for_columns(cols, [&](int64_t first, int64_t count) {

@@ -30,14 +30,6 @@ void multiply(int64_t m, int64_t n, int64_t k, const Matrix& a, const Matrix& b,
     }
 }
 
-/// The tensor's values as f32: itself, or a converted copy in `scratch`.
-const float* as_floats(const Tensor& t, Scratch& scratch) {
-  if (t.dtype == DType::f32) return t.as<const float>();
-  float* out = scratch.floats(t.numel());
-  for_chunks(t.numel(), [&](int64_t first, int64_t count) { load(t, first, count, out + first); });
-  return out;
-}
-
 }  // namespace
 
 // OpenBLAS's own threads would make bits depend on their number, and fight with OpenMP's. A build of OpenBLAS on OpenMP

@@ -30,22 +30,6 @@ void parameter_gradients(const NormBackward& args) {
   });
 }
 
-/// dbias[c] (+)= sum over r of the gradient as it was stored.
-void bias_gradient(const NormBackward& args) {
-  const Tensor& source = args.dropped ? args.dropped : args.dx;
-  const int64_t m = source.rows(), n = source.cols();
-  for_columns(n, [&](int64_t first, int64_t count) {
-    double sums[kColumns] = {};
-    float row[kColumns];
-    for (int64_t r = 0; r < m; ++r) {
-      load(source, r * n + first, count, row);
-      for (int64_t c = 0; c < count; ++c) sums[c] += static_cast<double>(row[c]);
-    }
-    for (int64_t c = 0; c < count; ++c) row[c] = static_cast<float>(sums[c]);
-    store_gradient(row, args.dbias, first, count, args.accumulate_dbias);
-  });
-}
-
 }  // namespace
 
 void CpuOps::norm_forward(const NormForward& args, Stream) {
@@ -114,7 +98,9 @@ void CpuOps::norm_backward(const NormBackward& args, Stream) {
       store(g, args.dropped, r * n, n);
     }
   });
-  if (args.dbias) bias_gradient(args);
+  if (!args.dbias) return;
+  const float* stored = as_floats(args.dropped ? args.dropped : args.dx, product_);
+  column_sums(stored, m, args.dbias, args.accumulate_dbias);
 }
 
 }  // namespace blipft::cpu

@@ -2,6 +2,7 @@
 #include "cuda/graph_rewrite.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <vector>
 
 #include "cuda/cuda_check.h"
@@ -53,23 +54,18 @@ struct Neighbours {
   std::vector<cudaGraphEdgeData> edges;
 };
 
-Neighbours before(cudaGraphNode_t node) {
+/// `list` is one of CUDA's two lists of a node's neighbours.
+template <class List>
+Neighbours neighbours(const List& list, cudaGraphNode_t node) {
   size_t count = 0;
-  BLIPFT_CUDA_CHECK(cudaGraphNodeGetDependencies(node, nullptr, nullptr, &count));
+  BLIPFT_CUDA_CHECK(list(node, nullptr, nullptr, &count));
   Neighbours found{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphEdgeData>(count)};
-  if (count > 0)
-    BLIPFT_CUDA_CHECK(cudaGraphNodeGetDependencies(node, found.nodes.data(), found.edges.data(), &count));
+  if (count > 0) BLIPFT_CUDA_CHECK(list(node, found.nodes.data(), found.edges.data(), &count));
   return found;
 }
 
-Neighbours after(cudaGraphNode_t node) {
-  size_t count = 0;
-  BLIPFT_CUDA_CHECK(cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &count));
-  Neighbours found{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphEdgeData>(count)};
-  if (count > 0)
-    BLIPFT_CUDA_CHECK(cudaGraphNodeGetDependentNodes(node, found.nodes.data(), found.edges.data(), &count));
-  return found;
-}
+Neighbours before(cudaGraphNode_t node) { return neighbours(cudaGraphNodeGetDependencies, node); }
+Neighbours after(cudaGraphNode_t node) { return neighbours(cudaGraphNodeGetDependentNodes, node); }
 
 void connect_after(cudaGraph_t graph, cudaGraphNode_t node, const Neighbours& later) {
   const std::vector<cudaGraphNode_t> from(later.nodes.size(), node);
@@ -130,12 +126,12 @@ bool reads_clock(cudaGraphNode_t node, cudaKernelNodeParams& params, Slots& slot
   return true;
 }
 
-/// Lets `node`, a reading of the clock, take over the readings behind it that only it precedes. Returns how many.
-int64_t join_timestamps(cudaGraph_t graph, cudaGraphNode_t node, std::vector<cudaGraphNode_t>& gone) {
+/// Lets `node`, if it reads the clock, take over the readings behind it that only it precedes. Those are gone then.
+void join_timestamps(cudaGraph_t graph, cudaGraphNode_t node, std::unordered_set<cudaGraphNode_t>& gone) {
   cudaKernelNodeParams params{}, next_params{};
   Slots slots{}, next_slots{};
-  if (!reads_clock(node, params, slots)) return 0;
-  int64_t joined = 0;
+  if (!reads_clock(node, params, slots)) return;
+  const int own = slots.count;
   for (bool found = true; found;) {
     found = false;
     for (cudaGraphNode_t next : after(node).nodes) {
@@ -151,18 +147,16 @@ int64_t join_timestamps(cudaGraph_t graph, cudaGraphNode_t node, std::vector<cud
       }
       connect_after(graph, node, later);
       BLIPFT_CUDA_CHECK(cudaGraphDestroyNode(next));
-      gone.push_back(next);
-      ++joined;
+      gone.insert(next);
       found = true;
       break;
     }
   }
-  if (joined == 0) return 0;
+  if (slots.count == own) return;
   void* arguments[] = {&slots};
   params.kernelParams = arguments;
   params.extra = nullptr;
   BLIPFT_CUDA_CHECK(cudaGraphKernelNodeSetParams(node, &params));
-  return joined;
 }
 
 }  // namespace
@@ -172,25 +166,19 @@ void launch_timestamp(int64_t* slot, cudaStream_t stream) {
   BLIPFT_CUDA_LAUNCHED("store_time");
 }
 
-GraphRewrite rewrite_graph(cudaGraph_t graph) {
+void rewrite_graph(cudaGraph_t graph) {
   size_t count = 0;
   BLIPFT_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count), gone;
+  std::vector<cudaGraphNode_t> nodes(count);
   BLIPFT_CUDA_CHECK(cudaGraphGetNodes(graph, nodes.data(), &count));
-  GraphRewrite done;
+  std::unordered_set<cudaGraphNode_t> gone;
   for (cudaGraphNode_t node : nodes) {
     if (type_of(node) != cudaGraphNodeTypeMemset) continue;
     replace_memset(graph, node);
-    ++done.fills;
+    gone.insert(node);
   }
-  BLIPFT_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &count));
-  nodes.resize(count);
-  BLIPFT_CUDA_CHECK(cudaGraphGetNodes(graph, nodes.data(), &count));
-  for (cudaGraphNode_t node : nodes) {
-    if (std::find(gone.begin(), gone.end(), node) != gone.end()) continue;
-    done.timestamps += join_timestamps(graph, node, gone);
-  }
-  return done;
+  for (cudaGraphNode_t node : nodes)
+    if (gone.count(node) == 0) join_timestamps(graph, node, gone);
 }
 
 }  // namespace blipft

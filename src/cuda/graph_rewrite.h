@@ -10,14 +10,9 @@ namespace blipft {
 /// Stores the GPU's clock, in ns, into `slot` (device memory) when `stream` reaches this point.
 void launch_timestamp(int64_t* slot, cudaStream_t stream);
 
-struct GraphRewrite {
-  int64_t fills = 0;        ///< memset nodes that became kernels
-  int64_t timestamps = 0;   ///< readings of the clock that joined the one before them
-};
-
 /// Memset nodes, ours and cuBLASLt's, become kernels: between kernels a memset node costs 15 to 30 us on H200, a small
 /// kernel 2. A reading of the clock that only another one precedes joins it: nothing lies between them.
 /// For a graph that is not instantiated yet. What it computes stays the same. Throws Error when a CUDA call fails.
-GraphRewrite rewrite_graph(cudaGraph_t graph);
+void rewrite_graph(cudaGraph_t graph);
 
 }  // namespace blipft

@@ -141,8 +141,7 @@ def counter_events(trace, steps, first, last):
                    "args": {"GiB": size / 2**30}}
     if not len(steps):
         return
-    for _, device in trace.chunks("device"):
-        device = device[(device["time_ns"] >= steps["begin_ns"][0]) & (device["time_ns"] <= steps["end_ns"][-1])]
+    for device in trace.device_samples(steps):
         for row in device:
             for name in ("utilization", "power_watts"):
                 if row[name] == row[name]:  # NaN: unknown

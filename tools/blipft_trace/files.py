@@ -169,6 +169,11 @@ class RankTrace:
         for begin in range(0, self.rows(table), rows):
             yield begin, self.read(table, begin, begin + rows)
 
+    def device_samples(self, steps):
+        """Samples of the device from the first step's begin to the last one's end, in pieces."""
+        for _, rows in self.chunks("device"):
+            yield rows[(rows["time_ns"] >= steps["begin_ns"][0]) & (rows["time_ns"] <= steps["end_ns"][-1])]
+
     def attributes(self):
         return {key: (value.decode() if isinstance(value, bytes) else value) for key, value in self.file.attrs.items()}
 

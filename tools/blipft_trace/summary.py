@@ -373,9 +373,8 @@ def summarize_split(result):
 def device_use(trace, steps):
     """Medians of power and clock while the steps ran, energy of a median step; None without samples that tell the power."""
     power, clock = [], []
-    for _, rows in trace.chunks("device"):
-        inside = (rows["time_ns"] >= steps["begin_ns"][0]) & (rows["time_ns"] <= steps["end_ns"][-1])
-        rows = rows[inside & (rows["power_watts"] > 0)]
+    for rows in trace.device_samples(steps):
+        rows = rows[rows["power_watts"] > 0]
         power.append(rows["power_watts"])
         clock.append(rows["sm_mhz"])
     if not power or not sum(map(len, power)):
