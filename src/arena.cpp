@@ -7,6 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "memory_text.h"
+#include "quietly.h"
+
 namespace blipft {
 
 namespace {
@@ -14,13 +17,8 @@ constexpr int64_t kAlignment = 256;
 // Planned addresses start here: never null, never dereferenced.
 char* const kFictitiousBase = reinterpret_cast<char*>(int64_t{1} << 44);
 
-int64_t aligned(int64_t bytes) { return std::max<int64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment); }
-
-std::string gib(int64_t bytes) {
-  std::ostringstream out;
-  out.precision(2);
-  out << std::fixed << static_cast<double>(bytes) / (int64_t{1} << 30) << " GiB";
-  return out.str();
+int64_t aligned(int64_t bytes) {
+  return std::max<int64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
 }
 }  // namespace
 
@@ -43,11 +41,7 @@ Arena::Arena(Device& device, const Arena& blueprint)
       expected_persistent_bytes_(blueprint.persistent_bytes_), base_(kFictitiousBase) {}
 
 Arena::~Arena() {
-  try {
-    if (block_) device_.free(block_);
-  } catch (...) {
-    // A device that has failed told so where it did; that error is on its way.
-  }
+  if (block_) quietly([&] { device_.free(block_); });
 }
 
 Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
@@ -85,7 +79,8 @@ void Arena::end_pass() {
   BLIPFT_CHECK(current_, "no pass is open");
   BLIPFT_CHECK(held_.empty(), "pass ends with ", held_.size(), " tensors not given back, the first is ",
                current_->takes[held_.begin()->second].name);
-  BLIPFT_CHECK(cursor_ == current_->takes.size(), "pass took ", cursor_, " tensors, planned were ", current_->takes.size());
+  BLIPFT_CHECK(cursor_ == current_->takes.size(), "pass took ", cursor_, " tensors, planned were ",
+               current_->takes.size());
   current_ = nullptr;
 }
 
@@ -106,12 +101,12 @@ Tensor Arena::take(Owner owner, std::string_view name, DType dtype, const Shape&
   }
   BLIPFT_CHECK(cursor_ < pass.takes.size(), "pass takes more than planned: ", name);
   const Take& take = pass.takes[cursor_];
-  BLIPFT_CHECK(take.bytes == bytes && take.name == name, "pass departs from its plan at take ", cursor_, ": ", name, " of ",
-               bytes, " bytes, planned was ", take.name, " of ", take.bytes);
+  BLIPFT_CHECK(take.bytes == bytes && take.name == name, "pass departs from its plan at take ", cursor_, ": ", name,
+               " of ", bytes, " bytes, planned was ", take.name, " of ", take.bytes);
   // Every take and give before this one, counted as while recording. A give at another moment would break the places.
   const int64_t event = 2 * static_cast<int64_t>(cursor_) - static_cast<int64_t>(held_.size());
-  BLIPFT_CHECK(take.begin == event, "pass departs from its plan: ", name, " is taken at event ", event, ", planned was ",
-               take.begin, "; a tensor was given back earlier or later than planned");
+  BLIPFT_CHECK(take.begin == event, "pass departs from its plan: ", name, " is taken at event ", event,
+               ", planned was ", take.begin, "; a tensor was given back earlier or later than planned");
   char* address = base_ + persistent_bytes_ + take.offset;
   const bool inserted = held_.emplace(address, cursor_++).second;
   BLIPFT_CHECK(inserted, "the plan gives ", name, " a place that is still in use");
@@ -141,8 +136,8 @@ void Arena::mark(const std::string& phase) {
   peak_since_mark_ = live_;
 }
 
-// Greedy placement in several orders, of which the tightest is kept. Each take goes to the lowest offset where no take that
-// lives at the same time lies; takes that live at different times share a place.
+// Greedy placement in several orders, of which the tightest is kept. Each take goes to the lowest offset where no take
+// that lives at the same time lies; takes that live at different times share a place.
 void Arena::place(Pass& pass, int64_t enough) const {
   std::vector<size_t> order(pass.takes.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -165,14 +160,16 @@ void Arena::place(Pass& pass, int64_t enough) const {
     if (bytes < pass.bytes) pass.bytes = bytes, best = offsets;
   };
   for (const auto& before : earlier) attempt(before, 0);
-  // Communication from the top, everything else from the bottom: gathers that live long do not cut the activations' room.
+  // Communication from the top, everything else from the bottom:
+  // gathers that live long do not cut the activations' room.
   for (int64_t percent : {100, 101, 102, 104, 107})
     for (const auto& before : earlier) attempt(before, aligned(pass.peak_live / 100 * percent));
   for (size_t i = 0; i < best.size(); ++i) pass.takes[i].offset = best[i];
 }
 
 // With `top`, communication goes to the highest free place below it, if there is one.
-int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top, std::vector<int64_t>& offsets) {
+int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top,
+                              std::vector<int64_t>& offsets) {
   offsets.assign(pass.takes.size(), 0);
   std::vector<size_t> placed;  // sorted by offset
   placed.reserve(order.size());
@@ -277,9 +274,10 @@ void Arena::commit() {
     for (const auto& [owner, bytes] : owners) sorted.push_back({bytes, owner});
     std::sort(sorted.rbegin(), sorted.rend());
     for (size_t i = 0; i < sorted.size() && i < 3; ++i)
-      largest += concat(i ? ", " : "", sorted[i].second, " ", gib(sorted[i].first));
-    throw UserError(concat("the run needs ", gib(total_bytes()), " of GPU memory and ", gib(memory.free), " of ",
-                           gib(memory.total), " is free on ", device_.name(), ". Largest: ", largest,
+      largest += concat(i ? ", " : "", sorted[i].second, " ", memory_text(sorted[i].first));
+    throw UserError(concat("the run needs ", memory_text(total_bytes()), " of GPU memory and ",
+                           memory_text(memory.free), " of ", memory_text(memory.total), " is free on ", device_.name(),
+                           ". Largest: ", largest,
                            ". What helps: a smaller train.batch_size with more train.accumulate_grad_batches, "
                            "train.act_ckpt=full, parallel.strategy=fsdp on more GPUs, or train.precision=bf16-true. "
                            "`blipft --plan` prints the whole table."));
@@ -328,15 +326,18 @@ std::vector<PlanEntry> Arena::peak_entries() const {
       if (live > peak) peak = live, peak_event = static_cast<int64_t>(event);
     }
     for (const Take& take : largest->takes)
-      if (take.begin <= peak_event && take.end > peak_event) sums[{static_cast<int>(take.owner), take.name}] += take.bytes;
+      if (take.begin <= peak_event && take.end > peak_event)
+        sums[{static_cast<int>(take.owner), take.name}] += take.bytes;
     if (largest->bytes > largest->peak_live)
-      sums[{static_cast<int>(Owner::workspace), "gaps between transient tensors"}] += largest->bytes - largest->peak_live;
+      sums[{static_cast<int>(Owner::workspace), "gaps between transient tensors"}] +=
+          largest->bytes - largest->peak_live;
   }
   if (const int64_t more = transient_bytes_ - (largest ? largest->bytes : 0); more > 0)
     sums[{static_cast<int>(Owner::workspace), "room to load and save weights, more than a step takes"}] += more;
   std::vector<PlanEntry> entries;
   for (const auto& [key, bytes] : sums) entries.push_back({static_cast<Owner>(key.first), key.second, bytes});
-  std::stable_sort(entries.begin(), entries.end(), [](const PlanEntry& a, const PlanEntry& b) { return a.bytes > b.bytes; });
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const PlanEntry& a, const PlanEntry& b) { return a.bytes > b.bytes; });
   return entries;
 }
 

@@ -23,7 +23,8 @@ struct Option {
 constexpr Option options[] = {
     {"--plan", "", "", "print the memory plan and stop; needs no GPU"},
     {"--ranks", "", "N", "with --plan: plan for N ranks (default: parallel.devices)"},
-    {"--gpu-memory", "", "GiB", "with --plan: memory of one GPU (default: of the GPU that is there, else an H200's 140.4)"},
+    {"--gpu-memory", "", "GiB",
+     "with --plan: memory of one GPU (default: of the GPU that is there, else an H200's 140.4)"},
     {"--print-config", "", "", "print the full effective configuration and stop"},
     {"--help", "-h", "", "print this help"},
     {"--version", "-V", "", "print the version"},

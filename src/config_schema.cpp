@@ -134,8 +134,10 @@ void add_parallel(std::vector<Key>& keys) {
   p(&P::direct_gathers, "direct_gathers", any(), "fsdp: gather by copies between GPUs instead of NCCL, on one machine");
   p(&P::direct_reductions, "direct_reductions", any(),
     "sum gradients by reading the other GPUs' memory instead of NCCL, on one machine");
-  p(&P::nccl_max_ctas, "nccl_max_ctas", at_least(0), "thread blocks that a NCCL collective may occupy; 0: a good default");
-  p(&P::gemm_search, "gemm_search", one_of({"quick", "thorough"}), "how long products are timed that are new on this machine");
+  p(&P::nccl_max_ctas, "nccl_max_ctas", at_least(0),
+    "thread blocks that a NCCL collective may occupy; 0: a good default");
+  p(&P::gemm_search, "gemm_search", one_of({"quick", "thorough"}),
+    "how long products are timed that are new on this machine");
   p(&P::cuda_graph, "cuda_graph", any(), "capture the step of each text length once and replay it");
   p(&P::threads, "threads", at_least(0), "CPU threads of a rank's operations; 0: cores / ranks of this machine",
     Names{"omp_num_threads", "num_threads"});
@@ -146,7 +148,8 @@ void add_trace_and_output(std::vector<Key>& keys) {
   using T = TraceSection;
   t(&T::enabled, "enabled", any(), "write trace.rankNNNN.h5 under output.path");
   t(&T::spans, "spans", one_of({"none", "units"}), "record begin and end of every unit's work");
-  t(&T::kernels, "kernels", at_least(0), "steps of which every kernel is recorded (CUPTI); they run apart from the others, and slower");
+  t(&T::kernels, "kernels", at_least(0),
+    "steps of which every kernel is recorded (CUPTI); they run apart from the others, and slower");
   t(&T::sample_seconds, "sample_seconds", above(0), "seconds between samples of GPU utilisation, power and clocks");
 
   const auto o = [&](auto member, auto... rest) { keys.push_back(key(&Config::output, member, "output", rest...)); };

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "blipft/data.h"
+#include "memory_text.h"
 #include "step_program.h"
 #include "weights.h"
 
@@ -15,10 +16,8 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kGiB = int64_t{1} << 30;
-
-// What gathers ahead may add to a plan, because places then fit together less well: 4.5 %, which hides most of what would
-// be waited for. Who checkpoints activations asks for little memory: 0.2 %.
+// What gathers ahead may add to a plan, because places then fit together less well: 4.5 %, which hides most of what
+// would be waited for. Who checkpoints activations asks for little memory: 0.2 %.
 int64_t idle_memory_allowance(const Config& config, int64_t bytes) {
   return config.train.act_ckpt == "none" ? bytes * 9 / 200 : bytes / 500;
 }
@@ -41,7 +40,8 @@ MemoryPlan record_step(const Config& config, Model& model, int64_t ranks, bool h
   plan.optimizer = make_optimizer(config.train);
   plan.arena = std::make_unique<Arena>(*plan.device);
   plan.strategy_name = strategy_name(config, ranks);
-  plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes > 0 ? config.parallel.prefetch_bytes : default_prefetch(config, model)};
+  const int64_t asked = config.parallel.prefetch_bytes;
+  plan.sharded = {hold, memory_share, asked > 0 ? asked : default_prefetch(config, model)};
   SpanRecorder spans;
   const bool record = config.trace.enabled && config.trace.spans != "none";
   StrategyContext context{plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), model.units(),
@@ -65,8 +65,8 @@ MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold)
   return plan;
 }
 
-// With little more memory, and within `limit`, gathers as early and reductions as late as that allows. To place a tight plan
-// takes a second or two, to record it some 10 ms: what is too large without any gap is not placed.
+// With little more memory, and within `limit`, gathers as early and reductions as late as that allows. To place a tight
+// plan takes a second or two, to record it some 10 ms: what is too large without any gap is not placed.
 MemoryPlan with_idle_memory_used(const Config& config, Model& model, int64_t ranks, int64_t limit, MemoryPlan plan) {
   const int64_t bytes = plan.arena->total_bytes();
   const int64_t most = std::min(bytes + idle_memory_allowance(config, bytes), std::max(bytes, limit));
@@ -79,7 +79,8 @@ MemoryPlan with_idle_memory_used(const Config& config, Model& model, int64_t ran
   return plan;
 }
 
-// Bytes of plan_memory()'s plan where memory is short, from one dry run: with_idle_memory_used() stays within the limit.
+// Bytes of plan_memory()'s plan where memory is short, from one dry run:
+// with_idle_memory_used() stays within the limit.
 int64_t least_planned_bytes(const Config& config, Model& model, int64_t ranks) {
   const bool hold = strategy_name(config, ranks) == "fsdp" && config.parallel.reshard == "step";
   return dry_run(config, model, ranks, hold).arena->total_bytes();
@@ -87,19 +88,11 @@ int64_t least_planned_bytes(const Config& config, Model& model, int64_t ranks) {
 
 std::string row(const std::string& name, int64_t bytes) {
   std::ostringstream out;
-  out << "  " << std::left << std::setw(44) << name << std::right << std::setw(14) << format_gib(bytes) << "\n";
+  out << "  " << std::left << std::setw(44) << name << std::right << std::setw(14) << memory_text(bytes) << "\n";
   return out.str();
 }
 
 }  // namespace
-
-std::string format_gib(int64_t bytes) {
-  std::ostringstream out;
-  out << std::fixed;
-  if (bytes >= kGiB / 10) out << std::setprecision(2) << static_cast<double>(bytes) / kGiB << " GiB";
-  else out << std::setprecision(2) << static_cast<double>(bytes) / (1 << 20) << " MiB";
-  return out.str();
-}
 
 std::string strategy_name(const Config& config, int64_t ranks) {
   if (config.parallel.strategy != "auto") return config.parallel.strategy;
@@ -116,8 +109,11 @@ int64_t bytes_outside_of_arena(int64_t ranks) { return (ranks > 1 ? 1600 : 680) 
 MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes) {
   const bool sharded = strategy_name(config, ranks) == "fsdp";
   if (!sharded) return dry_run(config, model, ranks, false);
-  const int64_t limit = device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks) : std::numeric_limits<int64_t>::max();
-  const auto always = [&] { return with_idle_memory_used(config, model, ranks, limit, dry_run(config, model, ranks, false)); };
+  const int64_t limit =
+      device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks) : std::numeric_limits<int64_t>::max();
+  const auto always = [&] {
+    return with_idle_memory_used(config, model, ranks, limit, dry_run(config, model, ranks, false));
+  };
   if (config.parallel.reshard == "always") return always();
   if (config.parallel.reshard == "step") return dry_run(config, model, ranks, true);
   if (device_bytes > 0) {
@@ -143,6 +139,12 @@ int64_t largest_batch(const Config& config, const ModelSettings& settings, int64
     (fits(middle) ? low : high) = middle;
   }
   return low;
+}
+
+std::string reshard_name(const MemoryPlan& plan) { return plan.sharded.hold ? "step" : "always"; }
+
+std::string strategy_text(const MemoryPlan& plan) {
+  return plan.strategy_name == "fsdp" ? concat("fsdp, reshard ", reshard_name(plan)) : plan.strategy_name;
 }
 
 std::string plan_table(const MemoryPlan& plan) {

@@ -34,14 +34,17 @@ MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_
 /// The largest train.batch_size that fits `device_bytes`, 0 when not even 1 does.
 int64_t largest_batch(const Config& config, const ModelSettings& settings, int64_t ranks, int64_t device_bytes);
 
-/// Device bytes of the CUDA context, library handles and NCCL's buffers, which no arena sees: measured on H200, rounded up.
+/// Device bytes of the CUDA context, library handles and NCCL's buffers, which no arena sees: measured on H200,
+/// rounded up.
 int64_t bytes_outside_of_arena(int64_t ranks);
 
+/// "single", "ddp", or "fsdp, reshard always" or "step": what `auto` became.
+std::string strategy_text(const MemoryPlan& plan);
+/// What parallel.reshard became: "always" or "step".
+std::string reshard_name(const MemoryPlan& plan);
 /// The table of owners and the largest buffers.
 std::string plan_table(const MemoryPlan& plan);
 /// Model settings that follow from the config.
 ModelSettings model_settings(const Config& config);
-
-std::string format_gib(int64_t bytes);
 
 }  // namespace blipft

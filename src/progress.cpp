@@ -9,28 +9,24 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "memory_text.h"
+
 namespace blipft {
 
 namespace {
 
-// In which memory is told: GiB, or MiB where all of it is less than one.
-struct MemoryUnit {
-  explicit MemoryUnit(int64_t all) : bytes(all >= int64_t{1} << 30 ? 0x1p30 : 0x1p20), name(bytes == 0x1p30 ? "GiB" : "MiB") {}
-  double operator()(int64_t memory) const { return static_cast<double>(memory) / bytes; }
-  double bytes;
-  const char* name;
-};
-
 std::string time_text(double seconds) {
   const int64_t s = static_cast<int64_t>(seconds + 0.5);
   char text[64];
-  if (s >= 3600) std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", static_cast<long long>(s / 3600), static_cast<long long>(s / 60 % 60), static_cast<long long>(s % 60));
+  if (s >= 3600)
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", static_cast<long long>(s / 3600),
+                  static_cast<long long>(s / 60 % 60), static_cast<long long>(s % 60));
   else std::snprintf(text, sizeof text, "%lld:%02lld", static_cast<long long>(s / 60), static_cast<long long>(s % 60));
   return text;
 }
 
-// Whether a person watches. Open MPI gives rank 0 a pseudo-terminal of its own, wherever mpirun's output goes; what counts
-// then is the output of mpirun, the parent process.
+// Whether a person watches. Open MPI gives rank 0 a pseudo-terminal of its own, wherever mpirun's output goes; what
+// counts then is the output of mpirun, the parent process.
 bool watched_on_terminal() {
   if (isatty(STDOUT_FILENO) != 1) return false;
   if (!std::getenv("OMPI_COMM_WORLD_SIZE")) return true;
@@ -77,11 +73,14 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
       printed_ = now;
       const double rate = static_cast<double>(run_.samples_per_step) / smooth_seconds_;
       const MemoryUnit unit(run_.memory_bytes);
-      std::printf("%sstep %lld/%lld  epoch %lld  loss %.4f  lr %.3g  grad norm %.4g  %.1f samples/s  %.1f TFLOP/s/rank  %.2f %s  left %s%s",
-                  terminal_ ? "\r\033[K" : "", static_cast<long long>(result.step + 1), static_cast<long long>(run_.total_steps),
-                  static_cast<long long>(epoch), result.loss, result.lr, result.grad_norm, rate,
-                  smooth_flops_ / smooth_seconds_ * 1e-12, unit(run_.memory_bytes), unit.name,
-                  time_text(smooth_seconds_ * static_cast<double>(run_.total_steps - result.step - 1)).c_str(), terminal_ ? "" : "\n");
+      std::printf(
+          "%sstep %lld/%lld  epoch %lld  loss %.4f  lr %.3g  grad norm %.4g  %.1f samples/s  %.1f TFLOP/s/rank  "
+          "%.2f %s  left %s%s",
+          terminal_ ? "\r\033[K" : "", static_cast<long long>(result.step + 1),
+          static_cast<long long>(run_.total_steps), static_cast<long long>(epoch), result.loss, result.lr,
+          result.grad_norm, rate, smooth_flops_ / smooth_seconds_ * 1e-12, unit(run_.memory_bytes), unit.name,
+          time_text(smooth_seconds_ * static_cast<double>(run_.total_steps - result.step - 1)).c_str(),
+          terminal_ ? "" : "\n");
       line_open_ = terminal_;
       std::fflush(stdout);
     }
@@ -103,10 +102,14 @@ void Progress::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, 
     if (std::find(shown.begin(), shown.end(), phase.phase) != shown.end()) continue;  // the first micro-batch tells
     shown.push_back(phase.phase);
     const MemoryUse& now = phase.now;
-    const int64_t params = now.of(Owner::parameters), grads = now.of(Owner::gradients), optim = now.of(Owner::optimizer);
-    std::printf("  memory step %lld %-15s Params %.2f  Grads %.2f  Optim %.2f  Other %.2f  Allocated %.2f (peak %.2f)  Reserved %.2f %s\n",
-                static_cast<long long>(step), phase_title(phase.phase), unit(params), unit(grads), unit(optim),
-                unit(now.total() - params - grads - optim), unit(now.total()), unit(phase.peak.total()), unit(reserved), unit.name);
+    const int64_t params = now.of(Owner::parameters), grads = now.of(Owner::gradients);
+    const int64_t optim = now.of(Owner::optimizer);
+    std::printf(
+        "  memory step %lld %-15s Params %.2f  Grads %.2f  Optim %.2f  Other %.2f  Allocated %.2f (peak %.2f)  "
+        "Reserved %.2f %s\n",
+        static_cast<long long>(step), phase_title(phase.phase), unit(params), unit(grads), unit(optim),
+        unit(now.total() - params - grads - optim), unit(now.total()), unit(phase.peak.total()), unit(reserved),
+        unit.name);
   }
   std::fflush(stdout);
 }
@@ -119,12 +122,13 @@ void Progress::done(double train_seconds, int64_t peak_bytes) {
   std::fflush(stdout);
 }
 
-void print_header(const Config& config, const Model& model, const std::string& world_text, const std::string& device_text,
-                  const std::string& plan_text) {
+void print_header(const Config& config, const Model& model, const std::string& world_text,
+                  const std::string& device_text, const std::string& plan_text) {
   std::printf("blipft %s  %s\n", BLIPFT_COMMIT, config.file.c_str());
   std::printf("model      %s\n", model.description().c_str());
-  std::printf("parameters %.3f million, %.3f million trained, %s\n", static_cast<double>(model.parameter_count()) * 1e-6,
-              static_cast<double>(model.trainable_parameter_count()) * 1e-6, precision_name(config.train.precision).c_str());
+  std::printf(
+      "parameters %.3f million, %.3f million trained, %s\n", static_cast<double>(model.parameter_count()) * 1e-6,
+      static_cast<double>(model.trainable_parameter_count()) * 1e-6, precision_name(config.train.precision).c_str());
   std::printf("world      %s\n", world_text.c_str());
   std::printf("device     %s\n", device_text.c_str());
   std::printf("batch      %lld samples x %lld micro-batches a rank\n", static_cast<long long>(config.train.batch_size),

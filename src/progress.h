@@ -41,7 +41,7 @@ class Progress {
 };
 
 /// The header before training.
-void print_header(const Config& config, const Model& model, const std::string& world_text, const std::string& device_text,
-                  const std::string& plan_text);
+void print_header(const Config& config, const Model& model, const std::string& world_text,
+                  const std::string& device_text, const std::string& plan_text);
 
 }  // namespace blipft

@@ -29,7 +29,8 @@ RunTrace::RunTrace(const TraceParts& parts)
   note_run();
   note_versions();
   std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
-  for (const PlanEntry& entry : parts_.arena->peak_entries()) plan.push_back({entry.name, owner_name(entry.owner), entry.bytes});
+  for (const PlanEntry& entry : parts_.arena->peak_entries())
+    plan.push_back({entry.name, owner_name(entry.owner), entry.bytes});
   trace_->add(plan);
   driver_memory(-1);
   if (parts_.config->trace.enabled)
@@ -65,7 +66,7 @@ void RunTrace::note_run() {
   number("start_unix_ns", parts_.start_ns);
   text("strategy", plan.strategy_name);
   if (plan.strategy_name == "fsdp") {
-    text("reshard", plan.sharded.hold ? "step" : "always");
+    text("reshard", reshard_name(plan));
     number("prefetch_bytes", plan.sharded.prefetch_bytes);
     text("gathers", parts_.comm->direct_gathers() ? "copies between devices" : "collectives");
   }
@@ -75,7 +76,8 @@ void RunTrace::note_run() {
   number("total_steps", parts_.total_steps);
   number("planned_bytes", parts_.arena->total_bytes());
   number("planned_total_bytes", planned_bytes());
-  if (const std::string source = parts_.monitor->process_bytes_source(); !source.empty()) text("driver_memory_source", source);
+  if (const std::string source = parts_.monitor->process_bytes_source(); !source.empty())
+    text("driver_memory_source", source);
 }
 
 void RunTrace::note_versions() {

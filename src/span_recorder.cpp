@@ -32,7 +32,8 @@ int64_t SpanRecorder::most_spans() const {
   return static_cast<int64_t>(most);
 }
 
-void SpanRecorder::open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream) {
+void SpanRecorder::open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, double flops,
+                        Stream stream) {
   std::vector<SpanRecord>& spans = passes_.at(pass_);
   SpanRecord span;
   span.micro_batch = micro_batch_;

@@ -19,7 +19,9 @@ class SpanRecorder : public StepObserver, public CommObserver {
  public:
   /// Phases in the order of their numbers in the trace.
   static const std::vector<std::string>& phase_names();
-  enum Number : int32_t { kForward, kRecompute, kBackward, kLoss, kGather, kReduceScatter, kAllReduce, kOptimizer, kStep, kDataWait };
+  enum Number : int32_t {
+    kForward, kRecompute, kBackward, kLoss, kGather, kReduceScatter, kAllReduce, kOptimizer, kStep, kDataWait
+  };
 
   /// `stamps` is set by bind(); before that (dry run) only the number of spans is counted.
   void bind(Device* device, const Tensor& stamps);

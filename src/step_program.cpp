@@ -4,17 +4,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "quietly.h"
+
 namespace blipft {
 
 // Pinned host memory of one launched step: inputs on their way in, results on their way out.
 struct StepProgram::Slot {
-  Slot(Device& on, int64_t bytes) : device(on), memory(static_cast<char*>(on.allocate_host(bytes))), done(on.create_event()) {}
+  Slot(Device& on, int64_t bytes)
+      : device(on), memory(static_cast<char*>(on.allocate_host(bytes))), done(on.create_event()) {}
   ~Slot() {
-    try {
-      device.free_host(memory);
-    } catch (...) {
-      // A device that has failed told so where it did; that error is on its way.
-    }
+    quietly([&] { device.free_host(memory); });
   }
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
@@ -30,7 +29,8 @@ constexpr int64_t kResultBytes = 256;
 }  // namespace
 
 StepProgram::StepProgram(const StepParts& parts, std::vector<int64_t> text_lengths)
-    : parts_(parts), text_lengths_(std::move(text_lengths)), micro_batches_(parts.config->train.accumulate_grad_batches),
+    : parts_(parts), text_lengths_(std::move(text_lengths)),
+      micro_batches_(parts.config->train.accumulate_grad_batches),
       batch_size_(parts.config->train.batch_size) {
   Arena& arena = *parts_.arena;
   const int64_t samples = micro_batches_ * batch_size_;
@@ -69,13 +69,14 @@ void StepProgram::record_passes() {
   parts_.strategy->set_memory_limit(parts_.arena->peak_transient(pass_name(text_lengths_.back())));
   for (int64_t length : text_lengths_) enqueue(length);
   if (parts_.spans)
-    BLIPFT_CHECK(2 * parts_.spans->most_spans() <= stamps_.numel(), "more spans than clock readings: ", parts_.spans->most_spans());
+    BLIPFT_CHECK(2 * parts_.spans->most_spans() <= stamps_.numel(),
+                 "more spans than clock readings: ", parts_.spans->most_spans());
 }
 
 void StepProgram::bind() {
   const Arena& arena = *parts_.arena;
-  for (Tensor* tensor : {&staging_, &batch_, &inputs_staging_, &scalars_, &kv_lengths_, &loss_, &norm_square_, &label_count_,
-                         &loss_weights_, &workspace_, &stamps_})
+  for (Tensor* tensor : {&staging_, &batch_, &inputs_staging_, &scalars_, &kv_lengths_, &loss_, &norm_square_,
+                         &label_count_, &loss_weights_, &workspace_, &stamps_})
     *tensor = arena.resolve(*tensor);
   Device& device = *parts_.device;
   parts_.ops->set_workspace(workspace_);
@@ -114,7 +115,8 @@ MicroBatch StepProgram::micro_batch(int64_t m, int64_t t) const {
 // 1 / (labels of the micro-batch * micro-batches * ranks).
 void StepProgram::enqueue_loss_weights(int64_t text_tokens) {
   const Stream stream = parts_.device->compute_stream();
-  const Tensor counts{static_cast<char*>(batch_.data) + layout(text_tokens).counts_offset(), DType::f32, {micro_batches_}};
+  const Tensor counts{static_cast<char*>(batch_.data) + layout(text_tokens).counts_offset(), DType::f32,
+                      {micro_batches_}};
   if (parts_.config->train.loss_normalization == "micro_batch") {
     parts_.ops->loss_weights(counts, loss_weights_, static_cast<float>(micro_batches_ * parts_.comm->size()), stream);
     return;
@@ -145,14 +147,16 @@ void StepProgram::enqueue(int64_t text_tokens) {
   const Stream stream = device.compute_stream();
   parts_.arena->begin_pass(pass_name(text_tokens));
   if (spans)
-    spans->begin_pass(pass_name(text_tokens), [model = parts_.model, batch = batch_size_, text_tokens](const Unit& unit, Phase phase) {
-      return model->unit_flops(unit, phase, batch, text_tokens);
-    });
+    spans->begin_pass(pass_name(text_tokens),
+                      [model = parts_.model, batch = batch_size_, text_tokens](const Unit& unit, Phase phase) {
+                        return model->unit_flops(unit, phase, batch, text_tokens);
+                      });
   mark_begin();
   strategy.begin_step(scalars_, static_cast<float>(train.gradient_clip_val));
   device.zero(loss_.data, loss_.bytes(), stream);
   enqueue_loss_weights(text_tokens);
-  const StepContext context{*parts_.ops, device, *parts_.arena, strategy, stream, device.side_stream(), forked_, joined_, spans, static_cast<uint64_t>(train.seed)};
+  const StepContext context{*parts_.ops, device, *parts_.arena, strategy, stream, device.side_stream(), forked_,
+                            joined_, spans, static_cast<uint64_t>(train.seed)};
   for (int64_t m = 0; m < micro_batches_; ++m) {
     if (spans) spans->set_micro_batch(m);
     strategy.begin_micro_batch(m, micro_batches_);
@@ -173,9 +177,11 @@ void StepProgram::fill_inputs(Slot& slot, const HostBatch& batch, double lr) con
   std::fill(scalars, scalars + kStepScalars, 0.0f);
   parts_.optimizer->scalars(batch.step + 1, lr, scalars);
   scalars[kClipCoefficient] = 1;
-  const int32_t* lengths = reinterpret_cast<const int32_t*>(static_cast<const char*>(batch.block) + batch.layout.lengths_offset());
+  const int32_t* lengths =
+      reinterpret_cast<const int32_t*>(static_cast<const char*>(batch.block) + batch.layout.lengths_offset());
   int32_t* kv = reinterpret_cast<int32_t*>(slot.memory + kScalarBytes);
-  for (int64_t i = 0; i < micro_batches_ * batch_size_; ++i) kv[i] = static_cast<int32_t>(parts_.model->prefix_tokens()) + lengths[i];
+  for (int64_t i = 0; i < micro_batches_ * batch_size_; ++i)
+    kv[i] = static_cast<int32_t>(parts_.model->prefix_tokens()) + lengths[i];
 }
 
 void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_ns, int64_t wait_end_ns) {

@@ -52,8 +52,8 @@ class StepProgram {
   /// After Arena::commit.
   void bind();
 
-  /// Enqueues the copy of the batch and the step. Returns without waiting for either. The host waited for the batch from
-  /// `wait_begin_ns` to `wait_end_ns`, which the result will tell.
+  /// Enqueues the copy of the batch and the step. Returns without waiting for either. The host waited for the batch
+  /// from `wait_begin_ns` to `wait_end_ns`, which the result will tell.
   void launch(const HostBatch& batch, double lr, int64_t wait_begin_ns = 0, int64_t wait_end_ns = 0);
   /// Whether the batch of the latest launch has left its host buffer; `wait` blocks until it has.
   bool batch_taken(bool wait);

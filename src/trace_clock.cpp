@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "blipft/error.h"
+#include "quietly.h"
 
 namespace blipft {
 
@@ -112,11 +113,7 @@ DeviceClock::DeviceClock(Device& device)
 
 DeviceClock::~DeviceClock() {
   if (reader_.waiting()) return;           // the device frees the slot when it ends
-  try {
-    device_.free_host(slot_);
-  } catch (...) {
-    // A device that has failed says so elsewhere.
-  }
+  quietly([&] { device_.free_host(slot_); });
 }
 
 void DeviceClock::measure() {

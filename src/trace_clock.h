@@ -75,8 +75,8 @@ class DeviceClock {
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
 
-  /// Reads both clocks. Costs the calling thread some 100 us, and the device next to nothing: no stream but the clock's own
-  /// waits. Not by two threads at once.
+  /// Reads both clocks. Costs the calling thread some 100 us, and the device next to nothing: no stream but the clock's
+  /// own waits. Not by two threads at once.
   void measure();
   /// The reading `device_ns` as unix_ns() would have told it.
   int64_t at(int64_t device_ns);

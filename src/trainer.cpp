@@ -14,6 +14,7 @@
 #include "blipft/data.h"
 #include "blipft/monitor.h"
 #include "memory_plan.h"
+#include "memory_text.h"
 #include "progress.h"
 #include "run_trace.h"
 #include "step_program.h"
@@ -33,27 +34,30 @@ bool wants_cuda(const Config& config) {
 
 std::unique_ptr<Device> make_device(const Config& config, const World& world) {
   if (wants_cuda(config)) {
-    BLIPFT_USER_CHECK(world.local_rank() < cuda_device_count() || cuda_device_count() == 0, place_of(config, "parallel.devices"), ": ",
-                      world.local_size(), " ranks on ", world.host(), ", which has ", cuda_device_count(),
-                      " GPUs; start one rank a GPU, or use parallel.device=cpu");
+    BLIPFT_USER_CHECK(world.local_rank() < cuda_device_count() || cuda_device_count() == 0,
+                      place_of(config, "parallel.devices"), ": ", world.local_size(), " ranks on ", world.host(),
+                      ", which has ", cuda_device_count(), " GPUs; start one rank a GPU, or use parallel.device=cpu");
     return make_cuda_device(static_cast<int>(world.local_rank()));
   }
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const int64_t threads = config.parallel.threads > 0 ? config.parallel.threads : std::max<int64_t>(1, cores / world.local_size());
+  const int64_t threads =
+      config.parallel.threads > 0 ? config.parallel.threads : std::max<int64_t>(1, cores / world.local_size());
   return make_cpu_device(static_cast<int>(threads));
 }
 
 std::unique_ptr<Comm> make_comm(const Config& config, const World& world, Device& device) {
   if (world.size() == 1) return make_self_comm(device);
-  return device.kind() == DeviceKind::cuda ? make_nccl_comm(world, device, config.parallel.nccl_max_ctas) : make_mpi_comm(world);
+  return device.kind() == DeviceKind::cuda ? make_nccl_comm(world, device, config.parallel.nccl_max_ctas)
+                                           : make_mpi_comm(world);
 }
 
 // The recorder of kernels that trace.kernels asks for, null when it asks for none.
 std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& device) {
   if (config.trace.kernels.empty()) return nullptr;
   const std::string place = place_of(config, "trace.kernels");
-  BLIPFT_USER_CHECK(device.kind() == DeviceKind::cuda, place, ": trace.kernels: kernels are recorded on GPUs, this run computes on ",
-                    device.name(), "; remove trace.kernels");
+  BLIPFT_USER_CHECK(device.kind() == DeviceKind::cuda, place,
+                    ": trace.kernels: kernels are recorded on GPUs, this run computes on ", device.name(),
+                    "; remove trace.kernels");
   try {
     return make_kernel_tracer();
   } catch (const UserError& error) {
@@ -141,8 +145,9 @@ void Run::prepare() {
 
 void Run::open_data() {
   processor_ = ImageProcessor::from_directory(config_.model.path);
-  BLIPFT_USER_CHECK(processor_.image_size == model_->image_size(), config_.model.path, "/preprocessor_config.json: size: found ",
-                    processor_.image_size, ", config.json's vision_config.image_size is ", model_->image_size());
+  BLIPFT_USER_CHECK(processor_.image_size == model_->image_size(), config_.model.path,
+                    "/preprocessor_config.json: size: found ", processor_.image_size,
+                    ", config.json's vision_config.image_size is ", model_->image_size());
   model_->set_pixel_statistics(processor_.mean, processor_.std);
   tokenizer_ = load_tokenizer(config_.model.path);
   model_->check_text(config_.data.max_text_tokens, tokenizer_->vocab_size());
@@ -156,7 +161,9 @@ void Run::make_backend() {
   kernels_ = make_tracer(config_, *device_);
   const char* home = std::getenv("HOME");
   const std::string cache = home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "";
-  ops_ = device_->kind() == DeviceKind::cuda ? make_cuda_ops(*device_, cache, config_.parallel.gemm_search == "thorough") : make_cpu_ops();
+  ops_ = device_->kind() == DeviceKind::cuda
+             ? make_cuda_ops(*device_, cache, config_.parallel.gemm_search == "thorough")
+             : make_cpu_ops();
   optimizer_ = make_optimizer(config_.train);
   context_bytes_ = std::max<int64_t>(0, monitor_->process_bytes());
 }
@@ -174,8 +181,8 @@ void Run::plan_and_commit(int64_t available) {
                                 PrecisionTypes::of(config_.train.precision), optimizer_.get(), spans_};
   strategy_ = make_strategy(plan_.strategy_name, context, plan_.sharded);
   strategy_->learn_from(*plan_.strategy);
-  program_ = std::make_unique<StepProgram>(StepParts{&config_, device_.get(), ops_.get(), comm_.get(), arena_.get(), model_.get(),
-                                                     strategy_.get(), optimizer_.get(), spans_},
+  program_ = std::make_unique<StepProgram>(StepParts{&config_, device_.get(), ops_.get(), comm_.get(), arena_.get(),
+                                                     model_.get(), strategy_.get(), optimizer_.get(), spans_},
                                            possible_text_lengths(config_.data));
   arena_->commit();
 }
@@ -196,10 +203,12 @@ void Run::fill_weights() {
 void Run::start_trace(int64_t start_ns) {
   std::error_code error;
   std::filesystem::create_directories(config_.output.path, error);
-  BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ", error.message());
+  BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ",
+                    error.message());
   loader_ = make_data_loader(config_, world_.rank(), world_.size(), processor_, tokenizer_, dataset_, *device_);
-  trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(), arena_.get(), &plan_,
-                                                 spans_, monitor_.get(), loader_->total_steps(), context_bytes_, start_ns});
+  trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(),
+                                                 arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
+                                                 context_bytes_, start_ns});
 }
 
 void Run::announce() {
@@ -211,10 +220,13 @@ void Run::announce() {
   run.memory_bytes = arena_->total_bytes();
   progress_ = std::make_unique<Progress>(config_, run, !first());
   if (!first()) return;
-  print_header(config_, *model_, concat(world_.size(), " rank(s), ", plan_.strategy_name, ", ", comm_->name()),
-               concat(device_->name(), ", ready ", static_cast<int64_t>(seconds_since(start_) * 1000), " ms after start"), plan_table(plan_));
-  std::printf("data       %lld pictures in %s, %lld steps an epoch, %lld steps in all\n", static_cast<long long>(dataset_->size()),
-              config_.data.path.c_str(), static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  print_header(
+      config_, *model_, concat(world_.size(), " rank(s), ", plan_.strategy_name, ", ", comm_->name()),
+      concat(device_->name(), ", ready ", static_cast<int64_t>(seconds_since(start_) * 1000), " ms after start"),
+      plan_table(plan_));
+  std::printf("data       %lld pictures in %s, %lld steps an epoch, %lld steps in all\n",
+              static_cast<long long>(dataset_->size()), config_.data.path.c_str(),
+              static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
   std::fflush(stdout);
 }
 
@@ -230,7 +242,8 @@ void Run::finished_step(const StepResult& result) {
   const int64_t epoch = result.step / loader_->steps_per_epoch();
   progress_->step(result, epoch, seconds);
   trace_->step(result, epoch, seconds);
-  const bool memory = result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
+  const bool memory =
+      result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
   if (memory) {
     const std::string pass = StepProgram::pass_name(result.text_tokens);
     progress_->memory(result.step, arena_->phases(pass), device_->memory().process);
@@ -259,8 +272,9 @@ void Run::stop_kernels(int64_t step) {
   device_->synchronize();
   trace_->kernels(step, kernels_->stop());
   if (kernels_->lost() > 0)
-    std::fprintf(stderr, "warning: rank %lld: CUPTI gave %lld kernels of step %lld no times; they are missing in the trace\n",
-                 static_cast<long long>(world_.rank()), static_cast<long long>(kernels_->lost()), static_cast<long long>(step));
+    std::fprintf(
+        stderr, "warning: rank %lld: CUPTI gave %lld kernels of step %lld no times; they are missing in the trace\n",
+        static_cast<long long>(world_.rank()), static_cast<long long>(kernels_->lost()), static_cast<long long>(step));
   last_end_ns_ = 0;
 }
 
@@ -292,8 +306,8 @@ void Run::steps() {
 void Run::print_memory() const {
   const int64_t measured = world_.max(trace_->measured_bytes()), planned = trace_->planned_bytes();
   if (!first() || measured == 0) return;
-  std::printf("memory: planned %s, measured %s (difference %+.1f %%)\n", format_gib(planned).c_str(), format_gib(measured).c_str(),
-              100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
+  std::printf("memory: planned %s, measured %s (difference %+.1f %%)\n", memory_text(planned).c_str(),
+              memory_text(measured).c_str(), 100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
 }
 
 void Run::finish() {
@@ -303,7 +317,8 @@ void Run::finish() {
   if (config_.output.save_model) {
     saved_ = config_.output.path + "/model";
     const WeightContext context{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};
-    save_weights(context, world_, saved_, save_dtype(config_.output.save_dtype, PrecisionTypes::of(config_.train.precision)),
+    save_weights(context, world_, saved_,
+                 save_dtype(config_.output.save_dtype, PrecisionTypes::of(config_.train.precision)),
                  config_.model.path);
   }
   trace_->close();
@@ -352,15 +367,20 @@ bool print_plan(const Config& config, int64_t ranks, double gpu_gib) {
   const MemoryPlan plan = plan_memory(config, *model, world, gpu);
   std::printf("%s\n%s", model->description().c_str(), plan_table(plan).c_str());
   const int64_t outside = bytes_outside_of_arena(world), total = plan.arena->total_bytes() + outside;
-  std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", format_gib(outside).c_str());
-  std::printf("GPU: %s (%s)\n", format_gib(gpu).c_str(), planned.which.c_str());
+  std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", memory_text(outside).c_str());
+  std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());
   if (total <= gpu)
-    std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", format_gib(total).c_str(), format_gib(gpu).c_str(),
-                static_cast<long long>(world), plan.strategy_name.c_str());
+    std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", memory_text(total).c_str(),
+                memory_text(gpu).c_str(), static_cast<long long>(world), strategy_text(plan).c_str());
   else
-    std::printf("does not fit: needs %s, the GPU has %s\n", format_gib(total).c_str(), format_gib(gpu).c_str());
+    std::printf("does not fit: needs %s, the GPU has %s\n", memory_text(total).c_str(), memory_text(gpu).c_str());
   std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld\n",
               static_cast<long long>(largest_batch(config, settings, world, gpu)));
+  if (!wants_cuda(config) && plan.strategy_name == "fsdp") {  // the only strategy that plans by the GPU's size
+    const MemoryPlan here = plan_memory(config, *model, world, 0);
+    std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",
+                memory_text(here.arena->total_bytes()).c_str(), strategy_text(here).c_str());
+  }
   return total <= gpu;
 }
 

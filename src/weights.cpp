@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "quietly.h"
+
 namespace blipft {
 
 namespace {
@@ -47,7 +49,8 @@ std::vector<Piece> kept_pieces(const WeightContext& context) {
   for (const Unit* unit : context.model->units())
     for_kept_parts(*context.strategy, *unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
       const int64_t step = kPieceBytes / 4;
-      for (int64_t at = 0; at < count; at += step) pieces.push_back({unit, &parameter, first + at, std::min(step, count - at)});
+      for (int64_t at = 0; at < count; at += step)
+        pieces.push_back({unit, &parameter, first + at, std::min(step, count - at)});
     });
   return pieces;
 }
@@ -69,7 +72,9 @@ class Lane {
   Lane(const WeightContext& context, int64_t index)
       : device_(*context.device), host_(device_.allocate_host(kPieceBytes)), event_(device_.create_event()),
         staging_(context.scratch.part(index * kPieceBytes, {kPieceBytes})) {}
-  ~Lane() { device_.free_host(host_); }
+  ~Lane() {
+    quietly([&] { device_.free_host(host_); });
+  }
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
   void* host() {
@@ -79,7 +84,8 @@ class Lane {
   void send(const WeightContext& context, const Piece& piece, DType stored) {
     const Stream stream = device_.compute_stream();
     device_.copy(staging_.data, host_, piece.count * dtype_size(stored), stream);
-    for (const Tensor& target : targets(context, piece)) context.ops->cast({staging_.data, stored, {piece.count}}, target, stream);
+    for (const Tensor& target : targets(context, piece))
+      context.ops->cast({staging_.data, stored, {piece.count}}, target, stream);
     device_.record(event_, stream);
     used_ = true;
   }
@@ -97,7 +103,8 @@ class Lane {
 int64_t weights_scratch_bytes(const Model& model, const Strategy& strategy, DType saved) {
   int64_t most = kLanes * kPieceBytes;
   for (const Unit* unit : model.units())
-    most = std::max(most, strategy.shard(*unit).padded * (dtype_size(strategy.weight_dtype(*unit)) + dtype_size(saved)));
+    most =
+        std::max(most, strategy.shard(*unit).padded * (dtype_size(strategy.weight_dtype(*unit)) + dtype_size(saved)));
   return most;
 }
 
@@ -121,8 +128,9 @@ void check_weights(const Model& model, const SafetensorsReader& reader) {
       const StoredTensor& tensor = found->second;
       BLIPFT_USER_CHECK(tensor.shape == parameter.shape, tensor.file, ": tensor ", parameter.name, ": found shape ",
                         shape_text(tensor.shape), ", expected ", shape_text(parameter.shape), " by config.json");
-      BLIPFT_USER_CHECK(tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16, tensor.file,
-                        ": tensor ", parameter.name, ": found dtype ", dtype_name(tensor.dtype), ", expected f32, bf16 or f16");
+      BLIPFT_USER_CHECK(tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16,
+                        tensor.file, ": tensor ", parameter.name, ": found dtype ", dtype_name(tensor.dtype),
+                        ", expected f32, bf16 or f16");
     }
   }
   if (missing_count == 0) return;
@@ -228,9 +236,9 @@ std::unique_ptr<CheckpointWriter> open_writer(const Model& model, const std::str
     for (const Parameter& parameter : unit->parameters()) entries.push_back({parameter.name, dtype, parameter.shape});
   auto writer = std::make_unique<CheckpointWriter>(directory, entries);
   writer->write_text("config.json", config_with_dtype(source, dtype));
-  writer->copy_files(source, {"generation_config.json", "preprocessor_config.json", "processor_config.json", "tokenizer.json",
-                              "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-                              "merges.txt", "chat_template.jinja"});
+  writer->copy_files(source, {"generation_config.json", "preprocessor_config.json", "processor_config.json",
+                              "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                              "vocab.json", "merges.txt", "chat_template.jinja"});
   return writer;
 }
 
@@ -249,8 +257,8 @@ void save_weights(const WeightContext& context, const World& world, const std::s
     const Shard& shard = context.strategy->shard(*unit);
     const DType held = context.strategy->weight_dtype(*unit);
     const int64_t full_bytes = shard.padded * dtype_size(held), cast_bytes = shard.padded * dtype_size(dtype);
-    BLIPFT_CHECK(full_bytes + cast_bytes <= context.scratch.numel(), "saving ", unit->name(), " needs ", full_bytes + cast_bytes,
-                 " bytes of scratch memory, there are ", context.scratch.numel());
+    BLIPFT_CHECK(full_bytes + cast_bytes <= context.scratch.numel(), "saving ", unit->name(), " needs ",
+                 full_bytes + cast_bytes, " bytes of scratch memory, there are ", context.scratch.numel());
     const Tensor full{context.scratch.data, held, {shard.padded}};
     context.strategy->gather_weights(*unit, full, stream);
     if (!writer) continue;

@@ -52,13 +52,16 @@ struct Program {
     arena.begin_pass(name);
     std::vector<Tensor> taken(tensors);
     for (const Event& event : events) {
-      if (event.take) taken[event.tensor] = arena.take(event.owner, concat("tensor ", event.tensor), DType::u8, {event.bytes});
+      if (event.take)
+        taken[event.tensor] = arena.take(event.owner, concat("tensor ", event.tensor), DType::u8, {event.bytes});
       seen(event, taken);
       if (!event.take) arena.give(taken[event.tensor]);
     }
     arena.end_pass();
   }
-  void run(Arena& arena, const std::string& name) const { run(arena, name, [](const Event&, const std::vector<Tensor>&) {}); }
+  void run(Arena& arena, const std::string& name) const {
+    run(arena, name, [](const Event&, const std::vector<Tensor>&) {});
+  }
 
   // Live bytes after each event, alignment included.
   std::vector<int64_t> live() const {
@@ -84,7 +87,8 @@ TEST_SUITE("arena") {
     const auto device = make_cpu_device(1);
     for (uint64_t seed = 0; seed < 40; ++seed) {
       CAPTURE(seed);
-      const std::vector<Program> programs = {Program::random(seed, 20 + static_cast<int64_t>(seed) * 10), Program::random(seed + 1000, 60)};
+      const std::vector<Program> programs = {Program::random(seed, 20 + static_cast<int64_t>(seed) * 10),
+                                             Program::random(seed + 1000, 60)};
       Arena arena(*device);
       const Tensor fixed = arena.persistent(Owner::parameters, "fixed", DType::f32, {100});
       for (size_t p = 0; p < programs.size(); ++p) programs[p].run(arena, concat("pass ", p));
@@ -95,7 +99,7 @@ TEST_SUITE("arena") {
         for (size_t p = 0; p < programs.size(); ++p) {
           std::map<const char*, const char*> live;  // begin -> end
           bool overlaps = false, outside = false, misaligned = false;
-          programs[p].run(arena, concat("pass ", p), [&](const Program::Event& event, const std::vector<Tensor>& taken) {
+          const auto look = [&](const Program::Event& event, const std::vector<Tensor>& taken) {
             const char* begin = taken[event.tensor].as<char>();
             if (!event.take) {
               live.erase(begin);
@@ -108,7 +112,8 @@ TEST_SUITE("arena") {
             overlaps = overlaps || (after != live.end() && after->first < end);
             overlaps = overlaps || (after != live.begin() && std::prev(after)->second > begin);
             live[begin] = end;
-          });
+          };
+          programs[p].run(arena, concat("pass ", p), look);
           CHECK_FALSE(overlaps);
           CHECK_FALSE(outside);
           CHECK_FALSE(misaligned);
@@ -284,7 +289,8 @@ TEST_SUITE("arena") {
   TEST_CASE("what the arena refuses") {
     const auto device = make_cpu_device(1);
     Arena arena(*device);
-    CHECK_THROWS_WITH_AS(arena.take(Owner::data, "early", DType::u8, {1}), doctest::Contains("outside of a pass: early"), Error);
+    CHECK_THROWS_WITH_AS(arena.take(Owner::data, "early", DType::u8, {1}),
+                         doctest::Contains("outside of a pass: early"), Error);
     CHECK_THROWS_AS(arena.end_pass(), Error);
     arena.begin_pass("step");
     CHECK_THROWS_AS(arena.begin_pass("other"), Error);
@@ -303,14 +309,17 @@ TEST_SUITE("arena") {
 
     // Departures of the replay from the plan: another size, another name, too few takes, too many, a forgotten give.
     arena.begin_pass("step");
-    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "a", DType::f32, {200}), doctest::Contains("departs from its plan at take 0"), Error);
-    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "z", DType::f32, {100}), doctest::Contains("planned was a"), Error);
+    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "a", DType::f32, {200}),
+                         doctest::Contains("departs from its plan at take 0"), Error);
+    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "z", DType::f32, {100}), doctest::Contains("planned was a"),
+                         Error);
     arena.give(arena.take(Owner::activations, "a", DType::f32, {100}));
     CHECK_THROWS_WITH_AS(arena.end_pass(), doctest::Contains("took 1 tensors, planned were 2"), Error);
     const Tensor b = arena.take(Owner::activations, "b", DType::f32, {50});
     CHECK_THROWS_WITH_AS(arena.end_pass(), doctest::Contains("not given back, the first is b"), Error);
     arena.give(b);
-    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "c", DType::f32, {1}), doctest::Contains("more than planned: c"), Error);
+    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "c", DType::f32, {1}),
+                         doctest::Contains("more than planned: c"), Error);
     CHECK_THROWS_WITH_AS(arena.give(b), doctest::Contains("not taken"), Error);
     arena.end_pass();
   }
@@ -326,11 +335,13 @@ TEST_SUITE("arena") {
     arena.commit();
     arena.begin_pass("step");
     const Tensor a = arena.take(Owner::activations, "a", DType::f32, {64});
-    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "b", DType::f32, {64}), doctest::Contains("taken at event 1, planned was 2"), Error);
+    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "b", DType::f32, {64}),
+                         doctest::Contains("taken at event 1, planned was 2"), Error);
     arena.give(a);
     const Tensor b = arena.take(Owner::activations, "b", DType::f32, {64});
     arena.give(b);
-    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "c", DType::f32, {64}), doctest::Contains("more than planned"), Error);
+    CHECK_THROWS_WITH_AS(arena.take(Owner::activations, "c", DType::f32, {64}), doctest::Contains("more than planned"),
+                         Error);
     arena.end_pass();
   }
 

@@ -195,8 +195,9 @@ TEST_SUITE("config") {
     CHECK(after_base("trace:\n  kernels: [1, x]\n") ==
           "FILE:6: trace.kernels: found \"x\", expected a list of integers >= 0");
     CHECK(after_base("trace:\n  kernels: [1, 1]\n") == "FILE:6: trace.kernels: \"1\" is listed twice");
-    CHECK(message("model:\n  path: m\n  freeze: [vison]\ndata: {path: d}\n") ==
-          "FILE:3: model.freeze: found \"vison\", expected a list of vision, qformer or language; did you mean vision?");
+    CHECK(
+        message("model:\n  path: m\n  freeze: [vison]\ndata: {path: d}\n") ==
+        "FILE:3: model.freeze: found \"vison\", expected a list of vision, qformer or language; did you mean vision?");
   }
 
   TEST_CASE("ranges") {

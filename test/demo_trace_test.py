@@ -28,7 +28,7 @@ except ImportError as missing:
     print(f"SKIPPED demo_trace_test ({missing})")
     sys.exit(0)
 
-import program_test as program  # noqa: E402
+import program_runs as program  # noqa: E402
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 ROOT = program.ROOT

@@ -20,7 +20,8 @@ GOOD = {
     "src/comm/nccl.cpp": "#include <nccl.h>\n#include <cuda_runtime.h>\n#include <mpi.h>\n",
     "src/io/trace.cpp": "#include <hdf5.h>\n",
     "src/cuda/gemm.h": "",
-    "src/cuda/gemm.cu": '#include <cublasLt.h>\n#include "gemm.h"\n#include "../ops_check.h"\n#include "blipft/ops.h"\n',
+    "src/cuda/gemm.cu": '#include <cublasLt.h>\n#include "gemm.h"\n#include "../ops_check.h"\n'
+                        '#include "blipft/ops.h"\n',
     "src/cpu/gemm.cpp": '#include <cblas.h>\n#include <immintrin.h>\n#include "ops_check.h"\n',
     "src/models/vit.cpp": '#include "blipft/ops.h"\n',
     "src/strategies/fsdp.cpp": '#include "blipft/comm.h"\n#include "blipft/optimizer.h"\n',
@@ -80,7 +81,8 @@ def main():
         number = files[name].count("\n")
         code, out = layering(files)
         expected = f"{name}:{number}: {line.strip()}"
-        report(f"layering: {name} with {line.strip()}", code == 1 and out.startswith(expected) and "1 breach" in out, out)
+        report(f"layering: {name} with {line.strip()}",
+               code == 1 and out.startswith(expected) and "1 breach" in out, out)
     return 1 if failed else 0
 
 

@@ -83,8 +83,8 @@ class Trainer {
     arena = std::make_unique<Arena>(*device, *plan.arena);
     strategy = make_strategy("single", {device.get(), ops.get(), comm.get(), arena.get(), model->units(),
                                         PrecisionTypes::of(config_.train.precision), optimizer.get(), nullptr}, {});
-    program = std::make_unique<StepProgram>(StepParts{&config_, device.get(), ops.get(), comm.get(), arena.get(), model.get(),
-                                                      strategy.get(), optimizer.get(), nullptr},
+    program = std::make_unique<StepProgram>(StepParts{&config_, device.get(), ops.get(), comm.get(), arena.get(),
+                                                      model.get(), strategy.get(), optimizer.get(), nullptr},
                                             std::vector<int64_t>{golden.text_tokens()});
     arena->commit();
     strategy->bind();
@@ -117,8 +117,9 @@ class Trainer {
     device->copy(bytes.data(), tensor.data, tensor.bytes(), device->compute_stream());
     device->synchronize();
     std::vector<float> values(static_cast<size_t>(tensor.numel()));
+    const auto* bf16 = reinterpret_cast<const uint16_t*>(bytes.data());
     if (tensor.dtype == DType::f32) std::memcpy(values.data(), bytes.data(), bytes.size());
-    else for (size_t i = 0; i < values.size(); ++i) values[i] = bf16_to_float(reinterpret_cast<const uint16_t*>(bytes.data())[i]);
+    else for (size_t i = 0; i < values.size(); ++i) values[i] = bf16_to_float(bf16[i]);
     return values;
   }
 
@@ -160,11 +161,13 @@ std::vector<std::pair<int64_t, int64_t>> zero_ranges(const Golden& golden, const
 }
 
 // ||a - b|| / ||b|| outside of `skip`.
-double relative_error(const std::vector<float>& a, const std::vector<float>& b, const std::vector<std::pair<int64_t, int64_t>>& skip) {
+double relative_error(const std::vector<float>& a, const std::vector<float>& b,
+                      const std::vector<std::pair<int64_t, int64_t>>& skip) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     bool skipped = false;
-    for (const auto& [first, end] : skip) skipped = skipped || (static_cast<int64_t>(i) >= first && static_cast<int64_t>(i) < end);
+    for (const auto& [first, end] : skip)
+      skipped = skipped || (static_cast<int64_t>(i) >= first && static_cast<int64_t>(i) < end);
     if (skipped) continue;
     difference += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
     norm += double(b[i]) * b[i];
@@ -181,13 +184,15 @@ struct Worst {
 };
 
 template <class Get>
-Worst worst_tensor(const Trainer& trainer, const Golden& golden, const std::string& prefix, Get get, double zero_bound = 1e30) {
+Worst worst_tensor(const Trainer& trainer, const Golden& golden, const std::string& prefix, Get get,
+                   double zero_bound = 1e30) {
   Worst worst;
   for (const Unit* unit : trainer.model->units()) {
     const std::vector<float> flat = trainer.host(get(*unit));
     for (const Parameter& parameter : unit->parameters()) {
       const std::vector<float> expected = golden.floats(prefix + parameter.name);
-      const std::vector<float> found(flat.begin() + parameter.offset, flat.begin() + parameter.offset + parameter.numel());
+      const std::vector<float> found(flat.begin() + parameter.offset,
+                                     flat.begin() + parameter.offset + parameter.numel());
       REQUIRE(found.size() == expected.size());
       worst.see(relative_error(found, expected, zero_ranges(golden, parameter.name)), parameter.name);
       for (const auto& [first, end] : zero_ranges(golden, parameter.name))
@@ -207,19 +212,22 @@ void check_f32(const std::string& name, DeviceKind kind) {
     const StepResult result = trainer.step(0);
     CHECK(result.loss == doctest::Approx(golden.floats("loss")[0]).epsilon(1e-5));
     CHECK(result.grad_norm == doctest::Approx(golden.floats("grad_norm")[0]).epsilon(1e-5));
-    const Worst worst = worst_tensor(trainer, golden, "grad.", [&](const Unit& unit) { return trainer.strategy->gradients(unit); },
-                                     1e-6);
+    const Worst worst = worst_tensor(
+        trainer, golden, "grad.", [&](const Unit& unit) { return trainer.strategy->gradients(unit); }, 1e-6);
     CHECK_MESSAGE(worst.error <= 1e-5, "gradient of ", worst.name, ": ", worst.error);
     trainer.set_labels(golden.raw<int32_t>("labels_padding"));
     CHECK(trainer.step(0).loss == doctest::Approx(golden.floats("loss_padding")[0]).epsilon(1e-5));
   }
   Trainer trainer(golden, config, kind);
   const std::vector<float> losses = golden.floats("losses");
-  for (int i = 0; i < 5; ++i) CHECK(trainer.step(1e-3).loss == doctest::Approx(losses[static_cast<size_t>(i)]).epsilon(1e-5));
-  // Adam divides by sqrt(v): an element whose gradient is near eps moves as its rounding says. torch's own f32 run, held
-  // against the same float64 files, has one such tensor at 5.4e-6 (blip2_odd, the Q-Former's second query weight, ours is
-  // at 1.2e-5 there) and one at 1.7e-5 (blip2_bf16, the first vision fc1); all others are below 2e-6. Hence 2e-5.
-  const Worst worst = worst_tensor(trainer, golden, "step5.", [&](const Unit& unit) { return trainer.strategy->parameters(unit); });
+  for (int i = 0; i < 5; ++i)
+    CHECK(trainer.step(1e-3).loss == doctest::Approx(losses[static_cast<size_t>(i)]).epsilon(1e-5));
+  // Adam divides by sqrt(v): an element whose gradient is near eps moves as its rounding says. torch's own f32 run,
+  // held against the same float64 files, has one such tensor at 5.4e-6 (blip2_odd, the Q-Former's second query weight,
+  // ours is at 1.2e-5 there) and one at 1.7e-5 (blip2_bf16, the first vision fc1); all others are below 2e-6.
+  // Hence 2e-5.
+  const Worst worst =
+      worst_tensor(trainer, golden, "step5.", [&](const Unit& unit) { return trainer.strategy->parameters(unit); });
   CHECK_MESSAGE(worst.error <= 2e-5, "weights after 5 steps, ", worst.name, ": ", worst.error);
 }
 
@@ -232,9 +240,10 @@ void check_bf16(DeviceKind kind, Precision precision) {
   const StepResult result = trainer.step(0);
   CHECK(result.loss == doctest::Approx(golden.floats("loss")[0]).epsilon(0.01));
   CHECK(result.grad_norm == doctest::Approx(golden.floats("grad_norm")[0]).epsilon(0.02));
-  const Worst worst = worst_tensor(trainer, golden, "grad.", [&](const Unit& unit) { return trainer.strategy->gradients(unit); });
-  CHECK_MESSAGE(worst.error <= 1.5 * golden.about["bf16_distance"]["gradient_worst_tensor"].get<double>(), "gradient of ",
-                worst.name, ": ", worst.error);
+  const Worst worst =
+      worst_tensor(trainer, golden, "grad.", [&](const Unit& unit) { return trainer.strategy->gradients(unit); });
+  CHECK_MESSAGE(worst.error <= 1.5 * golden.about["bf16_distance"]["gradient_worst_tensor"].get<double>(),
+                "gradient of ", worst.name, ": ", worst.error);
 }
 
 const std::vector<std::string> kConfigurations = {"blip2_ordinary", "blip2_odd", "blip2_untied", "blip2_bf16"};

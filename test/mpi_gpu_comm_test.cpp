@@ -99,7 +99,8 @@ bool no_gpus(const char* test) {
 }
 
 // Sum in rank order in f32, plus `before`, rounded once.
-std::vector<float> sums(int64_t ranks, int64_t first, int64_t count, int64_t all, DType dtype, const std::vector<float>& before) {
+std::vector<float> sums(int64_t ranks, int64_t first, int64_t count, int64_t all, DType dtype,
+                        const std::vector<float>& before) {
   std::vector<float> total(static_cast<size_t>(count), 0.0f);
   for (int64_t r = 0; r < ranks; ++r) {
     const std::vector<float> theirs = numbers(r, all, dtype);
@@ -138,7 +139,7 @@ TEST_SUITE("mpi gpu comm") {
           CHECK(gpu.read(shard) == sums(ranks, rank * count, count, ranks * count, dtype, expected));
         }
         gpu.write(shard, numbers(rank, count, dtype));
-        mpi_world().barrier();             // a gather waits for nobody: its sources are there before, and stay until after it
+        mpi_world().barrier();  // a gather waits for nobody: its sources are there before, and stay until after it
         gpu.comm->all_gather(shard, full, stream);
         std::vector<float> gathered;
         for (int64_t r = 0; r < ranks; ++r) {

@@ -1,7 +1,7 @@
 // Every strategy against one rank on the whole batch, at the world size that mpirun gives (check.sh: 1, 2, 3 and 4).
 //
-// Each rank computes the reference by itself. Where the maths is the same down to the order of sums, bits must be equal;
-// elsewhere the bounds follow from the dtype and the length of the sums, see Tolerance.
+// Each rank computes the reference by itself. Where the maths is the same down to the order of sums, bits must be
+// equal; elsewhere the bounds follow from the dtype and the length of the sums, see Tolerance.
 #include "strategy_harness.h"
 
 using namespace blipft;
@@ -15,17 +15,19 @@ struct Tolerance {
   double loss, norm, gradient, weight;
 
   static Tolerance of(const Job& job) {
-    // f32, u = 2^-24: two orders of a sum of K terms differ by about sqrt(K) u of the terms' size. A weight's gradient sums
-    // K = 12 samples * 17 positions; what arrives there has passed about eight such sums of forward and backward, and the
-    // terms partly cancel: 16 sqrt(K) u = 1.4e-5; the norm can differ by no more. The loss is one mean of positive terms. Adam
-    // divides small gradients by themselves, so that each step adds a gradient's error: three times it.
+    // f32, u = 2^-24: two orders of a sum of K terms differ by about sqrt(K) u of the terms' size. A weight's gradient
+    // sums K = 12 samples * 17 positions; what arrives there has passed about eight such sums of forward and backward,
+    // and the terms partly cancel: 16 sqrt(K) u = 1.4e-5; the norm can differ by no more. The loss is one mean of
+    // positive terms. Adam divides small gradients by themselves, so that each step adds a gradient's error:
+    // three times it.
     const double sums = std::sqrt(12.0 * 17), u = 0x1p-24;
-    if (job.config.train.precision == Precision::f32_true) return {8 * u, 16 * sums * u, 16 * sums * u, 3 * 16 * sums * u};
+    if (job.config.train.precision == Precision::f32_true)
+      return {8 * u, 16 * sums * u, 16 * sums * u, 3 * 16 * sums * u};
     // bf16, u = 2^-8: an intermediate whose f32 sum ended elsewhere may round to the neighbouring value, so single
-    // elements differ by u; and in bf16-true each micro-batch and each rank rounds its part of the gradient: 8 u = 3 % of a
-    // unit's gradient (transformers' own bf16 gradients are 2 to 4 % from float64). After one step weights differ by that
-    // much of their way, after which the runs see different models: 4 times it for weights, and the norms of later steps
-    // differ like the gradients do.
+    // elements differ by u; and in bf16-true each micro-batch and each rank rounds its part of the gradient: 8 u = 3 %
+    // of a unit's gradient (transformers' own bf16 gradients are 2 to 4 % from float64). After one step weights differ
+    // by that much of their way, after which the runs see different models: 4 times it for weights, and the norms of
+    // later steps differ like the gradients do.
     const double v = 0x1p-8;
     return {2 * v, 8 * v, 8 * v, 32 * v};
   }
@@ -50,10 +52,13 @@ void check_same(const Outcome& outcome, const Outcome& other) {
 }
 
 std::string describe(const Deal& deal) {
-  return concat(deal.strategy, ", reshard ", deal.reshard, ", prefetch ", deal.prefetch_bytes, ", accumulation ", deal.accumulate);
+  return concat(deal.strategy, ", reshard ", deal.reshard, ", prefetch ", deal.prefetch_bytes, ", accumulation ",
+                deal.accumulate);
 }
 
-bool deals_evenly(const Job& job, const Deal& deal) { return job.samples % (mpi_world().size() * deal.accumulate) == 0; }
+bool deals_evenly(const Job& job, const Deal& deal) {
+  return job.samples % (mpi_world().size() * deal.accumulate) == 0;
+}
 
 // Every strategy with accumulation over `accumulations` micro-batches, those that divide the batch.
 std::vector<Deal> deals(const Job& job, const std::vector<int64_t>& accumulations) {
@@ -289,8 +294,9 @@ TEST_SUITE("mpi equal bits") {
     }
   }
 
-  // Gradients are summed over ranks in rank order in both. Only the sum of squares is grouped otherwise, so the norm may
-  // differ in its last bits, and with clipping the weights. Held units add micro-batches up before the ranks are, as ddp.
+  // Gradients are summed over ranks in rank order in both. Only the sum of squares is grouped otherwise, so the norm
+  // may differ in its last bits, and with clipping the weights.
+  // Held units add micro-batches up before the ranks are, as ddp.
   TEST_CASE("ddp and fsdp without clipping") {
     for (Precision precision : kPrecisions)
       for (int64_t accumulate : {1, 3}) {
@@ -302,12 +308,13 @@ TEST_SUITE("mpi equal bits") {
         CHECK(fsdp.losses == ddp.losses);
         CHECK(same_bits(fsdp.gradients, ddp.gradients));
         CHECK(same_bits(fsdp.weights, ddp.weights));
-        for (size_t i = 0; i < ddp.norms.size(); ++i) CHECK(fsdp.norms[i] == doctest::Approx(ddp.norms[i]).epsilon(16 * 0x1p-24));
+        for (size_t i = 0; i < ddp.norms.size(); ++i)
+          CHECK(fsdp.norms[i] == doctest::Approx(ddp.norms[i]).epsilon(16 * 0x1p-24));
       }
   }
 
-  // Without clipping a unit is updated as soon as its gradient is final, with a limit that is never reached all are at the
-  // end of the step.
+  // Without clipping a unit is updated as soon as its gradient is final, with a limit that is never reached all are at
+  // the end of the step.
   TEST_CASE("units updated during backward get the bits of an update at its end") {
     for (Precision precision : kPrecisions)
       for (const Deal& deal : deals(bits_job(precision), {1, 3})) {
@@ -366,7 +373,8 @@ TEST_SUITE("mpi shards") {
       CHECK(run.strategy().weight_dtype(*unit) == (unit->trainable ? DType::f32 : DType::bf16));
       if (!master) continue;
       bool equal = true;
-      for (int64_t i = 0; i < master.numel(); ++i) equal = equal && parameters.as<uint16_t>()[i] == float_to_bf16(master.as<float>()[i]);
+      for (int64_t i = 0; i < master.numel(); ++i)
+        equal = equal && parameters.as<uint16_t>()[i] == float_to_bf16(master.as<float>()[i]);
       CHECK(equal);
     }
   }
@@ -375,7 +383,8 @@ TEST_SUITE("mpi shards") {
     const auto device = make_cpu_device(0);
     const auto comm = make_plan_comm(2);
     Arena arena(*device);
-    const StrategyContext context{device.get(), nullptr, comm.get(), &arena, {}, PrecisionTypes::of(Precision::f32_true), nullptr, nullptr};
+    const StrategyContext context{
+        device.get(), nullptr, comm.get(), &arena, {}, PrecisionTypes::of(Precision::f32_true), nullptr, nullptr};
     CHECK_THROWS_WITH_AS(make_strategy("single", context, {}), doctest::Contains("2"), UserError);
     CHECK_THROWS_WITH_AS(make_strategy("zero", context, {}), doctest::Contains("single, ddp, fsdp"), UserError);
   }

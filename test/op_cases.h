@@ -1,29 +1,13 @@
 // The list of op cases that every backend must compute alike: op, dtype, shapes, variants.
 #pragma once
 
-#include <algorithm>
-#include <functional>
 #include <tuple>
 #include <utility>
 
-#include "op_context.h"
+#include "attention_cases.h"
+#include "op_case.h"
 
 namespace blipft::test {
-
-/// One comparison: runs an op (or several) on a context's tensors.
-struct OpCase {
-  std::string name;
-  DType dtype;                  ///< compute dtype, which sets the bound
-  bool exact = false;           ///< moves or rounds values only: equal bits
-  std::function<void(OpContext&)> run;
-};
-
-using Cases = std::vector<OpCase>;
-
-template <class... Parts>
-std::string title(DType t, const Parts&... parts) {
-  return concat(dtype_name(t), " ", parts...);
-}
 
 struct Gemm {
   int64_t m, k, n;
@@ -173,100 +157,6 @@ inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int
         ops.norm_backward(b, s);
       });
     }});
-}
-
-struct Attend {
-  int64_t batch, heads, head_size, query_tokens, kv_tokens;
-  bool causal = false, lengths = false, empty = false;
-  float dropout = 0;
-  int bias = 0;                            // dbias: 0 none, 1 written, 2 added to
-  DType gradient = kF32;
-};
-
-inline void add_attention(Cases& cases, DType t, const Attend& v) {
-  cases.push_back({title(t, "attention ", v.batch, "x", v.heads, "x", v.head_size, " tokens ", v.query_tokens, "x",
-                         v.kv_tokens, v.causal ? " causal" : "", v.lengths ? " lengths" : "", v.empty ? " empty" : "",
-                         " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient)), t, false,
-                   [=](OpContext& c) {
-    const int64_t width = v.heads * v.head_size, rows = v.batch * v.query_tokens, kv_rows = v.batch * v.kv_tokens;
-    const bool self = v.query_tokens == v.kv_tokens;
-    AttentionForward f;
-    f.dtype = t, f.batch = v.batch, f.heads = v.heads, f.head_size = v.head_size;
-    f.query_tokens = v.query_tokens, f.kv_tokens = v.kv_tokens, f.causal = v.causal;
-    f.scale = 1 / std::sqrt(static_cast<float>(v.head_size));
-    const Tensor kv = c.input("kv", t, {kv_rows, (self ? 3 : 2) * width}, -2, 2);
-    f.q = Heads::in(self ? kv : c.input("q", t, {rows, width}, -2, 2), 0, v.query_tokens);
-    f.k = Heads::in(kv, (self ? 1 : 0) * width, v.kv_tokens);
-    f.v = Heads::in(kv, (self ? 2 : 1) * width, v.kv_tokens);
-    f.out = Heads::in(c.output("out", t, {rows, width}), 0, v.query_tokens);
-    const Shape lse_shape{v.batch, v.heads, v.query_tokens};
-    f.lse = v.empty ? c.scratch("lse", kF32, lse_shape) : c.output("lse", kF32, lse_shape);
-    if (v.lengths) {
-      std::vector<double> lengths;
-      for (int64_t b = 0; b < v.batch; ++b)
-        lengths.push_back(static_cast<double>(v.empty && b == 0 ? 0 : std::max<int64_t>(1, v.kv_tokens - b * 5 - 1)));
-      f.kv_lengths = c.values("kv_lengths", DType::i32, lengths);
-    }
-    if (v.dropout > 0) f.dropout = make_dropout(c, v.dropout, v.batch, v.query_tokens);
-    AttentionBackward b;
-    const Tensor dkv = c.output("dkv", t, {kv_rows, (self ? 3 : 2) * width});
-    b.dout = Heads::in(c.input("dout", t, {rows, width}), 0, v.query_tokens);
-    b.dq = Heads::in(self ? dkv : c.output("dq", t, {rows, width}), 0, v.query_tokens);
-    b.dk = Heads::in(dkv, (self ? 1 : 0) * width, v.kv_tokens);
-    b.dv = Heads::in(dkv, (self ? 2 : 1) * width, v.kv_tokens);
-    b.delta = c.scratch("delta", kF32, lse_shape);
-    b.accumulate_dbias = v.bias == 2;
-    if (v.bias == 1) b.dbias = c.output("dbias", v.gradient, {3 * width});
-    if (v.bias == 2) b.dbias = c.inout("dbias", v.gradient, {3 * width});
-    b.forward = f;
-    c.run([&](Ops& ops, Stream s) {
-      ops.attention_forward(f, s);
-      ops.attention_backward(b, s);
-    });
-  }});
-}
-
-inline void add_attentions(Cases& cases, DType t) {
-  int rotate = 0;
-  for (int64_t d : {16, 24, 64, 80, 88, 100, 128})
-    for (auto [tq, tk] : {std::pair<int64_t, int64_t>{1, 1}, {7, 7}, {32, 32}, {33, 33}, {32, 257}, {82, 82}, {1, 300},
-                          {300, 7}, {257, 257}, {300, 300}}) {
-      // Every size plain; masks and dropout take turns over the sizes.
-      add_attention(cases, t, {2, 2, d, tq, tk});
-      Attend v{3, 1, d, tq, tk};
-      v.causal = tq == tk && rotate % 3 != 1;
-      v.lengths = rotate % 3 != 0;
-      v.dropout = rotate % 2 ? 0.25f : 0.0f;
-      add_attention(cases, t, v);
-      ++rotate;
-    }
-  add_attention(cases, t, {3, 2, 80, 33, 33, true, true, true, 0});
-  add_attention(cases, t, {3, 2, 64, 32, 82, false, true, true, 0.1f});
-  add_attention(cases, t, {2, 16, 88, 257, 257});                          // ViT-g
-  add_attention(cases, t, {2, 12, 64, 32, 32, false, false, false, 0.1f});  // Q-Former, self
-  add_attention(cases, t, {2, 12, 64, 32, 257, false, false, false, 0.1f}); // Q-Former, cross
-  add_attention(cases, t, {2, 32, 80, 82, 82, true, true});                 // OPT-2.7b
-  // With the bias gradient. Tokens: one, several and many tiles and key blocks of the short kernels, a last key block
-  // of up to 16 keys, 1 to 16 tail rows; 300 are the long kernel's; head size 6 and f32 are the general one's.
-  for (int64_t d : {64, 80, 88})
-    for (int64_t n : {1, 7, 33, 82, 96, 97, 129, 241, 256, 257, 272}) {
-      const DType gradient = rotate % 2 ? t : kF32;
-      add_attention(cases, t, {2, 2, d, n, n, false, false, false, 0, 1 + rotate % 2, gradient});
-      add_attention(cases, t, {3, 2, d, n, n, rotate % 3 != 0, true, rotate % 3 == 1, 0, 2 - rotate % 2, gradient});
-      ++rotate;
-    }
-  for (int bias : {1, 2}) {
-    add_attention(cases, t, {2, 16, 88, 257, 257, false, false, false, 0, bias, t});
-    add_attention(cases, t, {16, 2, 80, 82, 82, true, true, false, 0, bias, kF32});
-    add_attention(cases, t, {2, 12, 64, 32, 32, false, false, false, 0.1f, bias, t});
-    add_attention(cases, t, {2, 2, 24, 70, 70, true, false, false, 0, bias, kF32});
-    add_attention(cases, t, {2, 2, 96, 272, 272, false, true, false, 0, bias, t});
-    add_attention(cases, t, {2, 2, 100, 90, 90, true, true, false, 0.25f, bias, kF32});
-    add_attention(cases, t, {2, 2, 128, 60, 60, true, true, false, 0, bias, t});
-    add_attention(cases, t, {2, 3, 88, 300, 300, false, true, false, 0, bias, t});
-    add_attention(cases, t, {2, 3, 64, 300, 300, true, false, false, 0, bias, kF32});
-    add_attention(cases, t, {2, 3, 6, 41, 41, true, true, false, 0, bias, t});
-  }
 }
 
 inline void add_embeddings(Cases& cases, DType t, DType gradient, bool accumulate) {

@@ -18,7 +18,8 @@ TEST_SUITE("optimizer schedule") {
       train.lr_schedule = schedule;
       CAPTURE(schedule);
       // The first step already learns; the last of the warm-up has the whole rate, and so has the one after it.
-      for (int64_t step = 0; step < 4; ++step) CHECK(learning_rate(train, step, 12) == doctest::Approx(0.125 * double(step + 1)));
+      for (int64_t step = 0; step < 4; ++step)
+        CHECK(learning_rate(train, step, 12) == doctest::Approx(0.125 * double(step + 1)));
       CHECK(learning_rate(train, 4, 12) == 0.5);
     }
     train.lr_schedule = "linear";

@@ -404,7 +404,7 @@ def clocks_that_differ_are_corrected(space):
 
 @test
 def a_run_of_the_program_itself(space):
-    import program_test as program
+    import program_runs as program
     if not os.access(program.PROGRAM, os.X_OK) or not shutil.which("mpirun"):
         raise Skip("there is no ./blipft, or no mpirun")
     demo = program.Space(space.folder / "program")

@@ -1,5 +1,5 @@
-// What the strategy tests train with: a tiny BLIP-2, synthetic samples that are numbered over the whole global batch, and
-// a run of a few optimizer steps under one strategy, whose losses, gradients and weights are then compared.
+// What the strategy tests train with: a tiny BLIP-2, synthetic samples that are numbered over the whole global batch,
+// and a run of a few optimizer steps under one strategy, whose losses, gradients and weights are then compared.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -54,9 +54,9 @@ struct Outcome {
 
 inline std::string model_directory(const std::string& name) { return "test/golden/" + name; }
 
-/// The tiny model `name` with GELU in place of the decoder's ReLU, in a folder that lasts as long as the process. At the
-/// kink of ReLU a difference in the last bit decides whether a whole gradient term is there or not. Without `biases` the
-/// decoder's linear layers have none; such a model starts from random weights.
+/// The tiny model `name` with GELU in place of the decoder's ReLU, in a folder that lasts as long as the process. At
+/// the kink of ReLU a difference in the last bit decides whether a whole gradient term is there or not. Without
+/// `biases` the decoder's linear layers have none; such a model starts from random weights.
 class SmoothModels {
  public:
   SmoothModels() : root_(std::filesystem::temp_directory_path() / concat("blipft_strategy_test.", getpid())) {}
@@ -90,8 +90,8 @@ inline std::string smooth_model_directory(const std::string& name, bool biases =
 }
 
 /// A job on the tiny model `name` with its stored weights; float32, AdamW.
-/// eps is large beside the rounding noise of gradients that are zero in exact arithmetic (key biases): with a small one,
-/// Adam divides that noise by itself and moves such weights by lr in a random direction.
+/// eps is large beside the rounding noise of gradients that are zero in exact arithmetic (key biases): with a small
+/// one, Adam divides that noise by itself and moves such weights by lr in a random direction.
 inline Job make_job(const std::string& name, Precision precision = Precision::f32_true) {
   Job job;
   Config& c = job.config;
@@ -132,7 +132,8 @@ class TestRun {
     c.parallel.prefetch_bytes = deal.prefetch_bytes;
     c.train.accumulate_grad_batches = deal.accumulate;
     c.train.batch_size = job_.samples / (ranks_ * deal.accumulate);
-    BLIPFT_CHECK(c.train.batch_size * ranks_ * deal.accumulate == job_.samples, job_.samples, " samples are not dealt evenly");
+    BLIPFT_CHECK(c.train.batch_size * ranks_ * deal.accumulate == job_.samples, job_.samples,
+                 " samples are not dealt evenly");
     device_ = make_cpu_device(1);          // more threads only wait for each other in a model this small
     ops_ = make_cpu_ops();
     comm_ = world ? make_mpi_comm(*world) : make_self_comm(*device_);
@@ -142,12 +143,13 @@ class TestRun {
     model_->set_pixel_statistics(processor.mean, processor.std);
     plan_ = plan_memory(c, *model_, ranks_, 0);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
-    strategy_ = make_strategy(plan_.strategy_name, {device_.get(), ops_.get(), comm_.get(), arena_.get(), model_->units(),
-                                                    PrecisionTypes::of(c.train.precision), optimizer_.get(), nullptr},
+    strategy_ = make_strategy(plan_.strategy_name,
+                              {device_.get(), ops_.get(), comm_.get(), arena_.get(), model_->units(),
+                               PrecisionTypes::of(c.train.precision), optimizer_.get(), nullptr},
                               plan_.sharded);
     strategy_->learn_from(*plan_.strategy);
-    program_ = std::make_unique<StepProgram>(StepParts{&c, device_.get(), ops_.get(), comm_.get(), arena_.get(), model_.get(),
-                                                       strategy_.get(), optimizer_.get(), nullptr},
+    program_ = std::make_unique<StepProgram>(StepParts{&c, device_.get(), ops_.get(), comm_.get(), arena_.get(),
+                                                       model_.get(), strategy_.get(), optimizer_.get(), nullptr},
                                              possible_text_lengths(c.data));
     arena_->commit();
     poison();
@@ -187,8 +189,8 @@ class TestRun {
   const Strategy& strategy() const { return *strategy_; }
 
  private:
-  // NaNs wherever nothing was written yet. Left out are the ops' workspace and the room for loading, both large; the steps
-  // themselves stay within the first megabytes.
+  // NaNs wherever nothing was written yet. Left out are the ops' workspace and the room for loading, both large; the
+  // steps themselves stay within the first megabytes.
   void poison() {
     const Tensor transient = arena_->scratch();
     std::memset(transient.data, 0xff, static_cast<size_t>(std::min<int64_t>(transient.bytes(), 4 << 20)));
@@ -217,7 +219,8 @@ class TestRun {
     char* block = static_cast<char*>(batch.block);
     SampleStream random(step, sample);
     const int64_t pixels = l.image_size * l.image_size * 3, t = l.text_tokens;
-    for (int64_t i = 0; i < pixels; ++i) block[l.pixels_offset() + row * pixels + i] = static_cast<char>(random.next() & 255);
+    for (int64_t i = 0; i < pixels; ++i)
+      block[l.pixels_offset() + row * pixels + i] = static_cast<char>(random.next() & 255);
     const int64_t length = job_.equal_lengths ? job_.equal_lengths : 2 + random.next() % (t - 1);
     int32_t* ids = reinterpret_cast<int32_t*>(block + l.ids_offset()) + row * t;
     int32_t* labels = reinterpret_cast<int32_t*>(block + l.labels_offset()) + row * (t - 1);
@@ -255,8 +258,9 @@ class TestRun {
   Outcome::Units weights() {
     Outcome::Units units;
     for (const Unit* unit : model_->units())
-      units.push_back(whole(*unit, strategy_->weight_dtype(*unit),
-                            [&](const Tensor& full) { strategy_->gather_weights(*unit, full, device_->compute_stream()); }));
+      units.push_back(whole(*unit, strategy_->weight_dtype(*unit), [&](const Tensor& full) {
+        strategy_->gather_weights(*unit, full, device_->compute_stream());
+      }));
     return units;
   }
   Outcome::Units gradients() {
@@ -304,8 +308,8 @@ inline Outcome train_together(const Job& job, const Deal& deal) { return train_o
 struct Distance {
   double loss = 0, norm = 0;
   double gradient = 0;                     ///< worst unit: ||a - b|| / ||b||
-  /// Worst unit: (||a - b|| - u ||b||) / ||b - start||, relative to the way the weights went. The subtracted part is what
-  /// the last rounding of the stored weights alone may do; u is the unit roundoff of their dtype.
+  /// Worst unit: (||a - b|| - u ||b||) / ||b - start||, relative to the way the weights went. The subtracted part is
+  /// what the last rounding of the stored weights alone may do; u is the unit roundoff of their dtype.
   double weight = 0;
   std::string gradient_unit, weight_unit;
 };
@@ -331,7 +335,8 @@ inline Distance distance(const Outcome& a, const Outcome& b, const Job& job) {
   for (const Unit* unit : model->units()) {
     const size_t i = static_cast<size_t>(unit->index);
     const std::vector<float> none(b.gradients[i].size()), zeros(b.weights[i].size());
-    const double gradient = relative(norm_of_difference(a.gradients[i], b.gradients[i]), norm_of_difference(b.gradients[i], none));
+    const double gradient =
+        relative(norm_of_difference(a.gradients[i], b.gradients[i]), norm_of_difference(b.gradients[i], none));
     if (!(gradient <= d.gradient)) d.gradient = gradient, d.gradient_unit = unit->name();
     const double rounding = u * norm_of_difference(b.weights[i], zeros);
     const double weight = relative(std::max(0.0, norm_of_difference(a.weights[i], b.weights[i]) - rounding),
@@ -345,7 +350,8 @@ inline Distance distance(const Outcome& a, const Outcome& b, const Job& job) {
 inline bool same_bits(const Outcome::Units& a, const Outcome::Units& b) {
   if (a.size() != b.size()) return false;
   for (size_t u = 0; u < a.size(); ++u)
-    if (a[u].size() != b[u].size() || (!a[u].empty() && std::memcmp(a[u].data(), b[u].data(), a[u].size() * 4) != 0)) return false;
+    if (a[u].size() != b[u].size() || (!a[u].empty() && std::memcmp(a[u].data(), b[u].data(), a[u].size() * 4) != 0))
+      return false;
   return true;
 }
 

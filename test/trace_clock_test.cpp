@@ -26,8 +26,8 @@ int64_t device_time(double host_seconds, double rate) {
 
 int64_t host_time(double host_seconds) { return kUnix + std::llround(host_seconds * 1e9); }
 
-// A pair as ClockReader makes it: the device was read at any moment between the host's two readings, mostly within 10 us,
-// once in eight times (a busy device) within 400 us. At the start the device is idle.
+// A pair as ClockReader makes it: the device was read at any moment between the host's two readings, mostly within 10
+// us, once in eight times (a busy device) within 400 us. At the start the device is idle.
 ClockPair read_pair(double host_seconds, double rate, std::mt19937& random) {
   std::uniform_real_distribution<double> uniform(0, 1);
   const double width = host_seconds > 0 && uniform(random) < 0.125 ? 400e-6 : 5e-6 + 5e-6 * uniform(random);
@@ -56,10 +56,12 @@ Errors follow(double seconds, double rate, double period) {
       told[i] = map.at(device_time(moment, rate));
       errors.rises = errors.rises && told[i] > before;
       before = told[i];
-      if (begin > 3) errors.worst_ns = std::max(errors.worst_ns, std::abs(static_cast<double>(told[i] - host_time(moment))));
+      if (begin > 3)
+        errors.worst_ns = std::max(errors.worst_ns, std::abs(static_cast<double>(told[i] - host_time(moment))));
     }
     before = told[7] - 1;                  // the next step begins at the same moment
-    errors.worst_duration = std::max(errors.worst_duration, std::abs(static_cast<double>(told[6] - told[0]) / 0.3e9 - 1));
+    errors.worst_duration =
+        std::max(errors.worst_duration, std::abs(static_cast<double>(told[6] - told[0]) / 0.3e9 - 1));
   }
   return errors;
 }
@@ -96,7 +98,8 @@ TEST_CASE("one pair shifts, and what was told stays") {
   CHECK(map.at(5000) == kUnix + 4000);
   CHECK(map.at(0) == kUnix - 1000);
   const int64_t told = map.at(10 * kSecond);
-  for (int i = 1; i < 100; ++i) map.add({10 * kSecond + i * kSecond / 10, kUnix + 10 * kSecond + 50'000 + i * kSecond / 10, 500});
+  for (int i = 1; i < 100; ++i)
+    map.add({10 * kSecond + i * kSecond / 10, kUnix + 10 * kSecond + 50'000 + i * kSecond / 10, 500});
   CHECK(map.at(10 * kSecond) == told);     // though the pairs say now that it was 50 us later
   CHECK(map.at(5 * kSecond) == kUnix + 5 * kSecond - 1000);
   // Pairs say 50 us later at 20 s. The first pair said 0 there at 0 s: the line is between.

@@ -338,7 +338,8 @@ TEST_CASE("a reader never sees a step without its spans") {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     const Hdf5Handle file = open_to_read(path);
     if (file.get() < 0) continue;
-    const Hdf5Handle steps(H5Dopen2(file.get(), "steps", H5P_DEFAULT), H5Dclose), spans(H5Dopen2(file.get(), "spans", H5P_DEFAULT), H5Dclose);
+    const Hdf5Handle steps(H5Dopen2(file.get(), "steps", H5P_DEFAULT), H5Dclose);
+    const Hdf5Handle spans(H5Dopen2(file.get(), "spans", H5P_DEFAULT), H5Dclose);
     if (steps.get() < 0 || spans.get() < 0) continue;
     while (std::chrono::steady_clock::now() < end) {
       const int64_t seen = rows(steps);    // first, for spans may grow meanwhile

@@ -114,8 +114,10 @@ class Summary(unittest.TestCase):
 
     def test_copies_between_devices_wait_for_nobody(self):
         steps = [step_row(0, 0, 1000)]
-        first = [span("gather", COMMUNICATION, 100, 400, size=900), span("all_reduce", COMMUNICATION, 500, 900, size=500)]
-        second = [span("gather", COMMUNICATION, 300, 400, size=900), span("all_reduce", COMMUNICATION, 700, 900, size=500)]
+        first = [span("gather", COMMUNICATION, 100, 400, size=900),
+                 span("all_reduce", COMMUNICATION, 500, 900, size=500)]
+        second = [span("gather", COMMUNICATION, 300, 400, size=900),
+                  span("all_reduce", COMMUNICATION, 700, 900, size=500)]
         with Run({"steps": steps, "spans": first}, {"steps": steps, "spans": second}) as run:
             for path in pathlib.Path(run).glob("trace.rank*.h5"):
                 with h5py.File(path, "r+") as file:
@@ -224,7 +226,8 @@ class Summary(unittest.TestCase):
     def test_power_and_energy(self):
         steps = [step_row(0, 10, 110), step_row(1, 110, 210)]
         device = [(at, 90.0, watts, mhz, 2600.0, 50.0, 0, 0)
-                  for at, watts, mhz in ((0, 100.0, 300.0), (50, 500.0, 1500.0), (100, 0.0, 0.0), (150, 700.0, 1900.0), (220, 90.0, 300.0))]
+                  for at, watts, mhz in ((0, 100.0, 300.0), (50, 500.0, 1500.0), (100, 0.0, 0.0), (150, 700.0, 1900.0),
+                                       (220, 90.0, 300.0))]
         with Run({"steps": steps, "device": device}) as run:   # before, inside, not told, inside, after
             rank, = summary.analyze(run)
         self.assertEqual(rank["device"], {"samples": 2, "median_watts": 600.0, "joules_a_step": 600 * 100.0 / 1e9,

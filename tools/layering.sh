@@ -12,7 +12,8 @@ if [ ! -d src ] || [ ! -d include ]; then
   exit 2
 fi
 
-grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' '^[[:space:]]*#[[:space:]]*include' src include |
+grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
+  '^[[:space:]]*#[[:space:]]*include' src include |
   sort -t: -k1,1 -k2,2n |
   awk '
     function breach(why) { print place ": " text "  -- " why; count++ }
@@ -63,20 +64,24 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' '
       name = substr(text, RSTART + 1, RLENGTH - 2)
       target = target_of(name)
 
-      vendor(name, "^(cuda|cublas|cudnn|cupti|cufft|curand|cusparse|cusolver|nvml|nvtx|nvToolsExt|nvrtc|device_launch|cooperative_groups|driver_types|vector_types|mma\\.h|sm_|cub/|thrust/|cute/|cutlass/)", "^src/(cuda/|comm/(nccl|peer_)[^/]*$)", "src/cuda/, src/comm/nccl.cpp and src/comm/peer_*")
+      nvidia = "^(cuda|cublas|cudnn|cupti|cufft|curand|cusparse|cusolver|nvml|nvtx|nvToolsExt|nvrtc|device_launch|" \
+               "cooperative_groups|driver_types|vector_types|mma\\.h|sm_|cub/|thrust/|cute/|cutlass/)"
+      vendor(name, nvidia, "^src/(cuda/|comm/(nccl|peer_)[^/]*$)",
+             "src/cuda/, src/comm/nccl.cpp and src/comm/peer_*")
       vendor(name, "^nccl", "^src/comm/nccl\\.cpp$", "src/comm/nccl.cpp")
       vendor(name, "^(mpi|mpi-ext)\\.h$", "^src/comm/", "src/comm/")
       vendor(name, "^(hdf5|hdf5_hl|H5[A-Za-z]*)\\.h$", "^src/io/", "src/io/")
       vendor(name, "^yaml-cpp/", "^src/config[a-z_]*\\.cpp$", "src/config*.cpp")
       vendor(name, "^(cblas|openblas.*|jpeglib|png|nlohmann/.*)(\\.h|\\.hpp)$", "^src/", "src/")
-      if (file ~ /^include\// && target !~ /^include\// && name ~ /[.\/]/ && name !~ /^(cuda|cublas|cudnn|nccl|mpi|hdf5|yaml-cpp|cblas|jpeglib|png|nlohmann)/)
+      if (file ~ /^include\// && target !~ /^include\// && name ~ /[.\/]/ &&
+          name !~ /^(cuda|cublas|cudnn|nccl|mpi|hdf5|yaml-cpp|cblas|jpeglib|png|nlohmann)/)
         breach("a public header includes only blipft/ and the standard library")
 
       never("models", "^(include/blipft|src)/(comm|strategy|strategies|optimizer|optimizers|cpu|cuda)[./]")
       never("strategies", "^(include/blipft|src)/(model|models)[./]")
       only("optimizers", "tensor|ops|error|device|optimizer|philox", "")
-      only("cpu", "device|ops|tensor|error|philox", "ops_check|normal|bf16")
-      only("cuda", "device|ops|tensor|error|philox|monitor", "ops_check|normal|bf16")
+      only("cpu", "device|ops|tensor|error|philox", "ops_check|normal|bf16|memory_text")
+      only("cuda", "device|ops|tensor|error|philox|monitor", "ops_check|normal|bf16|memory_text")
     }
     END {
       if (count) print "layering: " count (count == 1 ? " breach" : " breaches")

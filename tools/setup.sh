@@ -14,7 +14,8 @@ cd "$(dirname "$0")/.." || exit 1
 
 multiarch=$(uname -m)-linux-gnu
 include_dirs=(/usr/include "/usr/include/$multiarch" /usr/local/include /usr/include/hdf5/serial)
-library_dirs=("/usr/lib/$multiarch" "/usr/lib/$multiarch/hdf5/serial" /usr/lib64 /usr/lib /usr/local/lib /usr/local/lib64)
+library_dirs=("/usr/lib/$multiarch" "/usr/lib/$multiarch/hdf5/serial" /usr/lib64 /usr/lib
+              /usr/local/lib /usr/local/lib64)
 IFS=: read -ra more <<< "${CPATH:-}:${CPLUS_INCLUDE_PATH:-}"
 for d in "${more[@]}"; do [ -n "$d" ] && include_dirs+=("$d"); done
 IFS=: read -ra more <<< "${LIBRARY_PATH:-}"
@@ -24,7 +25,8 @@ names=()     # what is missing, one text for each
 packages=()  # the apt packages that have it
 missing() { names+=("$1"); packages+=(${2:+$2}); }
 
-# has_header HEADER [DIR...], has_library NAME [DIR...]: the usual places first (no process is started), then the compiler.
+# has_header HEADER [DIR...], has_library NAME [DIR...]: the usual places first (no process is started),
+# then the compiler.
 has_header() {
   local header=$1 d
   shift
@@ -84,12 +86,14 @@ need_cuda() {
   has_header nccl.h "$home/include" || missing "the header nccl.h, $nccl"
   has_library nccl "${libraries[@]}" || missing "the library nccl, $nccl"
 }
-toolkit="from NVIDIA's CUDA toolkit (https://developer.nvidia.com/cuda-downloads; on clusters often: module load cuda); or build with CUDA=0"
+toolkit="from NVIDIA's CUDA toolkit (https://developer.nvidia.com/cuda-downloads; \
+on clusters often: module load cuda); or build with CUDA=0"
 nccl="from NVIDIA's NCCL (packages libnccl2 and libnccl-dev of NVIDIA's apt repository); or build with CUDA=0"
 
 modules=(numpy h5py matplotlib PIL)
 has_modules() {
-  "$1" -c 'import importlib.util as u, sys; sys.exit(not all(u.find_spec(m) for m in sys.argv[1:]))' "${@:2}" 2> /dev/null
+  "$1" -c 'import importlib.util as u, sys; sys.exit(not all(u.find_spec(m) for m in sys.argv[1:]))' \
+    "${@:2}" 2> /dev/null
 }
 # The python3 of the tools: the first in PATH when it has the modules, else the system's, where apt puts them.
 find_python() {

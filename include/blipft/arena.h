@@ -78,7 +78,8 @@ class Arena {
   int64_t total_bytes() const { return persistent_bytes_ + transient_bytes_; }
   /// Live bytes at the peak of the largest recorded pass, without gaps: no plan takes less.
   int64_t peak_live_bytes() const;
-  /// Use at the named phases of pass `name`: the state at the mark, and the moment of the largest sum since the mark before.
+  /// Use at the named phases of pass `name`: the state at the mark,
+  /// and the moment of the largest sum since the mark before.
   struct PhaseUse {
     std::string phase;
     MemoryUse now;

@@ -50,7 +50,8 @@ class CheckpointWriter {
   };
   /// All tensors are declared at once, so that headers are written first. Throws UserError when the folder cannot be
   /// written or the disk has too little room.
-  CheckpointWriter(const std::string& directory, const std::vector<Entry>& entries, int64_t shard_bytes = int64_t{5} << 30);
+  CheckpointWriter(const std::string& directory, const std::vector<Entry>& entries,
+                   int64_t shard_bytes = int64_t{5} << 30);
   ~CheckpointWriter();
   /// The bytes [first, first + count) elements of `name`, host memory, any order.
   void write(const std::string& name, int64_t first, int64_t count, const void* data);

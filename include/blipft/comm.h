@@ -81,11 +81,12 @@ class Comm {
   virtual void all_reduce(const Tensor& tensor, Stream stream) = 0;
   /// Lets the other ranks address `block` (the start of a device allocation, laid out alike on every rank) directly, if
   /// they are all of this machine and their GPUs reach each other. True when it worked. Called by all ranks.
-  /// `gathers`: all_gather of a shard inside the block is then a set of copies by copy engines, which occupy no compute unit
-  /// and wait for nobody; shards lie at the same place on all ranks. Whoever changes the block must keep changes apart from
-  /// such gathers of any rank by collectives.
-  /// `reductions`: reduce_scatter and all_reduce of large tensors inside the block are then one kernel on few compute units,
-  /// which sums all ranks in rank order, in f32. These come in one stream; a tensor may lie elsewhere on each rank.
+  /// `gathers`: all_gather of a shard inside the block is then a set of copies by copy engines, which occupy no compute
+  /// unit and wait for nobody; shards lie at the same place on all ranks. Whoever changes the block must keep changes
+  /// apart from such gathers of any rank by collectives.
+  /// `reductions`: reduce_scatter and all_reduce of large tensors inside the block are then one kernel on few compute
+  /// units, which sums all ranks in rank order, in f32. These come in one stream;
+  /// a tensor may lie elsewhere on each rank.
   virtual bool expose(const Tensor& block, bool gathers, bool reductions) {
     (void)block, (void)gathers, (void)reductions;
     return false;

@@ -109,12 +109,18 @@ class Sampler {
 struct BatchLayout {
   int64_t micro_batches = 1, batch_size = 1, text_tokens = 50, image_size = 224;
 
-  int64_t pixels_offset() const { return 0; }                                            ///< u8 [M, B, S, S, 3]
-  int64_t ids_offset() const { return up(micro_batches * batch_size * image_size * image_size * 3); }  ///< i32 [M, B, T]
-  int64_t labels_offset() const { return ids_offset() + up(4 * micro_batches * batch_size * text_tokens); }  ///< i32 [M, B, T - 1]
-  int64_t lengths_offset() const { return labels_offset() + up(4 * micro_batches * batch_size * (text_tokens - 1)); }  ///< i32 [M, B]
-  int64_t keys_offset() const { return lengths_offset() + up(4 * micro_batches * batch_size); }  ///< i64 [M, B]
-  int64_t counts_offset() const { return keys_offset() + up(8 * micro_batches * batch_size); }   ///< f32 [M], labels >= 0
+  /// u8 [M, B, S, S, 3]
+  int64_t pixels_offset() const { return 0; }
+  /// i32 [M, B, T]
+  int64_t ids_offset() const { return up(micro_batches * batch_size * image_size * image_size * 3); }
+  /// i32 [M, B, T - 1]
+  int64_t labels_offset() const { return ids_offset() + up(4 * micro_batches * batch_size * text_tokens); }
+  /// i32 [M, B]
+  int64_t lengths_offset() const { return labels_offset() + up(4 * micro_batches * batch_size * (text_tokens - 1)); }
+  /// i64 [M, B]
+  int64_t keys_offset() const { return lengths_offset() + up(4 * micro_batches * batch_size); }
+  /// f32 [M], labels >= 0
+  int64_t counts_offset() const { return keys_offset() + up(8 * micro_batches * batch_size); }
   int64_t bytes() const { return counts_offset() + up(4 * micro_batches); }
 
  private:
@@ -150,7 +156,8 @@ class DataLoader {
 /// `micro_batches` etc. come from config.train; rank and world from the communicator. Prepared samples that will recur
 /// are kept in host memory, up to 1 GiB a rank. `device` must outlive the loader.
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
-                                             const ImageProcessor& processor, std::shared_ptr<const Tokenizer> tokenizer,
+                                             const ImageProcessor& processor,
+                                             std::shared_ptr<const Tokenizer> tokenizer,
                                              std::shared_ptr<const Dataset> dataset, Device& device);
 /// The text lengths a run of this config can see, without opening any data (for --plan).
 std::vector<int64_t> possible_text_lengths(const DataSection& data);

@@ -12,8 +12,8 @@
 
 namespace blipft {
 
-/// The host clock that trace times are told by: ns of Unix time. All ranks of a machine share it; machines are as close as
-/// their NTP keeps them.
+/// The host clock that trace times are told by: ns of Unix time. All ranks of a machine share it; machines are as close
+/// as their NTP keeps them.
 inline int64_t unix_ns() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();

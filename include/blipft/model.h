@@ -1,6 +1,7 @@
 // Model: an ordered list of units and the program of one micro-batch over them.
 //
-// A model knows tensors, ops, the arena and its units' brackets; it does not know which strategy is behind the brackets.
+// A model knows tensors, ops, the arena and its units' brackets;
+// it does not know which strategy is behind the brackets.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ struct MicroBatch {
   Tensor ids;                              ///< i32 [B, T]
   Tensor labels;                           ///< i32 [B, T - 1]
   Tensor lengths;                          ///< i32 [B], valid text tokens
-  Tensor kv_lengths;                       ///< i32 [B], valid positions of the language model: prefix_tokens() + lengths
+  Tensor kv_lengths;                       ///< i32 [B], the language model's valid positions: prefix_tokens() + lengths
   Tensor sample_keys;                      ///< i64 [B]
   Tensor loss_weight;                      ///< f32 [1], of each valid label
   Tensor loss;                             ///< f32 [1], the weighted loss is added to it
@@ -100,7 +101,8 @@ class Model {
 /// Brackets one phase of a unit for the observer.
 class ObservedPhase {
  public:
-  ObservedPhase(const StepContext& context, Phase phase, const Unit& unit) : context_(context), phase_(phase), unit_(unit) {
+  ObservedPhase(const StepContext& context, Phase phase, const Unit& unit)
+      : context_(context), phase_(phase), unit_(unit) {
     if (context_.observer) context_.observer->begin(phase_, unit_, context_.stream);
   }
   ~ObservedPhase() {

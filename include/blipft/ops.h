@@ -137,8 +137,8 @@ struct AttentionBackward {
   Heads dout;
   Heads dq, dk, dv;             ///< out
   Tensor delta;                 ///< f32 [batch, heads, query_tokens], scratch: row sums of dout * out
-  /// [3 * heads * head_size] parameter gradient, optional: column sums of dq, dk and dv, which are then the columns of one
-  /// matrix [batch * tokens, 3 * heads * head_size] in this order, with as many queries as keys.
+  /// [3 * heads * head_size] parameter gradient, optional: column sums of dq, dk and dv, which are then the columns of
+  /// one matrix [batch * tokens, 3 * heads * head_size] in this order, with as many queries as keys.
   Tensor dbias;
   bool accumulate_dbias = false;
 };
@@ -220,8 +220,8 @@ struct SgdUpdate {
 class Ops {
  public:
   virtual ~Ops() = default;
-  /// Scratch memory of at least kWorkspaceBytes: ops then run in one stream at a time. With twice as much they may run in
-  /// one stream and in Device::side_stream() at the same time.
+  /// Scratch memory of at least kWorkspaceBytes: ops then run in one stream at a time. With twice as much they may run
+  /// in one stream and in Device::side_stream() at the same time.
   virtual void set_workspace(Tensor workspace) = 0;  // u8 [bytes]
 
   virtual void linear_forward(const LinearForward&, Stream) = 0;
@@ -257,7 +257,8 @@ class Ops {
   /// to += from; each f32 or bf16, added in f32.
   virtual void add(const Tensor& from, const Tensor& to, Stream) = 0;
   /// x[i] = mean + std * normal(seed, stream_id, first + i), the same numbers however a tensor is cut into parts.
-  virtual void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std, Stream) = 0;
+  virtual void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
+                           Stream) = 0;
   virtual void fill(const Tensor& x, float value, Stream) = 0;
   /// weights[i] = 1 / (denominators[i] * scale), or 0 where a denominator is 0. f32 [n].
   virtual void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) = 0;
@@ -269,9 +270,9 @@ class Ops {
 };
 
 std::unique_ptr<Ops> make_cpu_ops();
-/// `cache_path` keeps the chosen cuBLASLt algorithms ("" keeps none). A product that neither this file nor the table that
-/// comes with the program (share/gemm_algorithms.txt) knows is timed at its first use: a few candidates, or, `thorough`,
-/// hundreds (about a second each).
+/// `cache_path` keeps the chosen cuBLASLt algorithms ("" keeps none). A product that neither this file nor the table
+/// that comes with the program (share/gemm_algorithms.txt) knows is timed at its first use: a few candidates, or,
+/// `thorough`, hundreds (about a second each).
 std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path, bool thorough = false);
 std::unique_ptr<Ops> make_plan_ops();
 

@@ -1,4 +1,5 @@
-// Optimizer: updates a flat range of parameters. It declares its state per element and never knows where the range lives.
+// Optimizer: updates a flat range of parameters.
+// It declares its state per element and never knows where the range lives.
 #pragma once
 
 #include <cstdint>

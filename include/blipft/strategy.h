@@ -53,7 +53,7 @@ struct StrategyContext {
 
 struct ShardedSettings {
   bool hold = false;                       ///< units stay gathered for the whole step and are reduced once per step
-  double memory_share = 0;                 ///< of the step's peak that may be filled by gathering early and reducing late
+  double memory_share = 0;                 ///< share of the step's peak to be filled by early gathers, late reductions
   int64_t prefetch_bytes = 0;              ///< gathered ahead of use, at most; likewise gradients being reduced
 };
 
@@ -67,11 +67,11 @@ class Strategy : public UnitAccess {
   virtual void bind();
   /// Takes over what the strategy of a dry run has learnt (the order of acquires).
   virtual void learn_from(const Strategy& dry_run) { (void)dry_run; }
-  /// Transient bytes that a step takes anyway: where it takes less, the strategy may use the rest, to gather earlier and
-  /// to leave reductions more time. The dry run tells, after a pass that knew the order.
+  /// Transient bytes that a step takes anyway: where it takes less, the strategy may use the rest, to gather earlier
+  /// and to leave reductions more time. The dry run tells, after a pass that knew the order.
   virtual void set_memory_limit(int64_t bytes) { (void)bytes; }
-  /// `scalars` f32 [kStepScalars] with a clip coefficient of 1. Without clipping (max_norm 0) units are updated as soon as
-  /// their gradients are final, beside the rest of backward.
+  /// `scalars` f32 [kStepScalars] with a clip coefficient of 1. Without clipping (max_norm 0) units are updated as soon
+  /// as their gradients are final, beside the rest of backward.
   virtual void begin_step(const Tensor& scalars, float max_norm);
   virtual void begin_micro_batch(int64_t index, int64_t count);
   /// After the last micro-batch: the compute stream waits for all collectives, gathered units are dropped.
@@ -117,6 +117,7 @@ class Strategy : public UnitAccess {
 };
 
 /// `name`: single, ddp or fsdp (the factory table). `sharded` is for fsdp.
-std::unique_ptr<Strategy> make_strategy(const std::string& name, const StrategyContext& context, const ShardedSettings& sharded);
+std::unique_ptr<Strategy> make_strategy(const std::string& name, const StrategyContext& context,
+                                        const ShardedSettings& sharded);
 
 }  // namespace blipft

@@ -9,8 +9,8 @@ namespace blipft {
 /// Trains as `config` says. Errors that all ranks know of are AgreedError, others concern the throwing rank alone.
 void train(const Config& config, const World& world);
 
-/// Prints the memory plan of `config` for `ranks` ranks (0: as the config says) on a GPU of `gpu_gib` GiB (0: the GPU of
-/// this machine, else of an H200), and whether it fits. Needs no GPU and no weights.
+/// Prints the memory plan of `config` for `ranks` ranks (0: as the config says) on a GPU of `gpu_gib` GiB (0: the GPU
+/// of this machine, else of an H200), and whether it fits. Needs no GPU and no weights.
 bool print_plan(const Config& config, int64_t ranks, double gpu_gib);
 
 }  // namespace blipft

@@ -58,8 +58,8 @@ class Unit {
 /// A unit's gradient buffer while the model fills it.
 struct UnitGradient {
   Tensor flat;                             ///< [>= unit.numel()] of the gradient dtype
-  /// Whether the buffer holds earlier contributions (micro-batches, uses of the unit) to be added to. Else this use must
-  /// write every parameter of the unit, with zeros where it contributes nothing.
+  /// Whether the buffer holds earlier contributions (micro-batches, uses of the unit) to be added to. Else this use
+  /// must write every parameter of the unit, with zeros where it contributes nothing.
   bool accumulate = false;
 };
 

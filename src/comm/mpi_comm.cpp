@@ -41,8 +41,9 @@ class MpiComm : public Comm {
       MPI_Type_contiguous(static_cast<int>(count), MPI_BYTE, &strided);
       MPI_Type_create_resized(strided, 0, static_cast<MPI_Aint>(shard.bytes()), &resized);
       MPI_Type_commit(&resized);
-      const int code = MPI_Allgather(in_place ? MPI_IN_PLACE : static_cast<char*>(shard.data) + first,
-                                     static_cast<int>(count), MPI_BYTE, static_cast<char*>(full.data) + first, 1, resized, comm_);
+      const int code =
+          MPI_Allgather(in_place ? MPI_IN_PLACE : static_cast<char*>(shard.data) + first, static_cast<int>(count),
+                        MPI_BYTE, static_cast<char*>(full.data) + first, 1, resized, comm_);
       MPI_Type_free(&strided);
       MPI_Type_free(&resized);
       check_mpi(code, "MPI_Allgather");
@@ -50,8 +51,8 @@ class MpiComm : public Comm {
   }
 
   void reduce_scatter(const Tensor& full, const Tensor& shard, Stream, bool) override {
-    BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype, "reduce_scatter: ", full.shape.str(),
-                 " is not ", size_, " times ", shard.shape.str());
+    BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype,
+                 "reduce_scatter: ", full.shape.str(), " is not ", size_, " times ", shard.shape.str());
     const int64_t size = dtype_size(full.dtype);
     const int64_t n = shard.numel();
     const int64_t step = std::min<int64_t>(n, kPieceElements);
@@ -132,7 +133,9 @@ class SelfComm : public Comm {
   std::string name() const override { return "self"; }
   int64_t device_bytes() const override { return 0; }
   void all_gather(const Tensor& shard, const Tensor& full, Stream stream) override { copy(shard, full, stream); }
-  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream, bool) override { copy(full, shard, stream); }
+  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream, bool) override {
+    copy(full, shard, stream);
+  }
   void all_reduce(const Tensor&, Stream) override {}
 
  private:

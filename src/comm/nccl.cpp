@@ -93,8 +93,8 @@ class NcclComm : public Comm {
   }
   bool reduce_scatter_accumulates(const Tensor& full) const override { return directly(full); }
   void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream, bool accumulate) override {
-    BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype, "reduce_scatter: ", full.shape.str(),
-                 " is not ", size_, " times ", shard.shape.str());
+    BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype,
+                 "reduce_scatter: ", full.shape.str(), " is not ", size_, " times ", shard.shape.str());
     if (directly(full)) return reduce_->reduce_scatter(full, shard, accumulate, stream.handle);
     BLIPFT_CHECK(!accumulate, "NCCL's reduce_scatter does not accumulate");
     BLIPFT_NCCL(ncclReduceScatter(full.data, shard.data, static_cast<size_t>(shard.numel()), nccl_type(shard.dtype),
@@ -121,8 +121,8 @@ class NcclComm : public Comm {
     return reduce_ && full.bytes() >= kLeastDirectBytes && peers_.contains(full) && PeerReduce::suits(full, size_);
   }
 
-  // The others' shards one after the other, each rank beginning with its next neighbour: all links are busy and no GPU is
-  // read twice at once. The own shard, which needs no link, beside them.
+  // The others' shards one after the other, each rank beginning with its next neighbour: all links are busy and no GPU
+  // is read twice at once. The own shard, which needs no link, beside them.
   void gather_by_copies(const Tensor& shard, const Tensor& full, cudaStream_t stream) {
     const auto copy = [&](int64_t r, cudaStream_t in) {
       BLIPFT_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(full.data) + r * shard.bytes(), peers_.at(shard.data, r),

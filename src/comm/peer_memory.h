@@ -15,8 +15,8 @@ class PeerMemory {
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  /// Collective: each rank brings the start of a device allocation, all of them laid out alike. False, and nothing kept,
-  /// when a rank cannot open another's memory.
+  /// Collective: each rank brings the start of a device allocation, all of them laid out alike. False, and nothing
+  /// kept, when a rank cannot open another's memory.
   bool open(const World& world, void* block, int64_t bytes);
   void close();
   bool any() const { return bytes_ > 0; }

@@ -19,7 +19,8 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 __device__ __forceinline__ void expect(unsigned long long* barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
 }
 __device__ __forceinline__ void wait(unsigned long long* barrier, unsigned parity) {
   asm volatile(
@@ -47,13 +48,14 @@ __device__ __forceinline__ void wait_for(const unsigned* counter, unsigned value
   } while (static_cast<int>(seen - value) < 0);
 }
 
-/// Sum of the sources, this rank's part of all tensors and perhaps the shard, to the shard or to all these parts. Block b
-/// takes pieces b, b + gridDim.x, ...; piece p of all sources lies in stage (p / gridDim.x) % stages.
+/// Sum of the sources, this rank's part of all tensors and perhaps the shard, to the shard or to all these parts. Block
+/// b takes pieces b, b + gridDim.x, ...; piece p of all sources lies in stage (p / gridDim.x) % stages.
 template <class T, int kSources>
 __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_constant__ Arguments args) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // older GPUs never run it
   constexpr int kPiece = kSources <= 5 ? 8192 : 4096;
-  constexpr int kStages = kSharedBytes / (kPiece * kSources) < kMaxStages ? kSharedBytes / (kPiece * kSources) : kMaxStages;
+  constexpr int kStages =
+      kSharedBytes / (kPiece * kSources) < kMaxStages ? kSharedBytes / (kPiece * kSources) : kMaxStages;
   extern __shared__ __align__(128) char stages[];
   __shared__ __align__(8) unsigned long long arrived[kStages];
   __shared__ char* targets[kMaxPeers];
@@ -64,13 +66,16 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
   const int64_t all = (args.bytes + kPiece - 1) / kPiece;
   const int64_t pieces = all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
   const auto offset_of = [&](int64_t i) { return (blockIdx.x + i * gridDim.x) * kPiece; };
-  const auto length_of = [&](int64_t i) { return static_cast<int>(min(static_cast<int64_t>(kPiece), args.bytes - offset_of(i))); };
+  const auto length_of = [&](int64_t i) {
+    return static_cast<int>(min(static_cast<int64_t>(kPiece), args.bytes - offset_of(i)));
+  };
   const auto fetch = [&](int64_t i) {
     const int stage = static_cast<int>(i % kStages), length = length_of(i);
     expect(&arrived[stage], static_cast<unsigned>(length * kSources));
 #pragma unroll
     for (int k = 0; k < kSources; ++k)
-      copy_in(stages + (stage * kSources + k) * kPiece, source[k] + offset_of(i), static_cast<unsigned>(length), &arrived[stage]);
+      copy_in(stages + (stage * kSources + k) * kPiece, source[k] + offset_of(i), static_cast<unsigned>(length),
+              &arrived[stage]);
   };
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s)

@@ -9,8 +9,8 @@ namespace blipft {
 
 constexpr int kMaxPeers = 8;
 
-/// Counters of one rank, zero at first. The other ranks write `offset`, `arrived` and `done`; the kernel of the rank itself
-/// the rest.
+/// Counters of one rank, zero at first. The other ranks write `offset`, `arrived` and `done`; the kernel of the rank
+/// itself the rest.
 struct PeerSignals {
   int64_t offset[kMaxPeers];               ///< where rank r's tensor of that call begins in its block
   unsigned arrived[kMaxPeers];             ///< the latest call that rank r has reached
@@ -34,8 +34,8 @@ struct PeerReduceArguments {
 /// Whether the current GPU has what the kernel is made of: bulk copies (compute capability 9) and shared memory enough.
 bool peer_reduce_runs_here();
 
-/// Sum of one part of the ranks' tensors, in rank order, in f32 (elements bf16 or f32). Starts when all ranks have called it and ends when
-/// all have read; on every rank in the same order and in one stream.
+/// Sum of one part of the ranks' tensors, in rank order, in f32 (elements bf16 or f32). Starts when all ranks have
+/// called it and ends when all have read; on every rank in the same order and in one stream.
 cudaError_t launch_peer_reduce(const PeerReduceArguments& args, bool bf16, int blocks, cudaStream_t stream);
 
 }  // namespace blipft

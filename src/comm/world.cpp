@@ -20,7 +20,8 @@ World::World(int* argc, char*** argv) {
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   MPI_Comm local;
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local), "MPI_Comm_split_type");
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local),
+            "MPI_Comm_split_type");
   int local_rank = 0, local_size = 1;
   MPI_Comm_rank(local, &local_rank);
   MPI_Comm_size(local, &local_size);
@@ -68,12 +69,13 @@ double World::sum(double value) const {
 }
 
 void World::gather(const void* data, int64_t bytes, void* out) const {
-  check_mpi(MPI_Gather(data, static_cast<int>(bytes), MPI_BYTE, out, static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD),
-            "MPI_Gather");
+  const int count = static_cast<int>(bytes);
+  check_mpi(MPI_Gather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Gather");
 }
 
 void World::abort(const std::string& message, int code) const {
-  std::fprintf(stderr, "\nblipft: rank %lld on %s: %s\n", static_cast<long long>(rank_), host().c_str(), message.c_str());
+  std::fprintf(stderr, "\nblipft: rank %lld on %s: %s\n", static_cast<long long>(rank_), host().c_str(),
+               message.c_str());
   std::fflush(stdout);
   std::fflush(stderr);
   MPI_Abort(MPI_COMM_WORLD, code);

@@ -11,6 +11,7 @@
 
 #include "blipft/device.h"
 #include "blipft/error.h"
+#include "memory_text.h"
 
 namespace blipft {
 namespace {
@@ -105,8 +106,8 @@ class CpuDevice final : public Device {
     const size_t rounded = (static_cast<size_t>(bytes) + 255) / 256 * 256;
     void* memory = fits ? std::aligned_alloc(256, std::max<size_t>(rounded, 256)) : nullptr;
     if (memory == nullptr)
-      throw Error(concat("out of memory on the CPU: asked for ", bytes, " bytes (", gib(bytes), " GiB), available are ",
-                         available, " bytes (", gib(available), " GiB)"));
+      throw Error(concat("out of memory on the CPU: asked for ", bytes, " bytes (", memory_text(bytes),
+                         "), available are ", available, " bytes (", memory_text(available), ")"));
     const std::lock_guard lock(mutex_);
     blocks[memory] = bytes;
     return memory;
@@ -118,8 +119,6 @@ class CpuDevice final : public Device {
     BLIPFT_CHECK(blocks.erase(memory) == 1, "freed memory that this device did not allocate, or freed it twice");
     std::free(memory);
   }
-
-  static double gib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
   int threads_;
   mutable std::mutex mutex_;

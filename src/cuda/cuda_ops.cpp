@@ -28,8 +28,8 @@ void CudaOps::set_workspace(Tensor workspace) {
 
 char* CudaOps::workspace_of(Stream stream) const {
   if (stream.handle != side_.handle) return workspace_.as<char>();
-  BLIPFT_CHECK(workspace_.bytes() >= 2 * kWorkspaceBytes, "ops in the side stream need a workspace of ", 2 * kWorkspaceBytes,
-               " bytes, there are ", workspace_.bytes());
+  BLIPFT_CHECK(workspace_.bytes() >= 2 * kWorkspaceBytes, "ops in the side stream need a workspace of ",
+               2 * kWorkspaceBytes, " bytes, there are ", workspace_.bytes());
   return workspace_.as<char>() + kWorkspaceBytes;
 }
 

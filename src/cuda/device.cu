@@ -11,6 +11,7 @@
 #include "blipft/device.h"
 #include "cuda/cuda_check.h"
 #include "cuda/graph_rewrite.h"
+#include "memory_text.h"
 
 namespace blipft {
 namespace {
@@ -109,12 +110,11 @@ class CudaDevice : public Device {
       (void)cudaGetLastError();
       size_t free_bytes = 0, total = 0;
       (void)cudaMemGetInfo(&free_bytes, &total);
-      throw Error(concat("cannot allocate ", bytes, " bytes (", gib(bytes), " GiB) on ", name_, " number ", index_,
-          ": ",
-                         gib(static_cast<int64_t>(free_bytes)), " of ", gib(static_cast<int64_t>(total)),
-                         " GiB are free, this process holds ", gib(allocated_), " GiB: ", cudaGetErrorName(status),
-                             " (",
-                         cudaGetErrorString(status), ")"));
+      throw Error(concat("cannot allocate ", bytes, " bytes (", memory_text(bytes), ") on ", name_, " number ", index_,
+                         ": ", memory_text(static_cast<int64_t>(free_bytes)), " of ",
+                         memory_text(static_cast<int64_t>(total)), " are free, this process holds ",
+                         memory_text(allocated_), ": ", cudaGetErrorName(status), " (", cudaGetErrorString(status),
+                         ")"));
     }
     const std::lock_guard lock(mutex_);
     allocations_[memory] = bytes;
@@ -141,7 +141,7 @@ class CudaDevice : public Device {
     const cudaError_t status = cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable);
     if (status != cudaSuccess) {
       (void)cudaGetLastError();
-      throw Error(concat("cannot allocate ", bytes, " bytes (", gib(bytes), " GiB) of page-locked host memory: ",
+      throw Error(concat("cannot allocate ", bytes, " bytes (", memory_text(bytes), ") of page-locked host memory: ",
                          cudaGetErrorName(status), " (", cudaGetErrorString(status), ")"));
     }
     const std::lock_guard lock(mutex_);
@@ -238,8 +238,6 @@ class CudaDevice : public Device {
   void bind_thread() const override { BLIPFT_CUDA_CHECK(cudaSetDevice(index_)); }
 
  private:
-  static double gib(int64_t bytes) { return static_cast<double>(bytes / (1 << 20)) / 1024.0; }
-
   int index_ = 0;
   std::string name_;
   OwnedStream compute_, side_, update_, comm_, gather_, clock_, stamp_, copy_;
@@ -250,8 +248,8 @@ class CudaDevice : public Device {
   mutable std::mutex mutex_;  // the data loader's threads allocate too
 };
 
-/// Streams and the branches of a captured step share the driver's queues to the GPU, 8 unless told otherwise: with more,
-/// copies and collectives far ahead do not hold up kernels that do not depend on them. Read when CUDA starts.
+/// Streams and the branches of a captured step share the driver's queues to the GPU, 8 unless told otherwise: with
+/// more, copies and collectives far ahead do not hold up kernels that do not depend on them. Read when CUDA starts.
 void allow_connections() { (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 }  // namespace

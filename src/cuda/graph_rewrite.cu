@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kFillThreads) graph_fill_kernel(Fill fill) {
   const uint4 pack{fill.value, fill.value, fill.value, fill.value};
   for (int64_t row = blockIdx.y; row < fill.height; row += gridDim.y) {
     unsigned char* memory = fill.memory + row * fill.pitch;
-    // The value repeats from the row's begin: packs start at a multiple of 4 bytes behind it, or all bytes are the same.
+    // The value repeats from the row's begin: packs start at a multiple of 4 bytes behind it,
+    // or all bytes are the same.
     const int64_t head = std::min<int64_t>(fill.width, static_cast<int64_t>(-reinterpret_cast<uintptr_t>(memory) & 15));
     const bool in_phase = head % 4 == 0 || (fill.value & 0xffu) * 0x01010101u == fill.value;
     const int64_t packs = in_phase ? (fill.width - head) / 16 : 0, tail = head + 16 * packs;

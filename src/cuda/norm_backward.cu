@@ -58,8 +58,8 @@ constexpr int kMaxTeams = 15;  // a block has 16 barriers, and the whole block's
 template <int kPacks>
 constexpr int kStages = kPacks == 4 ? 2 : 3;
 
-/// Adds the teams' parts of one sum in order and writes them to this block's place among the partial sums. `shared` holds
-/// teams * cols floats; the next call may use it again.
+/// Adds the teams' parts of one sum in order and writes them to this block's place among the partial sums. `shared`
+/// holds teams * cols floats; the next call may use it again.
 template <int N, int kPacks>
 __device__ __forceinline__ void write_partials(const float (&parts)[kPacks][N], float* shared, float* __restrict__ out,
                                                int cols) {

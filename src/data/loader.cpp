@@ -18,6 +18,7 @@
 #include "blipft/error.h"
 #include "data/image_resize.h"
 #include "data/picture_cache.h"
+#include "quietly.h"
 
 namespace blipft {
 namespace {
@@ -35,11 +36,7 @@ class HostBlock {
  public:
   HostBlock(Device& device, int64_t bytes) : device_(&device), memory_(device.allocate_host(bytes)) {}
   ~HostBlock() {
-    if (!memory_) return;
-    try {
-      device_->free_host(memory_);
-    } catch (...) {  // the process is ending or the device is lost: nothing left to do with it
-    }
+    if (memory_) quietly([&] { device_->free_host(memory_); });
   }
   HostBlock(HostBlock&& other) noexcept : device_(other.device_), memory_(std::exchange(other.memory_, nullptr)) {}
   HostBlock& operator=(HostBlock&&) = delete;

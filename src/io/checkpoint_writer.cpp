@@ -13,6 +13,7 @@
 #include "blipft/error.h"
 #include "io/file.h"
 #include "io/safetensors_header.h"
+#include "memory_text.h"
 
 namespace blipft {
 
@@ -108,10 +109,9 @@ void check_room(const std::string& directory, int64_t needed) {
   BLIPFT_USER_CHECK(::statvfs(directory.c_str(), &info) == 0, directory, ": free space cannot be asked for: ",
                     io::errno_text());
   const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
-  constexpr double gib = 1024.0 * 1024.0 * 1024.0;
-  BLIPFT_USER_CHECK(static_cast<double>(needed) <= available, directory, ": the model needs ",
-                    static_cast<double>(needed) / gib, " GiB, but the disk has only ", available / gib,
-                    " GiB free; free some or choose another disk");
+  BLIPFT_USER_CHECK(static_cast<double>(needed) <= available, directory, ": the model needs ", memory_text(needed),
+                    ", but the disk has only ", memory_text(static_cast<int64_t>(available)),
+                    " free; free some or choose another disk");
 }
 
 }  // namespace

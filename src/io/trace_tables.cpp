@@ -23,8 +23,10 @@ const TableSchema& step_schema() {
     BLIPFT_FIELD(StepRecord, loss, f64, "nat", "mean cross-entropy of the step's micro-batches"),
     BLIPFT_FIELD(StepRecord, lr, f64, "1", "learning rate of this step"),
     BLIPFT_FIELD(StepRecord, grad_norm, f64, "1", "2-norm of all gradients before clipping"),
-    BLIPFT_FIELD(StepRecord, samples_per_second, f64, "1/s", "samples of this rank per second, since the end of the step before"),
-    BLIPFT_FIELD(StepRecord, tflops, f64, "TFLOP/s", "model floating-point operations of this rank per second, over the same time"),
+    BLIPFT_FIELD(StepRecord, samples_per_second, f64, "1/s",
+                 "samples of this rank per second, since the end of the step before"),
+    BLIPFT_FIELD(StepRecord, tflops, f64, "TFLOP/s",
+                 "model floating-point operations of this rank per second, over the same time"),
     BLIPFT_FIELD(StepRecord, begin_ns, i64, "ns", "begin of the step, since the run's start"),
     BLIPFT_FIELD(StepRecord, end_ns, i64, "ns", "end of the step, since the run's start"),
     BLIPFT_FIELD(StepRecord, data_wait_ns, i64, "ns", "time that the step waited for its batch"),
@@ -50,7 +52,8 @@ const TableSchema& memory_schema() {
   static const TableSchema schema{"memory", "memory in use by owner, at named moments of a step", sizeof(MemoryRow),
                                   1024, {
     BLIPFT_FIELD(MemoryRow, step, i64, "1", "optimizer step, from 0"),
-    BLIPFT_FIELD(MemoryRow, phase, short_string, "", "moment: before_forward, after_forward, after_backward, after_optimizer, peak"),
+    BLIPFT_FIELD(MemoryRow, phase, short_string, "",
+                 "moment: before_forward, after_forward, after_backward, after_optimizer, peak"),
     BLIPFT_FIELD(MemoryRow, owner, short_string, "", "what holds the memory: parameters, gradients, ..."),
     BLIPFT_FIELD(MemoryRow, time_ns, i64, "ns", "time of the measurement, since the run's start"),
     BLIPFT_FIELD(MemoryRow, bytes, i64, "B", "memory in use")}};

@@ -23,7 +23,8 @@ class Blip2 : public Model {
       BLIPFT_USER_CHECK(tower == "vision" || tower == "qformer" || tower == "language", "model.freeze: found ", tower,
                         ", known towers are vision, qformer, language");
     train_vision_ = trained("vision"), train_qformer_ = trained("qformer"), train_language_ = trained("language");
-    BLIPFT_USER_CHECK(train_vision_ || train_qformer_ || train_language_, "model.freeze: all towers are frozen; nothing is left to train");
+    BLIPFT_USER_CHECK(train_vision_ || train_qformer_ || train_language_,
+                      "model.freeze: all towers are frozen; nothing is left to train");
     add_vision_units();
     add_qformer_units();
     add_language_units();
@@ -41,8 +42,9 @@ class Blip2 : public Model {
     std::copy(std, std + 3, pixel_std_);
   }
   void check_text(int64_t tokens, int64_t vocabulary) const override {
-    BLIPFT_USER_CHECK(config_.qformer.queries + tokens <= config_.text.positions, "data.max_text_tokens: ", tokens, " text tokens after ",
-                      config_.qformer.queries, " picture positions are more than the language model's ", config_.text.positions,
+    BLIPFT_USER_CHECK(config_.qformer.queries + tokens <= config_.text.positions, "data.max_text_tokens: ", tokens,
+                      " text tokens after ", config_.qformer.queries,
+                      " picture positions are more than the language model's ", config_.text.positions,
                       " positions (text_config.max_position_embeddings)");
     BLIPFT_USER_CHECK(vocabulary <= config_.text.vocabulary, "the tokenizer has ", vocabulary,
                       " tokens, the model's vocabulary (text_config.vocab_size) only ", config_.text.vocabulary);
@@ -56,9 +58,11 @@ class Blip2 : public Model {
     return std::find(settings_.freeze.begin(), settings_.freeze.end(), tower) == settings_.freeze.end();
   }
   float dropout(float p) const { return settings_.dropout ? p : 0; }
-  int64_t patches() const { return (config_.vision.image / config_.vision.patch) * (config_.vision.image / config_.vision.patch); }
-  // Operations of a unit's forward; its backward costs as much for the gradient of its weights, and again for that of its
-  // input, where they are wanted.
+  int64_t patches() const {
+    return (config_.vision.image / config_.vision.patch) * (config_.vision.image / config_.vision.patch);
+  }
+  // Operations of a unit's forward; its backward costs as much for the gradient of its weights, and again for that of
+  // its input, where they are wanted.
   struct Cost {
     double forward = 0;
     bool trained = false, passes = false;
@@ -107,11 +111,15 @@ void Blip2::add_vision_units() {
   const Blip2Config::Vision& v = config_.vision;
   const std::string root = "vision_model.";
   vision_embeddings_ = &add_unit("vision.embeddings", train_vision_);
-  class_embedding_ = vision_embeddings_->add(root + "embeddings.class_embedding", {1, 1, v.hidden}, Init::normal(v.init_std));
-  vision_positions_ = vision_embeddings_->add(root + "embeddings.position_embedding", {1, 1 + patches(), v.hidden}, Init::normal(v.init_std));
+  class_embedding_ =
+      vision_embeddings_->add(root + "embeddings.class_embedding", {1, 1, v.hidden}, Init::normal(v.init_std));
+  vision_positions_ = vision_embeddings_->add(root + "embeddings.position_embedding", {1, 1 + patches(), v.hidden},
+                                              Init::normal(v.init_std));
   patch_embedding_ = {3 * v.patch * v.patch, v.hidden, 0, 0};
-  patch_embedding_.weight = vision_embeddings_->add(root + "embeddings.patch_embedding.weight", {v.hidden, 3, v.patch, v.patch}, Init::normal(v.init_std));
-  patch_embedding_.bias = vision_embeddings_->add(root + "embeddings.patch_embedding.bias", {v.hidden}, Init::constant(0));
+  patch_embedding_.weight = vision_embeddings_->add(root + "embeddings.patch_embedding.weight",
+                                                    {v.hidden, 3, v.patch, v.patch}, Init::normal(v.init_std));
+  patch_embedding_.bias =
+      vision_embeddings_->add(root + "embeddings.patch_embedding.bias", {v.hidden}, Init::constant(0));
   for (int64_t i = 0; i < v.layers; ++i) {
     const std::string name = concat(root, "encoder.layers.", i, ".");
     PreNormLayer layer;
@@ -156,7 +164,8 @@ void Blip2::add_qformer_units() {
     if (i % shape.cross_frequency == 0) {
       layer.cross.present = layer.cross.cross = true;
       layer.cross.query = add_linear(unit, cross + "query", d, d, true, std);
-      layer.cross.key_value = add_packed_linear(unit, {cross + "key", cross + "value"}, shape.encoder_hidden, d, true, std);
+      layer.cross.key_value =
+          add_packed_linear(unit, {cross + "key", cross + "value"}, shape.encoder_hidden, d, true, std);
       layer.cross.output = add_linear(unit, name + "crossattention.output.dense", d, d, true, std);
       layer.cross.norm = add_norm(unit, name + "crossattention.output.LayerNorm", d, shape.norm_eps);
     }
@@ -179,8 +188,8 @@ void Blip2::add_opt_layer(int64_t i) {
   layer.dropout_site = kLanguageSites + 2 * static_cast<uint32_t>(i);
   const std::string attention = name + "self_attn.";
   layer.norm1 = add_norm(*layer.unit, name + "self_attn_layer_norm", t.hidden, t.norm_eps);
-  layer.qkv = add_packed_linear(*layer.unit, {attention + "q_proj", attention + "k_proj", attention + "v_proj"}, t.hidden,
-                                t.hidden, t.bias, t.init_std);
+  layer.qkv = add_packed_linear(*layer.unit, {attention + "q_proj", attention + "k_proj", attention + "v_proj"},
+                                t.hidden, t.hidden, t.bias, t.init_std);
   layer.projection = add_linear(*layer.unit, attention + "out_proj", t.hidden, t.hidden, t.bias, t.init_std);
   layer.norm2 = add_norm(*layer.unit, name + "final_layer_norm", t.hidden, t.norm_eps);
   layer.fc1 = add_linear(*layer.unit, name + "fc1", t.hidden, t.inner, t.bias, t.init_std);
@@ -192,8 +201,10 @@ void Blip2::add_language_units() {
   const Blip2Config::Text& t = config_.text;
   const std::string decoder = "language_model.model.decoder.";
   text_embeddings_ = &add_unit("language.embeddings", train_language_);
-  token_table_ = text_embeddings_->add(decoder + "embed_tokens.weight", {t.vocabulary, t.hidden}, Init::normal(t.init_std));
-  position_table_ = text_embeddings_->add(decoder + "embed_positions.weight", {t.positions + kPositionOffset, t.hidden}, Init::normal(t.init_std));
+  token_table_ =
+      text_embeddings_->add(decoder + "embed_tokens.weight", {t.vocabulary, t.hidden}, Init::normal(t.init_std));
+  position_table_ = text_embeddings_->add(decoder + "embed_positions.weight", {t.positions + kPositionOffset, t.hidden},
+                                          Init::normal(t.init_std));
   for (int64_t i = 0; i < t.layers; ++i) add_opt_layer(i);
   language_.checkpointed = settings_.checkpointing.layers_of(t.layers);
   head_.unit = &add_unit("language.head", train_language_);
@@ -201,7 +212,9 @@ void Blip2::add_language_units() {
   head_.vocabulary = t.vocabulary;
   head_.hidden = t.hidden;
   head_.weight_unit = t.tied ? text_embeddings_ : head_.unit;
-  head_.weight = t.tied ? token_table_ : head_.unit->add("language_model.lm_head.weight", {t.vocabulary, t.hidden}, Init::normal(t.init_std));
+  head_.weight =
+      t.tied ? token_table_
+             : head_.unit->add("language_model.lm_head.weight", {t.vocabulary, t.hidden}, Init::normal(t.init_std));
 }
 
 Tensor Blip2::patches_of(const StepContext& context, const MicroBatch& batch) const {
@@ -223,7 +236,8 @@ Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch
     const ObservedPhase phase(context, Phase::forward, *vision_embeddings_);
     Tensor rows = patches_of(context, batch);
     Taken embedded(context, "patches", settings_.compute, {b * patches(), e});
-    context.ops.linear_forward({.x = rows, .w = patch_embedding_.w(flat), .bias = patch_embedding_.b(flat), .y = embedded}, context.stream);
+    context.ops.linear_forward(
+        {.x = rows, .w = patch_embedding_.w(flat), .bias = patch_embedding_.b(flat), .y = embedded}, context.stream);
     context.ops.vision_embed_forward({.patches = embedded, .class_embedding = flat.part(class_embedding_, {e}),
                                       .positions = flat.part(vision_positions_, {1 + patches(), e}), .x = x},
                                      context.stream);
@@ -241,7 +255,8 @@ void Blip2::vision_backward(const StepContext& context, const MicroBatch& batch,
     const UnitGradient gradient = context.units.gradient(*vision_norm_unit_);
     context.ops.norm_backward({.dy = dpicture, .x = vision_out_, .mean = picture_.mean, .rstd = picture_.rstd,
                                .gamma = vision_norm_.g(flat), .dgamma = vision_norm_.g(gradient.flat),
-                               .dbeta = vision_norm_.b(gradient.flat), .accumulate = gradient.accumulate, .dx = dpicture},
+                               .dbeta = vision_norm_.b(gradient.flat), .accumulate = gradient.accumulate,
+                               .dx = dpicture},
                               context.stream);
     give(context, picture_);
     give(context, vision_out_);
@@ -270,7 +285,8 @@ Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries)
   const Tensor flat = context.units.acquire(*projection_unit_);
   const ObservedPhase phase(context, Phase::forward, *projection_unit_);
   Taken prefix(context, "picture prefix", settings_.compute, {queries.rows(), config_.text.hidden});
-  context.ops.linear_forward({.x = queries, .w = projection_.w(flat), .bias = projection_.b(flat), .y = prefix}, context.stream);
+  context.ops.linear_forward({.x = queries, .w = projection_.w(flat), .bias = projection_.b(flat), .y = prefix},
+                             context.stream);
   context.units.release(*projection_unit_);
   return prefix.keep();
 }
@@ -294,7 +310,8 @@ Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
 }
 
 TextEmbed Blip2::text_embed(const MicroBatch& batch) const {
-  return {.ids = batch.ids, .lengths = batch.lengths, .prefix_rows = config_.qformer.queries, .padding_id = config_.text.padding_id};
+  return {.ids = batch.ids, .lengths = batch.lengths, .prefix_rows = config_.qformer.queries,
+          .padding_id = config_.text.padding_id};
 }
 
 Tensor Blip2::embed_forward(const StepContext& context, const MicroBatch& batch, Tensor prefix) {
@@ -362,7 +379,8 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
   if (through_qformer) {
     Tensor dqueries = project_backward(context, dprefix);
     Tensor dpicture;
-    if (train_vision_) dpicture = context.arena.take(Owner::activations, "gradients", settings_.compute, picture_.y.shape);
+    if (train_vision_)
+      dpicture = context.arena.take(Owner::activations, "gradients", settings_.compute, picture_.y.shape);
     qformer_.backward(context, qformer_call, dqueries, dpicture);
     give(context, picture_.y);
     if (train_vision_) vision_backward(context, batch, dpicture);
@@ -377,7 +395,8 @@ Blip2::Cost Blip2::cost_of(const Unit& unit, int64_t batch_size, int64_t text_to
   const double b = static_cast<double>(batch_size), queries = b * static_cast<double>(config_.qformer.queries);
   const bool through = train_vision_ || train_qformer_;
   if (&unit == vision_embeddings_)
-    return {2 * b * static_cast<double>(patches()) * static_cast<double>(patch_embedding_.in * v.hidden), train_vision_, false};
+    return {2 * b * static_cast<double>(patches()) * static_cast<double>(patch_embedding_.in * v.hidden),
+            train_vision_, false};
   for (const PreNormLayer& layer : vision_.layers)
     if (layer.unit == &unit)
       return {layer.forward_flops(batch_size, 1 + patches()), train_vision_, train_vision_,
@@ -394,7 +413,8 @@ Blip2::Cost Blip2::cost_of(const Unit& unit, int64_t batch_size, int64_t text_to
       return {layer.forward_flops(batch_size, config_.qformer.queries + text_tokens), train_language_, true,
               layer.recompute_flops(batch_size, config_.qformer.queries + text_tokens)};
   if (&unit == head_.unit)
-    return {2 * b * static_cast<double>(text_tokens - 1) * static_cast<double>(t.hidden * t.vocabulary), train_language_, true};
+    return {2 * b * static_cast<double>(text_tokens - 1) * static_cast<double>(t.hidden * t.vocabulary),
+            train_language_, true};
   return {};                               // embeddings and norms have no matrix product
 }
 

@@ -12,12 +12,14 @@ Activation activation_of(const JsonFields& fields, const std::string& key, const
   const std::string name = fields.get<std::string>(key, fallback);
   if (name == "gelu") return Activation::gelu;
   if (name == "relu") return Activation::relu;
-  throw UserError(concat(fields.file(), ": ", fields.prefix(), key, ": found \"", name, "\", supported are \"gelu\" and \"relu\""));
+  throw UserError(
+      concat(fields.file(), ": ", fields.prefix(), key, ": found \"", name, "\", supported are \"gelu\" and \"relu\""));
 }
 
 void check_heads(const JsonFields& fields, int64_t hidden, int64_t heads) {
-  BLIPFT_USER_CHECK(hidden % heads == 0 && hidden / heads <= 128, fields.file(), ": ", fields.prefix(), "num_attention_heads: ",
-                    heads, " heads do not divide the hidden size ", hidden, " into heads of at most 128");
+  BLIPFT_USER_CHECK(hidden % heads == 0 && hidden / heads <= 128, fields.file(), ": ", fields.prefix(),
+                    "num_attention_heads: ", heads, " heads do not divide the hidden size ", hidden,
+                    " into heads of at most 128");
 }
 
 // Some configurations hold a vanishing range that is only meant for weights that are loaded over.
@@ -101,7 +103,8 @@ Blip2Config Blip2Config::read(const std::string& file) {
   fields.only<bool>("use_decoder_only_language_model", true);
   Blip2Config config;
   config.vision = read_vision(fields.section("vision_config"));
-  config.qformer = read_qformer(fields.section("qformer_config"), config.vision.hidden, fields.positive("num_query_tokens", 32));
+  config.qformer =
+      read_qformer(fields.section("qformer_config"), config.vision.hidden, fields.positive("num_query_tokens", 32));
   config.qformer_init_std = init_std(fields.section("qformer_config"), "initializer_range");
   config.text = read_text(fields.section("text_config"));
   return config;

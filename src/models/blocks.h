@@ -32,7 +32,8 @@ struct Norm {
 /// Adds "<name>.weight" and, if wanted, "<name>.bias" to the unit.
 Linear add_linear(Unit& unit, const std::string& name, int64_t in, int64_t out, bool bias, float init_std);
 /// Adds the weights of several linear layers over one input as one matrix, then their biases as one vector.
-Linear add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each, bool bias, float init_std);
+Linear add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each, bool bias,
+                         float init_std);
 Norm add_norm(Unit& unit, const std::string& name, int64_t size, float eps);
 
 /// A tensor taken from the arena for the length of a scope (or until give()).
@@ -71,8 +72,8 @@ struct NormResult {
 NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x);
 void give(const StepContext& context, NormResult& result);
 
-/// The weight gradients of one backward. Nothing later in it reads them, so they run in the side stream, beside the chain
-/// of input gradients; what they read stays until join().
+/// The weight gradients of one backward. Nothing later in it reads them, so they run in the side stream, beside the
+/// chain of input gradients; what they read stays until join().
 class WeightGradients {
  public:
   /// `gradient` is null for a frozen unit: then nothing is computed.
@@ -80,7 +81,8 @@ class WeightGradients {
   WeightGradients(const WeightGradients&) = delete;
   WeightGradients& operator=(const WeightGradients&) = delete;
 
-  /// Gradient of a linear layer's weight and bias out of dy [M, out] and x [M, in], both written in the main chain by now.
+  /// Gradient of a linear layer's weight and bias out of dy [M, out] and x [M, in],
+  /// both written in the main chain by now.
   void add(const Linear& linear, const Tensor& dy, const Tensor& x, bool with_bias = true);
   /// Gradient of a linear layer's bias out of f32 [out], the column sums of dy.
   void add_bias(const Linear& linear, const Tensor& sums);
@@ -136,15 +138,16 @@ class PreNormLayer {
   uint32_t dropout_site = 0;               // two consecutive numbers
 
   /// Takes x over (it ends in `saved`, or is given back when `save` is false); the result is the caller's.
-  Tensor forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved, bool save) const;
+  Tensor forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
+                 bool save) const;
   /// Computes the rest of what backward needs again from saved.x.
   void recompute(const StepContext& context, const Tensor& flat, const Call& call, Saved& saved) const;
   /// Leaves what recompute() starts from.
   void give_all_but_input(const StepContext& context, Saved& saved) const;
-  /// Takes dy and what was saved over; the result, of x, is the caller's. `gradient` is null for a frozen unit. `below`,
-  /// the layer that made x, is null for the first one: the result holds what its backward begins with.
-  ResidualGradient backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
-                            ResidualGradient dy, Saved& saved, const PreNormLayer* below) const;
+  /// Takes dy and what was saved over; the result, of x, is the caller's. `gradient` is null for a frozen unit.
+  /// `below`, the layer that made x, is null for the first one: the result holds what its backward begins with.
+  ResidualGradient backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
+                            const Call& call, ResidualGradient dy, Saved& saved, const PreNormLayer* below) const;
   /// Operations of one forward over B samples of T tokens, and of recompute().
   double forward_flops(int64_t batch, int64_t tokens) const;
   double recompute_flops(int64_t batch, int64_t tokens) const;
@@ -156,12 +159,13 @@ class PreNormLayer {
   };
   AttentionForward attention_call(const Call& call, const Tensor& qkv_rows, const Tensor& out, const Tensor& lse) const;
   Dropout dropout(const StepContext& context, const Call& call, uint32_t which) const;
-  Middle attention_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& x, Saved& saved,
-                           bool save) const;
+  Middle attention_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& x,
+                           Saved& saved, bool save) const;
   Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& middle,
                      const Tensor& normed, Saved& saved, bool save) const;
-  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, WeightGradients& weights,
-                      const Call& call, const ResidualGradient& incoming, Saved& saved, Tensor* dropped) const;
+  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
+                      WeightGradients& weights, const Call& call, const ResidualGradient& incoming, Saved& saved,
+                      Tensor* dropped) const;
 };
 
 /// A stack of pre-norm layers with activation checkpointing.

@@ -20,7 +20,8 @@ void CausalHead::put_aside(const StepContext& context, const UnitGradient& gradi
   if (!gradient.accumulate) {
     const int64_t end = weight + vocabulary * hidden, size = dtype_size(gradient.flat.dtype);
     const auto zero = [&](int64_t first, int64_t last) {
-      if (first < last) context.device.zero(gradient.flat.part(first, {last - first}).data, (last - first) * size, context.stream);
+      if (first < last)
+        context.device.zero(gradient.flat.part(first, {last - first}).data, (last - first) * size, context.stream);
     };
     zero(0, weight);
     zero(end, weight_unit->numel());
@@ -28,8 +29,9 @@ void CausalHead::put_aside(const StepContext& context, const UnitGradient& gradi
   context.units.pause(*weight_unit);
 }
 
-Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_t block_rows, int64_t offset, int64_t count,
-                                    const Tensor& labels, const Tensor& weight_of_label, const Tensor& loss) const {
+Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_t block_rows, int64_t offset,
+                                    int64_t count, const Tensor& labels, const Tensor& weight_of_label,
+                                    const Tensor& loss) const {
   const DType type = x.dtype;
   const int64_t rows = labels.numel(), h = hidden;
   const Tensor flat = context.units.acquire(*unit);
@@ -39,7 +41,8 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_
   const ObservedPhase phase(context, Phase::loss, *unit);
 
   Taken picked(context, "head input", type, {rows, h});
-  context.ops.pick_rows({.blocks = x, .rows = picked, .block_rows = block_rows, .offset = offset, .count = count}, context.stream);
+  context.ops.pick_rows({.blocks = x, .rows = picked, .block_rows = block_rows, .offset = offset, .count = count},
+                        context.stream);
   const Shape x_shape = x.shape;
   give(context, x);
   NormResult normed = take_norm(context, norm, flat, picked);
@@ -55,12 +58,13 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_
       const Tensor part = logits.get().row_range(0, n);
       const Tensor input = normed.y.row_range(first, n);
       context.ops.linear_forward({.x = input, .w = w, .y = part}, context.stream);
-      context.ops.cross_entropy({.logits = part, .labels = labels.view({rows}).part(first, {n}), .weight = weight_of_label,
-                                 .row_loss = row_loss.get().part(first, {n})},
+      context.ops.cross_entropy({.logits = part, .labels = labels.view({rows}).part(first, {n}),
+                                 .weight = weight_of_label, .row_loss = row_loss.get().part(first, {n})},
                                 context.stream);
       context.ops.linear_backward_input({.dy = part, .w = w, .dx = dnormed.get().row_range(first, n)}, context.stream);
       if (weight_unit->trainable)
-        context.ops.linear_backward_weight({.dy = part, .x = input, .dw = weight_gradient.flat.part(weight, {vocabulary, h}),
+        context.ops.linear_backward_weight({.dy = part, .x = input,
+                                            .dw = weight_gradient.flat.part(weight, {vocabulary, h}),
                                             .accumulate = weight_gradient.accumulate || first > 0},
                                            context.stream);
     }
@@ -73,8 +77,8 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_
 
   UnitGradient gradient;
   if (unit->trainable) gradient = tied ? context.units.gradient(*unit) : weight_gradient;
-  context.ops.norm_backward({.dy = dnormed, .x = picked, .mean = normed.mean, .rstd = normed.rstd, .gamma = norm.g(flat),
-                             .dgamma = unit->trainable ? norm.g(gradient.flat) : Tensor{},
+  context.ops.norm_backward({.dy = dnormed, .x = picked, .mean = normed.mean, .rstd = normed.rstd,
+                             .gamma = norm.g(flat), .dgamma = unit->trainable ? norm.g(gradient.flat) : Tensor{},
                              .dbeta = unit->trainable ? norm.b(gradient.flat) : Tensor{},
                              .accumulate = gradient.accumulate, .dx = dnormed},
                             context.stream);
@@ -82,7 +86,8 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_
   context.units.release(*unit);
   if (unit->trainable) context.units.publish(*unit);
   Taken dx(context, "gradients of the residual stream", type, x_shape);
-  context.ops.spread_rows({.blocks = dx, .rows = dnormed, .block_rows = block_rows, .offset = offset, .count = count}, context.stream);
+  context.ops.spread_rows({.blocks = dx, .rows = dnormed, .block_rows = block_rows, .offset = offset, .count = count},
+                          context.stream);
   return dx.keep();
 }
 

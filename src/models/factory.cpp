@@ -14,8 +14,9 @@ std::unique_ptr<Model> make_model(const std::string& model_directory, const Mode
     std::unique_ptr<Model> (*make)(const std::string&, const ModelSettings&);
   };
   static constexpr Row kTable[] = {{"blip-2", make_blip2}};
-  BLIPFT_USER_CHECK(std::filesystem::is_directory(model_directory), "model.path: found \"", model_directory,
-                    "\", which is not a directory; expected one that save_pretrained wrote or that was downloaded from the hub");
+  BLIPFT_USER_CHECK(
+      std::filesystem::is_directory(model_directory), "model.path: found \"", model_directory,
+      "\", which is not a directory; expected one that save_pretrained wrote or that was downloaded from the hub");
   const std::string file = model_directory + "/config.json";
   const std::string text = read_text_file(file);
   const nlohmann::json root = nlohmann::json::parse(text, nullptr, false);

@@ -29,7 +29,8 @@ class JsonFields {
       return found->get<T>();
     } catch (const std::exception&) {
       throw UserError(concat(file_, ": ", prefix_, key, ": found ", found->dump(), ", expected ",
-                             std::is_same_v<T, bool> ? "true or false" : std::is_arithmetic_v<T> ? "a number" : "a text"));
+                             std::is_same_v<T, bool> ? "true or false"
+                             : std::is_arithmetic_v<T> ? "a number" : "a text"));
     }
   }
   int64_t positive(const std::string& key, int64_t fallback) const {

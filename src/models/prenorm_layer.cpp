@@ -105,7 +105,8 @@ Tensor PreNormLayer::mlp_forward(const StepContext& context, const Tensor& flat,
   if (shape.dropout > 0) {
     Taken out(context, "sublayer output", type, {rows, h});
     context.ops.linear_forward({.x = activated, .w = fc2.w(flat), .bias = fc2.b(flat), .y = out}, context.stream);
-    context.ops.dropout_add({.x = out, .residual = middle, .dropout = dropout(context, call, 1), .y = y}, context.stream);
+    context.ops.dropout_add({.x = out, .residual = middle, .dropout = dropout(context, call, 1), .y = y},
+                            context.stream);
   } else {
     context.ops.linear_forward({.x = activated, .w = fc2.w(flat), .bias = fc2.b(flat), .residual = middle, .y = y},
                                context.stream);
@@ -116,8 +117,8 @@ Tensor PreNormLayer::mlp_forward(const StepContext& context, const Tensor& flat,
 
 // Gradient of `middle` out of dy; with dropout also, in `dropped`, of the projection's output.
 Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                                  WeightGradients& weights, const Call& call, const ResidualGradient& incoming, Saved& saved,
-                                  Tensor* dropped) const {
+                                  WeightGradients& weights, const Call& call, const ResidualGradient& incoming,
+                                  Saved& saved, Tensor* dropped) const {
   const Tensor dy = incoming.dy;
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), h = shape.hidden;
@@ -128,7 +129,8 @@ Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat
     context.ops.dropout_add({.x = dy, .dropout = dropout(context, call, 1), .y = dout}, context.stream);
   }
   Taken dinner(context, "gradients of mlp inner", type, {rows, shape.inner});
-  Tensor activated = gelu && gradient ? context.arena.take(Owner::activations, "mlp inner", type, {rows, shape.inner}) : Tensor{};
+  Tensor activated =
+      gelu && gradient ? context.arena.take(Owner::activations, "mlp inner", type, {rows, shape.inner}) : Tensor{};
   context.ops.linear_backward_input({.dy = dout, .w = fc2.w(flat), .activation = shape.activation, .saved = saved.inner,
                                      .activated = activated, .dbias = gradient ? fc1.b(gradient->flat) : Tensor{},
                                      .accumulate_dbias = gradient && gradient->accumulate, .dx = dinner},
@@ -165,7 +167,8 @@ Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat
 }
 
 ResidualGradient PreNormLayer::backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                                        const Call& call, ResidualGradient dy, Saved& saved, const PreNormLayer* below) const {
+                                        const Call& call, ResidualGradient dy, Saved& saved,
+                                        const PreNormLayer* below) const {
   const DType type = dy.dy.dtype;
   const int64_t rows = dy.dy.rows(), h = shape.hidden;
   WeightGradients weights(context, gradient);
@@ -199,7 +202,8 @@ ResidualGradient PreNormLayer::backward(const StepContext& context, const Tensor
   context.ops.linear_backward_input({.dy = dqkv, .w = qkv.w(flat), .dx = dnormed}, context.stream);
   weights.keep(dqkv.keep());
   ResidualGradient dx;
-  if (below && below->shape.dropout > 0) dx.dropped = context.arena.take(Owner::activations, "gradients", type, {rows, h});
+  if (below && below->shape.dropout > 0)
+    dx.dropped = context.arena.take(Owner::activations, "gradients", type, {rows, h});
   if (below && below->unit->trainable && below->fc2.bias >= 0)
     dx.column_sums = context.arena.take(Owner::activations, "gradients", DType::f32, {h});
   context.ops.norm_backward({.dy = dnormed, .x = saved.x, .mean = normed.mean, .rstd = normed.rstd,

@@ -33,8 +33,8 @@ Tensor PreNormStack::backward(const StepContext& context, const PreNormLayer::Ca
     const ObservedPhase phase(context, Phase::backward, *layer.unit);
     UnitGradient gradient;
     if (layer.unit->trainable) gradient = context.units.gradient(*layer.unit);
-    gradient_of_x = layer.backward(context, flat, layer.unit->trainable ? &gradient : nullptr, call, gradient_of_x, saved_[i],
-                                   i > 0 ? &layers[i - 1] : nullptr);
+    gradient_of_x = layer.backward(context, flat, layer.unit->trainable ? &gradient : nullptr, call, gradient_of_x,
+                                   saved_[i], i > 0 ? &layers[i - 1] : nullptr);
     context.units.release(*layer.unit);
     if (layer.unit->trainable) context.units.publish(*layer.unit);
   }

@@ -79,7 +79,8 @@ void QFormer::backward(const StepContext& context, const QFormerLayer::Call& cal
 double QFormerLayer::forward_flops(int64_t batch, int64_t picture_tokens) const {
   const double rows = static_cast<double>(batch * shape.queries), d = static_cast<double>(shape.hidden);
   const double keys = static_cast<double>(batch * picture_tokens), e = static_cast<double>(shape.encoder_hidden);
-  const double own = 2 * rows * d * (4 * d + 2 * static_cast<double>(shape.inner)) + 4 * rows * static_cast<double>(shape.queries) * d;
+  const double own =
+      2 * rows * d * (4 * d + 2 * static_cast<double>(shape.inner)) + 4 * rows * static_cast<double>(shape.queries) * d;
   if (!cross.present) return own;
   return own + 4 * rows * d * d + 4 * keys * e * d + 4 * rows * static_cast<double>(picture_tokens) * d;
 }

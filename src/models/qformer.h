@@ -1,7 +1,7 @@
 // The Q-Former: learned queries that attend to themselves and, in every few layers, to the picture.
 //
-// Dimension legend: B samples, Q queries of a sample, R = B * Q rows, D hidden size, F inner size, P picture tokens of a
-// sample, E picture hidden size, N heads.
+// Dimension legend: B samples, Q queries of a sample, R = B * Q rows, D hidden size, F inner size, P picture tokens of
+// a sample, E picture hidden size, N heads.
 #pragma once
 
 #include <vector>
@@ -50,10 +50,11 @@ class QFormerLayer {
   Norm norm;
   uint32_t dropout_site = 0;               // five consecutive numbers
 
-  Tensor forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved, bool save) const;
+  Tensor forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
+                 bool save) const;
   /// dpicture [B * P, E] is written or, when `picture_started`, added to; absent when nobody wants it.
-  Tensor backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call, Tensor dy,
-                  Saved& saved, const Tensor& dpicture, bool& picture_started) const;
+  Tensor backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
+                  Tensor dy, Saved& saved, const Tensor& dpicture, bool& picture_started) const;
   void drop_all_but_input(const StepContext& context, Saved& saved) const;
   /// Operations of one forward over B samples, each with a picture of P tokens.
   double forward_flops(int64_t batch, int64_t picture_tokens) const;
@@ -65,12 +66,14 @@ class QFormerLayer {
   Tensor attention_forward(const StepContext& context, const Tensor& flat, const Call& call, const Attention& block,
                            const Tensor& x, SavedAttention& saved) const;
   Tensor attention_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                            WeightGradients& weights, const Call& call, const Attention& block, const Tensor& x, Tensor dy,
-                            SavedAttention& saved, const Tensor& dpicture, bool& picture_started) const;
-  Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& x, Saved& saved) const;
-  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, WeightGradients& weights,
-                      const Call& call, const Tensor& x, Tensor dy, Saved& saved) const;
-  Tensor normed_again(const StepContext& context, const Tensor& flat, const Attention& block, const SavedAttention& saved) const;
+                            WeightGradients& weights, const Call& call, const Attention& block, const Tensor& x,
+                            Tensor dy, SavedAttention& saved, const Tensor& dpicture, bool& picture_started) const;
+  Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& x,
+                     Saved& saved) const;
+  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
+                      WeightGradients& weights, const Call& call, const Tensor& x, Tensor dy, Saved& saved) const;
+  Tensor normed_again(const StepContext& context, const Tensor& flat, const Attention& block,
+                      const SavedAttention& saved) const;
   void give_attention(const StepContext& context, SavedAttention& saved) const;
 };
 

@@ -24,7 +24,8 @@ class AdamW : public Optimizer {
                      stream);
   }
   double bytes_per_element(DType param, DType grad, DType state, bool master) const override {
-    const double weights = master ? 8.0 + static_cast<double>(dtype_size(param)) : 2.0 * static_cast<double>(dtype_size(param));
+    const double weights =
+        master ? 8.0 + static_cast<double>(dtype_size(param)) : 2.0 * static_cast<double>(dtype_size(param));
     return weights + static_cast<double>(dtype_size(grad) + 4 * dtype_size(state));
   }
 

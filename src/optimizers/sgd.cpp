@@ -17,13 +17,15 @@ class Sgd : public Optimizer {
   }
   void update(Ops& ops, const Tensor& param, const Tensor& master, const Tensor& grad, const std::vector<Tensor>& state,
               const Tensor& scalars, Stream stream) const override {
-    ops.sgd_update({.param = param, .master = master, .grad = grad, .momentum_buffer = state.empty() ? Tensor{} : state[0],
-                    .scalars = scalars, .momentum = static_cast<float>(train_.momentum),
+    ops.sgd_update({.param = param, .master = master, .grad = grad,
+                    .momentum_buffer = state.empty() ? Tensor{} : state[0], .scalars = scalars,
+                    .momentum = static_cast<float>(train_.momentum),
                     .weight_decay = static_cast<float>(train_.weight_decay)},
                    stream);
   }
   double bytes_per_element(DType param, DType grad, DType state, bool master) const override {
-    const double weights = master ? 8.0 + static_cast<double>(dtype_size(param)) : 2.0 * static_cast<double>(dtype_size(param));
+    const double weights =
+        master ? 8.0 + static_cast<double>(dtype_size(param)) : 2.0 * static_cast<double>(dtype_size(param));
     return weights + static_cast<double>(dtype_size(grad) + (train_.momentum != 0 ? 2 * dtype_size(state) : 0));
   }
 

@@ -1,10 +1,10 @@
 // fsdp: gathers ahead of use along the known order, reduce-scatters behind it, beside the compute stream: reductions in
-// the communication stream, gathers in the gather stream when they are copies, else in the communication stream too. Behind
-// a copy the stamp stream reads the clock, and compute waits for that reading.
+// the communication stream, gathers in the gather stream when they are copies, else in the communication stream too.
+// Behind a copy the stamp stream reads the clock, and compute waits for that reading.
 //
-// Memory is the arena's, in program order; the streams are tied to that order by events. A gather or reduce-scatter waits
-// for all compute enqueued before it, because its buffer may lie where that compute still works; compute waits for a
-// gather before the unit's first use, and for a reduce-scatter before its buffer is given back.
+// Memory is the arena's, in program order; the streams are tied to that order by events. A gather or reduce-scatter
+// waits for all compute enqueued before it, because its buffer may lie where that compute still works; compute waits
+// for a gather before the unit's first use, and for a reduce-scatter before its buffer is given back.
 #include "strategies/sharded.h"
 
 #include <algorithm>
@@ -46,8 +46,8 @@ void Sharded::learn_from(const Strategy& dry_run) {
 }
 
 // Direct gathers read the other ranks' shards without asking. A unit's shards change after its last reduction, in which
-// every rank has taken part after its last gather of the unit, or in update(), after the all-reduce of the gradient norm;
-// this all-reduce comes after every rank's updates.
+// every rank has taken part after its last gather of the unit, or in update(), after the all-reduce of the gradient
+// norm; this all-reduce comes after every rank's updates.
 void Sharded::begin_step(const Tensor& scalars, float max_norm) {
   Strategy::begin_step(scalars, max_norm);
   if (context_.comm->direct_gathers()) context_.comm->all_reduce(fence_, context_.device->compute_stream());
@@ -61,14 +61,15 @@ void Sharded::begin_step(const Tensor& scalars, float max_norm) {
 void Sharded::gather(const Unit& unit) {
   Device& device = *context_.device;
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
-  entry.full = context_.arena->take(Owner::communication, "gathered units", context_.types.compute, {shard(unit).padded});
+  entry.full =
+      context_.arena->take(Owner::communication, "gathered units", context_.types.compute, {shard(unit).padded});
   entry.awaited = false;
   own_bytes_ += entry.full.bytes();
   const Stream stream = gather_stream();
   device.record(compute_reached_, device.compute_stream());
   device.wait(stream, compute_reached_);
-  // A kernel between two copies costs the copy engine some 50 us, so the clock is read beside them; and compute that waits
-  // for a copy itself, not for a kernel behind it, starts 20 to 50 us late.
+  // A kernel between two copies costs the copy engine some 50 us, so the clock is read beside them; and compute that
+  // waits for a copy itself, not for a kernel behind it, starts 20 to 50 us late.
   const Stream stamps = context_.comm->direct_gathers() ? device.stamp_stream() : stream;
   const auto follow = [&] {
     device.record(observed_, stream);
@@ -99,7 +100,8 @@ void Sharded::note_memory() {
 bool Sharded::room_for(int64_t bytes, size_t until) const {
   if (memory_limit_ == 0 || settings_.hold || position_ == 0) return false;
   int64_t most = 0;
-  for (size_t p = position_ - 1; p < std::max(until, position_) && p < others_.size(); ++p) most = std::max(most, others_[p]);
+  for (size_t p = position_ - 1; p < std::max(until, position_) && p < others_.size(); ++p)
+    most = std::max(most, others_[p]);
   return most + own_bytes_ + bytes + 2 * settings_.prefetch_bytes <= memory_limit_;
 }
 
@@ -156,7 +158,8 @@ Tensor Sharded::acquire(const Unit& unit) {
   const Tensor full = entry.full;
   acquired_bytes_ += full.bytes();
   // A backward's last reductions would keep their buffers through the next forward: by now they are long done.
-  while (!pending_.empty() && pending_.front().position + kReducedAfter < position_ && !room_for(0, position_)) retire_oldest();
+  while (!pending_.empty() && pending_.front().position + kReducedAfter < position_ && !room_for(0, position_))
+    retire_oldest();
   prefetch();
   return full;
 }
@@ -180,7 +183,8 @@ UnitGradient Sharded::gradient(const Unit& unit) {
   const bool accumulate = static_cast<bool>(full);
   if (!full) {
     const PrecisionTypes& types = context_.types;
-    full = context_.arena->take(Owner::communication, "gradients of units in flight", types.gradient, {shard(unit).padded});
+    full = context_.arena->take(Owner::communication, "gradients of units in flight", types.gradient,
+                                {shard(unit).padded});
     own_bytes_ += full.bytes();
     for (const auto& [first, end] : unit.gaps(shard(unit).padded))
       context_.device->zero(full.part(first, {end - first}).data, (end - first) * dtype_size(types.gradient),

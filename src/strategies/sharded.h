@@ -71,7 +71,8 @@ class Sharded : public Strategy {
   int64_t ahead_bytes_ = 0;                // gathered, not yet acquired
   int64_t acquired_bytes_ = 0;             // of all acquires of the step
 
-  // What the dry run teaches about memory: `others_[p]` is the most that everything else takes between acquires p and p + 1.
+  // What the dry run teaches about memory:
+  // `others_[p]` is the most that everything else takes between acquires p and p + 1.
   std::vector<int64_t> others_;
   int64_t memory_limit_ = 0;
   bool measured_ = false;                  // others_ and the limit are known

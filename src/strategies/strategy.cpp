@@ -98,7 +98,9 @@ DType Strategy::weight_dtype(const Unit& unit) const {
   return context_.types.master && unit.trainable ? DType::f32 : context_.types.compute;
 }
 Tensor Strategy::gradients(const Unit& unit) const { return unit.trainable ? part(gradients_, unit) : Tensor{}; }
-Tensor Strategy::state(const Unit& unit, size_t i) const { return unit.trainable ? part(states_.at(i), unit) : Tensor{}; }
+Tensor Strategy::state(const Unit& unit, size_t i) const {
+  return unit.trainable ? part(states_.at(i), unit) : Tensor{};
+}
 
 void Strategy::gather_weights(const Unit& unit, const Tensor& full, Stream stream) {
   const Tensor mine = masters(unit) ? masters(unit) : parameters(unit);

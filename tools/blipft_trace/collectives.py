@@ -145,8 +145,8 @@ def estimate_clocks(phases, rows_of, number_of, count):
 def match_collectives(results, block):
     """Waiting for slower ranks, who was slow, and bandwidth, from all ranks' collectives of a block of steps.
 
-    results: objects with `phases`, `alone` (numbers of phases that wait for nobody), `waited`, `made_wait`, `came_last`,
-    `kinds`, `clock`; block: each rank's rows.
+    results: objects with `phases`, `alone` (numbers of phases that wait for nobody), `waited`, `made_wait`,
+    `came_last`, `kinds`, `clock`; block: each rank's rows.
     """
     for rank, (result, rows) in enumerate(zip(results, block)):
         by_itself = np.isin(rows["phase"], result.alone)

@@ -371,7 +371,7 @@ def summarize_split(result):
 
 
 def device_use(trace, steps):
-    """Medians of power and clock while the steps ran, energy of a median step; None without samples that tell the power."""
+    """Medians of power and clock while the steps ran, energy of a median step; None without samples of the power."""
     power, clock = [], []
     for rows in trace.device_samples(steps):
         rows = rows[rows["power_watts"] > 0]
@@ -396,7 +396,8 @@ def summarize_rank(result):
         **summarize_split(result),
         "slowest": [{"step": number, "ns": ns, "parts": parts} for number, ns, parts in result.slowest],
         "memory": owners, "memory_total": memory_total,
-        "driver_memory": driver_memory(trace), "device": device_use(trace, steps), "kernel_steps": recorded_steps(trace),
+        "driver_memory": driver_memory(trace), "device": device_use(trace, steps),
+        "kernel_steps": recorded_steps(trace),
         "dropped_spans": int(dropped["spans"].sum()) if dropped is not None else 0,
         "duration_ns": int((steps["end_ns"] - steps["begin_ns"]).sum()),
     }

@@ -70,8 +70,8 @@ def memory_text(r):
         off = f"  ({100 * (total['measured'] / total['planned'] - 1):+.2f} %)" if both else ""
         lines.append(f"    {'sum':20s}{gib(total['planned'])} {gib(total['measured'])}{off}")
         if "moment" in total:
-            between = "" if total["moment"] == "peak" else ("; memory is noted at such moments only, the plan knows also "
-                                                            "what is between them")
+            between = ("" if total["moment"] == "peak" else
+                       "; memory is noted at such moments only, the plan knows also what is between them")
             lines.append(f"    measured peak: step {total['step']}, {total['moment']}{between}")
     driver = r["driver_memory"]
     if driver:
@@ -92,8 +92,9 @@ def device_text(r):
     device = r["device"]
     if not device:
         return []
-    return [f"  device            {device['median_watts']:10.1f} W median, {device['joules_a_step']:.4g} J a step; SM clock "
-            f"{device['median_mhz']:.0f} MHz median, {device['lowest_mhz']:.0f} to {device['highest_mhz']:.0f}"]
+    return [f"  device            {device['median_watts']:10.1f} W median, {device['joules_a_step']:.4g} J a step; "
+            f"SM clock {device['median_mhz']:.0f} MHz median, "
+            f"{device['lowest_mhz']:.0f} to {device['highest_mhz']:.0f}"]
 
 
 def rank_text(r):

@@ -9,7 +9,7 @@ RECENT = 50  # steps that the medians are taken over
 
 
 def finished(traces):
-    """Whether every rank has taken all steps of the run; traces older than version 1.3 do not tell how many these are."""
+    """Whether every rank has taken all steps of the run; traces older than version 1.3 do not tell their number."""
     for trace in traces:
         total, n = trace.attributes().get("total_steps"), trace.rows("steps")
         if not total or not n or trace.read("steps", n - 1, n)["step"][0] + 1 < total:
