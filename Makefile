@@ -11,7 +11,7 @@
 #   make setup        installs what is missing (make demo and make check do it too)
 #   make clean
 #
-# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH (default 90), BUILD (default build/cpu or build/cuda), OPT (default -O3).
+# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH (default 90a), BUILD (default build/cpu or build/cuda), OPT (default -O3).
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := blipft
@@ -20,7 +20,7 @@ SHELL := /bin/bash
 NVCC_FOUND := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(NVCC_FOUND),1,0)
 CUDA_HOME ?= $(if $(NVCC_FOUND),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC_FOUND))),/usr/local/cuda)
-CUDA_ARCH ?= 90
+CUDA_ARCH ?= 90a
 BUILD ?= build/$(if $(filter 1,$(CUDA)),cuda,cpu)
 OPT ?= -O3
 CXX := $(shell command -v g++ || echo c++)
@@ -44,7 +44,7 @@ LDLIBS := $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -ldl -lp
 ifeq ($(CUDA),1)
 NVCC := $(CUDA_HOME)/bin/nvcc
 CPPFLAGS += -DBLIPFT_CUDA=1 -I$(CUDA_HOME)/include $(addprefix -I,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
-NVCCFLAGS := -std=c++20 $(OPT) -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) --expt-relaxed-constexpr --extended-lambda -Xcompiler -fPIC,-fopenmp -Xcudafe --diag_suppress=177
+NVCCFLAGS := -std=c++20 $(OPT) -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) --expt-relaxed-constexpr --extended-lambda -Xcompiler -fPIC,-fopenmp -Xcudafe --diag_suppress=177 $(if $(filter 90a,$(CUDA_ARCH)),-DBLIPFT_WGMMA=1)
 CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64) $(wildcard $(CUDA_HOME)/targets/x86_64-linux/lib))
 LDLIBS += -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcublasLt -lcudart -lnccl
 endif

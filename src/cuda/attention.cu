@@ -1,21 +1,23 @@
 // Attention on CUDA: checks, and the choice among the kernel families.
 //
-//   attention_forward.cu         bf16 forward on tensor cores: `resident` (K and V of a head in shared memory) and
-//                                `streaming`
+//   attention_wgmma_forward.cu,  bf16 with warpgroup products (Hopper): 256 or 257 tokens that all see each other, head
+//   attention_wgmma_backward.cu  sizes 80, 88 and 96. The vision towers
+//   attention_forward.cu         bf16 forward on tensor cores (mma.sync): `resident` (K and V of a head in shared memory)
+//                                and `streaming`
 //   attention_backward_short.cu  bf16 backward in one pass over a (sample, head), up to 272 queries
 //   attention_backward_long.cu   bf16 backward for any length: delta, then dK/dV, then dQ
 //   attention_general.cu         f32, and bf16 heads that are not aligned to 8 bytes
 // None writes scores to memory or uses float atomics; all are deterministic.
 //
-// The bias gradient (AttentionBackward::dbias) comes from partial sums that the short backward makes of what it has in
-// registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
+// The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of what
+// they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
 //
 // Head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of 16, with zeros.
 //
-// Floors on an H200 (copy 4.3 TB/s; mma.sync about 500 TFLOP/s; operations as the kernels pad them):
-//   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 14 us; backward 93 MB = 22 us, 18 GFLOP = 36 us
+// Floors on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations as the kernels pad them):
+//   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 9 us; backward 93 MB = 22 us, 18 GFLOP = 22 us
 //   16 x 32 x 82 x 82 x 80, causal    forward 27 MB = 6 us, 1 GFLOP = 2 us; backward 54 MB = 13 us, 3 GFLOP = 6 us
-// The vision tower is bound by mma and by shared-memory bandwidth (a 16 x 16 block of B feeds 2 mma for each 16 rows of
+// With mma.sync the vision tower is bound by shared-memory bandwidth (a 16 x 16 block of B feeds 2 mma for each 16 rows of
 // A that a warp holds, and costs as much shared-memory time as 2.5 mma: hence 32 rows a warp); the language model by
 // device memory: few bytes, many blocks in flight.
 #include <cuda_runtime.h>
@@ -89,7 +91,9 @@ bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
 void launch_attention_forward(const AttentionForward& args, cudaStream_t stream) {
   Params p = make_params(args);
   if (p.batch == 0) return;
-  if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) && attention::mma_forward(p, stream)) return;
+  if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) &&
+      (attention::wgmma_forward(p, stream) || attention::mma_forward(p, stream)))
+    return;
   attention::general_forward(p, args.dtype == DType::bf16, stream);
 }
 
@@ -105,7 +109,7 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
   const int64_t columns = 3 * a.heads * a.head_size;
   if (args.dbias && a.batch * columns * 4 <= context.scratch_bytes) p.dbias_partials = context.scratch;
   const bool mma = fits_mma(p, a.dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv});
-  if (mma && attention::mma_backward_short(p, context.stream)) {
+  if (mma && (attention::wgmma_backward(p, context.stream) || attention::mma_backward_short(p, context.stream))) {
     if (p.dbias_partials) {
       PartialSums sums{p.dbias_partials, a.batch, columns};
       sums.add(args.dbias, args.accumulate_dbias);

@@ -74,6 +74,17 @@ struct DropoutMask {
   }
 };
 
+/// Whether the wgmma kernels are for this (but for the head size): 256 or 257 tokens that all see each other.
+inline bool fits_wgmma(const Params& p) {
+#ifdef BLIPFT_WGMMA
+  return p.wide && !p.causal && !p.dropout && !p.kv_lengths && p.query_tokens == p.kv_tokens &&
+         (p.query_tokens == 256 || p.query_tokens == 257);
+#else
+  (void)p;
+  return false;
+#endif
+}
+
 /// Number of element (query i, key 0) of head h.
 __device__ __forceinline__ uint64_t element_row(const Params& p, int h, int i) {
   return (static_cast<uint64_t>(h) * p.query_tokens + i) * p.kv_tokens;
@@ -91,7 +102,8 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
 void general_forward(const Params&, bool bf16, cudaStream_t);
 void general_backward(const Params&, bool bf16, cudaStream_t);
 bool mma_forward(const Params&, cudaStream_t);
-/// The only family that fills dbias_partials.
+bool wgmma_forward(const Params&, cudaStream_t);
+bool wgmma_backward(const Params&, cudaStream_t);
 bool mma_backward_short(const Params&, cudaStream_t);
 bool mma_backward_long(const Params&, cudaStream_t);
 /// delta[b, h, i] = sum over d of dout * out.
