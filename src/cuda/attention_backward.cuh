@@ -129,6 +129,60 @@ __device__ __forceinline__ void store_fragments(const float (&acc)[M][N][4], flo
     }
 }
 
+/// C fragments of 16 * M rows times factor, as bf16, to a tile in shared memory: rows from `row` on, columns from
+/// 16 * column16 on. `tile` is row_major. An odd last n8 tile is followed by 8 columns of zeros.
+template <int D, int M, int N>
+__device__ __forceinline__ void stage_fragments(const float (&acc)[M][N][4], float factor, const LaneAddress<D>& tile,
+                                                int row, int column16) {
+#pragma unroll
+  for (int c = 0; c < (N + 1) / 2; ++c) {
+    if (column16 + c >= pitch<D> / 16) continue;
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      uint32_t a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int n = 2 * c + i / 2, e = i % 2 * 2;
+        a[i] = n < N ? pack(acc[m][n < N ? n : 0][e] * factor, acc[m][n < N ? n : 0][e + 1] * factor) : 0u;
+      }
+      stmatrix4(tile.at(row + 16 * m, column16 + c), a);
+    }
+  }
+}
+
+/// Rows [tile_row, tile_row + Rows) of a tile in shared memory to rows [row0, ...) of a head, below `rows`, by one
+/// warp: consecutive lanes take consecutive chunks of a row. A store straight from fragments touches 8 rows, 16 bytes
+/// each, and keeps the load/store unit busy several times as long.
+template <int D, int Rows>
+__device__ __forceinline__ void store_tile_rows(const char* tile, int tile_row, bf16* head, int64_t row_stride,
+                                                int row0, int rows, int head_size, bool wide) {
+  constexpr int kChunks = pitch<D> / 8, kRounds = Rows * kChunks / 32, kBatch = 4;  // reads in flight at a time
+  static_assert(Rows * kChunks % 32 == 0, "whole warps");
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll 1
+  for (int first = lane; first < Rows * kChunks; first += 32 * kBatch) {
+    uint4 x[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = first + 32 * j, r = i / kChunks;
+      if (kRounds % kBatch == 0 || i < Rows * kChunks)
+        x[j] = *reinterpret_cast<const uint4*>(tile + tile_offset<D>(tile_row + r, i - r * kChunks));
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = first + 32 * j, r = i / kChunks, column = (i - r * kChunks) * 8;
+      if (row0 + r >= rows || column >= head_size || (kRounds % kBatch != 0 && i >= Rows * kChunks)) continue;
+      bf16* target = head + (row0 + r) * row_stride + column;
+      if (wide) {
+        *reinterpret_cast<uint4*>(target) = x[j];
+      } else {
+        *reinterpret_cast<uint2*>(target) = uint2{x[j].x, x[j].y};
+        if (column + 4 < head_size) *reinterpret_cast<uint2*>(target + 4) = uint2{x[j].z, x[j].w};
+      }
+    }
+  }
+}
+
 /// Zeros into rows [begin, end) of a head: keys that nobody may see have no gradient.
 template <int Threads>
 __device__ __forceinline__ void zero_rows(bf16* head, int64_t row_stride, int begin, int end, int head_size) {

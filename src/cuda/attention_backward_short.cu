@@ -195,8 +195,10 @@ __device__ __forceinline__ void phase2_step(float (&acc)[2][2 * L::Columns][4], 
 }
 
 /// dK and dV of one key block: warp = (matrix, 32 keys, part of the columns). Sums of the columns to `sums`, if given.
+/// After the last key block nothing arrives in the places of K and V: a warp that owns whole rows puts them together
+/// there, in the same rows of the tile, and stores them by rows.
 template <class L, bool Sums>
-__device__ __forceinline__ void phase2(const L& layout, uint32_t shared, float* sums, const Params& p, int b, int h,
+__device__ __forceinline__ void phase2(const L& layout, const char* memory, float* sums, const Params& p, int b, int h,
                                        int key0, int keys, int kv_length) {
   constexpr int kUnits = L::Warps / 2;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -204,6 +206,8 @@ __device__ __forceinline__ void phase2(const L& layout, uint32_t shared, float* 
   const int unit = is_dk ? warp - kUnits : warp;
   const int tile32 = unit / L::Split;
   if (tile32 * 32 >= keys) return;
+  const bool staged = L::Split == 1 && key0 + L::KB >= kv_length;
+  const uint32_t shared = shared_address(memory);
   const auto rows = LaneAddress<L::D>::row_major(shared + (is_dk ? 0 : layout.dout()));
   const auto weights = LaneAddress<L::KB>::chunk_major(shared + (is_dk ? layout.ds() : layout.p()));
   const auto tail = LaneAddress<L::KB>::chunk_major(shared + (is_dk ? layout.tail_ds() : layout.tail_p()));
@@ -217,14 +221,25 @@ __device__ __forceinline__ void phase2(const L& layout, uint32_t shared, float* 
     for (int row = p.causal ? key0 + tile32 * 32 : 0; row < layout.main_rows; row += 16)
       phase2_step<L>(acc, weights, row, tile32 * 2, rows, row, first_column);
     if (layout.tail_rows) phase2_step<L>(acc, tail, 0, tile32 * 2, rows, layout.main_rows, first_column);
-    store_fragments<2, 2 * L::Columns>(acc, is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size),
-                                       view.row_stride, key0 + tile32 * 32, kv_length, first_column * 16, p.head_size);
+    if (staged)
+      stage_fragments<L::D>(acc, is_dk ? p.scale : 1.0f,
+                            LaneAddress<L::D>::row_major(shared + (is_dk ? layout.k() : layout.v())), tile32 * 32,
+                            first_column);
+    else
+      store_fragments(acc, is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size), view.row_stride,
+                      key0 + tile32 * 32, kv_length, first_column * 16, p.head_size);
     if constexpr (Sums) {
       float2 own[2 * L::Columns];
       row_sums<2, 2 * L::Columns>(own, acc, key0 + tile32 * 32, kv_length);
       add_column_sums(own, is_dk ? p.scale : 1.0f, sums + (2 * tile32 + (is_dk ? 0 : 1)) * L::P + first_column * 16, 8,
                       L::P / 8 - 2 * first_column);
     }
+  }
+  if (staged) {
+    __syncwarp();
+    store_tile_rows<L::D, 32>(memory + (is_dk ? layout.k() : layout.v()), tile32 * 32,
+                              view.head<bf16>(b, h, p.head_size), view.row_stride, key0 + tile32 * 32, kv_length,
+                              p.head_size, p.wide);
   }
 }
 
@@ -396,13 +411,16 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
     __syncthreads();  // P and dS are there; K and V are free
     if (key0 + L::KB < kv_length) load_keys(key0 + L::KB);
     if (keys <= 16) phase2_narrow<L, kKeySums>(layout, base, sums, p, b, h, key0, kv_length);
-    else phase2<L, kKeySums>(layout, base, sums, p, b, h, key0, keys, kv_length);
+    else phase2<L, kKeySums>(layout, shared, sums, p, b, h, key0, keys, kv_length);
     wait_copies<0>();
     __syncthreads();  // the next K and V are there; P and dS are free
   }
   bf16* dq_head = p.dq.head<bf16>(b, h, p.head_size);
-  store_fragments<L::MT, D / 8>(dq, p.scale, dq_head, p.dq.row_stride, row0,
-                                min(p.query_tokens, layout.main_rows), 0, p.head_size);
+  if (row0 < layout.main_rows) {  // nobody reads Q any more: the warp's rows of dQ take the place of its rows of Q
+    stage_fragments<D>(dq, p.scale, LaneAddress<D>::row_major(base), row0, 0);
+    __syncwarp();
+    store_tile_rows<D, L::TileRows>(shared, row0, dq_head, p.dq.row_stride, row0, p.query_tokens, p.head_size, p.wide);
+  }
   for (int i = static_cast<int>(threadIdx.x); i < layout.tail_rows * L::P; i += L::Threads) {
     const int row = i / L::P, column = i - row * L::P;
     float sum = 0;
