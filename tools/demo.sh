@@ -35,10 +35,12 @@ options=(-np "$ranks" --oversubscribe --bind-to none)
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
 
 echo "== training on $ranks $([ "$gpus" -ge 1 ] && echo "GPU(s)" || echo "CPU ranks")"
-mpirun "${options[@]}" ./blipft inputs/demo.yaml parallel.devices="$ranks" train.batch_size=$batch
+command=(mpirun "${options[@]}" ./blipft inputs/demo.yaml parallel.devices="$ranks" train.batch_size=$batch)
+"${command[@]}"
 
 "$python" tools/plot_loss.py runs/demo
 echo
 echo "trace        runs/demo/trace.rank0000.h5 (one file a rank; h5dump, h5py and pandas read it)"
 echo "loss plot    runs/demo/loss.png"
 echo "saved model  runs/demo/model (transformers' from_pretrained reads it)"
+echo "once more    OMPI_MCA_btl_vader_single_copy_mechanism=$OMPI_MCA_btl_vader_single_copy_mechanism ${command[*]}"
