@@ -11,7 +11,7 @@
 #   make setup        installs what is missing (make demo and make check do it too)
 #   make clean
 #
-# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH (default 90a), BUILD (default build/cpu or build/cuda), OPT (default -O3).
+# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH (default 90a; 90 or later), BUILD (default build/cpu or build/cuda), OPT (default -O3).
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := blipft

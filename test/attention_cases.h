@@ -80,7 +80,8 @@ inline void add_attentions(Cases& cases, DType t) {
   add_attention(cases, t, {2, 12, 64, 32, 257, false, false, false, 0.1f}); // Q-Former, cross
   add_attention(cases, t, {2, 32, 80, 82, 82, true, true});                 // OPT-2.7b
   // With the bias gradient. Tokens: one, several and many tiles and key blocks of the short kernels, a last key block
-  // of up to 16 keys, 1 to 16 tail rows; 256 and 257 are the warpgroup kernels' too; 300 are the long kernel's; head size 6 and f32 are the general one's.
+  // of up to 16 keys, 1 to 16 tail rows; 256 and 257 are the warpgroup kernels' too; 300 are the long kernel's; head
+  // size 6 and f32 are the general one's.
   for (int64_t d : {64, 80, 88})
     for (int64_t n : {1, 7, 33, 82, 96, 97, 129, 241, 256, 257, 272}) {
       const DType gradient = rotate % 2 ? t : kF32;
@@ -88,7 +89,10 @@ inline void add_attentions(Cases& cases, DType t) {
       add_attention(cases, t, {3, 2, d, n, n, rotate % 3 != 0, true, rotate % 3 == 1, 0, 2 - rotate % 2, gradient});
       ++rotate;
     }
-  add_attention(cases, t, {9, 32, 88, 257, 257, false, false, false, 0, 1, t});  // more heads than multiprocessors
+  // More heads than multiprocessors, up to six times.
+  add_attention(cases, t, {9, 32, 88, 257, 257, false, false, false, 0, 1, t});
+  add_attention(cases, t, {45, 16, 64, 256, 256});
+  add_attention(cases, t, {23, 32, 96, 257, 257});
   for (int bias : {1, 2}) {
     add_attention(cases, t, {2, 16, 88, 257, 257, false, false, false, 0, bias, t});
     add_attention(cases, t, {2, 3, 96, 257, 257, false, false, false, 0, bias, kF32});

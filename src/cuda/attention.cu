@@ -1,24 +1,24 @@
 // Attention on CUDA: checks, and the choice among the kernel families.
 //
-//   attention_wgmma_forward.cu,  bf16 with warpgroup products (Hopper): 256 or 257 tokens that all see each other, head
-//   attention_wgmma_backward.cu  sizes 80, 88 and 96. The vision towers
-//   attention_forward.cu         bf16 forward on tensor cores (mma.sync): `resident` (K and V of a head in shared memory)
-//                                and `streaming`
+//   attention_wgmma_forward.cu,  bf16 with warpgroup products (Hopper), the vision towers: 256 or 257 tokens that all see
+//   attention_wgmma_backward.cu  each other, head sizes 80, 88 and 96 (forward: 64 too)
+//   attention_forward.cu         bf16 forward on tensor cores (mma.sync): `resident` (K and V of a head in shared
+//                                memory) and `streaming`
 //   attention_backward_short.cu  bf16 backward in one pass over a (sample, head), up to 272 queries
 //   attention_backward_long.cu   bf16 backward for any length: delta, then dK/dV, then dQ
 //   attention_general.cu         f32, and bf16 heads that are not aligned to 8 bytes
 // None writes scores to memory or uses float atomics; all are deterministic.
 //
-// The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of what
-// they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
+// The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
+// what they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
 //
-// Head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of 16, with zeros.
+// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of 16, with zeros.
 //
 // Floors on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations as the kernels pad them):
 //   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 9 us; backward 93 MB = 22 us, 18 GFLOP = 22 us
 //   16 x 32 x 82 x 82 x 80, causal    forward 27 MB = 6 us, 1 GFLOP = 2 us; backward 54 MB = 13 us, 3 GFLOP = 6 us
-// With mma.sync the vision tower is bound by shared-memory bandwidth (a 16 x 16 block of B feeds 2 mma for each 16 rows of
-// A that a warp holds, and costs as much shared-memory time as 2.5 mma: hence 32 rows a warp); the language model by
+// With mma.sync the vision tower is bound by shared-memory bandwidth (a 16 x 16 block of B feeds 2 mma for each 16 rows
+// of A that a warp holds, and costs as much shared-memory time as 2.5 mma: hence 32 rows a warp); the language model by
 // device memory: few bytes, many blocks in flight.
 #include <cuda_runtime.h>
 

@@ -9,13 +9,13 @@
 // That is 5 matrix products a key block, the least there is: splitting the work into a dQ and a dK/dV kernel needs 7.
 // lse and delta lie in shared memory; delta is computed here, from O in flight and dO in shared memory.
 //
-// With Sums, the block also makes the column sums of its dQ, dK and dV, for the bias gradient. Of dQ, it adds up the f32
-// values. Without dropout the others follow from the softmax, whose rows sum to one:
+// With Sums, the block also makes the column sums of its dQ, dK and dV, for the bias gradient. Of dQ, it adds up the
+// f32 values. Without dropout the others follow from the softmax, whose rows sum to one:
 //   sum over keys of dV = sum over keys, queries of P dO = sum over queries of dO
 //   sum over keys of dK = scale sum over queries of (sum over keys of dS) Q = 0, for dS = P (dP - rowsum(P dP))
-// With dropout, a warp adds up its rows of dK and dV by shuffles when it stores them, into places in shared memory that no
-// other warp writes at the same time. At the end the block adds up in a fixed order and writes its columns of the sample's
-// row of p.dbias_partials.
+// With dropout, a warp adds up its rows of dK and dV by shuffles when it stores them, into places in shared memory
+// that no other warp writes at the same time. At the end the block adds up in a fixed order and writes its columns of
+// the sample's row of p.dbias_partials.
 //
 //   tall: 8 warps, 32 queries a warp, KB = 64: up to 256 + 16 queries, head size <= 96. 198 KB at head size 88, one
 //     block an SM. The vision tower's 257 queries = 8 * 32 + 1: rows after the 256th are a "tail" of 16 that is not
@@ -307,9 +307,9 @@ __device__ __forceinline__ void phase1(const L& layout, char* shared, float (&dq
                                          base + layout.ds(), tile.row0, tile, mask, keep_scale);
 }
 
-/// The block's column sums to its places in p.dbias_partials. `sums`, with dropout, is of dK and dV, complete; the threads
-/// have passed a barrier since they last used P and dS. tail_dq holds the rows of the tail, each written by the thread that
-/// gets it here.
+/// The block's column sums to its places in p.dbias_partials. `sums`, with dropout, is of dK and dV, complete; the
+/// threads have passed a barrier since they last used P and dS. tail_dq holds the rows of the tail, each written by
+/// the thread that gets it here.
 template <class L, bool Drop>
 __device__ __forceinline__ void write_column_sums(const L& layout, char* shared, const float* sums,
                                                   const float (&dq)[L::MT][L::D / 8][4], const Params& p, int b,

@@ -1,16 +1,9 @@
 // Column sums of C fragments (see attention_mma.cuh), for the bias gradient that attention backward makes.
 #pragma once
 
-#include <cuda_runtime.h>
+#include "cuda/attention_mma.cuh"
 
 namespace blipft::attention {
-
-/// threadIdx.x, read anew: what follows from it is computed again each time, and takes no registers meanwhile.
-__device__ __forceinline__ int fresh_thread() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
-}
 
 /// Adds the column sums of C fragments, times factor, to `target` in shared memory. sums[n] is this lane's sum over its
 /// own rows of columns 2t, 2t + 1 of n8 tile n; tile n goes to target + step * n, for n < tiles. In each round a lane

@@ -38,6 +38,13 @@ __host__ __device__ __forceinline__ constexpr uint32_t tile_offset(int row, int 
   return static_cast<uint32_t>(row * pitch<D> * 2 + ((chunk ^ swizzle<D>(row)) << 4));
 }
 
+/// threadIdx.x, read anew: what follows from it is computed again each time, and takes no registers meanwhile.
+__device__ __forceinline__ int fresh_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }

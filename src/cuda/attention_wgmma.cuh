@@ -207,7 +207,8 @@ __device__ __forceinline__ void multiply_row(float (&c)[1][4], uint32_t a, uint3
     Wgmma<8>::ss<0, 0>(c, Operand::right(a_right).at(32 * k), Operand::single_row(row).at(128 + 32 * k), 1);
 }
 
-/// Arrivals of TMA's copies in shared memory; one thread announces their bytes. All of the block may wait for them.
+/// Arrivals of TMA's copies in shared memory; one thread announces their bytes. Any thread may wait, if it is never
+/// more than one use behind: only the parity of uses is known.
 struct CopyBarrier {
   uint32_t address;  // 8 bytes
 
@@ -225,6 +226,20 @@ struct CopyBarrier {
         "@!arrived bra retry;\n}\n" ::"r"(address), "r"(phase & 1) : "memory");
   }
 };
+/// Arrivals of threads: as many a use as init() is told.
+struct ThreadBarrier {
+  uint32_t address;  // 8 bytes
+
+  __device__ __forceinline__ void init(int threads) const {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(address), "r"(threads) : "memory");
+  }
+  __device__ __forceinline__ void arrive() const {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address) : "memory");
+  }
+  /// Waits for the phase-th use of this barrier, counted from 0.
+  __device__ __forceinline__ void wait(int phase) const { CopyBarrier{address}.wait(phase); }
+};
+
 /// After init(), before a barrier of the block: TMA sees the barriers.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");

@@ -33,6 +33,8 @@ struct Layout {
   static constexpr int OddKeySums = Stages, DqSums = OddKeySums + 2 * kWarps * D * 4;
   static constexpr int DOutSums = DqSums + kWarps * D * 4;
   static_assert(Bytes <= 227 << 10, "one block an SM");
+  static_assert(QueryTile % 1024 == 0 && Weights % 1024 == 0 && KeyTile % 1024 == 0, "where swizzles begin");
+  static_assert(OddRow % 16 == 0 && OddRows % 16 == 0 && BfDS % 16 == 0 && Barriers % 8 == 0);
   static_assert(DOutSums + kWarps * D * 4 <= Stages + Stage, "sums take the place of the first stage");
   static_assert(QueryTile <= 2 * Weights, "O, and at the end dQ, take the place of P and dS");
 };

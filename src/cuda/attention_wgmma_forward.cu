@@ -18,7 +18,6 @@
 
 #include <type_traits>
 
-#include "cuda/attention_column_sums.cuh"
 #include "cuda/attention_forward.cuh"
 #include "cuda/attention_wgmma.cuh"
 #include "cuda/cuda_check.h"
@@ -55,20 +54,6 @@ struct Layout {
 };
 
 #ifdef BLIPFT_WGMMA_CODE
-
-/// Arrivals of threads: as many a use as init() is told.
-struct ThreadBarrier {
-  uint32_t address;  // 8 bytes
-
-  __device__ __forceinline__ void init(int threads) const {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(address), "r"(threads) : "memory");
-  }
-  __device__ __forceinline__ void arrive() const {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(address) : "memory");
-  }
-  /// Waits for the phase-th use of this barrier, counted from 0.
-  __device__ __forceinline__ void wait(int phase) const { CopyBarrier{address}.wait(phase); }
-};
 
 /// x, to the compiler an unknown number: what follows from it is computed again, and takes no registers meanwhile.
 __device__ __forceinline__ int fresh(int x) {
