@@ -91,8 +91,10 @@ inline void add_attentions(Cases& cases, DType t) {
     }
   // More heads than multiprocessors, up to six times.
   add_attention(cases, t, {9, 32, 88, 257, 257, false, false, false, 0, 1, t});
-  add_attention(cases, t, {45, 16, 64, 256, 256});
-  add_attention(cases, t, {23, 32, 96, 257, 257});
+  if (t == DType::bf16) {  // f32 has no kernels of its own for these, and would need twice the memory
+    add_attention(cases, t, {45, 16, 64, 256, 256});
+    add_attention(cases, t, {23, 32, 96, 257, 257});
+  }
   for (int bias : {1, 2}) {
     add_attention(cases, t, {2, 16, 88, 257, 257, false, false, false, 0, bias, t});
     add_attention(cases, t, {2, 3, 96, 257, 257, false, false, false, 0, bias, kF32});
