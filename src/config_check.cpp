@@ -45,6 +45,17 @@ void check_parallel(const Config& config) {
             "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove prefetch_bytes");
 }
 
+void check_data(const Config& config) {
+  const TrainSection& train = config.train;
+  if (!config.data.group_by_length) return;
+  const char* why = "changes which samples share a micro-batch, and with ";
+  refuse_if(config, train.loss_normalization == "micro_batch", "data.group_by_length", why,
+            "train.loss_normalization: micro_batch the loss depends on that; set it to tokens, or remove ",
+            "group_by_length");
+  refuse_if(config, train.loss_on_padding, "data.group_by_length", why,
+            "train.loss_on_padding: true the loss depends on that; set it to false, or remove group_by_length");
+}
+
 void check_rest(const Config& config) {
   const size_t parts = 3;  // vision, qformer, language; none is listed twice
   refuse_if(config, config.model.freeze.size() == parts, "model.freeze",
@@ -57,6 +68,7 @@ void check_rest(const Config& config) {
 
 void check_combinations(const Config& config) {
   check_train(config);
+  check_data(config);
   check_parallel(config);
   check_rest(config);
 }

@@ -72,6 +72,8 @@ void add_model_and_data(std::vector<Key>& keys) {
     std::vector<std::string>{"max_length"});
   d(&D::text_padding, "text_padding", one_of({"longest", "max"}),
     "longest: of a step, rounded up to 8; max: always max_text_tokens", std::vector<std::string>{"padding"});
+  d(&D::group_by_length, "group_by_length", any(),
+    "a rank's samples of a step go into micro-batches by the length of their text: less padding, the same step");
   d(&D::num_workers, "num_workers", at_least(1), "threads of each rank that decode and tokenize",
     std::vector<std::string>{"workers"});
   d(&D::prefetch_steps, "prefetch_steps", at_least(1), "steps prepared ahead",

@@ -49,7 +49,7 @@ MemoryPlan record_step(const Config& config, Model& model, int64_t ranks, bool h
   plan.strategy = make_strategy(plan.strategy_name, context, plan.sharded);
   StepProgram program({&config, plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), &model,
                        plan.strategy.get(), plan.optimizer.get(), record ? &spans : nullptr},
-                      possible_text_lengths(config.data));
+                      possible_text_shapes(config));
   program.record_passes();
   return plan;
 }

@@ -70,8 +70,7 @@ void RunTrace::note_run() {
     number("prefetch_bytes", plan.sharded.prefetch_bytes);
     text("gathers", parts_.comm->direct_gathers() ? "copies between devices" : "collectives");
   }
-  const int64_t tokens = possible_text_lengths(config.data).back();
-  number("flops_per_step", step_flops(config, model, tokens));
+  number("flops_per_step", step_flops(config, model, possible_text_shapes(config).back()));
   number("samples_per_step", samples_);
   number("total_steps", parts_.total_steps);
   number("planned_bytes", parts_.arena->total_bytes());
@@ -91,7 +90,7 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
   const auto time_of = [this](int64_t device_ns) { return clock_.at(device_ns) - parts_.start_ns; };
   std::vector<SpanRecord> spans;
   if (parts_.spans) {
-    spans = parts_.spans->records(StepProgram::pass_name(result.text_tokens), result.step, result.stamps, time_of);
+    spans = parts_.spans->records(StepProgram::pass_name(result.text), result.step, result.stamps, time_of);
     SpanRecord wait;
     wait.step = result.step;
     wait.phase = SpanRecorder::kDataWait;
@@ -111,7 +110,7 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
   record.begin_ns = time_of(result.begin_ns);
   record.end_ns = time_of(result.end_ns);
   record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
-  record.text_tokens = result.text_tokens;
+  record.text_tokens = result.text.last;
   trace_->add(record, spans);
 }
 

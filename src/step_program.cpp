@@ -28,13 +28,13 @@ constexpr int64_t kScalarBytes = 256;      // room of the scalars at the start o
 constexpr int64_t kResultBytes = 256;
 }  // namespace
 
-StepProgram::StepProgram(const StepParts& parts, std::vector<int64_t> text_lengths)
-    : parts_(parts), text_lengths_(std::move(text_lengths)),
+StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_shapes)
+    : parts_(parts), text_shapes_(std::move(text_shapes)),
       micro_batches_(parts.config->train.accumulate_grad_batches),
       batch_size_(parts.config->train.batch_size) {
   Arena& arena = *parts_.arena;
   const int64_t samples = micro_batches_ * batch_size_;
-  const int64_t bytes = layout(text_lengths_.back()).bytes();
+  const int64_t bytes = layout(text_shapes_.back()).bytes();
   staging_ = arena.persistent(Owner::data, "batch being copied in", DType::u8, {bytes});
   batch_ = arena.persistent(Owner::data, "batch of the step", DType::u8, {bytes});
   inputs_staging_ = arena.persistent(Owner::data, "step inputs", DType::u8, {kScalarBytes + 4 * samples});
@@ -52,22 +52,27 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<int64_t> text_lengt
 
 StepProgram::~StepProgram() = default;
 
-double step_flops(const Config& config, const Model& model, int64_t text_tokens) {
-  return static_cast<double>(config.train.accumulate_grad_batches) * model.flops(config.train.batch_size, text_tokens);
+double step_flops(const Config& config, const Model& model, const TextShape& text) {
+  return static_cast<double>(config.train.accumulate_grad_batches - 1) *
+             model.flops(config.train.batch_size, text.rest) +
+         model.flops(config.train.batch_size, text.last);
 }
 
-std::string StepProgram::pass_name(int64_t text_tokens) { return concat("step of ", text_tokens, " text tokens"); }
+std::string StepProgram::pass_name(const TextShape& text) {
+  return text.rest == text.last ? concat("step of ", text.last, " text tokens")
+                                : concat("step of ", text.rest, " and ", text.last, " text tokens");
+}
 
-BatchLayout StepProgram::layout(int64_t text_tokens) const {
-  return {micro_batches_, batch_size_, text_tokens, parts_.model->image_size()};
+BatchLayout StepProgram::layout(const TextShape& text) const {
+  return {micro_batches_, batch_size_, text.last, parts_.model->image_size(), text.rest};
 }
 
 void StepProgram::record_passes() {
   // The first pass teaches the strategy the order of units, the second how much memory a step takes.
-  enqueue(text_lengths_.back());
-  enqueue(text_lengths_.back());
-  parts_.strategy->set_memory_limit(parts_.arena->peak_transient(pass_name(text_lengths_.back())));
-  for (int64_t length : text_lengths_) enqueue(length);
+  enqueue(text_shapes_.back());
+  enqueue(text_shapes_.back());
+  parts_.strategy->set_memory_limit(parts_.arena->peak_transient(pass_name(text_shapes_.back())));
+  for (const TextShape& text : text_shapes_) enqueue(text);
   if (parts_.spans)
     BLIPFT_CHECK(2 * parts_.spans->most_spans() <= stamps_.numel(),
                  "more spans than clock readings: ", parts_.spans->most_spans());
@@ -89,20 +94,23 @@ void StepProgram::bind() {
   device.record(unstaged_, device.compute_stream());
   const int64_t bytes = inputs_staging_.bytes() + kResultBytes + stamps_.bytes();
   for (int64_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>(device, bytes));
-  graphs_.resize(text_lengths_.size());
-  warm_.resize(text_lengths_.size(), false);
+  graphs_.resize(text_shapes_.size());
+  warm_.resize(text_shapes_.size(), false);
 }
 
-MicroBatch StepProgram::micro_batch(int64_t m, int64_t t) const {
-  const BatchLayout l = layout(t);
-  const int64_t b = batch_size_, s = l.image_size;
+MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text) const {
+  const BatchLayout l = layout(text);
+  const int64_t b = batch_size_, s = l.image_size, t = text.of(m, micro_batches_);
+  const auto begin = [&](int64_t offset, int64_t bytes) {  // of this micro-batch, of `bytes` a micro-batch
+    return static_cast<char*>(batch_.data) + offset + m * bytes;
+  };
   const auto at = [&](int64_t offset, DType dtype, const Shape& shape) {
-    return Tensor{static_cast<char*>(batch_.data) + offset + m * shape.numel() * dtype_size(dtype), dtype, shape};
+    return Tensor{begin(offset, shape.numel() * dtype_size(dtype)), dtype, shape};
   };
   MicroBatch batch;
   batch.pixels = at(l.pixels_offset(), DType::u8, {b, s, s, 3});
-  batch.ids = at(l.ids_offset(), DType::i32, {b, t});
-  batch.labels = at(l.labels_offset(), DType::i32, {b, t - 1});
+  batch.ids = {begin(l.ids_offset(), 4 * b * l.text_tokens), DType::i32, {b, t}};
+  batch.labels = {begin(l.labels_offset(), 4 * b * (l.text_tokens - 1)), DType::i32, {b, t - 1}};
   batch.lengths = at(l.lengths_offset(), DType::i32, {b});
   batch.sample_keys = at(l.keys_offset(), DType::i64, {b});
   batch.kv_lengths = kv_lengths_.part(m * b, {b});
@@ -113,10 +121,9 @@ MicroBatch StepProgram::micro_batch(int64_t m, int64_t t) const {
 
 // Weight of each label in the step's loss: 1 / labels of the whole step, or, as a mean of micro-batch means,
 // 1 / (labels of the micro-batch * micro-batches * ranks).
-void StepProgram::enqueue_loss_weights(int64_t text_tokens) {
+void StepProgram::enqueue_loss_weights(const TextShape& text) {
   const Stream stream = parts_.device->compute_stream();
-  const Tensor counts{static_cast<char*>(batch_.data) + layout(text_tokens).counts_offset(), DType::f32,
-                      {micro_batches_}};
+  const Tensor counts{static_cast<char*>(batch_.data) + layout(text).counts_offset(), DType::f32, {micro_batches_}};
   if (parts_.config->train.loss_normalization == "micro_batch") {
     parts_.ops->loss_weights(counts, loss_weights_, static_cast<float>(micro_batches_ * parts_.comm->size()), stream);
     return;
@@ -139,28 +146,28 @@ void StepProgram::mark_end() {
   else parts_.device->timestamp(stamps_.as<int64_t>() + 1, stream);
 }
 
-void StepProgram::enqueue(int64_t text_tokens) {
+void StepProgram::enqueue(const TextShape& text) {
   const TrainSection& train = parts_.config->train;
   Device& device = *parts_.device;
   Strategy& strategy = *parts_.strategy;
   SpanRecorder* spans = parts_.spans;
   const Stream stream = device.compute_stream();
-  parts_.arena->begin_pass(pass_name(text_tokens));
+  parts_.arena->begin_pass(pass_name(text));
   if (spans)
-    spans->begin_pass(pass_name(text_tokens),
-                      [model = parts_.model, batch = batch_size_, text_tokens](const Unit& unit, Phase phase) {
-                        return model->unit_flops(unit, phase, batch, text_tokens);
-                      });
+    spans->begin_pass(pass_name(text), [this](const Unit& unit, Phase phase) {
+      return parts_.model->unit_flops(unit, phase, batch_size_, text_tokens_);
+    });
   mark_begin();
   strategy.begin_step(scalars_, static_cast<float>(train.gradient_clip_val));
   device.zero(loss_.data, loss_.bytes(), stream);
-  enqueue_loss_weights(text_tokens);
+  enqueue_loss_weights(text);
   const StepContext context{*parts_.ops, device, *parts_.arena, strategy, stream, device.side_stream(), forked_,
                             joined_, spans, static_cast<uint64_t>(train.seed)};
   for (int64_t m = 0; m < micro_batches_; ++m) {
     if (spans) spans->set_micro_batch(m);
     strategy.begin_micro_batch(m, micro_batches_);
-    parts_.model->forward_backward(context, micro_batch(m, text_tokens));
+    text_tokens_ = text.of(m, micro_batches_);
+    parts_.model->forward_backward(context, micro_batch(m, text));
   }
   strategy.finish_backward();
   if (parts_.comm->size() > 1) parts_.comm->all_reduce(loss_, stream);
@@ -188,15 +195,15 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   BLIPFT_CHECK(in_flight() < kSlots, "a finished step must be drained before the next launch");
   Device& device = *parts_.device;
   const Stream compute = device.compute_stream(), copy = device.copy_stream();
-  const int64_t t = batch.layout.text_tokens;
-  const auto found = std::find(text_lengths_.begin(), text_lengths_.end(), t);
-  BLIPFT_CHECK(found != text_lengths_.end(), "a batch of ", t, " text tokens was not planned");
+  const TextShape text = batch.layout.text();
+  const auto found = std::find(text_shapes_.begin(), text_shapes_.end(), text);
+  BLIPFT_CHECK(found != text_shapes_.end(), "a ", pass_name(text), " was not planned");
   Slot& slot = *slots_[launched_++ % kSlots];
   slot.result = {};
   slot.result.step = batch.step;
   slot.result.lr = lr;
-  slot.result.text_tokens = t;
-  slot.result.flops = step_flops(*parts_.config, *parts_.model, t);
+  slot.result.text = text;
+  slot.result.flops = step_flops(*parts_.config, *parts_.model, text);
   slot.result.wait_begin_ns = wait_begin_ns;
   slot.result.wait_end_ns = wait_end_ns;
   fill_inputs(slot, batch, lr);
@@ -213,13 +220,13 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   device.record(unstaged_, compute);
 
   // The first step of a shape runs without a graph: libraries choose algorithms and set up connections there.
-  const size_t shape = static_cast<size_t>(found - text_lengths_.begin());
+  const size_t shape = static_cast<size_t>(found - text_shapes_.begin());
   std::unique_ptr<Graph>& graph = graphs_[shape];
   if (parts_.config->parallel.cuda_graph && device.kind() == DeviceKind::cuda && warm_[shape]) {
-    if (!graph) graph = device.capture(compute, [&] { enqueue(t); });
+    if (!graph) graph = device.capture(compute, [&] { enqueue(text); });
     graph->launch(compute);
   } else {
-    enqueue(t);
+    enqueue(text);
     warm_[shape] = true;
   }
   char* out = slot.memory + inputs_staging_.bytes();

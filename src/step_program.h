@@ -33,21 +33,21 @@ struct StepResult {
   double loss = 0, grad_norm = 0, lr = 0;
   double flops = 0;                        ///< of this rank; see step_flops()
   int64_t begin_ns = 0, end_ns = 0;        ///< device clock
-  int64_t text_tokens = 0;
+  TextShape text;
   int64_t wait_begin_ns = 0, wait_end_ns = 0;  ///< host clock (Unix time): when the trainer waited for the batch
   std::vector<int64_t> stamps;             ///< device clock, ns, of the recorded spans
 };
 
-/// Floating-point operations of one rank's step at a padded text length, without recomputation.
-double step_flops(const Config& config, const Model& model, int64_t text_tokens);
+/// Floating-point operations of one rank's step at padded text lengths, without recomputation.
+double step_flops(const Config& config, const Model& model, const TextShape& text);
 
 class StepProgram {
  public:
-  /// Declares its persistent memory in the arena. `text_lengths`: the shapes that steps may have, ascending.
-  StepProgram(const StepParts& parts, std::vector<int64_t> text_lengths);
+  /// Declares its persistent memory in the arena. `text_shapes`: those that steps may have, the largest last.
+  StepProgram(const StepParts& parts, std::vector<TextShape> text_shapes);
   ~StepProgram();
 
-  /// Dry run: records one pass per text length. The strategy's order of units is learnt first.
+  /// Dry run: records one pass per text shape. The strategy's order of units is learnt first.
   void record_passes();
   /// After Arena::commit.
   void bind();
@@ -63,20 +63,21 @@ class StepProgram {
   /// How many steps may be launched before one must be drained.
   static constexpr int64_t kSlots = 4;
 
-  static std::string pass_name(int64_t text_tokens);
+  static std::string pass_name(const TextShape& text);
 
  private:
   struct Slot;                             // pinned host memory of one launched step
-  void enqueue(int64_t text_tokens);
-  MicroBatch micro_batch(int64_t m, int64_t text_tokens) const;
-  void enqueue_loss_weights(int64_t text_tokens);
+  void enqueue(const TextShape& text);
+  MicroBatch micro_batch(int64_t m, const TextShape& text) const;
+  void enqueue_loss_weights(const TextShape& text);
   void mark_begin();
   void mark_end();
-  BatchLayout layout(int64_t text_tokens) const;
+  BatchLayout layout(const TextShape& text) const;
   void fill_inputs(Slot& slot, const HostBatch& batch, double lr) const;
 
   StepParts parts_;
-  std::vector<int64_t> text_lengths_;
+  std::vector<TextShape> text_shapes_;
+  int64_t text_tokens_ = 0;                // of the micro-batch that is being enqueued
   int64_t micro_batches_, batch_size_;
   Tensor staging_, batch_;                 // u8: where the copy stream writes, and what the step reads
   Tensor scalars_, kv_lengths_;            // f32 [kStepScalars], i32 [M * B]; copied in together from inputs_staging_
@@ -86,8 +87,8 @@ class StepProgram {
   Tensor stamps_;                          // i64, device clock; the step's begin and end come first
 
   std::vector<std::unique_ptr<Slot>> slots_;
-  std::vector<std::unique_ptr<Graph>> graphs_;  // per text length
-  std::vector<bool> warm_;                      // per text length: has run once without a graph
+  std::vector<std::unique_ptr<Graph>> graphs_;  // per text shape
+  std::vector<bool> warm_;                      // per text shape: has run once without a graph
   Event staged_, unstaged_, forked_, joined_;
   uint64_t launched_ = 0, drained_ = 0;
 };

@@ -183,7 +183,7 @@ void Run::plan_and_commit(int64_t available) {
   strategy_->learn_from(*plan_.strategy);
   program_ = std::make_unique<StepProgram>(StepParts{&config_, device_.get(), ops_.get(), comm_.get(), arena_.get(),
                                                      model_.get(), strategy_.get(), optimizer_.get(), spans_},
-                                           possible_text_lengths(config_.data));
+                                           possible_text_shapes(config_));
   arena_->commit();
 }
 
@@ -245,7 +245,7 @@ void Run::finished_step(const StepResult& result) {
   const bool memory =
       result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
   if (memory) {
-    const std::string pass = StepProgram::pass_name(result.text_tokens);
+    const std::string pass = StepProgram::pass_name(result.text);
     progress_->memory(result.step, arena_->phases(pass), device_->memory().process);
     trace_->memory(result.step, pass);
     trace_->driver_memory(result.step);

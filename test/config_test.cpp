@@ -279,6 +279,9 @@ TEST_SUITE("config") {
     CHECK(contains(both("limit_train_batches: 2.5", ""), "FILE:5: train.limit_train_batches: found 2.5"));
     CHECK(both("limit_train_batches: 2", "").empty());
     CHECK(both("loss_on_padding: true, loss_normalization: micro_batch", "").empty());
+    CHECK(message(base, {"data.group_by_length=true"}).empty());
+    for (const char* key : {"train.loss_on_padding=true", "train.loss_normalization=micro_batch"})
+      CHECK(contains(message(base, {"data.group_by_length=true", key}), "data.group_by_length: changes which samples"));
     CHECK(contains(after_base("trace: {enabled: false, kernels: [0]}\n"), "FILE:5: trace.kernels: needs the trace"));
     CHECK(contains(message(base, {"model.freeze=[vision, qformer, language]"}), "model.freeze: every part is frozen"));
   }

@@ -134,7 +134,7 @@ std::unique_ptr<DataLoader> make_loader(const Config& config, const std::shared_
 void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots, const SmallDataset& dataset,
                  const Config& config) {
   const BatchLayout& layout = batch.layout;
-  const int64_t size = 12, tokens = layout.text_tokens;
+  const int64_t size = 12;
   const ByteTokenizer tokenizer;
   std::vector<std::vector<int32_t>> captions;
   for (const Sampler::Slot& slot : slots) {
@@ -147,7 +147,10 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
     for (int64_t b = 0; b < layout.batch_size; ++b)
       longest = std::max(longest, captions[m * layout.batch_size + b].size());
     float count = 0;
-    for (int64_t i = m * layout.batch_size; i < (m + 1) * layout.batch_size; ++i) {
+    const int64_t tokens = layout.text().of(m, layout.micro_batches), first = m * layout.batch_size;
+    const int32_t* ids = part<int32_t>(batch, layout.ids_offset()) + first * layout.text_tokens;
+    const int32_t* labels = part<int32_t>(batch, layout.labels_offset()) + first * (layout.text_tokens - 1);
+    for (int64_t i = first; i < first + layout.batch_size; ++i) {
       CAPTURE(i);
       const std::vector<int32_t>& caption = captions[i];
       const int64_t length = static_cast<int64_t>(caption.size());
@@ -155,12 +158,12 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       CHECK(part<int32_t>(batch, layout.lengths_offset())[i] == length);
       CHECK(part<int64_t>(batch, layout.keys_offset())[i] == slots[i].key);
       for (int64_t t = 0; t < tokens; ++t)
-        CHECK(part<int32_t>(batch, layout.ids_offset())[i * tokens + t] == (t < length ? caption[t] : 1));
+        CHECK(ids[(i - first) * tokens + t] == (t < length ? caption[t] : 1));
       for (int64_t t = 0; t + 1 < tokens; ++t) {
         int32_t label = -100;
         if (t + 1 < length) label = caption[t + 1];
         else if (config.train.loss_on_padding && t + 1 < static_cast<int64_t>(longest)) label = 1;
-        CHECK(part<int32_t>(batch, layout.labels_offset())[i * (tokens - 1) + t] == label);
+        CHECK(labels[(i - first) * (tokens - 1) + t] == label);
         count += label >= 0;
       }
       const auto encoded = dataset.read(slots[i].sample);
@@ -299,6 +302,55 @@ TEST_SUITE("loader") {
     CHECK(possible_text_lengths(data) == std::vector<int64_t>{16});
     data.max_text_tokens = 1;
     CHECK(possible_text_lengths(data) == std::vector<int64_t>{2});
+  }
+
+  TEST_CASE("text shapes") {
+    Config config;
+    config.train.accumulate_grad_batches = 4;
+    config.data.max_text_tokens = 40;
+    CHECK(possible_text_shapes(config) == std::vector<TextShape>{{8, 8}, {16, 16}, {24, 24}, {32, 32}, {40, 40}});
+    config.data.group_by_length = true;
+    CHECK(possible_text_shapes(config) == std::vector<TextShape>{{8, 8}, {16, 16}, {16, 24}, {24, 24}, {16, 32},
+                                                                 {32, 32}, {16, 40}, {32, 40}, {40, 40}});
+    config.train.accumulate_grad_batches = 1;
+    CHECK(possible_text_shapes(config).size() == 5);
+    config.train.accumulate_grad_batches = 4;
+    config.data.text_padding = "max";
+    CHECK(possible_text_shapes(config) == std::vector<TextShape>{{40, 40}});
+  }
+
+  TEST_CASE("loader: grouped by length, a step has the same samples with less padding") {
+    auto dataset = std::make_shared<SmallDataset>(31);
+    Config config = small_config();
+    config.data.max_text_tokens = 40;
+    config.train.max_epochs = 2;
+    config.train.batch_size = 3;
+    config.train.accumulate_grad_batches = 4;
+    config.data.group_by_length = true;
+    HostDevice device;
+    const auto loader = make_loader(config, dataset, device);
+    Sampler::Settings s = settings(31, 3, 4);
+    s.seed = 5;
+    const Sampler sampler(s);
+    const auto shapes = possible_text_shapes(config);
+    int64_t shorter = 0;
+    while (const HostBatch* batch = loader->next()) {
+      std::vector<Sampler::Slot> slots = sampler.slots(batch->step);
+      const ByteTokenizer tokenizer;
+      const auto length = [&](const Sampler::Slot& slot) {
+        return std::min<size_t>(tokenizer.encode(SmallDataset::text(slot.sample)).size(), 40);
+      };
+      std::stable_sort(slots.begin(), slots.end(),
+                       [&](const auto& a, const auto& b) { return length(a) < length(b); });
+      const TextShape text = batch->layout.text();
+      CHECK(std::count(shapes.begin(), shapes.end(), text) == 1);
+      CHECK(text.last >= static_cast<int64_t>(length(slots.back())));
+      CHECK(text.rest >= static_cast<int64_t>(length(slots[8])));
+      shorter += text.rest < text.last;
+      check_batch(*batch, slots, *dataset, config);
+      loader->give_back(batch);
+    }
+    CHECK(shorter > 0);
   }
 
   TEST_CASE("loader: every step holds what data.h says") {

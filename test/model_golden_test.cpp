@@ -85,7 +85,7 @@ class Trainer {
                                         PrecisionTypes::of(config_.train.precision), optimizer.get(), nullptr}, {});
     program = std::make_unique<StepProgram>(StepParts{&config_, device.get(), ops.get(), comm.get(), arena.get(),
                                                       model.get(), strategy.get(), optimizer.get(), nullptr},
-                                            std::vector<int64_t>{golden.text_tokens()});
+                                            std::vector<TextShape>{TextShape::all(golden.text_tokens())});
     arena->commit();
     strategy->bind();
     program->bind();

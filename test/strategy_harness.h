@@ -150,7 +150,7 @@ class TestRun {
     strategy_->learn_from(*plan_.strategy);
     program_ = std::make_unique<StepProgram>(StepParts{&c, device_.get(), ops_.get(), comm_.get(), arena_.get(),
                                                        model_.get(), strategy_.get(), optimizer_.get(), nullptr},
-                                             possible_text_lengths(c.data));
+                                             possible_text_shapes(c));
     arena_->commit();
     poison();
     strategy_->bind();

@@ -104,10 +104,25 @@ class Sampler {
   std::shared_ptr<EpochOrder> order_;
 };
 
+/// Padded text lengths of a step's micro-batches: of the last, which holds the longest texts, and of all others.
+struct TextShape {
+  int64_t rest = 50, last = 50;
+
+  static TextShape all(int64_t length) { return {length, length}; }
+  int64_t of(int64_t micro_batch, int64_t micro_batches) const {
+    return micro_batch + 1 == micro_batches ? last : rest;
+  }
+  bool operator==(const TextShape&) const = default;
+};
+
 /// Where each part of one step's data lies inside one block, on the host and on the device alike.
-/// All micro-batches follow each other in each part. T is the padded text length of the step.
+/// All micro-batches follow each other in each part. T is the padded text length of the step's longest micro-batch; one
+/// of shorter texts, T' < T, begins where it would with T, and has its rows of T' (labels: T' - 1) one after the other.
 struct BatchLayout {
   int64_t micro_batches = 1, batch_size = 1, text_tokens = 50, image_size = 224;
+  int64_t rest_tokens = 0;                   ///< padded length of all micro-batches but the last; 0: text_tokens
+
+  TextShape text() const { return {rest_tokens > 0 ? rest_tokens : text_tokens, text_tokens}; }
 
   /// u8 [M, B, S, S, 3]
   int64_t pixels_offset() const { return 0; }
@@ -161,5 +176,7 @@ std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank,
                                              std::shared_ptr<const Dataset> dataset, Device& device);
 /// The text lengths a run of this config can see, without opening any data (for --plan).
 std::vector<int64_t> possible_text_lengths(const DataSection& data);
+/// The text shapes that steps of such a run may have; the largest comes last.
+std::vector<TextShape> possible_text_shapes(const Config& config);
 
 }  // namespace blipft

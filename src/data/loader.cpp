@@ -11,6 +11,8 @@
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <numeric>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -24,12 +26,24 @@ namespace blipft {
 namespace {
 
 constexpr int64_t cache_bytes = int64_t{1} << 30;
-constexpr int64_t length_multiple = 8;
+// Of the longest micro-batch, and of the others: each pair of lengths is a program of its own, and few are better.
+constexpr int64_t length_multiple = 8, rest_multiple = 16;
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 /// A step needs one token to see and one to predict.
 int64_t longest_text(const DataSection& data) { return std::max<int64_t>(data.max_text_tokens, 2); }
+
+int64_t longest_of(std::span<const std::vector<int32_t>> texts) {
+  int64_t longest = 1;
+  for (const auto& ids : texts) longest = std::max(longest, static_cast<int64_t>(ids.size()));
+  return longest;
+}
+
+/// Whether there is something to group.
+bool groups_by_length(const Config& config) {
+  return config.data.group_by_length && config.data.text_padding != "max" && config.train.accumulate_grad_batches > 1;
+}
 
 /// Device::allocate_host memory. Move-only.
 class HostBlock {
@@ -92,7 +106,8 @@ class PrefetchLoader final : public DataLoader {
  public:
   PrefetchLoader(const Config& config, int64_t rank, int64_t world, const ImageProcessor& processor,
                  std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const Dataset> dataset, Device& device)
-      : data_(config.data), loss_on_padding_(config.train.loss_on_padding), image_size_(processor.image_size),
+      : data_(config.data), loss_on_padding_(config.train.loss_on_padding), grouped_(groups_by_length(config)),
+        image_size_(processor.image_size),
         tokenizer_(std::move(tokenizer)), dataset_(std::move(dataset)),
         sampler_(sampler_settings(config, rank, world, dataset_->size())),
         total_steps_(count_steps(config.train, sampler_.steps_per_epoch())),
@@ -253,20 +268,58 @@ class PrefetchLoader final : public DataLoader {
 
   /// Everything but pixels; needs the ids of the whole step, because T depends on them.
   void lay_out_text(StepWork& work) const {
-    int64_t longest = 1;
-    for (const auto& ids : work.ids) longest = std::max(longest, static_cast<int64_t>(ids.size()));
     HostBatch& batch = work.batch;
     BatchLayout& layout = batch.layout;
+    if (grouped_) sort_by_length(work);
     if (data_.text_padding != "max")
-      layout.text_tokens = std::min(layout.text_tokens, round_up(longest, length_multiple));
+      layout.text_tokens = std::min(layout.text_tokens, round_up(longest_of(work.ids), length_multiple));
+    if (grouped_) {
+      const auto end = static_cast<size_t>((layout.micro_batches - 1) * layout.batch_size);
+      const int64_t longest = longest_of(std::span(work.ids).first(end));
+      layout.rest_tokens = std::min(layout.text_tokens, round_up(longest, rest_multiple));
+    }
     for (int64_t m = 0; m < layout.micro_batches; ++m) lay_out_micro_batch(work, m);
     for (const auto& ids : work.ids) batch.text_tokens_used += static_cast<int64_t>(ids.size());
+  }
+
+  /// Texts ascending by length; those of one length keep their order.
+  void sort_by_length(StepWork& work) const {
+    const size_t count = work.ids.size();
+    std::vector<size_t> order(count);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return work.ids[a].size() < work.ids[b].size(); });
+    const size_t bytes = static_cast<size_t>(image_size_ * image_size_ * 3);
+    uint8_t* pixels = part<uint8_t>(work.batch, layout_.pixels_offset());
+    std::vector<uint8_t> picture(bytes);
+    std::vector<bool> placed(count, false);
+    for (size_t start = 0; start < count; ++start) {  // each cycle of the permutation moves through one spare place
+      if (placed[start] || order[start] == start) continue;
+      std::memcpy(picture.data(), pixels + start * bytes, bytes);
+      Sampler::Slot slot = work.slots[start];
+      std::vector<int32_t> ids = std::move(work.ids[start]);
+      size_t place = start;
+      for (; order[place] != start; place = order[place]) {
+        const size_t from = order[place];
+        std::memcpy(pixels + place * bytes, pixels + from * bytes, bytes);
+        work.slots[place] = work.slots[from];
+        work.ids[place] = std::move(work.ids[from]);
+        placed[place] = true;
+      }
+      std::memcpy(pixels + place * bytes, picture.data(), bytes);
+      work.slots[place] = slot;
+      work.ids[place] = std::move(ids);
+      placed[place] = true;
+    }
   }
 
   void lay_out_micro_batch(StepWork& work, int64_t m) const {
     const HostBatch& batch = work.batch;
     const BatchLayout& layout = batch.layout;
-    const int64_t first = m * layout.batch_size, end = first + layout.batch_size, tokens = layout.text_tokens;
+    const int64_t first = m * layout.batch_size, end = first + layout.batch_size;
+    const int64_t tokens = layout.text().of(m, layout.micro_batches);
+    int32_t* all_ids = part<int32_t>(batch, layout.ids_offset()) + first * layout.text_tokens;
+    int32_t* all_labels = part<int32_t>(batch, layout.labels_offset()) + first * (layout.text_tokens - 1);
     int64_t learnt_padding = 0;  // up to here padding is a target
     for (int64_t i = first; i < end && loss_on_padding_; ++i)
       learnt_padding = std::max(learnt_padding, static_cast<int64_t>(work.ids[i].size()));
@@ -274,8 +327,8 @@ class PrefetchLoader final : public DataLoader {
     for (int64_t i = first; i < end; ++i) {
       const std::vector<int32_t>& caption = work.ids[i];
       const int64_t length = static_cast<int64_t>(caption.size());
-      int32_t* ids = part<int32_t>(batch, layout.ids_offset()) + i * tokens;
-      int32_t* labels = part<int32_t>(batch, layout.labels_offset()) + i * (tokens - 1);
+      int32_t* ids = all_ids + (i - first) * tokens;
+      int32_t* labels = all_labels + (i - first) * (tokens - 1);
       std::copy(caption.begin(), caption.end(), ids);
       std::fill(ids + length, ids + tokens, tokenizer_->pad_id());
       const int64_t targets = std::max<int64_t>(std::max(length, learnt_padding) - 1, 0);
@@ -289,7 +342,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   const DataSection data_;
-  const bool loss_on_padding_;
+  const bool loss_on_padding_, grouped_;
   const int64_t image_size_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<const Dataset> dataset_;
@@ -313,6 +366,16 @@ class PrefetchLoader final : public DataLoader {
 };
 
 }  // namespace
+
+std::vector<TextShape> possible_text_shapes(const Config& config) {
+  std::vector<TextShape> shapes;
+  for (int64_t last : possible_text_lengths(config.data)) {
+    if (groups_by_length(config))
+      for (int64_t rest = rest_multiple; rest < last; rest += rest_multiple) shapes.push_back({rest, last});
+    shapes.push_back(TextShape::all(last));
+  }
+  return shapes;
+}
 
 std::vector<int64_t> possible_text_lengths(const DataSection& data) {
   const int64_t longest = longest_text(data);
