@@ -16,7 +16,7 @@ void SpanRecorder::bind(Device* device, const Tensor& stamps) {
   stamps_ = stamps;
 }
 
-void SpanRecorder::begin_pass(const std::string& pass, std::function<double(const Unit&, Phase)> flops) {
+void SpanRecorder::begin_pass(const std::string& pass, Flops flops) {
   BLIPFT_CHECK(open_.empty(), "a span is still open");
   pass_ = pass;
   flops_ = std::move(flops);
@@ -77,7 +77,7 @@ int32_t number(CommObserver::Kind kind) {
 }  // namespace
 
 void SpanRecorder::begin(Phase phase, const Unit& unit, Stream stream) {
-  open(number(phase), static_cast<int32_t>(unit.index), 0, 0, flops_(unit, phase), stream);
+  open(number(phase), static_cast<int32_t>(unit.index), 0, 0, flops_(unit, phase, micro_batch_), stream);
 }
 void SpanRecorder::end(Phase phase, const Unit& unit, Stream stream) {
   close(number(phase), static_cast<int32_t>(unit.index), stream);

@@ -25,8 +25,9 @@ class SpanRecorder : public StepObserver, public CommObserver {
 
   /// `stamps` is set by bind(); before that (dry run) only the number of spans is counted.
   void bind(Device* device, const Tensor& stamps);
-  /// `flops`: operations of a phase of a unit in one micro-batch of this pass.
-  void begin_pass(const std::string& pass, std::function<double(const Unit&, Phase)> flops);
+  /// Operations of a phase of a unit in a micro-batch of this pass.
+  using Flops = std::function<double(const Unit& unit, Phase phase, int64_t micro_batch)>;
+  void begin_pass(const std::string& pass, Flops flops);
   void set_micro_batch(int64_t index) { micro_batch_ = static_cast<int32_t>(index); }
   int64_t spans() const { return static_cast<int64_t>(current().size()); }
   int64_t most_spans() const;
@@ -51,7 +52,7 @@ class SpanRecorder : public StepObserver, public CommObserver {
   Tensor stamps_;
   std::map<std::string, std::vector<SpanRecord>> passes_;
   std::string pass_;
-  std::function<double(const Unit&, Phase)> flops_;
+  Flops flops_;
   int32_t micro_batch_ = 0;
   std::vector<std::pair<std::pair<int32_t, int32_t>, size_t>> open_;  // (phase, unit) -> span
 };

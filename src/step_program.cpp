@@ -154,8 +154,8 @@ void StepProgram::enqueue(const TextShape& text) {
   const Stream stream = device.compute_stream();
   parts_.arena->begin_pass(pass_name(text));
   if (spans)
-    spans->begin_pass(pass_name(text), [this](const Unit& unit, Phase phase) {
-      return parts_.model->unit_flops(unit, phase, batch_size_, text_tokens_);
+    spans->begin_pass(pass_name(text), [this, text](const Unit& unit, Phase phase, int64_t micro_batch) {
+      return parts_.model->unit_flops(unit, phase, batch_size_, text.of(micro_batch, micro_batches_));
     });
   mark_begin();
   strategy.begin_step(scalars_, static_cast<float>(train.gradient_clip_val));
@@ -166,7 +166,6 @@ void StepProgram::enqueue(const TextShape& text) {
   for (int64_t m = 0; m < micro_batches_; ++m) {
     if (spans) spans->set_micro_batch(m);
     strategy.begin_micro_batch(m, micro_batches_);
-    text_tokens_ = text.of(m, micro_batches_);
     parts_.model->forward_backward(context, micro_batch(m, text));
   }
   strategy.finish_backward();

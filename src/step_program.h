@@ -77,7 +77,6 @@ class StepProgram {
 
   StepParts parts_;
   std::vector<TextShape> text_shapes_;
-  int64_t text_tokens_ = 0;                // of the micro-batch that is being enqueued
   int64_t micro_batches_, batch_size_;
   Tensor staging_, batch_;                 // u8: where the copy stream writes, and what the step reads
   Tensor scalars_, kv_lengths_;            // f32 [kStepScalars], i32 [M * B]; copied in together from inputs_staging_

@@ -88,13 +88,13 @@ bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
 
 }  // namespace
 
-void launch_attention_forward(const AttentionForward& args, cudaStream_t stream) {
+void launch_attention_forward(const AttentionForward& args, const LaunchContext& context) {
   Params p = make_params(args);
   if (p.batch == 0) return;
   if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) &&
-      (attention::wgmma_forward(p, stream) || attention::mma_forward(p, stream)))
+      (attention::wgmma_forward(p, context) || attention::mma_forward(p, context.stream)))
     return;
-  attention::general_forward(p, args.dtype == DType::bf16, stream);
+  attention::general_forward(p, args.dtype == DType::bf16, context.stream);
 }
 
 void launch_attention_backward(const AttentionBackward& args, const LaunchContext& context) {

@@ -8,8 +8,8 @@
 
 namespace blipft {
 
-/// Enqueues AttentionForward (see ops.h) in `stream`.
-void launch_attention_forward(const AttentionForward& args, cudaStream_t stream);
+/// Enqueues AttentionForward (see ops.h).
+void launch_attention_forward(const AttentionForward& args, const LaunchContext& context);
 /// Enqueues AttentionBackward (see ops.h). Sums for dbias take the context's scratch memory.
 void launch_attention_backward(const AttentionBackward& args, const LaunchContext& context);
 

@@ -125,6 +125,10 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
+/// Its inverse: the low half first.
+__device__ __forceinline__ float2 unpack(uint32_t x) {
+  return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
+}
 __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);
   return x + __shfl_xor_sync(0xffffffffu, x, 2);

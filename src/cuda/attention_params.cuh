@@ -9,6 +9,10 @@
 #include "blipft/philox.h"
 #include "cuda/cuda_check.h"
 
+namespace blipft {
+struct LaunchContext;  // kernels.h
+}
+
 namespace blipft::attention {
 
 /// blipft::Heads as the kernels see it (strides in elements).
@@ -102,7 +106,7 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
 void general_forward(const Params&, bool bf16, cudaStream_t);
 void general_backward(const Params&, bool bf16, cudaStream_t);
 bool mma_forward(const Params&, cudaStream_t);
-bool wgmma_forward(const Params&, cudaStream_t);
+bool wgmma_forward(const Params&, const LaunchContext&);
 bool wgmma_backward(const Params&, cudaStream_t);
 bool mma_backward_short(const Params&, cudaStream_t);
 bool mma_backward_long(const Params&, cudaStream_t);

@@ -5,6 +5,7 @@
 #include "cuda/attention_backward.cuh"
 #include "cuda/attention_column_sums.cuh"
 #include "cuda/attention_wgmma.cuh"
+#include "cuda/vector.cuh"
 
 namespace blipft::attention::vision_backward {
 
@@ -48,10 +49,6 @@ __device__ __forceinline__ float* floats(char* memory, int offset) { return rein
 template <int D>
 __device__ __forceinline__ bf16* odd_row(char* memory, OddRow row) {
   return reinterpret_cast<bf16*>(memory + Layout<D>::OddRows + row * Layout<D>::OddRow);
-}
-
-__device__ __forceinline__ float2 unpack(uint32_t x) {
-  return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
 }
 
 /// What the block is to do.
@@ -105,8 +102,7 @@ __device__ __forceinline__ void make_deltas(const Task& task, char* memory) {
   const bf16 *out = odd_row<D>(memory, kOddOut), *dout = odd_row<D>(memory, kOddDOut);
   float sum = 0;
   for (int d = lane; d < D; d += 32) sum = fmaf(__bfloat162float(out[d]), __bfloat162float(dout[d]), sum);
-#pragma unroll
-  for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+  sum = warp_sum(sum);
   if (lane == 0) floats(memory, L::Delta)[kQueries] = sum;
 }
 

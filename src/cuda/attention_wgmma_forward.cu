@@ -16,11 +16,13 @@
 // Each warpgroup has its own copy of the odd rows, which comes and goes with its Q. Without an odd token it is zeros.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "cuda/attention_forward.cuh"
 #include "cuda/attention_wgmma.cuh"
-#include "cuda/cuda_check.h"
+#include "cuda/kernels.h"
+#include "cuda/vector.cuh"
 
 namespace blipft::attention {
 namespace {
@@ -180,10 +182,10 @@ __device__ __forceinline__ void start_head(Softmax<D>& state, float (&s)[8][4], 
   const uint32_t* row = reinterpret_cast<const uint32_t*>(memory + odd_row<D>(buffer, group, 2)) + t;
 #pragma unroll
   for (int n = 0; n < D / 8; ++n) {
-    const uint32_t v = row[4 * n];
+    const float2 v = unpack(row[4 * n]);
     float(&o)[4] = state.o.tile(n);
-    o[0] = o[2] = __uint_as_float(v << 16);
-    o[1] = o[3] = __uint_as_float(v & 0xffff0000u);
+    o[0] = o[2] = v.x;
+    o[1] = o[3] = v.y;
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -291,8 +293,7 @@ __device__ __forceinline__ void store_odd_query(const Params& p, const Head& hea
 #pragma unroll
   for (int d = 0; d < D; d += 32)
     if (d + lane < D) score = fmaf(__bfloat162float(rows[d + lane]), __bfloat162float(rows[kRow + d + lane]), score);
-#pragma unroll
-  for (int o = 16; o; o /= 2) score += __shfl_xor_sync(0xffffffffu, score, o);
+  score = warp_sum(score);
   if (column >= D) return;
   const float2* numbers = reinterpret_cast<const float2*>(memory + L::OddNumbers);
   const float* shares = reinterpret_cast<const float*>(memory + L::OddShares) + column;
@@ -464,32 +465,25 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <int D>
-bool launch(const Params& p, cudaStream_t stream) {
-  static const int multiprocessors = [] {
-    int device = 0, count = 0;
-    BLIPFT_CUDA_CHECK(cudaGetDevice(&device));
-    BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count;
-  }();
-  const int heads = p.batch * p.heads;
+bool launch(const Params& p, const LaunchContext& context) {
+  const int blocks = std::min(p.batch * p.heads, context.sm_count);
   const ForwardMaps maps{make_tensor_maps(p.q, p, p.query_tokens), make_tensor_maps(p.k, p, p.query_tokens),
                          make_tensor_maps(p.v, p, p.query_tokens), make_tensor_maps(p.out, p, p.query_tokens)};
   allow_shared_memory(&wgmma_forward_kernel<D>, Layout<D>::Bytes);
-  wgmma_forward_kernel<D><<<static_cast<unsigned>(heads < multiprocessors ? heads : multiprocessors), kThreads,
-                            Layout<D>::Bytes, stream>>>(p, maps);
+  wgmma_forward_kernel<D><<<static_cast<unsigned>(blocks), kThreads, Layout<D>::Bytes, context.stream>>>(p, maps);
   BLIPFT_CUDA_LAUNCHED("wgmma attention forward");
   return true;
 }
 
 }  // namespace
 
-bool wgmma_forward(const Params& p, cudaStream_t stream) {
+bool wgmma_forward(const Params& p, const LaunchContext& context) {
   if (!fits_wgmma(p)) return false;
   switch (p.head_size) {
-    case 64: return launch<64>(p, stream);
-    case 80: return launch<80>(p, stream);
-    case 88: return launch<88>(p, stream);
-    case 96: return launch<96>(p, stream);
+    case 64: return launch<64>(p, context);
+    case 80: return launch<80>(p, context);
+    case 88: return launch<88>(p, context);
+    case 96: return launch<96>(p, context);
     default: return false;
   }
 }

@@ -47,7 +47,7 @@ LaunchContext CudaOps::context(Stream stream) const {
 
 void CudaOps::attention_forward(const AttentionForward& args, Stream stream) {
   check_args(args);
-  launch_attention_forward(args, context(stream).stream);
+  launch_attention_forward(args, context(stream));
 }
 
 void CudaOps::attention_backward(const AttentionBackward& args, Stream stream) {

@@ -291,25 +291,14 @@ class PrefetchLoader final : public DataLoader {
                      [&](size_t a, size_t b) { return work.ids[a].size() < work.ids[b].size(); });
     const size_t bytes = static_cast<size_t>(image_size_ * image_size_ * 3);
     uint8_t* pixels = part<uint8_t>(work.batch, layout_.pixels_offset());
-    std::vector<uint8_t> picture(bytes);
-    std::vector<bool> placed(count, false);
-    for (size_t start = 0; start < count; ++start) {  // each cycle of the permutation moves through one spare place
-      if (placed[start] || order[start] == start) continue;
-      std::memcpy(picture.data(), pixels + start * bytes, bytes);
-      Sampler::Slot slot = work.slots[start];
-      std::vector<int32_t> ids = std::move(work.ids[start]);
-      size_t place = start;
-      for (; order[place] != start; place = order[place]) {
-        const size_t from = order[place];
-        std::memcpy(pixels + place * bytes, pixels + from * bytes, bytes);
-        work.slots[place] = work.slots[from];
-        work.ids[place] = std::move(work.ids[from]);
-        placed[place] = true;
-      }
-      std::memcpy(pixels + place * bytes, picture.data(), bytes);
-      work.slots[place] = slot;
-      work.ids[place] = std::move(ids);
-      placed[place] = true;
+    const std::vector<uint8_t> old_pixels(pixels, pixels + count * bytes);
+    const std::vector<Sampler::Slot> old_slots = work.slots;
+    std::vector<std::vector<int32_t>> old_ids = std::move(work.ids);
+    work.ids.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(pixels + i * bytes, old_pixels.data() + order[i] * bytes, bytes);
+      work.slots[i] = old_slots[order[i]];
+      work.ids[i] = std::move(old_ids[order[i]]);
     }
   }
 
