@@ -1,7 +1,7 @@
 // Attention on CUDA: checks, and the choice among the kernel families.
 //
-//   attention_wgmma_forward.cu,  bf16 with warpgroup products (Hopper), the vision towers: 256 or 257 tokens that all see
-//   attention_wgmma_backward.cu  each other, head sizes 80, 88 and 96 (forward: 64 too)
+//   attention_wgmma_forward.cu,  bf16 with warpgroup products (Hopper), the vision towers: 256 or 257 tokens that all
+//   attention_wgmma_backward.cu  see each other, head sizes 80, 88 and 96 (forward: 64 too)
 //   attention_forward.cu         bf16 forward on tensor cores (mma.sync): `resident` (K and V of a head in shared
 //                                memory) and `streaming`
 //   attention_backward_short.cu  bf16 backward in one pass over a (sample, head), up to 272 queries
@@ -12,7 +12,8 @@
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
 // what they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
 //
-// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of 16, with zeros.
+// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of 16,
+// with zeros.
 //
 // Floors on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations as the kernels pad them):
 //   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 9 us; backward 93 MB = 22 us, 18 GFLOP = 22 us
