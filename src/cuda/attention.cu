@@ -12,8 +12,8 @@
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
 // what they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
 //
-// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of 16,
-// with zeros.
+// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of
+// 16, with zeros.
 //
 // Floors on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations as the kernels pad them):
 //   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 9 us; backward 93 MB = 22 us, 18 GFLOP = 22 us
