@@ -200,6 +200,19 @@ int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order
   return bytes;
 }
 
+bool Arena::adopt_places(const Pass& larger, Pass& pass) {
+  const auto fits = [](const Take& take, const Take& other) {
+    return take.begin == other.begin && take.end == other.end && take.bytes <= other.bytes;
+  };
+  if (!std::equal(pass.takes.begin(), pass.takes.end(), larger.takes.begin(), larger.takes.end(), fits)) return false;
+  pass.bytes = 0;
+  for (size_t i = 0; i < pass.takes.size(); ++i) {
+    pass.takes[i].offset = larger.takes[i].offset;
+    pass.bytes = std::max(pass.bytes, pass.takes[i].offset + pass.takes[i].bytes);
+  }
+  return true;
+}
+
 void Arena::measure(Pass& pass) const {
   std::vector<int64_t> change(static_cast<size_t>(pass.events) + 1, 0);
   std::vector<const Take*> begins(change.size(), nullptr), ends(change.size(), nullptr);
@@ -255,8 +268,13 @@ void Arena::plan(int64_t scratch_bytes) {
   // The largest pass decides; the others only have to fit into what it takes.
   std::stable_sort(largest_first.begin(), largest_first.end(),
                    [](const Pass* a, const Pass* b) { return a->peak_live > b->peak_live; });
+  std::vector<const Pass*> placed;
   for (Pass* pass : largest_first) {
-    place(*pass, transient_bytes_);
+    const auto serves = [&](const Pass* larger) { return adopt_places(*larger, *pass); };
+    if (std::none_of(placed.begin(), placed.end(), serves)) {
+      place(*pass, transient_bytes_);
+      placed.push_back(pass);
+    }
     transient_bytes_ = std::max(transient_bytes_, pass->bytes);
   }
 }

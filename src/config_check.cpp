@@ -47,13 +47,12 @@ void check_parallel(const Config& config) {
 
 void check_data(const Config& config) {
   const TrainSection& train = config.train;
-  if (!config.data.group_by_length) return;
-  const char* why = "changes which samples share a micro-batch, and with ";
-  refuse_if(config, train.loss_normalization == "micro_batch", "data.group_by_length", why,
-            "train.loss_normalization: micro_batch the loss depends on that; set it to tokens, or remove ",
-            "group_by_length");
-  refuse_if(config, train.loss_on_padding, "data.group_by_length", why,
-            "train.loss_on_padding: true the loss depends on that; set it to false, or remove group_by_length");
+  if (config.data.text_padding != "packed") return;
+  refuse_if(config, train.loss_normalization == "micro_batch", "data.text_padding", "is packed, which changes which ",
+            "samples share a micro-batch, and with train.loss_normalization: micro_batch the loss depends on that; ",
+            "set it to tokens, or text_padding to auto");
+  refuse_if(config, train.loss_on_padding, "data.text_padding", "is packed, which leaves out the padding that ",
+            "train.loss_on_padding: true learns; set it to false, or text_padding to auto");
 }
 
 void check_rest(const Config& config) {

@@ -70,10 +70,10 @@ void add_model_and_data(std::vector<Key>& keys) {
     std::vector<std::string>{"num_samples", "samples"});
   d(&D::max_text_tokens, "max_text_tokens", at_least(1), "longer captions are truncated",
     std::vector<std::string>{"max_length"});
-  d(&D::text_padding, "text_padding", one_of({"longest", "max"}),
-    "longest: of a step, rounded up to 8; max: always max_text_tokens", std::vector<std::string>{"padding"});
-  d(&D::group_by_length, "group_by_length", any(),
-    "a rank's samples of a step go into micro-batches by the length of their text: less padding, the same step");
+  d(&D::text_padding, "text_padding", one_of({"auto", "packed", "longest", "max"}),
+    "packed: next to none, each text takes its own length; longest: of a step, rounded up to 8; max: always "
+    "max_text_tokens; auto: packed where that leaves the loss as it is, else longest",
+    std::vector<std::string>{"padding"});
   d(&D::num_workers, "num_workers", at_least(1), "threads of each rank that decode and tokenize",
     std::vector<std::string>{"workers"});
   d(&D::prefetch_steps, "prefetch_steps", at_least(1), "steps prepared ahead",

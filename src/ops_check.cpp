@@ -68,8 +68,28 @@ struct Checker {
     vector(d.sample_keys, "dropout.sample_keys", DType::i64, samples);
     require(elements_per_sample < (int64_t{1} << 33), "dropout: more elements of one sample than 32-bit blocks count");
   }
+  /// Samples of at most `most` rows each, `rows` altogether.
+  void packing(const Packing& p, int64_t samples, int64_t most, int64_t rows) const {
+    require(bool(p.starts) == bool(p.padded_rows), "packing.starts and packing.padded_rows come both or not at all");
+    if (!p) return;
+    vector(p.starts, "packing.starts", DType::i32, samples + 1);
+    vector(p.padded_rows, "packing.padded_rows", DType::i32, rows);
+    require(samples * most < (int64_t{1} << 31), "packing: more rows than 32-bit numbers count");
+    if (rows > samples * most) [[unlikely]]
+      fail(concat(rows, " packed rows are more than ", samples, " samples of at most ", most, " have"));
+  }
+  /// The number of packed samples, where nothing else tells it.
+  int64_t samples(const Packing& p) const {
+    dtype(p.starts, "packing.starts", DType::i32);
+    return p.starts.numel() - 1;
+  }
   void dropout_rows(const Dropout& d, int64_t rows, int64_t cols) const {
     if (!d) return dropout(d, 0, 0);
+    if (d.packing || d.packing.padded_rows) {
+      require(d.rows_per_sample > 0, "dropout.rows_per_sample is not positive");
+      packing(d.packing, samples(d.packing), d.rows_per_sample, rows);
+      return dropout(d, samples(d.packing), d.rows_per_sample * cols);
+    }
     if (d.rows_per_sample < 1 || rows % d.rows_per_sample != 0) [[unlikely]]
       fail(concat("dropout.rows_per_sample is ", d.rows_per_sample, ", which does not divide ", rows, " rows"));
     dropout(d, rows / d.rows_per_sample, d.rows_per_sample * cols);
@@ -93,6 +113,12 @@ void check_attention(const Checker& check, const AttentionForward& args) {
   check.heads(args.out, "out", args);
   check.require(!args.causal || args.query_tokens == args.kv_tokens, "causal needs query_tokens == kv_tokens");
   if (args.kv_lengths) check.vector(args.kv_lengths, "kv_lengths", DType::i32, args.batch);
+  check.packing(args.packing, args.batch, args.query_tokens, args.packing.padded_rows.numel());
+  if (args.packing) {
+    check.require(args.query_tokens == args.kv_tokens, "packing needs query_tokens == kv_tokens");
+    check.require(!args.dropout, "packing goes without dropout only");
+  }
+  check.require(!args.dropout || !args.dropout.packing, "dropout.packing is for rows, not for probabilities");
   check.dropout(args.dropout, args.batch, args.heads * args.query_tokens * args.kv_tokens);
   check.vector(args.lse, "lse", DType::f32, args.batch * args.heads * args.query_tokens);
 }
@@ -107,7 +133,8 @@ void check_attention_bias(const Checker& check, const AttentionBackward& args) {
   const std::pair<const Heads*, const char*> parts[] = {{&args.dq, "dq"}, {&args.dk, "dk"}, {&args.dv, "dv"}};
   const char* expected = static_cast<const char*>(args.dq.data);
   for (const auto& [heads, name] : parts) {
-    if (heads->row_stride != 3 * width || heads->batch_stride != 3 * width * a.query_tokens) [[unlikely]]
+    const bool apart = !a.packing && heads->batch_stride != 3 * width * a.query_tokens;  // packed: no such stride
+    if (heads->row_stride != 3 * width || apart) [[unlikely]]
       check.fail(concat("dbias needs dq, dk and dv in one matrix: ", name, " has row stride ", heads->row_stride,
                         " and batch stride ", heads->batch_stride, ", expected ", 3 * width, " and ",
                         3 * width * a.query_tokens));
@@ -139,7 +166,12 @@ void check_text(const Checker& check, const TextEmbed& args) {
   const int64_t n = args.x.cols(), samples = args.ids.rows(), tokens = args.ids.cols();
   check.require(args.prefix_rows >= 0, "prefix_rows is negative");
   check.vector(args.lengths, "lengths", DType::i32, samples);
-  check.matrix(args.x, "x", samples * (args.prefix_rows + tokens), n);
+  const int64_t rows = args.packing ? args.x.rows() : samples * (args.prefix_rows + tokens);
+  check.matrix(args.x, "x", rows, n);
+  check.packing(args.packing, samples, args.prefix_rows + tokens, rows);
+  if (rows < samples * args.prefix_rows) [[unlikely]]
+    check.fail(concat("x has ", rows, " rows, fewer than ", samples, " samples with ", args.prefix_rows,
+                      " prefix rows each"));
   if (args.prefix) check.matrix(args.prefix, "prefix", args.x.dtype, samples * args.prefix_rows, n);
   if (args.tokens) check.require(args.tokens.cols() == n, "tokens and x have different row sizes");
   if (args.positions) {
@@ -321,9 +353,18 @@ void check_args(const RowBlocks& args) {
   if (args.count < 1 || args.offset < 0 || args.offset + args.count > args.block_rows) [[unlikely]]
     check.fail(concat("rows [", args.offset, ", ", args.offset + args.count, ") do not lie in a block of ",
                       args.block_rows));
-  if (args.blocks.rows() % args.block_rows != 0) [[unlikely]]
-    check.fail(concat("blocks has ", args.blocks.rows(), " rows, not a multiple of ", args.block_rows));
-  check.matrix(args.rows, "rows", args.blocks.rows() / args.block_rows * args.count, args.blocks.cols());
+  const int64_t m = args.blocks.rows();
+  if (args.packing || args.packing.padded_rows) {
+    const int64_t samples = check.samples(args.packing), left = m - samples * (args.block_rows - args.count);
+    check.packing(args.packing, samples, args.block_rows, m);
+    if (left < 0) [[unlikely]]
+      check.fail(concat("blocks has ", m, " rows, but ", args.block_rows - args.count, " are left out of each of ",
+                        samples, " blocks"));
+    return check.matrix(args.rows, "rows", left, args.blocks.cols());
+  }
+  if (m % args.block_rows != 0) [[unlikely]]
+    check.fail(concat("blocks has ", m, " rows, not a multiple of ", args.block_rows));
+  check.matrix(args.rows, "rows", m / args.block_rows * args.count, args.blocks.cols());
 }
 
 void check_args(const CrossEntropy& args) {

@@ -77,7 +77,7 @@ int32_t number(CommObserver::Kind kind) {
 }  // namespace
 
 void SpanRecorder::begin(Phase phase, const Unit& unit, Stream stream) {
-  open(number(phase), static_cast<int32_t>(unit.index), 0, 0, flops_(unit, phase, micro_batch_), stream);
+  open(number(phase), static_cast<int32_t>(unit.index), 0, 0, flops_(unit, phase), stream);
 }
 void SpanRecorder::end(Phase phase, const Unit& unit, Stream stream) {
   close(number(phase), static_cast<int32_t>(unit.index), stream);

@@ -26,7 +26,7 @@ class SpanRecorder : public StepObserver, public CommObserver {
   /// `stamps` is set by bind(); before that (dry run) only the number of spans is counted.
   void bind(Device* device, const Tensor& stamps);
   /// Operations of a phase of a unit in a micro-batch of this pass.
-  using Flops = std::function<double(const Unit& unit, Phase phase, int64_t micro_batch)>;
+  using Flops = std::function<double(const Unit& unit, Phase phase)>;
   void begin_pass(const std::string& pass, Flops flops);
   void set_micro_batch(int64_t index) { micro_batch_ = static_cast<int32_t>(index); }
   int64_t spans() const { return static_cast<int64_t>(current().size()); }

@@ -18,28 +18,49 @@ struct StepProgram::Slot {
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
   Device& device;
-  char* memory;                            // [scalars | kv lengths] then [loss, grad norm] then stamps
+  char* memory;                            // Inputs, then [loss, grad norm], then stamps
   Event done;
   StepResult result;
 };
 
 namespace {
-constexpr int64_t kScalarBytes = 256;      // room of the scalars at the start of the inputs
 constexpr int64_t kResultBytes = 256;
 }  // namespace
+
+// What the host adds to a batch: f32 scalars at the start; then i32, for all M micro-batches, the lengths of keys
+// [M, B] and, packed, the Packing of the language model's rows: starts [M, B + 1], padded rows [M, B * most].
+struct StepProgram::Inputs {
+  int64_t micro_batches, batch_size, prefix, most;  // most: rows of a sample
+  bool packed;
+
+  int64_t kv_lengths() const { return up(4 * kStepScalars); }
+  int64_t starts() const { return kv_lengths() + up(4 * micro_batches * batch_size); }
+  int64_t padded_rows() const { return starts() + (packed ? up(4 * micro_batches * (batch_size + 1)) : 0); }
+  int64_t bytes() const { return padded_rows() + (packed ? up(4 * micro_batches * batch_size * most) : 0); }
+
+  /// Of micro-batch m. `memory` is where all inputs are.
+  int32_t* kv_lengths(void* memory, int64_t m) const { return at(memory, kv_lengths(), m * batch_size); }
+  int32_t* starts(void* memory, int64_t m) const { return at(memory, starts(), m * (batch_size + 1)); }
+  int32_t* padded_rows(void* memory, int64_t m) const { return at(memory, padded_rows(), m * batch_size * most); }
+
+ private:
+  static int64_t up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+  static int32_t* at(void* memory, int64_t offset, int64_t element) {
+    return reinterpret_cast<int32_t*>(static_cast<char*>(memory) + offset) + element;
+  }
+};
 
 StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_shapes)
     : parts_(parts), text_shapes_(std::move(text_shapes)),
       micro_batches_(parts.config->train.accumulate_grad_batches),
-      batch_size_(parts.config->train.batch_size) {
+      batch_size_(parts.config->train.batch_size), packed_(text_shapes_.back().packed_rows > 0) {
   Arena& arena = *parts_.arena;
-  const int64_t samples = micro_batches_ * batch_size_;
   const int64_t bytes = layout(text_shapes_.back()).bytes();
   staging_ = arena.persistent(Owner::data, "batch being copied in", DType::u8, {bytes});
   batch_ = arena.persistent(Owner::data, "batch of the step", DType::u8, {bytes});
-  inputs_staging_ = arena.persistent(Owner::data, "step inputs", DType::u8, {kScalarBytes + 4 * samples});
-  scalars_ = arena.persistent(Owner::data, "step inputs", DType::f32, {kStepScalars});
-  kv_lengths_ = arena.persistent(Owner::data, "step inputs", DType::i32, {samples});
+  inputs_staging_ = arena.persistent(Owner::data, "step inputs", DType::u8, {inputs().bytes()});
+  inputs_ = arena.persistent(Owner::data, "step inputs", DType::u8, {inputs().bytes()});
+  scalars_ = {inputs_.data, DType::f32, {kStepScalars}};
   loss_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
   norm_square_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
   label_count_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
@@ -53,18 +74,22 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_sha
 StepProgram::~StepProgram() = default;
 
 double step_flops(const Config& config, const Model& model, const TextShape& text) {
-  return static_cast<double>(config.train.accumulate_grad_batches - 1) *
-             model.flops(config.train.batch_size, text.rest) +
-         model.flops(config.train.batch_size, text.last);
+  const int64_t batch = config.train.batch_size;
+  return static_cast<double>(config.train.accumulate_grad_batches) * model.flops(batch, text.mean_rows(batch));
 }
 
 std::string StepProgram::pass_name(const TextShape& text) {
-  return text.rest == text.last ? concat("step of ", text.last, " text tokens")
-                                : concat("step of ", text.rest, " and ", text.last, " text tokens");
+  return text.packed_rows > 0 ? concat("step of ", text.packed_rows, " packed text rows")
+                              : concat("step of ", text.tokens, " text tokens");
 }
 
 BatchLayout StepProgram::layout(const TextShape& text) const {
-  return {micro_batches_, batch_size_, text.last, parts_.model->image_size(), text.rest};
+  return {micro_batches_, batch_size_, text, parts_.model->image_size()};
+}
+
+StepProgram::Inputs StepProgram::inputs() const {
+  const int64_t prefix = parts_.model->prefix_tokens();
+  return {micro_batches_, batch_size_, prefix, prefix + text_shapes_.back().tokens, packed_};
 }
 
 void StepProgram::record_passes() {
@@ -80,13 +105,13 @@ void StepProgram::record_passes() {
 
 void StepProgram::bind() {
   const Arena& arena = *parts_.arena;
-  for (Tensor* tensor : {&staging_, &batch_, &inputs_staging_, &scalars_, &kv_lengths_, &loss_, &norm_square_,
+  for (Tensor* tensor : {&staging_, &batch_, &inputs_staging_, &inputs_, &scalars_, &loss_, &norm_square_,
                          &label_count_, &loss_weights_, &workspace_, &stamps_})
     *tensor = arena.resolve(*tensor);
   Device& device = *parts_.device;
   parts_.ops->set_workspace(workspace_);
   if (parts_.spans) parts_.spans->bind(&device, stamps_);
-  device.zero(scalars_.data, scalars_.bytes(), device.compute_stream());
+  device.zero(inputs_.data, inputs_.bytes(), device.compute_stream());
   staged_ = device.create_event();
   unstaged_ = device.create_event();
   forked_ = device.create_event();
@@ -100,20 +125,21 @@ void StepProgram::bind() {
 
 MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text) const {
   const BatchLayout l = layout(text);
-  const int64_t b = batch_size_, s = l.image_size, t = text.of(m, micro_batches_);
-  const auto begin = [&](int64_t offset, int64_t bytes) {  // of this micro-batch, of `bytes` a micro-batch
-    return static_cast<char*>(batch_.data) + offset + m * bytes;
-  };
+  const Inputs in = inputs();
+  const int64_t b = batch_size_, s = l.image_size;
   const auto at = [&](int64_t offset, DType dtype, const Shape& shape) {
-    return Tensor{begin(offset, shape.numel() * dtype_size(dtype)), dtype, shape};
+    return Tensor{static_cast<char*>(batch_.data) + offset + m * shape.numel() * dtype_size(dtype), dtype, shape};
   };
   MicroBatch batch;
   batch.pixels = at(l.pixels_offset(), DType::u8, {b, s, s, 3});
-  batch.ids = {begin(l.ids_offset(), 4 * b * l.text_tokens), DType::i32, {b, t}};
-  batch.labels = {begin(l.labels_offset(), 4 * b * (l.text_tokens - 1)), DType::i32, {b, t - 1}};
+  batch.ids = at(l.ids_offset(), DType::i32, {b, text.tokens});
+  batch.labels = at(l.labels_offset(), DType::i32, {l.labels()});
   batch.lengths = at(l.lengths_offset(), DType::i32, {b});
   batch.sample_keys = at(l.keys_offset(), DType::i64, {b});
-  batch.kv_lengths = kv_lengths_.part(m * b, {b});
+  batch.kv_lengths = {in.kv_lengths(inputs_.data, m), DType::i32, {b}};
+  if (text.packed_rows > 0)
+    batch.packing = {{in.starts(inputs_.data, m), DType::i32, {b + 1}},
+                     {in.padded_rows(inputs_.data, m), DType::i32, {b * in.prefix + text.packed_rows}}};
   batch.loss_weight = loss_weights_.part(parts_.config->train.loss_normalization == "micro_batch" ? m : 0, {1});
   batch.loss = loss_;
   return batch;
@@ -154,8 +180,8 @@ void StepProgram::enqueue(const TextShape& text) {
   const Stream stream = device.compute_stream();
   parts_.arena->begin_pass(pass_name(text));
   if (spans)
-    spans->begin_pass(pass_name(text), [this, text](const Unit& unit, Phase phase, int64_t micro_batch) {
-      return parts_.model->unit_flops(unit, phase, batch_size_, text.of(micro_batch, micro_batches_));
+    spans->begin_pass(pass_name(text), [this, text](const Unit& unit, Phase phase) {
+      return parts_.model->unit_flops(unit, phase, batch_size_, text.mean_rows(batch_size_));
     });
   mark_begin();
   strategy.begin_step(scalars_, static_cast<float>(train.gradient_clip_val));
@@ -183,18 +209,31 @@ void StepProgram::fill_inputs(Slot& slot, const HostBatch& batch, double lr) con
   std::fill(scalars, scalars + kStepScalars, 0.0f);
   parts_.optimizer->scalars(batch.step + 1, lr, scalars);
   scalars[kClipCoefficient] = 1;
-  const int32_t* lengths =
-      reinterpret_cast<const int32_t*>(static_cast<const char*>(batch.block) + batch.layout.lengths_offset());
-  int32_t* kv = reinterpret_cast<int32_t*>(slot.memory + kScalarBytes);
-  for (int64_t i = 0; i < micro_batches_ * batch_size_; ++i)
-    kv[i] = static_cast<int32_t>(parts_.model->prefix_tokens()) + lengths[i];
+  const auto part = [&](int64_t offset) {
+    return reinterpret_cast<const int32_t*>(static_cast<const char*>(batch.block) + offset);
+  };
+  const int32_t *lengths = part(batch.layout.lengths_offset()), *text_rows = part(batch.layout.rows_offset());
+  const Inputs in = inputs();
+  for (int64_t m = 0; m < micro_batches_; ++m, lengths += batch_size_, text_rows += batch_size_) {
+    const auto prefix = static_cast<int32_t>(in.prefix), most = static_cast<int32_t>(in.most);
+    for (int64_t b = 0; b < batch_size_; ++b) in.kv_lengths(slot.memory, m)[b] = prefix + lengths[b];
+    if (batch.layout.text.packed_rows == 0) continue;
+    int32_t *start = in.starts(slot.memory, m), *row = in.padded_rows(slot.memory, m);
+    *start = 0;
+    for (int32_t b = 0; b < batch_size_; ++b, ++start) {
+      start[1] = start[0] + prefix + text_rows[b];
+      row = std::generate_n(row, prefix + text_rows[b], [next = b * most]() mutable { return next++; });
+    }
+    BLIPFT_CHECK(*start == batch_size_ * in.prefix + batch.layout.text.packed_rows, "samples of ", *start,
+                 " rows are packed into ", batch_size_ * in.prefix + batch.layout.text.packed_rows);
+  }
 }
 
 void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_ns, int64_t wait_end_ns) {
   BLIPFT_CHECK(in_flight() < kSlots, "a finished step must be drained before the next launch");
   Device& device = *parts_.device;
   const Stream compute = device.compute_stream(), copy = device.copy_stream();
-  const TextShape text = batch.layout.text();
+  const TextShape text = batch.layout.text;
   const auto found = std::find(text_shapes_.begin(), text_shapes_.end(), text);
   BLIPFT_CHECK(found != text_shapes_.end(), "a ", pass_name(text), " was not planned");
   Slot& slot = *slots_[launched_++ % kSlots];
@@ -214,8 +253,7 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   device.record(staged_, copy);
   device.wait(compute, staged_);
   device.copy(batch_.data, staging_.data, bytes, compute);
-  device.copy(scalars_.data, inputs_staging_.data, scalars_.bytes(), compute);
-  device.copy(kv_lengths_.data, static_cast<char*>(inputs_staging_.data) + kScalarBytes, kv_lengths_.bytes(), compute);
+  device.copy(inputs_.data, inputs_staging_.data, inputs_.bytes(), compute);
   device.record(unstaged_, compute);
 
   // The first step of a shape runs without a graph: libraries choose algorithms and set up connections there.

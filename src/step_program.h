@@ -38,7 +38,7 @@ struct StepResult {
   std::vector<int64_t> stamps;             ///< device clock, ns, of the recorded spans
 };
 
-/// Floating-point operations of one rank's step at padded text lengths, without recomputation.
+/// Floating-point operations of one rank's step, padding included, recomputation not.
 double step_flops(const Config& config, const Model& model, const TextShape& text);
 
 class StepProgram {
@@ -67,20 +67,23 @@ class StepProgram {
 
  private:
   struct Slot;                             // pinned host memory of one launched step
+  struct Inputs;                           // what the host adds to a batch, and where it lies
   void enqueue(const TextShape& text);
   MicroBatch micro_batch(int64_t m, const TextShape& text) const;
   void enqueue_loss_weights(const TextShape& text);
   void mark_begin();
   void mark_end();
   BatchLayout layout(const TextShape& text) const;
+  Inputs inputs() const;
   void fill_inputs(Slot& slot, const HostBatch& batch, double lr) const;
 
   StepParts parts_;
   std::vector<TextShape> text_shapes_;
   int64_t micro_batches_, batch_size_;
+  bool packed_;                            // whether any text shape is
   Tensor staging_, batch_;                 // u8: where the copy stream writes, and what the step reads
-  Tensor scalars_, kv_lengths_;            // f32 [kStepScalars], i32 [M * B]; copied in together from inputs_staging_
-  Tensor inputs_staging_;                  // u8
+  Tensor inputs_staging_, inputs_;         // u8: the same for Inputs
+  Tensor scalars_;                         // f32 [kStepScalars], the start of inputs_
   Tensor loss_, norm_square_, label_count_, loss_weights_;  // f32 [1], [1], [1], [M]
   Tensor workspace_;                       // u8, the ops' scratch
   Tensor stamps_;                          // i64, device clock; the step's begin and end come first

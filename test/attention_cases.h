@@ -14,18 +14,33 @@ struct Attend {
   float dropout = 0;
   int bias = 0;                            // dbias: 0 none, 1 written, 2 added to
   DType gradient = kF32;
+  bool packed = false;                     // samples of uneven rows, query_tokens at most; empty: the third has none
 };
+
+/// Keys that the queries of each sample may see, of `keys` keys. Packed: all of every second sample's.
+inline std::vector<double> visible_keys(const Attend& v, const std::vector<int64_t>& keys) {
+  std::vector<double> lengths;
+  for (int64_t b = 0; b < v.batch; ++b) {
+    const int64_t all = keys[static_cast<size_t>(b)], fewer = std::min(all, std::max<int64_t>(1, all - b * 5 - 1));
+    lengths.push_back(static_cast<double>(v.empty && b == 0 ? 0 : v.packed && b % 2 ? all : fewer));
+  }
+  return lengths;
+}
 
 inline void add_attention(Cases& cases, DType t, const Attend& v) {
   cases.push_back({title(t, "attention ", v.batch, "x", v.heads, "x", v.head_size, " tokens ", v.query_tokens, "x",
                          v.kv_tokens, v.causal ? " causal" : "", v.lengths ? " lengths" : "", v.empty ? " empty" : "",
-                         " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient)), t, false,
-                   [=](OpContext& c) {
-    const int64_t width = v.heads * v.head_size, rows = v.batch * v.query_tokens, kv_rows = v.batch * v.kv_tokens;
+                         " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient),
+                         v.packed ? " packed" : ""), t, false, [=](OpContext& c) {
+    const auto packed = uneven_rows(v.batch, v.empty ? 0 : 1, v.query_tokens);
+    const int64_t width = v.heads * v.head_size;
+    const int64_t rows = v.packed ? total_rows(packed) : v.batch * v.query_tokens;
+    const int64_t kv_rows = v.packed ? rows : v.batch * v.kv_tokens;
     const bool self = v.query_tokens == v.kv_tokens;
     AttentionForward f;
     f.dtype = t, f.batch = v.batch, f.heads = v.heads, f.head_size = v.head_size;
     f.query_tokens = v.query_tokens, f.kv_tokens = v.kv_tokens, f.causal = v.causal;
+    if (v.packed) f.packing = make_packing(c, packed, v.query_tokens);
     f.scale = 1 / std::sqrt(static_cast<float>(v.head_size));
     const Tensor kv = c.input("kv", t, {kv_rows, (self ? 3 : 2) * width}, -2, 2);
     f.q = Heads::in(self ? kv : c.input("q", t, {rows, width}, -2, 2), 0, v.query_tokens);
@@ -33,13 +48,12 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
     f.v = Heads::in(kv, (self ? 2 : 1) * width, v.kv_tokens);
     f.out = Heads::in(c.output("out", t, {rows, width}), 0, v.query_tokens);
     const Shape lse_shape{v.batch, v.heads, v.query_tokens};
-    f.lse = v.empty ? c.scratch("lse", kF32, lse_shape) : c.output("lse", kF32, lse_shape);
-    if (v.lengths) {
-      std::vector<double> lengths;
-      for (int64_t b = 0; b < v.batch; ++b)
-        lengths.push_back(static_cast<double>(v.empty && b == 0 ? 0 : std::max<int64_t>(1, v.kv_tokens - b * 5 - 1)));
-      f.kv_lengths = c.values("kv_lengths", DType::i32, lengths);
-    }
+    // Packed: what queries that do not exist have there stays as it was; where that is NaN, backward must not read it.
+    if (v.empty || (v.packed && v.bias == 2)) f.lse = c.scratch("lse", kF32, lse_shape);
+    else f.lse = v.packed ? c.inout("lse", kF32, lse_shape) : c.output("lse", kF32, lse_shape);
+    const std::vector<int64_t> keys =
+        v.packed ? packed : std::vector<int64_t>(static_cast<size_t>(v.batch), v.kv_tokens);
+    if (v.lengths) f.kv_lengths = c.values("kv_lengths", DType::i32, visible_keys(v, keys));
     if (v.dropout > 0) f.dropout = make_dropout(c, v.dropout, v.batch, v.query_tokens);
     AttentionBackward b;
     const Tensor dkv = c.output("dkv", t, {kv_rows, (self ? 3 : 2) * width});
@@ -57,6 +71,35 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
       ops.attention_backward(b, s);
     });
   }});
+}
+
+/// Packed samples on every kernel: short and long ones, the general one (head sizes 6 and 100, f32), and the sizes at
+/// which dense samples go to the warpgroup kernels.
+inline void add_packed_attentions(Cases& cases, DType t) {
+  int rotate = 0;
+  const auto add = [&](Attend v) {
+    v.packed = true;
+    v.gradient = rotate++ % 2 ? t : kF32;
+    add_attention(cases, t, v);
+  };
+  for (int64_t d : {6, 64, 80, 88, 100, 128})
+    for (int64_t most : {1, 7, 33, 82, 97, 300})
+      for (int bias : {0, 1, 2}) {
+        if (bias == rotate % 3 && most < 82) continue;
+        add({5, 3, d, most, most, true, true, false, 0, bias});
+      }
+  for (int64_t d : {64, 88, 96})
+    for (int64_t most : {256, 257, 272}) add({5, 3, d, most, most, false, d == 88, false, 0, rotate % 3});
+  for (int bias : {0, 1, 2}) {
+    add({5, 3, 80, 82, 82, true, false, false, 0, bias});
+    add({5, 3, 80, 82, 82, false, false, false, 0, bias});
+    add({5, 3, 64, 300, 300, true, false, false, 0, bias});
+    add({5, 3, 80, 82, 82, true, true, true, 0, bias});
+    add({5, 3, 24, 300, 300, true, true, true, 0, bias});
+    add({3, 1, 16, 20, 20, true, true, false, 0, bias});
+    add({4, 1, 16, 20, 20, true, true, true, 0, bias});
+    add({16, 32, 80, 82, 82, true, true, false, 0, bias});  // OPT-2.7b
+  }
 }
 
 inline void add_attentions(Cases& cases, DType t) {
@@ -79,6 +122,16 @@ inline void add_attentions(Cases& cases, DType t) {
   add_attention(cases, t, {2, 12, 64, 32, 32, false, false, false, 0.1f});  // Q-Former, self
   add_attention(cases, t, {2, 12, 64, 32, 257, false, false, false, 0.1f}); // Q-Former, cross
   add_attention(cases, t, {2, 32, 80, 82, 82, true, true});                 // OPT-2.7b
+  // Few queries over many keys: an odd key, lengths, two rounds of keys a warp, rows aligned to 8 bytes only.
+  add_attention(cases, t, {16, 12, 64, 32, 257, false, false, false, 0.1f});
+  add_attention(cases, t, {3, 2, 64, 32, 257, false, true});
+  add_attention(cases, t, {3, 2, 64, 32, 257, false, true, true, 0.1f});
+  add_attention(cases, t, {5, 3, 64, 7, 100});
+  add_attention(cases, t, {2, 2, 64, 32, 64});
+  add_attention(cases, t, {2, 2, 64, 17, 576});
+  for (int64_t d : {20, 32, 64, 80, 88, 96, 100, 128})
+    for (int64_t keys : {257, 288, 289, 400})
+      add_attention(cases, t, {2, 3, d, 31, keys, false, keys == 289, false, 0.1f});
   // With the bias gradient. Tokens: one, several and many tiles and key blocks of the short kernels, a last key block
   // of up to 16 keys, 1 to 16 tail rows; 256 and 257 are the warpgroup kernels' too; 300 are the long kernel's; head
   // size 6 and f32 are the general one's.

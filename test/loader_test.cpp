@@ -1,4 +1,4 @@
-// Sampler and DataLoader: order, layout of a step, text padding, labels, failures, and ending at any moment.
+// DataLoader: layout of a step, text padding and packing, labels, failures, and ending at any moment.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -147,9 +147,9 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
     for (int64_t b = 0; b < layout.batch_size; ++b)
       longest = std::max(longest, captions[m * layout.batch_size + b].size());
     float count = 0;
-    const int64_t tokens = layout.text().of(m, layout.micro_batches), first = m * layout.batch_size;
-    const int32_t* ids = part<int32_t>(batch, layout.ids_offset()) + first * layout.text_tokens;
-    const int32_t* labels = part<int32_t>(batch, layout.labels_offset()) + first * (layout.text_tokens - 1);
+    const int64_t tokens = layout.text.tokens, first = m * layout.batch_size;
+    const int32_t* labels = part<int32_t>(batch, layout.labels_offset()) + m * layout.labels();
+    int64_t text_rows = 0;
     for (int64_t i = first; i < first + layout.batch_size; ++i) {
       CAPTURE(i);
       const std::vector<int32_t>& caption = captions[i];
@@ -157,13 +157,16 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       used += length;
       CHECK(part<int32_t>(batch, layout.lengths_offset())[i] == length);
       CHECK(part<int64_t>(batch, layout.keys_offset())[i] == slots[i].key);
+      const int64_t rows = part<int32_t>(batch, layout.rows_offset())[i];
+      CHECK((layout.text.packed_rows > 0 ? rows >= length && rows <= tokens : rows == tokens));
+      text_rows += rows;
       for (int64_t t = 0; t < tokens; ++t)
-        CHECK(ids[(i - first) * tokens + t] == (t < length ? caption[t] : 1));
-      for (int64_t t = 0; t + 1 < tokens; ++t) {
+        CHECK(part<int32_t>(batch, layout.ids_offset())[i * tokens + t] == (t < length ? caption[t] : 1));
+      for (int64_t t = 0; t + 1 < rows; ++t) {
         int32_t label = -100;
         if (t + 1 < length) label = caption[t + 1];
         else if (config.train.loss_on_padding && t + 1 < static_cast<int64_t>(longest)) label = 1;
-        CHECK(labels[(i - first) * (tokens - 1) + t] == label);
+        CHECK(*labels++ == label);
         count += label >= 0;
       }
       const auto encoded = dataset.read(slots[i].sample);
@@ -173,6 +176,7 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));
     }
     CHECK(part<float>(batch, layout.counts_offset())[m] == count);
+    if (layout.text.packed_rows > 0) CHECK(text_rows == layout.text.packed_rows);
   }
   CHECK(batch.text_tokens_used == used);
 }
@@ -181,17 +185,6 @@ Sampler::Settings settings(int64_t size, int64_t batch, int64_t micro, int64_t w
   Sampler::Settings s;
   s.dataset_size = size, s.batch_size = batch, s.micro_batches = micro, s.world = world, s.rank = rank, s.seed = 11;
   return s;
-}
-
-/// The global batch of a step, in its order: [micro-batch, rank, sample].
-std::vector<Sampler::Slot> global_slots(Sampler::Settings s, int64_t step) {
-  std::vector<std::vector<Sampler::Slot>> ranks;
-  for (s.rank = 0; s.rank < s.world; ++s.rank) ranks.push_back(Sampler(s).slots(step));
-  std::vector<Sampler::Slot> all;
-  for (int64_t m = 0; m < s.micro_batches; ++m)
-    for (const auto& slots : ranks)
-      all.insert(all.end(), slots.begin() + m * s.batch_size, slots.begin() + (m + 1) * s.batch_size);
-  return all;
 }
 
 std::string message_of(const std::function<void()>& body) {
@@ -206,159 +199,91 @@ std::string message_of(const std::function<void()>& body) {
 }  // namespace
 
 TEST_SUITE("loader") {
-  TEST_CASE("sampler: an epoch is a permutation, the next epoch another one") {
-    const Sampler sampler(settings(60, 5, 2));
-    CHECK(sampler.steps_per_epoch() == 6);
-    CHECK(sampler.samples_per_epoch() == 60);
-    std::vector<int64_t> epochs[2];
-    int64_t key = 0;
-    for (int64_t step = 0; step < 12; ++step) {
-      CHECK(sampler.epoch_of(step) == step / 6);
-      for (const auto& slot : sampler.slots(step)) {
-        epochs[step / 6].push_back(slot.sample);
-        CHECK(slot.key == key++);
-      }
-    }
-    for (const auto& epoch : epochs) CHECK(std::set<int64_t>(epoch.begin(), epoch.end()).size() == 60);
-    CHECK(epochs[0] != epochs[1]);
-    std::vector<int64_t> sorted = epochs[0];
-    std::sort(sorted.begin(), sorted.end());
-    CHECK(sorted != epochs[0]);
-    // A step that was already drawn comes out the same after another epoch was looked at.
-    CHECK(sampler.slots(2)[3].sample == epochs[0][23]);
-    Sampler::Settings other = settings(60, 5, 2);
-    other.seed = 12;
-    const auto start = Sampler(other).slots(0);
-    CHECK((start[0].sample != epochs[0][0] || start[1].sample != epochs[0][1]));
-  }
-
-  TEST_CASE("sampler: positions are evenly likely") {
-    // 2000 epochs of 6 samples: each of the 36 (position, sample) counts is binomial with mean 333 and standard
-    // deviation 16.7; 5.5 of them are exceeded by chance with probability under 1e-5 over all 36.
-    const Sampler sampler(settings(6, 6, 1));
-    int counts[6][6] = {};
-    for (int64_t epoch = 0; epoch < 2000; ++epoch) {
-      const auto slots = sampler.slots(epoch);
-      for (int p = 0; p < 6; ++p) ++counts[p][slots[p].sample];
-    }
-    for (const auto& row : counts)
-      for (int count : row) CHECK(std::abs(count - 333) < 92);
-  }
-
-  TEST_CASE("sampler: the global batch does not depend on how it is dealt") {
-    const auto one = global_slots(settings(100, 12, 1), 3);
-    for (const auto& s : {settings(100, 3, 1, 4), settings(100, 3, 4), settings(100, 2, 2, 3),
-                          settings(100, 6, 1, 2)}) {
-      const auto other = global_slots(s, 3);
-      REQUIRE(other.size() == one.size());
-      for (size_t i = 0; i < one.size(); ++i) {
-        CHECK(other[i].sample == one[i].sample);
-        CHECK(other[i].key == one[i].key);
-      }
-    }
-  }
-
-  TEST_CASE("sampler: repeats, subsets, fractions") {
-    Sampler::Settings s = settings(86, 64, 1);
-    s.num_train_samples = 512;
-    const Sampler repeated(s);
-    CHECK(repeated.steps_per_epoch() == 8);
-    std::vector<int> uses(86);
-    for (int64_t step = 0; step < 8; ++step)
-      for (const auto& slot : repeated.slots(step)) ++uses[slot.sample];
-    CHECK(*std::min_element(uses.begin(), uses.end()) == 5);  // 512 = 5 * 86 + 82
-    CHECK(*std::max_element(uses.begin(), uses.end()) == 6);
-
-    s = settings(86, 10, 1);
-    s.num_train_samples = 30;
-    s.shuffle = false;
-    const Sampler first(s);
-    CHECK(first.steps_per_epoch() == 3);
-    CHECK(first.slots(1)[0].sample == 10);
-    CHECK(first.slots(5)[9].sample == 29);
-    CHECK(first.slots(5)[9].key == 59);
-
-    s = settings(100, 10, 1);
-    s.limit_train_batches = 0.35;
-    CHECK(Sampler(s).steps_per_epoch() == 3);
-    CHECK(Sampler(s).samples_per_epoch() == 30);
-    s.limit_train_batches = 4;
-    CHECK(Sampler(s).steps_per_epoch() == 4);
-    s.limit_train_batches = 400;
-    CHECK(Sampler(s).steps_per_epoch() == 10);
-    s.limit_train_batches = 0.05;
-    CHECK(message_of([&] { Sampler{s}; }).find("limit_train_batches") != std::string::npos);
-    const std::string message = message_of([] { Sampler{settings(100, 30, 2, 2)}; });
-    CHECK(message.find("100") != std::string::npos);
-    CHECK(message.find("120") != std::string::npos);
-  }
-
-  TEST_CASE("text lengths") {
-    DataSection data;
-    CHECK(possible_text_lengths(data) == std::vector<int64_t>{8, 16, 24, 32, 40, 48, 50});
-    data.max_text_tokens = 16;
-    CHECK(possible_text_lengths(data) == std::vector<int64_t>{8, 16});
-    data.text_padding = "max";
-    CHECK(possible_text_lengths(data) == std::vector<int64_t>{16});
-    data.max_text_tokens = 1;
-    CHECK(possible_text_lengths(data) == std::vector<int64_t>{2});
-  }
-
   TEST_CASE("text shapes") {
     Config config;
-    config.train.accumulate_grad_batches = 4;
-    config.data.max_text_tokens = 40;
-    CHECK(possible_text_shapes(config) == std::vector<TextShape>{{8, 8}, {16, 16}, {24, 24}, {32, 32}, {40, 40}});
-    config.data.group_by_length = true;
-    CHECK(possible_text_shapes(config) == std::vector<TextShape>{{8, 8}, {16, 16}, {16, 24}, {24, 24}, {16, 32},
-                                                                 {32, 32}, {16, 40}, {32, 40}, {40, 40}});
-    config.train.accumulate_grad_batches = 1;
-    CHECK(possible_text_shapes(config).size() == 5);
-    config.train.accumulate_grad_batches = 4;
+    config.data.text_padding = "longest";
+    using Shapes = std::vector<TextShape>;
+    CHECK(possible_text_shapes(config) == Shapes{{8}, {16}, {24}, {32}, {40}, {48}, {50}});
+    config.data.max_text_tokens = 16;
+    CHECK(possible_text_shapes(config) == Shapes{{8}, {16}});
     config.data.text_padding = "max";
-    CHECK(possible_text_shapes(config) == std::vector<TextShape>{{40, 40}});
+    CHECK(possible_text_shapes(config) == Shapes{{16}});
+    config.data.max_text_tokens = 1;
+    CHECK(possible_text_shapes(config) == Shapes{{2}});
+    config.data.text_padding = "packed";
+    CHECK(possible_text_shapes(config) == Shapes{{2, 24}, {2, 32}});
+    config.train.batch_size = 1;
+    CHECK(possible_text_shapes(config) == Shapes{{2, 2}});
+    config.data.max_text_tokens = 50;
+    config.train.batch_size = 64;
+    const Shapes shapes = possible_text_shapes(config);
+    CHECK(shapes.size() == 25);
+    CHECK(shapes.front() == TextShape{50, 128});
+    CHECK(shapes[1] == TextShape{50, 256});
+    CHECK(shapes.back() == TextShape{50, 3200});
   }
 
-  TEST_CASE("loader: grouped by length, a step has the same samples with less padding") {
+  TEST_CASE("auto packs where the loss does not depend on padding or on who shares a micro-batch") {
+    Config config;
+    CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
+    config.train.loss_normalization = "micro_batch";
+    CHECK(possible_text_shapes(config).back().packed_rows == 0);
+    config.train.loss_normalization = "tokens";
+    config.train.loss_on_padding = true;
+    CHECK(possible_text_shapes(config).back().packed_rows == 0);
+  }
+
+  TEST_CASE("loader: packed, a step has the same samples, dealt so that all micro-batches are about as long") {
     auto dataset = std::make_shared<SmallDataset>(31);
     Config config = small_config();
     config.data.max_text_tokens = 40;
     config.train.max_epochs = 2;
-    config.train.batch_size = 3;
-    config.train.accumulate_grad_batches = 4;
-    config.data.group_by_length = true;
+    config.train.batch_size = 4;
+    config.train.accumulate_grad_batches = 3;
+    config.data.text_padding = "packed";
     HostDevice device;
     const auto loader = make_loader(config, dataset, device);
-    Sampler::Settings s = settings(31, 3, 4);
+    Sampler::Settings s = settings(31, 4, 3);
     s.seed = 5;
     const Sampler sampler(s);
     const auto shapes = possible_text_shapes(config);
-    int64_t shorter = 0;
+    int64_t smaller = 0;
     while (const HostBatch* batch = loader->next()) {
-      std::vector<Sampler::Slot> slots = sampler.slots(batch->step);
-      const ByteTokenizer tokenizer;
-      const auto length = [&](const Sampler::Slot& slot) {
-        return std::min<size_t>(tokenizer.encode(SmallDataset::text(slot.sample)).size(), 40);
-      };
-      std::stable_sort(slots.begin(), slots.end(),
-                       [&](const auto& a, const auto& b) { return length(a) < length(b); });
-      const TextShape text = batch->layout.text();
-      CHECK(std::count(shapes.begin(), shapes.end(), text) == 1);
-      CHECK(text.last >= static_cast<int64_t>(length(slots.back())));
-      CHECK(text.rest >= static_cast<int64_t>(length(slots[8])));
-      shorter += text.rest < text.last;
+      const BatchLayout& layout = batch->layout;
+      CHECK(std::count(shapes.begin(), shapes.end(), layout.text) == 1);
+      const std::vector<Sampler::Slot> dealt = sampler.slots(batch->step);
+      std::vector<Sampler::Slot> slots;        // in the order of the batch
+      for (size_t i = 0; i < dealt.size(); ++i) {
+        const int64_t key = part<int64_t>(*batch, layout.keys_offset())[i];
+        const auto found = std::find_if(dealt.begin(), dealt.end(), [&](const auto& slot) { return slot.key == key; });
+        REQUIRE(found != dealt.end());
+        slots.push_back(*found);
+      }
       check_batch(*batch, slots, *dataset, config);
+      int64_t most = 0, all = 0;
+      for (int64_t m = 0; m < 3; ++m) {
+        const int32_t* lengths = part<int32_t>(*batch, layout.lengths_offset()) + m * 4;
+        const int64_t sum = std::accumulate(lengths, lengths + 4, int64_t{0});
+        most = std::max(most, sum);
+        all += sum;
+      }
+      CHECK(most <= layout.text.packed_rows);
+      CHECK(layout.text.packed_rows < most + 8);  // the next multiple of 8
+      CHECK(3 * most <= all + 3 * 22);            // within the longest caption
+      smaller += layout.text.packed_rows < 4 * 22;
       loader->give_back(batch);
     }
-    CHECK(shorter > 0);
+    CHECK(smaller > 0);
   }
 
   TEST_CASE("loader: every step holds what data.h says") {
     auto dataset = std::make_shared<SmallDataset>(31);
     for (const bool padding : {false, true})
-      for (const char* text_padding : {"longest", "max"})
+      for (const char* text_padding : {"longest", "max", "packed"})
         for (const int64_t rank : {0, 1}) {
+          if (padding && text_padding == std::string("packed")) continue;  // not to be had
           Config config = small_config();
+          config.train.accumulate_grad_batches = text_padding == std::string("packed") ? 1 : 2;  // else it deals anew
           config.train.loss_on_padding = padding;
           config.data.text_padding = text_padding;
           config.train.max_epochs = 3;
@@ -366,19 +291,20 @@ TEST_SUITE("loader") {
           CAPTURE(text_padding);
           HostDevice device;
           const auto loader = make_loader(config, dataset, device, rank, 2);
-          Sampler::Settings s = settings(31, 3, 2, 2, rank);
+          Sampler::Settings s = settings(31, 3, config.train.accumulate_grad_batches, 2, rank);
           s.seed = 5;
           const Sampler sampler(s);
-          CHECK(loader->steps_per_epoch() == 2);
-          CHECK(loader->total_steps() == 6);
-          const auto lengths = loader->text_lengths();
-          for (int64_t step = 0; step < 6; ++step) {
+          const int64_t steps = 31 / (6 * config.train.accumulate_grad_batches);
+          CHECK(loader->steps_per_epoch() == steps);
+          CHECK(loader->total_steps() == 3 * steps);
+          const auto shapes = possible_text_shapes(config);
+          for (int64_t step = 0; step < 3 * steps; ++step) {
             CAPTURE(step);
             const HostBatch* batch = loader->next();
             REQUIRE(batch);
             CHECK(batch->step == step);
-            CHECK(batch->epoch == step / 2);
-            CHECK(std::count(lengths.begin(), lengths.end(), batch->layout.text_tokens) == 1);
+            CHECK(batch->epoch == step / steps);
+            CHECK(std::count(shapes.begin(), shapes.end(), batch->layout.text) == 1);
             check_batch(*batch, sampler.slots(step), *dataset, config);
             loader->give_back(batch);
           }
@@ -392,11 +318,12 @@ TEST_SUITE("loader") {
     Config config = small_config();
     config.train.batch_size = config.train.accumulate_grad_batches = 1;
     config.data.shuffle = false;
+    config.data.text_padding = "longest";
     HostDevice device;
     const auto loader = make_loader(config, dataset, device);
     for (const int64_t expected : {8, 8, 16, 20}) {
       const HostBatch* batch = loader->next();
-      CHECK(batch->layout.text_tokens == expected);
+      CHECK(batch->layout.text.tokens == expected);
       loader->give_back(batch);
     }
   }

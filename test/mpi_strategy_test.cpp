@@ -179,8 +179,23 @@ TEST_SUITE("mpi strategies") {
       job.config.data.text_padding = "longest";
       job.config.train.act_ckpt = "half";
       job.steps = 4;
-      REQUIRE(possible_text_lengths(job.config.data) == std::vector<int64_t>{8, 12});
+      REQUIRE(possible_text_shapes(job.config) == std::vector<TextShape>{{8}, {12}});
       check_deals(job, {1, 3});
+    }
+  }
+
+  TEST_CASE("packed texts: as padded ones, on any number of ranks") {
+    for (Precision precision : kPrecisions) {
+      Job job = make_job("blip2_odd", precision);
+      job.config.train.act_ckpt = "half";
+      job.config.train.dropout = true;
+      const Outcome padded = train_alone(job);
+      job.config.data.text_padding = "packed";
+      CHECK(possible_text_shapes(job.config).size() > 1);
+      for (Deal deal : deals(job, {1})) {
+        CAPTURE(describe(deal));
+        check_close(train_together(job, deal), padded, job);
+      }
     }
   }
 

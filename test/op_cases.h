@@ -109,8 +109,10 @@ inline void add_linear_backward(Cases& cases, DType t, const Gemm& g) {
   }
 }
 
-inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int64_t n) {
-  const int64_t m = samples * tokens;
+/// With `packed`, samples of uneven rows, `tokens` at most: what dropout alone takes part in.
+inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int64_t n, bool packed) {
+  const auto packed_rows = uneven_rows(samples, 1, tokens);
+  const int64_t m = packed ? total_rows(packed_rows) : samples * tokens;
   struct Variant {
     bool residual, dropout;
     bool add, in_place, parameters, accumulate;
@@ -123,13 +125,16 @@ inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int
                            Variant{true, true, true, false, true, true, t, 2},
                            Variant{true, false, true, true, false, false, kF32, 1},
                            Variant{false, false, true, false, true, false, t, 1},
-                           Variant{false, true, false, true, false, false, t, 1}})
+                           Variant{false, true, false, true, false, false, t, 1}}) {
+    if (packed && !v.dropout) continue;
     cases.push_back({title(t, "norm ", samples, "x", tokens, "x", n, " residual ", v.residual, " dropout ", v.dropout,
-                           " parameters ", v.parameters, " bias ", v.bias), t, false, [=](OpContext& c) {
+                           " parameters ", v.parameters, " bias ", v.bias, packed ? " packed" : ""), t, false,
+                     [=](OpContext& c) {
       NormForward f;
       f.x = c.input("x", t, {m, n}, -1, 2);
       if (v.residual) f.residual = c.input("residual", t, {m, n}, -2, 1);
       if (v.dropout) f.dropout = make_dropout(c, 0.3f, samples, tokens);
+      if (packed) f.dropout.packing = make_packing(c, packed_rows, tokens);
       if (v.residual || v.dropout) f.sum = c.output("sum", t, {m, n});
       f.gamma = c.input("gamma", t, {n}, 0.5, 1.5);
       f.beta = c.input("beta", t, {n});
@@ -157,6 +162,7 @@ inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int
         ops.norm_backward(b, s);
       });
     }});
+  }
 }
 
 inline void add_embeddings(Cases& cases, DType t, DType gradient, bool accumulate) {
@@ -185,27 +191,39 @@ inline void add_embeddings(Cases& cases, DType t, DType gradient, bool accumulat
     }});
   struct Text {
     int64_t samples, tokens, prefix, n, vocabulary;
-    bool positions;
+    bool positions, packed = false;
   };
   for (const Text& v : {Text{3, 7, 5, 40, 11, true}, Text{2, 50, 32, 2560, 1000, true}, Text{16, 33, 0, 64, 50, false},
-                        Text{1, 1, 1, 17, 3, true}})
-    cases.push_back({title(t, "text_embed ", v.samples, "x", v.tokens, "x", v.n, tail), limit, false,
-                     [=](OpContext& c) {
+                        Text{1, 1, 1, 17, 3, true}, Text{5, 7, 5, 40, 11, true, true},
+                        Text{4, 50, 32, 2560, 1000, true, true}, Text{16, 33, 0, 64, 50, false, true},
+                        Text{3, 9, 2, 17, 3, true, true}})
+    cases.push_back({title(t, "text_embed ", v.samples, "x", v.tokens, "x", v.n, tail, v.packed ? " packed" : ""),
+                     limit, false, [=](OpContext& c) {
       const int64_t rows = v.prefix + v.tokens;
+      const auto packed_rows = uneven_rows(v.samples, v.prefix + 1, rows);
+      const int64_t m = v.packed ? total_rows(packed_rows) : v.samples * rows;
       TextEmbed f;
       f.ids = c.input("ids", DType::i32, {v.samples, v.tokens}, 0, static_cast<double>(v.vocabulary));
-      f.lengths = c.input("lengths", DType::i32, {v.samples}, 1, static_cast<double>(v.tokens + 1));
+      if (v.packed) {                        // of every second sample, rows of padding
+        std::vector<double> lengths;
+        for (int64_t b = 0; b < v.samples; ++b)
+          lengths.push_back(static_cast<double>(packed_rows[static_cast<size_t>(b)] - v.prefix - b % 2));
+        f.lengths = c.values("lengths", DType::i32, lengths);
+        f.packing = make_packing(c, packed_rows, rows);
+      } else {
+        f.lengths = c.input("lengths", DType::i32, {v.samples}, 1, static_cast<double>(v.tokens + 1));
+      }
       f.prefix_rows = v.prefix;
       f.padding_id = 1;
       TextEmbed b = f;
       if (v.prefix) f.prefix = c.input("prefix", t, {v.samples * v.prefix, v.n});
       f.tokens = c.input("tokens", t, {v.vocabulary, v.n});
       if (v.positions) f.positions = c.input("positions", t, {rows + 4, v.n});
-      f.x = c.output("x", t, {v.samples * rows, v.n});
+      f.x = c.output("x", t, {m, v.n});
       if (v.prefix) b.prefix = c.output("dprefix", t, {v.samples * v.prefix, v.n});
       b.tokens = parameter(c, "dtokens", {v.vocabulary, v.n});
       if (v.positions) b.positions = parameter(c, "dpositions", {rows + 4, v.n});
-      b.x = c.input("dx", t, {v.samples * rows, v.n});
+      b.x = c.input("dx", t, {m, v.n});
       b.accumulate_tokens = b.accumulate_positions = accumulate;
       c.run([&](Ops& ops, Stream s) {
         ops.text_embed_forward(f, s);
@@ -224,19 +242,24 @@ inline void add_row_moves(Cases& cases, DType t) {
       const Tensor rows = c.input("rows", t, {32, n}), tiled = c.output("tiled", t, {3 * 32, n});
       c.run([&](Ops& ops, Stream s) { ops.tile_rows(rows, tiled, s); });
     }});
-    cases.push_back({title(t, "pick_rows, spread_rows ", n), t, true, [=](OpContext& c) {
-      RowBlocks pick, spread;
-      pick.block_rows = 82, pick.offset = 31, pick.count = 50;
-      spread = pick;
-      pick.blocks = c.input("blocks", t, {3 * 82, n});
-      pick.rows = c.output("rows", t, {3 * 50, n});
-      spread.blocks = c.output("spread", t, {3 * 82, n});
-      spread.rows = pick.rows;
-      c.run([&](Ops& ops, Stream s) {
-        ops.pick_rows(pick, s);
-        ops.spread_rows(spread, s);
-      });
-    }});
+    for (bool packed : {false, true})
+      cases.push_back({title(t, "pick_rows, spread_rows ", n, packed ? " packed" : ""), t, true, [=](OpContext& c) {
+        RowBlocks pick, spread;
+        pick.block_rows = 82, pick.offset = 31, pick.count = 50;
+        const auto packed_rows = uneven_rows(5, 32, 82);  // of the third block, none is picked
+        const int64_t blocks = packed ? 5 : 3, m = packed ? total_rows(packed_rows) : blocks * 82;
+        const int64_t picked = m - blocks * 32;
+        if (packed) pick.packing = make_packing(c, packed_rows, 82);
+        spread = pick;
+        pick.blocks = c.input("blocks", t, {m, n});
+        pick.rows = c.output("rows", t, {picked, n});
+        spread.blocks = c.output("spread", t, {m, n});
+        spread.rows = pick.rows;
+        c.run([&](Ops& ops, Stream s) {
+          ops.pick_rows(pick, s);
+          ops.spread_rows(spread, s);
+        });
+      }});
   }
 }
 
@@ -247,17 +270,22 @@ inline void add_elementwise(Cases& cases, DType t) {
         const Tensor x = c.input("x", t, {n}, -4, 4), y = c.output("y", t, {n});
         c.run([&](Ops& ops, Stream s) { ops.activate(x, y, activation, s); });
       }});
-  for (int variant = 0; variant < 8; ++variant)
-    for (int64_t n : {1, 37, 64, 2560})
+  for (int variant = 0; variant < 16; ++variant)
+    for (int64_t n : {1, 37, 64, 2560}) {
+      const bool packed = variant & 8;
+      if (packed && !(variant & 2)) continue;  // dropout alone takes part in it
       cases.push_back({title(t, "dropout_add variant ", variant, " cols ", n), t, false, [=](OpContext& c) {
         DropoutAdd a;
-        const int64_t rows = 3 * 33;
+        const auto packed_rows = uneven_rows(5, 0, 33);
+        const int64_t rows = packed ? total_rows(packed_rows) : 3 * 33;
         a.x = variant & 4 ? c.inout("x", t, {rows, n}) : c.input("x", t, {rows, n});
         a.y = variant & 4 ? a.x : c.output("y", t, {rows, n});
         if (variant & 1) a.residual = c.input("residual", t, {rows, n});
-        if (variant & 2) a.dropout = make_dropout(c, 0.1f, 3, 33);
+        if (variant & 2) a.dropout = make_dropout(c, 0.1f, packed ? 5 : 3, 33);
+        if (packed) a.dropout.packing = make_packing(c, packed_rows, 33);
         c.run([&](Ops& ops, Stream s) { ops.dropout_add(a, s); });
       }});
+    }
   for (int64_t n : {1, 1000, 70001})
     cases.push_back({title(t, "sum_squares, add, fill ", n), t, false, [=](OpContext& c) {
       const Tensor x = c.input("x", t, {n}), out = c.output("out", kF32, {1});
@@ -375,8 +403,12 @@ inline std::vector<OpCase> op_cases() {
     for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {1, 7, 33}, {3, 11, 64},
                                       {2, 41, 100}, {5, 60, 37}, {2, 257, 1408}, {2, 32, 768}, {2, 82, 2560},
                                       {1, 33, 4096}, {2, 1030, 328}, {2, 1030, 2048}})  // many rows: other kernels
-      add_norm(cases, t, samples, tokens, n);
+      add_norm(cases, t, samples, tokens, n, false);
+    for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{3, 11, 64}, {5, 60, 37}, {5, 82, 2560},
+                                      {3, 33, 4096}, {3, 20, 768}, {5, 1030, 328}, {4, 1030, 2048}})
+      add_norm(cases, t, samples, tokens, n, true);
     add_attentions(cases, t);
+    add_packed_attentions(cases, t);
     add_embeddings(cases, t, t, false);
     add_embeddings(cases, t, kF32, true);
     if (t == kBf16) add_embeddings(cases, t, kBf16, true);

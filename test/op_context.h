@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -219,6 +220,29 @@ inline Dropout make_dropout(OpContext& c, float p, int64_t samples, int64_t rows
   std::vector<double> keys;
   for (int64_t i = 0; i < samples; ++i) keys.push_back(static_cast<double>(i * 3 + (i % 2 ? 5000000000 : 11)));
   return {p, site, 0x123456789abcdefu, c.values("sample_keys", DType::i64, keys), rows_per_sample};
+}
+
+/// How many rows packed samples have: the second has the most, the third the fewest, the others lie between.
+inline std::vector<int64_t> uneven_rows(int64_t samples, int64_t least, int64_t most) {
+  std::vector<int64_t> rows;
+  for (int64_t b = 0; b < samples; ++b)
+    rows.push_back(b == 1 ? most : b == 2 ? least : least + (most - least) * (b * 5 + 3) % (most - least + 1));
+  return rows;
+}
+
+inline int64_t total_rows(const std::vector<int64_t>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0});
+}
+
+/// Samples of these numbers of rows, one after the other.
+inline Packing make_packing(OpContext& c, const std::vector<int64_t>& rows, int64_t most) {
+  std::vector<double> starts{0}, padded_rows;
+  for (size_t b = 0; b < rows.size(); ++b) {
+    starts.push_back(starts.back() + static_cast<double>(rows[b]));
+    for (int64_t t = 0; t < rows[b]; ++t)
+      padded_rows.push_back(static_cast<double>(static_cast<int64_t>(b) * most + t));
+  }
+  return {c.values("starts", DType::i32, starts), c.values("padded_rows", DType::i32, padded_rows)};
 }
 
 }  // namespace blipft::test

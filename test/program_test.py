@@ -90,18 +90,18 @@ def check_rates(steps, samples):
 
 
 @test
-def grouping_by_length_keeps_the_steps(space):
+def packing_keeps_the_steps(space):
     """The same samples a step in other micro-batches: the same numbers but for the order of sums, with less work."""
     options = ("train.max_steps=6", "train.accumulate_grad_batches=3", "train.batch_size=2", "train.dropout=true",
                "output.save_model=true")
-    results = [run(space, 2, *options, f"data.group_by_length={value}") for value in ("false", "true")]
-    plain, grouped = (result.steps() for result in results)
+    results = [run(space, 2, *options, f"data.text_padding={value}") for value in ("longest", "packed")]
+    plain, packed = (result.steps() for result in results)
     for name in ("loss", "grad_norm"):
-        check(np.allclose(plain[name], grouped[name], rtol=1e-4), name, plain[name], grouped[name])
-    check((plain["text_tokens"] == grouped["text_tokens"]).all(), plain["text_tokens"], grouped["text_tokens"])
+        check(np.allclose(plain[name], packed[name], rtol=1e-4), name, plain[name], packed[name])
+    check((plain["text_tokens"] > packed["text_tokens"]).all(), plain["text_tokens"], packed["text_tokens"])
     work = [steps["tflops"] * np.diff(steps["end_ns"].astype(float), prepend=float(steps["begin_ns"][0]))
-            for steps in (plain, grouped)]
-    check((work[1] < 1.001 * work[0]).all() and work[1].sum() < 0.99 * work[0].sum(), "work:", *work)
+            for steps in (plain, packed)]
+    check(work[1].sum() < 0.99 * work[0].sum(), "work:", *work)
     weights = [read_safetensors(result.output / "model/model.safetensors") for result in results]
     for name, (_, _, data) in weights[0].items():
         one, other = (np.frombuffer(w[name][2], np.float32) for w in weights)

@@ -169,12 +169,12 @@ class TestRun {
     Outcome outcome;
     outcome.total_bytes = arena_->total_bytes();
     outcome.start = weights();
-    const std::vector<int64_t> lengths = possible_text_lengths(job_.config.data);
+    const std::vector<TextShape> shapes = possible_text_shapes(job_.config);
     std::vector<char> block;
     for (int64_t step = 0; step < job_.steps; ++step) {
-      // With several lengths the steps alternate between the two longest.
-      const size_t back = lengths.size() > 1 ? static_cast<size_t>(step % 2) : 0;
-      program_->launch(make_batch(step, lengths[lengths.size() - 1 - back], block), job_.config.train.lr);
+      // With several shapes the steps alternate between the two largest.
+      const size_t back = shapes.size() > 1 ? static_cast<size_t>(step % 2) : 0;
+      program_->launch(make_batch(step, shapes[shapes.size() - 1 - back], block), job_.config.train.lr);
       StepResult result;
       BLIPFT_CHECK(program_->finished(true, result) && result.step == step, "step ", step, " did not finish");
       outcome.losses.push_back(result.loss);
@@ -199,40 +199,57 @@ class TestRun {
   }
 
   // The samples of this rank: micro-batch m of rank r has [(m * world + r) * B, ... + B) of the global batch.
-  HostBatch make_batch(int64_t step, int64_t text_tokens, std::vector<char>& block) const {
+  HostBatch make_batch(int64_t step, const TextShape& text, std::vector<char>& block) const {
     const TrainSection& train = job_.config.train;
     HostBatch batch;
     batch.step = step;
-    batch.layout = {train.accumulate_grad_batches, train.batch_size, text_tokens, model_->image_size()};
+    batch.layout = {train.accumulate_grad_batches, train.batch_size, text, model_->image_size()};
     block.assign(static_cast<size_t>(batch.layout.bytes()), 0);
     batch.block = block.data();
-    for (int64_t m = 0; m < train.accumulate_grad_batches; ++m)
-      for (int64_t b = 0; b < train.batch_size; ++b) {
+    for (int64_t m = 0; m < train.accumulate_grad_batches; ++m) {
+      // Packed, the last samples have no row more than they need where the shape is smaller than the largest.
+      int64_t missing = text.packed_rows > 0 ? train.batch_size * text.tokens - text.packed_rows : 0;
+      int64_t label = m * batch.layout.labels();
+      for (int64_t b = train.batch_size - 1; b >= 0; --b) {
         const int64_t row = m * train.batch_size + b;
-        put_sample(batch, m, row, step, (m * ranks_ + comm_->rank()) * train.batch_size + b);
+        missing -= put_sample(batch, m, row, step, (m * ranks_ + comm_->rank()) * train.batch_size + b, missing);
       }
+      BLIPFT_CHECK(missing == 0, "captions do not fit into ", text.packed_rows, " packed rows");
+      for (int64_t b = 0; b < train.batch_size; ++b) label = put_labels(batch, m * train.batch_size + b, label);
+    }
     return batch;
   }
 
-  void put_sample(const HostBatch& batch, int64_t m, int64_t row, int64_t step, int64_t sample) const {
+  /// All of a sample but its labels. Leaves out up to `missing` rows behind its text; the number of those.
+  int64_t put_sample(const HostBatch& batch, int64_t m, int64_t row, int64_t step, int64_t sample,
+                     int64_t missing) const {
     const BatchLayout& l = batch.layout;
     char* block = static_cast<char*>(batch.block);
     SampleStream random(step, sample);
-    const int64_t pixels = l.image_size * l.image_size * 3, t = l.text_tokens;
+    const int64_t pixels = l.image_size * l.image_size * 3, t = l.text.tokens;
     for (int64_t i = 0; i < pixels; ++i)
       block[l.pixels_offset() + row * pixels + i] = static_cast<char>(random.next() & 255);
     const int64_t length = job_.equal_lengths ? job_.equal_lengths : 2 + random.next() % (t - 1);
     int32_t* ids = reinterpret_cast<int32_t*>(block + l.ids_offset()) + row * t;
-    int32_t* labels = reinterpret_cast<int32_t*>(block + l.labels_offset()) + row * (t - 1);
     const int32_t shift = sample == job_.wrong_sample ? 1 : 0;
     for (int64_t i = 0; i < t; ++i) ids[i] = i < length ? 4 + static_cast<int32_t>(random.next() % 40) + shift : 1;
-    float& count = reinterpret_cast<float*>(block + l.counts_offset())[m];
-    for (int64_t i = 0; i + 1 < t; ++i) {
-      labels[i] = i + 1 < length ? ids[i + 1] : -100;
-      if (labels[i] >= 0) count += 1;
-    }
+    reinterpret_cast<float*>(block + l.counts_offset())[m] += static_cast<float>(length - 1);
+    const int64_t left_out = std::min(missing, t - length);
+    reinterpret_cast<int32_t*>(block + l.rows_offset())[row] = static_cast<int32_t>(t - left_out);
     reinterpret_cast<int32_t*>(block + l.lengths_offset())[row] = static_cast<int32_t>(length);
     reinterpret_cast<int64_t*>(block + l.keys_offset())[row] = step * job_.samples + sample;
+    return left_out;
+  }
+
+  /// The labels of a sample's rows, from `label` on; where the next sample's begin.
+  int64_t put_labels(const HostBatch& batch, int64_t row, int64_t label) const {
+    const BatchLayout& l = batch.layout;
+    char* block = static_cast<char*>(batch.block);
+    const auto numbers = [&](int64_t offset) { return reinterpret_cast<int32_t*>(block + offset); };
+    const int32_t *ids = numbers(l.ids_offset()) + row * l.text.tokens, rows = numbers(l.rows_offset())[row];
+    for (int32_t i = 0; i + 1 < rows; ++i)
+      numbers(l.labels_offset())[label++] = i + 1 < numbers(l.lengths_offset())[row] ? ids[i + 1] : -100;
+    return label;
   }
 
   static std::vector<float> floats(const Tensor& tensor) {

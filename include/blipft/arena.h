@@ -115,6 +115,8 @@ class Arena {
     int64_t peak_live = 0;
     MemoryUse peak_use;
   };
+  /// Gives `pass` the places of `larger` if it takes and gives alike, nothing larger; else false.
+  static bool adopt_places(const Pass& larger, Pass& pass);
   /// Any placement within `enough` bytes is as good as another.
   void place(Pass& pass, int64_t enough) const;
   static int64_t place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top,

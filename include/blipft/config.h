@@ -21,8 +21,8 @@ struct DataSection {
   std::string format = "auto";          ///< auto | imagefolder | webdataset
   int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
   int64_t max_text_tokens = 50;         ///< longer captions are truncated
-  std::string text_padding = "longest"; ///< longest (of a step, rounded up to 8) | max (always max_text_tokens)
-  bool group_by_length = false;         ///< a rank's samples of a step go into micro-batches by length of text
+  std::string text_padding = "auto";    ///< auto (packed where the loss is the same) | packed (next to none) | longest
+                                        ///< (of a step, rounded up to 8) | max (always max_text_tokens)
   int64_t num_workers = 4;              ///< decoding and tokenizing threads of each rank
   int64_t prefetch_steps = 3;           ///< steps prepared ahead
   bool shuffle = true;

@@ -104,48 +104,57 @@ class Sampler {
   std::shared_ptr<EpochOrder> order_;
 };
 
-/// Padded text lengths of a step's micro-batches: of the last, which holds the longest texts, and of all others.
+/// The text of a step's micro-batches, as far as shapes depend on it.
 struct TextShape {
-  int64_t rest = 50, last = 50;
-
-  static TextShape all(int64_t length) { return {length, length}; }
-  int64_t of(int64_t micro_batch, int64_t micro_batches) const {
-    return micro_batch + 1 == micro_batches ? last : rest;
+  int64_t tokens = 50;                       ///< most text tokens of a sample
+  int64_t packed_rows = 0;                   ///< text rows of a micro-batch whose samples lie one after the other, each
+                                             ///< with rows of its own number; 0: every sample has `tokens` rows
+  /// Of a sample; of packed ones, `batch_size` of them, the mean.
+  double mean_rows(int64_t batch_size) const {
+    return packed_rows > 0 ? static_cast<double>(packed_rows) / static_cast<double>(batch_size)
+                           : static_cast<double>(tokens);
   }
   bool operator==(const TextShape&) const = default;
 };
 
 /// Where each part of one step's data lies inside one block, on the host and on the device alike.
-/// All micro-batches follow each other in each part. T is the padded text length of the step's longest micro-batch; one
-/// of shorter texts, T' < T, begins where it would with T, and has its rows of T' (labels: T' - 1) one after the other.
+/// All micro-batches follow each other in each part.
 struct BatchLayout {
-  int64_t micro_batches = 1, batch_size = 1, text_tokens = 50, image_size = 224;
-  int64_t rest_tokens = 0;                   ///< padded length of all micro-batches but the last; 0: text_tokens
-
-  TextShape text() const { return {rest_tokens > 0 ? rest_tokens : text_tokens, text_tokens}; }
+  int64_t micro_batches = 1, batch_size = 1;
+  TextShape text;                            ///< T = text.tokens, R = text.packed_rows
+  int64_t image_size = 224;
 
   /// u8 [M, B, S, S, 3]
   int64_t pixels_offset() const { return 0; }
   /// i32 [M, B, T]
   int64_t ids_offset() const { return up(micro_batches * batch_size * image_size * image_size * 3); }
-  /// i32 [M, B, T - 1]
-  int64_t labels_offset() const { return ids_offset() + up(4 * micro_batches * batch_size * text_tokens); }
+  /// i32 [M, B, T - 1] or, packed, [M, R - B]
+  int64_t labels_offset() const { return ids_offset() + up(4 * micro_batches * batch_size * text.tokens); }
   /// i32 [M, B]
-  int64_t lengths_offset() const { return labels_offset() + up(4 * micro_batches * batch_size * (text_tokens - 1)); }
+  int64_t lengths_offset() const { return labels_offset() + up(4 * micro_batches * batch_size * (text.tokens - 1)); }
+  /// i32 [M, B]
+  int64_t rows_offset() const { return lengths_offset() + up(4 * micro_batches * batch_size); }
   /// i64 [M, B]
-  int64_t keys_offset() const { return lengths_offset() + up(4 * micro_batches * batch_size); }
+  int64_t keys_offset() const { return rows_offset() + up(4 * micro_batches * batch_size); }
   /// f32 [M], labels >= 0
   int64_t counts_offset() const { return keys_offset() + up(8 * micro_batches * batch_size); }
   int64_t bytes() const { return counts_offset() + up(4 * micro_batches); }
+
+  /// Labels of a micro-batch: each row predicts the next of its sample.
+  int64_t labels() const {
+    return (text.packed_rows > 0 ? text.packed_rows : batch_size * text.tokens) - batch_size;
+  }
 
  private:
   static int64_t up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 };
 
 /// One optimizer step of one rank, ready to be copied to the device.
-/// ids are right-padded with pad_id; labels[b, t] is the id that text row t must predict (ids[b, t + 1]), -100 where
-/// nothing is to be learnt; with loss_on_padding, padding up to the micro-batch's own longest caption is learnt too.
-/// lengths count valid ids (not padding).
+/// ids are right-padded with pad_id; lengths count valid ids. rows count the text rows that the language model has for
+/// a sample: T or, packed, its length and as much padding as it takes to make the R of the micro-batch.
+/// A label is the id that a text row must predict, ids[b, t + 1] for row t of sample b, -100 where nothing is to be
+/// learnt; a sample's last row has none. With loss_on_padding, padding up to the micro-batch's own longest caption is
+/// learnt too.
 struct HostBatch {
   int64_t step = 0, epoch = 0;
   BatchLayout layout;
@@ -163,8 +172,6 @@ class DataLoader {
   virtual void give_back(const HostBatch* batch) = 0;
   virtual int64_t steps_per_epoch() const = 0;
   virtual int64_t total_steps() const = 0;   ///< of the run: max_epochs, max_steps
-  /// The text lengths that batches may have, ascending: the shapes to plan for.
-  virtual std::vector<int64_t> text_lengths() const = 0;
   virtual double wait_seconds() const = 0;   ///< spent blocked in next() so far
 };
 
@@ -174,9 +181,7 @@ std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank,
                                              const ImageProcessor& processor,
                                              std::shared_ptr<const Tokenizer> tokenizer,
                                              std::shared_ptr<const Dataset> dataset, Device& device);
-/// The text lengths a run of this config can see, without opening any data (for --plan).
-std::vector<int64_t> possible_text_lengths(const DataSection& data);
-/// The text shapes that steps of such a run may have; the largest comes last.
+/// The text shapes that steps of such a run may have, ascending, without opening any data (for --plan).
 std::vector<TextShape> possible_text_shapes(const Config& config);
 
 }  // namespace blipft

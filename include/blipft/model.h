@@ -42,9 +42,11 @@ struct StepContext {
 struct MicroBatch {
   Tensor pixels;                           ///< u8 [B, S, S, 3]
   Tensor ids;                              ///< i32 [B, T]
-  Tensor labels;                           ///< i32 [B, T - 1]
+  Tensor labels;                           ///< i32 [B, T - 1] or, packed, [R - B], R text rows in all
   Tensor lengths;                          ///< i32 [B], valid text tokens
   Tensor kv_lengths;                       ///< i32 [B], the language model's valid positions: prefix_tokens() + lengths
+  Packing packing;                         ///< of the language model's rows, prefix_tokens() + T at most for a sample;
+                                           ///< absent: each sample has that many
   Tensor sample_keys;                      ///< i64 [B]
   Tensor loss_weight;                      ///< f32 [1], of each valid label
   Tensor loss;                             ///< f32 [1], the weighted loss is added to it
@@ -88,9 +90,10 @@ class Model {
 
   /// Floating-point operations of one phase of `unit` in a micro-batch, of matrix products and attention, 2 per
   /// multiply-add; 0 for phases that the unit does not have. `loss` is forward and backward together.
-  virtual double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int64_t text_tokens) const = 0;
+  /// `text_rows` of each sample; where they differ, their mean.
+  virtual double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const = 0;
   /// Of forward, loss and backward of all units: what the mathematics needs (no recomputation).
-  double flops(int64_t batch_size, int64_t text_tokens) const;
+  double flops(int64_t batch_size, double text_rows) const;
 
  protected:
   Unit& add_unit(const std::string& name, bool trainable);

@@ -23,14 +23,24 @@ constexpr int64_t kWorkspaceBytes = 48 << 20;
 
 enum class Activation { none, relu, gelu };  // gelu is the exact (erf) form
 
+/// Samples of different lengths, one after the other in the rows of an [M, N] matrix: sample b has rows starts[b] up to
+/// starts[b + 1]. Absent: all samples have equally many rows. Ops that take it say what the most rows of a sample are.
+struct Packing {
+  Tensor starts;                ///< i32 [samples + 1], not descending, from 0 to M
+  Tensor padded_rows;           ///< i32 [M]: sample * most + row of the sample: its number if all had the most rows
+  explicit operator bool() const { return static_cast<bool>(starts); }
+};
+
 /// Inverted dropout keyed by sample and element (see philox.h): y = keep ? x / (1 - p) : 0.
-/// Element number of row r, column c: (r % rows_per_sample) * cols + c, sample number: r / rows_per_sample.
+/// Element number of row r, column c: (r % rows_per_sample) * cols + c, sample number: r / rows_per_sample; of packed
+/// samples with packing.padded_rows[r] for r, so that packing changes no mask.
 struct Dropout {
   float p = 0;
   uint32_t site = 0;            ///< unique per place in the model
   uint64_t seed = 0;
   Tensor sample_keys;           ///< i64 [samples]
-  int64_t rows_per_sample = 1;
+  int64_t rows_per_sample = 1;  ///< packed: the most
+  Packing packing;              ///< optional
   explicit operator bool() const { return p > 0; }
 };
 
@@ -120,13 +130,17 @@ struct Heads {
 /// out = dropout(softmax(scale q k^T + mask)) v, without a score matrix in memory (Dao et al. 2022).
 /// Key j is visible to query i when j < kv_lengths[b] (if given) and, if causal, j <= i (query_tokens == kv_tokens).
 /// A query that sees no key gives zeros.
+/// Packed: row t of sample b is row packing.starts[b] + t of every matrix, query_tokens == kv_tokens are the most rows
+/// of a sample, keys and queries at and after starts[b + 1] - starts[b] do not exist: lse and delta are not written
+/// there.
 struct AttentionForward {
   DType dtype = DType::f32;
   int64_t batch = 0, heads = 0, head_size = 0, query_tokens = 0, kv_tokens = 0;
   Heads q, k, v;
   float scale = 1;
   bool causal = false;
-  Tensor kv_lengths;            ///< i32 [batch], optional
+  Tensor kv_lengths;            ///< i32 [batch], optional; packed: at most the sample's rows
+  Packing packing;              ///< optional; not together with dropout
   Dropout dropout;              ///< of the probabilities; element (h * query_tokens + i) * kv_tokens + j of sample b
   Heads out;                    ///< out
   Tensor lse;                   ///< f32 [batch, heads, query_tokens], out: log of the softmax's denominator
@@ -163,6 +177,7 @@ struct VisionEmbed {
 
 /// Rows of the language model's input: `prefix` rows of image features, then embedded text; learned positions.
 /// Row t of sample b gets position t + 2, or 1 at and after prefix_rows + lengths[b] (OPT's offset and padding).
+/// Packed: the most rows of a sample are Q + T; it has at least Q + lengths[b]; ids without a row do not count.
 struct TextEmbed {
   Tensor ids;                   ///< i32 [B, T]
   Tensor lengths;               ///< i32 [B], valid text tokens
@@ -171,16 +186,20 @@ struct TextEmbed {
   Tensor tokens;                ///< [V, N]; in backward: parameter gradient, optional
   Tensor positions;             ///< [rows, N], optional; in backward: parameter gradient, optional
   int64_t padding_id = -1;      ///< this id's token row gets no gradient here (torch.nn.Embedding's padding_idx)
-  Tensor x;                     ///< [B * (Q + T), N], out; in backward: the incoming gradient
+  Packing packing;              ///< optional
+  Tensor x;                     ///< [B * (Q + T), N] or, packed, [M, N], out; in backward: the incoming gradient
   bool accumulate_tokens = false, accumulate_positions = false;  ///< backward only
 };
 
 /// dst block b, row i = src block b, row (offset + i), for i < count: picks `count` rows out of each block of
 /// `block_rows`. spread_rows is its adjoint: writes those rows and zeroes the others of the block.
+/// Packed: block_rows are the most; every block has at least offset + left_out rows, left_out = block_rows - offset -
+/// count, and gives all but its first `offset` and its last `left_out`.
 struct RowBlocks {
-  Tensor blocks;                ///< [B * block_rows, N]
-  Tensor rows;                  ///< [B * count, N]
+  Tensor blocks;                ///< [B * block_rows, N] or, packed, [M, N]
+  Tensor rows;                  ///< [B * count, N] or, packed, [M - B * (block_rows - count), N]
   int64_t block_rows = 0, offset = 0, count = 0;
+  Packing packing;              ///< optional
 };
 
 /// Cross-entropy of each row, and its gradient over the logits in place.

@@ -10,8 +10,13 @@ namespace {
 
 /// Where head h of token t of sample b starts, in elements.
 int64_t place(const Heads& heads, const AttentionForward& a, int64_t b, int64_t h, int64_t t) {
-  return b * heads.batch_stride + t * heads.row_stride + h * a.head_size;
+  const int64_t sample = a.packing ? first_row(a.packing, b, a.query_tokens) * heads.row_stride
+                                   : b * heads.batch_stride;
+  return sample + t * heads.row_stride + h * a.head_size;
 }
+
+int64_t queries_of(const AttentionForward& a, int64_t b) { return rows_of(a.packing, b, a.query_tokens); }
+int64_t keys_of(const AttentionForward& a, int64_t b) { return rows_of(a.packing, b, a.kv_tokens); }
 
 /// One head's [tokens, head_size] as f32.
 void load_head(const Heads& heads, const AttentionForward& a, int64_t b, int64_t h, int64_t tokens, float* out) {
@@ -35,7 +40,7 @@ void sum_tokens(const float* head, int64_t tokens, int64_t head_size, float* sum
 
 /// How many keys query i of sample b sees: always the first so many.
 int64_t visible_keys(const AttentionForward& a, int64_t b, int64_t i) {
-  int64_t n = a.kv_tokens;
+  int64_t n = keys_of(a, b);
   if (a.kv_lengths) n = std::min<int64_t>(n, std::max(0, a.kv_lengths.as<const int32_t>()[b]));
   return a.causal ? std::min(n, i + 1) : n;
 }
@@ -51,18 +56,26 @@ void for_heads(const AttentionForward& a, F f) {
   for (int64_t bh = 0; bh < a.batch * a.heads; ++bh) f(bh / a.heads, bh % a.heads);
 }
 
+/// Throws unless no packed sample lets queries see keys that it does not have.
+void check_numbers(const AttentionForward& a) {
+  check_packing(a.packing, a.query_tokens);
+  for (int64_t b = 0; a.packing && a.kv_lengths && b < a.batch; ++b)
+    BLIPFT_CHECK(a.kv_lengths.as<const int32_t>()[b] <= keys_of(a, b), "packed sample ", b, " has kv_lengths ",
+                 a.kv_lengths.as<const int32_t>()[b], ", but ", keys_of(a, b), " rows");
+}
+
 void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
-  const int64_t d = a.head_size;
-  float* q = thread_buffer(0, a.query_tokens * d);
-  float* k = thread_buffer(1, a.kv_tokens * d);
-  float* v = thread_buffer(2, a.kv_tokens * d);
-  float* out = thread_buffer(3, a.query_tokens * d);
-  float* p = thread_buffer(4, a.kv_tokens);
-  load_head(a.q, a, b, h, a.query_tokens, q);
-  load_head(a.k, a, b, h, a.kv_tokens, k);
-  load_head(a.v, a, b, h, a.kv_tokens, v);
+  const int64_t d = a.head_size, nq = queries_of(a, b), nk = keys_of(a, b);
+  float* q = thread_buffer(0, nq * d);
+  float* k = thread_buffer(1, nk * d);
+  float* v = thread_buffer(2, nk * d);
+  float* out = thread_buffer(3, nq * d);
+  float* p = thread_buffer(4, nk);
+  load_head(a.q, a, b, h, nq, q);
+  load_head(a.k, a, b, h, nk, k);
+  load_head(a.v, a, b, h, nk, v);
   float* lse = a.lse.as<float>() + (b * a.heads + h) * a.query_tokens;
-  for (int64_t i = 0; i < a.query_tokens; ++i) {
+  for (int64_t i = 0; i < nq; ++i) {
     const int64_t keys = visible_keys(a, b, i);
     float* out_row = out + i * d;
     std::fill_n(out_row, d, 0.0f);
@@ -77,7 +90,7 @@ void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
     drop_probabilities(a, b, h, i, keys, p);
     for (int64_t j = 0; j < keys; ++j) add_scaled(out_row, p[j], v + j * d, d);
   }
-  store_head(out, a.out, a, b, h, a.query_tokens);
+  store_head(out, a.out, a, b, h, nq);
 }
 
 // With p the probabilities, m the dropout factors, o the output: dv = (m p)^T do, dp = m (do v^T),
@@ -85,7 +98,7 @@ void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
 // With `sums` [3][heads * head_size], of this sample, the column sums of dq, dk and dv go there.
 void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* sums) {
   const AttentionForward& a = args.forward;
-  const int64_t d = a.head_size, nq = a.query_tokens, nk = a.kv_tokens;
+  const int64_t d = a.head_size, nq = queries_of(a, b), nk = keys_of(a, b);
   float* q = thread_buffer(0, nq * d);
   float* k = thread_buffer(1, nk * d);
   float* v = thread_buffer(2, nk * d);
@@ -105,8 +118,8 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* s
   std::fill_n(dq, nq * d, 0.0f);
   std::fill_n(dk, nk * d, 0.0f);
   std::fill_n(dv, nk * d, 0.0f);
-  const float* lse = a.lse.as<const float>() + (b * a.heads + h) * nq;
-  float* delta = args.delta.as<float>() + (b * a.heads + h) * nq;
+  const float* lse = a.lse.as<const float>() + (b * a.heads + h) * a.query_tokens;
+  float* delta = args.delta.as<float>() + (b * a.heads + h) * a.query_tokens;
   for (int64_t i = 0; i < nq; ++i) {
     const int64_t keys = visible_keys(a, b, i);
     delta[i] = dot(dout + i * d, out + i * d, d);
@@ -138,12 +151,14 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* s
 
 void CpuOps::attention_forward(const AttentionForward& args, Stream) {
   check_args(args);
+  check_numbers(args);
   for_heads(args, [&](int64_t b, int64_t h) { forward_head(args, b, h); });
 }
 
 void CpuOps::attention_backward(const AttentionBackward& args, Stream) {
   check_args(args);
   const AttentionForward& a = args.forward;
+  check_numbers(a);
   const int64_t columns = 3 * a.heads * a.head_size;
   float* sums = args.dbias ? product_.floats(a.batch * columns) : nullptr;  // [batch, columns]
   for_heads(a, [&](int64_t b, int64_t h) { backward_head(args, b, h, sums ? sums + b * columns : nullptr); });

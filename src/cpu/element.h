@@ -124,12 +124,37 @@ inline void add_scaled(float* y, float factor, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
 }
 
+/// A row of a matrix, as row `row` of sample `sample`.
+struct SampleRow {
+  int64_t sample, row;
+};
+
+/// Row r of a matrix whose samples have `most` rows each, or, packed, at most.
+inline SampleRow sample_row(const Packing& packing, int64_t r, int64_t most) {
+  const int64_t padded = packing ? packing.padded_rows.as<const int32_t>()[r] : r;
+  return {padded / most, padded % most};
+}
+
+/// The matrix row at which sample b begins; of the sample after the last one: the end.
+inline int64_t first_row(const Packing& packing, int64_t b, int64_t most) {
+  return packing ? packing.starts.as<const int32_t>()[b] : b * most;
+}
+
+/// How many rows sample b has.
+inline int64_t rows_of(const Packing& packing, int64_t b, int64_t most) {
+  return first_row(packing, b + 1, most) - first_row(packing, b, most);
+}
+
+/// Throws unless the numbers in `packing` are what its documentation says. Nothing to check where it is absent.
+void check_packing(const Packing& packing, int64_t most);
+
 /// values[i] = keep(element first + i of sample `sample`) ? values[i] / (1 - p) : 0
 void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_t count, float* values);
 
 /// The same for row `row` of a matrix with `cols` columns.
 inline void apply_dropout_row(const Dropout& dropout, int64_t row, int64_t cols, float* values) {
-  apply_dropout(dropout, row / dropout.rows_per_sample, row % dropout.rows_per_sample * cols, cols, values);
+  const auto [sample, sample_r] = sample_row(dropout.packing, row, dropout.rows_per_sample);
+  apply_dropout(dropout, sample, sample_r * cols, cols, values);
 }
 
 /// act(x), and act'(x) times x's incoming gradient. For relu `saved` may be the input or the output.

@@ -29,6 +29,23 @@ void reduce(const Tensor& x, const Tensor& out, bool accumulate, F f) {
 
 }  // namespace
 
+void check_packing(const Packing& packing, int64_t most) {
+  if (!packing) return;
+  const int32_t* starts = packing.starts.as<const int32_t>();
+  const int32_t* padded_rows = packing.padded_rows.as<const int32_t>();
+  const int64_t samples = packing.starts.numel() - 1, rows = packing.padded_rows.numel();
+  BLIPFT_CHECK(starts[0] == 0 && starts[samples] == rows, "packing.starts goes from ", starts[0], " to ",
+               starts[samples], ", expected from 0 to ", rows);
+  for (int64_t b = 0; b < samples; ++b) {
+    BLIPFT_CHECK(starts[b] <= starts[b + 1] && starts[b + 1] - starts[b] <= most, "packed sample ", b, " has rows ",
+                 starts[b], " up to ", starts[b + 1], ", expected 0 to ", most, " rows");
+    // Where a later start lies beyond the end, a descent follows, and the check above finds it.
+    for (int64_t r = starts[b]; r < std::min<int64_t>(starts[b + 1], rows); ++r)
+      BLIPFT_CHECK(padded_rows[r] == b * most + r - starts[b], "packing.padded_rows[", r, "] is ", padded_rows[r],
+                   ", expected ", b * most + r - starts[b]);
+  }
+}
+
 void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_t count, float* values) {
   const int64_t key = dropout.sample_keys.as<const int64_t>()[sample];
   const uint32_t threshold = dropout_threshold(dropout.p);
@@ -92,6 +109,7 @@ void CpuOps::activate(const Tensor& x, const Tensor& y, Activation activation, S
 
 void CpuOps::dropout_add(const DropoutAdd& args, Stream) {
   check_args(args);
+  if (args.dropout) check_packing(args.dropout.packing, args.dropout.rows_per_sample);
   const int64_t cols = args.x.cols();
   for_each(args.x.rows(), [&](int64_t r) {
     float* y = thread_buffer(0, cols);

@@ -19,6 +19,50 @@ int64_t position_row(const TextEmbed& args, int64_t b, int64_t t) {
   return t < args.prefix_rows + args.lengths.as<const int32_t>()[b] ? t + 2 : 1;
 }
 
+/// The most rows of a sample.
+int64_t most_rows(const TextEmbed& args) { return args.prefix_rows + args.ids.cols(); }
+
+/// f(i, r) for every id i that has a row, r, in order.
+template <class F>
+void for_ids(const TextEmbed& args, F f) {
+  const int64_t samples = args.ids.rows(), tokens = args.ids.cols(), most = most_rows(args);
+  for (int64_t b = 0; b < samples; ++b) {
+    const int64_t first = first_row(args.packing, b, most) + args.prefix_rows;
+    const int64_t count = std::min(tokens, first_row(args.packing, b + 1, most) - first);
+    for (int64_t t = 0; t < count; ++t) f(b * tokens + t, first + t);
+  }
+}
+
+/// Throws unless every sample has its image and text rows, and every id that has a row is in the table.
+void check_numbers(const TextEmbed& args) {
+  const int32_t* lengths = args.lengths.as<const int32_t>();
+  check_packing(args.packing, most_rows(args));
+  for (int64_t b = 0; args.packing && b < args.lengths.numel(); ++b)
+    BLIPFT_CHECK(rows_of(args.packing, b, 0) >= args.prefix_rows + lengths[b], "packed sample ", b, " has ",
+                 rows_of(args.packing, b, 0), " rows, expected at least ", args.prefix_rows, " + ", lengths[b]);
+  const int32_t* ids = args.ids.as<const int32_t>();
+  if (args.tokens) for_ids(args, [&](int64_t i, int64_t) {
+    BLIPFT_CHECK(ids[i] >= 0 && ids[i] < args.tokens.rows(), "token id ", ids[i], " is outside of the table of ",
+                 args.tokens.rows(), " rows");
+  });
+}
+
+/// The row of args.rows that row r of args.blocks becomes, or -1 where it is left out.
+int64_t picked_row(const RowBlocks& args, int64_t r) {
+  const int64_t left_out = args.block_rows - args.offset - args.count;
+  const auto [b, t] = sample_row(args.packing, r, args.block_rows);
+  if (t < args.offset || r >= first_row(args.packing, b + 1, args.block_rows) - left_out) return -1;
+  return r - args.offset - b * (args.offset + left_out);
+}
+
+/// Throws unless every packed block has the rows that are left out of it.
+void check_numbers(const RowBlocks& args) {
+  check_packing(args.packing, args.block_rows);
+  for (int64_t b = 0; args.packing && b + 1 < args.packing.starts.numel(); ++b)
+    BLIPFT_CHECK(rows_of(args.packing, b, 0) >= args.block_rows - args.count, "packed block ", b, " has ",
+                 rows_of(args.packing, b, 0), " rows, but ", args.block_rows - args.count, " are left out of it");
+}
+
 /// Row `source_row` of the incoming gradient belongs to row `table_row` of a table.
 struct Occurrence {
   int64_t table_row, source_row;
@@ -114,13 +158,11 @@ void CpuOps::vision_embed_backward(const VisionEmbed& args, Stream) {
 
 void CpuOps::text_embed_forward(const TextEmbed& args, Stream) {
   check_args(args);
-  const int64_t n = args.x.cols(), tokens = args.ids.cols(), rows = args.prefix_rows + tokens;
+  check_numbers(args);
+  const int64_t n = args.x.cols(), tokens = args.ids.cols(), most = most_rows(args);
   const int32_t* ids = args.ids.as<const int32_t>();
-  for (int64_t i = 0; i < args.ids.numel(); ++i)
-    BLIPFT_CHECK(ids[i] >= 0 && ids[i] < args.tokens.rows(), "token id ", ids[i], " is outside of the table of ",
-                 args.tokens.rows(), " rows");
   for_each(args.x.rows(), [&](int64_t r) {
-    const int64_t b = r / rows, t = r % rows;
+    const auto [b, t] = sample_row(args.packing, r, most);
     float* x = thread_buffer(0, n);
     if (t < args.prefix_rows) load(args.prefix, (b * args.prefix_rows + t) * n, n, x);
     else load(args.tokens, ids[b * tokens + t - args.prefix_rows] * n, n, x);
@@ -135,23 +177,26 @@ void CpuOps::text_embed_forward(const TextEmbed& args, Stream) {
 
 void CpuOps::text_embed_backward(const TextEmbed& args, Stream) {
   check_backward_args(args);
-  const int64_t tokens = args.ids.cols(), rows = args.prefix_rows + tokens, all = args.x.rows();
+  check_numbers(args);
+  const int64_t most = most_rows(args);
   const int32_t* ids = args.ids.as<const int32_t>();
   if (args.prefix) for_each(args.prefix.rows(), [&](int64_t r) {
-    copy_row(args.x, r / args.prefix_rows * rows + r % args.prefix_rows, args.prefix, r);
+    const int64_t b = r / args.prefix_rows, t = r % args.prefix_rows;
+    copy_row(args.x, first_row(args.packing, b, most) + t, args.prefix, r);
   });
   if (args.tokens) {
     std::vector<Occurrence> uses;
-    for (int64_t i = 0; i < args.ids.numel(); ++i) {
-      BLIPFT_CHECK(ids[i] >= 0 && ids[i] < args.tokens.rows(), "token id ", ids[i], " is outside of the table of ",
-                   args.tokens.rows(), " rows");
-      if (ids[i] != args.padding_id) uses.push_back({ids[i], i / tokens * rows + args.prefix_rows + i % tokens});
-    }
+    for_ids(args, [&](int64_t i, int64_t r) {
+      if (ids[i] != args.padding_id) uses.push_back({ids[i], r});
+    });
     scatter_rows(args.x, std::move(uses), args.tokens, args.accumulate_tokens);
   }
   if (args.positions) {
     std::vector<Occurrence> uses;
-    for (int64_t r = 0; r < all; ++r) uses.push_back({position_row(args, r / rows, r % rows), r});
+    for (int64_t r = 0; r < args.x.rows(); ++r) {
+      const auto [b, t] = sample_row(args.packing, r, most);
+      uses.push_back({position_row(args, b, t), r});
+    }
     scatter_rows(args.x, std::move(uses), args.positions, args.accumulate_positions);
   }
 }
@@ -171,17 +216,18 @@ void CpuOps::sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate,
 
 void CpuOps::pick_rows(const RowBlocks& args, Stream) {
   check_args(args);
-  for_each(args.rows.rows(), [&](int64_t r) {
-    copy_row(args.blocks, r / args.count * args.block_rows + args.offset + r % args.count, args.rows, r);
+  check_numbers(args);
+  for_each(args.blocks.rows(), [&](int64_t r) {
+    if (const int64_t row = picked_row(args, r); row >= 0) copy_row(args.blocks, r, args.rows, row);
   });
 }
 
 void CpuOps::spread_rows(const RowBlocks& args, Stream) {
   check_args(args);
+  check_numbers(args);
   const int64_t bytes = args.blocks.cols() * dtype_size(args.blocks.dtype);
   for_each(args.blocks.rows(), [&](int64_t r) {
-    const int64_t b = r / args.block_rows, i = r % args.block_rows - args.offset;
-    if (i >= 0 && i < args.count) copy_row(args.rows, b * args.count + i, args.blocks, r);
+    if (const int64_t row = picked_row(args, r); row >= 0) copy_row(args.rows, row, args.blocks, r);
     else std::memset(args.blocks.as<char>() + r * bytes, 0, static_cast<size_t>(bytes));
   });
 }

@@ -34,6 +34,7 @@ void parameter_gradients(const NormBackward& args) {
 
 void CpuOps::norm_forward(const NormForward& args, Stream) {
   check_args(args);
+  if (args.dropout) check_packing(args.dropout.packing, args.dropout.rows_per_sample);
   const int64_t m = args.x.rows(), n = args.x.cols();
   float* gamma = left_.floats(n);
   float* beta = right_.floats(n);
@@ -69,6 +70,7 @@ void CpuOps::norm_forward(const NormForward& args, Stream) {
 // With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)).
 void CpuOps::norm_backward(const NormBackward& args, Stream) {
   check_args(args);
+  if (args.dropout) check_packing(args.dropout.packing, args.dropout.rows_per_sample);
   const int64_t m = args.dy.rows(), n = args.dy.cols();
   if (args.dgamma) parameter_gradients(args);  // first: dx may overwrite dy
   float* gamma = left_.floats(n);

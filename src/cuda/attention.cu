@@ -2,6 +2,9 @@
 //
 //   attention_wgmma_forward.cu,  bf16 with warpgroup products (Hopper), the vision towers: 256 or 257 tokens that all
 //   attention_wgmma_backward.cu  see each other, head sizes 80, 88 and 96 (forward: 64 too)
+//   attention_few_queries_forward.cu, attention_few_queries_backward.cu
+//                                bf16 with mma.sync, up to 32 queries over 64 to 576 keys (the Q-Former looks at a
+//                                picture): the warps share the keys
 //   attention_forward.cu         bf16 forward on tensor cores (mma.sync): `resident` (K and V of a head in shared
 //                                memory) and `streaming`
 //   attention_backward_short.cu  bf16 backward in one pass over a (sample, head), up to 272 queries
@@ -11,6 +14,9 @@
 //
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
 // what they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
+//
+// Packed samples (AttentionForward::packing) are for all but the wgmma kernels. Grids and shared memory follow from the
+// most rows a sample can have, which the host knows; the kernels read each sample's own first row and number of rows.
 //
 // With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of
 // 16, with zeros.
@@ -26,6 +32,7 @@
 #include <initializer_list>
 
 #include "cuda/attention.h"
+#include "cuda/attention_few_queries.cuh"
 #include "cuda/attention_params.cuh"
 #include "cuda/cuda_check.h"
 
@@ -47,6 +54,9 @@ Params make_params(const AttentionForward& a) {
                " and ", a.heads);
   BLIPFT_CHECK(!a.causal || a.query_tokens == a.kv_tokens, "causal attention needs as many queries as keys, got ",
                a.query_tokens, " and ", a.kv_tokens);
+  BLIPFT_CHECK(!a.packing || (a.query_tokens == a.kv_tokens && !a.dropout),
+               "attention of packed samples takes as many queries as keys and no dropout, got ", a.query_tokens,
+               " and ", a.kv_tokens, ", p = ", a.dropout.p);
   Params p{};
   p.q = view(a.q);
   p.k = view(a.k);
@@ -54,6 +64,7 @@ Params make_params(const AttentionForward& a) {
   p.out = view(a.out);
   p.lse = a.lse.as<float>();
   p.kv_lengths = a.kv_lengths.as<int32_t>();
+  p.starts = a.packing.starts.as<int32_t>();
   p.dropout = static_cast<bool>(a.dropout);
   p.sample_keys = a.dropout.sample_keys.as<int64_t>();
   p.seed = a.dropout.seed;
@@ -75,7 +86,7 @@ bool aligned(const Params& p, std::initializer_list<View> views, int elements) {
   if (p.head_size % elements != 0) return false;
   for (const View& v : views)
     if (reinterpret_cast<uintptr_t>(v.data) % (2 * static_cast<size_t>(elements)) != 0 ||
-        v.row_stride % elements != 0 || v.batch_stride % elements != 0)
+        v.row_stride % elements != 0 || (!p.starts && v.batch_stride % elements != 0))
       return false;
   return true;
 }
@@ -93,7 +104,8 @@ void launch_attention_forward(const AttentionForward& args, const LaunchContext&
   Params p = make_params(args);
   if (p.batch == 0) return;
   if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) &&
-      (attention::wgmma_forward(p, context) || attention::mma_forward(p, context.stream)))
+      (attention::wgmma_forward(p, context) || attention::mma_few_queries_forward(p, context.stream) ||
+       attention::mma_forward(p, context.stream)))
     return;
   attention::general_forward(p, args.dtype == DType::bf16, context.stream);
 }
@@ -110,7 +122,9 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
   const int64_t columns = 3 * a.heads * a.head_size;
   if (args.dbias && a.batch * columns * 4 <= context.scratch_bytes) p.dbias_partials = context.scratch;
   const bool mma = fits_mma(p, a.dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv});
-  if (mma && (attention::wgmma_backward(p, context.stream) || attention::mma_backward_short(p, context.stream))) {
+  if (mma && (attention::wgmma_backward(p, context.stream) ||
+              attention::mma_few_queries_backward(p, context.stream) ||
+              attention::mma_backward_short(p, context.stream))) {
     if (p.dbias_partials) {
       PartialSums sums{p.dbias_partials, a.batch, columns};
       sums.add(args.dbias, args.accumulate_dbias);
@@ -121,9 +135,9 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
     attention::general_backward(p, a.dtype == DType::bf16, context.stream);
   }
   // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.
+  const int64_t rows = a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens;
   if (args.dbias)
-    launch_column_sums({args.dq.data, a.dtype, {a.batch * a.query_tokens, columns}}, args.dbias, args.accumulate_dbias,
-                       context);
+    launch_column_sums({args.dq.data, a.dtype, {rows, columns}}, args.dbias, args.accumulate_dbias, context);
 }
 
 }  // namespace blipft

@@ -33,20 +33,20 @@ __device__ __forceinline__ float dot8(const uint4& x, const uint4& y) {
   return sum;
 }
 
-/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 columns a lane. Rows at and after query_tokens
-/// give 0.
-template <int Threads>
-__device__ __forceinline__ void compute_deltas(float* delta, const Params& p, int b, int h, int row0, int rows) {
+/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 columns a lane. Rows that do not exist give 0.
+template <int Threads, class Args>
+__device__ __forceinline__ void compute_deltas(float* delta, const Args& p, int b, int h, int row0, int rows) {
   constexpr int kGroups = Threads / 16;
   const int lane = static_cast<int>(threadIdx.x) & 15, group = static_cast<int>(threadIdx.x) / 16;
-  const bf16* out = p.out.head<const bf16>(b, h, p.head_size) + lane * 8;
-  const bf16* dout = p.dout.head<const bf16>(b, h, p.head_size) + lane * 8;
+  const bf16* out = head_of<const bf16>(p, p.out, b, h) + lane * 8;
+  const bf16* dout = head_of<const bf16>(p, p.dout, b, h) + lane * 8;
   const bool has_chunk = lane * 8 < p.head_size;
+  const int existing = p.queries(b);
 #pragma unroll 4
   for (int i = group; i < (rows + kGroups - 1) / kGroups * kGroups; i += kGroups) {
     const int row = row0 + i;
     float sum = 0;
-    if (has_chunk && i < rows && row < p.query_tokens) {
+    if (has_chunk && i < rows && row < existing) {
       const uint4 x = load8(out + row * p.out.row_stride, lane * 8, p.head_size, p.wide);
       const uint4 y = load8(dout + row * p.dout.row_stride, lane * 8, p.head_size, p.wide);
       sum = dot8(x, y);
@@ -57,12 +57,14 @@ __device__ __forceinline__ void compute_deltas(float* delta, const Params& p, in
   }
 }
 
-/// lse (in the exp2 domain) of rows [row0, row0 + rows) into shared memory.
-template <int Threads>
-__device__ __forceinline__ void load_lse(float* target, const Params& p, int b, int h, int row0, int rows) {
+/// lse (in the exp2 domain) of rows [row0, row0 + rows) into shared memory; +inf of rows that do not exist, which of
+/// packed samples have no lse in memory.
+template <int Threads, class Args>
+__device__ __forceinline__ void load_lse(float* target, const Args& p, int b, int h, int row0, int rows) {
   const float* lse = p.lse + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
+  const int existing = p.queries(b);
   for (int i = static_cast<int>(threadIdx.x); i < rows; i += Threads)
-    target[i] = row0 + i < p.query_tokens ? lse_log2(lse[row0 + i]) : INFINITY;
+    target[i] = row0 + i < existing ? lse_log2(lse[row0 + i]) : INFINITY;
 }
 
 /// This lane's rows (g and g + 8 of each 16 from row0 on) of lse or delta. Read anew in each step: registers are the

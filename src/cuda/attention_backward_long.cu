@@ -7,6 +7,7 @@
 //          dK and dV stay in registers (128 at head size 128). 128 KB at head size 128, one block an SM.
 //   dq:    4 warps, 32 queries a warp, keys in blocks of 32, double-buffered; dQ in registers, dS from registers.
 //          96 KB at head size 128, two blocks an SM.
+// Of packed samples (PackedParams), blocks whose rows or keys their sample does not have leave at once.
 // S and dP are computed twice (7 matrix products instead of 5): the price of having every output owned by one block.
 #include <cuda_runtime.h>
 
@@ -20,11 +21,12 @@ constexpr int kDeltaRows = 64, kDeltaThreads = 256;
 constexpr int kKvWarps = 8, kKvThreads = kKvWarps * 32, kKvKeys = kKvWarps * 16, kKvQueries = 64;
 constexpr int kQWarps = 4, kQThreads = kQWarps * 32, kQRows = kQWarps * 32, kQKeys = 32;
 
-__global__ void __launch_bounds__(kDeltaThreads) delta_kernel(const Params p) {
+__global__ void __launch_bounds__(kDeltaThreads) delta_kernel(const PackedParams p) {
   const int row0 = static_cast<int>(blockIdx.x) * kDeltaRows, h = static_cast<int>(blockIdx.y);
-  const int b = static_cast<int>(blockIdx.z);
+  const int b = static_cast<int>(blockIdx.z), rows = min(kDeltaRows, p.queries(b) - row0);
+  if (rows <= 0) return;
   float* delta = p.delta + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens + row0;
-  compute_deltas<kDeltaThreads>(delta, p, b, h, row0, min(kDeltaRows, p.query_tokens - row0));
+  compute_deltas<kDeltaThreads>(delta, p, b, h, row0, rows);
 }
 
 /// Turns s = k q^T and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and dS^T.
@@ -79,41 +81,42 @@ constexpr int kv_bytes() {
   return (2 * kKvKeys + 4 * kKvQueries) * pitch<D> * 2 + 4 * kKvQueries * 4;
 }
 
-template <int D, bool Drop>
-__global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Params p) {
+template <int D, bool Drop, class Args>
+__global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   constexpr int NT = Drop && D > 96 ? 2 : 4;  // 16-query pieces of one step
   constexpr uint32_t kBlockBytes = kKvQueries * pitch<D> * 2;
   extern __shared__ __align__(1024) char shared[];
   const int block0 = static_cast<int>(blockIdx.x) * kKvKeys, h = static_cast<int>(blockIdx.y);
   const int b = static_cast<int>(blockIdx.z), warp = static_cast<int>(threadIdx.x) / 32;
+  if (Args::kPacked && block0 >= p.keys(b)) return;
   const int kv_length = p.kv_length(b), warp_row = warp * 16, key_row0 = block0 + warp_row;
   const uint32_t k_tile = shared_address(shared), v_tile = k_tile + kKvKeys * pitch<D> * 2;
   const uint32_t q_tile = v_tile + kKvKeys * pitch<D> * 2, dout_tile = q_tile + 2 * kBlockBytes;
   float* lse = reinterpret_cast<float*>(shared + 2 * kKvKeys * pitch<D> * 2 + 4 * kBlockBytes);  // [2][kKvQueries]
   float* delta = lse + 2 * kKvQueries;                                                    // [2][kKvQueries]
-  const bf16* q = p.q.head<const bf16>(b, h, p.head_size);
-  const bf16* dout = p.dout.head<const bf16>(b, h, p.head_size);
+  const bf16* q = head_of<const bf16>(p, p.q, b, h);
+  const bf16* dout = head_of<const bf16>(p, p.dout, b, h);
   const int64_t rows_before = (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
   const auto load_block = [&](int stage, int query0) {
     const uint32_t offset = static_cast<uint32_t>(stage) * kBlockBytes;
-    load_tile_async<D, kKvThreads>(q_tile + offset, q, p.q.row_stride, query0, kKvQueries, query0, p.query_tokens,
+    load_tile_async<D, kKvThreads>(q_tile + offset, q, p.q.row_stride, query0, kKvQueries, query0, p.queries(b),
                                    p.head_size, p.wide);
     load_tile_async<D, kKvThreads>(dout_tile + offset, dout, p.dout.row_stride, query0, kKvQueries, query0,
-                                   p.query_tokens, p.head_size, p.wide);
+                                   p.queries(b), p.head_size, p.wide);
     commit_copies();
     load_lse<kKvThreads>(lse + stage * kKvQueries, p, b, h, query0, kKvQueries);
     for (int i = static_cast<int>(threadIdx.x); i < kKvQueries; i += kKvThreads)
-      delta[stage * kKvQueries + i] = query0 + i < p.query_tokens ? p.delta[rows_before + query0 + i] : 0.0f;
+      delta[stage * kKvQueries + i] = query0 + i < p.queries(b) ? p.delta[rows_before + query0 + i] : 0.0f;
   };
   const DropoutMask mask(p, b);
   const RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, 0), p.kv_tokens};
   float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
-  load_tile_async<D, kKvThreads>(k_tile, p.k.head<const bf16>(b, h, p.head_size), p.k.row_stride, block0, kKvKeys,
+  load_tile_async<D, kKvThreads>(k_tile, head_of<const bf16>(p, p.k, b, h), p.k.row_stride, block0, kKvKeys,
                                  block0, kv_length, p.head_size, p.wide);
-  load_tile_async<D, kKvThreads>(v_tile, p.v.head<const bf16>(b, h, p.head_size), p.v.row_stride, block0, kKvKeys,
+  load_tile_async<D, kKvThreads>(v_tile, head_of<const bf16>(p, p.v, b, h), p.v.row_stride, block0, kKvKeys,
                                  block0, kv_length, p.head_size, p.wide);
   const int first = p.causal ? block0 : 0;  // block0 is a multiple of kKvQueries
-  const int end = block0 < kv_length ? p.query_tokens : first;  // nothing to do for keys that nobody may see
+  const int end = block0 < kv_length ? p.queries(b) : first;  // nothing to do for keys that nobody may see
   const SharedQueries<D> keys{LaneAddress<D>::row_major(k_tile), warp_row};
   const SharedQueries<D> values{LaneAddress<D>::row_major(v_tile), warp_row};
   const auto q_rows = LaneAddress<D>::chunk_major(q_tile), dout_rows = LaneAddress<D>::chunk_major(dout_tile);
@@ -129,7 +132,7 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Params p) {
 #pragma unroll 1
     for (int piece = 0; piece < kKvQueries; piece += 16 * NT) {
       const int query0 = block + piece, row = stage * kKvQueries + piece;
-      if (query0 >= p.query_tokens || (p.causal && query0 + 16 * NT <= key_row0)) continue;
+      if (query0 >= p.queries(b) || (p.causal && query0 + 16 * NT <= key_row0)) continue;
       float s[1][2 * NT][4], dp[1][2 * NT][4];
       scores<D, 1, NT>(s, keys, q_rows, row);
       scores<D, 1, NT>(dp, values, dout_rows, row);
@@ -144,9 +147,9 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Params p) {
     }
   }
   wait_copies<0>();
-  store_fragments<1, D / 8>(dk, p.scale, p.dk.head<bf16>(b, h, p.head_size), p.dk.row_stride, key_row0, p.kv_tokens, 0,
+  store_fragments<1, D / 8>(dk, p.scale, head_of<bf16>(p, p.dk, b, h), p.dk.row_stride, key_row0, p.keys(b), 0,
                             p.head_size);
-  store_fragments<1, D / 8>(dv, 1.0f, p.dv.head<bf16>(b, h, p.head_size), p.dv.row_stride, key_row0, p.kv_tokens, 0,
+  store_fragments<1, D / 8>(dv, 1.0f, head_of<bf16>(p, p.dv, b, h), p.dv.row_stride, key_row0, p.keys(b), 0,
                             p.head_size);
 }
 
@@ -178,18 +181,20 @@ constexpr int dq_bytes() {
   return (2 * kQRows + 4 * kQKeys) * pitch<D> * 2 + 2 * kQRows * 4;
 }
 
-template <int D, bool Drop>
-__global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Params p) {
+template <int D, bool Drop, class Args>
+__global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Args p) {
   constexpr uint32_t kBlockBytes = kQKeys * pitch<D> * 2;
   extern __shared__ __align__(1024) char shared[];
   const int block = p.causal ? static_cast<int>(gridDim.x - 1 - blockIdx.x) : static_cast<int>(blockIdx.x);
   const int q0 = block * kQRows, h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 32;
+  const int queries = p.queries(b);
+  if (Args::kPacked && q0 >= queries) return;
   const int kv_length = p.kv_length(b), row0 = q0 + warp_row;
   const uint32_t q_tile = shared_address(shared), dout_tile = q_tile + kQRows * pitch<D> * 2;
   const uint32_t k_tile = dout_tile + kQRows * pitch<D> * 2, v_tile = k_tile + 2 * kBlockBytes;
-  const bf16* k = p.k.head<const bf16>(b, h, p.head_size);
-  const bf16* v = p.v.head<const bf16>(b, h, p.head_size);
+  const bf16* k = head_of<const bf16>(p, p.k, b, h);
+  const bf16* v = head_of<const bf16>(p, p.v, b, h);
   const auto load_block = [&](int j) {
     const uint32_t stage = static_cast<uint32_t>(j & 1) * kBlockBytes;
     const int key0 = j * kQKeys;
@@ -201,10 +206,10 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Params p) {
   };
   const DropoutMask mask(p, b);
   const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
-  load_tile_async<D, kQThreads>(q_tile, p.q.head<const bf16>(b, h, p.head_size), p.q.row_stride, q0, kQRows, q0,
-                                p.query_tokens, p.head_size, p.wide);
-  load_tile_async<D, kQThreads>(dout_tile, p.dout.head<const bf16>(b, h, p.head_size), p.dout.row_stride, q0, kQRows,
-                                q0, p.query_tokens, p.head_size, p.wide);
+  load_tile_async<D, kQThreads>(q_tile, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, kQRows, q0,
+                                queries, p.head_size, p.wide);
+  load_tile_async<D, kQThreads>(dout_tile, head_of<const bf16>(p, p.dout, b, h), p.dout.row_stride, q0, kQRows,
+                                q0, queries, p.head_size, p.wide);
   load_block(0);
   const SharedQueries<D> q{LaneAddress<D>::row_major(q_tile), warp_row};
   const SharedQueries<D> dout{LaneAddress<D>::row_major(dout_tile), warp_row};
@@ -212,10 +217,10 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Params p) {
   load_lse<kQThreads>(numbers, p, b, h, q0, kQRows);
   const float* deltas = p.delta + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
   for (int i = static_cast<int>(threadIdx.x); i < kQRows; i += kQThreads)
-    numbers[kQRows + i] = q0 + i < p.query_tokens ? deltas[q0 + i] : 0.0f;
+    numbers[kQRows + i] = q0 + i < queries ? deltas[q0 + i] : 0.0f;
   float dq[2][D / 8][4] = {};
   const int blocks = (tile.limit(q0 + kQRows - 1) + kQKeys - 1) / kQKeys;
-  const int end = row0 < p.query_tokens ? tile.limit(row0 + 31) : 0, full = tile.limit(row0);
+  const int end = row0 < queries ? tile.limit(row0 + 31) : 0, full = tile.limit(row0);
 #pragma unroll 1
   for (int j = 0; j < blocks; ++j) {
     wait_copies<0>();
@@ -230,22 +235,26 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Params p) {
                               mask, p.keep_scale);
   }
   wait_copies<0>();
-  store_fragments<2, D / 8>(dq, p.scale, p.dq.head<bf16>(b, h, p.head_size), p.dq.row_stride, row0, p.query_tokens, 0,
+  store_fragments<2, D / 8>(dq, p.scale, head_of<bf16>(p, p.dq, b, h), p.dq.row_stride, row0, queries, 0,
                             p.head_size);
 }
 
 unsigned blocks_of(int tokens, int rows) { return static_cast<unsigned>((tokens + rows - 1) / rows); }
 
-template <int D, bool Drop>
-bool backward(const Params& p, cudaStream_t stream) {
+template <int D, bool Drop, class Args = Params>
+bool backward(const Params& params, cudaStream_t stream) {
+  const Args p{params};
   const unsigned heads = static_cast<unsigned>(p.heads), batch = static_cast<unsigned>(p.batch);
-  delta_kernel<<<dim3(blocks_of(p.query_tokens, kDeltaRows), heads, batch), kDeltaThreads, 0, stream>>>(p);
+  delta_kernel<<<dim3(blocks_of(p.query_tokens, kDeltaRows), heads, batch), kDeltaThreads, 0, stream>>>(
+      PackedParams{params});
   BLIPFT_CUDA_LAUNCHED("attention delta");
-  allow_shared_memory(&dkv_kernel<D, Drop>, kv_bytes<D>());
-  dkv_kernel<D, Drop><<<dim3(blocks_of(p.kv_tokens, kKvKeys), heads, batch), kKvThreads, kv_bytes<D>(), stream>>>(p);
+  allow_shared_memory(&dkv_kernel<D, Drop, Args>, kv_bytes<D>());
+  const dim3 key_blocks(blocks_of(p.kv_tokens, kKvKeys), heads, batch);
+  dkv_kernel<D, Drop, Args><<<key_blocks, kKvThreads, kv_bytes<D>(), stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("attention dk, dv");
-  allow_shared_memory(&dq_kernel<D, Drop>, dq_bytes<D>());
-  dq_kernel<D, Drop><<<dim3(blocks_of(p.query_tokens, kQRows), heads, batch), kQThreads, dq_bytes<D>(), stream>>>(p);
+  allow_shared_memory(&dq_kernel<D, Drop, Args>, dq_bytes<D>());
+  const dim3 query_blocks(blocks_of(p.query_tokens, kQRows), heads, batch);
+  dq_kernel<D, Drop, Args><<<query_blocks, kQThreads, dq_bytes<D>(), stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("attention dq");
   return true;
 }
@@ -256,6 +265,11 @@ bool mma_backward_long(const Params& p, cudaStream_t stream) {
   const int d = p.head_size;
   if (p.dropout)
     return d <= 64 ? backward<64, true>(p, stream) : (d <= 96 ? backward<96, true> : backward<128, true>)(p, stream);
+  if (p.starts) {
+    if (d <= 64) return backward<64, false, PackedParams>(p, stream);
+    if (d <= 80) return backward<80, false, PackedParams>(p, stream);
+    return (d <= 96 ? backward<96, false, PackedParams> : backward<128, false, PackedParams>)(p, stream);
+  }
   if (d <= 64) return backward<64, false>(p, stream);
   if (d <= 80) return backward<80, false>(p, stream);
   if (d <= 96) return backward<96, false>(p, stream);

@@ -17,6 +17,9 @@
 // that no other warp writes at the same time. At the end the block adds up in a fixed order and writes its columns of
 // the sample's row of p.dbias_partials.
 //
+// Of packed samples (PackedParams), a block works on the rows that its sample has; where what lies in shared memory
+// follows from the most rows, so that the places cost no registers.
+//
 //   tall: 8 warps, 32 queries a warp, KB = 64: up to 256 + 16 queries, head size <= 96. 198 KB at head size 88, one
 //     block an SM. The vision tower's 257 queries = 8 * 32 + 1: rows after the 256th are a "tail" of 16 that is not
 //     worth a warp of its own: in phase 1 the warps share its key columns (one m16n16 product each), and its dQ is
@@ -47,37 +50,54 @@ struct Layout {
   static_assert(2 * (KB / 32) * Split == Warps, "phase 2 gives each warp one unit: matrix, 32 keys, part of D");
 
   int main_rows, tail_rows;  // rows that warps own (a multiple of TileRows); rows of the tail (0..16)
+  int main_room, tail_room;  // the same of the longest sample
 
-  __host__ __device__ explicit Layout(int queries) {
+  /// `most`: the most rows of a sample; until take() says otherwise, the sample has them.
+  __host__ __device__ explicit Layout(int most) {
+    take(most);
+    main_room = main_rows;
+    tail_room = tail_rows;
+  }
+  /// For a sample of `queries` rows.
+  __host__ __device__ void take(int queries) {
     tail_rows = HasTail && queries > MaxMainRows ? queries - MaxMainRows : 0;
     main_rows = tail_rows ? MaxMainRows : (queries + TileRows - 1) / TileRows * TileRows;
   }
   __host__ __device__ int query_rows() const { return main_rows + (tail_rows ? 16 : 0); }
-  // Byte offsets: Q, dO [query_rows][P]; K, V [KB][P]; P, dS [main_rows][KB]; tail P, dS [16][KB];
-  // tail dQ f32 [KB / 16][tail_rows][P]; lse, delta f32 [query_rows]. With Sums, column sums of dQ, f32
+  __host__ __device__ int query_room() const { return main_room + (tail_room ? 16 : 0); }
+  // Byte offsets: Q, dO [query_room][P]; K, V [KB][P]; P, dS [main_room][KB]; tail P, dS [16][KB];
+  // tail dQ f32 [KB / 16][tail_room][P]; lse, delta f32 [query_room]. With Sums, column sums of dQ, f32
   // [main_rows / TileRows][P], and of dO, f32 [dout_groups()][P], take the place of P and dS when these are done with.
-  __host__ __device__ int dout() const { return query_rows() * P * 2; }
+  __host__ __device__ int dout() const { return query_room() * P * 2; }
   __host__ __device__ int k() const { return 2 * dout(); }
   __host__ __device__ int v() const { return k() + KB * P * 2; }
   __host__ __device__ int p() const { return v() + KB * P * 2; }
-  __host__ __device__ int ds() const { return p() + main_rows * KB * 2; }
-  __host__ __device__ int tail_p() const { return ds() + main_rows * KB * 2; }
-  __host__ __device__ int tail_ds() const { return tail_p() + (tail_rows ? 16 * KB * 2 : 0); }
-  __host__ __device__ int tail_dq() const { return tail_ds() + (tail_rows ? 16 * KB * 2 : 0); }
-  __host__ __device__ int lse() const { return tail_dq() + KB / 16 * tail_rows * P * 4; }
-  __host__ __device__ int delta() const { return lse() + query_rows() * 4; }
-  __host__ __device__ int bytes() const { return delta() + query_rows() * 4; }
+  __host__ __device__ int ds() const { return p() + main_room * KB * 2; }
+  __host__ __device__ int tail_p() const { return ds() + main_room * KB * 2; }
+  __host__ __device__ int tail_ds() const { return tail_p() + (tail_room ? 16 * KB * 2 : 0); }
+  __host__ __device__ int tail_dq() const { return tail_ds() + (tail_room ? 16 * KB * 2 : 0); }
+  __host__ __device__ int lse() const { return tail_dq() + KB / 16 * tail_room * P * 4; }
+  __host__ __device__ int delta() const { return lse() + query_room() * 4; }
+  __host__ __device__ int bytes() const { return delta() + query_room() * 4; }
   __host__ __device__ int dout_groups() const {
     constexpr int kMost = Threads / (P / 8);
     return main_rows / 2 < kMost ? main_rows / 2 : kMost;
   }
-  __host__ __device__ bool sums_fit() const {
-    return (main_rows / TileRows + dout_groups()) * P * 4 <= 2 * main_rows * KB * 2;
-  }
+  // The column sums have room for any number of rows: (main_rows / TileRows + main_rows / 2) * P * 4 bytes at most, in
+  // 2 * main_rows * KB * 2.
+  static_assert((2 + TileRows) * P <= 2 * TileRows * KB, "the column sums of dQ and dO take the place of P and dS");
   // Column sums of dK and dV, [KB / 32][2][P]: at a place of their own, whose address costs no register.
   static constexpr int SumFloats = KB / 32 * 2 * P, SumBytes = (SumFloats * 4 + 1023) / 1024 * 1024;
   static_assert(TileRows * KB * 2 >= P * 4, "a warp's column sums of dQ take the place of its P");
 };
+
+/// This block's layout, with the rows of its own sample; like sample_head, asked for anew where it is needed.
+template <class L, class Args>
+__device__ __forceinline__ L own_layout(const Args& p) {
+  L layout(p.query_tokens);
+  if constexpr (Args::kPacked) layout.take(p.queries(sample_head(p).b));
+  return layout;
+}
 
 /// delta = row sums of dO * O, half a warp a row, 8 columns a lane. O is asked for while Q and dO are still on their
 /// way, all of it at once; dO is then read from shared memory.
@@ -86,13 +106,15 @@ struct Deltas {
   static constexpr int Groups = L::Threads / 16, Rounds = (L::MaxRows + Groups - 1) / Groups;
   uint4 out[Rounds];
 
-  __device__ __forceinline__ void load(const Params& p, int b, int h) {
+  template <class Args>
+  __device__ __forceinline__ void load(const Args& p, int b, int h) {
     const int column = (static_cast<int>(threadIdx.x) & 15) * 8, group = static_cast<int>(threadIdx.x) / 16;
-    const bf16* head = p.out.head<const bf16>(b, h, p.head_size) + column;
+    const bf16* head = head_of<const bf16>(p, p.out, b, h) + column;
+    const int existing = p.queries(b);
 #pragma unroll
     for (int i = 0; i < Rounds; ++i) {
       const int row = i * Groups + group;
-      out[i] = row < p.query_tokens && column < p.head_size
+      out[i] = row < existing && column < p.head_size
                    ? load8(head + row * p.out.row_stride, column, p.head_size, p.wide) : uint4{0, 0, 0, 0};
     }
   }
@@ -197,15 +219,16 @@ __device__ __forceinline__ void phase2_step(float (&acc)[2][2 * L::Columns][4], 
 /// dK and dV of one key block: warp = (matrix, 32 keys, part of the columns). Sums of the columns to `sums`, if given.
 /// After the last key block nothing arrives in the places of K and V: a warp that owns whole rows puts them together
 /// there, in the same rows of the tile, and stores them by rows.
-template <class L, bool Sums>
-__device__ __forceinline__ void phase2(const L& layout, const char* memory, float* sums, const Params& p, int b, int h,
-                                       int key0, int keys, int kv_length) {
+template <class L, bool Sums, class Args>
+__device__ __forceinline__ void phase2(const char* memory, float* sums, const Args& p, int key0, int keys,
+                                       int kv_length) {
   constexpr int kUnits = L::Warps / 2;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool is_dk = warp >= kUnits;
   const int unit = is_dk ? warp - kUnits : warp;
   const int tile32 = unit / L::Split;
   if (tile32 * 32 >= keys) return;
+  const L layout = own_layout<L>(p);
   const bool staged = L::Split == 1 && key0 + L::KB >= kv_length;
   const uint32_t shared = shared_address(memory);
   const auto rows = LaneAddress<L::D>::row_major(shared + (is_dk ? 0 : layout.dout()));
@@ -226,8 +249,8 @@ __device__ __forceinline__ void phase2(const L& layout, const char* memory, floa
                             LaneAddress<L::D>::row_major(shared + (is_dk ? layout.k() : layout.v())), tile32 * 32,
                             first_column);
     else
-      store_fragments(acc, is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size), view.row_stride,
-                      key0 + tile32 * 32, kv_length, first_column * 16, p.head_size);
+      store_fragments(acc, is_dk ? p.scale : 1.0f, own_head<bf16>(p, view), view.row_stride, key0 + tile32 * 32,
+                      kv_length, first_column * 16, p.head_size);
     if constexpr (Sums) {
       float2 own[2 * L::Columns];
       row_sums<2, 2 * L::Columns>(own, acc, key0 + tile32 * 32, kv_length);
@@ -238,19 +261,19 @@ __device__ __forceinline__ void phase2(const L& layout, const char* memory, floa
   if (staged) {
     __syncwarp();
     store_tile_rows<L::D, 32>(memory + (is_dk ? layout.k() : layout.v()), tile32 * 32,
-                              view.head<bf16>(b, h, p.head_size), view.row_stride, key0 + tile32 * 32, kv_length,
-                              p.head_size, p.wide);
+                              own_head<bf16>(p, view), view.row_stride, key0 + tile32 * 32, kv_length, p.head_size,
+                              p.wide);
   }
 }
 
 /// The same for a block of at most 16 keys: warp = (matrix, every (Warps / 2)-th group of 8 columns).
-template <class L, bool Sums>
-__device__ __forceinline__ void phase2_narrow(const L& layout, uint32_t shared, float* sums, const Params& p, int b,
-                                              int h, int key0, int kv_length) {
+template <class L, bool Sums, class Args>
+__device__ __forceinline__ void phase2_narrow(uint32_t shared, float* sums, const Args& p, int key0, int kv_length) {
   constexpr int kParts = L::Warps / 2, kTiles = (L::P / 8 + kParts - 1) / kParts;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
   const bool is_dk = warp >= kParts;
   const int part = is_dk ? warp - kParts : warp;
+  const L layout = own_layout<L>(p);
   const uint32_t rows = shared + (is_dk ? 0 : layout.dout());
   float acc[kTiles][1][1][4] = {};
   const auto step = [&](const LaneAddress<L::KB>& weights, int weight_row, int row) {
@@ -273,8 +296,8 @@ __device__ __forceinline__ void phase2_narrow(const L& layout, uint32_t shared, 
   const View& view = is_dk ? p.dk : p.dv;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i)
-    store_fragments<1, 1>(acc[i], is_dk ? p.scale : 1.0f, view.head<bf16>(b, h, p.head_size), view.row_stride, key0,
-                          kv_length, 8 * (part + i * kParts), p.head_size);
+    store_fragments<1, 1>(acc[i], is_dk ? p.scale : 1.0f, own_head<bf16>(p, view), view.row_stride, key0, kv_length,
+                          8 * (part + i * kParts), p.head_size);
   if constexpr (Sums) {
     float2 own[kTiles];
 #pragma unroll
@@ -310,10 +333,11 @@ __device__ __forceinline__ void phase1(const L& layout, char* shared, float (&dq
 /// The block's column sums to its places in p.dbias_partials. `sums`, with dropout, is of dK and dV, complete; the
 /// threads have passed a barrier since they last used P and dS. tail_dq holds the rows of the tail, each written by
 /// the thread that gets it here.
-template <class L, bool Drop>
-__device__ __forceinline__ void write_column_sums(const L& layout, char* shared, const float* sums,
-                                                  const float (&dq)[L::MT][L::D / 8][4], const Params& p, int b,
-                                                  int h) {
+template <class L, bool Drop, class Args>
+__device__ __forceinline__ void write_column_sums(char* shared, const float* sums,
+                                                  const float (&dq)[L::MT][L::D / 8][4], const Args& p) {
+  const auto [b, h] = sample_head(p);
+  const L layout = own_layout<L>(p);
   constexpr int kChunks = L::P / 8;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, row0 = warp * L::TileRows;
   const int tiles = layout.main_rows / L::TileRows, groups = layout.dout_groups();
@@ -324,7 +348,7 @@ __device__ __forceinline__ void write_column_sums(const L& layout, char* shared,
     for (int i = thread & 31; i < L::P; i += 32) target[i] = 0;
     __syncwarp();
     float2 own[L::D / 8];
-    row_sums<L::MT, L::D / 8>(own, dq, row0, min(p.query_tokens, layout.main_rows));
+    row_sums<L::MT, L::D / 8>(own, dq, row0, min(p.queries(b), layout.main_rows));
     add_column_sums(own, p.scale, target, 8, L::D / 8);
   }
   if (!Drop && thread / kChunks < groups) {
@@ -362,17 +386,17 @@ __device__ __forceinline__ void write_column_sums(const L& layout, char* shared,
   }
 }
 
-template <class L, bool Drop, bool Sums>
-__global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_kernel(const Params p) {
+template <class L, bool Drop, bool Sums, class Args>
+__global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_kernel(const Args p) {
   constexpr int D = L::D;
   extern __shared__ __align__(1024) char shared[];
-  const L layout(p.query_tokens);
+  const L layout = own_layout<L>(p);
   const uint32_t base = shared_address(shared);
-  const int h = static_cast<int>(blockIdx.x) % p.heads, b = static_cast<int>(blockIdx.x) / p.heads;
+  const auto [b, h] = sample_head(p);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int kv_length = p.kv_length(b);
-  const bf16* k = p.k.head<const bf16>(b, h, p.head_size);
-  const bf16* v = p.v.head<const bf16>(b, h, p.head_size);
+  const bf16* k = head_of<const bf16>(p, p.k, b, h);
+  const bf16* v = head_of<const bf16>(p, p.v, b, h);
   const auto load_keys = [&](int key0) {  // rows up to the next multiple of 16; zeros after kv_length
     const int rows = min(L::KB, (kv_length - key0 + 15) / 16 * 16);
     load_tile_async<D, L::Threads>(base + layout.k(), k, p.k.row_stride, key0, rows, key0, kv_length, p.head_size,
@@ -381,10 +405,10 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
                                   p.wide);
     commit_copies();
   };
-  load_tile_async<D, L::Threads>(base, p.q.head<const bf16>(b, h, p.head_size), p.q.row_stride, 0,
-                                 layout.query_rows(), 0, p.query_tokens, p.head_size, p.wide);
-  load_tile_async<D, L::Threads>(base + layout.dout(), p.dout.head<const bf16>(b, h, p.head_size), p.dout.row_stride,
-                                 0, layout.query_rows(), 0, p.query_tokens, p.head_size, p.wide);
+  load_tile_async<D, L::Threads>(base, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, 0,
+                                 layout.query_rows(), 0, p.queries(b), p.head_size, p.wide);
+  load_tile_async<D, L::Threads>(base + layout.dout(), head_of<const bf16>(p, p.dout, b, h), p.dout.row_stride,
+                                 0, layout.query_rows(), 0, p.queries(b), p.head_size, p.wide);
   load_keys(0);
   Deltas<L> deltas;
   deltas.load(p, b, h);
@@ -410,16 +434,18 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
     if (layout.tail_rows) phase1_tail<L, Drop>(layout, shared, key0, keys, tile, mask, p, h);
     __syncthreads();  // P and dS are there; K and V are free
     if (key0 + L::KB < kv_length) load_keys(key0 + L::KB);
-    if (keys <= 16) phase2_narrow<L, kKeySums>(layout, base, sums, p, b, h, key0, kv_length);
-    else phase2<L, kKeySums>(layout, shared, sums, p, b, h, key0, keys, kv_length);
+    if (keys <= 16) phase2_narrow<L, kKeySums>(base, sums, p, key0, kv_length);
+    else phase2<L, kKeySums>(shared, sums, p, key0, keys, kv_length);
     wait_copies<0>();
     __syncthreads();  // the next K and V are there; P and dS are free
   }
-  bf16* dq_head = p.dq.head<bf16>(b, h, p.head_size);
+  const SampleHead own = sample_head(p);
+  bf16* dq_head = head_of<bf16>(p, p.dq, own.b, own.h);
   if (row0 < layout.main_rows) {  // nobody reads Q any more: the warp's rows of dQ take the place of its rows of Q
     stage_fragments<D>(dq, p.scale, LaneAddress<D>::row_major(base), row0, 0);
     __syncwarp();
-    store_tile_rows<D, L::TileRows>(shared, row0, dq_head, p.dq.row_stride, row0, p.query_tokens, p.head_size, p.wide);
+    store_tile_rows<D, L::TileRows>(shared, row0, dq_head, p.dq.row_stride, row0, p.queries(own.b), p.head_size,
+                                    p.wide);
   }
   for (int i = static_cast<int>(threadIdx.x); i < layout.tail_rows * L::P; i += L::Threads) {
     const int row = i / L::P, column = i - row * L::P;
@@ -429,36 +455,49 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
       dq_head[(layout.main_rows + row) * p.dq.row_stride + column] = __float2bfloat16_rn(sum * p.scale);
     if constexpr (Sums) tail_dq[i] = sum * p.scale;  // nobody else reads this place before the next barrier
   }
-  zero_rows<L::Threads>(p.dk.head<bf16>(b, h, p.head_size), p.dk.row_stride, kv_length, p.kv_tokens, p.head_size);
-  zero_rows<L::Threads>(p.dv.head<bf16>(b, h, p.head_size), p.dv.row_stride, kv_length, p.kv_tokens, p.head_size);
-  if constexpr (Sums) write_column_sums<L, Drop>(layout, shared, sums, dq, p, b, h);
+  zero_rows<L::Threads>(head_of<bf16>(p, p.dk, own.b, own.h), p.dk.row_stride, kv_length, p.keys(own.b), p.head_size);
+  zero_rows<L::Threads>(head_of<bf16>(p, p.dv, own.b, own.h), p.dv.row_stride, kv_length, p.keys(own.b), p.head_size);
+  if constexpr (Sums) write_column_sums<L, Drop>(shared, sums, dq, p);
 }
 
-template <class L, bool Drop, bool Sums>
-bool launch_kernel(const Params& p, cudaStream_t stream) {
+template <class L, bool Drop, bool Sums, class Args>
+bool launch_kernel(const Args& p, cudaStream_t stream) {
   const L layout(p.query_tokens);
   const int bytes = layout.bytes();
   if (layout.tail_rows > 16 || (p.causal && layout.tail_rows)) return false;
   if (bytes + (Sums && Drop ? L::SumBytes : 0) > kMaxShared) return false;
-  if (Sums && !layout.sums_fit()) return false;
-  allow_shared_memory(&short_backward_kernel<L, Drop, Sums>, bytes);
-  short_backward_kernel<L, Drop, Sums><<<static_cast<unsigned>(p.batch * p.heads), L::Threads, bytes, stream>>>(p);
+  allow_shared_memory(&short_backward_kernel<L, Drop, Sums, Args>, bytes);
+  const unsigned blocks = static_cast<unsigned>(p.batch * p.heads);
+  short_backward_kernel<L, Drop, Sums, Args><<<blocks, L::Threads, bytes, stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("short attention backward");
   return true;
 }
 
-template <class L, bool Drop>
-bool launch(const Params& p, cudaStream_t stream) {
+template <class L, bool Drop, class Args>
+bool launch(const Args& p, cudaStream_t stream) {
   return p.dbias_partials ? launch_kernel<L, Drop, true>(p, stream) : launch_kernel<L, Drop, false>(p, stream);
 }
 
-template <int D, bool Drop>
-bool flat(const Params& p, cudaStream_t stream) {
+template <int D, bool Drop, class Args>
+bool flat(const Args& p, cudaStream_t stream) {
   return p.query_tokens <= 96 && launch<Layout<D, 6, 1, 96, 1, D <= 80 ? 2 : 1, false>, Drop>(p, stream);
 }
-template <int D>
-bool tall(const Params& p, cudaStream_t stream) {
+template <int D, class Args>
+bool tall(const Args& p, cudaStream_t stream) {
   return launch<Layout<D, 8, 2, 64, 2, 1, true>, false>(p, stream);
+}
+
+/// Fewer head sizes than other samples get: each is a set of kernels of its own.
+bool packed_backward(const PackedParams& p, cudaStream_t stream) {
+  const int d = p.head_size;
+  if (p.query_tokens <= 96) {
+    if (d <= 64) return flat<64, false>(p, stream);
+    if (d <= 80) return flat<80, false>(p, stream);
+    return d <= 96 ? flat<96, false>(p, stream) : flat<128, false>(p, stream);
+  }
+  if (d <= 64) return tall<64>(p, stream);
+  if (d <= 80) return tall<80>(p, stream);
+  return d <= 96 && tall<96>(p, stream);
 }
 
 }  // namespace
@@ -466,7 +505,11 @@ bool tall(const Params& p, cudaStream_t stream) {
 bool mma_backward_short(const Params& p, cudaStream_t stream) {
   if (p.query_tokens > 256 + 16) return false;
   const int d = p.head_size;
-  if (p.dropout) return d <= 64 ? flat<64, true>(p, stream) : (d <= 96 ? flat<96, true> : flat<128, true>)(p, stream);
+  if (p.dropout) {
+    if (d <= 64) return flat<64, true>(p, stream);
+    return d <= 96 ? flat<96, true>(p, stream) : flat<128, true>(p, stream);
+  }
+  if (p.starts) return packed_backward(PackedParams{p}, stream);
   if (p.query_tokens <= 96) {
     if (d <= 32) return flat<32, false>(p, stream);
     if (d <= 64) return flat<64, false>(p, stream);

@@ -12,6 +12,8 @@
 //       count; and all dropout.
 // streaming: one block per 64 * MT queries, K and V in blocks of 64 keys, double-buffered; Q in shared memory. For
 //   sequences that do not fit, e.g. 2048 x 128.
+// Grids and shared memory are for the most rows a sample can have. Of packed samples (PackedParams) a block takes
+// only the keys and the query tiles that its own sample has: the language model's short samples cost what they hold.
 #include <cuda_runtime.h>
 
 #include "cuda/attention_forward.cuh"
@@ -48,11 +50,12 @@ struct Arrivals {
   }
 };
 
-template <int D, int MT, bool Drop>
-__device__ __forceinline__ void resident_tile(const Params& p, const RowTile& tile, const DropoutMask& mask,
-                                              uint32_t k_tile, uint32_t v_tile, Arrivals& arrivals, int b, int h) {
+template <int D, int MT, bool Drop, class Args>
+__device__ __forceinline__ void resident_tile(const Args& p, const RowTile& tile, const DropoutMask& mask,
+                                              uint32_t k_tile, uint32_t v_tile, Arrivals& arrivals) {
+  const SampleHead own = sample_head(p);
   RegisterQueries<D, MT> q;
-  q.load(p.q.head<const bf16>(b, h, p.head_size), p.q.row_stride, tile.row0, p.query_tokens, p.head_size);
+  q.load(head_of<const bf16>(p, p.q, own.b, own.h), p.q.row_stride, tile.row0, p.queries(own.b), p.head_size);
   const auto keys = LaneAddress<D>::chunk_major(k_tile), values = LaneAddress<D>::row_major(v_tile);
   RowState<D, MT> state;
   state.clear();
@@ -68,18 +71,19 @@ __device__ __forceinline__ void resident_tile(const Params& p, const RowTile& ti
     arrivals.need_rows(j + 16);
     forward_step<D, MT, 1, true, Drop>(state, q, keys, values, j, j, tile, mask);
   }
-  store_rows<D, MT>(state, p, b, h, tile.row0);
+  const SampleHead same = sample_head(p);
+  store_rows<D, MT>(state, p, same.b, same.h, tile.row0);
 }
 
-/// The last rows (at most 16) of an uncausal block: each warp takes every kWarps-th step of keys, then the partial
-/// outputs are merged through the shared memory that held K and V.
+/// The last rows (at most 16) of an uncausal block, of samples that are not packed: each warp takes every kWarps-th
+/// step of keys, then the partial outputs are merged through the shared memory that held K and V.
 template <int D>
 __device__ __forceinline__ void shared_tail(const Params& p, const RowTile& tile, const DropoutMask& mask,
                                             char* shared, uint32_t k_tile, uint32_t v_tile, int b, int h) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
   const int g = lane >> 2, t = lane & 3;
   RegisterQueries<D, 1> q;
-  q.load(p.q.head<const bf16>(b, h, p.head_size), p.q.row_stride, tile.row0, p.query_tokens, p.head_size);
+  q.load(head_of<const bf16>(p, p.q, b, h), p.q.row_stride, tile.row0, p.query_tokens, p.head_size);
   const auto keys = LaneAddress<D>::chunk_major(k_tile), values = LaneAddress<D>::row_major(v_tile);
   RowState<D, 1> state;
   state.clear();
@@ -113,7 +117,7 @@ __device__ __forceinline__ void shared_tail(const Params& p, const RowTile& tile
       sum = fmaf(part.y, factor, sum);
       out = fmaf(outputs[(w * rows + row) * D + column], factor, out);
     }
-    p.out.head<bf16>(b, h, p.head_size)[query * p.out.row_stride + column] =
+    head_of<bf16>(p, p.out, b, h)[query * p.out.row_stride + column] =
         __float2bfloat16_rn(sum > 0 ? out * p.keep_scale / sum : 0.0f);
     if (column == 0)
       p.lse[(static_cast<int64_t>(b) * p.heads + h) * p.query_tokens + query] =
@@ -123,16 +127,17 @@ __device__ __forceinline__ void shared_tail(const Params& p, const RowTile& tile
 
 constexpr int resident_blocks(int d, int mt) { return mt == 2 ? 2 : (d > 96 ? 3 : 4); }
 
-template <int D, int MT, bool Drop>
-__global__ void __launch_bounds__(kThreads, resident_blocks(D, MT)) resident_kernel(const Params p, int tiles) {
+/// `tiles`: query tiles that warps take whole, of samples that are not packed.
+template <int D, int MT, bool Drop, class Args>
+__global__ void __launch_bounds__(kThreads, resident_blocks(D, MT)) resident_kernel(const Args p, int tiles) {
   extern __shared__ __align__(1024) char shared[];
-  const int h = static_cast<int>(blockIdx.x) % p.heads, b = static_cast<int>(blockIdx.x) / p.heads;
+  const auto [b, h] = sample_head(p);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int kv_length = p.kv_length(b), key_rows = round16(kv_length);
   const uint32_t k_tile = shared_address(shared), v_tile = k_tile + static_cast<uint32_t>(key_rows * pitch<D> * 2);
   Arrivals arrivals{max(32, (key_rows + kGroups * 32 - 1) / (kGroups * 32) * 32)};
-  const bf16* k = p.k.head<const bf16>(b, h, p.head_size);
-  const bf16* v = p.v.head<const bf16>(b, h, p.head_size);
+  const bf16* k = head_of<const bf16>(p, p.k, b, h);
+  const bf16* v = head_of<const bf16>(p, p.v, b, h);
 #pragma unroll 1
   for (int group = 0; group < kGroups; ++group) {
     const int row0 = group * arrivals.rows_per_group, rows = min(arrivals.rows_per_group, key_rows - row0);
@@ -142,24 +147,28 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(D, MT)) resident_ker
   }
   const DropoutMask mask(p, b);
   RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens};
+  const auto own_tiles = [&] {
+    return Args::kPacked ? (p.queries(sample_head(p).b) + 16 * MT - 1) / (16 * MT) : tiles;
+  };
 #pragma unroll 1
-  for (int round = 0; round * kWarps < tiles; ++round) {
+  for (int round = 0; round * kWarps < own_tiles(); ++round) {
+    const int count = own_tiles();
     const int place = round * kWarps + (round & 1 ? kWarps - 1 - warp : warp);
-    if (place >= tiles) continue;
-    tile.row0 = (p.causal ? tiles - 1 - place : place) * 16 * MT;
+    if (place >= count) continue;
+    tile.row0 = (p.causal ? count - 1 - place : place) * 16 * MT;
     tile.element_row0 = element_row(p, h, tile.row0);
-    resident_tile<D, MT, Drop>(p, tile, mask, k_tile, v_tile, arrivals, b, h);
+    resident_tile<D, MT, Drop>(p, tile, mask, k_tile, v_tile, arrivals);
   }
   arrivals.need_group(kGroups - 1);
-  if constexpr (MT == 2) {
+  if constexpr (MT == 2 && !Args::kPacked) {
     if (tiles * 16 * MT >= p.query_tokens) return;
     tile.row0 = tiles * 16 * MT;
     shared_tail<D>(p, tile, mask, shared, k_tile, v_tile, b, h);
   }
 }
 
-template <int D, int MT, bool Drop>
-__global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Params p) {
+template <int D, int MT, bool Drop, class Args>
+__global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Args p) {
   constexpr int kQueries = kWarps * 16 * MT;
   constexpr uint32_t kBlockBytes = kStreamKeys * pitch<D> * 2;
   extern __shared__ __align__(1024) char shared[];
@@ -167,10 +176,11 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Params p) 
   const int q0 = block * kQueries, h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int kv_length = p.kv_length(b);
+  if (Args::kPacked && q0 >= p.queries(b)) return;  // a short packed sample
   const uint32_t q_tile = shared_address(shared), k_tile = q_tile + kQueries * pitch<D> * 2;
   const uint32_t v_tile = k_tile + 2 * kBlockBytes;
-  const bf16* k = p.k.head<const bf16>(b, h, p.head_size);
-  const bf16* v = p.v.head<const bf16>(b, h, p.head_size);
+  const bf16* k = head_of<const bf16>(p, p.k, b, h);
+  const bf16* v = head_of<const bf16>(p, p.v, b, h);
   const auto load_block = [&](int j) {
     const uint32_t stage = static_cast<uint32_t>(j & 1) * kBlockBytes;
     const int row0 = j * kStreamKeys;
@@ -184,9 +194,9 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Params p) 
   const int row0 = q0 + warp * 16 * MT;
   const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
   const int blocks = (tile.limit(q0 + kQueries - 1) + kStreamKeys - 1) / kStreamKeys;
-  const int end = row0 < p.query_tokens ? tile.limit(row0 + 16 * MT - 1) : 0, full = tile.limit(row0);
-  load_tile_async<D, kThreads>(q_tile, p.q.head<const bf16>(b, h, p.head_size), p.q.row_stride, q0, kQueries, q0,
-                               p.query_tokens, p.head_size, p.wide);
+  const int end = row0 < p.queries(b) ? tile.limit(row0 + 16 * MT - 1) : 0, full = tile.limit(row0);
+  load_tile_async<D, kThreads>(q_tile, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, kQueries, q0,
+                               p.queries(b), p.head_size, p.wide);
   const SharedQueries<D> q{LaneAddress<D>::row_major(q_tile), warp * 16 * MT};
   const auto keys = LaneAddress<D>::chunk_major(k_tile), values = LaneAddress<D>::row_major(v_tile);
   RowState<D, MT> state;
@@ -214,33 +224,35 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Params p) 
   store_rows<D, MT>(state, p, b, h, row0);
 }
 
-template <int D, int MT, bool Drop>
-bool launch_resident(const Params& p, cudaStream_t stream) {
+template <int D, int MT, bool Drop, class Args>
+bool launch_resident(const Args& p, cudaStream_t stream) {
   const int bytes = 2 * round16(p.kv_tokens) * pitch<D> * 2;
   if (bytes > kResidentBytes) return false;
   constexpr int kRows = 16 * MT;
   int tiles = (p.query_tokens + kRows - 1) / kRows;
   const int tail = p.query_tokens % kRows, merge_bytes = kWarps * tail * (D + 2) * 4;
-  if (MT == 2 && !p.causal && tail > 0 && tail <= 16 && (tiles - 1) % kWarps == 0 && merge_bytes <= bytes) --tiles;
-  allow_shared_memory(&resident_kernel<D, MT, Drop>, kResidentBytes);
-  resident_kernel<D, MT, Drop><<<static_cast<unsigned>(p.batch * p.heads), kThreads, bytes, stream>>>(p, tiles);
+  if (MT == 2 && !Args::kPacked && !p.causal && tail > 0 && tail <= 16 && (tiles - 1) % kWarps == 0 &&
+      merge_bytes <= bytes)
+    --tiles;
+  allow_shared_memory(&resident_kernel<D, MT, Drop, Args>, kResidentBytes);
+  resident_kernel<D, MT, Drop, Args><<<static_cast<unsigned>(p.batch * p.heads), kThreads, bytes, stream>>>(p, tiles);
   BLIPFT_CUDA_LAUNCHED("resident attention forward");
   return true;
 }
 
-template <int D, int MT, bool Drop>
-bool launch_streaming(const Params& p, cudaStream_t stream) {
+template <int D, int MT, bool Drop, class Args>
+bool launch_streaming(const Args& p, cudaStream_t stream) {
   constexpr int kQueries = kWarps * 16 * MT, kBytes = (kQueries + 4 * kStreamKeys) * pitch<D> * 2;
-  allow_shared_memory(&streaming_kernel<D, MT, Drop>, kBytes);
+  allow_shared_memory(&streaming_kernel<D, MT, Drop, Args>, kBytes);
   const dim3 grid(static_cast<unsigned>((p.query_tokens + kQueries - 1) / kQueries), static_cast<unsigned>(p.heads),
                   static_cast<unsigned>(p.batch));
-  streaming_kernel<D, MT, Drop><<<grid, kThreads, kBytes, stream>>>(p);
+  streaming_kernel<D, MT, Drop, Args><<<grid, kThreads, kBytes, stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("streaming attention forward");
   return true;
 }
 
-template <int D>
-bool forward(const Params& p, cudaStream_t stream) {
+template <int D, class Args>
+bool forward(const Args& p, cudaStream_t stream) {
   if (p.query_tokens <= 96) return launch_resident<D, 1, false>(p, stream) || launch_streaming<D, 2, false>(p, stream);
   return launch_resident<D, 2, false>(p, stream) || launch_streaming<D, 2, false>(p, stream);
 }
@@ -256,6 +268,12 @@ bool mma_forward(const Params& p, cudaStream_t stream) {
   if (p.dropout) {
     if (p.head_size <= 64) return forward_dropout<64>(p, stream);
     return p.head_size <= 96 ? forward_dropout<96>(p, stream) : forward_dropout<128>(p, stream);
+  }
+  if (p.starts) {
+    const PackedParams packed{p};
+    if (p.head_size <= 64) return forward<64>(packed, stream);
+    if (p.head_size <= 80) return forward<80>(packed, stream);
+    return p.head_size <= 96 ? forward<96>(packed, stream) : forward<128>(packed, stream);
   }
   if (p.head_size <= 32) return forward<32>(p, stream);
   if (p.head_size <= 64) return forward<64>(p, stream);

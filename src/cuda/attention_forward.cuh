@@ -197,12 +197,13 @@ __device__ __forceinline__ void forward_step(RowState<D, MT>& state, const Queri
   }
 }
 
-/// out = o / sum and lse, for the rows of the tile that exist.
-template <int D, int MT>
-__device__ __forceinline__ void store_rows(RowState<D, MT>& state, const Params& p, int b, int h, int row0) {
+/// out = o / sum and lse, for the rows of the tile that exist: after a packed sample's rows come the next sample's.
+template <int D, int MT, class Args>
+__device__ __forceinline__ void store_rows(RowState<D, MT>& state, const Args& p, int b, int h, int row0) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
-  bf16* out = p.out.head<bf16>(b, h, p.head_size);
+  bf16* out = head_of<bf16>(p, p.out, b, h);
   float* lse = p.lse + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
+  const int rows = p.queries(b);
 #pragma unroll
   for (int m = 0; m < MT; ++m)
 #pragma unroll
@@ -210,7 +211,7 @@ __device__ __forceinline__ void store_rows(RowState<D, MT>& state, const Params&
       const int row = row0 + 16 * m + 8 * half + g;
       const float sum = quad_sum(state.sum[m][half]);
       const float factor = sum > 0 ? p.keep_scale / sum : 0.0f;
-      if (row >= p.query_tokens) continue;
+      if (row >= rows) continue;
       uint32_t* target = reinterpret_cast<uint32_t*>(out + row * p.out.row_stride) + t;
 #pragma unroll
       for (int n = 0; n < D / 8; ++n)

@@ -5,6 +5,7 @@
 // 32. Tiles are f32 in shared memory, head size padded with zeros to a multiple of 32, pitch + 4 so that 16-byte reads
 // of 8 neighbouring rows touch all banks. Score tiles are 2 x 2 per thread; products with V, K, Q, dO give each thread
 // one row and every 8th group of 4 columns.
+// Of packed samples (PackedParams), blocks whose rows their sample does not have leave at once.
 #include <cuda_runtime.h>
 
 #include "cuda/attention_params.cuh"
@@ -88,7 +89,7 @@ __device__ void store_row(T* row, const float4 (&acc)[Groups], float factor, int
 }
 
 template <class T, int Groups>
-__global__ void __launch_bounds__(kThreads) forward_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads) forward_kernel(const PackedParams p) {
   extern __shared__ float shared[];
   float* q = shared;
   float* k = q + kTile * kPitch<Groups>;
@@ -96,16 +97,17 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Params p) {
   float* scores = v + kTile * kPitch<Groups>;  // [32][33]
   const int q0 = blockIdx.x * kTile, h = blockIdx.y, b = blockIdx.z;
   const int tid = threadIdx.x, ty = tid / 16, tx = tid % 16, r = tid / 8, c = tid % 8;
-  const int kv_length = p.kv_length(b);
+  const int queries = p.queries(b), kv_length = p.kv_length(b);
+  if (q0 >= queries) return;
   const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length;
   const DropoutMask mask(p, b);
-  load_tile<T, Groups>(q, p.q.head<const T>(b, h, p.head_size), p.q.row_stride, q0, p.query_tokens, p.head_size);
+  load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
   float4 acc[Groups] = {};
   float row_max = -INFINITY, row_sum = 0;
   for (int k0 = 0; k0 < key_end; k0 += kTile) {
     __syncthreads();
-    load_tile<T, Groups>(k, p.k.head<const T>(b, h, p.head_size), p.k.row_stride, k0, kv_length, p.head_size);
-    load_tile<T, Groups>(v, p.v.head<const T>(b, h, p.head_size), p.v.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, h), p.k.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, h), p.v.row_stride, k0, kv_length, p.head_size);
     __syncthreads();
     float s[2][2];
     dot_tile<Groups>(s, q, k, ty, tx);
@@ -146,8 +148,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Params p) {
     multiply_tile<Groups>(acc, scores, v, r, c);
   }
   const int query = q0 + r;
-  if (query >= p.query_tokens) return;
-  T* row = p.out.head<T>(b, h, p.head_size) + query * p.out.row_stride;
+  if (query >= queries) return;
+  T* row = head_of<T>(p, p.out, b, h) + query * p.out.row_stride;
   store_row<T, Groups>(row, acc, row_sum > 0 ? p.keep_scale / row_sum : 0.0f, c, p.head_size);
   if (c == 0)
     p.lse[(static_cast<int64_t>(b) * p.heads + h) * p.query_tokens + query] =
@@ -156,15 +158,16 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Params p) {
 
 /// One warp a row: delta = sum of dout * out.
 template <class T>
-__global__ void __launch_bounds__(kThreads) delta_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads) delta_kernel(const PackedParams p) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   if (row >= static_cast<int64_t>(p.batch) * p.heads * p.query_tokens) return;
   const int h = static_cast<int>(row % p.heads);  // heads innermost: neighbouring warps read neighbouring memory
   const int64_t token = row / p.heads;
   const int i = static_cast<int>(token % p.query_tokens), b = static_cast<int>(token / p.query_tokens);
-  const T* out = p.out.head<const T>(b, h, p.head_size) + i * p.out.row_stride;
-  const T* dout = p.dout.head<const T>(b, h, p.head_size) + i * p.dout.row_stride;
+  if (i >= p.queries(b)) return;
+  const T* out = head_of<const T>(p, p.out, b, h) + i * p.out.row_stride;
+  const T* dout = head_of<const T>(p, p.dout, b, h) + i * p.dout.row_stride;
   float sum = 0;
   for (int d = lane; d < p.head_size; d += 32) sum = fmaf(to_float(out[d]), to_float(dout[d]), sum);
 #pragma unroll
@@ -175,9 +178,9 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(const Params p) {
 /// The probabilities and score gradients of a 32 x 32 tile; element (i, j) of both goes to [i][j], or [j][i] when
 /// Transposed. probabilities carry dropout; a query without keys has lse = -inf and gives zeros.
 template <int Groups, bool Transposed>
-__device__ void score_gradients(const Params& p, const DropoutMask& mask, int b, int h, int q0, int k0, int kv_length,
-                                const float* q, const float* k, const float* v, const float* dout,
-                                float* probabilities, float* gradients) {
+__device__ void score_gradients(const PackedParams& p, const DropoutMask& mask, int b, int h, int q0, int k0,
+                                int queries, int kv_length, const float* q, const float* k, const float* v,
+                                const float* dout, float* probabilities, float* gradients) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   float s[2][2], dp[2][2];
   dot_tile<Groups>(s, q, k, ty, tx);
@@ -185,7 +188,7 @@ __device__ void score_gradients(const Params& p, const DropoutMask& mask, int b,
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int query = q0 + ty + 16 * i;
-    const bool in_range = query < p.query_tokens;
+    const bool in_range = query < queries;
     const int64_t row = (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens + query;
     const float lse = in_range ? p.lse[row] : -INFINITY, delta = in_range ? p.delta[row] : 0.0f;
 #pragma unroll
@@ -203,63 +206,65 @@ __device__ void score_gradients(const Params& p, const DropoutMask& mask, int b,
 }
 
 template <class T, int Groups>
-__global__ void __launch_bounds__(kThreads) dq_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
   extern __shared__ float shared[];
   constexpr int kSize = kTile * kPitch<Groups>;
   float *q = shared, *dout = q + kSize, *k = dout + kSize, *v = k + kSize, *gradients = v + kSize;
   const int q0 = blockIdx.x * kTile, h = blockIdx.y, b = blockIdx.z;
   const int r = threadIdx.x / 8, c = threadIdx.x % 8;
-  const int kv_length = p.kv_length(b), key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length;
+  const int queries = p.queries(b), kv_length = p.kv_length(b);
+  if (q0 >= queries) return;
+  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length;
   const DropoutMask mask(p, b);
-  load_tile<T, Groups>(q, p.q.head<const T>(b, h, p.head_size), p.q.row_stride, q0, p.query_tokens, p.head_size);
-  load_tile<T, Groups>(dout, p.dout.head<const T>(b, h, p.head_size), p.dout.row_stride, q0, p.query_tokens,
-                       p.head_size);
+  load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
+  load_tile<T, Groups>(dout, head_of<const T>(p, p.dout, b, h), p.dout.row_stride, q0, queries, p.head_size);
   float4 dq[Groups] = {};
   for (int k0 = 0; k0 < key_end; k0 += kTile) {
     __syncthreads();
-    load_tile<T, Groups>(k, p.k.head<const T>(b, h, p.head_size), p.k.row_stride, k0, kv_length, p.head_size);
-    load_tile<T, Groups>(v, p.v.head<const T>(b, h, p.head_size), p.v.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, h), p.k.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, h), p.v.row_stride, k0, kv_length, p.head_size);
     __syncthreads();
-    score_gradients<Groups, false>(p, mask, b, h, q0, k0, kv_length, q, k, v, dout, nullptr, gradients);
+    score_gradients<Groups, false>(p, mask, b, h, q0, k0, queries, kv_length, q, k, v, dout, nullptr, gradients);
     __syncthreads();
     multiply_tile<Groups>(dq, gradients, k, r, c);
   }
-  if (q0 + r < p.query_tokens)
-    store_row<T, Groups>(p.dq.head<T>(b, h, p.head_size) + (q0 + r) * p.dq.row_stride, dq, 1.0f, c, p.head_size);
+  if (q0 + r < queries)
+    store_row<T, Groups>(head_of<T>(p, p.dq, b, h) + (q0 + r) * p.dq.row_stride, dq, 1.0f, c, p.head_size);
 }
 
 template <class T, int Groups>
-__global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const PackedParams p) {
   extern __shared__ float shared[];
   constexpr int kSize = kTile * kPitch<Groups>;
   float *q = shared, *dout = q + kSize, *k = dout + kSize, *v = k + kSize;
   float *probabilities = v + kSize, *gradients = probabilities + kTile * kScorePitch;
   const int k0 = blockIdx.x * kTile, h = blockIdx.y, b = blockIdx.z;
   const int r = threadIdx.x / 8, c = threadIdx.x % 8;
-  const int kv_length = p.kv_length(b);
+  const int existing = p.keys(b), queries = p.queries(b), kv_length = p.kv_length(b);
+  if (k0 >= existing) return;
   const DropoutMask mask(p, b);
-  load_tile<T, Groups>(k, p.k.head<const T>(b, h, p.head_size), p.k.row_stride, k0, kv_length, p.head_size);
-  load_tile<T, Groups>(v, p.v.head<const T>(b, h, p.head_size), p.v.row_stride, k0, kv_length, p.head_size);
+  load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, h), p.k.row_stride, k0, kv_length, p.head_size);
+  load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, h), p.v.row_stride, k0, kv_length, p.head_size);
   float4 dk[Groups] = {}, dv[Groups] = {};
-  for (int q0 = p.causal ? k0 : 0; q0 < p.query_tokens; q0 += kTile) {
+  for (int q0 = p.causal ? k0 : 0; q0 < queries; q0 += kTile) {
     __syncthreads();
-    load_tile<T, Groups>(q, p.q.head<const T>(b, h, p.head_size), p.q.row_stride, q0, p.query_tokens, p.head_size);
-    load_tile<T, Groups>(dout, p.dout.head<const T>(b, h, p.head_size), p.dout.row_stride, q0, p.query_tokens,
-                         p.head_size);
+    load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
+    load_tile<T, Groups>(dout, head_of<const T>(p, p.dout, b, h), p.dout.row_stride, q0, queries, p.head_size);
     __syncthreads();
-    score_gradients<Groups, true>(p, mask, b, h, q0, k0, kv_length, q, k, v, dout, probabilities, gradients);
+    score_gradients<Groups, true>(p, mask, b, h, q0, k0, queries, kv_length, q, k, v, dout, probabilities, gradients);
     __syncthreads();
     multiply_tile<Groups>(dv, probabilities, dout, r, c);
     multiply_tile<Groups>(dk, gradients, q, r, c);
   }
-  if (k0 + r < p.kv_tokens) {
-    store_row<T, Groups>(p.dk.head<T>(b, h, p.head_size) + (k0 + r) * p.dk.row_stride, dk, 1.0f, c, p.head_size);
-    store_row<T, Groups>(p.dv.head<T>(b, h, p.head_size) + (k0 + r) * p.dv.row_stride, dv, 1.0f, c, p.head_size);
+  if (k0 + r < existing) {
+    store_row<T, Groups>(head_of<T>(p, p.dk, b, h) + (k0 + r) * p.dk.row_stride, dk, 1.0f, c, p.head_size);
+    store_row<T, Groups>(head_of<T>(p, p.dv, b, h) + (k0 + r) * p.dv.row_stride, dv, 1.0f, c, p.head_size);
   }
 }
 
 template <class Kernel>
-void launch(Kernel* kernel, const Params& p, int tokens, int tiles, int score_tiles, int groups, cudaStream_t stream) {
+void launch(Kernel* kernel, const PackedParams& p, int tokens, int tiles, int score_tiles, int groups,
+            cudaStream_t stream) {
   const int bytes = 4 * (tiles * kTile * (groups * 32 + 4) + score_tiles * kTile * kScorePitch);
   allow_shared_memory(kernel, bytes);
   const dim3 grid((tokens + kTile - 1) / kTile, p.heads, p.batch);
@@ -268,18 +273,18 @@ void launch(Kernel* kernel, const Params& p, int tokens, int tiles, int score_ti
 }
 
 template <class T, int Groups>
-void forward(const Params& p, cudaStream_t stream) {
+void forward(const PackedParams& p, cudaStream_t stream) {
   launch(&forward_kernel<T, Groups>, p, p.query_tokens, 3, 1, Groups, stream);
 }
 
 template <class T, int Groups>
-void backward(const Params& p, cudaStream_t stream) {
+void backward(const PackedParams& p, cudaStream_t stream) {
   launch(&dkv_kernel<T, Groups>, p, p.kv_tokens, 4, 2, Groups, stream);
   launch(&dq_kernel<T, Groups>, p, p.query_tokens, 4, 1, Groups, stream);
 }
 
 template <class T>
-void forward_any(const Params& p, cudaStream_t stream) {
+void forward_any(const PackedParams& p, cudaStream_t stream) {
   switch ((p.head_size + 31) / 32) {
     case 1: return forward<T, 1>(p, stream);
     case 2: return forward<T, 2>(p, stream);
@@ -289,7 +294,7 @@ void forward_any(const Params& p, cudaStream_t stream) {
 }
 
 template <class T>
-void backward_any(const Params& p, cudaStream_t stream) {
+void backward_any(const PackedParams& p, cudaStream_t stream) {
   switch ((p.head_size + 31) / 32) {
     case 1: return backward<T, 1>(p, stream);
     case 2: return backward<T, 2>(p, stream);
@@ -300,16 +305,19 @@ void backward_any(const Params& p, cudaStream_t stream) {
 
 }  // namespace
 
-void general_forward(const Params& p, bool is_bf16, cudaStream_t stream) {
+void general_forward(const Params& params, bool is_bf16, cudaStream_t stream) {
+  const PackedParams p{params};
   is_bf16 ? forward_any<__nv_bfloat16>(p, stream) : forward_any<float>(p, stream);
 }
 
-void general_backward(const Params& p, bool is_bf16, cudaStream_t stream) {
+void general_backward(const Params& params, bool is_bf16, cudaStream_t stream) {
+  const PackedParams p{params};
   row_deltas(p, is_bf16, stream);
   is_bf16 ? backward_any<__nv_bfloat16>(p, stream) : backward_any<float>(p, stream);
 }
 
-void row_deltas(const Params& p, bool is_bf16, cudaStream_t stream) {
+void row_deltas(const Params& params, bool is_bf16, cudaStream_t stream) {
+  const PackedParams p{params};
   const int64_t rows = static_cast<int64_t>(p.batch) * p.heads * p.query_tokens;
   const unsigned blocks = static_cast<unsigned>((rows + kThreads / 32 - 1) / (kThreads / 32));
   if (is_bf16) delta_kernel<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(p);

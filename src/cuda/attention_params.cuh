@@ -20,6 +20,7 @@ struct View {
   void* data;
   int64_t row_stride, batch_stride;
 
+  /// Head h of the first row of sample b, of samples that are not packed.
   template <class T>
   __device__ __forceinline__ T* head(int b, int h, int head_size) const {
     return static_cast<T*>(data) + b * batch_stride + static_cast<int64_t>(h) * head_size;
@@ -41,11 +42,64 @@ struct Params {
   int batch, heads, head_size, query_tokens, kv_tokens;
   bool causal, dropout;
   bool wide;                        // all views aligned to 16 bytes, head_size a multiple of 8 (tensor-core kernels)
+  const int32_t* starts;            // [batch + 1]: first rows of packed samples, or null; kernels ask PackedParams
 
+  // Answers for samples of equally many rows; PackedParams has those for packed ones.
+  static constexpr bool kPacked = false;
+
+  /// Rows of sample b that exist: its queries and its keys.
+  __device__ __forceinline__ int queries(int) const { return query_tokens; }
+  __device__ __forceinline__ int keys(int) const { return kv_tokens; }
+  /// Keys that queries of sample b may see; those after them exist up to keys(b), and get gradients of zero.
   __device__ __forceinline__ int kv_length(int b) const {
     return kv_lengths ? max(0, min(kv_lengths[b], kv_tokens)) : kv_tokens;
   }
 };
+
+/// Params of samples that may be packed: one after the other in the rows of each matrix. The rows of a sample are in
+/// device memory, so that a captured launch fits other samples of the same shapes; grids and shared memory follow from
+/// query_tokens, the most rows. A type of its own, since what the compiler computes anew from Params each time (rows,
+/// addresses) it must keep in registers here, which the tensor-core kernels can ill afford.
+struct PackedParams : Params {
+  static constexpr bool kPacked = true;
+
+  __device__ __forceinline__ int queries(int b) const { return starts ? starts[b + 1] - starts[b] : query_tokens; }
+  __device__ __forceinline__ int keys(int b) const { return starts ? starts[b + 1] - starts[b] : kv_tokens; }
+  __device__ __forceinline__ int kv_length(int b) const {
+    const int most = keys(b);
+    return kv_lengths ? max(0, min(kv_lengths[b], most)) : most;
+  }
+  /// Elements before the first row of sample b.
+  __device__ __forceinline__ int64_t first(const View& view, int b) const {
+    return starts ? starts[b] * view.row_stride : b * view.batch_stride;
+  }
+};
+
+/// The sample and head of a block of a grid of batch * heads blocks. With packed samples they are read anew at each
+/// call: the compiler would keep both numbers in registers from the first use to the last.
+struct SampleHead {
+  int b, h;
+};
+template <class Args>
+__device__ __forceinline__ SampleHead sample_head(const Args& p) {
+  int block = static_cast<int>(blockIdx.x);
+  if constexpr (Args::kPacked) asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+  return {block / p.heads, block % p.heads};
+}
+
+/// Head h of the first row of sample b. `Args` is Params or PackedParams, here and in the kernels.
+template <class T, class Args>
+__device__ __forceinline__ T* head_of(const Args& p, const View& view, int b, int h) {
+  if constexpr (!Args::kPacked) return view.head<T>(b, h, p.head_size);
+  else return static_cast<T*>(view.data) + p.first(view, b) + static_cast<int64_t>(h) * p.head_size;
+}
+
+/// The same for the sample and head of this block (see sample_head).
+template <class T, class Args>
+__device__ __forceinline__ T* own_head(const Args& p, const View& view) {
+  const SampleHead own = sample_head(p);
+  return head_of<T>(p, view, own.b, own.h);
+}
 
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
@@ -78,10 +132,11 @@ struct DropoutMask {
   }
 };
 
-/// Whether the wgmma kernels are for this (but for the head size): 256 or 257 tokens that all see each other.
+/// Whether the wgmma kernels are for this (but for the head size): 256 or 257 tokens that all see each other, in
+/// samples of equally many rows (the tensor maps count on it).
 inline bool fits_wgmma(const Params& p) {
 #ifdef BLIPFT_WGMMA
-  return p.wide && !p.causal && !p.dropout && !p.kv_lengths && p.query_tokens == p.kv_tokens &&
+  return p.wide && !p.causal && !p.dropout && !p.kv_lengths && !p.starts && p.query_tokens == p.kv_tokens &&
          (p.query_tokens == 256 || p.query_tokens == 257);
 #else
   (void)p;

@@ -87,6 +87,36 @@ __global__ void move_rows_kernel(const T* __restrict__ from, T* __restrict__ to,
   }
 }
 
+/// RowBlocks of packed samples: one thread block per row of `blocks`, whose row there is `padded_rows` modulo
+/// `block_rows`. `rows` has no rows for a sample's first `offset` and last `left_out`.
+struct PackedBlocks {
+  const int32_t *starts = nullptr, *padded_rows = nullptr;
+  int64_t block_rows = 0, offset = 0, left_out = 0, cols = 0;
+};
+
+/// kSpread: from `rows` to `blocks`, with zeros where `rows` has no row; else from `blocks` to `rows`.
+template <class T, int N, bool kSpread>
+__global__ void packed_rows_kernel(const T* __restrict__ from, T* __restrict__ to, PackedBlocks args) {
+  const int64_t row = blockIdx.x, padded = args.padded_rows[row];
+  const int64_t sample = padded / args.block_rows, t = padded - sample * args.block_rows;
+  const bool inside = t >= args.offset && row < args.starts[sample + 1] - args.left_out;
+  if (!kSpread && !inside) return;
+  // Each sample before this one lacks offset + left_out rows, and so do this one's first `offset`.
+  const int64_t picked = row - args.offset - sample * (args.offset + args.left_out);
+  const T* source = from + (kSpread ? picked : row) * args.cols;
+  T* target = to + (kSpread ? row : picked) * args.cols;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N) {
+    Pack<T, N> pack;
+    if (inside) {
+      pack = load_pack<N>(source + c);
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) pack.v[j] = from_float<T>(0.0f);
+    }
+    *reinterpret_cast<Pack<T, N>*>(target + c) = pack;
+  }
+}
+
 /// rows[i] (+)= sum over blocks b of tiled[b * stride + i]; a thread owns N elements of `rows`.
 template <class T, class Out, int N>
 __global__ void __launch_bounds__(128)
@@ -133,6 +163,25 @@ void launch_move(const Tensor& from, const Tensor& to, const MoveArgs& args, cud
     }, from, to);
   });
   BLIPFT_CUDA_LAUNCHED("move_rows_kernel");
+}
+
+template <bool kSpread>
+void launch_packed_rows(const RowBlocks& args, cudaStream_t stream) {
+  if (args.blocks.numel() == 0) return;
+  const Tensor &from = kSpread ? args.rows : args.blocks, &to = kSpread ? args.blocks : args.rows;
+  const PackedBlocks kernel_args{args.packing.starts.as<const int32_t>(), args.packing.padded_rows.as<const int32_t>(),
+                                 args.block_rows, args.offset, args.block_rows - args.offset - args.count,
+                                 args.blocks.cols()};
+  dispatch_float(to.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    with_width<T>(kernel_args.cols, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      const unsigned threads = row_threads(kernel_args.cols, N);
+      packed_rows_kernel<T, N, kSpread><<<static_cast<unsigned>(args.blocks.rows()), threads, 0, stream>>>(
+          from.as<const T>(), to.as<T>(), kernel_args);
+    }, from, to);
+  });
+  BLIPFT_CUDA_LAUNCHED("packed_rows_kernel");
 }
 
 }  // namespace
@@ -232,12 +281,14 @@ void CudaOps::sum_tiles(const Tensor& tiled, const Tensor& rows, bool accumulate
 
 void CudaOps::pick_rows(const RowBlocks& args, Stream stream) {
   check_args(args);
+  if (args.packing) return launch_packed_rows<false>(args, context(stream).stream);
   launch_move(args.blocks, args.rows, {args.count, 0, args.block_rows, args.offset, args.count, args.rows.cols()},
               context(stream).stream);
 }
 
 void CudaOps::spread_rows(const RowBlocks& args, Stream stream) {
   check_args(args);
+  if (args.packing) return launch_packed_rows<true>(args, context(stream).stream);
   launch_move(args.rows, args.blocks, {args.block_rows, args.offset, args.count, 0, args.count, args.rows.cols()},
               context(stream).stream);
 }

@@ -133,6 +133,8 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
       next_mean = args.mean[row + stride];
       next_rstd = args.rstd[row + stride];
     }
+    // Read early (see padded_row). Row numbers fit into 31 bits, and registers are scarce.
+    const int mask_row = kDropped ? static_cast<int>(padded_row(args.dropout, row)) : 0;
     wait_fetches<kRing - 1>();
     float sum_g = 0, sum_gx = 0;
 #pragma unroll
@@ -156,7 +158,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
     // rstd (g - mean(g) - x^ mean(g x^)), as g rstd + x slope + offset.
     const float slope = -rstd * rstd * means.gx, offset = -rstd * fmaf(shift, means.gx, means.g);
     DropoutRow sample{};
-    if constexpr (kDropped) sample = dropout_row(args.dropout, row, cols);
+    if constexpr (kDropped) sample = dropout_row(args.dropout, mask_row, cols);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int c = (thread + p * team_threads) * N;
@@ -216,7 +218,7 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
   const RowMeans means = team_means(sum_g, sum_gx, sums, 0, kGeneralThreads, threadIdx.x,
                                     1.0f / static_cast<float>(cols));
   DropoutRow place{};
-  if (dropped) place = dropout_row(args.dropout, row, cols);
+  if (dropped) place = dropout_row(args.dropout, padded_row(args.dropout, row), cols);
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float g = to_float(dy[first + c]) * to_float(gamma[c]);
     float out[1] = {rstd * (g - means.g - (to_float(x[first + c]) - mean) * rstd * means.gx)};

@@ -21,7 +21,7 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
                     T* y, ForwardArgs args) {
   __shared__ float shared[2][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const int64_t row = blockIdx.x, cols = args.cols;
+  const int64_t row = blockIdx.x, cols = args.cols, mask_row = padded_row(args.dropout, row);
   const T* x_row = x + row * cols;
   float v[kPacks][N];
   Pack<T, N> added[kPacks];
@@ -38,7 +38,7 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
   }
   if (sum) {
     DropoutRow place{};
-    if (args.dropout.keys) place = dropout_row(args.dropout, row, cols);
+    if (args.dropout.keys) place = dropout_row(args.dropout, mask_row, cols);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
@@ -101,7 +101,7 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
   const int lane = threadIdx.x % 32, cols = static_cast<int>(args.cols);
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
   if (row >= args.rows) return;
-  const int64_t first = row * cols + lane * N;
+  const int64_t first = row * cols + lane * N, mask_row = kSum ? padded_row(args.dropout, row) : 0;
   Pack<T, N> own[kPacks];
   Pack<T, N> added[kSum ? kPacks : 1];
 #pragma unroll
@@ -114,7 +114,7 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
   }
   if constexpr (kSum) {
     DropoutRow place{};
-    if (args.dropout.keys) place = dropout_row(args.dropout, row, cols);
+    if (args.dropout.keys) place = dropout_row(args.dropout, mask_row, cols);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int c = (lane + p * 32) * N;
@@ -181,7 +181,7 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t row = blockIdx.x, cols = args.cols;
   DropoutRow place{};
-  if (args.dropout.keys) place = dropout_row(args.dropout, row, cols);
+  if (args.dropout.keys) place = dropout_row(args.dropout, padded_row(args.dropout, row), cols);
   float total = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     float v[1] = {to_float(x[row * cols + c])};

@@ -1,5 +1,6 @@
 // The language model's input rows and their gradients. Scatter-adds into the tables use no atomics: one block owns one
-// table row (by its first occurrence) and adds what belongs to it in the order of the batch.
+// table row (by its first occurrence) and adds what belongs to it in the order of the batch. Of packed samples, only
+// the tokens that have a row in x take part; grids are for all of them, since the samples' rows are in device memory.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
 #include "ops_check.h"
@@ -10,6 +11,13 @@ namespace {
 struct TextArgs {
   const int32_t *ids = nullptr, *lengths = nullptr;
   int64_t samples = 0, text = 0, prefix = 0, cols = 0, padding_id = -1;
+  const int32_t *starts = nullptr, *padded_rows = nullptr;   ///< of packed samples
+
+  /// The first row of a sample in x.
+  template <bool kPacked>
+  __device__ __forceinline__ int64_t first_row(int64_t sample) const {
+    return kPacked ? starts[sample] : sample * (prefix + text);
+  }
 };
 
 /// The position row of row t of a sample: OPT counts from 2, padding has row 1.
@@ -19,7 +27,8 @@ __device__ __forceinline__ int64_t position_of(int64_t t, int64_t valid_rows) { 
 template <class T, int N>
 __global__ void text_embed_kernel(const T* __restrict__ prefix, const T* __restrict__ tokens,
                                   const T* __restrict__ positions, T* __restrict__ x, TextArgs args) {
-  const int64_t rows = args.prefix + args.text, sample = blockIdx.x / rows, t = blockIdx.x % rows;
+  const int64_t row = args.padded_rows ? args.padded_rows[blockIdx.x] : blockIdx.x, rows = args.prefix + args.text;
+  const int64_t sample = row / rows, t = row % rows;
   const T* from = t < args.prefix ? prefix + (sample * args.prefix + t) * args.cols
                                   : tokens + args.ids[sample * args.text + t - args.prefix] * args.cols;
   const T* position =
@@ -48,26 +57,34 @@ __device__ __forceinline__ void add_to_table(Out* row, float (&sums)[N]) {
   store(row, sums);
 }
 
-/// blockIdx.x: a text token of the batch, blockIdx.y: a tile of columns. The block of an id's first occurrence adds up
-/// all rows of that id, in order; the other blocks leave.
-template <class T, class Out, int N>
+/// Whether text token `i` of the batch has a row in x.
+template <bool kPacked>
+__device__ __forceinline__ bool has_row(const TextArgs& args, int64_t i) {
+  if constexpr (!kPacked) return true;
+  const int64_t sample = divided(i, args.text);
+  return args.starts[sample] + args.prefix + i - sample * args.text < args.starts[sample + 1];
+}
+
+/// blockIdx.x: a text token of the batch, blockIdx.y: a tile of columns. The block of an id's first occurrence that has
+/// a row in x adds up all rows of that id, in order; the other blocks leave.
+template <class T, class Out, int N, bool kPacked>
 __global__ void __launch_bounds__(kThreads)
 token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArgs args) {
   __shared__ uint32_t matches[kThreads / 32];
   const int64_t own = blockIdx.x, count = args.samples * args.text;
   const int32_t id = args.ids[own];
-  if (id == args.padding_id) return;
+  if (id == args.padding_id || !has_row<kPacked>(args, own)) return;
   bool earlier = false;
 #pragma unroll 4
-  for (int64_t i = threadIdx.x; i < own; i += kThreads) earlier |= args.ids[i] == id;
+  for (int64_t i = threadIdx.x; i < own; i += kThreads)
+    earlier |= (args.ids[i] == id) & has_row<kPacked>(args, i);  // no branch: the loads of four rounds at once
   if (__syncthreads_or(earlier)) return;
 
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
-  const int64_t rows = args.prefix + args.text;
   float sums[N] = {};
   for (int64_t base = own; base < count; base += kThreads) {
     const int64_t i = base + threadIdx.x;
-    const uint32_t found = __ballot_sync(0xffffffffu, i < count && args.ids[i] == id);
+    const uint32_t found = __ballot_sync(0xffffffffu, i < count && args.ids[i] == id && has_row<kPacked>(args, i));
     __syncthreads();  // the round before has read its matches
     if (threadIdx.x % 32 == 0) matches[threadIdx.x / 32] = found;
     __syncthreads();
@@ -77,7 +94,7 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
         const int64_t token = base + w * 32 + __ffs(static_cast<int>(bits)) - 1;
         const int64_t sample = token / args.text, t = token % args.text;
         float v[N];
-        load(x + (sample * rows + args.prefix + t) * args.cols + column, v);
+        load(x + (args.first_row<kPacked>(sample) + args.prefix + t) * args.cols + column, v);
 #pragma unroll
         for (int j = 0; j < N; ++j) sums[j] += v[j];
       }
@@ -92,12 +109,12 @@ constexpr int kPadLoads = 8;  // rows that a thread loads before it adds
 /// blockIdx.x: position row 1 + blockIdx.x, blockIdx.y: a tile of 32 packs of columns. The warps take turns over
 /// the rows that have this position, and are added in order. Row 1 belongs to all padding, many more rows than the
 /// others have: there a warp looks for padding among 32 tokens at once and loads the rows it finds together.
-template <class T, class Out, int N>
+template <class T, class Out, int N, bool kPacked>
 __global__ void __launch_bounds__(32 * kPositionWarps, 3)
 position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, TextArgs args) {
   __shared__ float shared[kPositionWarps][32 * N];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t position = 1 + int64_t{blockIdx.x}, rows = args.prefix + args.text;
+  const int64_t position = 1 + int64_t{blockIdx.x};
   const int64_t column = (int64_t{blockIdx.y} * 32 + lane) * N;
   float sums[N] = {};
   if (position >= 2) {
@@ -106,7 +123,7 @@ position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, T
     for (int64_t sample = warp; sample < args.samples; sample += kPositionWarps) {
       if (t >= args.prefix + args.lengths[sample] || column >= args.cols) continue;
       float v[N];
-      load(x + (sample * rows + t) * args.cols + column, v);
+      load(x + (args.first_row<kPacked>(sample) + t) * args.cols + column, v);
 #pragma unroll
       for (int j = 0; j < N; ++j) sums[j] += v[j];
     }
@@ -114,7 +131,8 @@ position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, T
     const int64_t count = args.samples * args.text;
     for (int64_t base = warp * 32; base < count; base += 32 * kPositionWarps) {
       const int64_t token = base + lane;
-      const bool padded = token < count && token % args.text >= args.lengths[token / args.text];
+      const bool padded = token < count && token % args.text >= args.lengths[token / args.text] &&
+                          has_row<kPacked>(args, token);
       uint32_t padding = __ballot_sync(0xffffffffu, padded);
       while (padding != 0) {
         Pack<T, N> loaded[kPadLoads];
@@ -124,7 +142,9 @@ position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, T
           if (u >= found || column >= args.cols) continue;
           const int64_t own = base + __ffs(static_cast<int>(padding)) - 1, sample = own / args.text;
           // Each sample before has a prefix, and so has this one.
-          loaded[u] = load_pack<N>(x + (own + (sample + 1) * args.prefix) * args.cols + column);
+          const int64_t row = kPacked ? args.starts[sample] + args.prefix + own - sample * args.text
+                                      : own + (sample + 1) * args.prefix;
+          loaded[u] = load_pack<N>(x + row * args.cols + column);
         }
 #pragma unroll
         for (int u = 0; u < kPadLoads; ++u) {
@@ -154,14 +174,16 @@ position_gradient_kernel(const T* __restrict__ x, Out* __restrict__ positions, T
 template <class T, int N>
 __global__ void prefix_gradient_kernel(const T* __restrict__ x, T* __restrict__ prefix, TextArgs args) {
   const int64_t sample = blockIdx.x / args.prefix, t = blockIdx.x % args.prefix;
-  const T* from = x + (sample * (args.prefix + args.text) + t) * args.cols;
+  const int64_t first = args.starts ? args.starts[sample] : sample * (args.prefix + args.text);
+  const T* from = x + (first + t) * args.cols;
   for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N)
     *reinterpret_cast<Pack<T, N>*>(prefix + blockIdx.x * args.cols + c) = load_pack<N>(from + c);
 }
 
 TextArgs kernel_args(const TextEmbed& args) {
   return {args.ids.as<const int32_t>(), args.lengths.as<const int32_t>(), args.ids.rows(), args.ids.cols(),
-          args.prefix_rows, args.x.cols(), args.padding_id};
+          args.prefix_rows, args.x.cols(), args.padding_id, args.packing.starts.as<const int32_t>(),
+          args.packing.padded_rows.as<const int32_t>()};
 }
 
 unsigned row_threads(int64_t cols, int width) {
@@ -236,8 +258,10 @@ void CudaOps::text_embed_backward(const TextEmbed& args, Stream stream) {
       constexpr int N = decltype(width)::value;
       const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(ceil_div(text.cols, kThreads * N)));
       if (count == 0) return;
-      token_gradient_kernel<T, Out, N><<<grid, kThreads, 0, launch.stream>>>(args.x.as<const T>(),
-          args.tokens.as<Out>(), text);
+      dispatch_bool(static_cast<bool>(args.packing), [&](auto packed) {
+        token_gradient_kernel<T, Out, N, decltype(packed)::value><<<grid, kThreads, 0, launch.stream>>>(
+            args.x.as<const T>(), args.tokens.as<Out>(), text);
+      });
       BLIPFT_CUDA_LAUNCHED("token_gradient_kernel");
     });
   }
@@ -250,8 +274,10 @@ void CudaOps::text_embed_backward(const TextEmbed& args, Stream stream) {
       // Row 1 for padding, then one row for each place.
       const dim3 grid(static_cast<unsigned>(1 + text.prefix + text.text),
                       static_cast<unsigned>(ceil_div(text.cols, 32 * N)));
-      position_gradient_kernel<T, Out, N><<<grid, 32 * kPositionWarps, 0, launch.stream>>>(args.x.as<const T>(),
-          args.positions.as<Out>(), text);
+      dispatch_bool(static_cast<bool>(args.packing), [&](auto packed) {
+        position_gradient_kernel<T, Out, N, decltype(packed)::value><<<grid, 32 * kPositionWarps, 0, launch.stream>>>(
+            args.x.as<const T>(), args.positions.as<Out>(), text);
+      });
       BLIPFT_CUDA_LAUNCHED("position_gradient_kernel");
     });
   }

@@ -129,6 +129,7 @@ __device__ __forceinline__ float team_sum(float x, float* shared, int warp, int 
 /// What kernels need of a Dropout.
 struct DropoutKernelArgs {
   const int64_t* keys = nullptr;
+  const int32_t* padded_rows = nullptr;  ///< of packed samples
   int64_t rows_per_sample = 1;
   uint64_t seed = 0;
   uint32_t site = 0, threshold = 0;
@@ -137,8 +138,8 @@ struct DropoutKernelArgs {
 
 inline DropoutKernelArgs dropout_kernel_args(const Dropout& dropout) {
   if (!dropout) return {};
-  return {dropout.sample_keys.as<int64_t>(), dropout.rows_per_sample, dropout.seed, dropout.site,
-          dropout_threshold(dropout.p), 1.0f / (1.0f - dropout.p)};
+  return {dropout.sample_keys.as<int64_t>(), dropout.packing.padded_rows.as<int32_t>(), dropout.rows_per_sample,
+          dropout.seed, dropout.site, dropout_threshold(dropout.p), 1.0f / (1.0f - dropout.p)};
 }
 
 /// a / b of numbers that are not negative: 64-bit divisions are slow, and few tensors need one.
@@ -146,11 +147,18 @@ __device__ __forceinline__ int64_t divided(int64_t a, int64_t b) {
   return (a | b) >> 32 == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
 }
 
+/// The number of a row if all samples had equally many rows. Kernels ask early for it: the sample's key, in memory too,
+/// hangs on it.
+__device__ __forceinline__ int64_t padded_row(const DropoutKernelArgs& args, int64_t row) {
+  return args.padded_rows ? args.padded_rows[row] : row;
+}
+
 /// The place of one row within its sample's elements.
 struct DropoutRow {
   int64_t key, first;
 };
 
+/// `row`: what padded_row says of it.
 __device__ __forceinline__ DropoutRow dropout_row(const DropoutKernelArgs& args, int64_t row, int64_t cols) {
   const int64_t sample = divided(row, args.rows_per_sample);
   return {args.keys[sample], (row - sample * args.rows_per_sample) * cols};

@@ -4,6 +4,7 @@
 // worker that finishes a step's last sample lays out its text. Steps come out in order; a step's failure comes out
 // where the step would have.
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -26,23 +27,22 @@ namespace blipft {
 namespace {
 
 constexpr int64_t cache_bytes = int64_t{1} << 30;
-// Of the longest micro-batch, and of the others: each pair of lengths is a program of its own, and few are better.
-constexpr int64_t length_multiple = 8, rest_multiple = 16;
+constexpr int64_t length_multiple = 8;
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 /// A step needs one token to see and one to predict.
 int64_t longest_text(const DataSection& data) { return std::max<int64_t>(data.max_text_tokens, 2); }
 
-int64_t longest_of(std::span<const std::vector<int32_t>> texts) {
-  int64_t longest = 1;
-  for (const auto& ids : texts) longest = std::max(longest, static_cast<int64_t>(ids.size()));
-  return longest;
-}
+/// Text rows that a sample takes at least.
+int64_t rows_of(const std::vector<int32_t>& text) { return std::max<int64_t>(static_cast<int64_t>(text.size()), 1); }
 
-/// Whether there is something to group.
-bool groups_by_length(const Config& config) {
-  return config.data.group_by_length && config.data.text_padding != "max" && config.train.accumulate_grad_batches > 1;
+/// Whether texts are packed: asked for, or left to us and the loss is a sum over real tokens, whoever shares a
+/// micro-batch.
+bool packs_text(const Config& config) {
+  if (config.data.text_padding == "packed") return true;
+  return config.data.text_padding == "auto" && config.train.loss_normalization == "tokens" &&
+         !config.train.loss_on_padding;
 }
 
 /// Device::allocate_host memory. Move-only.
@@ -106,20 +106,20 @@ class PrefetchLoader final : public DataLoader {
  public:
   PrefetchLoader(const Config& config, int64_t rank, int64_t world, const ImageProcessor& processor,
                  std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const Dataset> dataset, Device& device)
-      : data_(config.data), loss_on_padding_(config.train.loss_on_padding), grouped_(groups_by_length(config)),
-        image_size_(processor.image_size),
+      : data_(config.data), loss_on_padding_(config.train.loss_on_padding), packed_(packs_text(config)),
+        text_shapes_(possible_text_shapes(config)), image_size_(processor.image_size),
         tokenizer_(std::move(tokenizer)), dataset_(std::move(dataset)),
         sampler_(sampler_settings(config, rank, world, dataset_->size())),
         total_steps_(count_steps(config.train, sampler_.steps_per_epoch())),
         samples_recur_(total_steps_ > sampler_.steps_per_epoch() || data_.num_train_samples > dataset_->size()),
-        layout_{config.train.accumulate_grad_batches, config.train.batch_size, longest_text(data_), image_size_},
+        layout_{config.train.accumulate_grad_batches, config.train.batch_size, text_shapes_.back(), image_size_},
         cache_(cache_bytes) {
     const int64_t steps = std::max<int64_t>(data_.prefetch_steps, 1);
     works_.reserve(static_cast<size_t>(steps));
     for (int64_t i = 0; i < steps; ++i) works_.emplace_back(HostBlock(device, layout_.bytes()));
     for (StepWork& work : works_) free_.push_back(&work);
     for (int64_t i = 0; i < std::max<int64_t>(data_.num_workers, 1); ++i)
-      workers_.emplace_back([this](std::stop_token stop) {
+      workers_.emplace_back([this](const std::stop_token& stop) {
         if (const std::exception_ptr error = attempt([&] { run_worker(stop); })) stop_all(error);
       });
   }
@@ -157,7 +157,6 @@ class PrefetchLoader final : public DataLoader {
 
   int64_t steps_per_epoch() const override { return sampler_.steps_per_epoch(); }
   int64_t total_steps() const override { return total_steps_; }
-  std::vector<int64_t> text_lengths() const override { return possible_text_lengths(data_); }
   double wait_seconds() const override {
     std::lock_guard lock(mutex_);
     return wait_seconds_;
@@ -193,7 +192,7 @@ class PrefetchLoader final : public DataLoader {
     ++begun_;
   }
 
-  void run_worker(std::stop_token stop) {
+  void run_worker(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (work_waits_.wait(lock, stop, [this] { return has_work(); })) {
       if (stop.stop_requested()) return;
@@ -266,30 +265,57 @@ class PrefetchLoader final : public DataLoader {
     work.ids[slot] = std::move(ids);
   }
 
-  /// Everything but pixels; needs the ids of the whole step, because T depends on them.
+  /// Everything but pixels; needs the ids of the whole step, because its shape depends on them.
   void lay_out_text(StepWork& work) const {
     HostBatch& batch = work.batch;
     BatchLayout& layout = batch.layout;
-    if (grouped_) sort_by_length(work);
-    if (data_.text_padding != "max")
-      layout.text_tokens = std::min(layout.text_tokens, round_up(longest_of(work.ids), length_multiple));
-    if (grouped_) {
-      const auto end = static_cast<size_t>((layout.micro_batches - 1) * layout.batch_size);
-      const int64_t longest = longest_of(std::span(work.ids).first(end));
-      layout.rest_tokens = std::min(layout.text_tokens, round_up(longest, rest_multiple));
+    if (packed_ && layout.micro_batches > 1) deal_evenly(work);
+    layout.text = *std::find_if(text_shapes_.begin(), text_shapes_.end() - 1,
+                                [&](const TextShape& shape) { return holds(shape, work); });
+    for (int64_t m = 0; m < layout.micro_batches; ++m) {
+      lay_out_rows(work, m);
+      lay_out_micro_batch(work, m);
     }
-    for (int64_t m = 0; m < layout.micro_batches; ++m) lay_out_micro_batch(work, m);
     for (const auto& ids : work.ids) batch.text_tokens_used += static_cast<int64_t>(ids.size());
   }
 
-  /// Texts ascending by length; those of one length keep their order.
-  void sort_by_length(StepWork& work) const {
-    const size_t count = work.ids.size();
-    std::vector<size_t> order(count);
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return work.ids[a].size() < work.ids[b].size(); });
-    const size_t bytes = static_cast<size_t>(image_size_ * image_size_ * 3);
+  /// The texts of micro-batch m.
+  std::span<const std::vector<int32_t>> texts(const StepWork& work, int64_t m) const {
+    return std::span(work.ids).subspan(static_cast<size_t>(m * layout_.batch_size),
+                                       static_cast<size_t>(layout_.batch_size));
+  }
+
+  bool holds(const TextShape& shape, const StepWork& work) const {
+    if (!packed_)
+      return std::all_of(work.ids.begin(), work.ids.end(),
+                         [&](const auto& text) { return static_cast<int64_t>(text.size()) <= shape.tokens; });
+    for (int64_t m = 0; m < layout_.micro_batches; ++m)
+      if (rows_of_all(texts(work, m)) > shape.packed_rows) return false;
+    return true;
+  }
+
+  static int64_t rows_of_all(std::span<const std::vector<int32_t>> texts) {
+    return std::accumulate(texts.begin(), texts.end(), int64_t{0},
+                           [](int64_t sum, const auto& text) { return sum + rows_of(text); });
+  }
+
+  /// Gives each micro-batch about as many tokens: by length, longest first, the samples are dealt to and fro.
+  void deal_evenly(StepWork& work) const {
+    const size_t count = work.ids.size(), hands = static_cast<size_t>(layout_.micro_batches);
+    std::vector<size_t> longest_first(count), order(count);
+    std::iota(longest_first.begin(), longest_first.end(), size_t{0});
+    std::stable_sort(longest_first.begin(), longest_first.end(),
+                     [&](size_t a, size_t b) { return work.ids[a].size() > work.ids[b].size(); });
+    for (size_t i = 0; i < count; ++i) {
+      const size_t round = i / hands, hand = round % 2 == 0 ? i % hands : hands - 1 - i % hands;
+      order[hand * (count / hands) + round] = longest_first[i];
+    }
+    reorder(work, order);
+  }
+
+  /// Sample i becomes what order[i] was.
+  void reorder(StepWork& work, const std::vector<size_t>& order) const {
+    const size_t count = order.size(), bytes = static_cast<size_t>(image_size_ * image_size_ * 3);
     uint8_t* pixels = part<uint8_t>(work.batch, layout_.pixels_offset());
     const std::vector<uint8_t> old_pixels(pixels, pixels + count * bytes);
     const std::vector<Sampler::Slot> old_slots = work.slots;
@@ -302,27 +328,40 @@ class PrefetchLoader final : public DataLoader {
     }
   }
 
-  void lay_out_micro_batch(StepWork& work, int64_t m) const {
+  /// How many text rows each sample of micro-batch m has. What the shape has more than the texts need goes to the first
+  /// samples as padding.
+  void lay_out_rows(const StepWork& work, int64_t m) const {
+    const BatchLayout& layout = work.batch.layout;
+    int32_t* rows = part<int32_t>(work.batch, layout.rows_offset()) + m * layout.batch_size;
+    int64_t padding = (packed_ ? layout.text.packed_rows : layout.batch_size * layout.text.tokens) -
+                      rows_of_all(texts(work, m));
+    for (const std::vector<int32_t>& text : texts(work, m)) {
+      const int64_t own = rows_of(text), more = std::min(padding, layout.text.tokens - own);
+      *rows++ = static_cast<int32_t>(own + more);
+      padding -= more;
+    }
+  }
+
+  void lay_out_micro_batch(const StepWork& work, int64_t m) const {
     const HostBatch& batch = work.batch;
     const BatchLayout& layout = batch.layout;
-    const int64_t first = m * layout.batch_size, end = first + layout.batch_size;
-    const int64_t tokens = layout.text().of(m, layout.micro_batches);
-    int32_t* all_ids = part<int32_t>(batch, layout.ids_offset()) + first * layout.text_tokens;
-    int32_t* all_labels = part<int32_t>(batch, layout.labels_offset()) + first * (layout.text_tokens - 1);
+    const int64_t first = m * layout.batch_size, tokens = layout.text.tokens;
+    int32_t* labels = part<int32_t>(batch, layout.labels_offset()) + m * layout.labels();
     int64_t learnt_padding = 0;  // up to here padding is a target
-    for (int64_t i = first; i < end && loss_on_padding_; ++i)
-      learnt_padding = std::max(learnt_padding, static_cast<int64_t>(work.ids[i].size()));
+    for (const auto& text : texts(work, m))
+      if (loss_on_padding_) learnt_padding = std::max(learnt_padding, static_cast<int64_t>(text.size()));
     int64_t count = 0;
-    for (int64_t i = first; i < end; ++i) {
+    for (int64_t i = first; i < first + layout.batch_size; ++i) {
       const std::vector<int32_t>& caption = work.ids[i];
       const int64_t length = static_cast<int64_t>(caption.size());
-      int32_t* ids = all_ids + (i - first) * tokens;
-      int32_t* labels = all_labels + (i - first) * (tokens - 1);
+      int32_t* ids = part<int32_t>(batch, layout.ids_offset()) + i * tokens;
       std::copy(caption.begin(), caption.end(), ids);
       std::fill(ids + length, ids + tokens, tokenizer_->pad_id());
+      const int64_t predicting = part<int32_t>(batch, layout.rows_offset())[i] - 1;
       const int64_t targets = std::max<int64_t>(std::max(length, learnt_padding) - 1, 0);
       std::copy(ids + 1, ids + 1 + targets, labels);
-      std::fill(labels + targets, labels + tokens - 1, -100);
+      std::fill(labels + targets, labels + predicting, -100);
+      labels += predicting;
       part<int32_t>(batch, layout.lengths_offset())[i] = static_cast<int32_t>(length);
       part<int64_t>(batch, layout.keys_offset())[i] = work.slots[i].key;
       count += targets;
@@ -331,14 +370,15 @@ class PrefetchLoader final : public DataLoader {
   }
 
   const DataSection data_;
-  const bool loss_on_padding_, grouped_;
+  const bool loss_on_padding_, packed_;
+  const std::vector<TextShape> text_shapes_;
   const int64_t image_size_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<const Dataset> dataset_;
   const Sampler sampler_;
   const int64_t total_steps_;
   const bool samples_recur_;                  // in one epoch no sample comes twice: nothing to keep
-  const BatchLayout layout_;                  // with the largest text length
+  const BatchLayout layout_;                  // with the largest text shape
   PictureCache cache_;
 
   mutable std::mutex mutex_;
@@ -357,22 +397,21 @@ class PrefetchLoader final : public DataLoader {
 }  // namespace
 
 std::vector<TextShape> possible_text_shapes(const Config& config) {
+  const int64_t longest = longest_text(config.data), batch = config.train.batch_size;
   std::vector<TextShape> shapes;
-  for (int64_t last : possible_text_lengths(config.data)) {
-    if (groups_by_length(config))
-      for (int64_t rest = rest_multiple; rest < last; rest += rest_multiple) shapes.push_back({rest, last});
-    shapes.push_back(TextShape::all(last));
+  if (packs_text(config)) {
+    // Each shape is a program of its own: at most 32 of them.
+    const int64_t most = batch * longest;
+    const auto part = std::bit_ceil(static_cast<uint64_t>((most + 31) / 32));
+    const int64_t multiple = std::max<int64_t>(8, static_cast<int64_t>(part));
+    for (int64_t rows = round_up(batch + 1, multiple); rows < most; rows += multiple) shapes.push_back({longest, rows});
+    shapes.push_back({longest, most});
+    return shapes;
   }
+  if (config.data.text_padding != "max")
+    for (int64_t length = length_multiple; length < longest; length += length_multiple) shapes.push_back({length, 0});
+  shapes.push_back({longest, 0});
   return shapes;
-}
-
-std::vector<int64_t> possible_text_lengths(const DataSection& data) {
-  const int64_t longest = longest_text(data);
-  std::vector<int64_t> lengths;
-  if (data.text_padding != "max")
-    for (int64_t length = length_multiple; length < longest; length += length_multiple) lengths.push_back(length);
-  lengths.push_back(longest);
-  return lengths;
 }
 
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,

@@ -30,7 +30,8 @@ const TableSchema& step_schema() {
     BLIPFT_FIELD(StepRecord, begin_ns, i64, "ns", "begin of the step, since the run's start"),
     BLIPFT_FIELD(StepRecord, end_ns, i64, "ns", "end of the step, since the run's start"),
     BLIPFT_FIELD(StepRecord, data_wait_ns, i64, "ns", "time that the step waited for its batch"),
-    BLIPFT_FIELD(StepRecord, text_tokens, i64, "1", "padded text length of the longest micro-batch, in tokens")}};
+    BLIPFT_FIELD(StepRecord, text_tokens, i64, "1",
+                 "text rows of a sample, padding included; of packed samples their mean, rounded")}};
   return schema;
 }
 

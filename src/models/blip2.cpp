@@ -1,7 +1,8 @@
 // BLIP-2: a vision tower (ViT), a Q-Former that reads it, and an OPT language model that is told about the picture.
 //
 // Dimension legend: B samples; P patches of a picture, V = 1 + P picture tokens, E vision hidden size; Q queries, D
-// Q-Former hidden size; T text tokens, S = Q + T language-model positions, H language-model hidden size.
+// Q-Former hidden size; T text tokens, S = Q + T language-model positions (of packed samples: at most), M rows of the
+// language model in all, B * S unless packed, H its hidden size.
 #include "models/blip2.h"
 
 #include <algorithm>
@@ -51,7 +52,7 @@ class Blip2 : public Model {
   }
 
   void forward_backward(const StepContext& context, const MicroBatch& batch) override;
-  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int64_t text_tokens) const override;
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override;
 
  private:
   bool trained(const std::string& tower) const {
@@ -68,7 +69,7 @@ class Blip2 : public Model {
     bool trained = false, passes = false;
     double recompute = 0;                    // with activation checkpointing
   };
-  Cost cost_of(const Unit& unit, int64_t batch_size, int64_t text_tokens) const;
+  Cost cost_of(const Unit& unit, int64_t batch_size, double text_rows) const;
   void add_vision_units();
   void add_qformer_units();
   void add_language_units();
@@ -311,15 +312,16 @@ Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
 
 TextEmbed Blip2::text_embed(const MicroBatch& batch) const {
   return {.ids = batch.ids, .lengths = batch.lengths, .prefix_rows = config_.qformer.queries,
-          .padding_id = config_.text.padding_id};
+          .padding_id = config_.text.padding_id, .packing = batch.packing};
 }
 
 Tensor Blip2::embed_forward(const StepContext& context, const MicroBatch& batch, Tensor prefix) {
   const Blip2Config::Text& t = config_.text;
   const Tensor flat = context.units.acquire(*text_embeddings_);
   const ObservedPhase phase(context, Phase::forward, *text_embeddings_);
-  const int64_t b = batch.ids.shape[0], s = config_.qformer.queries + batch.ids.shape[1];
-  Taken x(context, "residual stream", settings_.compute, {b * s, t.hidden});
+  const int64_t s = config_.qformer.queries + batch.ids.shape[1];
+  const int64_t rows = batch.packing ? batch.packing.padded_rows.numel() : batch.ids.shape[0] * s;
+  Taken x(context, "residual stream", settings_.compute, {rows, t.hidden});
   TextEmbed args = text_embed(batch);
   args.prefix = prefix;
   args.tokens = flat.part(token_table_, {t.vocabulary, t.hidden});
@@ -369,11 +371,13 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
   if (!through_qformer) give(context, picture_);
   Tensor x = embed_forward(context, batch, project_forward(context, queries_));
   if (!through_qformer) give(context, queries_);
-  const PreNormLayer::Call language_call{b, q + t, batch.kv_lengths, batch.sample_keys};
+  const PreNormLayer::Call language_call{b, q + t, batch.kv_lengths, batch.sample_keys, batch.packing};
   x = language_.forward(context, language_call, x, true);
   context.arena.mark("after_forward");
 
-  Tensor dx = head_.forward_backward(context, x, q + t, q, t - 1, batch.labels, batch.loss_weight, batch.loss);
+  // Each text row predicts the next one: a sample's last row has nothing to predict.
+  const RowBlocks predicting{.block_rows = q + t, .offset = q, .count = t - 1, .packing = batch.packing};
+  Tensor dx = head_.forward_backward(context, x, predicting, batch.labels, batch.loss_weight, batch.loss);
   dx = language_.backward(context, language_call, dx);
   Tensor dprefix = embed_backward(context, batch, dx);
   if (through_qformer) {
@@ -389,18 +393,20 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
   context.arena.mark("after_backward");
 }
 
-Blip2::Cost Blip2::cost_of(const Unit& unit, int64_t batch_size, int64_t text_tokens) const {
+Blip2::Cost Blip2::cost_of(const Unit& unit, int64_t batch_size, double text_rows) const {
   const Blip2Config::Vision& v = config_.vision;
   const Blip2Config::Text& t = config_.text;
   const double b = static_cast<double>(batch_size), queries = b * static_cast<double>(config_.qformer.queries);
+  const double picture_rows = static_cast<double>(1 + patches());
+  const double language_rows = static_cast<double>(config_.qformer.queries) + text_rows;
   const bool through = train_vision_ || train_qformer_;
   if (&unit == vision_embeddings_)
     return {2 * b * static_cast<double>(patches()) * static_cast<double>(patch_embedding_.in * v.hidden),
             train_vision_, false};
   for (const PreNormLayer& layer : vision_.layers)
     if (layer.unit == &unit)
-      return {layer.forward_flops(batch_size, 1 + patches()), train_vision_, train_vision_,
-              layer.recompute_flops(batch_size, 1 + patches())};
+      return {layer.forward_flops(batch_size, picture_rows), train_vision_, train_vision_,
+              layer.recompute_flops(batch_size, picture_rows)};
   for (const QFormerLayer& layer : qformer_.layers)
     if (layer.unit == &unit) {
       const double forward = layer.forward_flops(batch_size, 1 + patches());
@@ -410,16 +416,16 @@ Blip2::Cost Blip2::cost_of(const Unit& unit, int64_t batch_size, int64_t text_to
     return {2 * queries * static_cast<double>(config_.qformer.hidden * t.hidden), train_qformer_, through};
   for (const PreNormLayer& layer : language_.layers)
     if (layer.unit == &unit)
-      return {layer.forward_flops(batch_size, config_.qformer.queries + text_tokens), train_language_, true,
-              layer.recompute_flops(batch_size, config_.qformer.queries + text_tokens)};
+      return {layer.forward_flops(batch_size, language_rows), train_language_, true,
+              layer.recompute_flops(batch_size, language_rows)};
   if (&unit == head_.unit)
-    return {2 * b * static_cast<double>(text_tokens - 1) * static_cast<double>(t.hidden * t.vocabulary),
+    return {2 * b * (text_rows - 1) * static_cast<double>(t.hidden * t.vocabulary),
             train_language_, true};
   return {};                               // embeddings and norms have no matrix product
 }
 
-double Blip2::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int64_t text_tokens) const {
-  const Cost cost = cost_of(unit, batch_size, text_tokens);
+double Blip2::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const {
+  const Cost cost = cost_of(unit, batch_size, text_rows);
   const double backward = cost.forward * ((cost.trained ? 1 : 0) + (cost.passes ? 1 : 0));
   if (&unit == head_.unit) return phase == Phase::loss ? cost.forward + backward : 0;
   switch (phase) {

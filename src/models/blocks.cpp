@@ -25,11 +25,11 @@ int64_t Model::parameter_count() const {
   return count;
 }
 
-double Model::flops(int64_t batch_size, int64_t text_tokens) const {
+double Model::flops(int64_t batch_size, double text_rows) const {
   double total = 0;
   for (const Unit* unit : unit_list_)
     for (const Phase phase : {Phase::forward, Phase::loss, Phase::backward})
-      total += unit_flops(*unit, phase, batch_size, text_tokens);
+      total += unit_flops(*unit, phase, batch_size, text_rows);
   return total;
 }
 

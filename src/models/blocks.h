@@ -1,7 +1,7 @@
 // Pieces that model families share: parameter handles, and the pre-norm transformer layer of ViT and OPT.
 //
-// Dimension legend: B samples, T tokens of a sample, M = B * T rows, H hidden size, F inner size of the MLP,
-// N heads of size D, H = N * D.
+// Dimension legend: B samples, T tokens of a sample (packed samples: at most), M rows in all, B * T unless packed,
+// H hidden size, F inner size of the MLP, N heads of size D, H = N * D.
 #pragma once
 
 #include <cstdint>
@@ -129,6 +129,7 @@ class PreNormLayer {
     int64_t batch = 0, tokens = 0;
     Tensor kv_lengths;                     // i32 [B], optional
     Tensor sample_keys;                    // i64 [B]
+    Packing packing;                       // optional
   };
 
   Unit* unit = nullptr;
@@ -148,9 +149,9 @@ class PreNormLayer {
   /// `below`, the layer that made x, is null for the first one: the result holds what its backward begins with.
   ResidualGradient backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
                             const Call& call, ResidualGradient dy, Saved& saved, const PreNormLayer* below) const;
-  /// Operations of one forward over B samples of T tokens, and of recompute().
-  double forward_flops(int64_t batch, int64_t tokens) const;
-  double recompute_flops(int64_t batch, int64_t tokens) const;
+  /// Operations of one forward over B samples of T tokens (their mean), and of recompute().
+  double forward_flops(int64_t batch, double tokens) const;
+  double recompute_flops(int64_t batch, double tokens) const;
 
  private:
   struct Middle {

@@ -29,9 +29,8 @@ void CausalHead::put_aside(const StepContext& context, const UnitGradient& gradi
   context.units.pause(*weight_unit);
 }
 
-Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_t block_rows, int64_t offset,
-                                    int64_t count, const Tensor& labels, const Tensor& weight_of_label,
-                                    const Tensor& loss) const {
+Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
+                                    const Tensor& weight_of_label, const Tensor& loss) const {
   const DType type = x.dtype;
   const int64_t rows = labels.numel(), h = hidden;
   const Tensor flat = context.units.acquire(*unit);
@@ -41,8 +40,8 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_
   const ObservedPhase phase(context, Phase::loss, *unit);
 
   Taken picked(context, "head input", type, {rows, h});
-  context.ops.pick_rows({.blocks = x, .rows = picked, .block_rows = block_rows, .offset = offset, .count = count},
-                        context.stream);
+  predicting.blocks = x, predicting.rows = picked;
+  context.ops.pick_rows(predicting, context.stream);
   const Shape x_shape = x.shape;
   give(context, x);
   NormResult normed = take_norm(context, norm, flat, picked);
@@ -86,8 +85,8 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, int64_
   context.units.release(*unit);
   if (unit->trainable) context.units.publish(*unit);
   Taken dx(context, "gradients of the residual stream", type, x_shape);
-  context.ops.spread_rows({.blocks = dx, .rows = dnormed, .block_rows = block_rows, .offset = offset, .count = count},
-                          context.stream);
+  predicting.blocks = dx, predicting.rows = dnormed;
+  context.ops.spread_rows(predicting, context.stream);
   return dx.keep();
 }
 

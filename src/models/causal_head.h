@@ -14,10 +14,10 @@ class CausalHead {
   int64_t weight = -1;                     // offset of [V, H]
   int64_t vocabulary = 0, hidden = 0;
 
-  /// x [B * block_rows, H] is taken over. Rows offset .. offset + count of each block predict labels [B, count].
+  /// x [M, H] is taken over. `predicting` (without its tensors) says which of its rows predict labels, one each.
   /// Adds the weighted loss to `loss`; returns dx of the same shape. Does not publish a tied weight's unit.
-  Tensor forward_backward(const StepContext& context, Tensor x, int64_t block_rows, int64_t offset, int64_t count,
-                          const Tensor& labels, const Tensor& weight_of_label, const Tensor& loss) const;
+  Tensor forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
+                          const Tensor& weight_of_label, const Tensor& loss) const;
   /// Rows of logits that exist at a time.
   int64_t chunk_rows(int64_t rows) const;
 

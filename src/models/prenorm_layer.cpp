@@ -6,7 +6,7 @@
 namespace blipft {
 
 Dropout PreNormLayer::dropout(const StepContext& context, const Call& call, uint32_t which) const {
-  return {shape.dropout, dropout_site + which, context.seed, call.sample_keys, call.tokens};
+  return {shape.dropout, dropout_site + which, context.seed, call.sample_keys, call.tokens, call.packing};
 }
 
 AttentionForward PreNormLayer::attention_call(const Call& call, const Tensor& qkv_rows, const Tensor& out,
@@ -15,14 +15,15 @@ AttentionForward PreNormLayer::attention_call(const Call& call, const Tensor& qk
   return {.dtype = qkv_rows.dtype, .batch = call.batch, .heads = shape.heads, .head_size = h / shape.heads,
           .query_tokens = t, .kv_tokens = t, .q = Heads::in(qkv_rows, 0, t), .k = Heads::in(qkv_rows, h, t),
           .v = Heads::in(qkv_rows, 2 * h, t), .scale = 1.0f / std::sqrt(static_cast<float>(h / shape.heads)),
-          .causal = shape.causal, .kv_lengths = call.kv_lengths, .out = Heads::in(out, 0, t), .lse = lse};
+          .causal = shape.causal, .kv_lengths = call.kv_lengths, .packing = call.packing, .out = Heads::in(out, 0, t),
+          .lse = lse};
 }
 
 // middle = x + drop(projection(attention(norm1(x)))), and norm2 of it.
 PreNormLayer::Middle PreNormLayer::attention_forward(const StepContext& context, const Tensor& flat, const Call& call,
                                                      const Tensor& x, Saved& saved, bool save) const {
   const DType type = x.dtype;
-  const int64_t rows = call.batch * call.tokens, h = shape.hidden;
+  const int64_t rows = x.rows(), h = shape.hidden;
   Taken attention(context, "attention output", type, {rows, h});
   Taken lse(context, "attention log-sum-exp", DType::f32, {call.batch, shape.heads, call.tokens});
   Taken qkv_rows(context, "qkv", type, {rows, 3 * h});

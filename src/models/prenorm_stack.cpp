@@ -41,14 +41,14 @@ Tensor PreNormStack::backward(const StepContext& context, const PreNormLayer::Ca
   return gradient_of_x.dy;
 }
 
-double PreNormLayer::forward_flops(int64_t batch, int64_t tokens) const {
-  const double rows = static_cast<double>(batch * tokens), h = static_cast<double>(shape.hidden);
+double PreNormLayer::forward_flops(int64_t batch, double tokens) const {
+  const double rows = static_cast<double>(batch) * tokens, h = static_cast<double>(shape.hidden);
   const double products = 2 * rows * h * (4 * h + 2 * static_cast<double>(shape.inner));
-  return products + 4 * rows * static_cast<double>(tokens) * h * (shape.causal ? 0.5 : 1.0);
+  return products + 4 * rows * tokens * h * (shape.causal ? 0.5 : 1.0);
 }
 
-double PreNormLayer::recompute_flops(int64_t batch, int64_t tokens) const {
-  const double fc2_products = 2 * static_cast<double>(batch * tokens * shape.hidden * shape.inner);
+double PreNormLayer::recompute_flops(int64_t batch, double tokens) const {
+  const double fc2_products = 2 * static_cast<double>(batch) * tokens * static_cast<double>(shape.hidden * shape.inner);
   return forward_flops(batch, tokens) - fc2_products;
 }
 
