@@ -132,6 +132,19 @@ inline void add_attentions(Cases& cases, DType t) {
   for (int64_t d : {20, 32, 64, 80, 88, 96, 100, 128})
     for (int64_t keys : {257, 288, 289, 400})
       add_attention(cases, t, {2, 3, d, 31, keys, false, keys == 289, false, 0.1f});
+  // Long sequences: several tiles, tails, a sample without keys, several tiles a multiprocessor.
+  if (t == DType::bf16) {
+    add_attention(cases, t, {2, 3, 128, 512, 512, true});
+    add_attention(cases, t, {1, 2, 128, 700, 700, true, true});
+    add_attention(cases, t, {1, 2, 64, 700, 700, false, true, false, 0, 2, kF32});
+    add_attention(cases, t, {2, 2, 128, 129, 129});
+    add_attention(cases, t, {1, 1, 128, 2048, 2048, true});
+    add_attention(cases, t, {3, 2, 128, 64, 64});
+    add_attention(cases, t, {3, 2, 128, 200, 200, true, true, true});
+    add_attention(cases, t, {3, 2, 128, 400, 400, true, true, true, 0, 1, t});
+    add_attention(cases, t, {40, 2, 64, 193, 193, false, true, false, 0, 1, t});
+    add_attention(cases, t, {9, 16, 128, 320, 320, true});
+  }
   // With the bias gradient. Tokens: one, several and many tiles and key blocks of the short kernels, a last key block
   // of up to 16 keys, 1 to 16 tail rows; 256 and 257 are the warpgroup kernels' too; 300 are the long kernel's; head
   // size 6 and f32 are the general one's.

@@ -17,7 +17,7 @@ struct StepRecord {
   double samples_per_second = 0, tflops = 0;    ///< of this rank's GPU, since the end of the step before
   int64_t begin_ns = 0, end_ns = 0;
   int64_t data_wait_ns = 0;                     ///< time the step waited for its batch
-  int64_t text_tokens = 0;                      ///< text rows of a sample, padding included; packed: their mean, rounded
+  int64_t text_tokens = 0;                      ///< text rows of a sample, with padding; packed: their mean
 };
 
 struct SpanRecord {

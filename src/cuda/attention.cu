@@ -2,6 +2,9 @@
 //
 //   attention_wgmma_forward.cu,  bf16 with warpgroup products (Hopper), the vision towers: 256 or 257 tokens that all
 //   attention_wgmma_backward.cu  see each other, head sizes 80, 88 and 96 (forward: 64 too)
+//   attention_wgmma_long_forward.cu, attention_wgmma_long_backward.cu
+//                                bf16 with warpgroup products, any number of tokens, causal or not, head sizes 64 and
+//                                128 (backward: where the short one does not reach)
 //   attention_few_queries_forward.cu, attention_few_queries_backward.cu
 //                                bf16 with mma.sync, up to 32 queries over 64 to 576 keys (the Q-Former looks at a
 //                                picture): the warps share the keys
@@ -34,6 +37,7 @@
 #include "cuda/attention.h"
 #include "cuda/attention_few_queries.cuh"
 #include "cuda/attention_params.cuh"
+#include "cuda/attention_wgmma_long.cuh"
 #include "cuda/cuda_check.h"
 
 namespace blipft {
@@ -105,7 +109,7 @@ void launch_attention_forward(const AttentionForward& args, const LaunchContext&
   if (p.batch == 0) return;
   if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) &&
       (attention::wgmma_forward(p, context) || attention::mma_few_queries_forward(p, context.stream) ||
-       attention::mma_forward(p, context.stream)))
+       attention::wgmma_long_forward(p, context) || attention::mma_forward(p, context.stream)))
     return;
   attention::general_forward(p, args.dtype == DType::bf16, context.stream);
 }
@@ -131,7 +135,7 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
       launch_reduce_partials(sums, context);
       return;
     }
-  } else if (!mma || !attention::mma_backward_long(p, context.stream)) {
+  } else if (!mma || !(attention::wgmma_long_backward(p, context) || attention::mma_backward_long(p, context.stream))) {
     attention::general_backward(p, a.dtype == DType::bf16, context.stream);
   }
   // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.

@@ -110,12 +110,16 @@ struct Wgmma;
 #define BLIPFT_C1(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define BLIPFT_C2(i) BLIPFT_C1(i), BLIPFT_C1(i + 1)
 #define BLIPFT_C4(i) BLIPFT_C2(i), BLIPFT_C2(i + 2)
+#define BLIPFT_C8(i) BLIPFT_C4(i), BLIPFT_C4(i + 4)
 #define BLIPFT_R4 "%0, %1, %2, %3"
 #define BLIPFT_R8 BLIPFT_R4 ", %4, %5, %6, %7"
 #define BLIPFT_R12 BLIPFT_R8 ", %8, %9, %10, %11"
 #define BLIPFT_R16 BLIPFT_R12 ", %12, %13, %14, %15"
 #define BLIPFT_R32                                                                                         \
   BLIPFT_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define BLIPFT_R64                                                                                         \
+  BLIPFT_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49"  \
+             ", %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // x0 to x6: the operand numbers after the accumulators'.
 #define BLIPFT_WGMMA_SHAPE(N, numbers, x0, x1, x2, x3, x4, x5, x6, ...)                                             \
@@ -144,16 +148,19 @@ BLIPFT_WGMMA_SHAPE(16, BLIPFT_R8, 8, 9, 10, 11, 12, 13, 14, BLIPFT_C2(0))
 BLIPFT_WGMMA_SHAPE(24, BLIPFT_R12, 12, 13, 14, 15, 16, 17, 18, BLIPFT_C2(0), BLIPFT_C1(2))
 BLIPFT_WGMMA_SHAPE(32, BLIPFT_R16, 16, 17, 18, 19, 20, 21, 22, BLIPFT_C4(0))
 BLIPFT_WGMMA_SHAPE(64, BLIPFT_R32, 32, 33, 34, 35, 36, 37, 38, BLIPFT_C4(0), BLIPFT_C4(4))
+BLIPFT_WGMMA_SHAPE(128, BLIPFT_R64, 64, 65, 66, 67, 68, 69, 70, BLIPFT_C8(0), BLIPFT_C8(8))
 
 #undef BLIPFT_WGMMA_SHAPE
 #undef BLIPFT_C1
 #undef BLIPFT_C2
 #undef BLIPFT_C4
+#undef BLIPFT_C8
 #undef BLIPFT_R4
 #undef BLIPFT_R8
 #undef BLIPFT_R12
 #undef BLIPFT_R16
 #undef BLIPFT_R32
+#undef BLIPFT_R64
 
 /// An accumulator of 64 x D in two parts, as those of the tile that it is made from.
 template <int D>
