@@ -270,6 +270,11 @@ void check_args(const NormBackward& args) {
   check.vector(args.mean, "mean", DType::f32, m);
   check.vector(args.rstd, "rstd", DType::f32, m);
   check.vector(args.gamma, "gamma", t, n);
+  check.require(bool(args.beta) == bool(args.y), "beta and y come both or not at all");
+  if (args.y) {
+    check.vector(args.beta, "beta", t, n);
+    check.matrix(args.y, "y", t, m, n);
+  }
   if (args.add) check.matrix(args.add, "add", t, m, n);
   check.require(bool(args.dgamma) == bool(args.dbeta), "dgamma and dbeta come both or not at all");
   if (args.dgamma) check.parameter_gradient(args.dgamma, "dgamma", t, n);

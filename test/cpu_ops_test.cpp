@@ -199,6 +199,7 @@ void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residu
   b.dy = c.input("dy", t, {m, n});
   b.x = f.sum ? f.sum : f.x;
   b.mean = f.mean, b.rstd = f.rstd, b.gamma = f.gamma, b.dropout = f.dropout;
+  b.beta = f.beta, b.y = c.output("y again", t, {m, n});
   if (add) b.add = c.input("add", t, {m, n});
   b.dgamma = c.output("dgamma", kF32, {n});
   b.dbeta = c.output("dbeta", kF32, {n});
@@ -209,6 +210,7 @@ void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residu
     ops.norm_forward(f, s);
     ops.norm_backward(b, s);
   });
+  CHECK_CLOSE(c.read(b.y), c.read(f.y), 1e-6);
   Vec column_sums(static_cast<size_t>(n));
   const Vec through = c.read(b.dropped ? b.dropped : b.dx);
   for (size_t i = 0; i < through.size(); ++i) column_sums[i % static_cast<size_t>(n)] += through[i];

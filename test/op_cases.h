@@ -118,18 +118,21 @@ inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int
     bool add, in_place, parameters, accumulate;
     DType gradient;
     int bias;                              // dbias: 0 none, 1 written, 2 added to
+    bool output = false;                   // backward makes the norm's output again
   };
   for (const Variant& v : {Variant{false, false, false, false, true, false, t, 0},
-                           Variant{true, false, true, false, true, true, kF32, 2},
-                           Variant{true, true, true, true, true, false, kF32, 0},
-                           Variant{true, true, true, false, true, true, t, 2},
-                           Variant{true, false, true, true, false, false, kF32, 1},
+                           Variant{true, false, true, false, true, true, kF32, 2, true},
+                           Variant{true, true, true, true, true, false, kF32, 0, true},
+                           Variant{true, true, true, false, true, true, t, 2, true},
+                           Variant{true, true, true, false, true, true, t, 1},
+                           Variant{true, false, true, true, true, false, t, 1},
+                           Variant{true, false, true, true, false, false, kF32, 1, true},
                            Variant{false, false, true, false, true, false, t, 1},
                            Variant{false, true, false, true, false, false, t, 1}}) {
     if (packed && !v.dropout) continue;
     cases.push_back({title(t, "norm ", samples, "x", tokens, "x", n, " residual ", v.residual, " dropout ", v.dropout,
-                           " parameters ", v.parameters, " bias ", v.bias, packed ? " packed" : ""), t, false,
-                     [=](OpContext& c) {
+                           " parameters ", v.parameters, " bias ", v.bias, v.output ? " output" : "",
+                           packed ? " packed" : ""), t, false, [=](OpContext& c) {
       NormForward f;
       f.x = c.input("x", t, {m, n}, -1, 2);
       if (v.residual) f.residual = c.input("residual", t, {m, n}, -2, 1);
@@ -144,6 +147,7 @@ inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int
       NormBackward b;
       b.x = f.sum ? f.sum : f.x;
       b.mean = f.mean, b.rstd = f.rstd, b.gamma = f.gamma;
+      if (v.output) b.beta = f.beta, b.y = c.output("y again", t, {m, n});
       b.dy = v.in_place ? c.inout("dy", t, {m, n}) : c.input("dy", t, {m, n});
       if (v.in_place) b.dx = b.dy;
       else if (v.add) b.dx = b.add = c.inout("add", t, {m, n});

@@ -90,12 +90,15 @@ struct NormForward {
   Tensor mean, rstd;            ///< f32 [M], out
 };
 
-/// dx = add + d(norm)/d(sum); dgamma (+)= ..., dbeta (+)= ...; dropped = dropout mask applied to dx.
+/// dx = add + d(norm)/d(sum); dgamma (+)= ..., dbeta (+)= ...; dropped = dropout mask applied to dx; y = the norm's
+/// output again, for the weight gradient of the layer that read it.
 struct NormBackward {
   Tensor dy;                    ///< [M, N]
   Tensor x;                     ///< [M, N], the norm's input (NormForward::sum or x)
   Tensor mean, rstd;            ///< f32 [M]
   Tensor gamma;                 ///< [N]
+  Tensor beta;                  ///< [N], with `y`
+  Tensor y;                     ///< [M, N], out, optional
   Tensor add;                   ///< [M, N], optional, may be dx itself
   Tensor dgamma, dbeta;         ///< [N] parameter gradients, optional (both or none)
   bool accumulate = false;

@@ -75,6 +75,8 @@ void CpuOps::norm_backward(const NormBackward& args, Stream) {
   if (args.dgamma) parameter_gradients(args);  // first: dx may overwrite dy
   float* gamma = left_.floats(n);
   load(args.gamma, 0, n, gamma);
+  float* beta = right_.floats(n);
+  if (args.y) load(args.beta, 0, n, beta);
   for_each(m, [&](int64_t r) {
     float* g = thread_buffer(0, n);
     float* xhat = thread_buffer(1, n);
@@ -84,6 +86,11 @@ void CpuOps::norm_backward(const NormBackward& args, Stream) {
     for (int64_t c = 0; c < n; ++c) {
       g[c] *= gamma[c];
       xhat[c] = (xhat[c] - mean) * rstd;
+    }
+    if (args.y) {
+      float* y = thread_buffer(2, n);
+      for (int64_t c = 0; c < n; ++c) y[c] = xhat[c] * gamma[c] + beta[c];
+      store(y, args.y, r * n, n);
     }
     float total = 0;
 #pragma omp simd reduction(+ : total)

@@ -1,6 +1,6 @@
 // Layer norm, backward. With x^ = (x - mean) rstd and g = dy gamma, over a row of n:
 //   dx = rstd (g - mean(g) - x^ mean(g x^)) + add;  dgamma = sum over rows of dy x^;  dbeta = sum over rows of dy;
-//   dbias = sum over rows of dx, or of dx through a dropout.
+//   dbias = sum over rows of dx, or of dx through a dropout; y = x^ gamma + beta.
 // One block a multiprocessor holds several teams of threads; each team takes rows in turn and keeps its columns' parts
 // of dgamma, dbeta and dbias in registers. Rows on their way lie in shared memory, where each thread reads only what it
 // fetched itself. The teams of a block add their parts up, each block writes one row of partial sums, and a second
@@ -15,6 +15,8 @@ namespace {
 struct BackwardArgs {
   int64_t rows = 0, cols = 0;
   const float *mean = nullptr, *rstd = nullptr;
+  const void* beta = nullptr;       ///< T [cols], with y
+  void* y = nullptr;                ///< T [rows, cols], the norm's output, optional
   DropoutKernelArgs dropout;
   float* partials = nullptr;        ///< [blocks, 2 or 3, cols]: dgamma, dbeta, dbias
 };
@@ -48,10 +50,10 @@ __device__ __forceinline__ RowMeans team_means(float a, float b, float* shared, 
   return {a * scale, b * scale};
 }
 
-/// Threads of the largest block, which has a multiprocessor to itself: 64, 96 or 128 registers a thread. Dropout needs
-/// more of them.
-template <int kPacks, bool kDropped>
-constexpr int kBlockThreads = kPacks + kDropped == 1 ? 1024 : kPacks + kDropped == 2 ? 640 : 512;
+/// Threads of the largest block, which has a multiprocessor to itself: 64, 96 or 128 registers a thread. Dropout and
+/// the norm's output need more of them.
+template <int kPacks, bool kDropped, bool kOutput>
+constexpr int kBlockThreads = kPacks == 1 && !kDropped && !kOutput ? 1024 : kPacks + kDropped <= 2 ? 640 : 512;
 constexpr int kMaxTeams = 15;  // a block has 16 barriers, and the whole block's is one of them
 
 /// Rows of a team in shared memory: the one it works on and those on their way.
@@ -86,8 +88,8 @@ __device__ __forceinline__ void write_partials(const float (&parts)[kPacks][N], 
 
 /// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
 /// one row at most.
-template <class T, int N, int kPacks, bool kParameters, bool kDropped, bool kAdd, bool kBias>
-__global__ void __launch_bounds__(kBlockThreads<kPacks, kDropped>, 1)
+template <class T, int N, int kPacks, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
+__global__ void __launch_bounds__(kBlockThreads<kPacks, kDropped, kOutput>, 1)
 norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,
                      T* __restrict__ dropped, BackwardArgs args) {
   extern __shared__ __align__(16) unsigned char dynamic[];
@@ -141,6 +143,15 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
     for (int p = 0; p < kPacks; ++p) {
       if ((thread + p * team_threads) * N >= cols) continue;
       const Pack<T, N> gradients = *place(stage, 0, p), inputs = *place(stage, 1, p);
+      if constexpr (kOutput) {
+        const int c = (thread + p * team_threads) * N;
+        float y[N];
+        load(static_cast<const T*>(args.beta) + c, y);
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+          y[j] = fmaf(fmaf(to_float(inputs.v[j]), rstd, shift), to_float(weights[p].v[j]), y[j]);
+        store(static_cast<T*>(args.y) + row * cols + c, y);
+      }
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const float gradient = to_float(gradients.v[j]), normalized = fmaf(to_float(inputs.v[j]), rstd, shift);
@@ -212,8 +223,12 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
   float sum_g = 0, sum_gx = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float g = to_float(dy[first + c]) * to_float(gamma[c]);
+    const float normalized = (to_float(x[first + c]) - mean) * rstd;
     sum_g += g;
-    sum_gx += g * (to_float(x[first + c]) - mean) * rstd;
+    sum_gx += g * normalized;
+    if (args.y)
+      static_cast<T*>(args.y)[first + c] =
+          from_float<T>(normalized * to_float(gamma[c]) + to_float(static_cast<const T*>(args.beta)[c]));
   }
   const RowMeans means = team_means(sum_g, sum_gx, sums, 0, kGeneralThreads, threadIdx.x,
                                     1.0f / static_cast<float>(cols));
@@ -250,17 +265,17 @@ __global__ void norm_parameters_general_kernel(const T* __restrict__ dy, const T
 }
 
 /// Returns the number of rows of partial sums.
-template <class T, int kPacks, bool kParameters, bool kDropped, bool kAdd, bool kBias>
+template <class T, int kPacks, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
 int64_t launch_packs(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
   constexpr int N = kVector<T>;
-  const auto kernel = norm_backward_kernel<T, N, kPacks, kParameters, kDropped, kAdd, kBias>;
+  const auto kernel = norm_backward_kernel<T, N, kPacks, kParameters, kOutput, kDropped, kAdd, kBias>;
   const int64_t rows = kernel_args.rows;
   const int64_t team_threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
   int64_t blocks = std::min<int64_t>(context.sm_count, rows);
   constexpr int64_t kSums = 2 * kParameters + kBias;
   if (kSums > 0) blocks = std::min(blocks, context.scratch_bytes / (4 * kSums * kernel_args.cols));
   BLIPFT_CHECK(blocks >= 1, "norm_backward of ", kernel_args.cols, " columns needs a larger workspace");
-  const int64_t teams = std::clamp<int64_t>(kBlockThreads<kPacks, kDropped> / team_threads, 1,
+  const int64_t teams = std::clamp<int64_t>(kBlockThreads<kPacks, kDropped, kOutput> / team_threads, 1,
                                             std::min<int64_t>(kMaxTeams, ceil_div(rows, blocks)));
   const int64_t shared = teams * team_threads * 16 * kPacks * kStages<kPacks> * (kAdd ? 3 : 2);
   static_assert(16 * kStages<kPacks> * 2 >= 4 * N, "the teams' sums take the place of the rows");
@@ -295,25 +310,35 @@ int64_t launch_general(const NormBackward& args, const BackwardArgs& kernel_args
   return chunks;
 }
 
-/// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well.
+/// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well. The norm's output it
+/// makes with parameter gradients only: who wants the one wants the other.
 template <class T>
 bool fits_packs(const NormBackward& args) {
   const int64_t cols = args.dy.cols();
-  return cols % kVector<T> == 0 && cols <= 8192 &&
-         all_aligned16(args.dy, args.x, args.gamma, args.add, args.dx, args.dropped);
+  return cols % kVector<T> == 0 && cols <= 8192 && (!args.y || args.dgamma) &&
+         all_aligned16(args.dy, args.x, args.gamma, args.beta, args.y, args.add, args.dx, args.dropped);
 }
 
 template <class T>
 int64_t launch_norm_backward(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
   const int64_t packs = kernel_args.cols / kVector<T>;
   int64_t blocks = 0;
+  const auto launch_for = [&](auto output, auto parameters, auto dropped, auto add, auto bias) {
+    constexpr bool kParameters = decltype(parameters)::value, kOutput = decltype(output)::value;
+    constexpr bool kDropped = decltype(dropped)::value, kAdd = decltype(add)::value, kBias = decltype(bias)::value;
+    const auto run = [&](auto count) {
+      blocks = launch_packs<T, decltype(count)::value, kParameters, kOutput, kDropped, kAdd, kBias>(args, kernel_args,
+                                                                                                   context);
+    };
+    if (packs <= 512) run(std::integral_constant<int, 1>{});
+    else if (packs <= 1024) run(std::integral_constant<int, 2>{});
+    else if constexpr (sizeof(T) == 4) run(std::integral_constant<int, 4>{});
+  };
   const auto launch = [&](auto parameters, auto dropped, auto add, auto bias) {
-    constexpr bool kParameters = decltype(parameters)::value, kDropped = decltype(dropped)::value;
-    constexpr bool kAdd = decltype(add)::value, kBias = decltype(bias)::value;
-    if (packs <= 512) blocks = launch_packs<T, 1, kParameters, kDropped, kAdd, kBias>(args, kernel_args, context);
-    else if (packs <= 1024) blocks = launch_packs<T, 2, kParameters, kDropped, kAdd, kBias>(args, kernel_args, context);
-    else if constexpr (sizeof(T) == 4)
-      blocks = launch_packs<T, 4, kParameters, kDropped, kAdd, kBias>(args, kernel_args, context);
+    if constexpr (decltype(parameters)::value) {
+      if (args.y) return launch_for(std::true_type{}, parameters, dropped, add, bias);
+    }
+    launch_for(std::false_type{}, parameters, dropped, add, bias);
   };
   dispatch_bool(static_cast<bool>(args.dgamma), [&](auto parameters) {
     dispatch_bool(static_cast<bool>(args.dropped), [&](auto dropped) {
@@ -332,7 +357,7 @@ void CudaOps::norm_backward(const NormBackward& args, Stream stream) {
   if (args.dy.numel() == 0) return;
   const LaunchContext launch = context(stream);
   const BackwardArgs kernel_args{args.dy.rows(), args.dy.cols(), args.mean.as<const float>(),
-      args.rstd.as<const float>(),
+                                 args.rstd.as<const float>(), args.beta.data, args.y.data,
                                  dropout_kernel_args(args.dropout), launch.scratch};
   int64_t groups = 0;
   bool packs = false;

@@ -65,7 +65,7 @@ class Taken {
 /// Gives `tensor` back to the arena and forgets it; absent tensors are fine.
 void give(const StepContext& context, Tensor& tensor);
 
-/// y = norm(x) with statistics into fresh tensors; for use in forward and for recomputation in backward.
+/// y = norm(x) with statistics into fresh tensors.
 struct NormResult {
   Tensor y, mean, rstd;                    // [M, H], f32 [M], f32 [M]
 };
@@ -115,13 +115,14 @@ class PreNormLayer {
     bool causal = false;
     float dropout = 0;                     // of both sublayer outputs
   };
-  /// What backward needs; norm outputs and activations are recomputed from it.
+  /// What backward needs; norm outputs and activations are computed again from it.
   struct Saved {
     Tensor x;                              // [M, H]
     Tensor qkv;                            // [M, 3H]
     Tensor attention;                      // [M, H]
     Tensor lse;                            // f32 [B, N, T]
     Tensor middle;                         // [M, H], after the first residual
+    NormResult norm1, norm2;               // the statistics alone
     Tensor inner;                          // [M, F]: gelu: before the activation; relu: after it
   };
   /// What varies from call to call.

@@ -30,7 +30,8 @@ PreNormLayer::Middle PreNormLayer::attention_forward(const StepContext& context,
   {
     NormResult normed = take_norm(context, norm1, flat, x);
     context.ops.linear_forward({.x = normed.y, .w = qkv.w(flat), .bias = qkv.b(flat), .y = qkv_rows}, context.stream);
-    give(context, normed);
+    give(context, normed.y);
+    if (save) saved.norm1 = normed; else give(context, normed);
   }
   context.ops.attention_forward(attention_call(call, qkv_rows, attention, lse), context.stream);
   if (save) saved.qkv = qkv_rows.keep(); else qkv_rows.give();
@@ -63,7 +64,8 @@ Tensor PreNormLayer::forward(const StepContext& context, const Tensor& flat, con
   Middle middle = attention_forward(context, flat, call, x, saved, save);
   if (save) saved.x = x; else give(context, x);
   Tensor y = mlp_forward(context, flat, call, middle.sum, middle.normed.y, saved, save);
-  give(context, middle.normed);
+  give(context, middle.normed.y);
+  if (save) saved.norm2 = middle.normed; else give(context, middle.normed);
   if (save) saved.middle = middle.sum; else give(context, middle.sum);
   return y;
 }
@@ -76,13 +78,15 @@ void PreNormLayer::recompute(const StepContext& context, const Tensor& flat, con
                               .activation = shape.activation == Activation::gelu ? Activation::none : shape.activation,
                               .y = inner},
                              context.stream);
-  give(context, middle.normed);
+  give(context, middle.normed.y);
+  saved.norm2 = middle.normed;
   saved.middle = middle.sum;
   saved.inner = inner.keep();
 }
 
 void PreNormLayer::give_all_but_input(const StepContext& context, Saved& saved) const {
   for (Tensor* tensor : {&saved.qkv, &saved.attention, &saved.lse, &saved.middle, &saved.inner}) give(context, *tensor);
+  for (NormResult* norm : {&saved.norm1, &saved.norm2}) give(context, *norm);
 }
 
 // y = middle + drop(fc2(act(fc1(normed))))
@@ -144,16 +148,14 @@ Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat
   saved.inner = {};
   if (dout.data != dy.data) weights.keep(dout);
 
-  NormResult normed = take_norm(context, norm2, flat, saved.middle);
-  weights.add(fc1, dinner, normed.y, false);
-  weights.keep(normed.y);
-  normed.y = {};
   Taken dnormed(context, "gradients", type, {rows, h});
   context.ops.linear_backward_input({.dy = dinner, .w = fc1.w(flat), .dx = dnormed}, context.stream);
-  weights.keep(dinner.keep());
   if (shape.dropout > 0) *dropped = context.arena.take(Owner::activations, "gradients", type, {rows, h});
-  context.ops.norm_backward({.dy = dnormed, .x = saved.middle, .mean = normed.mean, .rstd = normed.rstd,
-                             .gamma = norm2.g(flat), .add = dy,
+  // The norm's output, which fc1 read, comes out of the norm's backward: that has the norm's input at hand.
+  Tensor normed = gradient ? context.arena.take(Owner::activations, "norm output", type, {rows, h}) : Tensor{};
+  context.ops.norm_backward({.dy = dnormed, .x = saved.middle, .mean = saved.norm2.mean, .rstd = saved.norm2.rstd,
+                             .gamma = norm2.g(flat), .beta = gradient ? norm2.b(flat) : Tensor{}, .y = normed,
+                             .add = dy,
                              .dgamma = gradient ? norm2.g(gradient->flat) : Tensor{},
                              .dbeta = gradient ? norm2.b(gradient->flat) : Tensor{},
                              .accumulate = gradient && gradient->accumulate, .dropout = dropout(context, call, 0),
@@ -161,7 +163,10 @@ Tensor PreNormLayer::mlp_backward(const StepContext& context, const Tensor& flat
                              .dbias = gradient ? projection.b(gradient->flat) : Tensor{},
                              .accumulate_dbias = gradient && gradient->accumulate, .dx = dnormed},
                             context.stream);
-  give(context, normed);
+  weights.add(fc1, dinner, normed, false);
+  weights.keep(normed);
+  weights.keep(dinner.keep());
+  give(context, saved.norm2);
   give(context, saved.middle);
   weights.keep(dy);                        // fc2's weight gradient may still read it
   return dnormed.keep();
@@ -195,27 +200,27 @@ ResidualGradient PreNormLayer::backward(const StepContext& context, const Tensor
   give(context, saved.lse);
   weights.keep(saved.attention);
   saved.attention = {};
-  NormResult normed = take_norm(context, norm1, flat, saved.x);
-  weights.add(qkv, dqkv, normed.y, false);
-  weights.keep(normed.y);
-  normed.y = {};
   Taken dnormed(context, "gradients", type, {rows, h});
   context.ops.linear_backward_input({.dy = dqkv, .w = qkv.w(flat), .dx = dnormed}, context.stream);
-  weights.keep(dqkv.keep());
+  Tensor normed = gradient ? context.arena.take(Owner::activations, "norm output", type, {rows, h}) : Tensor{};
   ResidualGradient dx;
   if (below && below->shape.dropout > 0)
     dx.dropped = context.arena.take(Owner::activations, "gradients", type, {rows, h});
   if (below && below->unit->trainable && below->fc2.bias >= 0)
     dx.column_sums = context.arena.take(Owner::activations, "gradients", DType::f32, {h});
-  context.ops.norm_backward({.dy = dnormed, .x = saved.x, .mean = normed.mean, .rstd = normed.rstd,
-                             .gamma = norm1.g(flat), .add = dmiddle,
+  context.ops.norm_backward({.dy = dnormed, .x = saved.x, .mean = saved.norm1.mean, .rstd = saved.norm1.rstd,
+                             .gamma = norm1.g(flat), .beta = gradient ? norm1.b(flat) : Tensor{}, .y = normed,
+                             .add = dmiddle,
                              .dgamma = gradient ? norm1.g(gradient->flat) : Tensor{},
                              .dbeta = gradient ? norm1.b(gradient->flat) : Tensor{},
                              .accumulate = gradient && gradient->accumulate,
                              .dropout = below ? below->dropout(context, call, 1) : Dropout{}, .dropped = dx.dropped,
                              .dbias = dx.column_sums, .dx = dnormed},
                             context.stream);
-  give(context, normed);
+  weights.add(qkv, dqkv, normed, false);
+  weights.keep(normed);
+  weights.keep(dqkv.keep());
+  give(context, saved.norm1);
   give(context, saved.x);
   weights.keep(dmiddle);
   weights.join();

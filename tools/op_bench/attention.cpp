@@ -103,7 +103,8 @@ void blip2_attention_cases(Harness& harness, int64_t batch) {
 }
 
 void other_attention_cases(Harness& harness) {
-  for (const AttentionCase& c : {AttentionCase{"llama 512", 4, 32, 512, 512, 128, true},
+  for (const AttentionCase& c : {AttentionCase{"llama 256", 8, 32, 256, 256, 128, true},
+                                 {"llama 512", 4, 32, 512, 512, 128, true},
                                  {"llama 2048", 4, 32, 2048, 2048, 128, true},
                                  {"llama 3b", 4, 32, 512, 512, 100, true}, {"head size 64", 16, 16, 257, 257, 64},
                                  {"head size 100", 16, 14, 257, 257, 100}})

@@ -51,6 +51,13 @@ void norm_cases(Harness& harness, int64_t m, int64_t n, bool residual, float p, 
     args.dbias = harness.tensor({n}), args.accumulate_dbias = true;
     return [&harness, args] { harness.ops().norm_backward(args, harness.stream()); };
   });
+  const double with_output = backward + matrix + 2 * bf16_bytes(n);
+  harness.run("norm_backward", shape + " dbias output", {with_output}, [&]() -> Harness::Work {
+    NormBackward args = make_backward();
+    args.dbias = harness.tensor({n}), args.accumulate_dbias = true;
+    args.beta = harness.tensor({n}), args.y = harness.tensor({m, n});
+    return [&harness, args] { harness.ops().norm_backward(args, harness.stream()); };
+  });
 }
 
 void activation_cases(Harness& harness, int64_t batch) {
