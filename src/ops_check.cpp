@@ -385,6 +385,7 @@ void check_args(const AdamWUpdate& args) {
   check_update(check, args.param, args.master, args.grad, args.scalars);
   check.gradient(args.m, "m", args.param.numel());
   check.gradient(args.v, "v", args.param.numel());
+  if (args.squares) check.vector(args.squares, "squares", DType::f32, squares_count(args.param.numel()));
 }
 
 void check_args(const SgdUpdate& args) {
@@ -392,6 +393,7 @@ void check_args(const SgdUpdate& args) {
   check_update(check, args.param, args.master, args.grad, args.scalars);
   if (args.momentum_buffer) check.gradient(args.momentum_buffer, "momentum_buffer", args.param.numel());
   check.require(args.momentum == 0 || args.momentum_buffer, "momentum_buffer is missing");
+  if (args.squares) check.vector(args.squares, "squares", DType::f32, squares_count(args.param.numel()));
 }
 
 void check_workspace(const Tensor& workspace) {

@@ -161,7 +161,7 @@ struct Twin {
 };
 
 void check_update(const Update& u) {
-  constexpr int64_t n = 133;
+  constexpr int64_t n = kSquaresSpan + 133;
   const double clip = 0.75, weight_decay = 0.1;
   const Vec start = numbers_named("param", u.param, {n});
   Twin twin{start, zeros(n), zeros(n)};
@@ -177,16 +177,21 @@ void check_update(const Update& u) {
     // Everything is an input of the context, so copies are updated.
     const auto copy = [&](const Tensor& t) { return c.output("updated", t.dtype, t.shape); };
     const Tensor p2 = copy(tp), w2 = copy(tw), m2 = copy(tm), v2 = copy(tv);
+    const Tensor squares = c.output("squares", kF32, {squares_count(n)});
     c.run([&](Ops& ops, Stream s) {
       for (auto [to, from] : {std::pair{p2, tp}, {w2, tw}, {m2, tm}, {v2, tv}}) ops.cast(from, to, s);
       if (u.adamw)
-        ops.adamw_update({p2, u.master ? w2 : Tensor{}, grad, m2, v2, scalars, 0.9f, 0.95f, 1e-6f, 0.1f}, s);
+        ops.adamw_update({p2, u.master ? w2 : Tensor{}, grad, m2, v2, scalars, squares, 0.9f, 0.95f, 1e-6f,
+                          0.1f}, s);
       else
-        ops.sgd_update({p2, u.master ? w2 : Tensor{}, grad, u.momentum > 0 ? m2 : Tensor{}, scalars,
+        ops.sgd_update({p2, u.master ? w2 : Tensor{}, grad, u.momentum > 0 ? m2 : Tensor{}, scalars, squares,
                         static_cast<float>(u.momentum), 0.1f}, s);
     });
     param = c.read(p2), master = c.read(w2), m = c.read(m2), v = c.read(v2);
     Vec g = c.read(grad);
+    Vec spans(static_cast<size_t>(squares_count(n)));
+    for (size_t i = 0; i < g.size(); ++i) spans[i / kSquaresSpan] += g[i] * g[i];
+    CHECK_CLOSE(c.read(squares), spans, 1e-6);
     for (double& value : g) value *= clip;
     if (u.adamw) twin.adamw(g, lr, step, weight_decay);
     else twin.sgd(g, lr, step, weight_decay, u.momentum);

@@ -347,6 +347,7 @@ inline void add_updates(Cases& cases, DType param, bool master, DType grad, DTyp
     a.m = c.inout("m", state, {n}, -0.1, 0.1);
     a.v = c.inout("v", state, {n}, 0, 0.01);
     a.scalars = scalars(c);
+    if (n != 1001) a.squares = c.output("squares", kF32, {squares_count(n)});
     a.weight_decay = 0.1f;
     c.run([&](Ops& ops, Stream s) { ops.adamw_update(a, s); });
   }});
@@ -360,6 +361,7 @@ inline void add_updates(Cases& cases, DType param, bool master, DType grad, DTyp
       a.momentum = momentum ? 0.9f : 0.0f;
       a.weight_decay = 0.1f;
       a.scalars = scalars(c);
+      if (n != 1001) a.squares = c.output("squares", kF32, {squares_count(n)});
       c.run([&](Ops& ops, Stream s) { ops.sgd_update(a, s); });
     }});
 }

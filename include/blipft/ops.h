@@ -219,6 +219,11 @@ struct CrossEntropy {
 /// Layout of the f32 tensor `scalars` [kStepScalars].
 enum StepScalar { kLearningRate, kBiasCorrection1, kBiasCorrection2, kClipCoefficient, kGradNorm, kStepScalars = 8 };
 
+/// Optimizer updates tell the squares of their gradient by the way: sums over so many elements each (the last: what is
+/// left), before clipping.
+constexpr int64_t kSquaresSpan = 2048;
+constexpr int64_t squares_count(int64_t elements) { return (elements + kSquaresSpan - 1) / kSquaresSpan; }
+
 /// torch.optim.AdamW, one fused pass over a shard (decoupled weight decay, Loshchilov & Hutter 2019):
 /// p -= lr wd p; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (m / bc1) / (sqrt(v / bc2) + eps),
 /// with g = gradient * clip coefficient and bc = 1 - beta^step. With `master`, p is master (f32) and param its copy.
@@ -228,6 +233,7 @@ struct AdamWUpdate {
   Tensor grad;                  ///< [n] f32 or bf16
   Tensor m, v;                  ///< [n] f32 or bf16, in and out
   Tensor scalars;               ///< f32 [kStepScalars]
+  Tensor squares;               ///< f32 [squares_count(n)], out, optional
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
 };
 
@@ -235,7 +241,7 @@ struct AdamWUpdate {
 struct SgdUpdate {
   Tensor param, master, grad;   ///< as in AdamWUpdate
   Tensor momentum_buffer;       ///< [n], optional (momentum 0), zeros before the first step
-  Tensor scalars;
+  Tensor scalars, squares;      ///< as in AdamWUpdate
   float momentum = 0, weight_decay = 0;
 };
 

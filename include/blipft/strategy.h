@@ -29,6 +29,7 @@ struct PrecisionTypes {
 struct Shard {
   int64_t first = 0, count = 0, padded = 0;
   int64_t offset = 0;                      ///< where the shard starts in the rank's contiguous buffers
+  int64_t squares = 0;                     ///< where its sums of squares (ops.h) start among those of all
 };
 
 /// Told of every collective and of updates beside backward, for the trace. Calls bracket the enqueueing in `stream`.
@@ -105,6 +106,7 @@ class Strategy : public UnitAccess {
   int64_t micro_batch_ = 0, micro_batches_ = 1;
   Tensor parameters_, masters_, gradients_;               // contiguous; trainable units first
   std::vector<Tensor> states_;
+  Tensor squares_;                                        // f32, of the trainable units' gradients
 
  private:
   void optimize(const Unit& unit, Stream stream);

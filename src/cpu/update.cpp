@@ -1,10 +1,24 @@
 // Optimizer updates of a flat shard, and the gradient-clipping coefficient.
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/cpu_ops.h"
 #include "ops_check.h"
 
 namespace blipft::cpu {
+
+namespace {
+/// Sums of squares over kSquaresSpan elements each, into `squares` if it is there.
+void sum_squares_of_spans(const Tensor& grad, const Tensor& squares) {
+  if (!squares) return;
+  for_each(squares.numel(), [&](int64_t i) {
+    float g[kSquaresSpan];
+    const int64_t first = i * kSquaresSpan, count = std::min(kSquaresSpan, grad.numel() - first);
+    load(grad, first, count, g);
+    squares.as<float>()[i] = dot(g, g, count);
+  });
+}
+}  // namespace
 
 void CpuOps::clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream) {
   check_clip_coefficient(sum_of_squares, scalars);
@@ -17,6 +31,7 @@ void CpuOps::adamw_update(const AdamWUpdate& args, Stream) {
   check_args(args);
   const float* scalars = args.scalars.as<const float>();
   const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
+  sum_squares_of_spans(args.grad, args.squares);
   const float correction1 = scalars[kBiasCorrection1], correction2 = scalars[kBiasCorrection2];
   const Tensor& values = args.master ? args.master : args.param;
   for_chunks(args.param.numel(), [&](int64_t first, int64_t count) {
@@ -41,6 +56,7 @@ void CpuOps::adamw_update(const AdamWUpdate& args, Stream) {
 
 void CpuOps::sgd_update(const SgdUpdate& args, Stream) {
   check_args(args);
+  sum_squares_of_spans(args.grad, args.squares);
   const float* scalars = args.scalars.as<const float>();
   const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
   const Tensor& values = args.master ? args.master : args.param;

@@ -15,10 +15,10 @@ class Sgd : public Optimizer {
     values[kLearningRate] = static_cast<float>(lr);
     values[kBiasCorrection1] = values[kBiasCorrection2] = 1;
   }
-  void update(Ops& ops, const Tensor& param, const Tensor& master, const Tensor& grad, const std::vector<Tensor>& state,
-              const Tensor& scalars, Stream stream) const override {
-    ops.sgd_update({.param = param, .master = master, .grad = grad,
-                    .momentum_buffer = state.empty() ? Tensor{} : state[0], .scalars = scalars,
+  void update(Ops& ops, const Shard& shard, const Tensor& scalars, Stream stream) const override {
+    ops.sgd_update({.param = shard.param, .master = shard.master, .grad = shard.grad,
+                    .momentum_buffer = shard.state.empty() ? Tensor{} : shard.state[0], .scalars = scalars,
+                    .squares = shard.squares,
                     .momentum = static_cast<float>(train_.momentum),
                     .weight_decay = static_cast<float>(train_.weight_decay)},
                    stream);

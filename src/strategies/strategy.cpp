@@ -22,6 +22,7 @@ Strategy::Strategy(StrategyContext context, int64_t shards) : context_(std::move
   final_ = context_.device->create_event();
   all_updated_ = context_.device->create_event();
   shards_.resize(context_.units.size());
+  int64_t squares = 0;
   for (bool trainable : {true, false}) {
     for (const Unit* unit : context_.units) {
       if (unit->trainable != trainable) continue;
@@ -31,7 +32,9 @@ Strategy::Strategy(StrategyContext context, int64_t shards) : context_(std::move
       shard.count = shard.padded / shard_count_;
       shard.first = shard_count_ > 1 ? context_.comm->rank() * shard.count : 0;
       shard.offset = total_;
+      shard.squares = squares;
       total_ += shard.count;
+      if (trainable) squares += squares_count(shard.count);
     }
     if (trainable) trainable_ = total_;
   }
@@ -43,6 +46,7 @@ Strategy::Strategy(StrategyContext context, int64_t shards) : context_(std::move
   gradients_ = arena.persistent(Owner::gradients, "gradients", types.gradient, {trainable_});
   for (const std::string& name : context_.optimizer->state_names())
     states_.push_back(arena.persistent(Owner::optimizer, name, types.state, {trainable_}));
+  squares_ = arena.persistent(Owner::optimizer, "sums of squares of gradients", DType::f32, {squares});
 }
 
 void Strategy::bind() {
@@ -51,6 +55,7 @@ void Strategy::bind() {
   masters_ = arena.resolve(masters_);
   gradients_ = arena.resolve(gradients_);
   for (Tensor& state : states_) state = arena.resolve(state);
+  squares_ = arena.resolve(squares_);
   const Stream stream = context_.device->compute_stream();
   // Everything, gaps and padding included: the update runs over them too and must find zeros.
   for (const Tensor& tensor : {parameters_, masters_, gradients_})
@@ -77,9 +82,10 @@ void Strategy::gradient_final(const Unit& unit, Stream stream) {
 }
 
 void Strategy::optimize(const Unit& unit, Stream stream) {
-  std::vector<Tensor> states;
-  for (size_t i = 0; i < states_.size(); ++i) states.push_back(state(unit, i));
-  context_.optimizer->update(*context_.ops, parameters(unit), masters(unit), gradients(unit), states, scalars_, stream);
+  Optimizer::Shard mine{parameters(unit), masters(unit), gradients(unit), {}, {}};
+  for (size_t i = 0; i < states_.size(); ++i) mine.state.push_back(state(unit, i));
+  mine.squares = squares_.part(shard(unit).squares, {squares_count(shard(unit).count)});
+  context_.optimizer->update(*context_.ops, mine, scalars_, stream);
   updated_[static_cast<size_t>(unit.index)] = true;
 }
 
@@ -116,18 +122,21 @@ void Strategy::update(const Tensor& norm_square) {
   const Stream stream = context_.device->compute_stream();
   if (trainable_ == 0) return;
   Ops& ops = *context_.ops;
-  ops.sum_squares(gradients_, norm_square, false, stream);
+  const bool clips = max_norm_ > 0;
+  if (clips) {                             // the norm comes first: a pass of its own over the gradients
+    ops.sum_squares(gradients_, norm_square, false, stream);
+  } else {                                 // the updates have told their squares
+    for (const Unit* unit : context_.units)
+      if (unit->trainable && !updated_[static_cast<size_t>(unit->index)]) optimize(*unit, stream);
+    context_.device->record(all_updated_, context_.device->update_stream());
+    context_.device->wait(stream, all_updated_);
+    ops.sum(squares_, norm_square, false, stream);
+  }
   if (shard_count_ > 1) context_.comm->all_reduce(norm_square, stream);
   ops.clip_coefficient(norm_square, scalars_, max_norm_, stream);
-  const auto updated = [&](const Unit* unit) { return updated_[static_cast<size_t>(unit->index)]; };
-  if (std::none_of(context_.units.begin(), context_.units.end(), updated)) {
-    const Tensor trained = parameters_.part(0, {trainable_});
-    return context_.optimizer->update(ops, trained, masters_, gradients_, states_, scalars_, stream);
-  }
-  for (const Unit* unit : context_.units)
-    if (unit->trainable && !updated(unit)) optimize(*unit, stream);
-  context_.device->record(all_updated_, context_.device->update_stream());
-  context_.device->wait(stream, all_updated_);
+  if (clips)
+    context_.optimizer->update(ops, {parameters_.part(0, {trainable_}), masters_, gradients_, states_, {}}, scalars_,
+                               stream);
 }
 
 }  // namespace blipft

@@ -35,6 +35,7 @@ void update_cases(Harness& harness, const char* name, DType param, bool master, 
     args.param = harness.tensor({n}, param), args.grad = harness.tensor({n}, grad);
     if (master) args.master = harness.tensor({n}, DType::f32);
     args.m = harness.tensor({n}, state), args.v = harness.tensor({n}, state, 8, 1), args.scalars = scalars();
+    args.squares = harness.tensor({squares_count(n)}, DType::f32);
     return [&harness, args] { harness.ops().adamw_update(args, harness.stream()); };
   });
   harness.run("sgd_update", shape, cost(1), [&]() -> Harness::Work {
