@@ -44,7 +44,7 @@ LDLIBS := $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -ldl -lp
 ifeq ($(CUDA),1)
 NVCC := $(CUDA_HOME)/bin/nvcc
 CPPFLAGS += -DBLIPFT_CUDA=1 -I$(CUDA_HOME)/include $(addprefix -I,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
-NVCCFLAGS := -std=c++20 $(OPT) -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) --expt-relaxed-constexpr --extended-lambda -Xcompiler -fPIC,-fopenmp -Xcudafe --diag_suppress=177 $(if $(filter 90a,$(CUDA_ARCH)),-DBLIPFT_WGMMA=1)
+NVCCFLAGS := -std=c++20 $(OPT) -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) --expt-relaxed-constexpr --extended-lambda -Xcompiler -fPIC,-fopenmp -Xcudafe --diag_suppress=177 -DBLIPFT_CUDA_ARCH='"$(CUDA_ARCH)"' $(if $(filter 90a,$(CUDA_ARCH)),-DBLIPFT_WGMMA=1)
 CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64) $(wildcard $(CUDA_HOME)/targets/x86_64-linux/lib))
 LDLIBS += -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcublasLt -lcudart -lnccl
 endif

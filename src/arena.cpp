@@ -327,8 +327,9 @@ std::vector<std::string> Arena::passes() const {
 
 std::vector<PlanEntry> Arena::peak_entries() const {
   const Pass* largest = nullptr;
-  for (const auto& [name, pass] : passes_)
-    if (!largest || pass.bytes > largest->bytes) largest = &pass;
+  for (const auto& [name, pass] : passes_)  // passes with the places of a larger one take as many bytes
+    if (!largest || std::pair(pass.bytes, pass.peak_live) > std::pair(largest->bytes, largest->peak_live))
+      largest = &pass;
   std::map<std::pair<int, std::string>, int64_t> sums;
   for (const auto& [entry, offset] : persistents_) sums[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
   if (largest) {

@@ -140,7 +140,7 @@ void add_parallel(std::vector<Key>& keys) {
     "thread blocks that a NCCL collective may occupy; 0: a good default");
   p(&P::gemm_search, "gemm_search", one_of({"quick", "thorough"}),
     "how long products are timed that are new on this machine");
-  p(&P::cuda_graph, "cuda_graph", any(), "capture the step of each text length once and replay it");
+  p(&P::cuda_graph, "cuda_graph", any(), "capture the step of each text shape once and replay it");
   p(&P::threads, "threads", at_least(0), "CPU threads of a rank's operations; 0: cores / ranks of this machine",
     Names{"omp_num_threads", "num_threads"});
 }

@@ -46,6 +46,13 @@ struct Program {
     return program;
   }
 
+  // The same takes and gives with `share` of the bytes.
+  Program scaled(double share) const {
+    Program program = *this;
+    for (Event& event : program.events) event.bytes = static_cast<int64_t>(share * static_cast<double>(event.bytes));
+    return program;
+  }
+
   // Runs the program as pass `name`; `seen` is told of each event and has all tensors so far.
   template <class Seen>
   void run(Arena& arena, const std::string& name, Seen seen) const {
@@ -87,8 +94,8 @@ TEST_SUITE("arena") {
     const auto device = make_cpu_device(1);
     for (uint64_t seed = 0; seed < 40; ++seed) {
       CAPTURE(seed);
-      const std::vector<Program> programs = {Program::random(seed, 20 + static_cast<int64_t>(seed) * 10),
-                                             Program::random(seed + 1000, 60)};
+      const Program first = Program::random(seed, 20 + static_cast<int64_t>(seed) * 10);
+      const std::vector<Program> programs = {first, Program::random(seed + 1000, 60), first.scaled(0.6)};
       Arena arena(*device);
       const Tensor fixed = arena.persistent(Owner::parameters, "fixed", DType::f32, {100});
       for (size_t p = 0; p < programs.size(); ++p) programs[p].run(arena, concat("pass ", p));
@@ -147,6 +154,41 @@ TEST_SUITE("arena") {
       CHECK(arena.peak_live_bytes() == blueprint.peak_live_bytes());
     }
     for (const auto& places : offsets) CHECK(places == offsets[0]);
+  }
+
+  TEST_CASE("passes that differ by smaller sizes only share the places, and the largest is the one told") {
+    const Program large = Program::random(5, 200), small = large.scaled(0.5);
+    Program other = small;
+    const auto last_take = std::find_if(other.events.rbegin(), other.events.rend(), [](const auto& e) { return e.take; });
+    last_take->bytes = 4 * large.peak();
+    const auto plan_device = make_plan_device();
+    const auto planned = [&](const std::vector<std::pair<std::string, const Program*>>& passes) {
+      auto arena = std::make_unique<Arena>(*plan_device);
+      for (const auto& [name, program] : passes) program->run(*arena, name);
+      arena->plan();
+      return arena;
+    };
+    const auto offsets = [](Arena& arena, const std::string& name, const Program& program) {
+      std::vector<int64_t> places;
+      const char* base = arena.scratch().as<char>();
+      program.run(arena, name, [&](const Program::Event& event, const std::vector<Tensor>& taken) {
+        if (event.take) places.push_back(taken[event.tensor].as<char>() - base);
+      });
+      return places;
+    };
+    const auto alone = planned({{"b", &large}}), both = planned({{"a", &small}, {"b", &large}});
+    CHECK(both->transient_bytes() == alone->transient_bytes());
+    const std::vector<PlanEntry> expected = alone->peak_entries(), told = both->peak_entries();
+    REQUIRE(told.size() == expected.size());
+    for (size_t i = 0; i < told.size(); ++i) {
+      CHECK(told[i].name == expected[i].name);
+      CHECK(told[i].bytes == expected[i].bytes);
+    }
+    const auto device = make_cpu_device(1);
+    Arena arena(*device, *both);
+    arena.commit();
+    CHECK(offsets(arena, "a", small) == offsets(arena, "b", large));
+    CHECK(planned({{"a", &other}, {"b", &large}})->transient_bytes() >= 4 * large.peak());  // places of its own
   }
 
   TEST_CASE("peaks, timeline and extent agree with a count by hand") {

@@ -5,7 +5,7 @@
 // first run dry, with operations that compute nothing: the arena notes every take and give, and plan() finds a place
 // for each. The real step then replays exactly the same takes, and gets those places: nothing is searched or allocated.
 //
-// A pass is one recorded program (one step at one text length). All passes share the same transient memory.
+// A pass is one recorded program (one step of one text shape). All passes share the same transient memory.
 #pragma once
 
 #include <array>

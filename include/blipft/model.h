@@ -42,7 +42,7 @@ struct StepContext {
 struct MicroBatch {
   Tensor pixels;                           ///< u8 [B, S, S, 3]
   Tensor ids;                              ///< i32 [B, T]
-  Tensor labels;                           ///< i32 [B, T - 1] or, packed, [R - B], R text rows in all
+  Tensor labels;                           ///< i32 [B * (T - 1)] or, packed, [R - B], R text rows in all
   Tensor lengths;                          ///< i32 [B], valid text tokens
   Tensor kv_lengths;                       ///< i32 [B], the language model's valid positions: prefix_tokens() + lengths
   Packing packing;                         ///< of the language model's rows, prefix_tokens() + T at most for a sample;

@@ -20,12 +20,12 @@ class Optimizer {
   /// The step's scalars (learning rate, bias corrections) as they go to device memory; `step` counts from 1.
   virtual void scalars(int64_t step, double lr, float* values) const = 0;
   /// What an update works on.
-  struct Shard {
+  struct Operands {
     Tensor param, master, grad;            ///< [n]; master is f32, or absent
     std::vector<Tensor> state;             ///< [n] each
     Tensor squares;                        ///< f32 [squares_count(n)], out, optional: see ops.h
   };
-  virtual void update(Ops& ops, const Shard& shard, const Tensor& scalars, Stream stream) const = 0;
+  virtual void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const = 0;
   /// Bytes read and written per element, for the bandwidth figure.
   virtual double bytes_per_element(DType param, DType grad, DType state, bool master) const = 0;
 };

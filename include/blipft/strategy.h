@@ -77,7 +77,7 @@ class Strategy : public UnitAccess {
   virtual void begin_micro_batch(int64_t index, int64_t count);
   /// After the last micro-batch: the compute stream waits for all collectives, gathered units are dropped.
   virtual void finish_backward() = 0;
-  /// Gradient norm over all ranks, clipping, and the optimizer for what it has not updated yet.
+  /// Gradient norm over all ranks; with clipping, that and the optimizer.
   void update(const Tensor& norm_square);
 
   const Shard& shard(const Unit& unit) const { return shards_[static_cast<size_t>(unit.index)]; }

@@ -18,8 +18,9 @@
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
 // what they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
 //
-// Packed samples (AttentionForward::packing) are for all but the wgmma kernels. Grids and shared memory follow from the
-// most rows a sample can have, which the host knows; the kernels read each sample's own first row and number of rows.
+// Packed samples (AttentionForward::packing) are for all but the wgmma and the few-queries kernels. Grids and shared
+// memory follow from the most rows a sample can have, which the host knows; the kernels read each sample's own first
+// row and number of rows.
 //
 // With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of
 // 16, with zeros.

@@ -35,7 +35,7 @@ constexpr int kMinKeys = 64, kMaxKeys = 2 * kWarps * kPairKeys;
 constexpr int kMaxShared = 227 << 10;
 
 inline bool fits(const Params& p) {
-  return !p.causal && !p.dbias_partials && p.query_tokens <= kQueries && p.kv_tokens >= kMinKeys &&
+  return !p.causal && !p.dbias_partials && !p.starts && p.query_tokens <= kQueries && p.kv_tokens >= kMinKeys &&
          p.kv_tokens <= kMaxKeys;
 }
 

@@ -36,6 +36,9 @@ class Owned {
   Handle handle_ = nullptr;
 };
 
+/// Stands for all kernels of this build: whether it can be had on a GPU tells whether they can.
+__global__ void representative_kernel() {}
+
 using OwnedStream = Owned<cudaStream_t, cudaStreamDestroy>;
 using OwnedEvent = Owned<cudaEvent_t, cudaEventDestroy>;
 using OwnedGraph = Owned<cudaGraph_t, cudaGraphDestroy>;
@@ -78,6 +81,7 @@ class CudaDevice : public Device {
     cudaDeviceProp properties{};
     BLIPFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
     name_ = properties.name;
+    check_architecture(properties);
     int least = 0, greatest = 0;  // numerically smaller is more urgent
     BLIPFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     compute_ = make_stream(std::max(greatest, least - 1));
@@ -88,6 +92,16 @@ class CudaDevice : public Device {
     clock_ = make_stream(greatest);
     stamp_ = make_stream(greatest);
     copy_ = make_stream(least);
+  }
+
+  /// This build's kernels must run on the GPU. The driver is asked: it knows which architecture takes what.
+  void check_architecture(const cudaDeviceProp& gpu) const {
+    cudaFuncAttributes kernel{};
+    if (cudaFuncGetAttributes(&kernel, representative_kernel) == cudaSuccess) return;
+    (void)cudaGetLastError();
+    const std::string arch = concat(gpu.major, gpu.minor, gpu.major == 9 ? "a" : "");
+    throw UserError(concat("this blipft was built for CUDA_ARCH=", BLIPFT_CUDA_ARCH, " and GPU ", index_, " (", name_,
+                           ") is of another architecture; build it with `make CUDA_ARCH=", arch, "`"));
   }
 
   ~CudaDevice() override {

@@ -23,7 +23,8 @@ struct LaunchContext {
   unsigned* counters = nullptr;      ///< [kCounters], zero between kernels: a kernel that counts resets what it used
 };
 
-/// Counters for kernels whose last block to finish adds up what the others left.
+/// Counters for kernels whose last block to finish adds up what the others left, or whose blocks take tiles from a
+/// list.
 constexpr int64_t kCounters = 4096;
 
 template <class T>

@@ -16,9 +16,9 @@ class AdamW : public Optimizer {
     values[kBiasCorrection1] = static_cast<float>(1.0 - std::pow(train_.beta1, static_cast<double>(step)));
     values[kBiasCorrection2] = static_cast<float>(1.0 - std::pow(train_.beta2, static_cast<double>(step)));
   }
-  void update(Ops& ops, const Shard& shard, const Tensor& scalars, Stream stream) const override {
-    ops.adamw_update({.param = shard.param, .master = shard.master, .grad = shard.grad, .m = shard.state[0],
-                      .v = shard.state[1], .scalars = scalars, .squares = shard.squares,
+  void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const override {
+    ops.adamw_update({.param = of.param, .master = of.master, .grad = of.grad, .m = of.state[0],
+                      .v = of.state[1], .scalars = scalars, .squares = of.squares,
                       .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
                       .eps = static_cast<float>(train_.eps), .weight_decay = static_cast<float>(train_.weight_decay)},
                      stream);

@@ -15,10 +15,10 @@ class Sgd : public Optimizer {
     values[kLearningRate] = static_cast<float>(lr);
     values[kBiasCorrection1] = values[kBiasCorrection2] = 1;
   }
-  void update(Ops& ops, const Shard& shard, const Tensor& scalars, Stream stream) const override {
-    ops.sgd_update({.param = shard.param, .master = shard.master, .grad = shard.grad,
-                    .momentum_buffer = shard.state.empty() ? Tensor{} : shard.state[0], .scalars = scalars,
-                    .squares = shard.squares,
+  void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const override {
+    ops.sgd_update({.param = of.param, .master = of.master, .grad = of.grad,
+                    .momentum_buffer = of.state.empty() ? Tensor{} : of.state[0], .scalars = scalars,
+                    .squares = of.squares,
                     .momentum = static_cast<float>(train_.momentum),
                     .weight_decay = static_cast<float>(train_.weight_decay)},
                    stream);

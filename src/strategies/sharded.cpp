@@ -46,8 +46,8 @@ void Sharded::learn_from(const Strategy& dry_run) {
 }
 
 // Direct gathers read the other ranks' shards without asking. A unit's shards change after its last reduction, in which
-// every rank has taken part after its last gather of the unit, or in update(), after the all-reduce of the gradient
-// norm; this all-reduce comes after every rank's updates.
+// every rank has taken part after its last gather of the unit, or, with clipping, in update(), after the all-reduce of
+// the gradient norm; this all-reduce comes after every rank's updates.
 void Sharded::begin_step(const Tensor& scalars, float max_norm) {
   Strategy::begin_step(scalars, max_norm);
   if (context_.comm->direct_gathers()) context_.comm->all_reduce(fence_, context_.device->compute_stream());

@@ -82,7 +82,7 @@ void Strategy::gradient_final(const Unit& unit, Stream stream) {
 }
 
 void Strategy::optimize(const Unit& unit, Stream stream) {
-  Optimizer::Shard mine{parameters(unit), masters(unit), gradients(unit), {}, {}};
+  Optimizer::Operands mine{parameters(unit), masters(unit), gradients(unit), {}, {}};
   for (size_t i = 0; i < states_.size(); ++i) mine.state.push_back(state(unit, i));
   mine.squares = squares_.part(shard(unit).squares, {squares_count(shard(unit).count)});
   context_.optimizer->update(*context_.ops, mine, scalars_, stream);
@@ -127,7 +127,8 @@ void Strategy::update(const Tensor& norm_square) {
     ops.sum_squares(gradients_, norm_square, false, stream);
   } else {                                 // the updates have told their squares
     for (const Unit* unit : context_.units)
-      if (unit->trainable && !updated_[static_cast<size_t>(unit->index)]) optimize(*unit, stream);
+      BLIPFT_CHECK(!unit->trainable || updated_[static_cast<size_t>(unit->index)], "unit ", unit->name(),
+                   " was not published in this step");
     context_.device->record(all_updated_, context_.device->update_stream());
     context_.device->wait(stream, all_updated_);
     ops.sum(squares_, norm_square, false, stream);
