@@ -44,7 +44,7 @@ struct StepProgram::Inputs {
   int32_t* padded_rows(void* memory, int64_t m) const { return at(memory, padded_rows(), m * batch_size * most); }
 
  private:
-  static int64_t up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+  static int64_t up(int64_t bytes) { return BatchLayout::up(bytes); }
   static int32_t* at(void* memory, int64_t offset, int64_t element) {
     return reinterpret_cast<int32_t*>(static_cast<char*>(memory) + offset) + element;
   }
@@ -53,7 +53,7 @@ struct StepProgram::Inputs {
 StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_shapes)
     : parts_(parts), text_shapes_(std::move(text_shapes)),
       micro_batches_(parts.config->train.accumulate_grad_batches),
-      batch_size_(parts.config->train.batch_size), packed_(text_shapes_.back().packed_rows > 0) {
+      batch_size_(parts.config->train.batch_size) {
   Arena& arena = *parts_.arena;
   const int64_t bytes = layout(text_shapes_.back()).bytes();
   staging_ = arena.persistent(Owner::data, "batch being copied in", DType::u8, {bytes});
@@ -79,8 +79,8 @@ double step_flops(const Config& config, const Model& model, const TextShape& tex
 }
 
 std::string StepProgram::pass_name(const TextShape& text) {
-  return text.packed_rows > 0 ? concat("step of ", text.packed_rows, " packed text rows")
-                              : concat("step of ", text.tokens, " text tokens");
+  return text.packed() ? concat("step of ", text.packed_rows, " packed text rows")
+                       : concat("step of ", text.tokens, " text tokens");
 }
 
 BatchLayout StepProgram::layout(const TextShape& text) const {
@@ -89,7 +89,7 @@ BatchLayout StepProgram::layout(const TextShape& text) const {
 
 StepProgram::Inputs StepProgram::inputs() const {
   const int64_t prefix = parts_.model->prefix_tokens();
-  return {micro_batches_, batch_size_, prefix, prefix + text_shapes_.back().tokens, packed_};
+  return {micro_batches_, batch_size_, prefix, prefix + text_shapes_.back().tokens, text_shapes_.back().packed()};
 }
 
 void StepProgram::record_passes() {
@@ -137,7 +137,7 @@ MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text) const {
   batch.lengths = at(l.lengths_offset(), DType::i32, {b});
   batch.sample_keys = at(l.keys_offset(), DType::i64, {b});
   batch.kv_lengths = {in.kv_lengths(inputs_.data, m), DType::i32, {b}};
-  if (text.packed_rows > 0)
+  if (text.packed())
     batch.packing = {{in.starts(inputs_.data, m), DType::i32, {b + 1}},
                      {in.padded_rows(inputs_.data, m), DType::i32, {b * in.prefix + text.packed_rows}}};
   batch.loss_weight = loss_weights_.part(parts_.config->train.loss_normalization == "micro_batch" ? m : 0, {1});
@@ -217,7 +217,7 @@ void StepProgram::fill_inputs(Slot& slot, const HostBatch& batch, double lr) con
   for (int64_t m = 0; m < micro_batches_; ++m, lengths += batch_size_, text_rows += batch_size_) {
     const auto prefix = static_cast<int32_t>(in.prefix), most = static_cast<int32_t>(in.most);
     for (int64_t b = 0; b < batch_size_; ++b) in.kv_lengths(slot.memory, m)[b] = prefix + lengths[b];
-    if (batch.layout.text.packed_rows == 0) continue;
+    if (!batch.layout.text.packed()) continue;
     int32_t *start = in.starts(slot.memory, m), *row = in.padded_rows(slot.memory, m);
     *start = 0;
     for (int32_t b = 0; b < batch_size_; ++b, ++start) {

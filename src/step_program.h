@@ -80,7 +80,6 @@ class StepProgram {
   StepParts parts_;
   std::vector<TextShape> text_shapes_;
   int64_t micro_batches_, batch_size_;
-  bool packed_;                            // whether any text shape is
   Tensor staging_, batch_;                 // u8: where the copy stream writes, and what the step reads
   Tensor inputs_staging_, inputs_;         // u8: the same for Inputs
   Tensor scalars_;                         // f32 [kStepScalars], the start of inputs_

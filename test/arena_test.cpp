@@ -159,7 +159,8 @@ TEST_SUITE("arena") {
   TEST_CASE("passes that differ by smaller sizes only share the places, and the largest is the one told") {
     const Program large = Program::random(5, 200), small = large.scaled(0.5);
     Program other = small;
-    const auto last_take = std::find_if(other.events.rbegin(), other.events.rend(), [](const auto& e) { return e.take; });
+    const auto last_take =
+        std::find_if(other.events.rbegin(), other.events.rend(), [](const auto& event) { return event.take; });
     last_take->bytes = 4 * large.peak();
     const auto plan_device = make_plan_device();
     const auto planned = [&](const std::vector<std::pair<std::string, const Program*>>& passes) {

@@ -10,8 +10,10 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "user_error.h"
 
 using namespace blipft;
+using testing::message_of;
 namespace fs = std::filesystem;
 
 namespace {
@@ -36,15 +38,6 @@ struct TemporaryDirectory {
   }
   std::string operator/(const std::string& name) const { return (path / name).string(); }
 };
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 /// Opening `path` must fail with a message that has all these parts.
 void check_refused(const std::string& path, const std::vector<std::string>& parts, const std::string& format = "auto") {

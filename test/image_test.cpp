@@ -12,8 +12,10 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "user_error.h"
 
 using namespace blipft;
+using testing::message_of;
 using nlohmann::json;
 namespace fs = std::filesystem;
 
@@ -57,15 +59,6 @@ uint32_t crc32(const std::vector<uint8_t>& bytes) {
 std::string captions_directory() {
   const char* shared = std::getenv("BLIPFT_SHARED");
   return std::string(shared ? shared : "../shared") + "/data/captions/";
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 /// A directory that disappears with the test.

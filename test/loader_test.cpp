@@ -15,8 +15,12 @@
 #include "blipft/data.h"
 #include "blipft/error.h"
 #include "data/picture_cache.h"
+#include "sampler_settings.h"
+#include "user_error.h"
 
 using namespace blipft;
+using testing::message_of;
+using testing::settings;
 
 namespace {
 
@@ -158,7 +162,7 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       CHECK(part<int32_t>(batch, layout.lengths_offset())[i] == length);
       CHECK(part<int64_t>(batch, layout.keys_offset())[i] == slots[i].key);
       const int64_t rows = part<int32_t>(batch, layout.rows_offset())[i];
-      CHECK((layout.text.packed_rows > 0 ? rows >= length && rows <= tokens : rows == tokens));
+      CHECK((layout.text.packed() ? rows >= length && rows <= tokens : rows == tokens));
       text_rows += rows;
       for (int64_t t = 0; t < tokens; ++t)
         CHECK(part<int32_t>(batch, layout.ids_offset())[i * tokens + t] == (t < length ? caption[t] : 1));
@@ -176,24 +180,9 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));
     }
     CHECK(part<float>(batch, layout.counts_offset())[m] == count);
-    if (layout.text.packed_rows > 0) CHECK(text_rows == layout.text.packed_rows);
+    if (layout.text.packed()) CHECK(text_rows == layout.text.packed_rows);
   }
   CHECK(batch.text_tokens_used == used);
-}
-
-Sampler::Settings settings(int64_t size, int64_t batch, int64_t micro, int64_t world = 1, int64_t rank = 0) {
-  Sampler::Settings s;
-  s.dataset_size = size, s.batch_size = batch, s.micro_batches = micro, s.world = world, s.rank = rank, s.seed = 11;
-  return s;
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace

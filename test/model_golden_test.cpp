@@ -155,7 +155,7 @@ class Trainer {
     const std::vector<int32_t> lengths = golden.raw<int32_t>("lengths");
     std::vector<int32_t> rows(lengths.size(), static_cast<int32_t>(golden.text_tokens()));
     TextShape text = possible_text_shapes(config_).back();
-    if (text.packed_rows > 0) {
+    if (text.packed()) {
       const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
       for (const TextShape& shape : possible_text_shapes(config_))
         if (shape.packed_rows >= tokens) text = std::min(text, shape, [](const auto& a, const auto& b) {

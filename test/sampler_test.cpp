@@ -7,16 +7,14 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "sampler_settings.h"
+#include "user_error.h"
 
 using namespace blipft;
+using testing::message_of;
+using testing::settings;
 
 namespace {
-
-Sampler::Settings settings(int64_t size, int64_t batch, int64_t micro, int64_t world = 1, int64_t rank = 0) {
-  Sampler::Settings s;
-  s.dataset_size = size, s.batch_size = batch, s.micro_batches = micro, s.world = world, s.rank = rank, s.seed = 11;
-  return s;
-}
 
 /// The global batch of a step, in its order: [micro-batch, rank, sample].
 std::vector<Sampler::Slot> global_slots(Sampler::Settings s, int64_t step) {
@@ -27,15 +25,6 @@ std::vector<Sampler::Slot> global_slots(Sampler::Settings s, int64_t step) {
     for (const auto& slots : ranks)
       all.insert(all.end(), slots.begin() + m * s.batch_size, slots.begin() + (m + 1) * s.batch_size);
   return all;
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ class TestRun {
     batch.block = block.data();
     for (int64_t m = 0; m < train.accumulate_grad_batches; ++m) {
       // Packed, the last samples have no row more than they need where the shape is smaller than the largest.
-      int64_t missing = text.packed_rows > 0 ? train.batch_size * text.tokens - text.packed_rows : 0;
+      int64_t missing = text.packed() ? train.batch_size * text.tokens - text.packed_rows : 0;
       int64_t label = m * batch.layout.labels();
       for (int64_t b = train.batch_size - 1; b >= 0; --b) {
         const int64_t row = m * train.batch_size + b;

@@ -109,10 +109,11 @@ struct TextShape {
   int64_t tokens = 50;                       ///< most text tokens of a sample
   int64_t packed_rows = 0;                   ///< text rows of a micro-batch whose samples lie one after the other, each
                                              ///< with rows of its own number; 0: every sample has `tokens` rows
-  /// Of a sample; of packed ones, `batch_size` of them, the mean.
+  bool packed() const { return packed_rows > 0; }
+  /// Of a micro-batch of `batch_size` samples; and of a sample, where they differ the mean.
+  int64_t rows(int64_t batch_size) const { return packed() ? packed_rows : batch_size * tokens; }
   double mean_rows(int64_t batch_size) const {
-    return packed_rows > 0 ? static_cast<double>(packed_rows) / static_cast<double>(batch_size)
-                           : static_cast<double>(tokens);
+    return static_cast<double>(rows(batch_size)) / static_cast<double>(batch_size);
   }
   bool operator==(const TextShape&) const = default;
 };
@@ -141,11 +142,9 @@ struct BatchLayout {
   int64_t bytes() const { return counts_offset() + up(4 * micro_batches); }
 
   /// Labels of a micro-batch: each row predicts the next of its sample.
-  int64_t labels() const {
-    return (text.packed_rows > 0 ? text.packed_rows : batch_size * text.tokens) - batch_size;
-  }
+  int64_t labels() const { return text.rows(batch_size) - batch_size; }
 
- private:
+  /// What a part takes: each begins at a multiple of 256 bytes.
   static int64_t up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 };
 

@@ -64,16 +64,24 @@ void check_numbers(const AttentionForward& a) {
                  a.kv_lengths.as<const int32_t>()[b], ", but ", keys_of(a, b), " rows");
 }
 
+/// What forward and backward read of a head, as f32 in the first thread buffers, and room for a row of scores.
+struct Head {
+  int64_t nq, nk;
+  float *q, *k, *v, *out, *p;               // [nq, d], [nk, d], [nk, d]; [nq, d], [nk]: not filled
+
+  Head(const AttentionForward& a, int64_t b, int64_t h)
+      : nq(queries_of(a, b)), nk(keys_of(a, b)), q(thread_buffer(0, nq * a.head_size)),
+        k(thread_buffer(1, nk * a.head_size)), v(thread_buffer(2, nk * a.head_size)),
+        out(thread_buffer(3, nq * a.head_size)), p(thread_buffer(4, nk)) {
+    load_head(a.q, a, b, h, nq, q);
+    load_head(a.k, a, b, h, nk, k);
+    load_head(a.v, a, b, h, nk, v);
+  }
+};
+
 void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
-  const int64_t d = a.head_size, nq = queries_of(a, b), nk = keys_of(a, b);
-  float* q = thread_buffer(0, nq * d);
-  float* k = thread_buffer(1, nk * d);
-  float* v = thread_buffer(2, nk * d);
-  float* out = thread_buffer(3, nq * d);
-  float* p = thread_buffer(4, nk);
-  load_head(a.q, a, b, h, nq, q);
-  load_head(a.k, a, b, h, nk, k);
-  load_head(a.v, a, b, h, nk, v);
+  const int64_t d = a.head_size;
+  const auto [nq, nk, q, k, v, out, p] = Head(a, b, h);
   float* lse = a.lse.as<float>() + (b * a.heads + h) * a.query_tokens;
   for (int64_t i = 0; i < nq; ++i) {
     const int64_t keys = visible_keys(a, b, i);
@@ -98,21 +106,14 @@ void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
 // With `sums` [3][heads * head_size], of this sample, the column sums of dq, dk and dv go there.
 void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* sums) {
   const AttentionForward& a = args.forward;
-  const int64_t d = a.head_size, nq = queries_of(a, b), nk = keys_of(a, b);
-  float* q = thread_buffer(0, nq * d);
-  float* k = thread_buffer(1, nk * d);
-  float* v = thread_buffer(2, nk * d);
-  float* out = thread_buffer(3, nq * d);
-  float* p = thread_buffer(4, nk);
+  const int64_t d = a.head_size;
+  const auto [nq, nk, q, k, v, out, p] = Head(a, b, h);
   float* dropped = thread_buffer(5, nk);  // m p
   float* dp = thread_buffer(6, nk);
   float* dout = thread_buffer(7, nq * d);
   float* dq = thread_buffer(8, nq * d);
   float* dk = thread_buffer(9, nk * d);
   float* dv = thread_buffer(10, nk * d);
-  load_head(a.q, a, b, h, nq, q);
-  load_head(a.k, a, b, h, nk, k);
-  load_head(a.v, a, b, h, nk, v);
   load_head(a.out, a, b, h, nq, out);
   load_head(args.dout, a, b, h, nq, dout);
   std::fill_n(dq, nq * d, 0.0f);

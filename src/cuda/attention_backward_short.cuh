@@ -1,4 +1,4 @@
-// The short attention backward (attention_backward_short.cu): shapes, the places of its buffers in shared memory, delta.
+// The short attention backward (attention_backward_short.cu): shapes, places of its buffers in shared memory, delta.
 #pragma once
 
 #include "cuda/attention_backward.cuh"

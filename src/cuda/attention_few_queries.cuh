@@ -39,14 +39,23 @@ inline bool fits(const Params& p) {
          p.kv_tokens <= kMaxKeys;
 }
 
-/// Calls `launch` with the head size rounded up to one that the kernels exist for, as an integral constant.
+/// Calls `launch` with what the kernels are instances of, as integral constants: the head size rounded up to one of
+/// theirs, rounds of keys, dropout. False where they are not for this.
 template <class Launch>
-bool with_head_size(int head_size, const Launch& launch) {
-  if (head_size <= 32) return launch(std::integral_constant<int, 32>());
-  if (head_size <= 64) return launch(std::integral_constant<int, 64>());
-  if (head_size <= 80) return launch(std::integral_constant<int, 80>());
-  if (head_size <= 96) return launch(std::integral_constant<int, 96>());
-  return launch(std::integral_constant<int, 128>());
+bool with_instance(const Params& p, const Launch& launch) {
+  const auto with_dropout = [&](auto size, auto rounds) {
+    return p.dropout ? launch(size, rounds, std::true_type()) : launch(size, rounds, std::false_type());
+  };
+  const auto with_rounds = [&](auto size) {
+    return p.kv_tokens <= kWarps * kPairKeys ? with_dropout(size, std::integral_constant<int, 1>())
+                                             : with_dropout(size, std::integral_constant<int, 2>());
+  };
+  if (!fits(p)) return false;
+  if (p.head_size <= 32) return with_rounds(std::integral_constant<int, 32>());
+  if (p.head_size <= 64) return with_rounds(std::integral_constant<int, 64>());
+  if (p.head_size <= 80) return with_rounds(std::integral_constant<int, 80>());
+  if (p.head_size <= 96) return with_rounds(std::integral_constant<int, 96>());
+  return with_rounds(std::integral_constant<int, 128>());
 }
 
 /// Starts copying rows [0, rows), at most MaxRows, of head h of a view into a tile; rows at and after `valid` and

@@ -219,17 +219,11 @@ bool launch(const Params& p, cudaStream_t stream) {
   return true;
 }
 
-template <int D, int Rounds>
-bool launch(const Params& p, cudaStream_t stream) {
-  return p.dropout ? launch<D, Rounds, true>(p, stream) : launch<D, Rounds, false>(p, stream);
-}
-
 }  // namespace
 
 bool mma_few_queries_forward(const Params& p, cudaStream_t stream) {
-  return fits(p) && with_head_size(p.head_size, [&](auto size) {
-    constexpr int D = decltype(size)::value;
-    return p.kv_tokens <= kWarps * kPairKeys ? launch<D, 1>(p, stream) : launch<D, 2>(p, stream);
+  return with_instance(p, [&](auto size, auto rounds, auto drop) {
+    return launch<decltype(size)::value, decltype(rounds)::value, decltype(drop)::value>(p, stream);
   });
 }
 

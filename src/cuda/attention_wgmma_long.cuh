@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/attention_backward.cuh"
 #include "cuda/attention_wgmma.cuh"
@@ -41,6 +42,20 @@ inline bool fits(const Params& p) {
   (void)p;
   return false;
 #endif
+}
+
+/// Calls `launch` with the head size as an integral constant; false where the kernels are not for this.
+template <class Launch>
+bool with_head_size(const Params& p, const Launch& launch) {
+  if (!fits(p) || (p.head_size != 64 && p.head_size != 128)) return false;
+  if (p.head_size == 64) launch(std::integral_constant<int, 64>());
+  else launch(std::integral_constant<int, 128>());
+  return true;
+}
+
+/// TMA's view of 64 columns of a matrix's heads, in boxes of 64 tokens.
+inline CUtensorMap map_of(const Params& p, const View& view) {
+  return make_tensor_maps(view, p, p.query_tokens).left;
 }
 
 /// Bytes of `rows` rows of D columns.

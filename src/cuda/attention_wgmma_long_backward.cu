@@ -446,24 +446,17 @@ void launch_kernel(const Params& p, const BackwardMaps& maps, const LaunchContex
 }
 
 template <int D>
-bool launch(const Params& p, const LaunchContext& context) {
-  const auto map_of = [&](const View& view) { return make_tensor_maps(view, p, p.query_tokens).left; };
-  const BackwardMaps maps{map_of(p.q),  map_of(p.k),  map_of(p.v), map_of(p.dout),
-                          map_of(p.dq), map_of(p.dk), map_of(p.dv)};
+void launch(const Params& p, const LaunchContext& context) {
+  const BackwardMaps maps{map_of(p, p.q),  map_of(p, p.k),  map_of(p, p.v), map_of(p, p.dout),
+                          map_of(p, p.dq), map_of(p, p.dk), map_of(p, p.dv)};
   launch_kernel<D, false>(p, maps, context);  // makes delta
   launch_kernel<D, true>(p, maps, context);
-  return true;
 }
 
 }  // namespace
 
 bool wgmma_long_backward(const Params& p, const LaunchContext& context) {
-  if (!fits(p)) return false;
-  switch (p.head_size) {
-    case 64: return launch<64>(p, context);
-    case 128: return launch<128>(p, context);
-    default: return false;
-  }
+  return with_head_size(p, [&](auto size) { launch<decltype(size)::value>(p, context); });
 }
 
 }  // namespace blipft::attention

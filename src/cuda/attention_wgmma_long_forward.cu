@@ -333,26 +333,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <int D>
-bool launch(const Params& p, const LaunchContext& context) {
-  const auto map_of = [&](const View& view) { return make_tensor_maps(view, p, p.query_tokens).left; };
-  const ForwardMaps maps{map_of(p.q), map_of(p.k), map_of(p.v), map_of(p.out)};
+void launch(const Params& p, const LaunchContext& context) {
+  const ForwardMaps maps{map_of(p, p.q), map_of(p, p.k), map_of(p, p.v), map_of(p, p.out)};
   const Schedule schedule = Schedule::make(p, p.causal);
   allow_shared_memory(&wgmma_long_forward_kernel<D>, Layout<D>::Bytes);
   wgmma_long_forward_kernel<D>
       <<<schedule.grid(context), kThreads, Layout<D>::Bytes, context.stream>>>(p, maps, schedule, context.counters);
   BLIPFT_CUDA_LAUNCHED("wgmma attention forward, long");
-  return true;
 }
 
 }  // namespace
 
 bool wgmma_long_forward(const Params& p, const LaunchContext& context) {
-  if (!fits(p)) return false;
-  switch (p.head_size) {
-    case 64: return launch<64>(p, context);
-    case 128: return launch<128>(p, context);
-    default: return false;
-  }
+  return with_head_size(p, [&](auto size) { launch<decltype(size)::value>(p, context); });
 }
 
 }  // namespace blipft::attention

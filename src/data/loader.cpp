@@ -106,7 +106,7 @@ class PrefetchLoader final : public DataLoader {
  public:
   PrefetchLoader(const Config& config, int64_t rank, int64_t world, const ImageProcessor& processor,
                  std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const Dataset> dataset, Device& device)
-      : data_(config.data), loss_on_padding_(config.train.loss_on_padding), packed_(packs_text(config)),
+      : data_(config.data), loss_on_padding_(config.train.loss_on_padding),
         text_shapes_(possible_text_shapes(config)), image_size_(processor.image_size),
         tokenizer_(std::move(tokenizer)), dataset_(std::move(dataset)),
         sampler_(sampler_settings(config, rank, world, dataset_->size())),
@@ -269,7 +269,7 @@ class PrefetchLoader final : public DataLoader {
   void lay_out_text(StepWork& work) const {
     HostBatch& batch = work.batch;
     BatchLayout& layout = batch.layout;
-    if (packed_ && layout.micro_batches > 1) deal_evenly(work);
+    if (layout_.text.packed() && layout.micro_batches > 1) deal_evenly(work);
     layout.text = *std::find_if(text_shapes_.begin(), text_shapes_.end() - 1,
                                 [&](const TextShape& shape) { return holds(shape, work); });
     for (int64_t m = 0; m < layout.micro_batches; ++m) {
@@ -286,7 +286,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   bool holds(const TextShape& shape, const StepWork& work) const {
-    if (!packed_)
+    if (!shape.packed())
       return std::all_of(work.ids.begin(), work.ids.end(),
                          [&](const auto& text) { return static_cast<int64_t>(text.size()) <= shape.tokens; });
     for (int64_t m = 0; m < layout_.micro_batches; ++m)
@@ -333,8 +333,7 @@ class PrefetchLoader final : public DataLoader {
   void lay_out_rows(const StepWork& work, int64_t m) const {
     const BatchLayout& layout = work.batch.layout;
     int32_t* rows = part<int32_t>(work.batch, layout.rows_offset()) + m * layout.batch_size;
-    int64_t padding = (packed_ ? layout.text.packed_rows : layout.batch_size * layout.text.tokens) -
-                      rows_of_all(texts(work, m));
+    int64_t padding = layout.text.rows(layout.batch_size) - rows_of_all(texts(work, m));
     for (const std::vector<int32_t>& text : texts(work, m)) {
       const int64_t own = rows_of(text), more = std::min(padding, layout.text.tokens - own);
       *rows++ = static_cast<int32_t>(own + more);
@@ -370,7 +369,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   const DataSection data_;
-  const bool loss_on_padding_, packed_;
+  const bool loss_on_padding_;
   const std::vector<TextShape> text_shapes_;
   const int64_t image_size_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
