@@ -110,7 +110,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
       continue;
     }
     const size_t equals = argument.find('=');
-    const Option& option = find_option(argument.substr(0, equals));
+    const std::string name = argument.substr(0, equals);
+    const Option& option = find_option(name);
     const bool takes_value = *option.value != 0;
     BLIPFT_USER_CHECK(takes_value || equals == std::string::npos, option.name, " takes no value, found \"", argument,
                       "\"");
