@@ -191,7 +191,7 @@ void check_update(const Update& u) {
     Vec g = c.read(grad);
     Vec spans(static_cast<size_t>(squares_count(n)));
     for (size_t i = 0; i < g.size(); ++i) spans[i / kSquaresSpan] += g[i] * g[i];
-    CHECK_CLOSE(c.read(squares), spans, 1e-6);
+    CHECK_CLOSE(c.read(squares), spans, 1e-7);  // rounded to f32 once
     for (double& value : g) value *= clip;
     if (u.adamw) twin.adamw(g, lr, step, weight_decay);
     else twin.sgd(g, lr, step, weight_decay, u.momentum);

@@ -15,7 +15,9 @@ void sum_squares_of_spans(const Tensor& grad, const Tensor& squares) {
     float g[kSquaresSpan];
     const int64_t first = i * kSquaresSpan, count = std::min(kSquaresSpan, grad.numel() - first);
     load(grad, first, count, g);
-    squares.as<float>()[i] = dot(g, g, count);
+    double total = 0;
+    for (int64_t j = 0; j < count; ++j) total += static_cast<double>(g[j]) * g[j];
+    squares.as<float>()[i] = static_cast<float>(total);
   });
 }
 }  // namespace
