@@ -48,6 +48,47 @@ __device__ __forceinline__ void wait_for(const unsigned* counter, unsigned value
   } while (static_cast<int>(seen - value) < 0);
 }
 
+/// Tells all ranks that this one's data are there, and waits until all ranks' are. One thread of each block.
+__device__ __forceinline__ void meet(const Arguments& args, Signals* mine, unsigned call) {
+  if (blockIdx.x == 0) {
+    __threadfence_system();                // what earlier kernels of this stream wrote is seen with the signal
+    for (int r = 0; r < args.ranks; ++r) {
+      *const_cast<volatile int64_t*>(&args.signals[r]->offset[args.rank]) = args.offset;
+      signal(&args.signals[r]->arrived[args.rank], call);
+    }
+  }
+  for (int r = 0; r < args.ranks; ++r) wait_for(&mine->arrived[r], call);
+}
+
+/// Where the sources are, and to which places the sum goes. After meet().
+template <int kSources>
+__device__ __forceinline__ void find_parts(const char* (&source)[kSources], char* (&targets)[kMaxPeers],
+                                           const Arguments& args, Signals* mine) {
+#pragma unroll
+  for (int k = 0; k < kSources; ++k) {
+    if (k == args.ranks) {
+      source[k] = args.shard;
+      continue;
+    }
+    char* part = args.block[k] + *const_cast<volatile int64_t*>(&mine->offset[k]) + args.part;
+    source[k] = part;
+    if (!args.shard) targets[k] = part;
+  }
+  if (args.shard) targets[0] = args.shard;
+}
+
+/// The last block to come here tells all ranks that this one is done, and waits until all ranks are. One thread of each
+/// block.
+__device__ __forceinline__ void part_ways(const Arguments& args, Signals* mine, unsigned call) {
+  __threadfence_system();                  // the whole block's
+  if (atomicAdd(&mine->blocks, 1u) != gridDim.x - 1) return;
+  mine->blocks = 0;
+  __threadfence_system();
+  for (int r = 0; r < args.ranks; ++r) signal(&args.signals[r]->done[args.rank], call);
+  for (int r = 0; r < args.ranks; ++r) wait_for(&mine->done[r], call);
+  mine->call = call;
+}
+
 /// Sum of the sources, this rank's part of all tensors and perhaps the shard, to the shard or to all these parts. Block
 /// b takes pieces b, b + gridDim.x, ...; piece p of all sources lies in stage (p / gridDim.x) % stages.
 template <class T, int kSources>
@@ -81,25 +122,8 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
     for (int s = 0; s < kStages; ++s)
       asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&arrived[s])) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    if (blockIdx.x == 0) {
-      __threadfence_system();              // what earlier kernels of this stream wrote is seen with the signal
-      for (int r = 0; r < args.ranks; ++r) {
-        *const_cast<volatile int64_t*>(&args.signals[r]->offset[args.rank]) = args.offset;
-        signal(&args.signals[r]->arrived[args.rank], call);
-      }
-    }
-    for (int r = 0; r < args.ranks; ++r) wait_for(&mine->arrived[r], call);
-#pragma unroll
-    for (int k = 0; k < kSources; ++k) {
-      if (k == args.ranks) {
-        source[k] = args.shard;
-        continue;
-      }
-      char* part = args.block[k] + *const_cast<volatile int64_t*>(&mine->offset[k]) + args.part;
-      source[k] = part;
-      if (!args.shard) targets[k] = part;
-    }
-    if (args.shard) targets[0] = args.shard;
+    meet(args, mine, call);
+    find_parts(source, targets, args, mine);
     asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies see what the waits have made visible
     for (int64_t i = 0; i < pieces && i < kStages; ++i) fetch(i);
   }
@@ -124,14 +148,7 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
   }
   __threadfence_system();                  // writes to other ranks, before the signal that they are there
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  __threadfence_system();                  // the whole block's
-  if (atomicAdd(&mine->blocks, 1u) != gridDim.x - 1) return;
-  mine->blocks = 0;
-  __threadfence_system();
-  for (int r = 0; r < args.ranks; ++r) signal(&args.signals[r]->done[args.rank], call);
-  for (int r = 0; r < args.ranks; ++r) wait_for(&mine->done[r], call);
-  mine->call = call;
+  if (threadIdx.x == 0) part_ways(args, mine, call);
 #endif
 }
 

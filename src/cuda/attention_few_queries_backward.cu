@@ -159,6 +159,45 @@ __device__ __forceinline__ void store_query_gradients(const Params& p, int b, in
   }
 }
 
+/// Starts copying Q and K, then dO and V: two groups of copies.
+template <class L, int D, int MostKeys>
+__device__ __forceinline__ void start_copies(const Params& p, int b, int h, uint32_t base, uint32_t v_tile, int steps,
+                                             int kv_length) {
+  load_rows<D, kQueries>(base + L::kQ, p, p.q, b, h, kQueries, p.query_tokens);
+  load_rows<D, MostKeys>(base + L::kK, p, p.k, b, h, 16 * steps, kv_length);
+  commit_copies();
+  load_rows<D, kQueries>(base + L::kDout, p, p.dout, b, h, kQueries, p.query_tokens);
+  load_rows<D, MostKeys>(v_tile, p, p.v, b, h, 16 * steps, kv_length);
+  commit_copies();
+}
+
+/// The probabilities and dS of a pair's keys from key0 on, [16 queries][16 keys], from its scores s.
+template <class L, int D, bool Drop>
+__device__ __forceinline__ void take_pair(uint32_t (&probabilities)[2][2][4], uint32_t (&gradients)[2][2][4],
+                                          float (&s)[2][4][4], const Params& p, const char* shared,
+                                          uint32_t v_tile, const KeepBits& keep, int key0, int kv_length) {
+  const float* lse = reinterpret_cast<const float*>(shared + L::kLse);
+  const float* delta = reinterpret_cast<const float*>(shared + L::kDelta);
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {  // a dp of all queries would take too many registers
+    if (16 * part >= p.query_tokens) continue;
+    float dp[2][2][4];
+    scores<D, 2, 1>(dp, SharedQueries<D>{LaneAddress<D>::row_major(v_tile), key0},
+                    LaneAddress<D>::chunk_major(shared_address(shared) + L::kDout), 16 * part);
+    pair_gradients<Drop>(probabilities[part], gradients[part], s, dp, part, lse, delta, keep, key0, kv_length - key0,
+                         p.scale * kLog2e, p.keep_scale);
+  }
+}
+
+/// dS^T of a pair to its place, for the other warps.
+__device__ __forceinline__ void stage_gradients(const uint32_t (&gradients)[2][2][4], uint32_t tile) {
+  const auto place = LaneAddress<kQueries>::row_major(tile);
+#pragma unroll
+  for (int m = 0; m < 2; ++m)
+#pragma unroll
+    for (int n = 0; n < 2; ++n) stmatrix4(place.at(16 * m, n), gradients[n][m]);
+}
+
 template <int D>
 constexpr int backward_blocks(int rounds) { return rounds == 1 && D <= 80 ? 2 : 1; }
 
@@ -167,7 +206,6 @@ template <int D, int Rounds, bool Drop>
 __global__ void __launch_bounds__(kThreads, backward_blocks<D>(Rounds)) few_queries_backward_kernel(const Params p) {
   extern __shared__ __align__(1024) char shared[];
   using L = Layout<D, Rounds, Drop>;
-  constexpr int kMostKeys = Rounds * kWarps * kPairKeys;
   const int h = static_cast<int>(blockIdx.x) % p.heads, b = static_cast<int>(blockIdx.x) / p.heads;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const DropoutMask mask(p, b);
@@ -177,12 +215,7 @@ __global__ void __launch_bounds__(kThreads, backward_blocks<D>(Rounds)) few_quer
   const uint32_t k_tile = base + L::kK, v_tile = base + v_offset;
   float* lse = reinterpret_cast<float*>(shared + L::kLse);
   float* delta = reinterpret_cast<float*>(shared + L::kDelta);
-  load_rows<D, kQueries>(q_tile, p, p.q, b, h, kQueries, p.query_tokens);
-  load_rows<D, kMostKeys>(k_tile, p, p.k, b, h, 16 * steps, kv_length);
-  commit_copies();
-  load_rows<D, kQueries>(dout_tile, p, p.dout, b, h, kQueries, p.query_tokens);
-  load_rows<D, kMostKeys>(v_tile, p, p.v, b, h, 16 * steps, kv_length);
-  commit_copies();
+  start_copies<L, D, Rounds * kWarps * kPairKeys>(p, b, h, base, v_tile, steps, kv_length);
   Deltas<D> deltas;
   deltas.load(p, b, h);
   if (threadIdx.x < kQueries) {
@@ -210,25 +243,13 @@ __global__ void __launch_bounds__(kThreads, backward_blocks<D>(Rounds)) few_quer
     if (key0 >= kv_length) break;
     if (round > 0) score(key0);
     uint32_t probabilities[2][2][4] = {}, gradients[2][2][4] = {};  // [16 queries][16 keys]
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {  // a dp of all queries would take too many registers
-      if (16 * part >= p.query_tokens) continue;
-      float dp[2][2][4];
-      scores<D, 2, 1>(dp, SharedQueries<D>{LaneAddress<D>::row_major(v_tile), key0},
-                      LaneAddress<D>::chunk_major(dout_tile), 16 * part);
-      pair_gradients<Drop>(probabilities[part], gradients[part], s, dp, part, lse, delta, keep, key0,
-                           kv_length - key0, p.scale * kLog2e, p.keep_scale);
-    }
+    take_pair<L, D, Drop>(probabilities, gradients, s, p, shared, v_tile, keep, key0, kv_length);
     __syncwarp();  // the warp has read its rows of V
     key_gradient<D>(probabilities, dout_tile, shared + v_offset, 1.0f, p.dv.head<bf16>(b, h, p.head_size),
                     p.dv.row_stride, key0, kv_length, p.head_size, p.wide);
     key_gradient<D>(gradients, q_tile, shared + v_offset, p.scale, p.dk.head<bf16>(b, h, p.head_size),
                     p.dk.row_stride, key0, kv_length, p.head_size, p.wide);
-    const auto place = LaneAddress<kQueries>::row_major(v_tile + key0 / kPairKeys * L::kPairBytes);
-#pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-      for (int n = 0; n < 2; ++n) stmatrix4(place.at(16 * m, n), gradients[n][m]);
+    stage_gradients(gradients, v_tile + key0 / kPairKeys * L::kPairBytes);
   }
   __syncthreads();  // dS^T is there
 

@@ -113,6 +113,15 @@ __device__ __forceinline__ void scores(float (&s)[MT][2 * NT][4], const Queries&
   }
 }
 
+/// Maximum of one of this thread's two rows in 8 * N scores, in the exp2 domain.
+template <int N>
+__device__ __forceinline__ float row_top(const float (&s)[N][4], int half, float scale_log2) {
+  float x = -INFINITY;
+#pragma unroll
+  for (int n = 0; n < N; ++n) x = fmaxf(x, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+  return quad_max(x) * scale_log2;
+}
+
 /// Moves `base` where a step exceeds it, and rescales the sums and outputs of those rows.
 template <int D, int MT, int NT>
 __device__ __forceinline__ void raise_base(RowState<D, MT>& state, const float (&s)[MT][2 * NT][4], float scale_log2) {
@@ -122,10 +131,7 @@ __device__ __forceinline__ void raise_base(RowState<D, MT>& state, const float (
   for (int m = 0; m < MT; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float x = -INFINITY;
-#pragma unroll
-      for (int n = 0; n < 2 * NT; ++n) x = fmaxf(x, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
-      top[m][half] = quad_max(x) * scale_log2;
+      top[m][half] = row_top(s[m], half, scale_log2);
       raise = raise || top[m][half] > state.base[m][half] + kSlack;
     }
   if (!__any_sync(0xffffffffu, raise)) return;

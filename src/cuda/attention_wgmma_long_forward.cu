@@ -102,14 +102,6 @@ __device__ __forceinline__ void take_exponentials(float (&s)[N][4], Softmax& sta
       state.sum[e / 2] += s[n][e];
     }
 }
-/// Row maximum of the scores, in the exp2 domain.
-template <int N>
-__device__ __forceinline__ float row_top(const float (&s)[N][4], int half, float scale_log2) {
-  float x = -INFINITY;
-#pragma unroll
-  for (int n = 0; n < N; ++n) x = fmaxf(x, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-  return quad_max(x) * scale_log2;
-}
 
 /// Stores lse of this warp's queries, and out = o / sum to the place of the queries; starts storing it from there.
 template <int D>

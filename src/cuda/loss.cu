@@ -83,25 +83,9 @@ __device__ __forceinline__ void wait_turn(int turn) {
   else wait_fetches<0>();
 }
 
-/// N elements a pack; `kept` says whether dynamic shared memory holds the row.
+/// The online softmax of this thread's packs of a row; `kept`: they stay in `copy`.
 template <class T, int N, bool kept>
-__global__ void __launch_bounds__(kThreads)
-cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels, const float* __restrict__ weight,
-                     float* __restrict__ row_loss, int64_t cols) {
-  extern __shared__ __align__(16) unsigned char dynamic[];
-  T* copy = reinterpret_cast<T*>(dynamic);
-  T* row = logits + int64_t{blockIdx.x} * cols;
-  const int label = labels[blockIdx.x];
-  const int packs = static_cast<int>(cols / N);
-  if (label < 0) {
-    Pack<T, N> zeros;
-#pragma unroll
-    for (int j = 0; j < N; ++j) zeros.v[j] = from_float<T>(0.0f);
-    for (int p = threadIdx.x; p < packs; p += kThreads) reinterpret_cast<Pack<T, N>*>(row)[p] = zeros;
-    if (threadIdx.x == 0) row_loss[blockIdx.x] = 0;
-    return;
-  }
-  const float label_logit = to_float(row[label]);  // before anybody writes the row: the barrier below comes first
+__device__ __forceinline__ Online take_row(const T* row, T* copy, int packs) {
   Online online;
   if constexpr (kept && sizeof(Pack<T, N>) == 16) {
     fetch_row(reinterpret_cast<const Pack<T, N>*>(row), reinterpret_cast<Pack<T, N>*>(copy), packs);
@@ -131,7 +115,29 @@ cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels,
       }
     }
   }
-  online = block_merged(online);
+  return online;
+}
+
+/// N elements a pack; `kept` says whether dynamic shared memory holds the row.
+template <class T, int N, bool kept>
+__global__ void __launch_bounds__(kThreads)
+cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels, const float* __restrict__ weight,
+                     float* __restrict__ row_loss, int64_t cols) {
+  extern __shared__ __align__(16) unsigned char dynamic[];
+  T* copy = reinterpret_cast<T*>(dynamic);
+  T* row = logits + int64_t{blockIdx.x} * cols;
+  const int label = labels[blockIdx.x];
+  const int packs = static_cast<int>(cols / N);
+  if (label < 0) {
+    Pack<T, N> zeros;
+#pragma unroll
+    for (int j = 0; j < N; ++j) zeros.v[j] = from_float<T>(0.0f);
+    for (int p = threadIdx.x; p < packs; p += kThreads) reinterpret_cast<Pack<T, N>*>(row)[p] = zeros;
+    if (threadIdx.x == 0) row_loss[blockIdx.x] = 0;
+    return;
+  }
+  const float label_logit = to_float(row[label]);  // before anybody writes the row: the barrier below comes first
+  const Online online = block_merged(take_row<T, N, kept>(row, copy, packs));
   const float scale = *weight;
   const float log2_sum = online.max + log2f(online.sum);  // log2 of sum exp(logits)
   for (int p = threadIdx.x; p < packs; p += kThreads) {

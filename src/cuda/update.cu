@@ -80,6 +80,13 @@ struct BlockSquares {
   }
 };
 
+/// Where the exact values lie: in the master copy, if there is one.
+template <bool kMaster, class P>
+__device__ __forceinline__ auto* values_of(P* param, float* master) {
+  if constexpr (kMaster) return master;
+  else return param;
+}
+
 struct AdamW {
   float beta1, beta2, eps, weight_decay;
 };
@@ -110,11 +117,8 @@ adamw_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restr
   static_assert(kThreads * N == kSquaresSpan, "a pack of each thread of a block is one span");
   constexpr bool kFast = sizeof(P) == 2 && sizeof(S) == 2 && !kMaster;
   constexpr int64_t kStep = int64_t{kThreads} * N;
-  using Value = std::conditional_t<kMaster, float, P>;
-  Value* const values = [&] {
-    if constexpr (kMaster) return master;
-    else return param;
-  }();
+  auto* const values = values_of<kMaster>(param, master);
+  using Value = std::remove_reference_t<decltype(*values)>;
   __shared__ float warps[kUnroll][kThreads / 32];
   const BlockSquares<kUnroll> own_squares{warps};
   const int64_t begin = int64_t{blockIdx.x} * kUnroll * kStep, first = begin + threadIdx.x * N;
@@ -176,11 +180,7 @@ sgd_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restric
   static_assert(kThreads * N == kSquaresSpan, "a pack of each thread of a block is one span");
   __shared__ float warps[1][kThreads / 32];
   const BlockSquares<1> own_squares{warps};
-  using Value = std::conditional_t<kMaster, float, P>;
-  const Value* const values = [&] {
-    if constexpr (kMaster) return master;
-    else return param;
-  }();
+  const auto* const values = values_of<kMaster>(param, master);
   const int64_t begin = int64_t{blockIdx.x} * kThreads * N, i = begin + threadIdx.x * N;
   with_whole<kAligned>(begin + kThreads * N, n, [&](auto is_whole) {
     constexpr bool kWhole = decltype(is_whole)::value;
