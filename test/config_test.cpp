@@ -14,9 +14,11 @@
 #include "blipft/config.h"
 #include "blipft/error.h"
 #include "config_schema.h"
+#include "error_message.h"
 #include "nearest.h"
 
 using namespace blipft;
+using testing::message_of;
 
 namespace {
 
@@ -51,14 +53,9 @@ Config load(const std::string& text, const std::vector<std::string>& overrides =
 /// The message of the UserError that loading throws, with the file's name replaced by "FILE"; "" when none is thrown.
 std::string message(const std::string& text, const std::vector<std::string>& overrides = {}) {
   const RunFile file(text);
-  try {
-    load_config(file.name(), overrides);
-  } catch (const UserError& error) {
-    std::string what = error.what();
-    for (size_t at; (at = what.find(file.name())) != std::string::npos;) what.replace(at, file.name().size(), "FILE");
-    return what;
-  }
-  return "";
+  std::string what = message_of([&] { load_config(file.name(), overrides); });
+  for (size_t at; (at = what.find(file.name())) != std::string::npos;) what.replace(at, file.name().size(), "FILE");
+  return what;
 }
 
 std::string after_base(const std::string& text) { return message(base + text); }
@@ -70,12 +67,7 @@ CommandLine parse(std::vector<const char*> words) {
 }
 
 std::string parse_message(const std::vector<const char*>& words) {
-  try {
-    parse(words);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return message_of([&] { parse(words); });
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -292,12 +284,7 @@ TEST_SUITE("config") {
   TEST_CASE("number of ranks") {
     const Config config = load(base + "parallel: {devices: 4}\n");
     CHECK_NOTHROW(check_ranks(config, 4));
-    std::string text;
-    try {
-      check_ranks(config, 1);
-    } catch (const UserError& error) {
-      text = error.what();
-    }
+    const std::string text = message_of([&] { check_ranks(config, 1); });
     CHECK(contains(text, ":5: parallel.devices: is 4, but 1 rank was started; start with mpirun -np 4, or set "
                          "parallel.devices=1"));
     const Config single = load(base, {"parallel.strategy=single"});

@@ -5,39 +5,19 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iostream>
 
 #include "blipft/data.h"
 #include "blipft/error.h"
-#include "user_error.h"
+#include "error_message.h"
+#include "temporary_directory.h"
 
 using namespace blipft;
 using testing::message_of;
+using testing::TemporaryDirectory;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A directory that disappears with the test.
-struct TemporaryDirectory {
-  fs::path path;
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "blipft_dataset_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()));
-    path = name;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  std::string write(const std::string& name, const std::string& content) const {
-    const fs::path file = path / name;
-    fs::create_directories(file.parent_path());
-    std::ofstream(file, std::ios::binary) << content;
-    return file.string();
-  }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-};
 
 /// Opening `path` must fail with a message that has all these parts.
 void check_refused(const std::string& path, const std::vector<std::string>& parts, const std::string& format = "auto") {

@@ -12,10 +12,12 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
-#include "user_error.h"
+#include "error_message.h"
+#include "temporary_directory.h"
 
 using namespace blipft;
 using testing::message_of;
+using testing::TemporaryDirectory;
 using nlohmann::json;
 namespace fs = std::filesystem;
 
@@ -60,20 +62,6 @@ std::string captions_directory() {
   const char* shared = std::getenv("BLIPFT_SHARED");
   return std::string(shared ? shared : "../shared") + "/data/captions/";
 }
-
-/// A directory that disappears with the test.
-struct TemporaryDirectory {
-  fs::path path;
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "blipft_image_XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()));
-    path = name;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-};
 
 }  // namespace
 

@@ -15,8 +15,8 @@
 #include "blipft/data.h"
 #include "blipft/error.h"
 #include "data/picture_cache.h"
+#include "error_message.h"
 #include "sampler_settings.h"
-#include "user_error.h"
 
 using namespace blipft;
 using testing::message_of;

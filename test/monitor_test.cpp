@@ -16,6 +16,7 @@
 #include "blipft/error.h"
 #include "blipft/monitor.h"
 #include "device_sampler.h"
+#include "error_message.h"
 
 using namespace blipft;
 using Clock = std::chrono::steady_clock;
@@ -119,12 +120,7 @@ TEST_CASE("without a GPU nothing is asked, and kernels are refused with a reason
   CHECK(none->process_bytes() == -1);
   CHECK(none->process_bytes_source().empty());
   if (cuda_device_count() > 0) return;
-  std::string text;
-  try {
-    make_kernel_tracer();
-  } catch (const UserError& error) {
-    text = error.what();
-  }
+  const std::string text = testing::message_of([] { make_kernel_tracer(); });
   CHECK((text.find("CUDA") != std::string::npos || text.find("CUPTI") != std::string::npos));
 }
 

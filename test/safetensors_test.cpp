@@ -11,26 +11,15 @@
 #include <thread>
 
 #include "blipft/checkpoint.h"
+#include "error_message.h"
+#include "temporary_directory.h"
 
 using namespace blipft;
+using testing::message_of;
+using testing::TemporaryDirectory;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A folder of this test alone, removed at the end.
-struct Folder {
-  fs::path path;
-  Folder() {
-    static int count = 0;
-    path = fs::temp_directory_path() / concat("blipft_safetensors_", ::getpid(), "_", count++);
-    fs::create_directories(path);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-};
 
 void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -40,17 +29,6 @@ void write_file(const std::string& path, const std::string& bytes) {
 std::string raw_file(const std::string& header, const std::string& data) {
   const uint64_t length = header.size();
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + data;
-}
-
-/// Runs `action` and gives the message of the error that it throws; "" when it throws none.
-template <class E = UserError, class Action>
-std::string message_of(const Action& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
 }
 
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -69,7 +47,7 @@ float to_float(uint16_t bits, bool brain) {
 }
 
 std::string broken(const std::string& header, const std::string& data) {
-  const Folder folder;
+  const TemporaryDirectory folder;
   write_file(folder / "model.safetensors", raw_file(header, data));
   return message_of([&] { SafetensorsReader reader(folder.path.string()); });
 }
@@ -79,7 +57,7 @@ std::string broken(const std::string& header, const std::string& data) {
 TEST_SUITE("safetensors") {
 
 TEST_CASE("a file that the Python package wrote") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   fs::copy_file("test/golden/safetensors/python.safetensors", folder / "model.safetensors");
   const SafetensorsReader reader(folder.path.string());
   REQUIRE(reader.tensors().size() == 8);
@@ -124,7 +102,7 @@ TEST_CASE("a file that the Python package wrote") {
 
 TEST_CASE("written and read back, in pieces, by several threads, in one file and in shards") {
   for (const int64_t shard_bytes : {int64_t{1} << 30, int64_t{900'000}}) {
-    const Folder folder;
+    const TemporaryDirectory folder;
     const std::string directory = folder / "out/model";
     const std::vector<CheckpointWriter::Entry> entries = {
         {"bytes", DType::u8, {3}},          {"big", DType::f32, {500, 1000}}, {"scalar", DType::f32, {}},
@@ -180,7 +158,7 @@ TEST_CASE("written and read back, in pieces, by several threads, in one file and
 }
 
 TEST_CASE("shards are no larger than asked for and named as transformers names them") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string directory = folder / "model";
   std::vector<CheckpointWriter::Entry> entries;
   for (int i = 0; i < 7; ++i) entries.push_back({concat("t", i), DType::f32, {25}});   // 100 bytes each
@@ -195,7 +173,7 @@ TEST_CASE("shards are no larger than asked for and named as transformers names t
 }
 
 TEST_CASE("finish() names a tensor that is not wholly written, and nothing is left behind") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string directory = folder / "model";
   const float data[10] = {};
   {
@@ -215,7 +193,7 @@ TEST_CASE("finish() names a tensor that is not wholly written, and nothing is le
 }
 
 TEST_CASE("an older model is replaced, files are copied, and a folder that is no model stays") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string directory = folder / "model";
   const auto save = [&](float value) {
     CheckpointWriter writer(directory + "/", {{"x", DType::f32, {1}}});
@@ -242,7 +220,7 @@ TEST_CASE("an older model is replaced, files are copied, and a folder that is no
 }
 
 TEST_CASE("folders that cannot be written and disks that are too small") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   write_file(folder / "file", "x");
   const std::string under_file = folder / "file/model";   // refused even for root, unlike a folder without permission
   CHECK(holds(message_of([&] { CheckpointWriter(under_file, {}); }), under_file));
@@ -259,7 +237,7 @@ TEST_CASE("folders that cannot be written and disks that are too small") {
 }
 
 TEST_CASE("folders without permission are the user's error, not an exception of the library") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   fs::create_directories(folder / "locked");
   fs::create_directories(folder / "readable");
   fs::permissions(folder.path, fs::perms::all);
@@ -326,7 +304,7 @@ TEST_CASE("broken files are refused, and the message names file and tensor") {
     CHECK(holds(text, broken_case.says));
     CHECK(holds(text, "model.safetensors: "));
   }
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder / "model.safetensors";
   const auto read_error = [&](const std::string& bytes) {
     write_file(path, bytes);
@@ -338,7 +316,7 @@ TEST_CASE("broken files are refused, and the message names file and tensor") {
 }
 
 TEST_CASE("missing files, shards and tensors") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string here = folder.path.string();
   const auto error = [&] { return message_of([&] { SafetensorsReader reader(here); }); };
   CHECK(holds(message_of([&] { SafetensorsReader reader(here + "/none"); }), "the folder does not exist"));
@@ -362,7 +340,7 @@ TEST_CASE("missing files, shards and tensors") {
 }
 
 TEST_CASE("a file that shrinks while it is read is noticed") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder / "model.safetensors";
   write_file(path, raw_file(R"({"a":{"dtype":"U8","shape":[100],"data_offsets":[0,100]}})", std::string(100, 'x')));
   const SafetensorsReader reader(folder.path.string());

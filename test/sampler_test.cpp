@@ -2,13 +2,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "error_message.h"
 #include "sampler_settings.h"
-#include "user_error.h"
 
 using namespace blipft;
 using testing::message_of;

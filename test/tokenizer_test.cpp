@@ -1,6 +1,5 @@
 // The tokenizer against ids that transformers gave (tools/make_tokenizer_golden.py), and its error messages.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -14,6 +13,8 @@
 #include "blipft/error.h"
 #include "data/tokenizer_bpe.h"
 #include "data/unicode.h"
+#include "error_message.h"
+#include "temporary_directory.h"
 
 using namespace blipft;
 using Json = nlohmann::json;
@@ -88,38 +89,25 @@ void collect_strings(const nlohmann::ordered_json& value, std::vector<std::strin
 class Directory {
  public:
   explicit Directory(const std::string& from = "") {
-    static int count = 0;
-    path_ = fs::temp_directory_path() / concat("blipft_tokenizer_", getpid(), "_", count++);
-    fs::create_directories(path_);
-    if (!from.empty()) fs::copy(golden + from, path_, fs::copy_options::recursive);
+    if (!from.empty()) fs::copy(golden + from, folder_.path, fs::copy_options::recursive);
   }
-  ~Directory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Directory(const Directory&) = delete;
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-  std::string string() const { return path_.string(); }
+  fs::path operator/(const std::string& name) const { return folder_.path / name; }
+  std::string string() const { return folder_.path.string(); }
   /// Rewrites a JSON file of the directory.
   template <class Change>
   void change(const std::string& name, Change&& change) const {
-    Json json = read_json(path_ / name);
+    Json json = read_json(folder_.path / name);
     change(json);
-    write_text(path_ / name, json.dump());
+    write_text(folder_.path / name, json.dump());
   }
 
  private:
-  fs::path path_;
+  testing::TemporaryDirectory folder_;
 };
 
 /// The message of the UserError that loading gives; empty where it gives none.
 std::string load_error(const Directory& directory) {
-  try {
-    load_tokenizer(directory.string());
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::message_of([&] { load_tokenizer(directory.string()); });
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -16,28 +16,18 @@
 
 #include "blipft/error.h"
 #include "blipft/trace.h"
+#include "error_message.h"
 #include "io/hdf5_handle.h"
 #include "io/trace_tables.h"
+#include "temporary_directory.h"
 
 using namespace blipft;
 using io::Hdf5Handle;
+using testing::message_of;
+using testing::TemporaryDirectory;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Folder {
-  fs::path path;
-  Folder() {
-    static int count = 0;
-    path = fs::temp_directory_path() / concat("blipft_trace_", ::getpid(), "_", count++);
-    fs::create_directories(path);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-};
 
 Hdf5Handle open_to_read(const std::string& path) {
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -110,7 +100,7 @@ bool same(const SpanRecord& a, const SpanRecord& b) { return std::memcmp(&a, &b,
 TEST_SUITE("trace") {
 
 TEST_CASE("every field of every record comes back") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const char* keep = std::getenv("BLIPFT_TEST_TRACE");             // trace_commands_test.py reads it again in Python
   const std::string path = keep ? keep : folder / "run/trace.rank0000.h5";   // the folder is made
   const std::string config(100'000, 'c');                      // larger than a small HDF5 attribute may be
@@ -191,7 +181,7 @@ TEST_CASE("every field of every record comes back") {
 }
 
 TEST_CASE("kernels come back with their names, each name once") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder / "t.h5";
   {
     const auto trace = open_trace(path);
@@ -228,7 +218,7 @@ TEST_CASE("kernels come back with their names, each name once") {
 }
 
 TEST_CASE("every field has a unit and a description") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder / "t.h5";
   open_trace(path)->close();   // a trace without records is a whole file as well
   const Hdf5Handle file = open_to_read(path);
@@ -281,7 +271,7 @@ bool killed(pid_t writer) {
 }
 
 TEST_CASE("a writer that is killed leaves a readable file, and a reader can follow one that lives") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder / "t.h5";
   const pid_t child = start_writer(path, [](Trace& trace, int64_t i) {
     StepRecord step;
@@ -318,7 +308,7 @@ TEST_CASE("a writer that is killed leaves a readable file, and a reader can foll
 
 // The writer takes what is there at any moment, often between two calls: a step's row and its spans must come in one.
 TEST_CASE("a reader never sees a step without its spans") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder / "t.h5";
   const pid_t child = start_writer(path, [spans = std::vector<SpanRecord>{make_span(0)}](Trace& trace, int64_t i) {
     StepRecord step;
@@ -355,7 +345,7 @@ TEST_CASE("a reader never sees a step without its spans") {
 }
 
 TEST_CASE("spans that do not fit into the queue are dropped and counted, other records are kept") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder / "t.h5";
   const auto trace = open_trace(path, 100 * sizeof(SpanRecord));
   trace->set_names({}, {"forward"});
@@ -377,7 +367,7 @@ TEST_CASE("spans that do not fit into the queue are dropped and counted, other r
 }
 
 TEST_CASE("several traces at once, and the stated size") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   std::vector<std::unique_ptr<Trace>> traces;
   for (int rank = 0; rank < 4; ++rank) traces.push_back(open_trace(folder / concat("t", rank)));
   std::vector<std::thread> threads;
@@ -405,21 +395,16 @@ TEST_CASE("several traces at once, and the stated size") {
 }
 
 TEST_CASE("a file that cannot be written is a user's error") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   std::ofstream(folder / "file") << "x";
   const std::string path = folder / "file/t.h5";   // refused even for root
-  std::string text;
-  try {
-    open_trace(path);
-  } catch (const UserError& error) {
-    text = error.what();
-  }
+  const std::string text = message_of([&] { open_trace(path); });
   CHECK(text.find(path) != std::string::npos);
   CHECK(text.find("creating the trace file") != std::string::npos);
 }
 
 TEST_CASE("a full disk ends in an error that names the file, and not in a crash or a hang") {
-  const Folder folder;
+  const TemporaryDirectory folder;
   const std::string path = folder / "t.h5";
   std::cout.flush();   // or the child prints it as well
   const pid_t child = ::fork();

@@ -111,6 +111,16 @@ void for_columns(int64_t n, F f) {
   for (int64_t first = 0; first < n; first += kColumns) f(first, std::min(kColumns, n - first));
 }
 
+/// Sum of f(x[i]), in f64.
+template <class F>
+double sum_of(const float* x, int64_t n, F f) {
+  double total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < n; ++i) total += f(static_cast<double>(x[i]));
+  return total;
+}
+inline double square(double x) { return x * x; }
+
 inline float dot(const float* a, const float* b, int64_t n) {
   float total = 0;
 #pragma omp simd reduction(+ : total)

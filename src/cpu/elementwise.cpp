@@ -16,10 +16,7 @@ void reduce(const Tensor& x, const Tensor& out, bool accumulate, F f) {
   for_chunks(x.numel(), [&](int64_t first, int64_t count) {
     float values[kChunk];
     load(x, first, count, values);
-    double total = 0;
-#pragma omp simd reduction(+ : total)
-    for (int64_t i = 0; i < count; ++i) total += f(static_cast<double>(values[i]));
-    partial[static_cast<size_t>(first / kChunk)] = total;
+    partial[static_cast<size_t>(first / kChunk)] = sum_of(values, count, f);
   });
   double total = 0;
   for (double value : partial) total += value;
@@ -131,7 +128,7 @@ void CpuOps::sum(const Tensor& x, const Tensor& out, bool accumulate, Stream) {
 
 void CpuOps::sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream) {
   check_sum_squares(x, out);
-  reduce(x, out, accumulate, [](double value) { return value * value; });
+  reduce(x, out, accumulate, square);
 }
 
 void CpuOps::cast(const Tensor& from, const Tensor& to, Stream) {

@@ -15,9 +15,7 @@ void sum_squares_of_spans(const Tensor& grad, const Tensor& squares) {
     float g[kSquaresSpan];
     const int64_t first = i * kSquaresSpan, count = std::min(kSquaresSpan, grad.numel() - first);
     load(grad, first, count, g);
-    double total = 0;
-    for (int64_t j = 0; j < count; ++j) total += static_cast<double>(g[j]) * g[j];
-    squares.as<float>()[i] = static_cast<float>(total);
+    squares.as<float>()[i] = static_cast<float>(sum_of(g, count, square));
   });
 }
 }  // namespace
