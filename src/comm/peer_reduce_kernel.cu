@@ -15,9 +15,6 @@ constexpr int kThreads = 256;
 constexpr int kSharedBytes = 192 << 10;    // pieces on their way
 constexpr int kMaxStages = 12;
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
 __device__ __forceinline__ void expect(unsigned long long* barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");

@@ -14,13 +14,11 @@
 //   C (16 x 8):  c0, c1 = (g, 2t..2t+1), c2, c3 = (g+8, 2t..2t+1)
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
-namespace blipft::attention {
+#include "cuda/vector.cuh"
 
-using bf16 = __nv_bfloat16;
+namespace blipft::attention {
 
 template <int D>
 constexpr int pitch = (D + 15) / 16 * 16;
@@ -43,10 +41,6 @@ __device__ __forceinline__ int fresh_thread() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread;
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
 /// 16 bytes from global to shared memory, or 16 zero bytes.

@@ -30,8 +30,10 @@ dropout_add_kernel(const T* x, const T* residual, T* y, int64_t packs, uint32_t 
     apply_dropout(v, dropout, {dropout.keys[sample], 0}, (place - sample * sample_packs) * N);
   }
   if (residual) {
+    float r[N];
+    unpack(added, r);
 #pragma unroll
-    for (int j = 0; j < N; ++j) v[j] += to_float(added.v[j]);
+    for (int j = 0; j < N; ++j) v[j] += r[j];
   }
   store(y + pack * N, v);
 }

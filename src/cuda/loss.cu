@@ -69,7 +69,8 @@ __device__ __forceinline__ void fetch_row(const Pack16* row, Pack16* copy, int p
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
     const int end = turn == kTurns - 1 ? packs : min(packs, (turn + 1) * kLoads * kThreads);
-    for (int p = threadIdx.x + turn * kLoads * kThreads; p < end; p += kThreads) fetch_async16(copy + p, row + p);
+    for (int p = threadIdx.x + turn * kLoads * kThreads; p < end; p += kThreads)
+      fetch_async16(shared_address(copy + p), row + p);
     commit_fetches();
   }
 }

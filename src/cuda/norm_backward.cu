@@ -31,182 +31,230 @@ __device__ __forceinline__ void team_barrier(int team, int team_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(team_threads) : "memory");
 }
 
-/// Sums of a and b over the warps of a team; `shared` is this team's [2 * warps], not in use by anybody else.
-__device__ __forceinline__ RowMeans team_means(float a, float b, float* shared, int team, int team_threads, int thread,
-                                               float scale) {
-  a = warp_sum(a);
-  b = warp_sum(b);
-  if (team_threads > 32) {
-    const int warps = team_threads / 32;
-    if (thread % 32 == 0) *reinterpret_cast<float2*>(shared + 2 * (thread / 32)) = {a, b};
-    team_barrier(team, team_threads);
-    a = b = 0;
-    for (int i = 0; i < warps; ++i) {
-      const float2 sums = *reinterpret_cast<const float2*>(shared + 2 * i);
-      a += sums.x;
-      b += sums.y;
-    }
+constexpr int kMaxWarps = 16;  ///< of a team
+/// Sums of each of a team's warps: of g, then of g x^. Those of warps that the team does not have stay zero.
+using WarpSums = float[2 * kMaxWarps];
+
+/// `shared` is this team's, not in use by anybody else.
+__device__ __forceinline__ RowMeans team_means(float g, float gx, WarpSums& shared, int team, int team_threads,
+                                               int thread, float scale) {
+  // The lower half of the warp goes on with g, the upper one with g x^.
+  const bool upper = (thread & 16) != 0;
+  float sum = (upper ? gx : g) + __shfl_xor_sync(0xffffffffu, upper ? g : gx, 16);
+#pragma unroll
+  for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  if (team_threads == 32) {
+    const float other = __shfl_xor_sync(0xffffffffu, sum, 16);
+    return {(upper ? other : sum) * scale, (upper ? sum : other) * scale};
   }
-  return {a * scale, b * scale};
+  if (thread % 16 == 0) shared[(upper ? kMaxWarps : 0) + thread / 32] = sum;
+  team_barrier(team, team_threads);
+  g = sum_eight(shared);
+  gx = sum_eight(shared + kMaxWarps);
+  if (team_threads > 8 * 32) {
+    g += sum_eight(shared + 8);
+    gx += sum_eight(shared + kMaxWarps + 8);
+  }
+  return {g * scale, gx * scale};
 }
 
-/// Threads of the largest block, which has a multiprocessor to itself: 64, 96 or 128 registers a thread. Dropout and
-/// the norm's output need more of them.
-template <int kPacks, bool kDropped, bool kOutput>
-constexpr int kBlockThreads = kPacks == 1 && !kDropped && !kOutput ? 1024 : kPacks + kDropped <= 2 ? 640 : 512;
+/// Threads of the largest block, which has a multiprocessor to itself: 96 or 128 registers a thread.
+template <int kPacks>
+constexpr int kBlockThreads = kPacks == 1 ? 640 : 512;
 constexpr int kMaxTeams = 15;  // a block has 16 barriers, and the whole block's is one of them
 
 /// Rows of a team in shared memory: the one it works on and those on their way.
 template <int kPacks>
 constexpr int kStages = kPacks == 4 ? 2 : 3;
 
-/// Adds the teams' parts of one sum in order and writes them to this block's place among the partial sums. `shared`
-/// holds teams * cols floats; the next call may use it again.
-template <int N, int kPacks>
-__device__ __forceinline__ void write_partials(const float (&parts)[kPacks][N], float* shared, float* __restrict__ out,
-                                               int cols) {
-  const int teams = blockDim.y;
-  __syncthreads();
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const int c = (threadIdx.x + p * blockDim.x) * N;
-    if (c < cols) store(shared + threadIdx.y * cols + c, parts[p]);
-  }
-  __syncthreads();
-  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
-  for (int c = thread * 4; c < cols; c += blockDim.x * blockDim.y * 4) {  // packs hold at least four columns
+/// Adds up the teams' sums, [teams, count], in order. Packs hold at least four columns.
+__device__ __forceinline__ void add_teams(const float* shared, float* __restrict__ out, int count) {
+  const int teams = blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
+  for (int i = thread * 4; i < count; i += blockDim.x * teams * 4) {
     float total[4] = {};
     for (int team = 0; team < teams; ++team) {
       float part[4];
-      load(shared + team * cols + c, part);
+      load(shared + team * count + i, part);
 #pragma unroll
       for (int j = 0; j < 4; ++j) total[j] += part[j];
     }
-    store(out + c, total);
+    store(out + i, total);
   }
 }
 
-/// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
-/// one row at most.
-template <class T, int N, int kPacks, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
-__global__ void __launch_bounds__(kBlockThreads<kPacks, kDropped, kOutput>, 1)
-norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,
-                     T* __restrict__ dropped, BackwardArgs args) {
-  extern __shared__ __align__(16) unsigned char dynamic[];
-  __shared__ __align__(8) float team_sums[2][2 * 32];  // alternating, so that one barrier a row is enough
-  constexpr int kInputs = kAdd ? 3 : 2, kRing = kStages<kPacks>;
-  const int thread = threadIdx.x, team_threads = blockDim.x, team = threadIdx.y;
-  const int cols = static_cast<int>(args.cols);
-  const float scale = 1.0f / static_cast<float>(cols);
-  const int64_t stride = int64_t{gridDim.x} * blockDim.y;
-  auto* ring = reinterpret_cast<Pack<T, N>*>(dynamic) + team * team_threads + thread;
-  const int ring_step = team_threads * blockDim.y;  // packs between one thread's places
-  const auto place = [&](int stage, int input, int p) {
-    return ring + ((stage * kInputs + input) * kPacks + p) * ring_step;
-  };
-  const auto fetch = [&](int64_t row, int stage) {
+/// A thread's own columns: kPacks packs of N, `step` columns apart.
+template <int N>
+struct Columns {
+  int first, step, count;  ///< count: of the row
+  __device__ __forceinline__ int at(int p) const { return first + p * step; }
+  __device__ __forceinline__ bool inside(int p) const { return at(p) < count; }
+};
+
+/// Writes one of a team's sums to shared memory, [columns].
+template <int N, int kPacks>
+__device__ __forceinline__ void stage_sum(const float (&parts)[kPacks][N], float* to, const Columns<N>& columns) {
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p)
+    if (columns.inside(p)) store(to + columns.at(p), parts[p]);
+}
+
+/// The rows of a team on their way through shared memory, where each thread sees what it fetched itself.
+template <class T, int N, int kPacks, bool kAdd>
+struct RowRing {
+  static constexpr int kInputs = kAdd ? 3 : 2, kRows = kStages<kPacks>;
+  enum Input { gradient, input, addend };
+  const T *dy, *x, *add;
+  Columns<N> columns;
+  uint32_t pack_bytes, row_bytes;  ///< of shared memory, from a thread's pack to its next one, and from row to row
+  uint32_t begin, row, next;       ///< the ring's first row, the one that is read, the one that is fetched next
+
+  __device__ __forceinline__ RowRing(const T* dy, const T* x, const T* add, const Columns<N>& columns, void* shared)
+      : dy(dy), x(x), add(add), columns(columns), pack_bytes(16 * blockDim.x * blockDim.y),
+        row_bytes(pack_bytes * kInputs * kPacks),
+        begin(shared_address(shared) + 16 * (threadIdx.y * blockDim.x + threadIdx.x)), row(begin), next(begin) {}
+
+  __device__ __forceinline__ uint32_t behind(uint32_t place) const {
+    return place + row_bytes == begin + kRows * row_bytes ? begin : place + row_bytes;
+  }
+  /// Fetches the thread's packs of a row, the first of which is element `at`, or nothing.
+  __device__ __forceinline__ void fetch(bool there, int64_t at) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = (thread + p * team_threads) * N;
-      if (row >= args.rows || c >= cols) continue;
-      fetch_async16(place(stage, 0, p), dy + row * cols + c);
-      fetch_async16(place(stage, 1, p), x + row * cols + c);
-      if constexpr (kAdd) fetch_async16(place(stage, 2, p), add + row * cols + c);
+      if (!there || !columns.inside(p)) continue;
+      const int64_t element = at + p * columns.step;
+      fetch_async16(next + (gradient * kPacks + p) * pack_bytes, dy + element);
+      fetch_async16(next + (input * kPacks + p) * pack_bytes, x + element);
+      if constexpr (kAdd) fetch_async16(next + (addend * kPacks + p) * pack_bytes, add + element);
     }
     commit_fetches();
-  };
-  int64_t row = blockIdx.x + int64_t{gridDim.x} * team;
+    next = behind(next);
+  }
+  __device__ __forceinline__ void load(Input which, int p, float (&values)[N]) const {
+    Pack<T, N> pack;
+    load_shared(row + (which * kPacks + p) * pack_bytes, pack);
+    unpack(pack, values);
+  }
+};
+
+/// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
+/// one row at most. Row numbers fit into 31 bits.
+template <class T, int N, int kPacks, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
+__global__ void __launch_bounds__(kBlockThreads<kPacks>, 1)
+norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,
+                     T* __restrict__ dropped, const __grid_constant__ BackwardArgs args) {
+  extern __shared__ __align__(16) unsigned char dynamic[];
+  __shared__ __align__(16) WarpSums warp_sums[2][kMaxTeams];  // alternating, so that one barrier a row is enough
+  const int thread = threadIdx.x, team_threads = blockDim.x, team = threadIdx.y;
+  const int cols = static_cast<int>(args.cols), rows = static_cast<int>(args.rows);
+  const int stride = static_cast<int>(gridDim.x * blockDim.y);
+  const int64_t step = int64_t{stride} * cols;
+  const float scale = 1.0f / static_cast<float>(cols);
+  const Columns<N> columns{thread * N, team_threads * N, cols};
+  RowRing<T, N, kPacks, kAdd> ring(dy, x, add, columns, dynamic);
+  constexpr int kAhead = ring.kRows - 1;
+  int row = static_cast<int>(blockIdx.x + gridDim.x * team);
+  int64_t at = int64_t{row} * cols + columns.first;  // of the thread's first pack
 #pragma unroll
-  for (int s = 0; s < kRing - 1; ++s) fetch(row + s * stride, s);
-  float next_mean = row < args.rows ? args.mean[row] : 0, next_rstd = row < args.rows ? args.rstd[row] : 0;
-  Pack<T, N> weights[kPacks];
+  for (int s = 0; s < kAhead; ++s) ring.fetch(row + s * stride < rows, at + s * step);
+  float next_mean = row < rows ? args.mean[row] : 0, next_rstd = row < rows ? args.rstd[row] : 0;
+  Pack<T, N> weights[kPacks], shifts[kOutput ? kPacks : 1];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int c = (thread + p * team_threads) * N;
-    if (c < cols) weights[p] = load_pack<N>(gamma + c);
+    if (!columns.inside(p)) continue;
+    weights[p] = load_pack<N>(gamma + columns.at(p));
+    if constexpr (kOutput) shifts[p] = load_pack<N>(static_cast<const T*>(args.beta) + columns.at(p));
   }
+  for (int i = team * team_threads + thread; i < 2 * kMaxTeams * 2 * kMaxWarps; i += team_threads * blockDim.y)
+    (&warp_sums[0][0][0])[i] = 0;
+  __syncthreads();
   float dgamma[kParameters ? kPacks : 1][N] = {}, dbeta[kParameters ? kPacks : 1][N] = {};
   float dbias[kBias ? kPacks : 1][N] = {};
-  int stage = 0, phase = 0;
-  for (; row < args.rows; row += stride, phase ^= 1) {
-    fetch(row + (kRing - 1) * stride, stage == 0 ? kRing - 1 : stage - 1);  // where the row before this one was
-    const float rstd = next_rstd, shift = -next_mean * rstd;  // x^ = x rstd + shift
-    if (row + stride < args.rows) {
+  float gradient[N], normalized[N], weight[N], weighted[N];  // of one pack: dy, x^, gamma, g
+  const auto read_pack = [&](int p, float rstd, float shift) {
+    ring.load(ring.gradient, p, gradient);
+    ring.load(ring.input, p, normalized);
+    unpack(weights[p], weight);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      normalized[j] = fmaf(normalized[j], rstd, shift);
+      weighted[j] = gradient[j] * weight[j];
+    }
+  };
+  for (int phase = 0; row < rows; row += stride, at += step, phase ^= 1, ring.row = ring.behind(ring.row)) {
+    ring.fetch(row + kAhead * stride < rows, at + kAhead * step);  // where the row before this one was
+    const float rstd = next_rstd, shift = -next_mean * rstd;       // x^ = x rstd + shift
+    if (row + stride < rows) {
       next_mean = args.mean[row + stride];
       next_rstd = args.rstd[row + stride];
     }
-    // Read early (see padded_row). Row numbers fit into 31 bits, and registers are scarce.
-    const int mask_row = kDropped ? static_cast<int>(padded_row(args.dropout, row)) : 0;
-    wait_fetches<kRing - 1>();
+    // Read early (see padded_row).
+    const uint32_t mask_row = kDropped ? padded_row(args.dropout, row) : 0;
+    wait_fetches<kAhead>();
     float sum_g = 0, sum_gx = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      if ((thread + p * team_threads) * N >= cols) continue;
-      const Pack<T, N> gradients = *place(stage, 0, p), inputs = *place(stage, 1, p);
-      if constexpr (kOutput) {
-        const int c = (thread + p * team_threads) * N;
-        float y[N];
-        load(static_cast<const T*>(args.beta) + c, y);
-#pragma unroll
-        for (int j = 0; j < N; ++j)
-          y[j] = fmaf(fmaf(to_float(inputs.v[j]), rstd, shift), to_float(weights[p].v[j]), y[j]);
-        store(static_cast<T*>(args.y) + row * cols + c, y);
-      }
+      if (!columns.inside(p)) continue;
+      read_pack(p, rstd, shift);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float gradient = to_float(gradients.v[j]), normalized = fmaf(to_float(inputs.v[j]), rstd, shift);
         if constexpr (kParameters) {
-          dgamma[p][j] += gradient * normalized;
-          dbeta[p][j] += gradient;
+          dgamma[p][j] += gradient[j] * normalized[j];
+          dbeta[p][j] += gradient[j];
         }
-        const float weighted = gradient * to_float(weights[p].v[j]);
-        sum_g += weighted;
-        sum_gx += weighted * normalized;
+        sum_g += weighted[j];
+        sum_gx += weighted[j] * normalized[j];
+      }
+      if constexpr (kOutput) {
+        float y[N];
+        unpack(shifts[p], y);
+#pragma unroll
+        for (int j = 0; j < N; ++j) y[j] = fmaf(normalized[j], weight[j], y[j]);
+        store(static_cast<T*>(args.y) + at + p * columns.step, y);
       }
     }
-    const RowMeans means = team_means(sum_g, sum_gx, team_sums[phase] + team * (team_threads / 16), team, team_threads,
-                                      thread, scale);
-    // rstd (g - mean(g) - x^ mean(g x^)), as g rstd + x slope + offset.
-    const float slope = -rstd * rstd * means.gx, offset = -rstd * fmaf(shift, means.gx, means.g);
+    const RowMeans means = team_means(sum_g, sum_gx, warp_sums[phase][team], team, team_threads, thread, scale);
+    // rstd (g - mean(g) - x^ mean(g x^))
+    const float slope = -rstd * means.gx, offset = -rstd * means.g;
     DropoutRow sample{};
     if constexpr (kDropped) sample = dropout_row(args.dropout, mask_row, cols);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = (thread + p * team_threads) * N;
-      if (c >= cols) continue;
-      // Read and converted again: registers for copies would cost more.
-      const Pack<T, N> gradients = *place(stage, 0, p), inputs = *place(stage, 1, p);
+      if (!columns.inside(p)) continue;
+      if constexpr (kPacks > 1) read_pack(p, rstd, shift);  // registers for all packs would be too many
       float out[N];
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        const float weighted = to_float(gradients.v[j]) * to_float(weights[p].v[j]);
-        out[j] = fmaf(weighted, rstd, fmaf(to_float(inputs.v[j]), slope, offset));
-      }
+      for (int j = 0; j < N; ++j) out[j] = fmaf(weighted[j], rstd, fmaf(normalized[j], slope, offset));
       if constexpr (kAdd) {
-        const Pack<T, N> added = *place(stage, 2, p);
+        float added[N];
+        ring.load(ring.addend, p, added);
 #pragma unroll
-        for (int j = 0; j < N; ++j) out[j] += to_float(added.v[j]);
+        for (int j = 0; j < N; ++j) out[j] += added[j];
       }
-      store(dx + row * cols + c, out);
+      store(dx + at + p * columns.step, out);
       if constexpr (kDropped) {
-        apply_dropout(out, args.dropout, sample, c);
-        store(dropped + row * cols + c, out);
+        apply_dropout(out, args.dropout, sample, columns.at(p));
+        store(dropped + at + p * columns.step, out);
       }
       if constexpr (kBias) {
 #pragma unroll
         for (int j = 0; j < N; ++j) dbias[p][j] += out[j];
       }
     }
-    stage = stage == kRing - 1 ? 0 : stage + 1;
   }
-  auto* shared = reinterpret_cast<float*>(dynamic);
-  wait_fetches<0>();
-  float* partials = args.partials + int64_t{blockIdx.x} * (2 * kParameters + kBias) * cols;
-  if constexpr (kParameters) {
-    write_partials<N, kPacks>(dgamma, shared, partials, cols);
-    write_partials<N, kPacks>(dbeta, shared, partials + cols, cols);
+  constexpr int kSums = 2 * kParameters + kBias;
+  if constexpr (kSums > 0) {
+    wait_fetches<0>();
+    __syncthreads();
+    auto* shared = reinterpret_cast<float*>(dynamic);
+    float* mine = shared + team * kSums * cols;
+    if constexpr (kParameters) {
+      stage_sum(dgamma, mine, columns);
+      stage_sum(dbeta, mine + cols, columns);
+    }
+    if constexpr (kBias) stage_sum(dbias, mine + 2 * kParameters * cols, columns);
+    __syncthreads();
+    add_teams(shared, args.partials + int64_t{blockIdx.x} * (kSums * cols), kSums * cols);
   }
-  if constexpr (kBias) write_partials<N, kPacks>(dbias, shared, partials + 2 * kParameters * cols, cols);
 }
 
 constexpr int kGeneralThreads = 256;
@@ -217,7 +265,7 @@ template <class T>
 __global__ void __launch_bounds__(kGeneralThreads)
 norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* add, T* dx, T* dropped,
     BackwardArgs args) {
-  __shared__ __align__(8) float sums[2 * kGeneralThreads / 32];
+  __shared__ __align__(16) WarpSums sums;
   const int64_t row = blockIdx.x, cols = args.cols, first = row * cols;
   const float mean = args.mean[row], rstd = args.rstd[row];
   float sum_g = 0, sum_gx = 0;
@@ -275,10 +323,10 @@ int64_t launch_packs(const NormBackward& args, const BackwardArgs& kernel_args, 
   constexpr int64_t kSums = 2 * kParameters + kBias;
   if (kSums > 0) blocks = std::min(blocks, context.scratch_bytes / (4 * kSums * kernel_args.cols));
   BLIPFT_CHECK(blocks >= 1, "norm_backward of ", kernel_args.cols, " columns needs a larger workspace");
-  const int64_t teams = std::clamp<int64_t>(kBlockThreads<kPacks, kDropped, kOutput> / team_threads, 1,
+  const int64_t teams = std::clamp<int64_t>(kBlockThreads<kPacks> / team_threads, 1,
                                             std::min<int64_t>(kMaxTeams, ceil_div(rows, blocks)));
   const int64_t shared = teams * team_threads * 16 * kPacks * kStages<kPacks> * (kAdd ? 3 : 2);
-  static_assert(16 * kStages<kPacks> * 2 >= 4 * N, "the teams' sums take the place of the rows");
+  static_assert(16 * kStages<kPacks> * 2 >= 3 * 4 * N, "the teams' sums take the place of the rows");
   // 192 KiB at most (512 threads, 4 packs); above 48 KiB a kernel must ask.
   BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(shared)));

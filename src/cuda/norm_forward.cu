@@ -8,49 +8,51 @@ namespace {
 
 struct ForwardArgs {
   int64_t rows = 0, cols = 0;
-  float eps = 0;
+  float eps = 0, scale = 0;        ///< scale: 1 / cols
   DropoutKernelArgs dropout;
   float *mean = nullptr, *rstd = nullptr;
 };
 
 /// One block per row; a thread holds kPacks packs of N elements, `blockDim.x` packs apart. All loads of a row come
 /// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
-template <class T, int N, int kPacks>
+template <class T, int N, int kPacks, bool kResidual, bool kDropped>
 __global__ void __launch_bounds__(512, kPacks == 1 ? 3 : 1)
 norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta,
-                    T* y, ForwardArgs args) {
-  __shared__ float shared[2][32];
+                    T* y, const __grid_constant__ ForwardArgs args) {
+  __shared__ TeamSlots slots[2];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const int64_t row = blockIdx.x, cols = args.cols, mask_row = padded_row(args.dropout, row);
-  const T* x_row = x + row * cols;
+  const int cols = static_cast<int>(args.cols), column = threadIdx.x * N, step = blockDim.x * N;
+  const int64_t first = blockIdx.x * args.cols + column;
+  const auto inside = [&](int p) { return column + p * step < cols; };
+  const uint32_t mask_row = kDropped ? padded_row(args.dropout, blockIdx.x) : 0;
   float v[kPacks][N];
-  Pack<T, N> added[kPacks];
+  Pack<T, N> added[kResidual ? kPacks : 1];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
-    if (c < cols) {
-      load(x_row + c, v[p]);
-      if (residual) added[p] = load_pack<N>(residual + row * cols + c);
+    if (inside(p)) {
+      load(x + first + p * step, v[p]);
+      if constexpr (kResidual) added[p] = load_pack<N>(residual + first + p * step);
     } else {
 #pragma unroll
       for (int j = 0; j < N; ++j) v[p][j] = 0;
     }
   }
-  if (sum) {
+  if constexpr (kResidual || kDropped) {
     DropoutRow place{};
-    if (args.dropout.keys) place = dropout_row(args.dropout, mask_row, cols);
+    if constexpr (kDropped) place = dropout_row(args.dropout, mask_row, cols);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
-      if (c >= cols) continue;
-      if (args.dropout.keys) apply_dropout(v[p], args.dropout, place, c);
-      if (residual) {
+      if (!inside(p)) continue;
+      if constexpr (kDropped) apply_dropout(v[p], args.dropout, place, column + p * step);
+      if constexpr (kResidual) {
+        float r[N];
+        unpack(added[p], r);
 #pragma unroll
-        for (int j = 0; j < N; ++j) v[p][j] += to_float(added[p].v[j]);
+        for (int j = 0; j < N; ++j) v[p][j] += r[j];
       }
       // The statistics are those of the sum as stored, which is what backward sees.
       const Pack<T, N> stored = packed<T>(v[p]);
-      *reinterpret_cast<Pack<T, N>*>(sum + row * cols + c) = stored;
+      *reinterpret_cast<Pack<T, N>*>(sum + first + p * step) = stored;
       unpack(stored, v[p]);
     }
   }
@@ -60,32 +62,35 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
   for (int p = 0; p < kPacks; ++p)
 #pragma unroll
     for (int j = 0; j < N; ++j) total += v[p][j];
-  const float mean = team_sum(total, shared[0], warp, lane, warps) / static_cast<float>(cols);
+  const float mean = team_sum(total, slots[0], warp, lane, warps) * args.scale;
   float squares = 0;
   Pack<T, N> weights[kPacks], biases[kPacks];  // loaded before the barrier that would make them wait
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
-    if (c >= cols) continue;
-    weights[p] = load_pack<N>(gamma + c);
-    biases[p] = load_pack<N>(beta + c);
+    if (!inside(p)) continue;
+    weights[p] = load_pack<N>(gamma + column + p * step);
+    biases[p] = load_pack<N>(beta + column + p * step);
 #pragma unroll
-    for (int j = 0; j < N; ++j) squares += (v[p][j] - mean) * (v[p][j] - mean);
+    for (int j = 0; j < N; ++j) {
+      v[p][j] -= mean;
+      squares += v[p][j] * v[p][j];
+    }
   }
-  const float variance = team_sum(squares, shared[1], warp, lane, warps) / static_cast<float>(cols);
+  const float variance = team_sum(squares, slots[1], warp, lane, warps) * args.scale;
   const float rstd = rsqrtf(variance + args.eps);
   if (threadIdx.x == 0) {
-    args.mean[row] = mean;
-    args.rstd[row] = rstd;
+    args.mean[blockIdx.x] = mean;
+    args.rstd[blockIdx.x] = rstd;
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int c = static_cast<int>(threadIdx.x + p * blockDim.x) * N;
-    if (c >= cols) continue;
+    if (!inside(p)) continue;
+    float w[N], b[N];
+    unpack(weights[p], w);
+    unpack(biases[p], b);
 #pragma unroll
-    for (int j = 0; j < N; ++j)
-      v[p][j] = (v[p][j] - mean) * rstd * to_float(weights[p].v[j]) + to_float(biases[p].v[j]);
-    store(y + row * cols + c, v[p]);
+    for (int j = 0; j < N; ++j) v[p][j] = v[p][j] * rstd * w[j] + b[j];
+    store(y + first + p * step, v[p]);
   }
 }
 
@@ -93,39 +98,32 @@ constexpr int64_t kManyRows = 2048;  // from here on one warp a row fills the GP
 constexpr int kRowWarps = 4;  // rows of a block of the kernel below
 
 /// One warp per row, no barriers, the whole row in flight at once; a lane holds kPacks packs, 32 packs apart, as they
-/// were loaded. Otherwise like the kernel above.
-template <class T, int N, int kPacks, bool kSum>
-__global__ void __launch_bounds__(32 * kRowWarps, kSum ? 4 : 8)
+/// were loaded. Otherwise like the kernel above, without dropout.
+template <class T, int N, int kPacks, bool kResidual>
+__global__ void __launch_bounds__(32 * kRowWarps, kResidual ? 4 : 8)
 norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma,
                          const T* __restrict__ beta, T* y, ForwardArgs args) {
   const int lane = threadIdx.x % 32, cols = static_cast<int>(args.cols);
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
   if (row >= args.rows) return;
-  const int64_t first = row * cols + lane * N, mask_row = kSum ? padded_row(args.dropout, row) : 0;
+  const int64_t first = row * cols + lane * N;
   Pack<T, N> own[kPacks];
-  Pack<T, N> added[kSum ? kPacks : 1];
+  Pack<T, N> added[kResidual ? kPacks : 1];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if ((lane + p * 32) * N >= cols) continue;
     own[p] = load_pack<N>(x + first + p * 32 * N);
-    if constexpr (kSum) {
-      if (residual) added[p] = load_pack<N>(residual + first + p * 32 * N);
-    }
+    if constexpr (kResidual) added[p] = load_pack<N>(residual + first + p * 32 * N);
   }
-  if constexpr (kSum) {
-    DropoutRow place{};
-    if (args.dropout.keys) place = dropout_row(args.dropout, mask_row, cols);
+  if constexpr (kResidual) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int c = (lane + p * 32) * N;
-      if (c >= cols) continue;
-      float v[N];
+      if ((lane + p * 32) * N >= cols) continue;
+      float v[N], r[N];
       unpack(own[p], v);
-      if (args.dropout.keys) apply_dropout(v, args.dropout, place, c);
-      if (residual) {
+      unpack(added[p], r);
 #pragma unroll
-        for (int j = 0; j < N; ++j) v[j] += to_float(added[p].v[j]);
-      }
+      for (int j = 0; j < N; ++j) v[j] += r[j];
       own[p] = packed<T>(v);
       *reinterpret_cast<Pack<T, N>*>(sum + first + p * 32 * N) = own[p];
     }
@@ -134,22 +132,23 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if ((lane + p * 32) * N >= cols) continue;
+    float v[N];
+    unpack(own[p], v);
 #pragma unroll
-    for (int j = 0; j < N; ++j) total += to_float(own[p].v[j]);
+    for (int j = 0; j < N; ++j) total += v[j];
   }
-  const float mean = warp_sum(total) / static_cast<float>(cols);
+  const float mean = warp_sum(total) * args.scale;
   float squares = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if ((lane + p * 32) * N >= cols) continue;
     forget(own[p]);
+    float v[N];
+    unpack(own[p], v);
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const float centred = to_float(own[p].v[j]) - mean;
-      squares += centred * centred;
-    }
+    for (int j = 0; j < N; ++j) squares += (v[j] - mean) * (v[j] - mean);
   }
-  const float rstd = rsqrtf(warp_sum(squares) / static_cast<float>(cols) + args.eps);
+  const float rstd = rsqrtf(warp_sum(squares) * args.scale + args.eps);
   if (lane == 0) {
     args.mean[row] = mean;
     args.rstd[row] = rstd;
@@ -177,7 +176,7 @@ template <class T>
 __global__ void __launch_bounds__(kGeneralThreads)
 norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamma, const T* beta, T* y,
     ForwardArgs args) {
-  __shared__ float shared[2][kGeneralThreads / 32];
+  __shared__ TeamSlots slots[2];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t row = blockIdx.x, cols = args.cols;
   DropoutRow place{};
@@ -195,13 +194,13 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
     total += v[0];
   }
   const T* from = (sum ? sum : x) + row * cols;
-  const float mean = team_sum(total, shared[0], warp, lane, kGeneralThreads / 32) / static_cast<float>(cols);
+  const float mean = team_sum(total, slots[0], warp, lane, kGeneralThreads / 32) * args.scale;
   float squares = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float centred = to_float(from[c]) - mean;
     squares += centred * centred;
   }
-  const float variance = team_sum(squares, shared[1], warp, lane, kGeneralThreads / 32) / static_cast<float>(cols);
+  const float variance = team_sum(squares, slots[1], warp, lane, kGeneralThreads / 32) * args.scale;
   const float rstd = rsqrtf(variance + args.eps);
   if (threadIdx.x == 0) {
     args.mean[row] = mean;
@@ -215,16 +214,20 @@ template <class T, int kPacks>
 void launch_packs(const NormForward& args, const ForwardArgs& kernel_args, cudaStream_t stream) {
   constexpr int N = kVector<T>;
   const int64_t threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
-  norm_forward_kernel<T, N, kPacks><<<static_cast<unsigned>(kernel_args.rows), static_cast<unsigned>(threads), 0,
-      stream>>>(
-      args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
-      args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+  dispatch_bool(static_cast<bool>(args.residual), [&](auto residual) {
+    dispatch_bool(static_cast<bool>(args.dropout), [&](auto dropped) {
+      norm_forward_kernel<T, N, kPacks, decltype(residual)::value, decltype(dropped)::value>
+          <<<static_cast<unsigned>(kernel_args.rows), static_cast<unsigned>(threads), 0, stream>>>(
+              args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
+              args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+    });
+  });
 }
 
 template <class T, int kPacks>
 void launch_warps(const NormForward& args, const ForwardArgs& kernel_args, cudaStream_t stream) {
-  dispatch_bool(static_cast<bool>(args.sum), [&](auto with_sum) {
-    norm_forward_warp_kernel<T, kVector<T>, kPacks, decltype(with_sum)::value>
+  dispatch_bool(static_cast<bool>(args.residual), [&](auto residual) {
+    norm_forward_warp_kernel<T, kVector<T>, kPacks, decltype(residual)::value>
         <<<static_cast<unsigned>(ceil_div(kernel_args.rows, kRowWarps)), 32 * kRowWarps, 0, stream>>>(
             args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
             args.beta.as<const T>(), args.y.as<T>(), kernel_args);
@@ -235,8 +238,8 @@ void launch_warps(const NormForward& args, const ForwardArgs& kernel_args, cudaS
 
 void CudaOps::norm_forward(const NormForward& args, Stream stream) {
   check_args(args);
-  const ForwardArgs kernel_args{args.x.rows(), args.x.cols(), args.eps, dropout_kernel_args(args.dropout),
-                                args.mean.as<float>(), args.rstd.as<float>()};
+  const ForwardArgs kernel_args{args.x.rows(), args.x.cols(), args.eps, 1.0f / static_cast<float>(args.x.cols()),
+                                dropout_kernel_args(args.dropout), args.mean.as<float>(), args.rstd.as<float>()};
   if (args.x.numel() == 0) return;
   const cudaStream_t queue = context(stream).stream;
   dispatch_float(args.x.dtype, [&](auto tag) {

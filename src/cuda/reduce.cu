@@ -10,8 +10,8 @@ constexpr int kThreads = 512;
 constexpr int kLoads = 4;  // independent 16-byte loads in flight per thread
 
 __device__ __forceinline__ float block_sum(float x) {
-  __shared__ float shared[kThreads / 32];
-  return team_sum(x, shared, threadIdx.x / 32, threadIdx.x % 32, kThreads / 32);
+  __shared__ TeamSlots slots;
+  return team_sum(x, slots, threadIdx.x / 32, threadIdx.x % 32, kThreads / 32);
 }
 
 template <class T, int N, bool kSquares>

@@ -39,8 +39,18 @@ constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
 template <class T, int N>
 __device__ __forceinline__ void unpack(const Pack<T, N>& pack, float (&x)[N]) {
+  if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
+    // Both halves of a register by one instruction each; taking out the upper one as a number first would cost two.
 #pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = to_float(pack.v[i]);
+    for (int i = 0; i < N; i += 2) {
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(&pack.v[i]);
+      x[i] = __uint_as_float(pair << 16);
+      x[i + 1] = __uint_as_float(pair & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = to_float(pack.v[i]);
+  }
 }
 
 template <class T, int N>
@@ -86,12 +96,24 @@ __device__ __forceinline__ void forget(Pack<T, N>& pack) {
   for (int i = 0; i < static_cast<int>(sizeof(pack) / 4); ++i) asm volatile("" : "+r"(words[i]));
 }
 
-/// Starts a copy of 16 bytes to shared memory, past the registers and the L1 cache.
-__device__ __forceinline__ void fetch_async16(void* shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-               "l"(from)
+/// The address in shared memory, in 32 bits.
+__device__ __forceinline__ uint32_t shared_address(const void* memory) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+}
+/// Loads 16 bytes of shared memory.
+template <class T, int N>
+__device__ __forceinline__ void load_shared(uint32_t shared, Pack<T, N>& pack) {
+  static_assert(sizeof(pack) == 16);
+  auto* words = reinterpret_cast<uint32_t*>(&pack);
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(shared)
                : "memory");
+}
+
+/// Starts a copy of 16 bytes to shared memory, past the registers and the L1 cache.
+__device__ __forceinline__ void fetch_async16(uint32_t shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 }
 
 /// Closes this thread's group of copies.
@@ -115,22 +137,50 @@ __device__ __forceinline__ float warp_max(float x) {
   return x;
 }
 
-/// Sum over the `warps` warps of a team of threads, the same in every thread. `shared` is the team's own [warps] slots;
-/// every thread of the block must call this, and the slots are free again after the block's next barrier.
-__device__ __forceinline__ float team_sum(float x, float* shared, int warp, int lane, int warps) {
-  x = warp_sum(x);
-  if (lane == 0) shared[warp] = x;
-  __syncthreads();
-  float total = 0;
-  for (int i = 0; i < warps; ++i) total += shared[i];  // the same order in every thread: the same bits
-  return total;
+/// The address is a multiple of 16.
+__device__ __forceinline__ float sum_eight(const float* from) {
+  const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
+  return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
 }
+
+/// Slots of team_sum, for up to 512 threads.
+struct alignas(16) TeamSlots {
+  float sums[16];
+};
+/// Sum over all threads of the block, its `warps` warps, the same in every thread. The slots are free again after the
+/// block's next barrier.
+__device__ __forceinline__ float team_sum(float x, TeamSlots& slots, int warp, int lane, int warps) {
+  x = warp_sum(x);
+  if (lane == 0) slots.sums[warp] = x;
+  if (warp == 0 && lane >= warps && lane < 16) slots.sums[lane] = 0;
+  __syncthreads();
+  const float total = sum_eight(slots.sums);  // the same order in every thread: the same bits
+  return warps > 8 ? total + sum_eight(slots.sums + 8) : total;
+}
+
+/// Divides numbers below 2^31 by one that the host knows, with a product: n / d = n m / 2^(32 + s), rounded down, where
+/// 2^s < d <= 2^(s + 1) and m = 2^(32 + s) / d, rounded up (Granlund & Montgomery 1994).
+struct Divisor {
+  uint32_t multiplier = 0, shift = 0;    ///< multiplier 0: by 1
+
+  static Divisor of(int64_t d) {
+    if (d <= 1) return {};
+    uint32_t shift = 0;
+    while ((int64_t{1} << (shift + 1)) < d) ++shift;
+    const uint64_t power = uint64_t{1} << (32 + shift), divisor = static_cast<uint64_t>(d);
+    return {static_cast<uint32_t>((power + divisor - 1) / divisor), shift};
+  }
+  __device__ __forceinline__ uint32_t divide(uint32_t n) const {
+    return multiplier == 0 ? n : __umulhi(n, multiplier) >> shift;
+  }
+};
 
 /// What kernels need of a Dropout.
 struct DropoutKernelArgs {
   const int64_t* keys = nullptr;
   const int32_t* padded_rows = nullptr;  ///< of packed samples
   int64_t rows_per_sample = 1;
+  Divisor sample_of_row;
   uint64_t seed = 0;
   uint32_t site = 0, threshold = 0;
   float scale = 1;
@@ -139,7 +189,8 @@ struct DropoutKernelArgs {
 inline DropoutKernelArgs dropout_kernel_args(const Dropout& dropout) {
   if (!dropout) return {};
   return {dropout.sample_keys.as<int64_t>(), dropout.packing.padded_rows.as<int32_t>(), dropout.rows_per_sample,
-          dropout.seed, dropout.site, dropout_threshold(dropout.p), 1.0f / (1.0f - dropout.p)};
+          Divisor::of(dropout.rows_per_sample), dropout.seed, dropout.site, dropout_threshold(dropout.p),
+          1.0f / (1.0f - dropout.p)};
 }
 
 /// a / b of numbers that are not negative: 64-bit divisions are slow, and few tensors need one.
@@ -147,10 +198,10 @@ __device__ __forceinline__ int64_t divided(int64_t a, int64_t b) {
   return (a | b) >> 32 == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
 }
 
-/// The number of a row if all samples had equally many rows. Kernels ask early for it: the sample's key, in memory too,
-/// hangs on it.
-__device__ __forceinline__ int64_t padded_row(const DropoutKernelArgs& args, int64_t row) {
-  return args.padded_rows ? args.padded_rows[row] : row;
+/// The number of a row if all samples had equally many rows; below 2^31. Kernels ask early for it: the sample's key, in
+/// memory too, hangs on it.
+__device__ __forceinline__ uint32_t padded_row(const DropoutKernelArgs& args, int64_t row) {
+  return static_cast<uint32_t>(args.padded_rows ? args.padded_rows[row] : row);
 }
 
 /// The place of one row within its sample's elements.
@@ -159,8 +210,8 @@ struct DropoutRow {
 };
 
 /// `row`: what padded_row says of it.
-__device__ __forceinline__ DropoutRow dropout_row(const DropoutKernelArgs& args, int64_t row, int64_t cols) {
-  const int64_t sample = divided(row, args.rows_per_sample);
+__device__ __forceinline__ DropoutRow dropout_row(const DropoutKernelArgs& args, uint32_t row, int64_t cols) {
+  const uint32_t sample = args.sample_of_row.divide(row);
   return {args.keys[sample], (row - sample * args.rows_per_sample) * cols};
 }
 
@@ -170,9 +221,10 @@ __device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernel
                                               int64_t column) {
   const int64_t element = row.first + column;
   if constexpr (N % 4 == 0) {
+    const auto block = static_cast<uint32_t>(element >> 2);
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
-      const Philox4 words = dropout_words(args.seed, args.site, row.key, static_cast<uint32_t>((element + i) >> 2));
+      const Philox4 words = dropout_words(args.seed, args.site, row.key, block + i / 4);
       x[i] = words.x >= args.threshold ? x[i] * args.scale : 0.0f;
       x[i + 1] = words.y >= args.threshold ? x[i + 1] * args.scale : 0.0f;
       x[i + 2] = words.z >= args.threshold ? x[i + 2] * args.scale : 0.0f;
