@@ -81,7 +81,7 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
       never("strategies", "^(include/blipft|src)/(model|models)[./]")
       only("optimizers", "tensor|ops|error|device|optimizer|philox", "")
       only("cpu", "device|ops|tensor|error|philox", "ops_check|normal|bf16|memory_text")
-      only("cuda", "device|ops|tensor|error|philox|monitor", "ops_check|normal|bf16|memory_text")
+      only("cuda", "device|ops|tensor|error|philox|monitor", "ops_check|normal|divisor|bf16|memory_text")
     }
     END {
       if (count) print "layering: " count (count == 1 ? " breach" : " breaches")

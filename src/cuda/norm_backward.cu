@@ -318,6 +318,7 @@ int64_t launch_packs(const NormBackward& args, const BackwardArgs& kernel_args, 
   constexpr int N = kVector<T>;
   const auto kernel = norm_backward_kernel<T, N, kPacks, kParameters, kOutput, kDropped, kAdd, kBias>;
   const int64_t rows = kernel_args.rows;
+  BLIPFT_CHECK(rows < int64_t{1} << 31, "norm_backward of ", rows, " rows, more than 2^31 - 1");
   const int64_t team_threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
   int64_t blocks = std::min<int64_t>(context.sm_count, rows);
   constexpr int64_t kSums = 2 * kParameters + kBias;

@@ -9,6 +9,7 @@
 
 #include "blipft/ops.h"
 #include "blipft/philox.h"
+#include "divisor.h"
 
 namespace blipft {
 
@@ -157,23 +158,6 @@ __device__ __forceinline__ float team_sum(float x, TeamSlots& slots, int warp, i
   const float total = sum_eight(slots.sums);  // the same order in every thread: the same bits
   return warps > 8 ? total + sum_eight(slots.sums + 8) : total;
 }
-
-/// Divides numbers below 2^31 by one that the host knows, with a product: n / d = n m / 2^(32 + s), rounded down, where
-/// 2^s < d <= 2^(s + 1) and m = 2^(32 + s) / d, rounded up (Granlund & Montgomery 1994).
-struct Divisor {
-  uint32_t multiplier = 0, shift = 0;    ///< multiplier 0: by 1
-
-  static Divisor of(int64_t d) {
-    if (d <= 1) return {};
-    uint32_t shift = 0;
-    while ((int64_t{1} << (shift + 1)) < d) ++shift;
-    const uint64_t power = uint64_t{1} << (32 + shift), divisor = static_cast<uint64_t>(d);
-    return {static_cast<uint32_t>((power + divisor - 1) / divisor), shift};
-  }
-  __device__ __forceinline__ uint32_t divide(uint32_t n) const {
-    return multiplier == 0 ? n : __umulhi(n, multiplier) >> shift;
-  }
-};
 
 /// What kernels need of a Dropout.
 struct DropoutKernelArgs {
