@@ -265,6 +265,7 @@ template <class T>
 __global__ void __launch_bounds__(kGeneralThreads)
 norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* add, T* dx, T* dropped,
     BackwardArgs args) {
+  static_assert(kGeneralThreads == 8 * 32, "team_means adds up eight warps' sums, none of which is zero at first here");
   __shared__ __align__(16) WarpSums sums;
   const int64_t row = blockIdx.x, cols = args.cols, first = row * cols;
   const float mean = args.mean[row], rstd = args.rstd[row];
