@@ -82,8 +82,7 @@ __device__ __forceinline__ void add_teams(const float* shared, float* __restrict
   }
 }
 
-/// A thread's own columns: kPacks packs of N, `step` columns apart.
-template <int N>
+/// A thread's own columns of a row: packs, `step` columns from each to the next.
 struct Columns {
   int first, step, count;  ///< count: of the row
   __device__ __forceinline__ int at(int p) const { return first + p * step; }
@@ -92,7 +91,7 @@ struct Columns {
 
 /// Writes one of a team's sums to shared memory, [columns].
 template <int N, int kPacks>
-__device__ __forceinline__ void stage_sum(const float (&parts)[kPacks][N], float* to, const Columns<N>& columns) {
+__device__ __forceinline__ void stage_sum(const float (&parts)[kPacks][N], float* to, const Columns& columns) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
     if (columns.inside(p)) store(to + columns.at(p), parts[p]);
@@ -104,11 +103,11 @@ struct RowRing {
   static constexpr int kInputs = kAdd ? 3 : 2, kRows = kStages<kPacks>;
   enum Input { gradient, input, addend };
   const T *dy, *x, *add;
-  Columns<N> columns;
+  Columns columns;
   uint32_t pack_bytes, row_bytes;  ///< of shared memory, from a thread's pack to its next one, and from row to row
   uint32_t begin, row, next;       ///< the ring's first row, the one that is read, the one that is fetched next
 
-  __device__ __forceinline__ RowRing(const T* dy, const T* x, const T* add, const Columns<N>& columns, void* shared)
+  __device__ __forceinline__ RowRing(const T* dy, const T* x, const T* add, const Columns& columns, void* shared)
       : dy(dy), x(x), add(add), columns(columns), pack_bytes(16 * blockDim.x * blockDim.y),
         row_bytes(pack_bytes * kInputs * kPacks),
         begin(shared_address(shared) + 16 * (threadIdx.y * blockDim.x + threadIdx.x)), row(begin), next(begin) {}
@@ -149,7 +148,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
   const int stride = static_cast<int>(gridDim.x * blockDim.y);
   const int64_t step = int64_t{stride} * cols;
   const float scale = 1.0f / static_cast<float>(cols);
-  const Columns<N> columns{thread * N, team_threads * N, cols};
+  const Columns columns{thread * N, team_threads * N, cols};
   RowRing<T, N, kPacks, kAdd> ring(dy, x, add, columns, dynamic);
   constexpr int kAhead = ring.kRows - 1;
   int row = static_cast<int>(blockIdx.x + gridDim.x * team);
