@@ -133,8 +133,11 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
       float sum[kVector<T>] = {};
 #pragma unroll
       for (int k = 0; k < kSources; ++k) {
+        // load() takes fewer instructions, but has not been timed here, beside products on several GPUs.
+        const auto pack = load_pack<kVector<T>>(reinterpret_cast<const T*>(from + k * kPiece + at));
         float part[kVector<T>];
-        load(reinterpret_cast<const T*>(from + k * kPiece + at), part);
+#pragma unroll
+        for (int j = 0; j < kVector<T>; ++j) part[j] = to_float(pack.v[j]);
 #pragma unroll
         for (int j = 0; j < kVector<T>; ++j) sum[j] += part[j];
       }
