@@ -1,7 +1,6 @@
 // Division by a product against division.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <random>
 #include <vector>
 

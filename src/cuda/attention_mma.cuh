@@ -53,9 +53,6 @@ __device__ __forceinline__ void copy8_async(uint32_t shared, const void* global,
   const int bytes = valid ? 8 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-template <int N>
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory"); }
 
 /// Starts copying rows [row0, row0 + rows) of a head into tile rows [row0 - origin, ...); rows at and after `valid`
 /// and columns at and after head_size become zeros. `wide`: rows are aligned to 16 bytes and head_size is a multiple of
@@ -118,10 +115,6 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
   return r;
-}
-/// Its inverse: the low half first.
-__device__ __forceinline__ float2 unpack(uint32_t x) {
-  return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
 }
 __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 1);

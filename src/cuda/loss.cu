@@ -70,18 +70,18 @@ __device__ __forceinline__ void fetch_row(const Pack16* row, Pack16* copy, int p
   for (int turn = 0; turn < kTurns; ++turn) {
     const int end = turn == kTurns - 1 ? packs : min(packs, (turn + 1) * kLoads * kThreads);
     for (int p = threadIdx.x + turn * kLoads * kThreads; p < end; p += kThreads)
-      fetch_async16(shared_address(copy + p), row + p);
-    commit_fetches();
+      copy16_async(shared_address(copy + p), row + p);
+    commit_copies();
   }
 }
 
 /// Waits for the packs of one turn.
 __device__ __forceinline__ void wait_turn(int turn) {
   static_assert(kTurns == 4);
-  if (turn == 0) wait_fetches<3>();
-  else if (turn == 1) wait_fetches<2>();
-  else if (turn == 2) wait_fetches<1>();
-  else wait_fetches<0>();
+  if (turn == 0) wait_copies<3>();
+  else if (turn == 1) wait_copies<2>();
+  else if (turn == 2) wait_copies<1>();
+  else wait_copies<0>();
 }
 
 /// The online softmax of this thread's packs of a row; `kept`: they stay in `copy`.

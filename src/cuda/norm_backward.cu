@@ -121,11 +121,11 @@ struct RowRing {
     for (int p = 0; p < kPacks; ++p) {
       if (!there || !columns.inside(p)) continue;
       const int64_t element = at + p * columns.step;
-      fetch_async16(next + (gradient * kPacks + p) * pack_bytes, dy + element);
-      fetch_async16(next + (input * kPacks + p) * pack_bytes, x + element);
-      if constexpr (kAdd) fetch_async16(next + (addend * kPacks + p) * pack_bytes, add + element);
+      copy16_async(next + (gradient * kPacks + p) * pack_bytes, dy + element);
+      copy16_async(next + (input * kPacks + p) * pack_bytes, x + element);
+      if constexpr (kAdd) copy16_async(next + (addend * kPacks + p) * pack_bytes, add + element);
     }
-    commit_fetches();
+    commit_copies();
     next = behind(next);
   }
   __device__ __forceinline__ void load(Input which, int p, float (&values)[N]) const {
@@ -188,7 +188,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
     }
     // Read early (see padded_row).
     const uint32_t mask_row = kDropped ? padded_row(args.dropout, row) : 0;
-    wait_fetches<kAhead>();
+    wait_copies<kAhead>();
     float sum_g = 0, sum_gx = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -242,7 +242,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
   }
   constexpr int kSums = 2 * kParameters + kBias;
   if constexpr (kSums > 0) {
-    wait_fetches<0>();
+    wait_copies<0>();
     __syncthreads();
     auto* shared = reinterpret_cast<float*>(dynamic);
     float* mine = shared + team * kSums * cols;

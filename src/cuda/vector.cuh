@@ -38,15 +38,19 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
 template <class T>
 constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
+/// A pair of bf16 numbers, the low half first. One instruction each: taking out the upper one as a bf16 first would be
+/// two.
+__device__ __forceinline__ float2 unpack(uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+
 template <class T, int N>
 __device__ __forceinline__ void unpack(const Pack<T, N>& pack, float (&x)[N]) {
   if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
-    // Both halves of a register by one instruction each; taking out the upper one as a number first would cost two.
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
-      const uint32_t pair = *reinterpret_cast<const uint32_t*>(&pack.v[i]);
-      x[i] = __uint_as_float(pair << 16);
-      x[i + 1] = __uint_as_float(pair & 0xffff0000u);
+      const float2 pair = unpack(*reinterpret_cast<const uint32_t*>(&pack.v[i]));
+      x[i] = pair.x, x[i + 1] = pair.y;
     }
   } else {
 #pragma unroll
@@ -113,16 +117,16 @@ __device__ __forceinline__ void load_shared(uint32_t shared, Pack<T, N>& pack) {
 }
 
 /// Starts a copy of 16 bytes to shared memory, past the registers and the L1 cache.
-__device__ __forceinline__ void fetch_async16(uint32_t shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+__device__ __forceinline__ void copy16_async(uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 
 /// Closes this thread's group of copies.
-__device__ __forceinline__ void commit_fetches() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Waits until at most `kPending` of this thread's groups are still on their way.
 template <int kPending>
-__device__ __forceinline__ void wait_fetches() {
+__device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
