@@ -67,6 +67,11 @@ constexpr int kLeftRows16 = 16 * 128, kRightRows16 = 16 * 64;  ///< bytes from 1
 /// The number of lane 0, known to the compiler to be the same in all lanes: descriptors live in uniform registers.
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
+/// The number of this thread's warpgroup, the same in all lanes.
+__device__ __forceinline__ int warpgroup_number() {
+  return static_cast<int>(uniform(static_cast<uint32_t>(fresh_thread() / 128)));
+}
+
 /// Makes this thread's earlier stores to shared memory visible to wgmma and TMA (after the barrier that follows).
 __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
@@ -246,6 +251,12 @@ struct ThreadBarrier {
   /// Waits for the phase-th use of this barrier, counted from 0.
   __device__ __forceinline__ void wait(int phase) const { CopyBarrier{address}.wait(phase); }
 };
+
+/// Tells once for the whole warp.
+__device__ __forceinline__ void arrive_warp(const ThreadBarrier& barrier) {
+  __syncwarp();
+  if ((fresh_thread() & 31) == 0) barrier.arrive();
+}
 
 /// After init(), before a barrier of the block: TMA sees the barriers.
 __device__ __forceinline__ void publish_barriers() {

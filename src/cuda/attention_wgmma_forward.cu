@@ -59,7 +59,7 @@ __device__ __forceinline__ void start_scores(float (&s)[8][4], const Queries& qu
 template <int D>
 __device__ __forceinline__ void start_head(const Work<D>& work, Softmax<D>& state, float (&s)[8][4], const Place& place,
                                            int round) {
-  const int buffer = round & 1, group = fresh_group();
+  const int buffer = round & 1, group = warpgroup_number();
   queries_barrier<D>(work.shared, buffer, group).wait(round >> 1);
   place.full<D>(work.shared).wait(place.phase);
   const Queries queries = queries_of<D>(work.shared, buffer, group);
@@ -128,7 +128,7 @@ __device__ __forceinline__ void take_scores(uint32_t (&a)[4][4], Softmax<D>& sta
 template <int D>
 __device__ __forceinline__ void store_queries(const Work<D>& work, Softmax<D>& state, const Head& head, int buffer) {
   const Params& p = work.p;
-  const int thread = fresh_thread(), row0 = thread / 32 * 16, group = fresh_group();
+  const int thread = fresh_thread(), row0 = thread / 32 * 16, group = warpgroup_number();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float sum = quad_sum(state.sum[half]), factor = 1.0f / sum;
@@ -203,7 +203,7 @@ __device__ __forceinline__ Place take_block(const Work<D>& work, Softmax<D>& sta
   for (int k = 0; k < 4; ++k)
     state.o.add(a[k], Operand::left(values), Operand::right(values + static_cast<uint32_t>(Tile<D>::right(64))), k);
   if (!Last)
-    start_scores<D>(s, queries_of<D>(work.shared, fresh(round) & 1, fresh_group()), next.keys<D>(work.shared));
+    start_scores<D>(s, queries_of<D>(work.shared, fresh(round) & 1, warpgroup_number()), next.keys<D>(work.shared));
   commit_products();
   wait_products<0>();
   state.o.pin_all();
@@ -215,7 +215,7 @@ __device__ __forceinline__ Place take_block(const Work<D>& work, Softmax<D>& sta
 /// of the next one. Both have the other buffer.
 template <int D>
 __device__ __forceinline__ void change_queries(const Work<D>& work, const Turn& turn) {
-  const int buffer = (fresh(turn.round) & 1) ^ 1, group = fresh_group();
+  const int buffer = (fresh(turn.round) & 1) ^ 1, group = warpgroup_number();
   if (work.odd && group == 0 && turn.round > 0) {
     work.shares_made().wait(turn.round - 1);
     store_odd_query(work, head_of(work.p, fresh(turn.number) - turn.stride), work.memory + odd_row<D>(buffer, 0, 0));
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const auto take = [&](auto is_last, int step) {
       const Place next = take_block<decltype(is_last)::value>(work, state, s, place, round);
       if (step == 0) change_queries(work, turn);
-      if (work.odd && fresh_group() == step) take_odd_query(work, place, step, round);
+      if (work.odd && warpgroup_number() == step) take_odd_query(work, place, step, round);
       leave_block(work, turn, place, step);
       place = next;
     };
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int step = 0; step + 1 < kSteps; ++step) take(std::false_type{}, step);
     take(std::true_type{}, kSteps - 1);
     store_queries(work, state, head_of(p, fresh(number)), fresh(round) & 1);
-    if (!turn.more && work.odd && fresh_group() == 0) {
+    if (!turn.more && work.odd && warpgroup_number() == 0) {
       work.shares_made().wait(round);
       store_odd_query(work, head_of(p, fresh(number)), memory + odd_row<D>(fresh(round) & 1, 0, 0));
     }

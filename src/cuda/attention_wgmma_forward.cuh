@@ -43,11 +43,6 @@ __device__ __forceinline__ int fresh(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
-/// The number of this warpgroup, the same in all lanes.
-__device__ __forceinline__ int fresh_group() {
-  return static_cast<int>(uniform(static_cast<uint32_t>(fresh_thread() / 128)));
-}
-
 /// Where a block of keys lies in the ring: its slot, and the how-many-th block that is there.
 struct Place {
   int slot, phase;

@@ -286,16 +286,6 @@ __device__ __forceinline__ void mask_columns(float (&s)[N][4], const int (&limit
 /// arithmetic behind waits for products, but not behind this wait for copies, which have arrived long ago.
 __device__ __forceinline__ void stay_before(const CopyBarrier& arrived, int phase) { arrived.wait(phase); }
 
-/// The number of this thread's warpgroup, the same in all lanes.
-__device__ __forceinline__ int warpgroup_number() {
-  return static_cast<int>(uniform(static_cast<uint32_t>(fresh_thread() / 128)));
-}
-/// Tells once for the whole warp.
-__device__ __forceinline__ void arrive_warp(const ThreadBarrier& barrier) {
-  __syncwarp();
-  if ((fresh_thread() & 31) == 0) barrier.arrive();
-}
-
 /// delta = rowsum(dO * O) of a warp's 16 queries: dO from the tile's own operands, O from memory, D / 8 lanes a row.
 template <int D>
 struct Deltas {
