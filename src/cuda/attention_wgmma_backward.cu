@@ -6,7 +6,8 @@
 //   phase 1  warpgroup w, queries 64 w...: S = Q K^T, dP = dO V^T, P and dS in registers; P and dS to shared memory as
 //            bf16; dQ += dS K with dS from registers. dQ stays in registers for the whole kernel.
 //   phase 2  dV = P^T dO and dK = dS^T Q of the block's 64 keys, complete in one go: a warpgroup for each part (left,
-//            right) of each matrix. They leave through the place of the block's K and V.
+//            right) of each matrix. They leave through the place of the block's K and V, while phase 1 of the next
+//            block begins.
 // That is 5 products a key block, the least there is, and no atomics.
 //
 // A vision tower has 257 tokens: 256 patches and the class token. To pad them to 320 would cost a quarter of all; the
@@ -29,10 +30,21 @@ using namespace vision_backward;
 
 /// The operands as TMA sees them.
 struct Maps {
-  TensorMaps q, k, v, out, dout, dq, dk, dv;
+  TensorMaps q, k, v, dout, dq, dk, dv;
 };
 
 #ifdef BLIPFT_WGMMA_CODE
+
+/// For all warps: P and dS of a key block are there, and K has been read; P and dS have been read. In place of barriers
+/// of the block, so that a warpgroup stores dK or dV and begins its next products before the others have got there.
+template <int D>
+__device__ __forceinline__ ThreadBarrier weights_made(uint32_t shared) {
+  return {shared + static_cast<uint32_t>(Layout<D>::WeightsMade)};
+}
+template <int D>
+__device__ __forceinline__ ThreadBarrier weights_read(uint32_t shared) {
+  return {shared + static_cast<uint32_t>(Layout<D>::WeightsRead)};
+}
 
 /// Starts copying key block `block` into its stage; one thread.
 template <int D>
@@ -51,13 +63,16 @@ __device__ __forceinline__ void expect_head(const Task& task, uint32_t shared) {
   const CopyBarrier first{shared + L::Barriers}, second{shared + L::Barriers + 8};
   first.init();
   second.init();
-  first.expect(3 * L::QueryTile + L::Stage + (task.odd ? kOddRows * D * 2 : 0));
+  weights_made<D>(shared).init(kWarps);
+  weights_read<D>(shared).init(kWarps);
+  first.expect(2 * L::QueryTile + L::Stage + (task.odd ? kOddRows * D * 2 : 0));
   second.expect(L::Stage);
   publish_barriers();
 }
 
-/// Starts copying Q, O, dO, the first two key blocks and the odd token's rows; one thread of each warpgroup, which
-/// share the work because each copy takes its thread a while.
+/// Starts copying Q, dO, the first key block and the odd token's rows; one thread of each warpgroup, which share the
+/// work because each copy takes its thread a while. The second key block comes once these are there, and O goes to
+/// registers: a head's work begins with a wait for its copies.
 template <int D>
 __device__ __forceinline__ void load_head(const Params& p, const Maps& maps, const Task& task, uint32_t shared,
                                           int warpgroup) {
@@ -65,9 +80,8 @@ __device__ __forceinline__ void load_head(const Params& p, const Maps& maps, con
   const CopyBarrier first{shared + L::Barriers};
   const int row = warpgroup * 64;
   start_load<D>(maps.dout, shared + L::DOut, kQueries, row, row, task.h, task.b, first);
-  start_load<D>(maps.out, shared + L::P, kQueries, row, row, task.h, task.b, first);
   start_load<D>(maps.q, shared + L::Q, kQueries, row, row, task.h, task.b, first);
-  if (warpgroup < 2) load_keys<D>(maps, task, shared, warpgroup);
+  if (warpgroup == 0) load_keys<D>(maps, task, shared, 0);
   if (task.odd && warpgroup == 2) {
 #pragma unroll
     for (int i = 0; i < kOddRows; ++i) {
@@ -110,6 +124,7 @@ __device__ __forceinline__ void phase1(RowAccumulator<D>& dq, const Task& task, 
     const uint32_t place = static_cast<uint32_t>(((lane >> 4) ^ (row & 7)) << 4);
     if (part == 0) {
       const float lse0 = numbers[0], lse1 = numbers[8];
+      weights_read<D>(shared).wait(block - 1);  // phase -1 of the first use counts as over
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -135,7 +150,6 @@ __device__ __forceinline__ void phase1(RowAccumulator<D>& dq, const Task& task, 
       stmatrix4(p_row + (L::DS - L::P) + (place ^ static_cast<uint32_t>(i << 5)), ds[i]);
     }
   }
-  publish();
   begin_products();
   {
     const uint32_t k = A::keys(shared, block);
@@ -144,8 +158,11 @@ __device__ __forceinline__ void phase1(RowAccumulator<D>& dq, const Task& task, 
       dq.add(ds[i], Operand::left(k), Operand::right(k + Tile<D>::right(kKeys)), i);
   }
   commit_products();
+  publish();
+  wait_stores_read();  // those of the block before
   wait_products<0>();
   dq.pin_all();
+  arrive_warp(weights_made<D>(shared));
 }
 
 /// Phase 2 of a warpgroup: a part of dK or dV.
@@ -170,6 +187,7 @@ __device__ __forceinline__ void phase2(const Params& p, const Maps& maps, const 
   if (task.odd)
     add_odd_rows<kTiles>(acc, floats(memory, is_dk ? L::QueryDS : L::QueryP),
                          odd_row<D>(memory, is_dk ? kOddQ : kOddDOut) + (Right ? 64 : 0));
+  arrive_warp(weights_read<D>(shared));
   const uint32_t part = shared + static_cast<uint32_t>(L::Stages + (block & 1) * L::Stage) + (is_dk ? 0 : L::KeyTile) +
                         (Right ? Tile<D>::right(kKeys) : 0);
   store_part<Right ? 64 : 128, kTiles>(part, (fresh_thread() >> 5 & 3) * 16, acc, is_dk ? p.scale : 1.0f);
@@ -215,11 +233,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (thread == 0) expect_head<D>(task, shared);
   if (thread == 32) {
     prefetch(maps.dout);
-    prefetch(maps.out);
     prefetch(maps.q);
     prefetch(maps.k);
     prefetch(maps.v);
   }
+  const OutRows<D> out = load_out<D>(p, task);
   __syncthreads();
   const int warpgroup = static_cast<int>(Addresses<D>::warpgroup());
   if ((thread & 127) == 0) load_head<D>(p, maps, task, shared, warpgroup);
@@ -231,28 +249,31 @@ __global__ void __launch_bounds__(kThreads, 1)
   publish();
   __syncthreads();
   CopyBarrier{shared + L::Barriers}.wait(0);
-  make_deltas<D>(task, memory);
-  __syncthreads();  // deltas are there, and O's place is free
+  if (thread == 0) load_keys<D>(maps, task, shared, 1);
+  make_deltas<D>(task, out, memory);
+  __syncthreads();
   RowAccumulator<D> dq;
   dq.clear();
 #pragma unroll 1
   for (int block = 0; block < kBlocks; ++block) {
     CopyBarrier{shared + static_cast<uint32_t>(L::Barriers + (block & 1) * 8)}.wait(block >> 1);
-    if (task.odd && warpgroup == block) take_odd_query<D>(task, memory, warpgroup, block);
+    if (task.odd && warpgroup == block) {
+      weights_read<D>(shared).wait(block - 1);
+      take_odd_query<D>(task, memory, warpgroup, block);
+    }
     phase1<D>(dq, task, memory, block);
     if (task.odd && block + 1 == kBlocks) phase1_odd_key<D>(dq, task, memory);
-    wait_stores_read();  // those of the block before
-    __syncthreads();     // P and dS are there; the other stage is free
+    weights_made<D>(shared).wait(block);  // and the other stage is free
     if (thread == 0 && block > 0 && block + 1 < kBlocks) {
       CopyBarrier{shared + static_cast<uint32_t>(L::Barriers + ((block + 1) & 1) * 8)}.expect(L::Stage);
       load_keys<D>(maps, task, shared, block + 1);
     }
     if (warpgroup < 2) phase2<D, false>(p, maps, task, memory, warpgroup, warpgroup == 1, block);
     else phase2<D, true>(p, maps, task, memory, warpgroup, warpgroup == 3, block);
-    __syncthreads();  // P and dS are free
   }
+  __syncthreads();
   store_dq<D>(dq, p, maps, task, shared, warpgroup);
-  if (task.odd) reduce_odd_key<D>(memory);
+  if (Sums || task.odd) reduce_odd_key<D, Sums>(task, memory);
   if constexpr (Sums) sum_columns<D>(dq, p, memory);
   if (Sums || task.odd) {
     __syncthreads();
@@ -269,8 +290,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int D, bool Sums>
 bool launch_kernel(const Params& p, cudaStream_t stream) {
   const auto maps_of = [&](const View& view) { return make_tensor_maps(view, p, p.query_tokens); };
-  const Maps maps{maps_of(p.q),    maps_of(p.k),  maps_of(p.v),  maps_of(p.out),
-                  maps_of(p.dout), maps_of(p.dq), maps_of(p.dk), maps_of(p.dv)};
+  const Maps maps{maps_of(p.q),  maps_of(p.k),  maps_of(p.v), maps_of(p.dout),
+                  maps_of(p.dq), maps_of(p.dk), maps_of(p.dv)};
   allow_shared_memory(&wgmma_backward_kernel<D, Sums>, Layout<D>::Bytes);
   wgmma_backward_kernel<D, Sums>
       <<<static_cast<unsigned>(p.batch * p.heads), kThreads, Layout<D>::Bytes, stream>>>(p, maps);

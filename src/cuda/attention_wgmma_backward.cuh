@@ -17,18 +17,19 @@ template <int D>
 struct Layout {
   static constexpr int QueryTile = Tile<D>::bytes(kQueries), KeyTile = Tile<D>::bytes(kKeys), Weights = kQueries * 128;
   static constexpr int Q = 0, DOut = QueryTile;                 // [kQueries][D]
-  static constexpr int P = 2 * QueryTile, DS = P + Weights;     // [kQueries][kKeys], as left parts; O at first
+  static constexpr int P = 2 * QueryTile, DS = P + Weights;     // [kQueries][kKeys], as left parts
   static constexpr int Stages = DS + Weights, Stage = 2 * KeyTile;  // two stages of K and V [kKeys][D]
   // bf16: the odd token's rows of q, k, v, O and dO with zeros up to pitch<D>.
   static constexpr int OddRow = pitch<D> * 2, OddRows = Stages + 2 * Stage;
   // f32: lse (log2) and delta of all queries [kQueries + 1, padded]; P and dS of all queries with the odd key
-  // [kQueries]; P and dS of the odd query with a key block [kKeys], the latter in bf16 too. Two barriers.
+  // [kQueries]; P and dS of the odd query with a key block [kKeys], the latter in bf16 too. Barriers of the stages.
   static constexpr int Lse = OddRows + 5 * OddRow, Delta = Lse + (kQueries + 8) * 4;
   static constexpr int KeyP = Delta + (kQueries + 8) * 4, KeyDS = KeyP + kQueries * 4;
   static constexpr int QueryP = KeyDS + kQueries * 4, QueryDS = QueryP + kKeys * 4, BfDS = QueryDS + kKeys * 4;
   static constexpr int OddDq = BfDS + kKeys * 2;  // f32 [D]: dQ of the odd query
   static constexpr int Barriers = OddDq + D * 4;
-  static constexpr int Bytes = Barriers + 16;
+  static constexpr int WeightsMade = Barriers + 16, WeightsRead = WeightsMade + 8;  // see there
+  static constexpr int Bytes = WeightsRead + 8;
   // At the end, f32: each warp's share of the odd key's dV and dK [2][kWarps][D]; column sums of dQ and of dO
   // [2][kWarps][D]. dQ leaves through the place of P and dS.
   static constexpr int OddKeySums = Stages, DqSums = OddKeySums + 2 * kWarps * D * 4;
@@ -37,7 +38,7 @@ struct Layout {
   static_assert(QueryTile % 1024 == 0 && Weights % 1024 == 0 && KeyTile % 1024 == 0, "where swizzles begin");
   static_assert(OddRow % 16 == 0 && OddRows % 16 == 0 && BfDS % 16 == 0 && Barriers % 8 == 0);
   static_assert(DOutSums + kWarps * D * 4 <= Stages + Stage, "sums take the place of the first stage");
-  static_assert(QueryTile <= 2 * Weights, "O, and at the end dQ, take the place of P and dS");
+  static_assert(QueryTile <= 2 * Weights, "at the end dQ takes the place of P and dS");
 };
 
 #ifdef BLIPFT_WGMMA_CODE
@@ -78,25 +79,49 @@ struct Addresses {
   }
 };
 
-/// delta = rowsum(dO * O), of O and dO in shared memory: 4 lanes a row, 8 rows a warp at a time. The odd query's is the
-/// last warp's.
+/// This lane's share of O but for the odd token's: 4 lanes a row, 8 rows a warp at a time.
 template <int D>
-__device__ __forceinline__ void make_deltas(const Task& task, char* memory) {
+struct OutRows {
+  static constexpr int kRounds = kQueries / (kWarps * 8), kChunks = (D / 8 + 3) / 4;
+  uint4 chunks[kRounds][kChunks];
+
+  static __device__ __forceinline__ int row(int round) {
+    return (round * kWarps + fresh_thread() / 32) * 8 + (fresh_thread() & 7);
+  }
+  static __device__ __forceinline__ int chunk(int i) { return 4 * i + (fresh_thread() >> 3 & 3); }
+};
+/// Starts loading them. Where a row has no such chunk, its last one: dO is zero there.
+template <int D>
+__device__ __forceinline__ OutRows<D> load_out(const Params& p, const Task& task) {
+  using Rows = OutRows<D>;
+  const bf16* out = p.out.head<const bf16>(task.b, task.h, D);
+  Rows rows;
+#pragma unroll
+  for (int round = 0; round < Rows::kRounds; ++round)
+#pragma unroll
+    for (int i = 0; i < Rows::kChunks; ++i)
+      rows.chunks[round][i] = *reinterpret_cast<const uint4*>(out + Rows::row(round) * p.out.row_stride +
+                                                              min(Rows::chunk(i), D / 8 - 1) * 8);
+  return rows;
+}
+
+/// delta = rowsum(dO * O), of dO in shared memory. The odd query's is the last warp's.
+template <int D>
+__device__ __forceinline__ void make_deltas(const Task& task, const OutRows<D>& rows, char* memory) {
   using L = Layout<D>;
+  using Rows = OutRows<D>;
   const int warp = fresh_thread() / 32, lane = fresh_thread() & 31;
 #pragma unroll
-  for (int row0 = 0; row0 < kQueries; row0 += kWarps * 8) {
-    const int row = row0 + 8 * warp + (lane & 7);
+  for (int round = 0; round < Rows::kRounds; ++round) {
     float sum = 0;
 #pragma unroll
-    for (int chunk0 = 0; chunk0 < D / 8; chunk0 += 4) {  // zeros where there is no chunk
-      const uint32_t place = Tile<D>::offset(kQueries, row, chunk0 + (lane >> 3));
-      sum += dot8(*reinterpret_cast<const uint4*>(memory + L::P + place),
-                  *reinterpret_cast<const uint4*>(memory + L::DOut + place));
-    }
+    for (int i = 0; i < Rows::kChunks; ++i)
+      sum += dot8(rows.chunks[round][i], *reinterpret_cast<const uint4*>(
+                                             memory + L::DOut +
+                                             Tile<D>::offset(kQueries, Rows::row(round), Rows::chunk(i))));
     sum += __shfl_xor_sync(0xffffffffu, sum, 8);
     sum += __shfl_xor_sync(0xffffffffu, sum, 16);
-    if (lane < 8) floats(memory, L::Delta)[row] = sum;
+    if (lane < 8) floats(memory, L::Delta)[Rows::row(round)] = sum;
   }
   if (!task.odd || warp != kWarps - 1) return;
   const bf16 *out = odd_row<D>(memory, kOddOut), *dout = odd_row<D>(memory, kOddDOut);
@@ -215,18 +240,23 @@ __device__ __forceinline__ void add_odd_rows(float (&acc)[N][4], const float* we
   }
 }
 
-/// This warp's share of the odd key's dV (from P and dO) and dK (from dS and Q): 16 queries, with mma.sync.
-template <int D>
-__device__ __forceinline__ void reduce_odd_key(char* memory) {
+/// This warp's share of the odd key's dV (from P and dO) and dK (from dS and Q), of 16 queries, with mma.sync: row 0 of
+/// the products. With Sums, row 1 of the first are the sums of dO.
+template <int D, bool Sums>
+__device__ __forceinline__ void reduce_odd_key(const Task& task, char* memory) {
   using L = Layout<D>;
+  constexpr uint32_t kOnes = 0x3f803f80;
   const int warp = fresh_thread() / 32, lane = fresh_thread() & 31, g = lane >> 2, t = lane & 3, row0 = 16 * warp;
 #pragma unroll
   for (int is_dk = 0; is_dk < 2; ++is_dk) {
+    if (is_dk && !task.odd) return;
     float* target = floats(memory, L::OddKeySums) + (is_dk * kWarps + warp) * D + 2 * t;
+    if (g == 1) target = floats(memory, L::DOutSums) + warp * D + 2 * t;
     const uint32_t rows = shared_address(memory) + static_cast<uint32_t>(is_dk ? L::Q : L::DOut);
     const float2* weights = reinterpret_cast<const float2*>(floats(memory, is_dk ? L::KeyDS : L::KeyP) + row0) + t;
-    const uint32_t a[4] = {g == 0 ? pack(weights[0].x, weights[0].y) : 0u, 0u,
-                           g == 0 ? pack(weights[4].x, weights[4].y) : 0u, 0u};
+    const uint32_t other = Sums && !is_dk && g == 1 ? kOnes : 0;
+    const uint32_t a[4] = {g == 0 ? pack(weights[0].x, weights[0].y) : other, 0u,
+                           g == 0 ? pack(weights[4].x, weights[4].y) : other, 0u};
 #pragma unroll
     for (int d = 0; d < pitch<D> / 16; ++d) {
       float c[2][4] = {};
@@ -236,7 +266,7 @@ __device__ __forceinline__ void reduce_odd_key(char* memory) {
       mma(c[1], a, b[2], b[3]);
 #pragma unroll
       for (int n = 0; n < 2; ++n)
-        if (g == 0 && 16 * d + 8 * n < D)
+        if (g <= (Sums && !is_dk ? 1 : 0) && 16 * d + 8 * n < D)
           *reinterpret_cast<float2*>(target + 16 * d + 8 * n) = make_float2(c[n][0], c[n][1]);
     }
   }
@@ -281,7 +311,7 @@ __device__ __forceinline__ void store_odd_token(const Params& p, const Task& tas
   view.head<bf16>(task.b, task.h, D)[kQueries * view.row_stride + column] = __float2bfloat16_rn(sum);
 }
 
-/// Each warp's column sums of its dQ, and of 16 rows of dO.
+/// Each warp's column sums of its dQ.
 template <int D>
 __device__ __forceinline__ void sum_columns(const RowAccumulator<D>& dq, const Params& p, char* memory) {
   using L = Layout<D>;
@@ -296,32 +326,6 @@ __device__ __forceinline__ void sum_columns(const RowAccumulator<D>& dq, const P
     own[n] = make_float2(c[0] + c[2], c[1] + c[3]);
   }
   add_column_sums(own, p.scale, target, 8, D / 8);
-  // Two lanes a row of 16; each takes every second chunk.
-  float* dout_sums = floats(memory, L::DOutSums) + warp * D;
-#pragma unroll
-  for (int chunk0 = 0; chunk0 < D / 8; chunk0 += 2) {
-    const int chunk = chunk0 + (lane >> 4);  // zeros where there is none
-    const uint4 pack = *reinterpret_cast<const uint4*>(
-        memory + L::DOut + Tile<D>::offset(kQueries, 16 * warp + (lane & 15), chunk));
-    const float2 a = unpack(pack.x), b = unpack(pack.y), c = unpack(pack.z), d = unpack(pack.w);
-    float x[8] = {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
-    // Halve the columns and the rows a lane stands for, three times; then one column a lane, of two rows.
-    int column = 0;
-#pragma unroll
-    for (int round = 0; round < 3; ++round) {
-      const int bit = 8 >> round, half = 4 >> round;
-      const bool upper = (lane & bit) != 0;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (e >= half) continue;
-        const float keep = upper ? x[e + half] : x[e], give = upper ? x[e] : x[e + half];
-        x[e] = keep + __shfl_xor_sync(0xffffffffu, give, bit);
-      }
-      if (upper) column += half;
-    }
-    x[0] += __shfl_xor_sync(0xffffffffu, x[0], 1);
-    if (chunk < D / 8 && (lane & 1) == 0) dout_sums[8 * chunk + column] = x[0];
-  }
 }
 
 /// The block's columns of the sample's row of p.dbias_partials. After a barrier.
