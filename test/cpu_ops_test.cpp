@@ -15,11 +15,15 @@ namespace {
 /// The factors (0 or 1 / (1 - p)) of `count` elements of each sample, from Philox as philox.h documents it.
 Vec dropout_factors(const Dropout& d, const Vec& keys, int64_t count) {
   Vec factors;
-  for (double key : keys)
+  for (double number : keys)
     for (int64_t e = 0; e < count; ++e) {
-      const Philox4 block = dropout_words(d.seed, d.site, static_cast<int64_t>(key), static_cast<uint32_t>(e / 4));
+      const auto key = static_cast<uint64_t>(number);
+      const Philox4 block = philox({static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
+                                    static_cast<uint32_t>(e / 8), d.site},
+                                   static_cast<uint32_t>(d.seed), static_cast<uint32_t>(d.seed >> 32));
       const uint32_t words[] = {block.x, block.y, block.z, block.w};
-      const bool keep = !d || static_cast<double>(words[e % 4]) >= std::floor(static_cast<double>(d.p) * 4294967296.0);
+      const uint32_t half = e % 2 ? words[e % 8 / 2] / 65536 : words[e % 8 / 2] % 65536;
+      const bool keep = !d || half >= std::round(static_cast<double>(d.p) * 65536);
       factors.push_back(!d ? 1 : keep ? 1 / (1 - static_cast<double>(d.p)) : 0);
     }
   return factors;
@@ -458,6 +462,52 @@ TEST_SUITE("cpu_ops") {
     Vec expected = in;
     for (size_t i = 0; i < in.size(); ++i) expected[i] *= factors[i];
     CHECK_CLOSE(out, expected, 1e-6);
+  }
+
+  TEST_CASE("dropout: rate, also of pairs of neighbours") {
+    constexpr int64_t kRows = 1000, kCols = 1001;
+    constexpr double p = 0.1, n = kRows * kCols;
+    OpContext c(cpu());
+    const Tensor x = c.input("x", kF32, {kRows, kCols}, 1, 2), y = c.output("y", kF32, x.shape);
+    c.run([&, dropout = make_dropout(c, p, 1, kRows)](Ops& ops, Stream s) { ops.dropout_add({x, {}, dropout, y}, s); });
+    const Vec out = c.read(y);
+    const auto zeros = [&](size_t distance) {
+      double count = 0;
+      for (size_t i = 0; i + distance < out.size(); ++i) count += out[i] == 0 && out[i + distance] == 0;
+      return count;
+    };
+    // Five standard deviations. Pairs that have an element in common vary together.
+    CHECK(std::abs(zeros(0) - n * p) < 5 * std::sqrt(n * p * (1 - p)));
+    const double deviation = std::sqrt(n * (p * p * (1 - p * p) + 2 * p * p * p * (1 - p)));
+    for (size_t distance = 1; distance <= 16; ++distance) {
+      CAPTURE(distance);
+      CHECK(std::abs(zeros(distance) - n * p * p) < 5 * deviation);
+    }
+  }
+
+  TEST_CASE("dropout: pairs of elements are kept as the elements are") {
+    const uint32_t threshold = dropout_threshold(0.3f);
+    const auto block = [](uint64_t element) { return DropoutBlock(1, 2, 3, element); };
+    for (uint64_t element = 0; element < 1000; ++element) {
+      const auto keeps = [&](uint64_t i) { return block(i).keeps(static_cast<uint32_t>(i) % 8, threshold); };
+      const uint32_t pair = block(element).keeps_pair(static_cast<uint32_t>(element) % 8, block(element + 1).words.x,
+                                                      threshold);
+      CHECK(pair == (keeps(element) ? 1 : 0) + (keeps(element + 1) ? 2 : 0));
+    }
+  }
+
+  TEST_CASE("dropout: the smallest and the largest probabilities") {
+    OpContext c(cpu());
+    const float smallest = std::nextafter(0.0f, 1.0f), largest = std::nextafter(1.0f, 0.0f);
+    const Tensor x = c.input("x", kF32, {100, 1001}, 1, 2);
+    const Tensor kept = c.output("kept", kF32, x.shape), dropped = c.output("dropped", kF32, x.shape);
+    c.run([&, few = make_dropout(c, smallest, 1, 100), most = make_dropout(c, largest, 1, 100)](Ops& ops, Stream s) {
+      ops.dropout_add({x, {}, few, kept}, s);
+      ops.dropout_add({x, {}, most, dropped}, s);
+    });
+    CHECK(c.read(kept) == c.read(x));
+    const Vec out = c.read(dropped);
+    CHECK(std::count(out.begin(), out.end(), 0.0) > static_cast<int64_t>(out.size()) - 20);  // 1.5 kept on average
   }
 
   TEST_CASE("cross-entropy: loss and gradient, ignored rows") {

@@ -275,7 +275,7 @@ inline void add_elementwise(Cases& cases, DType t) {
         c.run([&](Ops& ops, Stream s) { ops.activate(x, y, activation, s); });
       }});
   for (int variant = 0; variant < 16; ++variant)
-    for (int64_t n : {1, 37, 64, 2560}) {
+    for (int64_t n : {1, 37, 64, 100, 2560}) {
       const bool packed = variant & 8;
       if (packed && !(variant & 2)) continue;  // dropout alone takes part in it
       cases.push_back({title(t, "dropout_add variant ", variant, " cols ", n), t, false, [=](OpContext& c) {

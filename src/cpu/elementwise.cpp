@@ -48,11 +48,10 @@ void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_
   const uint32_t threshold = dropout_threshold(dropout.p);
   const float scale = 1.0f / (1.0f - dropout.p);
   for (int64_t i = 0; i < count;) {
-    const int64_t element = first + i;
-    const Philox4 block = dropout_words(dropout.seed, dropout.site, key, static_cast<uint32_t>(element / 4));
-    const uint32_t words[4] = {block.x, block.y, block.z, block.w};
-    for (int64_t word = element % 4; word < 4 && i < count; ++word, ++i)
-      values[i] = words[word] >= threshold ? values[i] * scale : 0.0f;
+    const auto element = static_cast<uint64_t>(first + i);
+    const DropoutBlock block(dropout.seed, dropout.site, key, element);
+    for (uint32_t e = static_cast<uint32_t>(element) % kDropoutBlock; e < kDropoutBlock && i < count; ++e, ++i)
+      values[i] = block.keeps(e, threshold) ? values[i] * scale : 0.0f;
   }
 }
 

@@ -36,6 +36,7 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
                                                      const float* lse, const float* delta, int key_row0, int query0,
                                                      const RowTile& tile, const DropoutMask& mask, float keep_scale) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+  const uint64_t first = tile.element_row0 + static_cast<uint64_t>(query0 + 2 * t) * tile.kv_tokens + key_row0 + g;
 #pragma unroll
   for (int n = 0; n < 2 * NT; ++n) {
     const float2 row_lse = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);
@@ -54,8 +55,8 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
         if (Masked && key >= limit) probability = 0;
         float factor = 1;
         if (Drop) {
-          const uint64_t row = tile.element_row0 + static_cast<uint64_t>(query) * tile.kv_tokens;
-          factor = mask.keep(row + key) ? keep_scale : 0.0f;
+          const uint64_t element = first + static_cast<uint64_t>(8 * n + e) * tile.kv_tokens + 8 * half;
+          factor = mask.keep(element) ? keep_scale : 0.0f;
         }
         y = probability * (Drop ? fmaf(y, factor, -d) : y - d);
         x = Drop ? probability * factor : probability;

@@ -9,8 +9,8 @@
 // Nine warps: 257 keys (256 patches and the class token) are 8 * 32 + 1, and the ninth warp takes the odd one.
 //
 // Dropout. The mask of a head is elements [h * query_tokens * kv_tokens, ...), a contiguous range: the block makes it
-// once as a bit string in shared memory, four elements from each Philox call, while K and V are on their way. A row's
-// bits start anywhere in a word, hence the funnel shift.
+// once as a bit string in shared memory, a byte from each Philox call, while K and V are on their way. A row's bits
+// start anywhere in a word, hence the funnel shift.
 #pragma once
 
 #include <type_traits>
@@ -89,27 +89,26 @@ __device__ __forceinline__ void load_rows(uint32_t tile, const Params& p, const 
 /// Which elements of a head's probabilities dropout keeps: bit (offset + query * kv_tokens + key) of a bit string.
 struct KeepBits {
   const uint32_t* words;
-  uint32_t offset;  // of the head's first element in its Philox block of four
+  uint32_t offset;  // of the head's first element in its block
   int kv_tokens;
 
   /// Bytes in shared memory for the most keys of a kernel, n, a multiple of 128. keys() reads up to word n + 1: the
-  /// first bit it wants is at most 3 + 31 * n + (n - 1).
+  /// first bit it wants is at most 7 + 31 * n + (n - 1).
   template <int Rounds>
   static constexpr int kBytes = (4 * (Rounds * kWarps * kPairKeys + 2) + 127) / 128 * 128;
 
   /// The block's threads make the bits; they may be read after a barrier.
   static __device__ __forceinline__ KeepBits make(char* place, const DropoutMask& mask, const Params& p, int h) {
+    static_assert(kDropoutBlock == 8);  // a byte's bits
     const uint64_t first = element_row(p, h, 0);
-    const uint32_t block = static_cast<uint32_t>(first >> 2), offset = static_cast<uint32_t>(first) & 3;
+    const uint32_t offset = static_cast<uint32_t>(first) % kDropoutBlock;
     const int bytes = (static_cast<int>(offset) + p.query_tokens * p.kv_tokens + 7) / 8;
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < bytes; i += kThreads) {
-      const Philox4 x = mask.words(block + 2 * static_cast<uint32_t>(i));
-      const Philox4 y = mask.words(block + 2 * static_cast<uint32_t>(i) + 1);
-      const uint32_t words[8] = {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w};
+      const DropoutBlock block = mask.block(first + 8 * static_cast<uint32_t>(i));
       uint32_t bits = 0;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) bits |= words[e] >= mask.threshold ? 1u << e : 0u;
+      for (int e = 0; e < 8; ++e) bits |= block.keeps(e, mask.threshold) ? 1u << e : 0u;
       reinterpret_cast<uint8_t*>(place)[i] = static_cast<uint8_t>(bits);
     }
     return {reinterpret_cast<const uint32_t*>(place), offset, p.kv_tokens};

@@ -113,22 +113,19 @@ struct DropoutMask {
   __device__ __forceinline__ DropoutMask(const Params& p, int b)
       : seed(p.seed), sample_key(p.dropout ? p.sample_keys[b] : 0), site(p.site), threshold(p.threshold) {}
 
-  __device__ __forceinline__ Philox4 words(uint32_t block) const {
-    return dropout_words(seed, site, sample_key, block);
+  __device__ __forceinline__ DropoutBlock block(uint64_t element) const {
+    return {seed, site, sample_key, element};
   }
   __device__ __forceinline__ bool keep(uint64_t element) const {
-    const Philox4 w = words(static_cast<uint32_t>(element >> 2));
-    const uint32_t i = static_cast<uint32_t>(element) & 3;
-    return (i < 2 ? (i == 0 ? w.x : w.y) : (i == 2 ? w.z : w.w)) >= threshold;
+    return block(element).keeps(static_cast<uint32_t>(element) % kDropoutBlock, threshold);
   }
   /// Elements `element` and `element + 1`: bit 0 and bit 1.
   __device__ __forceinline__ uint32_t keep_pair(uint64_t element) const {
-    const uint32_t i = static_cast<uint32_t>(element) & 3;
-    const Philox4 w = words(static_cast<uint32_t>(element >> 2));
-    const uint32_t first = i < 2 ? (i == 0 ? w.x : w.y) : (i == 2 ? w.z : w.w);
-    uint32_t second = i == 0 ? w.y : (i == 1 ? w.z : w.w);
-    if (i == 3) second = words(static_cast<uint32_t>(element >> 2) + 1).x;
-    return (first >= threshold ? 1u : 0u) | (second >= threshold ? 2u : 0u);
+    const uint32_t e = static_cast<uint32_t>(element) % kDropoutBlock;
+    const DropoutBlock own = block(element);
+    uint32_t after = 0;
+    if (e + 1 == kDropoutBlock) after = block(element + 1).words.x;
+    return own.keeps_pair(e, after, threshold);
   }
 };
 

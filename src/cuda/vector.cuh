@@ -203,30 +203,16 @@ __device__ __forceinline__ DropoutRow dropout_row(const DropoutKernelArgs& args,
   return {args.keys[sample], (row - sample * args.rows_per_sample) * cols};
 }
 
-/// Applies dropout to elements [column, column + N) of a row. With N a multiple of 4, so must be column and row size.
+/// Applies dropout to elements [column, column + N) of a row, column and row size multiples of N: they are in one block.
 template <int N>
 __device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernelArgs& args, const DropoutRow& row,
                                               int64_t column) {
-  const int64_t element = row.first + column;
-  if constexpr (N % 4 == 0) {
-    const auto block = static_cast<uint32_t>(element >> 2);
+  static_assert(kDropoutBlock % N == 0);
+  const auto element = static_cast<uint64_t>(row.first + column);
+  const DropoutBlock block(args.seed, args.site, row.key, element);
+  const uint32_t first = static_cast<uint32_t>(element) % kDropoutBlock / N * N;  // 0 with N = 8, as the compiler sees
 #pragma unroll
-    for (int i = 0; i < N; i += 4) {
-      const Philox4 words = dropout_words(args.seed, args.site, row.key, block + i / 4);
-      x[i] = words.x >= args.threshold ? x[i] * args.scale : 0.0f;
-      x[i + 1] = words.y >= args.threshold ? x[i + 1] * args.scale : 0.0f;
-      x[i + 2] = words.z >= args.threshold ? x[i + 2] * args.scale : 0.0f;
-      x[i + 3] = words.w >= args.threshold ? x[i + 3] * args.scale : 0.0f;
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const int64_t e = element + i;
-      const Philox4 words = dropout_words(args.seed, args.site, row.key, static_cast<uint32_t>(e >> 2));
-      const uint32_t word = (e & 2) ? ((e & 1) ? words.w : words.z) : ((e & 1) ? words.y : words.x);
-      x[i] = word >= args.threshold ? x[i] * args.scale : 0.0f;
-    }
-  }
+  for (int i = 0; i < N; ++i) x[i] = block.keeps(first + i, args.threshold) ? x[i] * args.scale : 0.0f;
 }
 
 }  // namespace blipft
