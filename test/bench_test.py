@@ -367,6 +367,15 @@ def a_run_that_hangs_is_ended(space):
 
 
 @test
+def a_run_that_outlasts_the_budget_is_skipped(space):
+    program = space.failing("hanging", f"echo $$ > {space.folder}/pid\nexec sleep 200\n")
+    result = Result(space, "--cpu-smoke", "--rows", "single-16x4", "--budget", "8", program=program)
+    check("single-16x4 skipped: the budget was spent while it ran" in result.out, result)
+    check("error" not in result.json["rows"][0] and "FAILED" not in result.err, result)
+    check(has_ended(space.folder / "pid"), "the rank still runs")
+
+
+@test
 def a_spent_budget_skips_rows(space):
     result = Result(space, "--cpu-smoke", "--rows", "single-16x4,ddp-16x4", "--budget", "0.001")
     check(result.status == 1 and [cells["blipft"] for cells in result.rows.values()] == ["skipped", "skipped"], result)

@@ -31,7 +31,7 @@ import sys
 import time
 
 from blipft_bench import blipft, inputs, machine, ops, pytorch, rows, table
-from blipft_bench.commands import BenchError
+from blipft_bench.commands import BenchError, OutOfTime
 from blipft_bench.machine import ROOT, say, shown
 
 SMOKE_RANKS = 2
@@ -57,6 +57,10 @@ class Bench:
         left = self.deadline - time.monotonic()
         return min(self.arguments.row_timeout, left) if left > (0 if self.smoke else seconds) else None
 
+    def cut_short(self, error, limit):
+        """Whether the end of the budget is why a command failed that had so long."""
+        return isinstance(error, OutOfTime) and limit < self.arguments.row_timeout
+
     def write(self, name="bench.json"):
         self.record["seconds"] = time.monotonic() - say.start
         path = self.out / name
@@ -76,13 +80,16 @@ class Bench:
             limit = self.time_for(rows.blipft_estimate(row, steps))
             if limit is None:
                 if not entry["runs"]:
-                    entry["skipped"] = "the budget is spent"
+                    entry["skipped"] = rows.NO_TIME
                 break
             try:
                 entry["runs"].append(blipft.run(self, row, self.ranks_of(row), repeat, limit))
             except BenchError as error:
-                entry["error"] = str(error)
-                say(f"{name}: FAILED: {error}")
+                if not self.cut_short(error, limit):
+                    entry["error"] = str(error)
+                    say(f"{name}: FAILED: {error}")
+                elif not entry["runs"]:
+                    entry["skipped"] = rows.CUT_SHORT
                 break
             say(f"{name}: {blipft.line_of(entry['runs'][-1])}")
         if "skipped" in entry:
@@ -101,7 +108,7 @@ class Bench:
             estimate, compiled = rows.torch_estimate(row, variant, self.arguments.steps), "--compile" in row[variant]
             limit = self.time_for(estimate * self.torch_pace.get(compiled, 1))
             if limit is None:
-                entry["torch_" + variant] = dict(command=line, skipped="the budget is spent")
+                entry["torch_" + variant] = dict(command=line, skipped=rows.NO_TIME)
                 return
             result = self.torch_results[line] = pytorch.run(self, row, variant, ranks, limit)
             if "seconds" in result:

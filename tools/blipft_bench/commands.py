@@ -12,6 +12,10 @@ class BenchError(Exception):
     """A run that failed; its text is the line that says why."""
 
 
+class OutOfTime(BenchError):
+    """A command was ended since it took too long."""
+
+
 def end_process(process):
     """mpirun and torchrun end their ranks when they get a SIGTERM; what is left of the session is killed."""
     for number, patience in ((signal.SIGTERM, 15), (signal.SIGKILL, 10)):
@@ -38,8 +42,8 @@ def error_line(log):
 
 
 def run_command(command, log, gpus, timeout):
-    """{start_ns, seconds, measured_bytes, bytes_before}; output goes to `log`. Raises BenchError when it fails or takes
-    too long."""
+    """{start_ns, seconds, measured_bytes, bytes_before}; output goes to `log`. Raises BenchError when it fails, OutOfTime
+    when it takes too long."""
     log.parent.mkdir(parents=True, exist_ok=True)
     env = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none",  # containers often forbid it; Open MPI warns each time
            "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}     # nvidia-smi's order
@@ -54,7 +58,7 @@ def run_command(command, log, gpus, timeout):
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:
             end_process(process)
-            raise BenchError(f"ended after {timeout:.0f} s; its last line: {error_line(log)}") from None
+            raise OutOfTime(f"ended after {timeout:.0f} s; its last line: {error_line(log)}") from None
         except BaseException:  # interrupted: leave no rank behind
             end_process(process)
             raise

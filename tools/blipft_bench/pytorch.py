@@ -5,7 +5,7 @@ import sys
 
 from .commands import BenchError, run_command
 from .machine import output_of, say
-from .rows import TEXT_TOKENS, torch_steps
+from .rows import CUT_SHORT, TEXT_TOKENS, torch_steps
 
 SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "bench_torch.py"
 
@@ -42,7 +42,7 @@ def command_of(bench, row, variant, ranks):
 
 
 def run(bench, row, variant, ranks, limit):
-    """The RESULT line, or {error}."""
+    """The RESULT line, or {error} or {skipped}."""
     command = command_of(bench, row, variant, ranks)
     log = bench.out / row["name"] / f"torch-{variant}.log"
     result = dict(command=" ".join(command))
@@ -55,6 +55,10 @@ def run(bench, row, variant, ranks, limit):
         result.update(json.loads(results[-1]), **outcome)
         say(f"{row['name']}: torch {variant} {result['step_s']:.4f} s/step, prompt after {result['seconds']:.1f} s")
     except BenchError as error:
-        result["error"] = str(error)
-        say(f"{row['name']}: torch {variant} FAILED: {error}")
+        if bench.cut_short(error, limit):
+            result["skipped"] = CUT_SHORT
+            say(f"{row['name']}: torch {variant} skipped: {CUT_SHORT}")
+        else:
+            result["error"] = str(error)
+            say(f"{row['name']}: torch {variant} FAILED: {error}")
     return result

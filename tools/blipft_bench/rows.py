@@ -33,6 +33,9 @@ VARIANTS = ("best", "eager")
 TORCH_ORDER = ["single-16x4", "fsdp-16x4", "ddp-16x4", "fsdp-64x1", "ddp-64x1", "single-64x1", "fsdp-16x4-ckpt",
                "single-16x4-ckpt", "fsdp-16x4-auto"]
 
+# Why a run was left out.
+NO_TIME, CUT_SHORT = "the budget is spent", "the budget was spent while it ran"
+
 # Seconds from command to first step, and from the last step to the prompt.
 BLIPFT_START = {"single": 6, "ddp": 8, "fsdp": 10}
 TORCH_START, TORCH_RANKS_START, TORCH_COMPILE = 20, 8, 40
