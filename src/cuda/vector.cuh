@@ -203,7 +203,7 @@ __device__ __forceinline__ DropoutRow dropout_row(const DropoutKernelArgs& args,
   return {args.keys[sample], (row - sample * args.rows_per_sample) * cols};
 }
 
-/// Applies dropout to elements [column, column + N) of a row, column and row size multiples of N: they are in one block.
+/// Applies dropout to elements [column, column + N) of a row. Column and row size are multiples of N: one block.
 template <int N>
 __device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernelArgs& args, const DropoutRow& row,
                                               int64_t column) {

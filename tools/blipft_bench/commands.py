@@ -42,8 +42,8 @@ def error_line(log):
 
 
 def run_command(command, log, gpus, timeout):
-    """{start_ns, seconds, measured_bytes, bytes_before}; output goes to `log`. Raises BenchError when it fails, OutOfTime
-    when it takes too long."""
+    """{start_ns, seconds, measured_bytes, bytes_before}; output goes to `log`. Raises BenchError when it fails,
+    OutOfTime when it takes too long."""
     log.parent.mkdir(parents=True, exist_ok=True)
     env = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none",  # containers often forbid it; Open MPI warns each time
            "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}     # nvidia-smi's order
