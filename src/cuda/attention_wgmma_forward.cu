@@ -235,15 +235,13 @@ template <int D>
 __device__ __forceinline__ void take_odd_query(const Work<D>& work, const Place& place, int step, int round) {
   if (round > 0) work.shares_merged().wait(round - 1);
   share_odd_query(work, place, work.memory + odd_row<D>(fresh(round) & 1, step, 0));
-  __syncwarp();
-  if (fresh_thread() % 32 == 0) work.shares_made().arrive();
+  arrive_warp(work.shares_made());
 }
 
 /// This warp is done with a block. Thread 0 asks for the next head's same one, in the slot of the block before.
 template <int D>
 __device__ __forceinline__ void leave_block(const Work<D>& work, const Turn& turn, const Place& place, int step) {
-  __syncwarp();
-  if (fresh_thread() % 32 == 0) place.free<D>(work.shared).arrive();
+  arrive_warp(place.free<D>(work.shared));
   if (turn.more && fresh_thread() == 0) {
     const Place old = place.before();
     old.free<D>(work.shared).wait(old.phase);  // phase -1 of the first use counts as over
