@@ -39,7 +39,7 @@ BLAS_FLAGS := $(shell pkg-config --cflags openblas 2>/dev/null)
 BLAS_LIBS := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
 
 CXXFLAGS := -std=c++20 $(OPT) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
-CPPFLAGS := -Iinclude -Isrc -DBLIPFT_COMMIT='"$(GIT_COMMIT)"' $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS)
+CPPFLAGS := -Iinclude -Isrc -Itest -Itools $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS)
 LDLIBS := $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -ldl -lpthread
 ifeq ($(CUDA),1)
 NVCC := $(CUDA_HOME)/bin/nvcc
@@ -49,13 +49,13 @@ CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64) $(wildcard $(CUDA_HOM
 LDLIBS += -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcublasLt -lcudart -lnccl
 endif
 
-SOURCES := $(filter-out src/main.cpp src/cuda/% src/comm/nccl.cpp src/comm/peer_%,$(wildcard src/*.cpp src/*/*.cpp))
+SOURCES := src/no_cuda.cpp $(filter-out src/cuda/% src/comm/nccl.cpp src/comm/peer_%,$(wildcard src/*/*.cpp))
 ifeq ($(CUDA),1)
-SOURCES += $(wildcard src/cuda/*.cpp src/cuda/*.cu src/comm/nccl.cpp src/comm/peer_*.cpp src/comm/peer_*.cu)
+SOURCES += $(wildcard src/cuda/*.cpp src/cuda/*.cu src/cuda/*/*.cpp src/cuda/*/*.cu src/comm/nccl.cpp src/comm/peer_*.cpp src/comm/peer_*.cu)
 endif
 OBJECTS := $(patsubst %,$(BUILD)/%.o,$(SOURCES))
-TEST_SOURCES := $(wildcard test/*_test.cpp)
-TEST_OBJECTS := $(patsubst %,$(BUILD)/%.o,$(TEST_SOURCES) test/test_main.cpp)
+TEST_SOURCES := $(wildcard test/*/*_test.cpp)
+TEST_OBJECTS := $(patsubst %,$(BUILD)/%.o,$(TEST_SOURCES) test/support/test_main.cpp)
 OP_BENCH_OBJECTS := $(patsubst %,$(BUILD)/%.o,tools/op_bench.cpp $(wildcard tools/op_bench/*.cpp))
 
 blipft: $(BUILD)/blipft
@@ -84,7 +84,14 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/flags | dependencies
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) $(CPPFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
-# Objects depend on the flags they were built with (the commit is left out: only version.cpp would change).
+# Only version.cpp knows the commit.
+$(BUILD)/src/run/version.cpp.o: CPPFLAGS += -DBLIPFT_COMMIT='"$(GIT_COMMIT)"'
+$(BUILD)/src/run/version.cpp.o: $(BUILD)/commit
+$(BUILD)/commit: FORCE
+	@mkdir -p $(@D)
+	@echo '$(GIT_COMMIT)' | cmp -s - $@ || echo '$(GIT_COMMIT)' > $@
+
+# Objects depend on the flags they were built with.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' | cmp -s - $@ || echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' > $@

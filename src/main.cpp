@@ -6,6 +6,7 @@
 #include "blipft/config.h"
 #include "blipft/error.h"
 #include "blipft/trainer.h"
+#include "blipft/version.h"
 
 namespace {
 
@@ -23,7 +24,7 @@ int answer(const CommandLine& line) {
   if (line.action == CommandLine::Action::help) {
     std::fputs(help_text().c_str(), stdout);
   } else if (line.action == CommandLine::Action::version) {
-    std::printf("blipft %s\n", BLIPFT_COMMIT);
+    std::printf("blipft %s\n", version_commit());
   } else {
     const Config config = load_config(line.config_file, line.overrides);
     if (line.action == CommandLine::Action::plan) return print_plan(config, line.plan_ranks, line.plan_gpu_gib) ? 0 : 1;

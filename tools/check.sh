@@ -4,7 +4,7 @@
 #   tools/check.sh [CUDA=0|1] [BUILD=build/cpu]        (make check calls it)
 #
 # The tests: the layering rules; the doctest binary; its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks;
-# test/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
+# test/*/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
 # "SKIPPED: ..." counts as skipped. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
 
 cd "$(dirname "$0")/.." || exit 1
@@ -129,7 +129,7 @@ unset OMP_NUM_THREADS
 
 python=$(tools/setup.sh --python 2> /dev/null || echo python3)
 export BLIPFT_PYTHON=$python
-for test in test/*_test.py; do
+for test in test/*/*_test.py; do
   [ -e "$test" ] || continue
   begin "$test"
   log=$logs/$(basename "$test").log

@@ -25,7 +25,7 @@
 #include "blipft/device.h"
 #include "blipft/error.h"
 #include "blipft/ops.h"
-#include "cuda/gemm_planner.h"
+#include "cuda/gemm/planner.h"
 
 namespace {
 

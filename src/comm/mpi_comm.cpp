@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "bf16.h"
+#include "ops/bf16.h"
 #include "blipft/comm.h"
 #include "blipft/error.h"
 #include "comm/mpi_check.h"

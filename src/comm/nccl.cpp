@@ -8,7 +8,7 @@
 #include "blipft/error.h"
 #include "comm/peer_memory.h"
 #include "comm/peer_reduce.h"
-#include "cuda/cuda_check.h"
+#include "cuda/device/cuda_check.h"
 
 namespace blipft {
 

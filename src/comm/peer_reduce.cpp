@@ -5,7 +5,7 @@
 
 #include "blipft/error.h"
 #include "comm/peer_reduce_kernel.h"
-#include "cuda/cuda_check.h"
+#include "cuda/device/cuda_check.h"
 
 namespace blipft {
 

@@ -11,7 +11,7 @@
 
 #include "blipft/device.h"
 #include "blipft/error.h"
-#include "memory_text.h"
+#include "memory/memory_text.h"
 
 namespace blipft {
 namespace {

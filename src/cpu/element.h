@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "bf16.h"
+#include "ops/bf16.h"
 #include "blipft/ops.h"
 
 namespace blipft::cpu {

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "cpu/cpu_ops.h"
-#include "normal.h"
-#include "ops_check.h"
+#include "ops/normal.h"
+#include "ops/ops_check.h"
 
 namespace blipft::cpu {
 namespace {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "cpu/cpu_ops.h"
-#include "ops_check.h"
+#include "ops/ops_check.h"
 
 namespace blipft::cpu {
 namespace {

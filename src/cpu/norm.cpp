@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "cpu/cpu_ops.h"
-#include "ops_check.h"
+#include "ops/ops_check.h"
 
 namespace blipft::cpu {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "cuda/cuda_ops.h"
 #include "cuda/elementwise.cuh"
-#include "ops_check.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 namespace {

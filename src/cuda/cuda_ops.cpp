@@ -1,8 +1,8 @@
 // CudaOps: construction, workspace, and attention's wrappers. The other methods stand beside their kernels.
 #include "cuda/cuda_ops.h"
 
-#include "cuda/attention.h"
-#include "ops_check.h"
+#include "cuda/attention/attention.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "blipft/ops.h"
-#include "cuda/gemm_planner.h"
+#include "cuda/gemm/planner.h"
 #include "cuda/kernels.h"
 
 namespace blipft {

@@ -2,8 +2,8 @@
 #include "cuda/elementwise.cuh"
 
 #include "cuda/cuda_ops.h"
-#include "normal.h"
-#include "ops_check.h"
+#include "ops/normal.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 namespace {

@@ -1,7 +1,7 @@
 // Row movers: patches out of pictures, vision embeddings, tiled rows, blocks of rows, and sums over blocks.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
-#include "ops_check.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 namespace {

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "blipft/ops.h"
-#include "cuda/cuda_check.h"
+#include "cuda/device/cuda_check.h"
 
 namespace blipft {
 

@@ -6,7 +6,7 @@
 
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
-#include "ops_check.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 namespace {

@@ -1,7 +1,7 @@
 // Sums over whole tensors in two deterministic stages: a fixed number of blocks, then one block over their sums.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
-#include "ops_check.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 namespace {

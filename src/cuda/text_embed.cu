@@ -3,7 +3,7 @@
 // the tokens that have a row in x take part; grids are for all of them, since the samples' rows are in device memory.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
-#include "ops_check.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 namespace {

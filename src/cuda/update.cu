@@ -4,7 +4,7 @@
 // rounds every intermediate result to bf16 instead, so a bf16 step here is at least as close to exact arithmetic.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
-#include "ops_check.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 namespace {

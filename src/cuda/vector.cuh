@@ -9,7 +9,7 @@
 
 #include "blipft/ops.h"
 #include "blipft/philox.h"
-#include "divisor.h"
+#include "ops/divisor.h"
 
 namespace blipft {
 

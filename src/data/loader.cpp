@@ -21,7 +21,7 @@
 #include "blipft/error.h"
 #include "data/image_resize.h"
 #include "data/picture_cache.h"
-#include "quietly.h"
+#include "ops/quietly.h"
 
 namespace blipft {
 namespace {

@@ -13,7 +13,7 @@
 #include "blipft/error.h"
 #include "io/file.h"
 #include "io/safetensors_header.h"
-#include "memory_text.h"
+#include "memory/memory_text.h"
 
 namespace blipft {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "blipft/error.h"
-#include "cases.h"
+#include "op_bench/cases.h"
 
 namespace blipft::bench {
 

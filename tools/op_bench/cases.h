@@ -1,7 +1,7 @@
 // What op_bench times, by family of ops. Each function runs its cases on the harness.
 #pragma once
 
-#include "harness.h"
+#include "op_bench/harness.h"
 
 namespace blipft::bench {
 

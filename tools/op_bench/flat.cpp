@@ -1,6 +1,6 @@
 // The loss, the optimizers' updates, and ops on flat buffers.
 #include "blipft/error.h"
-#include "cases.h"
+#include "op_bench/cases.h"
 
 namespace blipft::bench {
 

@@ -1,7 +1,7 @@
 // How op_bench times: a CUDA graph launches the op many times between two readings of the device's clock, and the
 // median of several replays counts. "memory" rotates through sets of tensors that together are more than twice the L2
 // cache, so that no launch finds what the one before it left there; "L2" launches on one set again and again.
-#include "harness.h"
+#include "op_bench/harness.h"
 
 #include <algorithm>
 #include <cstdio>

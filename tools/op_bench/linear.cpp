@@ -1,7 +1,7 @@
 // Matrix products: each linear layer of BLIP-2 forward, its input's gradient and its weight's.
-#include "../blip2_layers.h"
+#include "blip2_layers.h"
 #include "blipft/error.h"
-#include "cases.h"
+#include "op_bench/cases.h"
 
 namespace blipft::bench {
 

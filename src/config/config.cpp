@@ -1,0 +1,328 @@
+// Config: reads a run file with yaml-cpp, applies the overrides of the command line, and writes a Config as YAML.
+// Which keys there are and what they may be is in config_schema.cpp; what may stand together in config_check.cpp.
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <type_traits>
+
+#include "blipft/error.h"
+#include "config/config_schema.h"
+#include "config/nearest.h"
+
+namespace blipft {
+
+namespace {
+
+/// A key, and where its value was written.
+struct Target {
+  const Key& key;
+  std::string place;  ///< "inputs/fsdp.yaml:9" or: override "train.lr=fast"
+};
+
+[[noreturn]] void refuse(const Target& target, const std::string& found, const std::string& advice = "") {
+  throw UserError(concat(target.place, ": ", target.key.full(), ": found ", found, ", expected ",
+                         expected_value(target.key), advice));
+}
+
+/// Texts in messages are cut, so that a wrong file does not fill the screen.
+std::string shown(const std::string& text) {
+  const size_t limit = 80;
+  return "\"" + (text.size() > limit ? text.substr(0, limit) + "..." : text) + "\"";
+}
+
+/// What a node is, in words.
+std::string found_text(const YAML::Node& node) {
+  if (node.IsNull()) return "nothing";
+  if (node.IsMap()) return "a section";
+  if (node.IsSequence()) return "a list";
+  return shown(node.Scalar());
+}
+
+/// Written without quotes: only such a scalar can be a number or a boolean.
+bool is_plain(const YAML::Node& node) { return node.Tag() == "?" || node.Tag().empty(); }
+
+ScalarKind kind_of(const YAML::Node& node) { return is_plain(node) ? scalar_kind(node.Scalar()) : ScalarKind::text; }
+
+void check_bounds(const Target& target, double value, const std::string& text) {
+  const Allowed& allowed = target.key.allowed;
+  const bool low = allowed.above_min ? value <= allowed.min : value < allowed.min;
+  const bool high = allowed.below_max ? value >= allowed.max : value > allowed.max;
+  if (low || high || (value == 0 && !allowed.zero)) refuse(target, text);
+}
+
+void check_choice(const Target& target, const std::string& text) {
+  const std::vector<std::string>& choices = target.key.allowed.choices;
+  if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end()) return;
+  const std::string near = nearest_name(text, choices);
+  refuse(target, shown(text), near.empty() ? "" : "; did you mean " + near + "?");
+}
+
+/// The scalar's text, or an error that says what is there instead.
+std::string scalar_of(const Target& target, const YAML::Node& node) {
+  if (node.IsNull() || !node.IsScalar()) refuse(target, found_text(node));
+  return node.Scalar();
+}
+
+std::string number_text_of(const Target& target, const YAML::Node& node) {
+  const std::string text = scalar_of(target, node);
+  if (kind_of(node) == ScalarKind::number) return text[0] == '+' ? text.substr(1) : text;
+  const bool quoted_number = !is_plain(node) && scalar_kind(text) == ScalarKind::number;
+  refuse(target, shown(text), quoted_number ? "; write it without quotes" : "");
+}
+
+void read_value(const Target& target, const YAML::Node& node, int64_t& value) {
+  const std::string text = number_text_of(target, node);
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc::result_out_of_range) refuse(target, text, "; it is too large");
+  if (error != std::errc() || stop != end) refuse(target, text);
+  check_bounds(target, static_cast<double>(value), text);
+}
+
+void read_value(const Target& target, const YAML::Node& node, double& value) {
+  const std::string text = number_text_of(target, node);
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::result_out_of_range) refuse(target, text, "; it does not fit a double");
+  if (!std::isfinite(value)) refuse(target, text);
+  check_bounds(target, value, text);
+}
+
+void read_value(const Target& target, const YAML::Node& node, bool& value) {
+  const std::string text = scalar_of(target, node);
+  if (kind_of(node) != ScalarKind::boolean)
+    refuse(target, shown(text), scalar_kind(text) == ScalarKind::boolean ? "; write it without quotes" : "");
+  value = text[0] == 't' || text[0] == 'T';
+}
+
+void read_value(const Target& target, const YAML::Node& node, std::string& value) {
+  const std::string text = scalar_of(target, node);
+  check_choice(target, text);
+  const ScalarKind kind = kind_of(node);
+  if (kind == ScalarKind::boolean) refuse(target, text + " (a boolean)", "; write it in quotes");
+  if (kind == ScalarKind::number) refuse(target, text + " (a number)", "; write it in quotes");
+  if (text.empty() && target.key.allowed.required) refuse(target, "\"\"");
+  value = text;
+}
+
+void read_value(const Target& target, const YAML::Node& node, Precision& value) {
+  const std::string text = scalar_of(target, node);
+  check_choice(target, text);
+  for (const Precision precision : {Precision::f32_true, Precision::bf16_true, Precision::bf16_mixed})
+    if (precision_name(precision) == text) value = precision;
+}
+
+template <class T>
+void read_value(const Target& target, const YAML::Node& node, std::vector<T>& values) {
+  if (!node.IsSequence()) {
+    const std::string example = std::is_same_v<T, std::string> ? "[" + target.key.allowed.choices[0] + "]" : "[0, 1]";
+    refuse(target, found_text(node), "; write for example " + example);
+  }
+  std::vector<T> read;
+  for (const YAML::Node& element : node) {
+    T value{};
+    read_value(target, element, value);
+    if (std::find(read.begin(), read.end(), value) != read.end())
+      throw UserError(concat(target.place, ": ", target.key.full(), ": ", found_text(element), " is listed twice"));
+    read.push_back(std::move(value));
+  }
+  values = std::move(read);
+}
+
+void set_value(Config& config, const Target& target, const YAML::Node& node) {
+  std::visit([&](auto* field) { read_value(target, node, *field); }, target.key.field(config));
+  config.places[target.key.full()] = target.place;
+}
+
+/// "inputs/fsdp.yaml:12"; lines of yaml-cpp begin at 0 and are negative where it knows none.
+std::string place_in(const std::string& file, const YAML::Mark& mark) {
+  return mark.line < 0 ? file : concat(file, ":", mark.line + 1);
+}
+
+std::string key_name(const std::string& file, const YAML::Node& key) {
+  if (!key.IsScalar())
+    throw UserError(concat(place_in(file, key.Mark()), ": found ", found_text(key), " where a key is expected"));
+  return key.Scalar();
+}
+
+void read_section(Config& config, const std::string& section, const YAML::Node& node) {
+  std::map<std::string, std::string> seen;
+  for (const auto& entry : node) {
+    const std::string name = key_name(config.file, entry.first);
+    const std::string place = place_in(config.file, entry.first.Mark());
+    const Key* key = find_key(section, name);
+    if (!key) throw UserError(concat(place, ": unknown key ", section, ".", name, suggest_key(section, name)));
+    const auto [first, is_new] = seen.emplace(name, place);
+    if (!is_new)
+      throw UserError(concat(place, ": ", key->full(), " is given twice, first at ", first->second, "; remove one"));
+    set_value(config, {*key, place}, entry.second);
+  }
+}
+
+[[noreturn]] void refuse_section(const std::string& place, const std::string& name) {
+  const std::vector<std::string>& sections = config_sections();
+  const size_t dot = name.find('.');
+  std::string advice;
+  if (const std::string near = nearest_name(name, sections); !near.empty())
+    advice = "; did you mean " + near + "?";
+  else if (dot != std::string::npos && find_key(name.substr(0, dot), name.substr(dot + 1)))
+    advice = concat("; in a file write ", name.substr(dot + 1), " indented below ", name.substr(0, dot), ":");
+  else
+    advice = suggest_key("", name);
+  throw UserError(concat(place, ": unknown section ", name, advice));
+}
+
+void read_sections(Config& config, const YAML::Node& root) {
+  const std::vector<std::string>& sections = config_sections();
+  const std::string all = join_names(sections, " and ");
+  if (!root || root.IsNull())
+    throw UserError(concat(config.file, ": the file is empty; expected the sections ", all));
+  if (!root.IsMap())
+    throw UserError(concat(place_in(config.file, root.Mark()), ": found ", found_text(root),
+                           ", expected the sections ", all, ", each as \"name:\" with indented keys"));
+  std::map<std::string, std::string> seen;
+  for (const auto& entry : root) {
+    const std::string name = key_name(config.file, entry.first);
+    const std::string place = place_in(config.file, entry.first.Mark());
+    if (std::find(sections.begin(), sections.end(), name) == sections.end()) refuse_section(place, name);
+    const auto [first, is_new] = seen.emplace(name, place);
+    if (!is_new)
+      throw UserError(concat(place, ": section ", name, " is given twice, first at ", first->second, "; join them"));
+    if (entry.second.IsNull())
+      throw UserError(concat(place, ": section ", name, " is empty; give it keys, indented below it, or remove it"));
+    if (!entry.second.IsMap())
+      throw UserError(concat(place, ": section ", name, ": found ", found_text(entry.second),
+                             ", expected keys, indented below it"));
+    read_section(config, name, entry.second);
+  }
+}
+
+std::string read_text(const std::string& file) {
+  namespace fs = std::filesystem;
+  const std::uintmax_t limit = 1 << 20;
+  std::error_code error;
+  if (!fs::exists(file, error)) throw UserError(concat(file, ": there is no such run file"));
+  if (fs::is_directory(file, error)) throw UserError(concat(file, ": is a directory, expected a run file (YAML)"));
+  const std::uintmax_t size = fs::file_size(file, error);
+  if (!error && size > limit)
+    throw UserError(concat(file, ": has ", size, " bytes, which is no run file (YAML); is it a data or model file?"));
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw UserError(concat(file, ": cannot be opened for reading"));
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+/// Takes what a parser finds and keeps nothing.
+class IgnoreEvents : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+/// The one document of a text. YAML::Load would pass over everything after it, and YAML::LoadAll does not end on some
+/// damaged texts, so a parser looks whether anything follows.
+YAML::Node load_document(const std::string& file, const std::string& text) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  IgnoreEvents ignore;
+  if (parser.HandleNextDocument(ignore) && parser)
+    throw UserError(concat(file, ": has something after the end of its first YAML document (\"---\", \"...\" or a ",
+                           "closing bracket), expected one document; remove it"));
+  return YAML::Load(text);
+}
+
+/// The key that an override names, or an error with the nearest.
+const Key& key_of_override(const std::string& place, const std::string& name) {
+  const size_t dot = name.find('.');
+  const std::string section = dot == std::string::npos ? "" : name.substr(0, dot);
+  const std::string leaf = dot == std::string::npos ? name : name.substr(dot + 1);
+  const std::vector<std::string>& sections = config_sections();
+  const bool known_section = std::find(sections.begin(), sections.end(), section) != sections.end();
+  if (const Key* key = find_key(section, leaf)) return *key;
+  // A misspelt section with a known key: the nearest section may have it.
+  const std::string near_section = known_section ? section : nearest_name(section, sections);
+  if (const Key* key = find_key(near_section, leaf))
+    throw UserError(concat(place, ": unknown section ", section, "; did you mean ", key->full(), "?"));
+  throw UserError(concat(place, ": unknown key ", name, suggest_key(near_section, leaf)));
+}
+
+void apply_override(Config& config, const std::string& text) {
+  const std::string place = "override \"" + text + "\"";
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos) throw UserError(concat(place, ": expected section.key=value"));
+  const Target target{key_of_override(place, text.substr(0, equals)), place};
+  const std::string value = text.substr(equals + 1);
+  // The shell took the quotes of a text away, so a text is what it is; everything else is read as in a file.
+  YAML::Node node;
+  if (std::holds_alternative<std::string*>(target.key.field(config))) {
+    node = YAML::Node(value);
+    node.SetTag("!");
+  } else {
+    try {
+      node = load_document(place, value);
+    } catch (const YAML::Exception&) {
+      refuse(target, shown(value));
+    }
+  }
+  set_value(config, target, node);
+}
+
+void check_required(const Config& config) {
+  for (const Key& key : config_keys()) {
+    const bool missing = key.allowed.required && value_text(key, config) == quote_scalar("");
+    if (missing)
+      throw UserError(concat(config.file, ": ", key.full(), " is missing; give it in section ", key.section,
+                             ", or on the command line as ", key.full(), "=... (", key.doc, ")"));
+  }
+}
+
+}  // namespace
+
+Config load_config(const std::string& file, const std::vector<std::string>& overrides) {
+  Config config;
+  config.file = file;
+  const std::string text = read_text(file);
+  try {
+    read_sections(config, load_document(file, text));
+  } catch (const YAML::Exception& error) {
+    const std::string place = place_in(file, error.mark);
+    throw UserError(concat(place, ": not valid YAML: ", error.msg, "; check indentation, colons and quotes there"));
+  }
+  for (const std::string& one : overrides) apply_override(config, one);
+  check_required(config);
+  check_combinations(config);
+  return config;
+}
+
+std::string to_yaml(const Config& config) {
+  std::string text, section;
+  for (const Key& key : config_keys()) {
+    if (key.section != section) text += concat(section.empty() ? "" : "\n", key.section, ":\n");
+    section = key.section;
+    text += concat("  ", key.name, ": ", value_text(key, config), "\n");
+  }
+  return text;
+}
+
+std::string precision_name(Precision precision) {
+  switch (precision) {
+    case Precision::f32_true: return "32-true";
+    case Precision::bf16_true: return "bf16-true";
+    case Precision::bf16_mixed: return "bf16-mixed";
+  }
+  throw Error("precision_name: no such precision");
+}
+
+}  // namespace blipft

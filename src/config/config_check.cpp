@@ -1,0 +1,89 @@
+// Config check: values that are fine by themselves and cannot stand together.
+#include <cmath>
+
+#include "blipft/error.h"
+#include "config/config_schema.h"
+
+namespace blipft {
+
+namespace {
+
+/// Throws with the place of `key` when `impossible`.
+template <class... Parts>
+void refuse_if(const Config& config, bool impossible, const char* key, const Parts&... why) {
+  if (impossible) throw UserError(concat(place_of(config, key), ": ", key, ": ", why...));
+}
+
+void check_train(const Config& config) {
+  const TrainSection& train = config.train;
+  const TrainSection standard;
+  const bool sgd = train.optim == "sgd";
+  refuse_if(config, !sgd && train.momentum != 0, "train.momentum", "is of optim sgd, but train.optim is ", train.optim,
+            "; set train.optim: sgd, or remove momentum (adamw has beta1)");
+  refuse_if(config, sgd && train.beta1 != standard.beta1, "train.beta1",
+            "is of optim adamw, but train.optim is sgd; remove it, or use momentum");
+  refuse_if(config, sgd && train.beta2 != standard.beta2, "train.beta2",
+            "is of optim adamw, but train.optim is sgd; remove it");
+  refuse_if(config, sgd && train.eps != standard.eps, "train.eps",
+            "is of optim adamw, but train.optim is sgd; remove it");
+  refuse_if(config, train.max_steps > 0 && train.warmup_steps > train.max_steps, "train.warmup_steps", "is ",
+            train.warmup_steps, ", more than train.max_steps ", train.max_steps,
+            "; the learning rate would never be reached");
+  const double limit = train.limit_train_batches;
+  refuse_if(config, limit > 1 && limit != std::floor(limit), "train.limit_train_batches", "found ", limit,
+            ", expected a fraction up to 1 or a whole number of steps");
+}
+
+void check_parallel(const Config& config) {
+  const ParallelSection& parallel = config.parallel;
+  const bool fsdp = parallel.strategy == "fsdp";
+  refuse_if(config, parallel.strategy == "single" && parallel.devices > 1, "parallel.strategy",
+            "is single, but parallel.devices is ", parallel.devices, "; use ddp or fsdp, or devices: 1");
+  refuse_if(config, !fsdp && parallel.reshard != "auto", "parallel.reshard", "is of strategy fsdp, but ",
+            "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove reshard");
+  refuse_if(config, !fsdp && parallel.prefetch_bytes != 0, "parallel.prefetch_bytes", "is of strategy fsdp, but ",
+            "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove prefetch_bytes");
+}
+
+void check_data(const Config& config) {
+  const TrainSection& train = config.train;
+  if (config.data.text_padding != "packed") return;
+  refuse_if(config, train.loss_normalization == "micro_batch", "data.text_padding", "is packed, which changes which ",
+            "samples share a micro-batch, and with train.loss_normalization: micro_batch the loss depends on that; ",
+            "set it to tokens, or text_padding to auto");
+  refuse_if(config, train.loss_on_padding, "data.text_padding", "is packed, which leaves out the padding that ",
+            "train.loss_on_padding: true learns; set it to false, or text_padding to auto");
+}
+
+void check_rest(const Config& config) {
+  const size_t parts = 3;  // vision, qformer, language; none is listed twice
+  refuse_if(config, config.model.freeze.size() == parts, "model.freeze",
+            "every part is frozen, so nothing would be trained; remove one");
+  refuse_if(config, !config.trace.enabled && !config.trace.kernels.empty(), "trace.kernels",
+            "needs the trace, but trace.enabled is false");
+}
+
+}  // namespace
+
+void check_combinations(const Config& config) {
+  check_train(config);
+  check_data(config);
+  check_parallel(config);
+  check_rest(config);
+}
+
+std::string place_of(const Config& config, const std::string& key) {
+  const auto found = config.places.find(key);
+  return found == config.places.end() ? config.file : found->second;
+}
+
+void check_ranks(const Config& config, int64_t ranks) {
+  const int64_t devices = config.parallel.devices;
+  const char* were = ranks == 1 ? " rank was started" : " ranks were started";
+  refuse_if(config, devices != 0 && devices != ranks, "parallel.devices", "is ", devices, ", but ", ranks, were,
+            "; start with mpirun -np ", devices, ", or set parallel.devices=", ranks, " (0: any number)");
+  refuse_if(config, config.parallel.strategy == "single" && ranks > 1, "parallel.strategy", "is single, but ", ranks,
+            were, "; start one rank, or set parallel.strategy=ddp or fsdp");
+}
+
+}  // namespace blipft

@@ -1,0 +1,311 @@
+// Config schema: the table of keys, and what follows from it (texts, suggestions, printing).
+#include "config/config_schema.h"
+
+#include <algorithm>
+#include <charconv>
+#include <type_traits>
+
+#include "blipft/error.h"
+#include "config/nearest.h"
+
+namespace blipft {
+
+namespace {
+
+template <class Section, class T>
+Key key(Section Config::*section, T Section::*member, const char* section_name, const char* name, Allowed allowed,
+        const char* doc, std::vector<std::string> aliases = {}) {
+  auto field = [section, member](Config& config) -> Field { return &(config.*section.*member); };
+  return {section_name, name, field, std::move(allowed), doc, std::move(aliases)};
+}
+
+Allowed any() { return {}; }
+Allowed required() {
+  Allowed allowed;
+  allowed.required = true;
+  return allowed;
+}
+Allowed one_of(std::vector<std::string> choices) {
+  Allowed allowed;
+  allowed.choices = std::move(choices);
+  return allowed;
+}
+Allowed at_least(double min) {
+  Allowed allowed;
+  allowed.min = min;
+  return allowed;
+}
+Allowed above(double min) {
+  Allowed allowed = at_least(min);
+  allowed.above_min = true;
+  return allowed;
+}
+/// min <= value < max
+Allowed half_open(double min, double max) {
+  Allowed allowed = at_least(min);
+  allowed.max = max;
+  allowed.below_max = true;
+  return allowed;
+}
+/// -1 or at least 1
+Allowed minus_one_or_positive() {
+  Allowed allowed = at_least(-1);
+  allowed.zero = false;
+  return allowed;
+}
+
+void add_model_and_data(std::vector<Key>& keys) {
+  const auto m = [&](auto member, auto... rest) { keys.push_back(key(&Config::model, member, "model", rest...)); };
+  using M = ModelSection;
+  m(&M::path, "path", required(), "directory saved by Hugging Face: config.json, weights, tokenizer, image processor");
+  m(&M::init, "init", one_of({"pretrained", "random"}), "where the first weights come from");
+  m(&M::freeze, "freeze", one_of({"vision", "qformer", "language"}), "parts of the model that are not trained");
+
+  const auto d = [&](auto member, auto... rest) { keys.push_back(key(&Config::data, member, "data", rest...)); };
+  using D = DataSection;
+  d(&D::path, "path", required(), "ImageFolder directory, or a .tar or directory of .tar shards (WebDataset)");
+  d(&D::format, "format", one_of({"auto", "imagefolder", "webdataset"}), "auto: as the files at data.path say");
+  d(&D::num_train_samples, "num_train_samples", at_least(0),
+    "use the first n samples; 0: all; more than there are: the set repeats",
+    std::vector<std::string>{"num_samples", "samples"});
+  d(&D::max_text_tokens, "max_text_tokens", at_least(1), "longer captions are truncated",
+    std::vector<std::string>{"max_length"});
+  d(&D::text_padding, "text_padding", one_of({"auto", "packed", "longest", "max"}),
+    "packed: next to none, each text takes its own length; longest: of a step, rounded up to 8; max: always "
+    "max_text_tokens; auto: packed where that leaves the loss as it is, else longest",
+    std::vector<std::string>{"padding"});
+  d(&D::num_workers, "num_workers", at_least(1), "threads of each rank that decode and tokenize",
+    std::vector<std::string>{"workers"});
+  d(&D::prefetch_steps, "prefetch_steps", at_least(1), "steps prepared ahead",
+    std::vector<std::string>{"prefetch_factor"});
+  d(&D::shuffle, "shuffle", any(), "a new order every epoch");
+}
+
+void add_train(std::vector<Key>& keys) {
+  const auto t = [&](auto member, auto... rest) { keys.push_back(key(&Config::train, member, "train", rest...)); };
+  using T = TrainSection;
+  using Names = std::vector<std::string>;
+  t(&T::lr, "lr", above(0), "learning rate", Names{"learning_rate"});
+  t(&T::lr_schedule, "lr_schedule", one_of({"constant", "linear", "cosine"}),
+    "learning rate after the warm-up; linear and cosine end at 0",
+    Names{"scheduler", "schedule", "lr_scheduler"});
+  t(&T::warmup_steps, "warmup_steps", at_least(0), "steps in which the learning rate rises from 0", Names{"warmup"});
+  t(&T::batch_size, "batch_size", at_least(1), "samples of one micro-batch of one rank",
+    Names{"micro_batch_size", "per_device_batch_size"});
+  t(&T::accumulate_grad_batches, "accumulate_grad_batches", at_least(1), "micro-batches of one step",
+    Names{"gradient_accumulation_steps", "accumulation", "grad_accum"});
+  t(&T::precision, "precision", one_of({"32-true", "bf16-true", "bf16-mixed"}),
+    "bf16-mixed: master weights in f32, arithmetic in bf16", Names{"dtype"});
+  t(&T::optim, "optim", one_of({"adamw", "sgd"}), "optimizer", Names{"optimizer"});
+  t(&T::beta1, "beta1", half_open(0, 1), "adamw: decay of the first moment");
+  t(&T::beta2, "beta2", half_open(0, 1), "adamw: decay of the second moment");
+  t(&T::eps, "eps", above(0), "adamw: added to the denominator", Names{"epsilon", "adam_epsilon"});
+  t(&T::weight_decay, "weight_decay", at_least(0), "adamw: decoupled; sgd: added to the gradient");
+  t(&T::momentum, "momentum", half_open(0, 1), "sgd: momentum");
+  t(&T::gradient_clip_val, "gradient_clip_val", at_least(0), "largest norm of the gradient; 0: no clipping",
+    Names{"max_grad_norm", "grad_clip", "clip_grad_norm"});
+  t(&T::act_ckpt, "act_ckpt", one_of({"none", "half", "full"}), "layers that recompute their forward in backward",
+    Names{"activation_checkpointing", "gradient_checkpointing"});
+  t(&T::max_epochs, "max_epochs", at_least(1), "passes over the data",
+    Names{"epochs", "num_epochs", "num_train_epochs"});
+  t(&T::max_steps, "max_steps", minus_one_or_positive(), "stop after that many steps; -1: as max_epochs says",
+    Names{"steps"});
+  t(&T::limit_train_batches, "limit_train_batches", above(0),
+    "<= 1: this fraction of an epoch's steps; > 1: that many steps of each epoch");
+  t(&T::seed, "seed", at_least(0), "random seed of shuffling, dropout and random weights");
+  t(&T::loss_on_padding, "loss_on_padding", any(), "true: train on padding too, as the tutorial does");
+  t(&T::loss_normalization, "loss_normalization", one_of({"tokens", "micro_batch"}),
+    "mean over the step's tokens, or the mean of the micro-batches' means");
+  t(&T::dropout, "dropout", any(), "false: all dropout probabilities are 0");
+}
+
+void add_parallel(std::vector<Key>& keys) {
+  const auto p = [&](auto member, auto... rest) {
+    keys.push_back(key(&Config::parallel, member, "parallel", rest...));
+  };
+  using P = ParallelSection;
+  using Names = std::vector<std::string>;
+  p(&P::device, "device", one_of({"auto", "cpu", "cuda"}), "auto: cuda where there is a GPU", Names{"accelerator"});
+  p(&P::devices, "devices", at_least(0), "number of ranks, one GPU each; 0: as many as mpirun started",
+    Names{"gpus", "num_gpus", "ranks", "world_size", "nproc"});
+  p(&P::strategy, "strategy", one_of({"auto", "single", "ddp", "fsdp"}), "auto: single on one rank, else ddp");
+  p(&P::reshard, "reshard", one_of({"auto", "always", "step"}),
+    "fsdp: drop gathered parameters after each use or once a step; auto: as memory allows",
+    Names{"reshard_after_forward"});
+  p(&P::prefetch_bytes, "prefetch_bytes", at_least(0), "fsdp: bytes gathered ahead of use; 0: from the memory plan");
+  p(&P::direct_gathers, "direct_gathers", any(), "fsdp: gather by copies between GPUs instead of NCCL, on one machine");
+  p(&P::direct_reductions, "direct_reductions", any(),
+    "sum gradients by reading the other GPUs' memory instead of NCCL, on one machine");
+  p(&P::nccl_max_ctas, "nccl_max_ctas", at_least(0),
+    "thread blocks that a NCCL collective may occupy; 0: a good default");
+  p(&P::gemm_search, "gemm_search", one_of({"quick", "thorough"}),
+    "how long products are timed that are new on this machine");
+  p(&P::cuda_graph, "cuda_graph", any(), "capture the step of each text shape once and replay it");
+  p(&P::threads, "threads", at_least(0), "CPU threads of a rank's operations; 0: cores / ranks of this machine",
+    Names{"omp_num_threads", "num_threads"});
+}
+
+void add_trace_and_output(std::vector<Key>& keys) {
+  const auto t = [&](auto member, auto... rest) { keys.push_back(key(&Config::trace, member, "trace", rest...)); };
+  using T = TraceSection;
+  t(&T::enabled, "enabled", any(), "write trace.rankNNNN.h5 under output.path");
+  t(&T::spans, "spans", one_of({"none", "units"}), "record begin and end of every unit's work");
+  t(&T::kernels, "kernels", at_least(0),
+    "steps of which every kernel is recorded (CUPTI); they run apart from the others, and slower");
+  t(&T::sample_seconds, "sample_seconds", above(0), "seconds between samples of GPU utilisation, power and clocks");
+
+  const auto o = [&](auto member, auto... rest) { keys.push_back(key(&Config::output, member, "output", rest...)); };
+  using O = OutputSection;
+  using Names = std::vector<std::string>;
+  o(&O::path, "path", required(), "directory of this run: traces, saved model", Names{"output_dir", "save_dir"});
+  o(&O::save_model, "save_model", any(), "write model/ in Hugging Face form at the end");
+  o(&O::save_dtype, "save_dtype", one_of({"auto", "f32", "bf16"}), "auto: as the master weights");
+  o(&O::memory_every, "memory_every", at_least(1), "steps between memory lines; also at steps 0 and 1",
+    Names{"log_every", "log_every_n_steps"});
+  o(&O::progress_seconds, "progress_seconds", at_least(0), "seconds between progress lines when not on a terminal");
+}
+
+template <class Number>
+std::string number_text(Number value) {
+  char buffer[64];
+  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value);  // doubles: the shortest that reads back
+  return std::string(buffer, result.ptr);
+}
+
+template <class T>
+std::string element_text(const T& value) {
+  if constexpr (std::is_same_v<T, std::string>) return quote_scalar(value);
+  else return number_text(value);
+}
+
+template <class T>
+std::string field_text(const T& value) {
+  if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
+  else if constexpr (std::is_same_v<T, Precision>) return precision_name(value);
+  else return element_text(value);
+}
+
+template <class T>
+std::string field_text(const std::vector<T>& values) {
+  std::string text;
+  for (const T& value : values) text += (text.empty() ? "" : ", ") + element_text(value);
+  return "[" + text + "]";
+}
+
+std::string bounds_text(const Allowed& allowed) {
+  std::string text;
+  if (allowed.min > -std::numeric_limits<double>::infinity())
+    text = concat(allowed.above_min ? " > " : " >= ", number_text(allowed.min));
+  if (allowed.max < std::numeric_limits<double>::infinity())
+    text += concat(text.empty() ? "" : " and", allowed.below_max ? " < " : " <= ", number_text(allowed.max));
+  if (!allowed.zero) text += ", not 0";
+  return text;
+}
+
+}  // namespace
+
+const std::vector<Key>& config_keys() {
+  static const std::vector<Key> keys = [] {
+    std::vector<Key> all;
+    add_model_and_data(all);
+    add_train(all);
+    add_parallel(all);
+    add_trace_and_output(all);
+    return all;
+  }();
+  return keys;
+}
+
+const std::vector<std::string>& config_sections() {
+  static const std::vector<std::string> sections = [] {
+    std::vector<std::string> names;
+    for (const Key& key : config_keys())
+      if (names.empty() || names.back() != key.section) names.push_back(key.section);
+    return names;
+  }();
+  return sections;
+}
+
+const Key* find_key(const std::string& section, const std::string& name) {
+  for (const Key& key : config_keys())
+    if (key.section == section && key.name == name) return &key;
+  return nullptr;
+}
+
+std::string expected_value(const Key& key) {
+  Config config;
+  const Allowed& allowed = key.allowed;
+  return std::visit(
+      [&](auto* field) -> std::string {
+        using T = std::remove_pointer_t<decltype(field)>;
+        if constexpr (std::is_same_v<T, bool>) return "true or false";
+        else if constexpr (std::is_same_v<T, int64_t>) return "an integer" + bounds_text(allowed);
+        else if constexpr (std::is_same_v<T, double>) return "a number" + bounds_text(allowed);
+        else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+          return "a list of " + join_names(allowed.choices);
+        else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
+          return "a list of integers" + bounds_text(allowed);
+        else return allowed.choices.empty() ? "text" : "one of " + join_names(allowed.choices);
+      },
+      key.field(config));
+}
+
+std::string value_text(const Key& key, const Config& config) {
+  // The table's fields are mutable pointers; nothing is written through them here.
+  const Field field = key.field(const_cast<Config&>(config));
+  return std::visit([](const auto* value) { return field_text(*value); }, field);
+}
+
+std::string suggest_key(const std::string& section, const std::string& name) {
+  std::vector<std::string> elsewhere, own_names, other_names;
+  for (const Key& key : config_keys()) {
+    const bool alias = std::find(key.aliases.begin(), key.aliases.end(), name) != key.aliases.end();
+    if (alias) return "; did you mean " + key.full() + "?";
+    if (key.name == name) elsewhere.push_back(key.full());
+    if (key.section == section) own_names.push_back(key.name);
+    other_names.push_back(key.name);
+  }
+  if (!elsewhere.empty()) return "; " + name + " belongs elsewhere: did you mean " + join_names(elsewhere) + "?";
+  std::string near = nearest_name(name, own_names);
+  if (!near.empty()) return "; did you mean " + section + "." + near + "?";
+  near = nearest_name(name, other_names);
+  for (const Key& key : config_keys())
+    if (!near.empty() && key.name == near) return "; did you mean " + key.full() + "?";
+  if (own_names.empty()) return "; the sections are " + join_names(config_sections(), " and ");
+  return "; the keys of " + section + " are " + join_names(own_names, " and ");
+}
+
+ScalarKind scalar_kind(const std::string& text) {
+  static const std::vector<std::string> nulls = {"", "~", "null", "Null", "NULL"};
+  static const std::vector<std::string> booleans = {"true", "True", "TRUE", "false", "False", "FALSE"};
+  if (std::find(nulls.begin(), nulls.end(), text) != nulls.end()) return ScalarKind::null;
+  if (std::find(booleans.begin(), booleans.end(), text) != booleans.end()) return ScalarKind::boolean;
+  const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
+  const char* end = text.data() + text.size();
+  double value = 0;
+  const auto [stop, error] = std::from_chars(begin, end, value);
+  const bool signs_twice = begin != text.data() && begin != end && *begin == '-';
+  const bool number = stop == end && stop != begin && !signs_twice && error != std::errc::invalid_argument;
+  return number ? ScalarKind::number : ScalarKind::text;
+}
+
+std::string quote_scalar(const std::string& text) {
+  static const std::string safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+";
+  static const std::vector<std::string> old_booleans = {"yes", "no", "on", "off", "y", "n"};  // of YAML 1.1
+  const bool is_old_boolean = std::any_of(old_booleans.begin(), old_booleans.end(),
+                                          [&](const std::string& word) { return name_distance(word, text) == 0; });
+  const bool plain = text.find_first_not_of(safe) == std::string::npos && scalar_kind(text) == ScalarKind::text &&
+                     text[0] != '-' && !is_old_boolean;
+  if (plain) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const char* digits = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') quoted += {'\\', c};
+    else if (byte < 0x20 || byte == 0x7f) quoted += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+    else quoted += c;
+  }
+  return quoted + "\"";
+}
+
+}  // namespace blipft

@@ -1,0 +1,148 @@
+// Attention on CUDA: checks, and the choice among the kernel families.
+//
+//   attention_wgmma_forward.cu,  bf16 with warpgroup products (Hopper), the vision towers: 256 or 257 tokens that all
+//   attention_wgmma_backward.cu  see each other, head sizes 80, 88 and 96 (forward: 64 too)
+//   attention_wgmma_long_forward.cu, attention_wgmma_long_backward.cu
+//                                bf16 with warpgroup products, any number of tokens, causal or not, head sizes 64 and
+//                                128 (backward: where the short one does not reach)
+//   attention_few_queries_forward.cu, attention_few_queries_backward.cu
+//                                bf16 with mma.sync, up to 32 queries over 64 to 576 keys (the Q-Former looks at a
+//                                picture): the warps share the keys
+//   attention_forward.cu         bf16 forward on tensor cores (mma.sync): `resident` (K and V of a head in shared
+//                                memory) and `streaming`
+//   attention_backward_short.cu  bf16 backward in one pass over a (sample, head), up to 272 queries
+//   attention_backward_long.cu   bf16 backward for any length: delta, then dK/dV, then dQ
+//   attention_general.cu         f32, and bf16 heads that are not aligned to 8 bytes
+// None writes scores to memory or uses float atomics; all are deterministic.
+//
+// The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
+// what they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
+//
+// Packed samples (AttentionForward::packing) are for all but the wgmma and the few-queries kernels. Grids and shared
+// memory follow from the most rows a sample can have, which the host knows; the kernels read each sample's own first
+// row and number of rows.
+//
+// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of
+// 16, with zeros.
+//
+// Floors on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations as the kernels pad them):
+//   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 9 us; backward 93 MB = 22 us, 18 GFLOP = 22 us
+//   16 x 32 x 82 x 82 x 80, causal    forward 27 MB = 6 us, 1 GFLOP = 2 us; backward 54 MB = 13 us, 3 GFLOP = 6 us
+// With mma.sync the vision tower is bound by shared-memory bandwidth (a 16 x 16 block of B feeds 2 mma for each 16 rows
+// of A that a warp holds, and costs as much shared-memory time as 2.5 mma: hence 32 rows a warp); the language model by
+// device memory: few bytes, many blocks in flight.
+#include <cuda_runtime.h>
+
+#include <initializer_list>
+
+#include "cuda/attention/attention.h"
+#include "cuda/attention/few_queries.cuh"
+#include "cuda/attention/params.cuh"
+#include "cuda/attention/wgmma_long.cuh"
+#include "cuda/device/cuda_check.h"
+
+namespace blipft {
+namespace {
+
+using attention::Params;
+using attention::View;
+
+View view(const Heads& heads) { return {heads.data, heads.row_stride, heads.batch_stride}; }
+
+Params make_params(const AttentionForward& a) {
+  BLIPFT_CHECK(a.dtype == DType::f32 || a.dtype == DType::bf16, "attention runs in f32 or bf16, got ",
+               dtype_name(a.dtype));
+  BLIPFT_CHECK(a.batch >= 0 && a.heads >= 1 && a.query_tokens >= 1 && a.kv_tokens >= 1, "attention of batch ", a.batch,
+               ", heads ", a.heads, ", query_tokens ", a.query_tokens, ", kv_tokens ", a.kv_tokens);
+  BLIPFT_CHECK(a.head_size >= 1 && a.head_size <= 128, "attention head sizes are 1 to 128, got ", a.head_size);
+  BLIPFT_CHECK(a.batch <= 65535 && a.heads <= 65535, "attention takes up to 65535 samples and heads, got ", a.batch,
+               " and ", a.heads);
+  BLIPFT_CHECK(!a.causal || a.query_tokens == a.kv_tokens, "causal attention needs as many queries as keys, got ",
+               a.query_tokens, " and ", a.kv_tokens);
+  BLIPFT_CHECK(!a.packing || (a.query_tokens == a.kv_tokens && !a.dropout),
+               "attention of packed samples takes as many queries as keys and no dropout, got ", a.query_tokens,
+               " and ", a.kv_tokens, ", p = ", a.dropout.p);
+  Params p{};
+  p.q = view(a.q);
+  p.k = view(a.k);
+  p.v = view(a.v);
+  p.out = view(a.out);
+  p.lse = a.lse.as<float>();
+  p.kv_lengths = a.kv_lengths.as<int32_t>();
+  p.starts = a.packing.starts.as<int32_t>();
+  p.dropout = static_cast<bool>(a.dropout);
+  p.sample_keys = a.dropout.sample_keys.as<int64_t>();
+  p.seed = a.dropout.seed;
+  p.site = a.dropout.site;
+  p.threshold = p.dropout ? dropout_threshold(a.dropout.p) : 0;
+  p.keep_scale = p.dropout ? 1.0f / (1.0f - a.dropout.p) : 1.0f;
+  p.scale = a.scale;
+  p.batch = static_cast<int>(a.batch);
+  p.heads = static_cast<int>(a.heads);
+  p.head_size = static_cast<int>(a.head_size);
+  p.query_tokens = static_cast<int>(a.query_tokens);
+  p.kv_tokens = static_cast<int>(a.kv_tokens);
+  p.causal = a.causal;
+  return p;
+}
+
+/// Whether every row of every head starts at a multiple of `elements` bf16 elements.
+bool aligned(const Params& p, std::initializer_list<View> views, int elements) {
+  if (p.head_size % elements != 0) return false;
+  for (const View& v : views)
+    if (reinterpret_cast<uintptr_t>(v.data) % (2 * static_cast<size_t>(elements)) != 0 ||
+        v.row_stride % elements != 0 || (!p.starts && v.batch_stride % elements != 0))
+      return false;
+  return true;
+}
+
+/// Whether the tensor-core kernels can take this; sets p.wide. They load 16 or 8 bytes at a time, and they take a row's
+/// maximum before they scale, which needs a positive scale.
+bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
+  p.wide = aligned(p, views, 8);
+  return dtype == DType::bf16 && p.scale > 0 && aligned(p, views, 4);
+}
+
+}  // namespace
+
+void launch_attention_forward(const AttentionForward& args, const LaunchContext& context) {
+  Params p = make_params(args);
+  if (p.batch == 0) return;
+  if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) &&
+      (attention::wgmma_forward(p, context) || attention::mma_few_queries_forward(p, context.stream) ||
+       attention::wgmma_long_forward(p, context) || attention::mma_forward(p, context.stream)))
+    return;
+  attention::general_forward(p, args.dtype == DType::bf16, context.stream);
+}
+
+void launch_attention_backward(const AttentionBackward& args, const LaunchContext& context) {
+  const AttentionForward& a = args.forward;
+  Params p = make_params(a);
+  p.dout = view(args.dout);
+  p.dq = view(args.dq);
+  p.dk = view(args.dk);
+  p.dv = view(args.dv);
+  p.delta = args.delta.as<float>();
+  if (p.batch == 0) return;
+  const int64_t columns = 3 * a.heads * a.head_size;
+  if (args.dbias && a.batch * columns * 4 <= context.scratch_bytes) p.dbias_partials = context.scratch;
+  const bool mma = fits_mma(p, a.dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv});
+  if (mma && (attention::wgmma_backward(p, context.stream) ||
+              attention::mma_few_queries_backward(p, context.stream) ||
+              attention::mma_backward_short(p, context.stream))) {
+    if (p.dbias_partials) {
+      PartialSums sums{p.dbias_partials, a.batch, columns};
+      sums.add(args.dbias, args.accumulate_dbias);
+      launch_reduce_partials(sums, context);
+      return;
+    }
+  } else if (!mma || !(attention::wgmma_long_backward(p, context) || attention::mma_backward_long(p, context.stream))) {
+    attention::general_backward(p, a.dtype == DType::bf16, context.stream);
+  }
+  // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.
+  const int64_t rows = a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens;
+  if (args.dbias)
+    launch_column_sums({args.dq.data, a.dtype, {rows, columns}}, args.dbias, args.accumulate_dbias, context);
+}
+
+}  // namespace blipft

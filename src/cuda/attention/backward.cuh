@@ -1,0 +1,196 @@
+// Attention backward on tensor cores, the part that both backward kernel families share: probabilities and score
+// gradients of one warp's tile.
+//
+// With P = exp(scale q k^T - lse), M the dropout mask over (1 - p), dP = (dO V^T) * M, delta = rowsum(dO * O):
+//   dS = P * (dP - delta),  dQ = scale dS K,  dK = scale dS^T Q,  dV = (P * M)^T dO      (Dao et al. 2022, appendix B)
+// lse is kept as lse * log2(e), and as +inf for rows that do not exist or see no key: their P is exp2(-inf) = 0.
+#pragma once
+
+#include "cuda/attention/forward.cuh"
+
+namespace blipft::attention {
+
+/// lse of a query for the exp2 domain; +inf makes the row's probabilities zero.
+__device__ __forceinline__ float lse_log2(float lse) { return lse == -INFINITY ? INFINITY : lse * kLog2e; }
+
+/// 8 columns of a row of a head; zeros at and after head_size.
+__device__ __forceinline__ uint4 load8(const bf16* source, int column, int head_size, bool wide) {
+  if (wide) return *reinterpret_cast<const uint4*>(source);
+  const uint2 low = *reinterpret_cast<const uint2*>(source);
+  const uint2 high = column + 4 < head_size ? *reinterpret_cast<const uint2*>(source + 4) : uint2{0, 0};
+  return {low.x, low.y, high.x, high.y};
+}
+
+/// Sum of the products of 8 bf16 pairs.
+__device__ __forceinline__ float dot8(const uint4& x, const uint4& y) {
+  const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+  float sum = 0;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    sum = fmaf(__uint_as_float(xs[e] << 16), __uint_as_float(ys[e] << 16), sum);
+    sum = fmaf(__uint_as_float(xs[e] & 0xffff0000u), __uint_as_float(ys[e] & 0xffff0000u), sum);
+  }
+  return sum;
+}
+
+/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 columns a lane. Rows that do not exist give 0.
+template <int Threads, class Args>
+__device__ __forceinline__ void compute_deltas(float* delta, const Args& p, int b, int h, int row0, int rows) {
+  constexpr int kGroups = Threads / 16;
+  const int lane = static_cast<int>(threadIdx.x) & 15, group = static_cast<int>(threadIdx.x) / 16;
+  const bf16* out = head_of<const bf16>(p, p.out, b, h) + lane * 8;
+  const bf16* dout = head_of<const bf16>(p, p.dout, b, h) + lane * 8;
+  const bool has_chunk = lane * 8 < p.head_size;
+  const int existing = p.queries(b);
+#pragma unroll 4
+  for (int i = group; i < (rows + kGroups - 1) / kGroups * kGroups; i += kGroups) {
+    const int row = row0 + i;
+    float sum = 0;
+    if (has_chunk && i < rows && row < existing) {
+      const uint4 x = load8(out + row * p.out.row_stride, lane * 8, p.head_size, p.wide);
+      const uint4 y = load8(dout + row * p.dout.row_stride, lane * 8, p.head_size, p.wide);
+      sum = dot8(x, y);
+    }
+#pragma unroll
+    for (int o = 8; o; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    if (lane == 0 && i < rows) delta[i] = sum;
+  }
+}
+
+/// lse (in the exp2 domain) of rows [row0, row0 + rows) into shared memory; +inf of rows that do not exist, which of
+/// packed samples have no lse in memory.
+template <int Threads, class Args>
+__device__ __forceinline__ void load_lse(float* target, const Args& p, int b, int h, int row0, int rows) {
+  const float* lse = p.lse + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
+  const int existing = p.queries(b);
+  for (int i = static_cast<int>(threadIdx.x); i < rows; i += Threads)
+    target[i] = row0 + i < existing ? lse_log2(lse[row0 + i]) : INFINITY;
+}
+
+/// This lane's rows (g and g + 8 of each 16 from row0 on) of lse or delta. Read anew in each step: registers are the
+/// scarcer thing.
+template <int MT>
+__device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* shared, int offset, int row0) {
+  const int g = (static_cast<int>(threadIdx.x) & 31) >> 2;
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      x[m][half] = reinterpret_cast<const float*>(shared + offset)[row0 + 16 * m + 8 * half + g];
+}
+
+/// Turns s = q k^T and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and dS (in dp).
+/// lse and delta are of this lane's rows g, g + 8 of each 16.
+template <int MT, int NT, bool Masked, bool Drop>
+__device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float (&dp)[MT][2 * NT][4],
+                                                const float (&lse)[MT][2], const float (&delta)[MT][2], int key0,
+                                                const RowTile& tile, const DropoutMask& mask, float keep_scale) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int limit = Masked ? tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t : 0;
+#pragma unroll
+      for (int n = 0; n < 2 * NT; ++n) {
+        uint32_t keep = 3;
+        if (Drop) {
+          const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
+          keep = mask.keep_pair(tile.element_row0 + row + key0 + 8 * n + 2 * t);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[m][n][2 * half + e];
+          float& y = dp[m][n][2 * half + e];
+          float probability = exp2_approx(fmaf(x, tile.scale_log2, -lse[m][half]));
+          if (Masked && 8 * n + e >= limit) probability = 0;
+          const float factor = Drop ? (keep >> e & 1 ? keep_scale : 0.0f) : 1.0f;
+          y = probability * (Drop ? fmaf(y, factor, -delta[m][half]) : y - delta[m][half]);
+          x = Drop ? probability * factor : probability;
+        }
+      }
+    }
+}
+
+/// C fragments of 16 * M rows times factor to rows [row0, ...) of a head, below `rows`; columns from column0 on.
+template <int M, int N>
+__device__ __forceinline__ void store_fragments(const float (&acc)[M][N][4], float factor, bf16* head,
+                                                int64_t row_stride, int row0, int rows, int column0, int head_size) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row0 + 16 * m + 8 * half + g;
+      if (row >= rows) continue;
+      uint32_t* target = reinterpret_cast<uint32_t*>(head + row * row_stride + column0) + t;
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+        if (column0 + 8 * n + 2 * t < head_size)
+          target[4 * n] = pack(acc[m][n][2 * half] * factor, acc[m][n][2 * half + 1] * factor);
+    }
+}
+
+/// C fragments of 16 * M rows times factor, as bf16, to a tile in shared memory: rows from `row` on, columns from
+/// 16 * column16 on. `tile` is row_major. An odd last n8 tile is followed by 8 columns of zeros.
+template <int D, int M, int N>
+__device__ __forceinline__ void stage_fragments(const float (&acc)[M][N][4], float factor, const LaneAddress<D>& tile,
+                                                int row, int column16) {
+#pragma unroll
+  for (int c = 0; c < (N + 1) / 2; ++c) {
+    if (column16 + c >= pitch<D> / 16) continue;
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      uint32_t a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int n = 2 * c + i / 2, e = i % 2 * 2;
+        a[i] = n < N ? pack(acc[m][n < N ? n : 0][e] * factor, acc[m][n < N ? n : 0][e + 1] * factor) : 0u;
+      }
+      stmatrix4(tile.at(row + 16 * m, column16 + c), a);
+    }
+  }
+}
+
+/// Rows [tile_row, tile_row + Rows) of a tile in shared memory to rows [row0, ...) of a head, below `rows`, by one
+/// warp: consecutive lanes take consecutive chunks of a row. A store straight from fragments touches 8 rows, 16 bytes
+/// each, and keeps the load/store unit busy several times as long.
+template <int D, int Rows>
+__device__ __forceinline__ void store_tile_rows(const char* tile, int tile_row, bf16* head, int64_t row_stride,
+                                                int row0, int rows, int head_size, bool wide) {
+  constexpr int kChunks = pitch<D> / 8, kRounds = Rows * kChunks / 32, kBatch = 4;  // reads in flight at a time
+  static_assert(Rows * kChunks % 32 == 0, "whole warps");
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll 1
+  for (int first = lane; first < Rows * kChunks; first += 32 * kBatch) {
+    uint4 x[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = first + 32 * j, r = i / kChunks;
+      if (kRounds % kBatch == 0 || i < Rows * kChunks)
+        x[j] = *reinterpret_cast<const uint4*>(tile + tile_offset<D>(tile_row + r, i - r * kChunks));
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = first + 32 * j, r = i / kChunks, column = (i - r * kChunks) * 8;
+      if (row0 + r >= rows || column >= head_size || (kRounds % kBatch != 0 && i >= Rows * kChunks)) continue;
+      bf16* target = head + (row0 + r) * row_stride + column;
+      if (wide) {
+        *reinterpret_cast<uint4*>(target) = x[j];
+      } else {
+        *reinterpret_cast<uint2*>(target) = uint2{x[j].x, x[j].y};
+        if (column + 4 < head_size) *reinterpret_cast<uint2*>(target + 4) = uint2{x[j].z, x[j].w};
+      }
+    }
+  }
+}
+
+/// Zeros into rows [begin, end) of a head: keys that nobody may see have no gradient.
+template <int Threads>
+__device__ __forceinline__ void zero_rows(bf16* head, int64_t row_stride, int begin, int end, int head_size) {
+  const int pieces = head_size / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < (end - begin) * pieces; i += Threads)
+    *reinterpret_cast<uint2*>(head + (begin + i / pieces) * row_stride + i % pieces * 4) = uint2{0, 0};
+}
+
+}  // namespace blipft::attention

@@ -1,0 +1,280 @@
+// Attention backward for bf16 and any sequence length: three kernels, no atomics.
+//
+//   delta: row sums of dO * O.
+//   dkv:   8 warps, 16 keys a warp (a block holds 128 keys), queries in blocks of 64, double-buffered. Scores are
+//          computed transposed, S^T = K Q^T, so that P^T and dS^T are A fragments of dV += P^T dO and dK += dS^T Q
+//          without leaving registers: warps never wait for each other but at the arrival of the next queries.
+//          dK and dV stay in registers (128 at head size 128). 128 KB at head size 128, one block an SM.
+//   dq:    4 warps, 32 queries a warp, keys in blocks of 32, double-buffered; dQ in registers, dS from registers.
+//          96 KB at head size 128, two blocks an SM.
+// Of packed samples (PackedParams), blocks whose rows or keys their sample does not have leave at once.
+// S and dP are computed twice (7 matrix products instead of 5): the price of having every output owned by one block.
+#include <cuda_runtime.h>
+
+#include "cuda/attention/backward.cuh"
+#include "cuda/device/cuda_check.h"
+
+namespace blipft::attention {
+namespace {
+
+constexpr int kDeltaRows = 64, kDeltaThreads = 256;
+constexpr int kKvWarps = 8, kKvThreads = kKvWarps * 32, kKvKeys = kKvWarps * 16, kKvQueries = 64;
+constexpr int kQWarps = 4, kQThreads = kQWarps * 32, kQRows = kQWarps * 32, kQKeys = 32;
+
+__global__ void __launch_bounds__(kDeltaThreads) delta_kernel(const PackedParams p) {
+  const int row0 = static_cast<int>(blockIdx.x) * kDeltaRows, h = static_cast<int>(blockIdx.y);
+  const int b = static_cast<int>(blockIdx.z), rows = min(kDeltaRows, p.queries(b) - row0);
+  if (rows <= 0) return;
+  float* delta = p.delta + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens + row0;
+  compute_deltas<kDeltaThreads>(delta, p, b, h, row0, rows);
+}
+
+/// Turns s = k q^T and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and dS^T.
+/// lse and delta: of this block's queries, in shared memory.
+template <int NT, bool Masked, bool Drop>
+__device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], float (&dp)[1][2 * NT][4],
+                                                     const float* lse, const float* delta, int key_row0, int query0,
+                                                     const RowTile& tile, const DropoutMask& mask, float keep_scale) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+  const uint64_t first = tile.element_row0 + static_cast<uint64_t>(query0 + 2 * t) * tile.kv_tokens + key_row0 + g;
+#pragma unroll
+  for (int n = 0; n < 2 * NT; ++n) {
+    const float2 row_lse = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);
+    const float2 row_delta = *reinterpret_cast<const float2*>(delta + 8 * n + 2 * t);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int query = query0 + 8 * n + 2 * t + e;
+      const int limit = Masked ? tile.limit(query) : 0;
+      const float l = e ? row_lse.y : row_lse.x, d = e ? row_delta.y : row_delta.x;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int key = key_row0 + 8 * half + g;
+        float& x = s[0][n][2 * half + e];
+        float& y = dp[0][n][2 * half + e];
+        float probability = exp2_approx(fmaf(x, tile.scale_log2, -l));
+        if (Masked && key >= limit) probability = 0;
+        float factor = 1;
+        if (Drop) {
+          const uint64_t element = first + static_cast<uint64_t>(8 * n + e) * tile.kv_tokens + 8 * half;
+          factor = mask.keep(element) ? keep_scale : 0.0f;
+        }
+        y = probability * (Drop ? fmaf(y, factor, -d) : y - d);
+        x = Drop ? probability * factor : probability;
+      }
+    }
+  }
+}
+
+/// acc [16][D] += weights [16][16 * NT] (C fragments) times rows [16 * NT][D] from tile row `row`.
+template <int D, int NT>
+__device__ __forceinline__ void accumulate(float (&acc)[1][D / 8][4], const float (&weights)[1][2 * NT][4],
+                                           const LaneAddress<D>& rows, int row) {
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    uint32_t a[1][4];
+    pack_a(a[0], weights[0][2 * n], weights[0][2 * n + 1]);
+    multiply_rows<D, 1>(acc, a, rows, row + 16 * n);
+  }
+}
+
+template <int D>
+constexpr int kv_bytes() {
+  return (2 * kKvKeys + 4 * kKvQueries) * pitch<D> * 2 + 4 * kKvQueries * 4;
+}
+
+template <int D, bool Drop, class Args>
+__global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
+  constexpr int NT = Drop && D > 96 ? 2 : 4;  // 16-query pieces of one step
+  constexpr uint32_t kBlockBytes = kKvQueries * pitch<D> * 2;
+  extern __shared__ __align__(1024) char shared[];
+  const int block0 = static_cast<int>(blockIdx.x) * kKvKeys, h = static_cast<int>(blockIdx.y);
+  const int b = static_cast<int>(blockIdx.z), warp = static_cast<int>(threadIdx.x) / 32;
+  if (Args::kPacked && block0 >= p.keys(b)) return;
+  const int kv_length = p.kv_length(b), warp_row = warp * 16, key_row0 = block0 + warp_row;
+  const uint32_t k_tile = shared_address(shared), v_tile = k_tile + kKvKeys * pitch<D> * 2;
+  const uint32_t q_tile = v_tile + kKvKeys * pitch<D> * 2, dout_tile = q_tile + 2 * kBlockBytes;
+  float* lse = reinterpret_cast<float*>(shared + 2 * kKvKeys * pitch<D> * 2 + 4 * kBlockBytes);  // [2][kKvQueries]
+  float* delta = lse + 2 * kKvQueries;                                                    // [2][kKvQueries]
+  const bf16* q = head_of<const bf16>(p, p.q, b, h);
+  const bf16* dout = head_of<const bf16>(p, p.dout, b, h);
+  const int64_t rows_before = (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
+  const auto load_block = [&](int stage, int query0) {
+    const uint32_t offset = static_cast<uint32_t>(stage) * kBlockBytes;
+    load_tile_async<D, kKvThreads>(q_tile + offset, q, p.q.row_stride, query0, kKvQueries, query0, p.queries(b),
+                                   p.head_size, p.wide);
+    load_tile_async<D, kKvThreads>(dout_tile + offset, dout, p.dout.row_stride, query0, kKvQueries, query0,
+                                   p.queries(b), p.head_size, p.wide);
+    commit_copies();
+    load_lse<kKvThreads>(lse + stage * kKvQueries, p, b, h, query0, kKvQueries);
+    for (int i = static_cast<int>(threadIdx.x); i < kKvQueries; i += kKvThreads)
+      delta[stage * kKvQueries + i] = query0 + i < p.queries(b) ? p.delta[rows_before + query0 + i] : 0.0f;
+  };
+  const DropoutMask mask(p, b);
+  const RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, 0), p.kv_tokens};
+  float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
+  load_tile_async<D, kKvThreads>(k_tile, head_of<const bf16>(p, p.k, b, h), p.k.row_stride, block0, kKvKeys,
+                                 block0, kv_length, p.head_size, p.wide);
+  load_tile_async<D, kKvThreads>(v_tile, head_of<const bf16>(p, p.v, b, h), p.v.row_stride, block0, kKvKeys,
+                                 block0, kv_length, p.head_size, p.wide);
+  const int first = p.causal ? block0 : 0;  // block0 is a multiple of kKvQueries
+  const int end = block0 < kv_length ? p.queries(b) : first;  // nothing to do for keys that nobody may see
+  const SharedQueries<D> keys{LaneAddress<D>::row_major(k_tile), warp_row};
+  const SharedQueries<D> values{LaneAddress<D>::row_major(v_tile), warp_row};
+  const auto q_rows = LaneAddress<D>::chunk_major(q_tile), dout_rows = LaneAddress<D>::chunk_major(dout_tile);
+  const auto q_columns = LaneAddress<D>::row_major(q_tile), dout_columns = LaneAddress<D>::row_major(dout_tile);
+  if (first < end) load_block(0, first);
+  int stage = 0;
+#pragma unroll 1
+  for (int block = first; block < end; block += kKvQueries, stage ^= 1) {
+    wait_copies<0>();
+    __syncthreads();  // this stage is there, the other one is free
+    if (block + kKvQueries < end) load_block(stage ^ 1, block + kKvQueries);
+    if (key_row0 >= kv_length) continue;
+#pragma unroll 1
+    for (int piece = 0; piece < kKvQueries; piece += 16 * NT) {
+      const int query0 = block + piece, row = stage * kKvQueries + piece;
+      if (query0 >= p.queries(b) || (p.causal && query0 + 16 * NT <= key_row0)) continue;
+      float s[1][2 * NT][4], dp[1][2 * NT][4];
+      scores<D, 1, NT>(s, keys, q_rows, row);
+      scores<D, 1, NT>(dp, values, dout_rows, row);
+      if (key_row0 + 16 <= tile.limit(query0))
+        transposed_gradients<NT, false, Drop>(s, dp, lse + row, delta + row, key_row0, query0, tile, mask,
+                                              p.keep_scale);
+      else
+        transposed_gradients<NT, true, Drop>(s, dp, lse + row, delta + row, key_row0, query0, tile, mask,
+                                             p.keep_scale);
+      accumulate<D, NT>(dv, s, dout_columns, row);
+      accumulate<D, NT>(dk, dp, q_columns, row);
+    }
+  }
+  wait_copies<0>();
+  store_fragments<1, D / 8>(dk, p.scale, head_of<bf16>(p, p.dk, b, h), p.dk.row_stride, key_row0, p.keys(b), 0,
+                            p.head_size);
+  store_fragments<1, D / 8>(dv, 1.0f, head_of<bf16>(p, p.dv, b, h), p.dv.row_stride, key_row0, p.keys(b), 0,
+                            p.head_size);
+}
+
+/// dq += dS K for one tile of 32 queries and one block of 32 keys. numbers: lse, then delta of the block's queries.
+template <int D, bool Masked, bool Drop>
+__device__ __forceinline__ void dq_step(float (&dq)[2][D / 8][4], const SharedQueries<D>& q,
+                                        const SharedQueries<D>& dout, uint32_t k_tile, uint32_t v_tile,
+                                        const char* numbers, int key_row, int key0, const RowTile& tile,
+                                        const DropoutMask& mask, float keep_scale) {
+  float s[2][4][4], dp[2][4][4];
+  scores<D, 2, 2>(s, q, LaneAddress<D>::chunk_major(k_tile), key_row);
+  scores<D, 2, 2>(dp, dout, LaneAddress<D>::chunk_major(v_tile), key_row);
+  float lse[2][2], delta[2][2];
+  row_numbers<2>(lse, numbers, 0, q.row);
+  row_numbers<2>(delta, numbers, kQRows * 4, q.row);
+  score_gradients<2, 2, Masked, Drop>(s, dp, lse, delta, key0, tile, mask, keep_scale);
+  const auto keys = LaneAddress<D>::row_major(k_tile);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    uint32_t a[2][4];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) pack_a(a[m], dp[m][2 * n], dp[m][2 * n + 1]);
+    multiply_rows<D, 2>(dq, a, keys, key_row + 16 * n);
+  }
+}
+
+template <int D>
+constexpr int dq_bytes() {
+  return (2 * kQRows + 4 * kQKeys) * pitch<D> * 2 + 2 * kQRows * 4;
+}
+
+template <int D, bool Drop, class Args>
+__global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Args p) {
+  constexpr uint32_t kBlockBytes = kQKeys * pitch<D> * 2;
+  extern __shared__ __align__(1024) char shared[];
+  const int block = p.causal ? static_cast<int>(gridDim.x - 1 - blockIdx.x) : static_cast<int>(blockIdx.x);
+  const int q0 = block * kQRows, h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 32;
+  const int queries = p.queries(b);
+  if (Args::kPacked && q0 >= queries) return;
+  const int kv_length = p.kv_length(b), row0 = q0 + warp_row;
+  const uint32_t q_tile = shared_address(shared), dout_tile = q_tile + kQRows * pitch<D> * 2;
+  const uint32_t k_tile = dout_tile + kQRows * pitch<D> * 2, v_tile = k_tile + 2 * kBlockBytes;
+  const bf16* k = head_of<const bf16>(p, p.k, b, h);
+  const bf16* v = head_of<const bf16>(p, p.v, b, h);
+  const auto load_block = [&](int j) {
+    const uint32_t stage = static_cast<uint32_t>(j & 1) * kBlockBytes;
+    const int key0 = j * kQKeys;
+    load_tile_async<D, kQThreads>(k_tile + stage, k, p.k.row_stride, key0, kQKeys, key0, kv_length, p.head_size,
+                                  p.wide);
+    load_tile_async<D, kQThreads>(v_tile + stage, v, p.v.row_stride, key0, kQKeys, key0, kv_length, p.head_size,
+                                  p.wide);
+    commit_copies();
+  };
+  const DropoutMask mask(p, b);
+  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
+  load_tile_async<D, kQThreads>(q_tile, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, kQRows, q0,
+                                queries, p.head_size, p.wide);
+  load_tile_async<D, kQThreads>(dout_tile, head_of<const bf16>(p, p.dout, b, h), p.dout.row_stride, q0, kQRows,
+                                q0, queries, p.head_size, p.wide);
+  load_block(0);
+  const SharedQueries<D> q{LaneAddress<D>::row_major(q_tile), warp_row};
+  const SharedQueries<D> dout{LaneAddress<D>::row_major(dout_tile), warp_row};
+  float* numbers = reinterpret_cast<float*>(shared + (2 * kQRows + 4 * kQKeys) * pitch<D> * 2);
+  load_lse<kQThreads>(numbers, p, b, h, q0, kQRows);
+  const float* deltas = p.delta + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
+  for (int i = static_cast<int>(threadIdx.x); i < kQRows; i += kQThreads)
+    numbers[kQRows + i] = q0 + i < queries ? deltas[q0 + i] : 0.0f;
+  float dq[2][D / 8][4] = {};
+  const int blocks = (tile.limit(q0 + kQRows - 1) + kQKeys - 1) / kQKeys;
+  const int end = row0 < queries ? tile.limit(row0 + 31) : 0, full = tile.limit(row0);
+#pragma unroll 1
+  for (int j = 0; j < blocks; ++j) {
+    wait_copies<0>();
+    __syncthreads();  // block j is there, the other stage is free
+    if (j + 1 < blocks) load_block(j + 1);
+    const int key0 = j * kQKeys, key_row = (j & 1) * kQKeys;
+    if (key0 + kQKeys <= full)
+      dq_step<D, false, Drop>(dq, q, dout, k_tile, v_tile, reinterpret_cast<const char*>(numbers), key_row, key0, tile,
+                              mask, p.keep_scale);
+    else if (key0 < end)
+      dq_step<D, true, Drop>(dq, q, dout, k_tile, v_tile, reinterpret_cast<const char*>(numbers), key_row, key0, tile,
+                              mask, p.keep_scale);
+  }
+  wait_copies<0>();
+  store_fragments<2, D / 8>(dq, p.scale, head_of<bf16>(p, p.dq, b, h), p.dq.row_stride, row0, queries, 0,
+                            p.head_size);
+}
+
+unsigned blocks_of(int tokens, int rows) { return static_cast<unsigned>((tokens + rows - 1) / rows); }
+
+template <int D, bool Drop, class Args = Params>
+bool backward(const Params& params, cudaStream_t stream) {
+  const Args p{params};
+  const unsigned heads = static_cast<unsigned>(p.heads), batch = static_cast<unsigned>(p.batch);
+  delta_kernel<<<dim3(blocks_of(p.query_tokens, kDeltaRows), heads, batch), kDeltaThreads, 0, stream>>>(
+      PackedParams{params});
+  BLIPFT_CUDA_LAUNCHED("attention delta");
+  allow_shared_memory(&dkv_kernel<D, Drop, Args>, kv_bytes<D>());
+  const dim3 key_blocks(blocks_of(p.kv_tokens, kKvKeys), heads, batch);
+  dkv_kernel<D, Drop, Args><<<key_blocks, kKvThreads, kv_bytes<D>(), stream>>>(p);
+  BLIPFT_CUDA_LAUNCHED("attention dk, dv");
+  allow_shared_memory(&dq_kernel<D, Drop, Args>, dq_bytes<D>());
+  const dim3 query_blocks(blocks_of(p.query_tokens, kQRows), heads, batch);
+  dq_kernel<D, Drop, Args><<<query_blocks, kQThreads, dq_bytes<D>(), stream>>>(p);
+  BLIPFT_CUDA_LAUNCHED("attention dq");
+  return true;
+}
+
+}  // namespace
+
+bool mma_backward_long(const Params& p, cudaStream_t stream) {
+  const int d = p.head_size;
+  if (p.dropout)
+    return d <= 64 ? backward<64, true>(p, stream) : (d <= 96 ? backward<96, true> : backward<128, true>)(p, stream);
+  if (p.starts) {
+    if (d <= 64) return backward<64, false, PackedParams>(p, stream);
+    if (d <= 80) return backward<80, false, PackedParams>(p, stream);
+    return (d <= 96 ? backward<96, false, PackedParams> : backward<128, false, PackedParams>)(p, stream);
+  }
+  if (d <= 64) return backward<64, false>(p, stream);
+  if (d <= 80) return backward<80, false>(p, stream);
+  if (d <= 96) return backward<96, false>(p, stream);
+  return d <= 112 ? backward<112, false>(p, stream) : backward<128, false>(p, stream);
+}
+
+}  // namespace blipft::attention

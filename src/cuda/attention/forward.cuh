@@ -1,0 +1,230 @@
+// Attention forward on tensor cores, the part that one warp does: a tile of 16 * MT queries against steps of keys that
+// lie in shared memory.
+//
+// Scores stay in registers (C fragments), softmax is online and in the exp2 domain, and the probabilities become A
+// fragments of the product with V without leaving registers. `base` is what exponents are taken relative to: the
+// running row maximum times scale * log2(e), but it is only moved when a step exceeds it by more than kSlack. Until
+// then probabilities may reach 2^kSlack, which f32 sums and bf16 (relative precision) take without loss, and the
+// rescaling of the output tile, the largest overhead of online softmax, happens about once a row.
+#pragma once
+
+#include "cuda/attention/mma.cuh"
+#include "cuda/attention/params.cuh"
+
+namespace blipft::attention {
+
+constexpr float kSlack = 8;
+
+template <int D, int MT>
+struct RowState {
+  float o[MT][D / 8][4];   // output tile, C fragments
+  float base[MT][2];       // of rows g and g + 8 of each 16
+  float sum[MT][2];        // this thread's share of the softmax denominator
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0;
+      base[m][0] = base[m][1] = -INFINITY;
+      sum[m][0] = sum[m][1] = 0;
+    }
+  }
+};
+
+/// A fragments of a query tile, in registers, loaded from global memory.
+template <int D, int MT>
+struct RegisterQueries {
+  uint32_t a[MT][pitch<D> / 16][4];
+
+  __device__ __forceinline__ void load(const bf16* head, int64_t row_stride, int row0, int rows, int head_size) {
+    const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = row0 + 16 * m + 8 * half + g;
+        const uint32_t* source = reinterpret_cast<const uint32_t*>(head + row * row_stride) + t;
+#pragma unroll
+        for (int k = 0; k < pitch<D> / 16; ++k) {
+          a[m][k][half] = row < rows && 16 * k + 2 * t < head_size ? source[8 * k] : 0u;
+          a[m][k][half + 2] = row < rows && 16 * k + 8 + 2 * t < head_size ? source[8 * k + 4] : 0u;
+        }
+      }
+  }
+  __device__ __forceinline__ void get(uint32_t (&fragment)[4], int m, int k) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) fragment[i] = a[m][k][i];
+  }
+};
+
+/// A fragments of a query tile, read from shared memory each time.
+template <int D>
+struct SharedQueries {
+  LaneAddress<D> address;  // row_major
+  int row;
+
+  __device__ __forceinline__ void get(uint32_t (&fragment)[4], int m, int k) const {
+    ldmatrix4(fragment, address.at(row + 16 * m, k));
+  }
+};
+
+/// What a warp knows about its tile.
+struct RowTile {
+  int row0;                // first query
+  int kv_length;
+  bool causal;
+  float scale_log2;        // scale * log2(e)
+  uint64_t element_row0;   // dropout element of (row0, key 0)
+  int kv_tokens;
+
+  /// One past the last visible key of a query.
+  __device__ __forceinline__ int limit(int row) const { return causal ? min(kv_length, row + 1) : kv_length; }
+};
+
+/// s = q k^T for 16 * NT keys whose rows start at tile row `key_row`.
+template <int D, int MT, int NT, class Queries>
+__device__ __forceinline__ void scores(float (&s)[MT][2 * NT][4], const Queries& q, const LaneAddress<D>& keys,
+                                       int key_row) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int n = 0; n < 2 * NT; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
+#pragma unroll
+  for (int k = 0; k < pitch<D> / 16; ++k) {
+    uint32_t a[MT][4];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) q.get(a[m], m, k);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      uint32_t b[4];
+      ldmatrix4(b, keys.at(key_row + 16 * n, k));
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        if (16 * k + 8 < D) {
+          mma(s[m][2 * n], a[m], b[0], b[1]);
+          mma(s[m][2 * n + 1], a[m], b[2], b[3]);
+        } else {
+          mma_k8(s[m][2 * n], a[m][0], a[m][1], b[0]);
+          mma_k8(s[m][2 * n + 1], a[m][0], a[m][1], b[2]);
+        }
+      }
+    }
+  }
+}
+
+/// Maximum of one of this thread's two rows in 8 * N scores, in the exp2 domain.
+template <int N>
+__device__ __forceinline__ float row_top(const float (&s)[N][4], int half, float scale_log2) {
+  float x = -INFINITY;
+#pragma unroll
+  for (int n = 0; n < N; ++n) x = fmaxf(x, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+  return quad_max(x) * scale_log2;
+}
+
+/// Moves `base` where a step exceeds it, and rescales the sums and outputs of those rows.
+template <int D, int MT, int NT>
+__device__ __forceinline__ void raise_base(RowState<D, MT>& state, const float (&s)[MT][2 * NT][4], float scale_log2) {
+  float top[MT][2];
+  bool raise = false;
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[m][half] = row_top(s[m], half, scale_log2);
+      raise = raise || top[m][half] > state.base[m][half] + kSlack;
+    }
+  if (!__any_sync(0xffffffffu, raise)) return;
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float old = state.base[m][half], now = fmaxf(old, top[m][half]);
+      const float shrink = now == -INFINITY ? 1.0f : exp2_approx(old - now);
+      state.base[m][half] = now;
+      state.sum[m][half] *= shrink;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        state.o[m][n][2 * half] *= shrink;
+        state.o[m][n][2 * half + 1] *= shrink;
+      }
+    }
+}
+
+/// One step: the tile against 16 * NT keys from `key0` on, which lie at tile rows `key_row`... of K and V.
+template <int D, int MT, int NT, bool Masked, bool Drop, class Queries>
+__device__ __forceinline__ void forward_step(RowState<D, MT>& state, const Queries& q, const LaneAddress<D>& keys,
+                                             const LaneAddress<D>& values, int key_row, int key0, const RowTile& tile,
+                                             const DropoutMask& mask) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+  float s[MT][2 * NT][4];
+  scores<D, MT, NT>(s, q, keys, key_row);
+  if (Masked) {
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int limit = tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
+#pragma unroll
+        for (int n = 0; n < 2 * NT; ++n) {
+          if (8 * n >= limit) s[m][n][2 * half] = -INFINITY;
+          if (8 * n + 1 >= limit) s[m][n][2 * half + 1] = -INFINITY;
+        }
+      }
+  }
+  raise_base<D, MT, NT>(state, s, tile.scale_log2);
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // A row that has seen no key yet has base -inf; its scores are -inf too and must become 0, not NaN.
+      const float base = Masked && state.base[m][half] == -INFINITY ? 0.0f : state.base[m][half];
+#pragma unroll
+      for (int n = 0; n < 2 * NT; ++n) {
+        float& x = s[m][n][2 * half];
+        float& y = s[m][n][2 * half + 1];
+        x = exp2_approx(fmaf(x, tile.scale_log2, -base));
+        y = exp2_approx(fmaf(y, tile.scale_log2, -base));
+        state.sum[m][half] += x + y;
+        if (Drop) {
+          const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
+          const uint32_t keep = mask.keep_pair(tile.element_row0 + row + key0 + 8 * n + 2 * t);
+          if (!(keep & 1)) x = 0;
+          if (!(keep & 2)) y = 0;
+        }
+      }
+    }
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    uint32_t a[MT][4];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) pack_a(a[m], s[m][2 * n], s[m][2 * n + 1]);
+    multiply_rows<D, MT>(state.o, a, values, key_row + 16 * n);
+  }
+}
+
+/// out = o / sum and lse, for the rows of the tile that exist: after a packed sample's rows come the next sample's.
+template <int D, int MT, class Args>
+__device__ __forceinline__ void store_rows(RowState<D, MT>& state, const Args& p, int b, int h, int row0) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+  bf16* out = head_of<bf16>(p, p.out, b, h);
+  float* lse = p.lse + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
+  const int rows = p.queries(b);
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row0 + 16 * m + 8 * half + g;
+      const float sum = quad_sum(state.sum[m][half]);
+      const float factor = sum > 0 ? p.keep_scale / sum : 0.0f;
+      if (row >= rows) continue;
+      uint32_t* target = reinterpret_cast<uint32_t*>(out + row * p.out.row_stride) + t;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n)
+        if (8 * n + 2 * t < p.head_size)
+          target[4 * n] = pack(state.o[m][n][2 * half] * factor, state.o[m][n][2 * half + 1] * factor);
+      if (t == 0) lse[row] = sum > 0 ? (state.base[m][half] + log2f(sum)) * kLn2 : -INFINITY;
+    }
+}
+
+}  // namespace blipft::attention

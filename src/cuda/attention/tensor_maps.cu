@@ -1,0 +1,47 @@
+// Tensor maps for the attention kernels: what the tensor copy engine (TMA) is told of an operand.
+#include "cuda/attention/wgmma.cuh"
+#include "cuda/device/cuda_check.h"
+
+namespace blipft::attention {
+namespace {
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+/// From the driver that the process runs with: linking to it would keep the program from starting without one.
+EncodeTiled encode_tiled() {
+  static const EncodeTiled function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    BLIPFT_CUDA_CHECK(
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result));
+    BLIPFT_CHECK(found && result == cudaDriverEntryPointSuccess, "the CUDA driver has no tensor maps");
+    return reinterpret_cast<EncodeTiled>(found);
+  }();
+  return function;
+}
+
+CUtensorMap encode(const View& view, const Params& p, int tokens, unsigned columns, CUtensorMapSwizzle swizzle) {
+  CUtensorMap map{};
+  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(p.head_size), static_cast<cuuint64_t>(tokens),
+                               static_cast<cuuint64_t>(p.heads), static_cast<cuuint64_t>(p.batch)};
+  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(view.row_stride) * 2,
+                                 static_cast<cuuint64_t>(p.head_size) * 2,
+                                 static_cast<cuuint64_t>(view.batch_stride) * 2};
+  const cuuint32_t box[4] = {columns, 64, 1, 1}, steps[4] = {1, 1, 1, 1};
+  const CUresult result = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, view.data, sizes, strides, box,
+                                         steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  BLIPFT_CHECK(result == CUDA_SUCCESS, "a tensor map of ", p.batch, " x ", tokens, " tokens and ", p.heads,
+               " heads of ", p.head_size, ", rows ", view.row_stride, " and samples ", view.batch_stride,
+               " elements apart, was refused with CUresult ", static_cast<int>(result));
+  return map;
+}
+
+}  // namespace
+
+TensorMaps make_tensor_maps(const View& view, const Params& p, int tokens) {
+  return {encode(view, p, tokens, 64, CU_TENSOR_MAP_SWIZZLE_128B),
+          encode(view, p, tokens, 32, CU_TENSOR_MAP_SWIZZLE_64B)};
+}
+
+}  // namespace blipft::attention

@@ -1,0 +1,331 @@
+// What the attention kernels with warpgroup products for sequences of any length, causal or not, have in common
+// (attention_wgmma_long_forward.cu, attention_wgmma_long_backward.cu): head sizes 64 and 128, bf16, no dropout.
+//
+// One block an SM walks over tiles of kRows tokens of a head: queries (forward, dQ) or keys (dK and dV). Two warpgroups
+// own 64 of them each; one warp more, the producer, has TMA bring a tile's own operands, in the other of two buffers
+// while the tile before is worked on, and the operands of the other side, in blocks through a ring of slots. There is
+// no barrier of the whole block after the first: `full` barriers tell of arrived copies, `free` ones of places that
+// nobody reads any more.
+//
+// Tiles in shared memory are D / 64 parts of 64 columns, each as the left part of attention_wgmma.cuh (rows of 128
+// bytes, 128-byte swizzle), one behind the other.
+//
+// Order of the tiles: those with most work first, over a group of heads whose operands fit in the L2 cache. A block
+// takes the next one when it has asked for all operands of the last.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "cuda/attention/backward.cuh"
+#include "cuda/attention/wgmma.cuh"
+#include "cuda/kernels.h"
+
+namespace blipft::attention {
+
+// Launchers; each returns false when the shape is not one of its own.
+bool wgmma_long_forward(const Params&, const LaunchContext&);
+/// Two kernels, deterministic: delta and dQ by tiles of queries, dK and dV by tiles of keys. Writes p.delta.
+bool wgmma_long_backward(const Params&, const LaunchContext&);
+
+namespace wgmma_long {
+
+constexpr int kGroups = 2, kRows = 64 * kGroups, kConsumers = 128 * kGroups, kThreads = kConsumers + 128;
+constexpr int kConsumerWarps = kConsumers / 32;
+constexpr int kBox = 64 * 128;    ///< bytes of 64 rows of a part: what one copy brings
+constexpr int kLeastTokens = 64;  ///< below, a tile would be mostly empty
+
+inline bool fits(const Params& p) {
+#ifdef BLIPFT_WGMMA
+  return p.wide && !p.dropout && !p.starts && p.query_tokens == p.kv_tokens && p.query_tokens >= kLeastTokens;
+#else
+  (void)p;
+  return false;
+#endif
+}
+
+/// Calls `launch` with the head size as an integral constant; false where the kernels are not for this.
+template <class Launch>
+bool with_head_size(const Params& p, const Launch& launch) {
+  if (!fits(p) || (p.head_size != 64 && p.head_size != 128)) return false;
+  if (p.head_size == 64) launch(std::integral_constant<int, 64>());
+  else launch(std::integral_constant<int, 128>());
+  return true;
+}
+
+/// TMA's view of 64 columns of a matrix's heads, in boxes of 64 tokens.
+inline CUtensorMap map_of(const Params& p, const View& view) {
+  return make_tensor_maps(view, p, p.query_tokens).left;
+}
+
+/// Bytes of `rows` rows of D columns.
+template <int D>
+constexpr int tile_bytes(int rows) { return rows * D * 2; }
+
+/// Which tiles there are, and in which order.
+struct Schedule {
+  int heads, tiles;  ///< heads of all samples, tiles of a head
+  int group;         ///< heads that are taken together
+  bool last_first;   ///< the last tile of a head has most work, not the first
+
+  /// Two operands of the other side are read by every tile of a head.
+  static Schedule make(const Params& p, bool last_first) {
+    constexpr int64_t kCacheBytes = 32 << 20;
+    const int64_t head_bytes = int64_t{2} * p.kv_tokens * p.head_size * 2;
+    return {p.batch * p.heads, static_cast<int>(ceil_div(p.query_tokens, kRows)),
+            static_cast<int>(std::clamp<int64_t>(kCacheBytes / head_bytes, 1, int64_t{p.batch} * p.heads)), last_first};
+  }
+  unsigned grid(const LaunchContext& context) const {
+    return static_cast<unsigned>(std::min<int64_t>(int64_t{heads} * tiles, context.sm_count));
+  }
+};
+
+/// One tile: tokens row0 to row0 + kRows - 1 of a head.
+struct Work {
+  int b, h, row0;
+};
+
+#ifdef BLIPFT_WGMMA_CODE
+
+__device__ __forceinline__ Work work_at(const Params& p, const Schedule& schedule, int position) {
+  const int group = position / (schedule.group * schedule.tiles), first = group * schedule.group;
+  const int heads = min(schedule.group, schedule.heads - first), within = position - first * schedule.tiles;
+  const int level = within / heads, head = first + within - level * heads;
+  const int tile = schedule.last_first ? schedule.tiles - 1 - level : level;
+  return {head / p.heads, head % p.heads, tile * kRows};
+}
+
+/// Where the producer and the consumers meet about tiles: barriers of the two buffers of a tile's own operands, and the
+/// tiles' positions in the schedule (past the last one: there are no more).
+struct Meeting {
+  uint32_t full, free;  ///< shared addresses of 2 barriers each
+  int* positions;       ///< [2], shared
+
+  __device__ __forceinline__ CopyBarrier full_at(int buffer) const {
+    return {full + static_cast<uint32_t>(8 * buffer)};
+  }
+  __device__ __forceinline__ ThreadBarrier free_at(int buffer) const {
+    return {free + static_cast<uint32_t>(8 * buffer)};
+  }
+};
+
+/// The producer warp's walk: calls body(buffer, work) when the buffer is free, whose lane 0 expects on full_at(buffer)
+/// what it copies there. Blocks begin with one tile each; who is done takes the next of the list from `counter`, which
+/// is 0 before and after the kernel: it is asked `tiles` times in all.
+template <class Body>
+__device__ __forceinline__ void produce_tiles(const Params& p, const Schedule& schedule, const Meeting& meeting,
+                                              unsigned* counter, Body&& body) {
+  const int total = schedule.heads * schedule.tiles, lane = fresh_thread() & 31;
+  int position = static_cast<int>(blockIdx.x);
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    const int buffer = round & 1;
+    meeting.free_at(buffer).wait((round >> 1) - 1);  // phase -1 of the first use counts as over
+    if (lane == 0) meeting.positions[buffer] = position;
+    if (position >= total) {
+      if (lane == 0) ThreadBarrier{meeting.full_at(buffer).address}.arrive();
+      return;
+    }
+    int taken = 0;
+    if (lane == 0) {
+      taken = static_cast<int>(atomicAdd(counter, 1u));
+      if (taken == total - 1) *counter = 0;  // nobody asks any more
+    }
+    __syncwarp();
+    body(buffer, work_at(p, schedule, position));
+    position = static_cast<int>(gridDim.x) + __shfl_sync(0xffffffffu, taken, 0);
+  }
+}
+/// A consumer's walk: calls body(round, work) when the operands are there.
+template <class Body>
+__device__ __forceinline__ void consume_tiles(const Params& p, const Schedule& schedule, const Meeting& meeting,
+                                              Body&& body) {
+#pragma unroll 1
+  for (int round = 0;; ++round) {
+    meeting.full_at(round & 1).wait(round >> 1);
+    const int position = static_cast<int>(uniform(static_cast<uint32_t>(meeting.positions[round & 1])));
+    if (position >= schedule.heads * schedule.tiles) return;
+    body(round, work_at(p, schedule, position));
+  }
+}
+/// The buffer of the round before is free when its stores have read it; one thread of a warpgroup tells.
+__device__ __forceinline__ void release_last_buffer(const Meeting& meeting, int round) {
+  if (round > 0 && fresh_thread() % 128 == 0) {
+    wait_stores_read();
+    meeting.free_at((round & 1) ^ 1).arrive();
+  }
+  __syncwarp();
+}
+/// One thread, before a barrier of the block.
+__device__ __forceinline__ void init_meeting(const Meeting& meeting) {
+#pragma unroll
+  for (int buffer = 0; buffer < 2; ++buffer) {
+    meeting.full_at(buffer).init();
+    meeting.free_at(buffer).init(kGroups);
+  }
+}
+
+/// Registers for the consumers, out of the producer's warpgroup; at the start everybody has 168.
+__device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 240;\n"); }
+__device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 24;\n"); }
+
+/// Places in a ring of `Slots` slots: the i-th use is of slot i % Slots, as its (i / Slots)-th.
+template <int Slots>
+struct Place {
+  int slot = 0, phase = 0;
+
+  __device__ __forceinline__ void step() {
+    if (++slot == Slots) slot = 0, ++phase;
+  }
+  __device__ __forceinline__ int last_slot() const { return slot == 0 ? Slots - 1 : slot - 1; }
+};
+
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
+}
+/// Starts copying `Rows` tokens of a head, from `token` on, to a tile; tokens that do not exist give zeros, and count
+/// as copied bytes. One thread.
+template <int D, int Rows>
+__device__ __forceinline__ void start_copy(const CUtensorMap& map, uint32_t tile, int token, const Work& work,
+                                           const CopyBarrier& barrier) {
+#pragma unroll
+  for (int part = 0; part < D / 64; ++part)
+#pragma unroll
+    for (int row = 0; row < Rows; row += 64)
+      asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                   "[%0], [%1, {%2, %3, %4, %5}], [%6];\n" ::"r"(
+                       tile + static_cast<uint32_t>(part * Rows * 128 + row * 128)), "l"(&map),
+                   "r"(64 * part), "r"(token + row), "r"(work.h), "r"(work.b), "r"(barrier.address) : "memory");
+}
+/// Starts storing a tile of 64 rows; tokens that do not exist are left out. One thread, after publish() by the writers
+/// and a barrier.
+template <int D>
+__device__ __forceinline__ void start_tile_store(const CUtensorMap& map, uint32_t tile, int token, const Work& work) {
+#pragma unroll
+  for (int part = 0; part < D / 64; ++part)
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];\n" ::"l"(
+                     &map),
+                 "r"(64 * part), "r"(token), "r"(work.h), "r"(work.b), "r"(tile + static_cast<uint32_t>(part * kBox))
+                 : "memory");
+}
+
+/// c = A B^T for the 64 rows of the tile at a and the first 8 * N of the `Rows` rows of the one at b. Not waited for.
+template <int D, int Rows, int N>
+__device__ __forceinline__ void multiply_rows_transposed(float (&c)[N][4], uint32_t a, uint32_t b) {
+#pragma unroll
+  for (int part = 0; part < D / 64; ++part) {
+    const Operand x = Operand::left(a + static_cast<uint32_t>(part * kBox));
+    const Operand y = Operand::left(b + static_cast<uint32_t>(part * Rows * 128));
+#pragma unroll
+    for (int k = 0; k < 4; ++k) Wgmma<8 * N>::template ss<0, 0>(c, x.at(32 * k), y.at(32 * k), part + k > 0);
+  }
+}
+/// A warpgroup's 64 rows of a tile as A operands in registers: a warp's 16 rows, 16 columns a step.
+template <int D>
+__device__ __forceinline__ void load_fragments(uint32_t (&a)[D / 16][4], uint32_t tile) {
+  const int lane = fresh_thread() & 31, row = (fresh_thread() >> 5 & 3) * 16 + (lane & 15);
+  const uint32_t base = tile + static_cast<uint32_t>(row * 128);
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k)
+    ldmatrix4(a[k], base + static_cast<uint32_t>(k / 4 * kBox + (((k % 4 * 2 + (lane >> 4)) ^ (row & 7)) << 4)));
+}
+/// multiply_rows_transposed with A in registers: less to read from shared memory.
+template <int D, int Rows, int N>
+__device__ __forceinline__ void multiply_held_transposed(float (&c)[N][4], const uint32_t (&a)[D / 16][4],
+                                                         uint32_t b) {
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k)
+    Wgmma<8 * N>::template rs<0>(c, a[k], Operand::left(b + static_cast<uint32_t>(k / 4 * Rows * 128)).at(k % 4 * 32),
+                                 k > 0);
+}
+/// c += A B for A of 64 x 16 * K in registers and the first 16 * K of the `Rows` rows of the tile at b. That is
+/// MN-major: the descriptor's "leading" offset is from one part of 64 columns to the next. Not waited for.
+template <int D, int Rows, int K>
+__device__ __forceinline__ void add_product(float (&c)[D / 8][4], const uint32_t (&a)[K][4], uint32_t b) {
+  constexpr uint32_t kPart = Rows * 128;
+  const Operand rows{b >> 4 | (kPart >> 4) << 16, 1024 >> 4 | 1u << 30};
+#pragma unroll
+  for (int k = 0; k < K; ++k) Wgmma<D>::template rs<1>(c, a[k], rows.at(k * kLeftRows16), 1);
+}
+
+template <int N>
+__device__ __forceinline__ void clear(float (&c)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+  pin(c);  // in registers before the loop: else ptxas makes the loop's products wait for each other
+}
+
+/// This warp's 16 rows of C fragments, times a factor for rows g and one for rows g + 8, to a tile of 64 rows, as bf16.
+template <int N>
+__device__ __forceinline__ void store_tile(uint32_t tile, const float (&c)[N][4], float factor0, float factor1) {
+  const int lane = fresh_thread() & 31, row = (fresh_thread() >> 5 & 3) * 16 + (lane & 15);
+  const uint32_t base = tile + static_cast<uint32_t>(row * 128);
+#pragma unroll
+  for (int n = 0; n < N; n += 2) {
+    uint32_t x[4];
+    x[0] = pack(c[n][0] * factor0, c[n][1] * factor0);
+    x[1] = pack(c[n][2] * factor1, c[n][3] * factor1);
+    x[2] = pack(c[n + 1][0] * factor0, c[n + 1][1] * factor0);
+    x[3] = pack(c[n + 1][2] * factor1, c[n + 1][3] * factor1);
+    stmatrix4(base + static_cast<uint32_t>(n / 8 * kBox + (((n % 8 + (lane >> 4)) ^ (row & 7)) << 4)), x);
+  }
+}
+
+/// Scores of columns at and after `limit` of a row become -inf; limits are of this lane's rows g and g + 8, counted
+/// from its first column.
+template <int N>
+__device__ __forceinline__ void mask_columns(float (&s)[N][4], const int (&limit)[2]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (8 * n + (e & 1) >= limit[e / 2]) s[n][e] = -INFINITY;
+}
+
+/// Before a wait for products that shall run meanwhile: what stands before this is computed before it. ptxas moves
+/// arithmetic behind waits for products, but not behind this wait for copies, which have arrived long ago.
+__device__ __forceinline__ void stay_before(const CopyBarrier& arrived, int phase) { arrived.wait(phase); }
+
+/// delta = rowsum(dO * O) of a warp's 16 queries: dO from the tile's own operands, O from memory, D / 8 lanes a row.
+template <int D>
+struct Deltas {
+  static constexpr int kLanes = D / 8, kRowsAtOnce = 32 / kLanes, kLoads = 16 / kRowsAtOnce;
+  uint4 out[kLoads];
+
+  /// Tile row of this lane's i-th load.
+  static __device__ __forceinline__ int row(int i) {
+    return (fresh_thread() >> 5 & 3) * 16 + i * kRowsAtOnce + (fresh_thread() & 31) / kLanes;
+  }
+  static __device__ __forceinline__ int chunk() { return fresh_thread() % kLanes; }
+
+  /// token0: of the warpgroup's first query.
+  __device__ __forceinline__ void load(const Params& p, const Work& work, int token0) {
+    const bf16* head = p.out.head<const bf16>(work.b, work.h, D) + chunk() * 8;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int token = token0 + row(i);
+      out[i] = token < p.query_tokens ? *reinterpret_cast<const uint4*>(head + token * p.out.row_stride) : uint4{};
+    }
+  }
+  /// To numbers [64] of this warpgroup, in shared memory, and to p.delta.
+  __device__ __forceinline__ void make(const Params& p, const Work& work, int token0, const char* dout,
+                                       float* numbers) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int place = chunk() / 8 * kBox + row(i) * 128 + ((chunk() % 8 ^ (row(i) & 7)) << 4);
+      float sum = dot8(out[i], *reinterpret_cast<const uint4*>(dout + place));
+#pragma unroll
+      for (int o = kLanes / 2; o; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+      if (chunk() == 0) numbers[row(i)] = sum;
+    }
+    __syncwarp();
+    const int lane = fresh_thread() & 31, mine = (fresh_thread() >> 5 & 3) * 16 + lane;
+    if (lane < 16 && token0 + mine < p.query_tokens)
+      p.delta[(static_cast<int64_t>(work.b) * p.heads + work.h) * p.query_tokens + token0 + mine] = numbers[mine];
+  }
+};
+
+#endif  // BLIPFT_WGMMA_CODE
+
+}  // namespace wgmma_long
+}  // namespace blipft::attention

@@ -1,0 +1,462 @@
+// Attention backward for bf16 with warpgroup products, for any number of tokens, causal or not, head sizes 64 and 128
+// (formulas: attention_backward.cuh). The frame (tiles, producer, ring) is told in attention_wgmma_long.cuh.
+//
+// Two kernels: delta and dQ by tiles of queries; dK and dV by tiles of keys. That is 7 products where one pass would
+// take 5, but nothing is added up in memory: results are the same each time, and there is no f32 copy of dQ. Both
+// kernels compute what they need as the A operand of the next product, in registers:
+//   queries   S = Q K^T, dP = dO V^T, dQ += dS K          64 queries a warpgroup, 64 keys a step, from the last down
+//   keys      S^T = K Q^T, dP^T = V dO^T, dV += P^T dO,   64 keys a warpgroup, 64 queries a step, upwards
+//             dK += dS^T Q
+// Only a warpgroup's first step needs masks (except for keys at and after kv_length in the second kernel: whole rows,
+// zeroed at the end). Where the first block of a tile is beyond what a warpgroup sees, it leaves it out.
+// Each step's last products run while the next step's first are made; the two warpgroups fill each other's gaps.
+// Results leave through the place of the tile's own operands.
+#include <cuda_runtime.h>
+
+#include <climits>
+#include <type_traits>
+
+#include "cuda/attention/wgmma_long.cuh"
+#include "cuda/device/cuda_check.h"
+
+namespace blipft::attention {
+namespace {
+
+using namespace wgmma_long;
+
+constexpr int kStep = 64, kSlots = 3;
+
+struct BackwardMaps {
+  CUtensorMap q, k, v, dout, dq, dk, dv;
+};
+
+/// Byte offsets in shared memory. A tile's own operands: Q and dO (queries) or K and V (keys); a slot has the others.
+template <int D>
+struct Layout {
+  static constexpr int Part = tile_bytes<D>(64);
+  static constexpr int Own = 0, Slots = 2 * kGroups * 2 * Part;      // [buffer][warpgroup][2], [slot][2]
+  // f32. Tiles of keys: [slot][2][kStep], lse (log2) and delta. Tiles of queries: [warpgroup][64], delta.
+  static constexpr int Numbers = Slots + kSlots * 2 * Part;
+  static constexpr int Full = Numbers + kSlots * 2 * kStep * 4, Free = Full + 16, Positions = Free + 16;  // Meeting
+  static constexpr int SlotFull = Positions + 8, SlotFree = SlotFull + 8 * kSlots;                        // barriers
+  static constexpr int Bytes = SlotFree + 8 * kSlots;
+  static_assert(Part % 1024 == 0 && Bytes <= 227 << 10, "one block an SM");
+};
+
+#ifdef BLIPFT_WGMMA_CODE
+
+/// Steps of a tile.
+struct Steps {
+  int first, count;  ///< block of kStep tokens of the first step, number of steps of the tile
+  int skipped;       ///< how many of these, from the first on, this warpgroup does not see
+};
+/// Tiles of queries: blocks of keys, downwards; at least one.
+__device__ __forceinline__ Steps key_steps(const Params& p, const Work& work, int group) {
+  const int keys = p.kv_length(work.b);
+  const auto blocks = [&](int g) {
+    const int seen = p.causal ? min(keys, work.row0 + 64 * (g + 1)) : keys;
+    return max(1, (seen + kStep - 1) / kStep);
+  };
+  const int count = blocks(kGroups - 1);
+  return {count - 1, count, count - blocks(group)};
+}
+/// Tiles of keys: blocks of queries, upwards; none where no key is valid.
+__device__ __forceinline__ Steps query_steps(const Params& p, const Work& work, int group) {
+  const int first = p.causal ? work.row0 / kStep : 0;
+  const int count = work.row0 < p.kv_length(work.b) ? (p.query_tokens + kStep - 1) / kStep - first : 0;
+  return {first, count, p.causal ? min(group, count) : 0};
+}
+
+template <int D>
+__device__ __forceinline__ uint32_t slot_tile(uint32_t shared, int slot, int which) {
+  return uniform(shared + static_cast<uint32_t>(Layout<D>::Slots + (slot * 2 + which) * Layout<D>::Part));
+}
+template <int D>
+__device__ __forceinline__ CopyBarrier slot_full(uint32_t shared, int slot) {
+  return {shared + static_cast<uint32_t>(Layout<D>::SlotFull + 8 * slot)};
+}
+template <int D>
+__device__ __forceinline__ ThreadBarrier slot_free(uint32_t shared, int slot) {
+  return {shared + static_cast<uint32_t>(Layout<D>::SlotFree + 8 * slot)};
+}
+
+/// The producer: one warp. Keys: tiles are of keys. Each lane brings two queries' lse and delta, too, and arrives.
+template <int D, bool Keys>
+__device__ __forceinline__ void produce(const Params& p, const BackwardMaps& maps, const Schedule& schedule,
+                                        const Meeting& meeting, unsigned* counter, char* memory) {
+  using L = Layout<D>;
+  const uint32_t shared = shared_address(memory);
+  Place<kSlots> place;
+  produce_tiles(p, schedule, meeting, counter, [&](int buffer, const Work& work) {
+    const int lane = fresh_thread() & 31;
+    if (lane == 0) {
+      const CopyBarrier full = meeting.full_at(buffer);
+      full.expect(2 * kGroups * L::Part);
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        const uint32_t own = shared + static_cast<uint32_t>(L::Own + (buffer * kGroups + group) * 2 * L::Part);
+        start_copy<D, 64>(Keys ? maps.k : maps.q, own, work.row0 + 64 * group, work, full);
+        start_copy<D, 64>(Keys ? maps.v : maps.dout, own + L::Part, work.row0 + 64 * group, work, full);
+      }
+    }
+    const Steps steps = Keys ? query_steps(p, work, 0) : key_steps(p, work, 0);
+    const int64_t row0 = (static_cast<int64_t>(work.b) * p.heads + work.h) * p.query_tokens;
+#pragma unroll 1
+    for (int step = 0; step < steps.count; ++step, place.step()) {
+      const int token = kStep * (Keys ? steps.first + step : steps.first - step);
+      float lse[2], delta[2];
+      if constexpr (Keys) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int row = token + 32 * i + lane;
+          lse[i] = row < p.query_tokens ? lse_log2(p.lse[row0 + row]) : INFINITY;
+          delta[i] = row < p.query_tokens ? p.delta[row0 + row] : 0.0f;
+        }
+      }
+      slot_free<D>(shared, place.slot).wait(place.phase - 1);  // phase -1 of the first use counts as over
+      const CopyBarrier full = slot_full<D>(shared, place.slot);
+      if constexpr (Keys) {
+        float* numbers = reinterpret_cast<float*>(memory + L::Numbers) + place.slot * 2 * kStep + lane;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) numbers[32 * i] = lse[i], numbers[kStep + 32 * i] = delta[i];
+        if (lane != 0) ThreadBarrier{full.address}.arrive();
+      }
+      if (lane == 0) {
+        full.expect(2 * L::Part);
+        const uint32_t slot = shared + static_cast<uint32_t>(L::Slots + place.slot * 2 * L::Part);
+        start_copy<D, 64>(Keys ? maps.q : maps.k, slot, token, work, full);
+        start_copy<D, 64>(Keys ? maps.dout : maps.v, slot + L::Part, token, work, full);
+      }
+      __syncwarp();
+    }
+  });
+}
+
+/// Passes over the first `count` slots, that this warpgroup does not need.
+template <int D>
+__device__ __forceinline__ void skip_slots(uint32_t shared, Place<kSlots>& place, int count) {
+#pragma unroll 1
+  for (; count > 0; --count, place.step()) {
+    slot_full<D>(shared, place.slot).wait(place.phase);
+    arrive_warp(slot_free<D>(shared, place.slot));
+  }
+}
+
+/// dQ of a warpgroup's 64 queries. Q and dO stay in registers, which leaves more of shared memory's bandwidth for K
+/// and V.
+template <int D>
+struct QueryTile {
+  using L = Layout<D>;
+  const uint32_t shared;
+  Place<kSlots>& place;  // of the step at hand; at the end, of the next tile's first
+  const float scale_log2;
+  float dq[D / 8][4], s[8][4], dp[8][4], lse[2], delta[2];  // lse and delta of rows g and g + 8
+  uint32_t q[D / 16][4], dout[D / 16][4], ds[4][4];
+
+  /// Before the first step: lse, Q and dO. row: this lane's row g, in the sample.
+  __device__ __forceinline__ void load(const Params& p, const Work& work, int row, uint32_t own) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t first = (static_cast<int64_t>(work.b) * p.heads + work.h) * p.query_tokens;
+      lse[half] = row + 8 * half < p.query_tokens ? lse_log2(p.lse[first + row + 8 * half]) : INFINITY;
+    }
+    load_fragments<D>(q, own);
+    load_fragments<D>(dout, own + L::Part);
+  }
+  __device__ __forceinline__ void start_scores() {
+    slot_full<D>(shared, place.slot).wait(place.phase);
+    begin_products();
+    multiply_held_transposed<D, kStep>(s, q, slot_tile<D>(shared, place.slot, 0));
+    commit_products();
+    multiply_held_transposed<D, kStep>(dp, dout, slot_tile<D>(shared, place.slot, 1));
+    commit_products();
+  }
+  /// dQ += dS K of the step before.
+  __device__ __forceinline__ void start_dq() {
+    add_product<D, kStep>(dq, ds, slot_tile<D>(shared, place.last_slot(), 0));
+    commit_products();
+  }
+  __device__ __forceinline__ void end_dq() {
+    wait_products<0>();
+    pin(dq);
+    arrive_warp(slot_free<D>(shared, place.last_slot()));
+  }
+  /// Once S is there, and in the end dP: dS. Meanwhile runs the dQ of the step before, if this is not the first.
+  template <bool First>
+  __device__ __forceinline__ void end_step() {
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = exp2_approx(fmaf(s[n][e], scale_log2, -lse[e / 2]));
+    pin(s);
+    stay_before(slot_full<D>(shared, place.slot), place.phase);
+    wait_products<First ? 0 : 1>();
+    pin(dp);
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] *= dp[n][e] - delta[e / 2];
+    if constexpr (!First) {
+      pin(s);
+      stay_before(slot_full<D>(shared, place.slot), place.phase);
+      end_dq();
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) pack_a(ds[k], s[2 * k], s[2 * k + 1]);
+    place.step();
+  }
+  __device__ __forceinline__ void next_step() {
+    start_scores();
+    start_dq();
+    wait_products<2>();
+    pin(s);
+    end_step<false>();
+  }
+};
+
+/// One tile of a warpgroup.
+template <int D>
+__device__ __forceinline__ void take_queries(const Params& p, const BackwardMaps& maps, const Work& work,
+                                             const Meeting& meeting, int round, Place<kSlots>& place, char* memory,
+                                             int group) {
+  using L = Layout<D>;
+  const uint32_t shared = shared_address(memory);
+  const int buffer = round & 1, own = L::Own + (buffer * kGroups + group) * 2 * L::Part;
+  const int row = fresh_thread() / 32 * 16 + (fresh_thread() >> 2 & 7);  // in the tile
+  const Steps steps = key_steps(p, work, group);
+  QueryTile<D> tile{shared, place, p.scale * kLog2e};
+  Deltas<D> deltas;
+  tile.load(p, work, work.row0 + row, shared + static_cast<uint32_t>(own));
+  deltas.load(p, work, work.row0 + 64 * group);
+  skip_slots<D>(shared, place, steps.skipped);
+  tile.start_scores();
+  release_last_buffer(meeting, round);
+  float* numbers = reinterpret_cast<float*>(memory + L::Numbers);
+  deltas.make(p, work, work.row0 + 64 * group, memory + own + L::Part, numbers + 64 * group);
+  tile.delta[0] = numbers[row];
+  tile.delta[1] = numbers[row + 8];
+  clear(tile.dq);
+  wait_products<1>();
+  pin(tile.s);
+  {
+    const int keys = p.kv_length(work.b), column0 = (steps.first - steps.skipped) * kStep + 2 * (fresh_thread() & 3);
+    const int limit[2] = {(p.causal ? min(keys, work.row0 + row + 1) : keys) - column0,
+                          (p.causal ? min(keys, work.row0 + row + 9) : keys) - column0};
+    mask_columns(tile.s, limit);
+  }
+  tile.template end_step<true>();
+#pragma unroll 1
+  for (int left = steps.count - steps.skipped - 1; left > 0; --left) tile.next_step();
+  begin_products();
+  tile.start_dq();
+  tile.end_dq();
+  wait_for_warpgroup(group);  // nobody reads these queries any more
+  const uint32_t out = uniform(shared + static_cast<uint32_t>(own));
+  store_tile(out, tile.dq, p.scale, p.scale);
+  publish();
+  wait_for_warpgroup(group);
+  if (fresh_thread() % 128 == 0) {
+    start_tile_store<D>(maps.dq, out, work.row0 + 64 * group, work);
+    commit_stores();
+  }
+  __syncwarp();
+}
+
+/// dK and dV of a warpgroup's 64 keys. S, P, dP and dS are transposed: rows are keys.
+template <int D>
+struct KeyTile {
+  using L = Layout<D>;
+  char* const memory;
+  const uint32_t shared, k, v;  // shared addresses of everything, K and V
+  Place<kSlots>& place;         // as above
+  const float scale_log2;
+  float dk[D / 8][4], dv[D / 8][4], s[8][4], dp[8][4];
+  uint32_t weights[4][4], ds[4][4];  // P and dS
+
+  /// dK += dS^T Q of the step before.
+  __device__ __forceinline__ void start_dk() {
+    add_product<D, kStep>(dk, ds, slot_tile<D>(shared, place.last_slot(), 0));
+    commit_products();
+  }
+  __device__ __forceinline__ void end_dk() {
+    wait_products<0>();
+    pin(dk);
+    arrive_warp(slot_free<D>(shared, place.last_slot()));
+  }
+  /// One step; masked: of the queries that are the warpgroup's own keys. The exponentials are taken while the dK of the
+  /// step before is made, dS while dV is.
+  template <bool First>
+  __device__ __forceinline__ void take_step(bool masked) {
+    slot_full<D>(shared, place.slot).wait(place.phase);
+    begin_products();
+    multiply_rows_transposed<D, kStep>(s, k, slot_tile<D>(shared, place.slot, 0));
+    commit_products();
+    if constexpr (!First) start_dk();
+    wait_products<First ? 0 : 1>();
+    pin(s);
+    if (First && masked) mask_later_keys();
+    const float2* numbers = reinterpret_cast<const float2*>(memory + L::Numbers) + place.slot * kStep +
+                            (fresh_thread() & 3);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float2 lse = numbers[4 * n];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = exp2_approx(fmaf(s[n][e], scale_log2, -(e & 1 ? lse.y : lse.x)));
+    }
+    if constexpr (!First) {
+      pin(s);
+      stay_before(slot_full<D>(shared, place.slot), place.phase);
+      end_dk();
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pack_a(weights[i], s[2 * i], s[2 * i + 1]);
+    begin_products();
+    multiply_rows_transposed<D, kStep>(dp, v, slot_tile<D>(shared, place.slot, 1));
+    commit_products();
+    add_product<D, kStep>(dv, weights, slot_tile<D>(shared, place.slot, 1));
+    commit_products();
+    wait_products<1>();
+    pin(dp);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float2 delta = numbers[kStep / 2 + 4 * n];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] *= dp[n][e] - (e & 1 ? delta.y : delta.x);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pack_a(ds[i], s[2 * i], s[2 * i + 1]);
+    wait_products<0>();
+    pin(dv);
+    place.step();
+  }
+  /// -inf where the key (row) comes after the query (column), both counted from the same token.
+  __device__ __forceinline__ void mask_later_keys() {
+    const int row = (fresh_thread() >> 5 & 3) * 16 + (fresh_thread() >> 2 & 7) - 2 * (fresh_thread() & 3);
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (8 * n + (e & 1) < row + 8 * (e / 2)) s[n][e] = -INFINITY;
+  }
+};
+
+/// Rows of C fragments at and after `rows`, counted from this lane's row g, become zero, whatever they are.
+template <int N>
+__device__ __forceinline__ void zero_rows_from(float (&c)[N][4], int rows) {
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (8 * (e / 2) >= rows) c[n][e] = 0;
+}
+
+/// One tile of a warpgroup.
+template <int D>
+__device__ __forceinline__ void take_keys(const Params& p, const BackwardMaps& maps, const Work& work,
+                                          const Meeting& meeting, int round, Place<kSlots>& place, char* memory,
+                                          int group) {
+  using L = Layout<D>;
+  const uint32_t shared = shared_address(memory);
+  const uint32_t k = uniform(shared + static_cast<uint32_t>(L::Own + ((round & 1) * kGroups + group) * 2 * L::Part));
+  const uint32_t v = k + static_cast<uint32_t>(L::Part);
+  const Steps steps = query_steps(p, work, group);
+  KeyTile<D> tile{memory, shared, k, v, place, p.scale * kLog2e};
+  clear(tile.dk);
+  clear(tile.dv);
+  skip_slots<D>(shared, place, steps.skipped);
+  release_last_buffer(meeting, round);
+  if (steps.skipped < steps.count) {
+    tile.template take_step<true>(p.causal);
+#pragma unroll 1
+    for (int left = steps.count - steps.skipped - 1; left > 0; --left) tile.template take_step<false>(false);
+    begin_products();
+    tile.start_dk();
+    tile.end_dk();
+  }
+  const int keys = p.kv_length(work.b) - work.row0 - 64 * group;
+  if (keys < 64) {
+    const int rows = keys - (fresh_thread() >> 5 & 3) * 16 - (fresh_thread() >> 2 & 7);
+    zero_rows_from(tile.dk, rows);
+    zero_rows_from(tile.dv, rows);
+  }
+  wait_for_warpgroup(group);  // nobody reads these keys and values any more
+  store_tile(k, tile.dk, p.scale, p.scale);
+  store_tile(v, tile.dv, 1.0f, 1.0f);
+  publish();
+  wait_for_warpgroup(group);
+  if (fresh_thread() % 128 == 0) {
+    start_tile_store<D>(maps.dk, k, work.row0 + 64 * group, work);
+    start_tile_store<D>(maps.dv, v, work.row0 + 64 * group, work);
+    commit_stores();
+  }
+  __syncwarp();
+}
+
+#endif  // BLIPFT_WGMMA_CODE
+
+/// Keys: dK and dV by tiles of keys; otherwise dQ by tiles of queries.
+template <int D, bool Keys>
+__global__ void __launch_bounds__(kThreads, 1)
+    wgmma_long_backward_kernel(const __grid_constant__ Params p, const __grid_constant__ BackwardMaps maps,
+                               const Schedule schedule, unsigned* counter) {
+#ifdef BLIPFT_WGMMA_CODE
+  using L = Layout<D>;
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t shared = shared_address(memory);
+  const Meeting meeting{shared + L::Full, shared + L::Free, reinterpret_cast<int*>(memory + L::Positions)};
+  if (fresh_thread() == 0) {
+    init_meeting(meeting);
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      ThreadBarrier{slot_full<D>(shared, slot).address}.init(Keys ? 32 : 1);
+      slot_free<D>(shared, slot).init(kConsumerWarps);
+    }
+    publish_barriers();
+  }
+  if (fresh_thread() == kConsumers) {
+    prefetch_map(maps.q);
+    prefetch_map(maps.k);
+    prefetch_map(maps.v);
+    prefetch_map(maps.dout);
+  }
+  __syncthreads();
+  const int group = warpgroup_number();
+  if (group == kGroups) {
+    give_registers();
+    if (fresh_thread() < kConsumers + 32) produce<D, Keys>(p, maps, schedule, meeting, counter, memory);
+    return;
+  }
+  take_registers();
+  Place<kSlots> place;
+  consume_tiles(p, schedule, meeting, [&](int round, const Work& work) {
+    if constexpr (Keys) take_keys<D>(p, maps, work, meeting, round, place, memory, group);
+    else take_queries<D>(p, maps, work, meeting, round, place, memory, group);
+  });
+  if (fresh_thread() % 128 == 0) wait_stores_read();  // shared memory outlives what reads it
+#endif
+}
+
+template <int D, bool Keys>
+void launch_kernel(const Params& p, const BackwardMaps& maps, const LaunchContext& context) {
+  const Schedule schedule = Schedule::make(p, p.causal && !Keys);
+  allow_shared_memory(&wgmma_long_backward_kernel<D, Keys>, Layout<D>::Bytes);
+  wgmma_long_backward_kernel<D, Keys><<<schedule.grid(context), kThreads, Layout<D>::Bytes, context.stream>>>(
+      p, maps, schedule, context.counters);
+  BLIPFT_CUDA_LAUNCHED("wgmma attention backward, long");
+}
+
+template <int D>
+void launch(const Params& p, const LaunchContext& context) {
+  const BackwardMaps maps{map_of(p, p.q),  map_of(p, p.k),  map_of(p, p.v), map_of(p, p.dout),
+                          map_of(p, p.dq), map_of(p, p.dk), map_of(p, p.dv)};
+  launch_kernel<D, false>(p, maps, context);  // makes delta
+  launch_kernel<D, true>(p, maps, context);
+}
+
+}  // namespace
+
+bool wgmma_long_backward(const Params& p, const LaunchContext& context) {
+  return with_head_size(p, [&](auto size) { launch<decltype(size)::value>(p, context); });
+}
+
+}  // namespace blipft::attention

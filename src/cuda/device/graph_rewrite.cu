@@ -1,0 +1,185 @@
+// Rewriting of captured graphs; see graph_rewrite.h.
+#include "cuda/device/graph_rewrite.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <vector>
+
+#include "cuda/device/cuda_check.h"
+
+namespace blipft {
+namespace {
+
+constexpr int kMostSlots = 4;
+
+/// Where one reading of the clock goes.
+struct Slots {
+  int64_t* at[kMostSlots];
+  int count;
+};
+
+__global__ void store_time(Slots slots) {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+  for (int i = 0; i < slots.count; ++i) *slots.at[i] = static_cast<int64_t>(ns);
+}
+
+constexpr int kFillThreads = 256;
+
+/// Bytes of a fill: `value` repeats every 4 bytes. Rows of `width` bytes, `pitch` bytes apart.
+struct Fill {
+  unsigned char* memory;
+  uint32_t value;
+  int64_t width, height, pitch;
+};
+
+__global__ void __launch_bounds__(kFillThreads) graph_fill_kernel(Fill fill) {
+  const int64_t first = int64_t{blockIdx.x} * kFillThreads + threadIdx.x, stride = int64_t{gridDim.x} * kFillThreads;
+  const uint4 pack{fill.value, fill.value, fill.value, fill.value};
+  for (int64_t row = blockIdx.y; row < fill.height; row += gridDim.y) {
+    unsigned char* memory = fill.memory + row * fill.pitch;
+    // The value repeats from the row's begin: packs start at a multiple of 4 bytes behind it,
+    // or all bytes are the same.
+    const int64_t head = std::min<int64_t>(fill.width, static_cast<int64_t>(-reinterpret_cast<uintptr_t>(memory) & 15));
+    const bool in_phase = head % 4 == 0 || (fill.value & 0xffu) * 0x01010101u == fill.value;
+    const int64_t packs = in_phase ? (fill.width - head) / 16 : 0, tail = head + 16 * packs;
+    for (int64_t i = first; i < packs; i += stride) *reinterpret_cast<uint4*>(memory + head + 16 * i) = pack;
+    for (int64_t i = first; i < fill.width; i += stride)
+      if (i < head || i >= tail) memory[i] = static_cast<unsigned char>(fill.value >> (8 * (i % 4)));
+  }
+}
+
+/// The other ends of a node's edges, with what the edges carry.
+struct Neighbours {
+  std::vector<cudaGraphNode_t> nodes;
+  std::vector<cudaGraphEdgeData> edges;
+};
+
+/// `list` is one of CUDA's two lists of a node's neighbours.
+template <class List>
+Neighbours neighbours(const List& list, cudaGraphNode_t node) {
+  size_t count = 0;
+  BLIPFT_CUDA_CHECK(list(node, nullptr, nullptr, &count));
+  Neighbours found{std::vector<cudaGraphNode_t>(count), std::vector<cudaGraphEdgeData>(count)};
+  if (count > 0) BLIPFT_CUDA_CHECK(list(node, found.nodes.data(), found.edges.data(), &count));
+  return found;
+}
+
+Neighbours before(cudaGraphNode_t node) { return neighbours(cudaGraphNodeGetDependencies, node); }
+Neighbours after(cudaGraphNode_t node) { return neighbours(cudaGraphNodeGetDependentNodes, node); }
+
+void connect_after(cudaGraph_t graph, cudaGraphNode_t node, const Neighbours& later) {
+  const std::vector<cudaGraphNode_t> from(later.nodes.size(), node);
+  if (!from.empty())
+    BLIPFT_CUDA_CHECK(
+        cudaGraphAddDependencies(graph, from.data(), later.nodes.data(), later.edges.data(), from.size()));
+}
+
+cudaGraphNodeType type_of(cudaGraphNode_t node) {
+  cudaGraphNodeType type{};
+  BLIPFT_CUDA_CHECK(cudaGraphNodeGetType(node, &type));
+  return type;
+}
+
+/// A kernel that does what memset node `node` does, in its place, as urgent as the kernel that comes next.
+void replace_memset(cudaGraph_t graph, cudaGraphNode_t node) {
+  cudaMemsetParams memset{};
+  BLIPFT_CUDA_CHECK(cudaGraphMemsetNodeGetParams(node, &memset));
+  const uint32_t value = memset.elementSize == 1   ? (memset.value & 0xffu) * 0x01010101u
+                         : memset.elementSize == 2 ? (memset.value & 0xffffu) * 0x00010001u
+                                                   : memset.value;
+  Fill fill{static_cast<unsigned char*>(memset.dst), value, static_cast<int64_t>(memset.width * memset.elementSize),
+            static_cast<int64_t>(memset.height), static_cast<int64_t>(memset.pitch)};
+  void* arguments[] = {&fill};
+  cudaKernelNodeParams kernel{};
+  kernel.func = reinterpret_cast<void*>(graph_fill_kernel);
+  kernel.gridDim = dim3(static_cast<unsigned>(std::clamp<int64_t>(fill.width / (16 * kFillThreads), 1, 1024)),
+                        static_cast<unsigned>(std::clamp<int64_t>(fill.height, 1, 64)));
+  kernel.blockDim = dim3(kFillThreads);
+  kernel.kernelParams = arguments;
+  const Neighbours earlier = before(node), later = after(node);
+  cudaGraphNode_t replacement = nullptr;
+  BLIPFT_CUDA_CHECK(cudaGraphAddKernelNode(&replacement, graph, nullptr, 0, &kernel));
+  const std::vector<cudaGraphNode_t> to(earlier.nodes.size(), replacement);
+  if (!to.empty())
+    BLIPFT_CUDA_CHECK(
+        cudaGraphAddDependencies(graph, earlier.nodes.data(), to.data(), earlier.edges.data(), to.size()));
+  connect_after(graph, replacement, later);
+  for (cudaGraphNode_t next : later.nodes) {
+    if (type_of(next) != cudaGraphNodeTypeKernel) continue;
+    cudaKernelNodeAttrValue priority{};
+    BLIPFT_CUDA_CHECK(cudaGraphKernelNodeGetAttribute(next, cudaLaunchAttributePriority, &priority));
+    BLIPFT_CUDA_CHECK(cudaGraphKernelNodeSetAttribute(replacement, cudaLaunchAttributePriority, &priority));
+    break;
+  }
+  BLIPFT_CUDA_CHECK(cudaGraphDestroyNode(node));
+}
+
+/// Whether a kernel node reads the clock, and then where to.
+bool reads_clock(cudaGraphNode_t node, cudaKernelNodeParams& params, Slots& slots) {
+  if (type_of(node) != cudaGraphNodeTypeKernel) return false;
+  if (cudaGraphKernelNodeGetParams(node, &params) != cudaSuccess) {
+    (void)cudaGetLastError();  // a library's kernel, which this runtime does not know
+    return false;
+  }
+  if (params.func != reinterpret_cast<void*>(store_time)) return false;
+  slots = *static_cast<const Slots*>(params.kernelParams[0]);
+  return true;
+}
+
+/// Lets `node`, if it reads the clock, take over the readings behind it that only it precedes. Those are gone then.
+void join_timestamps(cudaGraph_t graph, cudaGraphNode_t node, std::unordered_set<cudaGraphNode_t>& gone) {
+  cudaKernelNodeParams params{}, next_params{};
+  Slots slots{}, next_slots{};
+  if (!reads_clock(node, params, slots)) return;
+  const int own = slots.count;
+  for (bool found = true; found;) {
+    found = false;
+    for (cudaGraphNode_t next : after(node).nodes) {
+      if (!reads_clock(next, next_params, next_slots) || slots.count + next_slots.count > kMostSlots) continue;
+      if (before(next).nodes.size() != 1) continue;
+      for (int i = 0; i < next_slots.count; ++i) slots.at[slots.count++] = next_slots.at[i];
+      Neighbours later = after(next);
+      const std::vector<cudaGraphNode_t> known = after(node).nodes;
+      for (size_t i = later.nodes.size(); i-- > 0;) {
+        if (std::find(known.begin(), known.end(), later.nodes[i]) == known.end()) continue;
+        later.nodes.erase(later.nodes.begin() + static_cast<std::ptrdiff_t>(i));
+        later.edges.erase(later.edges.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+      connect_after(graph, node, later);
+      BLIPFT_CUDA_CHECK(cudaGraphDestroyNode(next));
+      gone.insert(next);
+      found = true;
+      break;
+    }
+  }
+  if (slots.count == own) return;
+  void* arguments[] = {&slots};
+  params.kernelParams = arguments;
+  params.extra = nullptr;
+  BLIPFT_CUDA_CHECK(cudaGraphKernelNodeSetParams(node, &params));
+}
+
+}  // namespace
+
+void launch_timestamp(int64_t* slot, cudaStream_t stream) {
+  store_time<<<1, 1, 0, stream>>>(Slots{{slot}, 1});
+  BLIPFT_CUDA_LAUNCHED("store_time");
+}
+
+void rewrite_graph(cudaGraph_t graph) {
+  size_t count = 0;
+  BLIPFT_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  BLIPFT_CUDA_CHECK(cudaGraphGetNodes(graph, nodes.data(), &count));
+  std::unordered_set<cudaGraphNode_t> gone;
+  for (cudaGraphNode_t node : nodes) {
+    if (type_of(node) != cudaGraphNodeTypeMemset) continue;
+    replace_memset(graph, node);
+    gone.insert(node);
+  }
+  for (cudaGraphNode_t node : nodes)
+    if (gone.count(node) == 0) join_timestamps(graph, node, gone);
+}
+
+}  // namespace blipft

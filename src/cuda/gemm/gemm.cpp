@@ -1,0 +1,86 @@
+// Linear layers: every matrix product by cuBLASLt, with bias, ReLU and residuals in its epilogue where it can,
+// and our own kernels where it cannot.
+//
+// Our tensors are row-major, cuBLASLt's matrices column-major: a row-major [r, c] is a column-major [c, r]. So each
+// product below computes the transposed result, with its factors swapped:
+//   y [M, N] = x w^T     ->  y' [N, M] = w'^T x'      (A = w, transposed; B = x)
+//   dx [M, K] = dy w     ->  dx' [K, M] = w' dy'      (A = w; B = dy)
+//   dw [N, K] = dy^T x   ->  dw' [K, N] = x' dy'^T    (A = x; B = dy, transposed)
+#include "cuda/cuda_ops.h"
+#include "ops/ops_check.h"
+
+namespace blipft {
+namespace {
+
+cudaStream_t cuda_stream(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+}  // namespace
+
+bool CudaOps::multiply(const GemmProblem& wanted, const GemmBuffers& buffers, Stream stream) {
+  BLIPFT_CHECK(workspace_, "set_workspace() comes before the first matrix product");
+  GemmProblem problem = wanted;
+  set_alignments(problem, buffers);
+  GemmPlan& plan = planner_.prepare(problem, buffers, cuda_stream(stream));
+  if (!plan.supported) return false;
+  planner_.run(plan, problem, buffers, workspace_of(stream), cuda_stream(stream));
+  return true;
+}
+
+void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
+  check_args(args);
+  if (args.y.numel() == 0) return;
+  const bool gelu = args.activation == Activation::gelu, relu = args.activation == Activation::relu;
+  const Tensor& product = gelu ? args.pre_activation : args.y;
+  GemmProblem problem;
+  problem.m = args.w.rows(), problem.n = args.x.rows(), problem.k = args.x.cols();
+  problem.transpose_a = true;
+  problem.input = args.x.dtype, problem.output = args.y.dtype;
+  problem.accumulate = static_cast<bool>(args.residual);
+  if (args.bias) problem.epilogue = relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+  else if (relu) problem.epilogue = CUBLASLT_EPILOGUE_RELU;
+  GemmBuffers buffers{args.w.data, args.x.data, args.residual.data, product.data, args.bias.data};
+
+  const bool in_epilogue = multiply(problem, buffers, stream);
+  if (!in_epilogue) {
+    problem.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    buffers.epilogue_vector = nullptr;
+    BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
+  }
+  // Ours: what the epilogue could not do, and GELU, whose exact form cuBLASLt does not have.
+  if (!in_epilogue && (args.bias || relu))
+    launch_bias_activation(product, args.bias, relu ? Activation::relu : Activation::none, context(stream));
+  if (gelu) launch_activate(args.pre_activation, args.y, Activation::gelu, context(stream));
+}
+
+void CudaOps::linear_backward_input(const LinearBackwardInput& args, Stream stream) {
+  check_args(args);
+  if (args.dx.numel() == 0) return;
+  GemmProblem problem;
+  problem.m = args.w.cols(), problem.n = args.dy.rows(), problem.k = args.dy.cols();
+  problem.input = args.dy.dtype, problem.output = args.dx.dtype;
+  problem.accumulate = static_cast<bool>(args.add);
+  const GemmBuffers buffers{args.w.data, args.dy.data, args.add.data, args.dx.data, nullptr};
+  BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
+  if (args.activation != Activation::none)
+    launch_activation_backward(args.dx, args.saved, args.activated, args.activation, args.dbias, args.accumulate_dbias,
+                               context(stream));
+  else if (args.dbias)
+    launch_column_sums(args.dx, args.dbias, args.accumulate_dbias, context(stream));
+}
+
+void CudaOps::linear_backward_weight(const LinearBackwardWeight& args, Stream stream) {
+  check_args(args);
+  if (args.dw.numel() == 0) return;
+  GemmProblem problem;
+  problem.m = args.x.cols(), problem.n = args.dy.cols(), problem.k = args.dy.rows();
+  problem.transpose_b = true;
+  problem.input = args.dy.dtype, problem.output = args.dw.dtype;
+  problem.accumulate = args.accumulate;
+  const GemmBuffers buffers{args.x.data, args.dy.data, args.dw.data, args.dw.data, nullptr};
+  // Our own pass over dy costs less than cuBLASLt's bias gradient epilogue, which leaves it few algorithms to choose
+  // from. It goes first: what it reads, dy, the product then finds in the L2 cache.
+  if (args.dbias) launch_column_sums(args.dy, args.dbias, args.accumulate, context(stream));
+  BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
+}
+
+}  // namespace blipft

@@ -1,0 +1,285 @@
+// GemmPlanner: descriptors and choice (see gemm_planner.h). Candidates are in gemm_search.cpp, timing in
+// gemm_timing.cpp, the file in gemm_cache.cpp.
+#include "cuda/gemm/planner.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include "cuda/device/cuda_check.h"
+#include "cuda/gemm/search.h"
+#include "cuda/gemm/timing.h"
+
+namespace blipft {
+namespace {
+
+constexpr int kQuickCandidates = 16, kThoroughCandidates = 64;
+/// Below this, launches cost more than any choice of algorithm saves; f32 products are for comparisons, not speed.
+constexpr double kThoroughFlops = 2e8;
+constexpr double kGain = 0.99;  // less than 1 % is noise: the heuristic's first candidate stays then
+
+cudaDataType_t cuda_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+/// 256, 16 or what there is below that: few distinct values, so that few distinct problems.
+int32_t alignment(const void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  if (address % 256 == 0) return 256;
+  for (int32_t bytes = 16; bytes > 1; bytes /= 2)
+    if (address % static_cast<uintptr_t>(bytes) == 0) return bytes;
+  return 1;
+}
+
+template <class T>
+void set(const GemmPlan::Description& description, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  BLIPFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value));
+}
+
+GemmPlan::Layout make_layout(DType dtype, int64_t rows, int64_t cols) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  BLIPFT_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, cuda_type(dtype), static_cast<uint64_t>(rows),
+                                                 static_cast<uint64_t>(cols), rows));
+  return GemmPlan::Layout(layout);
+}
+
+/// How many variations to try in each round, so that the first round takes about 35 ms of GPU time.
+std::array<size_t, 3> search_rounds(double best_microseconds) {
+  const double tries = std::clamp(35e3 / (4 * std::max(best_microseconds, 20.0)), 20.0, 120.0);
+  return {static_cast<size_t>(tries), static_cast<size_t>(tries * 0.7), static_cast<size_t>(tries * 0.5)};
+}
+
+}  // namespace
+
+bool has_epilogue_vector(const GemmProblem& problem) {
+  return problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT && problem.epilogue != CUBLASLT_EPILOGUE_RELU;
+}
+
+GemmPlan::Preference make_gemm_preference(const GemmProblem& problem) {
+  cublasLtMatmulPreference_t raw = nullptr;
+  BLIPFT_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&raw));
+  GemmPlan::Preference preference(raw);
+  const auto set_preference = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    BLIPFT_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
+  };
+  set_preference(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
+  // Split-K sums its parts in f32 workspace, in a fixed order; sums in the output's own type would round in between.
+  set_preference(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                 static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(problem.align_a));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(problem.align_b));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(problem.align_c));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(problem.align_d));
+  return preference;
+}
+
+std::string GemmProblem::key() const {
+  return concat("m", m, "n", n, "k", k, transpose_a ? "t" : "n", transpose_b ? "t" : "n", ":", dtype_name(input), "-",
+                dtype_name(output), ":e", epilogue, accumulate ? (in_place ? ":acc" : ":add") : "", ":a", align_a, ".",
+                align_b, ".", align_c, ".", align_d);
+}
+
+void set_alignments(GemmProblem& problem, const GemmBuffers& buffers) {
+  problem.align_a = alignment(buffers.a);
+  problem.align_b = alignment(buffers.b);
+  // cuBLASLt has no alignment of its own for the epilogue's vector; kernels treat it like D. Vectors that are rarely
+  // 256-byte aligned must not spoil D's: 16 bytes are what their accesses need.
+  problem.align_d = alignment(buffers.d);
+  const int32_t vector = buffers.epilogue_vector ? alignment(buffers.epilogue_vector) : 256;
+  if (vector < 16) problem.align_d = std::min(problem.align_d, vector);
+  problem.in_place = problem.accumulate && buffers.c == buffers.d;
+  problem.align_c = problem.accumulate ? std::min(alignment(buffers.c), problem.align_d) : problem.align_d;
+}
+
+GemmPlanner::GemmPlanner(const std::string& cache_path, GemmEffort effort)
+    : cache_path_(cache_path), effort_(effort) {
+  BLIPFT_CUBLAS_CHECK(cublasLtCreate(&handle_));
+  int device = 0;
+  BLIPFT_CUDA_CHECK(cudaGetDevice(&device));
+  cudaDeviceProp properties{};
+  BLIPFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  std::string gpu = properties.name;
+  for (char& c : gpu)
+    if (c == ' ') c = '_';
+  cache_prefix_ = concat(gpu, " cublaslt-", cublasLtGetVersion(), " ");
+  if (cache_path_.empty()) return;
+  cache_ = read_cache(cache_path_);
+  for (const auto& [key, entry] : read_cache(shipped_table())) cache_.emplace(key, entry);
+}
+
+GemmPlanner::~GemmPlanner() { (void)cublasLtDestroy(handle_); }
+
+GemmPlan& GemmPlanner::prepare(const GemmProblem& problem, const GemmBuffers& buffers, cudaStream_t stream) {
+  if (const auto known = plans_.find(problem); known != plans_.end()) return known->second;
+  GemmPlan plan = describe_gemm(problem, buffers.epilogue_vector);
+  if (!take_cached(problem, plan)) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    BLIPFT_CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
+    GemmSearch first(handle_, plan, problem);
+    if (const auto choice = first.heuristic(1); !choice.empty()) {  // else unsupported, the caller's other way
+      plan.algorithm = choice.front().algorithm;
+      plan.supported = true;
+      if (!cache_path_.empty() && effort_ != GemmEffort::heuristic && capture == cudaStreamCaptureStatusNone)
+        choose(problem, plan);
+    }
+  }
+  return plans_.emplace(problem, std::move(plan)).first->second;
+}
+
+void GemmPlanner::choose(const GemmProblem& problem, GemmPlan& plan) {
+  // Before the lock: with it, this process must not wait for work that hangs on others, who may wait for the lock.
+  BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
+  const CacheLock lock(cache_path_);
+  for (const auto& [key, entry] : read_cache(cache_path_)) cache_.emplace(key, entry);
+  if (take_cached(problem, plan)) return;  // chosen by another process meanwhile
+  search(problem, plan);
+  if (plan.microseconds == 0) return;
+  add_to_cache(cache_prefix_ + problem.key(), {plan.microseconds, plan.algorithm});
+  take_cached(problem, plan);  // without a lock another process may have been faster: what the file says holds
+}
+
+void GemmPlanner::run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
+                      cudaStream_t stream) {
+  const cublasStatus_t status = launch(plan, problem, buffers, workspace, stream);
+  if (status != CUBLAS_STATUS_SUCCESS)
+    check_cublas(status, concat("cublasLtMatmul of ", problem.key()).c_str(), std::source_location::current());
+}
+
+cublasStatus_t GemmPlanner::launch(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers,
+                                   void* workspace, cudaStream_t stream) {
+  if (buffers.epilogue_vector) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, buffers.epilogue_vector);
+  const float alpha = 1, beta = problem.accumulate ? 1 : 0;
+  const void* c = problem.accumulate ? buffers.c : buffers.d;
+  return cublasLtMatmul(handle_, plan.description.get(), &alpha, buffers.a, plan.a.get(), buffers.b, plan.b.get(),
+                        &beta, c, plan.d.get(), buffers.d, plan.d.get(), &plan.algorithm, workspace,
+                        kGemmWorkspaceBytes, stream);
+}
+
+GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector) {
+  GemmPlan plan;
+  cublasLtMatmulDesc_t description = nullptr;
+  // Full f32 products for f32 tensors (no tf32), f32 accumulation for bf16.
+  BLIPFT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  plan.description.reset(description);
+  set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, problem.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, problem.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<cublasLtEpilogue_t>(problem.epilogue));
+    if (epilogue_vector) {
+      set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, epilogue_vector);
+      set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(cuda_type(problem.output)));
+    }
+  }
+  plan.a = problem.transpose_a ? make_layout(problem.input, problem.k, problem.m)
+                               : make_layout(problem.input, problem.m, problem.k);
+  plan.b = problem.transpose_b ? make_layout(problem.input, problem.n, problem.k)
+                               : make_layout(problem.input, problem.k, problem.n);
+  plan.d = make_layout(problem.output, problem.m, problem.n);
+  return plan;
+}
+
+bool GemmPlanner::take_cached(const GemmProblem& problem, GemmPlan& plan) const {
+  const auto cached = cache_.find(cache_prefix_ + problem.key());
+  if (cached == cache_.end()) return false;
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(), plan.d.get(),
+                              &cached->second.algorithm, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > static_cast<size_t>(kGemmWorkspaceBytes)) return false;
+  plan.algorithm = cached->second.algorithm;
+  plan.microseconds = cached->second.microseconds;
+  plan.supported = true;
+  return true;
+}
+
+bool GemmPlanner::knows(const GemmProblem& problem) const { return cache_.count(cache_prefix_ + problem.key()) > 0; }
+
+GemmSearchReport GemmPlanner::search(const GemmProblem& problem, bool keep) {
+  // Only its alignment matters: the library looks at no pointer before the launch.
+  void* vector = has_epilogue_vector(problem) ? reinterpret_cast<void*>(uintptr_t{16}) : nullptr;
+  GemmPlan plan = describe_gemm(problem, vector);
+  const GemmSearchReport report = search(problem, plan);
+  if (keep && plan.microseconds > 0) {
+    const CacheLock lock(cache_path_);
+    add_to_cache(cache_prefix_ + problem.key(), {plan.microseconds, plan.algorithm});
+  }
+  return report;
+}
+
+GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan) {
+  GemmSearchReport report;
+  // The library's check of a variation does not know addresses: only such as any algorithm can read are varied.
+  const bool aligned = std::min({problem.align_a, problem.align_b, problem.align_c, problem.align_d}) >= 16;
+  const bool thorough = effort_ == GemmEffort::thorough && problem.input == DType::bf16 && aligned &&
+                        problem.flops() >= kThoroughFlops;
+  GemmSearch source(handle_, plan, problem);
+  std::vector<GemmCandidate> pool = source.heuristic(thorough ? kThoroughCandidates : kQuickCandidates);
+  if (pool.empty()) return report;
+  const cublasLtMatmulAlgo_t first = pool.front().algorithm;
+  plan.algorithm = first;
+  plan.supported = true;
+  const auto buffers = TimingBuffers::allocate(problem);
+  if (!buffers) return report;  // no memory to spare: the heuristic's first candidate, and nothing for the file
+  const Timing timing;
+
+  double best = 0;
+  const auto time_and_sort = [&](std::vector<GemmCandidate> fresh) {
+    time_quickly(fresh, plan, problem, *buffers, timing, best);
+    report.candidates += static_cast<int64_t>(fresh.size());
+    pool.insert(pool.end(), fresh.begin(), fresh.end());
+    std::stable_sort(pool.begin(), pool.end(),
+                     [](const GemmCandidate& a, const GemmCandidate& b) { return a.microseconds < b.microseconds; });
+  };
+  time_and_sort(std::exchange(pool, {}));
+  if (thorough) {
+    time_and_sort(source.related());
+    // Each round varies the fastest of all before it.
+    for (const size_t tries : search_rounds(best)) {
+      std::vector<GemmCandidate> fresh;
+      const size_t bases = std::min<size_t>(pool.size(), 3);
+      for (size_t i = 0; i < bases && fresh.size() < tries; ++i) {
+        const auto more = source.variations(pool[i].algorithm, i == 0 ? tries * 2 / 3 : tries - fresh.size());
+        fresh.insert(fresh.end(), more.begin(), more.end());
+      }
+      time_and_sort(std::move(fresh));
+    }
+  }
+  decide(std::move(pool), first, plan, problem, *buffers, timing, report);
+  return report;
+}
+
+void GemmPlanner::decide(std::vector<GemmCandidate> pool, const cublasLtMatmulAlgo_t& first, GemmPlan& plan,
+                         const GemmProblem& problem, const TimingBuffers& buffers, const Timing& timing,
+                         GemmSearchReport& report) {
+  const auto is_first = [&](const GemmCandidate& c) {
+    return std::equal(c.algorithm.data, c.algorithm.data + 8, first.data);
+  };
+  plan.algorithm = first;
+  const size_t finalists = pool.empty() || pool.front().microseconds > 300 ? 5 : 8;
+  std::erase_if(pool, is_first);
+  if (pool.size() > finalists) pool.resize(finalists);
+  pool.insert(pool.begin(), {first, 0});
+  time_rounds(pool, plan, problem, buffers, timing);
+  report.first_microseconds = pool.front().microseconds;
+  report.first = algorithm_text(first);
+  std::erase_if(pool, [](const GemmCandidate& c) { return c.microseconds == 0; });
+  std::stable_sort(pool.begin(), pool.end(),
+                   [](const GemmCandidate& a, const GemmCandidate& b) { return a.microseconds < b.microseconds; });
+  if (pool.empty()) return;
+  // Should the first not run, the fastest is what the others are measured by.
+  const GemmCandidate reference =
+      report.first_microseconds > 0 ? GemmCandidate{first, report.first_microseconds} : pool.front();
+  GemmCandidate chosen = reference;
+  for (const GemmCandidate& candidate : pool) {
+    if (candidate.microseconds >= kGain * reference.microseconds) break;
+    if (!verify(candidate.algorithm, reference.algorithm, plan, problem, buffers, timing)) continue;
+    chosen = candidate;
+    break;
+  }
+  plan.algorithm = chosen.algorithm;
+  // Rounded to what the file holds, so that decisions taken on it are the same in the next run.
+  plan.microseconds = report.best_microseconds = std::round(chosen.microseconds * 100) / 100;
+  report.best = algorithm_text(plan.algorithm);
+}
+
+}  // namespace blipft

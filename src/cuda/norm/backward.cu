@@ -1,0 +1,429 @@
+// Layer norm, backward. With x^ = (x - mean) rstd and g = dy gamma, over a row of n:
+//   dx = rstd (g - mean(g) - x^ mean(g x^)) + add;  dgamma = sum over rows of dy x^;  dbeta = sum over rows of dy;
+//   dbias = sum over rows of dx, or of dx through a dropout; y = x^ gamma + beta.
+// One block a multiprocessor holds several teams of threads; each team takes rows in turn and keeps its columns' parts
+// of dgamma, dbeta and dbias in registers. Rows on their way lie in shared memory, where each thread reads only what it
+// fetched itself. The teams of a block add their parts up, each block writes one row of partial sums, and a second
+// kernel adds those in order.
+#include "cuda/cuda_ops.h"
+#include "cuda/vector.cuh"
+#include "ops/ops_check.h"
+
+namespace blipft {
+namespace {
+
+struct BackwardArgs {
+  int64_t rows = 0, cols = 0;
+  const float *mean = nullptr, *rstd = nullptr;
+  const void* beta = nullptr;       ///< T [cols], with y
+  void* y = nullptr;                ///< T [rows, cols], the norm's output, optional
+  DropoutKernelArgs dropout;
+  float* partials = nullptr;        ///< [blocks, 2 or 3, cols]: dgamma, dbeta, dbias
+};
+
+/// mean(g) and mean(g x^) of a team's row.
+struct RowMeans {
+  float g, gx;
+};
+
+/// Waits for the threads of a team; the other teams go on.
+__device__ __forceinline__ void team_barrier(int team, int team_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(team_threads) : "memory");
+}
+
+constexpr int kMaxWarps = 16;  ///< of a team
+/// Sums of each of a team's warps: of g, then of g x^. Those of warps that the team does not have stay zero.
+using WarpSums = float[2 * kMaxWarps];
+
+/// `shared` is this team's, not in use by anybody else.
+__device__ __forceinline__ RowMeans team_means(float g, float gx, WarpSums& shared, int team, int team_threads,
+                                               int thread, float scale) {
+  // The lower half of the warp goes on with g, the upper one with g x^.
+  const bool upper = (thread & 16) != 0;
+  float sum = (upper ? gx : g) + __shfl_xor_sync(0xffffffffu, upper ? g : gx, 16);
+#pragma unroll
+  for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  if (team_threads == 32) {
+    const float other = __shfl_xor_sync(0xffffffffu, sum, 16);
+    return {(upper ? other : sum) * scale, (upper ? sum : other) * scale};
+  }
+  if (thread % 16 == 0) shared[(upper ? kMaxWarps : 0) + thread / 32] = sum;
+  team_barrier(team, team_threads);
+  g = sum_eight(shared);
+  gx = sum_eight(shared + kMaxWarps);
+  if (team_threads > 8 * 32) {
+    g += sum_eight(shared + 8);
+    gx += sum_eight(shared + kMaxWarps + 8);
+  }
+  return {g * scale, gx * scale};
+}
+
+/// Threads of the largest block, which has a multiprocessor to itself: 96 or 128 registers a thread.
+template <int kPacks>
+constexpr int kBlockThreads = kPacks == 1 ? 640 : 512;
+constexpr int kMaxTeams = 15;  // a block has 16 barriers, and the whole block's is one of them
+
+/// Rows of a team in shared memory: the one it works on and those on their way.
+template <int kPacks>
+constexpr int kStages = kPacks == 4 ? 2 : 3;
+
+/// Adds up the teams' sums, [teams, count], in order. Packs hold at least four columns.
+__device__ __forceinline__ void add_teams(const float* shared, float* __restrict__ out, int count) {
+  const int teams = blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
+  for (int i = thread * 4; i < count; i += blockDim.x * teams * 4) {
+    float total[4] = {};
+    for (int team = 0; team < teams; ++team) {
+      float part[4];
+      load(shared + team * count + i, part);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) total[j] += part[j];
+    }
+    store(out + i, total);
+  }
+}
+
+/// A thread's own columns of a row: packs, `step` columns from each to the next.
+struct Columns {
+  int first, step, count;  ///< count: of the row
+  __device__ __forceinline__ int at(int p) const { return first + p * step; }
+  __device__ __forceinline__ bool inside(int p) const { return at(p) < count; }
+};
+
+/// Writes one of a team's sums to shared memory, [columns].
+template <int N, int kPacks>
+__device__ __forceinline__ void stage_sum(const float (&parts)[kPacks][N], float* to, const Columns& columns) {
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p)
+    if (columns.inside(p)) store(to + columns.at(p), parts[p]);
+}
+
+/// The rows of a team on their way through shared memory, where each thread sees what it fetched itself.
+template <class T, int N, int kPacks, bool kAdd>
+struct RowRing {
+  static constexpr int kInputs = kAdd ? 3 : 2, kRows = kStages<kPacks>;
+  enum Input { gradient, input, addend };
+  const T *dy, *x, *add;
+  Columns columns;
+  uint32_t pack_bytes, row_bytes;  ///< of shared memory, from a thread's pack to its next one, and from row to row
+  uint32_t begin, row, next;       ///< the ring's first row, the one that is read, the one that is fetched next
+
+  __device__ __forceinline__ RowRing(const T* dy, const T* x, const T* add, const Columns& columns, void* shared)
+      : dy(dy), x(x), add(add), columns(columns), pack_bytes(16 * blockDim.x * blockDim.y),
+        row_bytes(pack_bytes * kInputs * kPacks),
+        begin(shared_address(shared) + 16 * (threadIdx.y * blockDim.x + threadIdx.x)), row(begin), next(begin) {}
+
+  __device__ __forceinline__ uint32_t behind(uint32_t place) const {
+    return place + row_bytes == begin + kRows * row_bytes ? begin : place + row_bytes;
+  }
+  /// Fetches the thread's packs of a row, the first of which is element `at`, or nothing.
+  __device__ __forceinline__ void fetch(bool there, int64_t at) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (!there || !columns.inside(p)) continue;
+      const int64_t element = at + p * columns.step;
+      copy16_async(next + (gradient * kPacks + p) * pack_bytes, dy + element);
+      copy16_async(next + (input * kPacks + p) * pack_bytes, x + element);
+      if constexpr (kAdd) copy16_async(next + (addend * kPacks + p) * pack_bytes, add + element);
+    }
+    commit_copies();
+    next = behind(next);
+  }
+  __device__ __forceinline__ void load(Input which, int p, float (&values)[N]) const {
+    Pack<T, N> pack;
+    load_shared(row + (which * kPacks + p) * pack_bytes, pack);
+    unpack(pack, values);
+  }
+};
+
+/// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
+/// one row at most. Row numbers fit into 31 bits.
+template <class T, int N, int kPacks, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
+__global__ void __launch_bounds__(kBlockThreads<kPacks>, 1)
+norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,
+                     T* __restrict__ dropped, const __grid_constant__ BackwardArgs args) {
+  extern __shared__ __align__(16) unsigned char dynamic[];
+  __shared__ __align__(16) WarpSums warp_sums[2][kMaxTeams];  // alternating, so that one barrier a row is enough
+  const int thread = threadIdx.x, team_threads = blockDim.x, team = threadIdx.y;
+  const int cols = static_cast<int>(args.cols), rows = static_cast<int>(args.rows);
+  const int stride = static_cast<int>(gridDim.x * blockDim.y);
+  const int64_t step = int64_t{stride} * cols;
+  const float scale = 1.0f / static_cast<float>(cols);
+  const Columns columns{thread * N, team_threads * N, cols};
+  RowRing<T, N, kPacks, kAdd> ring(dy, x, add, columns, dynamic);
+  constexpr int kAhead = ring.kRows - 1;
+  int row = static_cast<int>(blockIdx.x + gridDim.x * team);
+  int64_t at = int64_t{row} * cols + columns.first;  // of the thread's first pack
+#pragma unroll
+  for (int s = 0; s < kAhead; ++s) ring.fetch(row + s * stride < rows, at + s * step);
+  float next_mean = row < rows ? args.mean[row] : 0, next_rstd = row < rows ? args.rstd[row] : 0;
+  Pack<T, N> weights[kPacks], shifts[kOutput ? kPacks : 1];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if (!columns.inside(p)) continue;
+    weights[p] = load_pack<N>(gamma + columns.at(p));
+    if constexpr (kOutput) shifts[p] = load_pack<N>(static_cast<const T*>(args.beta) + columns.at(p));
+  }
+  for (int i = team * team_threads + thread; i < 2 * kMaxTeams * 2 * kMaxWarps; i += team_threads * blockDim.y)
+    (&warp_sums[0][0][0])[i] = 0;
+  __syncthreads();
+  float dgamma[kParameters ? kPacks : 1][N] = {}, dbeta[kParameters ? kPacks : 1][N] = {};
+  float dbias[kBias ? kPacks : 1][N] = {};
+  float gradient[N], normalized[N], weight[N], weighted[N];  // of one pack: dy, x^, gamma, g
+  const auto read_pack = [&](int p, float rstd, float shift) {
+    ring.load(ring.gradient, p, gradient);
+    ring.load(ring.input, p, normalized);
+    unpack(weights[p], weight);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      normalized[j] = fmaf(normalized[j], rstd, shift);
+      weighted[j] = gradient[j] * weight[j];
+    }
+  };
+  for (int phase = 0; row < rows; row += stride, at += step, phase ^= 1, ring.row = ring.behind(ring.row)) {
+    ring.fetch(row + kAhead * stride < rows, at + kAhead * step);  // where the row before this one was
+    const float rstd = next_rstd, shift = -next_mean * rstd;       // x^ = x rstd + shift
+    if (row + stride < rows) {
+      next_mean = args.mean[row + stride];
+      next_rstd = args.rstd[row + stride];
+    }
+    // Read early (see padded_row).
+    const uint32_t mask_row = kDropped ? padded_row(args.dropout, row) : 0;
+    wait_copies<kAhead>();
+    float sum_g = 0, sum_gx = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (!columns.inside(p)) continue;
+      read_pack(p, rstd, shift);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if constexpr (kParameters) {
+          dgamma[p][j] += gradient[j] * normalized[j];
+          dbeta[p][j] += gradient[j];
+        }
+        sum_g += weighted[j];
+        sum_gx += weighted[j] * normalized[j];
+      }
+      if constexpr (kOutput) {
+        float y[N];
+        unpack(shifts[p], y);
+#pragma unroll
+        for (int j = 0; j < N; ++j) y[j] = fmaf(normalized[j], weight[j], y[j]);
+        store(static_cast<T*>(args.y) + at + p * columns.step, y);
+      }
+    }
+    const RowMeans means = team_means(sum_g, sum_gx, warp_sums[phase][team], team, team_threads, thread, scale);
+    // rstd (g - mean(g) - x^ mean(g x^))
+    const float slope = -rstd * means.gx, offset = -rstd * means.g;
+    DropoutRow sample{};
+    if constexpr (kDropped) sample = dropout_row(args.dropout, mask_row, cols);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (!columns.inside(p)) continue;
+      if constexpr (kPacks > 1) read_pack(p, rstd, shift);  // registers for all packs would be too many
+      float out[N];
+#pragma unroll
+      for (int j = 0; j < N; ++j) out[j] = fmaf(weighted[j], rstd, fmaf(normalized[j], slope, offset));
+      if constexpr (kAdd) {
+        float added[N];
+        ring.load(ring.addend, p, added);
+#pragma unroll
+        for (int j = 0; j < N; ++j) out[j] += added[j];
+      }
+      store(dx + at + p * columns.step, out);
+      if constexpr (kDropped) {
+        apply_dropout(out, args.dropout, sample, columns.at(p));
+        store(dropped + at + p * columns.step, out);
+      }
+      if constexpr (kBias) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) dbias[p][j] += out[j];
+      }
+    }
+  }
+  constexpr int kSums = 2 * kParameters + kBias;
+  if constexpr (kSums > 0) {
+    wait_copies<0>();
+    __syncthreads();
+    auto* shared = reinterpret_cast<float*>(dynamic);
+    float* mine = shared + team * kSums * cols;
+    if constexpr (kParameters) {
+      stage_sum(dgamma, mine, columns);
+      stage_sum(dbeta, mine + cols, columns);
+    }
+    if constexpr (kBias) stage_sum(dbias, mine + 2 * kParameters * cols, columns);
+    __syncthreads();
+    add_teams(shared, args.partials + int64_t{blockIdx.x} * (kSums * cols), kSums * cols);
+  }
+}
+
+constexpr int kGeneralThreads = 256;
+
+/// Any row size and alignment, rows in memory. Without parameter gradients; those come from the kernel below.
+/// dx may be dy: the passes before the last only read, and each thread writes the elements that it reads.
+template <class T>
+__global__ void __launch_bounds__(kGeneralThreads)
+norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* add, T* dx, T* dropped,
+    BackwardArgs args) {
+  static_assert(kGeneralThreads == 8 * 32, "team_means adds up eight warps' sums, none of which is zero at first here");
+  __shared__ __align__(16) WarpSums sums;
+  const int64_t row = blockIdx.x, cols = args.cols, first = row * cols;
+  const float mean = args.mean[row], rstd = args.rstd[row];
+  float sum_g = 0, sum_gx = 0;
+  for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
+    const float g = to_float(dy[first + c]) * to_float(gamma[c]);
+    const float normalized = (to_float(x[first + c]) - mean) * rstd;
+    sum_g += g;
+    sum_gx += g * normalized;
+    if (args.y)
+      static_cast<T*>(args.y)[first + c] =
+          from_float<T>(normalized * to_float(gamma[c]) + to_float(static_cast<const T*>(args.beta)[c]));
+  }
+  const RowMeans means = team_means(sum_g, sum_gx, sums, 0, kGeneralThreads, threadIdx.x,
+                                    1.0f / static_cast<float>(cols));
+  DropoutRow place{};
+  if (dropped) place = dropout_row(args.dropout, padded_row(args.dropout, row), cols);
+  for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
+    const float g = to_float(dy[first + c]) * to_float(gamma[c]);
+    float out[1] = {rstd * (g - means.g - (to_float(x[first + c]) - mean) * rstd * means.gx)};
+    if (add) out[0] += to_float(add[first + c]);
+    dx[first + c] = from_float<T>(out[0]);
+    if (!dropped) continue;
+    apply_dropout(out, args.dropout, place, c);
+    dropped[first + c] = from_float<T>(out[0]);
+  }
+}
+
+/// Parameter gradients for the general kernel, before it overwrites dy: one thread per column of a chunk of rows.
+template <class T>
+__global__ void norm_parameters_general_kernel(const T* __restrict__ dy, const T* __restrict__ x, BackwardArgs args,
+                                               int64_t chunk_rows) {
+  const int64_t c = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (c >= args.cols) return;
+  const int64_t begin = int64_t{blockIdx.y} * chunk_rows;
+  const int64_t end = begin + chunk_rows < args.rows ? begin + chunk_rows : args.rows;
+  float dgamma = 0, dbeta = 0;
+  for (int64_t r = begin; r < end; ++r) {
+    const float gradient = to_float(dy[r * args.cols + c]);
+    dgamma += gradient * (to_float(x[r * args.cols + c]) - args.mean[r]) * args.rstd[r];
+    dbeta += gradient;
+  }
+  float* out = args.partials + int64_t{blockIdx.y} * 2 * args.cols;
+  out[c] = dgamma;
+  out[args.cols + c] = dbeta;
+}
+
+/// Returns the number of rows of partial sums.
+template <class T, int kPacks, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
+int64_t launch_packs(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
+  constexpr int N = kVector<T>;
+  const auto kernel = norm_backward_kernel<T, N, kPacks, kParameters, kOutput, kDropped, kAdd, kBias>;
+  const int64_t rows = kernel_args.rows;
+  BLIPFT_CHECK(rows < int64_t{1} << 31, "norm_backward of ", rows, " rows, more than 2^31 - 1");
+  const int64_t team_threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
+  int64_t blocks = std::min<int64_t>(context.sm_count, rows);
+  constexpr int64_t kSums = 2 * kParameters + kBias;
+  if (kSums > 0) blocks = std::min(blocks, context.scratch_bytes / (4 * kSums * kernel_args.cols));
+  BLIPFT_CHECK(blocks >= 1, "norm_backward of ", kernel_args.cols, " columns needs a larger workspace");
+  const int64_t teams = std::clamp<int64_t>(kBlockThreads<kPacks> / team_threads, 1,
+                                            std::min<int64_t>(kMaxTeams, ceil_div(rows, blocks)));
+  const int64_t shared = teams * team_threads * 16 * kPacks * kStages<kPacks> * (kAdd ? 3 : 2);
+  static_assert(16 * kStages<kPacks> * 2 >= 3 * 4 * N, "the teams' sums take the place of the rows");
+  // 192 KiB at most (512 threads, 4 packs); above 48 KiB a kernel must ask.
+  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shared)));
+  const dim3 block(static_cast<unsigned>(team_threads), static_cast<unsigned>(teams));
+  kernel<<<static_cast<unsigned>(blocks), block, static_cast<size_t>(shared), context.stream>>>(
+      args.dy.as<const T>(), args.x.as<const T>(), args.gamma.as<const T>(), args.add.as<const T>(), args.dx.as<T>(),
+      args.dropped.as<T>(), kernel_args);
+  BLIPFT_CUDA_LAUNCHED("norm_backward_kernel");
+  return blocks;
+}
+
+template <class T>
+int64_t launch_general(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
+  int64_t chunks = 0;
+  if (args.dgamma) {
+    const int64_t limit = std::min<int64_t>(65535, context.scratch_bytes / (8 * kernel_args.cols));
+    BLIPFT_CHECK(limit >= 1, "norm_backward of ", kernel_args.cols, " columns needs a larger workspace");
+    const int64_t chunk_rows = ceil_div(kernel_args.rows, std::min<int64_t>(limit, 256));
+    chunks = ceil_div(kernel_args.rows, chunk_rows);
+    const dim3 grid(static_cast<unsigned>(ceil_div(kernel_args.cols, 128)), static_cast<unsigned>(chunks));
+    norm_parameters_general_kernel<T>
+        <<<grid, 128, 0, context.stream>>>(args.dy.as<const T>(), args.x.as<const T>(), kernel_args, chunk_rows);
+    BLIPFT_CUDA_LAUNCHED("norm_parameters_general_kernel");
+  }
+  norm_backward_general_kernel<T><<<static_cast<unsigned>(kernel_args.rows), kGeneralThreads, 0, context.stream>>>(
+      args.dy.as<const T>(), args.x.as<const T>(), args.gamma.as<const T>(), args.add.as<const T>(), args.dx.as<T>(),
+      args.dropped.as<T>(), kernel_args);
+  BLIPFT_CUDA_LAUNCHED("norm_backward_general_kernel");
+  return chunks;
+}
+
+/// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well. The norm's output it
+/// makes with parameter gradients only: who wants the one wants the other.
+template <class T>
+bool fits_packs(const NormBackward& args) {
+  const int64_t cols = args.dy.cols();
+  return cols % kVector<T> == 0 && cols <= 8192 && (!args.y || args.dgamma) &&
+         all_aligned16(args.dy, args.x, args.gamma, args.beta, args.y, args.add, args.dx, args.dropped);
+}
+
+template <class T>
+int64_t launch_norm_backward(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
+  const int64_t packs = kernel_args.cols / kVector<T>;
+  int64_t blocks = 0;
+  const auto launch_for = [&](auto output, auto parameters, auto dropped, auto add, auto bias) {
+    constexpr bool kParameters = decltype(parameters)::value, kOutput = decltype(output)::value;
+    constexpr bool kDropped = decltype(dropped)::value, kAdd = decltype(add)::value, kBias = decltype(bias)::value;
+    const auto run = [&](auto count) {
+      blocks = launch_packs<T, decltype(count)::value, kParameters, kOutput, kDropped, kAdd, kBias>(args, kernel_args,
+                                                                                                   context);
+    };
+    if (packs <= 512) run(std::integral_constant<int, 1>{});
+    else if (packs <= 1024) run(std::integral_constant<int, 2>{});
+    else if constexpr (sizeof(T) == 4) run(std::integral_constant<int, 4>{});
+  };
+  const auto launch = [&](auto parameters, auto dropped, auto add, auto bias) {
+    if constexpr (decltype(parameters)::value) {
+      if (args.y) return launch_for(std::true_type{}, parameters, dropped, add, bias);
+    }
+    launch_for(std::false_type{}, parameters, dropped, add, bias);
+  };
+  dispatch_bool(static_cast<bool>(args.dgamma), [&](auto parameters) {
+    dispatch_bool(static_cast<bool>(args.dropped), [&](auto dropped) {
+      dispatch_bool(static_cast<bool>(args.add), [&](auto add) {
+        dispatch_bool(static_cast<bool>(args.dbias), [&](auto bias) { launch(parameters, dropped, add, bias); });
+      });
+    });
+  });
+  return blocks;
+}
+
+}  // namespace
+
+void CudaOps::norm_backward(const NormBackward& args, Stream stream) {
+  check_args(args);
+  if (args.dy.numel() == 0) return;
+  const LaunchContext launch = context(stream);
+  const BackwardArgs kernel_args{args.dy.rows(), args.dy.cols(), args.mean.as<const float>(),
+                                 args.rstd.as<const float>(), args.beta.data, args.y.data,
+                                 dropout_kernel_args(args.dropout), launch.scratch};
+  int64_t groups = 0;
+  bool packs = false;
+  dispatch_float(args.dy.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    packs = fits_packs<T>(args);
+    groups = packs ? launch_norm_backward<T>(args, kernel_args, launch) : launch_general<T>(args, kernel_args, launch);
+  });
+  PartialSums sums{launch.scratch, groups, kernel_args.cols};
+  if (args.dgamma) {
+    sums.add(args.dgamma, args.accumulate);
+    sums.add(args.dbeta, args.accumulate);
+  }
+  if (args.dbias && packs) sums.add(args.dbias, args.accumulate_dbias);
+  if (sums.count > 0) launch_reduce_partials(sums, launch);
+  if (args.dbias && !packs)
+    launch_column_sums(args.dropped ? args.dropped : args.dx, args.dbias, args.accumulate_dbias, launch);
+}
+
+}  // namespace blipft

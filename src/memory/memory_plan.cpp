@@ -1,0 +1,167 @@
+// The dry run of a step and its table; see memory_plan.h.
+#include "memory/memory_plan.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <limits>
+#include <map>
+#include <sstream>
+
+#include "blipft/data.h"
+#include "memory/memory_text.h"
+#include "run/step_program.h"
+#include "run/weights.h"
+
+namespace blipft {
+
+namespace {
+
+// What gathers ahead may add to a plan, because places then fit together less well: 4.5 %, which hides most of what
+// would be waited for. Who checkpoints activations asks for little memory: 0.2 %.
+int64_t idle_memory_allowance(const Config& config, int64_t bytes) {
+  return config.train.act_ckpt == "none" ? bytes * 9 / 200 : bytes / 500;
+}
+
+// Enough for the next layer, whichever it is: one is gathered while the one before it computes.
+int64_t default_prefetch(const Config& config, const Model& model) {
+  const int64_t size = dtype_size(PrecisionTypes::of(config.train.precision).compute);
+  std::vector<int64_t> sizes;
+  for (const Unit* unit : model.units()) sizes.push_back(unit->numel() * size);
+  std::sort(sizes.begin(), sizes.end());
+  return sizes[sizes.size() * 9 / 10];
+}
+
+// A step's takes and gives, without places.
+MemoryPlan record_step(const Config& config, Model& model, int64_t ranks, bool hold, double memory_share) {
+  MemoryPlan plan;
+  plan.device = make_plan_device();
+  plan.ops = make_plan_ops();
+  plan.comm = make_plan_comm(ranks);
+  plan.optimizer = make_optimizer(config.train);
+  plan.arena = std::make_unique<Arena>(*plan.device);
+  plan.strategy_name = strategy_name(config, ranks);
+  const int64_t asked = config.parallel.prefetch_bytes;
+  plan.sharded = {hold, memory_share, asked > 0 ? asked : default_prefetch(config, model)};
+  SpanRecorder spans;
+  const bool record = config.trace.enabled && config.trace.spans != "none";
+  StrategyContext context{plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), model.units(),
+                          PrecisionTypes::of(config.train.precision), plan.optimizer.get(), nullptr};
+  plan.strategy = make_strategy(plan.strategy_name, context, plan.sharded);
+  StepProgram program({&config, plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), &model,
+                       plan.strategy.get(), plan.optimizer.get(), record ? &spans : nullptr},
+                      possible_text_shapes(config));
+  program.record_passes();
+  return plan;
+}
+
+void place(const Config& config, const Model& model, MemoryPlan& plan) {
+  const DType saved = save_dtype(config.output.save_dtype, PrecisionTypes::of(config.train.precision));
+  plan.arena->plan(weights_scratch_bytes(model, *plan.strategy, saved));
+}
+
+MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold) {
+  MemoryPlan plan = record_step(config, model, ranks, hold, 0);
+  place(config, model, plan);
+  return plan;
+}
+
+// With little more memory, and within `limit`, gathers as early and reductions as late as that allows. To place a tight
+// plan takes a second or two, to record it some 10 ms: what is too large without any gap is not placed.
+MemoryPlan with_idle_memory_used(const Config& config, Model& model, int64_t ranks, int64_t limit, MemoryPlan plan) {
+  const int64_t bytes = plan.arena->total_bytes();
+  const int64_t most = std::min(bytes + idle_memory_allowance(config, bytes), std::max(bytes, limit));
+  for (double share : {1.12, 1.09, 1.06, 1.03, 1.0, 0.96, 0.93, 0.9, 0.87, 0.84, 0.8}) {
+    MemoryPlan other = record_step(config, model, ranks, false, share);
+    if (other.arena->peak_live_bytes() > most) continue;
+    place(config, model, other);
+    if (other.arena->total_bytes() <= most) return other;
+  }
+  return plan;
+}
+
+// Bytes of plan_memory()'s plan where memory is short, from one dry run:
+// with_idle_memory_used() stays within the limit.
+int64_t least_planned_bytes(const Config& config, Model& model, int64_t ranks) {
+  const bool hold = strategy_name(config, ranks) == "fsdp" && config.parallel.reshard == "step";
+  return dry_run(config, model, ranks, hold).arena->total_bytes();
+}
+
+std::string row(const std::string& name, int64_t bytes) {
+  std::ostringstream out;
+  out << "  " << std::left << std::setw(44) << name << std::right << std::setw(14) << memory_text(bytes) << "\n";
+  return out.str();
+}
+
+}  // namespace
+
+std::string strategy_name(const Config& config, int64_t ranks) {
+  if (config.parallel.strategy != "auto") return config.parallel.strategy;
+  return ranks == 1 ? "single" : "ddp";
+}
+
+ModelSettings model_settings(const Config& config) {
+  return {PrecisionTypes::of(config.train.precision).compute, config.model.freeze,
+          ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout};
+}
+
+int64_t bytes_outside_of_arena(int64_t ranks) { return (ranks > 1 ? 1600 : 680) * (int64_t{1} << 20); }
+
+MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes) {
+  const bool sharded = strategy_name(config, ranks) == "fsdp";
+  if (!sharded) return dry_run(config, model, ranks, false);
+  const int64_t limit =
+      device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks) : std::numeric_limits<int64_t>::max();
+  const auto always = [&] {
+    return with_idle_memory_used(config, model, ranks, limit, dry_run(config, model, ranks, false));
+  };
+  if (config.parallel.reshard == "always") return always();
+  if (config.parallel.reshard == "step") return dry_run(config, model, ranks, true);
+  if (device_bytes > 0) {
+    MemoryPlan held = dry_run(config, model, ranks, true);
+    if (held.arena->total_bytes() + bytes_outside_of_arena(ranks) <= device_bytes) return held;
+  }
+  return always();
+}
+
+int64_t largest_batch(const Config& config, const ModelSettings& settings, int64_t ranks, int64_t device_bytes) {
+  const std::unique_ptr<Model> model = make_model(config.model.path, settings);
+  const auto fits = [&](int64_t batch) {
+    Config other = config;
+    other.train.batch_size = batch;
+    other.train.accumulate_grad_batches = 1;
+    return least_planned_bytes(other, *model, ranks) + bytes_outside_of_arena(ranks) <= device_bytes;
+  };
+  if (!fits(1)) return 0;
+  int64_t low = 1, high = 2;
+  while (high <= 65536 && fits(high)) low = high, high *= 2;
+  while (high - low > std::max<int64_t>(1, low / 64)) {
+    const int64_t middle = (low + high) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+std::string reshard_name(const MemoryPlan& plan) { return plan.sharded.hold ? "step" : "always"; }
+
+std::string strategy_text(const MemoryPlan& plan) {
+  return plan.strategy_name == "fsdp" ? concat("fsdp, reshard ", reshard_name(plan)) : plan.strategy_name;
+}
+
+std::string plan_table(const MemoryPlan& plan) {
+  std::map<std::string, int64_t> owners;
+  const std::vector<PlanEntry> entries = plan.arena->peak_entries();
+  for (const PlanEntry& entry : entries) owners[owner_name(entry.owner)] += entry.bytes;
+  std::ostringstream out;
+  out << "memory of a rank at the peak of a step\n";
+  for (int i = 0; i < kOwners; ++i) {
+    const char* owner = owner_name(static_cast<Owner>(i));
+    if (owners.count(owner)) out << row(owner, owners[owner]);
+  }
+  out << row("total", plan.arena->total_bytes());
+  out << "largest buffers\n";
+  for (size_t i = 0; i < entries.size() && i < 10; ++i)
+    out << row(concat(entries[i].name, " (", owner_name(entries[i].owner), ")"), entries[i].bytes);
+  return out.str();
+}
+
+}  // namespace blipft

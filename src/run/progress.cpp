@@ -1,0 +1,141 @@
+// Printing; see progress.h.
+#include "run/progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "blipft/version.h"
+#include "memory/memory_text.h"
+
+namespace blipft {
+
+namespace {
+
+std::string time_text(double seconds) {
+  const int64_t s = static_cast<int64_t>(seconds + 0.5);
+  char text[64];
+  if (s >= 3600)
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", static_cast<long long>(s / 3600),
+                  static_cast<long long>(s / 60 % 60), static_cast<long long>(s % 60));
+  else std::snprintf(text, sizeof text, "%lld:%02lld", static_cast<long long>(s / 60), static_cast<long long>(s % 60));
+  return text;
+}
+
+// Whether a person watches. Open MPI gives rank 0 a pseudo-terminal of its own, wherever mpirun's output goes; what
+// counts then is the output of mpirun, the parent process.
+bool watched_on_terminal() {
+  if (isatty(STDOUT_FILENO) != 1) return false;
+  if (!std::getenv("OMPI_COMM_WORLD_SIZE")) return true;
+  std::error_code error;
+  const std::string output = std::filesystem::read_symlink(concat("/proc/", getppid(), "/fd/1"), error).string();
+  return output.rfind("/dev/pts/", 0) == 0 || output.rfind("/dev/tty", 0) == 0;
+}
+
+const char* phase_title(const std::string& phase) {
+  if (phase == "before_forward") return "before forward";
+  if (phase == "after_forward") return "after forward";
+  if (phase == "after_backward") return "after backward";
+  return "after optimizer";
+}
+
+}  // namespace
+
+Progress::Progress(const Config& config, const Run& run, bool silent)
+    : config_(config), run_(run), silent_(silent), terminal_(watched_on_terminal()) {}
+
+void Progress::end_line() {
+  if (line_open_) std::printf("\n");
+  line_open_ = false;
+}
+
+void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
+  epoch_loss_ += result.loss;
+  ++epoch_steps_;
+  const double newest = smooth_seconds_ == 0 || result.step <= 2 ? 1 : 0.2;  // its share; the first steps are slow
+  smooth_seconds_ += newest * (seconds - smooth_seconds_);
+  smooth_flops_ += newest * (result.flops - smooth_flops_);
+  const bool last_of_epoch = (result.step + 1) % run_.steps_per_epoch == 0;
+  const bool last = result.step + 1 == run_.total_steps;
+  const Clock::time_point now = Clock::now();
+  const double since = std::chrono::duration<double>(now - printed_).count();
+  if (!silent_) {
+    if (!std::isfinite(result.loss) && !warned_) {
+      end_line();
+      std::printf("warning: the loss of step %lld is %f; a lower train.lr or train.gradient_clip_val=1 may help\n",
+                  static_cast<long long>(result.step), result.loss);
+      warned_ = true;
+    }
+    if (since >= (terminal_ ? 0.2 : config_.output.progress_seconds) || last || last_of_epoch || result.step < 2) {
+      printed_ = now;
+      const double rate = static_cast<double>(run_.samples_per_step) / smooth_seconds_;
+      const MemoryUnit unit(run_.memory_bytes);
+      std::printf(
+          "%sstep %lld/%lld  epoch %lld  loss %.4f  lr %.3g  grad norm %.4g  %.1f samples/s  %.1f TFLOP/s/rank  "
+          "%.2f %s  left %s%s",
+          terminal_ ? "\r\033[K" : "", static_cast<long long>(result.step + 1),
+          static_cast<long long>(run_.total_steps), static_cast<long long>(epoch), result.loss, result.lr,
+          result.grad_norm, rate, smooth_flops_ / smooth_seconds_ * 1e-12, unit(run_.memory_bytes), unit.name,
+          time_text(smooth_seconds_ * static_cast<double>(run_.total_steps - result.step - 1)).c_str(),
+          terminal_ ? "" : "\n");
+      line_open_ = terminal_;
+      std::fflush(stdout);
+    }
+    if (last_of_epoch || last) {
+      end_line();
+      std::printf("epoch %lld  average loss %.4f\n", static_cast<long long>(epoch), epoch_loss());
+      std::fflush(stdout);
+    }
+  }
+  if (last_of_epoch) epoch_loss_ = 0, epoch_steps_ = 0;
+}
+
+void Progress::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved) {
+  if (silent_) return;
+  end_line();
+  const MemoryUnit unit(reserved);
+  std::vector<std::string> shown;
+  for (const Arena::PhaseUse& phase : phases) {
+    if (std::find(shown.begin(), shown.end(), phase.phase) != shown.end()) continue;  // the first micro-batch tells
+    shown.push_back(phase.phase);
+    const MemoryUse& now = phase.now;
+    const int64_t params = now.of(Owner::parameters), grads = now.of(Owner::gradients);
+    const int64_t optim = now.of(Owner::optimizer);
+    std::printf(
+        "  memory step %lld %-15s Params %.2f  Grads %.2f  Optim %.2f  Other %.2f  Allocated %.2f (peak %.2f)  "
+        "Reserved %.2f %s\n",
+        static_cast<long long>(step), phase_title(phase.phase), unit(params), unit(grads), unit(optim),
+        unit(now.total() - params - grads - optim), unit(now.total()), unit(phase.peak.total()), unit(reserved),
+        unit.name);
+  }
+  std::fflush(stdout);
+}
+
+void Progress::done(double train_seconds, int64_t peak_bytes) {
+  if (silent_) return;
+  end_line();
+  const MemoryUnit unit(peak_bytes);
+  std::printf("[done] train time %.2f s | peak memory %.2f %s\n", train_seconds, unit(peak_bytes), unit.name);
+  std::fflush(stdout);
+}
+
+void print_header(const Config& config, const Model& model, const std::string& world_text,
+                  const std::string& device_text, const std::string& plan_text) {
+  std::printf("blipft %s  %s\n", version_commit(), config.file.c_str());
+  std::printf("model      %s\n", model.description().c_str());
+  std::printf(
+      "parameters %.3f million, %.3f million trained, %s\n", static_cast<double>(model.parameter_count()) * 1e-6,
+      static_cast<double>(model.trainable_parameter_count()) * 1e-6, precision_name(config.train.precision).c_str());
+  std::printf("world      %s\n", world_text.c_str());
+  std::printf("device     %s\n", device_text.c_str());
+  std::printf("batch      %lld samples x %lld micro-batches a rank\n", static_cast<long long>(config.train.batch_size),
+              static_cast<long long>(config.train.accumulate_grad_batches));
+  std::printf("%s\n", plan_text.c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace blipft

@@ -1,0 +1,47 @@
+// Progress: what the user reads on the terminal. Only rank 0 prints.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "blipft/arena.h"
+#include "blipft/config.h"
+#include "run/step_program.h"
+
+namespace blipft {
+
+class Progress {
+ public:
+  struct Run {
+    int64_t total_steps = 0, steps_per_epoch = 0;
+    int64_t samples_per_step = 0;          ///< of the whole world
+    int64_t memory_bytes = 0;              ///< of one rank
+  };
+  Progress(const Config& config, const Run& run, bool silent);
+
+  /// Once per finished step, in order. `seconds`: what the step took, on the device's clock.
+  void step(const StepResult& result, int64_t epoch, double seconds);
+  /// The tutorial's memory lines of a step; `reserved`: bytes the process holds on the device.
+  void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved);
+  void done(double train_seconds, int64_t peak_bytes);
+  double epoch_loss() const { return epoch_loss_ / static_cast<double>(epoch_steps_ ? epoch_steps_ : 1); }
+
+ private:
+  void end_line();
+  using Clock = std::chrono::steady_clock;
+  Config config_;
+  Run run_;
+  bool silent_, terminal_;
+  bool line_open_ = false;
+  Clock::time_point start_ = Clock::now(), printed_{};
+  double epoch_loss_ = 0;
+  int64_t epoch_steps_ = 0;
+  double smooth_seconds_ = 0, smooth_flops_ = 0;
+  bool warned_ = false;
+};
+
+/// The header before training.
+void print_header(const Config& config, const Model& model, const std::string& world_text,
+                  const std::string& device_text, const std::string& plan_text);
+
+}  // namespace blipft

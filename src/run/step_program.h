@@ -1,0 +1,97 @@
+// StepProgram: everything a rank enqueues in one optimizer step, and the device memory that feeds it.
+//
+// The same enqueue() serves the dry run that plans memory, the eager step and the captured graph.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "blipft/config.h"
+#include "blipft/data.h"
+#include "blipft/model.h"
+#include "blipft/strategy.h"
+#include "trace/span_recorder.h"
+
+namespace blipft {
+
+/// What the step program works with; nothing here is owned.
+struct StepParts {
+  const Config* config = nullptr;
+  Device* device = nullptr;
+  Ops* ops = nullptr;
+  Comm* comm = nullptr;
+  Arena* arena = nullptr;
+  Model* model = nullptr;
+  Strategy* strategy = nullptr;
+  const Optimizer* optimizer = nullptr;
+  SpanRecorder* spans = nullptr;           ///< optional
+};
+
+/// What a finished step left behind, on the host.
+struct StepResult {
+  int64_t step = 0;
+  double loss = 0, grad_norm = 0, lr = 0;
+  double flops = 0;                        ///< of this rank; see step_flops()
+  int64_t begin_ns = 0, end_ns = 0;        ///< device clock
+  TextShape text;
+  int64_t wait_begin_ns = 0, wait_end_ns = 0;  ///< host clock (Unix time): when the trainer waited for the batch
+  std::vector<int64_t> stamps;             ///< device clock, ns, of the recorded spans
+};
+
+/// Floating-point operations of one rank's step, padding included, recomputation not.
+double step_flops(const Config& config, const Model& model, const TextShape& text);
+
+class StepProgram {
+ public:
+  /// Declares its persistent memory in the arena. `text_shapes`: those that steps may have, the largest last.
+  StepProgram(const StepParts& parts, std::vector<TextShape> text_shapes);
+  ~StepProgram();
+
+  /// Dry run: records one pass per text shape. The strategy's order of units is learnt first.
+  void record_passes();
+  /// After Arena::commit.
+  void bind();
+
+  /// Enqueues the copy of the batch and the step. Returns without waiting for either. The host waited for the batch
+  /// from `wait_begin_ns` to `wait_end_ns`, which the result will tell.
+  void launch(const HostBatch& batch, double lr, int64_t wait_begin_ns = 0, int64_t wait_end_ns = 0);
+  /// Whether the batch of the latest launch has left its host buffer; `wait` blocks until it has.
+  bool batch_taken(bool wait);
+  /// The oldest launched step's result, if it is finished (`wait`: blocks). False when there is none.
+  bool finished(bool wait, StepResult& result);
+  int64_t in_flight() const { return static_cast<int64_t>(launched_ - drained_); }
+  /// How many steps may be launched before one must be drained.
+  static constexpr int64_t kSlots = 4;
+
+  static std::string pass_name(const TextShape& text);
+
+ private:
+  struct Slot;                             // pinned host memory of one launched step
+  struct Inputs;                           // what the host adds to a batch, and where it lies
+  void enqueue(const TextShape& text);
+  MicroBatch micro_batch(int64_t m, const TextShape& text) const;
+  void enqueue_loss_weights(const TextShape& text);
+  void mark_begin();
+  void mark_end();
+  BatchLayout layout(const TextShape& text) const;
+  Inputs inputs() const;
+  void fill_inputs(Slot& slot, const HostBatch& batch, double lr) const;
+
+  StepParts parts_;
+  std::vector<TextShape> text_shapes_;
+  int64_t micro_batches_, batch_size_;
+  Tensor staging_, batch_;                 // u8: where the copy stream writes, and what the step reads
+  Tensor inputs_staging_, inputs_;         // u8: the same for Inputs
+  Tensor scalars_;                         // f32 [kStepScalars], the start of inputs_
+  Tensor loss_, norm_square_, label_count_, loss_weights_;  // f32 [1], [1], [1], [M]
+  Tensor workspace_;                       // u8, the ops' scratch
+  Tensor stamps_;                          // i64, device clock; the step's begin and end come first
+
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<std::unique_ptr<Graph>> graphs_;  // per text shape
+  std::vector<bool> warm_;                      // per text shape: has run once without a graph
+  Event staged_, unstaged_, forked_, joined_;
+  uint64_t launched_ = 0, drained_ = 0;
+};
+
+}  // namespace blipft

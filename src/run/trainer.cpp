@@ -1,0 +1,387 @@
+// A run, from the config to the saved model.
+#include "blipft/trainer.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "blipft/checkpoint.h"
+#include "blipft/data.h"
+#include "blipft/monitor.h"
+#include "memory/memory_plan.h"
+#include "memory/memory_text.h"
+#include "run/progress.h"
+#include "trace/run_trace.h"
+#include "run/step_program.h"
+#include "run/weights.h"
+
+namespace blipft {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+bool wants_cuda(const Config& config) {
+  if (config.parallel.device == "auto") return cuda_device_count() > 0;
+  return config.parallel.device == "cuda";
+}
+
+std::unique_ptr<Device> make_device(const Config& config, const World& world) {
+  if (wants_cuda(config)) {
+    BLIPFT_USER_CHECK(world.local_rank() < cuda_device_count() || cuda_device_count() == 0,
+                      place_of(config, "parallel.devices"), ": ", world.local_size(), " ranks on ", world.host(),
+                      ", which has ", cuda_device_count(), " GPUs; start one rank a GPU, or use parallel.device=cpu");
+    return make_cuda_device(static_cast<int>(world.local_rank()));
+  }
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t threads =
+      config.parallel.threads > 0 ? config.parallel.threads : std::max<int64_t>(1, cores / world.local_size());
+  return make_cpu_device(static_cast<int>(threads));
+}
+
+std::unique_ptr<Comm> make_comm(const Config& config, const World& world, Device& device) {
+  if (world.size() == 1) return make_self_comm(device);
+  return device.kind() == DeviceKind::cuda ? make_nccl_comm(world, device, config.parallel.nccl_max_ctas)
+                                           : make_mpi_comm(world);
+}
+
+// The recorder of kernels that trace.kernels asks for, null when it asks for none.
+std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& device) {
+  if (config.trace.kernels.empty()) return nullptr;
+  const std::string place = place_of(config, "trace.kernels");
+  BLIPFT_USER_CHECK(device.kind() == DeviceKind::cuda, place,
+                    ": trace.kernels: kernels are recorded on GPUs, this run computes on ", device.name(),
+                    "; remove trace.kernels");
+  try {
+    return make_kernel_tracer();
+  } catch (const UserError& error) {
+    throw UserError(concat(place, ": trace.kernels: ", error.what(), "; or remove trace.kernels"));
+  }
+}
+
+// A run in the order in which its parts come to life; destroyed in reverse.
+class Run {
+ public:
+  Run(const Config& config, const World& world) : config_(config), world_(world) {}
+  void prepare();
+  void steps();
+  void finish();
+
+ private:
+  void open_data();
+  void make_backend();
+  int64_t least_free_memory() const;
+  void plan_and_commit(int64_t available);
+  void fill_weights();
+  void start_trace(int64_t start_ns);
+  void announce();
+  double step_seconds(const StepResult& result);
+  void finished_step(const StepResult& result);
+  void drain();
+  void start_kernels();
+  void stop_kernels(int64_t step);
+  void print_memory() const;
+  bool first() const { return world_.rank() == 0; }
+
+  const Config& config_;
+  const World& world_;
+  Clock::time_point start_ = Clock::now();
+  std::unique_ptr<Model> model_;
+  ImageProcessor processor_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const Dataset> dataset_;
+  std::unique_ptr<DeviceMonitor> monitor_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<KernelTracer> kernels_;  // only when the run asks for kernels
+  int64_t context_bytes_ = 0;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Comm> comm_;
+  std::unique_ptr<Optimizer> optimizer_;
+  SpanRecorder span_recorder_;
+  SpanRecorder* spans_ = nullptr;
+  MemoryPlan plan_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<StepProgram> program_;
+  std::unique_ptr<RunTrace> trace_;
+  std::unique_ptr<DataLoader> loader_;
+  std::unique_ptr<Progress> progress_;
+  Clock::time_point train_start_;
+  int64_t last_end_ns_ = 0;                // of the step before, on the device's clock; 0: there is none to count from
+  double train_seconds_ = 0;
+  std::string saved_;
+};
+
+void Run::prepare() {
+  world_.together([&] {
+    check_ranks(config_, world_.size());
+    model_ = make_model(config_.model.path, model_settings(config_));
+    open_data();
+  });
+  world_.together([&] { make_backend(); });
+  comm_ = make_comm(config_, world_, *device_);
+  // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
+  const int64_t available = least_free_memory();
+  world_.together([&] { plan_and_commit(available); });
+  const bool gathers = config_.parallel.direct_gathers && strategy_->shard_count() > 1;
+  const bool reductions = config_.parallel.direct_reductions;
+  if (world_.size() > 1 && (gathers || reductions)) comm_->expose(arena_->block(), gathers, reductions);
+  world_.together([&] {
+    strategy_->bind();
+    program_->bind();
+  });
+  fill_weights();
+  int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
+  world_.broadcast(&start_ns, sizeof start_ns, 0);
+  world_.together([&] { start_trace(start_ns); });
+  announce();
+}
+
+void Run::open_data() {
+  processor_ = ImageProcessor::from_directory(config_.model.path);
+  BLIPFT_USER_CHECK(processor_.image_size == model_->image_size(), config_.model.path,
+                    "/preprocessor_config.json: size: found ", processor_.image_size,
+                    ", config.json's vision_config.image_size is ", model_->image_size());
+  model_->set_pixel_statistics(processor_.mean, processor_.std);
+  tokenizer_ = load_tokenizer(config_.model.path);
+  model_->check_text(config_.data.max_text_tokens, tokenizer_->vocab_size());
+  dataset_ = open_dataset(config_.data.path, config_.data.format);
+}
+
+void Run::make_backend() {
+  monitor_ = make_device_monitor(wants_cuda(config_) ? static_cast<int>(world_.local_rank()) : -1);
+  device_ = make_device(config_, world_);
+  device_->bind_thread();
+  kernels_ = make_tracer(config_, *device_);
+  const char* home = std::getenv("HOME");
+  const std::string cache = home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "";
+  ops_ = device_->kind() == DeviceKind::cuda
+             ? make_cuda_ops(*device_, cache, config_.parallel.gemm_search == "thorough")
+             : make_cpu_ops();
+  optimizer_ = make_optimizer(config_.train);
+  context_bytes_ = std::max<int64_t>(0, monitor_->process_bytes());
+}
+
+// Of all ranks' GPUs, because the choice that hangs on it must be the same on every rank; 0 on CPUs.
+int64_t Run::least_free_memory() const {
+  return device_->kind() == DeviceKind::cuda ? -world_.max(-device_->memory().free) : 0;
+}
+
+void Run::plan_and_commit(int64_t available) {
+  plan_ = plan_memory(config_, *model_, world_.size(), available);
+  arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
+  if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
+  const StrategyContext context{device_.get(), ops_.get(), comm_.get(), arena_.get(), model_->units(),
+                                PrecisionTypes::of(config_.train.precision), optimizer_.get(), spans_};
+  strategy_ = make_strategy(plan_.strategy_name, context, plan_.sharded);
+  strategy_->learn_from(*plan_.strategy);
+  program_ = std::make_unique<StepProgram>(StepParts{&config_, device_.get(), ops_.get(), comm_.get(), arena_.get(),
+                                                     model_.get(), strategy_.get(), optimizer_.get(), spans_},
+                                           possible_text_shapes(config_));
+  arena_->commit();
+}
+
+void Run::fill_weights() {
+  const WeightContext context{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};
+  world_.together([&] {
+    if (config_.model.init == "random") {
+      init_weights(context, static_cast<uint64_t>(config_.train.seed));
+      return;
+    }
+    const SafetensorsReader reader(config_.model.path);
+    check_weights(*model_, reader);
+    load_weights(context, reader, 8);
+  });
+}
+
+void Run::start_trace(int64_t start_ns) {
+  std::error_code error;
+  std::filesystem::create_directories(config_.output.path, error);
+  BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ",
+                    error.message());
+  loader_ = make_data_loader(config_, world_.rank(), world_.size(), processor_, tokenizer_, dataset_, *device_);
+  trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(),
+                                                 arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
+                                                 context_bytes_, start_ns});
+}
+
+void Run::announce() {
+  Progress::Run run;
+  run.total_steps = loader_->total_steps();
+  run.steps_per_epoch = loader_->steps_per_epoch();
+  const int64_t micro = config_.train.accumulate_grad_batches, batch = config_.train.batch_size;
+  run.samples_per_step = batch * micro * world_.size();
+  run.memory_bytes = arena_->total_bytes();
+  progress_ = std::make_unique<Progress>(config_, run, !first());
+  if (!first()) return;
+  print_header(
+      config_, *model_, concat(world_.size(), " rank(s), ", plan_.strategy_name, ", ", comm_->name()),
+      concat(device_->name(), ", ready ", static_cast<int64_t>(seconds_since(start_) * 1000), " ms after start"),
+      plan_table(plan_));
+  std::printf("data       %lld pictures in %s, %lld steps an epoch, %lld steps in all\n",
+              static_cast<long long>(dataset_->size()), config_.data.path.c_str(),
+              static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  std::fflush(stdout);
+}
+
+// From the end of the step before, on the device's clock: the host may see several steps finish at once.
+double Run::step_seconds(const StepResult& result) {
+  const int64_t from = last_end_ns_ > 0 ? last_end_ns_ : result.begin_ns;
+  last_end_ns_ = result.end_ns;
+  return static_cast<double>(std::max<int64_t>(1, result.end_ns - from)) * 1e-9;
+}
+
+void Run::finished_step(const StepResult& result) {
+  const double seconds = step_seconds(result);
+  const int64_t epoch = result.step / loader_->steps_per_epoch();
+  progress_->step(result, epoch, seconds);
+  trace_->step(result, epoch, seconds);
+  const bool memory =
+      result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
+  if (memory) {
+    const std::string pass = StepProgram::pass_name(result.text);
+    progress_->memory(result.step, arena_->phases(pass), device_->memory().process);
+    trace_->memory(result.step, pass);
+    trace_->driver_memory(result.step);
+  }
+}
+
+void Run::drain() {
+  StepResult result;
+  while (program_->finished(true, result)) finished_step(result);
+}
+
+// A step whose kernels are recorded has the device for itself: neither the step before it nor the one after it overlaps
+// with it, and what recording costs outside of the step is not counted as its time.
+void Run::start_kernels() {
+  drain();
+  device_->synchronize();
+  kernels_->start();
+  world_.barrier();                        // or the first rank's collectives would show the others' start
+  last_end_ns_ = 0;
+}
+
+void Run::stop_kernels(int64_t step) {
+  drain();
+  device_->synchronize();
+  trace_->kernels(step, kernels_->stop());
+  if (kernels_->lost() > 0)
+    std::fprintf(
+        stderr, "warning: rank %lld: CUPTI gave %lld kernels of step %lld no times; they are missing in the trace\n",
+        static_cast<long long>(world_.rank()), static_cast<long long>(kernels_->lost()), static_cast<long long>(step));
+  last_end_ns_ = 0;
+}
+
+void Run::steps() {
+  world_.barrier();
+  train_start_ = Clock::now();
+  StepResult result;
+  for (int64_t step = 0; step < loader_->total_steps(); ++step) {
+    const int64_t wait_begin = unix_ns();
+    const HostBatch* batch = loader_->next();
+    const int64_t wait_end = unix_ns();
+    const std::vector<int64_t>& chosen = config_.trace.kernels;
+    const bool recorded = kernels_ && std::find(chosen.begin(), chosen.end(), step) != chosen.end();
+    if (recorded) start_kernels();
+    if (program_->in_flight() == StepProgram::kSlots && program_->finished(true, result)) finished_step(result);
+    program_->launch(*batch, learning_rate(config_.train, step, loader_->total_steps()), wait_begin, wait_end);
+    // On a GPU the copy takes a moment that the loop would otherwise spend waiting for the step itself.
+    program_->batch_taken(true);
+    loader_->give_back(batch);
+    if (recorded) stop_kernels(step);
+    while (program_->finished(false, result)) finished_step(result);
+  }
+  drain();
+  world_.barrier();
+  train_seconds_ = seconds_since(train_start_);
+}
+
+// What was predicted for a rank's device, and the most that the driver has reported for any.
+void Run::print_memory() const {
+  const int64_t measured = world_.max(trace_->measured_bytes()), planned = trace_->planned_bytes();
+  if (!first() || measured == 0) return;
+  std::printf("memory: planned %s, measured %s (difference %+.1f %%)\n", memory_text(planned).c_str(),
+              memory_text(measured).c_str(), 100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
+}
+
+void Run::finish() {
+  progress_->done(world_.max(train_seconds_), arena_->total_bytes());
+  trace_->driver_memory(loader_->total_steps() - 1);
+  print_memory();
+  if (config_.output.save_model) {
+    saved_ = config_.output.path + "/model";
+    const WeightContext context{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};
+    save_weights(context, world_, saved_,
+                 save_dtype(config_.output.save_dtype, PrecisionTypes::of(config_.train.precision)),
+                 config_.model.path);
+  }
+  trace_->close();
+  comm_->withdraw();
+  if (!first()) return;
+  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
+  if (!saved_.empty()) std::printf("model      %s\n", saved_.c_str());
+  std::printf("total      %.1f s from start to end\n", seconds_since(start_));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void train(const Config& config, const World& world) {
+  Run run(config, world);
+  run.prepare();
+  run.steps();
+  run.finish();
+}
+
+namespace {
+
+struct PlannedGpu {
+  int64_t bytes;
+  std::string which;
+};
+
+// The GPU that a plan is for: the one asked for, else the one that is there, else an H200.
+PlannedGpu planned_gpu(double gib) {
+  if (gib > 0) return {static_cast<int64_t>(gib * (int64_t{1} << 30)), "--gpu-memory"};
+  if (cuda_device_count() > 0) {
+    const std::unique_ptr<Device> device = make_cuda_device(0);
+    return {device->memory().total, device->name()};
+  }
+  return {int64_t{143771} << 20, "an H200, taken because no GPU is here; --gpu-memory GiB names another size"};
+}
+
+}  // namespace
+
+bool print_plan(const Config& config, int64_t ranks, double gpu_gib) {
+  const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
+  const PlannedGpu planned = planned_gpu(gpu_gib);
+  const int64_t gpu = planned.bytes;
+  const ModelSettings settings = model_settings(config);
+  const std::unique_ptr<Model> model = make_model(config.model.path, settings);
+  const MemoryPlan plan = plan_memory(config, *model, world, gpu);
+  std::printf("%s\n%s", model->description().c_str(), plan_table(plan).c_str());
+  const int64_t outside = bytes_outside_of_arena(world), total = plan.arena->total_bytes() + outside;
+  std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", memory_text(outside).c_str());
+  std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());
+  if (total <= gpu)
+    std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", memory_text(total).c_str(),
+                memory_text(gpu).c_str(), static_cast<long long>(world), strategy_text(plan).c_str());
+  else
+    std::printf("does not fit: needs %s, the GPU has %s\n", memory_text(total).c_str(), memory_text(gpu).c_str());
+  std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld\n",
+              static_cast<long long>(largest_batch(config, settings, world, gpu)));
+  if (!wants_cuda(config) && plan.strategy_name == "fsdp") {  // the only strategy that plans by the GPU's size
+    const MemoryPlan here = plan_memory(config, *model, world, 0);
+    std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",
+                memory_text(here.arena->total_bytes()).c_str(), strategy_text(here).c_str());
+  }
+  return total <= gpu;
+}
+
+}  // namespace blipft

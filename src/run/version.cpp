@@ -1,0 +1,8 @@
+// The one file that is compiled anew at each commit.
+#include "blipft/version.h"
+
+namespace blipft {
+
+const char* version_commit() { return BLIPFT_COMMIT; }
+
+}  // namespace blipft

@@ -1,0 +1,282 @@
+// Loading, initialising and saving of weights; see weights.h.
+#include "run/weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "ops/quietly.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr int64_t kPieceBytes = 8 << 20;
+constexpr int64_t kLanes = 8;              // reading threads at most
+const char* const kHead = "language_model.lm_head.weight";
+const char* const kTable = "language_model.model.decoder.embed_tokens.weight";
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += concat(i ? ", " : "", shape[i]);
+  return text + "]";
+}
+
+// A run of elements of one stored tensor that this rank keeps.
+struct Piece {
+  const Unit* unit;
+  const Parameter* parameter;
+  int64_t first, count;                    // elements of the parameter
+};
+
+// The parts of the unit's parameters inside of this rank's shard.
+template <class Body>
+void for_kept_parts(const Strategy& strategy, const Unit& unit, Body body) {
+  const Shard& shard = strategy.shard(unit);
+  for (const Parameter& parameter : unit.parameters()) {
+    const int64_t first = std::max(parameter.offset, shard.first);
+    const int64_t end = std::min(parameter.offset + parameter.numel(), shard.first + shard.count);
+    if (first < end) body(parameter, first - parameter.offset, end - first);
+  }
+}
+
+std::vector<Piece> kept_pieces(const WeightContext& context) {
+  std::vector<Piece> pieces;
+  for (const Unit* unit : context.model->units())
+    for_kept_parts(*context.strategy, *unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
+      const int64_t step = kPieceBytes / 4;
+      for (int64_t at = 0; at < count; at += step)
+        pieces.push_back({unit, &parameter, first + at, std::min(step, count - at)});
+    });
+  return pieces;
+}
+
+// Where a piece goes: this rank's parameters and, if there are any, master weights.
+std::vector<Tensor> targets(const WeightContext& context, const Piece& piece) {
+  const Shard& shard = context.strategy->shard(*piece.unit);
+  const int64_t offset = piece.parameter->offset + piece.first - shard.first;
+  std::vector<Tensor> result;
+  for (const Tensor& tensor : {context.strategy->parameters(*piece.unit), context.strategy->masters(*piece.unit)})
+    if (tensor) result.push_back(tensor.part(offset, {piece.count}));
+  return result;
+}
+
+// A reading thread's way to the device: a pinned buffer, a piece of device scratch, and the event after which both are
+// free again.
+class Lane {
+ public:
+  Lane(const WeightContext& context, int64_t index)
+      : device_(*context.device), host_(device_.allocate_host(kPieceBytes)), event_(device_.create_event()),
+        staging_(context.scratch.part(index * kPieceBytes, {kPieceBytes})) {}
+  ~Lane() {
+    quietly([&] { device_.free_host(host_); });
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+  void* host() {
+    if (used_) device_.synchronize(event_);
+    return host_;
+  }
+  void send(const WeightContext& context, const Piece& piece, DType stored) {
+    const Stream stream = device_.compute_stream();
+    device_.copy(staging_.data, host_, piece.count * dtype_size(stored), stream);
+    for (const Tensor& target : targets(context, piece))
+      context.ops->cast({staging_.data, stored, {piece.count}}, target, stream);
+    device_.record(event_, stream);
+    used_ = true;
+  }
+
+ private:
+  Device& device_;
+  void* host_;
+  Event event_;
+  Tensor staging_;
+  bool used_ = false;
+};
+
+}  // namespace
+
+int64_t weights_scratch_bytes(const Model& model, const Strategy& strategy, DType saved) {
+  int64_t most = kLanes * kPieceBytes;
+  for (const Unit* unit : model.units())
+    most =
+        std::max(most, strategy.shard(*unit).padded * (dtype_size(strategy.weight_dtype(*unit)) + dtype_size(saved)));
+  return most;
+}
+
+DType save_dtype(const std::string& name, const PrecisionTypes& types) {
+  if (name == "f32") return DType::f32;
+  if (name == "bf16") return DType::bf16;
+  return types.master ? DType::f32 : types.compute;
+}
+
+void check_weights(const Model& model, const SafetensorsReader& reader) {
+  const auto& stored = reader.tensors();
+  std::string missing;
+  int64_t missing_count = 0;
+  for (const Unit* unit : model.units()) {
+    for (const Parameter& parameter : unit->parameters()) {
+      const auto found = stored.find(parameter.name);
+      if (found == stored.end()) {
+        if (missing_count++ == 0) missing = parameter.name;
+        continue;
+      }
+      const StoredTensor& tensor = found->second;
+      BLIPFT_USER_CHECK(tensor.shape == parameter.shape, tensor.file, ": tensor ", parameter.name, ": found shape ",
+                        shape_text(tensor.shape), ", expected ", shape_text(parameter.shape), " by config.json");
+      BLIPFT_USER_CHECK(tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16,
+                        tensor.file, ": tensor ", parameter.name, ": found dtype ", dtype_name(tensor.dtype),
+                        ", expected f32, bf16 or f16");
+    }
+  }
+  if (missing_count == 0) return;
+  const std::string file = stored.empty() ? "the checkpoint" : stored.begin()->second.file;
+  throw UserError(concat(file, ": tensor ", missing, " is missing",
+                         missing_count > 1 ? concat(" (and ", missing_count - 1, " more)") : "",
+                         "; the checkpoint does not belong to this config.json. The file's first tensor is ",
+                         stored.empty() ? "none" : stored.begin()->first));
+}
+
+namespace {
+// A tied head that is stored beside its table must equal it: else training it as tied would lose it silently.
+void check_tied_head(const Model& model, const SafetensorsReader& reader) {
+  const auto head = reader.tensors().find(kHead), table = reader.tensors().find(kTable);
+  if (head == reader.tensors().end() || table == reader.tensors().end()) return;
+  for (const Unit* unit : model.units())
+    for (const Parameter& parameter : unit->parameters())
+      if (parameter.name == kHead) return;  // not tied
+  const StoredTensor &a = head->second, &b = table->second;
+  bool same = a.shape == b.shape && a.dtype == b.dtype;
+  const int64_t step = kPieceBytes / dtype_size(a.dtype);
+  std::vector<char> left(kPieceBytes), right(kPieceBytes);
+  for (int64_t first = 0; same && first < a.numel(); first += step) {
+    const int64_t count = std::min(step, a.numel() - first);
+    reader.read(kHead, first, count, left.data());
+    reader.read(kTable, first, count, right.data());
+    same = std::memcmp(left.data(), right.data(), static_cast<size_t>(count * dtype_size(a.dtype))) == 0;
+  }
+  BLIPFT_USER_CHECK(same, a.file, ": tensor ", kHead, " differs from ", kTable,
+                    ", but config.json ties them; set text_config.tie_word_embeddings to false to train both");
+}
+}  // namespace
+
+void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads) {
+  check_tied_head(*context.model, reader);
+  const std::vector<Piece> pieces = kept_pieces(context);
+  const int64_t lanes = std::clamp<int64_t>(threads, 1, kLanes);
+  std::atomic<size_t> next{0};
+  std::mutex mutex;                        // one thread enqueues at a time
+  std::exception_ptr failure;
+  const auto work = [&](int64_t index) {
+    try {
+      context.device->bind_thread();
+      Lane lane(context, index);
+      for (size_t i = next++; i < pieces.size(); i = next++) {
+        const Piece& piece = pieces[i];
+        reader.read(piece.parameter->name, piece.first, piece.count, lane.host());
+        const std::lock_guard lock(mutex);
+        lane.send(context, piece, reader.tensors().at(piece.parameter->name).dtype);
+      }
+      lane.host();                         // waits for the last send
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+      next = pieces.size();
+    }
+  };
+  std::vector<std::thread> workers;
+  for (int64_t i = 0; i < lanes; ++i) workers.emplace_back(work, i);
+  for (std::thread& worker : workers) worker.join();
+  if (failure) std::rethrow_exception(failure);
+  context.device->synchronize();
+}
+
+void init_weights(const WeightContext& context, uint64_t seed) {
+  const Stream stream = context.device->compute_stream();
+  uint32_t number = 0;                     // counts parameters over the whole model: the stream of random numbers
+  for (const Unit* unit : context.model->units()) {
+    const uint32_t first_number = number;
+    number += static_cast<uint32_t>(unit->parameters().size());
+    for_kept_parts(*context.strategy, *unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
+      const uint32_t mine = first_number + static_cast<uint32_t>(&parameter - unit->parameters().data());
+      for (const Tensor& target : targets(context, {unit, &parameter, first, count})) {
+        if (parameter.init.kind == Init::Kind::normal)
+          context.ops->fill_normal(target, seed, mine, first, 0, parameter.init.value, stream);
+        else
+          context.ops->fill(target, parameter.init.value, stream);
+      }
+    });
+  }
+  context.device->synchronize();
+}
+
+namespace {
+
+// config.json with the dtype that was saved.
+std::string config_with_dtype(const std::string& source, DType dtype) {
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(read_text_file(source + "/config.json"));
+  const char* name = dtype == DType::bf16 ? "bfloat16" : "float32";
+  config["dtype"] = name;
+  config["torch_dtype"] = name;
+  for (const char* section : {"text_config", "vision_config", "qformer_config"})
+    if (config.contains(section) && config[section].is_object())
+      for (const char* key : {"dtype", "torch_dtype"})
+        if (config[section].contains(key)) config[section][key] = name;
+  return config.dump(2) + "\n";
+}
+
+std::unique_ptr<CheckpointWriter> open_writer(const Model& model, const std::string& directory, DType dtype,
+                                              const std::string& source) {
+  std::vector<CheckpointWriter::Entry> entries;
+  for (const Unit* unit : model.units())
+    for (const Parameter& parameter : unit->parameters()) entries.push_back({parameter.name, dtype, parameter.shape});
+  auto writer = std::make_unique<CheckpointWriter>(directory, entries);
+  writer->write_text("config.json", config_with_dtype(source, dtype));
+  writer->copy_files(source, {"generation_config.json", "preprocessor_config.json", "processor_config.json",
+                              "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                              "vocab.json", "merges.txt", "chat_template.jinja"});
+  return writer;
+}
+
+}  // namespace
+
+void save_weights(const WeightContext& context, const World& world, const std::string& directory, DType dtype,
+                  const std::string& source) {
+  Device& device = *context.device;
+  const Stream stream = device.compute_stream();
+  std::unique_ptr<CheckpointWriter> writer;
+  world.together([&] {
+    if (world.rank() == 0) writer = open_writer(*context.model, directory, dtype, source);
+  });
+  std::vector<char> host;
+  for (const Unit* unit : context.model->units()) {
+    const Shard& shard = context.strategy->shard(*unit);
+    const DType held = context.strategy->weight_dtype(*unit);
+    const int64_t full_bytes = shard.padded * dtype_size(held), cast_bytes = shard.padded * dtype_size(dtype);
+    BLIPFT_CHECK(full_bytes + cast_bytes <= context.scratch.numel(), "saving ", unit->name(), " needs ",
+                 full_bytes + cast_bytes, " bytes of scratch memory, there are ", context.scratch.numel());
+    const Tensor full{context.scratch.data, held, {shard.padded}};
+    context.strategy->gather_weights(*unit, full, stream);
+    if (!writer) continue;
+    Tensor out = full;
+    if (held != dtype) {
+      out = {static_cast<char*>(context.scratch.data) + full_bytes, dtype, {shard.padded}};
+      context.ops->cast(full, out, stream);
+    }
+    host.resize(static_cast<size_t>(out.bytes()));
+    device.copy(host.data(), out.data, out.bytes(), stream);
+    device.synchronize(stream);
+    for (const Parameter& parameter : unit->parameters())
+      writer->write(parameter.name, 0, parameter.numel(), host.data() + parameter.offset * dtype_size(dtype));
+  }
+  device.synchronize();
+  world.together([&] {
+    if (writer) writer->finish();
+  });
+}
+
+}  // namespace blipft

@@ -1,0 +1,164 @@
+// Filling the trace; see run_trace.h.
+#include "trace/run_trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+
+#include "blipft/data.h"
+#include "blipft/version.h"
+
+namespace blipft {
+
+namespace {
+constexpr int64_t kClockPeriodNs = 100'000'000;  // the device's clock is measured with a sample, but no more often
+}  // namespace
+
+std::string RunTrace::path(const Config& config, int64_t rank) {
+  char name[32];
+  std::snprintf(name, sizeof name, "/trace.rank%04lld.h5", static_cast<long long>(rank));
+  return config.output.path + name;
+}
+
+RunTrace::RunTrace(const TraceParts& parts)
+    : parts_(parts),
+      trace_(parts.config->trace.enabled ? open_trace(path(*parts.config, parts.world->rank())) : make_null_trace()),
+      samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches), clock_(*parts.device) {
+  std::vector<std::string> units;
+  for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
+  trace_->set_names(units, SpanRecorder::phase_names());
+  note_run();
+  note_versions();
+  std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
+  for (const PlanEntry& entry : parts_.arena->peak_entries())
+    plan.push_back({entry.name, owner_name(entry.owner), entry.bytes});
+  trace_->add(plan);
+  driver_memory(-1);
+  if (parts_.config->trace.enabled)
+    sampler_ = std::make_unique<DeviceSampler>(*parts_.monitor, parts_.config->trace.sample_seconds,
+                                               [this](const DeviceRecord& record) { sample(record); });
+}
+
+void RunTrace::sample(DeviceRecord record) {
+  record.time_ns = now_ns();
+  trace_->add(record);
+  if (record.time_ns - clock_ns_ < kClockPeriodNs) return;
+  clock_ns_ = record.time_ns;
+  clock_.measure();
+}
+
+void RunTrace::note_run() {
+  const Config& config = *parts_.config;
+  const World& world = *parts_.world;
+  const Model& model = *parts_.model;
+  const MemoryPlan& plan = *parts_.plan;
+  const auto number = [&](const char* name, auto value) { trace_->set_attribute(name, static_cast<double>(value)); };
+  const auto text = [&](const char* name, const std::string& value) { trace_->set_attribute(name, value); };
+  number("rank", world.rank());
+  number("world_size", world.size());
+  text("host", world.host());
+  text("device", parts_.device->name());
+  text("communication", parts_.comm->name());
+  text("model", model.description());
+  number("parameters", model.parameter_count());
+  number("trainable_parameters", model.trainable_parameter_count());
+  text("config", to_yaml(config));
+  text("commit", version_commit());
+  number("start_unix_ns", parts_.start_ns);
+  text("strategy", plan.strategy_name);
+  if (plan.strategy_name == "fsdp") {
+    text("reshard", reshard_name(plan));
+    number("prefetch_bytes", plan.sharded.prefetch_bytes);
+    text("gathers", parts_.comm->direct_gathers() ? "copies between devices" : "collectives");
+  }
+  number("flops_per_step", step_flops(config, model, possible_text_shapes(config).back()));
+  number("samples_per_step", samples_);
+  number("total_steps", parts_.total_steps);
+  number("planned_bytes", parts_.arena->total_bytes());
+  number("planned_total_bytes", planned_bytes());
+  if (const std::string source = parts_.monitor->process_bytes_source(); !source.empty())
+    text("driver_memory_source", source);
+}
+
+void RunTrace::note_versions() {
+  trace_->set_attribute("mpi", mpi_version());
+  for (const auto& [name, version] : cuda_versions()) trace_->set_attribute(name, version);
+}
+
+int64_t RunTrace::now_ns() const { return unix_ns() - parts_.start_ns; }
+
+void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
+  const auto time_of = [this](int64_t device_ns) { return clock_.at(device_ns) - parts_.start_ns; };
+  std::vector<SpanRecord> spans;
+  if (parts_.spans) {
+    spans = parts_.spans->records(StepProgram::pass_name(result.text), result.step, result.stamps, time_of);
+    SpanRecord wait;
+    wait.step = result.step;
+    wait.phase = SpanRecorder::kDataWait;
+    wait.stream = 3;  // host
+    wait.begin_ns = result.wait_begin_ns - parts_.start_ns;
+    wait.end_ns = result.wait_end_ns - parts_.start_ns;
+    spans.push_back(wait);
+  }
+  StepRecord record;
+  record.step = result.step;
+  record.epoch = epoch;
+  record.loss = result.loss;
+  record.lr = result.lr;
+  record.grad_norm = result.grad_norm;
+  record.samples_per_second = static_cast<double>(samples_) / seconds;
+  record.tflops = result.flops / seconds * 1e-12;
+  record.begin_ns = time_of(result.begin_ns);
+  record.end_ns = time_of(result.end_ns);
+  record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
+  record.text_tokens = std::lround(result.text.mean_rows(parts_.config->train.batch_size));
+  trace_->add(record, spans);
+}
+
+void RunTrace::memory(int64_t step, const std::string& pass) {
+  std::vector<MemoryRecord> records;
+  const auto note = [&](const std::string& moment, const MemoryUse& use) {
+    for (int i = 0; i < kOwners; ++i)
+      records.push_back({step, moment, owner_name(static_cast<Owner>(i)), now_ns(), use.of(static_cast<Owner>(i))});
+  };
+  for (const Arena::PhaseUse& phase : parts_.arena->phases(pass)) note(phase.phase, phase.now);
+  note("peak", parts_.arena->peak(pass));
+  trace_->add(records);
+}
+
+int64_t RunTrace::planned_bytes() const {
+  const bool gpu = parts_.device->kind() == DeviceKind::cuda;
+  return parts_.arena->total_bytes() + (gpu ? bytes_outside_of_arena(parts_.world->size()) : 0);
+}
+
+void RunTrace::driver_memory(int64_t step) {
+  DriverMemoryRecord record;
+  record.total_bytes = parts_.monitor->process_bytes();
+  if (record.total_bytes < 0) return;
+  measured_bytes_ = std::max(measured_bytes_, record.total_bytes);
+  record.step = step;
+  record.time_ns = now_ns();
+  record.context_bytes = parts_.context_bytes;
+  record.nccl_bytes = parts_.comm->device_bytes();
+  record.allocated_bytes = parts_.device->memory().process;
+  record.unplanned_bytes = record.total_bytes - record.context_bytes - record.nccl_bytes - record.allocated_bytes;
+  record.planned_bytes = planned_bytes();
+  trace_->add(record);
+}
+
+void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
+  for (KernelRecord& record : records) {
+    record.step = step;
+    record.begin_ns -= parts_.start_ns;
+    record.end_ns -= parts_.start_ns;
+  }
+  trace_->add(records);
+}
+
+void RunTrace::close() {
+  sampler_.reset();                        // a sample may not come after the end
+  trace_->close();
+}
+
+}  // namespace blipft

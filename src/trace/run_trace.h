@@ -1,0 +1,69 @@
+// RunTrace: fills a rank's trace file from what the trainer knows.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/arena.h"
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "blipft/model.h"
+#include "blipft/monitor.h"
+#include "blipft/trace.h"
+#include "trace/device_sampler.h"
+#include "memory/memory_plan.h"
+#include "run/step_program.h"
+#include "trace/trace_clock.h"
+
+namespace blipft {
+
+/// What a trace tells of; nothing here is owned, and all of it outlives the trace.
+struct TraceParts {
+  const Config* config = nullptr;
+  const World* world = nullptr;
+  Device* device = nullptr;
+  const Comm* comm = nullptr;
+  const Model* model = nullptr;
+  const Arena* arena = nullptr;
+  const MemoryPlan* plan = nullptr;
+  const SpanRecorder* spans = nullptr;     ///< optional
+  DeviceMonitor* monitor = nullptr;
+  int64_t total_steps = 0;                 ///< that the run will take
+  int64_t context_bytes = 0;               ///< the driver's figure for this process before NCCL and the arena
+  int64_t start_ns = 0;                    ///< unix_ns() of the run's start, the same on every rank
+};
+
+class RunTrace {
+ public:
+  /// Opens the file, notes what is known of the run, and starts the sampling of the device.
+  explicit RunTrace(const TraceParts& parts);
+  static std::string path(const Config& config, int64_t rank);
+  /// `seconds`: since the end of the step before, on the device's clock.
+  void step(const StepResult& result, int64_t epoch, double seconds);
+  /// What the owners hold at the named moments of a pass, and at the one at which they hold most together.
+  void memory(int64_t step, const std::string& pass);
+  /// What the driver reports of this process' memory after `step` (-1: the set-up), where it does.
+  void driver_memory(int64_t step);
+  /// Kernels of a step, with times of the system clock.
+  void kernels(int64_t step, std::vector<KernelRecord> records);
+  /// The largest memory of this process that the driver has reported, 0: it reports none; and what was predicted.
+  int64_t measured_bytes() const { return measured_bytes_; }
+  int64_t planned_bytes() const;
+  void close();
+
+ private:
+  int64_t now_ns() const;
+  void sample(DeviceRecord record);
+  void note_run();
+  void note_versions();
+  TraceParts parts_;
+  std::unique_ptr<Trace> trace_;
+  int64_t samples_ = 0;                    // of a step of this rank
+  DeviceClock clock_;
+  int64_t clock_ns_ = 0;                   // when the sampler's thread measured it
+  int64_t measured_bytes_ = 0;
+  std::unique_ptr<DeviceSampler> sampler_;  // last: its thread uses the members above
+};
+
+}  // namespace blipft

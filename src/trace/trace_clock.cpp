@@ -1,0 +1,132 @@
+// Following the device's clock; see trace_clock.h.
+#include "trace/trace_clock.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "blipft/error.h"
+#include "ops/quietly.h"
+
+namespace blipft {
+
+namespace {
+constexpr size_t kPoints = 64;             // that the line is laid through: at 5 pairs a second 13 s
+constexpr double kUsualRate = 1e-5;        // clocks run apart by so much; known before there are pairs
+constexpr double kMostRate = 1e-3;         // the steepest that times are led back to the line
+constexpr double kLeadNs = 1e9;            // the time in which they are
+constexpr double kLeastErrorNs = 1000;     // of a pair: no clock is read better
+constexpr double kJumpNs = 1e6;            // further from the line, the system's clock was set
+constexpr size_t kKnots = 64;
+constexpr int kTries = 8;
+constexpr int64_t kPatienceNs = 1'000'000, kFirstPatienceNs = 10'000'000'000;
+}  // namespace
+
+void ClockMap::add(const ClockPair& pair) {
+  if (knots_.empty()) {
+    first_device_ns_ = pair.device_ns;
+    first_offset_ns_ = pair.host_ns - pair.device_ns;
+  }
+  const double time = static_cast<double>(pair.device_ns - first_device_ns_);
+  const double offset = static_cast<double>(pair.host_ns - pair.device_ns - first_offset_ns_);
+  const double error = std::max(kLeastErrorNs, static_cast<double>(pair.error_ns));
+  if (!points_.empty() && std::abs(offset - line(time)) > kJumpNs + error) points_.clear();
+  points_.push_back({time, offset, 1 / (error * error)});
+  if (points_.size() > kPoints) points_.pop_front();
+  fit();
+  // From the latest time told towards where the line will be, then along the line.
+  const double here = knots_.empty() ? line(latest_) : told(latest_);
+  const double slope = std::clamp((line(latest_ + kLeadNs) - here) / kLeadNs, -kMostRate, kMostRate);
+  while (!knots_.empty() && knots_.back().time >= latest_) knots_.pop_back();
+  knots_.push_back({latest_, here, slope});
+  knots_.push_back({latest_ + kLeadNs, here + slope * kLeadNs, rate_});
+  while (knots_.size() > kKnots) knots_.pop_front();
+}
+
+// Weighted least squares. What is known of rates beforehand counts like one more observation (of the rate 0, with the
+// error kUsualRate): the first few pairs, close to each other, say little about the rate.
+void ClockMap::fit() {
+  double weight = 0, time = 0, offset = 0;
+  for (const Point& p : points_) weight += p.weight, time += p.weight * p.time, offset += p.weight * p.offset;
+  time_ = time / weight;
+  offset_ = offset / weight;
+  double xx = 1 / (kUsualRate * kUsualRate), xy = 0;
+  for (const Point& p : points_) {
+    xx += p.weight * (p.time - time_) * (p.time - time_);
+    xy += p.weight * (p.time - time_) * (p.offset - offset_);
+  }
+  rate_ = std::clamp(xy / xx, -kMostRate, kMostRate);
+}
+
+double ClockMap::told(double time) const {
+  const auto after = std::find_if(knots_.rbegin(), knots_.rend(), [&](const Knot& knot) { return knot.time <= time; });
+  const Knot& knot = after == knots_.rend() ? knots_.front() : *after;
+  return knot.offset + knot.rate * (time - knot.time);
+}
+
+int64_t ClockMap::at(int64_t device_ns) {
+  BLIPFT_CHECK(!empty(), "a time is asked for before the clocks were read");
+  const double time = static_cast<double>(device_ns - first_device_ns_);
+  latest_ = std::max(latest_, time);
+  return device_ns + first_offset_ns_ + std::llround(told(time));
+}
+
+int64_t ClockReader::answer() const { return std::atomic_ref<int64_t>(*slot_).load(std::memory_order_acquire); }
+
+bool ClockReader::waiting() const { return asked_ && answer() == 0; }
+
+// Every try says between which two values the difference of the clocks lies; all together say it more closely. A device
+// that is busy takes long before it reads its clock, and sends the reading as fast as ever: so the difference is by the
+// way back below the upper value, rather than in the middle.
+std::optional<ClockPair> ClockReader::read(int64_t patience_ns) {
+  std::optional<int64_t> device_ns;        // of the try with the least upper value
+  int64_t upper = INT64_MAX, lower = INT64_MIN;
+  for (int i = 0; i < kTries && !waiting(); ++i) {
+    std::atomic_ref<int64_t>(*slot_).store(0, std::memory_order_release);
+    asked_ = true;
+    const int64_t before = unix_ns();
+    ask_();
+    int64_t device = 0, after = before;
+    do {
+      device = answer();
+      after = unix_ns();
+    } while (device == 0 && after - before < patience_ns);
+    if (device == 0) break;
+    if (after - device < upper) upper = after - device, device_ns = device;
+    lower = std::max(lower, before - device);
+  }
+  if (!device_ns || upper < lower) return std::nullopt;  // the latter: the system's clock was set meanwhile
+  const int64_t error = (upper - lower) / 2;
+  way_back_ns_ = std::min(way_back_ns_, error);
+  return ClockPair{*device_ns, *device_ns + upper - way_back_ns_, error};
+}
+
+DeviceClock::DeviceClock(Device& device)
+    : device_(device), slot_(static_cast<int64_t*>(device.allocate_host(sizeof(int64_t)))),
+      reader_(slot_, [this] { device_.timestamp(slot_, device_.clock_stream()); }) {
+  device_.timestamp(slot_, device_.clock_stream());  // the first kernel is slow
+  device_.synchronize(device_.clock_stream());
+  const std::optional<ClockPair> pair = reader_.read(kFirstPatienceNs);
+  BLIPFT_CHECK(pair, "the clock of ", device_.name(), " gives no answer");
+  map_.add(*pair);
+}
+
+DeviceClock::~DeviceClock() {
+  if (reader_.waiting()) return;           // the device frees the slot when it ends
+  quietly([&] { device_.free_host(slot_); });
+}
+
+void DeviceClock::measure() {
+  device_.bind_thread();
+  const std::optional<ClockPair> pair = reader_.read(kPatienceNs);
+  if (!pair) return;
+  const std::lock_guard lock(mutex_);
+  map_.add(*pair);
+}
+
+int64_t DeviceClock::at(int64_t device_ns) {
+  const std::lock_guard lock(mutex_);
+  return map_.at(device_ns);
+}
+
+}  // namespace blipft

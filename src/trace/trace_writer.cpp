@@ -1,0 +1,360 @@
+// The writer of a rank's trace file. The training thread only fills a queue; a thread of its own empties it.
+//
+// The file is in HDF5's single-writer/multiple-reader (SWMR) mode from the first record on: what was flushed stays
+// readable when the process is killed, and other processes can follow the file while it grows. In that mode nothing
+// but rows can be added, so names and attributes are collected first and written when the first record comes.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <variant>
+
+#include "blipft/error.h"
+#include "blipft/trace.h"
+#include "io/hdf5_handle.h"
+#include "trace/trace_tables.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr auto write_period = std::chrono::milliseconds(400);   // the promise is half a second
+constexpr size_t wake_bytes = size_t{8} << 20;                  // so much in the queue wakes the thread early
+
+template <size_t n>
+void copy_name(char (&to)[n], const std::string& from, const char* what) {
+  BLIPFT_CHECK(from.size() < n, what, " '", from, "' has ", from.size(), " bytes, a trace holds at most ", n - 1);
+  std::memcpy(to, from.data(), from.size());
+}
+
+/// Rows that wait to be written.
+struct Queue {
+  std::vector<StepRecord> steps;
+  std::vector<SpanRecord> spans;
+  std::vector<io::MemoryRow> memory;
+  std::vector<io::PlanRow> plan;
+  std::vector<DeviceRecord> device;
+  std::vector<DriverMemoryRecord> driver_memory;
+  std::vector<io::KernelRow> kernels;
+  std::vector<io::KernelNameRow> kernel_names;   // new ones, in the order of their numbers
+  std::optional<io::DroppedRow> dropped;
+
+  size_t bytes() const {
+    return steps.size() * sizeof(StepRecord) + spans.size() * sizeof(SpanRecord) +
+           memory.size() * sizeof(io::MemoryRow) +
+           plan.size() * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord) +
+           driver_memory.size() * sizeof(DriverMemoryRecord) + kernels.size() * sizeof(io::KernelRow) +
+           kernel_names.size() * sizeof(io::KernelNameRow);
+  }
+  bool empty() const { return bytes() == 0 && !dropped; }
+  /// Empties the queue and keeps its memory.
+  void clear() {
+    steps.clear();
+    spans.clear();
+    memory.clear();
+    plan.clear();
+    device.clear();
+    driver_memory.clear();
+    kernels.clear();
+    kernel_names.clear();
+    dropped.reset();
+  }
+  void drop(const std::vector<SpanRecord>& records) {
+    if (!dropped) dropped = io::DroppedRow{std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), 0};
+    for (const SpanRecord& record : records) {
+      dropped->first_step = std::min(dropped->first_step, record.step);
+      dropped->last_step = std::max(dropped->last_step, record.step);
+    }
+    dropped->spans += static_cast<int64_t>(records.size());
+  }
+};
+
+class Hdf5Trace final : public Trace {
+ public:
+  Hdf5Trace(const std::string& path, size_t queue_bytes);
+  ~Hdf5Trace() override;
+  void set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases) override;
+  void set_attribute(const std::string& name, const std::string& value) override { add_attribute(name, value); }
+  void set_attribute(const std::string& name, double value) override { add_attribute(name, value); }
+  void add(const StepRecord& record, const std::vector<SpanRecord>& spans) override;
+  void add(const std::vector<SpanRecord>& records) override;
+  void add(const std::vector<MemoryRecord>& records) override;
+  void add(const std::vector<PlanRecord>& records) override;
+  void add(const DeviceRecord& record) override;
+  void add(const DriverMemoryRecord& record) override;
+  void add(const std::vector<KernelRecord>& records) override;
+  void close() override;
+
+ private:
+  void add_attribute(const std::string& name, std::variant<std::string, double> value);
+  template <class Append>
+  void enqueue(const Append& append);
+  void queue_spans(const std::vector<SpanRecord>& records);
+  void run();
+  void start_file();
+  void write(const Queue& rows);
+  void close_file();
+  void abandon();
+  int32_t kernel_number(const std::string& name);
+  std::array<io::Table*, 9> tables() {
+    return {&steps_, &spans_, &memory_, &plan_, &device_, &driver_memory_, &kernels_, &kernel_names_, &dropped_};
+  }
+
+  const std::string path_;
+  const size_t queue_bytes_;
+
+  std::mutex mutex_;                    // guards all that both threads use, down to error_
+  std::condition_variable wake_;
+  Queue waiting_;
+  std::map<std::string, std::variant<std::string, double>> attributes_;
+  std::vector<std::string> units_, phases_;
+  std::map<std::string, int32_t> kernel_numbers_;
+  bool started_ = false;                // the first record came, or close()
+  bool closing_ = false;
+  std::exception_ptr error_;
+
+  io::Hdf5Handle file_;                 // of the writing thread, under hdf5_mutex()
+  io::Table steps_, spans_, memory_, plan_, device_, driver_memory_, kernels_, kernel_names_, dropped_;
+  std::thread thread_;
+};
+
+Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
+  attributes_["format_version"] = "1.4";
+  attributes_["creator"] = "blipft";
+  std::error_code ignored;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  {
+    const std::lock_guard lock(io::hdf5_mutex());
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);   // errors go into exceptions, not onto the terminal
+    const io::Hdf5Handle access = io::own(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path, "making a property list");
+    io::check(H5Pset_libver_bounds(access.get(), H5F_LIBVER_LATEST, H5F_LIBVER_LATEST), path, "choosing the format");
+#if H5_VERSION_GE(1, 10, 7)
+    // Some network file systems know no locks; a trace there is better than none.
+    io::check(H5Pset_file_locking(access.get(), true, true), path, "choosing file locks");
+#endif
+    file_ = io::own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose, path,
+                    "creating the trace file (is the folder there, may you write to it, does another run use it?)");
+    unsigned major = 0, minor = 0, release = 0;
+    io::check(H5get_libversion(&major, &minor, &release), path, "asking for the version of HDF5");
+    attributes_["hdf5"] = concat(major, ".", minor, ".", release);
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Hdf5Trace::~Hdf5Trace() {
+  try {
+    close();
+  } catch (...) {
+    // Whoever wants to know calls close().
+  }
+}
+
+void Hdf5Trace::set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases) {
+  const std::lock_guard lock(mutex_);
+  BLIPFT_CHECK(!started_, path_, ": names come before the first record");
+  const std::set<std::string> different(phases.begin(), phases.end());
+  BLIPFT_CHECK(different.size() == phases.size() && !different.count(""), path_,
+               ": phase names must differ and not be empty");
+  units_ = units;
+  phases_ = phases;
+}
+
+void Hdf5Trace::add_attribute(const std::string& name, std::variant<std::string, double> value) {
+  const std::lock_guard lock(mutex_);
+  BLIPFT_CHECK(!started_, path_, ": attribute '", name, "' comes after the first record; the file takes only rows by ",
+               "then");
+  attributes_[name] = std::move(value);
+}
+
+/// Lets `append` add rows to the queue, and wakes the thread when there is reason to.
+template <class Append>
+void Hdf5Trace::enqueue(const Append& append) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    BLIPFT_CHECK(!closing_, path_, ": a record comes after close()");
+    if (error_) return;   // the thread has failed and close() will say so; training goes on
+    append();
+    wake = !started_ || waiting_.bytes() > wake_bytes;
+    started_ = true;
+  }
+  if (wake) wake_.notify_one();
+}
+
+/// Under mutex_.
+void Hdf5Trace::queue_spans(const std::vector<SpanRecord>& records) {
+  if (records.empty()) return;
+  if (waiting_.bytes() + records.size() * sizeof(SpanRecord) > queue_bytes_)
+    waiting_.drop(records);
+  else
+    waiting_.spans.insert(waiting_.spans.end(), records.begin(), records.end());
+}
+
+void Hdf5Trace::add(const StepRecord& record, const std::vector<SpanRecord>& spans) {
+  // Together, so that the writing thread cannot come between them.
+  enqueue([&] {
+    queue_spans(spans);
+    waiting_.steps.push_back(record);
+  });
+}
+
+void Hdf5Trace::add(const std::vector<SpanRecord>& records) {
+  if (records.empty()) return;
+  enqueue([&] { queue_spans(records); });
+}
+
+void Hdf5Trace::add(const std::vector<MemoryRecord>& records) {
+  std::vector<io::MemoryRow> rows(records.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].step = records[i].step;
+    copy_name(rows[i].phase, records[i].phase, "memory phase");
+    copy_name(rows[i].owner, records[i].owner, "memory owner");
+    rows[i].time_ns = records[i].time_ns;
+    rows[i].bytes = records[i].bytes;
+  }
+  enqueue([&] { waiting_.memory.insert(waiting_.memory.end(), rows.begin(), rows.end()); });
+}
+
+void Hdf5Trace::add(const std::vector<PlanRecord>& records) {
+  std::vector<io::PlanRow> rows(records.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    copy_name(rows[i].name, records[i].name, "planned buffer");
+    copy_name(rows[i].owner, records[i].owner, "planned owner");
+    rows[i].bytes = records[i].bytes;
+  }
+  enqueue([&] { waiting_.plan.insert(waiting_.plan.end(), rows.begin(), rows.end()); });
+}
+
+void Hdf5Trace::add(const DeviceRecord& record) {
+  enqueue([&] { waiting_.device.push_back(record); });
+}
+
+void Hdf5Trace::add(const DriverMemoryRecord& record) {
+  enqueue([&] { waiting_.driver_memory.push_back(record); });
+}
+
+/// The row of `name` in /kernel_names; new names go into the queue. Under mutex_.
+int32_t Hdf5Trace::kernel_number(const std::string& name) {
+  const auto [entry, is_new] = kernel_numbers_.try_emplace(name, static_cast<int32_t>(kernel_numbers_.size()));
+  if (is_new) {
+    io::KernelNameRow row;
+    size_t bytes = std::min(name.size(), sizeof row.name - 1);
+    // A character of several bytes is not cut in two.
+    if (bytes < name.size())
+      while (bytes > 0 && (static_cast<unsigned char>(name[bytes]) & 0xC0) == 0x80) --bytes;
+    std::memcpy(row.name, name.data(), bytes);
+    waiting_.kernel_names.push_back(row);
+  }
+  return entry->second;
+}
+
+void Hdf5Trace::add(const std::vector<KernelRecord>& records) {
+  if (records.empty()) return;
+  enqueue([&] {
+    for (const KernelRecord& record : records)
+      waiting_.kernels.push_back({record.step, record.begin_ns, record.end_ns, record.bytes, record.graph_node,
+                                  kernel_number(record.name), record.kind, record.stream, record.device});
+  });
+}
+
+void Hdf5Trace::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    started_ = closing_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+  if (const std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+}
+
+void Hdf5Trace::run() {
+  Queue rows;
+  bool running = true, failed = false, file_started = false;
+  while (running) {
+    rows.clear();
+    {
+      std::unique_lock lock(mutex_);
+      if (!started_) wake_.wait(lock, [&] { return started_; });
+      if (file_started || failed)
+        wake_.wait_for(lock, write_period, [&] { return closing_ || waiting_.bytes() > wake_bytes; });
+      running = !closing_;
+      std::swap(rows, waiting_);
+    }
+    if (failed) continue;
+    try {
+      const std::lock_guard lock(io::hdf5_mutex());
+      if (!file_started) start_file();
+      file_started = true;
+      if (!rows.empty()) write(rows);
+      if (!running) close_file();
+    } catch (...) {
+      failed = true;
+      const std::lock_guard lock(mutex_);
+      error_ = std::current_exception();
+    }
+  }
+  // Closing would write again what could not be written, and HDF5 does not survive every such failure. What was
+  // flushed before is readable without it.
+  if (failed) abandon();
+}
+
+/// Writes what cannot change later, then enters SWMR mode. `started_` is set: the other thread changes no name.
+void Hdf5Trace::start_file() {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);   // a thread-safe HDF5 keeps this per thread
+  const hid_t file = file_.get();
+  for (const auto& [name, value] : attributes_)
+    std::visit([&, &key = name](const auto& held) { io::write_attribute(file, path_, key, held); }, value);
+  io::write_strings(file, path_, "units", "names of the model's units, as /spans.unit counts them", units_);
+  io::write_strings(file, path_, "phases", "names of the phases, as /spans.phase counts them", phases_);
+  steps_ = io::Table(file, path_, io::step_schema(), phases_);
+  spans_ = io::Table(file, path_, io::span_schema(), phases_);
+  memory_ = io::Table(file, path_, io::memory_schema(), phases_);
+  plan_ = io::Table(file, path_, io::plan_schema(), phases_);
+  device_ = io::Table(file, path_, io::device_schema(), phases_);
+  driver_memory_ = io::Table(file, path_, io::driver_memory_schema(), phases_);
+  kernels_ = io::Table(file, path_, io::kernel_schema(), phases_);
+  kernel_names_ = io::Table(file, path_, io::kernel_name_schema(), phases_);
+  dropped_ = io::Table(file, path_, io::dropped_schema(), phases_);
+  io::check(H5Fstart_swmr_write(file), path_, "entering SWMR mode");
+}
+
+void Hdf5Trace::write(const Queue& rows) {
+  // Spans first: a reader that sees a step's row then also sees its spans.
+  spans_.append(rows.spans.data(), rows.spans.size());
+  memory_.append(rows.memory.data(), rows.memory.size());
+  plan_.append(rows.plan.data(), rows.plan.size());
+  device_.append(rows.device.data(), rows.device.size());
+  driver_memory_.append(rows.driver_memory.data(), rows.driver_memory.size());
+  kernel_names_.append(rows.kernel_names.data(), rows.kernel_names.size());   // before the rows that count them
+  kernels_.append(rows.kernels.data(), rows.kernels.size());
+  if (rows.dropped) dropped_.append(&*rows.dropped, 1);
+  steps_.append(rows.steps.data(), rows.steps.size());
+}
+
+void Hdf5Trace::abandon() {
+  for (io::Table* table : tables()) table->abandon();
+  file_.abandon();
+}
+
+void Hdf5Trace::close_file() {
+  for (io::Table* table : tables()) *table = io::Table();
+  io::check(file_.reset(), path_, "closing the trace file");
+}
+
+}  // namespace
+
+std::unique_ptr<Trace> open_trace(const std::string& path, size_t queue_bytes) {
+  return std::make_unique<Hdf5Trace>(path, queue_bytes);
+}
+
+}  // namespace blipft

@@ -1,0 +1,432 @@
+// Run files and the command line: what is read, what is refused, and with which words.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "blipft/config.h"
+#include "blipft/error.h"
+#include "config/config_schema.h"
+#include "support/error_message.h"
+#include "config/nearest.h"
+
+using namespace blipft;
+using testing::message_of;
+
+namespace {
+
+/// A run file in the temporary directory, removed at the end.
+class RunFile {
+ public:
+  explicit RunFile(const std::string& text) {
+    static int64_t count = 0;
+    path_ = std::filesystem::temp_directory_path() / concat("blipft_config_", getpid(), "_", count++, ".yaml");
+    std::ofstream(path_, std::ios::binary) << text;
+  }
+  RunFile(const RunFile&) = delete;
+  RunFile& operator=(const RunFile&) = delete;
+  ~RunFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  std::string name() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Its lines 1 to 4; a test's own text begins at line 5.
+const std::string base = "model:\n  path: some/model\ndata:\n  path: some/data\n";
+
+Config load(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const RunFile file(text);
+  return load_config(file.name(), overrides);
+}
+
+/// The message of the UserError that loading throws, with the file's name replaced by "FILE"; "" when none is thrown.
+std::string message(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const RunFile file(text);
+  std::string what = message_of([&] { load_config(file.name(), overrides); });
+  for (size_t at; (at = what.find(file.name())) != std::string::npos;) what.replace(at, file.name().size(), "FILE");
+  return what;
+}
+
+std::string after_base(const std::string& text) { return message(base + text); }
+std::string with_override(const std::string& text) { return message(base, {text}); }
+
+CommandLine parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "blipft");
+  return parse_command_line(static_cast<int>(words.size()), words.data());
+}
+
+std::string parse_message(const std::vector<const char*>& words) {
+  return message_of([&] { parse(words); });
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_SUITE("config") {
+  TEST_CASE("a minimal file has the defaults") {
+    const Config config = load(base);
+    CHECK(config.model.path == "some/model");
+    CHECK(config.model.init == "pretrained");
+    CHECK(config.train.precision == Precision::bf16_true);
+    CHECK(config.train.max_steps == -1);
+    CHECK(config.parallel.devices == 0);
+    CHECK(config.trace.kernels.empty());
+    CHECK(config.output.path == "runs/run");
+  }
+
+  TEST_CASE("every type is read") {
+    const Config config = load(
+        "model: {path: \"a b: #\", freeze: [vision, qformer]}\n"
+        "data: {path: 'd', shuffle: false, num_train_samples: +512}\n"
+        "train:\n  lr: 2e-5\n  precision: 32-true\n  eps: 1.5E-7\n  max_steps: 7\n  seed: 9007199254740993\n"
+        "  loss_on_padding: True\n"
+        "trace: {kernels: [3, 1]}\n");
+    CHECK(config.model.path == "a b: #");
+    CHECK(config.model.freeze == std::vector<std::string>{"vision", "qformer"});
+    CHECK_FALSE(config.data.shuffle);
+    CHECK(config.data.num_train_samples == 512);
+    CHECK(config.train.lr == 2e-5);
+    CHECK(config.train.eps == 1.5e-7);
+    CHECK(config.train.precision == Precision::f32_true);
+    CHECK(config.train.max_steps == 7);
+    CHECK(config.train.seed == 9007199254740993);  // not through a double
+    CHECK(config.train.loss_on_padding);
+    CHECK(config.trace.kernels == std::vector<int64_t>{3, 1});
+  }
+
+  TEST_CASE("overrides win, the last one last, and are named") {
+    const Config config = load(base + "train:\n  lr: 1e-3\n",
+                               {"train.lr=2", "train.lr=3e-4", "trace.kernels=[4,5]", "model.freeze=[language]",
+                                "output.path=runs/a: b", "data.path=123", "train.precision=bf16-mixed"});
+    CHECK(config.train.lr == 3e-4);
+    CHECK(config.trace.kernels == std::vector<int64_t>{4, 5});
+    CHECK(config.model.freeze == std::vector<std::string>{"language"});
+    CHECK(config.output.path == "runs/a: b");
+    CHECK(config.data.path == "123");
+    CHECK(config.train.precision == Precision::bf16_mixed);
+    CHECK(place_of(config, "train.lr") == "override \"train.lr=3e-4\"");
+  }
+
+  TEST_CASE("places: file and line") {
+    const RunFile file(base + "\n# a comment\nparallel:\n  devices: 4\n");
+    const Config config = load_config(file.name(), {});
+    CHECK(place_of(config, "parallel.devices") == file.name() + ":8");
+    CHECK(place_of(config, "train.lr") == file.name());
+  }
+
+  TEST_CASE("unknown keys name the nearest") {
+    CHECK(after_base("train:\n  batchsize: 4\n") ==
+          "FILE:6: unknown key train.batchsize; did you mean train.batch_size?");
+    CHECK(after_base("train:\n  lr: 1\n  acumulate_grad_batches: 4\n") ==
+          "FILE:7: unknown key train.acumulate_grad_batches; did you mean train.accumulate_grad_batches?");
+    CHECK(after_base("train:\n  devices: 4\n") ==
+          "FILE:6: unknown key train.devices; devices belongs elsewhere: did you mean parallel.devices?");
+    CHECK(after_base("train:\n  path: x\n") ==
+          "FILE:6: unknown key train.path; path belongs elsewhere: did you mean model.path, data.path or output.path?");
+    CHECK(after_base("train:\n  learning_rate: 1\n") ==
+          "FILE:6: unknown key train.learning_rate; did you mean train.lr?");
+    CHECK(after_base("parallel:\n  batchsize: 1\n") ==
+          "FILE:6: unknown key parallel.batchsize; did you mean train.batch_size?");
+    CHECK(after_base("trace:\n  xyzzy: 1\n") ==
+          "FILE:6: unknown key trace.xyzzy; the keys of trace are enabled, spans, kernels and sample_seconds");
+    CHECK(after_base("train:\n  <<: {lr: 1}\n").substr(0, 28) == "FILE:6: unknown key train.<<");
+  }
+
+  TEST_CASE("unknown sections name the nearest") {
+    CHECK(after_base("trian:\n  lr: 1\n") == "FILE:5: unknown section trian; did you mean train?");
+    CHECK(after_base("lr: 1\n") == "FILE:5: unknown section lr; lr belongs elsewhere: did you mean train.lr?");
+    CHECK(after_base("train.lr: 1\n") == "FILE:5: unknown section train.lr; in a file write lr indented below train:");
+    CHECK(contains(after_base("zzz:\n  lr: 1\n"), "the sections are model, data, train, parallel, trace and output"));
+  }
+
+  TEST_CASE("wrong types") {
+    const auto train = [](const std::string& line) { return after_base("train:\n  " + line + "\n"); };
+    CHECK(train("lr: fast") == "FILE:6: train.lr: found \"fast\", expected a number > 0");
+    CHECK(train("lr: \"1e-3\"") == "FILE:6: train.lr: found \"1e-3\", expected a number > 0; write it without quotes");
+    CHECK(train("lr: 1e-3x") == "FILE:6: train.lr: found \"1e-3x\", expected a number > 0");
+    CHECK(train("lr: .nan") == "FILE:6: train.lr: found \".nan\", expected a number > 0");
+    CHECK(train("lr: inf") == "FILE:6: train.lr: found inf, expected a number > 0");
+    CHECK(train("lr: 1e999") == "FILE:6: train.lr: found 1e999, expected a number > 0; it does not fit a double");
+    CHECK(train("lr: true") == "FILE:6: train.lr: found \"true\", expected a number > 0");
+    CHECK(train("lr:") == "FILE:6: train.lr: found nothing, expected a number > 0");
+    CHECK(train("lr: ~") == "FILE:6: train.lr: found nothing, expected a number > 0");
+    CHECK(train("lr: [1]") == "FILE:6: train.lr: found a list, expected a number > 0");
+    CHECK(train("lr: {a: 1}") == "FILE:6: train.lr: found a section, expected a number > 0");
+    CHECK(train("batch_size: 4.5") == "FILE:6: train.batch_size: found 4.5, expected an integer >= 1");
+    CHECK(train("batch_size: 99999999999999999999") ==
+          "FILE:6: train.batch_size: found 99999999999999999999, expected an integer >= 1; it is too large");
+    CHECK(train("batch_size: 0x10") == "FILE:6: train.batch_size: found \"0x10\", expected an integer >= 1");
+    CHECK(train("loss_on_padding: yes") == "FILE:6: train.loss_on_padding: found \"yes\", expected true or false");
+    CHECK(train("loss_on_padding: 1") == "FILE:6: train.loss_on_padding: found \"1\", expected true or false");
+    CHECK(train("loss_on_padding: 'true'") ==
+          "FILE:6: train.loss_on_padding: found \"true\", expected true or false; write it without quotes");
+    CHECK(train("optim: adam") ==
+          "FILE:6: train.optim: found \"adam\", expected one of adamw or sgd; did you mean adamw?");
+    CHECK(train("precision: bf16") ==
+          "FILE:6: train.precision: found \"bf16\", expected one of 32-true, bf16-true or bf16-mixed");
+    CHECK(train("optim: null") == "FILE:6: train.optim: found nothing, expected one of adamw or sgd");
+    CHECK(after_base("output:\n  path: true\n") ==
+          "FILE:6: output.path: found true (a boolean), expected text; write it in quotes");
+    CHECK(after_base("output:\n  path: 12\n") ==
+          "FILE:6: output.path: found 12 (a number), expected text; write it in quotes");
+    CHECK(after_base("output:\n  path: \"\"\n") == "FILE:6: output.path: found \"\", expected text");
+    CHECK(after_base("trace:\n  kernels: 3\n") ==
+          "FILE:6: trace.kernels: found \"3\", expected a list of integers >= 0; write for example [0, 1]");
+    CHECK(after_base("trace:\n  kernels: [1, x]\n") ==
+          "FILE:6: trace.kernels: found \"x\", expected a list of integers >= 0");
+    CHECK(after_base("trace:\n  kernels: [1, 1]\n") == "FILE:6: trace.kernels: \"1\" is listed twice");
+    CHECK(
+        message("model:\n  path: m\n  freeze: [vison]\ndata: {path: d}\n") ==
+        "FILE:3: model.freeze: found \"vison\", expected a list of vision, qformer or language; did you mean vision?");
+  }
+
+  TEST_CASE("ranges") {
+    const auto train = [](const std::string& line) { return after_base("train:\n  " + line + "\n"); };
+    CHECK(train("lr: 0") == "FILE:6: train.lr: found 0, expected a number > 0");
+    CHECK(train("lr: -1e-5") == "FILE:6: train.lr: found -1e-5, expected a number > 0");
+    CHECK(train("max_steps: 0") == "FILE:6: train.max_steps: found 0, expected an integer >= -1, not 0");
+    CHECK(train("max_steps: -2") == "FILE:6: train.max_steps: found -2, expected an integer >= -1, not 0");
+    CHECK(train("max_steps: -1").empty());
+    CHECK(train("beta1: 1") == "FILE:6: train.beta1: found 1, expected a number >= 0 and < 1");
+    CHECK(train("beta1: 0").empty());
+    CHECK(train("batch_size: 0") == "FILE:6: train.batch_size: found 0, expected an integer >= 1");
+    CHECK(after_base("trace:\n  kernels: [-1]\n") ==
+          "FILE:6: trace.kernels: found -1, expected a list of integers >= 0");
+  }
+
+  TEST_CASE("files that are not run files") {
+    CHECK(message("") ==
+          "FILE: the file is empty; expected the sections model, data, train, parallel, trace and output");
+    CHECK(contains(message("# only a comment\n"), "FILE: the file is empty"));
+    CHECK(contains(message("hello\n"), "FILE:1: found \"hello\", expected the sections"));
+    CHECK(contains(message("- a\n- b\n"), "FILE:1: found a list, expected the sections"));
+    CHECK(contains(message(base + "---\n" + base), "FILE: has something after the end of its first YAML document"));
+    CHECK(contains(message("{model: {path: m}, data: {path: d}} }"), "FILE:1: not valid YAML"));
+    CHECK(message("---\n" + base + "...\n").empty());
+    CHECK(contains(message(base + "train:\n  lr: [1, 2\nx"), "not valid YAML"));
+    CHECK(contains(message("model:\n  path: a\n bad: b\n"), "FILE:3: not valid YAML: "));
+    CHECK(contains(message("model:\n\tpath: a\n"), "FILE:2: not valid YAML: "));
+    CHECK(contains(message(std::string(2 << 20, 'x')), "FILE: has 2097152 bytes"));
+    CHECK_FALSE(message(std::string("\0\1\2\xff", 4)).empty());
+    CHECK_THROWS_WITH_AS(load_config("no/such/file.yaml", {}),
+                         "no/such/file.yaml: there is no such run file", UserError);
+    CHECK_THROWS_WITH_AS(load_config("/", {}), "/: is a directory, expected a run file (YAML)", UserError);
+  }
+
+  TEST_CASE("sections that are not sections, duplicates, missing keys") {
+    CHECK(after_base("train: 5\n") == "FILE:5: section train: found \"5\", expected keys, indented below it");
+    CHECK(after_base("train: [lr]\n") == "FILE:5: section train: found a list, expected keys, indented below it");
+    CHECK(contains(after_base("train:\n"), "FILE:5: section train is empty"));
+    CHECK(after_base("train: {}\n").empty());
+    CHECK(after_base("train:\n  lr: 1\n  seed: 2\n  lr: 1\n") ==
+          "FILE:8: train.lr is given twice, first at FILE:6; remove one");
+    CHECK(after_base("model:\n  init: random\n") == "FILE:5: section model is given twice, first at FILE:1; join them");
+    CHECK(contains(after_base("? [a, b]\n: 1\n"), "found a list where a key is expected"));
+    CHECK(contains(message("model: {path: x}\n"), "FILE: data.path is missing; give it in section data"));
+    CHECK(message("model: {path: x}\n", {"data.path=y"}).empty());
+  }
+
+  TEST_CASE("overrides are as strict as files") {
+    CHECK(with_override("train.lr=fast") ==
+          "override \"train.lr=fast\": train.lr: found \"fast\", expected a number > 0");
+    CHECK(with_override("train.lr=") == "override \"train.lr=\": train.lr: found nothing, expected a number > 0");
+    CHECK(with_override("train.lr=[") == "override \"train.lr=[\": train.lr: found \"[\", expected a number > 0");
+    CHECK(with_override("train.batchsize=4") ==
+          "override \"train.batchsize=4\": unknown key train.batchsize; did you mean train.batch_size?");
+    CHECK(with_override("lr=4") ==
+          "override \"lr=4\": unknown key lr; lr belongs elsewhere: did you mean train.lr?");
+    CHECK(with_override("trian.lr=4") == "override \"trian.lr=4\": unknown section trian; did you mean train.lr?");
+    CHECK(with_override("train.lr") == "override \"train.lr\": expected section.key=value");
+    CHECK(contains(with_override("=4"), "override \"=4\": unknown key ; the sections are "));
+    CHECK(with_override("output.path=") == "override \"output.path=\": output.path: found \"\", expected text");
+    CHECK(contains(with_override("train.precision=bf16-tru"), "did you mean bf16-true?"));
+    CHECK(contains(with_override("parallel.reshard=step"), "override \"parallel.reshard=step\": parallel.reshard: "));
+  }
+
+  TEST_CASE("impossible combinations name the key's line") {
+    const auto both = [](const std::string& train, const std::string& parallel) {
+      return after_base("train: {" + train + "}\nparallel: {" + parallel + "}\n");
+    };
+    CHECK(contains(both("", "strategy: single, devices: 4"), "FILE:6: parallel.strategy: is single, but "));
+    CHECK(contains(both("", "strategy: ddp, reshard: step"), "FILE:6: parallel.reshard: is of strategy fsdp"));
+    CHECK(contains(both("", "prefetch_bytes: 1024"), "FILE:6: parallel.prefetch_bytes: is of strategy fsdp"));
+    CHECK(both("", "strategy: fsdp, reshard: step, prefetch_bytes: 1024").empty());
+    CHECK(contains(both("momentum: 0.9", ""), "FILE:5: train.momentum: is of optim sgd"));
+    CHECK(both("momentum: 0.9, optim: sgd", "").empty());
+    CHECK(contains(both("beta2: 0.95, optim: sgd", ""), "FILE:5: train.beta2: is of optim adamw"));
+    CHECK(contains(both("warmup_steps: 11, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 11, more than"));
+    CHECK(both("warmup_steps: 10, max_steps: 10", "").empty());
+    CHECK(contains(both("limit_train_batches: 2.5", ""), "FILE:5: train.limit_train_batches: found 2.5"));
+    CHECK(both("limit_train_batches: 2", "").empty());
+    CHECK(both("loss_on_padding: true, loss_normalization: micro_batch", "").empty());
+    CHECK(message(base, {"data.text_padding=packed"}).empty());
+    CHECK(message(base, {"train.loss_on_padding=true", "train.loss_normalization=micro_batch"}).empty());
+    CHECK(contains(message(base, {"data.text_padding=packed", "train.loss_on_padding=true"}),
+                   "data.text_padding: is packed, which leaves out the padding"));
+    CHECK(contains(message(base, {"data.text_padding=packed", "train.loss_normalization=micro_batch"}),
+                   "data.text_padding: is packed, which changes which samples"));
+    CHECK(contains(after_base("trace: {enabled: false, kernels: [0]}\n"), "FILE:5: trace.kernels: needs the trace"));
+    CHECK(contains(message(base, {"model.freeze=[vision, qformer, language]"}), "model.freeze: every part is frozen"));
+  }
+
+  TEST_CASE("number of ranks") {
+    const Config config = load(base + "parallel: {devices: 4}\n");
+    CHECK_NOTHROW(check_ranks(config, 4));
+    const std::string text = message_of([&] { check_ranks(config, 1); });
+    CHECK(contains(text, ":5: parallel.devices: is 4, but 1 rank was started; start with mpirun -np 4, or set "
+                         "parallel.devices=1"));
+    const Config single = load(base, {"parallel.strategy=single"});
+    CHECK_NOTHROW(check_ranks(single, 1));
+    CHECK_THROWS_AS(check_ranks(single, 2), UserError);
+    CHECK_NOTHROW(check_ranks(load(base), 3));
+  }
+
+  TEST_CASE("to_yaml reads back to the same") {
+    // Texts with everything that YAML could misread.
+    const std::vector<std::string> texts = {
+        "a",     "true", "null", "12", "1e-3", "a: b", "# c", " x ", "yes", "\"q\\", "-",    "- a",  "tab\tx", "~",
+        "é",     "[a]",  "{",    "&x", "*x",   "!t",   "%",   "@",   "`",   "...",   "---",  "a\nb", "0x1",    ".inf",
+        "nan",   "+1",   "a#b",  "'",  "?",    "N",    ",",   "\x7f"};
+    for (const std::string& text : texts) {
+      Config config = load(base);
+      config.model.path = text;
+      CAPTURE(text);
+      CHECK(load(to_yaml(config)).model.path == text);
+    }
+    const Config config = load("model: {path: m, freeze: [qformer, vision]}\ndata: {path: d, shuffle: false}\n"
+                               "train: {lr: 1.2345678901234567e-17, weight_decay: 0.30000000000000004,\n"
+                               "        precision: 32-true, optim: sgd, momentum: 0.9, seed: 9223372036854775807}\n"
+                               "parallel: {strategy: fsdp, reshard: always, devices: 3}\n"
+                               "trace: {kernels: [7, 1000000000000]}\noutput: {progress_seconds: 1e300}\n");
+    const Config again = load(to_yaml(config));
+    CHECK(to_yaml(again) == to_yaml(config));
+    CHECK(again.train.weight_decay == config.train.weight_decay);
+    CHECK(again.train.seed == 9223372036854775807);
+    CHECK(again.trace.kernels == config.trace.kernels);
+    CHECK(again.model.freeze == config.model.freeze);
+    CHECK_FALSE(again.data.shuffle);
+  }
+
+  TEST_CASE("the table: every key can be overridden by its own value, and is printed and documented once") {
+    Config defaults;
+    defaults.model.path = defaults.data.path = "x";
+    const std::string yaml = to_yaml(defaults), help = help_text();
+    for (const Key& key : config_keys()) {
+      CAPTURE(key.full());
+      CHECK(message(base, {key.full() + "=" + value_text(key, defaults)}).empty());
+      CHECK(contains(yaml, "\n  " + key.name + ": "));
+      CHECK(contains(help, "\n  " + key.name + ": "));
+      CHECK_FALSE(key.doc.empty());
+      CHECK(find_key(key.section, key.name) == &key);
+    }
+    CHECK(config_sections() == std::vector<std::string>{"model", "data", "train", "parallel", "trace", "output"});
+    // A member of Config that the table forgot would change this sum: 3 + 8 + 21 + 11 + 4 + 5 keys in config.h.
+    CHECK(config_keys().size() == 52);
+  }
+
+  TEST_CASE("the run files of the repository") {
+    for (const char* name : {"single", "ddp", "fsdp", "demo"}) {
+      CAPTURE(name);
+      const Config config = load_config(concat("inputs/", name, ".yaml"), {});
+      CHECK(config.output.path == concat("runs/", name));
+      CHECK(config.parallel.devices == (std::string(name) == "single" ? 1 : 4));
+      if (std::string(name) == "demo") continue;
+      CHECK(config.train.lr == (config.parallel.devices == 1 ? 2e-5 : 8e-5));
+      CHECK(config.train.batch_size * config.train.accumulate_grad_batches == 64);
+      CHECK(config.train.loss_on_padding);
+      CHECK(config.train.loss_normalization == "micro_batch");
+      CHECK(config.data.num_train_samples == 512);
+    }
+  }
+
+  TEST_CASE("damaged run files are refused with a UserError or read, and nothing else") {
+    std::ostringstream text;
+    text << std::ifstream("inputs/fsdp.yaml").rdbuf();
+    REQUIRE(text.str().size() > 1000);
+    std::mt19937 random(1);
+    const std::string bytes = "{}[]:,-#&*!|>'\"%@`?~ \n\t\r\0\x80\xffx1.";
+    int64_t refused = 0;
+    for (int64_t trial = 0; trial < 300; ++trial) {
+      std::string damaged = text.str();
+      for (uint64_t change = 0; change <= random() % 3; ++change) {
+        const size_t at = random() % damaged.size();
+        if (random() % 4 == 0) damaged.erase(at, random() % 200);
+        else damaged[at] = bytes[random() % bytes.size()];
+      }
+      const RunFile file(damaged);
+      try {
+        load_config(file.name(), {});
+      } catch (const UserError& error) {
+        ++refused;
+        const std::string what = error.what();
+        INFO(what);
+        CHECK(what.rfind(file.name(), 0) == 0);
+      }
+    }
+    CHECK(refused > 50);
+    // Nesting beyond yaml-cpp's own limit of depth.
+    CHECK_FALSE(message(base + "train: " + std::string(20000, '[')).empty());
+    CHECK_FALSE(message(base + "train: " + std::string(20000, '{')).empty());
+  }
+
+  TEST_CASE("command line") {
+    using Action = CommandLine::Action;
+    CommandLine line = parse({"a.yaml", "train.lr=1", "parallel.devices=2"});
+    CHECK(line.action == Action::train);
+    CHECK(line.config_file == "a.yaml");
+    CHECK(line.overrides == std::vector<std::string>{"train.lr=1", "parallel.devices=2"});
+    line = parse({"--plan", "--ranks", "8", "--gpu-memory=79.5", "a.yaml"});
+    CHECK(line.action == Action::plan);
+    CHECK(line.plan_ranks == 8);
+    CHECK(line.plan_gpu_gib == 79.5);
+    CHECK(parse({"a.yaml", "--print-config"}).action == Action::print_config);
+    CHECK(parse({"-h"}).action == Action::help);
+    CHECK(parse({"--plan", "--help", "--version"}).action == Action::help);
+    CHECK(parse({"--version"}).action == Action::version);
+    CHECK(parse({"dir/x=1.yaml"}).config_file == "dir/x=1.yaml");
+    CHECK(parse({"output.path=/a/b", "x.yaml"}).overrides == std::vector<std::string>{"output.path=/a/b"});
+  }
+
+  TEST_CASE("command line errors") {
+    CHECK(parse_message({"--pln", "a.yaml"}) == "unknown option --pln; did you mean --plan?");
+    CHECK(parse_message({"--printconfig"}) == "unknown option --printconfig; did you mean --print-config?");
+    CHECK(parse_message({"-plan"}) == "unknown option -plan; did you mean --plan?");
+    CHECK(contains(parse_message({"--zzzzzz"}), "unknown option --zzzzzz; the options are --plan"));
+    CHECK(contains(parse_message({}), "no run file given; usage: blipft"));
+    CHECK(contains(parse_message({"a.yaml", "b.yaml"}), "found \"b.yaml\" beside the run file a.yaml"));
+    CHECK(contains(parse_message({"a.yaml", "--ranks"}), "--ranks needs a value"));
+    CHECK(contains(parse_message({"--plan", "--ranks", "0", "a.yaml"}),
+                   "--ranks: found \"0\", expected an integer >= 1"));
+    CHECK(contains(parse_message({"--plan", "--ranks", "4x", "a.yaml"}), "--ranks: found \"4x\""));
+    CHECK(contains(parse_message({"--plan", "--gpu-memory", "-1", "a.yaml"}), "--gpu-memory: found \"-1\""));
+    CHECK(contains(parse_message({"--ranks", "4", "a.yaml"}), "--ranks is for --plan"));
+    CHECK(contains(parse_message({"--plan", "--print-config", "a.yaml"}), "exclude each other"));
+    CHECK(contains(parse_message({"--plan=3", "a.yaml"}), "--plan takes no value"));
+    CHECK(contains(parse_message({"", "a.yaml"}), "empty argument"));
+  }
+
+  TEST_CASE("nearest names") {
+    CHECK(name_distance("batch_size", "batchsize") == 0);
+    CHECK(name_distance("abc", "acb") == 1);
+    CHECK(name_distance("kitten", "sitting") == 3);
+    CHECK(name_distance("", "abc") == 3);
+    CHECK(nearest_name("strateggy", {"devices", "strategy"}) == "strategy");
+    CHECK(nearest_name("xx", {"lr", "seed"}).empty());
+    CHECK(nearest_name(std::string(100000, 'a'), {"lr"}).empty());
+    CHECK(join_names({}).empty());
+    CHECK(join_names({"a"}) == "a");
+    CHECK(join_names({"a", "b", "c"}) == "a, b or c");
+  }
+}

@@ -1,0 +1,87 @@
+// Ladder step 2: the CUDA ops against the CPU ops, over one list of cases (op, dtype, shapes).
+//
+// The list also runs without a GPU: every case must pass the plan backend's checks and fill its outputs on the CPU.
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "ops/op_cases.h"
+
+namespace blipft::test {
+namespace {
+
+/// Bounds on the normalised error of one output against the CPU's.
+/// f32: both sums are in f32 but in another order; sums of up to 10240 terms err by about 1e-6, exp and erf by an ulp.
+/// bf16: both sides round each stored value (at most 2^-8 / 2 = 2e-3 of it) once or, where an intermediate is stored or
+/// fed to a matrix product in bf16, twice; four of those bound the difference of the two.
+double bound(const OpCase& op_case) {
+  if (op_case.exact) return 0;
+  return op_case.dtype == DType::f32 ? 1e-5 : 8e-3;
+}
+
+std::vector<Result> run_case(const OpCase& op_case, Backend& backend, int64_t* bytes = nullptr) {
+  OpContext context(backend);
+  op_case.run(context);
+  if (bytes) *bytes = context.size();
+  return context.results();
+}
+
+}  // namespace
+
+TEST_SUITE("cuda_ops") {
+  TEST_CASE("every case passes the plan backend; small ones fill their outputs on the CPU, alike on 1 and 2 threads") {
+    const auto cpu_device = make_cpu_device(0), plan_device = make_plan_device();
+    const auto cpu_ops = make_cpu_ops(), plan_ops = make_plan_ops();
+    Backend cpu(*cpu_device, *cpu_ops), plan(*plan_device, *plan_ops);
+    const int threads = omp_get_max_threads();
+    for (const OpCase& op_case : op_cases()) {
+      CAPTURE(op_case.name);
+      int64_t bytes = 0;
+      CHECK_NOTHROW(run_case(op_case, plan, &bytes));
+      if (bytes > 400000) continue;  // the larger ones take minutes on a small machine
+      omp_set_num_threads(1);
+      const auto one = run_case(op_case, cpu);
+      omp_set_num_threads(2);
+      const auto two = run_case(op_case, cpu);
+      omp_set_num_threads(threads);
+      for (size_t i = 0; i < one.size(); ++i) {
+        CAPTURE(one[i].name);
+        const auto numbers = numbers_of(one[i]);
+        CHECK(std::none_of(numbers.begin(), numbers.end(), [](double x) { return std::isnan(x); }));
+        CHECK(one[i].bytes == two[i].bytes);
+      }
+    }
+  }
+
+  TEST_CASE("every case on the GPU agrees with the CPU, and with itself to the bit") {
+    if (cuda_device_count() == 0) {
+      std::printf("SKIPPED: cuda ops (no GPU)\n");
+      return;
+    }
+    const auto cpu_device = make_cpu_device(0), cuda_device = make_cuda_device(0);
+    cuda_device->bind_thread();
+    const auto cpu_ops = make_cpu_ops(), cuda_ops = make_cuda_ops(*cuda_device, "");
+    Backend cpu(*cpu_device, *cpu_ops), cuda(*cuda_device, *cuda_ops);
+    int64_t outputs = 0;
+    for (const OpCase& op_case : op_cases()) {
+      CAPTURE(op_case.name);
+      std::vector<Result> expected, found, again;
+      CHECK_NOTHROW(expected = run_case(op_case, cpu));
+      CHECK_NOTHROW(found = run_case(op_case, cuda));
+      CHECK_NOTHROW(again = run_case(op_case, cuda));
+      // A case that threw was reported above.
+      if (expected.empty() || found.size() != expected.size() || again.size() != found.size()) continue;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        CAPTURE(expected[i].name);
+        CHECK(normalised_error(found[i], expected[i]) <= bound(op_case));
+        CHECK_MESSAGE(found[i].bytes == again[i].bytes, "two runs differ");
+        ++outputs;
+      }
+    }
+    CHECK(outputs > 1000);
+  }
+}
+
+}  // namespace blipft::test

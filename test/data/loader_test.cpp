@@ -1,0 +1,448 @@
+// DataLoader: layout of a step, text padding and packing, labels, failures, and ending at any moment.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "blipft/data.h"
+#include "blipft/error.h"
+#include "data/picture_cache.h"
+#include "support/error_message.h"
+#include "data/sampler_settings.h"
+
+using namespace blipft;
+using testing::message_of;
+using testing::settings;
+
+namespace {
+
+/// Host memory only, counted.
+class HostDevice final : public Device {
+ public:
+  int64_t allocated = 0, live = 0;
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  std::string name() const override { return "host memory"; }
+  void* allocate_host(int64_t bytes) override {
+    ++allocated, ++live;
+    return std::aligned_alloc(256, static_cast<size_t>(bytes));
+  }
+  void free_host(void* memory) override {
+    --live;
+    std::free(memory);
+  }
+  void* allocate(int64_t) override { throw Error("not used here"); }
+  void free(void*) override {}
+  MemoryInfo memory() const override { return {}; }
+  Stream compute_stream() const override { return {}; }
+  Stream comm_stream() const override { return {}; }
+  Stream copy_stream() const override { return {}; }
+  Event create_event() override { return {}; }
+  void record(Event, Stream) override {}
+  void wait(Stream, Event) override {}
+  bool reached(Event) override { return true; }
+  void synchronize(Event) override {}
+  void synchronize(Stream) override {}
+  void synchronize() override {}
+  void copy(void*, const void*, int64_t, Stream) override {}
+  void zero(void*, int64_t, Stream) override {}
+  void timestamp(int64_t*, Stream) override {}
+  std::unique_ptr<Graph> capture(Stream, const std::function<void()>&) override { return nullptr; }
+  void bind_thread() const override {}
+};
+
+/// Id 2, then each byte's value.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::vector<int32_t> encode(const std::string& text) const override {
+    std::vector<int32_t> ids = {2};
+    for (char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+  std::string decode(const std::vector<int32_t>&, bool) const override { return ""; }
+  int64_t vocab_size() const override { return 256; }
+  int32_t pad_id() const override { return 1; }
+};
+
+const char* const pictures[] = {"baseline_420.jpg", "gray.jpg", "rgba.png", "palette.png"};
+
+std::vector<uint8_t> read_bytes(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  REQUIRE_MESSAGE(in.good(), "cannot open " << file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// Sample i: picture i % 4 and a caption of (7 * i) % 23 letters.
+class SmallDataset final : public Dataset {
+ public:
+  explicit SmallDataset(int64_t size) : size_(size) {
+    for (const char* picture : pictures) pictures_.push_back(read_bytes(std::string("test/golden/images/") + picture));
+  }
+  int64_t broken = -1;                        ///< this sample's picture is cut
+  std::chrono::milliseconds delay{0};
+  mutable std::atomic<int64_t> reads{0};
+
+  int64_t size() const override { return size_; }
+  static std::string text(int64_t index) {
+    return std::string(static_cast<size_t>(7 * index % 23), static_cast<char>('a' + index % 26));
+  }
+  Sample read(int64_t index) const override {
+    ++reads;
+    std::this_thread::sleep_for(delay);
+    Sample sample{concat("sample ", index), text(index), pictures_[index % 4]};
+    if (index == broken) sample.picture.resize(sample.picture.size() / 2);
+    return sample;
+  }
+
+ private:
+  int64_t size_;
+  std::vector<std::vector<uint8_t>> pictures_;
+};
+
+Config small_config() {
+  Config config;
+  config.data.num_workers = 2;
+  config.data.prefetch_steps = 2;
+  config.data.max_text_tokens = 20;
+  config.train.batch_size = 3;
+  config.train.accumulate_grad_batches = 2;
+  config.train.seed = 5;
+  return config;
+}
+
+ImageProcessor small_pictures() {
+  ImageProcessor processor;
+  processor.image_size = 12;
+  return processor;
+}
+
+template <class T>
+const T* part(const HostBatch& batch, int64_t offset) {
+  return reinterpret_cast<const T*>(static_cast<const char*>(batch.block) + offset);
+}
+
+std::unique_ptr<DataLoader> make_loader(const Config& config, const std::shared_ptr<SmallDataset>& dataset,
+                                        Device& device,
+                                        int64_t rank = 0, int64_t world = 1) {
+  return make_data_loader(config, rank, world, small_pictures(), std::make_shared<ByteTokenizer>(), dataset, device);
+}
+
+/// Checks one batch against the definition in data.h, computed anew from the dataset.
+void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots, const SmallDataset& dataset,
+                 const Config& config) {
+  const BatchLayout& layout = batch.layout;
+  const int64_t size = 12;
+  const ByteTokenizer tokenizer;
+  std::vector<std::vector<int32_t>> captions;
+  for (const Sampler::Slot& slot : slots) {
+    captions.push_back(tokenizer.encode(SmallDataset::text(slot.sample)));
+    captions.back().resize(std::min<size_t>(captions.back().size(), static_cast<size_t>(config.data.max_text_tokens)));
+  }
+  int64_t used = 0;
+  for (int64_t m = 0; m < layout.micro_batches; ++m) {
+    size_t longest = 0;
+    for (int64_t b = 0; b < layout.batch_size; ++b)
+      longest = std::max(longest, captions[m * layout.batch_size + b].size());
+    float count = 0;
+    const int64_t tokens = layout.text.tokens, first = m * layout.batch_size;
+    const int32_t* labels = part<int32_t>(batch, layout.labels_offset()) + m * layout.labels();
+    int64_t text_rows = 0;
+    for (int64_t i = first; i < first + layout.batch_size; ++i) {
+      CAPTURE(i);
+      const std::vector<int32_t>& caption = captions[i];
+      const int64_t length = static_cast<int64_t>(caption.size());
+      used += length;
+      CHECK(part<int32_t>(batch, layout.lengths_offset())[i] == length);
+      CHECK(part<int64_t>(batch, layout.keys_offset())[i] == slots[i].key);
+      const int64_t rows = part<int32_t>(batch, layout.rows_offset())[i];
+      CHECK((layout.text.packed() ? rows >= length && rows <= tokens : rows == tokens));
+      text_rows += rows;
+      for (int64_t t = 0; t < tokens; ++t)
+        CHECK(part<int32_t>(batch, layout.ids_offset())[i * tokens + t] == (t < length ? caption[t] : 1));
+      for (int64_t t = 0; t + 1 < rows; ++t) {
+        int32_t label = -100;
+        if (t + 1 < length) label = caption[t + 1];
+        else if (config.train.loss_on_padding && t + 1 < static_cast<int64_t>(longest)) label = 1;
+        CHECK(*labels++ == label);
+        count += label >= 0;
+      }
+      const auto encoded = dataset.read(slots[i].sample);
+      const Image decoded = decode_image(encoded.picture.data(), encoded.picture.size(), "x");
+      const Image expected = resize_bicubic(decoded, size, size);
+      const uint8_t* pixels = part<uint8_t>(batch, layout.pixels_offset()) + i * size * size * 3;
+      CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));
+    }
+    CHECK(part<float>(batch, layout.counts_offset())[m] == count);
+    if (layout.text.packed()) CHECK(text_rows == layout.text.packed_rows);
+  }
+  CHECK(batch.text_tokens_used == used);
+}
+
+}  // namespace
+
+TEST_SUITE("loader") {
+  TEST_CASE("text shapes") {
+    Config config;
+    config.data.text_padding = "longest";
+    using Shapes = std::vector<TextShape>;
+    CHECK(possible_text_shapes(config) == Shapes{{8}, {16}, {24}, {32}, {40}, {48}, {50}});
+    config.data.max_text_tokens = 16;
+    CHECK(possible_text_shapes(config) == Shapes{{8}, {16}});
+    config.data.text_padding = "max";
+    CHECK(possible_text_shapes(config) == Shapes{{16}});
+    config.data.max_text_tokens = 1;
+    CHECK(possible_text_shapes(config) == Shapes{{2}});
+    config.data.text_padding = "packed";
+    CHECK(possible_text_shapes(config) == Shapes{{2, 24}, {2, 32}});
+    config.train.batch_size = 1;
+    CHECK(possible_text_shapes(config) == Shapes{{2, 2}});
+    config.data.max_text_tokens = 50;
+    config.train.batch_size = 64;
+    const Shapes shapes = possible_text_shapes(config);
+    CHECK(shapes.size() == 25);
+    CHECK(shapes.front() == TextShape{50, 128});
+    CHECK(shapes[1] == TextShape{50, 256});
+    CHECK(shapes.back() == TextShape{50, 3200});
+  }
+
+  TEST_CASE("auto packs where the loss does not depend on padding or on who shares a micro-batch") {
+    Config config;
+    CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
+    config.train.loss_normalization = "micro_batch";
+    CHECK(possible_text_shapes(config).back().packed_rows == 0);
+    config.train.loss_normalization = "tokens";
+    config.train.loss_on_padding = true;
+    CHECK(possible_text_shapes(config).back().packed_rows == 0);
+  }
+
+  TEST_CASE("loader: packed, a step has the same samples, dealt so that all micro-batches are about as long") {
+    auto dataset = std::make_shared<SmallDataset>(31);
+    Config config = small_config();
+    config.data.max_text_tokens = 40;
+    config.train.max_epochs = 2;
+    config.train.batch_size = 4;
+    config.train.accumulate_grad_batches = 3;
+    config.data.text_padding = "packed";
+    HostDevice device;
+    const auto loader = make_loader(config, dataset, device);
+    Sampler::Settings s = settings(31, 4, 3);
+    s.seed = 5;
+    const Sampler sampler(s);
+    const auto shapes = possible_text_shapes(config);
+    int64_t smaller = 0;
+    while (const HostBatch* batch = loader->next()) {
+      const BatchLayout& layout = batch->layout;
+      CHECK(std::count(shapes.begin(), shapes.end(), layout.text) == 1);
+      const std::vector<Sampler::Slot> dealt = sampler.slots(batch->step);
+      std::vector<Sampler::Slot> slots;        // in the order of the batch
+      for (size_t i = 0; i < dealt.size(); ++i) {
+        const int64_t key = part<int64_t>(*batch, layout.keys_offset())[i];
+        const auto found = std::find_if(dealt.begin(), dealt.end(), [&](const auto& slot) { return slot.key == key; });
+        REQUIRE(found != dealt.end());
+        slots.push_back(*found);
+      }
+      check_batch(*batch, slots, *dataset, config);
+      int64_t most = 0, all = 0;
+      for (int64_t m = 0; m < 3; ++m) {
+        const int32_t* lengths = part<int32_t>(*batch, layout.lengths_offset()) + m * 4;
+        const int64_t sum = std::accumulate(lengths, lengths + 4, int64_t{0});
+        most = std::max(most, sum);
+        all += sum;
+      }
+      CHECK(most <= layout.text.packed_rows);
+      CHECK(layout.text.packed_rows < most + 8);  // the next multiple of 8
+      CHECK(3 * most <= all + 3 * 22);            // within the longest caption
+      smaller += layout.text.packed_rows < 4 * 22;
+      loader->give_back(batch);
+    }
+    CHECK(smaller > 0);
+  }
+
+  TEST_CASE("loader: every step holds what data.h says") {
+    auto dataset = std::make_shared<SmallDataset>(31);
+    for (const bool padding : {false, true})
+      for (const char* text_padding : {"longest", "max", "packed"})
+        for (const int64_t rank : {0, 1}) {
+          if (padding && text_padding == std::string("packed")) continue;  // not to be had
+          Config config = small_config();
+          config.train.accumulate_grad_batches = text_padding == std::string("packed") ? 1 : 2;  // else it deals anew
+          config.train.loss_on_padding = padding;
+          config.data.text_padding = text_padding;
+          config.train.max_epochs = 3;
+          CAPTURE(padding);
+          CAPTURE(text_padding);
+          HostDevice device;
+          const auto loader = make_loader(config, dataset, device, rank, 2);
+          Sampler::Settings s = settings(31, 3, config.train.accumulate_grad_batches, 2, rank);
+          s.seed = 5;
+          const Sampler sampler(s);
+          const int64_t steps = 31 / (6 * config.train.accumulate_grad_batches);
+          CHECK(loader->steps_per_epoch() == steps);
+          CHECK(loader->total_steps() == 3 * steps);
+          const auto shapes = possible_text_shapes(config);
+          for (int64_t step = 0; step < 3 * steps; ++step) {
+            CAPTURE(step);
+            const HostBatch* batch = loader->next();
+            REQUIRE(batch);
+            CHECK(batch->step == step);
+            CHECK(batch->epoch == step / steps);
+            CHECK(std::count(shapes.begin(), shapes.end(), batch->layout.text) == 1);
+            check_batch(*batch, sampler.slots(step), *dataset, config);
+            loader->give_back(batch);
+          }
+          CHECK(loader->next() == nullptr);
+          CHECK(device.allocated == config.data.prefetch_steps);
+        }
+  }
+
+  TEST_CASE("loader: T is the step's longest caption rounded up to 8") {
+    auto dataset = std::make_shared<SmallDataset>(4);  // captions of 0, 7, 14, 21 letters and one special token
+    Config config = small_config();
+    config.train.batch_size = config.train.accumulate_grad_batches = 1;
+    config.data.shuffle = false;
+    config.data.text_padding = "longest";
+    HostDevice device;
+    const auto loader = make_loader(config, dataset, device);
+    for (const int64_t expected : {8, 8, 16, 20}) {
+      const HostBatch* batch = loader->next();
+      CHECK(batch->layout.text.tokens == expected);
+      loader->give_back(batch);
+    }
+  }
+
+  TEST_CASE("loader: epochs after the first read nothing") {
+    auto dataset = std::make_shared<SmallDataset>(12);
+    Config config = small_config();
+    config.data.num_workers = 1;
+    config.train.max_epochs = 4;
+    HostDevice device;
+    const auto loader = make_loader(config, dataset, device);
+    while (const HostBatch* batch = loader->next()) loader->give_back(batch);
+    CHECK(dataset->reads == 12);
+  }
+
+  TEST_CASE("loader: max_steps ends the run") {
+    auto dataset = std::make_shared<SmallDataset>(12);
+    Config config = small_config();
+    config.train.max_epochs = 10;
+    config.train.max_steps = 5;
+    HostDevice device;
+    auto loader = make_loader(config, dataset, device);
+    CHECK(loader->total_steps() == 5);
+    config.train.max_epochs = -1;
+    CHECK(make_loader(config, dataset, device)->total_steps() == 5);
+    config.train.max_steps = -1;
+    CHECK_THROWS_AS(make_loader(config, dataset, device), UserError);
+  }
+
+  TEST_CASE("loader: a broken picture is named when its step is due") {
+    auto dataset = std::make_shared<SmallDataset>(30);
+    dataset->broken = 8;  // step 1 of 6 samples each
+    Config config = small_config();
+    config.data.shuffle = false;
+    HostDevice device;
+    {
+      const auto loader = make_loader(config, dataset, device);
+      const HostBatch* batch = loader->next();
+      CHECK(batch->step == 0);
+      loader->give_back(batch);
+      for (int again = 0; again < 2; ++again) {
+        const std::string message = message_of([&] { loader->next(); });
+        CHECK_MESSAGE(message.find("sample 8") != std::string::npos, message);
+      }
+    }
+    CHECK(device.live == 0);
+  }
+
+  TEST_CASE("loader: wrong use is an error, not a hang") {
+    auto dataset = std::make_shared<SmallDataset>(60);
+    HostDevice device;
+    const auto loader = make_loader(small_config(), dataset, device);
+    const HostBatch* first = loader->next();
+    const HostBatch* second = loader->next();
+    CHECK_THROWS_AS(loader->next(), Error);
+    loader->give_back(second);
+    CHECK_THROWS_AS(loader->give_back(second), Error);
+    const HostBatch* third = loader->next();
+    CHECK(third->step == 2);
+    loader->give_back(first);
+    CHECK(loader->next()->step == 3);
+  }
+
+  TEST_CASE("loader: ends at any moment and frees its memory") {
+    auto dataset = std::make_shared<SmallDataset>(60);
+    dataset->delay = std::chrono::milliseconds(2);
+    for (int round = 0; round < 12; ++round) {
+      HostDevice device;
+      {
+        Config config = small_config();
+        config.data.num_workers = 1 + round % 4;
+        const auto loader = make_loader(config, dataset, device);
+        std::this_thread::sleep_for(std::chrono::milliseconds(round));
+        for (int step = 0; step < round % 3; ++step) loader->next();
+      }
+      CHECK(device.live == 0);
+    }
+  }
+
+  TEST_CASE("loader: time blocked in next() is counted") {
+    auto dataset = std::make_shared<SmallDataset>(6);
+    dataset->delay = std::chrono::milliseconds(20);
+    HostDevice device;
+    const auto loader = make_loader(small_config(), dataset, device);
+    loader->next();  // six samples of 20 ms on two workers
+    CHECK(loader->wait_seconds() > 0.04);
+    CHECK(loader->wait_seconds() < 10);
+  }
+
+  TEST_CASE("picture cache: bounded, drops what was used longest ago") {
+    PictureCache cache(100);
+    const auto sample = [](int64_t bytes) {
+      return std::make_shared<PreparedSample>(PreparedSample{std::vector<uint8_t>(bytes), {}});
+    };
+    for (int64_t i = 0; i < 3; ++i) cache.insert(i, sample(30));
+    CHECK(cache.find(0));
+    cache.insert(3, sample(30));
+    CHECK(cache.find(0));
+    CHECK_FALSE(cache.find(1));
+    CHECK(cache.bytes() == 90);
+    cache.insert(4, sample(101));
+    CHECK_FALSE(cache.find(4));
+    CHECK(cache.bytes() == 90);
+  }
+
+  TEST_CASE("benchmark: photos with two workers (not checked)") {
+    const char* shared = std::getenv("BLIPFT_SHARED");
+    const std::string path = std::string(shared ? shared : "../shared") + "/data/captions";
+    if (!std::filesystem::exists(path)) {
+      std::cout << "SKIPPED: benchmark: photos with two workers (no " << path << ")\n";
+      return;
+    }
+    Config config;
+    config.data.num_workers = 2;
+    config.train.batch_size = 43;
+    HostDevice device;
+    for (const int64_t epochs : {1, 6}) {  // one epoch decodes each photo; five more only copy
+      config.train.max_epochs = epochs;
+      const auto start = std::chrono::steady_clock::now();
+      const auto loader = make_data_loader(config, 0, 1, ImageProcessor{}, std::make_shared<ByteTokenizer>(),
+                                           open_dataset(path, "auto"), device);
+      int64_t samples = 0;
+      while (const HostBatch* batch = loader->next()) {
+        samples += config.train.batch_size;
+        loader->give_back(batch);
+      }
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      CHECK(samples == 86 * epochs);
+      std::cout << "loader, 2 workers, " << epochs << " epochs of 86 photos: "
+                << static_cast<double>(samples) / seconds << " samples/s\n";
+    }
+  }
+}

@@ -1,0 +1,307 @@
+// The tokenizer against ids that transformers gave (tools/make_tokenizer_golden.py), and its error messages.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "blipft/data.h"
+#include "blipft/error.h"
+#include "data/tokenizer_bpe.h"
+#include "data/unicode.h"
+#include "support/error_message.h"
+#include "support/temporary_directory.h"
+
+using namespace blipft;
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string golden = "test/golden/tokenizer/";
+
+Json read_json(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  REQUIRE_MESSAGE(in.good(), path.string());
+  return Json::parse(in);
+}
+
+void write_text(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+std::string shared_path(const std::string& name) {
+  const char* root = std::getenv("BLIPFT_SHARED");
+  return std::string(root != nullptr ? root : "../shared") + "/data/" + name;
+}
+
+/// OPT's tokenizer, or null (and a visible line) where the shared data is absent.
+std::unique_ptr<Tokenizer> opt_tokenizer(const std::string& test) {
+  const std::string directory = shared_path("tokenizers/opt");
+  if (fs::exists(directory)) return load_tokenizer(directory);
+  std::cout << "SKIPPED: " << test << " (no " << directory << "; set BLIPFT_SHARED)" << std::endl;
+  return nullptr;
+}
+
+std::string text_of(const Json& entry) {
+  if (entry.contains("text")) return entry["text"].get<std::string>();
+  const std::string hex = entry["hex"];
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+void check_cases(const Tokenizer& tokenizer, const std::string& file) {
+  const Json json = read_json(golden + file);
+  CHECK(tokenizer.pad_id() == json["pad_id"].get<int32_t>());
+  CHECK(tokenizer.vocab_size() == json["vocab_size"].get<int64_t>());
+  CHECK(json["cases"].size() > 150);
+  for (const Json& entry : json["cases"]) {
+    const std::string label = file + ": " + entry.dump();
+    INFO(label);
+    const auto ids = entry["ids"].get<std::vector<int32_t>>();
+    CHECK(tokenizer.encode(text_of(entry)) == ids);
+    if (!entry.contains("decoded")) continue;
+    const std::string decoded = entry["decoded"], skipped = entry.value("skipped", decoded);
+    CHECK(tokenizer.decode(ids, false) == decoded);
+    CHECK(tokenizer.decode(ids, true) == skipped);
+  }
+}
+
+/// FNV-1a, 32 bits, over the ids as 4 bytes each, lowest first.
+uint32_t checksum(const std::vector<int32_t>& ids) {
+  uint32_t value = 0x811C9DC5;
+  for (int32_t id : ids)
+    for (int shift : {0, 8, 16, 24}) value = (value ^ (static_cast<uint32_t>(id) >> shift & 255)) * 0x01000193u;
+  return value;
+}
+
+void collect_strings(const nlohmann::ordered_json& value, std::vector<std::string>& out) {
+  if (value.is_string()) out.push_back(value.get<std::string>());
+  if (value.is_structured())
+    for (const auto& item : value) collect_strings(item, out);
+}
+
+/// A copy of a golden tokenizer that a test may spoil; removed at the end.
+class Directory {
+ public:
+  explicit Directory(const std::string& from = "") {
+    if (!from.empty()) fs::copy(golden + from, folder_.path, fs::copy_options::recursive);
+  }
+  fs::path operator/(const std::string& name) const { return folder_.path / name; }
+  std::string string() const { return folder_.path.string(); }
+  /// Rewrites a JSON file of the directory.
+  template <class Change>
+  void change(const std::string& name, Change&& change) const {
+    Json json = read_json(folder_.path / name);
+    change(json);
+    write_text(folder_.path / name, json.dump());
+  }
+
+ private:
+  testing::TemporaryDirectory folder_;
+};
+
+/// The message of the UserError that loading gives; empty where it gives none.
+std::string load_error(const Directory& directory) {
+  return testing::message_of([&] { load_tokenizer(directory.string()); });
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> out;
+  for (std::string_view word : split_words(text)) out.emplace_back(word);
+  return out;
+}
+
+}  // namespace
+
+TEST_SUITE("tokenizer") {
+  TEST_CASE("small tokenizers in every form of files give the ids of transformers") {
+    for (const char* form : {"vocab_merges", "fast_strings", "fast_pairs"})
+      check_cases(*load_tokenizer(golden + form), std::string(form) + "/cases.json");
+  }
+
+  TEST_CASE("OPT gives the ids of transformers on odd texts") {
+    if (const auto tokenizer = opt_tokenizer("OPT on odd texts")) check_cases(*tokenizer, "opt_cases.json");
+  }
+
+  TEST_CASE("OPT gives the ids of transformers on captions, chess games and instructions") {
+    const auto tokenizer = opt_tokenizer("OPT on captions, chess games and instructions");
+    if (!tokenizer) return;
+    const Json json = read_json(golden + "opt_corpus.json");
+    for (const auto& [name, sums] : json["files"].items()) {
+      std::ifstream in(shared_path(name), std::ios::binary);
+      REQUIRE_MESSAGE(in.good(), name);
+      std::vector<std::string> texts;
+      int64_t lines = json["lines_per_file"];
+      for (std::string line; lines > 0 && std::getline(in, line); --lines)
+        collect_strings(nlohmann::ordered_json::parse(line), texts);
+      REQUIRE(texts.size() == sums.size());
+      CHECK(texts.size() > 80);
+      for (size_t i = 0; i < texts.size(); ++i) {
+        INFO(name << ": " << texts[i]);
+        CHECK(checksum(tokenizer->encode(texts[i])) == sums[i].get<uint32_t>());
+        // Byte-level: nothing is lost. The id in front is </s>.
+        CHECK(tokenizer->decode(tokenizer->encode(texts[i]), true) == texts[i]);
+      }
+    }
+  }
+
+  TEST_CASE("the GPT-2 pattern") {
+    using Words = std::vector<std::string>;
+    CHECK(words_of("") == Words{});
+    CHECK(words_of("it's  a b") == Words{"it", "'s", " ", " a", " b"});
+    CHECK(words_of("x \t y\n") == Words{"x", " \t", " y", "\n"});
+    CHECK(words_of("\ty") == Words{"\t", "y"});
+    CHECK(words_of("!'s ' 12ab") == Words{"!'", "s", " '", " 12", "ab"});
+    CHECK(words_of("   ") == Words{"   "});
+  }
+
+  TEST_CASE("ill-formed UTF-8 becomes U+FFFD, one for each maximal part") {
+    const std::string r = "\xEF\xBF\xBD";
+    CHECK(unicode::repair_utf8("a\xFFz") == "a" + r + "z");
+    CHECK(unicode::repair_utf8("\xE2\x82") == r);
+    CHECK(unicode::repair_utf8("\xE2\x82x") == r + "x");
+    CHECK(unicode::repair_utf8("\xED\xA0\x80") == r + r + r);
+    CHECK(unicode::repair_utf8("\xC0\xAF") == r + r);
+    CHECK(unicode::repair_utf8("\xF0\x9F\x98\x80") == "\xF0\x9F\x98\x80");
+  }
+
+  TEST_CASE("NFC") {
+    CHECK(unicode::nfc("e\u0301") == "\u00e9");
+    CHECK(unicode::nfc("\u1112\u1161\u11ab") == "\ud55c");
+    CHECK(unicode::nfc("q\u0307\u0323") == "q\u0323\u0307");  // ordered by class
+    CHECK(unicode::nfc("\u0958") == "\u0915\u093c");          // excluded from composition
+    CHECK(unicode::nfc("\u212b") == "\u00c5");
+  }
+
+  TEST_CASE("many threads share one tokenizer") {
+    const auto tokenizer = load_tokenizer(golden + "vocab_merges");
+    const auto text = [](int64_t i) {
+      return "the word" + std::to_string(i % 97) + " jumps over " + std::to_string(i);
+    };
+    const auto other = load_tokenizer(golden + "vocab_merges");
+    std::vector<std::vector<int32_t>> expected;
+    for (int64_t i = 0; i < 5; ++i) expected.push_back(other->encode(text(i)));
+    std::array<int64_t, 4> wrong{};
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < wrong.size(); ++t)
+      threads.emplace_back([&, t] {
+        for (int64_t i = 0; i < 40000; ++i) {
+          tokenizer->encode(text(i));  // enough words to empty the cache now and then
+          wrong[t] += tokenizer->encode(text(i % 5)) != expected[static_cast<size_t>(i % 5)];
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (int64_t count : wrong) CHECK(count == 0);
+  }
+
+  TEST_CASE("a word of 200,000 letters takes no quadratic time") {
+    const auto tokenizer = load_tokenizer(golden + "vocab_merges");
+    std::string word;
+    for (int64_t i = 0; i < 200000; ++i) word.push_back(static_cast<char>('a' + i * i % 23));
+    CHECK(tokenizer->decode(tokenizer->encode(word), true) == word);
+  }
+
+  TEST_CASE("ids without a token are left out by decode") {
+    const auto tokenizer = load_tokenizer(golden + "vocab_merges");
+    std::vector<int32_t> ids = tokenizer->encode("a dog");
+    ids.push_back(1000000);
+    ids.push_back(-100);
+    CHECK(tokenizer->decode(ids, true) == "a dog");
+  }
+
+  TEST_CASE("GPT-2's default special tokens, and ids put behind the text") {
+    const Directory directory("vocab_merges");
+    for (const char* name : {"special_tokens_map.json", "added_tokens.json"}) fs::remove(directory / name);
+    write_text(directory / "tokenizer_config.json",
+               R"({"pad_token": "<pad>", "eos_token": "</s>", "add_bos_token": true, "add_eos_token": true})");
+    const auto tokenizer = load_tokenizer(directory.string());
+    // transformers gives an unnamed bos_token the next free id.
+    const auto next = static_cast<int32_t>(read_json(directory / "vocab.json").size());
+    CHECK(tokenizer->vocab_size() == next + 1);
+    CHECK(tokenizer->encode("") == std::vector<int32_t>{next, 2});
+    CHECK(tokenizer->encode("<|endoftext|>") == std::vector<int32_t>{next, next, 2});
+    CHECK(tokenizer->decode({next, 2}, false) == "<|endoftext|></s>");
+    CHECK(tokenizer->decode({next, 2}, true).empty());
+  }
+
+  TEST_CASE("a directory without a tokenizer says what is missing") {
+    const Directory empty;
+    CHECK(has(load_error(empty), empty.string() + ": no tokenizer: neither tokenizer.json nor vocab.json"));
+    write_text(empty / "tokenizer.model", "x");
+    CHECK(has(load_error(empty), "SentencePiece"));
+    const Directory half("vocab_merges");
+    fs::remove(half / "merges.txt");
+    CHECK(has(load_error(half), "merges.txt: missing"));
+  }
+
+  TEST_CASE("broken files are named") {
+    const Directory cut("fast_strings");
+    write_text(cut / "tokenizer.json", "{\"model\": {");
+    CHECK(has(load_error(cut), (cut / "tokenizer.json").string() + ": not valid JSON"));
+    const Directory merge("vocab_merges");
+    std::ofstream(merge / "merges.txt", std::ios::app) << "a b c\n";
+    CHECK(has(load_error(merge), "is \"a b c\"; expected two tokens"));
+    const Directory lacking("vocab_merges");
+    std::ofstream(lacking / "merges.txt", std::ios::app) << "zz zz\n";
+    CHECK(has(load_error(lacking), "needs the token \"zz\", which is not in the vocabulary"));
+    const Directory ids("vocab_merges");
+    ids.change("vocab.json", [](Json& json) { json["a"] = -3; });
+    CHECK(has(load_error(ids), "token \"a\" has the id -3"));
+    const Directory type("fast_pairs");
+    type.change("tokenizer.json", [](Json& json) { json["added_tokens"][0]["lstrip"] = "yes"; });
+    CHECK(has(load_error(type), "unexpected type"));
+    const Directory clash("fast_pairs");
+    clash.change("tokenizer.json", [](Json& json) { json["added_tokens"][1]["id"] = 7; });
+    CHECK(has(load_error(clash), "added token \"<pad>\" has the id 7, but the vocabulary says 1"));
+  }
+
+  TEST_CASE("unsupported tokenizers are refused with what is supported") {
+    const auto refused = [](auto&& change, const std::string& found) {
+      const Directory directory("fast_pairs");
+      directory.change("tokenizer.json", change);
+      const std::string message = load_error(directory);
+      INFO(message);
+      CHECK(has(message, (directory / "tokenizer.json").string()));
+      CHECK(has(message, found));
+      CHECK(has(message, "supported"));
+    };
+    refused([](Json& json) { json["model"]["type"] = "Unigram"; }, "model.type is Unigram");
+    refused([](Json& json) { json["model"]["byte_fallback"] = true; }, "SentencePiece");
+    refused([](Json& json) { json["model"]["end_of_word_suffix"] = "</w>"; }, "</w>");
+    refused([](Json& json) { json["pre_tokenizer"] = {{"type", "Metaspace"}}; }, "of type Metaspace");
+    refused([](Json& json) { json["pre_tokenizer"] = nullptr; }, "of type null");
+    refused([](Json& json) { json["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}}); }, "type Digits");
+    refused([](Json& json) { json["normalizer"] = {{"type", "Lowercase"}}; }, "of type Lowercase");
+    refused([](Json& json) { json["post_processor"] = {{"type", "Unknown"}}; }, "of type Unknown");
+    const Directory slow("vocab_merges");
+    slow.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "RobertaTokenizer"; });
+    CHECK(has(load_error(slow), "tokenizer_class is RobertaTokenizer"));
+    if (fs::exists(shared_path("tokenizers/llama"))) {
+      CHECK_THROWS_AS(load_tokenizer(shared_path("tokenizers/llama")), UserError);
+    } else {
+      std::cout << "SKIPPED: refusing a SentencePiece-like tokenizer.json (no shared data)" << std::endl;
+    }
+  }
+
+  TEST_CASE("the padding token comes from the files, then from <pad>, else it is an error") {
+    const Directory directory("fast_pairs");
+    CHECK(load_tokenizer(directory.string())->pad_id() == 1);
+    write_text(directory / "tokenizer_config.json", "{\"pad_token\": {\"content\": \"</s>\"}}");
+    fs::remove(directory / "special_tokens_map.json");
+    CHECK(load_tokenizer(directory.string())->pad_id() == 2);
+    fs::remove(directory / "tokenizer_config.json");
+    CHECK(load_tokenizer(directory.string())->pad_id() == 1);
+    directory.change("tokenizer.json", [](Json& json) {
+      json["model"]["vocab"].erase("<pad>");
+      json["added_tokens"].erase(1);
+    });
+    CHECK(has(load_error(directory), "there is no padding token"));
+  }
+}

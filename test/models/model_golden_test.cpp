@@ -1,0 +1,313 @@
+// The model against Hugging Face transformers: loss, every gradient, and the weights after five AdamW steps, on tiny
+// models whose golden files tools/make_golden.py computed in float64. On the CPU, and on the GPU where there is one.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "ops/bf16.h"
+#include "blipft/checkpoint.h"
+#include "io/safetensors_header.h"
+#include "memory/memory_plan.h"
+#include "run/step_program.h"
+#include "run/weights.h"
+
+using namespace blipft;
+
+namespace {
+
+// The tensors of one golden.safetensors, as floats or integers.
+class Golden {
+ public:
+  explicit Golden(const std::string& name) : directory("test/golden/" + name) {
+    const std::string path = directory + "/golden.safetensors";
+    file_ = io::open_for_reading(path);
+    tensors_ = io::read_safetensors_header(file_, path);
+    about = nlohmann::json::parse(read_text_file(directory + "/golden.json"));
+  }
+  template <class T>
+  std::vector<T> raw(const std::string& name) const {
+    const StoredTensor& tensor = tensors_.at(name);
+    std::vector<T> values(static_cast<size_t>(tensor.numel()));
+    REQUIRE(tensor.end - tensor.begin == static_cast<int64_t>(values.size() * sizeof(T)));
+    io::read_at(file_, tensor.begin, values.data(), tensor.end - tensor.begin, name);
+    return values;
+  }
+  std::vector<float> floats(const std::string& name) const {
+    if (tensors_.at(name).dtype == DType::f32) return raw<float>(name);
+    std::vector<float> values;
+    for (uint16_t bits : raw<uint16_t>(name)) values.push_back(bf16_to_float(bits));
+    return values;
+  }
+  int64_t text_tokens() const { return tensors_.at("ids").shape[1]; }
+  int64_t samples() const { return tensors_.at("ids").shape[0]; }
+  int64_t image_size() const { return tensors_.at("pixels").shape[1]; }
+
+  std::string directory;
+  nlohmann::json about;
+
+ private:
+  io::FileDescriptor file_;
+  std::map<std::string, StoredTensor> tensors_;
+};
+
+Config config_for(const Golden& golden, Precision precision, const char* text_padding = "max") {
+  Config config;
+  config.model.path = golden.directory;
+  config.data.max_text_tokens = golden.text_tokens();
+  config.data.text_padding = text_padding;
+  config.train.batch_size = golden.samples();
+  config.train.accumulate_grad_batches = 1;
+  config.train.precision = precision;
+  config.train.dropout = false;
+  config.parallel.strategy = "single";
+  config.trace.enabled = false;
+  return config;
+}
+
+// One model on one device, fed with the golden batch.
+class Trainer {
+ public:
+  Trainer(const Golden& golden, const Config& config, DeviceKind kind) : config_(config) {
+    device = kind == DeviceKind::cuda ? make_cuda_device(0) : make_cpu_device(0);
+    device->bind_thread();
+    ops = kind == DeviceKind::cuda ? make_cuda_ops(*device, "") : make_cpu_ops();
+    comm = make_self_comm(*device);
+    optimizer = make_optimizer(config_.train);
+    model = make_model(config_.model.path, model_settings(config_));
+    float mean[3], std[3];
+    for (size_t c = 0; c < 3; ++c) mean[c] = golden.about["pixel_mean"][c], std[c] = golden.about["pixel_std"][c];
+    model->set_pixel_statistics(mean, std);
+    plan = plan_memory(config_, *model, 1, 0);
+    arena = std::make_unique<Arena>(*device, *plan.arena);
+    strategy = make_strategy("single", {device.get(), ops.get(), comm.get(), arena.get(), model->units(),
+                                        PrecisionTypes::of(config_.train.precision), optimizer.get(), nullptr}, {});
+    program = std::make_unique<StepProgram>(StepParts{&config_, device.get(), ops.get(), comm.get(), arena.get(),
+                                                      model.get(), strategy.get(), optimizer.get(), nullptr},
+                                            possible_text_shapes(config_));
+    arena->commit();
+    strategy->bind();
+    program->bind();
+    const SafetensorsReader reader(golden.directory);
+    check_weights(*model, reader);
+    load_weights({model.get(), strategy.get(), device.get(), ops.get(), arena->scratch()}, reader, 2);
+    make_batch(golden);
+  }
+  ~Trainer() {
+    device->synchronize();
+    device->free_host(batch.block);
+  }
+
+  /// `padded` [B, T - 1]; of packed samples only those of their rows.
+  void set_labels(const std::vector<int32_t>& padded) {
+    const BatchLayout& layout = batch.layout;
+    const auto* rows = reinterpret_cast<const int32_t*>(block() + layout.rows_offset());
+    std::vector<int32_t> labels;
+    for (int64_t b = 0; b < layout.batch_size; ++b) {
+      const auto own = padded.begin() + b * (layout.text.tokens - 1);
+      labels.insert(labels.end(), own, own + rows[b] - 1);
+    }
+    REQUIRE(static_cast<int64_t>(labels.size()) == layout.labels());
+    put(layout.labels_offset(), labels);
+    float count = 0;
+    for (int32_t label : labels) count += label >= 0 ? 1.0f : 0.0f;
+    std::memcpy(block() + batch.layout.counts_offset(), &count, 4);
+  }
+  StepResult step(double lr) {
+    program->launch(batch, lr);
+    ++batch.step;
+    StepResult result;
+    REQUIRE(program->finished(true, result));
+    return result;
+  }
+  std::vector<float> host(const Tensor& tensor) const {
+    std::vector<char> bytes(static_cast<size_t>(tensor.bytes()));
+    device->copy(bytes.data(), tensor.data, tensor.bytes(), device->compute_stream());
+    device->synchronize();
+    std::vector<float> values(static_cast<size_t>(tensor.numel()));
+    const auto* bf16 = reinterpret_cast<const uint16_t*>(bytes.data());
+    if (tensor.dtype == DType::f32) std::memcpy(values.data(), bytes.data(), bytes.size());
+    else for (size_t i = 0; i < values.size(); ++i) values[i] = bf16_to_float(bf16[i]);
+    return values;
+  }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<Comm> comm;
+  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<Model> model;
+  MemoryPlan plan;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<Strategy> strategy;
+  std::unique_ptr<StepProgram> program;
+  HostBatch batch;
+
+ private:
+  char* block() { return static_cast<char*>(batch.block); }
+  template <class T>
+  void put(int64_t offset, const std::vector<T>& values) {
+    std::memcpy(block() + offset, values.data(), values.size() * sizeof(T));
+  }
+  void make_batch(const Golden& golden) {
+    const std::vector<int32_t> lengths = golden.raw<int32_t>("lengths");
+    std::vector<int32_t> rows(lengths.size(), static_cast<int32_t>(golden.text_tokens()));
+    TextShape text = possible_text_shapes(config_).back();
+    if (text.packed()) {
+      const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+      for (const TextShape& shape : possible_text_shapes(config_))
+        if (shape.packed_rows >= tokens) text = std::min(text, shape, [](const auto& a, const auto& b) {
+          return a.packed_rows < b.packed_rows;
+        });
+      rows = lengths;
+      for (int64_t more = text.packed_rows - tokens, b = 0; more > 0; --more, ++b) {  // padding: one row each in turn
+        while (rows[b % rows.size()] == golden.text_tokens()) ++b;
+        ++rows[b % rows.size()];
+      }
+    }
+    batch.layout = {1, golden.samples(), text, golden.image_size()};
+    batch.block = device->allocate_host(batch.layout.bytes());
+    put(batch.layout.rows_offset(), rows);
+    put(batch.layout.pixels_offset(), golden.raw<uint8_t>("pixels"));
+    put(batch.layout.ids_offset(), golden.raw<int32_t>("ids"));
+    put(batch.layout.lengths_offset(), lengths);
+    put(batch.layout.keys_offset(), std::vector<int64_t>(static_cast<size_t>(golden.samples())));
+    set_labels(golden.raw<int32_t>("labels"));
+  }
+  Config config_;
+};
+
+// Ranges of exactly zero gradient (key biases): rounding noise alone decides there.
+std::vector<std::pair<int64_t, int64_t>> zero_ranges(const Golden& golden, const std::string& name) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const auto& entry : golden.about["zero_gradient"])
+    if (entry[0] == name) ranges.push_back({entry[1], entry[2]});
+  return ranges;
+}
+
+// ||a - b|| / ||b|| outside of `skip`.
+double relative_error(const std::vector<float>& a, const std::vector<float>& b,
+                      const std::vector<std::pair<int64_t, int64_t>>& skip) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    bool skipped = false;
+    for (const auto& [first, end] : skip)
+      skipped = skipped || (static_cast<int64_t>(i) >= first && static_cast<int64_t>(i) < end);
+    if (skipped) continue;
+    difference += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
+    norm += double(b[i]) * b[i];
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+struct Worst {
+  double error = 0;
+  std::string name;
+  void see(double value, const std::string& what) {
+    if (!(value <= error)) error = value, name = what;
+  }
+};
+
+template <class Get>
+Worst worst_tensor(const Trainer& trainer, const Golden& golden, const std::string& prefix, Get get,
+                   double zero_bound = 1e30) {
+  Worst worst;
+  for (const Unit* unit : trainer.model->units()) {
+    const std::vector<float> flat = trainer.host(get(*unit));
+    for (const Parameter& parameter : unit->parameters()) {
+      const std::vector<float> expected = golden.floats(prefix + parameter.name);
+      const std::vector<float> found(flat.begin() + parameter.offset,
+                                     flat.begin() + parameter.offset + parameter.numel());
+      REQUIRE(found.size() == expected.size());
+      worst.see(relative_error(found, expected, zero_ranges(golden, parameter.name)), parameter.name);
+      for (const auto& [first, end] : zero_ranges(golden, parameter.name))
+        for (int64_t i = first; i < end; ++i)
+          CHECK_MESSAGE(std::fabs(found[static_cast<size_t>(i)]) < zero_bound, parameter.name);
+    }
+  }
+  return worst;
+}
+
+void check_f32(const std::string& name, DeviceKind kind, const char* text_padding = "max") {
+  CAPTURE(name);
+  CAPTURE(text_padding);
+  const Golden golden(name);
+  Config config = config_for(golden, Precision::f32_true, text_padding);
+  {
+    Trainer trainer(golden, config, kind);
+    const StepResult result = trainer.step(0);
+    CHECK(result.loss == doctest::Approx(golden.floats("loss")[0]).epsilon(1e-5));
+    CHECK(result.grad_norm == doctest::Approx(golden.floats("grad_norm")[0]).epsilon(1e-5));
+    const Worst worst = worst_tensor(
+        trainer, golden, "grad.", [&](const Unit& unit) { return trainer.strategy->gradients(unit); }, 1e-6);
+    CHECK_MESSAGE(worst.error <= 1e-5, "gradient of ", worst.name, ": ", worst.error);
+    if (text_padding == std::string("max")) {
+      trainer.set_labels(golden.raw<int32_t>("labels_padding"));
+      CHECK(trainer.step(0).loss == doctest::Approx(golden.floats("loss_padding")[0]).epsilon(1e-5));
+    }
+  }
+  Trainer trainer(golden, config, kind);
+  const std::vector<float> losses = golden.floats("losses");
+  for (int i = 0; i < 5; ++i)
+    CHECK(trainer.step(1e-3).loss == doctest::Approx(losses[static_cast<size_t>(i)]).epsilon(1e-5));
+  // Adam divides by sqrt(v): an element whose gradient is near eps moves as its rounding says. torch's own f32 run,
+  // held against the same float64 files, has one such tensor at 5.4e-6 (blip2_odd, the Q-Former's second query weight,
+  // ours is at 1.2e-5 there) and one at 1.7e-5 (blip2_bf16, the first vision fc1); all others are below 2e-6.
+  // Hence 2e-5.
+  const Worst worst =
+      worst_tensor(trainer, golden, "step5.", [&](const Unit& unit) { return trainer.strategy->parameters(unit); });
+  CHECK_MESSAGE(worst.error <= 2e-5, "weights after 5 steps, ", worst.name, ": ", worst.error);
+}
+
+// bf16: both sides round every intermediate differently, so each is compared with the float64 truth. transformers' own
+// bf16 gradients are 2 % (2-norm over all tensors) and at worst 4 % (one tensor) away from it; ours may not be further
+// than 1.5 times that.
+void check_bf16(DeviceKind kind, Precision precision, const char* text_padding = "max") {
+  CAPTURE(text_padding);
+  const Golden golden("blip2_bf16");
+  Trainer trainer(golden, config_for(golden, precision, text_padding), kind);
+  const StepResult result = trainer.step(0);
+  CHECK(result.loss == doctest::Approx(golden.floats("loss")[0]).epsilon(0.01));
+  CHECK(result.grad_norm == doctest::Approx(golden.floats("grad_norm")[0]).epsilon(0.02));
+  const Worst worst =
+      worst_tensor(trainer, golden, "grad.", [&](const Unit& unit) { return trainer.strategy->gradients(unit); });
+  CHECK_MESSAGE(worst.error <= 1.5 * golden.about["bf16_distance"]["gradient_worst_tensor"].get<double>(),
+                "gradient of ", worst.name, ": ", worst.error);
+}
+
+const std::vector<std::string> kConfigurations = {"blip2_ordinary", "blip2_odd", "blip2_untied", "blip2_bf16"};
+
+bool gpu_or_skip(const char* test) {
+  if (cuda_device_count() > 0) return true;
+  std::printf("SKIPPED: %s (no GPU)\n", test);
+  return false;
+}
+
+}  // namespace
+
+TEST_SUITE("model golden") {
+  TEST_CASE("loss, gradients and five AdamW steps agree with transformers in f32 on the CPU") {
+    for (const char* text_padding : {"max", "packed"})
+      for (const std::string& name : kConfigurations) check_f32(name, DeviceKind::cpu, text_padding);
+  }
+  TEST_CASE("loss and gradients agree with transformers in bf16 on the CPU") {
+    for (const char* text_padding : {"max", "packed"}) {
+      check_bf16(DeviceKind::cpu, Precision::bf16_true, text_padding);
+      check_bf16(DeviceKind::cpu, Precision::bf16_mixed, text_padding);
+    }
+  }
+  TEST_CASE("loss, gradients and five AdamW steps agree with transformers in f32 on the GPU") {
+    if (!gpu_or_skip("f32 golden on the GPU")) return;
+    for (const char* text_padding : {"max", "packed"})
+      for (const std::string& name : kConfigurations) check_f32(name, DeviceKind::cuda, text_padding);
+  }
+  TEST_CASE("loss and gradients agree with transformers in bf16 on the GPU") {
+    if (!gpu_or_skip("bf16 golden on the GPU")) return;
+    for (const char* text_padding : {"max", "packed"}) {
+      check_bf16(DeviceKind::cuda, Precision::bf16_true, text_padding);
+      check_bf16(DeviceKind::cuda, Precision::bf16_mixed, text_padding);
+    }
+  }
+}

@@ -1,0 +1,180 @@
+// The cases of attention: every head size and kernel, masks, dropout, bias gradients.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/op_case.h"
+
+namespace blipft::test {
+
+struct Attend {
+  int64_t batch, heads, head_size, query_tokens, kv_tokens;
+  bool causal = false, lengths = false, empty = false;
+  float dropout = 0;
+  int bias = 0;                            // dbias: 0 none, 1 written, 2 added to
+  DType gradient = kF32;
+  bool packed = false;                     // samples of uneven rows, query_tokens at most; empty: the third has none
+};
+
+/// Keys that the queries of each sample may see, of `keys` keys. Packed: all of every second sample's.
+inline std::vector<double> visible_keys(const Attend& v, const std::vector<int64_t>& keys) {
+  std::vector<double> lengths;
+  for (int64_t b = 0; b < v.batch; ++b) {
+    const int64_t all = keys[static_cast<size_t>(b)], fewer = std::min(all, std::max<int64_t>(1, all - b * 5 - 1));
+    lengths.push_back(static_cast<double>(v.empty && b == 0 ? 0 : v.packed && b % 2 ? all : fewer));
+  }
+  return lengths;
+}
+
+inline void add_attention(Cases& cases, DType t, const Attend& v) {
+  cases.push_back({title(t, "attention ", v.batch, "x", v.heads, "x", v.head_size, " tokens ", v.query_tokens, "x",
+                         v.kv_tokens, v.causal ? " causal" : "", v.lengths ? " lengths" : "", v.empty ? " empty" : "",
+                         " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient),
+                         v.packed ? " packed" : ""), t, false, [=](OpContext& c) {
+    const auto packed = uneven_rows(v.batch, v.empty ? 0 : 1, v.query_tokens);
+    const int64_t width = v.heads * v.head_size;
+    const int64_t rows = v.packed ? total_rows(packed) : v.batch * v.query_tokens;
+    const int64_t kv_rows = v.packed ? rows : v.batch * v.kv_tokens;
+    const bool self = v.query_tokens == v.kv_tokens;
+    AttentionForward f;
+    f.dtype = t, f.batch = v.batch, f.heads = v.heads, f.head_size = v.head_size;
+    f.query_tokens = v.query_tokens, f.kv_tokens = v.kv_tokens, f.causal = v.causal;
+    if (v.packed) f.packing = make_packing(c, packed, v.query_tokens);
+    f.scale = 1 / std::sqrt(static_cast<float>(v.head_size));
+    const Tensor kv = c.input("kv", t, {kv_rows, (self ? 3 : 2) * width}, -2, 2);
+    f.q = Heads::in(self ? kv : c.input("q", t, {rows, width}, -2, 2), 0, v.query_tokens);
+    f.k = Heads::in(kv, (self ? 1 : 0) * width, v.kv_tokens);
+    f.v = Heads::in(kv, (self ? 2 : 1) * width, v.kv_tokens);
+    f.out = Heads::in(c.output("out", t, {rows, width}), 0, v.query_tokens);
+    const Shape lse_shape{v.batch, v.heads, v.query_tokens};
+    // Packed: what queries that do not exist have there stays as it was; where that is NaN, backward must not read it.
+    if (v.empty || (v.packed && v.bias == 2)) f.lse = c.scratch("lse", kF32, lse_shape);
+    else f.lse = v.packed ? c.inout("lse", kF32, lse_shape) : c.output("lse", kF32, lse_shape);
+    const std::vector<int64_t> keys =
+        v.packed ? packed : std::vector<int64_t>(static_cast<size_t>(v.batch), v.kv_tokens);
+    if (v.lengths) f.kv_lengths = c.values("kv_lengths", DType::i32, visible_keys(v, keys));
+    if (v.dropout > 0) f.dropout = make_dropout(c, v.dropout, v.batch, v.query_tokens);
+    AttentionBackward b;
+    const Tensor dkv = c.output("dkv", t, {kv_rows, (self ? 3 : 2) * width});
+    b.dout = Heads::in(c.input("dout", t, {rows, width}), 0, v.query_tokens);
+    b.dq = Heads::in(self ? dkv : c.output("dq", t, {rows, width}), 0, v.query_tokens);
+    b.dk = Heads::in(dkv, (self ? 1 : 0) * width, v.kv_tokens);
+    b.dv = Heads::in(dkv, (self ? 2 : 1) * width, v.kv_tokens);
+    b.delta = c.scratch("delta", kF32, lse_shape);
+    b.accumulate_dbias = v.bias == 2;
+    if (v.bias == 1) b.dbias = c.output("dbias", v.gradient, {3 * width});
+    if (v.bias == 2) b.dbias = c.inout("dbias", v.gradient, {3 * width});
+    b.forward = f;
+    c.run([&](Ops& ops, Stream s) {
+      ops.attention_forward(f, s);
+      ops.attention_backward(b, s);
+    });
+  }});
+}
+
+/// Packed samples on every kernel: short and long ones, the general one (head sizes 6 and 100, f32), and the sizes at
+/// which dense samples go to the warpgroup kernels.
+inline void add_packed_attentions(Cases& cases, DType t) {
+  int rotate = 0;
+  const auto add = [&](Attend v) {
+    v.packed = true;
+    v.gradient = rotate++ % 2 ? t : kF32;
+    add_attention(cases, t, v);
+  };
+  for (int64_t d : {6, 64, 80, 88, 100, 128})
+    for (int64_t most : {1, 7, 33, 82, 97, 300})
+      for (int bias : {0, 1, 2}) {
+        if (bias == rotate % 3 && most < 82) continue;
+        add({5, 3, d, most, most, true, true, false, 0, bias});
+      }
+  for (int64_t d : {64, 88, 96})
+    for (int64_t most : {256, 257, 272}) add({5, 3, d, most, most, false, d == 88, false, 0, rotate % 3});
+  for (int bias : {0, 1, 2}) {
+    add({5, 3, 80, 82, 82, true, false, false, 0, bias});
+    add({5, 3, 80, 82, 82, false, false, false, 0, bias});
+    add({5, 3, 64, 300, 300, true, false, false, 0, bias});
+    add({5, 3, 80, 82, 82, true, true, true, 0, bias});
+    add({5, 3, 24, 300, 300, true, true, true, 0, bias});
+    add({3, 1, 16, 20, 20, true, true, false, 0, bias});
+    add({4, 1, 16, 20, 20, true, true, true, 0, bias});
+    add({16, 32, 80, 82, 82, true, true, false, 0, bias});  // OPT-2.7b
+  }
+}
+
+inline void add_attentions(Cases& cases, DType t) {
+  int rotate = 0;
+  for (int64_t d : {16, 24, 64, 80, 88, 100, 128})
+    for (auto [tq, tk] : {std::pair<int64_t, int64_t>{1, 1}, {7, 7}, {32, 32}, {33, 33}, {32, 257}, {82, 82}, {1, 300},
+                          {300, 7}, {257, 257}, {300, 300}}) {
+      // Every size plain; masks and dropout take turns over the sizes.
+      add_attention(cases, t, {2, 2, d, tq, tk});
+      Attend v{3, 1, d, tq, tk};
+      v.causal = tq == tk && rotate % 3 != 1;
+      v.lengths = rotate % 3 != 0;
+      v.dropout = rotate % 2 ? 0.25f : 0.0f;
+      add_attention(cases, t, v);
+      ++rotate;
+    }
+  add_attention(cases, t, {3, 2, 80, 33, 33, true, true, true, 0});
+  add_attention(cases, t, {3, 2, 64, 32, 82, false, true, true, 0.1f});
+  add_attention(cases, t, {2, 16, 88, 257, 257});                          // ViT-g
+  add_attention(cases, t, {2, 12, 64, 32, 32, false, false, false, 0.1f});  // Q-Former, self
+  add_attention(cases, t, {2, 12, 64, 32, 257, false, false, false, 0.1f}); // Q-Former, cross
+  add_attention(cases, t, {2, 32, 80, 82, 82, true, true});                 // OPT-2.7b
+  // Few queries over many keys: an odd key, lengths, two rounds of keys a warp, rows aligned to 8 bytes only.
+  add_attention(cases, t, {16, 12, 64, 32, 257, false, false, false, 0.1f});
+  add_attention(cases, t, {3, 2, 64, 32, 257, false, true});
+  add_attention(cases, t, {3, 2, 64, 32, 257, false, true, true, 0.1f});
+  add_attention(cases, t, {5, 3, 64, 7, 100});
+  add_attention(cases, t, {2, 2, 64, 32, 64});
+  add_attention(cases, t, {2, 2, 64, 17, 576});
+  for (int64_t d : {20, 32, 64, 80, 88, 96, 100, 128})
+    for (int64_t keys : {257, 288, 289, 400})
+      add_attention(cases, t, {2, 3, d, 31, keys, false, keys == 289, false, 0.1f});
+  // Long sequences: several tiles, tails, a sample without keys, several tiles a multiprocessor.
+  if (t == DType::bf16) {
+    add_attention(cases, t, {2, 3, 128, 512, 512, true});
+    add_attention(cases, t, {1, 2, 128, 700, 700, true, true});
+    add_attention(cases, t, {1, 2, 64, 700, 700, false, true, false, 0, 2, kF32});
+    add_attention(cases, t, {2, 2, 128, 129, 129});
+    add_attention(cases, t, {1, 1, 128, 2048, 2048, true});
+    add_attention(cases, t, {3, 2, 128, 64, 64});
+    add_attention(cases, t, {3, 2, 128, 200, 200, true, true, true});
+    add_attention(cases, t, {3, 2, 128, 400, 400, true, true, true, 0, 1, t});
+    add_attention(cases, t, {40, 2, 64, 193, 193, false, true, false, 0, 1, t});
+    add_attention(cases, t, {9, 16, 128, 320, 320, true});
+  }
+  // With the bias gradient. Tokens: one, several and many tiles and key blocks of the short kernels, a last key block
+  // of up to 16 keys, 1 to 16 tail rows; 256 and 257 are the warpgroup kernels' too; 300 are the long kernel's; head
+  // size 6 and f32 are the general one's.
+  for (int64_t d : {64, 80, 88})
+    for (int64_t n : {1, 7, 33, 82, 96, 97, 129, 241, 256, 257, 272}) {
+      const DType gradient = rotate % 2 ? t : kF32;
+      add_attention(cases, t, {2, 2, d, n, n, false, false, false, 0, 1 + rotate % 2, gradient});
+      add_attention(cases, t, {3, 2, d, n, n, rotate % 3 != 0, true, rotate % 3 == 1, 0, 2 - rotate % 2, gradient});
+      ++rotate;
+    }
+  // More heads than multiprocessors, up to six times.
+  add_attention(cases, t, {9, 32, 88, 257, 257, false, false, false, 0, 1, t});
+  if (t == DType::bf16) {  // f32 has no kernels of its own for these, and would need twice the memory
+    add_attention(cases, t, {45, 16, 64, 256, 256});
+    add_attention(cases, t, {23, 32, 96, 257, 257});
+  }
+  for (int bias : {1, 2}) {
+    add_attention(cases, t, {2, 16, 88, 257, 257, false, false, false, 0, bias, t});
+    add_attention(cases, t, {2, 3, 96, 257, 257, false, false, false, 0, bias, kF32});
+    add_attention(cases, t, {3, 2, 96, 256, 256, false, false, false, 0, bias, t});
+    add_attention(cases, t, {16, 2, 80, 82, 82, true, true, false, 0, bias, kF32});
+    add_attention(cases, t, {2, 12, 64, 32, 32, false, false, false, 0.1f, bias, t});
+    add_attention(cases, t, {2, 2, 24, 70, 70, true, false, false, 0, bias, kF32});
+    add_attention(cases, t, {2, 2, 96, 272, 272, false, true, false, 0, bias, t});
+    add_attention(cases, t, {2, 2, 100, 90, 90, true, true, false, 0.25f, bias, kF32});
+    add_attention(cases, t, {2, 2, 128, 60, 60, true, true, false, 0, bias, t});
+    add_attention(cases, t, {2, 3, 88, 300, 300, false, true, false, 0, bias, t});
+    add_attention(cases, t, {2, 3, 64, 300, 300, true, false, false, 0, bias, kF32});
+    add_attention(cases, t, {2, 3, 6, 41, 41, true, true, false, 0, bias, t});
+  }
+}
+
+}  // namespace blipft::test

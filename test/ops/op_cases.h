@@ -1,0 +1,434 @@
+// The list of op cases that every backend must compute alike: op, dtype, shapes, variants.
+#pragma once
+
+#include <tuple>
+#include <utility>
+
+#include "ops/attention_cases.h"
+#include "ops/op_case.h"
+
+namespace blipft::test {
+
+struct Gemm {
+  int64_t m, k, n;
+  bool only_bf16 = false;  ///< the largest
+  /// Large ones run with fewer variants, for time.
+  bool large() const { return m * k * n > 100'000'000; }
+};
+
+// Token counts and sizes of small models, odd sizes, then BLIP-2's own with few samples.
+inline const Gemm kGemms[] = {
+    {1, 64, 48},       {7, 88, 24},        {32, 64, 64},      {33, 100, 72},           {82, 80, 320},
+    {257, 176, 528},   {300, 128, 136},    {1, 1, 1},         {5, 13, 7},              {33, 27, 65},
+    {514, 1408, 4224}, {514, 1408, 6144},  {514, 6144, 1408}, {514, 588, 1408},        {64, 768, 3072},
+    {514, 1408, 768},  {164, 2560, 2560},  {64, 768, 2560},   {164, 2560, 10240, true}};
+
+inline double weight_range(int64_t k) { return std::sqrt(3.0 / static_cast<double>(k)); }  // outputs of variance 1/3
+
+enum class Extra { none, bias, residual, bias_residual };
+
+inline void add_linear_forward(Cases& cases, DType t, const Gemm& g) {
+  const auto add = [&](Activation activation, Extra extra) {
+    cases.push_back({title(t, "linear_forward ", g.m, "x", g.k, "x", g.n, " activation ", int(activation), " extra ",
+                           int(extra)), t, false, [=](OpContext& c) {
+      LinearForward a;
+      a.x = c.input("x", t, {g.m, g.k});
+      a.w = c.input("w", t, {g.n, g.k}, -3 * weight_range(g.k), 3 * weight_range(g.k));
+      if (extra == Extra::bias || extra == Extra::bias_residual) a.bias = c.input("bias", t, {g.n});
+      if (extra == Extra::residual || extra == Extra::bias_residual) a.residual = c.input("residual", t, {g.m, g.n});
+      a.activation = activation;
+      if (activation == Activation::gelu) a.pre_activation = c.output("pre_activation", t, {g.m, g.n});
+      a.y = c.output("y", t, {g.m, g.n});
+      c.run([&](Ops& ops, Stream s) { ops.linear_forward(a, s); });
+    }});
+  };
+  add(Activation::none, Extra::bias);
+  add(Activation::none, Extra::bias_residual);
+  add(Activation::relu, Extra::bias);
+  add(Activation::gelu, Extra::bias);
+  if (g.large()) return;
+  add(Activation::none, Extra::none);
+  add(Activation::none, Extra::residual);
+  add(Activation::relu, Extra::none);
+  add(Activation::gelu, Extra::none);
+}
+
+inline void add_linear_backward(Cases& cases, DType t, const Gemm& g) {
+  struct Input {
+    Activation activation;
+    bool add, in_place, dbias, accumulate;
+    DType gradient;
+  };
+  int index = 0;
+  for (const Input& v : {Input{Activation::none, true, true, false, false, t},
+                         Input{Activation::relu, false, false, true, false, t},
+                         Input{Activation::gelu, false, false, true, true, kF32},
+                         Input{Activation::none, false, false, false, false, t},
+                         Input{Activation::none, true, false, true, false, kF32},
+                         Input{Activation::relu, false, false, false, false, t},
+                         Input{Activation::gelu, false, false, false, false, t}}) {
+    if (g.large() && ++index > 3) break;
+    cases.push_back({title(t, "linear_backward_input ", g.m, "x", g.k, "x", g.n, " activation ", int(v.activation),
+                           " add ", v.add, v.in_place, " dbias ", v.dbias, v.accumulate, dtype_name(v.gradient)),
+                     t, false, [=](OpContext& c) {
+      LinearBackwardInput a;
+      a.dy = c.input("dy", t, {g.m, g.n});
+      a.w = c.input("w", t, {g.n, g.k}, -weight_range(g.n), weight_range(g.n));
+      a.activation = v.activation;
+      a.dx = v.in_place ? c.inout("dx", t, {g.m, g.k}) : c.output("dx", t, {g.m, g.k});
+      if (v.add) a.add = v.in_place ? a.dx : c.input("add", t, {g.m, g.k});
+      if (v.activation != Activation::none)
+        a.saved = c.input("saved", t, {g.m, g.k}, -4, 4);
+      if (v.activation == Activation::gelu && v.dbias) a.activated = c.output("activated", t, {g.m, g.k});
+      if (v.dbias) a.dbias = c.inout("dbias", v.gradient, {g.k});
+      a.accumulate_dbias = v.accumulate;
+      c.run([&](Ops& ops, Stream s) { ops.linear_backward_input(a, s); });
+    }});
+  }
+
+  struct Weight {
+    DType gradient;
+    bool dbias, accumulate;
+  };
+  index = 0;
+  for (const Weight& v : {Weight{t, true, false}, Weight{kF32, true, true}, Weight{t, false, true},
+                          Weight{kF32, false, false}, Weight{kBf16, true, true}}) {
+    if (t == kF32 && v.gradient == kBf16) continue;
+    if (g.large() && ++index > 2) break;
+    cases.push_back({title(t, "linear_backward_weight ", g.m, "x", g.k, "x", g.n, " dw ", dtype_name(v.gradient),
+                           " dbias ", v.dbias, " accumulate ", v.accumulate),
+                     v.gradient == kBf16 ? kBf16 : t, false, [=](OpContext& c) {
+      LinearBackwardWeight a;
+      a.dy = c.input("dy", t, {g.m, g.n});
+      a.x = c.input("x", t, {g.m, g.k});
+      a.dw = v.accumulate ? c.inout("dw", v.gradient, {g.n, g.k}) : c.output("dw", v.gradient, {g.n, g.k});
+      if (v.dbias) a.dbias = v.accumulate ? c.inout("dbias", v.gradient, {g.n}) : c.output("dbias", v.gradient, {g.n});
+      a.accumulate = v.accumulate;
+      c.run([&](Ops& ops, Stream s) { ops.linear_backward_weight(a, s); });
+    }});
+  }
+}
+
+/// With `packed`, samples of uneven rows, `tokens` at most: what dropout alone takes part in.
+inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int64_t n, bool packed) {
+  const auto packed_rows = uneven_rows(samples, 1, tokens);
+  const int64_t m = packed ? total_rows(packed_rows) : samples * tokens;
+  struct Variant {
+    bool residual, dropout;
+    bool add, in_place, parameters, accumulate;
+    DType gradient;
+    int bias;                              // dbias: 0 none, 1 written, 2 added to
+    bool output = false;                   // backward makes the norm's output again
+  };
+  for (const Variant& v : {Variant{false, false, false, false, true, false, t, 0},
+                           Variant{true, false, true, false, true, true, kF32, 2, true},
+                           Variant{true, true, true, true, true, false, kF32, 0, true},
+                           Variant{true, true, true, false, true, true, t, 2, true},
+                           Variant{true, true, true, false, true, true, t, 1},
+                           Variant{true, false, true, true, true, false, t, 1},
+                           Variant{true, false, true, true, false, false, kF32, 1, true},
+                           Variant{false, false, true, false, true, false, t, 1},
+                           Variant{false, true, false, true, false, false, t, 1}}) {
+    if (packed && !v.dropout) continue;
+    cases.push_back({title(t, "norm ", samples, "x", tokens, "x", n, " residual ", v.residual, " dropout ", v.dropout,
+                           " parameters ", v.parameters, " bias ", v.bias, v.output ? " output" : "",
+                           packed ? " packed" : ""), t, false, [=](OpContext& c) {
+      NormForward f;
+      f.x = c.input("x", t, {m, n}, -1, 2);
+      if (v.residual) f.residual = c.input("residual", t, {m, n}, -2, 1);
+      if (v.dropout) f.dropout = make_dropout(c, 0.3f, samples, tokens);
+      if (packed) f.dropout.packing = make_packing(c, packed_rows, tokens);
+      if (v.residual || v.dropout) f.sum = c.output("sum", t, {m, n});
+      f.gamma = c.input("gamma", t, {n}, 0.5, 1.5);
+      f.beta = c.input("beta", t, {n});
+      f.y = c.output("y", t, {m, n});
+      f.mean = c.output("mean", kF32, {m});
+      f.rstd = c.output("rstd", kF32, {m});
+      NormBackward b;
+      b.x = f.sum ? f.sum : f.x;
+      b.mean = f.mean, b.rstd = f.rstd, b.gamma = f.gamma;
+      if (v.output) b.beta = f.beta, b.y = c.output("y again", t, {m, n});
+      b.dy = v.in_place ? c.inout("dy", t, {m, n}) : c.input("dy", t, {m, n});
+      if (v.in_place) b.dx = b.dy;
+      else if (v.add) b.dx = b.add = c.inout("add", t, {m, n});
+      else b.dx = c.output("dx", t, {m, n});
+      if (v.add && v.in_place) b.add = c.input("add", t, {m, n});
+      if (v.parameters) {
+        b.dgamma = v.accumulate ? c.inout("dgamma", v.gradient, {n}) : c.output("dgamma", v.gradient, {n});
+        b.dbeta = v.accumulate ? c.inout("dbeta", v.gradient, {n}) : c.output("dbeta", v.gradient, {n});
+      }
+      b.accumulate = v.accumulate;
+      b.accumulate_dbias = v.bias == 2;
+      if (v.bias > 0) b.dbias = v.bias == 2 ? c.inout("dbias", v.gradient, {n}) : c.output("dbias", v.gradient, {n});
+      if (v.dropout) b.dropout = f.dropout, b.dropped = c.output("dropped", t, {m, n});
+      c.run([&](Ops& ops, Stream s) {
+        ops.norm_forward(f, s);
+        ops.norm_backward(b, s);
+      });
+    }});
+  }
+}
+
+inline void add_embeddings(Cases& cases, DType t, DType gradient, bool accumulate) {
+  const auto parameter = [=](OpContext& c, const char* name, Shape shape) {
+    return accumulate ? c.inout(name, gradient, shape) : c.output(name, gradient, shape);
+  };
+  const DType limit = gradient == kBf16 ? kBf16 : t;
+  const std::string tail = concat(" gradient ", dtype_name(gradient), " accumulate ", accumulate);
+  for (auto [samples, patches, n] : {std::tuple<int64_t, int64_t, int64_t>{3, 16, 40}, {2, 256, 1408}, {1, 1, 33}})
+    cases.push_back({title(t, "vision_embed ", samples, "x", patches, "x", n, tail), limit, false,
+                     [=](OpContext& c) {
+      VisionEmbed f, b;
+      f.patches = c.input("patches", t, {samples * patches, n});
+      f.class_embedding = c.input("class_embedding", t, {n});
+      f.positions = c.input("positions", t, {1 + patches, n});
+      f.x = c.output("x", t, {samples * (1 + patches), n});
+      b.patches = c.output("dpatches", t, {samples * patches, n});
+      b.class_embedding = parameter(c, "dclass", {n});
+      b.positions = parameter(c, "dpositions", {1 + patches, n});
+      b.x = c.input("dx", t, {samples * (1 + patches), n});
+      b.accumulate = accumulate;
+      c.run([&](Ops& ops, Stream s) {
+        ops.vision_embed_forward(f, s);
+        ops.vision_embed_backward(b, s);
+      });
+    }});
+  struct Text {
+    int64_t samples, tokens, prefix, n, vocabulary;
+    bool positions, packed = false;
+  };
+  for (const Text& v : {Text{3, 7, 5, 40, 11, true}, Text{2, 50, 32, 2560, 1000, true}, Text{16, 33, 0, 64, 50, false},
+                        Text{1, 1, 1, 17, 3, true}, Text{5, 7, 5, 40, 11, true, true},
+                        Text{4, 50, 32, 2560, 1000, true, true}, Text{16, 33, 0, 64, 50, false, true},
+                        Text{3, 9, 2, 17, 3, true, true}})
+    cases.push_back({title(t, "text_embed ", v.samples, "x", v.tokens, "x", v.n, tail, v.packed ? " packed" : ""),
+                     limit, false, [=](OpContext& c) {
+      const int64_t rows = v.prefix + v.tokens;
+      const auto packed_rows = uneven_rows(v.samples, v.prefix + 1, rows);
+      const int64_t m = v.packed ? total_rows(packed_rows) : v.samples * rows;
+      TextEmbed f;
+      f.ids = c.input("ids", DType::i32, {v.samples, v.tokens}, 0, static_cast<double>(v.vocabulary));
+      if (v.packed) {                        // of every second sample, rows of padding
+        std::vector<double> lengths;
+        for (int64_t b = 0; b < v.samples; ++b)
+          lengths.push_back(static_cast<double>(packed_rows[static_cast<size_t>(b)] - v.prefix - b % 2));
+        f.lengths = c.values("lengths", DType::i32, lengths);
+        f.packing = make_packing(c, packed_rows, rows);
+      } else {
+        f.lengths = c.input("lengths", DType::i32, {v.samples}, 1, static_cast<double>(v.tokens + 1));
+      }
+      f.prefix_rows = v.prefix;
+      f.padding_id = 1;
+      TextEmbed b = f;
+      if (v.prefix) f.prefix = c.input("prefix", t, {v.samples * v.prefix, v.n});
+      f.tokens = c.input("tokens", t, {v.vocabulary, v.n});
+      if (v.positions) f.positions = c.input("positions", t, {rows + 4, v.n});
+      f.x = c.output("x", t, {m, v.n});
+      if (v.prefix) b.prefix = c.output("dprefix", t, {v.samples * v.prefix, v.n});
+      b.tokens = parameter(c, "dtokens", {v.vocabulary, v.n});
+      if (v.positions) b.positions = parameter(c, "dpositions", {rows + 4, v.n});
+      b.x = c.input("dx", t, {m, v.n});
+      b.accumulate_tokens = b.accumulate_positions = accumulate;
+      c.run([&](Ops& ops, Stream s) {
+        ops.text_embed_forward(f, s);
+        ops.text_embed_backward(b, s);
+      });
+    }});
+  cases.push_back({title(t, "sum_tiles", tail), limit, false, [=](OpContext& c) {
+    const Tensor tiled = c.input("tiled", t, {5 * 32, 77}), rows = parameter(c, "rows", {32, 77});
+    c.run([&](Ops& ops, Stream s) { ops.sum_tiles(tiled, rows, accumulate, s); });
+  }});
+}
+
+inline void add_row_moves(Cases& cases, DType t) {
+  for (int64_t n : {1, 33, 64, 2560}) {
+    cases.push_back({title(t, "tile_rows ", n), t, true, [=](OpContext& c) {
+      const Tensor rows = c.input("rows", t, {32, n}), tiled = c.output("tiled", t, {3 * 32, n});
+      c.run([&](Ops& ops, Stream s) { ops.tile_rows(rows, tiled, s); });
+    }});
+    for (bool packed : {false, true})
+      cases.push_back({title(t, "pick_rows, spread_rows ", n, packed ? " packed" : ""), t, true, [=](OpContext& c) {
+        RowBlocks pick, spread;
+        pick.block_rows = 82, pick.offset = 31, pick.count = 50;
+        const auto packed_rows = uneven_rows(5, 32, 82);  // of the third block, none is picked
+        const int64_t blocks = packed ? 5 : 3, m = packed ? total_rows(packed_rows) : blocks * 82;
+        const int64_t picked = m - blocks * 32;
+        if (packed) pick.packing = make_packing(c, packed_rows, 82);
+        spread = pick;
+        pick.blocks = c.input("blocks", t, {m, n});
+        pick.rows = c.output("rows", t, {picked, n});
+        spread.blocks = c.output("spread", t, {m, n});
+        spread.rows = pick.rows;
+        c.run([&](Ops& ops, Stream s) {
+          ops.pick_rows(pick, s);
+          ops.spread_rows(spread, s);
+        });
+      }});
+  }
+}
+
+inline void add_elementwise(Cases& cases, DType t) {
+  for (Activation activation : {Activation::none, Activation::relu, Activation::gelu})
+    for (int64_t n : {1, 1001, 8192})
+      cases.push_back({title(t, "activate ", int(activation), " ", n), t, false, [=](OpContext& c) {
+        const Tensor x = c.input("x", t, {n}, -4, 4), y = c.output("y", t, {n});
+        c.run([&](Ops& ops, Stream s) { ops.activate(x, y, activation, s); });
+      }});
+  for (int variant = 0; variant < 16; ++variant)
+    for (int64_t n : {1, 37, 64, 100, 2560}) {
+      const bool packed = variant & 8;
+      if (packed && !(variant & 2)) continue;  // dropout alone takes part in it
+      cases.push_back({title(t, "dropout_add variant ", variant, " cols ", n), t, false, [=](OpContext& c) {
+        DropoutAdd a;
+        const auto packed_rows = uneven_rows(5, 0, 33);
+        const int64_t rows = packed ? total_rows(packed_rows) : 3 * 33;
+        a.x = variant & 4 ? c.inout("x", t, {rows, n}) : c.input("x", t, {rows, n});
+        a.y = variant & 4 ? a.x : c.output("y", t, {rows, n});
+        if (variant & 1) a.residual = c.input("residual", t, {rows, n});
+        if (variant & 2) a.dropout = make_dropout(c, 0.1f, packed ? 5 : 3, 33);
+        if (packed) a.dropout.packing = make_packing(c, packed_rows, 33);
+        c.run([&](Ops& ops, Stream s) { ops.dropout_add(a, s); });
+      }});
+    }
+  for (int64_t n : {1, 1000, 70001})
+    cases.push_back({title(t, "sum_squares, add, fill ", n), t, false, [=](OpContext& c) {
+      const Tensor x = c.input("x", t, {n}), out = c.output("out", kF32, {1});
+      const Tensor total = c.inout("total", kF32, {1}, 1, 2);
+      const Tensor f32 = c.inout("f32", kF32, {n}), bf16 = c.inout("bf16", kBf16, {n});
+      const Tensor filled = c.output("filled", t, {n});
+      c.run([&](Ops& ops, Stream s) {
+        ops.sum_squares(x, out, false, s);
+        ops.sum_squares(x, total, true, s);
+        if (t == kF32) ops.add(x, f32, s);
+        else ops.add(x, bf16, s), ops.add(x, f32, s);
+        ops.fill(filled, 0.3f, s);
+      });
+    }});
+  for (int64_t n : {1, 6, 100003})
+    cases.push_back({title(t, "fill_normal ", n), t, false, [=](OpContext& c) {
+      const Tensor x = c.output("x", t, {n}), far = c.output("far", t, {n});
+      c.run([&](Ops& ops, Stream s) {
+        ops.fill_normal(x, 0x9876543210u, 5, 3, 0.25f, 2, s);
+        ops.fill_normal(far, 1, 0xfffffffeu, (int64_t{1} << 35) + 2, 0, 0.02f, s);
+      });
+    }});
+  for (auto [rows, vocabulary] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {33, 1000}, {49, 50272}, {5, 50304}})
+    cases.push_back({title(t, "cross_entropy ", rows, "x", vocabulary), t, false, [=](OpContext& c) {
+      // Wide logits: a peaked softmax, whose own entries count beside the -1 at the label.
+      CrossEntropy a;
+      a.logits = c.inout("logits", t, {rows, vocabulary}, -12, 12);
+      std::vector<double> labels;
+      for (int64_t r = 0; r < rows; ++r)
+        labels.push_back(r % 4 == 1 ? -100 : static_cast<double>(r * 997 % vocabulary));
+      a.labels = c.values("labels", DType::i32, labels);
+      a.weight = c.values("weight", kF32, {0.125});
+      a.row_loss = c.output("row_loss", kF32, {rows});
+      c.run([&](Ops& ops, Stream s) { ops.cross_entropy(a, s); });
+    }});
+  for (auto [samples, size, patch] : {std::tuple<int64_t, int64_t, int64_t>{2, 224, 14}, {3, 20, 5}, {1, 16, 16}})
+    cases.push_back({title(t, "patchify ", samples, "x", size, "/", patch), t, false, [=](OpContext& c) {
+      Patchify a{c.input("pixels", DType::u8, {samples, size, size, 3}, 0, 256), patch,
+                 {0.48f, 0.46f, 0.41f}, {0.27f, 0.26f, 0.28f}, {}};
+      a.patches = c.output("patches", t, {samples * (size / patch) * (size / patch), 3 * patch * patch});
+      c.run([&](Ops& ops, Stream s) { ops.patchify(a, s); });
+    }});
+}
+
+inline void add_updates(Cases& cases, DType param, bool master, DType grad, DType state, int64_t n) {
+  const DType bound = param == kF32 && state == kF32 ? kF32 : kBf16;
+  const auto scalars = [](OpContext& c) { return c.values("scalars", kF32, {0.05, 0.19, 0.002, 0.7, 1.5, 0, 0, 0}); };
+  const std::string tail =
+      concat(master ? " master" : "", " grad ", dtype_name(grad), " state ", dtype_name(state), " ", n);
+  cases.push_back({title(param, "adamw_update", tail), bound, false, [=](OpContext& c) {
+    AdamWUpdate a;
+    a.param = c.inout("param", param, {n});
+    if (master) a.master = c.inout("master", kF32, {n});
+    a.grad = c.input("grad", grad, {n});
+    a.m = c.inout("m", state, {n}, -0.1, 0.1);
+    a.v = c.inout("v", state, {n}, 0, 0.01);
+    a.scalars = scalars(c);
+    if (n != 1001) a.squares = c.output("squares", kF32, {squares_count(n)});
+    a.weight_decay = 0.1f;
+    c.run([&](Ops& ops, Stream s) { ops.adamw_update(a, s); });
+  }});
+  for (bool momentum : {false, true})
+    cases.push_back({title(param, "sgd_update momentum ", momentum, tail), bound, false, [=](OpContext& c) {
+      SgdUpdate a;
+      a.param = c.inout("param", param, {n});
+      if (master) a.master = c.inout("master", kF32, {n});
+      a.grad = c.input("grad", grad, {n});
+      if (momentum) a.momentum_buffer = c.inout("buffer", state, {n});
+      a.momentum = momentum ? 0.9f : 0.0f;
+      a.weight_decay = 0.1f;
+      a.scalars = scalars(c);
+      if (n != 1001) a.squares = c.output("squares", kF32, {squares_count(n)});
+      c.run([&](Ops& ops, Stream s) { ops.sgd_update(a, s); });
+    }});
+}
+
+inline void add_scalars(Cases& cases) {
+  for (DType from : {kF32, kBf16, DType::f16})
+    for (DType to : {kF32, kBf16, DType::f16})
+      cases.push_back({concat("cast ", dtype_name(from), " to ", dtype_name(to)), kF32, true, [=](OpContext& c) {
+        // Beyond f16's range on both sides, and into its subnormal numbers.
+        const Tensor x = c.input("x", from, {1003}, -70000, 70000), tiny = c.input("tiny", from, {1003}, -1e-4, 1e-4);
+        const Tensor y = c.output("y", to, {1003}), y_tiny = c.output("y_tiny", to, {1003});
+        c.run([&](Ops& ops, Stream s) {
+          ops.cast(x, y, s);
+          ops.cast(tiny, y_tiny, s);
+        });
+      }});
+  for (int64_t n : {1, 7, 5000, 300001})
+    cases.push_back({concat("sum ", n), kF32, false, [=](OpContext& c) {
+      const Tensor x = c.input("x", kF32, {n}, 0, 1), out = c.output("out", kF32, {1});
+      const Tensor total = c.inout("total", kF32, {1});
+      c.run([&](Ops& ops, Stream s) {
+        ops.sum(x, out, false, s);
+        ops.sum(x, total, true, s);
+      });
+    }});
+  for (float max_norm : {0.0f, 1.0f, 100.0f})
+    cases.push_back({concat("loss_weights, clip_coefficient ", max_norm), kF32, false, [=](OpContext& c) {
+      const Tensor counts = c.values("counts", kF32, {3, 0, 17, 1}), weights = c.output("weights", kF32, {4});
+      const Tensor squares = c.values("squares", kF32, {49}), scalars = c.inout("scalars", kF32, {kStepScalars});
+      c.run([&](Ops& ops, Stream s) {
+        ops.loss_weights(counts, weights, 4, s);
+        ops.clip_coefficient(squares, scalars, max_norm, s);
+      });
+    }});
+}
+
+inline std::vector<OpCase> op_cases() {
+  Cases cases;
+  for (DType t : {kF32, kBf16}) {
+    for (const Gemm& g : kGemms) {
+      if (g.only_bf16 && t != kBf16) continue;
+      add_linear_forward(cases, t, g);
+      add_linear_backward(cases, t, g);
+    }
+    for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {1, 7, 33}, {3, 11, 64},
+                                      {2, 41, 100}, {5, 60, 37}, {2, 257, 1408}, {2, 32, 768}, {2, 82, 2560},
+                                      {1, 33, 4096}, {2, 1030, 328}, {2, 1030, 2048}})  // many rows: other kernels
+      add_norm(cases, t, samples, tokens, n, false);
+    for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{3, 11, 64}, {5, 60, 37}, {5, 82, 2560},
+                                      {3, 33, 4096}, {3, 20, 768}, {5, 1030, 328}, {4, 1030, 2048}})
+      add_norm(cases, t, samples, tokens, n, true);
+    add_attentions(cases, t);
+    add_packed_attentions(cases, t);
+    add_embeddings(cases, t, t, false);
+    add_embeddings(cases, t, kF32, true);
+    if (t == kBf16) add_embeddings(cases, t, kBf16, true);
+    add_row_moves(cases, t);
+    add_elementwise(cases, t);
+  }
+  for (int64_t n : {1, 1001, 40000}) {
+    add_updates(cases, kF32, false, kF32, kF32, n);
+    add_updates(cases, kBf16, false, kBf16, kBf16, n);
+    add_updates(cases, kBf16, true, kF32, kF32, n);
+    add_updates(cases, kBf16, true, kBf16, kF32, n);
+  }
+  add_scalars(cases);
+  return cases;
+}
+
+}  // namespace blipft::test

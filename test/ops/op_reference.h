@@ -1,0 +1,61 @@
+// What the tests of the CPU ops against float64 share: numbers as double, differences, bounds.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "ops/op_context.h"
+
+namespace blipft::test {
+
+using Vec = std::vector<double>;
+
+/// Bounds of the normalised error. f32: sums of at most a few hundred terms in f32 err by less than 1e-6, the
+/// differences of the reference by about 1e-7 (step 1e-5, double): 1e-5 leaves room for cancellation in gradients.
+/// bf16: a stored value is off by at most 2^-9 of itself; three roundings in a row (stored sum, stored result, a
+/// gradient through both) stay under 3 * 2^-9.
+inline double bound(DType t) { return t == kF32 ? 1e-5 : 3.0 / 512; }
+
+inline std::string name_of(DType t) { return dtype_name(t); }
+
+struct Cpu {
+  std::unique_ptr<Device> device = make_cpu_device(0);
+  std::unique_ptr<Ops> ops = make_cpu_ops();
+  Backend backend{*device, *ops};
+};
+inline Backend& cpu() {
+  static Cpu owner;
+  return owner.backend;
+}
+
+inline double at(const Vec& v, int64_t i) { return v[static_cast<size_t>(i)]; }
+inline double& at(Vec& v, int64_t i) { return v[static_cast<size_t>(i)]; }
+
+/// d loss / d x by central differences.
+inline Vec differences(Vec x, const std::function<double(const Vec&)>& loss) {
+  Vec gradient(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double value = x[i], h = 1e-5;
+    x[i] = value + h;
+    const double above = loss(x);
+    x[i] = value - h;
+    gradient[i] = (above - loss(x)) / (2 * h);
+    x[i] = value;
+  }
+  return gradient;
+}
+
+inline double inner(const Vec& a, const Vec& b) {
+  double total = 0;
+  for (size_t i = 0; i < a.size(); ++i) total += a[i] * b[i];
+  return total;
+}
+
+inline Vec sum_of(Vec a, const Vec& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+#define CHECK_CLOSE(found, expected, limit) CHECK(normalised_error(found, expected) <= (limit))
+
+}  // namespace blipft::test

@@ -1,0 +1,150 @@
+"""What the tests of the whole program share: a small BLIP-2 with pictures, and starting the program on CPU ranks.
+
+tools/make_demo.py makes both. BLIPFT names the program (default ./blipft).
+"""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import time
+
+import h5py
+
+from script_tests import check
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PROGRAM = os.environ.get("BLIPFT", str(ROOT / "blipft"))
+SAMPLES = 48
+
+
+class Space:
+    """The folder of this run of the tests: the demo's files, and whatever the tests make."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        subprocess.run([sys.executable, str(ROOT / "tools/make_demo.py"), "--out", str(self.folder / "demo"),
+                        "--samples", str(SAMPLES), "--seed", "3"], check=True, stdout=subprocess.DEVNULL)
+        self.model, self.data = self.folder / "demo/model", self.folder / "demo/data"
+        self.shrink()
+        self.count = 0
+        self.config = self.folder / "run.yaml"
+        self.config.write_text(
+            f"model:\n  path: {self.model}\n  init: random\n"
+            f"data:\n  path: {self.data}\n  max_text_tokens: 32\n  num_workers: 1\n"
+            "train:\n  lr: 1.0e-3\n  batch_size: 4\n  precision: 32-true\n  dropout: false\n"
+            "parallel:\n  device: cpu\n")
+
+    def shrink(self):
+        """Fewer and thinner layers: the tests start the program dozens of times."""
+        path = self.model / "config.json"
+        config = json.loads(path.read_text())
+        layers = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config["vision_config"].update(layers)
+        config["qformer_config"].update(layers, encoder_hidden_size=32)
+        config["text_config"].update(hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=2,
+                                     word_embed_proj_dim=32)
+        path.write_text(json.dumps(config))
+
+    def new(self, name="out"):
+        self.count += 1
+        return self.folder / f"{name}{self.count}"
+
+    def copy(self, what):
+        """A copy of a folder, to be spoilt."""
+        target = self.new(what.name)
+        shutil.copytree(what, target)
+        return target
+
+
+class Result:
+    def __init__(self, status, out, err, seconds, output):
+        self.status, self.out, self.err, self.seconds, self.output = status, out, err, seconds, output
+
+    def steps(self, rank=0):
+        return read_table(self.output, rank, "steps")
+
+    def losses(self):
+        return self.steps()["loss"]
+
+    def __str__(self):
+        return f"status {self.status}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
+
+
+def environment(ranks):
+    values = dict(os.environ, OMP_NUM_THREADS=str(max(1, (os.cpu_count() or 1) // max(ranks, 1))))
+    values.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
+    return values
+
+
+def command_line(ranks, arguments):
+    command = [str(a) for a in arguments]
+    if not ranks:
+        return command
+    options = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    return ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none", *options, *command]
+
+
+def mpirun(ranks, arguments, seconds=180):
+    begin = time.monotonic()
+    done = subprocess.run(command_line(ranks, arguments), cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=seconds)
+    return done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"), time.monotonic() - begin
+
+
+def start(space, ranks, *overrides, config=None):
+    """Runs the program; ranks 0: without mpirun."""
+    output = space.new()
+    if not any(o.startswith("output.path=") for o in overrides):
+        overrides = (f"output.path={output}", *overrides)
+    return Result(*mpirun(ranks, [PROGRAM, config or space.config, *overrides]), output)
+
+
+def run(space, ranks, *overrides):
+    result = start(space, ranks, *overrides)
+    check(result.status == 0, result)
+    return result
+
+
+def read_table(folder, rank, name):
+    with h5py.File(pathlib.Path(folder) / f"trace.rank{rank:04d}.h5", "r") as file:
+        return file[name][:]
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)} of one file, parsed by hand."""
+    data = pathlib.Path(path).read_bytes()
+    length, = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    tensors, end = {}, 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, stop = entry["data_offsets"]
+        check(begin == end, path, name, "leaves a gap or overlaps")
+        end = stop
+        tensors[name] = (entry["dtype"], tuple(entry["shape"]), data[8 + length + begin:8 + length + stop])
+    check(end == len(data) - 8 - length, path, "has bytes that belong to no tensor")
+    return tensors
+
+
+def write_safetensors(path, tensors):
+    header, offset = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + b"".join(d for _, _, d in tensors.values()))
+
+
+_saved = {}
+
+
+def saved_model(space):
+    """A model directory with weights: what three steps on two ranks left behind. Made once."""
+    if space not in _saved:
+        result = run(space, 2, "train.max_steps=3", "output.save_model=true", "parallel.strategy=fsdp")
+        _saved[space] = result.output / "model"
+    return _saved[space]

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""The whole program under mpirun on CPU ranks: what it prints and writes, and whether it repeats itself.
+
+    python3 test/program/program_test.py [PART-OF-A-NAME...]
+
+Prints "ok NAME", "FAILED NAME" or "SKIPPED NAME (why)" for each test; exits 1 when one failed.
+"""
+import json
+import os
+import pathlib
+import pty
+import re
+import subprocess
+import sys
+
+try:
+    import h5py
+    import numpy as np
+except ImportError as missing:
+    print(f"SKIPPED program_test ({missing})")
+    sys.exit(0)
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from program_runs import (  # noqa: E402
+    PROGRAM, ROOT, SAMPLES, Space, command_line, environment, mpirun, read_safetensors, read_table, run, saved_model)
+from script_tests import Skip, check, run_tests, test  # noqa: E402
+
+
+@test
+def trains_to_the_end_and_the_loss_falls(space):
+    result = run(space, 4, "parallel.strategy=fsdp", "train.batch_size=2", "train.max_epochs=6")
+    losses = result.losses()
+    check(len(losses) == SAMPLES // 8 * 6, "steps:", len(losses))
+    check(np.isfinite(losses).all(), losses)
+    check(losses[-6:].mean() < losses[:6].mean() - 0.5, "losses of the first and last epoch:", losses[:6], losses[-6:])
+    check("[done] train time" in result.out and "rank(s), fsdp" in result.out, result)
+
+
+@test
+def every_rank_leaves_a_trace(space):
+    result = run(space, 3, "parallel.strategy=fsdp", "train.max_steps=4", "train.accumulate_grad_batches=2",
+                 "train.batch_size=2", "train.gradient_clip_val=1", "data.text_padding=max")
+    files = sorted(p.name for p in result.output.iterdir())
+    check(files == [f"trace.rank{r:04d}.h5" for r in range(3)], "files:", files)
+    for rank in range(3):
+        steps = result.steps(rank)
+        check(steps["step"].tolist() == [0, 1, 2, 3], steps["step"])
+        check((steps["loss"] == result.steps(0)["loss"]).all(), "losses of rank", rank)
+        check((steps["grad_norm"] == result.steps(0)["grad_norm"]).all(), "norms of rank", rank)
+        check((steps["end_ns"] > steps["begin_ns"]).all(), "ends of the steps")
+        check((np.diff(steps["begin_ns"].astype(np.int64)) > 0).all(), "begins of the steps")
+        with h5py.File(result.output / f"trace.rank{rank:04d}.h5", "r") as file:
+            check(file.attrs["rank"] == rank and file.attrs["world_size"] == 3, dict(file.attrs))
+            check("accumulate_grad_batches: 2" in str(file.attrs["config"]), file.attrs["config"])
+            spans, memory, plan = file["spans"][:], file["memory"][:], file["plan"][:]
+            phases = h5py.check_enum_dtype(spans.dtype["phase"])
+        check(set(spans["step"].tolist()) == {0, 1, 2, 3}, "spans' steps")
+        check(set(spans["micro_batch"].tolist()) >= {0, 1}, "spans' micro-batches")
+        for name in ("forward", "backward", "gather", "reduce_scatter"):
+            check((spans["phase"] == phases[name]).sum() > 0, "no spans of", name, "in", phases)
+        check((spans["end_ns"] >= spans["begin_ns"]).all(), "spans end before they begin")
+        check(len(memory) > 0 and len(plan) > 0, "memory and plan are empty")
+        check_rates(steps, 4)
+        step = spans[spans["phase"] == phases["step"]]
+        for end in ("begin_ns", "end_ns"):
+            check((step[end] == steps[end]).all(), "the step and its span:", end)
+        wait = spans[spans["phase"] == phases["data_wait"]]  # of the host's clock; the others are of the device's
+        check((wait["end_ns"] < steps["begin_ns"] + 1e6).all()
+              and (wait["begin_ns"][1:] > steps["end_ns"][:-1] - 1e6).all(),
+              "the clocks of host and device:", wait, steps)
+        last = memory[memory["step"] == 1]
+        last = last.reshape(-1, len(set(last["owner"].tolist())))  # a moment of a micro-batch, owners
+        held = last["bytes"].sum(axis=1)
+        check((last["phase"] == last["phase"][:, :1]).all() and len(held) == 4 * 2, last["phase"])
+        check(last["phase"][-1, 0] == b"peak" and held[-1] == held.max(), last["phase"], held)
+        # memory that no tensor of a step holds
+        gaps = np.char.startswith(plan["name"], b"gaps") | np.char.startswith(plan["name"], b"room to load")
+        check(held[-1] == plan["bytes"][~gaps].sum(), held, plan)
+        for owner, size in zip(last["owner"][-1], last["bytes"][-1]):
+            check(size == plan["bytes"][(plan["owner"] == owner) & ~gaps].sum(), owner, size, plan)
+
+
+def check_rates(steps, samples):
+    """What a step is counted to take: from the end of the one before to its own end, the first from its begin."""
+    ends = steps["end_ns"].astype(np.float64)
+    seconds = np.diff(ends, prepend=float(steps["begin_ns"][0])) * 1e-9
+    # Durations are of the device's clock, times are led along the host's: at most 1e-3 apart.
+    rates = steps["samples_per_second"]
+    check(np.allclose(rates * seconds, samples, rtol=2e-3), rates, samples / seconds)
+    flops = steps["tflops"] * seconds
+    check((flops > 0).all() and (len(set(steps["text_tokens"])) > 1 or np.ptp(flops) < 4e-3 * flops.max()), flops)
+
+
+@test
+def packing_keeps_the_steps(space):
+    """The same samples a step in other micro-batches: the same numbers but for the order of sums, with less work."""
+    options = ("train.max_steps=6", "train.accumulate_grad_batches=3", "train.batch_size=2", "train.dropout=true",
+               "output.save_model=true")
+    results = [run(space, 2, *options, f"data.text_padding={value}") for value in ("longest", "packed")]
+    plain, packed = (result.steps() for result in results)
+    for name in ("loss", "grad_norm"):
+        check(np.allclose(plain[name], packed[name], rtol=1e-4), name, plain[name], packed[name])
+    check((plain["text_tokens"] > packed["text_tokens"]).all(), plain["text_tokens"], packed["text_tokens"])
+    work = [steps["tflops"] * np.diff(steps["end_ns"].astype(float), prepend=float(steps["begin_ns"][0]))
+            for steps in (plain, packed)]
+    check(work[1].sum() < 0.99 * work[0].sum(), "work:", *work)
+    weights = [read_safetensors(result.output / "model/model.safetensors") for result in results]
+    for name, (_, _, data) in weights[0].items():
+        one, other = (np.frombuffer(w[name][2], np.float32) for w in weights)
+        check(np.abs(one - other).max() < 1e-3, name, np.abs(one - other).max())
+
+
+@test
+def rates_need_no_spans(space):
+    result = run(space, 2, "trace.spans=none", "train.max_steps=4")
+    steps = result.steps()
+    check((steps["end_ns"] > steps["begin_ns"]).all() and len(read_table(result.output, 0, "spans")) == 0, steps)
+    check_rates(steps, 4)
+
+
+@test
+def memory_lines_and_plain_progress(space):
+    result = run(space, 2, "parallel.strategy=ddp", "train.max_steps=3")
+    check("\r" not in result.out and "\x1b" not in result.out, "control characters:", repr(result.out))
+    for phase in ("before forward", "after forward", "after backward", "after optimizer"):
+        for step in (0, 1):
+            pattern = (rf"memory step {step} +{phase} +Params [\d.]+ .*Grads [\d.]+ .*Optim [\d.]+ "
+                       r".*Allocated [\d.]+ \(peak [\d.]+\)")
+            check(re.search(pattern, result.out), "no line", pattern, result)
+    progress = re.findall(r"^step (\d+)/3  epoch \d+  loss [\d.]+  lr \S+  grad norm \S+  ([\d.]+) samples/s ",
+                          result.out, re.M)
+    check([step for step, _ in progress] == ["1", "2", "3"], progress, result)
+    rates = 2 * result.steps()["samples_per_second"]  # of two ranks; of the first steps there is no average
+    check(np.allclose([float(rate) for _, rate in progress], rates, rtol=1e-3, atol=0.05), progress, rates)
+    check("memory of a rank at the peak of a step" in result.out, "no plan table")
+    check(result.out.count("blipft ") <= 2 and result.out.count("[done]") == 1, "said by more than one rank:", result)
+
+
+@test
+def progress_on_a_terminal_stays_on_one_line(space):
+    for ranks in (0, 2):
+        try:
+            mine, theirs = pty.openpty()
+        except OSError as error:  # a container without /dev/pts
+            raise Skip(f"no pseudo-terminal: {error}") from error
+        command = command_line(ranks, [PROGRAM, space.config, "train.max_steps=3", f"output.path={space.new()}"])
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL, stdout=theirs)
+        os.close(theirs)
+        text = b""
+        try:
+            while piece := os.read(mine, 65536):
+                text += piece
+        except OSError:  # how Linux says that the other side is closed
+            pass
+        os.close(mine)
+        check(process.wait(60) == 0 and text.count(b"\r\x1b[Kstep ") == 3, ranks, text.decode())
+
+
+@test
+def the_saved_model_is_a_model_directory(space):
+    model = saved_model(space)
+    names = {p.name for p in model.iterdir()}
+    check(names >= {"config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"}, names)
+    for name in ("tokenizer.json", "preprocessor_config.json", "vocab.json", "merges.txt", "tokenizer_config.json"):
+        check((model / name).read_bytes() == (space.model / name).read_bytes(), name, "differs")
+    before, after = (json.loads((p / "config.json").read_text()) for p in (space.model, model))
+    check(after.get("dtype", after.get("torch_dtype")) == "float32", after.get("dtype"))
+    for config in (before, after):
+        for section in (config, config["text_config"], config["vision_config"], config["qformer_config"]):
+            section.pop("dtype", None), section.pop("torch_dtype", None)
+    check(before == after, "config.json differs in more than its dtype")
+    tensors = read_safetensors(model / "model.safetensors")
+    for name, shape in {"query_tokens": (1, 8, 32), "language_projection.weight": (32, 32),
+                        "vision_model.embeddings.class_embedding": (1, 1, 32)}.items():
+        check(tensors[name][:2] == ("F32", shape), name, tensors[name][:2])
+    for name, (dtype, shape, data) in tensors.items():
+        check(len(data) == 4 * int(np.prod(shape)), name, shape, len(data))
+        check(np.isfinite(np.frombuffer(data, np.float32)).all(), name, "is not finite")
+    check(not list(model.parent.glob("*.partial")), "a partial folder is left")
+
+
+@test
+def a_saved_model_goes_on_where_it_stopped(space):
+    # One step sees all samples in order, so each step has the same batch.
+    same_batch = ("data.shuffle=false", "data.num_train_samples=16", "train.max_epochs=9")
+    for ranks, strategy, precision in ((1, "single", "32-true"), (2, "fsdp", "32-true"), (2, "ddp", "bf16-mixed"),
+                                       (2, "fsdp", "bf16-true")):
+        common = (*same_batch, f"train.batch_size={16 // ranks}", f"parallel.strategy={strategy}",
+                  f"train.precision={precision}")
+        whole = run(space, ranks, *common, "train.max_steps=4")
+        first = run(space, ranks, *common, "train.max_steps=3", "output.save_model=true")
+        check((first.losses() == whole.losses()[:3]).all(), "the first three steps:", first.losses(), whole.losses())
+        second = run(space, ranks, *common, "train.max_steps=1", f"model.path={first.output / 'model'}",
+                     "model.init=pretrained")
+        check(second.losses()[0] == whole.losses()[3], strategy, precision, second.losses(), "after", whole.losses())
+        tensors = read_safetensors(first.output / "model/model.safetensors")
+        dtypes = {t[0] for t in tensors.values()}
+        check(dtypes == {"BF16" if precision == "bf16-true" else "F32"}, "dtypes of", precision, dtypes)
+
+
+@test
+def a_model_saved_in_bf16_is_the_rounded_one(space):
+    common = ("train.max_steps=2", "output.save_model=true")
+    exact = read_safetensors(run(space, 2, *common).output / "model/model.safetensors")
+    rounded = read_safetensors(run(space, 2, *common, "output.save_dtype=bf16").output / "model/model.safetensors")
+    check(list(exact) == list(rounded), "other tensors")
+    for name in exact:
+        bits = np.frombuffer(exact[name][2], np.uint32).astype(np.uint64)
+        wanted = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)  # to nearest, ties to even
+        check(rounded[name][0] == "BF16" and (np.frombuffer(rounded[name][2], np.uint16) == wanted).all(), name)
+
+
+@test
+def the_same_seed_gives_the_same_bits(space):
+    common = ("train.max_steps=5", "train.dropout=true", "train.gradient_clip_val=1", "output.save_model=true",
+              "data.num_workers=3")
+    for strategy in ("ddp", "fsdp"):
+        a, b = (run(space, 2, *common, f"parallel.strategy={strategy}") for _ in range(2))
+        for column in ("loss", "grad_norm"):
+            check((a.steps()[column] == b.steps()[column]).all(), column, a.steps()[column], b.steps()[column])
+        weights = [(one.output / "model/model.safetensors").read_bytes() for one in (a, b)]
+        check(weights[0] == weights[1], "weights differ")
+    c = run(space, 2, *common, "train.seed=1")
+    check((c.losses() != b.losses()).any(), "another seed gives the same losses")
+
+
+@test
+def strategies_and_world_sizes_have_one_loss_curve(space):
+    # 8 samples a step in all. f32 sums in another order: 2^-24 times the root of some hundred terms, a few ulps more
+    # each step (Adam divides small gradients by themselves); 1e-4 is far below the 1e-2 by which the steps differ.
+    common = ("train.max_steps=6", "train.dropout=true", "train.gradient_clip_val=1", "train.eps=1e-4")
+    single = run(space, 1, *common, "train.batch_size=8", "parallel.strategy=single").losses()
+    for ranks, accumulate, strategy, more in ((1, 2, "single", ()), (2, 1, "ddp", ()), (4, 2, "ddp", ()),
+                                              (2, 2, "fsdp", ()), (4, 1, "fsdp", ("parallel.reshard=step",)),
+                                              (4, 1, "fsdp", ("train.act_ckpt=full",))):
+        result = run(space, ranks, *common, f"train.batch_size={8 // ranks // accumulate}",
+                     f"parallel.strategy={strategy}", f"train.accumulate_grad_batches={accumulate}", *more)
+        distance = np.abs(result.losses() - single).max()
+        check(distance < 1e-4, ranks, strategy, more, distance, result.losses(), single)
+    check(np.abs(np.diff(single)).max() > 1e-2, "the loss does not move:", single)
+
+
+@test
+def runs_without_mpirun_and_without_a_trace(space):
+    result = run(space, 0, "train.max_steps=2", "trace.enabled=false")
+    check("rank(s), single" in result.out, result)
+    check(not list(result.output.glob("*.h5")), "a trace was written")
+
+
+@test
+def answers_that_need_no_mpi(space):
+    status, out, _, _ = mpirun(0, [PROGRAM, "--help"])
+    check(status == 0 and "Usage" in out or "usage" in out, out)
+    status, out, _, _ = mpirun(0, [PROGRAM, "--print-config", space.config, "train.lr=0.25"])
+    check(status == 0 and "0.25" in out, out)
+    effective = space.new("effective")
+    effective.write_text(out)
+    status, again, _, _ = mpirun(0, [PROGRAM, "--print-config", effective])
+    check(status == 0 and again == out, "the printed configuration reads back differently")
+    status, out, err, _ = mpirun(0, [PROGRAM, "--plan", space.config])
+    check(status == 0 and "total" in out and "fits" in out, out, err)
+    check("computes on CPUs" not in out, "a second plan of a strategy that has one:", out)
+    status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--gpu-memory", "0.001", space.config])
+    check(status == 1 and "does not fit" in out, status, out, err)
+
+
+@test
+def the_plan_tells_a_gpu_and_these_cpus_apart(space):
+    fsdp = ("parallel.strategy=fsdp", "train.accumulate_grad_batches=2", "train.max_steps=1")
+    for reshard, on_gpu, on_cpu in (("auto", "step", "always"), ("always", "always", "always"),
+                                    ("step", "step", "step")):
+        more = (*fsdp, f"parallel.reshard={reshard}")
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--ranks", "2", space.config, *more])
+        check(status == 0 and re.search(rf"^fits: .* strategy fsdp, reshard {on_gpu}$", out, re.M), out, err)
+        here = re.search(r"computes on CPUs: there it takes (\S+ [GM]iB) a rank, strategy fsdp, reshard (\w+)$",
+                         out, re.M)
+        check(here and here[2] == on_cpu, "planned for CPUs:", out)
+        result = run(space, 2, *more)
+        check(re.search(rf"^  total +{re.escape(here[1])}$", result.out, re.M), "planned", here[1], result)
+        with h5py.File(result.output / "trace.rank0000.h5", "r") as file:
+            check(file.attrs["reshard"] in (on_cpu, on_cpu.encode()), "the run took", file.attrs["reshard"])
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("program_test", Space, PROGRAM))

@@ -1,0 +1,389 @@
+// What the strategy tests train with: a tiny BLIP-2, synthetic samples that are numbered over the whole global batch,
+// and a run of a few optimizer steps under one strategy, whose losses, gradients and weights are then compared.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "ops/bf16.h"
+#include "blipft/checkpoint.h"
+#include "blipft/philox.h"
+#include "memory/memory_plan.h"
+#include "run/step_program.h"
+#include "run/weights.h"
+
+namespace blipft::testing {
+
+/// MPI is started by the first test that asks, and ends with the process: the other tests run without it.
+inline World& mpi_world() {
+  static World world(nullptr, nullptr);
+  return world;
+}
+
+/// A training of a few steps on `samples` samples a step, before it is decided who computes what.
+struct Job {
+  Config config;
+  int64_t samples = 12;                    ///< of one step, over all ranks and micro-batches
+  int64_t steps = 3;
+  int64_t equal_lengths = 0;               ///< > 0: every caption has so many tokens
+  int64_t wrong_sample = -1;               ///< this sample gets another caption: what a comparison must notice
+};
+
+/// Who computes what.
+struct Deal {
+  std::string strategy = "single";
+  std::string reshard = "always";
+  int64_t prefetch_bytes = 0;              ///< 0: as the plan chooses
+  int64_t accumulate = 1;
+};
+
+/// What a run leaves behind; every rank has all of it.
+struct Outcome {
+  using Units = std::vector<std::vector<float>>;  // flat buffers, alignment gaps included
+  std::vector<double> losses, norms;       ///< per step
+  Units start, gradients, weights;         ///< before the first step; of the first step; after the last
+  int64_t total_bytes = 0;                 ///< of the arena
+};
+
+inline std::string model_directory(const std::string& name) { return "test/golden/" + name; }
+
+/// The tiny model `name` with GELU in place of the decoder's ReLU, in a folder that lasts as long as the process. At
+/// the kink of ReLU a difference in the last bit decides whether a whole gradient term is there or not. Without
+/// `biases` the decoder's linear layers have none; such a model starts from random weights.
+class SmoothModels {
+ public:
+  SmoothModels() : root_(std::filesystem::temp_directory_path() / concat("blipft_strategy_test.", getpid())) {}
+  ~SmoothModels() {
+    std::error_code ignored;
+    std::filesystem::remove_all(root_, ignored);
+  }
+  SmoothModels(const SmoothModels&) = delete;
+  SmoothModels& operator=(const SmoothModels&) = delete;
+  std::string directory(const std::string& name, bool biases) {
+    const std::filesystem::path made = root_ / (name + (biases ? "" : ".no_biases"));
+    if (std::filesystem::exists(made)) return made.string();
+    std::filesystem::create_directories(made);
+    for (const auto& entry : std::filesystem::directory_iterator(model_directory(name)))
+      if (entry.path().filename().string().rfind("model", 0) == 0)
+        std::filesystem::create_symlink(std::filesystem::absolute(entry.path()), made / entry.path().filename());
+    nlohmann::json config = nlohmann::json::parse(read_text_file(model_directory(name) + "/config.json"));
+    config["text_config"]["activation_function"] = "gelu";
+    config["text_config"]["enable_bias"] = biases;
+    std::ofstream(made / "config.json") << config;
+    return made.string();
+  }
+
+ private:
+  std::filesystem::path root_;
+};
+
+inline std::string smooth_model_directory(const std::string& name, bool biases = true) {
+  static SmoothModels models;
+  return models.directory(name, biases);
+}
+
+/// A job on the tiny model `name` with its stored weights; float32, AdamW.
+/// eps is large beside the rounding noise of gradients that are zero in exact arithmetic (key biases): with a small
+/// one, Adam divides that noise by itself and moves such weights by lr in a random direction.
+inline Job make_job(const std::string& name, Precision precision = Precision::f32_true) {
+  Job job;
+  Config& c = job.config;
+  c.model.path = smooth_model_directory(name);
+  c.data.max_text_tokens = 12;
+  c.data.text_padding = "max";
+  c.train.precision = precision;
+  c.train.lr = precision == Precision::f32_true ? 1e-3 : 1e-2;
+  c.train.eps = 1e-3;
+  c.train.dropout = false;
+  c.train.seed = 7;
+  c.trace.enabled = false;
+  return job;
+}
+
+/// Words of one sample of one step, the same whoever asks.
+class SampleStream {
+ public:
+  SampleStream(int64_t step, int64_t sample) : sample_(sample), step_(static_cast<uint32_t>(step)) {}
+  uint32_t next() {
+    const Philox4 words = philox({static_cast<uint32_t>(sample_), step_, count_++, 0}, 0x5eed, 1);
+    return words.x;
+  }
+
+ private:
+  int64_t sample_;
+  uint32_t step_, count_ = 0;
+};
+
+/// One rank's run of a job.
+class TestRun {
+ public:
+  /// `world` null: this rank alone, on the whole global batch.
+  TestRun(const Job& job, const Deal& deal, const World* world) : job_(job), ranks_(world ? world->size() : 1) {
+    Config& c = job_.config;
+    c.parallel.strategy = deal.strategy;
+    c.parallel.reshard = deal.reshard;
+    c.parallel.prefetch_bytes = deal.prefetch_bytes;
+    c.train.accumulate_grad_batches = deal.accumulate;
+    c.train.batch_size = job_.samples / (ranks_ * deal.accumulate);
+    BLIPFT_CHECK(c.train.batch_size * ranks_ * deal.accumulate == job_.samples, job_.samples,
+                 " samples are not dealt evenly");
+    device_ = make_cpu_device(1);          // more threads only wait for each other in a model this small
+    ops_ = make_cpu_ops();
+    comm_ = world ? make_mpi_comm(*world) : make_self_comm(*device_);
+    optimizer_ = make_optimizer(c.train);
+    model_ = make_model(c.model.path, model_settings(c));
+    const ImageProcessor processor;
+    model_->set_pixel_statistics(processor.mean, processor.std);
+    plan_ = plan_memory(c, *model_, ranks_, 0);
+    arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
+    strategy_ = make_strategy(plan_.strategy_name,
+                              {device_.get(), ops_.get(), comm_.get(), arena_.get(), model_->units(),
+                               PrecisionTypes::of(c.train.precision), optimizer_.get(), nullptr},
+                              plan_.sharded);
+    strategy_->learn_from(*plan_.strategy);
+    program_ = std::make_unique<StepProgram>(StepParts{&c, device_.get(), ops_.get(), comm_.get(), arena_.get(),
+                                                       model_.get(), strategy_.get(), optimizer_.get(), nullptr},
+                                             possible_text_shapes(c));
+    arena_->commit();
+    poison();
+    strategy_->bind();
+    program_->bind();
+    const WeightContext weights{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};
+    if (c.model.init == "random") {
+      init_weights(weights, static_cast<uint64_t>(c.train.seed));
+    } else {
+      const SafetensorsReader reader(c.model.path);
+      check_weights(*model_, reader);
+      load_weights(weights, reader, 1);
+    }
+  }
+
+  Outcome train() {
+    Outcome outcome;
+    outcome.total_bytes = arena_->total_bytes();
+    outcome.start = weights();
+    const std::vector<TextShape> shapes = possible_text_shapes(job_.config);
+    std::vector<char> block;
+    for (int64_t step = 0; step < job_.steps; ++step) {
+      // With several shapes the steps alternate between the two largest.
+      const size_t back = shapes.size() > 1 ? static_cast<size_t>(step % 2) : 0;
+      program_->launch(make_batch(step, shapes[shapes.size() - 1 - back], block), job_.config.train.lr);
+      StepResult result;
+      BLIPFT_CHECK(program_->finished(true, result) && result.step == step, "step ", step, " did not finish");
+      outcome.losses.push_back(result.loss);
+      outcome.norms.push_back(result.grad_norm);
+      if (step == 0) outcome.gradients = gradients();
+    }
+    outcome.weights = weights();
+    return outcome;
+  }
+
+  const Model& model() const { return *model_; }
+  const Strategy& strategy() const { return *strategy_; }
+
+ private:
+  // NaNs wherever nothing was written yet. Left out are the ops' workspace and the room for loading, both large; the
+  // steps themselves stay within the first megabytes.
+  void poison() {
+    const Tensor transient = arena_->scratch();
+    std::memset(transient.data, 0xff, static_cast<size_t>(std::min<int64_t>(transient.bytes(), 4 << 20)));
+    char* base = transient.as<char>() - arena_->persistent_bytes();
+    std::memset(base, 0xff, static_cast<size_t>(arena_->persistent_bytes() - kWorkspaceBytes));
+  }
+
+  // The samples of this rank: micro-batch m of rank r has [(m * world + r) * B, ... + B) of the global batch.
+  HostBatch make_batch(int64_t step, const TextShape& text, std::vector<char>& block) const {
+    const TrainSection& train = job_.config.train;
+    HostBatch batch;
+    batch.step = step;
+    batch.layout = {train.accumulate_grad_batches, train.batch_size, text, model_->image_size()};
+    block.assign(static_cast<size_t>(batch.layout.bytes()), 0);
+    batch.block = block.data();
+    for (int64_t m = 0; m < train.accumulate_grad_batches; ++m) {
+      // Packed, the last samples have no row more than they need where the shape is smaller than the largest.
+      int64_t missing = text.packed() ? train.batch_size * text.tokens - text.packed_rows : 0;
+      int64_t label = m * batch.layout.labels();
+      for (int64_t b = train.batch_size - 1; b >= 0; --b) {
+        const int64_t row = m * train.batch_size + b;
+        missing -= put_sample(batch, m, row, step, (m * ranks_ + comm_->rank()) * train.batch_size + b, missing);
+      }
+      BLIPFT_CHECK(missing == 0, "captions do not fit into ", text.packed_rows, " packed rows");
+      for (int64_t b = 0; b < train.batch_size; ++b) label = put_labels(batch, m * train.batch_size + b, label);
+    }
+    return batch;
+  }
+
+  /// All of a sample but its labels. Leaves out up to `missing` rows behind its text; the number of those.
+  int64_t put_sample(const HostBatch& batch, int64_t m, int64_t row, int64_t step, int64_t sample,
+                     int64_t missing) const {
+    const BatchLayout& l = batch.layout;
+    char* block = static_cast<char*>(batch.block);
+    SampleStream random(step, sample);
+    const int64_t pixels = l.image_size * l.image_size * 3, t = l.text.tokens;
+    for (int64_t i = 0; i < pixels; ++i)
+      block[l.pixels_offset() + row * pixels + i] = static_cast<char>(random.next() & 255);
+    const int64_t length = job_.equal_lengths ? job_.equal_lengths : 2 + random.next() % (t - 1);
+    int32_t* ids = reinterpret_cast<int32_t*>(block + l.ids_offset()) + row * t;
+    const int32_t shift = sample == job_.wrong_sample ? 1 : 0;
+    for (int64_t i = 0; i < t; ++i) ids[i] = i < length ? 4 + static_cast<int32_t>(random.next() % 40) + shift : 1;
+    reinterpret_cast<float*>(block + l.counts_offset())[m] += static_cast<float>(length - 1);
+    const int64_t left_out = std::min(missing, t - length);
+    reinterpret_cast<int32_t*>(block + l.rows_offset())[row] = static_cast<int32_t>(t - left_out);
+    reinterpret_cast<int32_t*>(block + l.lengths_offset())[row] = static_cast<int32_t>(length);
+    reinterpret_cast<int64_t*>(block + l.keys_offset())[row] = step * job_.samples + sample;
+    return left_out;
+  }
+
+  /// The labels of a sample's rows, from `label` on; where the next sample's begin.
+  int64_t put_labels(const HostBatch& batch, int64_t row, int64_t label) const {
+    const BatchLayout& l = batch.layout;
+    char* block = static_cast<char*>(batch.block);
+    const auto numbers = [&](int64_t offset) { return reinterpret_cast<int32_t*>(block + offset); };
+    const int32_t *ids = numbers(l.ids_offset()) + row * l.text.tokens, rows = numbers(l.rows_offset())[row];
+    for (int32_t i = 0; i + 1 < rows; ++i)
+      numbers(l.labels_offset())[label++] = i + 1 < numbers(l.lengths_offset())[row] ? ids[i + 1] : -100;
+    return label;
+  }
+
+  static std::vector<float> floats(const Tensor& tensor) {
+    std::vector<float> values(static_cast<size_t>(tensor.numel()));
+    if (tensor.dtype == DType::f32) std::memcpy(values.data(), tensor.data, values.size() * 4);
+    else for (size_t i = 0; i < values.size(); ++i) values[i] = bf16_to_float(tensor.as<uint16_t>()[i]);
+    return values;
+  }
+
+  std::vector<float> whole(const Unit& unit, DType dtype, const std::function<void(const Tensor&)>& gather) const {
+    const int64_t padded = strategy_->shard(unit).padded;
+    std::vector<char> memory(static_cast<size_t>(padded * dtype_size(dtype)));
+    const Tensor full{memory.data(), dtype, {padded}};
+    gather(full);
+    std::vector<float> values = floats(full);
+    bool zero = true;
+    for (const auto& [first, end] : unit.gaps(padded))
+      for (int64_t i = first; i < end; ++i) zero = zero && values[static_cast<size_t>(i)] == 0;
+    CHECK_MESSAGE(zero, "gaps and padding of ", unit.name(), " stay zero");
+    values.resize(static_cast<size_t>(unit.numel()));
+    return values;
+  }
+  Outcome::Units weights() {
+    Outcome::Units units;
+    for (const Unit* unit : model_->units())
+      units.push_back(whole(*unit, strategy_->weight_dtype(*unit), [&](const Tensor& full) {
+        strategy_->gather_weights(*unit, full, device_->compute_stream());
+      }));
+    return units;
+  }
+  Outcome::Units gradients() {
+    Outcome::Units units;
+    for (const Unit* unit : model_->units()) {
+      const Tensor mine = strategy_->gradients(*unit);
+      units.push_back(!mine ? std::vector<float>{} : whole(*unit, mine.dtype, [&](const Tensor& full) {
+        if (strategy_->shard_count() > 1) comm_->all_gather(mine, full, device_->comm_stream());
+        else std::memcpy(full.data, mine.data, static_cast<size_t>(mine.bytes()));
+      }));
+    }
+    return units;
+  }
+
+  Job job_;
+  int64_t ranks_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Comm> comm_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Model> model_;
+  MemoryPlan plan_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<StepProgram> program_;
+};
+
+/// Trains on `world`, or alone. An exception on one rank would leave the others waiting: it ends the world.
+inline Outcome train_on(const World* world, const Job& job, const Deal& deal) {
+  try {
+    return TestRun(job, deal, world).train();
+  } catch (const std::exception& error) {
+    if (mpi_world().size() == 1) throw;
+    mpi_world().abort(error.what(), 1);
+  }
+}
+/// This rank alone on the whole batch.
+inline Outcome train_alone(const Job& job, int64_t accumulate = 1) {
+  return train_on(nullptr, job, {"single", "always", 0, accumulate});
+}
+/// All ranks of the world.
+inline Outcome train_together(const Job& job, const Deal& deal) { return train_on(&mpi_world(), job, deal); }
+
+/// Largest relative differences between two runs.
+struct Distance {
+  double loss = 0, norm = 0;
+  double gradient = 0;                     ///< worst unit: ||a - b|| / ||b||
+  /// Worst unit: (||a - b|| - u ||b||) / ||b - start||, relative to the way the weights went. The subtracted part is
+  /// what the last rounding of the stored weights alone may do; u is the unit roundoff of their dtype.
+  double weight = 0;
+  std::string gradient_unit, weight_unit;
+};
+
+inline double norm_of_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
+  return std::sqrt(sum);
+}
+
+inline Distance distance(const Outcome& a, const Outcome& b, const Job& job) {
+  const std::unique_ptr<Model> model = make_model(job.config.model.path, model_settings(job.config));
+  const double u = job.config.train.precision == Precision::bf16_true ? 0x1p-8 : 0x1p-24;
+  Distance d;
+  const auto relative = [](double difference, double size) {
+    return difference == 0 ? 0.0 : size > 0 ? difference / size : INFINITY;
+  };
+  const auto see = [](double& worst, double value) { if (!(value <= worst)) worst = value; };
+  for (size_t i = 0; i < b.losses.size(); ++i) {
+    see(d.loss, relative(std::fabs(a.losses.at(i) - b.losses[i]), std::fabs(b.losses[i])));
+    see(d.norm, relative(std::fabs(a.norms.at(i) - b.norms[i]), b.norms[i]));
+  }
+  for (const Unit* unit : model->units()) {
+    const size_t i = static_cast<size_t>(unit->index);
+    const std::vector<float> none(b.gradients[i].size()), zeros(b.weights[i].size());
+    const double gradient =
+        relative(norm_of_difference(a.gradients[i], b.gradients[i]), norm_of_difference(b.gradients[i], none));
+    if (!(gradient <= d.gradient)) d.gradient = gradient, d.gradient_unit = unit->name();
+    const double rounding = u * norm_of_difference(b.weights[i], zeros);
+    const double weight = relative(std::max(0.0, norm_of_difference(a.weights[i], b.weights[i]) - rounding),
+                                   norm_of_difference(b.weights[i], b.start[i]));
+    if (!(weight <= d.weight)) d.weight = weight, d.weight_unit = unit->name();
+  }
+  return d;
+}
+
+/// Bit for bit. (Weights are compared as floats, into which bf16 goes without loss.)
+inline bool same_bits(const Outcome::Units& a, const Outcome::Units& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t u = 0; u < a.size(); ++u)
+    if (a[u].size() != b[u].size() || (!a[u].empty() && std::memcmp(a[u].data(), b[u].data(), a[u].size() * 4) != 0))
+      return false;
+  return true;
+}
+
+/// Whether every rank of the world has the same weights, losses and norms.
+inline bool same_on_all_ranks(const Outcome& outcome) {
+  uint64_t digest = 0xcbf29ce484222325u;   // FNV-1a
+  const auto add = [&](const void* data, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) digest = (digest ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3u;
+  };
+  for (const auto& unit : outcome.weights) add(unit.data(), unit.size() * 4);
+  add(outcome.losses.data(), outcome.losses.size() * 8);
+  add(outcome.norms.data(), outcome.norms.size() * 8);
+  const int64_t value = static_cast<int64_t>(digest >> 1);
+  const int64_t largest = mpi_world().max(value), smallest = -mpi_world().max(-value);
+  return largest == smallest;
+}
+
+}  // namespace blipft::testing

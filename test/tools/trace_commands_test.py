@@ -1,0 +1,352 @@
+#!/usr/bin/env python3
+"""The commands of tools/trace.py on hand-made traces, and on a file of the program itself.
+
+BLIPFT_TESTS names the C++ test binary that writes such a file (default: the first of build/*/tests).
+"""
+import csv
+import glob
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+from unittest import mock
+
+from trace_test_tools import COMMUNICATION, COMPUTE, ROOT, Run, call, main, span, step_row, synthetic
+
+import h5py
+import numpy as np
+
+from blipft_trace import export, files, watch
+from blipft_trace.files import RankTrace
+from blipft_trace.kernels import short_name
+
+KERNEL, A_COPY = 0, 1
+NAMES = [(b"void gemm<float, 128>(float const*, int)",), (b"copy device to device",)]
+
+
+def kernel(step, begin, end, name=0, kind=KERNEL, size=0, stream=7, node=0):
+    return (step, begin, end, size, node, name, kind, stream, 0)
+
+
+class Kernels(unittest.TestCase):
+    def tables(self):
+        rows = [kernel(5, 1000, 1300), kernel(5, 1200, 1400, stream=9, node=3), kernel(5, 1500, 1600, 1, A_COPY, 400),
+                kernel(6, 2000, 2100), kernel(9, 0, 10)]   # step 9 never finished
+        steps = [step_row(i, 1000 * (i - 4), 1000 * (i - 4) + 1000) for i in (4, 5, 6)]
+        return {"steps": steps, "kernels": rows, "kernel_names": NAMES}
+
+    def test_time_by_kernel(self):
+        with Run(self.tables(), self.tables()) as run:
+            answer = json.loads(call("kernels", run, "--json")[1])
+            one = json.loads(call("kernels", run, "--json", "--rank", 1)[1])
+            text = call("kernels", run, "--top", 1)[1]
+            error = call("kernels", run, "--rank", 7)[2]
+        self.assertEqual((answer["ranks"], answer["steps"], answer["step_ns"]), ([0, 1], 4, 4000))
+        self.assertEqual(answer["busy_ns"], 2 * (400 + 100 + 100))   # the union: kernels overlap from 1200 to 1300
+        gemm, copy = answer["kernels"]
+        self.assertEqual((gemm["count"], gemm["time_ns"], gemm["mean_ns"], gemm["percent_of_step"]), (6, 1200, 200, 30))
+        self.assertEqual((copy["name"], copy["kind"], copy["count"], copy["bytes"]),
+                         ("copy device to device", "copy", 2, 800))
+        self.assertEqual(one["kernels"][0]["count"], 3)
+        self.assertIn("30.0 % of that time", text)
+        self.assertIn("gemm<float, 128>\n", text)
+        self.assertIn("(1 others)", text)
+        self.assertIn("has no rank 7", error)
+
+    def test_a_step_may_lie_in_two_pieces(self):
+        whole = RankTrace.chunks
+        with Run(self.tables(), self.tables()) as run:
+            answers = [json.loads(call("kernels", run, "--json")[1])]
+            for size in (1, 2):
+                with mock.patch.object(RankTrace, "chunks", lambda trace, table, rows=0: whole(trace, table, size)):
+                    answers.append(json.loads(call("kernels", run, "--json")[1]))
+        self.assertEqual(answers[0], answers[1])
+        self.assertEqual(answers[0], answers[2])
+
+    def test_a_run_without_kernels(self):
+        for version in ("1.0", "1.1", "1.2", "1.3", "1.4"):   # a trace of version 1.0 has no such tables
+            with Run({"steps": [step_row(0, 0, 10)]}, version=version) as run:
+                status, _, error = call("kernels", run)
+                self.assertEqual(status, 1)
+                self.assertIn("trace.kernels=[10,12]", error)
+                for command in ("summary", "csv", "watch --once"):
+                    name, *more = command.split()
+                    self.assertEqual(call(name, run, *more)[0], 0, command)
+                self.assertEqual(call("perfetto", run, "-o", f"{run}/x.json")[0], 0)
+
+    def test_summary_names_the_steps(self):
+        with Run(self.tables()) as run:
+            self.assertIn("in steps 5, 6, 9", call("summary", run)[1])
+
+    def test_perfetto_has_a_track_for_each_stream(self):
+        with Run(self.tables()) as run:
+            path = f"{run}/out.json"
+            self.assertEqual(call("perfetto", run, "-o", path, "--steps", "5:5")[0], 0)
+            with open(path) as file:
+                events = json.load(file)["traceEvents"]
+        work = [e for e in events if e["ph"] == "X" and e["tid"] >= 100]
+        self.assertEqual([(e["name"], e["cat"], e["tid"], e["ts"], e["dur"]) for e in work],
+                         [("gemm<float, 128>", "kernel", 107, 1.0, 0.3), ("gemm<float, 128>", "kernel", 109, 1.2, 0.2),
+                          ("copy device to device", "copy", 107, 1.5, 0.1)])
+        self.assertEqual(work[1]["args"]["graph_node"], 3)
+        self.assertEqual(work[2]["args"]["GB/s"], 4.0)
+        tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["tid"] >= 100}
+        self.assertEqual(tracks, {107: "kernels, CUDA stream 7", 109: "kernels, CUDA stream 9"})
+
+    def test_csv_has_names(self):
+        with Run(self.tables()) as run:
+            self.assertEqual(call("csv", run)[0], 0)
+            with open(f"{run}/csv/kernels.csv", newline="") as file:
+                rows = list(csv.DictReader(file))
+        self.assertEqual((rows[2]["name"], rows[2]["kind"], rows[2]["stream"]), ("copy device to device", "copy", "7"))
+
+    def test_short_names(self):
+        for name, short in (("store_time(long*)", "store_time"), ("copy", "copy"), ("", ""),
+                            ("void blipft::(anonymous namespace)::norm<4, true>(Args)", "blipft::norm<4, true>"),
+                            ("void f<int (*)(float)>(int (*)(float))", "f<int (*)(float)>"),
+                            ("void long_one<" + "a<b>, " * 40 + "c>(int)", "long_one<>"),
+                            ("x" * 200, "x" * 93 + "...")):
+            self.assertEqual(short_name(name), short)
+
+
+class Commands(unittest.TestCase):
+    def test_refusals(self):
+        with Run({"steps": [step_row(0, 0, 10)]}, version="2.3") as run:
+            status, _, error = call("summary", run)
+            self.assertEqual(status, 1)
+            self.assertIn("format version 2.3", error)
+            self.assertIn("trace.rank0000.h5", error)
+        with Run({"steps": [step_row(0, 0, 10)]}, version="1.7") as run:
+            self.assertEqual(call("summary", run)[0], 0)   # a newer minor version is fine
+        with Run({}) as run:
+            self.assertIn("no finished step", call("summary", run)[2])
+        with Run() as run:
+            self.assertIn("holds no trace.rank*.h5", call("loss", run)[2])
+            pathlib.Path(run, "trace.rank0000.h5").write_text("nonsense")
+            self.assertIn("cannot be read", call("csv", run)[2])
+        self.assertIn("does not exist", call("summary", "/nonexistent")[2])
+
+    def test_csv(self):
+        with Run({"steps": [step_row(0, 0, 10, loss=2.5)], "spans": [span("gather", COMMUNICATION, 1, 2, unit=1)],
+                  "memory": [(0, b"after_forward", b"parameters", 5, 100)]},
+                 {"steps": [step_row(0, 0, 11)]}) as run:
+            self.assertEqual(call("csv", run)[0], 0)
+            with open(f"{run}/csv/spans.csv", newline="") as file:
+                row, = csv.DictReader(file)
+            with open(f"{run}/csv/steps.csv", newline="") as file:
+                steps = list(csv.DictReader(file))
+        self.assertEqual((row["rank"], row["phase"], row["unit"], row["stream"]),
+                         ("0", "gather", "u1", "communication"))
+        self.assertEqual([s["rank"] for s in steps], ["0", "1"])
+        self.assertEqual(float(steps[0]["loss"]), 2.5)
+
+    def test_perfetto(self):
+        spans = [span("gather", COMMUNICATION, 1000, 3000, unit=1, size=4000), span("forward", COMPUTE, 0, 500, step=1)]
+        with Run({"steps": [step_row(0, 0, 5000, loss=float("nan")), step_row(1, 5000, 6000)], "spans": spans,
+                  "memory": [(0, b"after_forward", b"parameters", 5000, 2**30)]}) as run:
+            path = f"{run}/out.json"
+            self.assertEqual(call("perfetto", run, "-o", path, "--steps", "0:0")[0], 0)
+            with open(path) as file:
+                events = json.load(file, parse_constant=self.fail)["traceEvents"]
+        work = [e for e in events if e["ph"] == "X" and e["tid"] < 4]
+        self.assertEqual(len(work), 1)
+        self.assertEqual((work[0]["name"], work[0]["ts"], work[0]["dur"], work[0]["tid"]), ("gather u1", 1.0, 2.0, 1))
+        self.assertEqual(work[0]["args"]["GB/s"], 2.0)
+        counter, = [e for e in events if e["ph"] == "C"]
+        self.assertEqual((counter["name"], counter["args"]["GiB"]), ("memory: parameters", 1.0))
+
+    def test_steps_of_csv_and_perfetto(self):
+        steps = [step_row(i, 1000 * i, 1000 * i + 900) for i in range(5)]
+        spans = [span("forward", COMPUTE, 1000 * i, 1000 * i + 100 + i, step=i) for i in range(5)]
+        with Run({"steps": steps, "spans": spans}, {"steps": steps[:4], "spans": spans[:4]}) as run:
+            self.assertEqual(call("csv", run, "--table", "spans", "--steps", "1:2")[0], 0)
+            self.assertEqual([path.name for path in pathlib.Path(run, "csv").iterdir()], ["spans.csv"])
+            with open(f"{run}/csv/spans.csv", newline="") as file:
+                self.assertEqual([(row["rank"], row["step"]) for row in csv.DictReader(file)],
+                                 [("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")])
+            self.assertIn("has no table /nothing; it has steps, spans",
+                          call("csv", run, "--table", "nothing")[2])
+            old, export.EVENTS = export.EVENTS, 4   # two steps of two ranks
+            try:
+                path = f"{run}/out.json"
+                self.assertIn("steps 2 to 3", call("perfetto", run, "-o", path)[1])   # step 4 is not finished on rank 1
+                with open(path) as file:
+                    events = json.load(file)["traceEvents"]
+                self.assertIn("events of steps from 4;", call("perfetto", run, "-o", path, "--steps", "4:")[1])
+            finally:
+                export.EVENTS = old
+        work = [(e["pid"], e["args"]["step"]) for e in events if e["ph"] == "X" and e["tid"] < 4]
+        self.assertEqual(work, [(0, 2), (0, 3), (1, 2), (1, 3)])
+
+    def test_summary_of_one_rank(self):
+        with Run(*[{"steps": [step_row(0, 0, 10 + i)]} for i in range(10)]) as run:
+            many, one = call("summary", run)[1], call("summary", run, "--rank", 7)[1]
+            self.assertIn("has no rank 12", call("summary", run, "--rank", 12)[2])
+        self.assertIn("rank 0: 1 steps", many)
+        self.assertIn("rank 9: 1 steps", many)   # the slowest
+        self.assertNotIn("rank 7: 1 steps", many)
+        self.assertIn("          7          1", many)   # but the table has it
+        self.assertIn("rank 7: 1 steps", one)
+        self.assertNotIn("rank 9: 1 steps", one)
+
+    def test_loss_picture(self):
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        with Run({"steps": [step_row(i, i, i + 1, loss=3 - i) for i in range(3)]}) as run:
+            path = pathlib.Path(run, "loss.png")
+            self.assertEqual(call("loss", run, "-o", path), (0, f"{path}\n", ""))
+            self.assertEqual(path.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+
+class Comparing(unittest.TestCase):
+    def run_with(self, random, mean, steps=60):
+        ends = random.normal(mean, 3e6, steps).astype(np.int64)
+        begin = np.arange(steps) * 10**9
+        rows = [step_row(i, int(b), int(b + e)) for i, (b, e) in enumerate(zip(begin, ends))]
+        spans = [span("forward", COMPUTE, int(b), int(b + e - 10**7), step=i)
+                 for i, (b, e) in enumerate(zip(begin, ends))]
+        return Run({"steps": rows, "spans": spans})
+
+    def test_a_real_change_is_told_from_noise(self):
+        random = np.random.default_rng(3)
+        with self.run_with(random, 300e6) as a, self.run_with(random, 300e6) as same, \
+                self.run_with(random, 310e6) as slow:
+            unchanged = json.loads(call("diff", a, same, "--json")[1])["time_ns"]
+            changed = json.loads(call("diff", a, slow, "--json")[1])["time_ns"]
+            text = call("diff", a, slow)[1]
+        # 10 ms against a noise of 3 ms a step and 57 steps: 20 standard errors
+        self.assertEqual(unchanged["step time"]["verdict"], "within noise")
+        self.assertEqual(changed["step time"]["verdict"], "larger than noise")
+        self.assertAlmostEqual(changed["step time"]["change"], 10e6, delta=2.5e6)
+        self.assertEqual(changed["compute"]["verdict"], "larger than noise")
+        self.assertEqual(changed["idle"]["verdict"], "within noise")
+        self.assertIn("larger than noise", text)
+
+    def test_false_alarms_are_rare(self):
+        from blipft_trace.diff import compare
+        random = np.random.default_rng(5)
+        alarms = sum(compare(random.normal(100, 5, 60), random.normal(100, 5, 60))["verdict"] == "larger than noise"
+                     for _ in range(60))
+        # 1 % of 60 trials is 0.6; more than 5 has a probability under 1e-4 when the level is right
+        self.assertLessEqual(alarms, 5)
+
+    def test_few_steps(self):
+        steps = [step_row(i, 1000 * i, 1000 * i + 100) for i in range(6)]
+        with Run({"steps": steps}) as a:
+            self.assertIn("too few steps to tell", call("diff", a, a)[1])
+
+
+class PageAndTerminal(unittest.TestCase):
+    def test_report_is_self_contained_and_holds_one_step(self):
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        tables = [synthetic.long_rank(rank, 40, 40) for rank in range(2)]
+        with Run(*tables, phases=synthetic.PHASES[:-1] + ["</script>"]) as run:
+            path = pathlib.Path(run, "report.html")
+            self.assertEqual(call("report", run, "-o", path, "--step", 7)[0], 0)
+            page = path.read_text()
+            self.assertIn("has no finished step 99", call("report", run, "-o", path, "--step", 99)[2])
+            for table in tables:   # a run without a GPU to ask
+                table["device"]["utilization"] = np.nan
+            with Run(*tables) as other:
+                self.assertEqual(call("report", other, "-o", path)[0], 0)
+                self.assertEqual(path.read_text().count("data:image/svg+xml;base64,"), 5)
+        for outside in ("src=\"http", "href=", "url("):
+            self.assertNotIn(outside, page)
+        self.assertEqual(page.count("data:image/svg+xml;base64,"), 6)
+        self.assertEqual(page.count("</script>"), 2)   # a name cannot end the script
+        data = json.loads(page.split('id="timeline-data">')[1].split("</script>")[0].replace("<\\/", "</"))
+        self.assertEqual([rank["rank"] for rank in data["ranks"]], [0, 1])
+        spans = tables[1]["spans"]
+        first = min(int(table["steps"]["begin_ns"][7]) for table in tables)
+        chosen = spans[(spans["step"] == 7) & (spans["stream"] == COMMUNICATION)]
+        got = [s for s in data["ranks"][1]["streams"] if s["name"] == "communication"][0]["spans"]
+        for row in chosen[:5]:
+            self.assertIn([int(row["begin_ns"]) - first, int(row["end_ns"]) - first, int(row["phase"]),
+                           int(row["unit"]), int(row["micro_batch"]), int(row["bytes"])], got)
+
+    def test_watch(self):
+        with Run({"steps": [step_row(i, 1000 * i, 1000 * i + 500, loss=4 - i) for i in range(3)]},
+                 {"steps": [step_row(i, 1000 * i, 1000 * i + 900, loss=4 - i) for i in range(3)]}) as run:
+            status, out, _ = call("watch", run, "--once")
+        self.assertEqual(status, 0)
+        self.assertIn("step       2", out)
+        self.assertIn("loss   2.0000", out)
+        self.assertIn("slowest rank 1", out)
+        with Run({}) as run:
+            self.assertIn("no finished step yet", call("watch", run, "--once")[1])
+
+    def test_watch_ends_with_the_run(self):
+        with Run(*({"steps": [step_row(i, 1000 * i, 1000 * i + 500) for i in range(3)]} for _ in range(2))) as run:
+            for path in pathlib.Path(run).glob("trace.rank*.h5"):
+                with h5py.File(path, "r+") as file:
+                    file.attrs["total_steps"] = 3.0
+            status, out, _ = call("watch", run)   # comes back by itself
+            self.assertEqual((status, out.count("step ")), (0, 2), out)   # of one line: the step and its time
+            traces = files.open_run(run)
+            self.assertTrue(watch.finished(traces))
+            for trace in traces:
+                trace.close()
+            with h5py.File(sorted(pathlib.Path(run).glob("trace.rank*.h5"))[1], "r+") as file:
+                file.attrs["total_steps"] = 4.0   # one rank has not finished
+            traces = files.open_run(run)
+            self.assertFalse(watch.finished(traces))
+            for trace in traces:
+                trace.close()
+
+
+class ProgramsOwnFile(unittest.TestCase):
+    def test_written_by_the_program(self):
+        built = sorted(glob.glob(str(ROOT / "build/*/tests")))
+        found = os.environ.get("BLIPFT_TESTS") or (built[0] if built else None)
+        if not found:
+            self.skipTest("no build/*/tests; run make check")
+        with tempfile.TemporaryDirectory() as run:
+            path = f"{run}/trace.rank0000.h5"
+            subprocess.run([found, "-ts=trace", "-tc=every field of every record comes back"], check=True,
+                           cwd=ROOT, env={**os.environ, "BLIPFT_TEST_TRACE": path}, stdout=subprocess.DEVNULL)
+            with RankTrace(path) as trace:
+                self.assertEqual(trace.units, ["vit.0", "Qformer \u2603"])
+                self.assertEqual(trace.phases, ["forward", "gather"])
+                for name, dtype in synthetic.dtypes(trace.phases).items():
+                    self.assertEqual(trace.file[name].dtype, dtype, name)
+                    for field in dtype.names:
+                        self.assertIn(field + ".unit", trace.file[name].attrs)
+                        self.assertTrue(trace.file[name].attrs[field + ".description"])
+                step, = trace.read("steps").tolist()
+                self.assertEqual(step, (7, 1, 2.5, 1e-5, 0.75, 100.5, 600.25, 123456789012345, 123456789012999, 42, 50))
+                spans = trace.read("spans")
+                i = np.arange(10_000)
+                np.testing.assert_array_equal(spans["step"], i // 10)
+                np.testing.assert_array_equal(spans["micro_batch"], i % 4)
+                np.testing.assert_array_equal(spans["unit"], i % 3 - 1)
+                np.testing.assert_array_equal(spans["phase"], i % 2)
+                np.testing.assert_array_equal(spans["stream"], i % 4)
+                np.testing.assert_array_equal(spans["begin_ns"], i * 1000)
+                np.testing.assert_array_equal(spans["end_ns"], i * 1000 + 500)
+                np.testing.assert_array_equal(spans["bytes"], i << 33)
+                np.testing.assert_array_equal(spans["flops"], i * 1e12)
+                self.assertEqual(h5py.check_enum_dtype(spans.dtype["phase"]), {"forward": 0, "gather": 1})
+                self.assertEqual(trace.read("memory").tolist(), [(7, b"before_forward", b"parameters", 99, 80 << 30)])
+                self.assertEqual(trace.read("plan").tolist()[1], (b"logits", b"activations", 5))
+                self.assertEqual(trace.read("device").tolist(), [(5, 99.5, 650.0, 1980.0, 2619.0, 61.0, 123, 456)])
+                self.assertEqual(trace.read("driver_memory").tolist(), [(-1, 6, 1000, 100, 200, 600, 100, 990)])
+                self.assertEqual(trace.read("kernels")["name"].tolist(), [0, 1, 0, 2])
+                self.assertEqual([trace.kernel_name(i) for i in range(3)],
+                                 ["gemm<float>(int)", "copy device to device", "k" * 510])
+                self.assertEqual(h5py.check_enum_dtype(trace.file["kernels"].dtype["kind"]),
+                                 {"kernel": 0, "copy": 1, "fill": 2})
+                self.assertEqual(trace.attributes()["world_size"], 4.0)
+                self.assertEqual(trace.attributes()["creator"], "blipft")
+                self.assertEqual(len(trace.attributes()["config"]), 100_000)
+            self.assertEqual(call("summary", run)[0], 0)
+
+
+if __name__ == "__main__":
+    main()
