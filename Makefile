@@ -82,7 +82,7 @@ $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags | dependencies
 
 $(BUILD)/%.cu.o: %.cu $(BUILD)/flags | dependencies
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCCFLAGS) $(CPPFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(CCACHE) $(NVCC) $(NVCCFLAGS) $(CPPFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 # Only version.cpp knows the commit.
 $(BUILD)/src/run/version.cpp.o: CPPFLAGS += -DBLIPFT_COMMIT='"$(GIT_COMMIT)"'
