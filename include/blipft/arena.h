@@ -1,4 +1,4 @@
-// Arena: all device memory of a rank, planned before it is taken.
+// Arena: all device memory of a rank, and what it keeps in page-locked host memory, planned before it is taken.
 //
 // Two kinds of memory. Persistent tensors (parameters, gradients, optimizer state, batches) live as long as the run.
 // Transient ones (activations, gathered units, scratch) are taken and given back in the course of a step. The step is
@@ -36,6 +36,7 @@ struct PlanEntry {
   Owner owner;
   std::string name;             ///< takes of one name are summed
   int64_t bytes = 0;            ///< at the moment of the peak
+  Place place = Place::device;
 };
 
 class Arena {
@@ -50,7 +51,7 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   /// A tensor for the whole run. Before commit() its address is fictitious: ask resolve() for the real one afterwards.
-  Tensor persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape);
+  Tensor persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, Place place = Place::device);
   /// The real tensor behind one that persistent() returned before commit(); identity for later ones.
   Tensor resolve(const Tensor& planned) const;
 
@@ -76,6 +77,7 @@ class Arena {
   int64_t persistent_bytes() const { return persistent_bytes_; }
   int64_t transient_bytes() const { return transient_bytes_; }   ///< of the largest pass, gaps included
   int64_t total_bytes() const { return persistent_bytes_ + transient_bytes_; }
+  int64_t host_bytes() const { return host_bytes_; }             ///< page-locked host memory, in none of the others
   /// Live bytes at the peak of the largest recorded pass, without gaps: no plan takes less.
   int64_t peak_live_bytes() const;
   /// Use at the named phases of pass `name`: the state at the mark,
@@ -89,10 +91,8 @@ class Arena {
   /// The owners at the moment at which a planned pass holds most.
   MemoryUse peak(const std::string& pass) const;
   std::vector<std::string> passes() const;
-  /// The table: what is alive at the peak, largest first.
+  /// The table: what is alive at the peak, largest first; what lies in the host with it.
   std::vector<PlanEntry> peak_entries() const;
-  /// Memory in use over time in pass `name`: after each take or give, total transient bytes (for the trace).
-  std::vector<int64_t> timeline(const std::string& pass) const;
 
   /// The one block behind everything, after commit(): u8 [bytes], at the start of a device allocation.
   Tensor block() const;
@@ -132,9 +132,10 @@ class Arena {
   int64_t peak_beside_communication_ = 0;
   std::map<const void*, size_t> held_;       // address -> index into current_->takes
   std::vector<std::pair<PlanEntry, int64_t>> persistents_;  // with offset
-  int64_t persistent_bytes_ = 0, transient_bytes_ = 0;
+  int64_t persistent_bytes_ = 0, transient_bytes_ = 0, host_bytes_ = 0;
   int64_t expected_persistent_bytes_ = -1;   // of the blueprint
   char* base_ = nullptr;
+  char* host_base_ = nullptr;
   void* block_ = nullptr;
 };
 

@@ -21,6 +21,9 @@ inline int64_t unix_ns() {
 
 enum class DeviceKind { cpu, cuda, plan };
 
+/// Where memory is: the device's own, or the host's, page-locked, which the device reads and writes over its link.
+enum class Place { device, host };
+
 /// A queue of work on a device. Not an owner.
 struct Stream {
   void* handle = nullptr;

@@ -1,5 +1,5 @@
 // Optimizer: updates a flat range of parameters.
-// It declares its state per element and never knows where the range lives.
+// It declares the states it wants for each parameter and never knows where the range lives.
 #pragma once
 
 #include <cstdint>
@@ -8,26 +8,35 @@
 #include <vector>
 
 #include "blipft/config.h"
+#include "blipft/format.h"
 #include "blipft/ops.h"
+#include "blipft/unit.h"
 
 namespace blipft {
+
+/// A state that an optimizer keeps beside a parameter, element for element.
+struct StateSpec {
+  std::string name;                        ///< "exp_avg"
+  const Format* format = nullptr;
+  float initial = 0;
+  Place place = Place::device;
+};
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  /// Names of the state tensors, each with one element per parameter element ("exp_avg", ...).
-  virtual std::vector<std::string> state_names() const = 0;
+  /// The states of `parameter`: as many, of the same names and in the same order, for every parameter; formats may
+  /// differ. `dtype` is what train.precision keeps states in.
+  virtual std::vector<StateSpec> states(const Parameter& parameter, DType dtype) const = 0;
   /// The step's scalars (learning rate, bias corrections) as they go to device memory; `step` counts from 1.
   virtual void scalars(int64_t step, double lr, float* values) const = 0;
   /// What an update works on.
   struct Operands {
     Tensor param, master, grad;            ///< [n]; master is f32, or absent
-    std::vector<Tensor> state;             ///< [n] each
+    std::vector<Tensor> state;             ///< [n] each, plain; others are decoded before and encoded after
     Tensor squares;                        ///< f32 [squares_count(n)], out, optional: see ops.h
   };
   virtual void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const = 0;
-  /// Bytes read and written per element, for the bandwidth figure.
-  virtual double bytes_per_element(DType param, DType grad, DType state, bool master) const = 0;
 };
 
 /// By train.optim; throws UserError naming the known ones.

@@ -42,6 +42,7 @@ struct MemoryRecord {
 struct PlanRecord {
   std::string name, owner;
   int64_t bytes = 0;                            ///< at the predicted peak
+  bool in_host = false;                         ///< page-locked host memory: a row of /host_plan
 };
 
 /// What could not be asked is NaN, unknown bytes are 0.

@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kAlignment = 256;
 // Planned addresses start here: never null, never dereferenced.
 char* const kFictitiousBase = reinterpret_cast<char*>(int64_t{1} << 44);
+char* const kFictitiousHostBase = reinterpret_cast<char*>(int64_t{1} << 46);
 
 int64_t aligned(int64_t bytes) {
   return std::max<int64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
@@ -34,27 +35,32 @@ int64_t MemoryUse::total() const {
   return sum;
 }
 
-Arena::Arena(Device& device) : device_(device), base_(kFictitiousBase) {}
+Arena::Arena(Device& device) : device_(device), base_(kFictitiousBase), host_base_(kFictitiousHostBase) {}
 
 Arena::Arena(Device& device, const Arena& blueprint)
     : device_(device), passes_(blueprint.passes_), transient_bytes_(blueprint.transient_bytes_),
-      expected_persistent_bytes_(blueprint.persistent_bytes_), base_(kFictitiousBase) {}
+      expected_persistent_bytes_(blueprint.persistent_bytes_), base_(kFictitiousBase),
+      host_base_(kFictitiousHostBase) {}
 
 Arena::~Arena() {
   if (block_) quietly([&] { device_.free(block_); });
+  if (committed_ && host_bytes_ > 0) quietly([&] { device_.free_host(host_base_); });
 }
 
-Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
+Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, Place place) {
   BLIPFT_CHECK(!committed_, "persistent memory must be declared before commit(): ", name);
   const int64_t bytes = shape.numel() * dtype_size(dtype);
-  persistents_.push_back({{owner, std::string(name), bytes}, persistent_bytes_});
-  Tensor tensor{kFictitiousBase + persistent_bytes_, dtype, shape};
-  persistent_bytes_ += aligned(bytes);
+  int64_t& sum = place == Place::host ? host_bytes_ : persistent_bytes_;
+  persistents_.push_back({{owner, std::string(name), bytes, place}, sum});
+  const Tensor tensor{(place == Place::host ? kFictitiousHostBase : kFictitiousBase) + sum, dtype, shape};
+  sum += aligned(bytes);
   return tensor;
 }
 
 Tensor Arena::resolve(const Tensor& planned) const {
   if (!planned) return planned;
+  const int64_t host_offset = static_cast<char*>(planned.data) - kFictitiousHostBase;
+  if (host_offset >= 0 && host_offset < host_bytes_) return {host_base_ + host_offset, planned.dtype, planned.shape};
   const int64_t offset = static_cast<char*>(planned.data) - kFictitiousBase;
   if (offset < 0 || offset >= persistent_bytes_) return planned;
   return {base_ + offset, planned.dtype, planned.shape};
@@ -129,6 +135,7 @@ void Arena::mark(const std::string& phase) {
   if (!current_ || committed_) return;
   PhaseUse use{phase, live_, peak_since_mark_};
   for (const auto& [entry, offset] : persistents_) {
+    if (entry.place == Place::host) continue;
     use.now.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
     use.peak.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
   }
@@ -287,7 +294,8 @@ void Arena::commit() {
   if (device_.kind() == DeviceKind::cuda && total_bytes() > memory.free) {
     std::string largest;
     std::map<std::string, int64_t> owners;
-    for (const PlanEntry& entry : peak_entries()) owners[owner_name(entry.owner)] += entry.bytes;
+    for (const PlanEntry& entry : peak_entries())
+      if (entry.place == Place::device) owners[owner_name(entry.owner)] += entry.bytes;
     std::vector<std::pair<int64_t, std::string>> sorted;
     for (const auto& [owner, bytes] : owners) sorted.push_back({bytes, owner});
     std::sort(sorted.rbegin(), sorted.rend());
@@ -302,6 +310,7 @@ void Arena::commit() {
   }
   block_ = device_.allocate(std::max<int64_t>(total_bytes(), kAlignment));
   base_ = static_cast<char*>(block_);
+  if (host_bytes_ > 0) host_base_ = static_cast<char*>(device_.allocate_host(host_bytes_));
   committed_ = true;
 }
 
@@ -315,7 +324,8 @@ MemoryUse Arena::peak(const std::string& pass) const {
   auto found = passes_.find(pass);
   BLIPFT_CHECK(found != passes_.end(), "no pass ", pass);
   MemoryUse use = found->second.peak_use;
-  for (const auto& [entry, offset] : persistents_) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
+  for (const auto& [entry, offset] : persistents_)
+    if (entry.place == Place::device) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
   return use;
 }
 
@@ -330,8 +340,9 @@ std::vector<PlanEntry> Arena::peak_entries() const {
   for (const auto& [name, pass] : passes_)  // passes with the places of a larger one take as many bytes
     if (!largest || std::pair(pass.bytes, pass.peak_live) > std::pair(largest->bytes, largest->peak_live))
       largest = &pass;
-  std::map<std::pair<int, std::string>, int64_t> sums;
-  for (const auto& [entry, offset] : persistents_) sums[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
+  std::map<std::pair<int, std::string>, int64_t> sums, in_host;
+  for (const auto& [entry, offset] : persistents_)
+    (entry.place == Place::host ? in_host : sums)[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
   if (largest) {
     // The moment of the peak: the first event at which the live sum reaches it.
     std::vector<int64_t> change(static_cast<size_t>(largest->events) + 1, 0);
@@ -355,21 +366,11 @@ std::vector<PlanEntry> Arena::peak_entries() const {
     sums[{static_cast<int>(Owner::workspace), "room to load and save weights, more than a step takes"}] += more;
   std::vector<PlanEntry> entries;
   for (const auto& [key, bytes] : sums) entries.push_back({static_cast<Owner>(key.first), key.second, bytes});
+  for (const auto& [key, bytes] : in_host)
+    entries.push_back({static_cast<Owner>(key.first), key.second, bytes, Place::host});
   std::stable_sort(entries.begin(), entries.end(),
                    [](const PlanEntry& a, const PlanEntry& b) { return a.bytes > b.bytes; });
   return entries;
-}
-
-std::vector<int64_t> Arena::timeline(const std::string& pass_name) const {
-  auto found = passes_.find(pass_name);
-  BLIPFT_CHECK(found != passes_.end(), "no pass ", pass_name);
-  std::vector<int64_t> use(static_cast<size_t>(found->second.events), 0);
-  for (const Take& take : found->second.takes) {
-    use[static_cast<size_t>(take.begin)] += take.bytes;
-    use[static_cast<size_t>(take.end)] -= take.bytes;
-  }
-  for (size_t i = 1; i < use.size(); ++i) use[i] += use[i - 1];
-  return use;
 }
 
 Tensor Arena::block() const {

@@ -31,49 +31,56 @@ int64_t default_prefetch(const Config& config, const Model& model) {
   return sizes[sizes.size() * 9 / 10];
 }
 
+// What a dry run is of.
+struct PlannedRun {
+  const Config& config;
+  Model& model;
+  int64_t ranks;
+  const StoragePolicy* policy;
+};
+
 // A step's takes and gives, without places.
-MemoryPlan record_step(const Config& config, Model& model, int64_t ranks, bool hold, double memory_share) {
+MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
+  const Config& config = run.config;
   MemoryPlan plan;
   plan.device = make_plan_device();
   plan.ops = make_plan_ops();
-  plan.comm = make_plan_comm(ranks);
+  plan.comm = make_plan_comm(run.ranks);
   plan.optimizer = make_optimizer(config.train);
   plan.arena = std::make_unique<Arena>(*plan.device);
-  plan.strategy_name = strategy_name(config, ranks);
+  plan.strategy_name = strategy_name(config, run.ranks);
   const int64_t asked = config.parallel.prefetch_bytes;
-  plan.sharded = {hold, memory_share, asked > 0 ? asked : default_prefetch(config, model)};
+  plan.sharded = {hold, memory_share, asked > 0 ? asked : default_prefetch(config, run.model)};
   SpanRecorder spans;
   const bool record = config.trace.enabled && config.trace.spans != "none";
-  StrategyContext context{plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), model.units(),
-                          PrecisionTypes::of(config.train.precision), plan.optimizer.get(), nullptr};
-  plan.strategy = make_strategy(plan.strategy_name, context, plan.sharded);
-  StepProgram program({&config, plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(), &model,
-                       plan.strategy.get(), plan.optimizer.get(), record ? &spans : nullptr},
-                      possible_text_shapes(config));
-  program.record_passes();
+  plan.engine = std::make_unique<Engine>(
+      EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(),
+                  plan.optimizer.get(), run.policy, record ? &spans : nullptr},
+      plan.strategy_name, plan.sharded);
+  plan.engine->program->record_passes();
   return plan;
 }
 
-void place(const Config& config, const Model& model, MemoryPlan& plan) {
-  const DType saved = save_dtype(config.output.save_dtype, PrecisionTypes::of(config.train.precision));
-  plan.arena->plan(weights_scratch_bytes(model, *plan.strategy, saved));
+void place(const PlannedRun& run, MemoryPlan& plan) {
+  const DType saved = save_dtype(run.config.output.save_dtype, PrecisionTypes::of(run.config.train.precision));
+  plan.arena->plan(weights_scratch_bytes(run.model, plan.engine->store, *plan.engine->strategy, saved));
 }
 
-MemoryPlan dry_run(const Config& config, Model& model, int64_t ranks, bool hold) {
-  MemoryPlan plan = record_step(config, model, ranks, hold, 0);
-  place(config, model, plan);
+MemoryPlan dry_run(const PlannedRun& run, bool hold) {
+  MemoryPlan plan = record_step(run, hold, 0);
+  place(run, plan);
   return plan;
 }
 
 // With little more memory, and within `limit`, gathers as early and reductions as late as that allows. To place a tight
 // plan takes a second or two, to record it some 10 ms: what is too large without any gap is not placed.
-MemoryPlan with_idle_memory_used(const Config& config, Model& model, int64_t ranks, int64_t limit, MemoryPlan plan) {
+MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPlan plan) {
   const int64_t bytes = plan.arena->total_bytes();
-  const int64_t most = std::min(bytes + idle_memory_allowance(config, bytes), std::max(bytes, limit));
+  const int64_t most = std::min(bytes + idle_memory_allowance(run.config, bytes), std::max(bytes, limit));
   for (double share : {1.12, 1.09, 1.06, 1.03, 1.0, 0.96, 0.93, 0.9, 0.87, 0.84, 0.8}) {
-    MemoryPlan other = record_step(config, model, ranks, false, share);
+    MemoryPlan other = record_step(run, false, share);
     if (other.arena->peak_live_bytes() > most) continue;
-    place(config, model, other);
+    place(run, other);
     if (other.arena->total_bytes() <= most) return other;
   }
   return plan;
@@ -81,9 +88,9 @@ MemoryPlan with_idle_memory_used(const Config& config, Model& model, int64_t ran
 
 // Bytes of plan_memory()'s plan where memory is short, from one dry run:
 // with_idle_memory_used() stays within the limit.
-int64_t least_planned_bytes(const Config& config, Model& model, int64_t ranks) {
-  const bool hold = strategy_name(config, ranks) == "fsdp" && config.parallel.reshard == "step";
-  return dry_run(config, model, ranks, hold).arena->total_bytes();
+int64_t least_planned_bytes(const PlannedRun& run) {
+  const bool hold = strategy_name(run.config, run.ranks) == "fsdp" && run.config.parallel.reshard == "step";
+  return dry_run(run, hold).arena->total_bytes();
 }
 
 std::string row(const std::string& name, int64_t bytes) {
@@ -106,18 +113,18 @@ ModelSettings model_settings(const Config& config) {
 
 int64_t bytes_outside_of_arena(int64_t ranks) { return (ranks > 1 ? 1600 : 680) * (int64_t{1} << 20); }
 
-MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes) {
+MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes,
+                       const StoragePolicy* policy) {
+  const PlannedRun run{config, model, ranks, policy};
   const bool sharded = strategy_name(config, ranks) == "fsdp";
-  if (!sharded) return dry_run(config, model, ranks, false);
+  if (!sharded) return dry_run(run, false);
   const int64_t limit =
       device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks) : std::numeric_limits<int64_t>::max();
-  const auto always = [&] {
-    return with_idle_memory_used(config, model, ranks, limit, dry_run(config, model, ranks, false));
-  };
+  const auto always = [&] { return with_idle_memory_used(run, limit, dry_run(run, false)); };
   if (config.parallel.reshard == "always") return always();
-  if (config.parallel.reshard == "step") return dry_run(config, model, ranks, true);
+  if (config.parallel.reshard == "step") return dry_run(run, true);
   if (device_bytes > 0) {
-    MemoryPlan held = dry_run(config, model, ranks, true);
+    MemoryPlan held = dry_run(run, true);
     if (held.arena->total_bytes() + bytes_outside_of_arena(ranks) <= device_bytes) return held;
   }
   return always();
@@ -129,7 +136,7 @@ int64_t largest_batch(const Config& config, const ModelSettings& settings, int64
     Config other = config;
     other.train.batch_size = batch;
     other.train.accumulate_grad_batches = 1;
-    return least_planned_bytes(other, *model, ranks) + bytes_outside_of_arena(ranks) <= device_bytes;
+    return least_planned_bytes({other, *model, ranks, nullptr}) + bytes_outside_of_arena(ranks) <= device_bytes;
   };
   if (!fits(1)) return 0;
   int64_t low = 1, high = 2;
@@ -150,7 +157,9 @@ std::string strategy_text(const MemoryPlan& plan) {
 std::string plan_table(const MemoryPlan& plan) {
   std::map<std::string, int64_t> owners;
   const std::vector<PlanEntry> entries = plan.arena->peak_entries();
-  for (const PlanEntry& entry : entries) owners[owner_name(entry.owner)] += entry.bytes;
+  std::map<std::string, int64_t> in_host;
+  for (const PlanEntry& entry : entries)
+    (entry.place == Place::host ? in_host : owners)[owner_name(entry.owner)] += entry.bytes;
   std::ostringstream out;
   out << "memory of a rank at the peak of a step\n";
   for (int i = 0; i < kOwners; ++i) {
@@ -158,9 +167,17 @@ std::string plan_table(const MemoryPlan& plan) {
     if (owners.count(owner)) out << row(owner, owners[owner]);
   }
   out << row("total", plan.arena->total_bytes());
+  if (!in_host.empty()) {
+    out << "page-locked host memory of a rank\n";
+    for (const auto& [owner, bytes] : in_host) out << row(owner, bytes);
+    out << row("total", plan.arena->host_bytes());
+  }
   out << "largest buffers\n";
-  for (size_t i = 0; i < entries.size() && i < 10; ++i)
-    out << row(concat(entries[i].name, " (", owner_name(entries[i].owner), ")"), entries[i].bytes);
+  int64_t rows = 0;
+  for (const PlanEntry& entry : entries)
+    if (entry.place == Place::host || rows++ < 10)
+      out << row(concat(entry.name, " (", owner_name(entry.owner), entry.place == Place::host ? ", host)" : ")"),
+                 entry.bytes);
   return out.str();
 }
 

@@ -9,6 +9,7 @@
 #include "blipft/config.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"
+#include "run/engine.h"
 
 namespace blipft {
 
@@ -16,10 +17,10 @@ namespace blipft {
 struct MemoryPlan {
   std::unique_ptr<Device> device;          // nothing behind it
   std::unique_ptr<Arena> arena;            // the blueprint
-  std::unique_ptr<Strategy> strategy;      // knows the order of units
-  std::unique_ptr<Optimizer> optimizer;    // the strategy refers to these
+  std::unique_ptr<Optimizer> optimizer;    // the engine refers to these
   std::unique_ptr<Ops> ops;
   std::unique_ptr<Comm> comm;
+  std::unique_ptr<Engine> engine;          // its strategy knows the order of units
   std::string strategy_name;
   ShardedSettings sharded;
 };
@@ -29,7 +30,8 @@ std::string strategy_name(const Config& config, int64_t ranks);
 
 /// Dry-runs a step of `config` on `ranks` ranks. With parallel.reshard=auto, units are held over the step if the plan
 /// then fits `device_bytes` (0: unknown, not held).
-MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes);
+MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes,
+                       const StoragePolicy* policy = nullptr);
 
 /// The largest train.batch_size that fits `device_bytes`, 0 when not even 1 does.
 int64_t largest_batch(const Config& config, const ModelSettings& settings, int64_t ranks, int64_t device_bytes);

@@ -10,7 +10,9 @@ namespace {
 class AdamW : public Optimizer {
  public:
   explicit AdamW(const TrainSection& train) : train_(train) {}
-  std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
+  std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
+    return {{"exp_avg", &plain_format(dtype)}, {"exp_avg_sq", &plain_format(dtype)}};
+  }
   void scalars(int64_t step, double lr, float* values) const override {
     values[kLearningRate] = static_cast<float>(lr);
     values[kBiasCorrection1] = static_cast<float>(1.0 - std::pow(train_.beta1, static_cast<double>(step)));
@@ -22,11 +24,6 @@ class AdamW : public Optimizer {
                       .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
                       .eps = static_cast<float>(train_.eps), .weight_decay = static_cast<float>(train_.weight_decay)},
                      stream);
-  }
-  double bytes_per_element(DType param, DType grad, DType state, bool master) const override {
-    const double weights =
-        master ? 8.0 + static_cast<double>(dtype_size(param)) : 2.0 * static_cast<double>(dtype_size(param));
-    return weights + static_cast<double>(dtype_size(grad) + 4 * dtype_size(state));
   }
 
  private:

@@ -8,8 +8,9 @@ namespace {
 class Sgd : public Optimizer {
  public:
   explicit Sgd(const TrainSection& train) : train_(train) {}
-  std::vector<std::string> state_names() const override {
-    return train_.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
+  std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
+    if (train_.momentum == 0) return {};
+    return {{"momentum_buffer", &plain_format(dtype)}};
   }
   void scalars(int64_t, double lr, float* values) const override {
     values[kLearningRate] = static_cast<float>(lr);
@@ -22,11 +23,6 @@ class Sgd : public Optimizer {
                     .momentum = static_cast<float>(train_.momentum),
                     .weight_decay = static_cast<float>(train_.weight_decay)},
                    stream);
-  }
-  double bytes_per_element(DType param, DType grad, DType state, bool master) const override {
-    const double weights =
-        master ? 8.0 + static_cast<double>(dtype_size(param)) : 2.0 * static_cast<double>(dtype_size(param));
-    return weights + static_cast<double>(dtype_size(grad) + (train_.momentum != 0 ? 2 * dtype_size(state) : 0));
   }
 
  private:

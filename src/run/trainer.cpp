@@ -17,7 +17,7 @@
 #include "memory/memory_text.h"
 #include "run/progress.h"
 #include "trace/run_trace.h"
-#include "run/step_program.h"
+#include "run/engine.h"
 #include "run/weights.h"
 
 namespace blipft {
@@ -78,6 +78,7 @@ class Run {
   void make_backend();
   int64_t least_free_memory() const;
   void plan_and_commit(int64_t available);
+  WeightContext weight_context() const;
   void fill_weights();
   void start_trace(int64_t start_ns);
   void announce();
@@ -107,8 +108,7 @@ class Run {
   SpanRecorder* spans_ = nullptr;
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Strategy> strategy_;
-  std::unique_ptr<StepProgram> program_;
+  std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<Progress> progress_;
@@ -129,13 +129,10 @@ void Run::prepare() {
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
   world_.together([&] { plan_and_commit(available); });
-  const bool gathers = config_.parallel.direct_gathers && strategy_->shard_count() > 1;
+  const bool gathers = config_.parallel.direct_gathers && engine_->store.shards() > 1;
   const bool reductions = config_.parallel.direct_reductions;
   if (world_.size() > 1 && (gathers || reductions)) comm_->expose(arena_->block(), gathers, reductions);
-  world_.together([&] {
-    strategy_->bind();
-    program_->bind();
-  });
+  world_.together([&] { engine_->bind(); });
   fill_weights();
   int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
   world_.broadcast(&start_ns, sizeof start_ns, 0);
@@ -177,18 +174,19 @@ void Run::plan_and_commit(int64_t available) {
   plan_ = plan_memory(config_, *model_, world_.size(), available);
   arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
-  const StrategyContext context{device_.get(), ops_.get(), comm_.get(), arena_.get(), model_->units(),
-                                PrecisionTypes::of(config_.train.precision), optimizer_.get(), spans_};
-  strategy_ = make_strategy(plan_.strategy_name, context, plan_.sharded);
-  strategy_->learn_from(*plan_.strategy);
-  program_ = std::make_unique<StepProgram>(StepParts{&config_, device_.get(), ops_.get(), comm_.get(), arena_.get(),
-                                                     model_.get(), strategy_.get(), optimizer_.get(), spans_},
-                                           possible_text_shapes(config_));
+  engine_ = std::make_unique<Engine>(EngineParts{&config_, model_.get(), device_.get(), ops_.get(), comm_.get(),
+                                                 arena_.get(), optimizer_.get(), nullptr, spans_},
+                                     plan_.strategy_name, plan_.sharded);
+  engine_->strategy->learn_from(*plan_.engine->strategy);
   arena_->commit();
 }
 
+WeightContext Run::weight_context() const {
+  return {model_.get(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
+}
+
 void Run::fill_weights() {
-  const WeightContext context{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};
+  const WeightContext context = weight_context();
   world_.together([&] {
     if (config_.model.init == "random") {
       init_weights(context, static_cast<uint64_t>(config_.train.seed));
@@ -254,7 +252,7 @@ void Run::finished_step(const StepResult& result) {
 
 void Run::drain() {
   StepResult result;
-  while (program_->finished(true, result)) finished_step(result);
+  while (engine_->program->finished(true, result)) finished_step(result);
 }
 
 // A step whose kernels are recorded has the device for itself: neither the step before it nor the one after it overlaps
@@ -289,13 +287,13 @@ void Run::steps() {
     const std::vector<int64_t>& chosen = config_.trace.kernels;
     const bool recorded = kernels_ && std::find(chosen.begin(), chosen.end(), step) != chosen.end();
     if (recorded) start_kernels();
-    if (program_->in_flight() == StepProgram::kSlots && program_->finished(true, result)) finished_step(result);
-    program_->launch(*batch, learning_rate(config_.train, step, loader_->total_steps()), wait_begin, wait_end);
+    if (engine_->program->in_flight() == StepProgram::kSlots && engine_->program->finished(true, result)) finished_step(result);
+    engine_->program->launch(*batch, learning_rate(config_.train, step, loader_->total_steps()), wait_begin, wait_end);
     // On a GPU the copy takes a moment that the loop would otherwise spend waiting for the step itself.
-    program_->batch_taken(true);
+    engine_->program->batch_taken(true);
     loader_->give_back(batch);
     if (recorded) stop_kernels(step);
-    while (program_->finished(false, result)) finished_step(result);
+    while (engine_->program->finished(false, result)) finished_step(result);
   }
   drain();
   world_.barrier();
@@ -316,7 +314,7 @@ void Run::finish() {
   print_memory();
   if (config_.output.save_model) {
     saved_ = config_.output.path + "/model";
-    const WeightContext context{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};
+    const WeightContext context = weight_context();
     save_weights(context, world_, saved_,
                  save_dtype(config_.output.save_dtype, PrecisionTypes::of(config_.train.precision)),
                  config_.model.path);

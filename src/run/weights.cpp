@@ -16,6 +16,7 @@ namespace blipft {
 namespace {
 
 constexpr int64_t kPieceBytes = 8 << 20;
+constexpr int64_t kPieceElements = kPieceBytes / 4;  // a multiple of every format's block
 constexpr int64_t kLanes = 8;              // reading threads at most
 const char* const kHead = "language_model.lm_head.weight";
 const char* const kTable = "language_model.model.decoder.embed_tokens.weight";
@@ -33,36 +34,14 @@ struct Piece {
   int64_t first, count;                    // elements of the parameter
 };
 
-// The parts of the unit's parameters inside of this rank's shard.
-template <class Body>
-void for_kept_parts(const Strategy& strategy, const Unit& unit, Body body) {
-  const Shard& shard = strategy.shard(unit);
-  for (const Parameter& parameter : unit.parameters()) {
-    const int64_t first = std::max(parameter.offset, shard.first);
-    const int64_t end = std::min(parameter.offset + parameter.numel(), shard.first + shard.count);
-    if (first < end) body(parameter, first - parameter.offset, end - first);
-  }
-}
-
 std::vector<Piece> kept_pieces(const WeightContext& context) {
   std::vector<Piece> pieces;
   for (const Unit* unit : context.model->units())
-    for_kept_parts(*context.strategy, *unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
-      const int64_t step = kPieceBytes / 4;
-      for (int64_t at = 0; at < count; at += step)
-        pieces.push_back({unit, &parameter, first + at, std::min(step, count - at)});
+    context.store->for_each_range(*unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
+      for (int64_t at = 0; at < count; at += kPieceElements)
+        pieces.push_back({unit, &parameter, first + at, std::min(kPieceElements, count - at)});
     });
   return pieces;
-}
-
-// Where a piece goes: this rank's parameters and, if there are any, master weights.
-std::vector<Tensor> targets(const WeightContext& context, const Piece& piece) {
-  const Shard& shard = context.strategy->shard(*piece.unit);
-  const int64_t offset = piece.parameter->offset + piece.first - shard.first;
-  std::vector<Tensor> result;
-  for (const Tensor& tensor : {context.strategy->parameters(*piece.unit), context.strategy->masters(*piece.unit)})
-    if (tensor) result.push_back(tensor.part(offset, {piece.count}));
-  return result;
 }
 
 // A reading thread's way to the device: a pinned buffer, a piece of device scratch, and the event after which both are
@@ -84,8 +63,7 @@ class Lane {
   void send(const WeightContext& context, const Piece& piece, DType stored) {
     const Stream stream = device_.compute_stream();
     device_.copy(staging_.data, host_, piece.count * dtype_size(stored), stream);
-    for (const Tensor& target : targets(context, piece))
-      context.ops->cast({staging_.data, stored, {piece.count}}, target, stream);
+    context.store->write(*piece.unit, *piece.parameter, piece.first, {staging_.data, stored, {piece.count}}, stream);
     device_.record(event_, stream);
     used_ = true;
   }
@@ -100,11 +78,12 @@ class Lane {
 
 }  // namespace
 
-int64_t weights_scratch_bytes(const Model& model, const Strategy& strategy, DType saved) {
+int64_t weights_scratch_bytes(const Model& model, const ParameterStore& store, const Strategy& strategy,
+                              DType saved) {
   int64_t most = kLanes * kPieceBytes;
   for (const Unit* unit : model.units())
-    most =
-        std::max(most, strategy.shard(*unit).padded * (dtype_size(strategy.weight_dtype(*unit)) + dtype_size(saved)));
+    most = std::max(most, store.shard(*unit).padded * (dtype_size(store.weight_dtype(*unit)) + dtype_size(saved)) +
+                              strategy.gather_scratch_bytes(*unit));
   return most;
 }
 
@@ -201,13 +180,15 @@ void init_weights(const WeightContext& context, uint64_t seed) {
   for (const Unit* unit : context.model->units()) {
     const uint32_t first_number = number;
     number += static_cast<uint32_t>(unit->parameters().size());
-    for_kept_parts(*context.strategy, *unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
+    context.store->for_each_range(*unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
       const uint32_t mine = first_number + static_cast<uint32_t>(&parameter - unit->parameters().data());
-      for (const Tensor& target : targets(context, {unit, &parameter, first, count})) {
+      for (int64_t at = 0; at < count; at += kPieceElements) {
+        const Tensor values{context.scratch.data, DType::f32, {std::min(kPieceElements, count - at)}};
         if (parameter.init.kind == Init::Kind::normal)
-          context.ops->fill_normal(target, seed, mine, first, 0, parameter.init.value, stream);
+          context.ops->fill_normal(values, seed, mine, first + at, 0, parameter.init.value, stream);
         else
-          context.ops->fill(target, parameter.init.value, stream);
+          context.ops->fill(values, parameter.init.value, stream);
+        context.store->write(*unit, parameter, first + at, values, stream);
       }
     });
   }
@@ -254,13 +235,15 @@ void save_weights(const WeightContext& context, const World& world, const std::s
   });
   std::vector<char> host;
   for (const Unit* unit : context.model->units()) {
-    const Shard& shard = context.strategy->shard(*unit);
-    const DType held = context.strategy->weight_dtype(*unit);
+    const Shard& shard = context.store->shard(*unit);
+    const DType held = context.store->weight_dtype(*unit);
     const int64_t full_bytes = shard.padded * dtype_size(held), cast_bytes = shard.padded * dtype_size(dtype);
-    BLIPFT_CHECK(full_bytes + cast_bytes <= context.scratch.numel(), "saving ", unit->name(), " needs ",
-                 full_bytes + cast_bytes, " bytes of scratch memory, there are ", context.scratch.numel());
+    const int64_t gathered_bytes = context.strategy->gather_scratch_bytes(*unit);
+    BLIPFT_CHECK(full_bytes + cast_bytes + gathered_bytes <= context.scratch.numel(), "saving ", unit->name(), " needs ",
+                 full_bytes + cast_bytes + gathered_bytes, " bytes of scratch memory, there are ", context.scratch.numel());
     const Tensor full{context.scratch.data, held, {shard.padded}};
-    context.strategy->gather_weights(*unit, full, stream);
+    context.strategy->gather_weights(*unit, full, context.scratch.part(full_bytes + cast_bytes, {gathered_bytes}),
+                                     stream);
     if (!writer) continue;
     Tensor out = full;
     if (held != dtype) {

@@ -12,6 +12,7 @@ namespace blipft {
 
 struct WeightContext {
   const Model* model = nullptr;
+  ParameterStore* store = nullptr;
   Strategy* strategy = nullptr;
   Device* device = nullptr;
   Ops* ops = nullptr;
@@ -19,7 +20,8 @@ struct WeightContext {
 };
 
 /// Scratch bytes that loading and saving need.
-int64_t weights_scratch_bytes(const Model& model, const Strategy& strategy, DType save_dtype);
+int64_t weights_scratch_bytes(const Model& model, const ParameterStore& store, const Strategy& strategy,
+                              DType save_dtype);
 
 /// The dtype that output.save_dtype stands for.
 DType save_dtype(const std::string& name, const PrecisionTypes& types);

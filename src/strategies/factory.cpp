@@ -4,6 +4,8 @@
 
 namespace blipft {
 
+int64_t shard_count(const std::string& name, int64_t ranks) { return name == "fsdp" ? ranks : 1; }
+
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const StrategyContext& context,
                                         const ShardedSettings& sharded) {
   if (name == "single") {

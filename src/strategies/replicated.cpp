@@ -3,9 +3,29 @@
 
 namespace blipft {
 
-Replicated::Replicated(const StrategyContext& context) : Strategy(context, 1), used_(context.units.size()) {
+Replicated::Replicated(const StrategyContext& context) : Strategy(context), decoded_(context.units.size()), used_(context.units.size()) {
   ready_ = context_.device->create_event();
   done_ = context_.device->create_event();
+}
+
+Tensor Replicated::acquire(const Unit& unit) {
+  if (store_.flat(unit)) return store_.weights(unit);
+  Decoded& decoded = decoded_[static_cast<size_t>(unit.index)];
+  if (decoded.uses++ > 0) return decoded.flat;
+  decoded.flat =
+      context_.arena->take(Owner::parameters, "decoded units", store_.types().compute, {store_.shard(unit).padded});
+  std::vector<Stored> sections;
+  for (const ParameterStore::Section& section : store_.sections(unit)) sections.push_back(section.mine);
+  store_.decode(unit, sections, decoded.flat, context_.device->compute_stream());
+  return decoded.flat;
+}
+
+void Replicated::release(const Unit& unit) {
+  if (store_.flat(unit)) return;
+  Decoded& decoded = decoded_[static_cast<size_t>(unit.index)];
+  if (--decoded.uses > 0) return;
+  context_.arena->give(decoded.flat);
+  decoded.flat = {};
 }
 
 void Replicated::begin_micro_batch(int64_t index, int64_t count) {
@@ -17,7 +37,7 @@ UnitGradient Replicated::gradient(const Unit& unit) {
   const size_t i = static_cast<size_t>(unit.index);
   const bool accumulate = micro_batch_ > 0 || used_[i];
   used_[i] = true;
-  return {gradients(unit), accumulate};
+  return {store_.gradient(unit), accumulate};
 }
 
 void Replicated::publish(const Unit& unit) {
@@ -27,7 +47,7 @@ void Replicated::publish(const Unit& unit) {
   const Stream comm = device.comm_stream();
   device.record(ready_, device.compute_stream());
   device.wait(comm, ready_);
-  const Tensor gradient = gradients(unit);
+  const Tensor gradient = store_.gradient(unit);
   if (context_.observer) context_.observer->begin(CommObserver::Kind::all_reduce, unit, gradient.bytes(), comm);
   context_.comm->all_reduce(gradient, comm);
   if (context_.observer) context_.observer->end(CommObserver::Kind::all_reduce, unit, gradient.bytes(), comm);

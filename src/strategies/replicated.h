@@ -8,14 +8,19 @@ namespace blipft {
 class Replicated : public Strategy {
  public:
   explicit Replicated(const StrategyContext& context);
-  Tensor acquire(const Unit& unit) override { return parameters(unit); }
-  void release(const Unit&) override {}
+  Tensor acquire(const Unit& unit) override;
+  void release(const Unit& unit) override;
   void begin_micro_batch(int64_t index, int64_t count) override;
   UnitGradient gradient(const Unit& unit) override;
   void publish(const Unit& unit) override;
   void finish_backward() override;
 
  private:
+  struct Decoded {                         // a unit that is held in another format than the compute dtype
+    Tensor flat;
+    int64_t uses = 0;
+  };
+  std::vector<Decoded> decoded_;           // per unit
   std::vector<bool> used_;                 // per unit: gradient() was called in this micro-batch
   Event ready_, done_;
   bool reducing_ = false;

@@ -19,7 +19,7 @@ constexpr int64_t kSurelyReducedTimes = 4;
 }
 
 Sharded::Sharded(const StrategyContext& context, ShardedSettings settings)
-    : Strategy(context, context.comm->size()), settings_(std::move(settings)), gathered_(context.units.size()),
+    : Strategy(context), settings_(std::move(settings)), gathered_(context.units.size()),
       full_gradients_(context.units.size()), reduced_(context.units.size()) {
   for (Gathered& unit : gathered_) unit.arrived = context_.device->create_event();
   for (size_t i = 0; i <= context_.units.size(); ++i) pending_events_.push_back(context_.device->create_event());
@@ -30,7 +30,6 @@ Sharded::Sharded(const StrategyContext& context, ShardedSettings settings)
 }
 
 void Sharded::bind() {
-  Strategy::bind();
   fence_ = context_.arena->resolve(fence_);
   landed_ = context_.arena->resolve(landed_);
   context_.device->zero(fence_.data, fence_.bytes(), context_.device->compute_stream());
@@ -61,10 +60,15 @@ void Sharded::begin_step(const Tensor& scalars, float max_norm) {
 void Sharded::gather(const Unit& unit) {
   Device& device = *context_.device;
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
-  entry.full =
-      context_.arena->take(Owner::communication, "gathered units", context_.types.compute, {shard(unit).padded});
+  const int64_t bytes = store_.gathered_bytes(unit);
+  for (const ParameterStore::Section& section : store_.sections(unit)) {
+    Stored& whole = entry.sections.emplace_back(Stored{section.format, {}, section.shard.padded});
+    for (const Tensor& plane : section.mine.planes)
+      whole.planes.push_back(context_.arena->take(Owner::communication, "gathered units", plane.dtype,
+                                                  {plane.numel() * store_.shards()}));
+  }
   entry.awaited = false;
-  own_bytes_ += entry.full.bytes();
+  own_bytes_ += bytes;
   const Stream stream = gather_stream();
   device.record(compute_reached_, device.compute_stream());
   device.wait(stream, compute_reached_);
@@ -77,11 +81,13 @@ void Sharded::gather(const Unit& unit) {
   };
   if (context_.observer) {
     follow();
-    context_.observer->begin(CommObserver::Kind::gather, unit, entry.full.bytes(), stamps);
+    context_.observer->begin(CommObserver::Kind::gather, unit, bytes, stamps);
   }
-  context_.comm->all_gather(parameters(unit), entry.full, stream);
+  for (size_t s = 0; s < entry.sections.size(); ++s)
+    for (size_t p = 0; p < entry.sections[s].planes.size(); ++p)
+      context_.comm->all_gather(store_.sections(unit)[s].mine.planes[p], entry.sections[s].planes[p], stream);
   follow();
-  if (context_.observer) context_.observer->end(CommObserver::Kind::gather, unit, entry.full.bytes(), stamps);
+  if (context_.observer) context_.observer->end(CommObserver::Kind::gather, unit, bytes, stamps);
   else if (context_.comm->direct_gathers()) device.timestamp(landed_.as<int64_t>(), stamps);
   device.record(entry.arrived, stamps);
 }
@@ -110,8 +116,8 @@ void Sharded::prefetch() {
   while (order_known_ && issued_ < order_.size()) {
     const Unit& unit = *context_.units[static_cast<size_t>(order_[issued_])];
     const Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
-    const int64_t bytes = shard(unit).padded * dtype_size(context_.types.compute);
-    if (!entry.full && ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes &&
+    const int64_t bytes = store_.gathered_bytes(unit);
+    if (entry.sections.empty() && ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes &&
         !room_for(bytes, issued_)) {
       if (pending_.empty() || !surely_reduced(pending_.front())) return;
       retire_oldest();
@@ -125,9 +131,9 @@ void Sharded::prefetch() {
 void Sharded::promise_next() {
   const Unit& unit = *context_.units[static_cast<size_t>(order_[issued_++])];
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
-  if (!entry.full) {
+  if (entry.sections.empty()) {
     gather(unit);
-    ahead_bytes_ += entry.full.bytes();
+    ahead_bytes_ += store_.gathered_bytes(unit);
   }
   ++entry.promised;
 }
@@ -142,7 +148,7 @@ Tensor Sharded::acquire(const Unit& unit) {
   note_memory();
   if (!order_known_) {
     order_.push_back(unit.index);
-    if (!entry.full) gather(unit);
+    if (entry.sections.empty()) gather(unit);
     ++entry.promised;
   } else {
     BLIPFT_CHECK(position_ < order_.size() && order_[position_] == unit.index, "unit ", unit.name(),
@@ -153,10 +159,10 @@ Tensor Sharded::acquire(const Unit& unit) {
   if (!entry.awaited) {
     context_.device->wait(context_.device->compute_stream(), entry.arrived);
     entry.awaited = true;
-    if (order_known_) ahead_bytes_ -= entry.full.bytes();
+    if (order_known_) ahead_bytes_ -= store_.gathered_bytes(unit);
   }
-  const Tensor full = entry.full;
-  acquired_bytes_ += full.bytes();
+  const Tensor full = usable(unit);
+  acquired_bytes_ += store_.gathered_bytes(unit);
   // A backward's last reductions would keep their buffers through the next forward: by now they are long done.
   while (!pending_.empty() && pending_.front().position + kReducedAfter < position_ && !room_for(0, position_))
     retire_oldest();
@@ -171,10 +177,24 @@ void Sharded::release(const Unit& unit) {
   if (entry.promised == 0 && !settings_.hold) drop(unit);
 }
 
+// The unit in the compute dtype, after the compute stream waits for its gather.
+Tensor Sharded::usable(const Unit& unit) {
+  Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
+  if (entry.full) return entry.full;
+  if (store_.flat(unit)) return entry.full = entry.sections[0].tensor();
+  entry.full =
+      context_.arena->take(Owner::parameters, "decoded units", store_.types().compute, {store_.shard(unit).padded});
+  store_.decode(unit, entry.sections, entry.full, context_.device->compute_stream());
+  return entry.full;
+}
+
 void Sharded::drop(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
-  own_bytes_ -= entry.full.bytes();
-  context_.arena->give(entry.full);
+  own_bytes_ -= store_.gathered_bytes(unit);
+  if (!store_.flat(unit)) context_.arena->give(entry.full);
+  for (const Stored& section : entry.sections)
+    for (const Tensor& plane : section.planes) context_.arena->give(plane);
+  entry.sections.clear();
   entry.full = {};
 }
 
@@ -182,11 +202,11 @@ UnitGradient Sharded::gradient(const Unit& unit) {
   Tensor& full = full_gradients_[static_cast<size_t>(unit.index)];
   const bool accumulate = static_cast<bool>(full);
   if (!full) {
-    const PrecisionTypes& types = context_.types;
+    const PrecisionTypes& types = store_.types();
     full = context_.arena->take(Owner::communication, "gradients of units in flight", types.gradient,
-                                {shard(unit).padded});
+                                {store_.shard(unit).padded});
     own_bytes_ += full.bytes();
-    for (const auto& [first, end] : unit.gaps(shard(unit).padded))
+    for (const auto& [first, end] : unit.gaps(store_.shard(unit).padded))
       context_.device->zero(full.part(first, {end - first}).data, (end - first) * dtype_size(types.gradient),
                             context_.device->compute_stream());
   }
@@ -208,8 +228,8 @@ void Sharded::reduce(const Unit& unit) {
   Device& device = *context_.device;
   const Stream comm = device.comm_stream();
   Tensor& full = full_gradients_[static_cast<size_t>(unit.index)];
-  const Shard& range = shard(unit);
-  const Tensor mine = gradients(unit);
+  const Shard& range = store_.shard(unit);
+  const Tensor mine = store_.gradient(unit);
   const bool first = !reduced_[static_cast<size_t>(unit.index)];
   reduced_[static_cast<size_t>(unit.index)] = true;
   // Later contributions are added by the reduction itself, or reduced into this rank's own place of the full buffer and
@@ -254,7 +274,7 @@ void Sharded::finish_backward() {
   }
   for (const Unit* unit : context_.units) {
     Gathered& entry = gathered_[static_cast<size_t>(unit->index)];
-    if (!entry.full) continue;
+    if (entry.sections.empty()) continue;
     BLIPFT_CHECK(entry.promised == 0, "unit ", unit->name(), " is still in use at the end of the step");
     if (!entry.awaited) context_.device->wait(context_.device->compute_stream(), entry.arrived);
     drop(*unit);

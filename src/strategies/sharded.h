@@ -25,10 +25,11 @@ class Sharded : public Strategy {
   void finish_backward() override;
 
  private:
-  // A unit's gathered parameters. Uses count the acquires that the buffer is already promised to.
+  // A unit's gathered parameters, as they are stored and as they are used.
   struct Gathered {
-    Tensor full;
-    int64_t promised = 0;
+    std::vector<Stored> sections;          // empty: not there
+    Tensor full;                           // in the compute dtype: the one section itself, or decoded at first use
+    int64_t promised = 0;                  // acquires that the buffer is promised to
     Event arrived;
     bool awaited = false;                  // the compute stream already waits for it
   };
@@ -43,6 +44,7 @@ class Sharded : public Strategy {
   bool room_for(int64_t bytes, size_t until) const;
   void prefetch();
   void promise_next();
+  Tensor usable(const Unit& unit);
   void drop(const Unit& unit);
   bool surely_reduced(const Pending& reduction) const;
   void retire(int64_t keep);

@@ -32,7 +32,7 @@ RunTrace::RunTrace(const TraceParts& parts)
   note_versions();
   std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
   for (const PlanEntry& entry : parts_.arena->peak_entries())
-    plan.push_back({entry.name, owner_name(entry.owner), entry.bytes});
+    plan.push_back({entry.name, owner_name(entry.owner), entry.bytes, entry.place == Place::host});
   trace_->add(plan);
   driver_memory(-1);
   if (parts_.config->trace.enabled)
@@ -77,6 +77,7 @@ void RunTrace::note_run() {
   number("total_steps", parts_.total_steps);
   number("planned_bytes", parts_.arena->total_bytes());
   number("planned_total_bytes", planned_bytes());
+  number("planned_host_bytes", parts_.arena->host_bytes());
   if (const std::string source = parts_.monitor->process_bytes_source(); !source.empty())
     text("driver_memory_source", source);
 }

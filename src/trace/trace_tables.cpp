@@ -61,12 +61,23 @@ const TableSchema& memory_schema() {
   return schema;
 }
 
+namespace {
+TableSchema plan_rows(const char* name, const char* description) {
+  return {name, description, sizeof(PlanRow), 256,
+          {BLIPFT_FIELD(PlanRow, name, long_string, "", "buffer"),
+           BLIPFT_FIELD(PlanRow, owner, short_string, "", "what holds the memory, as in /memory"),
+           BLIPFT_FIELD(PlanRow, bytes, i64, "B", "size at the predicted peak")}};
+}
+}  // namespace
+
 const TableSchema& plan_schema() {
-  static const TableSchema schema{"plan", "memory as planned before the run, one row per buffer", sizeof(PlanRow),
-                                  256, {
-    BLIPFT_FIELD(PlanRow, name, long_string, "", "buffer"),
-    BLIPFT_FIELD(PlanRow, owner, short_string, "", "what holds the memory, as in /memory"),
-    BLIPFT_FIELD(PlanRow, bytes, i64, "B", "size at the predicted peak")}};
+  static const TableSchema schema = plan_rows("plan", "memory as planned before the run, one row per buffer");
+  return schema;
+}
+
+const TableSchema& host_plan_schema() {
+  static const TableSchema schema =
+      plan_rows("host_plan", "page-locked host memory as planned before the run, one row per buffer");
   return schema;
 }
 

@@ -63,6 +63,7 @@ const TableSchema& step_schema();
 const TableSchema& span_schema();
 const TableSchema& memory_schema();
 const TableSchema& plan_schema();
+const TableSchema& host_plan_schema();
 const TableSchema& device_schema();
 const TableSchema& driver_memory_schema();
 const TableSchema& kernel_schema();

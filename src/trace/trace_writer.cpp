@@ -41,7 +41,7 @@ struct Queue {
   std::vector<StepRecord> steps;
   std::vector<SpanRecord> spans;
   std::vector<io::MemoryRow> memory;
-  std::vector<io::PlanRow> plan;
+  std::vector<io::PlanRow> plan, host_plan;
   std::vector<DeviceRecord> device;
   std::vector<DriverMemoryRecord> driver_memory;
   std::vector<io::KernelRow> kernels;
@@ -51,7 +51,7 @@ struct Queue {
   size_t bytes() const {
     return steps.size() * sizeof(StepRecord) + spans.size() * sizeof(SpanRecord) +
            memory.size() * sizeof(io::MemoryRow) +
-           plan.size() * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord) +
+           (plan.size() + host_plan.size()) * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord) +
            driver_memory.size() * sizeof(DriverMemoryRecord) + kernels.size() * sizeof(io::KernelRow) +
            kernel_names.size() * sizeof(io::KernelNameRow);
   }
@@ -62,6 +62,7 @@ struct Queue {
     spans.clear();
     memory.clear();
     plan.clear();
+    host_plan.clear();
     device.clear();
     driver_memory.clear();
     kernels.clear();
@@ -105,8 +106,9 @@ class Hdf5Trace final : public Trace {
   void close_file();
   void abandon();
   int32_t kernel_number(const std::string& name);
-  std::array<io::Table*, 9> tables() {
-    return {&steps_, &spans_, &memory_, &plan_, &device_, &driver_memory_, &kernels_, &kernel_names_, &dropped_};
+  std::array<io::Table*, 10> tables() {
+    return {&steps_, &spans_, &memory_, &plan_, &host_plan_, &device_, &driver_memory_, &kernels_, &kernel_names_,
+            &dropped_};
   }
 
   const std::string path_;
@@ -123,12 +125,12 @@ class Hdf5Trace final : public Trace {
   std::exception_ptr error_;
 
   io::Hdf5Handle file_;                 // of the writing thread, under hdf5_mutex()
-  io::Table steps_, spans_, memory_, plan_, device_, driver_memory_, kernels_, kernel_names_, dropped_;
+  io::Table steps_, spans_, memory_, plan_, host_plan_, device_, driver_memory_, kernels_, kernel_names_, dropped_;
   std::thread thread_;
 };
 
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.4";
+  attributes_["format_version"] = "1.5";
   attributes_["creator"] = "blipft";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -226,13 +228,17 @@ void Hdf5Trace::add(const std::vector<MemoryRecord>& records) {
 }
 
 void Hdf5Trace::add(const std::vector<PlanRecord>& records) {
-  std::vector<io::PlanRow> rows(records.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    copy_name(rows[i].name, records[i].name, "planned buffer");
-    copy_name(rows[i].owner, records[i].owner, "planned owner");
-    rows[i].bytes = records[i].bytes;
+  std::vector<io::PlanRow> device, host;
+  for (const PlanRecord& record : records) {
+    io::PlanRow& row = (record.in_host ? host : device).emplace_back();
+    copy_name(row.name, record.name, "planned buffer");
+    copy_name(row.owner, record.owner, "planned owner");
+    row.bytes = record.bytes;
   }
-  enqueue([&] { waiting_.plan.insert(waiting_.plan.end(), rows.begin(), rows.end()); });
+  enqueue([&] {
+    waiting_.plan.insert(waiting_.plan.end(), device.begin(), device.end());
+    waiting_.host_plan.insert(waiting_.host_plan.end(), host.begin(), host.end());
+  });
 }
 
 void Hdf5Trace::add(const DeviceRecord& record) {
@@ -320,6 +326,7 @@ void Hdf5Trace::start_file() {
   spans_ = io::Table(file, path_, io::span_schema(), phases_);
   memory_ = io::Table(file, path_, io::memory_schema(), phases_);
   plan_ = io::Table(file, path_, io::plan_schema(), phases_);
+  host_plan_ = io::Table(file, path_, io::host_plan_schema(), phases_);
   device_ = io::Table(file, path_, io::device_schema(), phases_);
   driver_memory_ = io::Table(file, path_, io::driver_memory_schema(), phases_);
   kernels_ = io::Table(file, path_, io::kernel_schema(), phases_);
@@ -333,6 +340,7 @@ void Hdf5Trace::write(const Queue& rows) {
   spans_.append(rows.spans.data(), rows.spans.size());
   memory_.append(rows.memory.data(), rows.memory.size());
   plan_.append(rows.plan.data(), rows.plan.size());
+  host_plan_.append(rows.host_plan.data(), rows.host_plan.size());
   device_.append(rows.device.data(), rows.device.size());
   driver_memory_.append(rows.driver_memory.data(), rows.driver_memory.size());
   kernel_names_.append(rows.kernel_names.data(), rows.kernel_names.size());   // before the rows that count them

@@ -12,7 +12,7 @@
 #include "blipft/checkpoint.h"
 #include "io/safetensors_header.h"
 #include "memory/memory_plan.h"
-#include "run/step_program.h"
+#include "run/engine.h"
 #include "run/weights.h"
 
 using namespace blipft;
@@ -83,17 +83,15 @@ class Trainer {
     model->set_pixel_statistics(mean, std);
     plan = plan_memory(config_, *model, 1, 0);
     arena = std::make_unique<Arena>(*device, *plan.arena);
-    strategy = make_strategy("single", {device.get(), ops.get(), comm.get(), arena.get(), model->units(),
-                                        PrecisionTypes::of(config_.train.precision), optimizer.get(), nullptr}, {});
-    program = std::make_unique<StepProgram>(StepParts{&config_, device.get(), ops.get(), comm.get(), arena.get(),
-                                                      model.get(), strategy.get(), optimizer.get(), nullptr},
-                                            possible_text_shapes(config_));
+    engine = std::make_unique<Engine>(EngineParts{&config_, model.get(), device.get(), ops.get(), comm.get(),
+                                                  arena.get(), optimizer.get(), nullptr, nullptr},
+                                      "single", ShardedSettings{});
     arena->commit();
-    strategy->bind();
-    program->bind();
+    engine->bind();
     const SafetensorsReader reader(golden.directory);
     check_weights(*model, reader);
-    load_weights({model.get(), strategy.get(), device.get(), ops.get(), arena->scratch()}, reader, 2);
+    load_weights({model.get(), &engine->store, engine->strategy.get(), device.get(), ops.get(), arena->scratch()},
+                 reader, 2);
     make_batch(golden);
   }
   ~Trainer() {
@@ -117,10 +115,10 @@ class Trainer {
     std::memcpy(block() + batch.layout.counts_offset(), &count, 4);
   }
   StepResult step(double lr) {
-    program->launch(batch, lr);
+    engine->program->launch(batch, lr);
     ++batch.step;
     StepResult result;
-    REQUIRE(program->finished(true, result));
+    REQUIRE(engine->program->finished(true, result));
     return result;
   }
   std::vector<float> host(const Tensor& tensor) const {
@@ -141,8 +139,7 @@ class Trainer {
   std::unique_ptr<Model> model;
   MemoryPlan plan;
   std::unique_ptr<Arena> arena;
-  std::unique_ptr<Strategy> strategy;
-  std::unique_ptr<StepProgram> program;
+  std::unique_ptr<Engine> engine;
   HostBatch batch;
 
  private:
@@ -241,7 +238,7 @@ void check_f32(const std::string& name, DeviceKind kind, const char* text_paddin
     CHECK(result.loss == doctest::Approx(golden.floats("loss")[0]).epsilon(1e-5));
     CHECK(result.grad_norm == doctest::Approx(golden.floats("grad_norm")[0]).epsilon(1e-5));
     const Worst worst = worst_tensor(
-        trainer, golden, "grad.", [&](const Unit& unit) { return trainer.strategy->gradients(unit); }, 1e-6);
+        trainer, golden, "grad.", [&](const Unit& unit) { return trainer.engine->store.gradient(unit); }, 1e-6);
     CHECK_MESSAGE(worst.error <= 1e-5, "gradient of ", worst.name, ": ", worst.error);
     if (text_padding == std::string("max")) {
       trainer.set_labels(golden.raw<int32_t>("labels_padding"));
@@ -257,7 +254,7 @@ void check_f32(const std::string& name, DeviceKind kind, const char* text_paddin
   // ours is at 1.2e-5 there) and one at 1.7e-5 (blip2_bf16, the first vision fc1); all others are below 2e-6.
   // Hence 2e-5.
   const Worst worst =
-      worst_tensor(trainer, golden, "step5.", [&](const Unit& unit) { return trainer.strategy->parameters(unit); });
+      worst_tensor(trainer, golden, "step5.", [&](const Unit& unit) { return trainer.engine->store.weights(unit); });
   CHECK_MESSAGE(worst.error <= 2e-5, "weights after 5 steps, ", worst.name, ": ", worst.error);
 }
 
@@ -272,7 +269,7 @@ void check_bf16(DeviceKind kind, Precision precision, const char* text_padding =
   CHECK(result.loss == doctest::Approx(golden.floats("loss")[0]).epsilon(0.01));
   CHECK(result.grad_norm == doctest::Approx(golden.floats("grad_norm")[0]).epsilon(0.02));
   const Worst worst =
-      worst_tensor(trainer, golden, "grad.", [&](const Unit& unit) { return trainer.strategy->gradients(unit); });
+      worst_tensor(trainer, golden, "grad.", [&](const Unit& unit) { return trainer.engine->store.gradient(unit); });
   CHECK_MESSAGE(worst.error <= 1.5 * golden.about["bf16_distance"]["gradient_worst_tensor"].get<double>(),
                 "gradient of ", worst.name, ": ", worst.error);
 }

@@ -41,11 +41,11 @@ TEST_SUITE("optimizer schedule") {
 
   TEST_CASE("state of adamw and sgd; unknown names are told the known ones") {
     TrainSection train;
-    CHECK(make_optimizer(train)->state_names().size() == 2);
+    CHECK(make_optimizer(train)->states({}, DType::f32).size() == 2);
     train.optim = "sgd";
-    CHECK(make_optimizer(train)->state_names().empty());
+    CHECK(make_optimizer(train)->states({}, DType::f32).empty());
     train.momentum = 0.9;
-    CHECK(make_optimizer(train)->state_names().size() == 1);
+    CHECK(make_optimizer(train)->states({}, DType::f32).size() == 1);
     train.optim = "adam";
     CHECK_THROWS_WITH_AS(make_optimizer(train), doctest::Contains("adamw"), UserError);
   }

@@ -360,23 +360,20 @@ TEST_SUITE("mpi shards") {
   TEST_CASE("the ranks' shards tile each unit") {
     const int64_t ranks = mpi_world().size();
     const TestRun run(make_job("blip2_odd"), {"fsdp"}, &mpi_world());
-    const Strategy& strategy = run.strategy();
-    CHECK(strategy.shard_count() == ranks);
-    int64_t trainable = 0;
+    ParameterStore& store = run.store();
+    CHECK(store.shards() == ranks);
     for (const Unit* unit : run.model().units()) {
-      const Shard& shard = strategy.shard(*unit);
+      const Shard& shard = store.shard(*unit);
       CAPTURE(unit->name());
       CHECK(shard.padded >= unit->numel());
       CHECK(shard.padded < unit->numel() + 64 * ranks);
       CHECK(shard.count * ranks == shard.padded);
       CHECK(shard.first == mpi_world().rank() * shard.count);
-      CHECK(shard.offset == trainable);
-      CHECK(strategy.parameters(*unit).numel() == shard.count);
-      CHECK(strategy.gradients(*unit).numel() == shard.count);
-      CHECK(strategy.state(*unit, 1).numel() == shard.count);
-      trainable += shard.count;
+      CHECK(store.weights(*unit).numel() == shard.count);
+      CHECK(store.gradient(*unit).numel() == shard.count);
+      REQUIRE(store.state(*unit, 1).size() == 1);
+      CHECK(store.state(*unit, 1)[0].state.tensor().numel() == shard.count);
     }
-    CHECK(strategy.trainable_elements() == trainable);
   }
 
   TEST_CASE("masters are kept in bf16-mixed for trainable units alone, and round to the parameters") {
@@ -387,9 +384,9 @@ TEST_SUITE("mpi shards") {
     run.train();
     for (const Unit* unit : run.model().units()) {
       CAPTURE(unit->name());
-      const Tensor master = run.strategy().masters(*unit), parameters = run.strategy().parameters(*unit);
+      const Tensor master = run.store().masters(*unit), parameters = run.store().weights(*unit);
       CHECK(bool(master) == unit->trainable);
-      CHECK(run.strategy().weight_dtype(*unit) == (unit->trainable ? DType::f32 : DType::bf16));
+      CHECK(run.store().weight_dtype(*unit) == (unit->trainable ? DType::f32 : DType::bf16));
       if (!master) continue;
       bool equal = true;
       for (int64_t i = 0; i < master.numel(); ++i)
@@ -402,8 +399,8 @@ TEST_SUITE("mpi shards") {
     const auto device = make_cpu_device(0);
     const auto comm = make_plan_comm(2);
     Arena arena(*device);
-    const StrategyContext context{
-        device.get(), nullptr, comm.get(), &arena, {}, PrecisionTypes::of(Precision::f32_true), nullptr, nullptr};
+    ParameterStore store({.device = device.get(), .arena = &arena});
+    const StrategyContext context{device.get(), nullptr, comm.get(), &arena, &store, {}, nullptr};
     CHECK_THROWS_WITH_AS(make_strategy("single", context, {}), doctest::Contains("2"), UserError);
     CHECK_THROWS_WITH_AS(make_strategy("zero", context, {}), doctest::Contains("single, ddp, fsdp"), UserError);
   }

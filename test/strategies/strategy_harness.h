@@ -16,7 +16,7 @@
 #include "blipft/checkpoint.h"
 #include "blipft/philox.h"
 #include "memory/memory_plan.h"
-#include "run/step_program.h"
+#include "run/engine.h"
 #include "run/weights.h"
 
 namespace blipft::testing {
@@ -33,6 +33,7 @@ struct Job {
   int64_t samples = 12;                    ///< of one step, over all ranks and micro-batches
   int64_t steps = 3;
   int64_t equal_lengths = 0;               ///< > 0: every caption has so many tokens
+  const StoragePolicy* policy = nullptr;   ///< null: as the precision and the optimizer say
   int64_t wrong_sample = -1;               ///< this sample gets another caption: what a comparison must notice
 };
 
@@ -141,21 +142,17 @@ class TestRun {
     model_ = make_model(c.model.path, model_settings(c));
     const ImageProcessor processor;
     model_->set_pixel_statistics(processor.mean, processor.std);
-    plan_ = plan_memory(c, *model_, ranks_, 0);
+    plan_ = plan_memory(c, *model_, ranks_, 0, job.policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
-    strategy_ = make_strategy(plan_.strategy_name,
-                              {device_.get(), ops_.get(), comm_.get(), arena_.get(), model_->units(),
-                               PrecisionTypes::of(c.train.precision), optimizer_.get(), nullptr},
-                              plan_.sharded);
-    strategy_->learn_from(*plan_.strategy);
-    program_ = std::make_unique<StepProgram>(StepParts{&c, device_.get(), ops_.get(), comm_.get(), arena_.get(),
-                                                       model_.get(), strategy_.get(), optimizer_.get(), nullptr},
-                                             possible_text_shapes(c));
+    engine_ = std::make_unique<Engine>(EngineParts{&c, model_.get(), device_.get(), ops_.get(), comm_.get(),
+                                                   arena_.get(), optimizer_.get(), job.policy, nullptr},
+                                       plan_.strategy_name, plan_.sharded);
+    engine_->strategy->learn_from(*plan_.engine->strategy);
     arena_->commit();
     poison();
-    strategy_->bind();
-    program_->bind();
-    const WeightContext weights{model_.get(), strategy_.get(), device_.get(), ops_.get(), arena_->scratch()};
+    engine_->bind();
+    const WeightContext weights{model_.get(),  &engine_->store, engine_->strategy.get(),
+                                device_.get(), ops_.get(),      arena_->scratch()};
     if (c.model.init == "random") {
       init_weights(weights, static_cast<uint64_t>(c.train.seed));
     } else {
@@ -174,9 +171,9 @@ class TestRun {
     for (int64_t step = 0; step < job_.steps; ++step) {
       // With several shapes the steps alternate between the two largest.
       const size_t back = shapes.size() > 1 ? static_cast<size_t>(step % 2) : 0;
-      program_->launch(make_batch(step, shapes[shapes.size() - 1 - back], block), job_.config.train.lr);
+      engine_->program->launch(make_batch(step, shapes[shapes.size() - 1 - back], block), job_.config.train.lr);
       StepResult result;
-      BLIPFT_CHECK(program_->finished(true, result) && result.step == step, "step ", step, " did not finish");
+      BLIPFT_CHECK(engine_->program->finished(true, result) && result.step == step, "step ", step, " did not finish");
       outcome.losses.push_back(result.loss);
       outcome.norms.push_back(result.grad_norm);
       if (step == 0) outcome.gradients = gradients();
@@ -186,7 +183,8 @@ class TestRun {
   }
 
   const Model& model() const { return *model_; }
-  const Strategy& strategy() const { return *strategy_; }
+  ParameterStore& store() const { return engine_->store; }
+  const Arena& arena() const { return *arena_; }
 
  private:
   // NaNs wherever nothing was written yet. Left out are the ops' workspace and the room for loading, both large; the
@@ -260,7 +258,7 @@ class TestRun {
   }
 
   std::vector<float> whole(const Unit& unit, DType dtype, const std::function<void(const Tensor&)>& gather) const {
-    const int64_t padded = strategy_->shard(unit).padded;
+    const int64_t padded = store().shard(unit).padded;
     std::vector<char> memory(static_cast<size_t>(padded * dtype_size(dtype)));
     const Tensor full{memory.data(), dtype, {padded}};
     gather(full);
@@ -275,17 +273,19 @@ class TestRun {
   Outcome::Units weights() {
     Outcome::Units units;
     for (const Unit* unit : model_->units())
-      units.push_back(whole(*unit, strategy_->weight_dtype(*unit), [&](const Tensor& full) {
-        strategy_->gather_weights(*unit, full, device_->compute_stream());
+      units.push_back(whole(*unit, store().weight_dtype(*unit), [&](const Tensor& full) {
+        const int64_t bytes = engine_->strategy->gather_scratch_bytes(*unit);
+        std::vector<char> scratch(static_cast<size_t>(bytes));
+        engine_->strategy->gather_weights(*unit, full, {scratch.data(), DType::u8, {bytes}}, device_->compute_stream());
       }));
     return units;
   }
   Outcome::Units gradients() {
     Outcome::Units units;
     for (const Unit* unit : model_->units()) {
-      const Tensor mine = strategy_->gradients(*unit);
+      const Tensor mine = store().transient_gradients() ? Tensor{} : store().gradient(*unit);
       units.push_back(!mine ? std::vector<float>{} : whole(*unit, mine.dtype, [&](const Tensor& full) {
-        if (strategy_->shard_count() > 1) comm_->all_gather(mine, full, device_->comm_stream());
+        if (store().shards() > 1) comm_->all_gather(mine, full, device_->comm_stream());
         else std::memcpy(full.data, mine.data, static_cast<size_t>(mine.bytes()));
       }));
     }
@@ -301,8 +301,7 @@ class TestRun {
   std::unique_ptr<Model> model_;
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Strategy> strategy_;
-  std::unique_ptr<StepProgram> program_;
+  std::unique_ptr<Engine> engine_;
 };
 
 /// Trains on `world`, or alone. An exception on one rank would leave the others waiting: it ends the world.

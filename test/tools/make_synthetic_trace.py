@@ -28,6 +28,7 @@ def dtypes(phases):
                            ("bytes", "i8"), ("flops", "f8")]),
         "memory": np.dtype([("step", "i8"), ("phase", "S32"), ("owner", "S32"), ("time_ns", "i8"), ("bytes", "i8")]),
         "plan": np.dtype([("name", "S128"), ("owner", "S32"), ("bytes", "i8")]),
+        "host_plan": np.dtype([("name", "S128"), ("owner", "S32"), ("bytes", "i8")]),
         "device": np.dtype([("time_ns", "i8"), ("utilization", "f8"), ("power_watts", "f8"), ("sm_mhz", "f8"),
                             ("memory_mhz", "f8"), ("temperature_c", "f8"), ("memory_bytes", "i8"),
                             ("host_rss_bytes", "i8")]),
@@ -42,7 +43,7 @@ def dtypes(phases):
     }
 
 
-CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "device": 1024, "driver_memory": 64,
+CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "host_plan": 256, "device": 1024, "driver_memory": 64,
           "kernels": 4096, "kernel_names": 64, "dropped": 64}
 SINCE_1_1 = {"driver_memory", "kernels", "kernel_names"}
 
@@ -69,7 +70,7 @@ def append(file, name, rows):
     dataset[begin:] = rows
 
 
-def write_trace(path, tables, units=(), phases=PHASES, version="1.4"):
+def write_trace(path, tables, units=(), phases=PHASES, version="1.5"):
     """tables: name -> structured array or list of tuples; tables that are not given are empty; 1.0 lacks some."""
     with h5py.File(path, "w", libver=("v110", "v110")) as file:  # what HDF5 1.10 can read
         for name, dtype in create(file, units, phases, version).items():
@@ -170,7 +171,7 @@ def write_long_rank(path, rank, steps, spans_per_step, memory_every=50):
     made = LongRank(rank, steps, spans_per_step, memory_every=memory_every)
     size = max(BLOCK // spans_per_step, 1)
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
-        create(file, [f"unit.{i}" for i in range(40)], PHASES, "1.4")
+        create(file, [f"unit.{i}" for i in range(40)], PHASES, "1.5")
         file["spans"].resize((steps * spans_per_step,))
         for first in range(0, steps, size):
             last = min(first + size, steps)

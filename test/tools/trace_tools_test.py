@@ -194,7 +194,7 @@ class Summary(unittest.TestCase):
                 memory.PIECE = old
             self.assertEqual(rank["memory"], wanted)
             self.assertEqual(rank["memory_total"],
-                             {"planned": 168, "measured": 170, "step": 0, "moment": "after_forward"})
+                             {"planned": 168, "measured": 170, "step": 0, "moment": "after_forward", "host": 0})
             self.assertEqual(sum(owner["measured"] for owner in rank["memory"].values()), 170)
             self.assertEqual(sum(owner["planned"] for owner in rank["memory"].values()), 168)
             self.assertIn("measured peak: step 0, after_forward; memory is noted at such moments only", text)
@@ -206,7 +206,7 @@ class Summary(unittest.TestCase):
         with Run({"steps": [step_row(0, 0, 10)], "memory": rows, "plan": plan}) as run:
             rank, = summary.analyze(run)
             text = call("summary", run)[1]
-        self.assertEqual(rank["memory_total"], {"planned": 168, "measured": 168, "step": 0, "moment": "peak"})
+        self.assertEqual(rank["memory_total"], {"planned": 168, "measured": 168, "step": 0, "moment": "peak", "host": 0})
         for owner in rank["memory"].values():
             self.assertEqual(owner["planned"], owner["measured"])
         self.assertIn("measured peak: step 0, peak\n", text)

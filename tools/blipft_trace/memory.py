@@ -90,6 +90,7 @@ def memory_by_owner(trace):
             owners[owner.decode("utf-8", "replace")]["measured"] += int(size)
         total["step"] = int(at_peak["step"][0])
         total["moment"] = at_peak["phase"][0].decode("utf-8", "replace")
+    total["host"] = int(trace.read("host_plan")["bytes"].sum()) if trace.has("host_plan") else 0
     return dict(owners), total
 
 

@@ -69,6 +69,8 @@ def memory_text(r):
         both = total["planned"] and total["measured"]
         off = f"  ({100 * (total['measured'] / total['planned'] - 1):+.2f} %)" if both else ""
         lines.append(f"    {'sum':20s}{gib(total['planned'])} {gib(total['measured'])}{off}")
+        if total["host"]:
+            lines.append(f"    {'in the host':20s}{gib(total['host'])}  (page-locked, planned; in none of the above)")
         if "moment" in total:
             between = ("" if total["moment"] == "peak" else
                        "; memory is noted at such moments only, the plan knows also what is between them")

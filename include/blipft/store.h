@@ -1,0 +1,171 @@
+// ParameterStore: what a rank holds of every unit, and in which format and place: weights, master weights, gradients,
+// optimizer states.
+//
+// A unit's flat buffer, padded, is cut into equal shards, one a rank. Trained units hold their weights in the compute
+// dtype, so that the shard is a range of the flat buffer. A frozen unit may hold its parameters in several formats: then
+// those of each format are a section, padded and cut by itself, and the flat buffer is made of the gathered sections.
+// Shards begin and end at multiples of every format's block, so that no block straddles two ranks.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "blipft/arena.h"
+#include "blipft/config.h"
+#include "blipft/format.h"
+#include "blipft/optimizer.h"
+#include "blipft/unit.h"
+
+namespace blipft {
+
+/// Dtypes that follow from train.precision.
+struct PrecisionTypes {
+  DType compute, gradient, state;
+  bool master;                             ///< f32 master weights beside the compute weights
+  static PrecisionTypes of(Precision precision);
+};
+
+/// What is stored otherwise than train.precision and the optimizer say.
+class StoragePolicy {
+ public:
+  virtual ~StoragePolicy() = default;
+  /// Of a parameter of a frozen unit; null: the compute dtype.
+  virtual const Format* frozen_format(const Unit& unit, const Parameter& parameter) const {
+    (void)unit, (void)parameter;
+    return nullptr;
+  }
+  /// A state as the optimizer wants it, changed as the run wants it (format, place).
+  virtual StateSpec state(const Unit& unit, const Parameter& parameter, StateSpec spec) const {
+    (void)unit, (void)parameter;
+    return spec;
+  }
+  /// Where master weights of trained units lie.
+  virtual Place master_place() const { return Place::device; }
+  /// Whether gradients are consumed by the update as soon as they are final, and never held together: for steps of one
+  /// micro-batch that clip nothing.
+  virtual bool transient_gradients() const { return false; }
+};
+
+/// What this rank keeps of a unit: elements [first, first + count) of the flat buffer padded to `padded`.
+struct Shard {
+  int64_t first = 0, count = 0, padded = 0;
+};
+
+struct StoreContext {
+  Device* device = nullptr;
+  Ops* ops = nullptr;
+  Arena* arena = nullptr;
+  std::vector<const Unit*> units;
+  PrecisionTypes types{};
+  const Optimizer* optimizer = nullptr;
+  const StoragePolicy* policy = nullptr;   ///< null: nothing is stored otherwise
+  int64_t shards = 1, index = 0;           ///< ranks that a unit is cut over, and which of them this is
+};
+
+class ParameterStore {
+ public:
+  /// Lays the units out and declares their memory in the arena. Throws UserError naming the parameter that a format
+  /// does not fit.
+  explicit ParameterStore(StoreContext context);
+  /// After Arena::commit: real addresses, zeros where weights and gradients will be, initial optimizer states.
+  void bind();
+
+  /// Some parameters of a unit, all in one format.
+  struct Section {
+    struct Piece {
+      const Parameter* parameter;
+      int64_t flat, at;                    ///< where it begins in the flat buffer, and in the section
+    };
+    const Format* format = nullptr;
+    std::vector<Piece> pieces;
+    Shard shard;                           ///< elements of the section
+    Stored mine;                           ///< [shard.count]
+  };
+  const std::vector<Section>& sections(const Unit& unit) const { return of(unit).sections; }
+  /// Whether the unit's one section is its flat buffer in the compute dtype, so that nothing must be decoded.
+  bool flat(const Unit& unit) const { return of(unit).flat; }
+  /// Of the flat buffer. Where flat() is false, only `padded` means anything.
+  const Shard& shard(const Unit& unit) const { return of(unit).shard; }
+  int64_t shards() const { return context_.shards; }
+  const PrecisionTypes& types() const { return context_.types; }
+  /// Bytes of all ranks' shards together.
+  int64_t gathered_bytes(const Unit& unit) const;
+  /// The flat buffer [shard.padded] out of the unit's gathered sections, in their order.
+  void decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream) const;
+
+  /// This rank's part of a unit that is flat(): [shard.count], compute dtype; and f32 master, or absent.
+  Tensor weights(const Unit& unit) const;
+  Tensor masters(const Unit& unit) const { return of(unit).master; }
+  /// Dtype of the unit's most exact weights: f32 where there are masters, else the compute dtype.
+  DType weight_dtype(const Unit& unit) const;
+
+  /// Calls body(parameter, first, count) for each range of elements of a parameter that this rank stores.
+  void for_each_range(const Unit& unit,
+                      const std::function<void(const Parameter&, int64_t first, int64_t count)>& body) const;
+  /// Stores `values` (f32, bf16 or f16) as elements of `parameter` from `first` on, inside of one of these ranges:
+  /// weights and masters. `first` is a multiple of the format's block.
+  void write(const Unit& unit, const Parameter& parameter, int64_t first, const Tensor& values, Stream stream);
+
+  /// This rank's part of a trained unit's gradient, [shard.count]. Transient ones begin to live with the first call
+  /// after they were consumed, between operations of the compute stream.
+  Tensor gradient(const Unit& unit);
+  bool transient_gradients() const { return context_.policy->transient_gradients(); }
+  /// All held gradients as one tensor; absent when they are transient or nothing is trained.
+  const Tensor& held_gradients() const { return gradients_; }
+  /// Optimizer state `i` of this rank's part, cut into ranges that are stored alike.
+  struct StateRange {
+    int64_t first, count;                  ///< elements of the shard
+    Stored state;
+  };
+  std::vector<StateRange> state(const Unit& unit, size_t i) const;
+
+  /// Updates a trained unit and consumes its gradient. The sums of squares of gradients are left in squares().
+  void update(const Unit& unit, const Tensor& scalars, Stream stream);
+  const Tensor& squares() const { return squares_; }
+  /// The compute stream has waited for all updates: transient gradients are given back.
+  void give_gradients();
+  bool trains() const { return trains_; }
+
+ private:
+  // A range of a trained unit's shard whose states are stored alike.
+  struct Range {
+    int64_t first, count;
+    int64_t squares;                       // where its sums of squares start among those of all
+    std::vector<StateSpec> specs;
+    std::vector<Stored> states;
+  };
+  struct Held {
+    Shard shard;
+    bool flat = true;
+    std::vector<Section> sections;
+    Tensor master, gradient;               // gradient: held, or alive
+    std::vector<Range> ranges;
+    Event consumed;                        // the update has read the transient gradient
+  };
+  struct Consumed {
+    Tensor gradient;
+    Event done;
+  };
+  class Pools;                             // contiguous buffers that many units share
+  Held& of(const Unit& unit) { return held_[static_cast<size_t>(unit.index)]; }
+  const Held& of(const Unit& unit) const { return held_[static_cast<size_t>(unit.index)]; }
+  void lay_out(const Unit& unit);
+  void request_weights(Pools& pools, const Unit& unit);
+  void request_states(Pools& pools, const Unit& unit, int64_t& squares);
+  void update_part(const Held& held, const Range& range, int64_t first, int64_t count, const Tensor& scalars,
+                   Stream stream);
+  void fill_state(const Stored& state, float value, Stream stream);
+
+  StoreContext context_;
+  std::vector<Held> held_;                 // per unit
+  std::vector<Tensor*> tensors_;           // into held_: what bind() resolves
+  Tensor gradients_, squares_;
+  Tensor staging_;                         // f32, states while they are decoded
+  std::deque<Consumed> consumed_;
+  size_t most_decoded_ = 0;                // states of a range that must be decoded
+  bool trains_ = false;
+};
+
+}  // namespace blipft

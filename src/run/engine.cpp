@@ -1,0 +1,35 @@
+// The wiring of a rank's parts; see engine.h.
+#include "run/engine.h"
+
+namespace blipft {
+
+namespace {
+
+StoreContext store_context(const EngineParts& parts, const std::string& strategy_name) {
+  StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
+                       PrecisionTypes::of(parts.config->train.precision), parts.optimizer, parts.policy};
+  context.shards = shard_count(strategy_name, parts.comm->size());
+  context.index = context.shards > 1 ? parts.comm->rank() : 0;
+  return context;
+}
+
+}  // namespace
+
+Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& sharded)
+    : store(store_context(parts, strategy_name)) {
+  const StrategyContext context{parts.device, parts.ops, parts.comm, parts.arena, &store, parts.model->units(),
+                                parts.spans};
+  strategy = make_strategy(strategy_name, context, sharded);
+  program = std::make_unique<StepProgram>(
+      StepParts{parts.config, parts.device, parts.ops, parts.comm, parts.arena, parts.model, strategy.get(),
+                parts.optimizer, parts.spans},
+      possible_text_shapes(*parts.config));
+}
+
+void Engine::bind() {
+  store.bind();
+  strategy->bind();
+  program->bind();
+}
+
+}  // namespace blipft

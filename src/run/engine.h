@@ -1,0 +1,38 @@
+// Engine: what computes the steps of a rank, wired once for the dry run, the run and the tests.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "blipft/store.h"
+#include "blipft/strategy.h"
+#include "run/step_program.h"
+
+namespace blipft {
+
+/// What an engine works with; nothing here is owned.
+struct EngineParts {
+  const Config* config = nullptr;
+  Model* model = nullptr;
+  Device* device = nullptr;
+  Ops* ops = nullptr;
+  Comm* comm = nullptr;
+  Arena* arena = nullptr;
+  const Optimizer* optimizer = nullptr;
+  const StoragePolicy* policy = nullptr;   ///< null: everything as train.precision and the optimizer say
+  SpanRecorder* spans = nullptr;           ///< optional
+};
+
+class Engine {
+ public:
+  /// Declares all persistent memory in the arena.
+  Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& sharded);
+  /// After Arena::commit.
+  void bind();
+
+  ParameterStore store;
+  std::unique_ptr<Strategy> strategy;
+  std::unique_ptr<StepProgram> program;
+};
+
+}  // namespace blipft

@@ -1,0 +1,360 @@
+// What a rank holds: memory, access, update; see store.h.
+#include "blipft/store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+
+#include "store/layout.h"
+
+namespace blipft {
+
+namespace {
+constexpr int64_t kPoolAlignment = 64;     // elements
+constexpr int64_t kDecodedElements = int64_t{1} << 20;  // of a state that is updated in f32, at a time
+constexpr size_t kGradientsInFlight = 2;   // transient ones that updates may still read when another begins to live
+}  // namespace
+
+PrecisionTypes PrecisionTypes::of(Precision precision) {
+  switch (precision) {
+    case Precision::f32_true: return {DType::f32, DType::f32, DType::f32, false};
+    case Precision::bf16_true: return {DType::bf16, DType::bf16, DType::bf16, false};
+    case Precision::bf16_mixed: return {DType::bf16, DType::f32, DType::f32, true};
+  }
+  throw Error("unknown precision");
+}
+
+// Contiguous buffers, one for each owner, name, dtype and place, in the order in which they are first asked for.
+class ParameterStore::Pools {
+ public:
+  struct Kind {
+    Owner owner;
+    std::string name;
+    DType dtype;
+    Place place = Place::device;
+    bool operator==(const Kind&) const = default;
+  };
+  static int64_t aligned(int64_t elements) { return (elements + kPoolAlignment - 1) / kPoolAlignment * kPoolAlignment; }
+
+  /// `target` becomes a part of `elements` elements.
+  void add(Tensor& target, const Kind& kind, int64_t elements) {
+    requests_.push_back({&target, reserve(kind, elements), elements});
+  }
+  /// Room for nobody; where it begins.
+  std::pair<size_t, int64_t> reserve(const Kind& kind, int64_t elements) {
+    size_t i = 0;
+    while (i < pools_.size() && !(pools_[i].kind == kind)) ++i;
+    if (i == pools_.size()) pools_.push_back({kind, 0, {}});
+    const int64_t first = pools_[i].elements;
+    pools_[i].elements += aligned(elements);
+    return {i, first};
+  }
+  /// Returns all targets, which have their parts now.
+  std::vector<Tensor*> declare(Arena& arena) {
+    for (Pool& pool : pools_)
+      pool.tensor = arena.persistent(pool.kind.owner, pool.kind.name, pool.kind.dtype, {pool.elements}, pool.kind.place);
+    std::vector<Tensor*> targets;
+    for (const auto& [target, place, elements] : requests_) {
+      *target = pools_[place.first].tensor.part(place.second, {elements});
+      targets.push_back(target);
+    }
+    return targets;
+  }
+  /// The whole buffer; absent where nobody asked for it.
+  Tensor whole(const Kind& kind) const {
+    for (const Pool& pool : pools_)
+      if (pool.kind == kind) return pool.tensor;
+    return {};
+  }
+
+ private:
+  struct Pool {
+    Kind kind;
+    int64_t elements;
+    Tensor tensor;
+  };
+  struct Request {
+    Tensor* target;
+    std::pair<size_t, int64_t> place;      // pool, and where in it
+    int64_t elements;
+  };
+  std::vector<Pool> pools_;
+  std::vector<Request> requests_;
+};
+
+ParameterStore::ParameterStore(StoreContext context) : context_(std::move(context)), held_(context_.units.size()) {
+  static const StoragePolicy kPlain;
+  if (!context_.policy) context_.policy = &kPlain;
+  for (const Unit* unit : context_.units) lay_out(*unit);
+  // Trained units first, kind by kind: what belongs together lies together, at the same place on every rank.
+  Pools pools;
+  for (bool trained : {true, false})
+    for (const Unit* unit : context_.units)
+      if (unit->trainable == trained) request_weights(pools, *unit);
+  for (const Unit* unit : context_.units)
+    if (unit->trainable && context_.types.master)
+      pools.add(of(*unit).master, {Owner::parameters, "master weights", DType::f32, context_.policy->master_place()},
+                of(*unit).shard.count);
+  for (const Unit* unit : context_.units)
+    if (unit->trainable && !transient_gradients())
+      pools.add(of(*unit).gradient, {Owner::gradients, "gradients", context_.types.gradient}, of(*unit).shard.count);
+  int64_t squares = 0;
+  for (const Unit* unit : context_.units)
+    if (unit->trainable) request_states(pools, *unit, squares);
+  tensors_ = pools.declare(*context_.arena);
+  gradients_ = pools.whole({Owner::gradients, "gradients", context_.types.gradient});
+  if (trains_)
+    squares_ = context_.arena->persistent(Owner::optimizer, "sums of squares of gradients", DType::f32, {squares});
+  if (most_decoded_ > 0)
+    staging_ = context_.arena->persistent(Owner::workspace, "optimizer states being updated", DType::f32,
+                                          {static_cast<int64_t>(most_decoded_) * kDecodedElements});
+}
+
+void ParameterStore::lay_out(const Unit& unit) {
+  Held& held = of(unit);
+  UnitSections cut = cut_sections(context_, unit);
+  held.flat = cut.flat;
+  held.sections = std::move(cut.sections);
+  held.shard = held.flat ? held.sections[0].shard : shard_of(unit.numel(), kPoolAlignment, 1, 0);
+  for (Section& section : held.sections)
+    section.mine = {section.format, std::vector<Tensor>(section.format->planes().size()), section.shard.count};
+  if (!unit.trainable) return;
+  trains_ = true;
+  for (SpecRange& range : spec_ranges(context_, unit, held.shard)) {
+    std::vector<Stored> states;
+    size_t decoded = 0;
+    for (const StateSpec& spec : range.specs) {
+      states.push_back({spec.format, std::vector<Tensor>(spec.format->planes().size()), range.count});
+      if (spec.format->plain()) continue;
+      BLIPFT_CHECK(kDecodedElements % spec.format->block() == 0, "blocks of ", spec.format->block(), " elements");
+      ++decoded;
+    }
+    most_decoded_ = std::max(most_decoded_, decoded);
+    held.ranges.push_back({range.first, range.count, 0, std::move(range.specs), std::move(states)});
+  }
+  if (transient_gradients()) held.consumed = context_.device->create_event();
+}
+
+void ParameterStore::request_weights(Pools& pools, const Unit& unit) {
+  for (Section& section : of(unit).sections) {
+    const std::vector<Format::Plane> planes = section.format->planes();
+    const int64_t blocks = section.format->blocks(section.shard.count);
+    const bool compute = section.format == &plain_format(context_.types.compute);
+    for (size_t i = 0; i < planes.size(); ++i)
+      pools.add(section.mine.planes[i],
+                {Owner::parameters,
+                 compute ? "parameters" : concat("parameters as ", section.format->name(), ": ", planes[i].name),
+                 planes[i].dtype},
+                blocks * planes[i].per_block);
+  }
+}
+
+namespace {
+
+// What a state's plane is called in tables.
+std::string state_name(const StateSpec& spec, const Format::Plane& plane) {
+  return spec.format->plain() ? spec.name : concat(spec.name, " as ", spec.format->name(), ": ", plane.name);
+}
+
+// Calls body(i, p, name, plane, elements) for each plane p of each state i of a range of `count` elements.
+template <class Body>
+void for_each_plane(const std::vector<StateSpec>& specs, int64_t count, Body body) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const std::vector<Format::Plane> planes = specs[i].format->planes();
+    for (size_t p = 0; p < planes.size(); ++p)
+      body(i, p, state_name(specs[i], planes[p]), planes[p], specs[i].format->blocks(count) * planes[p].per_block);
+  }
+}
+
+}  // namespace
+
+// Ranks may have other ranges; there is room for those of the rank that needs most, so that all arenas are alike.
+void ParameterStore::request_states(Pools& pools, const Unit& unit, int64_t& squares) {
+  Held& held = of(unit);
+  using Kind = std::tuple<std::string, DType, Place>;
+  std::map<Kind, int64_t> room;
+  int64_t most_squares = 0;
+  for (int64_t index = 0; index < context_.shards; ++index) {
+    std::map<Kind, int64_t> needed;
+    int64_t sums = 0;
+    Shard shard = held.shard;
+    shard.first = index * shard.count;
+    for (const SpecRange& range : spec_ranges(context_, unit, shard)) {
+      for_each_plane(range.specs, range.count,
+                     [&](size_t i, size_t, const std::string& name, const Format::Plane& plane, int64_t elements) {
+                       needed[{name, plane.dtype, range.specs[i].place}] += Pools::aligned(elements);
+                     });
+      sums += squares_count(range.count);
+    }
+    for (const auto& [kind, elements] : needed) room[kind] = std::max(room[kind], elements);
+    most_squares = std::max(most_squares, sums);
+  }
+  int64_t at = squares;
+  squares += most_squares;
+  for (Range& range : held.ranges) {
+    range.squares = at;
+    at += squares_count(range.count);
+    for_each_plane(range.specs, range.count,
+                   [&](size_t i, size_t p, const std::string& name, const Format::Plane& plane, int64_t elements) {
+                     const Place place = range.specs[i].place;
+                     pools.add(range.states[i].planes[p], {Owner::optimizer, name, plane.dtype, place}, elements);
+                     room[{name, plane.dtype, place}] -= Pools::aligned(elements);
+                   });
+  }
+  for (const auto& [kind, left] : room)
+    pools.reserve({Owner::optimizer, std::get<0>(kind), std::get<1>(kind), std::get<2>(kind)}, left);
+}
+
+void ParameterStore::bind() {
+  Device& device = *context_.device;
+  const Stream stream = device.compute_stream();
+  for (Tensor* tensor : tensors_) *tensor = context_.arena->resolve(*tensor);
+  for (Tensor* tensor : {&gradients_, &squares_, &staging_}) *tensor = context_.arena->resolve(*tensor);
+  // Everything, gaps and padding included: the update runs over them too and must find zeros.
+  const auto zero = [&](const Tensor& tensor, Place place) {
+    if (!tensor) return;
+    if (place == Place::host) std::memset(tensor.data, 0, static_cast<size_t>(tensor.bytes()));
+    else device.zero(tensor.data, tensor.bytes(), stream);
+  };
+  zero(gradients_, Place::device);
+  zero(squares_, Place::device);
+  for (Held& held : held_) {
+    for (const Section& section : held.sections)
+      for (const Tensor& plane : section.mine.planes) zero(plane, Place::device);
+    zero(held.master, context_.policy->master_place());
+    for (Range& range : held.ranges)
+      for (size_t i = 0; i < range.states.size(); ++i) {
+        if (range.specs[i].initial == 0 && range.states[i].plain())
+          zero(range.states[i].tensor(), range.specs[i].place);
+        else
+          fill_state(range.states[i], range.specs[i].initial, stream);
+      }
+  }
+}
+
+void ParameterStore::fill_state(const Stored& state, float value, Stream stream) {
+  if (state.plain()) return context_.ops->fill(state.tensor(), value, stream);
+  for (int64_t first = 0; first < state.elements; first += kDecodedElements) {
+    const int64_t count = std::min(kDecodedElements, state.elements - first);
+    const Tensor values = staging_.part(0, {count});
+    context_.ops->fill(values, value, stream);
+    state.part(first, count).encode(*context_.ops, values, stream);
+  }
+}
+
+int64_t ParameterStore::gathered_bytes(const Unit& unit) const {
+  int64_t sum = 0;
+  for (const Section& section : of(unit).sections) sum += section.mine.bytes() * context_.shards;
+  return sum;
+}
+
+void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat,
+                            Stream stream) const {
+  const std::vector<Section>& sections = of(unit).sections;
+  for (size_t s = 0; s < sections.size(); ++s)
+    for (const Section::Piece& piece : sections[s].pieces) {
+      const int64_t block = sections[s].format->block(), numel = piece.parameter->numel();
+      gathered.at(s).part(piece.at, (numel + block - 1) / block * block)
+          .decode(*context_.ops, flat.part(piece.flat, {numel}), stream);
+    }
+}
+
+Tensor ParameterStore::weights(const Unit& unit) const {
+  BLIPFT_CHECK(flat(unit), "unit ", unit.name(), " is not held in the compute dtype");
+  return of(unit).sections[0].mine.tensor();
+}
+
+DType ParameterStore::weight_dtype(const Unit& unit) const {
+  return of(unit).master ? DType::f32 : context_.types.compute;
+}
+
+void ParameterStore::for_each_range(const Unit& unit,
+                                    const std::function<void(const Parameter&, int64_t, int64_t)>& body) const {
+  for (const Section& section : of(unit).sections)
+    for (const Section::Piece& piece : section.pieces) {
+      const int64_t first = std::max(piece.at, section.shard.first);
+      const int64_t end = std::min(piece.at + piece.parameter->numel(), section.shard.first + section.shard.count);
+      if (first < end) body(*piece.parameter, first - piece.at, end - first);
+    }
+}
+
+void ParameterStore::write(const Unit& unit, const Parameter& parameter, int64_t first, const Tensor& values,
+                           Stream stream) {
+  Held& held = of(unit);
+  for (const Section& section : held.sections)
+    for (const Section::Piece& piece : section.pieces) {
+      if (piece.parameter != &parameter) continue;
+      const int64_t at = piece.at + first - section.shard.first, block = section.format->block();
+      section.mine.part(at, (values.numel() + block - 1) / block * block).encode(*context_.ops, values, stream);
+    }
+  if (held.master)
+    context_.ops->cast(values, held.master.part(parameter.offset + first - held.shard.first, {values.numel()}), stream);
+}
+
+Tensor ParameterStore::gradient(const Unit& unit) {
+  Held& held = of(unit);
+  if (!transient_gradients() || held.gradient || !unit.trainable) return held.gradient;
+  Device& device = *context_.device;
+  while (consumed_.size() > kGradientsInFlight) {
+    device.wait(device.compute_stream(), consumed_.front().done);
+    context_.arena->give(consumed_.front().gradient);
+    consumed_.pop_front();
+  }
+  const DType type = context_.types.gradient;
+  held.gradient = context_.arena->take(Owner::gradients, "gradients in flight", type, {held.shard.count});
+  for (const auto& [begin, end] : unit.gaps(held.shard.padded)) {
+    const int64_t first = std::max(begin, held.shard.first), last = std::min(end, held.shard.first + held.shard.count);
+    if (first < last)
+      device.zero(held.gradient.part(first - held.shard.first, {last - first}).data, (last - first) * dtype_size(type),
+                  device.compute_stream());
+  }
+  return held.gradient;
+}
+
+std::vector<ParameterStore::StateRange> ParameterStore::state(const Unit& unit, size_t i) const {
+  std::vector<StateRange> ranges;
+  for (const Range& range : of(unit).ranges) ranges.push_back({range.first, range.count, range.states.at(i)});
+  return ranges;
+}
+
+void ParameterStore::update(const Unit& unit, const Tensor& scalars, Stream stream) {
+  Held& held = of(unit);
+  for (const Range& range : held.ranges) {
+    // A state that ops cannot read is decoded, a piece at a time, and encoded again.
+    const bool decoded = std::any_of(range.states.begin(), range.states.end(),
+                                     [](const Stored& state) { return !state.plain(); });
+    const int64_t step = decoded ? kDecodedElements : range.count;
+    for (int64_t first = 0; first < range.count; first += step)
+      update_part(held, range, first, std::min(step, range.count - first), scalars, stream);
+  }
+  if (!transient_gradients()) return;
+  context_.device->record(held.consumed, stream);
+  consumed_.push_back({held.gradient, held.consumed});
+  held.gradient = {};
+}
+
+void ParameterStore::update_part(const Held& held, const Range& range, int64_t first, int64_t count,
+                                 const Tensor& scalars, Stream stream) {
+  const auto part = [&](const Tensor& tensor) {
+    return tensor ? tensor.part(range.first + first, {count}) : Tensor{};
+  };
+  Optimizer::Operands operands{part(held.sections[0].mine.tensor()), part(held.master), part(held.gradient), {}, {}};
+  operands.squares = squares_.part(range.squares + first / kSquaresSpan, {squares_count(count)});
+  int64_t decoded = 0;
+  for (const Stored& state : range.states) {
+    const Stored mine = state.part(first, count);
+    if (!mine.plain()) mine.decode(*context_.ops, staging_.part(decoded++ * kDecodedElements, {count}), stream);
+    operands.state.push_back(mine.plain() ? mine.tensor() : staging_.part((decoded - 1) * kDecodedElements, {count}));
+  }
+  context_.optimizer->update(*context_.ops, operands, scalars, stream);
+  for (size_t i = 0; i < range.states.size(); ++i)
+    if (!range.states[i].plain()) range.states[i].part(first, count).encode(*context_.ops, operands.state[i], stream);
+}
+
+void ParameterStore::give_gradients() {
+  for (const Consumed& consumed : consumed_) context_.arena->give(consumed.gradient);
+  consumed_.clear();
+}
+
+}  // namespace blipft

@@ -1,0 +1,191 @@
+// What the store holds may be stored otherwise: in blocks, in the host, or not at all for long. Formats and policies of
+// this file's own prove that no part of the program needs to know of them.
+#include <typeinfo>
+
+#include "strategies/strategy_harness.h"
+
+using namespace blipft;
+using namespace blipft::testing;
+
+namespace {
+
+/// Blocks of 32 numbers: integers of `levels` steps to each side, times a scale. 127 levels lose much, 2^23 hardly more
+/// than f32 does.
+class BlockFormat final : public Format {
+ public:
+  explicit BlockFormat(int32_t levels) : levels_(levels) {}
+  std::string name() const override { return concat("blocks of ", levels_); }
+  int64_t block() const override { return 32; }
+  std::vector<Plane> planes() const override { return {{"codes", DType::i32, 32}, {"scales", DType::f32, 1}}; }
+
+  void encode(Ops& ops, const Tensor& values, const std::vector<Tensor>& planes, Stream) const override {
+    if (!computes(ops)) return;
+    const int64_t count = values.numel();
+    for (int64_t b = 0; b * 32 < count; ++b) {
+      float most = 0;
+      for (int64_t i = 0; i < 32; ++i) most = std::max(most, std::fabs(at(values, b * 32 + i, count)));
+      const float scale = most / static_cast<float>(levels_);
+      planes[1].as<float>()[b] = scale;
+      for (int64_t i = 0; i < 32; ++i) {
+        const float value = at(values, b * 32 + i, count);
+        planes[0].as<int32_t>()[b * 32 + i] = scale > 0 ? static_cast<int32_t>(std::lround(value / scale)) : 0;
+      }
+    }
+  }
+  void decode(Ops& ops, const std::vector<Tensor>& planes, const Tensor& values, Stream) const override {
+    if (!computes(ops)) return;
+    for (int64_t i = 0; i < values.numel(); ++i) {
+      const float value = static_cast<float>(planes[0].as<int32_t>()[i]) * planes[1].as<float>()[i / 32];
+      if (values.dtype == DType::f32) values.as<float>()[i] = value;
+      else values.as<uint16_t>()[i] = float_to_bf16(value);
+    }
+  }
+
+ private:
+  // A dry run's tensors have nothing behind them.
+  static bool computes(Ops& ops) {
+    static const std::unique_ptr<Ops> cpu = make_cpu_ops();
+    return typeid(ops) == typeid(*cpu);
+  }
+  static float at(const Tensor& values, int64_t i, int64_t count) {
+    if (i >= count) return 0;
+    return values.dtype == DType::f32 ? values.as<float>()[i] : bf16_to_float(values.as<uint16_t>()[i]);
+  }
+  int32_t levels_;
+};
+
+const BlockFormat kCoarse(127), kFine(1 << 23);
+
+/// Matrices of frozen units in coarse blocks, their norms and biases as ever.
+struct FrozenInBlocks : StoragePolicy {
+  const Format* frozen_format(const Unit&, const Parameter& parameter) const override {
+    return parameter.shape.size() > 1 ? &kCoarse : nullptr;
+  }
+};
+
+/// First moments of the parameters that begin at a whole block in blocks, the others' as ever: ranges of both kinds in
+/// one shard.
+struct MomentsInBlocks : StoragePolicy {
+  StateSpec state(const Unit&, const Parameter& parameter, StateSpec spec) const override {
+    if (spec.name == "exp_avg" && parameter.offset % kFine.block() == 0) spec.format = &kFine;
+    return spec;
+  }
+};
+
+struct StatesInHost : StoragePolicy {
+  StateSpec state(const Unit&, const Parameter&, StateSpec spec) const override {
+    spec.place = Place::host;
+    return spec;
+  }
+  Place master_place() const override { return Place::host; }
+};
+
+struct TransientGradients : StoragePolicy {
+  bool transient_gradients() const override { return true; }
+};
+
+const std::vector<Deal> kDeals = {{"ddp"}, {"fsdp"}, {"fsdp", "step"}};
+
+// The bounds of mpi_strategy_test.cpp for f32: sums of 12 * 17 terms in another order.
+void check_close(const Outcome& outcome, const Outcome& reference, const Job& job) {
+  const Distance d = distance(outcome, reference, job);
+  const double bound = 16 * std::sqrt(12.0 * 17) * 0x1p-24;
+  CHECK(same_bits(outcome.start, reference.start));
+  CHECK(d.loss <= 8 * 0x1p-24);
+  CHECK(d.norm <= bound);
+  CHECK_MESSAGE(d.gradient <= bound, "gradient of ", d.gradient_unit);
+  CHECK_MESSAGE(d.weight <= 3 * bound, "weights of ", d.weight_unit);
+}
+
+}  // namespace
+
+TEST_SUITE("mpi storage") {
+  TEST_CASE("a frozen tower in blocks: gathered as it is stored, the same values everywhere") {
+    const FrozenInBlocks policy;
+    for (const char* name : {"blip2_odd", "blip2_ordinary"}) {
+      CAPTURE(name);
+      Job job = make_job(name);
+      job.config.model.freeze = {"vision"};
+      const Outcome plain = train_alone(job);
+      job.policy = &policy;
+      const Outcome reference = train_alone(job);
+      CHECK(!same_bits(reference.start, plain.start));
+      CHECK(same_bits({reference.weights[0]}, {reference.start[0]}));
+      for (const Deal& deal : kDeals) {
+        CAPTURE(deal.strategy);
+        const Outcome outcome = train_together(job, deal);
+        check_close(outcome, reference, job);
+        CHECK(same_on_all_ranks(outcome));
+      }
+    }
+  }
+
+  TEST_CASE("moments in blocks beside plain ones: blocks count from a parameter's start on any number of ranks") {
+    const MomentsInBlocks policy;
+    Job job = make_job("blip2_odd");
+    job.policy = &policy;
+    const Outcome reference = train_alone(job);
+    for (const Deal& deal : kDeals) {
+      CAPTURE(deal.strategy);
+      check_close(train_together(job, deal), reference, job);
+    }
+    const TestRun run(job, {"fsdp"}, &mpi_world());
+    int64_t in_blocks = 0, plain = 0;
+    for (const Unit* unit : run.model().units())
+      for (const auto& range : run.store().state(*unit, 0)) (range.state.plain() ? plain : in_blocks) += range.count;
+    CHECK(mpi_world().max(in_blocks) > 0);
+    CHECK(mpi_world().max(plain) > 0);
+  }
+
+  TEST_CASE("a format that does not fit a parameter is refused by name") {
+    struct Everything : StoragePolicy {
+      StateSpec state(const Unit&, const Parameter&, StateSpec spec) const override {
+        spec.format = &kFine;
+        return spec;
+      }
+    } policy;
+    Job job = make_job("blip2_odd");
+    job.policy = &policy;
+    CHECK_THROWS_WITH_AS(TestRun(job, {}, nullptr), doctest::Contains("block of 32"), UserError);
+  }
+
+  TEST_CASE("states and masters in the host: the same bits, planned apart") {
+    const StatesInHost policy;
+    for (Precision precision : {Precision::f32_true, Precision::bf16_mixed}) {
+      Job job = make_job("blip2_odd", precision);
+      job.config.train.gradient_clip_val = precision == Precision::bf16_mixed ? 0.5 : 0;
+      for (const Deal& deal : kDeals) {
+        CAPTURE(deal.strategy);
+        job.policy = nullptr;
+        const Outcome device = train_together(job, deal);
+        job.policy = &policy;
+        const Outcome host = train_together(job, deal);
+        CHECK(host.losses == device.losses);
+        CHECK(same_bits(host.weights, device.weights));
+        const TestRun run(job, deal, &mpi_world());
+        CHECK(run.arena().host_bytes() > 0);
+        CHECK(host.total_bytes <= device.total_bytes - run.arena().host_bytes());
+      }
+    }
+  }
+
+  TEST_CASE("transient gradients: the same bits, and none held") {
+    const TransientGradients policy;
+    for (const char* name : {"blip2_odd", "blip2_untied"}) {
+      CAPTURE(name);
+      Job job = make_job(name, Precision::bf16_true);
+      for (const Deal& deal : kDeals) {
+        CAPTURE(deal.strategy);
+        job.policy = nullptr;
+        const Outcome held = train_together(job, deal);
+        job.policy = &policy;
+        const Outcome transient = train_together(job, deal);
+        CHECK(transient.losses == held.losses);
+        CHECK(transient.norms == held.norms);
+        CHECK(same_bits(transient.weights, held.weights));
+        const TestRun run(job, deal, &mpi_world());
+        CHECK(!run.store().held_gradients());
+      }
+    }
+  }
+}
