@@ -31,7 +31,7 @@ struct DataSection {
 struct TrainSection {
   double lr = 1e-5;
   std::string lr_schedule = "constant"; ///< constant | linear | cosine
-  int64_t warmup_steps = 0;
+  int64_t warmup_steps = 0;             ///< n: step s < n learns at lr * s / n
   int64_t batch_size = 16;              ///< samples of one micro-batch of one rank
   int64_t accumulate_grad_batches = 1;
   Precision precision = Precision::bf16_true;

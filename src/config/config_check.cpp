@@ -26,8 +26,8 @@ void check_train(const Config& config) {
             "is of optim adamw, but train.optim is sgd; remove it");
   refuse_if(config, sgd && train.eps != standard.eps, "train.eps",
             "is of optim adamw, but train.optim is sgd; remove it");
-  refuse_if(config, train.max_steps > 0 && train.warmup_steps > train.max_steps, "train.warmup_steps", "is ",
-            train.warmup_steps, ", more than train.max_steps ", train.max_steps,
+  refuse_if(config, train.max_steps > 0 && train.warmup_steps >= train.max_steps, "train.warmup_steps", "is ",
+            train.warmup_steps, ", not less than train.max_steps ", train.max_steps,
             "; the learning rate would never be reached");
   const double limit = train.limit_train_batches;
   refuse_if(config, limit > 1 && limit != std::floor(limit), "train.limit_train_batches", "found ", limit,

@@ -89,7 +89,8 @@ void add_train(std::vector<Key>& keys) {
   t(&T::lr_schedule, "lr_schedule", one_of({"constant", "linear", "cosine"}),
     "learning rate after the warm-up; linear and cosine end at 0",
     Names{"scheduler", "schedule", "lr_scheduler"});
-  t(&T::warmup_steps, "warmup_steps", at_least(0), "steps in which the learning rate rises from 0", Names{"warmup"});
+  t(&T::warmup_steps, "warmup_steps", at_least(0), 
+    "the first n steps: step s, counted from 0, learns at lr * s / n; 0: no warm-up", Names{"warmup"});
   t(&T::batch_size, "batch_size", at_least(1), "samples of one micro-batch of one rank",
     Names{"micro_batch_size", "per_device_batch_size"});
   t(&T::accumulate_grad_batches, "accumulate_grad_batches", at_least(1), "micro-batches of one step",

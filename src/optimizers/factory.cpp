@@ -22,8 +22,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train) {
 }
 
 double learning_rate(const TrainSection& train, int64_t step, int64_t total) {
-  if (step < train.warmup_steps)
-    return train.lr * static_cast<double>(step + 1) / static_cast<double>(train.warmup_steps);
+  if (step < train.warmup_steps) return train.lr * static_cast<double>(step) / static_cast<double>(train.warmup_steps);
   const double span = static_cast<double>(std::max<int64_t>(1, total - train.warmup_steps));
   const double progress = std::min(1.0, static_cast<double>(step - train.warmup_steps) / span);
   if (train.lr_schedule == "linear") return train.lr * (1 - progress);

@@ -266,8 +266,9 @@ TEST_SUITE("config") {
     CHECK(contains(both("momentum: 0.9", ""), "FILE:5: train.momentum: is of optim sgd"));
     CHECK(both("momentum: 0.9, optim: sgd", "").empty());
     CHECK(contains(both("beta2: 0.95, optim: sgd", ""), "FILE:5: train.beta2: is of optim adamw"));
-    CHECK(contains(both("warmup_steps: 11, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 11, more than"));
-    CHECK(both("warmup_steps: 10, max_steps: 10", "").empty());
+    CHECK(contains(both("warmup_steps: 11, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 11, not less than"));
+    CHECK(contains(both("warmup_steps: 10, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 10, not less than"));
+    CHECK(both("warmup_steps: 9, max_steps: 10", "").empty());
     CHECK(contains(both("limit_train_batches: 2.5", ""), "FILE:5: train.limit_train_batches: found 2.5"));
     CHECK(both("limit_train_batches: 2", "").empty());
     CHECK(both("loss_on_padding: true, loss_normalization: micro_batch", "").empty());
