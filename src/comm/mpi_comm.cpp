@@ -15,6 +15,11 @@ namespace blipft {
 
 namespace {
 
+void check_accumulates(const Comm& comm, const Tensor& full, bool accumulate) {
+  BLIPFT_CHECK(!accumulate || comm.reduce_scatter_accumulates(full), comm.name(), ": reduce_scatter into a shard does ",
+               "not add to what it holds");
+}
+
 class MpiComm : public Comm {
  public:
   explicit MpiComm(const World& world) : rank_(world.rank()), size_(world.size()) {
@@ -50,7 +55,8 @@ class MpiComm : public Comm {
     });
   }
 
-  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream, bool) override {
+  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream, bool accumulate) override {
+    check_accumulates(*this, full, accumulate);
     BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype,
                  "reduce_scatter: ", full.shape.str(), " is not ", size_, " times ", shard.shape.str());
     const int64_t size = dtype_size(full.dtype);
@@ -133,7 +139,8 @@ class SelfComm : public Comm {
   std::string name() const override { return "self"; }
   int64_t device_bytes() const override { return 0; }
   void all_gather(const Tensor& shard, const Tensor& full, Stream stream) override { copy(shard, full, stream); }
-  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream, bool) override {
+  void reduce_scatter(const Tensor& full, const Tensor& shard, Stream stream, bool accumulate) override {
+    check_accumulates(*this, full, accumulate);
     copy(full, shard, stream);
   }
   void all_reduce(const Tensor&, Stream) override {}
@@ -154,7 +161,9 @@ class PlanComm : public Comm {
   std::string name() const override { return "plan"; }
   int64_t device_bytes() const override { return 0; }
   void all_gather(const Tensor&, const Tensor&, Stream) override {}
-  void reduce_scatter(const Tensor&, const Tensor&, Stream, bool) override {}
+  void reduce_scatter(const Tensor& full, const Tensor&, Stream, bool accumulate) override {
+    check_accumulates(*this, full, accumulate);
+  }
   void all_reduce(const Tensor&, Stream) override {}
 
  private:
