@@ -69,6 +69,13 @@ CASES = {
         qformer=dict(hidden_size=24, intermediate_size=32, num_hidden_layers=2, num_attention_heads=3),
         text=dict(hidden_size=32, ffn_dim=48, num_hidden_layers=1, num_attention_heads=2, vocab_size=72,
                   max_position_embeddings=16)),
+    # Pictures that the patches do not fill: 3 pixels of each row and column are left over.
+    "cut": dict(
+        seed=5, queries=3, lengths=[4, 6], vision=dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+        num_attention_heads=2, image_size=17, patch_size=7),
+        qformer=dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2),
+        text=dict(hidden_size=16, ffn_dim=24, num_hidden_layers=1, num_attention_heads=2, vocab_size=40,
+                  max_position_embeddings=16)),
     # A head of its own, two shards with an index, head sizes 22 and 20 as 88 and 80 in the large models.
     "untied": dict(
         seed=4, queries=4, lengths=[3, 8, 5], tied=False, shard="170KB",

@@ -160,12 +160,13 @@ struct AttentionBackward {
   bool accumulate_dbias = false;
 };
 
-/// patches[b * P + p, (c * patch + y) * patch + x] = (pixel / 255 - mean[c]) / std[c]
+/// patches[b * P + p, (c * patch + y) * patch + x] = (pixel / 255 - mean[c]) / std[c], p counted row by row from the
+/// top left. Pixels right of the last whole patch and below it do not count, as in a convolution of this stride.
 struct Patchify {
   Tensor pixels;                ///< u8 [B, S, S, 3]
   int64_t patch = 14;
   float mean[3], std[3];
-  Tensor patches;               ///< [B * P, 3 * patch * patch], out; P = (S / patch)^2
+  Tensor patches;               ///< [B * P, 3 * patch * patch], out; P = floor(S / patch)^2
 };
 
 /// x[b, 0] = class_embedding + positions[0]; x[b, 1 + p] = patch[b, p] + positions[1 + p]

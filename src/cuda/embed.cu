@@ -12,13 +12,14 @@ struct PatchifyArgs {
 };
 
 /// One block per row of patches: `patch` whole rows of pixels, consecutive in memory, go through shared memory and come
-/// out as `side` patches, consecutive too. `kWide`: reads of 16 bytes.
+/// out as `side` patches, consecutive too; what is right of the last patch stays behind. `kWide`: reads of 16 bytes.
 template <class T, int N, bool kWide>
 __global__ void __launch_bounds__(256)
 patchify_kernel(const uint8_t* __restrict__ pixels, T* __restrict__ patches, PatchifyArgs args) {
   extern __shared__ __align__(16) uint8_t strip[];
-  const int bytes = args.patch * args.size * 3, area = args.patch * args.patch;
-  const uint8_t* from = pixels + int64_t{blockIdx.x} * bytes;
+  const int bytes = args.patch * args.size * 3, area = args.patch * args.patch, count = args.side * 3 * area;
+  const int64_t sample = blockIdx.x / args.side, row = blockIdx.x % args.side;
+  const uint8_t* from = pixels + sample * args.size * args.size * 3 + row * bytes;
   if constexpr (kWide) {
     for (int i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16)
       *reinterpret_cast<uint4*>(strip + i) = *reinterpret_cast<const uint4*>(from + i);
@@ -26,8 +27,8 @@ patchify_kernel(const uint8_t* __restrict__ pixels, T* __restrict__ patches, Pat
     for (int i = threadIdx.x; i < bytes; i += blockDim.x) strip[i] = from[i];
   }
   __syncthreads();
-  T* to = patches + int64_t{blockIdx.x} * bytes;
-  for (int first = threadIdx.x * N; first < bytes; first += blockDim.x * N) {
+  T* to = patches + int64_t{blockIdx.x} * count;
+  for (int first = threadIdx.x * N; first < count; first += blockDim.x * N) {
     const int place = first % (3 * area);
     int index = first / (3 * area), channel = place / area, y = place % area / args.patch, x = place % args.patch;
     float v[N];
@@ -224,6 +225,7 @@ void CudaOps::patchify(const Patchify& args, Stream stream) {
   dispatch_float(args.patches.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t bytes = int64_t{kernel_args.patch} * kernel_args.size * 3;
+    const int64_t count = kernel_args.side * int64_t{3} * kernel_args.patch * kernel_args.patch;
     const auto blocks = static_cast<unsigned>(args.pixels.shape[0] * kernel_args.side);
     const auto run = [&](auto width, auto wide) {
       const auto kernel = patchify_kernel<T, decltype(width)::value, decltype(wide)::value>;
@@ -232,7 +234,9 @@ void CudaOps::patchify(const Patchify& args, Stream stream) {
       kernel<<<blocks, 256, static_cast<size_t>(bytes), launch.stream>>>(args.pixels.as<const uint8_t>(),
                                                                         args.patches.as<T>(), kernel_args);
     };
-    if (bytes % 16 == 0 && all_aligned16(args.pixels, args.patches))
+    // Every block then begins at 16 bytes, in the pictures and in the patches, and no vector reaches beyond its own.
+    const bool vectors = bytes % 16 == 0 && kernel_args.size * bytes / kernel_args.patch % 16 == 0 && count % 16 == 0;
+    if (vectors && all_aligned16(args.pixels, args.patches))
       run(std::integral_constant<int, kVector<T>>{}, std::true_type{});
     else run(std::integral_constant<int, 1>{}, std::false_type{});
   });

@@ -315,8 +315,8 @@ void check_args(const Patchify& args) {
   const Shape& s = args.pixels.shape;
   if (s.rank != 4 || s[1] != s[2] || s[3] != 3) [[unlikely]]
     check.fail(concat("pixels has shape ", s.str(), ", expected [B, S, S, 3]"));
-  if (args.patch < 1 || s[1] % args.patch != 0) [[unlikely]]
-    check.fail(concat("patch ", args.patch, " does not divide the image size ", s[1]));
+  if (args.patch < 1 || args.patch > s[1]) [[unlikely]]
+    check.fail(concat("patch ", args.patch, " does not fit into the image size ", s[1]));
   const int64_t side = s[1] / args.patch;
   check.matrix(args.patches, "patches", s[0] * side * side, 3 * args.patch * args.patch);
   for (float deviation : args.std) check.require(deviation != 0, "std is 0");

@@ -253,9 +253,10 @@ TEST_SUITE("cpu_rows") {
     }
   }
 
-  TEST_CASE("patchify orders channels before rows, as a convolution's weight") {
-    constexpr int64_t kSamples = 2, kSize = 6, kPatch = 3;
-    for (DType t : {kF32, kBf16}) {
+  TEST_CASE("patchify orders channels before rows, as a convolution's weight, and leaves out what no patch covers") {
+    constexpr int64_t kSamples = 2, kPatch = 3, kCovered = 6;
+    for (auto [t, kSize] : {std::pair<DType, int64_t>{kF32, 6}, {kBf16, 6}, {kF32, 7}, {kBf16, 8}}) {
+      CAPTURE(kSize);
       OpContext c(cpu());
       Patchify a{c.input("pixels", DType::u8, {kSamples, kSize, kSize, 3}, 0, 256), kPatch,
                  {0.5f, 0.4f, 0.3f}, {0.2f, 0.3f, 0.4f}, c.output("patches", t, {kSamples * 4, 27})};
@@ -263,8 +264,8 @@ TEST_SUITE("cpu_rows") {
       const Vec pixels = c.read(a.pixels);
       Vec expected = zeros(kSamples * 4 * 27);
       for (int64_t b = 0; b < kSamples; ++b)
-        for (int64_t row = 0; row < kSize; ++row)
-          for (int64_t col = 0; col < kSize; ++col)
+        for (int64_t row = 0; row < kCovered; ++row)
+          for (int64_t col = 0; col < kCovered; ++col)
             for (int64_t ch = 0; ch < 3; ++ch) {
               const int64_t patch = b * 4 + row / kPatch * 2 + col / kPatch;
               const int64_t place = (ch * kPatch + row % kPatch) * kPatch + col % kPatch;

@@ -274,7 +274,8 @@ void check_bf16(DeviceKind kind, Precision precision, const char* text_padding =
                 "gradient of ", worst.name, ": ", worst.error);
 }
 
-const std::vector<std::string> kConfigurations = {"blip2_ordinary", "blip2_odd", "blip2_untied", "blip2_bf16"};
+const std::vector<std::string> kConfigurations = {"blip2_ordinary", "blip2_odd", "blip2_untied", "blip2_bf16",
+                                                 "blip2_cut"};
 
 bool gpu_or_skip(const char* test) {
   if (cuda_device_count() > 0) return true;

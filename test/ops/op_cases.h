@@ -325,7 +325,8 @@ inline void add_elementwise(Cases& cases, DType t) {
       a.row_loss = c.output("row_loss", kF32, {rows});
       c.run([&](Ops& ops, Stream s) { ops.cross_entropy(a, s); });
     }});
-  for (auto [samples, size, patch] : {std::tuple<int64_t, int64_t, int64_t>{2, 224, 14}, {3, 20, 5}, {1, 16, 16}})
+  for (auto [samples, size, patch] : {std::tuple<int64_t, int64_t, int64_t>{2, 224, 14}, {3, 20, 5}, {1, 16, 16},
+        {2, 23, 5}, {3, 20, 16}, {2, 21, 16}, {2, 72, 16}})
     cases.push_back({title(t, "patchify ", samples, "x", size, "/", patch), t, false, [=](OpContext& c) {
       Patchify a{c.input("pixels", DType::u8, {samples, size, size, 3}, 0, 256), patch,
                  {0.48f, 0.46f, 0.41f}, {0.27f, 0.26f, 0.28f}, {}};
