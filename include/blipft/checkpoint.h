@@ -21,7 +21,8 @@ struct StoredTensor {
   int64_t numel() const;
 };
 
-/// The tensors of model.safetensors, or of model.safetensors.index.json and its shards. Headers are read and checked
+/// The tensors of model.safetensors, or of the shards that model.safetensors.index.json names, whether or not it lists
+/// each of their tensors. Headers are read and checked
 /// at once (sizes, offsets, overlap, file length); tensor bytes only when asked for. Thread-safe.
 class SafetensorsReader {
  public:

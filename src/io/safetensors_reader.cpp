@@ -84,8 +84,9 @@ SafetensorsReader::SafetensorsReader(const std::string& model_directory) : files
   BLIPFT_USER_CHECK(fs::exists(index, ignored), model_directory, ": expected ", single_name, " or ", index_name,
                     ", but ", what_is_there(model_directory));
 
+  const std::map<std::string, std::string> weight_map = read_weight_map(index);
   std::map<std::string, std::map<std::string, StoredTensor>> opened;
-  for (const auto& [name, shard] : read_weight_map(index)) {
+  for (const auto& [name, shard] : weight_map) {
     const std::string path = (fs::path(model_directory) / shard).string();
     if (!opened.count(shard)) {
       BLIPFT_USER_CHECK(fs::exists(path, ignored), path, ": the shard is missing, but ", index, " puts tensor '", name,
@@ -97,6 +98,14 @@ SafetensorsReader::SafetensorsReader(const std::string& model_directory) : files
     BLIPFT_USER_CHECK(found != tensors.end(), path, ": has no tensor '", name, "', but ", index, " puts it there");
     tensors_[name] = found->second;
   }
+  // The index says which files belong to the model; tensors that it does not list are theirs all the same.
+  for (const auto& [shard, tensors] : opened)
+    for (const auto& [name, tensor] : tensors) {
+      if (weight_map.count(name)) continue;
+      const auto [before, added] = tensors_.emplace(name, tensor);
+      BLIPFT_USER_CHECK(added, tensor.file, ": tensor '", name, "' is also in ", before->second.file, ", and ", index,
+                        " does not say which of them counts; name one in its weight_map");
+    }
 }
 
 SafetensorsReader::~SafetensorsReader() = default;

@@ -331,6 +331,27 @@ TEST_CASE("missing files, shards and tensors") {
   CHECK(holds(error(), "s2.safetensors: the shard is missing"));
   write_file(folder / "s2.safetensors", raw_file(one, "x"));
   CHECK(holds(error(), "s2.safetensors: has no tensor 'b'"));
+  // A tensor that the index does not list is the model's all the same, unless nobody knows which of two.
+  const std::string two = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                          R"("b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})";
+  write_file(folder / "s2.safetensors", raw_file(two, "yz"));
+  write_file(index, R"({"weight_map": {"a": "s1.safetensors", "c": "s3.safetensors"}})");
+  const std::string three = R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                            R"("c":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})";
+  write_file(folder / "s3.safetensors", raw_file(three, "bc"));
+  const auto byte_of = [&](const char* name) {
+    char byte = 0;
+    SafetensorsReader(here).read(name, 0, 1, &byte);
+    return byte;
+  };
+  CHECK(SafetensorsReader(here).tensors().size() == 3);
+  CHECK(byte_of("a") == 'x');
+  CHECK(byte_of("b") == 'b');
+  write_file(index, R"({"weight_map": {"a": "s2.safetensors", "c": "s3.safetensors"}})");
+  CHECK(holds(error(), "tensor 'b' is also in"));
+  write_file(index, R"({"weight_map": {"a": "s2.safetensors", "b": "s3.safetensors"}})");
+  CHECK(byte_of("a") == 'y');
+  CHECK(byte_of("b") == 'b');
   write_file(index, R"({"weight_map": {"a": "../s1.safetensors"}})");
   CHECK(holds(error(), "same folder"));
   write_file(index, "{}");
