@@ -13,7 +13,7 @@ enum class Precision { f32_true, bf16_true, bf16_mixed };  // "32-true", "bf16-t
 struct ModelSection {
   std::string path;                     ///< directory with config.json (and weights, tokenizer, preprocessor files)
   std::string init = "pretrained";      ///< pretrained | random
-  std::vector<std::string> freeze;      ///< any of vision, qformer, language
+  std::vector<std::string> freeze;      ///< any of vision, qformer, language_projection, language
 };
 
 struct DataSection {

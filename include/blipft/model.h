@@ -62,7 +62,7 @@ struct ActivationCheckpointing {
 
 struct ModelSettings {
   DType compute = DType::f32;
-  std::vector<std::string> freeze;         ///< towers without gradient: vision, qformer, language
+  std::vector<std::string> freeze;         ///< parts without gradient, as model.freeze names them
   ActivationCheckpointing checkpointing;
   bool dropout = true;                     ///< false: all dropout probabilities are 0
 };

@@ -56,7 +56,7 @@ void check_data(const Config& config) {
 }
 
 void check_rest(const Config& config) {
-  const size_t parts = 3;  // vision, qformer, language; none is listed twice
+  const size_t parts = 4;  // vision, qformer, language_projection, language; none is listed twice
   refuse_if(config, config.model.freeze.size() == parts, "model.freeze",
             "every part is frozen, so nothing would be trained; remove one");
   refuse_if(config, !config.trace.enabled && !config.trace.kernels.empty(), "trace.kernels",

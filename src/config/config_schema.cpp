@@ -59,7 +59,8 @@ void add_model_and_data(std::vector<Key>& keys) {
   using M = ModelSection;
   m(&M::path, "path", required(), "directory saved by Hugging Face: config.json, weights, tokenizer, image processor");
   m(&M::init, "init", one_of({"pretrained", "random"}), "where the first weights come from");
-  m(&M::freeze, "freeze", one_of({"vision", "qformer", "language"}), "parts of the model that are not trained");
+  m(&M::freeze, "freeze", one_of({"vision", "qformer", "language_projection", "language"}),
+    "parts of the model that are not trained; the projection of the Q-Former's output is a part of its own");
 
   const auto d = [&](auto member, auto... rest) { keys.push_back(key(&Config::data, member, "data", rest...)); };
   using D = DataSection;

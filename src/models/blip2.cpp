@@ -20,12 +20,13 @@ constexpr int64_t kPositionOffset = 2;                           // OPT's learne
 class Blip2 : public Model {
  public:
   Blip2(const Blip2Config& config, const ModelSettings& settings) : config_(config), settings_(settings) {
-    for (const std::string& tower : settings.freeze)
-      BLIPFT_USER_CHECK(tower == "vision" || tower == "qformer" || tower == "language", "model.freeze: found ", tower,
-                        ", known towers are vision, qformer, language");
-    train_vision_ = trained("vision"), train_qformer_ = trained("qformer"), train_language_ = trained("language");
-    BLIPFT_USER_CHECK(train_vision_ || train_qformer_ || train_language_,
-                      "model.freeze: all towers are frozen; nothing is left to train");
+    for (const std::string& part : settings.freeze)
+      BLIPFT_USER_CHECK(part == "vision" || part == "qformer" || part == "language_projection" || part == "language",
+                        "model.freeze: found ", part,
+                        ", known parts are vision, qformer, language_projection, language");
+    train_vision_ = trained("vision"), train_qformer_ = trained("qformer");
+    train_projection_ = trained("language_projection"), train_language_ = trained("language");
+    BLIPFT_USER_CHECK(into_prefix() || train_language_, "model.freeze: all parts are frozen; nothing is left to train");
     add_vision_units();
     add_qformer_units();
     add_language_units();
@@ -55,9 +56,12 @@ class Blip2 : public Model {
   double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override;
 
  private:
-  bool trained(const std::string& tower) const {
-    return std::find(settings_.freeze.begin(), settings_.freeze.end(), tower) == settings_.freeze.end();
+  bool trained(const std::string& part) const {
+    return std::find(settings_.freeze.begin(), settings_.freeze.end(), part) == settings_.freeze.end();
   }
+  // How far backward goes: out of the language model into the projection, and from there into the Q-Former.
+  bool into_qformer() const { return train_vision_ || train_qformer_; }
+  bool into_prefix() const { return into_qformer() || train_projection_; }
   float dropout(float p) const { return settings_.dropout ? p : 0; }
   int64_t patches() const {
     return (config_.vision.image / config_.vision.patch) * (config_.vision.image / config_.vision.patch);
@@ -86,7 +90,7 @@ class Blip2 : public Model {
 
   Blip2Config config_;
   ModelSettings settings_;
-  bool train_vision_ = true, train_qformer_ = true, train_language_ = true;
+  bool train_vision_ = true, train_qformer_ = true, train_projection_ = true, train_language_ = true;
   float pixel_mean_[3] = {0, 0, 0}, pixel_std_[3] = {1, 1, 1};
 
   Unit* vision_embeddings_ = nullptr;
@@ -176,7 +180,7 @@ void Blip2::add_qformer_units() {
     qformer_.layers.push_back(layer);
   }
   qformer_.checkpointed = settings_.checkpointing.layers_of(shape.layers);
-  projection_unit_ = &add_unit("language_projection", train_qformer_);
+  projection_unit_ = &add_unit("language_projection", train_projection_);
   projection_ = add_linear(*projection_unit_, "language_projection", d, config_.text.hidden, true, std);
 }
 
@@ -293,21 +297,26 @@ Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries)
 }
 
 Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
+// The gradient of the queries, or nothing when nobody wants it.
   const Tensor flat = context.units.acquire(*projection_unit_);
   const ObservedPhase phase(context, Phase::backward, *projection_unit_);
-  Taken dqueries(context, "gradients", settings_.compute, {dprefix.rows(), config_.qformer.hidden});
-  context.ops.linear_backward_input({.dy = dprefix, .w = projection_.w(flat), .dx = dqueries}, context.stream);
+  Tensor dqueries;
+  if (into_qformer()) {
+    dqueries = context.arena.take(Owner::activations, "gradients", settings_.compute,
+                                  {dprefix.rows(), config_.qformer.hidden});
+    context.ops.linear_backward_input({.dy = dprefix, .w = projection_.w(flat), .dx = dqueries}, context.stream);
+  }
   UnitGradient gradient;
-  if (train_qformer_) gradient = context.units.gradient(*projection_unit_);
-  WeightGradients weights(context, train_qformer_ ? &gradient : nullptr);
+  if (train_projection_) gradient = context.units.gradient(*projection_unit_);
+  WeightGradients weights(context, train_projection_ ? &gradient : nullptr);
   weights.add(projection_, dprefix, queries_);
   weights.keep(dprefix);
   weights.keep(queries_);
   queries_ = {};
   weights.join();
   context.units.release(*projection_unit_);
-  if (train_qformer_) context.units.publish(*projection_unit_);
-  return dqueries.keep();
+  if (train_projection_) context.units.publish(*projection_unit_);
+  return dqueries;
 }
 
 TextEmbed Blip2::text_embed(const MicroBatch& batch) const {
@@ -339,7 +348,7 @@ Tensor Blip2::embed_backward(const StepContext& context, const MicroBatch& batch
   const Blip2Config::Text& t = config_.text;
   TextEmbed args = text_embed(batch);
   args.x = dx;
-  if (train_vision_ || train_qformer_)
+  if (into_prefix())
     args.prefix = context.arena.take(Owner::activations, "gradients", settings_.compute,
                                      {batch.ids.shape[0] * config_.qformer.queries, t.hidden});
   if (train_language_) {
@@ -366,11 +375,10 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
   }
   if (!train_vision_) give(context, vision_out_);
   const QFormerLayer::Call qformer_call{b, 1 + patches(), picture_.y, batch.sample_keys};
-  const bool through_qformer = train_vision_ || train_qformer_;
-  queries_ = qformer_.forward(context, qformer_call, through_qformer);
-  if (!through_qformer) give(context, picture_);
+  queries_ = qformer_.forward(context, qformer_call, into_qformer());
+  if (!into_qformer()) give(context, picture_);
   Tensor x = embed_forward(context, batch, project_forward(context, queries_));
-  if (!through_qformer) give(context, queries_);
+  if (!into_prefix()) give(context, queries_);
   const PreNormLayer::Call language_call{b, q + t, batch.kv_lengths, batch.sample_keys, batch.packing};
   x = language_.forward(context, language_call, x, true);
   context.arena.mark("after_forward");
@@ -380,8 +388,9 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
   Tensor dx = head_.forward_backward(context, x, predicting, batch.labels, batch.loss_weight, batch.loss);
   dx = language_.backward(context, language_call, dx);
   Tensor dprefix = embed_backward(context, batch, dx);
-  if (through_qformer) {
-    Tensor dqueries = project_backward(context, dprefix);
+  Tensor dqueries;
+  if (into_prefix()) dqueries = project_backward(context, dprefix);
+  if (into_qformer()) {
     Tensor dpicture;
     if (train_vision_)
       dpicture = context.arena.take(Owner::activations, "gradients", settings_.compute, picture_.y.shape);
@@ -399,7 +408,6 @@ Blip2::Cost Blip2::cost_of(const Unit& unit, int64_t batch_size, double text_row
   const double b = static_cast<double>(batch_size), queries = b * static_cast<double>(config_.qformer.queries);
   const double picture_rows = static_cast<double>(1 + patches());
   const double language_rows = static_cast<double>(config_.qformer.queries) + text_rows;
-  const bool through = train_vision_ || train_qformer_;
   if (&unit == vision_embeddings_)
     return {2 * b * static_cast<double>(patches()) * static_cast<double>(patch_embedding_.in * v.hidden),
             train_vision_, false};
@@ -410,10 +418,11 @@ Blip2::Cost Blip2::cost_of(const Unit& unit, int64_t batch_size, double text_row
   for (const QFormerLayer& layer : qformer_.layers)
     if (layer.unit == &unit) {
       const double forward = layer.forward_flops(batch_size, 1 + patches());
-      return {forward, train_qformer_, through, forward};
+      return {forward, train_qformer_, into_qformer(), forward};
     }
   if (&unit == projection_unit_)
-    return {2 * queries * static_cast<double>(config_.qformer.hidden * t.hidden), train_qformer_, through};
+    return {2 * queries * static_cast<double>(config_.qformer.hidden * t.hidden), train_projection_,
+            into_qformer()};
   for (const PreNormLayer& layer : language_.layers)
     if (layer.unit == &unit)
       return {layer.forward_flops(batch_size, language_rows), train_language_, true,

@@ -157,7 +157,9 @@ TEST_SUITE("mpi strategies") {
 
   TEST_CASE("frozen towers keep their bits, the others train as ever") {
     const std::vector<std::vector<std::string>> sets = {{"vision"}, {"qformer"}, {"language"}, {"vision", "qformer"},
-                                                        {"vision", "language"}, {"qformer", "language"}};
+                                                        {"vision", "language"}, {"qformer", "language"},
+                                                        {"vision", "qformer", "language"},
+                                                        {"language_projection", "language"}};
     for (const auto& frozen : sets)
       for (const char* name : {"blip2_ordinary", "blip2_untied"}) {
         for (const std::string& tower : frozen) INFO(tower);
