@@ -23,6 +23,9 @@ struct Parameter {
   std::vector<int64_t> shape;              ///< as in the checkpoint; may have more than four dimensions
   int64_t offset = 0;                      ///< elements from the start of the flat buffer
   Init init;
+  /// Other keys under which a checkpoint may hold this very tensor, because the model ties them: one of them is enough,
+  /// and all that are there must be equal.
+  std::vector<std::string> aliases;
   int64_t numel() const;
 };
 
@@ -36,6 +39,9 @@ class Unit {
   /// Appends a parameter; returns its offset. `packed` starts right behind the one before, without alignment, so that
   /// several checkpoint tensors form one matrix (q, k, v).
   int64_t add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed = false);
+
+  /// A checkpoint may hold the parameter `name` under the key `other` too, or under that alone.
+  void add_alias(const std::string& name, const std::string& other);
 
   const std::string& name() const { return name_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }

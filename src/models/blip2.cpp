@@ -217,9 +217,10 @@ void Blip2::add_language_units() {
   head_.vocabulary = t.vocabulary;
   head_.hidden = t.hidden;
   head_.weight_unit = t.tied ? text_embeddings_ : head_.unit;
+  const std::string head = "language_model.lm_head.weight";
+  if (t.tied) text_embeddings_->add_alias(decoder + "embed_tokens.weight", head);
   head_.weight =
-      t.tied ? token_table_
-             : head_.unit->add("language_model.lm_head.weight", {t.vocabulary, t.hidden}, Init::normal(t.init_std));
+      t.tied ? token_table_ : head_.unit->add(head, {t.vocabulary, t.hidden}, Init::normal(t.init_std));
 }
 
 Tensor Blip2::patches_of(const StepContext& context, const MicroBatch& batch) const {
@@ -296,8 +297,8 @@ Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries)
   return prefix.keep();
 }
 
-Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
 // The gradient of the queries, or nothing when nobody wants it.
+Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
   const Tensor flat = context.units.acquire(*projection_unit_);
   const ObservedPhase phase(context, Phase::backward, *projection_unit_);
   Tensor dqueries;

@@ -1,6 +1,8 @@
 // Layout of a unit's flat buffer.
 #include "blipft/unit.h"
 
+#include "blipft/error.h"
+
 namespace blipft {
 
 int64_t Parameter::numel() const {
@@ -12,9 +14,15 @@ int64_t Parameter::numel() const {
 int64_t Unit::add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed) {
   int64_t offset = numel_;
   if (!packed) offset = (offset + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
-  parameters_.push_back({name, shape, offset, init});
+  parameters_.push_back({name, shape, offset, init, {}});
   numel_ = offset + parameters_.back().numel();
   return offset;
+}
+
+void Unit::add_alias(const std::string& name, const std::string& other) {
+  for (Parameter& parameter : parameters_)
+    if (parameter.name == name) return parameter.aliases.push_back(other);
+  throw Error(concat("unit ", name_, " has no parameter ", name));
 }
 
 int64_t Unit::parameter_count() const {

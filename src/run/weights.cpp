@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "ops/quietly.h"
+#include "run/stored_tensors.h"
 
 namespace blipft {
 
@@ -18,14 +18,6 @@ namespace {
 constexpr int64_t kPieceBytes = 8 << 20;
 constexpr int64_t kPieceElements = kPieceBytes / 4;  // a multiple of every format's block
 constexpr int64_t kLanes = 8;              // reading threads at most
-const char* const kHead = "language_model.lm_head.weight";
-const char* const kTable = "language_model.model.decoder.embed_tokens.weight";
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += concat(i ? ", " : "", shape[i]);
-  return text + "]";
-}
 
 // A run of elements of one stored tensor that this rank keeps.
 struct Piece {
@@ -93,58 +85,8 @@ DType save_dtype(const std::string& name, const PrecisionTypes& types) {
   return types.master ? DType::f32 : types.compute;
 }
 
-void check_weights(const Model& model, const SafetensorsReader& reader) {
-  const auto& stored = reader.tensors();
-  std::string missing;
-  int64_t missing_count = 0;
-  for (const Unit* unit : model.units()) {
-    for (const Parameter& parameter : unit->parameters()) {
-      const auto found = stored.find(parameter.name);
-      if (found == stored.end()) {
-        if (missing_count++ == 0) missing = parameter.name;
-        continue;
-      }
-      const StoredTensor& tensor = found->second;
-      BLIPFT_USER_CHECK(tensor.shape == parameter.shape, tensor.file, ": tensor ", parameter.name, ": found shape ",
-                        shape_text(tensor.shape), ", expected ", shape_text(parameter.shape), " by config.json");
-      BLIPFT_USER_CHECK(tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16,
-                        tensor.file, ": tensor ", parameter.name, ": found dtype ", dtype_name(tensor.dtype),
-                        ", expected f32, bf16 or f16");
-    }
-  }
-  if (missing_count == 0) return;
-  const std::string file = stored.empty() ? "the checkpoint" : stored.begin()->second.file;
-  throw UserError(concat(file, ": tensor ", missing, " is missing",
-                         missing_count > 1 ? concat(" (and ", missing_count - 1, " more)") : "",
-                         "; the checkpoint does not belong to this config.json. The file's first tensor is ",
-                         stored.empty() ? "none" : stored.begin()->first));
-}
-
-namespace {
-// A tied head that is stored beside its table must equal it: else training it as tied would lose it silently.
-void check_tied_head(const Model& model, const SafetensorsReader& reader) {
-  const auto head = reader.tensors().find(kHead), table = reader.tensors().find(kTable);
-  if (head == reader.tensors().end() || table == reader.tensors().end()) return;
-  for (const Unit* unit : model.units())
-    for (const Parameter& parameter : unit->parameters())
-      if (parameter.name == kHead) return;  // not tied
-  const StoredTensor &a = head->second, &b = table->second;
-  bool same = a.shape == b.shape && a.dtype == b.dtype;
-  const int64_t step = kPieceBytes / dtype_size(a.dtype);
-  std::vector<char> left(kPieceBytes), right(kPieceBytes);
-  for (int64_t first = 0; same && first < a.numel(); first += step) {
-    const int64_t count = std::min(step, a.numel() - first);
-    reader.read(kHead, first, count, left.data());
-    reader.read(kTable, first, count, right.data());
-    same = std::memcmp(left.data(), right.data(), static_cast<size_t>(count * dtype_size(a.dtype))) == 0;
-  }
-  BLIPFT_USER_CHECK(same, a.file, ": tensor ", kHead, " differs from ", kTable,
-                    ", but config.json ties them; set text_config.tie_word_embeddings to false to train both");
-}
-}  // namespace
-
 void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads) {
-  check_tied_head(*context.model, reader);
+  check_aliases(*context.model, reader);
   const std::vector<Piece> pieces = kept_pieces(context);
   const int64_t lanes = std::clamp<int64_t>(threads, 1, kLanes);
   std::atomic<size_t> next{0};
@@ -156,9 +98,10 @@ void load_weights(const WeightContext& context, const SafetensorsReader& reader,
       Lane lane(context, index);
       for (size_t i = next++; i < pieces.size(); i = next++) {
         const Piece& piece = pieces[i];
-        reader.read(piece.parameter->name, piece.first, piece.count, lane.host());
+        const auto& [name, stored] = *find_stored(reader, *piece.parameter);
+        reader.read(name, piece.first, piece.count, lane.host());
         const std::lock_guard lock(mutex);
-        lane.send(context, piece, reader.tensors().at(piece.parameter->name).dtype);
+        lane.send(context, piece, stored.dtype);
       }
       lane.host();                         // waits for the last send
     } catch (...) {

@@ -7,6 +7,7 @@
 #include "blipft/comm.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"
+#include "run/stored_tensors.h"
 
 namespace blipft {
 
@@ -26,9 +27,6 @@ int64_t weights_scratch_bytes(const Model& model, const ParameterStore& store, c
 /// The dtype that output.save_dtype stands for.
 DType save_dtype(const std::string& name, const PrecisionTypes& types);
 
-/// Checks that every parameter of the model is in `reader` with its shape (a tied head may be absent). Throws UserError
-/// naming file, tensor, found and expected shape.
-void check_weights(const Model& model, const SafetensorsReader& reader);
 /// Fills this rank's shards (and master weights), reading only the ranges it keeps, with `threads` reading threads.
 void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads);
 /// Random weights by each parameter's Init: the same numbers for every strategy and world size.

@@ -1,0 +1,28 @@
+// Which tensor of a checkpoint gives a parameter its first value.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "blipft/checkpoint.h"
+#include "blipft/model.h"
+
+namespace blipft {
+
+/// Key and place of a stored tensor.
+using NamedTensor = std::pair<const std::string, StoredTensor>;
+
+/// Of the keys under which `reader` may hold `parameter` (its name, its aliases) the one with the most exact dtype, the
+/// name before the aliases; null when there is none.
+const NamedTensor* find_stored(const SafetensorsReader& reader, const Parameter& parameter);
+
+/// Checks that every parameter of the model is in `reader`, under its name or an alias, with its shape and a floating
+/// dtype. Throws UserError naming file, tensor, found and expected shape.
+void check_weights(const Model& model, const SafetensorsReader& reader);
+
+/// Checks that all keys of a parameter hold the same numbers, where dtypes differ after conversion to the less exact
+/// one: training them as one tensor would lose the others' values. Reads only where several keys are there. Throws
+/// UserError.
+void check_aliases(const Model& model, const SafetensorsReader& reader);
+
+}  // namespace blipft
