@@ -72,7 +72,8 @@ struct TraceSection {
 struct OutputSection {
   std::string path = "runs/run";        ///< directory of this run: traces, saved model
   bool save_model = false;              ///< write model/ in Hugging Face form at the end
-  std::string save_dtype = "auto";      ///< auto (the dtype of the master weights) | f32 | bf16
+  std::string save_dtype = "auto";      ///< auto (trained: the dtype of the master weights; frozen: as stored,
+                                        ///< bit for bit) | f32 | bf16 (all tensors)
   int64_t memory_every = 50;            ///< steps between the memory lines; also at steps 0 and 1
   double progress_seconds = 2;          ///< between progress lines when not on a terminal
 };

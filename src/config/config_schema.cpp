@@ -161,7 +161,8 @@ void add_trace_and_output(std::vector<Key>& keys) {
   using Names = std::vector<std::string>;
   o(&O::path, "path", required(), "directory of this run: traces, saved model", Names{"output_dir", "save_dir"});
   o(&O::save_model, "save_model", any(), "write model/ in Hugging Face form at the end");
-  o(&O::save_dtype, "save_dtype", one_of({"auto", "f32", "bf16"}), "auto: as the master weights");
+  o(&O::save_dtype, "save_dtype", one_of({"auto", "f32", "bf16"}),
+    "dtype of all saved tensors; auto: what was trained as its master weights, what is frozen as it was stored");
   o(&O::memory_every, "memory_every", at_least(1), "steps between memory lines; also at steps 0 and 1",
     Names{"log_every", "log_every_n_steps"});
   o(&O::progress_seconds, "progress_seconds", at_least(0), "seconds between progress lines when not on a terminal");

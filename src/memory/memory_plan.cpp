@@ -62,8 +62,14 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
 }
 
 void place(const PlannedRun& run, MemoryPlan& plan) {
-  const DType saved = save_dtype(run.config.output.save_dtype, PrecisionTypes::of(run.config.train.precision));
-  plan.arena->plan(weights_scratch_bytes(run.model, plan.engine->store, *plan.engine->strategy, saved));
+  const Config& config = run.config;
+  const bool pretrained = config.model.init == "pretrained";
+  const SavedTypes saved = SavedTypes::of(config.output.save_dtype, PrecisionTypes::of(config.train.precision));
+  plan.loading_bytes = pretrained ? loading_scratch_bytes() : init_scratch_bytes();
+  if (config.output.save_model)
+    plan.saving_bytes =
+        saving_scratch_bytes(run.model, plan.engine->store, *plan.engine->strategy, saved, pretrained);
+  plan.arena->plan(std::max(plan.loading_bytes, plan.saving_bytes));
 }
 
 MemoryPlan dry_run(const PlannedRun& run, bool hold) {

@@ -23,6 +23,7 @@ struct MemoryPlan {
   std::unique_ptr<Engine> engine;          // its strategy knows the order of units
   std::string strategy_name;
   ShardedSettings sharded;
+  int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
 };
 
 /// The strategy that `auto` stands for on `ranks` ranks.

@@ -109,6 +109,7 @@ class Run {
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<SafetensorsReader> checkpoint_;  // kept while the run is to save what it does not train
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<Progress> progress_;
@@ -192,9 +193,10 @@ void Run::fill_weights() {
       init_weights(context, static_cast<uint64_t>(config_.train.seed));
       return;
     }
-    const SafetensorsReader reader(config_.model.path);
-    check_weights(*model_, reader);
-    load_weights(context, reader, 8);
+    checkpoint_ = std::make_unique<SafetensorsReader>(config_.model.path);
+    check_weights(*model_, *checkpoint_);
+    load_weights(context, *checkpoint_, 8);
+    if (!config_.output.save_model) checkpoint_.reset();
   });
 }
 
@@ -314,10 +316,9 @@ void Run::finish() {
   print_memory();
   if (config_.output.save_model) {
     saved_ = config_.output.path + "/model";
-    const WeightContext context = weight_context();
-    save_weights(context, world_, saved_,
-                 save_dtype(config_.output.save_dtype, PrecisionTypes::of(config_.train.precision)),
-                 config_.model.path);
+    const SavedTypes types =
+        SavedTypes::of(config_.output.save_dtype, PrecisionTypes::of(config_.train.precision));
+    save_weights(weight_context(), world_, {saved_, config_.model.path, types, checkpoint_.get()});
   }
   trace_->close();
   comm_->withdraw();

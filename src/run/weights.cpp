@@ -70,20 +70,8 @@ class Lane {
 
 }  // namespace
 
-int64_t weights_scratch_bytes(const Model& model, const ParameterStore& store, const Strategy& strategy,
-                              DType saved) {
-  int64_t most = kLanes * kPieceBytes;
-  for (const Unit* unit : model.units())
-    most = std::max(most, store.shard(*unit).padded * (dtype_size(store.weight_dtype(*unit)) + dtype_size(saved)) +
-                              strategy.gather_scratch_bytes(*unit));
-  return most;
-}
-
-DType save_dtype(const std::string& name, const PrecisionTypes& types) {
-  if (name == "f32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  return types.master ? DType::f32 : types.compute;
-}
+int64_t loading_scratch_bytes() { return kLanes * kPieceBytes; }
+int64_t init_scratch_bytes() { return kPieceBytes; }
 
 void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads) {
   check_aliases(*context.model, reader);
@@ -153,56 +141,135 @@ std::string config_with_dtype(const std::string& source, DType dtype) {
   return config.dump(2) + "\n";
 }
 
-std::unique_ptr<CheckpointWriter> open_writer(const Model& model, const std::string& directory, DType dtype,
-                                              const std::string& source) {
+// Whether `unit` is saved from what the ranks hold, and not copied from the checkpoint.
+bool is_gathered(const Unit& unit, bool from_checkpoint) { return unit.trainable || !from_checkpoint; }
+
+// The dtype that the tensors of a gathered unit are saved in; `held`: the dtype of its weights.
+DType saved_dtype(const Unit& unit, const SavedTypes& types, DType held) {
+  return unit.trainable ? types.trained : types.frozen.value_or(held);
+}
+
+// Puts a model's tensors into a writer, which rank 0 has.
+class Saver {
+ public:
+  Saver(const WeightContext& context, const SaveJob& job) : context_(context), job_(job) {}
+  void open();
+  void save(const Unit& unit);
+  void finish() {
+    if (writer_) writer_->finish();
+  }
+
+ private:
+  bool gathered(const Unit& unit) const { return is_gathered(unit, job_.checkpoint); }
+  DType dtype_of(const Unit& unit, const Parameter& parameter) const;
+  void save_held(const Unit& unit);
+  void copy(const Parameter& parameter, DType dtype);
+  const WeightContext& context_;
+  const SaveJob& job_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::vector<char> host_;
+};
+
+DType Saver::dtype_of(const Unit& unit, const Parameter& parameter) const {
+  if (gathered(unit)) return saved_dtype(unit, job_.types, context_.store->weight_dtype(unit));
+  return job_.types.frozen.value_or(find_stored(*job_.checkpoint, parameter)->second.dtype);
+}
+
+void Saver::open() {
   std::vector<CheckpointWriter::Entry> entries;
-  for (const Unit* unit : model.units())
-    for (const Parameter& parameter : unit->parameters()) entries.push_back({parameter.name, dtype, parameter.shape});
-  auto writer = std::make_unique<CheckpointWriter>(directory, entries);
-  writer->write_text("config.json", config_with_dtype(source, dtype));
-  writer->copy_files(source, {"generation_config.json", "preprocessor_config.json", "processor_config.json",
-                              "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                              "vocab.json", "merges.txt", "chat_template.jinja"});
-  return writer;
+  for (const Unit* unit : context_.model->units())
+    for (const Parameter& parameter : unit->parameters())
+      entries.push_back({parameter.name, dtype_of(*unit, parameter), parameter.shape});
+  writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries);
+  writer_->write_text("config.json", config_with_dtype(job_.source, job_.types.trained));
+  writer_->copy_files(job_.source, {"generation_config.json", "preprocessor_config.json", "processor_config.json",
+                                    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"});
+}
+
+// All ranks take part in gathering.
+void Saver::save(const Unit& unit) {
+  if (gathered(unit)) return save_held(unit);
+  if (!writer_) return;
+  for (const Parameter& parameter : unit.parameters()) copy(parameter, dtype_of(unit, parameter));
+}
+
+void Saver::save_held(const Unit& unit) {
+  Device& device = *context_.device;
+  const Stream stream = device.compute_stream();
+  const int64_t padded = context_.store->shard(unit).padded;
+  const DType held = context_.store->weight_dtype(unit), dtype = saved_dtype(unit, job_.types, held);
+  const int64_t full_bytes = padded * dtype_size(held), cast_bytes = padded * dtype_size(dtype);
+  const int64_t gathered_bytes = context_.strategy->gather_scratch_bytes(unit);
+  const int64_t needed = full_bytes + cast_bytes + gathered_bytes;
+  BLIPFT_CHECK(needed <= context_.scratch.numel(), "saving ", unit.name(), " needs ", needed,
+               " bytes of scratch memory, there are ", context_.scratch.numel());
+  const Tensor full{context_.scratch.data, held, {padded}};
+  context_.strategy->gather_weights(unit, full, context_.scratch.part(full_bytes + cast_bytes, {gathered_bytes}), stream);
+  if (!writer_) return;
+  Tensor out = full;
+  if (held != dtype) {
+    out = {static_cast<char*>(context_.scratch.data) + full_bytes, dtype, {padded}};
+    context_.ops->cast(full, out, stream);
+  }
+  host_.resize(static_cast<size_t>(out.bytes()));
+  device.copy(host_.data(), out.data, out.bytes(), stream);
+  device.synchronize(stream);
+  for (const Parameter& parameter : unit.parameters())
+    writer_->write(parameter.name, 0, parameter.numel(), host_.data() + parameter.offset * dtype_size(dtype));
+}
+
+// From the checkpoint, by way of the device where the dtype changes.
+void Saver::copy(const Parameter& parameter, DType dtype) {
+  Device& device = *context_.device;
+  const Stream stream = device.compute_stream();
+  const auto& [name, stored] = *find_stored(*job_.checkpoint, parameter);
+  const int64_t n = parameter.numel(), step = kPieceBytes / 4;
+  host_.resize(static_cast<size_t>(kPieceBytes));
+  for (int64_t first = 0; first < n; first += step) {
+    const int64_t count = std::min(step, n - first);
+    job_.checkpoint->read(name, first, count, host_.data());
+    if (stored.dtype != dtype) {
+      const Tensor from{context_.scratch.data, stored.dtype, {count}};
+      const Tensor to{static_cast<char*>(context_.scratch.data) + kPieceBytes, dtype, {count}};
+      device.copy(from.data, host_.data(), from.bytes(), stream);
+      context_.ops->cast(from, to, stream);
+      device.copy(host_.data(), to.data, to.bytes(), stream);
+      device.synchronize(stream);
+    }
+    writer_->write(parameter.name, first, count, host_.data());
+  }
 }
 
 }  // namespace
 
-void save_weights(const WeightContext& context, const World& world, const std::string& directory, DType dtype,
-                  const std::string& source) {
-  Device& device = *context.device;
-  const Stream stream = device.compute_stream();
-  std::unique_ptr<CheckpointWriter> writer;
-  world.together([&] {
-    if (world.rank() == 0) writer = open_writer(*context.model, directory, dtype, source);
-  });
-  std::vector<char> host;
-  for (const Unit* unit : context.model->units()) {
-    const Shard& shard = context.store->shard(*unit);
-    const DType held = context.store->weight_dtype(*unit);
-    const int64_t full_bytes = shard.padded * dtype_size(held), cast_bytes = shard.padded * dtype_size(dtype);
-    const int64_t gathered_bytes = context.strategy->gather_scratch_bytes(*unit);
-    BLIPFT_CHECK(full_bytes + cast_bytes + gathered_bytes <= context.scratch.numel(), "saving ", unit->name(), " needs ",
-                 full_bytes + cast_bytes + gathered_bytes, " bytes of scratch memory, there are ", context.scratch.numel());
-    const Tensor full{context.scratch.data, held, {shard.padded}};
-    context.strategy->gather_weights(*unit, full, context.scratch.part(full_bytes + cast_bytes, {gathered_bytes}),
-                                     stream);
-    if (!writer) continue;
-    Tensor out = full;
-    if (held != dtype) {
-      out = {static_cast<char*>(context.scratch.data) + full_bytes, dtype, {shard.padded}};
-      context.ops->cast(full, out, stream);
-    }
-    host.resize(static_cast<size_t>(out.bytes()));
-    device.copy(host.data(), out.data, out.bytes(), stream);
-    device.synchronize(stream);
-    for (const Parameter& parameter : unit->parameters())
-      writer->write(parameter.name, 0, parameter.numel(), host.data() + parameter.offset * dtype_size(dtype));
+SavedTypes SavedTypes::of(const std::string& save_dtype, const PrecisionTypes& types) {
+  if (save_dtype == "f32") return {DType::f32, DType::f32};
+  if (save_dtype == "bf16") return {DType::bf16, DType::bf16};
+  return {types.master ? DType::f32 : types.compute, std::nullopt};
+}
+
+int64_t saving_scratch_bytes(const Model& model, const ParameterStore& store, const Strategy& strategy,
+                             const SavedTypes& types, bool from_checkpoint) {
+  int64_t most = 0;
+  for (const Unit* unit : model.units()) {
+    const DType held = store.weight_dtype(*unit);
+    const int64_t gathered =
+        store.shard(*unit).padded * (dtype_size(held) + dtype_size(saved_dtype(*unit, types, held))) +
+        strategy.gather_scratch_bytes(*unit);
+    most = std::max(most, is_gathered(*unit, from_checkpoint) ? gathered : types.frozen ? 2 * kPieceBytes : 0);
   }
-  device.synchronize();
+  return most;
+}
+
+void save_weights(const WeightContext& context, const World& world, const SaveJob& job) {
+  Saver saver(context, job);
   world.together([&] {
-    if (writer) writer->finish();
+    if (world.rank() == 0) saver.open();
   });
+  for (const Unit* unit : context.model->units()) saver.save(*unit);
+  context.device->synchronize();
+  world.together([&] { saver.finish(); });
 }
 
 }  // namespace blipft

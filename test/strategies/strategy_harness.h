@@ -151,14 +151,12 @@ class TestRun {
     arena_->commit();
     poison();
     engine_->bind();
-    const WeightContext weights{model_.get(),  &engine_->store, engine_->strategy.get(),
-                                device_.get(), ops_.get(),      arena_->scratch()};
     if (c.model.init == "random") {
-      init_weights(weights, static_cast<uint64_t>(c.train.seed));
+      init_weights(weight_context(), static_cast<uint64_t>(c.train.seed));
     } else {
-      const SafetensorsReader reader(c.model.path);
-      check_weights(*model_, reader);
-      load_weights(weights, reader, 1);
+      checkpoint_ = std::make_unique<SafetensorsReader>(c.model.path);
+      check_weights(*model_, *checkpoint_);
+      load_weights(weight_context(), *checkpoint_, 1);
     }
   }
 
@@ -182,11 +180,22 @@ class TestRun {
     return outcome;
   }
 
+  /// Saves the model as a run does at its end; the job asks for that. `world` is this run's.
+  void save(const World& world, const std::string& directory) const {
+    const Config& c = job_.config;
+    const SavedTypes types = SavedTypes::of(c.output.save_dtype, PrecisionTypes::of(c.train.precision));
+    save_weights(weight_context(), world, {directory, c.model.path, types, checkpoint_.get()});
+  }
+
   const Model& model() const { return *model_; }
   ParameterStore& store() const { return engine_->store; }
   const Arena& arena() const { return *arena_; }
 
  private:
+  WeightContext weight_context() const {
+    return {model_.get(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
+  }
+
   // NaNs wherever nothing was written yet. Left out are the ops' workspace and the room for loading, both large; the
   // steps themselves stay within the first megabytes.
   void poison() {
@@ -302,6 +311,7 @@ class TestRun {
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<SafetensorsReader> checkpoint_;
 };
 
 /// Trains on `world`, or alone. An exception on one rank would leave the others waiting: it ends the world.

@@ -1,0 +1,192 @@
+// Weights between a checkpoint and the ranks: under which keys and dtypes they are found, and what is saved of them.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "strategies/strategy_harness.h"
+#include "support/temporary_directory.h"
+
+using namespace blipft;
+using namespace blipft::testing;
+
+namespace {
+
+const char* const kTable = "language_model.model.decoder.embed_tokens.weight";
+const char* const kHead = "language_model.lm_head.weight";
+const char* const kFirstTrained = "qformer.encoder.layer.0.output_query.dense.weight";
+
+struct Content {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::vector<char> bytes;
+  bool operator==(const Content&) const = default;
+};
+using Contents = std::map<std::string, Content>;
+
+Contents contents_of(const std::string& directory) {
+  const SafetensorsReader reader(directory);
+  Contents contents;
+  for (const auto& [name, tensor] : reader.tensors()) {
+    Content& content = contents[name];
+    content = {tensor.dtype, tensor.shape, std::vector<char>(static_cast<size_t>(tensor.end - tensor.begin))};
+    reader.read(name, 0, tensor.numel(), content.bytes.data());
+  }
+  return contents;
+}
+
+std::vector<float> floats_of(const Content& content) {
+  std::vector<float> values(content.bytes.size() / static_cast<size_t>(dtype_size(content.dtype)));
+  const auto* halves = reinterpret_cast<const uint16_t*>(content.bytes.data());
+  if (content.dtype == DType::f32) std::memcpy(values.data(), content.bytes.data(), content.bytes.size());
+  else
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = content.dtype == DType::bf16 ? bf16_to_float(halves[i]) : f16_to_float(halves[i]);
+  return values;
+}
+
+Content converted(const Content& content, DType dtype) {
+  const std::vector<float> values = floats_of(content);
+  Content result{dtype, content.shape, std::vector<char>(values.size() * static_cast<size_t>(dtype_size(dtype)))};
+  auto* halves = reinterpret_cast<uint16_t*>(result.bytes.data());
+  if (dtype == DType::f32) std::memcpy(result.bytes.data(), values.data(), result.bytes.size());
+  else
+    for (size_t i = 0; i < values.size(); ++i)
+      halves[i] = dtype == DType::bf16 ? float_to_bf16(values[i]) : float_to_f16(values[i]);
+  return result;
+}
+
+// The tiny model with other weights, in a folder of this rank alone.
+class OtherModel {
+ public:
+  explicit OtherModel(const Contents& contents) {
+    std::filesystem::copy_file(model_directory("blip2_ordinary") + "/config.json", folder_ / "config.json");
+    std::vector<CheckpointWriter::Entry> entries;
+    for (const auto& [name, content] : contents) entries.push_back({name, content.dtype, content.shape});
+    CheckpointWriter writer(folder_ / "weights", entries);
+    for (const auto& [name, content] : contents)
+      writer.write(name, 0, static_cast<int64_t>(content.bytes.size()) / dtype_size(content.dtype),
+                   content.bytes.data());
+    writer.finish();
+    std::filesystem::rename(folder_ / "weights/model.safetensors", folder_ / "model.safetensors");
+  }
+  std::string directory() const { return folder_.path.string(); }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+Contents stored_as(DType dtype) {
+  Contents contents = contents_of(model_directory("blip2_ordinary"));
+  for (auto& [name, content] : contents) content = converted(content, dtype);
+  return contents;
+}
+
+Job saving_job(const OtherModel& model, Precision precision) {
+  Job job = make_job("blip2_ordinary", precision);
+  job.config.model.path = model.directory();
+  job.config.output.save_model = true;
+  job.config.train.lr = 0.1;
+  job.steps = 1;
+  return job;
+}
+
+// What a job with fsdp on all ranks saves; empty on all ranks but the first.
+Contents saved_by(const Job& job) {
+  const TemporaryDirectory folder;
+  TestRun run(job, {"fsdp"}, &mpi_world());
+  run.train();
+  run.save(mpi_world(), folder / "model");
+  return mpi_world().rank() == 0 ? contents_of(folder / "model") : Contents();
+}
+
+bool is_frozen(const std::string& name) {
+  return name.rfind("vision_model.", 0) == 0 || name.rfind("language_model.", 0) == 0;
+}
+
+std::vector<float> loaded(const std::string& directory, const std::string& parameter) {
+  Job job = make_job("blip2_ordinary");
+  job.config.model.path = directory;
+  job.steps = 0;
+  const TestRun run(job, {}, nullptr);
+  const Unit* owner = nullptr;
+  const Parameter* wanted = nullptr;
+  for (const Unit* unit : run.model().units())
+    for (const Parameter& own : unit->parameters())
+      if (own.name == parameter) owner = unit, wanted = &own;
+  REQUIRE(wanted);
+  const Tensor part = run.strategy().parameters(*owner).part(wanted->offset, {wanted->numel()});
+  return std::vector<float>(part.as<float>(), part.as<float>() + part.numel());
+}
+
+}  // namespace
+
+TEST_SUITE("mpi weights") {
+  TEST_CASE("frozen tensors are saved bit for bit as they were stored, whatever the precision") {
+    for (DType stored : {DType::f32, DType::bf16, DType::f16}) {
+      const Contents source = stored_as(stored);
+      const OtherModel model(source);
+      for (Precision precision : {Precision::f32_true, Precision::bf16_true, Precision::bf16_mixed}) {
+        CAPTURE(dtype_name(stored));
+        CAPTURE(precision_name(precision));
+        Job job = saving_job(model, precision);
+        job.config.model.freeze = {"vision", "language"};
+        const DType trained = precision == Precision::bf16_true ? DType::bf16 : DType::f32;
+        for (const auto& [name, content] : saved_by(job)) {
+          CAPTURE(name);
+          if (is_frozen(name)) CHECK(content == source.at(name));
+          else CHECK(content.dtype == trained);
+          if (name == kFirstTrained) CHECK(content != converted(source.at(name), trained));
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a save_dtype of all tensors converts frozen ones from the checkpoint") {
+    const Contents source = stored_as(DType::f16);
+    const OtherModel model(source);
+    for (const auto& [name, dtype] : {std::pair{"f32", DType::f32}, {"bf16", DType::bf16}}) {
+      CAPTURE(name);
+      Job job = saving_job(model, Precision::bf16_true);  // holds them rounded
+      job.config.model.freeze = {"vision", "language"};
+      job.config.output.save_dtype = name;
+      for (const auto& [tensor, content] : saved_by(job)) {
+        CAPTURE(tensor);
+        CHECK(content.dtype == dtype);
+        if (is_frozen(tensor)) CHECK(content == converted(source.at(tensor), dtype));
+      }
+    }
+  }
+
+  TEST_CASE("frozen tensors that come from no checkpoint are saved as they are held") {
+    const OtherModel model(stored_as(DType::f32));
+    Job job = saving_job(model, Precision::bf16_mixed);
+    job.config.model.freeze = {"vision", "language"};
+    job.config.model.init = "random";
+    for (const auto& [name, content] : saved_by(job))
+      CHECK(content.dtype == (is_frozen(name) ? DType::bf16 : DType::f32));
+  }
+
+  TEST_CASE("a tied pair is loaded from either of its keys, and from the more exact of two") {
+    Contents contents = stored_as(DType::f32);
+    const std::vector<float> table = floats_of(contents.at(kTable));
+    const Content stored = contents.at(kTable), rounded = converted(stored, DType::bf16);
+    contents.erase(kTable);
+    contents[kHead] = stored;
+    CHECK(loaded(OtherModel(contents).directory(), kTable) == table);
+    contents[kTable] = rounded;
+    CHECK(loaded(OtherModel(contents).directory(), kTable) == table);
+    contents[kTable] = stored, contents[kHead] = rounded;
+    CHECK(loaded(OtherModel(contents).directory(), kTable) == table);
+    contents[kHead].bytes[0] ^= 1;         // the last bit of the first number
+    const OtherModel different(contents);
+    const auto throws = [&](const OtherModel& bad, const std::string& text) {
+      CHECK_THROWS_WITH_AS(loaded(bad.directory(), kTable), doctest::Contains(text.c_str()), UserError);
+    };
+    throws(different, concat("tensor ", kHead, " differs from ", kTable));
+    throws(different, "tie_word_embeddings");
+    contents.erase(kTable);
+    contents.erase(kHead);
+    throws(OtherModel(contents), concat("tensor ", kTable, " is missing"));
+  }
+}
