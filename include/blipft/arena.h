@@ -88,8 +88,11 @@ class Arena {
     MemoryUse peak;
   };
   const std::vector<PhaseUse>& phases(const std::string& pass) const;
-  /// The owners at the moment at which a planned pass holds most.
+  /// What the owners hold between passes.
+  MemoryUse persistent_use() const;
+  /// The owners at the moment at which a planned pass holds most; and the bytes between its tensors that nobody holds.
   MemoryUse peak(const std::string& pass) const;
+  int64_t gap_bytes(const std::string& pass) const;
   std::vector<std::string> passes() const;
   /// The table: what is alive at the peak, largest first; what lies in the host with it.
   std::vector<PlanEntry> peak_entries() const;

@@ -320,6 +320,12 @@ const std::vector<Arena::PhaseUse>& Arena::phases(const std::string& pass) const
   return found->second.phases;
 }
 
+MemoryUse Arena::persistent_use() const {
+  MemoryUse use;
+  for (const auto& [entry, offset] : persistents_) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
+  return use;
+}
+
 MemoryUse Arena::peak(const std::string& pass) const {
   auto found = passes_.find(pass);
   BLIPFT_CHECK(found != passes_.end(), "no pass ", pass);
@@ -327,6 +333,12 @@ MemoryUse Arena::peak(const std::string& pass) const {
   for (const auto& [entry, offset] : persistents_)
     if (entry.place == Place::device) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
   return use;
+}
+
+int64_t Arena::gap_bytes(const std::string& pass) const {
+  auto found = passes_.find(pass);
+  BLIPFT_CHECK(found != passes_.end(), "no pass ", pass);
+  return found->second.bytes - found->second.peak_live;
 }
 
 std::vector<std::string> Arena::passes() const {

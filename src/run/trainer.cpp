@@ -209,6 +209,7 @@ void Run::start_trace(int64_t start_ns) {
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
                                                  context_bytes_, start_ns});
+  if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
 }
 
 void Run::announce() {
@@ -319,6 +320,7 @@ void Run::finish() {
     const SavedTypes types =
         SavedTypes::of(config_.output.save_dtype, PrecisionTypes::of(config_.train.precision));
     save_weights(weight_context(), world_, {saved_, config_.model.path, types, checkpoint_.get()});
+    trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
   trace_->close();
   comm_->withdraw();

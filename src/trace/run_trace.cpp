@@ -117,15 +117,25 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
   trace_->add(record, spans);
 }
 
-void RunTrace::memory(int64_t step, const std::string& pass) {
+void RunTrace::note_memory(int64_t step, const std::string& moment, const MemoryUse& use) {
   std::vector<MemoryRecord> records;
-  const auto note = [&](const std::string& moment, const MemoryUse& use) {
-    for (int i = 0; i < kOwners; ++i)
-      records.push_back({step, moment, owner_name(static_cast<Owner>(i)), now_ns(), use.of(static_cast<Owner>(i))});
-  };
-  for (const Arena::PhaseUse& phase : parts_.arena->phases(pass)) note(phase.phase, phase.now);
-  note("peak", parts_.arena->peak(pass));
+  for (int i = 0; i < kOwners; ++i)
+    records.push_back({step, moment, owner_name(static_cast<Owner>(i)), now_ns(), use.of(static_cast<Owner>(i))});
   trace_->add(records);
+}
+
+void RunTrace::memory(int64_t step, const std::string& pass) {
+  const Arena& arena = *parts_.arena;
+  for (const Arena::PhaseUse& phase : arena.phases(pass)) note_memory(step, phase.phase, phase.now);
+  MemoryUse peak = arena.peak(pass);
+  peak.by_owner[static_cast<size_t>(Owner::workspace)] += arena.gap_bytes(pass);  // as the plan counts them
+  note_memory(step, "peak", peak);
+}
+
+void RunTrace::scratch_memory(int64_t step, const std::string& moment, int64_t bytes) {
+  MemoryUse use = parts_.arena->persistent_use();
+  use.by_owner[static_cast<size_t>(Owner::workspace)] += bytes;
+  note_memory(step, moment, use);
 }
 
 int64_t RunTrace::planned_bytes() const {

@@ -41,8 +41,12 @@ class RunTrace {
   static std::string path(const Config& config, int64_t rank);
   /// `seconds`: since the end of the step before, on the device's clock.
   void step(const StepResult& result, int64_t epoch, double seconds);
-  /// What the owners hold at the named moments of a pass, and at the one at which they hold most together.
+  /// What the owners hold at the named moments of a pass, and at the one at which they hold most together, with the
+  /// gaps between their tensors.
   void memory(int64_t step, const std::string& pass);
+  /// What they held at a moment outside of any pass, at which the run worked in `bytes` of scratch memory: after `step`
+  /// (-1: the set-up).
+  void scratch_memory(int64_t step, const std::string& moment, int64_t bytes);
   /// What the driver reports of this process' memory after `step` (-1: the set-up), where it does.
   void driver_memory(int64_t step);
   /// Kernels of a step, with times of the system clock.
@@ -55,6 +59,7 @@ class RunTrace {
  private:
   int64_t now_ns() const;
   void sample(DeviceRecord record);
+  void note_memory(int64_t step, const std::string& moment, const MemoryUse& use);
   void note_run();
   void note_versions();
   TraceParts parts_;

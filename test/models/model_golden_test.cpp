@@ -270,7 +270,7 @@ void check_frozen(const std::vector<std::string>& freeze, DeviceKind kind) {
   int64_t trained = 0;
   const Worst worst = worst_tensor(trainer, golden, "grad.", [&](const Unit& unit) {
     trained += unit.trainable;
-    return trainer.strategy->gradients(unit);
+    return trainer.engine->store.gradient(unit);
   }, 1e-6);
   CHECK_MESSAGE(worst.error <= 1e-5, "gradient of ", worst.name, ": ", worst.error);
   const bool projection = std::find(freeze.begin(), freeze.end(), "language_projection") == freeze.end();

@@ -115,7 +115,7 @@ std::vector<float> loaded(const std::string& directory, const std::string& param
     for (const Parameter& own : unit->parameters())
       if (own.name == parameter) owner = unit, wanted = &own;
   REQUIRE(wanted);
-  const Tensor part = run.strategy().parameters(*owner).part(wanted->offset, {wanted->numel()});
+  const Tensor part = run.store().weights(*owner).part(wanted->offset, {wanted->numel()});
   return std::vector<float>(part.as<float>(), part.as<float>() + part.numel());
 }
 

@@ -159,13 +159,17 @@ def snapshots_of(rows):
 
 
 def memory_over_step(results, summary):
-    """The rank and the step that held most, and the step's snapshots; None where nothing was recorded."""
+    """The rank and the step that held most, and the step's snapshots; None where nothing was recorded.
+
+    The set-up counts as the begin of step 0.
+    """
     recorded = [number for number, rank in enumerate(summary) if "step" in rank["memory_total"]]
     if not recorded:
         return None
     most = max(recorded, key=lambda number: summary[number]["memory_total"]["measured"])
-    step = summary[most]["memory_total"]["step"]
-    rows = StepIndex(results[most].trace, "memory").read(step, step)
+    first = summary[most]["memory_total"]["step"]
+    step = max(first, 0)
+    rows = StepIndex(results[most].trace, "memory").read(first, step)
     return summary[most], step, snapshots_of(rows)
 
 

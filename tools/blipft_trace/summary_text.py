@@ -72,7 +72,7 @@ def memory_text(r):
         if total["host"]:
             lines.append(f"    {'in the host':20s}{gib(total['host'])}  (page-locked, planned; in none of the above)")
         if "moment" in total:
-            between = ("" if total["moment"] == "peak" else
+            between = ("" if total["moment"] in ("peak", "loading", "saving") else
                        "; memory is noted at such moments only, the plan knows also what is between them")
             lines.append(f"    measured peak: step {total['step']}, {total['moment']}{between}")
     driver = r["driver_memory"]
