@@ -6,10 +6,12 @@
   compare_transformers.py MODEL_DIR DATA_DIR --batch 16 --precision bf16-true --saved runs/run/model
 
 DATA_DIR is an ImageFolder: metadata.jsonl with {"file_name", "text"}. Step s takes rows s * batch, s * batch + 1, ...
-in the file's order and begins again when a whole batch is no longer left. Pictures go through the transformers image
-processor (PIL), captions through the tokenizer: </s> + text, cut to 50 ids, padded to the batch's longest. The model
-sees the image tokens, then the text; every text id but the first is a label; padding is not (--loss-on-padding: it is).
-The model is in eval mode (no dropout), attention is PyTorch's, TF32 is off.
+in the file's order and begins again when a whole batch is no longer left. Pictures are decoded as `datasets` does it
+(by `datasets` itself where it is installed: turned by their EXIF orientation) and go through the transformers image
+processor (PIL; from 5.23 on it puts transparency on white, before it leaves it out), captions through the tokenizer:
+</s> + text, cut to 50 ids, padded to the batch's longest. The model sees the image tokens, then the text; every text id
+but the first is a label; padding is not (--loss-on-padding: it is). The model is in eval mode (no dropout), attention is
+PyTorch's, TF32 is off.
 
 blipft does the same with (one rank; any strategy and world with the same number of samples a step will do):
 
@@ -21,6 +23,7 @@ Its loss and gradient norm of step 0 (printed, and /steps of the trace) stand be
 of step s beside losses[s] and grad_norms[s] (--steps). After a run with output.save_model, --saved DIR loads what
 blipft wrote (any key missing or too many is an error), and prints the loss on the batch of step 0 as "saved_loss": it
 must equal, to rounding, this script's own loss after as many --steps ("final_loss").
+Beside transformers before 5.23 a picture with transparency needs data.transparency=drop there.
 In 32-true expect agreement to about 1e-5 relative, in bf16-true to about 1e-2: two orders of summation, 8 bits.
 With --loss-on-padding the gradient norms differ a little by design of torch: an Embedding with padding_idx drops the
 gradient of the padding id's row.
@@ -33,7 +36,7 @@ import os
 
 import torch
 import transformers
-from PIL import Image
+from PIL import Image, ImageOps
 from transformers import AutoTokenizer, Blip2ForConditionalGeneration, GPT2Tokenizer
 
 PRECISIONS = {"32-true": torch.float32, "bf16-true": torch.bfloat16}
@@ -83,11 +86,19 @@ def load_model(directory, arguments):
     return model.to(arguments.device).eval()
 
 
+def load_picture(path):
+    """As load_dataset("imagefolder") gives it: in the file's own mode, turned by its EXIF orientation."""
+    try:
+        from datasets import Image as Decoder
+        return Decoder().decode_example({"path": path, "bytes": None})
+    except ImportError:
+        picture = Image.open(path)
+        picture.load()
+        return ImageOps.exif_transpose(picture) if picture.getexif().get(0x0112) is not None else picture
+
+
 def make_batch(rows, model, processor, tokenizer, arguments):
-    pictures = []
-    for row in rows:
-        with Image.open(os.path.join(arguments.data, row["file_name"])) as picture:
-            pictures.append(picture.convert("RGB"))
+    pictures = [load_picture(os.path.join(arguments.data, row["file_name"])) for row in rows]
     pixels = processor(images=pictures, return_tensors="pt").pixel_values
     text = tokenizer([row["text"] for row in rows], padding="longest", truncation=True, padding_side="right",
                      max_length=arguments.max_text_tokens, return_tensors="pt")

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 CAPTION_COLUMNS = ("text", "caption")
+ORIENTATION = 0x0112  # the EXIF tag
 
 
 def fail(message):
@@ -117,7 +118,7 @@ def picture_bytes(value, base, place):
 
 
 def encoded(data, place):
-    """(bytes, extension): JPEG and PNG as they are, others as PNG."""
+    """(bytes, extension): JPEG and PNG as they are, others as PNG with their transparency and orientation."""
     if data.startswith(b"\xff\xd8\xff"):
         return data, "jpg"
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -129,7 +130,13 @@ def encoded(data, place):
              "(Debian: python3-pil)")
     try:
         out = io.BytesIO()
-        Image.open(io.BytesIO(data)).convert("RGB").save(out, "PNG")
+        picture = Image.open(io.BytesIO(data))
+        picture.load()
+        transparent = "A" in picture.getbands() or picture.info.get("transparency") is not None
+        exif = Image.Exif()
+        if picture.getexif().get(ORIENTATION) is not None:
+            exif[ORIENTATION] = picture.getexif()[ORIENTATION]
+        picture.convert("RGBA" if transparent else "RGB").save(out, "PNG", exif=exif)
         return out.getvalue(), "png"
     except Exception as error:  # PIL raises several types
         fail(f"{place}: the picture cannot be read: {error}")

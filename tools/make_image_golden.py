@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Makes test/golden/images: small odd pictures, the RGB pixels that PIL gives for them, PIL's bicubic resizes of a few,
-and checksums of the photos that transformers' BlipImageProcessor prepares.
+"""Makes test/golden/images: small odd pictures, the RGB pixels that a training script has of them (PIL's), PIL's
+bicubic resizes of a few, and checksums of the photos that transformers' BlipImageProcessor prepares.
 
     tools/make_image_golden.py --photos ../shared/data/captions --output test/golden/images
 
-Needs PIL and numpy; transformers (with torch) for the photos. Everything drawn here comes from a fixed seed.
+Needs PIL and numpy; transformers (with torch) for the photos. Where `datasets` and transformers (5.23 or later) are
+installed, their own decoding and convert_to_rgb are checked to give these pixels. Everything drawn here comes from a
+fixed seed.
 
-    index.json     decode: file, width, height (pixels in <file>.rgb, u8 [height, width, 3])
+    index.json     decode: file, exif_orientation, transparency, width, height, expected (a .rgb file: u8 [height,
+                   width, 3]). The first record of a file is how it is read by default; others follow for the settings that
+                   give it other pixels.
                    resize: file, width, height, expected (a .rgb file)
                    broken: files that must be refused
                    photos: file, crc32 of u8 [224, 224, 3], and pixel values (float) at a few places
@@ -20,7 +24,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 
 def drawing(width, height, seed):
@@ -86,8 +90,6 @@ def adam7(values, depth):
 def jpeg_files():
     rgb = Image.fromarray(drawing(23, 17, 1))
     cmyk = Image.fromarray(np.concatenate([drawing(21, 15, 2), drawing(21, 15, 3)[..., :1]], axis=-1), "CMYK")
-    exif = Image.Exif()
-    exif[0x0112] = 6  # orientation: rotate by 90 degrees; must be ignored
     files = {
         "baseline_420.jpg": jpeg(rgb, quality=80, subsampling="4:2:0"),
         "baseline_422.jpg": jpeg(rgb, quality=80, subsampling="4:2:2"),
@@ -97,7 +99,6 @@ def jpeg_files():
         "gray.jpg": jpeg(rgb.convert("L"), quality=75),
         "stored_as_rgb.jpg": jpeg(rgb, quality=90, keep_rgb=True),
         "restart_markers.jpg": jpeg(rgb, quality=60, restart_marker_blocks=1),
-        "orientation.jpg": jpeg(rgb, quality=70, exif=exif),
         "one_pixel.jpg": jpeg(rgb.resize((1, 1)), quality=90),
         "one_column.jpg": jpeg(rgb.resize((1, 19)), quality=90),
         "cmyk_adobe.jpg": jpeg(cmyk, quality=90),
@@ -110,6 +111,121 @@ def jpeg_files():
     quantization = files["baseline_444.jpg"].index(b"\xff\xdb")
     plain = files["baseline_444.jpg"]
     files["stray_bytes.jpg"] = plain[:quantization] + b"\0\1\2" + plain[quantization:]
+    return files
+
+
+def tiff(order, *entries, inline=b""):
+    """A TIFF directory; `order` is "<" or ">", an entry (tag, type, count, bytes of its value field)."""
+    body = struct.pack(order + "H", len(entries))
+    for tag, kind, count, value in entries:
+        body += struct.pack(order + "HHI", tag, kind, count) + value.ljust(4, b"\0")
+    return {"<": b"II", ">": b"MM"}[order] + struct.pack(order + "HI", 42, 8) + body + bytes(4) + inline
+
+
+def orientation_entry(order, value, kind=3, count=1):
+    return 0x0112, kind, count, struct.pack(order + {3: "H", 4: "I", 8: "h"}[kind], value)
+
+
+def with_app1(data, body):
+    """A JPEG with this APP1 segment before its JFIF marker."""
+    return data[:2] + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + data[2:]
+
+
+def without_jfif(data):
+    """PIL looks for a resolution in EXIF when JFIF gives none, and forgives broken EXIF only then."""
+    return without_marker(data, 0xE0)
+
+
+XMP = b"http://ns.adobe.com/xap/1.0/\0"
+
+
+def oriented_files():
+    """Every orientation in both byte orders, in all the places that PIL looks at, and metadata that is broken."""
+    small = jpeg(Image.fromarray(drawing(7, 5, 11)), quality=90, subsampling="4:4:4")
+    exif = b"Exif\0\0"
+    files = {}
+    for value in range(0, 10):
+        order = "<>"[value % 2]
+        files[f"orientation_{value}.jpg"] = with_app1(small, exif + tiff(order, orientation_entry(order, value)))
+        if 1 < value < 9:
+            order = "><"[value % 2]
+            body = exif + tiff(order, orientation_entry(order, value))
+            files[f"orientation_{value}_swapped.jpg"] = with_app1(small, body)
+    six = orientation_entry("<", 6)
+    text = (0x010F, 2, 8, struct.pack("<I", 38))  # a camera's name, behind the directory
+    whole = tiff("<", text, six, inline=b"camera!\0")
+    cut = tiff("<", text, six)
+    for name, body in {
+        "long": exif + tiff(">", orientation_entry(">", 6, kind=4)),
+        "signed": exif + tiff("<", orientation_entry("<", 8, kind=8)),
+        "as_byte": exif + tiff("<", (0x0112, 1, 1, b"\6")),           # bytes are no number
+        "as_text": exif + tiff("<", (0x0112, 2, 2, b"6\0")),
+        "as_rational": exif + tiff("<", (0x0112, 5, 1, struct.pack("<I", 26)), inline=struct.pack("<II", 12, 2)),
+        "two_values": exif + tiff("<", (0x0112, 3, 2, struct.pack("<HH", 3, 6))),
+        "no_values": exif + tiff("<", (0x0112, 3, 0, struct.pack("<HH", 3, 6))),
+        "twice": exif + tiff("<", six, orientation_entry("<", 3)),
+        "behind_text": exif + whole,
+        "behind_cut_text": exif + cut,
+        "behind_long_text": exif + tiff("<", (0x010F, 2, 1 << 20, struct.pack("<I", 38)), six),
+        "behind_unknown_type": exif + tiff("<", (0x010F, 77, 1, bytes(4)), six),
+        "doubled_start": exif + exif + tiff("<", six),
+        "cut_directory": exif + tiff("<", text, six)[:30],
+        "no_directory": exif + b"II*\0" + struct.pack("<I", 1000),
+        "xmp": XMP + b'<x tiff:Orientation="6"/>',
+        "xmp_element": XMP + b"<tiff:Orientation>8</tiff:Orientation>",
+        "xmp_odd": XMP + b'<x tiff:Orientation="no" tiff:Orientation="3"/>',
+    }.items():
+        files[f"orientation_{name}.jpg"] = with_app1(small, body)
+    for name, body in {"no_tiff": exif + b"not a TIFF directory", "short": exif + b"II*\0\b"}.items():
+        files[f"orientation_{name}.jpg"] = with_app1(without_jfif(small), body)
+    files["orientation_exif_before_xmp.jpg"] = with_app1(with_app1(small, exif + whole), XMP + b'tiff:Orientation="3"')
+    files["orientation_split.jpg"] = with_app1(with_app1(small, exif + whole[20:]), exif + whole[:20])
+    files["orientation_gray.jpg"] = with_app1(jpeg(Image.open(io.BytesIO(small)).convert("L")), exif + tiff("<", six))
+
+    pixels = drawing(7, 5, 12)
+    rows = [row.tobytes() for row in np.concatenate([pixels, pixels[..., :1]], -1)]
+    hexadecimal = b"\nexif\n%8d\n" % len(whole) + whole.hex().encode() + b"\n"
+    for name, extra in {
+        "exif": png_chunk(b"eXIf", whole),
+        "raw_profile": png_chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(hexadecimal)),
+        "xmp": png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + b'<x tiff:Orientation="5"/>'),
+    }.items():
+        files[f"orientation_{name}.png"] = png_bytes(7, 5, 8, 6, rows, extra)  # half transparent too
+    plain = png_bytes(7, 5, 8, 2, [row.tobytes() for row in pixels])
+    files["orientation_late_exif.png"] = plain[:-12] + png_chunk(b"eXIf", whole) + plain[-12:]
+    return files
+
+
+def transparent_files():
+    """Every alpha, and tRNS for every depth; PIL compares its low bytes with pixels of 8 bits."""
+    random = np.random.default_rng(7)
+    files = {}
+    ramp = np.zeros((3, 256, 4), np.uint8)
+    ramp[..., :3] = random.integers(0, 256, (3, 256, 3))
+    ramp[..., 3] = np.arange(256)
+    files["every_alpha.png"] = png_bytes(256, 3, 8, 6, [row.tobytes() for row in ramp])
+    for depth in (1, 2, 4, 8):
+        values = random.integers(0, 1 << depth, (4, 24), dtype=np.uint8)
+        for key in sorted({0, 1, 2, (1 << depth) - 1, 85, 255, 256 + 17}):
+            trns = png_chunk(b"tRNS", struct.pack(">H", key))
+            files[f"gray_{depth}bit_trns_{key}.png"] = png_bytes(24, 4, depth, 0, list(packed(values, depth)), trns)
+    wide = random.integers(0, 4, (4, 24)).astype(">u2") * 0x55
+    wide[0] += 0x100
+    wide[1, 0] = 0x1255
+    for key in (0x55, 0x1255, 0x34ff):
+        trns = png_chunk(b"tRNS", struct.pack(">H", key))
+        files[f"gray_16bit_trns_{key:x}.png"] = png_bytes(24, 4, 16, 0, [row.tobytes() for row in wide], trns)
+    colours = random.integers(0, 2, (4, 12, 3)).astype(">u2") * 0x1200 + 0x34
+    for key in ((0x1234, 0x34, 0x34), (0x12, 0, 0x12), (0x3412, 0x3400, 0x3400)):
+        trns = png_chunk(b"tRNS", struct.pack(">HHH", *key))
+        name = "rgb_16bit_trns_" + "_".join(f"{value:x}" for value in key) + ".png"
+        files[name] = png_bytes(12, 4, 16, 2, [row.tobytes() for row in colours], trns)
+    indices = random.integers(0, 4, (4, 24), dtype=np.uint8)
+    plte = png_chunk(b"PLTE", random.integers(0, 256, (3, 3), dtype=np.uint8).tobytes())
+    for name, alphas in {"one": b"\xff\0\xff", "zeros": bytes(3), "short": b"\x40", "long": b"\x10\x20\x30\x40\x50",
+                         "none": b""}.items():
+        files[f"palette_2bit_trns_{name}.png"] = png_bytes(24, 4, 2, 3, list(packed(indices, 2)),
+                                                           plte + png_chunk(b"tRNS", alphas))
     return files
 
 
@@ -158,6 +274,10 @@ def broken_files(good):
     """Files that must be refused, made of good ones."""
     baseline, progressive, png = good["baseline_444.jpg"], good["progressive.jpg"], good["rgb.png"]
     scan = baseline.index(b"\xff\xda")
+    trns = good["rgb_trns.png"]
+    trns_at = trns.index(b"tRNS")
+    trns_crc = trns[:trns_at + 5] + bytes([trns[trns_at + 5] ^ 1]) + trns[trns_at + 6:]
+    short = trns[:trns_at - 4] + png_chunk(b"tRNS", trns[trns_at + 4:trns_at + 8]) + trns[trns_at + 14:]
     crc = bytearray(png)
     crc[png.index(b"IDAT") + 20] ^= 0x40
     return {
@@ -168,6 +288,8 @@ def broken_files(good):
         "cut_half.png": png[:len(png) // 2],
         "cut_header.png": png[:20],
         "flipped_bit.png": bytes(crc),
+        "flipped_bit_trns.png": trns_crc,
+        "short_trns.png": short,
         "text.jpg": b"<html>404 not found</html>",
         "empty.jpg": b"",
     }
@@ -189,7 +311,7 @@ def photo_records(directory, count):
     names = [json.loads(line)["file_name"] for line in open(directory / "metadata.jsonl", encoding="utf-8")]
     records = []
     for number, name in enumerate(names):
-        values = processor(Image.open(directory / name).convert("RGB"), return_tensors="np")["pixel_values"][0]
+        values = processor(decoded((directory / name).read_bytes(), True), return_tensors="np")["pixel_values"][0]
         pixels = (values.transpose(1, 2, 0) * std + mean) * 255  # [224, 224, 3]
         assert np.abs(pixels - np.rint(pixels)).max() < 1e-2
         record = {"file": name, "crc32": zlib.crc32(np.rint(pixels).astype(np.uint8).tobytes())}
@@ -197,6 +319,58 @@ def photo_records(directory, count):
             places = np.random.default_rng(number).integers(0, 224, (12, 2)).tolist()
             record["values"] = [[y, x, c, round(float(values[c, y, x]), 6)] for y, x in places for c in range(3)]
         records.append(record)
+    return records
+
+
+def decoded(data, exif_orientation):
+    """The picture of a file, turned as datasets.Image turns it."""
+    picture = Image.open(io.BytesIO(data))
+    picture.load()
+    if not exif_orientation:
+        return picture
+    return ImageOps.exif_transpose(picture) if picture.getexif().get(0x0112) is not None else picture
+
+
+def to_rgb(picture, transparency):
+    """White: what transformers' convert_to_rgb does from 5.23 on; drop: what it did before."""
+    if transparency == "drop" or not ("A" in picture.getbands() or picture.info.get("transparency") is not None):
+        return picture.convert("RGB")
+    white = Image.new("RGBA", picture.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
+
+
+def check_against_libraries(name, data, pixels):
+    """That the libraries which scripts use give the same pixels; false where they are not installed."""
+    try:
+        import datasets
+        from transformers import __version__ as version
+        from transformers.image_transforms import convert_to_rgb
+    except ImportError:
+        return False
+    if tuple(map(int, version.split(".")[:2])) < (5, 23):
+        return False
+    theirs = convert_to_rgb(datasets.Image().decode_example({"path": None, "bytes": data}), return_numpy=True)
+    if theirs.tobytes() != pixels.tobytes() or theirs.shape[:2] != (pixels.height, pixels.width):
+        sys.exit(f"{name}: datasets and transformers give other pixels")
+    return True
+
+
+def decode_records(out, name, data):
+    """Writes the pixels of one file, and says which settings give which."""
+    records, known = [], {}
+    for exif_orientation in (True, False):
+        for transparency in ("white", "drop"):
+            picture = to_rgb(decoded(data, exif_orientation), transparency)
+            found = picture.size, picture.tobytes()
+            if not known:
+                known[found] = f"{name}.rgb"
+            elif found not in known:
+                known[found] = f"{name}.{'turned' if exif_orientation else 'stored'}_{transparency}.rgb"
+            elif known[found] == f"{name}.rgb":
+                continue
+            (out / known[found]).write_bytes(found[1])
+            records.append({"file": name, "exif_orientation": exif_orientation, "transparency": transparency,
+                            "width": picture.width, "height": picture.height, "expected": known[found]})
     return records
 
 
@@ -211,21 +385,23 @@ def main():
     index = {"decode": [], "resize": [], "broken": [],
              "photos": json.loads(index_file.read_text())["photos"] if index_file.exists() else []}
 
-    good = {**jpeg_files(), **png_files()}
+    good = {**jpeg_files(), **oriented_files(), **png_files(), **transparent_files()}
+    checked = 0
     for name, data in good.items():
         (out / name).write_bytes(data)
-        picture = Image.open(io.BytesIO(data)).convert("RGB")
-        (out / f"{name}.rgb").write_bytes(picture.tobytes())
-        index["decode"].append({"file": name, "width": picture.width, "height": picture.height})
+        index["decode"] += decode_records(out, name, data)
+        checked += check_against_libraries(name, data, to_rgb(decoded(data, True), "white"))
+    print(f"{checked} of {len(good)} files as datasets and transformers read them")
     for name, width, height in resize_cases():
-        picture = Image.open(out / name).convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
+        picture = to_rgb(decoded((out / name).read_bytes(), True), "white")
+        picture = picture.resize((width, height), Image.Resampling.BICUBIC)
         expected = f"{name}.{width}x{height}.rgb"
         (out / expected).write_bytes(picture.tobytes())
         index["resize"].append({"file": name, "width": width, "height": height, "expected": expected})
     for name, data in broken_files(good).items():
         (out / name).write_bytes(data)
         try:
-            Image.open(io.BytesIO(data)).convert("RGB")
+            to_rgb(decoded(data, True), "white")
             print(f"note: PIL reads {name}", file=sys.stderr)
         except Exception as error:  # PIL raises several types here
             print(f"{name}: PIL says {error}")

@@ -20,6 +20,8 @@ struct DataSection {
   std::string path;                     ///< ImageFolder directory, or a .tar / directory of .tar shards (WebDataset)
   std::string format = "auto";          ///< auto | imagefolder | webdataset
   int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
+  bool exif_orientation = true;         ///< turn pictures as their EXIF says
+  std::string transparency = "white";   ///< white (what is transparent lies on white) | drop (as if it were opaque)
   int64_t max_text_tokens = 50;         ///< longer captions are truncated
   std::string text_padding = "auto";    ///< auto (packed where the loss is the same) | packed (next to none) | longest
                                         ///< (of a step, rounded up to 8) | max (always max_text_tokens)

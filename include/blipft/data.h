@@ -22,11 +22,18 @@ struct Image {
   std::vector<uint8_t> rgb;
 };
 
-/// Decodes a JPEG or PNG (by its first bytes) into RGB as PIL's Image.open(...).convert("RGB") does.
-/// Alpha is dropped, EXIF orientation ignored, 16-bit gray clipped, CMYK read as Adobe writes it, as PIL does.
-/// `name` is for error messages only. Throws UserError on anything corrupt or truncated; stricter than PIL in that
-/// damage which libjpeg papers over with invented pixels counts as corrupt.
-Image decode_image(const uint8_t* bytes, size_t size, const std::string& name);
+/// What becomes of a file's metadata. The defaults: what a script's pictures are that come from `datasets` (which turns
+/// them) and go through transformers from 5.23 on (which puts them on white).
+struct DecodeSettings {
+  bool exif_orientation = true;             ///< turn by the EXIF (else XMP) orientation, as exif_transpose does
+  bool white_background = true;             ///< what is transparent lies on white; false: transparency is left out, as
+                                            ///< convert("RGB") and older transformers do
+};
+/// Decodes a JPEG or PNG (by its first bytes) into RGB as PIL's Image.open(...).convert("RGB") does, after what
+/// `settings` ask for. 16-bit gray is clipped, CMYK read as Adobe writes it, as PIL does. EXIF that cannot be read is
+/// ignored. `name` is for error messages only. Throws UserError on anything corrupt or truncated; stricter than PIL in
+/// that damage which libjpeg papers over with invented pixels counts as corrupt.
+Image decode_image(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings = {});
 /// PIL's Image.resize((width, height), BICUBIC): antialiased, a = -0.5, 8-bit fixed-point passes. Equal bits with
 /// Pillow 13; older versions differ by a few levels on pictures much taller than wide (they never do the vertical pass
 /// first).

@@ -69,6 +69,10 @@ void add_model_and_data(std::vector<Key>& keys) {
   d(&D::num_train_samples, "num_train_samples", at_least(0),
     "use the first n samples; 0: all; more than there are: the set repeats",
     std::vector<std::string>{"num_samples", "samples"});
+  d(&D::exif_orientation, "exif_orientation", any(),
+    "turn pictures as their EXIF orientation says, as the datasets library does; false: as they are stored");
+  d(&D::transparency, "transparency", one_of({"white", "drop"}),
+    "white: what is transparent lies on white, as in transformers from 5.23 on; drop: as if it were opaque, as before");
   d(&D::max_text_tokens, "max_text_tokens", at_least(1), "longer captions are truncated",
     std::vector<std::string>{"max_length"});
   d(&D::text_padding, "text_padding", one_of({"auto", "packed", "longest", "max"}),

@@ -1,10 +1,15 @@
-// decode_image: JPEG through libjpeg and PNG through libpng, into the pixels that PIL's convert("RGB") gives.
+// decode_image: JPEG through libjpeg and PNG through libpng, into the pixels that PIL gives a training script.
 //
 // Both libraries report errors with longjmp, so each stage between setjmp and return holds plain values only; memory
 // and library handles live in owners outside of it.
+#include <algorithm>
+#include <cctype>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include <jpeglib.h>
 #include <jerror.h>
@@ -12,6 +17,7 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "data/image_orientation.h"
 
 namespace blipft {
 namespace {
@@ -50,9 +56,11 @@ class JpegReader {
   JpegReader& operator=(const JpegReader&) = delete;
 
   /// Each stage returns false when the file is broken; message() says how.
-  bool read_header() {
+  /// `metadata`: keep what orientation() looks at.
+  bool read_header(bool metadata) {
     if (setjmp(error_.jump)) return false;
     jpeg_create_decompress(&info_);
+    if (metadata) jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xffff);
     jpeg_mem_src(&info_, const_cast<uint8_t*>(bytes_), static_cast<unsigned long>(size_));  // const in newer versions
     jpeg_read_header(&info_, TRUE);
     return true;
@@ -77,6 +85,18 @@ class JpegReader {
   int64_t width() const { return info_.image_width; }
   int64_t height() const { return info_.image_height; }
   int components() const { return info_.num_components; }
+  /// To be asked before finish(), which drops the markers.
+  int orientation() const {
+    using namespace std::string_view_literals;
+    static constexpr auto exif_start = "Exif\0\0"sv, xmp_start = "http://ns.adobe.com/xap/1.0/\0"sv;
+    std::string exif, xmp;
+    for (auto* marker = info_.marker_list; marker; marker = marker->next) {
+      const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
+      if (data.starts_with(exif_start)) exif += data.substr(exif_start.size());  // long EXIF goes on in the next
+      if (data.starts_with(xmp_start)) xmp = data.substr(xmp_start.size());
+    }
+    return picture_orientation(exif, xmp);
+  }
   std::string message() const { return error_.text[0] ? error_.text : "the data end too early"; }
 
  private:
@@ -114,9 +134,10 @@ void cmyk_row_to_rgb(const uint8_t* cmyk, int64_t width, uint8_t* rgb) {
   }
 }
 
-Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name) {
+Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
   JpegReader reader(bytes, size);
-  if (!reader.read_header()) fail(name, reader.message());
+  if (!reader.read_header(settings.exif_orientation)) fail(name, reader.message());
+  const int orientation = reader.orientation();
   const int components = reader.components();
   if (components != 1 && components != 3 && components != 4)
     fail(name, concat("a JPEG with ", components, " channels; 1 (gray), 3 (colour) or 4 (CMYK) are expected"));
@@ -130,7 +151,7 @@ Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name) {
     if (components == 4) cmyk_row_to_rgb(cmyk.data(), image.width, row);
   }
   if (!reader.finish()) fail(name, reader.message());
-  return image;
+  return turned(std::move(image), orientation);
 }
 
 // ---------------------------------------------------------------- PNG
@@ -139,7 +160,10 @@ Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name) {
 class PngReader {
  public:
   PngReader(const uint8_t* bytes, size_t size) : bytes_(bytes), size_(size) {
-    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, &raise, [](png_structp, png_const_charp) {});
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, &raise, [](png_structp png, png_const_charp text) {
+      // libpng goes on without what it warns of; without tRNS the pixels would be others.
+      if (std::string_view(text).starts_with("tRNS")) png_error(png, text);
+    });
     BLIPFT_CHECK(png_, "libpng could not start");
     info_ = png_create_info_struct(png_);
     png_set_read_fn(png_, this, [](png_structp png, png_bytep out, size_t count) {
@@ -153,10 +177,12 @@ class PngReader {
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
 
-  /// Reads the header and asks for rows of 1 or 3 channels without alpha: 8 bit, but 16 bit for 16-bit gray.
-  bool read_header() {
+  /// Reads the header and asks for rows of 8 bit, but of 16 bit for 16-bit gray, of 1 to 4 channels: gray, palette
+  /// index or RGB, and with `alpha` the alpha that the file has for each pixel.
+  bool read_header(bool alpha) {
     if (setjmp(jump_)) return false;
     if (!info_) return false;
+    png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_ALWAYS, kept_chunks, 2);
     png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);  // decode_png checks the number of pixels
     png_read_info(png_, info_);
     color_ = png_get_color_type(png_, info_);
@@ -169,7 +195,7 @@ class PngReader {
       png_set_expand_gray_1_2_4_to_8(png_);
     }
     if (depth_ == 16 && !gray16_) png_set_strip_16(png_);  // the high byte, as PIL takes it
-    png_set_strip_alpha(png_);
+    if (!alpha) png_set_strip_alpha(png_);
     passes_ = png_set_interlace_handling(png_);
     return true;
   }
@@ -183,7 +209,7 @@ class PngReader {
     if (setjmp(jump_)) return false;
     for (int pass = 0; pass < passes_; ++pass)
       for (int64_t y = 0; y < height(); ++y) png_read_row(png_, rows + y * row_bytes(), nullptr);
-    png_read_end(png_, nullptr);
+    png_read_end(png_, info_);  // metadata may come behind the pixels
     return true;
   }
 
@@ -193,11 +219,48 @@ class PngReader {
   int64_t channels() const { return png_get_channels(png_, info_); }
   bool has_palette() const { return color_ == PNG_COLOR_TYPE_PALETTE; }
   bool gray16() const { return gray16_; }
+  bool has_alpha_channel() const { return color_ & PNG_COLOR_MASK_ALPHA; }
   /// Indices past the palette's end are black.
   png_color palette(uint8_t index) const { return index < palette_size_ ? palette_[index] : png_color{}; }
   const std::string& message() const { return message_; }
+  /// The content of the last tRNS or eXIf chunk. To be asked after read_rows().
+  std::optional<std::string> chunk(const char* kind) const {
+    png_unknown_chunkp chunks = nullptr;
+    const int count = png_get_unknown_chunks(png_, info_, &chunks);
+    for (int i = count - 1; i >= 0; --i)
+      if (!std::strcmp(reinterpret_cast<const char*>(chunks[i].name), kind))
+        return std::string(reinterpret_cast<const char*>(chunks[i].data), chunks[i].size);
+    return std::nullopt;
+  }
+  int orientation() const {
+    const std::optional<std::string> exif = chunk("eXIf");
+    return picture_orientation(exif ? *exif : raw_profile(text("Raw profile type exif")), text("XML:com.adobe.xmp"));
+  }
 
  private:
+  static constexpr png_byte kept_chunks[] = "tRNS\0eXIf";  // as they are: libpng drops what is odd in them
+
+  /// The last text with this keyword; empty: none.
+  std::string text(const char* keyword) const {
+    png_textp texts = nullptr;
+    const int count = png_get_text(png_, info_, &texts, nullptr);
+    for (int i = count - 1; i >= 0; --i)
+      if (!std::strcmp(texts[i].key, keyword)) return texts[i].text;
+    return {};
+  }
+  /// EXIF as ImageMagick writes it into a text: three lines of header, then hexadecimal digits. Empty: it is broken.
+  static std::string raw_profile(const std::string& text) {
+    std::string bytes;
+    int lines = 0, digits = 0, value = 0;
+    for (const char c : text) {
+      if (c == '\n') ++lines;
+      if (lines < 3 || std::isspace(static_cast<unsigned char>(c))) continue;
+      if (!std::isxdigit(static_cast<unsigned char>(c))) return {};
+      value = value * 16 + (c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
+      if (++digits % 2 == 0) bytes += static_cast<char>(std::exchange(value, 0));
+    }
+    return bytes;
+  }
   [[noreturn]] static void raise(png_structp png, png_const_charp text) {
     auto* self = static_cast<PngReader*>(png_get_error_ptr(png));
     self->message_ = text;
@@ -216,39 +279,82 @@ class PngReader {
   std::string message_ = "libpng could not start";
 };
 
-/// `row` of palette indices, 8-bit gray or big-endian 16-bit gray to RGB.
-void gray_row_to_rgb(const PngReader& reader, const uint8_t* row, int64_t width, uint8_t* rgb) {
-  for (int64_t x = 0; x < width; ++x, rgb += 3) {
-    if (reader.has_palette()) {
-      const png_color color = reader.palette(row[x]);
-      rgb[0] = color.red, rgb[1] = color.green, rgb[2] = color.blue;
-    } else {
-      // PIL clips 16-bit gray to 255, it does not scale it.
-      const uint8_t value = !reader.gray16() ? row[x] : row[2 * x] ? 255 : row[2 * x + 1];
-      rgb[0] = rgb[1] = rgb[2] = value;
+/// What a PNG's rows mean.
+class PngPixels {
+ public:
+  /// `white_background`: the rows have the file's alpha, and tRNS counts. After the rows were read.
+  PngPixels(const PngReader& reader, bool white_background, const std::string& name)
+      : channels_(reader.channels()), has_palette_(reader.has_palette()), gray16_(reader.gray16()) {
+    for (int i = 0; i < 256; ++i) palette_[i] = reader.palette(static_cast<uint8_t>(i));
+    std::fill(std::begin(palette_alpha_), std::end(palette_alpha_), uint8_t{255});
+    if (!white_background || reader.has_alpha_channel()) return;
+    if (const std::optional<std::string> transparency = reader.chunk("tRNS")) read_transparency(*transparency, name);
+  }
+
+  /// One row to RGB, on white where it is transparent.
+  void to_rgb(const uint8_t* row, int64_t width, uint8_t* rgb) const {
+    const int64_t bytes = gray16_ ? 2 : channels_;
+    for (int64_t x = 0; x < width; ++x, row += bytes, rgb += 3) {
+      uint8_t alpha = 255;
+      if (has_palette_) {
+        const png_color color = palette_[*row];
+        rgb[0] = color.red, rgb[1] = color.green, rgb[2] = color.blue;
+        alpha = palette_alpha_[*row];
+      } else if (channels_ >= 3) {
+        rgb[0] = row[0], rgb[1] = row[1], rgb[2] = row[2];
+      } else {
+        // PIL clips 16-bit gray to 255, it does not scale it.
+        rgb[0] = rgb[1] = rgb[2] = !gray16_ ? row[0] : row[0] ? 255 : row[1];
+      }
+      if (channels_ % 2 == 0) alpha = row[channels_ - 1];
+      else if (has_key_ && std::equal(rgb, rgb + 3, key_)) alpha = 0;
+      if (alpha != 255)
+        for (int c = 0; c < 3; ++c) rgb[c] = on_white(rgb[c], alpha);
     }
   }
-}
 
-Image decode_png(const uint8_t* bytes, size_t size, const std::string& name) {
+ private:
+  /// One alpha for each palette entry; else the colour that is transparent. PIL compares its low bytes with what it
+  /// makes of the pixels, whatever their depth; but a bit of 1-bit gray is white where it is set.
+  void read_transparency(const std::string& chunk, const std::string& name) {
+    if (has_palette_) {
+      std::copy_n(chunk.begin(), std::min(chunk.size(), std::size(palette_alpha_)), palette_alpha_);
+      return;
+    }
+    const size_t values = static_cast<size_t>(channels_);
+    if (chunk.size() < 2 * values)
+      fail(name, concat("its tRNS chunk has ", chunk.size(), " bytes, at least ", 2 * values, " are expected"));
+    for (size_t c = 0; c < 3; ++c) key_[c] = static_cast<uint8_t>(chunk[2 * (c % values) + 1]);
+    has_key_ = true;
+  }
+
+  /// PIL's Image.alpha_composite on opaque white, in its fixed point of 7 bits.
+  static uint8_t on_white(uint32_t value, uint32_t alpha) {
+    const uint32_t sum = ((value * alpha + 255 * (255 - alpha)) << 7) + (0x80 << 7);
+    return static_cast<uint8_t>(((sum >> 8) + sum) >> 8 >> 7);
+  }
+
+  int64_t channels_;
+  bool has_palette_, gray16_, has_key_ = false;
+  png_color palette_[256];
+  uint8_t palette_alpha_[256], key_[3] = {};
+};
+
+Image decode_png(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
   PngReader reader(bytes, size);
-  if (!reader.read_header()) fail(name, reader.message());
+  if (!reader.read_header(settings.white_background)) fail(name, reader.message());
   Image image;
   allocate(image, reader.width(), reader.height(), name);
   if (!reader.start()) fail(name, reader.message());
-  const int64_t channels = reader.channels();
-  const int64_t pixel_bytes = reader.gray16() ? 2 : channels;
-  BLIPFT_CHECK(reader.row_bytes() == image.width * pixel_bytes && (channels == 1 || channels == 3),
-               name, ": ", channels, " channels, ", reader.row_bytes(), " bytes a row");
-  if (channels == 3) {
-    if (!reader.read_rows(image.rgb.data())) fail(name, reader.message());
-    return image;
-  }
+  const int64_t pixel_bytes = reader.gray16() ? 2 : reader.channels();
+  BLIPFT_CHECK(reader.row_bytes() == image.width * pixel_bytes, name, ": ", reader.channels(), " channels, ",
+               reader.row_bytes(), " bytes a row");
   std::vector<uint8_t> rows(static_cast<size_t>(reader.row_bytes() * image.height));
   if (!reader.read_rows(rows.data())) fail(name, reader.message());
+  const PngPixels pixels(reader, settings.white_background, name);
   for (int64_t y = 0; y < image.height; ++y)
-    gray_row_to_rgb(reader, rows.data() + y * reader.row_bytes(), image.width, image.rgb.data() + y * image.width * 3);
-  return image;
+    pixels.to_rgb(rows.data() + y * reader.row_bytes(), image.width, image.rgb.data() + y * image.width * 3);
+  return settings.exif_orientation ? turned(std::move(image), reader.orientation()) : image;
 }
 
 std::string first_bytes(const uint8_t* bytes, size_t size) {
@@ -263,15 +369,15 @@ std::string first_bytes(const uint8_t* bytes, size_t size) {
 
 }  // namespace
 
-Image decode_image(const uint8_t* bytes, size_t size, const std::string& name) {
+Image decode_image(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
   static constexpr uint8_t jpeg_start[] = {0xff, 0xd8, 0xff};
   static constexpr uint8_t png_start[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
   if (size == 0) fail(name, "the file is empty");
   const auto starts_with = [&](const auto& start) {
     return size >= sizeof start && !std::memcmp(bytes, start, sizeof start);
   };
-  if (starts_with(jpeg_start)) return decode_jpeg(bytes, size, name);
-  if (starts_with(png_start)) return decode_png(bytes, size, name);
+  if (starts_with(jpeg_start)) return decode_jpeg(bytes, size, name, settings);
+  if (starts_with(png_start)) return decode_png(bytes, size, name, settings);
   fail(name, concat("neither a JPEG nor a PNG (its first bytes are ", first_bytes(bytes, size), ")"));
 }
 

@@ -254,7 +254,8 @@ class PrefetchLoader final : public DataLoader {
       return;
     }
     const Dataset::Sample source = dataset_->read(sample);
-    const Image picture = decode_image(source.picture.data(), source.picture.size(), source.name);
+    const Image picture = decode_image(source.picture.data(), source.picture.size(), source.name,
+                                       {data_.exif_orientation, data_.transparency == "white"});
     resize_bicubic_into(picture, image_size_, image_size_, pixels);
     std::vector<int32_t> ids = tokenizer_->encode(source.text);
     // The special token comes first, so a plain cut is what the Hugging Face tokenizer's truncation does.

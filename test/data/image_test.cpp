@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "blipft/data.h"
@@ -37,9 +38,18 @@ json golden_index() {
   return json::parse(in);
 }
 
-Image decode_file(const std::string& file) {
+Image decode_file(const std::string& file, const DecodeSettings& settings = {}) {
   const auto bytes = read_bytes(file);
-  return decode_image(bytes.data(), bytes.size(), file);
+  return decode_image(bytes.data(), bytes.size(), file, settings);
+}
+
+/// The record of `file` with these settings; where there is none they give what the default gives, the first record.
+const json& decode_record(const std::vector<json>& records, const DecodeSettings& settings) {
+  const std::string transparency = settings.white_background ? "white" : "drop";
+  for (const json& record : records)
+    if (record["exif_orientation"] == json(settings.exif_orientation) && record["transparency"] == json(transparency))
+      return record;
+  return records.front();
 }
 
 int largest_difference(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
@@ -68,17 +78,29 @@ std::string captions_directory() {
 TEST_SUITE("image") {
   TEST_CASE("decoded pixels are PIL's") {
     const json index = golden_index();
-    REQUIRE(index["decode"].size() > 30);
-    for (const json& record : index["decode"]) {
-      const std::string file = record["file"];
+    std::map<std::string, std::vector<json>> files;
+    for (const json& record : index["decode"]) files[record["file"]].push_back(record);
+    REQUIRE(files.size() > 110);
+    int64_t differ = 0;
+    for (const auto& [file, records] : files) {
       CAPTURE(file);
-      const Image image = decode_file(golden + file);
-      CHECK(image.width == record["width"].get<int64_t>());
-      CHECK(image.height == record["height"].get<int64_t>());
-      // Equal: the default integer DCT and the triangle ("fancy") chroma filter give the same bits in every
-      // libjpeg-turbo, and PNG is lossless.
-      CHECK(largest_difference(image.rgb, read_bytes(golden + file + ".rgb")) == 0);
+      CHECK(records.front()["exif_orientation"] == json(true));
+      CHECK(records.front()["transparency"] == json("white"));
+      for (const bool turn : {true, false})
+        for (const bool white : {true, false}) {
+          CAPTURE(turn);
+          CAPTURE(white);
+          const json& record = decode_record(records, {turn, white});
+          const Image image = decode_file(golden + file, {turn, white});
+          CHECK(image.width == record["width"].get<int64_t>());
+          CHECK(image.height == record["height"].get<int64_t>());
+          // Equal: the default integer DCT and the triangle ("fancy") chroma filter give the same bits in every
+          // libjpeg-turbo, and PNG is lossless.
+          CHECK(largest_difference(image.rgb, read_bytes(golden + record["expected"].get<std::string>())) == 0);
+          differ += &record != &records.front();
+        }
     }
+    CHECK(differ > 100);                        // or the settings would not matter
   }
 
   TEST_CASE("resized pixels are PIL's, bit for bit") {
@@ -108,7 +130,8 @@ TEST_SUITE("image") {
 
   TEST_CASE("no cut of a file gets through or crashes") {
     for (const char* file : {"baseline_420.jpg", "progressive.jpg", "cmyk_adobe.jpg", "palette.png",
-                             "interlaced_rgb.png"}) {
+                             "interlaced_rgb.png", "orientation_behind_text.jpg", "orientation_raw_profile.png",
+                             "palette_trns.png"}) {
       const auto bytes = read_bytes(golden + file);
       for (size_t size = 0; size + 1 < bytes.size(); size += 7) {
         CAPTURE(file);
@@ -118,6 +141,20 @@ TEST_SUITE("image") {
         CHECK_THROWS_AS(decode_image(part.data(), part.size(), file), UserError);
       }
     }
+  }
+
+  TEST_CASE("no damage to metadata crashes or loses the picture") {
+    const auto good = read_bytes(golden + "orientation_behind_text.jpg");
+    const size_t begin = 12, end = begin + 46;  // of the EXIF directory
+    for (size_t at = begin; at < end; ++at)
+      for (const int value : {0, 1, 0x7f, 0xff}) {
+        CAPTURE(at);
+        CAPTURE(value);
+        std::vector<uint8_t> bytes(good.begin(), good.end());
+        bytes[at] = static_cast<uint8_t>(value);
+        const Image image = decode_image(bytes.data(), bytes.size(), "damaged.jpg");
+        CHECK(image.height * image.width == 35);
+      }
   }
 
   TEST_CASE("photos as BlipImageProcessor prepares them") {

@@ -304,6 +304,33 @@ TEST_SUITE("loader") {
 
   TEST_CASE("loader: T is the step's longest caption rounded up to 8") {
     auto dataset = std::make_shared<SmallDataset>(4);  // captions of 0, 7, 14, 21 letters and one special token
+  TEST_CASE("loader: pictures are turned and laid on white as the config says") {
+    class TurnedDataset final : public Dataset {
+     public:
+      std::vector<uint8_t> picture = read_bytes("test/golden/images/orientation_exif.png");  // half transparent too
+      int64_t size() const override { return 6; }
+      Sample read(int64_t) const override { return {"a picture", "text", picture}; }
+    };
+    const auto dataset = std::make_shared<TurnedDataset>();
+    std::vector<std::vector<uint8_t>> results;
+    for (const bool turn : {true, false})
+      for (const char* transparency : {"white", "drop"}) {
+        Config config = small_config();
+        config.data.exif_orientation = turn;
+        config.data.transparency = transparency;
+        HostDevice device;
+        const auto loader = make_data_loader(config, 0, 1, small_pictures(), std::make_shared<ByteTokenizer>(), dataset,
+                                             device);
+        const Image decoded = decode_image(dataset->picture.data(), dataset->picture.size(), "x",
+                                           {turn, transparency == std::string("white")});
+        const Image expected = resize_bicubic(decoded, 12, 12);
+        const uint8_t* pixels = part<uint8_t>(*loader->next(), 0);
+        results.push_back(expected.rgb);
+        CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));
+      }
+    CHECK(std::set(results.begin(), results.end()).size() == 4);
+  }
+
     Config config = small_config();
     config.train.batch_size = config.train.accumulate_grad_batches = 1;
     config.data.shuffle = false;
