@@ -75,6 +75,8 @@ class Dataset {
   virtual Sample read(int64_t index) const = 0;
 };
 /// Opens an ImageFolder or WebDataset by `format` ("auto" looks). Throws UserError naming file and line.
+/// Captions are taken as they are, white space at their ends too. A surrogate escape in JSON that is no half of a pair
+/// becomes U+FFFD, as other ill-formed text does in the tokenizer. Captions that are all known to be empty are refused.
 std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format);
 
 /// Which samples make up a step. The whole world shares one seeded permutation per epoch; step s takes positions

@@ -19,6 +19,10 @@ std::unique_ptr<Dataset> open_image_folder(const std::string& path);
 std::vector<std::string> find_shards(const std::string& path);
 std::unique_ptr<Dataset> open_webdataset(const std::string& path);
 
+/// `text` as JSON, with U+FFFD for each surrogate escape that is no half of a pair: Python's json keeps those, but they
+/// stand for no text. Throws UserError naming `place` (file and line) where it is not JSON.
+nlohmann::json parse_json(const std::string& text, const std::string& place);
+
 /// The caption in a JSON object: its "text", else its "caption"; of a list the first. `place` (file and line) is for
 /// messages. Throws UserError when there is none.
 std::string caption_from_json(const nlohmann::json& object, const std::string& place);

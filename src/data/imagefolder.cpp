@@ -44,12 +44,7 @@ std::vector<Entry> parse_jsonl(const std::string& file) {
     ++line;
     if (is_blank(row)) continue;
     const std::string place = concat(file, ":", line);
-    json object;
-    try {
-      object = json::parse(row);
-    } catch (const json::exception& error) {
-      throw UserError(concat(place, ": not valid JSON: ", error.what()));
-    }
+    const json object = parse_json(row, place);
     Entry entry;
     entry.text = caption_from_json(object, place);
     entry.line = line;

@@ -1,4 +1,5 @@
 // open_dataset: looks at a path and opens what is there.
+#include <charconv>
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
@@ -22,7 +23,36 @@ std::string hint(const std::string& path) {
   return "found none of these there";
 }
 
+/// The code unit that the escape \uXXXX at text[at] stands for; -1: there is none.
+int escaped_unit(const std::string& text, size_t at) {
+  if (at + 6 > text.size() || text[at] != '\\' || text[at + 1] != 'u') return -1;
+  int unit = 0;
+  const char* const digits = text.data() + at + 2;
+  const auto [end, error] = std::from_chars(digits, digits + 4, unit, 16);
+  return end == digits + 4 && error == std::errc() && unit >= 0 ? unit : -1;
+}
+
+std::string replace_lone_surrogates(std::string text) {
+  for (size_t at = text.find('\\'); at != std::string::npos; at = text.find('\\', at)) {
+    const int unit = escaped_unit(text, at);
+    const bool high = unit >= 0xd800 && unit < 0xdc00, low = unit >= 0xdc00 && unit < 0xe000;
+    const int next = high ? escaped_unit(text, at + 6) : -1;
+    const bool pair = high && next >= 0xdc00 && next < 0xe000;
+    if ((high && !pair) || low) text.replace(at, 6, "\\ufffd");
+    at += pair ? 12 : unit >= 0 ? 6 : 2;        // other escapes are a backslash and one character
+  }
+  return text;
+}
+
 }  // namespace
+
+nlohmann::json parse_json(const std::string& text, const std::string& place) {
+  try {
+    return nlohmann::json::parse(replace_lone_surrogates(text));
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(concat(place, ": not valid JSON: ", error.what()));
+  }
+}
 
 std::string caption_from_json(const nlohmann::json& object, const std::string& place) {
   BLIPFT_USER_CHECK(object.is_object(), place, ": found a JSON ", object.type_name(),

@@ -133,9 +133,12 @@ class TarWalk {
     throw UserError(concat(tar_.path(), ": broken tar header at byte ", position_, ": ", what));
   }
 
-  /// False at the end of the archive: a block of zeros, or the file's end.
+  /// False at the end of the archive, a block of zeros. Writers put two there and often more, readers take one for the
+  /// end. A file that ends without has been cut, perhaps between two samples.
   bool read_header() {
-    if (position_ >= tar_.size()) return false;
+    BLIPFT_USER_CHECK(position_ < tar_.size(), tar_.path(), ": ends at byte ", tar_.size(), " without the block of",
+                      " zeros that closes a tar; the file is truncated: copy or download it again, or write it anew",
+                      " (if it is known to be whole, append 1024 zero bytes)");
     tar_.read(position_, header_, tar_block, "a tar header");
     if (std::all_of(header_, header_ + tar_block, [](uint8_t byte) { return byte == 0; })) return false;
     int64_t sum = 8 * ' ';  // the checksum counts its own field as spaces
@@ -182,6 +185,11 @@ class TarWalk {
   uint8_t header_[tar_block];
 };
 
+std::string lower(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
 /// A member as the index keeps it; its name is the sample's key, a dot and the extension.
 struct Piece {
   int64_t offset = 0, bytes = 0;
@@ -195,12 +203,8 @@ struct Entry {
   Piece picture, caption;  ///< caption: .txt, else .json
   std::string picture_name() const { return key + "." + picture.extension; }
   std::string caption_name() const { return key + "." + caption.extension; }
+  bool has_text_file() const { return lower(caption.extension) == "txt"; }
 };
-
-std::string lower(std::string text) {
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
-}
 
 /// Puts a member into its sample; of two captions the .txt stays.
 void place_member(const TarFile& tar, const Member& member, size_t dot, Entry& entry) {
@@ -275,16 +279,9 @@ class WebDataset final : public Dataset {
   static std::string caption(const TarFile& tar, const Entry& entry) {
     std::string text(static_cast<size_t>(entry.caption.bytes), '\0');
     tar.read(entry.caption.offset, text.data(), entry.caption.bytes, concat("member \"", entry.caption_name(), "\""));
-    if (lower(entry.caption.extension) == "txt") {
-      text.erase(text.find_last_not_of(" \t\r\n") + 1);
-      return text;
-    }
+    if (entry.has_text_file()) return text;
     const std::string place = tar.path() + ":" + entry.caption_name();
-    try {
-      return caption_from_json(nlohmann::json::parse(text), place);
-    } catch (const nlohmann::json::exception& error) {
-      throw UserError(concat(place, ": not valid JSON: ", error.what()));
-    }
+    return caption_from_json(parse_json(text, place), place);
   }
 
   const std::vector<std::string> shards_;

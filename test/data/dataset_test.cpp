@@ -91,6 +91,33 @@ TEST_SUITE("dataset") {
     CHECK(message_of([&] { dataset->read(2); }).find("3.jpg") != std::string::npos);
   }
 
+  TEST_CASE("imagefolder: a surrogate escape that is no half of a pair becomes U+FFFD") {
+    TemporaryDirectory directory;
+    directory.write("1.jpg", "one");
+    const std::string bad = "\xef\xbf\xbd";
+    const std::vector<std::pair<std::string, std::string>> texts = {
+        {R"(a \ud800 b)", "a " + bad + " b"},
+        {R"(\uDFff)", bad},
+        {R"(\ud83d\ude00)", "\xf0\x9f\x98\x80"},                      // a pair
+        {R"(\ud83d\ud83d\ude00\ude00)", bad + "\xf0\x9f\x98\x80" + bad},
+        {R"(\ude00\ud83d)", bad + bad},
+        {R"(\ud83d\u0041\ud83d)", bad + "A" + bad},
+        {R"(\\ud800 \"\\\ud800)", "\\ud800 \"\\" + bad},             // a backslash before it
+        {R"(\\\\ud800 \u00e9\n)", "\\\\ud800 \xc3\xa9\n"}};
+    std::string rows;
+    for (const auto& [json, text] : texts)
+      rows += "{\"file_name\": \"1.jpg\", \"url\": \"\\udc00\", \"text\": \"" + json + "\"}\n";
+    directory.write("metadata.jsonl", rows);
+    const auto dataset = open_dataset(directory.path.string(), "auto");
+    REQUIRE(dataset->size() == static_cast<int64_t>(texts.size()));
+    for (size_t i = 0; i < texts.size(); ++i) CHECK(dataset->read(static_cast<int64_t>(i)).text == texts[i].second);
+    for (const char* broken : {R"(\ud8)", R"(\ud8zz)", R"(\u-800)", R"(\)"}) {
+      CAPTURE(broken);
+      directory.write("metadata.jsonl", "{\"file_name\": \"1.jpg\", \"text\": \"" + std::string(broken) + "\"}\n");
+      check_refused(directory.path.string(), {"metadata.jsonl:1", "JSON"});
+    }
+  }
+
   TEST_CASE("imagefolder: CSV with quotes, in train/") {
     TemporaryDirectory directory;
     directory.write("train/1.jpg", "one");
@@ -187,14 +214,14 @@ TEST_SUITE("dataset") {
                         tar_member("PaxHeaders/6", pax("path", pax_name + ".txt"), 'x') +
                         tar_member("short.txt", "pax") +
                         tar_member("0007.png", "sev", '0', "", size_field) +
-                        tar_member("0007.txt", "base-256"));  // no end blocks
+                        tar_member("0007.txt", "base-256") + std::string(512, '\0'));  // one block ends it as two do
     directory.write("notes.txt", "not a shard");
     for (const std::string& path : {directory.path.string(), directory / "shard-*.tar",
                                     directory / "shard-{001,002}.tar"}) {
       CAPTURE(path);
       const auto dataset = open_dataset(path, "auto");
       REQUIRE(dataset->size() == 7);
-      const char* const texts[] = {"a cat", "a dog", "text", "prefix", "gnu", "pax", "base-256"};
+      const char* const texts[] = {"a cat\n", "a dog", "text", "prefix", "gnu", "pax", "base-256"};
       for (int64_t i = 0; i < 7; ++i) CHECK(dataset->read(i).text == texts[i]);
       CHECK(text_of(dataset->read(0)) == "one");
       CHECK(text_of(dataset->read(1)) == std::string(700, 'z'));
@@ -210,6 +237,19 @@ TEST_SUITE("dataset") {
     CHECK(open_dataset(directory / "shard-001.tar", "webdataset")->size() == 3);
   }
 
+  TEST_CASE("webdataset: captions keep their white space, and zeros may follow the end") {
+    TemporaryDirectory directory;
+    const std::string text = " a\tcat \r\n\n";
+    const std::string members = tar_member("1.jpg", "one") + tar_member("1.txt", text) + tar_member("2.jpg", "two") +
+                                tar_member("2.json", R"({"text": "a dog\n", "id": "\ud800"})");
+    for (const size_t zeros : {512, 1024, 10240}) {
+      const auto dataset = open_dataset(directory.write("s.tar", members + std::string(zeros, '\0')), "auto");
+      REQUIRE(dataset->size() == 2);
+      CHECK(dataset->read(0).text == text);
+      CHECK(dataset->read(1).text == "a dog\n");
+    }
+  }
+
   TEST_CASE("webdataset: broken shards name tar and member") {
     TemporaryDirectory directory;
     const std::string pair = tar_member("1.jpg", "one") + tar_member("1.txt", "x");
@@ -223,7 +263,10 @@ TEST_SUITE("dataset") {
     refused(pair + tar_member("1.png", "again") + tar_end(), {"1.jpg", "1.png", "picture"});
     refused(pair + tar_member("1.txt", "again") + tar_end(), {"1.txt", "caption"});
     refused(tar_end(), {"no samples"});
-    refused("", {"no samples"});
+    refused("", {"ends at byte 0", "truncated"});
+    refused(pair, {"ends at byte 2048", "truncated", "download it again"});
+    refused(pair + std::string(511, '\0'), {"truncated"});
+    refused(pair + tar_member("PaxHeaders", pax("path", "2.jpg"), 'x'), {"ends at byte 3072", "truncated"});
     refused(pair + tar_member("2.jpg", std::string(600, 'x')).substr(0, 900), {"2.jpg", "truncated"});
     refused(pair.substr(0, pair.size() - 700), {"truncated"});
     std::string flipped = pair;
