@@ -168,6 +168,7 @@ struct HostBatch {
   BatchLayout layout;
   void* block = nullptr;                     ///< layout.bytes() of Device::allocate_host memory
   int64_t text_tokens_used = 0;              ///< sum of lengths, for statistics
+  int64_t texts_without_target = 0;          ///< samples with no token to predict: nothing but the first is there
 };
 
 class DataLoader {

@@ -73,7 +73,8 @@ void add_model_and_data(std::vector<Key>& keys) {
     "turn pictures as their EXIF orientation says, as the datasets library does; false: as they are stored");
   d(&D::transparency, "transparency", one_of({"white", "drop"}),
     "white: what is transparent lies on white, as in transformers from 5.23 on; drop: as if it were opaque, as before");
-  d(&D::max_text_tokens, "max_text_tokens", at_least(1), "longer captions are truncated",
+  d(&D::max_text_tokens, "max_text_tokens", at_least(2),
+    "longer captions are truncated; the first token is given, so that 2 leave one to learn",
     std::vector<std::string>{"max_length"});
   d(&D::text_padding, "text_padding", one_of({"auto", "packed", "longest", "max"}),
     "packed: next to none, each text takes its own length; longest: of a step, rounded up to 8; max: always "

@@ -1,4 +1,5 @@
 // ImageFolder: a directory of pictures with captions in metadata.jsonl or metadata.csv.
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -217,6 +218,9 @@ std::unique_ptr<Dataset> open_image_folder(const std::string& path) {
   std::vector<Entry> entries = metadata.ends_with(".csv") ? parse_csv(metadata) : parse_jsonl(metadata);
   BLIPFT_USER_CHECK(!entries.empty(), metadata, ": no samples in it");
   check_pictures(metadata, root, entries);
+  BLIPFT_USER_CHECK(std::any_of(entries.begin(), entries.end(), [](const Entry& entry) { return !entry.text.empty(); }),
+                    metadata, ": all ", entries.size(), " captions are empty, so there is nothing to learn; write them",
+                    " under text (or caption)");
   return std::make_unique<ImageFolder>(root, std::move(entries));
 }
 

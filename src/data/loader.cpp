@@ -277,7 +277,10 @@ class PrefetchLoader final : public DataLoader {
       lay_out_rows(work, m);
       lay_out_micro_batch(work, m);
     }
-    for (const auto& ids : work.ids) batch.text_tokens_used += static_cast<int64_t>(ids.size());
+    for (const auto& ids : work.ids) {
+      batch.text_tokens_used += static_cast<int64_t>(ids.size());
+      batch.texts_without_target += ids.size() < 2;  // the first is given
+    }
   }
 
   /// The texts of micro-batch m.

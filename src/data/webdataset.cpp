@@ -258,6 +258,10 @@ class WebDataset final : public Dataset {
   explicit WebDataset(const std::vector<std::string>& shards) : shards_(shards) {
     for (size_t i = 0; i < shards_.size(); ++i) index_shard(shards_[i], i, entries_);
     entries_.shrink_to_fit();
+    const auto is_empty = [](const Entry& entry) { return entry.has_text_file() && entry.caption.bytes == 0; };
+    BLIPFT_USER_CHECK(entries_.empty() || !std::all_of(entries_.begin(), entries_.end(), is_empty), shards_.front(),
+                      ": all ", entries_.size(), " captions (in ", shards_.size(),
+                      " shards) are empty, so there is nothing to learn; write them into the .txt files");
   }
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }

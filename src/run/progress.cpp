@@ -94,6 +94,13 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
   if (last_of_epoch) epoch_loss_ = 0, epoch_steps_ = 0;
 }
 
+void Progress::warn(const std::string& message) {
+  if (silent_) return;
+  end_line();
+  std::printf("warning: %s\n", message.c_str());
+  std::fflush(stdout);
+}
+
 void Progress::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved) {
   if (silent_) return;
   end_line();

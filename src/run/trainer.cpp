@@ -85,6 +85,7 @@ class Run {
   double step_seconds(const StepResult& result);
   void finished_step(const StepResult& result);
   void drain();
+  void check_targets(int64_t steps);
   void start_kernels();
   void stop_kernels(int64_t step);
   void print_memory() const;
@@ -114,6 +115,7 @@ class Run {
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<Progress> progress_;
   Clock::time_point train_start_;
+  int64_t texts_without_target_ = 0;       // of this rank's samples so far
   int64_t last_end_ns_ = 0;                // of the step before, on the device's clock; 0: there is none to count from
   double train_seconds_ = 0;
   std::string saved_;
@@ -258,6 +260,21 @@ void Run::drain() {
   while (engine_->program->finished(true, result)) finished_step(result);
 }
 
+// After `steps` steps, the first epoch's or all there are. Some captions may be empty: their samples add nothing to the
+// loss, and a step of nothing else has loss 0 and no gradient. When all are empty, the run would teach nothing.
+void Run::check_targets(int64_t steps) {
+  const int64_t samples = steps * config_.train.accumulate_grad_batches * config_.train.batch_size * world_.size();
+  const auto empty = static_cast<int64_t>(world_.sum(static_cast<double>(texts_without_target_)));
+  if (empty == 0) return;
+  world_.together([&] {
+    BLIPFT_USER_CHECK(empty < samples, place_of(config_, "data.path"), ": data.path: ", config_.data.path,
+                      ": the captions of all ", samples, " samples of ", steps, " step(s) are empty, so there was",
+                      " nothing to learn; look at the captions, and at data.num_train_samples where it takes only the",
+                      " first ones");
+  });
+  progress_->warn(concat(empty, " of ", samples, " samples have an empty caption, and nothing to learn"));
+}
+
 // A step whose kernels are recorded has the device for itself: neither the step before it nor the one after it overlaps
 // with it, and what recording costs outside of the step is not counted as its time.
 void Run::start_kernels() {
@@ -282,6 +299,7 @@ void Run::stop_kernels(int64_t step) {
 void Run::steps() {
   world_.barrier();
   train_start_ = Clock::now();
+  StepProgram& program = *engine_->program;
   StepResult result;
   for (int64_t step = 0; step < loader_->total_steps(); ++step) {
     const int64_t wait_begin = unix_ns();
@@ -290,13 +308,15 @@ void Run::steps() {
     const std::vector<int64_t>& chosen = config_.trace.kernels;
     const bool recorded = kernels_ && std::find(chosen.begin(), chosen.end(), step) != chosen.end();
     if (recorded) start_kernels();
-    if (engine_->program->in_flight() == StepProgram::kSlots && engine_->program->finished(true, result)) finished_step(result);
-    engine_->program->launch(*batch, learning_rate(config_.train, step, loader_->total_steps()), wait_begin, wait_end);
+    if (program.in_flight() == StepProgram::kSlots && program.finished(true, result)) finished_step(result);
+    program.launch(*batch, learning_rate(config_.train, step, loader_->total_steps()), wait_begin, wait_end);
     // On a GPU the copy takes a moment that the loop would otherwise spend waiting for the step itself.
-    engine_->program->batch_taken(true);
+    program.batch_taken(true);
+    texts_without_target_ += batch->texts_without_target;
     loader_->give_back(batch);
     if (recorded) stop_kernels(step);
-    while (engine_->program->finished(false, result)) finished_step(result);
+    while (program.finished(false, result)) finished_step(result);
+    if (step + 1 == std::min(loader_->steps_per_epoch(), loader_->total_steps())) check_targets(step + 1);
   }
   drain();
   world_.barrier();

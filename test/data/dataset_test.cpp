@@ -118,6 +118,24 @@ TEST_SUITE("dataset") {
     }
   }
 
+  TEST_CASE("captions that are all empty are refused, some are not") {
+    TemporaryDirectory directory;
+    directory.write("1.jpg", "one");
+    const std::string empty = "{\"file_name\": \"1.jpg\", \"text\": \"\"}\n";
+    const std::string file = directory.write("metadata.jsonl", empty + empty + empty);
+    check_refused(directory.path.string(), {file, "all 3 captions are empty"});
+    directory.write("metadata.jsonl", empty + "{\"file_name\": \"1.jpg\", \"text\": \"a\"}\n");
+    CHECK(open_dataset(directory.path.string(), "auto")->size() == 2);
+
+    const std::string pictures = tar_member("1.jpg", "one") + tar_member("1.TXT", "") + tar_member("2.jpg", "two");
+    const std::string shard = directory.write("s.tar", pictures + tar_member("2.txt", "") + tar_end());
+    check_refused(shard, {shard, "all 2 captions", "empty"});
+    directory.write("s.tar", pictures + tar_member("2.txt", "\n") + tar_end());
+    CHECK(open_dataset(shard, "auto")->size() == 2);
+    directory.write("s.tar", pictures + tar_member("2.json", "{\"text\": \"\"}") + tar_end());
+    CHECK(open_dataset(shard, "auto")->size() == 2);  // its captions are not read before they are needed
+  }
+
   TEST_CASE("imagefolder: CSV with quotes, in train/") {
     TemporaryDirectory directory;
     directory.write("train/1.jpg", "one");

@@ -145,7 +145,7 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
     captions.push_back(tokenizer.encode(SmallDataset::text(slot.sample)));
     captions.back().resize(std::min<size_t>(captions.back().size(), static_cast<size_t>(config.data.max_text_tokens)));
   }
-  int64_t used = 0;
+  int64_t used = 0, without_target = 0;
   for (int64_t m = 0; m < layout.micro_batches; ++m) {
     size_t longest = 0;
     for (int64_t b = 0; b < layout.batch_size; ++b)
@@ -159,6 +159,7 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
       const std::vector<int32_t>& caption = captions[i];
       const int64_t length = static_cast<int64_t>(caption.size());
       used += length;
+      without_target += length == 1;
       CHECK(part<int32_t>(batch, layout.lengths_offset())[i] == length);
       CHECK(part<int64_t>(batch, layout.keys_offset())[i] == slots[i].key);
       const int64_t rows = part<int32_t>(batch, layout.rows_offset())[i];
@@ -183,6 +184,7 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
     if (layout.text.packed()) CHECK(text_rows == layout.text.packed_rows);
   }
   CHECK(batch.text_tokens_used == used);
+  CHECK(batch.texts_without_target == without_target);
 }
 
 }  // namespace
@@ -302,8 +304,6 @@ TEST_SUITE("loader") {
         }
   }
 
-  TEST_CASE("loader: T is the step's longest caption rounded up to 8") {
-    auto dataset = std::make_shared<SmallDataset>(4);  // captions of 0, 7, 14, 21 letters and one special token
   TEST_CASE("loader: pictures are turned and laid on white as the config says") {
     class TurnedDataset final : public Dataset {
      public:
@@ -331,6 +331,8 @@ TEST_SUITE("loader") {
     CHECK(std::set(results.begin(), results.end()).size() == 4);
   }
 
+  TEST_CASE("loader: T is the step's longest caption rounded up to 8") {
+    auto dataset = std::make_shared<SmallDataset>(4);  // captions of 0, 7, 14, 21 letters and one special token
     Config config = small_config();
     config.train.batch_size = config.train.accumulate_grad_batches = 1;
     config.data.shuffle = false;

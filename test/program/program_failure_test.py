@@ -135,6 +135,42 @@ def bad_data(space):
     fails(space, 2, [r"48", r"100|200"], "train.batch_size=100")
 
 
+def rewrite_captions(data, caption):
+    """`caption` of line number and old caption to the new one."""
+    rows = [json.loads(line) for line in (data / "metadata.jsonl").read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["text"] = caption(number, row["text"])
+    (data / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@test
+def captions_that_leave_nothing_to_learn(space):
+    fails(space, 2, [r"data\.max_text_tokens", r"1", r"2"], "data.max_text_tokens=1")
+    data = space.copy(space.data)
+    rewrite_captions(data, lambda number, text: "")
+    fails(space, 2, [re.escape(str(data / "metadata.jsonl")), r"all 48 captions are empty"], f"data.path={data}")
+    data = space.copy(space.data)
+    rewrite_captions(data, lambda number, text: text if number >= 16 else "")
+    for padding in ("packed", "longest"):
+        fails(space, 2, [r"data\.path", re.escape(str(data)), r"all 16 samples of 2 step\(s\) are empty"],
+              f"data.path={data}", "data.num_train_samples=16", f"data.text_padding={padding}",
+              "output.save_model=true")
+
+
+@test
+def some_empty_captions_are_counted_and_trained_with(space):
+    data = space.copy(space.data)
+    rewrite_captions(data, lambda number, text: text if number >= 10 else "")  # all of step 0, and 2 of step 1
+    for normalization in ("tokens", "micro_batch"):
+        result = run(space, 2, f"data.path={data}", "data.shuffle=false", "train.max_epochs=2",
+                     f"train.loss_normalization={normalization}")
+        said = [line for line in result.out.splitlines() if line.startswith("warning: ")]
+        check(said == ["warning: 10 of 48 samples have an empty caption, and nothing to learn"], said, result)
+        losses, norms = result.losses(), result.steps()["grad_norm"]
+        check(losses[0] == 0 and norms[0] == 0, losses, norms)
+        check((losses[1:6] > 1).all() and (norms[1:6] > 0).all(), losses, norms)
+
+
 @test
 def a_corrupt_picture_met_while_training_ends_all_ranks(space):
     data = space.copy(space.data)
