@@ -81,6 +81,12 @@ need_cuda() {
   home=${home:-/usr/local/cuda}
   local libraries=("$home/lib64" "$home/targets/x86_64-linux/lib" "$home/lib")
   [ -x "$home/bin/nvcc" ] || [ -n "$nvcc" ] || missing "nvcc, $toolkit"
+  # 12.4 is the oldest toolkit that has what src/cuda calls.
+  local version
+  version=$(sed -n 's/^#define CUDART_VERSION *\([0-9]*\).*/\1/p' "$home/include/cuda_runtime_api.h" 2> /dev/null)
+  if [ "${version:-99999}" -lt 12040 ]; then
+    missing "CUDA 12.4 or newer (found $((version / 1000)).$((version % 1000 / 10)) in $home), $toolkit"
+  fi
   has_header cublasLt.h "$home/include" || missing "the header cublasLt.h, $toolkit"
   has_library cublasLt "${libraries[@]}" || missing "the library cublasLt, $toolkit"
   has_header nccl.h "$home/include" || missing "the header nccl.h, $nccl"

@@ -12,8 +12,12 @@ EncodeTiled encode_tiled() {
   static const EncodeTiled function = [] {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
     BLIPFT_CUDA_CHECK(
         cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result));
+#else
+    BLIPFT_CUDA_CHECK(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result));
+#endif
     BLIPFT_CHECK(found && result == cudaDriverEntryPointSuccess, "the CUDA driver has no tensor maps");
     return reinterpret_cast<EncodeTiled>(found);
   }();

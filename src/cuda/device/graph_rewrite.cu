@@ -49,6 +49,17 @@ __global__ void __launch_bounds__(kFillThreads) graph_fill_kernel(Fill fill) {
   }
 }
 
+// CUDA's lists of neighbours with what edges carry: before 13.0 the plain names are of functions without.
+#if CUDART_VERSION >= 13000
+constexpr auto kDependencies = &cudaGraphNodeGetDependencies;
+constexpr auto kDependents = &cudaGraphNodeGetDependentNodes;
+constexpr auto kAddDependencies = &cudaGraphAddDependencies;
+#else
+constexpr auto kDependencies = &cudaGraphNodeGetDependencies_v2;
+constexpr auto kDependents = &cudaGraphNodeGetDependentNodes_v2;
+constexpr auto kAddDependencies = &cudaGraphAddDependencies_v2;
+#endif
+
 /// The other ends of a node's edges, with what the edges carry.
 struct Neighbours {
   std::vector<cudaGraphNode_t> nodes;
@@ -65,14 +76,14 @@ Neighbours neighbours(const List& list, cudaGraphNode_t node) {
   return found;
 }
 
-Neighbours before(cudaGraphNode_t node) { return neighbours(cudaGraphNodeGetDependencies, node); }
-Neighbours after(cudaGraphNode_t node) { return neighbours(cudaGraphNodeGetDependentNodes, node); }
+Neighbours before(cudaGraphNode_t node) { return neighbours(kDependencies, node); }
+Neighbours after(cudaGraphNode_t node) { return neighbours(kDependents, node); }
 
 void connect_after(cudaGraph_t graph, cudaGraphNode_t node, const Neighbours& later) {
   const std::vector<cudaGraphNode_t> from(later.nodes.size(), node);
   if (!from.empty())
     BLIPFT_CUDA_CHECK(
-        cudaGraphAddDependencies(graph, from.data(), later.nodes.data(), later.edges.data(), from.size()));
+        kAddDependencies(graph, from.data(), later.nodes.data(), later.edges.data(), from.size()));
 }
 
 cudaGraphNodeType type_of(cudaGraphNode_t node) {
@@ -103,7 +114,7 @@ void replace_memset(cudaGraph_t graph, cudaGraphNode_t node) {
   const std::vector<cudaGraphNode_t> to(earlier.nodes.size(), replacement);
   if (!to.empty())
     BLIPFT_CUDA_CHECK(
-        cudaGraphAddDependencies(graph, earlier.nodes.data(), to.data(), earlier.edges.data(), to.size()));
+        kAddDependencies(graph, earlier.nodes.data(), to.data(), earlier.edges.data(), to.size()));
   connect_after(graph, replacement, later);
   for (cudaGraphNode_t next : later.nodes) {
     if (type_of(next) != cudaGraphNodeTypeKernel) continue;
