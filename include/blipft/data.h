@@ -1,4 +1,4 @@
-// Data: pictures with captions, from files to the pinned buffers of one optimizer step.
+// Data: samples of texts and pictures, from files to the pinned buffers of one optimizer step.
 //
 // Dataset (what there is) -> Sampler (which samples, in which order, for which rank) -> DataLoader (worker threads that
 // decode, resize and tokenize ahead of the trainer).
@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "blipft/batch.h"
 #include "blipft/config.h"
 #include "blipft/device.h"
-#include "blipft/tensor.h"
 
 namespace blipft {
 
@@ -43,8 +43,7 @@ Image resize_bicubic(const Image& image, int64_t width, int64_t height);
 /// defaults. Throws UserError naming file, key, found and expected where it asks for what this program does not do.
 struct ImageProcessor {
   int64_t image_size = 224;                 ///< both sides
-  float mean[3] = {0.48145466f, 0.4578275f, 0.40821073f};
-  float std[3] = {0.26862954f, 0.26130258f, 0.27577711f};
+  PixelStatistics statistics = {{0.48145466f, 0.4578275f, 0.40821073f}, {0.26862954f, 0.26130258f, 0.27577711f}};
   static ImageProcessor from_directory(const std::string& model_directory);
 };
 
@@ -52,8 +51,13 @@ struct ImageProcessor {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  /// Ids of `text` with the special tokens that the Hugging Face tokenizer adds (OPT: `</s>` first).
-  virtual std::vector<int32_t> encode(const std::string& text) const = 0;
+  /// Ids of `text` alone.
+  virtual std::vector<int32_t> encode_plain(const std::string& text) const = 0;
+  /// The special tokens that the Hugging Face tokenizer puts before (OPT: `</s>`) and behind every text.
+  virtual std::vector<int32_t> prefix_ids() const = 0;
+  virtual std::vector<int32_t> suffix_ids() const = 0;
+  /// Ids of `text` with these special tokens.
+  std::vector<int32_t> encode(const std::string& text) const;
   virtual std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const = 0;
   virtual int64_t vocab_size() const = 0;
   virtual int32_t pad_id() const = 0;
@@ -65,10 +69,14 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
 /// Random access to encoded samples. Thread-safe.
 class Dataset {
  public:
+  struct Segment {
+    std::string text;
+    bool learnt = true;                     ///< whether its tokens are to be predicted
+  };
   struct Sample {
     std::string name;                       ///< for messages: the picture's file, or tar member
-    std::string text;
-    std::vector<uint8_t> picture;           ///< encoded JPEG or PNG
+    std::vector<Segment> segments;          ///< its text: each is tokenized apart, then they are joined
+    std::optional<std::vector<uint8_t>> picture;  ///< encoded JPEG or PNG
   };
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
@@ -113,64 +121,6 @@ class Sampler {
   std::shared_ptr<EpochOrder> order_;
 };
 
-/// The text of a step's micro-batches, as far as shapes depend on it.
-struct TextShape {
-  int64_t tokens = 50;                       ///< most text tokens of a sample
-  int64_t packed_rows = 0;                   ///< text rows of a micro-batch whose samples lie one after the other, each
-                                             ///< with rows of its own number; 0: every sample has `tokens` rows
-  bool packed() const { return packed_rows > 0; }
-  /// Of a micro-batch of `batch_size` samples; and of a sample, where they differ the mean.
-  int64_t rows(int64_t batch_size) const { return packed() ? packed_rows : batch_size * tokens; }
-  double mean_rows(int64_t batch_size) const {
-    return static_cast<double>(rows(batch_size)) / static_cast<double>(batch_size);
-  }
-  bool operator==(const TextShape&) const = default;
-};
-
-/// Where each part of one step's data lies inside one block, on the host and on the device alike.
-/// All micro-batches follow each other in each part.
-struct BatchLayout {
-  int64_t micro_batches = 1, batch_size = 1;
-  TextShape text;                            ///< T = text.tokens, R = text.packed_rows
-  int64_t image_size = 224;
-
-  /// u8 [M, B, S, S, 3]
-  int64_t pixels_offset() const { return 0; }
-  /// i32 [M, B, T]
-  int64_t ids_offset() const { return up(micro_batches * batch_size * image_size * image_size * 3); }
-  /// i32 [M, B, T - 1] or, packed, [M, R - B]
-  int64_t labels_offset() const { return ids_offset() + up(4 * micro_batches * batch_size * text.tokens); }
-  /// i32 [M, B]
-  int64_t lengths_offset() const { return labels_offset() + up(4 * micro_batches * batch_size * (text.tokens - 1)); }
-  /// i32 [M, B]
-  int64_t rows_offset() const { return lengths_offset() + up(4 * micro_batches * batch_size); }
-  /// i64 [M, B]
-  int64_t keys_offset() const { return rows_offset() + up(4 * micro_batches * batch_size); }
-  /// f32 [M], labels >= 0
-  int64_t counts_offset() const { return keys_offset() + up(8 * micro_batches * batch_size); }
-  int64_t bytes() const { return counts_offset() + up(4 * micro_batches); }
-
-  /// Labels of a micro-batch: each row predicts the next of its sample.
-  int64_t labels() const { return text.rows(batch_size) - batch_size; }
-
-  /// What a part takes: each begins at a multiple of 256 bytes.
-  static int64_t up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-};
-
-/// One optimizer step of one rank, ready to be copied to the device.
-/// ids are right-padded with pad_id; lengths count valid ids. rows count the text rows that the language model has for
-/// a sample: T or, packed, its length and as much padding as it takes to make the R of the micro-batch.
-/// A label is the id that a text row must predict, ids[b, t + 1] for row t of sample b, -100 where nothing is to be
-/// learnt; a sample's last row has none. With loss_on_padding, padding up to the micro-batch's own longest caption is
-/// learnt too.
-struct HostBatch {
-  int64_t step = 0, epoch = 0;
-  BatchLayout layout;
-  void* block = nullptr;                     ///< layout.bytes() of Device::allocate_host memory
-  int64_t text_tokens_used = 0;              ///< sum of lengths, for statistics
-  int64_t texts_without_target = 0;          ///< samples with no token to predict: nothing but the first is there
-};
-
 class DataLoader {
  public:
   virtual ~DataLoader() = default;
@@ -184,13 +134,15 @@ class DataLoader {
   virtual double wait_seconds() const = 0;   ///< spent blocked in next() so far
 };
 
-/// `micro_batches` etc. come from config.train; rank and world from the communicator. Prepared samples that will recur
-/// are kept in host memory, up to 1 GiB a rank. `device` must outlive the loader.
+/// `micro_batches` etc. come from config.train; rank and world from the communicator. Pictures are decoded, and must be
+/// there, only if `inputs` declares them. Prepared samples that will recur are kept in host memory, up to 1 GiB a rank.
+/// A sample that cannot be prepared is a UserError with its name. `device` must outlive the loader.
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
-                                             const ImageProcessor& processor,
-                                             std::shared_ptr<const Tokenizer> tokenizer,
+                                             const ModelInputs& inputs, std::shared_ptr<const Tokenizer> tokenizer,
                                              std::shared_ptr<const Dataset> dataset, Device& device);
 /// The text shapes that steps of such a run may have, ascending, without opening any data (for --plan).
 std::vector<TextShape> possible_text_shapes(const Config& config);
+/// Throws UserError when the texts that `config` asks for, or the tokenizer's padding, do not fit the model.
+void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer);
 
 }  // namespace blipft

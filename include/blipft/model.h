@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "blipft/arena.h"
+#include "blipft/batch.h"
 #include "blipft/ops.h"
 #include "blipft/unit.h"
 
@@ -38,20 +39,6 @@ struct StepContext {
   uint64_t seed = 0;                       ///< of dropout
 };
 
-/// Device tensors of one micro-batch; see BatchLayout for what they hold.
-struct MicroBatch {
-  Tensor pixels;                           ///< u8 [B, S, S, 3]
-  Tensor ids;                              ///< i32 [B, T]
-  Tensor labels;                           ///< i32 [B * (T - 1)] or, packed, [R - B], R text rows in all
-  Tensor lengths;                          ///< i32 [B], valid text tokens
-  Tensor kv_lengths;                       ///< i32 [B], the language model's valid positions: prefix_tokens() + lengths
-  Packing packing;                         ///< of the language model's rows, prefix_tokens() + T at most for a sample;
-                                           ///< absent: each sample has that many
-  Tensor sample_keys;                      ///< i64 [B]
-  Tensor loss_weight;                      ///< f32 [1], of each valid label
-  Tensor loss;                             ///< f32 [1], the weighted loss is added to it
-};
-
 /// Which layers recompute their forward in backward.
 struct ActivationCheckpointing {
   /// The first `layers_of(n)` of n layers keep only their input.
@@ -76,13 +63,8 @@ class Model {
   int64_t parameter_count() const;
   int64_t trainable_parameter_count() const;
 
-  /// Picture side in pixels, and positions of the language model before the text.
-  virtual int64_t image_size() const = 0;
-  virtual int64_t prefix_tokens() const = 0;
-  /// Throws UserError when texts of `tokens` tokens or ids up to `vocabulary` do not fit the model.
-  virtual void check_text(int64_t tokens, int64_t vocabulary) const = 0;
-  /// Pixel normalisation, from the image processor.
-  virtual void set_pixel_statistics(const float mean[3], const float std[3]) = 0;
+  /// What the model reads of a step's samples.
+  virtual ModelInputs inputs() const = 0;
 
   /// Forward, loss and backward of one micro-batch: adds to batch.loss, fills and publishes every trainable unit's
   /// gradient. Marks the arena's phases.

@@ -65,8 +65,8 @@ void check_flag(const std::string& file, const json& object, const std::string& 
 ImageProcessor from_object(const std::string& file, const json& object) {
   ImageProcessor processor;
   if (object.contains("size")) processor.image_size = read_size(file, object["size"]);
-  read_three(file, object, "image_mean", false, processor.mean);
-  read_three(file, object, "image_std", true, processor.std);
+  read_three(file, object, "image_mean", false, processor.statistics.mean);
+  read_three(file, object, "image_std", true, processor.statistics.std);
   if (object.contains("resample") && object["resample"] != json(3))
     unexpected(file, "resample", object["resample"], "3 (bicubic)");
   if (object.contains("rescale_factor")) {

@@ -183,13 +183,13 @@ class ImageFolder final : public Dataset {
     const Entry& entry = entries_[index];
     Sample sample;
     sample.name = (root_ / entry.file).string();
-    sample.text = entry.text;
+    sample.segments = {{entry.text}};
     std::ifstream in(sample.name, std::ios::binary | std::ios::ate);
     BLIPFT_USER_CHECK(in.good(), sample.name, ": cannot be opened (", std::strerror(errno), ")");
-    sample.picture.resize(static_cast<size_t>(in.tellg()));
+    std::vector<uint8_t>& picture = sample.picture.emplace(static_cast<size_t>(in.tellg()));
     in.seekg(0);
-    in.read(reinterpret_cast<char*>(sample.picture.data()), static_cast<std::streamsize>(sample.picture.size()));
-    BLIPFT_USER_CHECK(in.good() || sample.picture.empty(), sample.name, ": cannot be read (", std::strerror(errno),
+    in.read(reinterpret_cast<char*>(picture.data()), static_cast<std::streamsize>(picture.size()));
+    BLIPFT_USER_CHECK(in.good() || picture.empty(), sample.name, ": cannot be read (", std::strerror(errno),
                       ")");
     return sample;
   }

@@ -118,8 +118,8 @@ class ByteLevelTokenizer final : public Tokenizer {
     vocab_size_ = int64_t{largest} + 1;
   }
 
-  std::vector<int32_t> encode(const std::string& text) const override {
-    std::vector<int32_t> ids = spec_.prefix_ids;
+  std::vector<int32_t> encode_plain(const std::string& text) const override {
+    std::vector<int32_t> ids;
     const std::string clean = unicode::repair_utf8(text);
     std::vector<Piece> pieces;
     raw_tokens_.split(clean, pieces);
@@ -130,9 +130,10 @@ class ByteLevelTokenizer final : public Tokenizer {
         encode_piece(normalized(piece.text), ids);
       }
     }
-    ids.insert(ids.end(), spec_.suffix_ids.begin(), spec_.suffix_ids.end());
     return ids;
   }
+  std::vector<int32_t> prefix_ids() const override { return spec_.prefix_ids; }
+  std::vector<int32_t> suffix_ids() const override { return spec_.suffix_ids; }
 
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
     std::string bytes;
@@ -180,6 +181,13 @@ class ByteLevelTokenizer final : public Tokenizer {
 };
 
 }  // namespace
+
+std::vector<int32_t> Tokenizer::encode(const std::string& text) const {
+  std::vector<int32_t> ids = prefix_ids();
+  for (const std::vector<int32_t>& more : {encode_plain(text), suffix_ids()})
+    ids.insert(ids.end(), more.begin(), more.end());
+  return ids;
+}
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory) {
   return std::make_unique<ByteLevelTokenizer>(read_tokenizer_files(model_directory));

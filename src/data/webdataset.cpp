@@ -272,10 +272,10 @@ class WebDataset final : public Dataset {
     const TarFile tar(shards_[entry.shard]);
     Sample sample;
     sample.name = tar.path() + ":" + entry.picture_name();
-    sample.picture.resize(static_cast<size_t>(entry.picture.bytes));
-    tar.read(entry.picture.offset, sample.picture.data(), entry.picture.bytes,
+    sample.picture.emplace(static_cast<size_t>(entry.picture.bytes));
+    tar.read(entry.picture.offset, sample.picture->data(), entry.picture.bytes,
              concat("member \"", entry.picture_name(), "\""));
-    sample.text = caption(tar, entry);
+    sample.segments = {{caption(tar, entry)}};
     return sample;
   }
 

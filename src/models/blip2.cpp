@@ -37,19 +37,11 @@ class Blip2 : public Model {
                   config_.qformer.layers, " x ", config_.qformer.hidden, ", OPT ", config_.text.layers, " x ",
                   config_.text.hidden, ")");
   }
-  int64_t image_size() const override { return config_.vision.image; }
-  int64_t prefix_tokens() const override { return config_.qformer.queries; }
-  void set_pixel_statistics(const float mean[3], const float std[3]) override {
-    std::copy(mean, mean + 3, pixel_mean_);
-    std::copy(std, std + 3, pixel_std_);
-  }
-  void check_text(int64_t tokens, int64_t vocabulary) const override {
-    BLIPFT_USER_CHECK(config_.qformer.queries + tokens <= config_.text.positions, "data.max_text_tokens: ", tokens,
-                      " text tokens after ", config_.qformer.queries,
-                      " picture positions are more than the language model's ", config_.text.positions,
-                      " positions (text_config.max_position_embeddings)");
-    BLIPFT_USER_CHECK(vocabulary <= config_.text.vocabulary, "the tokenizer has ", vocabulary,
-                      " tokens, the model's vocabulary (text_config.vocab_size) only ", config_.text.vocabulary);
+  ModelInputs inputs() const override {
+    const int64_t queries = config_.qformer.queries;
+    return {.picture_size = config_.vision.image, .prefix_rows = queries,
+            .max_text_tokens = config_.text.positions - queries, .vocabulary = config_.text.vocabulary,
+            .key_lengths = true};
   }
 
   void forward_backward(const StepContext& context, const MicroBatch& batch) override;
@@ -79,6 +71,9 @@ class Blip2 : public Model {
   void add_language_units();
   void add_opt_layer(int64_t i);
 
+  Tensor forward(const StepContext& context, const MicroBatch& batch);
+  PreNormLayer::Call language_call(const MicroBatch& batch) const;
+  RowBlocks predicting(const MicroBatch& batch) const;
   Tensor patches_of(const StepContext& context, const MicroBatch& batch) const;
   Tensor vision_forward(const StepContext& context, const MicroBatch& batch);
   void vision_backward(const StepContext& context, const MicroBatch& batch, Tensor dpicture);
@@ -91,7 +86,6 @@ class Blip2 : public Model {
   Blip2Config config_;
   ModelSettings settings_;
   bool train_vision_ = true, train_qformer_ = true, train_projection_ = true, train_language_ = true;
-  float pixel_mean_[3] = {0, 0, 0}, pixel_std_[3] = {1, 1, 1};
 
   Unit* vision_embeddings_ = nullptr;
   int64_t class_embedding_ = -1, vision_positions_ = -1;
@@ -224,18 +218,18 @@ void Blip2::add_language_units() {
 }
 
 Tensor Blip2::patches_of(const StepContext& context, const MicroBatch& batch) const {
-  const int64_t b = batch.pixels.shape[0];
+  const int64_t b = batch.samples;
   Taken rows(context, "patches", settings_.compute, {b * patches(), patch_embedding_.in});
   Patchify args{.pixels = batch.pixels, .patch = config_.vision.patch, .patches = rows};
-  std::copy(pixel_mean_, pixel_mean_ + 3, args.mean);
-  std::copy(pixel_std_, pixel_std_ + 3, args.std);
+  std::copy_n(batch.pixel_statistics.mean, 3, args.mean);
+  std::copy_n(batch.pixel_statistics.std, 3, args.std);
   context.ops.patchify(args, context.stream);
   return rows.keep();
 }
 
-// Fills picture_ [B * V, E]; keeps what backward needs when the tower is trained.
+// The tower's output [B * V, E] before the post norm; keeps what backward needs when the tower is trained.
 Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch) {
-  const int64_t b = batch.pixels.shape[0], e = config_.vision.hidden;
+  const int64_t b = batch.samples, e = config_.vision.hidden;
   Taken x(context, "residual stream", settings_.compute, {b * (1 + patches()), e});
   {
     const Tensor flat = context.units.acquire(*vision_embeddings_);
@@ -254,7 +248,7 @@ Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch
 }
 
 void Blip2::vision_backward(const StepContext& context, const MicroBatch& batch, Tensor dpicture) {
-  const int64_t b = batch.pixels.shape[0], e = config_.vision.hidden;
+  const int64_t b = batch.samples, e = config_.vision.hidden;
   {
     const Tensor flat = context.units.acquire(*vision_norm_unit_);
     const ObservedPhase phase(context, Phase::backward, *vision_norm_unit_);
@@ -329,9 +323,7 @@ Tensor Blip2::embed_forward(const StepContext& context, const MicroBatch& batch,
   const Blip2Config::Text& t = config_.text;
   const Tensor flat = context.units.acquire(*text_embeddings_);
   const ObservedPhase phase(context, Phase::forward, *text_embeddings_);
-  const int64_t s = config_.qformer.queries + batch.ids.shape[1];
-  const int64_t rows = batch.packing ? batch.packing.padded_rows.numel() : batch.ids.shape[0] * s;
-  Taken x(context, "residual stream", settings_.compute, {rows, t.hidden});
+  Taken x(context, "residual stream", settings_.compute, {batch.rows, t.hidden});
   TextEmbed args = text_embed(batch);
   args.prefix = prefix;
   args.tokens = flat.part(token_table_, {t.vocabulary, t.hidden});
@@ -351,7 +343,7 @@ Tensor Blip2::embed_backward(const StepContext& context, const MicroBatch& batch
   args.x = dx;
   if (into_prefix())
     args.prefix = context.arena.take(Owner::activations, "gradients", settings_.compute,
-                                     {batch.ids.shape[0] * config_.qformer.queries, t.hidden});
+                                     {batch.samples * config_.qformer.queries, t.hidden});
   if (train_language_) {
     const UnitGradient gradient = context.units.gradient(*text_embeddings_);
     args.tokens = gradient.flat.part(token_table_, {t.vocabulary, t.hidden});
@@ -364,8 +356,18 @@ Tensor Blip2::embed_backward(const StepContext& context, const MicroBatch& batch
   return args.prefix;
 }
 
-void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch) {
-  const int64_t b = batch.pixels.shape[0], q = config_.qformer.queries, t = batch.ids.shape[1];
+PreNormLayer::Call Blip2::language_call(const MicroBatch& batch) const {
+  return {batch.samples, batch.most_rows, batch.key_lengths, batch.sample_keys, batch.packing};
+}
+
+// Each text row predicts the next one: a sample's last row has nothing to predict.
+RowBlocks Blip2::predicting(const MicroBatch& batch) const {
+  const int64_t q = config_.qformer.queries;
+  return {.block_rows = batch.most_rows, .offset = q, .count = batch.most_rows - q - 1, .packing = batch.packing};
+}
+
+// What the head reads [M, H]; keeps what backward needs.
+Tensor Blip2::forward(const StepContext& context, const MicroBatch& batch) {
   context.arena.mark("before_forward");
   vision_out_ = vision_forward(context, batch);
   {
@@ -375,19 +377,20 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
     context.units.release(*vision_norm_unit_);
   }
   if (!train_vision_) give(context, vision_out_);
-  const QFormerLayer::Call qformer_call{b, 1 + patches(), picture_.y, batch.sample_keys};
-  queries_ = qformer_.forward(context, qformer_call, into_qformer());
+  queries_ = qformer_.forward(context, {batch.samples, 1 + patches(), picture_.y, batch.sample_keys}, into_qformer());
   if (!into_qformer()) give(context, picture_);
   Tensor x = embed_forward(context, batch, project_forward(context, queries_));
   if (!into_prefix()) give(context, queries_);
-  const PreNormLayer::Call language_call{b, q + t, batch.kv_lengths, batch.sample_keys, batch.packing};
-  x = language_.forward(context, language_call, x, true);
+  x = language_.forward(context, language_call(batch), x, true);
   context.arena.mark("after_forward");
+  return x;
+}
 
-  // Each text row predicts the next one: a sample's last row has nothing to predict.
-  const RowBlocks predicting{.block_rows = q + t, .offset = q, .count = t - 1, .packing = batch.packing};
-  Tensor dx = head_.forward_backward(context, x, predicting, batch.labels, batch.loss_weight, batch.loss);
-  dx = language_.backward(context, language_call, dx);
+void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch) {
+  const Tensor x = forward(context, batch);
+  Tensor dx =
+      head_.forward_backward(context, x, predicting(batch), batch.labels, batch.loss_weight, batch.loss);
+  dx = language_.backward(context, language_call(batch), dx);
   Tensor dprefix = embed_backward(context, batch, dx);
   Tensor dqueries;
   if (into_prefix()) dqueries = project_backward(context, dprefix);
@@ -395,7 +398,7 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
     Tensor dpicture;
     if (train_vision_)
       dpicture = context.arena.take(Owner::activations, "gradients", settings_.compute, picture_.y.shape);
-    qformer_.backward(context, qformer_call, dqueries, dpicture);
+    qformer_.backward(context, {batch.samples, 1 + patches(), picture_.y, batch.sample_keys}, dqueries, dpicture);
     give(context, picture_.y);
     if (train_vision_) vision_backward(context, batch, dpicture);
     else give(context, picture_);

@@ -1,6 +1,8 @@
 // The wiring of a rank's parts; see engine.h.
 #include "run/engine.h"
 
+#include "data/text_shapes.h"
+
 namespace blipft {
 
 namespace {
@@ -22,7 +24,7 @@ Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const
   strategy = make_strategy(strategy_name, context, sharded);
   program = std::make_unique<StepProgram>(
       StepParts{parts.config, parts.device, parts.ops, parts.comm, parts.arena, parts.model, strategy.get(),
-                parts.optimizer, parts.spans},
+                parts.optimizer, parts.spans, parts.pixel_statistics},
       possible_text_shapes(*parts.config));
 }
 

@@ -21,6 +21,7 @@ struct EngineParts {
   const Optimizer* optimizer = nullptr;
   const StoragePolicy* policy = nullptr;   ///< null: everything as train.precision and the optimizer say
   SpanRecorder* spans = nullptr;           ///< optional
+  PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
 };
 
 class Engine {

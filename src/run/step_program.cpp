@@ -8,7 +8,12 @@
 
 namespace blipft {
 
-// Pinned host memory of one launched step: inputs on their way in, results on their way out.
+namespace {
+constexpr int64_t kScalarBytes = 256, kResultBytes = 256;
+static_assert(kScalarBytes >= 4 * kStepScalars);
+}  // namespace
+
+// Pinned host memory of one launched step: scalars on their way in, results on their way out.
 struct StepProgram::Slot {
   Slot(Device& on, int64_t bytes)
       : device(on), memory(static_cast<char*>(on.allocate_host(bytes))), done(on.create_event()) {}
@@ -18,36 +23,11 @@ struct StepProgram::Slot {
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
   Device& device;
-  char* memory;                            // Inputs, then [loss, grad norm], then stamps
+  char* memory;                            // scalars, then [loss, grad norm], then stamps
+  float* scalars() const { return reinterpret_cast<float*>(memory); }
+  char* results() const { return memory + kScalarBytes; }
   Event done;
   StepResult result;
-};
-
-namespace {
-constexpr int64_t kResultBytes = 256;
-}  // namespace
-
-// What the host adds to a batch: f32 scalars at the start; then i32, for all M micro-batches, the lengths of keys
-// [M, B] and, packed, the Packing of the language model's rows: starts [M, B + 1], padded rows [M, B * most].
-struct StepProgram::Inputs {
-  int64_t micro_batches, batch_size, prefix, most;  // most: rows of a sample
-  bool packed;
-
-  int64_t kv_lengths() const { return up(4 * kStepScalars); }
-  int64_t starts() const { return kv_lengths() + up(4 * micro_batches * batch_size); }
-  int64_t padded_rows() const { return starts() + (packed ? up(4 * micro_batches * (batch_size + 1)) : 0); }
-  int64_t bytes() const { return padded_rows() + (packed ? up(4 * micro_batches * batch_size * most) : 0); }
-
-  /// Of micro-batch m. `memory` is where all inputs are.
-  int32_t* kv_lengths(void* memory, int64_t m) const { return at(memory, kv_lengths(), m * batch_size); }
-  int32_t* starts(void* memory, int64_t m) const { return at(memory, starts(), m * (batch_size + 1)); }
-  int32_t* padded_rows(void* memory, int64_t m) const { return at(memory, padded_rows(), m * batch_size * most); }
-
- private:
-  static int64_t up(int64_t bytes) { return BatchLayout::up(bytes); }
-  static int32_t* at(void* memory, int64_t offset, int64_t element) {
-    return reinterpret_cast<int32_t*>(static_cast<char*>(memory) + offset) + element;
-  }
 };
 
 StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_shapes)
@@ -58,9 +38,8 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_sha
   const int64_t bytes = layout(text_shapes_.back()).bytes();
   staging_ = arena.persistent(Owner::data, "batch being copied in", DType::u8, {bytes});
   batch_ = arena.persistent(Owner::data, "batch of the step", DType::u8, {bytes});
-  inputs_staging_ = arena.persistent(Owner::data, "step inputs", DType::u8, {inputs().bytes()});
-  inputs_ = arena.persistent(Owner::data, "step inputs", DType::u8, {inputs().bytes()});
-  scalars_ = {inputs_.data, DType::f32, {kStepScalars}};
+  scalars_staging_ = arena.persistent(Owner::data, "step scalars", DType::f32, {kStepScalars});
+  scalars_ = arena.persistent(Owner::data, "step scalars", DType::f32, {kStepScalars});
   loss_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
   norm_square_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
   label_count_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
@@ -84,12 +63,7 @@ std::string StepProgram::pass_name(const TextShape& text) {
 }
 
 BatchLayout StepProgram::layout(const TextShape& text) const {
-  return {micro_batches_, batch_size_, text, parts_.model->image_size()};
-}
-
-StepProgram::Inputs StepProgram::inputs() const {
-  const int64_t prefix = parts_.model->prefix_tokens();
-  return {micro_batches_, batch_size_, prefix, prefix + text_shapes_.back().tokens, text_shapes_.back().packed()};
+  return {parts_.model->inputs(), micro_batches_, batch_size_, text};
 }
 
 void StepProgram::record_passes() {
@@ -105,41 +79,27 @@ void StepProgram::record_passes() {
 
 void StepProgram::bind() {
   const Arena& arena = *parts_.arena;
-  for (Tensor* tensor : {&staging_, &batch_, &inputs_staging_, &inputs_, &scalars_, &loss_, &norm_square_,
-                         &label_count_, &loss_weights_, &workspace_, &stamps_})
+  for (Tensor* tensor : {&staging_, &batch_, &scalars_staging_, &scalars_, &loss_, &norm_square_, &label_count_,
+                         &loss_weights_, &workspace_, &stamps_})
     *tensor = arena.resolve(*tensor);
   Device& device = *parts_.device;
   parts_.ops->set_workspace(workspace_);
   if (parts_.spans) parts_.spans->bind(&device, stamps_);
-  device.zero(inputs_.data, inputs_.bytes(), device.compute_stream());
+  for (const Tensor& tensor : {batch_, scalars_}) device.zero(tensor.data, tensor.bytes(), device.compute_stream());
   staged_ = device.create_event();
   unstaged_ = device.create_event();
   forked_ = device.create_event();
   joined_ = device.create_event();
   device.record(unstaged_, device.compute_stream());
-  const int64_t bytes = inputs_staging_.bytes() + kResultBytes + stamps_.bytes();
+  const int64_t bytes = kScalarBytes + kResultBytes + stamps_.bytes();
   for (int64_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>(device, bytes));
   graphs_.resize(text_shapes_.size());
   warm_.resize(text_shapes_.size(), false);
 }
 
 MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text) const {
-  const BatchLayout l = layout(text);
-  const Inputs in = inputs();
-  const int64_t b = batch_size_, s = l.image_size;
-  const auto at = [&](int64_t offset, DType dtype, const Shape& shape) {
-    return Tensor{static_cast<char*>(batch_.data) + offset + m * shape.numel() * dtype_size(dtype), dtype, shape};
-  };
-  MicroBatch batch;
-  batch.pixels = at(l.pixels_offset(), DType::u8, {b, s, s, 3});
-  batch.ids = at(l.ids_offset(), DType::i32, {b, text.tokens});
-  batch.labels = at(l.labels_offset(), DType::i32, {l.labels()});
-  batch.lengths = at(l.lengths_offset(), DType::i32, {b});
-  batch.sample_keys = at(l.keys_offset(), DType::i64, {b});
-  batch.kv_lengths = {in.kv_lengths(inputs_.data, m), DType::i32, {b}};
-  if (text.packed())
-    batch.packing = {{in.starts(inputs_.data, m), DType::i32, {b + 1}},
-                     {in.padded_rows(inputs_.data, m), DType::i32, {b * in.prefix + text.packed_rows}}};
+  MicroBatch batch = layout(text).micro_batch(batch_.data, m);
+  batch.pixel_statistics = parts_.pixel_statistics;
   batch.loss_weight = loss_weights_.part(parts_.config->train.loss_normalization == "micro_batch" ? m : 0, {1});
   batch.loss = loss_;
   return batch;
@@ -149,7 +109,7 @@ MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text) const {
 // 1 / (labels of the micro-batch * micro-batches * ranks).
 void StepProgram::enqueue_loss_weights(const TextShape& text) {
   const Stream stream = parts_.device->compute_stream();
-  const Tensor counts{static_cast<char*>(batch_.data) + layout(text).counts_offset(), DType::f32, {micro_batches_}};
+  const Tensor counts = layout(text).whole(BatchPart::label_counts, batch_.data);
   if (parts_.config->train.loss_normalization == "micro_batch") {
     parts_.ops->loss_weights(counts, loss_weights_, static_cast<float>(micro_batches_ * parts_.comm->size()), stream);
     return;
@@ -204,38 +164,14 @@ void StepProgram::enqueue(const TextShape& text) {
   parts_.arena->end_pass();
 }
 
-void StepProgram::fill_inputs(Slot& slot, const HostBatch& batch, double lr) const {
-  float* scalars = reinterpret_cast<float*>(slot.memory);
-  std::fill(scalars, scalars + kStepScalars, 0.0f);
-  parts_.optimizer->scalars(batch.step + 1, lr, scalars);
-  scalars[kClipCoefficient] = 1;
-  const auto part = [&](int64_t offset) {
-    return reinterpret_cast<const int32_t*>(static_cast<const char*>(batch.block) + offset);
-  };
-  const int32_t *lengths = part(batch.layout.lengths_offset()), *text_rows = part(batch.layout.rows_offset());
-  const Inputs in = inputs();
-  for (int64_t m = 0; m < micro_batches_; ++m, lengths += batch_size_, text_rows += batch_size_) {
-    const auto prefix = static_cast<int32_t>(in.prefix), most = static_cast<int32_t>(in.most);
-    for (int64_t b = 0; b < batch_size_; ++b) in.kv_lengths(slot.memory, m)[b] = prefix + lengths[b];
-    if (!batch.layout.text.packed()) continue;
-    int32_t *start = in.starts(slot.memory, m), *row = in.padded_rows(slot.memory, m);
-    *start = 0;
-    for (int32_t b = 0; b < batch_size_; ++b, ++start) {
-      start[1] = start[0] + prefix + text_rows[b];
-      row = std::generate_n(row, prefix + text_rows[b], [next = b * most]() mutable { return next++; });
-    }
-    BLIPFT_CHECK(*start == batch_size_ * in.prefix + batch.layout.text.packed_rows, "samples of ", *start,
-                 " rows are packed into ", batch_size_ * in.prefix + batch.layout.text.packed_rows);
-  }
-}
-
 void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_ns, int64_t wait_end_ns) {
   BLIPFT_CHECK(in_flight() < kSlots, "a finished step must be drained before the next launch");
   Device& device = *parts_.device;
   const Stream compute = device.compute_stream(), copy = device.copy_stream();
-  const TextShape text = batch.layout.text;
+  const TextShape text = batch.layout.text();
   const auto found = std::find(text_shapes_.begin(), text_shapes_.end(), text);
   BLIPFT_CHECK(found != text_shapes_.end(), "a ", pass_name(text), " was not planned");
+  BLIPFT_CHECK(batch.layout == layout(text), "a batch that is laid out for other model inputs or another batch size");
   Slot& slot = *slots_[launched_++ % kSlots];
   slot.result = {};
   slot.result.step = batch.step;
@@ -244,16 +180,18 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   slot.result.flops = step_flops(*parts_.config, *parts_.model, text);
   slot.result.wait_begin_ns = wait_begin_ns;
   slot.result.wait_end_ns = wait_end_ns;
-  fill_inputs(slot, batch, lr);
+  std::fill_n(slot.scalars(), kStepScalars, 0.0f);
+  parts_.optimizer->scalars(batch.step + 1, lr, slot.scalars());
+  slot.scalars()[kClipCoefficient] = 1;
 
   const int64_t bytes = batch.layout.bytes();
   device.wait(copy, unstaged_);
   device.copy(staging_.data, batch.block, bytes, copy);
-  device.copy(inputs_staging_.data, slot.memory, inputs_staging_.bytes(), copy);
+  device.copy(scalars_staging_.data, slot.scalars(), scalars_staging_.bytes(), copy);
   device.record(staged_, copy);
   device.wait(compute, staged_);
   device.copy(batch_.data, staging_.data, bytes, compute);
-  device.copy(inputs_.data, inputs_staging_.data, inputs_.bytes(), compute);
+  device.copy(scalars_.data, scalars_staging_.data, scalars_.bytes(), compute);
   device.record(unstaged_, compute);
 
   // The first step of a shape runs without a graph: libraries choose algorithms and set up connections there.
@@ -266,7 +204,7 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
     enqueue(text);
     warm_[shape] = true;
   }
-  char* out = slot.memory + inputs_staging_.bytes();
+  char* out = slot.results();
   device.copy(out, loss_.data, 4, compute);
   device.copy(out + 4, scalars_.as<float>() + kGradNorm, 4, compute);
   device.copy(out + kResultBytes, stamps_.data, stamps_.bytes(), compute);
@@ -283,7 +221,7 @@ bool StepProgram::finished(bool wait, StepResult& result) {
   Slot& slot = *slots_[drained_ % kSlots];
   if (wait) parts_.device->synchronize(slot.done);
   else if (!parts_.device->reached(slot.done)) return false;
-  const char* out = slot.memory + inputs_staging_.bytes();
+  const char* out = slot.results();
   float loss, norm;
   std::memcpy(&loss, out, 4);
   std::memcpy(&norm, out + 4, 4);

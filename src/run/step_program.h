@@ -25,6 +25,7 @@ struct StepParts {
   Strategy* strategy = nullptr;
   const Optimizer* optimizer = nullptr;
   SpanRecorder* spans = nullptr;           ///< optional
+  PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
 };
 
 /// What a finished step left behind, on the host.
@@ -67,22 +68,18 @@ class StepProgram {
 
  private:
   struct Slot;                             // pinned host memory of one launched step
-  struct Inputs;                           // what the host adds to a batch, and where it lies
   void enqueue(const TextShape& text);
   MicroBatch micro_batch(int64_t m, const TextShape& text) const;
   void enqueue_loss_weights(const TextShape& text);
   void mark_begin();
   void mark_end();
   BatchLayout layout(const TextShape& text) const;
-  Inputs inputs() const;
-  void fill_inputs(Slot& slot, const HostBatch& batch, double lr) const;
 
   StepParts parts_;
   std::vector<TextShape> text_shapes_;
   int64_t micro_batches_, batch_size_;
   Tensor staging_, batch_;                 // u8: where the copy stream writes, and what the step reads
-  Tensor inputs_staging_, inputs_;         // u8: the same for Inputs
-  Tensor scalars_;                         // f32 [kStepScalars], the start of inputs_
+  Tensor scalars_staging_, scalars_;       // f32 [kStepScalars]: the same for what the host adds to a batch
   Tensor loss_, norm_square_, label_count_, loss_weights_;  // f32 [1], [1], [1], [M]
   Tensor workspace_;                       // u8, the ops' scratch
   Tensor stamps_;                          // i64, device clock; the step's begin and end come first

@@ -95,7 +95,7 @@ class Run {
   const World& world_;
   Clock::time_point start_ = Clock::now();
   std::unique_ptr<Model> model_;
-  ImageProcessor processor_;
+  PixelStatistics pixel_statistics_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const Dataset> dataset_;
   std::unique_ptr<DeviceMonitor> monitor_;
@@ -144,13 +144,16 @@ void Run::prepare() {
 }
 
 void Run::open_data() {
-  processor_ = ImageProcessor::from_directory(config_.model.path);
-  BLIPFT_USER_CHECK(processor_.image_size == model_->image_size(), config_.model.path,
-                    "/preprocessor_config.json: size: found ", processor_.image_size,
-                    ", config.json's vision_config.image_size is ", model_->image_size());
-  model_->set_pixel_statistics(processor_.mean, processor_.std);
+  const ModelInputs inputs = model_->inputs();
+  if (inputs.has_picture()) {
+    const ImageProcessor processor = ImageProcessor::from_directory(config_.model.path);
+    BLIPFT_USER_CHECK(processor.image_size == inputs.picture_size, config_.model.path,
+                      "/preprocessor_config.json: size: found ", processor.image_size, ", expected ",
+                      inputs.picture_size, ", the image_size in config.json");
+    pixel_statistics_ = processor.statistics;
+  }
   tokenizer_ = load_tokenizer(config_.model.path);
-  model_->check_text(config_.data.max_text_tokens, tokenizer_->vocab_size());
+  check_text_inputs(config_, inputs, *tokenizer_);
   dataset_ = open_dataset(config_.data.path, config_.data.format);
 }
 
@@ -178,7 +181,7 @@ void Run::plan_and_commit(int64_t available) {
   arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
   engine_ = std::make_unique<Engine>(EngineParts{&config_, model_.get(), device_.get(), ops_.get(), comm_.get(),
-                                                 arena_.get(), optimizer_.get(), nullptr, spans_},
+                                                 arena_.get(), optimizer_.get(), nullptr, spans_, pixel_statistics_},
                                      plan_.strategy_name, plan_.sharded);
   engine_->strategy->learn_from(*plan_.engine->strategy);
   arena_->commit();
@@ -207,7 +210,7 @@ void Run::start_trace(int64_t start_ns) {
   std::filesystem::create_directories(config_.output.path, error);
   BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ",
                     error.message());
-  loader_ = make_data_loader(config_, world_.rank(), world_.size(), processor_, tokenizer_, dataset_, *device_);
+  loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), tokenizer_, dataset_, *device_);
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
                                                  context_bytes_, start_ns});
@@ -227,7 +230,7 @@ void Run::announce() {
       config_, *model_, concat(world_.size(), " rank(s), ", plan_.strategy_name, ", ", comm_->name()),
       concat(device_->name(), ", ready ", static_cast<int64_t>(seconds_since(start_) * 1000), " ms after start"),
       plan_table(plan_));
-  std::printf("data       %lld pictures in %s, %lld steps an epoch, %lld steps in all\n",
+  std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
               static_cast<long long>(dataset_->size()), config_.data.path.c_str(),
               static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
   std::fflush(stdout);

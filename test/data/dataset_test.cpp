@@ -29,7 +29,7 @@ void check_refused(const std::string& path, const std::vector<std::string>& part
   }
 }
 
-std::string text_of(const Dataset::Sample& sample) { return {sample.picture.begin(), sample.picture.end()}; }
+std::string text_of(const Dataset::Sample& sample) { return {sample.picture->begin(), sample.picture->end()}; }
 
 /// One ustar member: header, content, padding.
 std::string tar_member(const std::string& name, const std::string& content, char type = '0',
@@ -79,13 +79,13 @@ TEST_SUITE("dataset") {
                     "{\"file_name\": \"4.jpg\", \"text\": \"\"}");
     const auto dataset = open_dataset(directory.path.string(), "auto");
     REQUIRE(dataset->size() == 4);
-    CHECK(dataset->read(0).text == "a cat");
+    CHECK(dataset->read(0).segments.at(0).text == "a cat");
     CHECK(dataset->read(0).name == directory / "a/1.jpg");
     CHECK(text_of(dataset->read(0)) == "one");
-    CHECK(dataset->read(1).text == "caf\xc3\xa9");
+    CHECK(dataset->read(1).segments.at(0).text == "caf\xc3\xa9");
     CHECK(text_of(dataset->read(1)) == "two");
-    CHECK(dataset->read(2).text == "first");
-    CHECK(dataset->read(3).picture.empty());
+    CHECK(dataset->read(2).segments.at(0).text == "first");
+    CHECK(dataset->read(3).picture->empty());
     CHECK_THROWS_AS(dataset->read(4), Error);
     fs::remove(directory.path / "3.jpg");
     CHECK(message_of([&] { dataset->read(2); }).find("3.jpg") != std::string::npos);
@@ -110,7 +110,7 @@ TEST_SUITE("dataset") {
     directory.write("metadata.jsonl", rows);
     const auto dataset = open_dataset(directory.path.string(), "auto");
     REQUIRE(dataset->size() == static_cast<int64_t>(texts.size()));
-    for (size_t i = 0; i < texts.size(); ++i) CHECK(dataset->read(static_cast<int64_t>(i)).text == texts[i].second);
+    for (size_t i = 0; i < texts.size(); ++i) CHECK(dataset->read(static_cast<int64_t>(i)).segments.at(0).text == texts[i].second);
     for (const char* broken : {R"(\ud8)", R"(\ud8zz)", R"(\u-800)", R"(\)"}) {
       CAPTURE(broken);
       directory.write("metadata.jsonl", "{\"file_name\": \"1.jpg\", \"text\": \"" + std::string(broken) + "\"}\n");
@@ -149,10 +149,10 @@ TEST_SUITE("dataset") {
                     "\"\",5,4.jpg");
     const auto dataset = open_dataset(directory.path.string(), "imagefolder");
     REQUIRE(dataset->size() == 3);
-    CHECK(dataset->read(0).text == "a \"big\" cat, and\na dog");
-    CHECK(dataset->read(1).text == "plain");
+    CHECK(dataset->read(0).segments.at(0).text == "a \"big\" cat, and\na dog");
+    CHECK(dataset->read(1).segments.at(0).text == "plain");
     CHECK(text_of(dataset->read(1)) == "two");
-    CHECK(dataset->read(2).text.empty());
+    CHECK(dataset->read(2).segments.at(0).text.empty());
   }
 
   TEST_CASE("imagefolder: broken metadata names file and line") {
@@ -240,7 +240,7 @@ TEST_SUITE("dataset") {
       const auto dataset = open_dataset(path, "auto");
       REQUIRE(dataset->size() == 7);
       const char* const texts[] = {"a cat\n", "a dog", "text", "prefix", "gnu", "pax", "base-256"};
-      for (int64_t i = 0; i < 7; ++i) CHECK(dataset->read(i).text == texts[i]);
+      for (int64_t i = 0; i < 7; ++i) CHECK(dataset->read(i).segments.at(0).text == texts[i]);
       CHECK(text_of(dataset->read(0)) == "one");
       CHECK(text_of(dataset->read(1)) == std::string(700, 'z'));
       CHECK(text_of(dataset->read(2)) == "three");
@@ -263,8 +263,8 @@ TEST_SUITE("dataset") {
     for (const size_t zeros : {512, 1024, 10240}) {
       const auto dataset = open_dataset(directory.write("s.tar", members + std::string(zeros, '\0')), "auto");
       REQUIRE(dataset->size() == 2);
-      CHECK(dataset->read(0).text == text);
-      CHECK(dataset->read(1).text == "a dog\n");
+      CHECK(dataset->read(0).segments.at(0).text == text);
+      CHECK(dataset->read(1).segments.at(0).text == "a dog\n");
     }
   }
 
@@ -316,7 +316,7 @@ TEST_SUITE("dataset") {
     }
     const auto dataset = open_dataset(path, "auto");
     REQUIRE(dataset->size() == 86);
-    CHECK(dataset->read(0).text == "a family is sitting down at a table to have cake");
-    for (int64_t i = 0; i < dataset->size(); ++i) CHECK(dataset->read(i).picture.size() > 1000);
+    CHECK(dataset->read(0).segments.at(0).text == "a family is sitting down at a table to have cake");
+    for (int64_t i = 0; i < dataset->size(); ++i) CHECK(dataset->read(i).picture->size() > 1000);
   }
 }

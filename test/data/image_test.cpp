@@ -182,7 +182,7 @@ TEST_SUITE("image") {
         const int64_t y = value[0], x = value[1], c = value[2];
         const double pixel = small.rgb[(y * small.width + x) * 3 + c];
         // The golden values are rounded to 6 decimals and were computed in float32.
-        CHECK((pixel / 255 - processor.mean[c]) / processor.std[c] ==
+        CHECK((pixel / 255 - processor.statistics.mean[c]) / processor.statistics.std[c] ==
               doctest::Approx(value[3].get<double>()).epsilon(2e-6).scale(1));
       }
     }
@@ -210,13 +210,13 @@ TEST_SUITE("image") {
     };
 
     CHECK(load().image_size == 224);  // no file: the defaults
-    CHECK(load().mean[1] == doctest::Approx(0.4578275));
+    CHECK(load().statistics.mean[1] == doctest::Approx(0.4578275));
     write(R"({"size": {"height": 384, "width": 384}, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.25, 0.3],
               "resample": 3, "rescale_factor": 0.00392156862745098, "do_resize": true, "do_rescale": true,
               "do_normalize": true, "do_convert_rgb": true, "image_processor_type": "BlipImageProcessor"})");
     CHECK(load().image_size == 384);
-    CHECK(load().mean[2] == doctest::Approx(0.3));
-    CHECK(load().std[1] == doctest::Approx(0.25));
+    CHECK(load().statistics.mean[2] == doctest::Approx(0.3));
+    CHECK(load().statistics.std[1] == doctest::Approx(0.25));
     write(R"({"size": 364})");
     CHECK(load().image_size == 364);
 

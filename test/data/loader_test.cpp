@@ -14,7 +14,7 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
-#include "data/picture_cache.h"
+#include "data/sample_cache.h"
 #include "support/error_message.h"
 #include "data/sampler_settings.h"
 
@@ -61,12 +61,14 @@ class HostDevice final : public Device {
 /// Id 2, then each byte's value.
 class ByteTokenizer final : public Tokenizer {
  public:
-  std::vector<int32_t> encode(const std::string& text) const override {
-    std::vector<int32_t> ids = {2};
+  std::vector<int32_t> encode_plain(const std::string& text) const override {
+    std::vector<int32_t> ids;
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   }
-  std::string decode(const std::vector<int32_t>&, bool) const override { return ""; }
+  std::vector<int32_t> prefix_ids() const override { return {2}; }
+  std::vector<int32_t> suffix_ids() const override { return {}; }
+  std::string decode(const std::vector<int32_t>& ids, bool) const override { return {ids.begin(), ids.end()}; }
   int64_t vocab_size() const override { return 256; }
   int32_t pad_id() const override { return 1; }
 };
@@ -96,8 +98,8 @@ class SmallDataset final : public Dataset {
   Sample read(int64_t index) const override {
     ++reads;
     std::this_thread::sleep_for(delay);
-    Sample sample{concat("sample ", index), text(index), pictures_[index % 4]};
-    if (index == broken) sample.picture.resize(sample.picture.size() / 2);
+    Sample sample{concat("sample ", index), {{text(index)}}, pictures_[index % 4]};
+    if (index == broken) sample.picture->resize(sample.picture->size() / 2);
     return sample;
   }
 
@@ -117,15 +119,11 @@ Config small_config() {
   return config;
 }
 
-ImageProcessor small_pictures() {
-  ImageProcessor processor;
-  processor.image_size = 12;
-  return processor;
-}
+ModelInputs small_pictures() { return {.picture_size = 12, .max_text_tokens = 100, .vocabulary = 256}; }
 
 template <class T>
-const T* part(const HostBatch& batch, int64_t offset) {
-  return reinterpret_cast<const T*>(static_cast<const char*>(batch.block) + offset);
+const T* part(const HostBatch& batch, BatchPart which) {
+  return batch.layout.whole(which, batch.block).as<T>();
 }
 
 std::unique_ptr<DataLoader> make_loader(const Config& config, const std::shared_ptr<SmallDataset>& dataset,
@@ -134,7 +132,7 @@ std::unique_ptr<DataLoader> make_loader(const Config& config, const std::shared_
   return make_data_loader(config, rank, world, small_pictures(), std::make_shared<ByteTokenizer>(), dataset, device);
 }
 
-/// Checks one batch against the definition in data.h, computed anew from the dataset.
+/// Checks one batch against the definition in batch.h, computed anew from the dataset.
 void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots, const SmallDataset& dataset,
                  const Config& config) {
   const BatchLayout& layout = batch.layout;
@@ -146,27 +144,28 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
     captions.back().resize(std::min<size_t>(captions.back().size(), static_cast<size_t>(config.data.max_text_tokens)));
   }
   int64_t used = 0, without_target = 0;
-  for (int64_t m = 0; m < layout.micro_batches; ++m) {
+  for (int64_t m = 0; m < layout.micro_batches(); ++m) {
     size_t longest = 0;
-    for (int64_t b = 0; b < layout.batch_size; ++b)
-      longest = std::max(longest, captions[m * layout.batch_size + b].size());
+    for (int64_t b = 0; b < layout.batch_size(); ++b)
+      longest = std::max(longest, captions[m * layout.batch_size() + b].size());
     float count = 0;
-    const int64_t tokens = layout.text.tokens, first = m * layout.batch_size;
-    const int32_t* labels = part<int32_t>(batch, layout.labels_offset()) + m * layout.labels();
+    const int64_t tokens = layout.text().tokens, first = m * layout.batch_size();
+    const int32_t* labels = part<int32_t>(batch, BatchPart::labels) + m * layout.labels();
     int64_t text_rows = 0;
-    for (int64_t i = first; i < first + layout.batch_size; ++i) {
+    for (int64_t i = first; i < first + layout.batch_size(); ++i) {
       CAPTURE(i);
       const std::vector<int32_t>& caption = captions[i];
       const int64_t length = static_cast<int64_t>(caption.size());
       used += length;
       without_target += length == 1;
-      CHECK(part<int32_t>(batch, layout.lengths_offset())[i] == length);
-      CHECK(part<int64_t>(batch, layout.keys_offset())[i] == slots[i].key);
-      const int64_t rows = part<int32_t>(batch, layout.rows_offset())[i];
-      CHECK((layout.text.packed() ? rows >= length && rows <= tokens : rows == tokens));
+      CHECK(part<int32_t>(batch, BatchPart::lengths)[i] == length);
+      CHECK(part<int64_t>(batch, BatchPart::sample_keys)[i] == slots[i].key);
+      const int32_t* start = layout.text().packed() ? part<int32_t>(batch, BatchPart::starts) + i + m : nullptr;
+      const int64_t rows = start ? start[1] - start[0] : tokens;  // of the text: nothing is before it here
+      CHECK((rows >= length && rows <= tokens));
       text_rows += rows;
       for (int64_t t = 0; t < tokens; ++t)
-        CHECK(part<int32_t>(batch, layout.ids_offset())[i * tokens + t] == (t < length ? caption[t] : 1));
+        CHECK(part<int32_t>(batch, BatchPart::ids)[i * tokens + t] == (t < length ? caption[t] : 1));
       for (int64_t t = 0; t + 1 < rows; ++t) {
         int32_t label = -100;
         if (t + 1 < length) label = caption[t + 1];
@@ -175,13 +174,13 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
         count += label >= 0;
       }
       const auto encoded = dataset.read(slots[i].sample);
-      const Image decoded = decode_image(encoded.picture.data(), encoded.picture.size(), "x");
+      const Image decoded = decode_image(encoded.picture->data(), encoded.picture->size(), "x");
       const Image expected = resize_bicubic(decoded, size, size);
-      const uint8_t* pixels = part<uint8_t>(batch, layout.pixels_offset()) + i * size * size * 3;
+      const uint8_t* pixels = part<uint8_t>(batch, BatchPart::pixels) + i * size * size * 3;
       CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));
     }
-    CHECK(part<float>(batch, layout.counts_offset())[m] == count);
-    if (layout.text.packed()) CHECK(text_rows == layout.text.packed_rows);
+    CHECK(part<float>(batch, BatchPart::label_counts)[m] == count);
+    if (layout.text().packed()) CHECK(text_rows == layout.text().packed_rows);
   }
   CHECK(batch.text_tokens_used == used);
   CHECK(batch.texts_without_target == without_target);
@@ -224,7 +223,7 @@ TEST_SUITE("loader") {
     CHECK(possible_text_shapes(config).back().packed_rows == 0);
   }
 
-  TEST_CASE("loader: packed, a step has the same samples, dealt so that all micro-batches are about as long") {
+  TEST_CASE("loader: packed, a step has the same samples, balanced so that all micro-batches are about as long") {
     auto dataset = std::make_shared<SmallDataset>(31);
     Config config = small_config();
     config.data.max_text_tokens = 40;
@@ -241,40 +240,41 @@ TEST_SUITE("loader") {
     int64_t smaller = 0;
     while (const HostBatch* batch = loader->next()) {
       const BatchLayout& layout = batch->layout;
-      CHECK(std::count(shapes.begin(), shapes.end(), layout.text) == 1);
-      const std::vector<Sampler::Slot> dealt = sampler.slots(batch->step);
+      CHECK(std::count(shapes.begin(), shapes.end(), layout.text()) == 1);
+      const std::vector<Sampler::Slot> sampled = sampler.slots(batch->step);
       std::vector<Sampler::Slot> slots;        // in the order of the batch
-      for (size_t i = 0; i < dealt.size(); ++i) {
-        const int64_t key = part<int64_t>(*batch, layout.keys_offset())[i];
-        const auto found = std::find_if(dealt.begin(), dealt.end(), [&](const auto& slot) { return slot.key == key; });
-        REQUIRE(found != dealt.end());
+      for (size_t i = 0; i < sampled.size(); ++i) {
+        const int64_t key = part<int64_t>(*batch, BatchPart::sample_keys)[i];
+        const auto found =
+            std::find_if(sampled.begin(), sampled.end(), [&](const auto& slot) { return slot.key == key; });
+        REQUIRE(found != sampled.end());
         slots.push_back(*found);
       }
       check_batch(*batch, slots, *dataset, config);
       int64_t most = 0, all = 0;
       for (int64_t m = 0; m < 3; ++m) {
-        const int32_t* lengths = part<int32_t>(*batch, layout.lengths_offset()) + m * 4;
+        const int32_t* lengths = part<int32_t>(*batch, BatchPart::lengths) + m * 4;
         const int64_t sum = std::accumulate(lengths, lengths + 4, int64_t{0});
         most = std::max(most, sum);
         all += sum;
       }
-      CHECK(most <= layout.text.packed_rows);
-      CHECK(layout.text.packed_rows < most + 8);  // the next multiple of 8
+      CHECK(most <= layout.text().packed_rows);
+      CHECK(layout.text().packed_rows < most + 8);  // the next multiple of 8
       CHECK(3 * most <= all + 3 * 22);            // within the longest caption
-      smaller += layout.text.packed_rows < 4 * 22;
+      smaller += layout.text().packed_rows < 4 * 22;
       loader->give_back(batch);
     }
     CHECK(smaller > 0);
   }
 
-  TEST_CASE("loader: every step holds what data.h says") {
+  TEST_CASE("loader: every step holds what batch.h says") {
     auto dataset = std::make_shared<SmallDataset>(31);
     for (const bool padding : {false, true})
       for (const char* text_padding : {"longest", "max", "packed"})
         for (const int64_t rank : {0, 1}) {
           if (padding && text_padding == std::string("packed")) continue;  // not to be had
           Config config = small_config();
-          config.train.accumulate_grad_batches = text_padding == std::string("packed") ? 1 : 2;  // else it deals anew
+          config.train.accumulate_grad_batches = text_padding == std::string("packed") ? 1 : 2;  // else it is balanced
           config.train.loss_on_padding = padding;
           config.data.text_padding = text_padding;
           config.train.max_epochs = 3;
@@ -295,7 +295,7 @@ TEST_SUITE("loader") {
             REQUIRE(batch);
             CHECK(batch->step == step);
             CHECK(batch->epoch == step / steps);
-            CHECK(std::count(shapes.begin(), shapes.end(), batch->layout.text) == 1);
+            CHECK(std::count(shapes.begin(), shapes.end(), batch->layout.text()) == 1);
             check_batch(*batch, sampler.slots(step), *dataset, config);
             loader->give_back(batch);
           }
@@ -341,7 +341,7 @@ TEST_SUITE("loader") {
     const auto loader = make_loader(config, dataset, device);
     for (const int64_t expected : {8, 8, 16, 20}) {
       const HostBatch* batch = loader->next();
-      CHECK(batch->layout.text.tokens == expected);
+      CHECK(batch->layout.text().tokens == expected);
       loader->give_back(batch);
     }
   }
@@ -431,8 +431,8 @@ TEST_SUITE("loader") {
     CHECK(loader->wait_seconds() < 10);
   }
 
-  TEST_CASE("picture cache: bounded, drops what was used longest ago") {
-    PictureCache cache(100);
+  TEST_CASE("sample cache: bounded, drops what was used longest ago") {
+    SampleCache cache(100);
     const auto sample = [](int64_t bytes) {
       return std::make_shared<PreparedSample>(PreparedSample{std::vector<uint8_t>(bytes), {}});
     };
@@ -461,7 +461,8 @@ TEST_SUITE("loader") {
     for (const int64_t epochs : {1, 6}) {  // one epoch decodes each photo; five more only copy
       config.train.max_epochs = epochs;
       const auto start = std::chrono::steady_clock::now();
-      const auto loader = make_data_loader(config, 0, 1, ImageProcessor{}, std::make_shared<ByteTokenizer>(),
+      const auto loader = make_data_loader(config, 0, 1, {.picture_size = 224, .vocabulary = 256},
+                                           std::make_shared<ByteTokenizer>(),
                                            open_dataset(path, "auto"), device);
       int64_t samples = 0;
       while (const HostBatch* batch = loader->next()) {

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "ops/bf16.h"
 #include "blipft/checkpoint.h"
+#include "data/text_shapes.h"
 #include "io/safetensors_header.h"
 #include "memory/memory_plan.h"
 #include "run/engine.h"
@@ -44,7 +44,6 @@ class Golden {
   }
   int64_t text_tokens() const { return tensors_.at("ids").shape[1]; }
   int64_t samples() const { return tensors_.at("ids").shape[0]; }
-  int64_t image_size() const { return tensors_.at("pixels").shape[1]; }
 
   std::string directory;
   nlohmann::json about;
@@ -78,13 +77,15 @@ class Trainer {
     comm = make_self_comm(*device);
     optimizer = make_optimizer(config_.train);
     model = make_model(config_.model.path, model_settings(config_));
-    float mean[3], std[3];
-    for (size_t c = 0; c < 3; ++c) mean[c] = golden.about["pixel_mean"][c], std[c] = golden.about["pixel_std"][c];
-    model->set_pixel_statistics(mean, std);
+    PixelStatistics statistics;
+    for (size_t c = 0; c < 3; ++c) {
+      statistics.mean[c] = golden.about["pixel_mean"][c];
+      statistics.std[c] = golden.about["pixel_std"][c];
+    }
     plan = plan_memory(config_, *model, 1, 0);
     arena = std::make_unique<Arena>(*device, *plan.arena);
     engine = std::make_unique<Engine>(EngineParts{&config_, model.get(), device.get(), ops.get(), comm.get(),
-                                                  arena.get(), optimizer.get(), nullptr, nullptr},
+                                                  arena.get(), optimizer.get(), nullptr, nullptr, statistics},
                                       "single", ShardedSettings{});
     arena->commit();
     engine->bind();
@@ -92,27 +93,32 @@ class Trainer {
     check_weights(*model, reader);
     load_weights({model.get(), &engine->store, engine->strategy.get(), device.get(), ops.get(), arena->scratch()},
                  reader, 2);
-    make_batch(golden);
+    make_batch(golden, false);
   }
   ~Trainer() {
     device->synchronize();
     device->free_host(batch.block);
   }
 
-  /// `padded` [B, T - 1]; of packed samples only those of their rows.
-  void set_labels(const std::vector<int32_t>& padded) {
-    const BatchLayout& layout = batch.layout;
-    const auto* rows = reinterpret_cast<const int32_t*>(block() + layout.rows_offset());
-    std::vector<int32_t> labels;
-    for (int64_t b = 0; b < layout.batch_size; ++b) {
-      const auto own = padded.begin() + b * (layout.text.tokens - 1);
-      labels.insert(labels.end(), own, own + rows[b] - 1);
+  /// The golden batch; its labels are those that transformers was given, padding learnt or not.
+  void make_batch(const Golden& golden, bool loss_on_padding) {
+    const std::vector<int32_t> lengths = golden.raw<int32_t>("lengths"), ids = golden.raw<int32_t>("ids");
+    const size_t tokens = static_cast<size_t>(golden.text_tokens());
+    std::vector<BatchSample> samples(lengths.size());
+    for (size_t b = 0; b < samples.size(); ++b) {
+      const auto text = ids.begin() + static_cast<int64_t>(b * tokens);
+      samples[b].text.ids.assign(text, text + lengths[b]);
+      samples[b].text.learnt.assign(samples[b].text.ids.size(), 1);
     }
-    REQUIRE(static_cast<int64_t>(labels.size()) == layout.labels());
-    put(layout.labels_offset(), labels);
-    float count = 0;
-    for (int32_t label : labels) count += label >= 0 ? 1.0f : 0.0f;
-    std::memcpy(block() + batch.layout.counts_offset(), &count, 4);
+    const TextShape text = smallest_shape(possible_text_shapes(config_), samples, golden.samples());
+    batch.layout = {model->inputs(), 1, golden.samples(), text};
+    if (batch.block) device->free_host(batch.block);
+    batch.block = device->allocate_host(batch.layout.bytes());
+    const std::vector<uint8_t> pixels = golden.raw<uint8_t>("pixels");
+    REQUIRE(static_cast<int64_t>(pixels.size()) == batch.layout.whole(BatchPart::pixels, batch.block).bytes());
+    std::copy(pixels.begin(), pixels.end(), BatchWriter::pixels(batch.layout, batch.block, 0));
+    BatchWriter(1, loss_on_padding).write(batch.layout, samples, batch.block);
+    check_labels(golden.raw<int32_t>(loss_on_padding ? "labels_padding" : "labels"), lengths);
   }
   StepResult step(double lr) {
     engine->program->launch(batch, lr);
@@ -143,35 +149,20 @@ class Trainer {
   HostBatch batch;
 
  private:
-  char* block() { return static_cast<char*>(batch.block); }
-  template <class T>
-  void put(int64_t offset, const std::vector<T>& values) {
-    std::memcpy(block() + offset, values.data(), values.size() * sizeof(T));
-  }
-  void make_batch(const Golden& golden) {
-    const std::vector<int32_t> lengths = golden.raw<int32_t>("lengths");
-    std::vector<int32_t> rows(lengths.size(), static_cast<int32_t>(golden.text_tokens()));
-    TextShape text = possible_text_shapes(config_).back();
-    if (text.packed()) {
-      const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-      for (const TextShape& shape : possible_text_shapes(config_))
-        if (shape.packed_rows >= tokens) text = std::min(text, shape, [](const auto& a, const auto& b) {
-          return a.packed_rows < b.packed_rows;
-        });
-      rows = lengths;
-      for (int64_t more = text.packed_rows - tokens, b = 0; more > 0; --more, ++b) {  // padding: one row each in turn
-        while (rows[b % rows.size()] == golden.text_tokens()) ++b;
-        ++rows[b % rows.size()];
-      }
+  /// Against `golden` [B, T - 1]; of packed samples those of their own rows.
+  void check_labels(const std::vector<int32_t>& golden, const std::vector<int32_t>& lengths) const {
+    const BatchLayout& layout = batch.layout;
+    const Tensor starts = layout.of(BatchPart::starts, batch.block, 0);
+    const int32_t* label = layout.of(BatchPart::labels, batch.block, 0).as<int32_t>();
+    int64_t wrong = 0;
+    for (int64_t b = 0; b < layout.batch_size(); ++b) {
+      const int64_t rows = starts ? starts.as<int32_t>()[b + 1] - starts.as<int32_t>()[b] - layout.inputs().prefix_rows
+                                  : layout.text().tokens;
+      REQUIRE(rows >= lengths[static_cast<size_t>(b)]);
+      for (int64_t t = 0; t + 1 < rows; ++t)
+        wrong += *label++ != golden[static_cast<size_t>(b * (layout.text().tokens - 1) + t)];
     }
-    batch.layout = {1, golden.samples(), text, golden.image_size()};
-    batch.block = device->allocate_host(batch.layout.bytes());
-    put(batch.layout.rows_offset(), rows);
-    put(batch.layout.pixels_offset(), golden.raw<uint8_t>("pixels"));
-    put(batch.layout.ids_offset(), golden.raw<int32_t>("ids"));
-    put(batch.layout.lengths_offset(), lengths);
-    put(batch.layout.keys_offset(), std::vector<int64_t>(static_cast<size_t>(golden.samples())));
-    set_labels(golden.raw<int32_t>("labels"));
+    CHECK(wrong == 0);
   }
   Config config_;
 };
@@ -243,7 +234,7 @@ void check_f32(const std::string& name, DeviceKind kind, const char* text_paddin
         trainer, golden, "grad.", [&](const Unit& unit) { return trainer.engine->store.gradient(unit); }, 1e-6);
     CHECK_MESSAGE(worst.error <= 1e-5, "gradient of ", worst.name, ": ", worst.error);
     if (text_padding == std::string("max")) {
-      trainer.set_labels(golden.raw<int32_t>("labels_padding"));
+      trainer.make_batch(golden, true);
       CHECK(trainer.step(0).loss == doctest::Approx(golden.floats("loss_padding")[0]).epsilon(1e-5));
     }
   }

@@ -140,12 +140,11 @@ class TestRun {
     comm_ = world ? make_mpi_comm(*world) : make_self_comm(*device_);
     optimizer_ = make_optimizer(c.train);
     model_ = make_model(c.model.path, model_settings(c));
-    const ImageProcessor processor;
-    model_->set_pixel_statistics(processor.mean, processor.std);
     plan_ = plan_memory(c, *model_, ranks_, 0, job.policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
     engine_ = std::make_unique<Engine>(EngineParts{&c, model_.get(), device_.get(), ops_.get(), comm_.get(),
-                                                   arena_.get(), optimizer_.get(), job.policy, nullptr},
+                                                   arena_.get(), optimizer_.get(), job.policy, nullptr,
+                                                   ImageProcessor().statistics},
                                        plan_.strategy_name, plan_.sharded);
     engine_->strategy->learn_from(*plan_.engine->strategy);
     arena_->commit();
@@ -210,53 +209,30 @@ class TestRun {
     const TrainSection& train = job_.config.train;
     HostBatch batch;
     batch.step = step;
-    batch.layout = {train.accumulate_grad_batches, train.batch_size, text, model_->image_size()};
+    batch.layout = {model_->inputs(), train.accumulate_grad_batches, train.batch_size, text};
     block.assign(static_cast<size_t>(batch.layout.bytes()), 0);
     batch.block = block.data();
-    for (int64_t m = 0; m < train.accumulate_grad_batches; ++m) {
-      // Packed, the last samples have no row more than they need where the shape is smaller than the largest.
-      int64_t missing = text.packed() ? train.batch_size * text.tokens - text.packed_rows : 0;
-      int64_t label = m * batch.layout.labels();
-      for (int64_t b = train.batch_size - 1; b >= 0; --b) {
-        const int64_t row = m * train.batch_size + b;
-        missing -= put_sample(batch, m, row, step, (m * ranks_ + comm_->rank()) * train.batch_size + b, missing);
-      }
-      BLIPFT_CHECK(missing == 0, "captions do not fit into ", text.packed_rows, " packed rows");
-      for (int64_t b = 0; b < train.batch_size; ++b) label = put_labels(batch, m * train.batch_size + b, label);
-    }
+    std::vector<BatchSample> samples;
+    for (int64_t m = 0; m < train.accumulate_grad_batches; ++m)
+      for (int64_t b = 0; b < train.batch_size; ++b)
+        samples.push_back(make_sample(batch, step, (m * ranks_ + comm_->rank()) * train.batch_size + b,
+                                      static_cast<int64_t>(samples.size())));
+    BatchWriter(1, train.loss_on_padding).write(batch.layout, samples, batch.block);
     return batch;
   }
 
-  /// All of a sample but its labels. Leaves out up to `missing` rows behind its text; the number of those.
-  int64_t put_sample(const HostBatch& batch, int64_t m, int64_t row, int64_t step, int64_t sample,
-                     int64_t missing) const {
-    const BatchLayout& l = batch.layout;
-    char* block = static_cast<char*>(batch.block);
+  /// Sample `sample` of the global batch: its pixels, as the batch's sample i, and its text.
+  BatchSample make_sample(const HostBatch& batch, int64_t step, int64_t sample, int64_t i) const {
     SampleStream random(step, sample);
-    const int64_t pixels = l.image_size * l.image_size * 3, t = l.text.tokens;
-    for (int64_t i = 0; i < pixels; ++i)
-      block[l.pixels_offset() + row * pixels + i] = static_cast<char>(random.next() & 255);
+    const int64_t size = batch.layout.inputs().picture_size, t = batch.layout.text().tokens;
+    uint8_t* pixels = BatchWriter::pixels(batch.layout, batch.block, i);
+    for (int64_t p = 0; p < size * size * 3; ++p) pixels[p] = static_cast<uint8_t>(random.next() & 255);
     const int64_t length = job_.equal_lengths ? job_.equal_lengths : 2 + random.next() % (t - 1);
-    int32_t* ids = reinterpret_cast<int32_t*>(block + l.ids_offset()) + row * t;
     const int32_t shift = sample == job_.wrong_sample ? 1 : 0;
-    for (int64_t i = 0; i < t; ++i) ids[i] = i < length ? 4 + static_cast<int32_t>(random.next() % 40) + shift : 1;
-    reinterpret_cast<float*>(block + l.counts_offset())[m] += static_cast<float>(length - 1);
-    const int64_t left_out = std::min(missing, t - length);
-    reinterpret_cast<int32_t*>(block + l.rows_offset())[row] = static_cast<int32_t>(t - left_out);
-    reinterpret_cast<int32_t*>(block + l.lengths_offset())[row] = static_cast<int32_t>(length);
-    reinterpret_cast<int64_t*>(block + l.keys_offset())[row] = step * job_.samples + sample;
-    return left_out;
-  }
-
-  /// The labels of a sample's rows, from `label` on; where the next sample's begin.
-  int64_t put_labels(const HostBatch& batch, int64_t row, int64_t label) const {
-    const BatchLayout& l = batch.layout;
-    char* block = static_cast<char*>(batch.block);
-    const auto numbers = [&](int64_t offset) { return reinterpret_cast<int32_t*>(block + offset); };
-    const int32_t *ids = numbers(l.ids_offset()) + row * l.text.tokens, rows = numbers(l.rows_offset())[row];
-    for (int32_t i = 0; i + 1 < rows; ++i)
-      numbers(l.labels_offset())[label++] = i + 1 < numbers(l.lengths_offset())[row] ? ids[i + 1] : -100;
-    return label;
+    BatchSample made{{}, step * job_.samples + sample};
+    for (int64_t k = 0; k < length; ++k) made.text.ids.push_back(4 + static_cast<int32_t>(random.next() % 40) + shift);
+    made.text.learnt.assign(made.text.ids.size(), 1);
+    return made;
   }
 
   static std::vector<float> floats(const Tensor& tensor) {

@@ -8,18 +8,20 @@
 #include <unordered_map>
 #include <vector>
 
+#include "blipft/batch.h"
+
 namespace blipft {
 
 /// A sample as a step wants it.
 struct PreparedSample {
-  std::vector<uint8_t> pixels;   ///< [S, S, 3]
-  std::vector<int32_t> ids;      ///< truncated, not padded
+  std::vector<uint8_t> pixels;   ///< [P, P, 3], empty if the model reads no pictures
+  TokenizedText text;            ///< truncated, not padded
 };
 
 /// Least-recently-used cache of prepared samples by dataset index, bounded in bytes. Thread-safe.
-class PictureCache {
+class SampleCache {
  public:
-  explicit PictureCache(int64_t limit_bytes) : limit_(limit_bytes) {}
+  explicit SampleCache(int64_t limit_bytes) : limit_(limit_bytes) {}
 
   /// Null when it is not there.
   std::shared_ptr<const PreparedSample> find(int64_t sample) {
@@ -31,7 +33,7 @@ class PictureCache {
   }
 
   void insert(int64_t sample, std::shared_ptr<const PreparedSample> prepared) {
-    const int64_t bytes = static_cast<int64_t>(prepared->pixels.size() + prepared->ids.size() * sizeof(int32_t));
+    const int64_t bytes = static_cast<int64_t>(prepared->pixels.size()) + prepared->text.size() * kTokenBytes;
     std::lock_guard lock(mutex_);
     if (bytes > limit_ || places_.contains(sample)) return;
     for (; bytes_ + bytes > limit_; order_.pop_back()) {
@@ -49,6 +51,7 @@ class PictureCache {
   }
 
  private:
+  static constexpr int64_t kTokenBytes = sizeof(int32_t) + sizeof(uint8_t);
   struct Item {
     int64_t sample, bytes;
     std::shared_ptr<const PreparedSample> prepared;

@@ -1,0 +1,101 @@
+// Fills a step's block from samples; see batch.h.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "blipft/batch.h"
+#include "data/text_shapes.h"
+
+namespace blipft {
+
+namespace {
+
+/// How many text rows each sample has: what its text takes and, of the rest of the shape, as much as comes to it.
+std::vector<int64_t> text_rows(const BatchLayout& layout, std::span<const BatchSample> samples) {
+  const TextShape& shape = layout.text();
+  std::vector<int64_t> rows;
+  for (const BatchSample& sample : samples) rows.push_back(rows_of_text(sample.text.size()));
+  int64_t padding = shape.rows(layout.batch_size()) - std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  for (int64_t& own : rows) {
+    const int64_t more = std::min(padding, shape.tokens - own);
+    BLIPFT_CHECK(more >= 0, "a text of ", own, " rows, or all of a micro-batch, do not fit into ", shape.tokens,
+                 " and ", shape.rows(layout.batch_size()), " rows");
+    own += more;
+    padding -= more;
+  }
+  BLIPFT_CHECK(padding == 0, padding, " rows of a micro-batch belong to no sample");
+  return rows;
+}
+
+/// What of the rows' places the model reads.
+void write_rows(const BatchLayout& layout, const std::vector<int64_t>& text_rows_of, void* block, int64_t m) {
+  const MicroBatch batch = layout.micro_batch(block, m);
+  int32_t* starts = batch.packing.starts.as<int32_t>();
+  int32_t* padded = batch.packing.padded_rows.as<int32_t>();
+  int32_t* positions = batch.positions.as<int32_t>();
+  int64_t start = 0;
+  for (int64_t b = 0; b < batch.samples; ++b) {
+    const int64_t rows = layout.inputs().prefix_rows + text_rows_of[static_cast<size_t>(b)];
+    if (starts) std::iota(padded + start, padded + start + rows, static_cast<int32_t>(b * batch.most_rows));
+    if (positions) std::iota(positions + start, positions + start + rows, 0);
+    if (starts) starts[b] = static_cast<int32_t>(start);
+    start += rows;
+  }
+  if (starts) starts[batch.samples] = static_cast<int32_t>(start);
+}
+
+}  // namespace
+
+uint8_t* BatchWriter::pixels(const BatchLayout& layout, void* block, int64_t i) {
+  const int64_t size = layout.inputs().picture_size;
+  return layout.whole(BatchPart::pixels, block).as<uint8_t>() + i * size * size * 3;
+}
+
+void BatchWriter::reorder_pixels(const BatchLayout& layout, void* block, std::span<const size_t> order) {
+  const Tensor pixels = layout.whole(BatchPart::pixels, block);
+  if (!pixels) return;
+  const size_t bytes = static_cast<size_t>(pixels.bytes() / layout.samples());
+  const std::vector<uint8_t> old(pixels.as<uint8_t>(), pixels.as<uint8_t>() + pixels.bytes());
+  for (size_t i = 0; i < order.size(); ++i)
+    std::memcpy(pixels.as<uint8_t>() + i * bytes, old.data() + order[i] * bytes, bytes);
+}
+
+void BatchWriter::write(const BatchLayout& layout, std::span<const BatchSample> samples, void* block) const {
+  BLIPFT_CHECK(static_cast<int64_t>(samples.size()) == layout.samples(), samples.size(), " samples for a step of ",
+               layout.samples());
+  const size_t count = static_cast<size_t>(layout.batch_size());
+  for (int64_t m = 0; m < layout.micro_batches(); ++m)
+    write_micro_batch(layout, samples.subspan(static_cast<size_t>(m) * count, count), block, m);
+}
+
+void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const BatchSample> samples, void* block,
+                                    int64_t m) const {
+  const MicroBatch batch = layout.micro_batch(block, m);
+  const std::vector<int64_t> rows = text_rows(layout, samples);
+  write_rows(layout, rows, block, m);
+  int64_t longest = 0;
+  for (const BatchSample& sample : samples) longest = std::max(longest, sample.text.size());
+  const int64_t tokens = layout.text().tokens, learnt_padding = loss_on_padding_ ? longest : 0;
+  int32_t* labels = batch.labels.as<int32_t>();
+  int64_t count = 0;
+  for (size_t b = 0; b < samples.size(); ++b) {
+    const TokenizedText& text = samples[b].text;
+    const int64_t length = text.size();
+    BLIPFT_CHECK(text.learnt.size() == text.ids.size(), length, " ids, learnt or not is said of ", text.learnt.size());
+    int32_t* ids = batch.ids.as<int32_t>() + static_cast<int64_t>(b) * tokens;
+    std::copy(text.ids.begin(), text.ids.end(), ids);
+    std::fill(ids + length, ids + tokens, pad_id_);
+    for (int64_t t = 1; t < rows[b]; ++t) {
+      const bool learnt = t < length ? text.learnt[static_cast<size_t>(t)] != 0 : t < learnt_padding;
+      *labels++ = learnt ? ids[t] : -100;
+      count += learnt;
+    }
+    batch.lengths.as<int32_t>()[b] = static_cast<int32_t>(length);
+    batch.sample_keys.as<int64_t>()[b] = samples[b].key;
+    if (batch.key_lengths)
+      batch.key_lengths.as<int32_t>()[b] = static_cast<int32_t>(layout.inputs().prefix_rows + length);
+  }
+  *layout.of(BatchPart::label_counts, block, m).as<float>() = static_cast<float>(count);
+}
+
+}  // namespace blipft

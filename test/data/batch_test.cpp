@@ -1,0 +1,238 @@
+// A step's block: which parts it has, where they lie, and what is written into them.
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "blipft/data.h"
+#include "blipft/error.h"
+#include "data/sample_text.h"
+#include "data/text_shapes.h"
+#include "support/error_message.h"
+
+using namespace blipft;
+using testing::message_of;
+
+namespace {
+
+constexpr BatchPart kAllParts[] = {BatchPart::pixels, BatchPart::ids, BatchPart::labels, BatchPart::lengths,
+                                   BatchPart::sample_keys, BatchPart::label_counts, BatchPart::positions,
+                                   BatchPart::key_lengths, BatchPart::starts, BatchPart::padded_rows};
+static_assert(std::size(kAllParts) == kBatchParts);
+
+using Numbers = std::vector<int64_t>;
+
+/// A block with its layout; written by `writer` from `samples`.
+struct Written {
+  Written(const BatchLayout& of, const BatchWriter& writer, const std::vector<BatchSample>& samples)
+      : layout(of), memory(static_cast<size_t>(of.bytes()), char(0x55)) {
+    writer.write(layout, samples, memory.data());
+  }
+  Numbers operator()(BatchPart part, int64_t m = 0) {
+    const Tensor tensor = layout.of(part, memory.data(), m);
+    REQUIRE(tensor);
+    Numbers numbers;
+    for (int64_t i = 0; i < tensor.numel(); ++i)
+      numbers.push_back(tensor.dtype == DType::i32   ? tensor.as<int32_t>()[i]
+                        : tensor.dtype == DType::i64 ? tensor.as<int64_t>()[i]
+                                                     : static_cast<int64_t>(tensor.as<float>()[i]));
+    return numbers;
+  }
+  BatchLayout layout;
+  std::vector<char> memory;
+};
+
+/// Ids from `first` on; those before `learnt_from` are not learnt.
+BatchSample sample(int64_t length, int32_t first, int64_t key, int64_t learnt_from = 0) {
+  BatchSample made{{std::vector<int32_t>(static_cast<size_t>(length)), {}}, key};
+  std::iota(made.text.ids.begin(), made.text.ids.end(), first);
+  for (int64_t i = 0; i < length; ++i) made.text.learnt.push_back(i >= learnt_from);
+  return made;
+}
+
+const ModelInputs kEverything{.picture_size = 5, .prefix_rows = 3, .max_text_tokens = 60, .vocabulary = 100,
+                              .positions = true, .key_lengths = true};
+const ModelInputs kTextOnly{.max_text_tokens = 60, .vocabulary = 100};
+
+/// "<" and ">" around every text, a word's letters as ids.
+class LetterTokenizer final : public Tokenizer {
+ public:
+  std::vector<int32_t> encode_plain(const std::string& text) const override { return {text.begin(), text.end()}; }
+  std::vector<int32_t> prefix_ids() const override { return {'<'}; }
+  std::vector<int32_t> suffix_ids() const override { return {'>'}; }
+  std::string decode(const std::vector<int32_t>& ids, bool) const override { return {ids.begin(), ids.end()}; }
+  int64_t vocab_size() const override { return 1000; }
+  int32_t pad_id() const override { return 7; }
+};
+
+std::string letters(const TokenizedText& text) { return {text.ids.begin(), text.ids.end()}; }
+
+}  // namespace
+
+TEST_SUITE("batch") {
+  TEST_CASE("layout: parts do not overlap, begin at multiples of 256 bytes, and are there only if declared") {
+    for (const ModelInputs& inputs : {kEverything, kTextOnly})
+      for (const TextShape& text : {TextShape{7}, TextShape{7, 17}}) {
+        const BatchLayout layout(inputs, 2, 3, text);
+        std::vector<char> memory(static_cast<size_t>(layout.bytes()));
+        int64_t end = 0;
+        for (const BatchPart part : kAllParts) {
+          const bool is_there = part == BatchPart::pixels                                       ? inputs.has_picture()
+                             : part == BatchPart::positions                                     ? inputs.positions
+                             : part == BatchPart::key_lengths                                   ? inputs.key_lengths
+                             : part == BatchPart::starts || part == BatchPart::padded_rows ? text.packed()
+                                                                                                : true;
+          const Tensor tensor = layout.whole(part, memory.data());
+          CHECK(static_cast<bool>(tensor) == is_there);
+          CHECK(static_cast<bool>(layout.of(part, memory.data(), 1)) == is_there);
+          if (!is_there) continue;
+          const int64_t begin = tensor.as<char>() - memory.data();
+          CHECK(begin == (end + 255) / 256 * 256);
+          end = begin + tensor.bytes();
+          const Tensor second = layout.of(part, memory.data(), 1);
+          CHECK(second.as<char>() - tensor.as<char>() == second.bytes());
+        }
+        CHECK(layout.bytes() == (end + 255) / 256 * 256);
+      }
+    CHECK(BatchLayout(kTextOnly, 1, 1, {8}).bytes() == 5 * 256);
+    CHECK_FALSE(BatchLayout(kTextOnly, 1, 2, {8}) == BatchLayout(kTextOnly, 2, 1, {8}));
+  }
+
+  TEST_CASE("layout: pixels lie at the same place whatever the text") {
+    for (int64_t i : {0, 3})
+      CHECK(BatchWriter::pixels({kEverything, 2, 2, {8}}, nullptr, i) ==
+            BatchWriter::pixels({kEverything, 2, 2, {60, 99}}, nullptr, i));
+    CHECK(BatchWriter::pixels({kTextOnly, 2, 2, {8}}, nullptr, 0) == nullptr);
+  }
+
+  TEST_CASE("writer: padded rows") {
+    Written block({kEverything, 2, 2, {4}}, {1, false},
+                  {sample(4, 10, 100), sample(2, 20, 101), sample(0, 30, 102), sample(1, 40, 103)});
+    CHECK(block(BatchPart::ids) == Numbers{10, 11, 12, 13, 20, 21, 1, 1});
+    CHECK(block(BatchPart::ids, 1) == Numbers{1, 1, 1, 1, 40, 1, 1, 1});
+    CHECK(block(BatchPart::labels) == Numbers{11, 12, 13, 21, -100, -100});
+    CHECK(block(BatchPart::labels, 1) == Numbers(6, -100));
+    CHECK(block(BatchPart::label_counts) == Numbers{4});
+    CHECK(block(BatchPart::label_counts, 1) == Numbers{0});
+    CHECK(block(BatchPart::lengths) == Numbers{4, 2});
+    CHECK(block(BatchPart::key_lengths, 1) == Numbers{3, 4});
+    CHECK(block(BatchPart::sample_keys, 1) == Numbers{102, 103});
+    CHECK(block(BatchPart::positions) == Numbers{0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6});
+    const MicroBatch batch = block.layout.micro_batch(block.memory.data(), 1);
+    CHECK(batch.samples == 2);
+    CHECK(batch.most_rows == 7);
+    CHECK(batch.rows == 14);
+    CHECK(batch.pixels.shape == Shape{2, 5, 5, 3});
+    CHECK(batch.ids.shape == Shape{2, 4});
+    CHECK_FALSE(batch.packing);
+  }
+
+  TEST_CASE("writer: packed rows, padding goes to the first samples") {
+    Written block({kEverything, 1, 3, {4, 9}}, {1, false}, {sample(2, 10, 0), sample(0, 0, 1), sample(3, 30, 2)});
+    CHECK(block(BatchPart::starts) == Numbers{0, 7, 12, 18});  // 3 + 4, 3 + 2, 3 + 3 rows
+    CHECK(block(BatchPart::padded_rows) ==
+          Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19});
+    CHECK(block(BatchPart::positions) == Numbers{0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5});
+    CHECK(block(BatchPart::labels) == Numbers{11, -100, -100, -100, 31, 32});
+    CHECK(block(BatchPart::label_counts) == Numbers{3});
+    CHECK(block(BatchPart::key_lengths) == Numbers{5, 3, 6});
+  }
+
+  TEST_CASE("writer: nothing before the text, no pictures") {
+    Written block({kTextOnly, 1, 2, {4, 5}}, {1, false}, {sample(2, 10, 0), sample(3, 30, 2)});
+    CHECK(block(BatchPart::starts) == Numbers{0, 2, 5});
+    CHECK(block(BatchPart::padded_rows) == Numbers{0, 1, 4, 5, 6});
+    CHECK(block(BatchPart::labels) == Numbers{11, 31, 32});
+  }
+
+  TEST_CASE("writer: ids that are not learnt are seen and not predicted") {
+    Written block({kTextOnly, 1, 2, {5}}, {1, false}, {sample(5, 10, 0, 3), sample(3, 30, 1, 9)});
+    CHECK(block(BatchPart::ids) == Numbers{10, 11, 12, 13, 14, 30, 31, 32, 1, 1});
+    CHECK(block(BatchPart::labels) == Numbers{-100, -100, 13, 14, -100, -100, -100, -100});
+    CHECK(block(BatchPart::label_counts) == Numbers{2});
+  }
+
+  TEST_CASE("writer: padding that is learnt ends with the longest text of the micro-batch") {
+    Written block({kTextOnly, 2, 2, {5}}, {1, true},
+                  {sample(2, 10, 0), sample(4, 20, 1), sample(3, 30, 2), sample(0, 0, 3)});
+    CHECK(block(BatchPart::labels) == Numbers{11, 1, 1, -100, 21, 22, 23, -100});
+    CHECK(block(BatchPart::labels, 1) == Numbers{31, 32, -100, -100, 1, 1, -100, -100});
+    CHECK(block(BatchPart::label_counts) == Numbers{6});
+    CHECK(block(BatchPart::label_counts, 1) == Numbers{4});
+  }
+
+  TEST_CASE("writer: samples that do not fit are an error") {
+    const BatchWriter writer(1, false);
+    std::vector<char> memory(10000);
+    const std::vector<BatchSample> two = {sample(3, 10, 0), sample(4, 20, 1)};
+    CHECK_THROWS_AS(writer.write({kTextOnly, 1, 2, {3}}, two, memory.data()), Error);     // a text is longer
+    CHECK_THROWS_AS(writer.write({kTextOnly, 1, 2, {4, 6}}, two, memory.data()), Error);  // all are
+    CHECK_THROWS_AS(writer.write({kTextOnly, 1, 2, {4, 9}}, two, memory.data()), Error);  // rows beyond 2 x 4
+    CHECK_THROWS_AS(writer.write({kTextOnly, 1, 3, {4}}, two, memory.data()), Error);     // one is missing
+    writer.write({kTextOnly, 1, 2, {4, 7}}, two, memory.data());
+  }
+
+  TEST_CASE("writer: pixels follow their samples") {
+    const BatchLayout layout(kEverything, 2, 2, {8});
+    std::vector<char> memory(static_cast<size_t>(layout.bytes()));
+    for (int i = 0; i < 4; ++i) std::fill_n(BatchWriter::pixels(layout, memory.data(), i), 75, uint8_t(i));
+    const std::vector<size_t> order = {2, 0, 3, 1};
+    BatchWriter::reorder_pixels(layout, memory.data(), order);
+    for (size_t i = 0; i < 4; ++i)
+      for (int64_t p : {0, 74}) CHECK(BatchWriter::pixels(layout, memory.data(), int64_t(i))[p] == order[i]);
+    BatchWriter::reorder_pixels({kTextOnly, 2, 2, {8}}, nullptr, order);  // nothing to do
+  }
+
+  TEST_CASE("text shapes: the smallest that holds every micro-batch") {
+    const std::vector<TextShape> packed = {{9, 8}, {9, 16}, {9, 18}}, padded = {{4}, {8}, {9}};
+    const std::vector<BatchSample> samples = {sample(1, 0, 0), sample(2, 0, 1), sample(5, 0, 2), sample(4, 0, 3)};
+    CHECK(smallest_shape(packed, samples, 2) == packed[1]);
+    CHECK(smallest_shape(padded, samples, 2) == padded[1]);
+    const std::vector<BatchSample> empty = {sample(0, 0, 0), sample(8, 0, 1)};  // a row for the empty text too
+    CHECK(smallest_shape(packed, empty, 2) == packed[1]);
+  }
+
+  TEST_CASE("balanced order: groups of equal size, about as long") {
+    CHECK(balanced_order(Numbers{5, 1, 9, 3}, 2) == std::vector<size_t>{2, 1, 0, 3});  // 9 + 1, 5 + 3
+    CHECK(balanced_order(Numbers{4, 4, 4}, 3) == std::vector<size_t>{0, 1, 2});
+  }
+
+  TEST_CASE("tokenize: segments are encoded apart and joined, the joint text is cut") {
+    const LetterTokenizer tokenizer;
+    const Dataset::Sample one{"x", {{"cat"}}, {}};
+    CHECK(letters(tokenize(one, tokenizer, 50, 200)) == "<cat>");
+    CHECK(tokenize(one, tokenizer, 50, 200).ids == tokenizer.encode("cat"));
+    const Dataset::Sample two{"x", {{"ask", false}, {"answer", true}}, {}};
+    const TokenizedText text = tokenize(two, tokenizer, 50, 200);
+    CHECK(letters(text) == "<askanswer>");
+    CHECK(text.learnt == std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1});
+    CHECK(letters(tokenize(two, tokenizer, 6, 200)) == "<askan");
+    CHECK(tokenize(two, tokenizer, 6, 200).learnt.size() == 6);
+  }
+
+  TEST_CASE("tokenize: an id that the model has no embedding for is refused, with the sample's name") {
+    const LetterTokenizer tokenizer;             // has 1000 ids; these texts use those below 123
+    const Dataset::Sample sample_of{"tar:3.jpg", {{"zoo"}}, {}};
+    CHECK(letters(tokenize(sample_of, tokenizer, 50, 123)) == "<zoo>");
+    const std::string message = message_of([&] { tokenize(sample_of, tokenizer, 50, 122); });
+    for (const char* part : {"tar:3.jpg", "\"z\"", "122"})
+      CHECK_MESSAGE(message.find(part) != std::string::npos, message);
+    CHECK(letters(tokenize(sample_of, tokenizer, 1, 122)) == "<");  // what is cut off is not used
+  }
+
+  TEST_CASE("texts longer than the model's positions, and padding without an embedding, are refused") {
+    Config config;
+    config.file = "run.yaml";
+    config.data.max_text_tokens = 60;
+    const LetterTokenizer tokenizer;
+    check_text_inputs(config, kEverything, tokenizer);
+    config.data.max_text_tokens = 61;
+    std::string message = message_of([&] { check_text_inputs(config, kEverything, tokenizer); });
+    for (const char* part : {"run.yaml", "data.max_text_tokens", "61", "60", "63"})
+      CHECK_MESSAGE(message.find(part) != std::string::npos, message);
+    config.data.max_text_tokens = 10;
+    ModelInputs small = kTextOnly;
+    small.vocabulary = 7;
+    message = message_of([&] { check_text_inputs(config, small, tokenizer); });
+    CHECK_MESSAGE(message.find("padding token has id 7") != std::string::npos, message);
+  }
+}

@@ -1,0 +1,141 @@
+// A model without pictures and without rows before its text, from the dataset to the update: nothing but text is read,
+// decoded or copied for it.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "blipft/data.h"
+#include "memory/memory_plan.h"
+#include "run/step_program.h"
+#include "run/weights.h"
+#include "support/error_message.h"
+#include "support/text_model.h"
+
+using namespace blipft;
+using testing::TextModel;
+
+namespace {
+
+/// Questions that are only read, and their answers. No pictures.
+class Questions final : public Dataset {
+ public:
+  bool all_learnt = false;
+  int64_t size() const override { return 12; }
+  Sample read(int64_t index) const override {
+    const char letter = static_cast<char>('a' + index % 6);
+    return {concat("question ", index),
+            {{std::string(static_cast<size_t>(1 + index % 5), letter) + "?", all_learnt},
+             {std::string(static_cast<size_t>(2 + index % 4), static_cast<char>(letter + 1)), true}},
+            {}};
+  }
+};
+
+class LetterTokenizer final : public Tokenizer {
+ public:
+  std::vector<int32_t> encode_plain(const std::string& text) const override { return {text.begin(), text.end()}; }
+  std::vector<int32_t> prefix_ids() const override { return {2}; }
+  std::vector<int32_t> suffix_ids() const override { return {3}; }
+  std::string decode(const std::vector<int32_t>& ids, bool) const override { return {ids.begin(), ids.end()}; }
+  int64_t vocab_size() const override { return 128; }
+  int32_t pad_id() const override { return 1; }
+};
+
+Config text_config(const char* padding) {
+  Config config;
+  config.data.max_text_tokens = 12;
+  config.data.text_padding = padding;
+  config.data.shuffle = false;
+  config.train.batch_size = 3;
+  config.train.accumulate_grad_batches = 4;  // a step sees all samples
+  config.train.precision = Precision::f32_true;
+  config.train.optim = "sgd";
+  config.train.weight_decay = 0;
+  config.train.max_epochs = 30;
+  config.parallel.strategy = "single";
+  config.trace.enabled = false;
+  return config;
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+};
+
+Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, double lr) {
+  const auto device = make_cpu_device(1);
+  const auto ops = make_cpu_ops();
+  const auto comm = make_self_comm(*device);
+  const auto optimizer = make_optimizer(config.train);
+  TextModel model({}, model_settings(config));
+  const MemoryPlan plan = plan_memory(config, model, 1, 0);
+  Arena arena(*device, *plan.arena);
+  const auto strategy = make_strategy("single", {device.get(), ops.get(), comm.get(), &arena, model.units(),
+                                                 PrecisionTypes::of(config.train.precision), optimizer.get(), nullptr},
+                                      {});
+  StepProgram program({&config, device.get(), ops.get(), comm.get(), &arena, &model, strategy.get(), optimizer.get()},
+                      possible_text_shapes(config));
+  arena.commit();
+  strategy->bind();
+  program.bind();
+  init_weights({&model, strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
+  const auto loader = make_data_loader(config, 0, 1, model.inputs(), std::make_shared<LetterTokenizer>(), dataset,
+                                       *device);
+  Trained trained;
+  while (const HostBatch* batch = loader->next()) {
+    program.launch(*batch, lr);
+    program.batch_taken(true);
+    loader->give_back(batch);
+    StepResult result;
+    REQUIRE(program.finished(true, result));
+    trained.losses.push_back(result.loss);
+    trained.norms.push_back(result.grad_norm);
+  }
+  return trained;
+}
+
+}  // namespace
+
+TEST_SUITE("text model") {
+  TEST_CASE("text alone runs through loader and step program, and is learnt") {
+    const auto questions = std::make_shared<Questions>();
+    for (const char* padding : {"packed", "longest", "max"}) {
+      CAPTURE(padding);
+      const Trained trained = train(text_config(padding), questions, 0.5);
+      REQUIRE(trained.losses.size() == 30);
+      CHECK(trained.losses.back() < 0.3 * trained.losses.front());
+      // Every step sees the same samples, so a small step lowers the loss by lr times the square of the gradient, but
+      // for lr^2 times the curvature.
+      const Trained small = train(text_config(padding), questions, 1e-4);
+      const double predicted = 1e-4 * small.norms[0] * small.norms[0];
+      CHECK(small.losses[0] - small.losses[1] == doctest::Approx(predicted).epsilon(0.02));
+    }
+  }
+
+  TEST_CASE("text alone: padding changes nothing, nor who shares a micro-batch") {
+    const auto questions = std::make_shared<Questions>();
+    const Trained packed = train(text_config("packed"), questions, 0.1);
+    for (const char* padding : {"longest", "max"}) {
+      const Trained padded = train(text_config(padding), questions, 0.1);
+      // f32 sums over about 100 labels and 30 steps in another order
+      for (size_t i = 0; i < packed.losses.size(); ++i)
+        CHECK(padded.losses[i] == doctest::Approx(packed.losses[i]).epsilon(1e-5));
+    }
+  }
+
+  TEST_CASE("text alone: what is not to be learnt is not in the loss") {
+    const auto questions = std::make_shared<Questions>(), everything = std::make_shared<Questions>();
+    everything->all_learnt = true;
+    const Trained answers = train(text_config("packed"), questions, 0.5);
+    const Trained all = train(text_config("packed"), everything, 0.5);
+    // Random weights find all letters about as unlikely; rounding is 1e-6.
+    CHECK(std::fabs(answers.losses[0] / all.losses[0] - 1) > 1e-4);
+    CHECK(all.losses.back() > 2 * answers.losses.back());  // a question's first letter cannot be known
+  }
+
+  TEST_CASE("a model that reads pictures refuses samples without one, by name") {
+    const auto device = make_cpu_device(1);
+    const auto loader = make_data_loader(text_config("packed"), 0, 1, {.picture_size = 8, .vocabulary = 128},
+                                         std::make_shared<LetterTokenizer>(), std::make_shared<Questions>(), *device);
+    const std::string message = testing::message_of([&] { loader->next(); });
+    CHECK_MESSAGE(message.find("question 0: found no picture") != std::string::npos, message);
+  }
+}
