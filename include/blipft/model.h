@@ -37,6 +37,7 @@ struct StepContext {
   Event forked, joined;                    ///< tie the two streams
   StepObserver* observer = nullptr;        ///< optional
   uint64_t seed = 0;                       ///< of dropout
+  bool training = true;                    ///< false: nothing is dropped
 };
 
 /// Which layers recompute their forward in backward.
@@ -69,6 +70,9 @@ class Model {
   /// Forward, loss and backward of one micro-batch: adds to batch.loss, fills and publishes every trainable unit's
   /// gradient. Marks the arena's phases.
   virtual void forward_backward(const StepContext& context, const MicroBatch& batch) = 0;
+  /// Forward and loss alone, without dropout: adds to batch.loss, keeps nothing for a backward, asks for no gradient.
+  /// Marks the arena's phases before_forward and after_forward.
+  virtual void forward_loss(const StepContext& context, const MicroBatch& batch) = 0;
 
   /// Floating-point operations of one phase of `unit` in a micro-batch, of matrix products and attention, 2 per
   /// multiply-add; 0 for phases that the unit does not have. `loss` is forward and backward together.

@@ -45,6 +45,7 @@ class Blip2 : public Model {
   }
 
   void forward_backward(const StepContext& context, const MicroBatch& batch) override;
+  void forward_loss(const StepContext& context, const MicroBatch& batch) override;
   double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override;
 
  private:
@@ -71,11 +72,11 @@ class Blip2 : public Model {
   void add_language_units();
   void add_opt_layer(int64_t i);
 
-  Tensor forward(const StepContext& context, const MicroBatch& batch);
+  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save);
   PreNormLayer::Call language_call(const MicroBatch& batch) const;
   RowBlocks predicting(const MicroBatch& batch) const;
   Tensor patches_of(const StepContext& context, const MicroBatch& batch) const;
-  Tensor vision_forward(const StepContext& context, const MicroBatch& batch);
+  Tensor vision_forward(const StepContext& context, const MicroBatch& batch, bool save);
   void vision_backward(const StepContext& context, const MicroBatch& batch, Tensor dpicture);
   Tensor project_forward(const StepContext& context, const Tensor& queries);
   Tensor project_backward(const StepContext& context, Tensor dprefix);
@@ -227,8 +228,8 @@ Tensor Blip2::patches_of(const StepContext& context, const MicroBatch& batch) co
   return rows.keep();
 }
 
-// The tower's output [B * V, E] before the post norm; keeps what backward needs when the tower is trained.
-Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch) {
+// The tower's output [B * V, E] before the post norm; `save` keeps what backward needs.
+Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch, bool save) {
   const int64_t b = batch.samples, e = config_.vision.hidden;
   Taken x(context, "residual stream", settings_.compute, {b * (1 + patches()), e});
   {
@@ -244,7 +245,7 @@ Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch
     give(context, rows);
     context.units.release(*vision_embeddings_);
   }
-  return vision_.forward(context, {b, 1 + patches(), {}, batch.sample_keys}, x.keep(), train_vision_);
+  return vision_.forward(context, {b, 1 + patches(), {}, batch.sample_keys}, x.keep(), save);
 }
 
 void Blip2::vision_backward(const StepContext& context, const MicroBatch& batch, Tensor dpicture) {
@@ -366,28 +367,36 @@ RowBlocks Blip2::predicting(const MicroBatch& batch) const {
   return {.block_rows = batch.most_rows, .offset = q, .count = batch.most_rows - q - 1, .packing = batch.packing};
 }
 
-// What the head reads [M, H]; keeps what backward needs.
-Tensor Blip2::forward(const StepContext& context, const MicroBatch& batch) {
+// What the head reads [M, H]; `save` keeps what backward needs.
+Tensor Blip2::forward(const StepContext& context, const MicroBatch& batch, bool save) {
+  const bool save_vision = save && train_vision_, save_qformer = save && into_qformer();
   context.arena.mark("before_forward");
-  vision_out_ = vision_forward(context, batch);
+  vision_out_ = vision_forward(context, batch, save_vision);
   {
     const Tensor flat = context.units.acquire(*vision_norm_unit_);
     const ObservedPhase phase(context, Phase::forward, *vision_norm_unit_);
     picture_ = take_norm(context, vision_norm_, flat, vision_out_);
     context.units.release(*vision_norm_unit_);
   }
-  if (!train_vision_) give(context, vision_out_);
-  queries_ = qformer_.forward(context, {batch.samples, 1 + patches(), picture_.y, batch.sample_keys}, into_qformer());
-  if (!into_qformer()) give(context, picture_);
+  if (!save_vision) give(context, vision_out_);
+  queries_ = qformer_.forward(context, {batch.samples, 1 + patches(), picture_.y, batch.sample_keys}, save_qformer);
+  if (!save_qformer) give(context, picture_);
   Tensor x = embed_forward(context, batch, project_forward(context, queries_));
-  if (!into_prefix()) give(context, queries_);
-  x = language_.forward(context, language_call(batch), x, true);
+  if (!save || !into_prefix()) give(context, queries_);
+  x = language_.forward(context, language_call(batch), x, save);
   context.arena.mark("after_forward");
   return x;
 }
 
+void Blip2::forward_loss(const StepContext& context, const MicroBatch& batch) {
+  StepContext evaluation = context;
+  evaluation.training = false;
+  const Tensor x = forward(evaluation, batch, false);
+  head_.forward_loss(evaluation, x, predicting(batch), batch.labels, batch.loss_weight, batch.loss);
+}
+
 void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch) {
-  const Tensor x = forward(context, batch);
+  const Tensor x = forward(context, batch, true);
   Tensor dx =
       head_.forward_backward(context, x, predicting(batch), batch.labels, batch.loss_weight, batch.loss);
   dx = language_.backward(context, language_call(batch), dx);

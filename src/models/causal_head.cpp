@@ -29,53 +29,81 @@ void CausalHead::put_aside(const StepContext& context, const UnitGradient& gradi
   context.units.pause(*weight_unit);
 }
 
+CausalHead::Opened CausalHead::open(const StepContext& context) const {
+  Opened opened{context.units.acquire(*unit), {}};
+  const Tensor weight_flat = tied() ? context.units.acquire(*weight_unit) : opened.flat;
+  opened.w = weight_flat.part(weight, {vocabulary, hidden});
+  return opened;
+}
+
+CausalHead::Input CausalHead::input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting,
+                                    int64_t rows) const {
+  Taken picked(context, "head input", x.dtype, {rows, hidden});
+  predicting.blocks = x, predicting.rows = picked;
+  context.ops.pick_rows(predicting, context.stream);
+  give(context, x);
+  const NormResult normed = take_norm(context, norm, flat, picked);
+  return {picked.keep(), normed};
+}
+
+// `backward` is told of each chunk's gradient of the logits [n, V], which begins at row `first`.
+void CausalHead::loss_in_chunks(const StepContext& context, const Tensor& w, const Tensor& normed, const Tensor& labels,
+                                const Tensor& weight_of_label, const Tensor& loss,
+                                const std::function<void(const Tensor&, int64_t)>& backward) const {
+  const int64_t rows = normed.rows(), chunk = chunk_rows(rows);
+  Taken logits(context, "logits of a chunk", normed.dtype, {chunk, vocabulary});
+  Taken row_loss(context, "loss of rows", DType::f32, {rows});
+  for (int64_t first = 0; first < rows; first += chunk) {
+    const int64_t n = std::min(chunk, rows - first);
+    const Tensor part = logits.get().row_range(0, n);
+    context.ops.linear_forward({.x = normed.row_range(first, n), .w = w, .y = part}, context.stream);
+    context.ops.cross_entropy({.logits = part, .labels = labels.view({rows}).part(first, {n}),
+                               .weight = weight_of_label, .row_loss = row_loss.get().part(first, {n})},
+                              context.stream);
+    if (backward) backward(part, first);
+  }
+  context.ops.sum(row_loss, loss, true, context.stream);
+}
+
+void CausalHead::forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
+                              const Tensor& weight_of_label, const Tensor& loss) const {
+  const Opened opened = open(context);
+  const ObservedPhase phase(context, Phase::loss, *unit);
+  Input rows = input(context, opened.flat, x, predicting, labels.numel());
+  give(context, rows.picked);
+  loss_in_chunks(context, opened.w, rows.normed.y, labels, weight_of_label, loss, {});
+  give(context, rows.normed);
+  if (tied()) context.units.release(*weight_unit);
+  context.units.release(*unit);
+}
+
 Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
                                     const Tensor& weight_of_label, const Tensor& loss) const {
   const DType type = x.dtype;
-  const int64_t rows = labels.numel(), h = hidden;
-  const Tensor flat = context.units.acquire(*unit);
-  const bool tied = weight_unit != unit;
-  const Tensor weight_flat = tied ? context.units.acquire(*weight_unit) : flat;
-  const Tensor w = weight_flat.part(weight, {vocabulary, h});
-  const ObservedPhase phase(context, Phase::loss, *unit);
-
-  Taken picked(context, "head input", type, {rows, h});
-  predicting.blocks = x, predicting.rows = picked;
-  context.ops.pick_rows(predicting, context.stream);
   const Shape x_shape = x.shape;
-  give(context, x);
-  NormResult normed = take_norm(context, norm, flat, picked);
+  const int64_t rows = labels.numel(), h = hidden;
+  const auto [flat, w] = open(context);
+  const ObservedPhase phase(context, Phase::loss, *unit);
+  auto [picked, normed] = input(context, flat, x, predicting, rows);
   Taken dnormed(context, "gradients", type, {rows, h});
   UnitGradient weight_gradient;
   if (weight_unit->trainable) weight_gradient = context.units.gradient(*weight_unit);
-  const int64_t chunk = chunk_rows(rows);
-  {
-    Taken logits(context, "logits of a chunk", type, {chunk, vocabulary});
-    Taken row_loss(context, "loss of rows", DType::f32, {rows});
-    for (int64_t first = 0; first < rows; first += chunk) {
-      const int64_t n = std::min(chunk, rows - first);
-      const Tensor part = logits.get().row_range(0, n);
-      const Tensor input = normed.y.row_range(first, n);
-      context.ops.linear_forward({.x = input, .w = w, .y = part}, context.stream);
-      context.ops.cross_entropy({.logits = part, .labels = labels.view({rows}).part(first, {n}),
-                                 .weight = weight_of_label, .row_loss = row_loss.get().part(first, {n})},
-                                context.stream);
-      context.ops.linear_backward_input({.dy = part, .w = w, .dx = dnormed.get().row_range(first, n)}, context.stream);
-      if (weight_unit->trainable)
-        context.ops.linear_backward_weight({.dy = part, .x = input,
-                                            .dw = weight_gradient.flat.part(weight, {vocabulary, h}),
-                                            .accumulate = weight_gradient.accumulate || first > 0},
-                                           context.stream);
-    }
-    context.ops.sum(row_loss, loss, true, context.stream);
-  }
-  if (tied) {
+  loss_in_chunks(context, w, normed.y, labels, weight_of_label, loss, [&](const Tensor& dlogits, int64_t first) {
+    const int64_t n = dlogits.rows();
+    context.ops.linear_backward_input({.dy = dlogits, .w = w, .dx = dnormed.get().row_range(first, n)}, context.stream);
+    if (weight_unit->trainable)
+      context.ops.linear_backward_weight({.dy = dlogits, .x = normed.y.row_range(first, n),
+                                          .dw = weight_gradient.flat.part(weight, {vocabulary, h}),
+                                          .accumulate = weight_gradient.accumulate || first > 0},
+                                         context.stream);
+  });
+  if (tied()) {
     context.units.release(*weight_unit);
     if (weight_unit->trainable) put_aside(context, weight_gradient);
   }
 
   UnitGradient gradient;
-  if (unit->trainable) gradient = tied ? context.units.gradient(*unit) : weight_gradient;
+  if (unit->trainable) gradient = tied() ? context.units.gradient(*unit) : weight_gradient;
   context.ops.norm_backward({.dy = dnormed, .x = picked, .mean = normed.mean, .rstd = normed.rstd,
                              .gamma = norm.g(flat), .dgamma = unit->trainable ? norm.g(gradient.flat) : Tensor{},
                              .dbeta = unit->trainable ? norm.b(gradient.flat) : Tensor{},
@@ -87,6 +115,7 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlo
   Taken dx(context, "gradients of the residual stream", type, x_shape);
   predicting.blocks = dx, predicting.rows = dnormed;
   context.ops.spread_rows(predicting, context.stream);
+  give(context, picked);
   return dx.keep();
 }
 

@@ -2,6 +2,8 @@
 // whole batch never exist.
 #pragma once
 
+#include <functional>
+
 #include "models/blocks.h"
 
 namespace blipft {
@@ -18,10 +20,26 @@ class CausalHead {
   /// Adds the weighted loss to `loss`; returns dx of the same shape. Does not publish a tied weight's unit.
   Tensor forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
                           const Tensor& weight_of_label, const Tensor& loss) const;
+  /// The loss alone: takes x over, adds to `loss`.
+  void forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
+                    const Tensor& weight_of_label, const Tensor& loss) const;
   /// Rows of logits that exist at a time.
   int64_t chunk_rows(int64_t rows) const;
 
  private:
+  struct Opened {
+    Tensor flat, w;                        // of `unit`; [V, H]
+  };
+  struct Input {
+    Tensor picked;                         // [R, H], the rows that predict
+    NormResult normed;
+  };
+  bool tied() const { return weight_unit != unit; }
+  Opened open(const StepContext& context) const;
+  Input input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting, int64_t rows) const;
+  void loss_in_chunks(const StepContext& context, const Tensor& w, const Tensor& normed, const Tensor& labels,
+                      const Tensor& weight_of_label, const Tensor& loss,
+                      const std::function<void(const Tensor&, int64_t)>& backward) const;
   void put_aside(const StepContext& context, const UnitGradient& gradient) const;
 };
 

@@ -6,7 +6,8 @@
 namespace blipft {
 
 Dropout PreNormLayer::dropout(const StepContext& context, const Call& call, uint32_t which) const {
-  return {shape.dropout, dropout_site + which, context.seed, call.sample_keys, call.tokens, call.packing};
+  return {context.training ? shape.dropout : 0, dropout_site + which, context.seed, call.sample_keys, call.tokens,
+          call.packing};
 }
 
 AttentionForward PreNormLayer::attention_call(const Call& call, const Tensor& qkv_rows, const Tensor& out,
@@ -38,14 +39,14 @@ PreNormLayer::Middle PreNormLayer::attention_forward(const StepContext& context,
 
   Taken middle(context, "middle residual", type, {rows, h});
   NormResult normed;
-  if (shape.dropout > 0) {
+  if (const Dropout projection_dropout = dropout(context, call, 0)) {
     Taken projected(context, "sublayer output", type, {rows, h});
     context.ops.linear_forward({.x = attention, .w = projection.w(flat), .bias = projection.b(flat), .y = projected},
                                context.stream);
     normed = {Taken(context, "norm output", type, {rows, h}).keep(),
               Taken(context, "norm statistics", DType::f32, {rows}).keep(),
               Taken(context, "norm statistics", DType::f32, {rows}).keep()};
-    context.ops.norm_forward({.x = projected, .residual = x, .dropout = dropout(context, call, 0), .sum = middle,
+    context.ops.norm_forward({.x = projected, .residual = x, .dropout = projection_dropout, .sum = middle,
                               .gamma = norm2.g(flat), .beta = norm2.b(flat), .eps = norm2.eps, .y = normed.y,
                               .mean = normed.mean, .rstd = normed.rstd},
                              context.stream);
@@ -107,10 +108,10 @@ Tensor PreNormLayer::mlp_forward(const StepContext& context, const Tensor& flat,
                                context.stream);
   }
   Taken y(context, "residual stream", type, {rows, h});
-  if (shape.dropout > 0) {
+  if (const Dropout output_dropout = dropout(context, call, 1)) {
     Taken out(context, "sublayer output", type, {rows, h});
     context.ops.linear_forward({.x = activated, .w = fc2.w(flat), .bias = fc2.b(flat), .y = out}, context.stream);
-    context.ops.dropout_add({.x = out, .residual = middle, .dropout = dropout(context, call, 1), .y = y},
+    context.ops.dropout_add({.x = out, .residual = middle, .dropout = output_dropout, .y = y},
                             context.stream);
   } else {
     context.ops.linear_forward({.x = activated, .w = fc2.w(flat), .bias = fc2.b(flat), .residual = middle, .y = y},

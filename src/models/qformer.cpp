@@ -4,7 +4,7 @@
 namespace blipft {
 
 Dropout QFormer::input_dropout(const StepContext& context, const QFormerLayer::Call& call) const {
-  return {shape.hidden_dropout, dropout_site, context.seed, call.sample_keys, shape.queries};
+  return {context.training ? shape.hidden_dropout : 0, dropout_site, context.seed, call.sample_keys, shape.queries};
 }
 
 // The norm runs once over the [Q, D] query tokens, which are the same for every sample; dropout differs.
@@ -17,8 +17,8 @@ Tensor QFormer::forward(const StepContext& context, const QFormerLayer::Call& ca
     NormResult normed = take_norm(context, input_norm, flat, flat.part(query_tokens, {shape.queries, shape.hidden}));
     Taken tiled(context, "queries", flat.dtype, {call.batch * shape.queries, shape.hidden});
     context.ops.tile_rows(normed.y, tiled, context.stream);
-    if (shape.hidden_dropout > 0)
-      context.ops.dropout_add({.x = tiled, .dropout = input_dropout(context, call), .y = tiled}, context.stream);
+    if (const Dropout dropout = input_dropout(context, call))
+      context.ops.dropout_add({.x = tiled, .dropout = dropout, .y = tiled}, context.stream);
     give(context, normed);
     x = tiled.keep();
     context.units.release(*embeddings);

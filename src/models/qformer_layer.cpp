@@ -11,7 +11,7 @@ enum Site : uint32_t { kSelfProbabilities, kSelfOutput, kCrossProbabilities, kCr
 }  // namespace
 
 Dropout QFormerLayer::dropout(const StepContext& context, const Call& call, uint32_t which, float p) const {
-  return {p, dropout_site + which, context.seed, call.sample_keys, shape.queries};
+  return {context.training ? p : 0, dropout_site + which, context.seed, call.sample_keys, shape.queries};
 }
 
 AttentionForward QFormerLayer::attention_call(const StepContext& context, const Call& call, const Attention& block,

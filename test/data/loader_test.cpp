@@ -309,7 +309,7 @@ TEST_SUITE("loader") {
      public:
       std::vector<uint8_t> picture = read_bytes("test/golden/images/orientation_exif.png");  // half transparent too
       int64_t size() const override { return 6; }
-      Sample read(int64_t) const override { return {"a picture", "text", picture}; }
+      Sample read(int64_t) const override { return {"a picture", {{"text", true}}, picture}; }
     };
     const auto dataset = std::make_shared<TurnedDataset>();
     std::vector<std::vector<uint8_t>> results;
@@ -324,7 +324,7 @@ TEST_SUITE("loader") {
         const Image decoded = decode_image(dataset->picture.data(), dataset->picture.size(), "x",
                                            {turn, transparency == std::string("white")});
         const Image expected = resize_bicubic(decoded, 12, 12);
-        const uint8_t* pixels = part<uint8_t>(*loader->next(), 0);
+        const uint8_t* pixels = part<uint8_t>(*loader->next(), BatchPart::pixels);
         results.push_back(expected.rgb);
         CHECK(!std::memcmp(pixels, expected.rgb.data(), expected.rgb.size()));
       }

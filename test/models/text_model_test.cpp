@@ -68,15 +68,11 @@ Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, dou
   TextModel model({}, model_settings(config));
   const MemoryPlan plan = plan_memory(config, model, 1, 0);
   Arena arena(*device, *plan.arena);
-  const auto strategy = make_strategy("single", {device.get(), ops.get(), comm.get(), &arena, model.units(),
-                                                 PrecisionTypes::of(config.train.precision), optimizer.get(), nullptr},
-                                      {});
-  StepProgram program({&config, device.get(), ops.get(), comm.get(), &arena, &model, strategy.get(), optimizer.get()},
-                      possible_text_shapes(config));
+  Engine engine({&config, &model, device.get(), ops.get(), comm.get(), &arena, optimizer.get()}, "single", {});
   arena.commit();
-  strategy->bind();
-  program.bind();
-  init_weights({&model, strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
+  engine.bind();
+  StepProgram& program = *engine.program;
+  init_weights({&model, &engine.store, engine.strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
   const auto loader = make_data_loader(config, 0, 1, model.inputs(), std::make_shared<LetterTokenizer>(), dataset,
                                        *device);
   Trained trained;

@@ -58,6 +58,12 @@ class TextModel : public Model {
     }
     context.arena.mark("after_backward");
   }
+  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
+    StepContext evaluation = context;
+    evaluation.training = false;
+    const Tensor x = forward(evaluation, batch, false);
+    head_.forward_loss(evaluation, x, predicting(batch), batch.labels, batch.loss_weight, batch.loss);
+  }
   double unit_flops(const Unit&, Phase, int64_t, double) const override { return 0; }
 
  private:
