@@ -11,9 +11,12 @@
 #   make setup        installs what is missing (make demo and make check do it too)
 #   make clean
 #
-# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH (default 90a; 90 or later), BUILD (default build/cpu or build/cuda), OPT (default -O3).
+# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH, BUILD (default build/cpu or build/cuda), OPT (default -O3).
+# CUDA_ARCH: the GPUs to build for, as compute capabilities: 90a (the default: H100, H200), 80 (A100), 100 (B200), or
+# several, "80 90a". 90a has code for these GPUs alone; the others are taken by later GPUs too, through the driver.
 
 SHELL := /bin/bash
+comma := ,
 .DEFAULT_GOAL := blipft
 .DELETE_ON_ERROR:
 
@@ -42,9 +45,15 @@ CXXFLAGS := -std=c++20 $(OPT) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra 
 CPPFLAGS := -Iinclude -Isrc -Itest -Itools $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS)
 LDLIBS := $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -ldl -lpthread
 ifeq ($(CUDA),1)
+ifneq ($(filter-out 8% 9% 1%,$(CUDA_ARCH))$(if $(strip $(CUDA_ARCH)),,none),)
+$(error CUDA_ARCH: found "$(CUDA_ARCH)", expected one or more of 80, 86, 89, 90a, 100, ...: blipft needs compute capability 8.0)
+endif
+# Machine code for each, and PTX, which the driver compiles for later GPUs, except of those with a suffix: no other GPU
+# takes that.
+GENCODE := $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=$(if $(filter %a %f,$(a)),sm_$(a),"[sm_$(a)$(comma)compute_$(a)]"))
 NVCC := $(CUDA_HOME)/bin/nvcc
 CPPFLAGS += -DBLIPFT_CUDA=1 -I$(CUDA_HOME)/include $(addprefix -I,$(wildcard $(CUDA_HOME)/extras/CUPTI/include))
-NVCCFLAGS := -std=c++20 $(OPT) -lineinfo -gencode=arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) --expt-relaxed-constexpr --extended-lambda -Xcompiler -fPIC,-fopenmp -Xcudafe --diag_suppress=177 -DBLIPFT_CUDA_ARCH='"$(CUDA_ARCH)"' $(if $(filter 90a,$(CUDA_ARCH)),-DBLIPFT_WGMMA=1)
+NVCCFLAGS := -std=c++20 $(OPT) -lineinfo $(GENCODE) --expt-relaxed-constexpr --extended-lambda -Xcompiler -fPIC,-fopenmp -Xcudafe --diag_suppress=177 -DBLIPFT_CUDA_ARCH='"$(strip $(CUDA_ARCH))"'
 CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64) $(wildcard $(CUDA_HOME)/targets/x86_64-linux/lib))
 LDLIBS += -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcublasLt -lcudart -lnccl
 endif

@@ -17,6 +17,7 @@ constexpr const char* kNoCuda =
 }  // namespace
 
 std::unique_ptr<Device> make_cuda_device(int) { throw UserError(kNoCuda); }
+void check_cuda_device(int) { throw UserError(kNoCuda); }
 int cuda_device_count() { return 0; }
 std::unique_ptr<Ops> make_cuda_ops(Device&, const std::string&, bool) { throw UserError(kNoCuda); }
 std::unique_ptr<Comm> make_nccl_comm(const World&, Device&, int64_t) { throw UserError(kNoCuda); }

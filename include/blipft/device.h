@@ -55,6 +55,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   /// The vendor's name, for people: "NVIDIA H200", "CPU, 8 threads".
   virtual std::string name() const = 0;
+  /// Which of the program's code it runs, for people: "sm_90a code (wgmma)"; empty where there is but one.
+  virtual std::string code() const { return ""; }
 
   /// Device memory, 256-byte aligned, content undefined. Throws Error naming the bytes asked for and free.
   virtual void* allocate(int64_t bytes) = 0;
@@ -102,8 +104,11 @@ class Device {
 
 /// The CPU device; `threads` 0 takes OMP's default.
 std::unique_ptr<Device> make_cpu_device(int threads);
-/// GPU number `index` of this machine. Throws UserError in a build without CUDA or on a machine without that GPU.
+/// GPU number `index` of this machine. Throws UserError in a build without CUDA, on a machine without that GPU, and
+/// where the program has no code for it.
 std::unique_ptr<Device> make_cuda_device(int index);
+/// The errors of make_cuda_device that are the user's, without starting anything on the GPU.
+void check_cuda_device(int index);
 /// Number of GPUs this process sees; 0 in a build without CUDA.
 int cuda_device_count();
 /// A device that only hands out addresses: nothing behind them may be read. For planning.

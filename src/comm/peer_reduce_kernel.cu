@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda/device/loaded_code.h"
 #include "cuda/vector.cuh"
 
 namespace blipft {
@@ -90,7 +91,7 @@ __device__ __forceinline__ void part_ways(const Arguments& args, Signals* mine, 
 /// b takes pieces b, b + gridDim.x, ...; piece p of all sources lies in stage (p / gridDim.x) % stages.
 template <class T, int kSources>
 __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_constant__ Arguments args) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // older GPUs never run it
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // in other code it is empty, see peer_reduce_runs_here
   constexpr int kPiece = kSources <= 5 ? 8192 : 4096;
   constexpr int kStages =
       kSharedBytes / (kPiece * kSources) < kMaxStages ? kSharedBytes / (kPiece * kSources) : kMaxStages;
@@ -179,11 +180,10 @@ cudaError_t launch_sources(const Arguments& args, int blocks, cudaStream_t strea
 }  // namespace
 
 bool peer_reduce_runs_here() {
-  int device = 0, major = 0, shared = 0;
+  int device = 0, shared = 0;
   const bool known = cudaGetDevice(&device) == cudaSuccess &&
-                     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
                      cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
-  return known && major >= 9 && shared >= kSharedBytes + (4 << 10);
+  return known && shared >= kSharedBytes + (4 << 10) && loaded_code().architecture.number >= 90;
 }
 
 cudaError_t launch_peer_reduce(const PeerReduceArguments& args, bool bf16, int blocks, cudaStream_t stream) {

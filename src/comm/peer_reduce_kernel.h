@@ -31,7 +31,8 @@ struct PeerReduceArguments {
   int sources() const { return ranks + (accumulate ? 1 : 0); }
 };
 
-/// Whether the current GPU has what the kernel is made of: bulk copies (compute capability 9) and shared memory enough.
+/// Whether the kernel is in the code that the current GPU runs (it takes bulk copies, of compute capability 9), and the
+/// GPU has shared memory enough.
 bool peer_reduce_runs_here();
 
 /// Sum of one part of the ranks' tensors, in rank order, in f32 (elements bf16 or f32). Starts when all ranks have

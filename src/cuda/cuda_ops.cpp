@@ -2,6 +2,7 @@
 #include "cuda/cuda_ops.h"
 
 #include "cuda/attention/attention.h"
+#include "cuda/device/loaded_code.h"
 #include "ops/ops_check.h"
 
 namespace blipft {
@@ -12,12 +13,19 @@ CudaOps::CudaOps(Device& device, const std::string& cache_path, GemmEffort effor
   int index = 0;
   BLIPFT_CUDA_CHECK(cudaGetDevice(&index));
   BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, index));
+  BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+  wgmma_ = loaded_code().architecture.has_wgmma();
   void* counters = nullptr;
   BLIPFT_CUDA_CHECK(cudaMalloc(&counters, 2 * kCounters * sizeof(unsigned)));
   counters_.reset(static_cast<unsigned*>(counters));
   BLIPFT_CUDA_CHECK(cudaMemset(counters, 0, 2 * kCounters * sizeof(unsigned)));
   // The streams that kernels run in do not wait for the default stream, in which that runs.
   BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+void CudaOps::restrict_to(int shared_bytes) {
+  shared_bytes_ = std::min(shared_bytes_, shared_bytes);
+  wgmma_ = false;
 }
 
 void CudaOps::set_workspace(Tensor workspace) {
@@ -37,6 +45,8 @@ LaunchContext CudaOps::context(Stream stream) const {
   LaunchContext context;
   context.stream = static_cast<cudaStream_t>(stream.handle);
   context.sm_count = sm_count_;
+  context.shared_bytes = shared_bytes_;
+  context.wgmma = wgmma_;
   context.counters = counters_.get() + (stream.handle == side_.handle ? kCounters : 0);
   if (workspace_) {  // fills and casts of the start-up get along without one
     context.scratch = reinterpret_cast<float*>(workspace_of(stream) + kGemmWorkspaceBytes);

@@ -18,6 +18,9 @@ class CudaOps : public Ops {
  public:
   CudaOps(Device& device, const std::string& cache_path, GemmEffort effort);
 
+  /// As on a GPU whose blocks have at most `shared_bytes` of shared memory, and without warpgroup products: for tests.
+  void restrict_to(int shared_bytes);
+
   void set_workspace(Tensor workspace) override;
 
   void linear_forward(const LinearForward& args, Stream stream) override;
@@ -65,7 +68,8 @@ class CudaOps : public Ops {
     void operator()(void* memory) const noexcept { (void)cudaFree(memory); }
   };
 
-  int sm_count_ = 1;
+  int sm_count_ = 1, shared_bytes_ = 0;                   ///< LaunchContext's, of this GPU
+  bool wgmma_ = false;
   Stream side_;
   std::unique_ptr<unsigned, FreeDeviceMemory> counters_;  ///< LaunchContext::counters
   GemmPlanner planner_;

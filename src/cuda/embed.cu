@@ -216,8 +216,9 @@ void CudaOps::patchify(const Patchify& args, Stream stream) {
   kernel_args.size = static_cast<int>(args.pixels.shape[1]);
   kernel_args.patch = static_cast<int>(args.patch);
   kernel_args.side = kernel_args.size / kernel_args.patch;
-  BLIPFT_CHECK(kernel_args.patch * args.pixels.shape[1] * 3 <= 200 << 10, "patchify: a row of patches of ",
-               kernel_args.patch, " x ", kernel_args.size, " pixels does not fit into 200 KiB of shared memory");
+  BLIPFT_CHECK(kernel_args.patch * args.pixels.shape[1] * 3 <= launch.shared_bytes, "patchify: a row of patches of ",
+               kernel_args.patch, " x ", kernel_args.size, " pixels does not fit into ", launch.shared_bytes,
+               " bytes of shared memory");
   for (int c = 0; c < 3; ++c) {
     kernel_args.scale[c] = 1.0f / (255.0f * args.std[c]);
     kernel_args.shift[c] = -args.mean[c] / args.std[c];

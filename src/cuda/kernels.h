@@ -18,6 +18,8 @@ namespace blipft {
 struct LaunchContext {
   cudaStream_t stream = nullptr;
   int sm_count = 1;
+  int shared_bytes = 48 << 10;       ///< shared memory that a block may have on this GPU, if its kernel asks
+  bool wgmma = false;                ///< the kernels with warpgroup products are in the code that this GPU runs
   float* scratch = nullptr;          ///< this op's own part of the workspace
   int64_t scratch_bytes = 0;
   unsigned* counters = nullptr;      ///< [kCounters], zero between kernels: a kernel that counts resets what it used

@@ -177,20 +177,17 @@ void CudaOps::cross_entropy(const CrossEntropy& args, Stream stream) {
   if (args.logits.numel() == 0) return;
   const int64_t cols = args.logits.cols();
   BLIPFT_CHECK(cols < int64_t{1} << 30, "cross_entropy of ", cols, " classes is too large");
-  const cudaStream_t queue = context(stream).stream;
-  int device = 0, limit = 0;
-  BLIPFT_CUDA_CHECK(cudaGetDevice(&device));
-  BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const LaunchContext launch = context(stream);
   const int64_t row_bytes = cols * dtype_size(args.logits.dtype);
-  const bool kept = row_bytes + 1024 <= limit;
+  const bool kept = row_bytes + 1024 <= launch.shared_bytes;
   const auto shared = static_cast<size_t>(kept ? row_bytes : 0);
   dispatch_float(args.logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     dispatch_bool(kept, [&](auto kept_tag) {
       constexpr bool kKept = decltype(kept_tag)::value;
       if (cols % kVector<T> == 0 && all_aligned16(args.logits))
-        launch_cross_entropy<T, kVector<T>, kKept>(args, shared, queue);
-      else launch_cross_entropy<T, 1, kKept>(args, shared, queue);
+        launch_cross_entropy<T, kVector<T>, kKept>(args, shared, launch.stream);
+      else launch_cross_entropy<T, 1, kKept>(args, shared, launch.stream);
     });
   });
 }

@@ -32,13 +32,17 @@ bool wants_cuda(const Config& config) {
   return config.parallel.device == "cuda";
 }
 
+// Before anything is read: whether this rank has a GPU that the program runs on.
+void check_device(const Config& config, const World& world) {
+  if (!wants_cuda(config)) return;
+  BLIPFT_USER_CHECK(world.local_rank() < cuda_device_count() || cuda_device_count() == 0,
+                    place_of(config, "parallel.devices"), ": ", world.local_size(), " ranks on ", world.host(),
+                    ", which has ", cuda_device_count(), " GPUs; start one rank a GPU, or use parallel.device=cpu");
+  check_cuda_device(static_cast<int>(world.local_rank()));
+}
+
 std::unique_ptr<Device> make_device(const Config& config, const World& world) {
-  if (wants_cuda(config)) {
-    BLIPFT_USER_CHECK(world.local_rank() < cuda_device_count() || cuda_device_count() == 0,
-                      place_of(config, "parallel.devices"), ": ", world.local_size(), " ranks on ", world.host(),
-                      ", which has ", cuda_device_count(), " GPUs; start one rank a GPU, or use parallel.device=cpu");
-    return make_cuda_device(static_cast<int>(world.local_rank()));
-  }
+  if (wants_cuda(config)) return make_cuda_device(static_cast<int>(world.local_rank()));
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
   const int64_t threads =
       config.parallel.threads > 0 ? config.parallel.threads : std::max<int64_t>(1, cores / world.local_size());
@@ -124,6 +128,7 @@ class Run {
 void Run::prepare() {
   world_.together([&] {
     check_ranks(config_, world_.size());
+    check_device(config_, world_);
     model_ = make_model(config_.model.path, model_settings(config_));
     open_data();
   });
@@ -226,9 +231,10 @@ void Run::announce() {
   run.memory_bytes = arena_->total_bytes();
   progress_ = std::make_unique<Progress>(config_, run, !first());
   if (!first()) return;
+  const std::string code = device_->code();
   print_header(
       config_, *model_, concat(world_.size(), " rank(s), ", plan_.strategy_name, ", ", comm_->name()),
-      concat(device_->name(), ", ready ", static_cast<int64_t>(seconds_since(start_) * 1000), " ms after start"),
+      concat(device_->name(), code.empty() ? "" : ", ", code, ", ready ", static_cast<int64_t>(seconds_since(start_) * 1000), " ms after start"),
       plan_table(plan_));
   std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
               static_cast<long long>(dataset_->size()), config_.data.path.c_str(),

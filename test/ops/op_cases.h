@@ -409,7 +409,8 @@ inline std::vector<OpCase> op_cases() {
     }
     for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {1, 7, 33}, {3, 11, 64},
                                       {2, 41, 100}, {5, 60, 37}, {2, 257, 1408}, {2, 32, 768}, {2, 82, 2560},
-                                      {1, 33, 4096}, {2, 1030, 328}, {2, 1030, 2048}})  // many rows: other kernels
+                                      {1, 33, 4096}, {1, 20, 8192}, {2, 1030, 328},
+                                      {2, 1030, 2048}})  // many rows: other kernels
       add_norm(cases, t, samples, tokens, n, false);
     for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{3, 11, 64}, {5, 60, 37}, {5, 82, 2560},
                                       {3, 33, 4096}, {3, 20, 768}, {5, 1030, 328}, {4, 1030, 2048}})

@@ -49,7 +49,7 @@ using attention::View;
 
 View view(const Heads& heads) { return {heads.data, heads.row_stride, heads.batch_stride}; }
 
-Params make_params(const AttentionForward& a) {
+Params make_params(const AttentionForward& a, const LaunchContext& context) {
   BLIPFT_CHECK(a.dtype == DType::f32 || a.dtype == DType::bf16, "attention runs in f32 or bf16, got ",
                dtype_name(a.dtype));
   BLIPFT_CHECK(a.batch >= 0 && a.heads >= 1 && a.query_tokens >= 1 && a.kv_tokens >= 1, "attention of batch ", a.batch,
@@ -83,6 +83,8 @@ Params make_params(const AttentionForward& a) {
   p.query_tokens = static_cast<int>(a.query_tokens);
   p.kv_tokens = static_cast<int>(a.kv_tokens);
   p.causal = a.causal;
+  p.wgmma = context.wgmma;
+  p.shared_bytes = context.shared_bytes;
   return p;
 }
 
@@ -106,7 +108,7 @@ bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
 }  // namespace
 
 void launch_attention_forward(const AttentionForward& args, const LaunchContext& context) {
-  Params p = make_params(args);
+  Params p = make_params(args, context);
   if (p.batch == 0) return;
   if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) &&
       (attention::wgmma_forward(p, context) || attention::mma_few_queries_forward(p, context.stream) ||
@@ -117,7 +119,7 @@ void launch_attention_forward(const AttentionForward& args, const LaunchContext&
 
 void launch_attention_backward(const AttentionBackward& args, const LaunchContext& context) {
   const AttentionForward& a = args.forward;
-  Params p = make_params(a);
+  Params p = make_params(a, context);
   p.dout = view(args.dout);
   p.dq = view(args.dq);
   p.dk = view(args.dk);

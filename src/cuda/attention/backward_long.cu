@@ -11,6 +11,8 @@
 // S and dP are computed twice (7 matrix products instead of 5): the price of having every output owned by one block.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "cuda/attention/backward.cuh"
 #include "cuda/device/cuda_check.h"
 
@@ -245,6 +247,7 @@ unsigned blocks_of(int tokens, int rows) { return static_cast<unsigned>((tokens 
 template <int D, bool Drop, class Args = Params>
 bool backward(const Params& params, cudaStream_t stream) {
   const Args p{params};
+  if (std::max(kv_bytes<D>(), dq_bytes<D>()) > p.shared_bytes) return false;
   const unsigned heads = static_cast<unsigned>(p.heads), batch = static_cast<unsigned>(p.batch);
   delta_kernel<<<dim3(blocks_of(p.query_tokens, kDeltaRows), heads, batch), kDeltaThreads, 0, stream>>>(
       PackedParams{params});

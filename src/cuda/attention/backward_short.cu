@@ -368,7 +368,7 @@ bool launch_kernel(const Args& p, cudaStream_t stream) {
   const L layout(p.query_tokens);
   const int bytes = layout.bytes();
   if (layout.tail_rows > 16 || (p.causal && layout.tail_rows)) return false;
-  if (bytes + (Sums && Drop ? L::SumBytes : 0) > kMaxShared) return false;
+  if (bytes + (Sums && Drop ? L::SumBytes : 0) > p.shared_bytes) return false;
   allow_shared_memory(&short_backward_kernel<L, Drop, Sums, Args>, bytes);
   const unsigned blocks = static_cast<unsigned>(p.batch * p.heads);
   short_backward_kernel<L, Drop, Sums, Args><<<blocks, L::Threads, bytes, stream>>>(p);

@@ -5,8 +5,6 @@
 
 namespace blipft::attention::short_backward {
 
-constexpr int kMaxShared = 227 << 10;
-
 /// Compile-time shape of a kernel, and the places of its buffers in shared memory.
 template <int D_, int Warps_, int MT_, int KB_, int Split_, int BlocksPerSm_, bool HasTail>
 struct Layout {

@@ -32,7 +32,6 @@ constexpr int kWarps = 9, kThreads = kWarps * 32;
 constexpr int kQueries = 32;                // rows of the Q tile; those at and after query_tokens are zeros
 constexpr int kPairKeys = 32;               // a "pair" is two steps of 16 keys, what a warp takes at a time
 constexpr int kMinKeys = 64, kMaxKeys = 2 * kWarps * kPairKeys;
-constexpr int kMaxShared = 227 << 10;
 
 inline bool fits(const Params& p) {
   return !p.causal && !p.dbias_partials && !p.starts && p.query_tokens <= kQueries && p.kv_tokens >= kMinKeys &&

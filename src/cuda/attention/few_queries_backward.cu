@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, backward_blocks<D>(Rounds)) few_quer
 template <int D, int Rounds, bool Drop>
 bool launch(const Params& p, cudaStream_t stream) {
   const int bytes = Layout<D, Rounds, Drop>::bytes(p.kv_tokens);
-  if (bytes > kMaxShared) return false;
+  if (bytes > p.shared_bytes) return false;
   allow_shared_memory(&few_queries_backward_kernel<D, Rounds, Drop>, bytes);
   few_queries_backward_kernel<D, Rounds, Drop>
       <<<static_cast<unsigned>(p.batch * p.heads), kThreads, bytes, stream>>>(p);

@@ -16,6 +16,8 @@
 // only the keys and the query tiles that its own sample has: the language model's short samples cost what they hold.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "cuda/attention/forward.cuh"
 #include "cuda/device/cuda_check.h"
 
@@ -226,15 +228,15 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Args p) {
 
 template <int D, int MT, bool Drop, class Args>
 bool launch_resident(const Args& p, cudaStream_t stream) {
-  const int bytes = 2 * round16(p.kv_tokens) * pitch<D> * 2;
-  if (bytes > kResidentBytes) return false;
+  const int bytes = 2 * round16(p.kv_tokens) * pitch<D> * 2, most = std::min(kResidentBytes, p.shared_bytes);
+  if (bytes > most) return false;
   constexpr int kRows = 16 * MT;
   int tiles = (p.query_tokens + kRows - 1) / kRows;
   const int tail = p.query_tokens % kRows, merge_bytes = kWarps * tail * (D + 2) * 4;
   if (MT == 2 && !Args::kPacked && !p.causal && tail > 0 && tail <= 16 && (tiles - 1) % kWarps == 0 &&
       merge_bytes <= bytes)
     --tiles;
-  allow_shared_memory(&resident_kernel<D, MT, Drop, Args>, kResidentBytes);
+  allow_shared_memory(&resident_kernel<D, MT, Drop, Args>, most);
   resident_kernel<D, MT, Drop, Args><<<static_cast<unsigned>(p.batch * p.heads), kThreads, bytes, stream>>>(p, tiles);
   BLIPFT_CUDA_LAUNCHED("resident attention forward");
   return true;

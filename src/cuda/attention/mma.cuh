@@ -88,9 +88,20 @@ __device__ __forceinline__ void ldmatrix2_trans(uint32_t (&r)[2], uint32_t addre
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];\n"
                : "=r"(r[0]), "=r"(r[1]) : "r"(address) : "memory");
 }
+/// Stores four 8 x 8 matrices; lane 8 i + j has the address of row j of matrix i. The whole warp calls it.
 __device__ __forceinline__ void stmatrix4(uint32_t address, const uint32_t (&r)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(address), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3]) : "memory");
+#else
+  // A lane holds elements 2t, 2t + 1 of row g of each matrix (fragments, above): 8 rows of 16 bytes by one store.
+  const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t row = __shfl_sync(0xffffffffu, address, 8 * i + g);
+    asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(row + static_cast<uint32_t>(4 * t)), "r"(r[i]) : "memory");
+  }
+#endif
 }
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "

@@ -41,7 +41,9 @@ struct Params {
   float scale;
   int batch, heads, head_size, query_tokens, kv_tokens;
   bool causal, dropout;
+  bool wgmma;                       // LaunchContext::wgmma
   bool wide;                        // all views aligned to 16 bytes, head_size a multiple of 8 (tensor-core kernels)
+  int shared_bytes;                 // LaunchContext::shared_bytes
   const int32_t* starts;            // [batch + 1]: first rows of packed samples, or null; kernels ask PackedParams
 
   // Answers for samples of equally many rows; PackedParams has those for packed ones.
@@ -132,13 +134,8 @@ struct DropoutMask {
 /// Whether the wgmma kernels are for this (but for the head size): 256 or 257 tokens that all see each other, in
 /// samples of equally many rows (the tensor maps count on it).
 inline bool fits_wgmma(const Params& p) {
-#ifdef BLIPFT_WGMMA
-  return p.wide && !p.causal && !p.dropout && !p.kv_lengths && !p.starts && p.query_tokens == p.kv_tokens &&
+  return p.wgmma && p.wide && !p.causal && !p.dropout && !p.kv_lengths && !p.starts && p.query_tokens == p.kv_tokens &&
          (p.query_tokens == 256 || p.query_tokens == 257);
-#else
-  (void)p;
-  return false;
-#endif
 }
 
 /// Number of element (query i, key 0) of head h.

@@ -21,8 +21,9 @@
 #include "cuda/attention/mma.cuh"
 #include "cuda/attention/params.cuh"
 
-// wgmma exists for sm_90a only; the Makefile sets BLIPFT_WGMMA where it compiles for that.
-#if defined(BLIPFT_WGMMA) && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
+// wgmma exists for sm_90a only. In code for other GPUs the kernels are empty, and LaunchContext::wgmma keeps the host
+// from launching them.
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define BLIPFT_WGMMA_CODE 1
 #endif
 

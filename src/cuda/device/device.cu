@@ -11,6 +11,7 @@
 #include "blipft/device.h"
 #include "cuda/device/cuda_check.h"
 #include "cuda/device/graph_rewrite.h"
+#include "cuda/device/loaded_code.h"
 #include "memory/memory_text.h"
 
 namespace blipft {
@@ -35,9 +36,6 @@ class Owned {
  private:
   Handle handle_ = nullptr;
 };
-
-/// Stands for all kernels of this build: whether it can be had on a GPU tells whether they can.
-__global__ void representative_kernel() {}
 
 using OwnedStream = Owned<cudaStream_t, cudaStreamDestroy>;
 using OwnedEvent = Owned<cudaEvent_t, cudaEventDestroy>;
@@ -81,7 +79,7 @@ class CudaDevice : public Device {
     cudaDeviceProp properties{};
     BLIPFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
     name_ = properties.name;
-    check_architecture(properties);
+    code_ = loaded_code().text();
     int least = 0, greatest = 0;  // numerically smaller is more urgent
     BLIPFT_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     compute_ = make_stream(std::max(greatest, least - 1));
@@ -94,16 +92,6 @@ class CudaDevice : public Device {
     copy_ = make_stream(least);
   }
 
-  /// This build's kernels must run on the GPU. The driver is asked: it knows which architecture takes what.
-  void check_architecture(const cudaDeviceProp& gpu) const {
-    cudaFuncAttributes kernel{};
-    if (cudaFuncGetAttributes(&kernel, representative_kernel) == cudaSuccess) return;
-    (void)cudaGetLastError();
-    const std::string arch = concat(gpu.major, gpu.minor, gpu.major == 9 ? "a" : "");
-    throw UserError(concat("this blipft was built for CUDA_ARCH=", BLIPFT_CUDA_ARCH, " and GPU ", index_, " (", name_,
-                           ") is of another architecture; build it with `make CUDA_ARCH=", arch, "`"));
-  }
-
   ~CudaDevice() override {
     (void)cudaSetDevice(index_);
     (void)cudaDeviceSynchronize();
@@ -113,6 +101,7 @@ class CudaDevice : public Device {
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
   std::string name() const override { return name_; }
+  std::string code() const override { return code_; }
 
   void* allocate(int64_t bytes) override {
     BLIPFT_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes");
@@ -253,7 +242,7 @@ class CudaDevice : public Device {
 
  private:
   int index_ = 0;
-  std::string name_;
+  std::string name_, code_;
   OwnedStream compute_, side_, update_, comm_, gather_, clock_, stamp_, copy_;
   std::vector<OwnedEvent> events_;
   std::map<void*, int64_t> allocations_;
@@ -278,7 +267,7 @@ int cuda_device_count() {
   return 0;
 }
 
-std::unique_ptr<Device> make_cuda_device(int index) {
+void check_cuda_device(int index) {
   allow_connections();
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
@@ -289,6 +278,13 @@ std::unique_ptr<Device> make_cuda_device(int index) {
   }
   BLIPFT_USER_CHECK(index >= 0 && index < count, "GPU number ", index, " was asked for, but this process sees ", count,
                     " (numbers from 0; see CUDA_VISIBLE_DEVICES); start fewer ranks on this machine");
+  cudaDeviceProp gpu{};
+  BLIPFT_CUDA_CHECK(cudaGetDeviceProperties(&gpu, index));
+  (void)code_for(built_architectures(), gpu.name, gpu.major, gpu.minor);
+}
+
+std::unique_ptr<Device> make_cuda_device(int index) {
+  check_cuda_device(index);
   return std::make_unique<CudaDevice>(index);
 }
 

@@ -67,6 +67,13 @@ constexpr int kMaxTeams = 15;  // a block has 16 barriers, and the whole block's
 template <int kPacks>
 constexpr int kStages = kPacks == 4 ? 2 : 3;
 
+/// Shared memory of a team, and of a block beside its teams.
+template <int kPacks>
+int64_t team_bytes(int64_t team_threads, bool add) {
+  return team_threads * 16 * kPacks * kStages<kPacks> * (add ? 3 : 2);
+}
+constexpr int64_t kBlockBytes = 2 * kMaxTeams * sizeof(WarpSums);
+
 /// Adds up the teams' sums, [teams, count], in order. Packs hold at least four columns.
 __device__ __forceinline__ void add_teams(const float* shared, float* __restrict__ out, int count) {
   const int teams = blockDim.y, thread = threadIdx.y * blockDim.x + threadIdx.x;
@@ -324,9 +331,10 @@ int64_t launch_packs(const NormBackward& args, const BackwardArgs& kernel_args, 
   constexpr int64_t kSums = 2 * kParameters + kBias;
   if (kSums > 0) blocks = std::min(blocks, context.scratch_bytes / (4 * kSums * kernel_args.cols));
   BLIPFT_CHECK(blocks >= 1, "norm_backward of ", kernel_args.cols, " columns needs a larger workspace");
-  const int64_t teams = std::clamp<int64_t>(kBlockThreads<kPacks> / team_threads, 1,
+  const int64_t each = team_bytes<kPacks>(team_threads, kAdd), room = (context.shared_bytes - kBlockBytes) / each;
+  const int64_t teams = std::clamp<int64_t>(std::min(kBlockThreads<kPacks> / team_threads, room), 1,
                                             std::min<int64_t>(kMaxTeams, ceil_div(rows, blocks)));
-  const int64_t shared = teams * team_threads * 16 * kPacks * kStages<kPacks> * (kAdd ? 3 : 2);
+  const int64_t shared = teams * each;
   static_assert(16 * kStages<kPacks> * 2 >= 3 * 4 * N, "the teams' sums take the place of the rows");
   // 192 KiB at most (512 threads, 4 packs); above 48 KiB a kernel must ask.
   BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -359,12 +367,28 @@ int64_t launch_general(const NormBackward& args, const BackwardArgs& kernel_args
   return chunks;
 }
 
+/// Calls `body` with the packs of a thread, an integral constant, for rows of `packs` packs.
+template <class T, class Body>
+void with_thread_packs(int64_t packs, const Body& body) {
+  if (packs <= 512) body(std::integral_constant<int, 1>{});
+  else if (packs <= 1024) body(std::integral_constant<int, 2>{});
+  else if constexpr (sizeof(T) == 4) body(std::integral_constant<int, 4>{});
+}
+
 /// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well. The norm's output it
-/// makes with parameter gradients only: who wants the one wants the other.
+/// makes with parameter gradients only: who wants the one wants the other. Long rows need a GPU with shared memory
+/// enough for a team.
 template <class T>
-bool fits_packs(const NormBackward& args) {
-  const int64_t cols = args.dy.cols();
-  return cols % kVector<T> == 0 && cols <= 8192 && (!args.y || args.dgamma) &&
+bool fits_packs(const NormBackward& args, const LaunchContext& context) {
+  const int64_t cols = args.dy.cols(), packs = cols / kVector<T>;
+  if (cols % kVector<T> != 0 || cols > 8192) return false;
+  bool room = false;
+  with_thread_packs<T>(packs, [&](auto count) {
+    constexpr int kPacks = decltype(count)::value;
+    const int64_t team_threads = round_up(ceil_div(packs, kPacks), 32);
+    room = team_bytes<kPacks>(team_threads, static_cast<bool>(args.add)) + kBlockBytes <= context.shared_bytes;
+  });
+  return room && (!args.y || args.dgamma) &&
          all_aligned16(args.dy, args.x, args.gamma, args.beta, args.y, args.add, args.dx, args.dropped);
 }
 
@@ -379,9 +403,7 @@ int64_t launch_norm_backward(const NormBackward& args, const BackwardArgs& kerne
       blocks = launch_packs<T, decltype(count)::value, kParameters, kOutput, kDropped, kAdd, kBias>(args, kernel_args,
                                                                                                    context);
     };
-    if (packs <= 512) run(std::integral_constant<int, 1>{});
-    else if (packs <= 1024) run(std::integral_constant<int, 2>{});
-    else if constexpr (sizeof(T) == 4) run(std::integral_constant<int, 4>{});
+    with_thread_packs<T>(packs, run);
   };
   const auto launch = [&](auto parameters, auto dropped, auto add, auto bias) {
     if constexpr (decltype(parameters)::value) {
@@ -412,7 +434,7 @@ void CudaOps::norm_backward(const NormBackward& args, Stream stream) {
   bool packs = false;
   dispatch_float(args.dy.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    packs = fits_packs<T>(args);
+    packs = fits_packs<T>(args, launch);
     groups = packs ? launch_norm_backward<T>(args, kernel_args, launch) : launch_general<T>(args, kernel_args, launch);
   });
   PartialSums sums{launch.scratch, groups, kernel_args.cols};

@@ -1,0 +1,89 @@
+// Which of a program's code a GPU runs. A program holds code for the architectures it was built for (make
+// CUDA_ARCH="80 90a"). Nothing here asks a GPU, nor needs CUDA.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "blipft/error.h"
+
+namespace blipft {
+
+/// What code is compiled for, in nvcc's numbers: "80", "90a".
+struct Architecture {
+  int number = 0;   ///< 10 * major + minor of a compute capability
+  char suffix = 0;  ///< 'a': for this one alone; 'f': for its family; 0: for all from it on, through PTX
+
+  bool operator==(const Architecture&) const = default;
+  std::string text() const { return concat(number, suffix ? std::string(1, suffix) : ""); }
+  /// Whether it has the warpgroup products of Hopper (wgmma), which exist in no other.
+  bool has_wgmma() const { return number == 90 && suffix == 'a'; }
+  /// Whether a GPU of compute capability `gpu` (a number as above) can run it.
+  bool runs_on(int gpu) const {
+    if (suffix == 'a') return gpu == number;
+    return gpu >= number && (suffix == 0 || gpu / 10 == number / 10);
+  }
+};
+
+constexpr int kLeastArchitecture = 80;  // bf16 products, asynchronous copies to shared memory
+
+/// "80 90a" as a list; throws Error at a word that is none.
+inline std::vector<Architecture> parse_architectures(const std::string& list) {
+  std::vector<Architecture> architectures;
+  std::istringstream words(list);
+  for (std::string word; words >> word;) {
+    const size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
+    const std::string suffix = word.substr(digits);
+    BLIPFT_CHECK(digits >= 2 && digits <= 3 && (suffix.empty() || suffix == "a" || suffix == "f"),
+                 "CUDA_ARCH: found \"", word, "\", expected numbers like 80 or 90a");
+    architectures.push_back({std::stoi(word.substr(0, digits)), suffix.empty() ? '\0' : suffix[0]});
+  }
+  return architectures;
+}
+
+/// What to build for, so that a program for `built` runs on compute capability `gpu` too.
+inline std::string architectures_with(std::vector<Architecture> built, int gpu) {
+  built.push_back({gpu, gpu == 90 ? 'a' : '\0'});
+  std::sort(built.begin(), built.end(),
+            [](const Architecture& x, const Architecture& y) { return x.number < y.number; });
+  std::string text;
+  for (const Architecture& a : built) text += concat(text.empty() ? "" : " ", a.text());
+  return text;
+}
+
+/// The code that GPU `name`, of compute capability `major`.`minor`, runs of a program built for `built`: the latest
+/// that it can. Throws UserError that names the GPU, and the build that would do, when there is none.
+inline Architecture code_for(const std::vector<Architecture>& built, const std::string& name, int major, int minor) {
+  const int gpu = 10 * major + minor;
+  BLIPFT_USER_CHECK(gpu >= kLeastArchitecture, name, " has compute capability ", major, ".", minor, "; blipft needs ",
+                    kLeastArchitecture / 10, ".", kLeastArchitecture % 10,
+                    " or later; use another GPU, or parallel.device=cpu");
+  const auto rank = [](const Architecture& a) { return std::tuple(a.number, a.suffix == 'a', a.suffix == 'f'); };
+  std::optional<Architecture> best;
+  for (const Architecture& a : built)
+    if (a.runs_on(gpu) && (!best || rank(*best) < rank(a))) best = a;
+  if (best) return *best;
+  std::string list;
+  for (const Architecture& a : built) list += concat(list.empty() ? "" : " ", a.text());
+  throw UserError(concat("this blipft was built for CUDA_ARCH=\"", list, "\", and ", name, " has compute capability ",
+                         major, ".", minor, "; build with `make CUDA_ARCH=\"", architectures_with(built, gpu), "\"`"));
+}
+
+/// Code as a GPU has loaded it.
+struct LoadedCode {
+  Architecture architecture;
+  bool by_driver = false;  ///< the driver compiled it from PTX, because the program has no machine code for this GPU
+
+  bool operator==(const LoadedCode&) const = default;
+  /// For people: "sm_90a code (wgmma)".
+  std::string text() const {
+    return concat("sm_", architecture.text(), " code", architecture.has_wgmma() ? " (wgmma)" : "",
+                  by_driver ? " (compiled from PTX by the driver)" : "");
+  }
+};
+
+}  // namespace blipft
