@@ -162,7 +162,7 @@ def some_empty_captions_are_counted_and_trained_with(space):
     data = space.copy(space.data)
     rewrite_captions(data, lambda number, text: text if number >= 10 else "")  # all of step 0, and 2 of step 1
     for normalization in ("tokens", "micro_batch"):
-        result = run(space, 2, f"data.path={data}", "data.shuffle=false", "train.max_epochs=2",
+        result = run(space, 2, f"data.path={data}", "data.shuffle=false", "train.max_epochs=2", "train.max_steps=7",
                      f"train.loss_normalization={normalization}")
         said = [line for line in result.out.splitlines() if line.startswith("warning: ")]
         check(said == ["warning: 10 of 48 samples have an empty caption, and nothing to learn"], said, result)
