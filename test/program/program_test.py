@@ -82,7 +82,7 @@ def every_rank_leaves_a_trace(space):
 def room_to_load_and_save_counts_in_plan_and_measurement_alike(space):
     model = saved_model(space)
     for options, moments in (((f"model.path={model}", "model.init=pretrained"), [(-1, b"loading")]),
-                             (("output.save_model=true",), [(1, b"saving")]),
+                             (("output.save_model=true",), [(-1, b"loading"), (1, b"saving")]),
                              ((f"model.path={model}", "model.init=pretrained", "output.save_model=true"),
                               [(-1, b"loading"), (1, b"saving")])):
         result = run(space, 2, "parallel.strategy=fsdp", "train.max_steps=2", *options)
