@@ -196,7 +196,7 @@ class ChunkBench {
     set.forward.pre_activation = tensor({rows, inner}), set.forward.y = tensor({rows, inner});
     set.backward.dy = tensor({rows, width}), set.backward.w = tensor({width, inner}, 0.02f);
     set.backward.activation = Activation::gelu, set.backward.saved = set.forward.pre_activation;
-    set.backward.activated = set.forward.y, set.backward.dx = tensor({rows, inner});
+    set.backward.activated = set.forward.y.tensor(), set.backward.dx = tensor({rows, inner});
     return set;
   }
   void run_forward(const Set& set, int64_t first, int64_t n) {

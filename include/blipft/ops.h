@@ -44,35 +44,36 @@ struct Dropout {
   explicit operator bool() const { return p > 0; }
 };
 
-/// y = act(x w^T + bias) + residual
+/// y = act(x w^T + bias) + residual. x, residual and y may be columns of wider matrices (for gelu y may not).
 struct LinearForward {
-  Tensor x;                     ///< [M, K]
+  MatrixView x;                 ///< [M, K]
   Tensor w;                     ///< [N, K]
   Tensor bias;                  ///< [N], optional
-  Tensor residual;              ///< [M, N], optional; only with Activation::none
+  MatrixView residual;          ///< [M, N], optional, may be y itself; only with Activation::none
   Activation activation = Activation::none;
   Tensor pre_activation;        ///< [M, N], out, x w^T + bias; required for gelu, absent otherwise
-  Tensor y;                     ///< [M, N], out
+  MatrixView y;                 ///< [M, N], out
 };
 
-/// dx = (dy w) * act'(saved) + add, the gradient that reaches the input of a linear layer, carried through the
-/// activation that produced that input.
+/// dx = (dy w + add) * act'(saved), the gradient that reaches the input of a linear layer, carried through the
+/// activation that produced that input. dy, add and dx may be columns of wider matrices (with an activation or dbias
+/// dx may not).
 struct LinearBackwardInput {
-  Tensor dy;                    ///< [M, N]
+  MatrixView dy;                ///< [M, N]
   Tensor w;                     ///< [N, K]
-  Tensor add;                   ///< [M, K], optional, may be dx itself; only with Activation::none
+  MatrixView add;               ///< [M, K], optional, may be dx itself
   Activation activation = Activation::none;
   Tensor saved;                 ///< [M, K]: relu: the activation's output; gelu: its input (pre_activation)
   Tensor activated;             ///< [M, K], out, optional, gelu only: act(saved), for the weight gradient
   Tensor dbias;                 ///< [K] parameter gradient, optional: column sums of dx (bias of the layer before)
   bool accumulate_dbias = false;
-  Tensor dx;                    ///< [M, K], out
+  MatrixView dx;                ///< [M, K], out
 };
 
-/// dw (+)= dy^T x, dbias (+)= column sums of dy
+/// dw (+)= dy^T x, dbias (+)= column sums of dy. dy and x may be columns of wider matrices.
 struct LinearBackwardWeight {
-  Tensor dy;                    ///< [M, N]
-  Tensor x;                     ///< [M, K]
+  MatrixView dy;                ///< [M, N]
+  MatrixView x;                 ///< [M, K]
   Tensor dw;                    ///< [N, K] parameter gradient
   Tensor dbias;                 ///< [N] parameter gradient, optional
   bool accumulate = false;

@@ -1,4 +1,4 @@
-// Tensor: a non-owning, contiguous, row-major view of memory on some device.
+// Tensor: a non-owning, contiguous, row-major view of memory on some device. MatrixView: rows that may lie apart.
 #pragma once
 
 #include <array>
@@ -87,6 +87,55 @@ struct Tensor {
   }
   /// Rows [begin, begin + count) of this tensor seen as [rows(), cols()].
   Tensor row_range(int64_t begin, int64_t count) const { return part(begin * cols(), {count, cols()}); }
+};
+
+/// A row-major matrix whose rows start `row_stride` elements apart: any tensor seen as [rows(), cols()], or some of its
+/// columns. An op that takes one says so by its argument's type; all other arguments are contiguous.
+struct MatrixView {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape;                             ///< [rows, cols]
+  int64_t row_stride = 0;
+
+  MatrixView() = default;
+  /// The whole tensor. An absent one gives an absent view.
+  MatrixView(const Tensor& t) : data(t.data), dtype(t.dtype) {
+    if (t.shape.rank > 0) shape = {t.rows(), t.cols()}, row_stride = t.cols();
+  }
+
+  explicit operator bool() const { return data != nullptr; }
+  int64_t rows() const { return shape[0]; }
+  int64_t cols() const { return shape[1]; }
+  int64_t numel() const { return shape.numel(); }
+  bool contiguous() const { return row_stride == cols() || rows() <= 1; }
+  template <class T>
+  T* as() const { return static_cast<T*>(data); }
+
+  /// Columns [begin, begin + count).
+  MatrixView columns(int64_t begin, int64_t count) const {
+    BLIPFT_CHECK(begin >= 0 && count >= 0 && begin + count <= cols(), "columns ", begin, " to ", begin + count,
+                 " lie outside of ", shape.str());
+    return moved(begin, rows(), count);
+  }
+  /// Rows [begin, begin + count).
+  MatrixView row_range(int64_t begin, int64_t count) const {
+    BLIPFT_CHECK(begin >= 0 && count >= 0 && begin + count <= rows(), "rows ", begin, " to ", begin + count,
+                 " lie outside of ", shape.str());
+    return moved(begin * row_stride, count, cols());
+  }
+  /// The same memory as a tensor: for what takes contiguous ones only.
+  Tensor tensor() const {
+    BLIPFT_CHECK(!*this || contiguous(), "rows of ", cols(), " lie ", row_stride, " elements apart: no tensor");
+    return {data, dtype, shape};
+  }
+
+ private:
+  MatrixView moved(int64_t offset, int64_t rows, int64_t cols) const {
+    MatrixView view = *this;
+    view.data = static_cast<char*>(data) + offset * dtype_size(dtype);
+    view.shape = {rows, cols};
+    return view;
+  }
 };
 
 }  // namespace blipft

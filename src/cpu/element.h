@@ -69,6 +69,14 @@ inline void store(const float* in, const Tensor& t, int64_t first, int64_t count
   store(in, t.data, t.dtype, first, count);
 }
 
+/// One row of a matrix.
+inline void load_row(const MatrixView& view, int64_t row, float* out) {
+  load(view.data, view.dtype, row * view.row_stride, view.cols(), out);
+}
+inline void store_row(const float* in, const MatrixView& view, int64_t row) {
+  store(in, view.data, view.dtype, row * view.row_stride, view.cols());
+}
+
 /// What store() would leave behind, as f32: values that later ops see.
 inline void round_to(DType dtype, float* values, int64_t count) {
   if (dtype != DType::bf16) return;
@@ -174,7 +182,17 @@ void activation_gradient(Activation activation, const float* saved, float* gradi
 /// The tensor's values as f32: itself, or a converted copy in `scratch`.
 const float* as_floats(const Tensor& t, Scratch& scratch);
 
+/// A matrix's rows as f32: its own, or a converted copy in `scratch`.
+struct FloatRows {
+  const float* data;
+  int64_t stride;      ///< elements between rows
+};
+FloatRows as_floats(const MatrixView& view, Scratch& scratch);
+
 /// out[c] (+)= sum over rows of matrix[r, c]; matrix f32 [rows, cols].
-void column_sums(const float* matrix, int64_t rows, const Tensor& out, bool accumulate);
+void column_sums(const FloatRows& matrix, int64_t rows, const Tensor& out, bool accumulate);
+inline void column_sums(const float* matrix, int64_t rows, const Tensor& out, bool accumulate) {
+  column_sums({matrix, out.numel()}, rows, out, accumulate);
+}
 
 }  // namespace blipft::cpu

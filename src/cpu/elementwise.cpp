@@ -81,12 +81,18 @@ const float* as_floats(const Tensor& t, Scratch& scratch) {
   return out;
 }
 
-void column_sums(const float* matrix, int64_t rows, const Tensor& out, bool accumulate) {
-  const int64_t cols = out.numel();
-  for_columns(cols, [&](int64_t first, int64_t count) {
+FloatRows as_floats(const MatrixView& view, Scratch& scratch) {
+  if (view.dtype == DType::f32) return {view.as<const float>(), view.row_stride};
+  float* values = scratch.floats(view.numel());
+  for_each(view.rows(), [&](int64_t r) { load_row(view, r, values + r * view.cols()); });
+  return {values, view.cols()};
+}
+
+void column_sums(const FloatRows& matrix, int64_t rows, const Tensor& out, bool accumulate) {
+  for_columns(out.numel(), [&](int64_t first, int64_t count) {
     double total[kColumns] = {};
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < count; ++c) total[c] += static_cast<double>(matrix[r * cols + first + c]);
+      for (int64_t c = 0; c < count; ++c) total[c] += static_cast<double>(matrix.data[r * matrix.stride + first + c]);
     float values[kColumns];
     for (int64_t c = 0; c < count; ++c) values[c] = static_cast<float>(total[c]);
     store_gradient(values, out, first, count, accumulate);

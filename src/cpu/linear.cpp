@@ -43,10 +43,10 @@ void CpuOps::set_workspace(Tensor workspace) { check_workspace(workspace); }
 void CpuOps::linear_forward(const LinearForward& args, Stream) {
   check_args(args);
   const int64_t m = args.x.rows(), k = args.x.cols(), n = args.w.rows();
-  const float* x = as_floats(args.x, left_);   // [m, k]
-  const float* w = as_floats(args.w, right_);  // [n, k]
+  const FloatRows x = as_floats(args.x, left_);  // [m, k]
+  const float* w = as_floats(args.w, right_);    // [n, k]
   float* product = product_.floats(m * n);
-  multiply(m, n, k, {x, k, false}, {w, k, true}, 0, product);
+  multiply(m, n, k, {x.data, x.stride, false}, {w, k, true}, 0, product);
   for_each(m, [&](int64_t r) {
     float* y = product + r * n;
     float* other = thread_buffer(0, n);
@@ -57,23 +57,27 @@ void CpuOps::linear_forward(const LinearForward& args, Stream) {
     if (args.pre_activation) store(y, args.pre_activation, r * n, n);
     activate_values(args.activation, y, n);
     if (args.residual) {
-      load(args.residual, r * n, n, other);
+      load_row(args.residual, r, other);
       add_scaled(y, 1, other, n);
     }
-    store(y, args.y, r * n, n);
+    store_row(y, args.y, r);
   });
 }
 
 void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
   check_args(args);
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.w.cols();
-  const float* dy = as_floats(args.dy, left_);  // [m, n]
-  const float* w = as_floats(args.w, right_);   // [n, k]
+  const FloatRows dy = as_floats(args.dy, left_);  // [m, n]
+  const float* w = as_floats(args.w, right_);      // [n, k]
   float* product = product_.floats(m * k);
-  multiply(m, k, n, {dy, n, false}, {w, k, false}, 0, product);
+  multiply(m, k, n, {dy.data, dy.stride, false}, {w, k, false}, 0, product);
   for_each(m, [&](int64_t r) {
     float* dx = product + r * k;
     float* other = thread_buffer(0, k);
+    if (args.add) {
+      load_row(args.add, r, other);
+      add_scaled(dx, 1, other, k);
+    }
     if (args.saved) {
       load(args.saved, r * k, k, other);
       activation_gradient(args.activation, other, dx, k);
@@ -82,11 +86,7 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
         store(other, args.activated, r * k, k);
       }
     }
-    if (args.add) {
-      load(args.add, r * k, k, other);
-      add_scaled(dx, 1, other, k);
-    }
-    store(dx, args.dx, r * k, k);
+    store_row(dx, args.dx, r);
   });
   if (args.dbias) column_sums(product, m, args.dbias, args.accumulate_dbias);
 }
@@ -94,13 +94,14 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
 void CpuOps::linear_backward_weight(const LinearBackwardWeight& args, Stream) {
   check_args(args);
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.x.cols();
-  const float* dy = as_floats(args.dy, left_);  // [m, n]
-  const float* x = as_floats(args.x, right_);   // [m, k]
+  const FloatRows dy = as_floats(args.dy, left_);  // [m, n]
+  const FloatRows x = as_floats(args.x, right_);   // [m, k]
+  const Matrix left{dy.data, dy.stride, true}, right{x.data, x.stride, false};
   if (args.dw.dtype == DType::f32) {
-    multiply(n, k, m, {dy, n, true}, {x, k, false}, args.accumulate ? 1.0f : 0.0f, args.dw.as<float>());
+    multiply(n, k, m, left, right, args.accumulate ? 1.0f : 0.0f, args.dw.as<float>());
   } else {
     float* product = product_.floats(n * k);
-    multiply(n, k, m, {dy, n, true}, {x, k, false}, 0, product);
+    multiply(n, k, m, left, right, 0, product);
     for_each(n, [&](int64_t r) { store_gradient(product + r * k, args.dw, r * k, k, args.accumulate); });
   }
   if (args.dbias) column_sums(dy, m, args.dbias, args.accumulate);

@@ -99,17 +99,18 @@ constexpr int kResident = pass == Pass::sum_only ? 4 : 3;
 template <Pass pass>
 constexpr int kRowsAhead = pass == Pass::sum_only ? 4 : 3;
 
-/// With an activation: dx *= act'(saved), activated = act(saved). With kSums: sums of each column of dx.
+/// With an activation: dx *= act'(saved), activated = act(saved). With kSums: sums of each column of dx. The rows of
+/// all three start `row_stride` elements apart.
 template <class T, class Out, int N, Pass pass, bool kSums>
 __global__ void __launch_bounds__(kThreads, kResident<pass>)
 activation_backward_kernel(T* dx, const T* __restrict__ saved, T* __restrict__ activated, int64_t rows, int64_t cols,
-                           int64_t chunk_rows, SumArgs<Out> args) {
+                           int64_t row_stride, int64_t chunk_rows, SumArgs<Out> args) {
   const int64_t column = (int64_t{blockIdx.x} * kLanes + threadIdx.x % kLanes) * N;
   const int64_t begin = int64_t{blockIdx.y} * chunk_rows + threadIdx.x / kLanes;
   const int64_t end = min(int64_t{blockIdx.y + 1} * chunk_rows, rows);
   constexpr int kRows = kRowsAhead<pass>;
-  const int64_t step = kRowLanes * cols;  // elements between a thread's rows
-  int64_t at = begin * cols + column;
+  const int64_t step = kRowLanes * row_stride;  // elements between a thread's rows
+  int64_t at = begin * row_stride + column;
   float sums[N] = {};
   for (int left = column < cols ? static_cast<int>(end - begin) : 0; left > 0; left -= kRowLanes * kRows) {
     Pack<T, N> gradients[kRows], inputs[kRows];
@@ -167,8 +168,8 @@ Chunks make_chunks(int64_t rows, int64_t stripes, int64_t stripe, int resident, 
 }
 
 template <class T, class Out, Pass pass, bool kSums>
-void launch_pass(const Tensor& dx, const Tensor& saved, const Tensor& activated, const Tensor& sums, bool accumulate,
-                 const LaunchContext& context) {
+void launch_pass(const MatrixView& dx, const Tensor& saved, const Tensor& activated, const Tensor& sums,
+                 bool accumulate, const LaunchContext& context) {
   const int64_t rows = dx.rows(), cols = dx.cols();
   const auto launch = [&](auto width) {
     constexpr int N = decltype(width)::value;
@@ -176,16 +177,18 @@ void launch_pass(const Tensor& dx, const Tensor& saved, const Tensor& activated,
     const Chunks chunks = make_chunks(rows, stripes, kLanes * N, kResident<pass>, kSums, context);
     const dim3 grid(static_cast<unsigned>(stripes), static_cast<unsigned>(chunks.count));
     activation_backward_kernel<T, Out, N, pass, kSums><<<grid, kThreads, 0, context.stream>>>(
-        dx.as<T>(), saved.as<const T>(), activated.as<T>(), rows, cols, chunks.rows_each,
+        dx.as<T>(), saved.as<const T>(), activated.as<T>(), rows, cols, dx.row_stride, chunks.rows_each,
         SumArgs<Out>{context.scratch, context.counters, sums.as<Out>(), accumulate});
     BLIPFT_CUDA_LAUNCHED("activation_backward_kernel");
   };
-  if (cols % kVector<T> == 0 && all_aligned16(dx, saved, activated)) launch(std::integral_constant<int, kVector<T>>{});
+  const bool packs =
+      cols % kVector<T> == 0 && dx.row_stride % kVector<T> == 0 && all_aligned16(dx, saved, activated);
+  if (packs) launch(std::integral_constant<int, kVector<T>>{});
   else launch(std::integral_constant<int, 1>{});
 }
 
 template <Pass pass>
-void run_pass(const Tensor& dx, const Tensor& saved, const Tensor& activated, const Tensor& sums, bool accumulate,
+void run_pass(const MatrixView& dx, const Tensor& saved, const Tensor& activated, const Tensor& sums, bool accumulate,
               const LaunchContext& context) {
   dispatch_float(dx.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -237,11 +240,13 @@ __global__ void __launch_bounds__(32 * kReduceWarps) reduce_partials_kernel(cons
 
 template <class T>
 __global__ void bias_activation_kernel(T* __restrict__ y, const T* __restrict__ bias, int64_t n, int64_t cols,
-    bool relu) {
+                                       int64_t row_stride, bool relu) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) {
-    const float v = to_float(y[i]) + (bias ? to_float(bias[i % cols]) : 0.0f);
-    y[i] = from_float<T>(relu ? Relu()(v) : v);
+    const int64_t row = i / cols, column = i - row * cols;
+    T* at = y + row * row_stride + column;
+    const float v = to_float(*at) + (bias ? to_float(bias[column]) : 0.0f);
+    *at = from_float<T>(relu ? Relu()(v) : v);
   }
 }
 
@@ -257,7 +262,7 @@ void launch_reduce_partials(const PartialSums& sums, const LaunchContext& contex
   BLIPFT_CUDA_LAUNCHED("reduce_partials_kernel");
 }
 
-void launch_column_sums(const Tensor& x, const Tensor& out, bool accumulate, const LaunchContext& context) {
+void launch_column_sums(const MatrixView& x, const Tensor& out, bool accumulate, const LaunchContext& context) {
   run_pass<Pass::sum_only>(x, {}, {}, out, accumulate, context);
 }
 
@@ -268,13 +273,14 @@ void launch_activation_backward(const Tensor& dx, const Tensor& saved, const Ten
   else run_pass<Pass::gelu>(dx, saved, activated, dbias, accumulate, context);
 }
 
-void launch_bias_activation(const Tensor& y, const Tensor& bias, Activation activation, const LaunchContext& context) {
+void launch_bias_activation(const MatrixView& y, const Tensor& bias, Activation activation,
+                            const LaunchContext& context) {
   const int64_t n = y.numel();
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(n, 256), int64_t{context.sm_count} * 8));
   dispatch_float(y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     bias_activation_kernel<T><<<blocks, 256, 0, context.stream>>>(y.as<T>(), bias.as<const T>(), n, y.cols(),
-                                                                  activation == Activation::relu);
+                                                                  y.row_stride, activation == Activation::relu);
   });
   BLIPFT_CUDA_LAUNCHED("bias_activation_kernel");
 }

@@ -82,12 +82,13 @@ struct PartialSums {
 /// out[c] (+)= sum over g of partials[g, c], in the order of g, for each of the outputs.
 void launch_reduce_partials(const PartialSums& sums, const LaunchContext& context);
 /// out[c] (+)= sum over rows of x[r, c].
-void launch_column_sums(const Tensor& x, const Tensor& out, bool accumulate, const LaunchContext& context);
+void launch_column_sums(const MatrixView& x, const Tensor& out, bool accumulate, const LaunchContext& context);
 /// dx *= act'(saved) in place; activated = act(saved) when given; dbias (+)= column sums of the new dx when given.
 void launch_activation_backward(const Tensor& dx, const Tensor& saved, const Tensor& activated, Activation activation,
                                 const Tensor& dbias, bool accumulate, const LaunchContext& context);
 /// y = act(y + bias), in place, with rows of bias.numel() columns.
-void launch_bias_activation(const Tensor& y, const Tensor& bias, Activation activation, const LaunchContext& context);
+void launch_bias_activation(const MatrixView& y, const Tensor& bias, Activation activation,
+                            const LaunchContext& context);
 void launch_activate(const Tensor& x, const Tensor& y, Activation activation, const LaunchContext& context);
 void launch_add(const Tensor& from, const Tensor& to, const LaunchContext& context);
 void launch_cast(const Tensor& from, const Tensor& to, const LaunchContext& context);

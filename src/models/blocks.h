@@ -55,6 +55,7 @@ class Taken {
     return tensor;
   }
   operator const Tensor&() const { return tensor_; }
+  operator MatrixView() const { return tensor_; }
   const Tensor& get() const { return tensor_; }
 
  private:

@@ -31,6 +31,41 @@ struct Checker {
     if (!is_compute(t.dtype)) [[unlikely]]
       fail(concat(name, " has dtype ", dtype_name(t.dtype), ", expected f32 or bf16"));
   }
+  /// A view that is there, whose elements lie at multiples of their size and whose rows do not overlap.
+  void present(const MatrixView& view, const char* name) const {
+    if (!view || view.shape.rank != 2) [[unlikely]] fail(concat(name, " is missing"));
+    if (reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(dtype_size(view.dtype)) != 0) [[unlikely]]
+      fail(concat(name, " does not start at a multiple of its elements' size"));
+    if (!view.contiguous() && view.row_stride < view.cols()) [[unlikely]]
+      fail(concat(name, " has row stride ", view.row_stride, ", less than its ", view.cols(), " columns"));
+  }
+  void dtype(const MatrixView& view, const char* name, DType expected) const {
+    present(view, name);
+    if (view.dtype != expected) [[unlikely]]
+      fail(concat(name, " has dtype ", dtype_name(view.dtype), ", expected ", dtype_name(expected)));
+  }
+  void floating(const MatrixView& view, const char* name) const {
+    present(view, name);
+    if (!is_compute(view.dtype)) [[unlikely]]
+      fail(concat(name, " has dtype ", dtype_name(view.dtype), ", expected f32 or bf16"));
+  }
+  void matrix(const MatrixView& view, const char* name, DType expected, int64_t rows, int64_t cols) const {
+    dtype(view, name, expected);
+    if (view.cols() != cols || view.rows() != rows) [[unlikely]]
+      fail(concat(name, " has shape ", view.shape.str(), ", expected ", rows, " rows of ", cols));
+  }
+  /// What is added to an output may be that output, but may not overlap it otherwise.
+  void addend(const MatrixView& view, const char* name, const MatrixView& out) const {
+    matrix(view, name, out.dtype, out.rows(), out.cols());
+    if (view.data == out.data && view.row_stride != out.row_stride) [[unlikely]]
+      fail(concat(name, " starts where the output does, but its row stride is ", view.row_stride, " instead of ",
+                  out.row_stride));
+  }
+  void contiguous(const MatrixView& view, const char* name, const char* why) const {
+    if (!view.contiguous()) [[unlikely]]
+      fail(concat(name, " has rows of ", view.cols(), " that lie ", view.row_stride, " elements apart, but ", why,
+                  " needs them one behind the other"));
+  }
   void count(const Tensor& t, const char* name, int64_t n) const {
     if (t.numel() != n) [[unlikely]]
       fail(concat(name, " has shape ", t.shape.str(), ", expected ", n, " elements"));
@@ -203,12 +238,15 @@ void check_args(const LinearForward& args) {
   check.matrix(args.y, "y", t, m, n);
   if (args.bias) check.vector(args.bias, "bias", t, n);
   if (args.residual) {
-    check.matrix(args.residual, "residual", t, m, n);
+    check.addend(args.residual, "residual", args.y);
     check.require(args.activation == Activation::none, "residual goes with Activation::none only");
   }
   check.require((args.activation == Activation::gelu) == bool(args.pre_activation),
                 "pre_activation is required for gelu and absent otherwise");
-  if (args.pre_activation) check.matrix(args.pre_activation, "pre_activation", t, m, n);
+  if (args.pre_activation) {
+    check.matrix(args.pre_activation, "pre_activation", t, m, n);
+    check.contiguous(args.y, "y", "gelu");
+  }
 }
 
 void check_args(const LinearBackwardInput& args) {
@@ -219,10 +257,9 @@ void check_args(const LinearBackwardInput& args) {
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.w.cols();
   check.matrix(args.w, "w", n, k);
   check.matrix(args.dx, "dx", t, m, k);
-  if (args.add) {
-    check.matrix(args.add, "add", t, m, k);
-    check.require(args.activation == Activation::none, "add goes with Activation::none only");
-  }
+  if (args.add) check.addend(args.add, "add", args.dx);
+  if (args.activation != Activation::none) check.contiguous(args.dx, "dx", "the derivative of an activation");
+  if (args.dbias) check.contiguous(args.dx, "dx", "dbias");
   check.require((args.activation == Activation::none) != bool(args.saved),
                 "saved is required with an activation and absent otherwise");
   if (args.saved) check.matrix(args.saved, "saved", t, m, k);
@@ -237,8 +274,7 @@ void check_args(const LinearBackwardWeight& args) {
   const Checker check{"linear_backward_weight"};
   check.floating(args.dy, "dy");
   const int64_t m = args.dy.rows(), n = args.dy.cols();
-  check.dtype(args.x, "x", args.dy.dtype);
-  check.matrix(args.x, "x", m, args.x.cols());
+  check.matrix(args.x, "x", args.dy.dtype, m, args.x.cols());
   check.parameter_gradient(args.dw, "dw", args.dy.dtype);
   check.matrix(args.dw, "dw", n, args.x.cols());
   if (args.dbias) check.parameter_gradient(args.dbias, "dbias", args.dy.dtype, n);

@@ -118,9 +118,16 @@ TEST_SUITE("cpu_device") {
     fails([](LinearForward& a) { a.x = {}; }, "linear_forward: x is missing");
     fails([](LinearForward& a) { a.bias.shape = {3}; }, "linear_forward: bias has shape [3], expected 4 elements");
     fails([](LinearForward& a) { a.activation = Activation::gelu; }, "pre_activation is required for gelu");
-    fails([](LinearForward& a) { a.pre_activation = a.y; }, "pre_activation is required for gelu and absent otherwise");
+    fails([](LinearForward& a) { a.pre_activation = a.y.tensor(); }, "pre_activation is required for gelu and absent otherwise");
     fails([](LinearForward& a) { a.residual = a.y, a.activation = Activation::relu; },
           "residual goes with Activation::none");
+    fails([](LinearForward& a) { a.x = a.x.columns(0, 4); }, "linear_forward: w has shape [4, 5], expected 4 rows of 4");
+    fails([](LinearForward& a) { a.y.row_stride = 3; }, "linear_forward: y has row stride 3, less than its 4 columns");
+    fails([](LinearForward& a) { a.x.data = a.x.as<char>() + 2; },
+          "linear_forward: x does not start at a multiple of its elements' size");
+    fails([](LinearForward& a) {
+      a.activation = Activation::gelu, a.pre_activation = a.y.tensor(), a.y.row_stride = 8;
+    }, "linear_forward: y has rows of 4 that lie 8 elements apart, but gelu needs them one behind the other");
   }
 
   TEST_CASE("argument checks of attention, dropout and row blocks") {

@@ -109,6 +109,80 @@ inline void add_linear_backward(Cases& cases, DType t, const Gemm& g) {
   }
 }
 
+/// Columns of wider matrices, as one layer of several that are packed in one weight has them. They begin `first`
+/// columns into a row and `behind` follow: multiples of 8 keep 16-byte rows, other numbers do not. What lies beside
+/// them must stay as it is: outputs are compared with all that is in the row.
+inline void add_strided_linear(Cases& cases, DType t, const Gemm& g, int64_t first, int64_t behind) {
+  const auto named = [&](const char* op, const auto&... variant) {
+    return title(t, op, " ", g.m, "x", g.k, "x", g.n, " columns from ", first, ", ", behind, " behind", variant...);
+  };
+  const auto wide = [=](int64_t cols) { return Shape{g.m, first + cols + behind}; };
+  const auto input = [=](OpContext& c, const char* name, int64_t cols) {
+    return MatrixView(c.input(name, t, wide(cols))).columns(first, cols);
+  };
+  const auto inout = [=](OpContext& c, const char* name, int64_t cols) {
+    return MatrixView(c.inout(name, t, wide(cols))).columns(first, cols);
+  };
+  struct Forward {
+    bool bias, relu, residual, in_place;
+  };
+  for (const Forward& v : {Forward{false, false, false, false}, Forward{true, false, true, true},
+                           Forward{true, false, true, false}, Forward{true, true, false, false},
+                           Forward{false, true, false, false}})
+    cases.push_back({named("linear_forward", " bias ", v.bias, " relu ", v.relu, " residual ", v.residual, v.in_place),
+                     t, false, [=](OpContext& c) {
+      LinearForward a;
+      a.x = input(c, "x", g.k);
+      a.w = c.input("w", t, {g.n, g.k}, -3 * weight_range(g.k), 3 * weight_range(g.k));
+      if (v.bias) a.bias = c.input("bias", t, {g.n});
+      a.activation = v.relu ? Activation::relu : Activation::none;
+      a.y = inout(c, "y", g.n);
+      // In place, columns of a wide one, and a contiguous one beside a wide output.
+      if (v.residual) a.residual = v.in_place ? a.y : MatrixView(c.input("residual", t, {g.m, g.n}));
+      c.run([&](Ops& ops, Stream s) { ops.linear_forward(a, s); });
+    }});
+  cases.push_back({named("linear_forward gelu"), t, false, [=](OpContext& c) {
+    LinearForward a;
+    a.x = input(c, "x", g.k);
+    a.w = c.input("w", t, {g.n, g.k}, -3 * weight_range(g.k), 3 * weight_range(g.k));
+    a.activation = Activation::gelu;
+    a.pre_activation = c.output("pre_activation", t, {g.m, g.n});
+    a.y = c.output("y", t, {g.m, g.n});
+    c.run([&](Ops& ops, Stream s) { ops.linear_forward(a, s); });
+  }});
+  for (int add : {0, 1, 2})  // none, dx itself, columns of another
+    cases.push_back({named("linear_backward_input", " add ", add), t, false, [=](OpContext& c) {
+      LinearBackwardInput a;
+      a.dy = input(c, "dy", g.n);
+      a.w = c.input("w", t, {g.n, g.k}, -weight_range(g.n), weight_range(g.n));
+      a.dx = inout(c, "dx", g.k);
+      if (add > 0) a.add = add == 1 ? a.dx : input(c, "add", g.k);
+      c.run([&](Ops& ops, Stream s) { ops.linear_backward_input(a, s); });
+    }});
+  for (Activation activation : {Activation::relu, Activation::gelu})  // the addend goes through the derivative too
+    cases.push_back({named("linear_backward_input", " activation ", int(activation)), t, false, [=](OpContext& c) {
+      LinearBackwardInput a;
+      a.dy = input(c, "dy", g.n);
+      a.w = c.input("w", t, {g.n, g.k}, -weight_range(g.n), weight_range(g.n));
+      a.activation = activation;
+      a.saved = c.input("saved", t, {g.m, g.k}, -4, 4);
+      a.dx = c.inout("dx", t, {g.m, g.k});
+      a.add = activation == Activation::relu ? a.dx : input(c, "add", g.k);
+      a.dbias = c.output("dbias", kF32, {g.k});
+      c.run([&](Ops& ops, Stream s) { ops.linear_backward_input(a, s); });
+    }});
+  for (DType gradient : {t, kF32})
+    cases.push_back({named("linear_backward_weight dw ", dtype_name(gradient)), t, false, [=](OpContext& c) {
+      LinearBackwardWeight a;
+      a.dy = input(c, "dy", g.n);
+      a.x = gradient == kF32 ? input(c, "x", g.k) : MatrixView(c.input("x", t, {g.m, g.k}));
+      a.accumulate = gradient == kF32;
+      a.dw = c.inout("dw", gradient, {g.n, g.k});
+      a.dbias = c.inout("dbias", gradient, {g.n});
+      c.run([&](Ops& ops, Stream s) { ops.linear_backward_weight(a, s); });
+    }});
+}
+
 /// With `packed`, samples of uneven rows, `tokens` at most: what dropout alone takes part in.
 inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int64_t n, bool packed) {
   const auto packed_rows = uneven_rows(samples, 1, tokens);
@@ -407,6 +481,10 @@ inline std::vector<OpCase> op_cases() {
       add_linear_forward(cases, t, g);
       add_linear_backward(cases, t, g);
     }
+    for (const Gemm& g : {Gemm{7, 88, 24}, Gemm{33, 100, 72}, Gemm{82, 80, 320}, Gemm{5, 13, 7}, Gemm{257, 16, 176},
+                          Gemm{164, 768, 16}})  // the last two: as wide as adapters of rank 16
+      for (auto [first, behind] : {std::pair<int64_t, int64_t>{0, 64}, {24, 0}, {8, 16}, {3, 2}})
+        add_strided_linear(cases, t, g, first, behind);
     for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {1, 7, 33}, {3, 11, 64},
                                       {2, 41, 100}, {5, 60, 37}, {2, 257, 1408}, {2, 32, 768}, {2, 82, 2560},
                                       {1, 33, 4096}, {1, 20, 8192}, {2, 1030, 328},

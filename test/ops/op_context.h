@@ -97,6 +97,14 @@ class OpContext {
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = get(at, t.dtype, i);
     return numbers;
   }
+  std::vector<double> read(const MatrixView& view) const {
+    std::vector<double> numbers;
+    for (int64_t r = 0; r < view.rows(); ++r) {
+      const std::vector<double> row = read(view.row_range(r, 1).tensor());
+      numbers.insert(numbers.end(), row.begin(), row.end());
+    }
+    return numbers;
+  }
   /// After run(): the compared tensors.
   std::vector<Result> results() const {
     std::vector<Result> all;

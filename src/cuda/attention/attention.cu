@@ -144,7 +144,7 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
   // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.
   const int64_t rows = a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens;
   if (args.dbias)
-    launch_column_sums({args.dq.data, a.dtype, {rows, columns}}, args.dbias, args.accumulate_dbias, context);
+    launch_column_sums(Tensor{args.dq.data, a.dtype, {rows, columns}}, args.dbias, args.accumulate_dbias, context);
 }
 
 }  // namespace blipft

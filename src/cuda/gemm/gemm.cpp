@@ -14,6 +14,9 @@ namespace {
 
 cudaStream_t cuda_stream(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
+/// What GemmProblem holds as a leading dimension: 0 where the rows lie one behind the other.
+int64_t stride_of(const MatrixView& view) { return view.contiguous() ? 0 : view.row_stride; }
+
 }  // namespace
 
 bool CudaOps::multiply(const GemmProblem& wanted, const GemmBuffers& buffers, Stream stream) {
@@ -30,12 +33,14 @@ void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
   check_args(args);
   if (args.y.numel() == 0) return;
   const bool gelu = args.activation == Activation::gelu, relu = args.activation == Activation::relu;
-  const Tensor& product = gelu ? args.pre_activation : args.y;
+  const MatrixView product = gelu ? MatrixView(args.pre_activation) : args.y;
   GemmProblem problem;
   problem.m = args.w.rows(), problem.n = args.x.rows(), problem.k = args.x.cols();
   problem.transpose_a = true;
   problem.input = args.x.dtype, problem.output = args.y.dtype;
   problem.accumulate = static_cast<bool>(args.residual);
+  problem.ldb = stride_of(args.x), problem.ldd = stride_of(product);
+  if (args.residual) problem.ldc = stride_of(args.residual);
   if (args.bias) problem.epilogue = relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   else if (relu) problem.epilogue = CUBLASLT_EPILOGUE_RELU;
   GemmBuffers buffers{args.w.data, args.x.data, args.residual.data, product.data, args.bias.data};
@@ -49,7 +54,7 @@ void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
   // Ours: what the epilogue could not do, and GELU, whose exact form cuBLASLt does not have.
   if (!in_epilogue && (args.bias || relu))
     launch_bias_activation(product, args.bias, relu ? Activation::relu : Activation::none, context(stream));
-  if (gelu) launch_activate(args.pre_activation, args.y, Activation::gelu, context(stream));
+  if (gelu) launch_activate(args.pre_activation, args.y.tensor(), Activation::gelu, context(stream));
 }
 
 void CudaOps::linear_backward_input(const LinearBackwardInput& args, Stream stream) {
@@ -59,11 +64,13 @@ void CudaOps::linear_backward_input(const LinearBackwardInput& args, Stream stre
   problem.m = args.w.cols(), problem.n = args.dy.rows(), problem.k = args.dy.cols();
   problem.input = args.dy.dtype, problem.output = args.dx.dtype;
   problem.accumulate = static_cast<bool>(args.add);
+  problem.ldb = stride_of(args.dy), problem.ldd = stride_of(args.dx);
+  if (args.add) problem.ldc = stride_of(args.add);
   const GemmBuffers buffers{args.w.data, args.dy.data, args.add.data, args.dx.data, nullptr};
   BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
   if (args.activation != Activation::none)
-    launch_activation_backward(args.dx, args.saved, args.activated, args.activation, args.dbias, args.accumulate_dbias,
-                               context(stream));
+    launch_activation_backward(args.dx.tensor(), args.saved, args.activated, args.activation, args.dbias,
+                               args.accumulate_dbias, context(stream));
   else if (args.dbias)
     launch_column_sums(args.dx, args.dbias, args.accumulate_dbias, context(stream));
 }
@@ -76,6 +83,7 @@ void CudaOps::linear_backward_weight(const LinearBackwardWeight& args, Stream st
   problem.transpose_b = true;
   problem.input = args.dy.dtype, problem.output = args.dw.dtype;
   problem.accumulate = args.accumulate;
+  problem.lda = stride_of(args.x), problem.ldb = stride_of(args.dy);
   const GemmBuffers buffers{args.x.data, args.dy.data, args.dw.data, args.dw.data, nullptr};
   // Our own pass over dy costs less than cuBLASLt's bias gradient epilogue, which leaves it few algorithms to choose
   // from. It goes first: what it reads, dy, the product then finds in the L2 cache.

@@ -36,10 +36,10 @@ void set(const GemmPlan::Description& description, cublasLtMatmulDescAttributes_
   BLIPFT_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof value));
 }
 
-GemmPlan::Layout make_layout(DType dtype, int64_t rows, int64_t cols) {
+GemmPlan::Layout make_layout(DType dtype, int64_t rows, int64_t cols, int64_t leading) {
   cublasLtMatrixLayout_t layout = nullptr;
   BLIPFT_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&layout, cuda_type(dtype), static_cast<uint64_t>(rows),
-                                                 static_cast<uint64_t>(cols), rows));
+                                                 static_cast<uint64_t>(cols), leading > 0 ? leading : rows));
   return GemmPlan::Layout(layout);
 }
 
@@ -74,9 +74,11 @@ GemmPlan::Preference make_gemm_preference(const GemmProblem& problem) {
 }
 
 std::string GemmProblem::key() const {
+  const bool strided = lda || ldb || ldc || ldd;
   return concat("m", m, "n", n, "k", k, transpose_a ? "t" : "n", transpose_b ? "t" : "n", ":", dtype_name(input), "-",
                 dtype_name(output), ":e", epilogue, accumulate ? (in_place ? ":acc" : ":add") : "", ":a", align_a, ".",
-                align_b, ".", align_c, ".", align_d);
+                align_b, ".", align_c, ".", align_d,
+                strided ? concat(":l", lda, ".", ldb, ".", ldc, ".", ldd) : std::string());
 }
 
 void set_alignments(GemmProblem& problem, const GemmBuffers& buffers) {
@@ -151,7 +153,7 @@ cublasStatus_t GemmPlanner::launch(GemmPlan& plan, const GemmProblem& problem, c
   const float alpha = 1, beta = problem.accumulate ? 1 : 0;
   const void* c = problem.accumulate ? buffers.c : buffers.d;
   return cublasLtMatmul(handle_, plan.description.get(), &alpha, buffers.a, plan.a.get(), buffers.b, plan.b.get(),
-                        &beta, c, plan.d.get(), buffers.d, plan.d.get(), &plan.algorithm, workspace,
+                        &beta, c, plan.c(), buffers.d, plan.d.get(), &plan.algorithm, workspace,
                         kGemmWorkspaceBytes, stream);
 }
 
@@ -170,11 +172,14 @@ GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector) {
       set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(cuda_type(problem.output)));
     }
   }
-  plan.a = problem.transpose_a ? make_layout(problem.input, problem.k, problem.m)
-                               : make_layout(problem.input, problem.m, problem.k);
-  plan.b = problem.transpose_b ? make_layout(problem.input, problem.n, problem.k)
-                               : make_layout(problem.input, problem.k, problem.n);
-  plan.d = make_layout(problem.output, problem.m, problem.n);
+  plan.a = problem.transpose_a ? make_layout(problem.input, problem.k, problem.m, problem.lda)
+                               : make_layout(problem.input, problem.m, problem.k, problem.lda);
+  plan.b = problem.transpose_b ? make_layout(problem.input, problem.n, problem.k, problem.ldb)
+                               : make_layout(problem.input, problem.k, problem.n, problem.ldb);
+  plan.d = make_layout(problem.output, problem.m, problem.n, problem.ldd);
+  // Without C the library is handed D in its place.
+  if (problem.accumulate && problem.ldc != problem.ldd)
+    plan.other_c = make_layout(problem.output, problem.m, problem.n, problem.ldc);
   return plan;
 }
 
@@ -183,7 +188,7 @@ bool GemmPlanner::take_cached(const GemmProblem& problem, GemmPlan& plan) const 
   if (cached == cache_.end()) return false;
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status =
-      cublasLtMatmulAlgoCheck(handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(), plan.d.get(),
+      cublasLtMatmulAlgoCheck(handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.c(), plan.d.get(),
                               &cached->second.algorithm, &result);
   if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > static_cast<size_t>(kGemmWorkspaceBytes)) return false;
   plan.algorithm = cached->second.algorithm;

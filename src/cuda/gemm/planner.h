@@ -21,7 +21,7 @@ namespace blipft {
 /// Half of the workspace is cuBLASLt's, the other half belongs to our own kernels.
 constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
-/// D [m, n] = epilogue(op(A) op(B) + (accumulate ? C : 0)) in column-major order, all matrices packed, C like D.
+/// D [m, n] = epilogue(op(A) op(B) + (accumulate ? C : 0)) in column-major order.
 struct GemmProblem {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
@@ -31,9 +31,11 @@ struct GemmProblem {
   bool accumulate = false;
   bool in_place = false;                    ///< C is D
   int32_t align_a = 256, align_b = 256, align_c = 256, align_d = 256;  ///< bytes, powers of two
+  /// Leading dimensions, elements from a stored column to the next; 0: the columns lie one behind the other.
+  int64_t lda = 0, ldb = 0, ldc = 0, ldd = 0;
 
   auto operator<=>(const GemmProblem&) const = default;
-  /// One word without blanks, for the cache file.
+  /// One word without blanks, for the cache file. Leading dimensions are part of it only where there are any.
   std::string key() const;
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
@@ -43,6 +45,11 @@ struct GemmBuffers {
   void* d = nullptr;
   void* epilogue_vector = nullptr;          ///< bias (read) or bias gradient (written)
 };
+
+/// Elements from the first to the last of a stored matrix of `columns` columns of `rows`.
+inline int64_t stored_elements(int64_t rows, int64_t columns, int64_t leading) {
+  return leading > 0 ? (columns - 1) * leading + rows : columns * rows;
+}
 
 /// Fills in the alignments that `buffers` have.
 void set_alignments(GemmProblem& problem, const GemmBuffers& buffers);
@@ -60,6 +67,8 @@ struct GemmPlan {
 
   Description description;
   Layout a, b, d;
+  Layout other_c;                           ///< absent where C is laid out like D
+  cublasLtMatrixLayout_t c() const { return other_c ? other_c.get() : d.get(); }
   cublasLtMatmulAlgo_t algorithm{};
   bool supported = false;                   ///< false: cuBLASLt has no algorithm for this problem
   double microseconds = 0;                  ///< as timed; 0: not timed

@@ -83,7 +83,7 @@ void GemmSearch::take_proposed(const Algorithm& algorithm, std::vector<GemmCandi
 bool GemmSearch::take(const Algorithm& algorithm, std::vector<GemmCandidate>& to, double* waves) {
   if (!seen_.insert(words_of(algorithm)).second || !deterministic(algorithm)) return false;
   cublasLtMatmulHeuristicResult_t result{};
-  if (cublasLtMatmulAlgoCheck(handle_, plan_.description.get(), plan_.a.get(), plan_.b.get(), plan_.d.get(),
+  if (cublasLtMatmulAlgoCheck(handle_, plan_.description.get(), plan_.a.get(), plan_.b.get(), plan_.c(),
                               plan_.d.get(), &algorithm, &result) != CUBLAS_STATUS_SUCCESS)
     return false;
   if (result.workspaceSize > static_cast<size_t>(kGemmWorkspaceBytes)) return false;
@@ -103,7 +103,7 @@ void GemmSearch::ask(const GemmPlan& plan, const GemmProblem& problem, int count
     for (auto& result : results) result.algo = *family;
   }
   int found = 0;
-  if (cublasLtMatmulAlgoGetHeuristic(handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(),
+  if (cublasLtMatmulAlgoGetHeuristic(handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.c(),
                                      plan.d.get(), preference.get(), count, results.data(),
                                      &found) != CUBLAS_STATUS_SUCCESS)
     return;  // nothing for this product
@@ -152,6 +152,7 @@ std::vector<GemmCandidate> GemmSearch::related() {
   GemmProblem plain = problem_;
   plain.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   plain.accumulate = plain.in_place = false;
+  plain.lda = plain.ldb = plain.ldc = plain.ldd = 0;  // other sizes would not fit between them
   ask_for(plain, 16);
   // The heuristic's choice jumps with the size; what it likes a few tiles away often is better here too.
   const auto near = [](int64_t size) {

@@ -63,11 +63,20 @@ double guess(const GemmProblem& problem) {
 
 int64_t padded(int64_t elements, DType dtype) { return round_up(elements * dtype_size(dtype), 256) + 256; }
 
+int64_t elements_of_a(const GemmProblem& p) {
+  return p.transpose_a ? stored_elements(p.k, p.m, p.lda) : stored_elements(p.m, p.k, p.lda);
+}
+int64_t elements_of_b(const GemmProblem& p) {
+  return p.transpose_b ? stored_elements(p.n, p.k, p.ldb) : stored_elements(p.k, p.n, p.ldb);
+}
+int64_t elements_of_d(const GemmProblem& p) { return stored_elements(p.m, p.n, p.ldd); }
+
 /// Bytes of one set's parts.
 struct SetBytes {
   explicit SetBytes(const GemmProblem& p)
-      : a(padded(p.m * p.k, p.input)), b(padded(p.k * p.n, p.input)), d(padded(p.m * p.n, p.output)),
-        c(p.accumulate && !p.in_place ? d : 0),
+      : a(padded(elements_of_a(p), p.input)), b(padded(elements_of_b(p), p.input)),
+        d(padded(elements_of_d(p), p.output)),
+        c(p.accumulate && !p.in_place ? padded(stored_elements(p.m, p.n, p.ldc), p.output) : 0),
         vector(has_epilogue_vector(p) ? padded(std::max(p.m, p.n), DType::f32) : 0) {}
   int64_t a, b, d, c, vector;
   int64_t total() const { return a + b + d + c + vector; }
@@ -88,8 +97,8 @@ GemmBuffers make_set(const GemmProblem& problem, const SetBytes& bytes, char* ne
   set.c = bytes.c > 0 ? take(bytes.c, problem.align_c) : set.d;
   // Zeros run faster than real data.
   const LaunchContext context;
-  launch_fill_normal({a, problem.input, {problem.m * problem.k}}, 1, 1, 0, 0, 1, context);
-  launch_fill_normal({b, problem.input, {problem.k * problem.n}}, 1, 2, 0, 0, 0.02f, context);
+  launch_fill_normal({a, problem.input, {elements_of_a(problem)}}, 1, 1, 0, 0, 1, context);
+  launch_fill_normal({b, problem.input, {elements_of_b(problem)}}, 1, 2, 0, 0, 0.02f, context);
   if (bytes.vector > 0) {
     // Biases lie wherever their unit's parameters put them.
     set.epilogue_vector = take(bytes.vector, std::min(problem.align_d, 16));
@@ -276,7 +285,7 @@ bool GemmPlanner::verify(const cublasLtMatmulAlgo_t& candidate, const cublasLtMa
     bool operator==(const Result&) const = default;
   };
   const auto result_of = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    const int64_t bytes = problem.m * problem.n * dtype_size(problem.output);
+    const int64_t bytes = elements_of_d(problem) * dtype_size(problem.output);
     BLIPFT_CUDA_CHECK(cudaMemsetAsync(set.d, 0, static_cast<size_t>(bytes), timing.stream));
     plan.algorithm = algorithm;
     Result result;
