@@ -49,7 +49,7 @@ inline std::vector<LinearLayer> blip2_layers(int64_t batch, int64_t text = 50) {
       {"opt fc2", opt, 10240, 2560, 32, true, false, none, relu}};
   // The head's rows come in chunks, which share one weight gradient.
   CausalHead head;
-  head.vocabulary = vocabulary;
+  head.output.out = vocabulary;
   const int64_t rows = batch * (text - 1), chunk = head.chunk_rows(rows);
   const int chunks = static_cast<int>(rows / chunk);
   LinearLayer part{"head", chunk, 2560, vocabulary, chunks, false, false};

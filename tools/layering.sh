@@ -1,5 +1,5 @@
 #!/bin/bash
-# Layering: who may include whom. Prints each breach as file:line: text, and exits 1 on any.
+# Layering: who may include whom, and who may call the linear ops. Prints each breach as file:line: text, and exits 1 on any.
 #
 #   tools/layering.sh [ROOT]     ROOT has include/ and src/ (default: this repository)
 #
@@ -13,7 +13,7 @@ if [ ! -d src ] || [ ! -d include ]; then
 fi
 
 grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
-  '^[[:space:]]*#[[:space:]]*include' src include |
+  '^[[:space:]]*#[[:space:]]*include|[.>]linear_(forward|backward_input|backward_weight)\(' src include |
   sort -t: -k1,1 -k2,2n |
   awk '
     function breach(why) { print place ": " text "  -- " why; count++ }
@@ -60,6 +60,11 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
       file = parts[1]; place = parts[1] ":" parts[2]
       text = substr($0, length(place) + 2)
       gsub(/^[[:space:]]+|[[:space:]]+$/, "", text)
+      if (text !~ /^#/) {
+        if (file ~ /^src\/models\// && file !~ /^src\/models\/linear_[a-z_]*\.cpp$/)
+          breach("models multiply through LinearLayer; only src/models/linear_*.cpp may call it")
+        next
+      }
       if (!match(text, /[<"][^>"]+[>"]/)) next
       name = substr(text, RSTART + 1, RLENGTH - 2)
       target = target_of(name)

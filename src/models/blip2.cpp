@@ -1,4 +1,5 @@
-// BLIP-2: a vision tower (ViT), a Q-Former that reads it, and an OPT language model that is told about the picture.
+// BLIP-2: a vision tower (ViT), a Q-Former that reads it, and an OPT language model that
+// continues from what the Q-Former read.
 //
 // Dimension legend: B samples; P patches of a picture, V = 1 + P picture tokens, E vision hidden size; Q queries, D
 // Q-Former hidden size; T text tokens, S = Q + T language-model positions (of packed samples: at most), M rows of the
@@ -90,13 +91,13 @@ class Blip2 : public Model {
 
   Unit* vision_embeddings_ = nullptr;
   int64_t class_embedding_ = -1, vision_positions_ = -1;
-  Linear patch_embedding_;
+  LinearLayer patch_embedding_;
   PreNormStack vision_;
   Unit* vision_norm_unit_ = nullptr;
   Norm vision_norm_;
   QFormer qformer_;
   Unit* projection_unit_ = nullptr;
-  Linear projection_;
+  LinearLayer projection_;
   Unit* text_embeddings_ = nullptr;
   int64_t token_table_ = -1, position_table_ = -1;
   PreNormStack language_;
@@ -209,12 +210,11 @@ void Blip2::add_language_units() {
   language_.checkpointed = settings_.checkpointing.layers_of(t.layers);
   head_.unit = &add_unit("language.head", train_language_);
   head_.norm = add_norm(*head_.unit, decoder + "final_layer_norm", t.hidden, t.norm_eps);
-  head_.vocabulary = t.vocabulary;
-  head_.hidden = t.hidden;
   head_.weight_unit = t.tied ? text_embeddings_ : head_.unit;
   const std::string head = "language_model.lm_head.weight";
   if (t.tied) text_embeddings_->add_alias(decoder + "embed_tokens.weight", head);
-  head_.weight =
+  head_.output = {t.hidden, t.vocabulary};
+  head_.output.weight =
       t.tied ? token_table_ : head_.unit->add(head, {t.vocabulary, t.hidden}, Init::normal(t.init_std));
 }
 
@@ -237,8 +237,7 @@ Tensor Blip2::vision_forward(const StepContext& context, const MicroBatch& batch
     const ObservedPhase phase(context, Phase::forward, *vision_embeddings_);
     Tensor rows = patches_of(context, batch);
     Taken embedded(context, "patches", settings_.compute, {b * patches(), e});
-    context.ops.linear_forward(
-        {.x = rows, .w = patch_embedding_.w(flat), .bias = patch_embedding_.b(flat), .y = embedded}, context.stream);
+    patch_embedding_.forward({context, flat}, {.x = rows, .y = embedded});
     context.ops.vision_embed_forward({.patches = embedded, .class_embedding = flat.part(class_embedding_, {e}),
                                       .positions = flat.part(vision_positions_, {1 + patches(), e}), .x = x},
                                      context.stream);
@@ -274,10 +273,10 @@ void Blip2::vision_backward(const StepContext& context, const MicroBatch& batch,
                                     context.stream);
   give(context, dx);
   Tensor rows = patches_of(context, batch);
-  WeightGradients weights(context, &gradient);
-  weights.add(patch_embedding_, dembedded, rows);
-  weights.keep(rows);
-  weights.join();
+  UnitBackward pass({context, {}}, &gradient);  // the weight itself is not read: pictures have no gradient
+  patch_embedding_.weight_gradient(pass, dembedded, rows);
+  pass.keep(rows);
+  pass.join();
   context.units.publish(*vision_embeddings_);
 }
 
@@ -286,8 +285,7 @@ Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries)
   const Tensor flat = context.units.acquire(*projection_unit_);
   const ObservedPhase phase(context, Phase::forward, *projection_unit_);
   Taken prefix(context, "picture prefix", settings_.compute, {queries.rows(), config_.text.hidden});
-  context.ops.linear_forward({.x = queries, .w = projection_.w(flat), .bias = projection_.b(flat), .y = prefix},
-                             context.stream);
+  projection_.forward({context, flat}, {.x = queries, .y = prefix});
   context.units.release(*projection_unit_);
   return prefix.keep();
 }
@@ -296,20 +294,20 @@ Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries)
 Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
   const Tensor flat = context.units.acquire(*projection_unit_);
   const ObservedPhase phase(context, Phase::backward, *projection_unit_);
+  UnitGradient gradient;
+  if (train_projection_) gradient = context.units.gradient(*projection_unit_);
+  UnitBackward pass({context, flat}, train_projection_ ? &gradient : nullptr);
   Tensor dqueries;
   if (into_qformer()) {
     dqueries = context.arena.take(Owner::activations, "gradients", settings_.compute,
                                   {dprefix.rows(), config_.qformer.hidden});
-    context.ops.linear_backward_input({.dy = dprefix, .w = projection_.w(flat), .dx = dqueries}, context.stream);
+    projection_.input_gradient(pass, {.dy = dprefix, .dx = dqueries});
   }
-  UnitGradient gradient;
-  if (train_projection_) gradient = context.units.gradient(*projection_unit_);
-  WeightGradients weights(context, train_projection_ ? &gradient : nullptr);
-  weights.add(projection_, dprefix, queries_);
-  weights.keep(dprefix);
-  weights.keep(queries_);
+  projection_.weight_gradient(pass, dprefix, queries_);
+  pass.keep(dprefix);
+  pass.keep(queries_);
   queries_ = {};
-  weights.join();
+  pass.join();
   context.units.release(*projection_unit_);
   if (train_projection_) context.units.publish(*projection_unit_);
   return dqueries;

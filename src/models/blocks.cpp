@@ -40,20 +40,30 @@ int64_t Model::trainable_parameter_count() const {
   return count;
 }
 
-Linear add_linear(Unit& unit, const std::string& name, int64_t in, int64_t out, bool bias, float init_std) {
-  return add_packed_linear(unit, {name}, in, out, bias, init_std);
+LinearLayer add_linear(Unit& unit, const std::string& name, int64_t in, int64_t out, bool bias, float init_std) {
+  return add_packed_linear(unit, {PackedLinear{name, out}}, in, bias, init_std);
 }
 
-Linear add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each, bool bias,
-                         float init_std) {
-  Linear linear{in, out_each * static_cast<int64_t>(names.size()), -1, -1};
-  for (const std::string& name : names) {
-    const int64_t offset = unit.add(name + ".weight", {out_each, in}, Init::normal(init_std), linear.weight >= 0);
+LinearLayer add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each,
+                              bool bias, float init_std) {
+  std::vector<PackedLinear> layers;
+  for (const std::string& name : names) layers.push_back({name, out_each});
+  return add_packed_linear(unit, layers, in, bias, init_std);
+}
+
+LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layers, int64_t in, bool bias,
+                              float init_std) {
+  LinearLayer linear{.in = in};
+  for (const PackedLinear& layer : layers) {
+    const int64_t offset =
+        unit.add(layer.name + ".weight", {layer.out, in}, Init::normal(init_std), linear.weight >= 0);
     if (linear.weight < 0) linear.weight = offset;
+    linear.parts.push_back({linear.out, layer.out});
+    linear.out += layer.out;
   }
   if (!bias) return linear;
-  for (const std::string& name : names) {
-    const int64_t offset = unit.add(name + ".bias", {out_each}, Init::constant(0), linear.bias >= 0);
+  for (const PackedLinear& layer : layers) {
+    const int64_t offset = unit.add(layer.name + ".bias", {layer.out}, Init::constant(0), linear.bias >= 0);
     if (linear.bias < 0) linear.bias = offset;
   }
   return linear;
@@ -88,41 +98,13 @@ void give(const StepContext& context, NormResult& result) {
   give(context, result.rstd);
 }
 
-void WeightGradients::fork() {
-  context_.device.record(context_.forked, context_.stream);
-  context_.device.wait(context_.side, context_.forked);
-  forked_ = true;
-}
-
-void WeightGradients::add_bias(const Linear& linear, const Tensor& sums) {
-  if (!gradient_) return;
-  fork();
-  const Tensor bias = linear.b(gradient_->flat);
-  if (gradient_->accumulate) context_.ops.add(sums, bias, context_.side);
-  else context_.ops.cast(sums, bias, context_.side);
-}
-
-void WeightGradients::add(const Linear& linear, const Tensor& dy, const Tensor& x, bool with_bias) {
-  if (!gradient_) return;
-  fork();
-  context_.ops.linear_backward_weight({.dy = dy, .x = x, .dw = linear.w(gradient_->flat),
-                                       .dbias = with_bias ? linear.b(gradient_->flat) : Tensor{},
-                                       .accumulate = gradient_->accumulate},
-                                      context_.side);
-}
-
-void WeightGradients::keep(Tensor tensor) {
-  if (tensor) kept_.push_back(tensor);
-}
-
-void WeightGradients::join() {
-  if (forked_) {
-    context_.device.record(context_.joined, context_.side);
-    context_.device.wait(context_.stream, context_.joined);
-    forked_ = false;
-  }
-  for (Tensor& tensor : kept_) give(context_, tensor);
-  kept_.clear();
+void Norm::backward(const UnitBackward& pass, NormBackward args) const {
+  args.gamma = g(pass.flat);
+  if (args.y) args.beta = b(pass.flat);
+  args.dgamma = pass.gradient(gamma, {size});
+  args.dbeta = pass.gradient(beta, {size});
+  args.accumulate = pass.accumulate();
+  pass.context.ops.norm_backward(args, pass.context.stream);
 }
 
 }  // namespace blipft

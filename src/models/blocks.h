@@ -9,16 +9,9 @@
 #include <vector>
 
 #include "blipft/model.h"
+#include "models/linear_layer.h"
 
 namespace blipft {
-
-/// A linear layer's place in its unit's flat buffer. Weight [out, in], bias [out] or absent.
-struct Linear {
-  int64_t in = 0, out = 0;
-  int64_t weight = -1, bias = -1;
-  Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
-  Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
-};
 
 /// A layer norm's place in its unit's flat buffer.
 struct Norm {
@@ -27,13 +20,23 @@ struct Norm {
   float eps = 1e-5f;
   Tensor g(const Tensor& flat) const { return flat.part(gamma, {size}); }
   Tensor b(const Tensor& flat) const { return flat.part(beta, {size}); }
+  /// `args` without the parameters and their gradients; beta is filled in where y is wanted.
+  void backward(const UnitBackward& pass, NormBackward args) const;
 };
 
 /// Adds "<name>.weight" and, if wanted, "<name>.bias" to the unit.
-Linear add_linear(Unit& unit, const std::string& name, int64_t in, int64_t out, bool bias, float init_std);
+LinearLayer add_linear(Unit& unit, const std::string& name, int64_t in, int64_t out, bool bias, float init_std);
+/// One of several linear layers over one input.
+struct PackedLinear {
+  std::string name;
+  int64_t out = 0;
+};
 /// Adds the weights of several linear layers over one input as one matrix, then their biases as one vector.
-Linear add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each, bool bias,
-                         float init_std);
+LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layers, int64_t in, bool bias,
+                              float init_std);
+/// The same for layers of equal width.
+LinearLayer add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each,
+                              bool bias, float init_std);
 Norm add_norm(Unit& unit, const std::string& name, int64_t size, float eps);
 
 /// A tensor taken from the arena for the length of a scope (or until give()).
@@ -73,38 +76,13 @@ struct NormResult {
 NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x);
 void give(const StepContext& context, NormResult& result);
 
-/// The weight gradients of one backward. Nothing later in it reads them, so they run in the side stream, beside the
-/// chain of input gradients; what they read stays until join().
-class WeightGradients {
- public:
-  /// `gradient` is null for a frozen unit: then nothing is computed.
-  WeightGradients(const StepContext& context, const UnitGradient* gradient) : context_(context), gradient_(gradient) {}
-  WeightGradients(const WeightGradients&) = delete;
-  WeightGradients& operator=(const WeightGradients&) = delete;
-
-  /// Gradient of a linear layer's weight and bias out of dy [M, out] and x [M, in],
-  /// both written in the main chain by now.
-  void add(const Linear& linear, const Tensor& dy, const Tensor& x, bool with_bias = true);
-  /// Gradient of a linear layer's bias out of f32 [out], the column sums of dy.
-  void add_bias(const Linear& linear, const Tensor& sums);
-  /// Gives `tensor` back at join(); absent tensors are fine.
-  void keep(Tensor tensor);
-  /// The main chain waits for the side stream; what was kept is given back. Called before the object ends.
-  void join();
-
- private:
-  void fork();
-  const StepContext& context_;
-  const UnitGradient* gradient_;
-  std::vector<Tensor> kept_;
-  bool forked_ = false;
-};
-
-/// The gradient of the residual stream on its way down, and what its last writer made of it for the layer below.
+/// The gradient of the residual stream on its way down, and what its last writer made of it for the linear layer whose
+/// output was added there: the layer below's fc2, or a projection.
 struct ResidualGradient {
   Tensor dy;                               // [M, H]
-  Tensor dropped;                          // [M, H], optional: dy through the dropout of the layer's output
-  Tensor column_sums;                      // f32 [H], optional: of `dropped`, or of dy where nothing is dropped
+  Tensor dropped;                          // [M, H], optional: dy through the dropout of that layer's output
+  BiasGradient bias;                       // of that layer, as the writer was handed it
+  const Tensor& of_output() const { return dropped ? dropped : dy; }
 };
 
 /// x -> x + drop(proj(attention(norm1(x)))) -> + drop(fc2(act(fc1(norm2(.))))): the layer of ViT and of OPT.
@@ -137,7 +115,7 @@ class PreNormLayer {
   Unit* unit = nullptr;
   Shape shape;
   Norm norm1, norm2;
-  Linear qkv, projection, fc1, fc2;
+  LinearLayer qkv, projection, fc1, fc2;
   uint32_t dropout_site = 0;               // two consecutive numbers
 
   /// Takes x over (it ends in `saved`, or is given back when `save` is false); the result is the caller's.
@@ -162,13 +140,12 @@ class PreNormLayer {
   };
   AttentionForward attention_call(const Call& call, const Tensor& qkv_rows, const Tensor& out, const Tensor& lse) const;
   Dropout dropout(const StepContext& context, const Call& call, uint32_t which) const;
-  Middle attention_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& x,
-                           Saved& saved, bool save) const;
-  Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& middle,
-                     const Tensor& normed, Saved& saved, bool save) const;
-  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                      WeightGradients& weights, const Call& call, const ResidualGradient& incoming, Saved& saved,
-                      Tensor* dropped) const;
+  Middle attention_forward(const UnitPass& pass, const Call& call, const Tensor& x, Saved& saved, bool save) const;
+  Tensor mlp_forward(const UnitPass& pass, const Call& call, const Middle& middle, Saved& saved, bool save) const;
+  ResidualGradient mlp_backward(UnitBackward& pass, const Call& call, const ResidualGradient& incoming,
+                                Saved& saved) const;
+  ResidualGradient attention_backward(UnitBackward& pass, const Call& call, const ResidualGradient& incoming,
+                                      Saved& saved, const PreNormLayer* below) const;
 };
 
 /// A stack of pre-norm layers with activation checkpointing.

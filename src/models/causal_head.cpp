@@ -10,35 +10,34 @@ constexpr int64_t kLogitsOfChunk = int64_t{64} << 20;  // elements: 128 MiB of b
 }
 
 int64_t CausalHead::chunk_rows(int64_t rows) const {
-  const int64_t most = std::max<int64_t>(1, kLogitsOfChunk / vocabulary);
+  const int64_t most = std::max<int64_t>(1, kLogitsOfChunk / output.out);
   const int64_t chunks = (rows + most - 1) / most;
   return (rows + chunks - 1) / chunks;
 }
 
-// The embeddings' gradient has the head's part now; what the head does not touch gets its zeros.
-void CausalHead::put_aside(const StepContext& context, const UnitGradient& gradient) const {
+// The embeddings' gradient holds the head's contribution now. Their own comes at the end of backward and adds to it, so
+// whatever the head does not write begins at zero.
+void CausalHead::pause_tied_gradient(const StepContext& context, const UnitGradient& gradient) const {
   if (!gradient.accumulate) {
-    const int64_t end = weight + vocabulary * hidden, size = dtype_size(gradient.flat.dtype);
+    const int64_t end = output.weight + output.out * output.in, size = dtype_size(gradient.flat.dtype);
     const auto zero = [&](int64_t first, int64_t last) {
       if (first < last)
         context.device.zero(gradient.flat.part(first, {last - first}).data, (last - first) * size, context.stream);
     };
-    zero(0, weight);
+    zero(0, output.weight);
     zero(end, weight_unit->numel());
   }
   context.units.pause(*weight_unit);
 }
 
 CausalHead::Opened CausalHead::open(const StepContext& context) const {
-  Opened opened{context.units.acquire(*unit), {}};
-  const Tensor weight_flat = tied() ? context.units.acquire(*weight_unit) : opened.flat;
-  opened.w = weight_flat.part(weight, {vocabulary, hidden});
-  return opened;
+  const Tensor flat = context.units.acquire(*unit);
+  return {flat, tied() ? context.units.acquire(*weight_unit) : flat};
 }
 
 CausalHead::Input CausalHead::input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting,
                                     int64_t rows) const {
-  Taken picked(context, "head input", x.dtype, {rows, hidden});
+  Taken picked(context, "head input", x.dtype, {rows, output.in});
   predicting.blocks = x, predicting.rows = picked;
   context.ops.pick_rows(predicting, context.stream);
   give(context, x);
@@ -46,17 +45,18 @@ CausalHead::Input CausalHead::input(const StepContext& context, const Tensor& fl
   return {picked.keep(), normed};
 }
 
-// `backward` is told of each chunk's gradient of the logits [n, V], which begins at row `first`.
-void CausalHead::loss_in_chunks(const StepContext& context, const Tensor& w, const Tensor& normed, const Tensor& labels,
+// `backward` gets each chunk's gradient of the logits [n, V], which begins at row `first`.
+void CausalHead::loss_in_chunks(const UnitPass& pass, const Tensor& normed, const Tensor& labels,
                                 const Tensor& weight_of_label, const Tensor& loss,
                                 const std::function<void(const Tensor&, int64_t)>& backward) const {
+  const StepContext& context = pass.context;
   const int64_t rows = normed.rows(), chunk = chunk_rows(rows);
-  Taken logits(context, "logits of a chunk", normed.dtype, {chunk, vocabulary});
+  Taken logits(context, "logits of a chunk", normed.dtype, {chunk, output.out});
   Taken row_loss(context, "loss of rows", DType::f32, {rows});
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t n = std::min(chunk, rows - first);
     const Tensor part = logits.get().row_range(0, n);
-    context.ops.linear_forward({.x = normed.row_range(first, n), .w = w, .y = part}, context.stream);
+    output.forward(pass, {.x = normed.row_range(first, n), .y = part});
     context.ops.cross_entropy({.logits = part, .labels = labels.view({rows}).part(first, {n}),
                                .weight = weight_of_label, .row_loss = row_loss.get().part(first, {n})},
                               context.stream);
@@ -71,7 +71,7 @@ void CausalHead::forward_loss(const StepContext& context, Tensor x, RowBlocks pr
   const ObservedPhase phase(context, Phase::loss, *unit);
   Input rows = input(context, opened.flat, x, predicting, labels.numel());
   give(context, rows.picked);
-  loss_in_chunks(context, opened.w, rows.normed.y, labels, weight_of_label, loss, {});
+  loss_in_chunks({context, opened.weight_flat}, rows.normed.y, labels, weight_of_label, loss, {});
   give(context, rows.normed);
   if (tied()) context.units.release(*weight_unit);
   context.units.release(*unit);
@@ -81,25 +81,26 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlo
                                     const Tensor& weight_of_label, const Tensor& loss) const {
   const DType type = x.dtype;
   const Shape x_shape = x.shape;
-  const int64_t rows = labels.numel(), h = hidden;
-  const auto [flat, w] = open(context);
+  const int64_t rows = labels.numel(), h = output.in;
+  const auto [flat, weight_flat] = open(context);
+  const UnitPass weight_pass{context, weight_flat};
   const ObservedPhase phase(context, Phase::loss, *unit);
   auto [picked, normed] = input(context, flat, x, predicting, rows);
   Taken dnormed(context, "gradients", type, {rows, h});
   UnitGradient weight_gradient;
   if (weight_unit->trainable) weight_gradient = context.units.gradient(*weight_unit);
-  loss_in_chunks(context, w, normed.y, labels, weight_of_label, loss, [&](const Tensor& dlogits, int64_t first) {
+  loss_in_chunks(weight_pass, normed.y, labels, weight_of_label, loss, [&](const Tensor& dlogits, int64_t first) {
     const int64_t n = dlogits.rows();
-    context.ops.linear_backward_input({.dy = dlogits, .w = w, .dx = dnormed.get().row_range(first, n)}, context.stream);
-    if (weight_unit->trainable)
-      context.ops.linear_backward_weight({.dy = dlogits, .x = normed.y.row_range(first, n),
-                                          .dw = weight_gradient.flat.part(weight, {vocabulary, h}),
-                                          .accumulate = weight_gradient.accumulate || first > 0},
-                                         context.stream);
+    // The chunks share the logits' memory: the weight's gradient stays in their order, in the main stream.
+    UnitBackward pass(weight_pass, weight_unit->trainable ? &weight_gradient : nullptr,
+                      UnitBackward::WeightStream::main, first > 0);
+    output.input_gradient(pass, {.dy = dlogits, .dx = dnormed.get().row_range(first, n)});
+    output.weight_gradient(pass, dlogits, normed.y.row_range(first, n));
+    pass.join();
   });
   if (tied()) {
     context.units.release(*weight_unit);
-    if (weight_unit->trainable) put_aside(context, weight_gradient);
+    if (weight_unit->trainable) pause_tied_gradient(context, weight_gradient);
   }
 
   UnitGradient gradient;

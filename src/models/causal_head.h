@@ -13,8 +13,7 @@ class CausalHead {
   Unit* unit = nullptr;                    // final norm, and the head's own weight when it is not tied
   Norm norm;
   const Unit* weight_unit = nullptr;       // where the head's weight is: `unit`, or the embeddings (tied)
-  int64_t weight = -1;                     // offset of [V, H]
-  int64_t vocabulary = 0, hidden = 0;
+  LinearLayer output;                      // [V, H], no bias
 
   /// x [M, H] is taken over. `predicting` (without its tensors) says which of its rows predict labels, one each.
   /// Adds the weighted loss to `loss`; returns dx of the same shape. Does not publish a tied weight's unit.
@@ -28,7 +27,7 @@ class CausalHead {
 
  private:
   struct Opened {
-    Tensor flat, w;                        // of `unit`; [V, H]
+    Tensor flat, weight_flat;              // of `unit`, of weight_unit
   };
   struct Input {
     Tensor picked;                         // [R, H], the rows that predict
@@ -37,10 +36,9 @@ class CausalHead {
   bool tied() const { return weight_unit != unit; }
   Opened open(const StepContext& context) const;
   Input input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting, int64_t rows) const;
-  void loss_in_chunks(const StepContext& context, const Tensor& w, const Tensor& normed, const Tensor& labels,
-                      const Tensor& weight_of_label, const Tensor& loss,
-                      const std::function<void(const Tensor&, int64_t)>& backward) const;
-  void put_aside(const StepContext& context, const UnitGradient& gradient) const;
+  void loss_in_chunks(const UnitPass& pass, const Tensor& normed, const Tensor& labels, const Tensor& weight_of_label,
+                      const Tensor& loss, const std::function<void(const Tensor&, int64_t)>& backward) const;
+  void pause_tied_gradient(const StepContext& context, const UnitGradient& gradient) const;
 };
 
 }  // namespace blipft

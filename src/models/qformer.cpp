@@ -35,7 +35,7 @@ Tensor QFormer::forward(const StepContext& context, const QFormerLayer::Call& ca
 }
 
 void QFormer::backward(const StepContext& context, const QFormerLayer::Call& call, Tensor dy, const Tensor& dpicture) {
-  bool picture_started = false;
+  QFormerLayer::PictureGradient picture{dpicture};
   for (size_t i = layers.size(); i-- > 0;) {
     const QFormerLayer& layer = layers[i];
     const Tensor flat = context.units.acquire(*layer.unit);
@@ -47,12 +47,11 @@ void QFormer::backward(const StepContext& context, const QFormerLayer::Call& cal
     const ObservedPhase phase(context, Phase::backward, *layer.unit);
     UnitGradient gradient;
     if (layer.unit->trainable) gradient = context.units.gradient(*layer.unit);
-    dy = layer.backward(context, flat, layer.unit->trainable ? &gradient : nullptr, call, dy, saved_[i], dpicture,
-                        picture_started);
+    dy = layer.backward(context, flat, layer.unit->trainable ? &gradient : nullptr, call, dy, saved_[i], picture);
     context.units.release(*layer.unit);
     if (layer.unit->trainable) context.units.publish(*layer.unit);
   }
-  if (dpicture && !picture_started) context.device.zero(dpicture.data, dpicture.bytes(), context.stream);
+  if (dpicture && !picture.started) context.device.zero(dpicture.data, dpicture.bytes(), context.stream);
   if (embeddings->trainable) {
     const Tensor flat = context.units.acquire(*embeddings);
     const ObservedPhase phase(context, Phase::backward, *embeddings);

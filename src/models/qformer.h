@@ -21,59 +21,68 @@ class QFormerLayer {
  public:
   struct Attention {
     bool present = false, cross = false;
-    Linear qkv;                            // self: [3D, D]
-    Linear query, key_value;               // cross: [D, D], [2D, E]
-    Linear output;
+    LinearLayer qkv;                       // self: [3D, D]
+    LinearLayer query, key_value;          // cross: [D, D], [2D, E]
+    LinearLayer output;
     Norm norm;
+  };
+  /// What the norm that ends a sublayer read: x + drop(output).
+  struct SavedNorm {
+    Tensor sum, mean, rstd;                // [R, D], f32 [R]
   };
   struct SavedAttention {
     Tensor q, kv;                          // self: q is [R, 3D] (q, k, v), kv absent; cross: [R, D], [B * P, 2D]
     Tensor out, lse;                       // [R, D], f32 [B, N, Q]
-    Tensor sum, mean, rstd;                // [R, D], f32 [R]: the norm's input and statistics
+    SavedNorm norm;
   };
   struct Saved {
     Tensor x;                              // [R, D]
     SavedAttention self, cross;
     Tensor inner;                          // [R, F], before gelu
-    Tensor sum, mean, rstd;                // of the MLP's norm
+    SavedNorm norm;                        // the MLP's
   };
   struct Call {
     int64_t batch = 0, picture_tokens = 0;
     Tensor picture;                        // [B * P, E]
     Tensor sample_keys;
   };
+  /// The gradient of the picture, which all layers with cross-attention add to.
+  struct PictureGradient {
+    Tensor sum;                            // [B * P, E], absent when nobody wants it
+    bool started = false;                  // else it has yet to be written
+  };
 
   Unit* unit = nullptr;
   QFormerShape shape;
   Attention self, cross;
-  Linear fc1, fc2;
+  LinearLayer fc1, fc2;
   Norm norm;
   uint32_t dropout_site = 0;               // five consecutive numbers
 
   Tensor forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
                  bool save) const;
-  /// dpicture [B * P, E] is written or, when `picture_started`, added to; absent when nobody wants it.
   Tensor backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
-                  Tensor dy, Saved& saved, const Tensor& dpicture, bool& picture_started) const;
+                  Tensor dy, Saved& saved, PictureGradient& dpicture) const;
   void drop_all_but_input(const StepContext& context, Saved& saved) const;
   /// Operations of one forward over B samples, each with a picture of P tokens.
   double forward_flops(int64_t batch, int64_t picture_tokens) const;
 
  private:
   Dropout dropout(const StepContext& context, const Call& call, uint32_t which, float p) const;
+  Dropout output_dropout(const StepContext& context, const Call& call, const Attention& block) const;
   AttentionForward attention_call(const StepContext& context, const Call& call, const Attention& block,
                                   const SavedAttention& saved) const;
-  Tensor attention_forward(const StepContext& context, const Tensor& flat, const Call& call, const Attention& block,
-                           const Tensor& x, SavedAttention& saved) const;
-  Tensor attention_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                            WeightGradients& weights, const Call& call, const Attention& block, const Tensor& x,
-                            Tensor dy, SavedAttention& saved, const Tensor& dpicture, bool& picture_started) const;
-  Tensor mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& x,
-                     Saved& saved) const;
-  Tensor mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                      WeightGradients& weights, const Call& call, const Tensor& x, Tensor dy, Saved& saved) const;
-  Tensor normed_again(const StepContext& context, const Tensor& flat, const Attention& block,
-                      const SavedAttention& saved) const;
+  Tensor attention_forward(const UnitPass& pass, const Call& call, const Attention& block, const Tensor& x,
+                           SavedAttention& saved) const;
+  Tensor attention_backward(UnitBackward& pass, const Call& call, const Attention& block, const Tensor& x, Tensor dy,
+                            SavedAttention& saved, PictureGradient& dpicture) const;
+  Tensor norm_backward(UnitBackward& pass, const Norm& of, const SavedNorm& saved, const Dropout& drop,
+                       const BiasGradient& output_bias, const Tensor& dy) const;
+  Tensor mlp_forward(const UnitPass& pass, const Call& call, const Tensor& x, Saved& saved) const;
+  Tensor mlp_backward(UnitBackward& pass, const Call& call, const Tensor& x, Tensor dy, Saved& saved) const;
+  Tensor normed_again(const UnitPass& pass, const Attention& block, const SavedAttention& saved) const;
+  SavedNorm take_saved_norm(const StepContext& context, DType type, int64_t rows) const;
+  void give_norm(const StepContext& context, SavedNorm& saved) const;
   void give_attention(const StepContext& context, SavedAttention& saved) const;
 };
 

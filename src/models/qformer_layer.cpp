@@ -14,6 +14,10 @@ Dropout QFormerLayer::dropout(const StepContext& context, const Call& call, uint
   return {context.training ? p : 0, dropout_site + which, context.seed, call.sample_keys, shape.queries};
 }
 
+Dropout QFormerLayer::output_dropout(const StepContext& context, const Call& call, const Attention& block) const {
+  return dropout(context, call, block.cross ? kCrossOutput : kSelfOutput, shape.hidden_dropout);
+}
+
 AttentionForward QFormerLayer::attention_call(const StepContext& context, const Call& call, const Attention& block,
                                               const SavedAttention& saved) const {
   const int64_t d = shape.hidden, queries = shape.queries;
@@ -30,8 +34,9 @@ AttentionForward QFormerLayer::attention_call(const StepContext& context, const 
 }
 
 // norm(x + drop(output(attention(x, x or picture))))
-Tensor QFormerLayer::attention_forward(const StepContext& context, const Tensor& flat, const Call& call,
-                                       const Attention& block, const Tensor& x, SavedAttention& saved) const {
+Tensor QFormerLayer::attention_forward(const UnitPass& pass, const Call& call, const Attention& block, const Tensor& x,
+                                       SavedAttention& saved) const {
+  const StepContext& context = pass.context;
   const DType type = x.dtype;
   const int64_t rows = x.rows(), d = shape.hidden;
   Arena& arena = context.arena;
@@ -41,69 +46,56 @@ Tensor QFormerLayer::attention_forward(const StepContext& context, const Tensor&
   if (block.cross) {
     saved.q = arena.take(Owner::activations, "qkv", type, {rows, d});
     saved.kv = arena.take(Owner::activations, "qkv", type, {call.picture.rows(), 2 * d});
-    context.ops.linear_forward({.x = x, .w = block.query.w(flat), .bias = block.query.b(flat), .y = saved.q},
-                               context.stream);
-    context.ops.linear_forward(
-        {.x = call.picture, .w = block.key_value.w(flat), .bias = block.key_value.b(flat), .y = saved.kv},
-        context.stream);
+    block.query.forward(pass, {.x = x, .y = saved.q});
+    block.key_value.forward(pass, {.x = call.picture, .y = saved.kv});
   } else {
     saved.q = arena.take(Owner::activations, "qkv", type, {rows, 3 * d});
-    context.ops.linear_forward({.x = x, .w = block.qkv.w(flat), .bias = block.qkv.b(flat), .y = saved.q},
-                               context.stream);
+    block.qkv.forward(pass, {.x = x, .y = saved.q});
   }
   context.ops.attention_forward(attention_call(context, call, block, saved), context.stream);
-  saved.sum = arena.take(Owner::activations, "residual sum", type, {rows, d});
-  saved.mean = arena.take(Owner::activations, "norm statistics", DType::f32, {rows});
-  saved.rstd = arena.take(Owner::activations, "norm statistics", DType::f32, {rows});
+  saved.norm = take_saved_norm(context, type, rows);
   Taken projected(context, "sublayer output", type, {rows, d});
-  context.ops.linear_forward({.x = saved.out, .w = block.output.w(flat), .bias = block.output.b(flat), .y = projected},
-                             context.stream);
+  block.output.forward(pass, {.x = saved.out, .y = projected});
   Taken y(context, "norm output", type, {rows, d});
-  context.ops.norm_forward(
-      {.x = projected, .residual = x,
-       .dropout = dropout(context, call, block.cross ? kCrossOutput : kSelfOutput, shape.hidden_dropout),
-       .sum = saved.sum, .gamma = block.norm.g(flat), .beta = block.norm.b(flat), .eps = block.norm.eps, .y = y,
-       .mean = saved.mean, .rstd = saved.rstd},
-      context.stream);
+  context.ops.norm_forward({.x = projected, .residual = x, .dropout = output_dropout(context, call, block),
+                            .sum = saved.norm.sum, .gamma = block.norm.g(pass.flat), .beta = block.norm.b(pass.flat),
+                            .eps = block.norm.eps, .y = y, .mean = saved.norm.mean, .rstd = saved.norm.rstd},
+                           context.stream);
   return y.keep();
 }
 
 // norm(x + drop(fc2(gelu(fc1(x)))))
-Tensor QFormerLayer::mlp_forward(const StepContext& context, const Tensor& flat, const Call& call, const Tensor& x,
-                                 Saved& saved) const {
+Tensor QFormerLayer::mlp_forward(const UnitPass& pass, const Call& call, const Tensor& x, Saved& saved) const {
+  const StepContext& context = pass.context;
   const DType type = x.dtype;
   const int64_t rows = x.rows(), d = shape.hidden;
-  Arena& arena = context.arena;
-  saved.inner = arena.take(Owner::activations, "mlp inner", type, {rows, shape.inner});
-  saved.sum = arena.take(Owner::activations, "residual sum", type, {rows, d});
-  saved.mean = arena.take(Owner::activations, "norm statistics", DType::f32, {rows});
-  saved.rstd = arena.take(Owner::activations, "norm statistics", DType::f32, {rows});
+  saved.inner = context.arena.take(Owner::activations, "mlp inner", type, {rows, shape.inner});
+  saved.norm = take_saved_norm(context, type, rows);
   Taken activated(context, "mlp inner", type, {rows, shape.inner});
-  context.ops.linear_forward({.x = x, .w = fc1.w(flat), .bias = fc1.b(flat), .activation = shape.activation,
-                              .pre_activation = saved.inner, .y = activated},
-                             context.stream);
+  fc1.forward(pass, {.x = x, .activation = shape.activation, .pre_activation = saved.inner, .y = activated});
   Taken out(context, "sublayer output", type, {rows, d});
-  context.ops.linear_forward({.x = activated, .w = fc2.w(flat), .bias = fc2.b(flat), .y = out}, context.stream);
+  fc2.forward(pass, {.x = activated, .y = out});
   activated.give();
   Taken y(context, "norm output", type, {rows, d});
   context.ops.norm_forward({.x = out, .residual = x,
-                            .dropout = dropout(context, call, kMlpOutput, shape.hidden_dropout), .sum = saved.sum,
-                            .gamma = norm.g(flat), .beta = norm.b(flat), .eps = norm.eps, .y = y, .mean = saved.mean,
-                            .rstd = saved.rstd},
+                            .dropout = dropout(context, call, kMlpOutput, shape.hidden_dropout),
+                            .sum = saved.norm.sum, .gamma = norm.g(pass.flat), .beta = norm.b(pass.flat),
+                            .eps = norm.eps, .y = y, .mean = saved.norm.mean, .rstd = saved.norm.rstd},
                            context.stream);
   return y.keep();
 }
 
 Tensor QFormerLayer::forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
                              bool save) const {
+  const UnitPass pass{context, flat};
   saved.x = x;
-  Tensor h = attention_forward(context, flat, call, self, x, saved.self);
+  Tensor h = attention_forward(pass, call, self, x, saved.self);
   if (cross.present) {
-    Tensor after = attention_forward(context, flat, call, cross, h, saved.cross);
+    Tensor after = attention_forward(pass, call, cross, h, saved.cross);
     give(context, h);
     h = after;
   }
-  Tensor y = mlp_forward(context, flat, call, h, saved);
+  Tensor y = mlp_forward(pass, call, h, saved);
   give(context, h);
   if (!save) {
     drop_all_but_input(context, saved);
@@ -112,84 +104,92 @@ Tensor QFormerLayer::forward(const StepContext& context, const Tensor& flat, con
   return y;
 }
 
+QFormerLayer::SavedNorm QFormerLayer::take_saved_norm(const StepContext& context, DType type, int64_t rows) const {
+  Arena& arena = context.arena;
+  return {arena.take(Owner::activations, "residual sum", type, {rows, shape.hidden}),
+          arena.take(Owner::activations, "norm statistics", DType::f32, {rows}),
+          arena.take(Owner::activations, "norm statistics", DType::f32, {rows})};
+}
+
+void QFormerLayer::give_norm(const StepContext& context, SavedNorm& saved) const {
+  for (Tensor* tensor : {&saved.sum, &saved.mean, &saved.rstd}) give(context, *tensor);
+}
+
 void QFormerLayer::give_attention(const StepContext& context, SavedAttention& saved) const {
-  for (Tensor* tensor : {&saved.q, &saved.kv, &saved.out, &saved.lse, &saved.sum, &saved.mean, &saved.rstd})
-    give(context, *tensor);
+  for (Tensor* tensor : {&saved.q, &saved.kv, &saved.out, &saved.lse}) give(context, *tensor);
+  give_norm(context, saved.norm);
 }
 
 void QFormerLayer::drop_all_but_input(const StepContext& context, Saved& saved) const {
   give_attention(context, saved.self);
   give_attention(context, saved.cross);
-  for (Tensor* tensor : {&saved.inner, &saved.sum, &saved.mean, &saved.rstd}) give(context, *tensor);
+  give(context, saved.inner);
+  give_norm(context, saved.norm);
 }
 
 // The output of a block's norm, computed again from its saved input.
-Tensor QFormerLayer::normed_again(const StepContext& context, const Tensor& flat, const Attention& block,
-                                  const SavedAttention& saved) const {
-  Taken y(context, "norm output", saved.sum.dtype, saved.sum.shape);
-  context.ops.norm_forward({.x = saved.sum, .gamma = block.norm.g(flat), .beta = block.norm.b(flat),
-                            .eps = block.norm.eps, .y = y, .mean = saved.mean, .rstd = saved.rstd},
-                           context.stream);
+Tensor QFormerLayer::normed_again(const UnitPass& pass, const Attention& block, const SavedAttention& saved) const {
+  const SavedNorm& of = saved.norm;
+  Taken y(pass.context, "norm output", of.sum.dtype, of.sum.shape);
+  pass.context.ops.norm_forward({.x = of.sum, .gamma = block.norm.g(pass.flat), .beta = block.norm.b(pass.flat),
+                                 .eps = block.norm.eps, .y = y, .mean = of.mean, .rstd = of.rstd},
+                                pass.context.stream);
   return y.keep();
 }
 
+// dy becomes, in place, the gradient of what the norm that ends a sublayer read: of x and, through the dropout that the
+// result stands for, of the sublayer's output. Absent without dropout: both are dy then.
+Tensor QFormerLayer::norm_backward(UnitBackward& pass, const Norm& of, const SavedNorm& saved,
+                                   const Dropout& drop, const BiasGradient& output_bias, const Tensor& dy) const {
+  const Tensor dropped =
+      drop ? pass.context.arena.take(Owner::activations, "gradients", dy.dtype, dy.shape) : Tensor{};
+  of.backward(pass, {.dy = dy, .x = saved.sum, .mean = saved.mean, .rstd = saved.rstd, .dropout = drop,
+                     .dropped = dropped, .dbias = output_bias.sums, .accumulate_dbias = output_bias.accumulate,
+                     .dx = dy});
+  return dropped;
+}
+
 // Takes dy over, returns the gradient of x.
-Tensor QFormerLayer::mlp_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                                  WeightGradients& weights, const Call& call, const Tensor& x, Tensor dy,
+Tensor QFormerLayer::mlp_backward(UnitBackward& pass, const Call& call, const Tensor& x, Tensor dy,
                                   Saved& saved) const {
+  const StepContext& context = pass.context;
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), d = shape.hidden;
-  const bool dropping = shape.hidden_dropout > 0;
-  Tensor dropped = dropping ? context.arena.take(Owner::activations, "gradients", type, {rows, d}) : Tensor{};
-  context.ops.norm_backward({.dy = dy, .x = saved.sum, .mean = saved.mean, .rstd = saved.rstd, .gamma = norm.g(flat),
-                             .dgamma = gradient ? norm.g(gradient->flat) : Tensor{},
-                             .dbeta = gradient ? norm.b(gradient->flat) : Tensor{},
-                             .accumulate = gradient && gradient->accumulate,
-                             .dropout = dropout(context, call, kMlpOutput, shape.hidden_dropout), .dropped = dropped,
-                             .dbias = gradient ? fc2.b(gradient->flat) : Tensor{},
-                             .accumulate_dbias = gradient && gradient->accumulate, .dx = dy},
-                            context.stream);
-  const Tensor dout = dropping ? dropped : dy;
+  const BiasGradient fc1_bias = fc1.bias_gradient(pass), fc2_bias = fc2.bias_gradient(pass);
+  const Tensor dropped = norm_backward(pass, norm, saved.norm,
+                                       dropout(context, call, kMlpOutput, shape.hidden_dropout), fc2_bias, dy);
+  const Tensor dout = dropped ? dropped : dy;
   Taken dinner(context, "gradients of mlp inner", type, {rows, shape.inner});
-  Tensor activated =
-      gradient ? context.arena.take(Owner::activations, "mlp inner", type, {rows, shape.inner}) : Tensor{};
-  context.ops.linear_backward_input({.dy = dout, .w = fc2.w(flat), .activation = shape.activation, .saved = saved.inner,
-                                     .activated = activated, .dbias = gradient ? fc1.b(gradient->flat) : Tensor{},
-                                     .accumulate_dbias = gradient && gradient->accumulate, .dx = dinner},
-                                    context.stream);
-  weights.add(fc2, dout, activated, false);
-  weights.keep(activated);
-  weights.keep(dropped);
-  weights.add(fc1, dinner, x, false);
+  Tensor activated = fc2.needs_input(pass)
+                         ? context.arena.take(Owner::activations, "mlp inner", type, {rows, shape.inner})
+                         : Tensor{};
+  fc2.input_gradient(pass, {.dy = dout, .activation = shape.activation, .saved = saved.inner, .activated = activated,
+                            .dbias = fc1_bias.sums, .accumulate_dbias = fc1_bias.accumulate, .dx = dinner});
+  fc2.weight_gradient(pass, dout, activated, fc2_bias);
+  pass.keep(activated);
+  pass.keep(dropped);
+  fc1.weight_gradient(pass, dinner, x, fc1_bias);
   Taken dx(context, "gradients", type, {rows, d});
-  context.ops.linear_backward_input({.dy = dinner, .w = fc1.w(flat), .add = dy, .dx = dx}, context.stream);
-  weights.keep(dinner.keep());
-  weights.keep(dy);
+  fc1.input_gradient(pass, {.dy = dinner, .add = dy, .dx = dx});
+  pass.keep(dinner.keep());
+  pass.keep(dy);
   return dx.keep();
 }
 
 // Takes dy over, returns the gradient of x.
-Tensor QFormerLayer::attention_backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                                        WeightGradients& weights, const Call& call, const Attention& block,
-                                        const Tensor& x, Tensor dy, SavedAttention& saved, const Tensor& dpicture,
-                                        bool& picture_started) const {
+Tensor QFormerLayer::attention_backward(UnitBackward& pass, const Call& call, const Attention& block, const Tensor& x,
+                                        Tensor dy, SavedAttention& saved, PictureGradient& dpicture) const {
+  const StepContext& context = pass.context;
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), d = shape.hidden, queries = shape.queries;
-  const bool dropping = shape.hidden_dropout > 0;
-  Tensor dropped = dropping ? context.arena.take(Owner::activations, "gradients", type, {rows, d}) : Tensor{};
-  context.ops.norm_backward(
-      {.dy = dy, .x = saved.sum, .mean = saved.mean, .rstd = saved.rstd, .gamma = block.norm.g(flat),
-       .dgamma = gradient ? block.norm.g(gradient->flat) : Tensor{},
-       .dbeta = gradient ? block.norm.b(gradient->flat) : Tensor{}, .accumulate = gradient && gradient->accumulate,
-       .dropout = dropout(context, call, block.cross ? kCrossOutput : kSelfOutput, shape.hidden_dropout),
-       .dropped = dropped, .dbias = gradient ? block.output.b(gradient->flat) : Tensor{},
-       .accumulate_dbias = gradient && gradient->accumulate, .dx = dy},
-      context.stream);
-  const Tensor dprojected = dropping ? dropped : dy;
-  weights.add(block.output, dprojected, saved.out, false);
+  const BiasGradient output_bias = block.output.bias_gradient(pass);
+  const Tensor dropped =
+      norm_backward(pass, block.norm, saved.norm, output_dropout(context, call, block), output_bias, dy);
+  const Tensor dprojected = dropped ? dropped : dy;
+  block.output.weight_gradient(pass, dprojected, saved.out, output_bias);
   Taken dout(context, "gradients", type, {rows, d});
-  context.ops.linear_backward_input({.dy = dprojected, .w = block.output.w(flat), .dx = dout}, context.stream);
-  weights.keep(dropped);
+  block.output.input_gradient(pass, {.dy = dprojected, .dx = dout});
+  pass.keep(dropped);
 
   const int64_t keys = block.cross ? call.picture_tokens : queries;
   Taken dq(context, "gradients of qkv", type, {rows, block.cross ? d : 3 * d});
@@ -197,51 +197,48 @@ Tensor QFormerLayer::attention_backward(const StepContext& context, const Tensor
                    ? context.arena.take(Owner::activations, "gradients of qkv", type, {call.batch * keys, 2 * d})
                    : Tensor{};
   Taken delta(context, "attention row sums", DType::f32, {call.batch, shape.heads, queries});
+  // Attention sums the columns of q, k and v where they are one matrix.
+  const LinearLayer& from_x = block.cross ? block.query : block.qkv;
+  const BiasGradient from_x_bias = block.cross ? BiasGradient{} : from_x.bias_gradient(pass);
   context.ops.attention_backward({.forward = attention_call(context, call, block, saved),
                                   .dout = Heads::in(dout, 0, queries), .dq = Heads::in(dq, 0, queries),
                                   .dk = block.cross ? Heads::in(dkv, 0, keys) : Heads::in(dq, d, queries),
                                   .dv = block.cross ? Heads::in(dkv, d, keys) : Heads::in(dq, 2 * d, queries),
-                                  .delta = delta,
-                                  .dbias = gradient && !block.cross ? block.qkv.b(gradient->flat) : Tensor{},
-                                  .accumulate_dbias = gradient && gradient->accumulate},
+                                  .delta = delta, .dbias = from_x_bias.sums,
+                                  .accumulate_dbias = from_x_bias.accumulate},
                                  context.stream);
-  const Linear& from_x = block.cross ? block.query : block.qkv;
-  weights.add(from_x, dq, x, block.cross);
+  from_x.weight_gradient(pass, dq, x, from_x_bias);
   Taken dx(context, "gradients", type, {rows, d});
-  context.ops.linear_backward_input({.dy = dq, .w = from_x.w(flat), .add = dy, .dx = dx}, context.stream);
-  weights.keep(dq.keep());
-  weights.keep(dy);
+  from_x.input_gradient(pass, {.dy = dq, .add = dy, .dx = dx});
+  pass.keep(dq.keep());
+  pass.keep(dy);
   if (block.cross) {
-    weights.add(block.key_value, dkv, call.picture);
-    if (dpicture) {
-      context.ops.linear_backward_input(
-          {.dy = dkv, .w = block.key_value.w(flat), .add = picture_started ? dpicture : Tensor{}, .dx = dpicture},
-          context.stream);
-      picture_started = true;
+    block.key_value.weight_gradient(pass, dkv, call.picture);
+    if (dpicture.sum) {
+      block.key_value.input_gradient(
+          pass, {.dy = dkv, .add = dpicture.started ? dpicture.sum : Tensor{}, .dx = dpicture.sum});
+      dpicture.started = true;
     }
-    weights.keep(dkv);
+    pass.keep(dkv);
   }
-  weights.keep(saved.out);                 // the output layer's weight gradient may still read it
+  pass.keep(saved.out);                    // the output layer's weight gradient may still read it
   saved.out = {};
   give_attention(context, saved);
   return dx.keep();
 }
 
 Tensor QFormerLayer::backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                              const Call& call, Tensor dy, Saved& saved, const Tensor& dpicture,
-                              bool& picture_started) const {
-  WeightGradients weights(context, gradient);
-  Tensor h1 = normed_again(context, flat, self, saved.self);
-  Tensor h2 = cross.present ? normed_again(context, flat, cross, saved.cross) : h1;
-  dy = mlp_backward(context, flat, gradient, weights, call, h2, dy, saved);
+                              const Call& call, Tensor dy, Saved& saved, PictureGradient& dpicture) const {
+  UnitBackward pass({context, flat}, gradient);
+  Tensor h1 = normed_again(pass, self, saved.self);
+  Tensor h2 = cross.present ? normed_again(pass, cross, saved.cross) : h1;
+  dy = mlp_backward(pass, call, h2, dy, saved);
   if (cross.present) {
-    dy = attention_backward(context, flat, gradient, weights, call, cross, h1, dy, saved.cross, dpicture,
-                            picture_started);
-    weights.keep(h2);
+    dy = attention_backward(pass, call, cross, h1, dy, saved.cross, dpicture);
+    pass.keep(h2);
   }
-  dy = attention_backward(context, flat, gradient, weights, call, self, saved.x, dy, saved.self, dpicture,
-                          picture_started);
-  weights.join();
+  dy = attention_backward(pass, call, self, saved.x, dy, saved.self, dpicture);
+  pass.join();
   give(context, h1);
   drop_all_but_input(context, saved);
   give(context, saved.x);

@@ -34,9 +34,8 @@ class TextModel : public Model {
     head_.unit = head_unit_ = &add_unit("head", true);
     head_.weight_unit = head_unit_;
     head_.norm = add_norm(*head_unit_, "norm", h, 1e-5f);
-    head_.weight = head_unit_->add("head.weight", {v, h}, Init::normal(0.2f));
-    head_.vocabulary = v;
-    head_.hidden = h;
+    head_.output = {h, v};
+    head_.output.weight = head_unit_->add("head.weight", {v, h}, Init::normal(0.2f));
   }
 
   std::string description() const override { return "a text-only model for tests"; }

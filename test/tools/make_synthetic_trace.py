@@ -70,7 +70,7 @@ def append(file, name, rows):
     dataset[begin:] = rows
 
 
-def write_trace(path, tables, units=(), phases=PHASES, version="1.5"):
+def write_trace(path, tables, units=(), phases=PHASES, version="1.6"):
     """tables: name -> structured array or list of tuples; tables that are not given are empty; 1.0 lacks some."""
     with h5py.File(path, "w", libver=("v110", "v110")) as file:  # what HDF5 1.10 can read
         for name, dtype in create(file, units, phases, version).items():
@@ -171,7 +171,7 @@ def write_long_rank(path, rank, steps, spans_per_step, memory_every=50):
     made = LongRank(rank, steps, spans_per_step, memory_every=memory_every)
     size = max(BLOCK // spans_per_step, 1)
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
-        create(file, [f"unit.{i}" for i in range(40)], PHASES, "1.5")
+        create(file, [f"unit.{i}" for i in range(40)], PHASES, "1.6")
         file["spans"].resize((steps * spans_per_step,))
         for first in range(0, steps, size):
             last = min(first + size, steps)

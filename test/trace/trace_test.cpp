@@ -175,7 +175,7 @@ TEST_CASE("every field of every record comes back") {
   CHECK(driver[0].unplanned_bytes == 100);
   CHECK(driver[0].planned_bytes == 990);
   CHECK(read_rows<io::DroppedRow>(file.get(), "dropped").empty());
-  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.5");
+  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.6");
   CHECK(read_text_attribute(file.get(), "/", "hdf5").size() >= 5);
   CHECK(read_text_attribute(file.get(), "/", "config") == config);
 }

@@ -1,0 +1,95 @@
+// LinearLayer and the side stream of weight gradients; see linear_layer.h.
+#include "models/linear_layer.h"
+
+namespace blipft {
+
+Stream UnitBackward::weight_stream() {
+  if (weight_stream_ == WeightStream::main) return context.stream;
+  context.device.record(context.forked, context.stream);
+  context.device.wait(context.side, context.forked);
+  forked_ = true;
+  return context.side;
+}
+
+void UnitBackward::keep(Tensor tensor) {
+  if (tensor) kept_.push_back(tensor);
+}
+
+void UnitBackward::join() {
+  if (forked_) {
+    context.device.record(context.joined, context.side);
+    context.device.wait(context.stream, context.joined);
+    forked_ = false;
+  }
+  for (const Tensor& tensor : kept_) context.arena.give(tensor);
+  kept_.clear();
+  reduced_.clear();
+}
+
+Tensor UnitBackward::reduced(const LinearAdapter& adapter, const MatrixView& dy) {
+  for (const auto& [known, tensor] : reduced_)
+    if (known == &adapter) return tensor;
+  const Tensor tensor = adapter.reduce(*this, dy);
+  keep(tensor);
+  reduced_.push_back({&adapter, tensor});
+  return tensor;
+}
+
+void LinearLayer::attach(std::shared_ptr<const LinearAdapter> adapter, LinearPart to) {
+  BLIPFT_CHECK(to.first >= 0 && to.count > 0 && to.first + to.count <= out, "outputs ", to.first, " to ",
+               to.first + to.count, " of a linear layer with ", out);
+  adapters.push_back({std::move(adapter), to});
+}
+
+void LinearLayer::forward(const UnitPass& pass, LinearForward args) const {
+  Ops& ops = pass.context.ops;
+  args.w = w(pass.flat), args.bias = b(pass.flat);
+  if (adapters.empty()) return ops.linear_forward(args, pass.context.stream);
+  const Activation activation = std::exchange(args.activation, Activation::none);
+  const MatrixView y = args.y;
+  if (args.pre_activation) args.y = std::exchange(args.pre_activation, {});
+  ops.linear_forward(args, pass.context.stream);
+  for (const Attached& a : adapters) a.adapter->forward(pass, args.x, args.y.columns(a.part.first, a.part.count));
+  if (activation != Activation::none) ops.activate(args.y.tensor(), y.tensor(), activation, pass.context.stream);
+}
+
+BiasGradient LinearLayer::bias_gradient(const UnitBackward& pass) const {
+  if (bias < 0 || !trained(pass)) return {};
+  return {pass.gradient(bias, {out}), pass.accumulate()};
+}
+
+BiasGradient LinearLayer::bias_gradient_ahead(const StepContext& context, const Unit& unit) const {
+  if (bias < 0 || !unit.trainable) return {};
+  return {.sums = context.arena.take(Owner::activations, "gradients", DType::f32, {out}), .ahead = true};
+}
+
+void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) const {
+  for (const Attached& a : adapters) {
+    const MatrixView dy = args.dy.columns(a.part.first, a.part.count);
+    a.adapter->input_gradient(pass, dy, pass.reduced(*a.adapter, dy), args.add, args.dx);
+    args.add = args.dx;
+  }
+  args.w = w(pass.flat);
+  pass.context.ops.linear_backward_input(args, pass.context.stream);
+}
+
+void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,
+                                  const BiasGradient& summed) const {
+  Ops& ops = pass.context.ops;
+  if (trained(pass)) {
+    const Stream stream = pass.weight_stream();
+    const Tensor dbias = bias < 0 ? Tensor{} : pass.gradient(bias, {out});
+    ops.linear_backward_weight({.dy = dy, .x = x, .dw = pass.gradient(weight, {out, in}),
+                                .dbias = summed ? Tensor{} : dbias, .accumulate = pass.accumulate()},
+                               stream);
+    if (summed.ahead && pass.accumulate()) ops.add(summed.sums, dbias, stream);
+    if (summed.ahead && !pass.accumulate()) ops.cast(summed.sums, dbias, stream);
+  }
+  if (summed.ahead) pass.keep(summed.sums);
+  for (const Attached& a : adapters) {
+    const MatrixView columns = dy.columns(a.part.first, a.part.count);
+    a.adapter->weight_gradient(pass, columns, pass.reduced(*a.adapter, columns), x);
+  }
+}
+
+}  // namespace blipft

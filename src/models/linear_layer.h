@@ -1,0 +1,155 @@
+// LinearLayer: the one block through which models multiply, y = act(W x + b) + residual. Nothing else in models/ calls
+// the linear ops.
+//
+//   forward()          one op, with bias, activation and residual fused as the caller asks
+//   input_gradient()   one op, with an addend, the derivative of the activation that made x, and the bias gradient of
+//                      the layer before it fused as the caller asks
+//   weight_gradient()  dW and, where nobody has summed them yet, db
+//
+// Weight gradients: nothing later in backward reads them, so they run in the side stream, beside the chain of input
+// gradients. They may be asked for before or after the same layer's input gradient: before lets both run at once.
+//
+// Bias gradients are column sums of dy, and cost least where dy is written. So whoever writes dy (the layer above, a
+// norm, attention) is handed the layer's BiasGradient, and weight_gradient() is told what it was: nothing (it sums
+// itself), the unit's own gradient (nothing is left to do), or sums made ahead of it (it moves them there).
+//
+// Packed layers over one input (q, k, v; gate, up) are one weight whose rows are the parts, one behind the other, of
+// any widths; y and dy have the parts as ranges of columns.
+//
+// Adapters (LinearAdapter) add to the product of the whole layer or of one part, before the activation. In backward
+// they write dx first and the layer adds to it, so that what is fused into input_gradient() stays as it is; in forward
+// an activation becomes an op of its own. They take x from the caller, not from memory of their own: recomputation and
+// chunks of rows need no thought. A frozen layer without adapters does not read x: see needs_input().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "blipft/model.h"
+
+namespace blipft {
+
+/// One use of a unit.
+struct UnitPass {
+  const StepContext& context;
+  Tensor flat;                             ///< the unit's parameters
+};
+
+/// A request to whoever writes the gradient dy [M, out] of a linear layer's output: to sum its columns into this too.
+/// Absent where the layer has no bias or is frozen.
+struct BiasGradient {
+  Tensor sums;                             ///< [out]
+  bool accumulate = false;                 ///< the sums are added to what is there
+  bool ahead = false;                      ///< f32 memory of its own, made before the unit's gradient can be asked for
+  explicit operator bool() const { return static_cast<bool>(sums); }
+};
+
+class LinearAdapter;
+
+/// Backward of one use of a unit: where its gradients go, and the side stream in which weights' are computed. What they
+/// read stays until join().
+class UnitBackward : public UnitPass {
+ public:
+  /// main: in the compute stream, for callers that write dy or x anew before a join.
+  enum class WeightStream { side, main };
+
+  /// `gradient` is null for a frozen unit. `later_rows`: earlier rows of the same use have had their backward; this one
+  /// adds to their gradients.
+  UnitBackward(const UnitPass& pass, const UnitGradient* gradient, WeightStream weight_stream = WeightStream::side,
+               bool later_rows = false)
+      : UnitPass(pass), gradient_(gradient), weight_stream_(weight_stream), later_rows_(later_rows) {}
+  UnitBackward(const UnitBackward&) = delete;
+  UnitBackward& operator=(const UnitBackward&) = delete;
+
+  bool trained() const { return gradient_ != nullptr; }
+  bool later_rows() const { return later_rows_; }
+  bool accumulate() const { return later_rows_ || (gradient_ && gradient_->accumulate); }
+  /// Of the parameter at `offset`; absent when frozen.
+  Tensor gradient(int64_t offset, const Shape& shape) const {
+    return gradient_ ? gradient_->flat.part(offset, shape) : Tensor{};
+  }
+  /// Where weight gradients run. What the main stream holds by now comes before what is enqueued there next.
+  Stream weight_stream();
+  /// Gives `tensor` back at join(); absent tensors are fine.
+  void keep(Tensor tensor);
+  /// The main stream waits for the weight gradients; what was kept is given back. Called before the object ends.
+  void join();
+
+  /// LinearAdapter::reduce() of this backward, called at the first request.
+  Tensor reduced(const LinearAdapter& adapter, const MatrixView& dy);
+
+ private:
+  const UnitGradient* gradient_;
+  WeightStream weight_stream_;
+  bool later_rows_;
+  bool forked_ = false;
+  std::vector<Tensor> kept_;
+  std::vector<std::pair<const LinearAdapter*, Tensor>> reduced_;
+};
+
+/// What is added to a linear layer's product, such as a product of low rank: y += B (A x), A [r, in], B [part, r].
+/// Columns of y and dy are those of the part that the adapter is attached to, and lie in wider matrices.
+class LinearAdapter {
+ public:
+  virtual ~LinearAdapter() = default;
+  /// y [M, part] += f(x), x [M, in], in the main stream.
+  virtual void forward(const UnitPass& pass, const MatrixView& x, const MatrixView& y) const = 0;
+  /// What the gradients of the input and of the parameters share, such as dy B [M, r]: computed once in the main
+  /// stream, taken from the arena, given back by the pass. May be absent.
+  virtual Tensor reduce(UnitBackward& pass, const MatrixView& dy) const = 0;
+  /// dx [M, in] = add + the adapter's part of the input's gradient, in the main stream. `add` is absent, dx or another.
+  virtual void input_gradient(UnitBackward& pass, const MatrixView& dy, const Tensor& reduced, const MatrixView& add,
+                              const MatrixView& dx) const = 0;
+  /// Gradients of the adapter's own parameters, in pass.weight_stream().
+  virtual void weight_gradient(UnitBackward& pass, const MatrixView& dy, const Tensor& reduced,
+                               const MatrixView& x) const = 0;
+};
+
+/// Outputs of a packed layer that belong together: rows of its weight, columns of y and dy.
+struct LinearPart {
+  int64_t first = 0, count = 0;
+};
+
+class LinearLayer {
+ public:
+  int64_t in = 0, out = 0;
+  int64_t weight = -1, bias = -1;          ///< offsets in the unit's flat buffer of [out, in] and [out]; -1: no bias
+  std::vector<LinearPart> parts;           ///< of a packed layer
+
+  /// Adds `adapter` to all outputs, or to those of one part.
+  void attach(std::shared_ptr<const LinearAdapter> adapter) { attach(std::move(adapter), {0, out}); }
+  void attach(std::shared_ptr<const LinearAdapter> adapter, LinearPart to);
+
+  /// `args` without w and bias.
+  void forward(const UnitPass& pass, LinearForward args) const;
+
+  /// Whether weight_gradient() will read x. A caller that holds x for nothing else need not keep it, or compute it
+  /// again, when not.
+  bool needs_input(const UnitBackward& pass) const { return trained(pass) || !adapters.empty(); }
+  /// What the producer of dy is handed, within this unit's backward.
+  BiasGradient bias_gradient(const UnitBackward& pass) const;
+  /// The same for a producer in the backward of another unit, which comes before `unit`'s. Takes memory that
+  /// weight_gradient() gives back.
+  BiasGradient bias_gradient_ahead(const StepContext& context, const Unit& unit) const;
+  /// `args` without w. dx must not be dy.
+  void input_gradient(UnitBackward& pass, LinearBackwardInput args) const;
+  /// dy [M, out] and x [M, in], both written in the main stream by now and unchanged until join(). `summed` is what the
+  /// producer of dy was handed. x may be absent where needs_input() says no.
+  void weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,
+                       const BiasGradient& summed = {}) const;
+
+  struct Attached {
+    std::shared_ptr<const LinearAdapter> adapter;
+    LinearPart part;
+  };
+  std::vector<Attached> adapters;
+
+ private:
+  bool trained(const UnitBackward& pass) const { return pass.trained(); }
+  Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
+  Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
+};
+
+}  // namespace blipft
