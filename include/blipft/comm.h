@@ -1,7 +1,9 @@
-// Comm: collectives between ranks. One rank: self. CPU: MPI. GPU: NCCL, started through MPI.
+// Comm: collectives between ranks. One rank: self. CPU: MPI. GPU: NCCL, started through MPI. They run in groups of
+// ranks: see CommGroups.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,24 +13,34 @@
 
 namespace blipft {
 
-/// An error that every rank of the world has been told of: one rank prints it, all return.
+/// An error that every rank of a world has been told of: one rank prints it, all return.
 class AgreedError : public UserError {
  public:
   using UserError::UserError;
 };
 
-/// The MPI world of this process: host-side calls, for set-up and messages. One object, made by main().
+/// A world of ranks, all of the process' MPI world or a group of them: host-side calls, for set-up and messages. All
+/// calls concern the ranks of this world alone, but abort().
 class World {
  public:
-  /// Starts MPI; a program that was not started by mpirun is a world of one rank.
+  /// All ranks. Starts MPI, and ends it when destroyed, after every group: one object, made by main(). A program that
+  /// was not started by mpirun is a world of one rank.
+  /// BLIPFT_RANKS_PER_MACHINE=N in the environment does what on_machines_of(N) does.
   World(int* argc, char*** argv);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
+  /// The group of the ranks that give the same `color` (>= 0), in the order of their `key`s (of equal ones in rank
+  /// order). Called by all ranks, in the same order as other splits.
+  std::unique_ptr<World> split(int64_t color, int64_t key) const;
+  /// The same ranks, each `ranks` successive ones taken for a machine wherever they run: one machine then shows what
+  /// several do. Called by all ranks.
+  std::unique_ptr<World> on_machines_of(int64_t ranks) const;
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
-  int64_t local_rank() const { return local_rank_; }   ///< among the ranks of this machine
+  int64_t local_rank() const { return local_rank_; }   ///< among this world's ranks of this machine
   int64_t local_size() const { return local_size_; }
+  int64_t machine() const { return machine_; }         ///< >= 0; the same on the ranks of one machine alone
   std::string host() const;
   void barrier() const;
   /// Copies `bytes` from rank `root` to all.
@@ -38,7 +50,8 @@ class World {
   double sum(double value) const;
   /// Rank 0 gathers `bytes` from each rank, in rank order; `out` may be null on the others.
   void gather(const void* data, int64_t bytes, void* out) const;
-  /// Prints `message` from this rank (the first rank that fails wins), ends all ranks with `code`. Does not return.
+  /// Prints `message` from this rank (the first rank that fails wins), ends all ranks of the process' MPI world with
+  /// `code`. Does not return.
   [[noreturn]] void abort(const std::string& message, int code) const;
   /// Agreement on an error before anything collective: throws AgreedError on every rank when `message` is not empty on
   /// any; the lowest failing rank's message is the one thrown.
@@ -57,8 +70,14 @@ class World {
     agree(message);
   }
 
+  struct Communicator;                     ///< MPI's; src/comm/communicator.h
+  const Communicator& communicator() const { return *communicator_; }
+
  private:
-  int64_t rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  World(std::unique_ptr<Communicator> communicator, int64_t machine);
+  void find_local_ranks();
+  std::unique_ptr<Communicator> communicator_;
+  int64_t rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, machine_ = 0;
 };
 
 /// Tensor collectives over a group of ranks, in a stream. Same order of calls on every rank.
@@ -79,8 +98,9 @@ class Comm {
   }
   /// In place sum over ranks.
   virtual void all_reduce(const Tensor& tensor, Stream stream) = 0;
-  /// Lets the other ranks address `block` (the start of a device allocation, laid out alike on every rank) directly, if
-  /// they are all of this machine and their GPUs reach each other. True when it worked. Called by all ranks.
+  /// Lets the group's other ranks address `block` (the start of a device allocation, laid out alike on every rank)
+  /// directly, if they are all of this machine and their GPUs reach each other. True when it worked. Called by all
+  /// ranks of the group.
   /// `gathers`: all_gather of a shard inside the block is then a set of copies by copy engines, which occupy no compute
   /// unit and wait for nobody; shards lie at the same place on all ranks. Whoever changes the block must keep changes
   /// apart from such gathers of any rank by collectives.
@@ -100,9 +120,54 @@ class Comm {
   virtual int64_t device_bytes() const = 0;
 };
 
+/// The groups that collectives run in, as this rank sees them.
+struct Groups {
+  Comm* all = nullptr;                     ///< every rank
+  Comm* shard = nullptr;                   ///< the ranks over which parameters are cut
+  Comm* replicate = nullptr;               ///< the ranks at the same place of each shard group: they hold the same shard
+  bool hybrid() const { return replicate->size() > 1; }
+  /// All of one rank.
+  static Groups of_one(Comm& self) { return {&self, &self, &self}; }
+};
+
+/// How many ranks the groups have; every rank is in one of each kind.
+struct GroupSizes {
+  /// One shard group of all ranks, and nothing replicated.
+  GroupSizes(int64_t ranks) : shard(ranks) {}  // NOLINT: a number of ranks is meant so wherever groups are not named
+  GroupSizes(int64_t shard_ranks, int64_t replicas) : shard(shard_ranks), replicate(replicas) {}
+  int64_t shard, replicate = 1;
+  int64_t all() const { return shard * replicate; }
+  bool hybrid() const { return replicate > 1; }
+};
+
+/// The groups of a run and their communicators. Ranks are taken in order, those of a machine one after the other, and
+/// each sizes.shard of them are a shard group; the ranks at equal places of the shard groups are a replicate group.
+/// Collectives of different groups of a rank must be ordered: in one stream, or by events.
+class CommGroups {
+ public:
+  /// A communicator of the ranks of `world`, which outlives it; `scalars`: for a few numbers at a time.
+  using MakeComm = std::function<std::unique_ptr<Comm>(const World& world, bool scalars)>;
+  /// Called by all ranks of `world`, whose size is sizes.all(). A group of one rank gets a self comm.
+  CommGroups(const World& world, const GroupSizes& sizes, Device& device, const MakeComm& make);
+  Groups groups() const { return {all_.get(), shard_ ? shard_.get() : all_.get(), replicate_.get()}; }
+  /// Which group of its kind this rank is in, from 0.
+  int64_t shard_group() const { return shard_group_; }
+  int64_t replicate_group() const { return replicate_group_; }
+  /// Comm::expose() in the shard group, and reductions also in the replicate group.
+  void expose(const Tensor& block, bool gathers, bool reductions);
+  void withdraw();
+  /// Device bytes of all communicators.
+  int64_t device_bytes() const;
+
+ private:
+  std::unique_ptr<World> shard_world_, replicate_world_;
+  std::unique_ptr<Comm> all_, shard_, replicate_;  // shard_: null where it is all_
+  int64_t shard_group_ = 0, replicate_group_ = 0;
+};
+
 std::unique_ptr<Comm> make_self_comm(Device& device);
 std::unique_ptr<Comm> make_mpi_comm(const World& world);
-/// A rank of a world of `size` that is not there: moves nothing, for planning.
+/// Rank 0 of a group of `size` that is not there: moves nothing, for planning.
 std::unique_ptr<Comm> make_plan_comm(int64_t size);
 /// All ranks of `world`, each with the GPU behind `device`. Throws UserError in a build without CUDA.
 /// `max_ctas`: thread blocks that a collective may occupy, 0: as NCCL likes.

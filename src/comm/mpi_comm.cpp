@@ -1,5 +1,5 @@
-// Collectives of CPU ranks over MPI. Sums are made in rank order with f32 accumulation, so that the bits depend on the
-// world size alone.
+// Collectives of CPU ranks over MPI. Sums are made in the group's rank order with f32 accumulation, so that the bits
+// depend on the group's size alone.
 #include <mpi.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "ops/bf16.h"
 #include "blipft/comm.h"
 #include "blipft/error.h"
+#include "comm/communicator.h"
 #include "comm/mpi_check.h"
 
 namespace blipft {
@@ -23,7 +24,7 @@ void check_accumulates(const Comm& comm, const Tensor& full, bool accumulate) {
 class MpiComm : public Comm {
  public:
   explicit MpiComm(const World& world) : rank_(world.rank()), size_(world.size()) {
-    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+    check_mpi(MPI_Comm_dup(world.communicator().mpi, &comm_), "MPI_Comm_dup");
   }
   ~MpiComm() override {
     int finalized = 0;
@@ -152,7 +153,7 @@ class SelfComm : public Comm {
   Device& device_;
 };
 
-// For planning: a rank of a world that is not there.
+// For planning: a rank of a group that is not there.
 class PlanComm : public Comm {
  public:
   explicit PlanComm(int64_t size) : size_(size) {}

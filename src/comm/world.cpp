@@ -1,38 +1,98 @@
-// The MPI world of the process.
+// Worlds: MPI's world of the process, and groups of its ranks.
 #include <mpi.h>
 #include <unistd.h>
 
+#include <charconv>
+#include <climits>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "blipft/comm.h"
 #include "blipft/error.h"
 #include "blipft/monitor.h"
+#include "comm/communicator.h"
 #include "comm/mpi_check.h"
 
 namespace blipft {
 
+namespace {
+
+// The ranks of `all` that give the same color, in the order of their keys.
+std::unique_ptr<World::Communicator> split_mpi(MPI_Comm all, int64_t color, int64_t key) {
+  BLIPFT_CHECK(color >= 0 && color <= INT_MAX && key >= INT_MIN && key <= INT_MAX, "color ", color, ", key ", key);
+  MPI_Comm group = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(all, static_cast<int>(color), static_cast<int>(key), &group), "MPI_Comm_split");
+  return std::make_unique<World::Communicator>(group);
+}
+
+int64_t rank_in(MPI_Comm group) {
+  int rank = 0;
+  check_mpi(MPI_Comm_rank(group, &rank), "MPI_Comm_rank");
+  return rank;
+}
+
+int64_t size_of(MPI_Comm group) {
+  int size = 1;
+  check_mpi(MPI_Comm_size(group, &size), "MPI_Comm_size");
+  return size;
+}
+
+// The lowest rank of this rank's machine.
+int64_t first_rank_here() {
+  MPI_Comm here = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type");
+  const World::Communicator owner(here);
+  int64_t first = rank_in(MPI_COMM_WORLD);
+  check_mpi(MPI_Bcast(&first, 1, MPI_INT64_T, 0, here), "MPI_Bcast");
+  return first;
+}
+
+// BLIPFT_RANKS_PER_MACHINE, 0: not set.
+int64_t pretended_ranks_per_machine() {
+  const char* text = std::getenv("BLIPFT_RANKS_PER_MACHINE");
+  if (!text) return 0;
+  int64_t ranks = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, ranks);
+  BLIPFT_USER_CHECK(error == std::errc() && stop == end && ranks >= 1, "BLIPFT_RANKS_PER_MACHINE: found \"", text,
+                    "\", expected an integer >= 1; or unset it");
+  return ranks;
+}
+
+}  // namespace
+
 World::World(int* argc, char*** argv) {
   int provided = 0;
   check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  int rank = 0, size = 1;
-  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  MPI_Comm local;
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local),
-            "MPI_Comm_split_type");
-  int local_rank = 0, local_size = 1;
-  MPI_Comm_rank(local, &local_rank);
-  MPI_Comm_size(local, &local_size);
-  MPI_Comm_free(&local);
-  rank_ = rank, size_ = size, local_rank_ = local_rank, local_size_ = local_size;
+  communicator_ = std::make_unique<Communicator>(MPI_COMM_WORLD);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // groups inherit it
+  rank_ = rank_in(MPI_COMM_WORLD), size_ = size_of(MPI_COMM_WORLD);
+  const int64_t pretended = pretended_ranks_per_machine();
+  machine_ = pretended > 0 ? rank_ / pretended : first_rank_here();
+  find_local_ranks();
 }
 
-World::~World() {
-  int finalized = 0;
-  MPI_Finalized(&finalized);
-  if (!finalized) MPI_Finalize();
+World::World(std::unique_ptr<Communicator> communicator, int64_t machine)
+    : communicator_(std::move(communicator)), rank_(rank_in(communicator_->mpi)), size_(size_of(communicator_->mpi)),
+      machine_(machine) {
+  find_local_ranks();
+}
+
+World::~World() = default;
+
+std::unique_ptr<World> World::split(int64_t color, int64_t key) const {
+  return std::unique_ptr<World>(new World(split_mpi(communicator_->mpi, color, key), machine_));
+}
+
+std::unique_ptr<World> World::on_machines_of(int64_t ranks) const {
+  return std::unique_ptr<World>(new World(split_mpi(communicator_->mpi, 0, rank_), rank_ / ranks));
+}
+
+void World::find_local_ranks() {
+  const std::unique_ptr<Communicator> local = split_mpi(communicator_->mpi, machine_, rank_);
+  local_rank_ = rank_in(local->mpi), local_size_ = size_of(local->mpi);
 }
 
 std::string World::host() const {
@@ -41,41 +101,42 @@ std::string World::host() const {
   return name;
 }
 
-void World::barrier() const { check_mpi(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier"); }
+void World::barrier() const { check_mpi(MPI_Barrier(communicator_->mpi), "MPI_Barrier"); }
 
 void World::broadcast(void* data, int64_t bytes, int64_t root) const {
   constexpr int64_t kPiece = int64_t{1} << 30;
   for (int64_t first = 0; first < bytes; first += kPiece)
     check_mpi(MPI_Bcast(static_cast<char*>(data) + first, static_cast<int>(std::min(kPiece, bytes - first)), MPI_BYTE,
-                        static_cast<int>(root), MPI_COMM_WORLD), "MPI_Bcast");
+                        static_cast<int>(root), communicator_->mpi), "MPI_Bcast");
 }
 
 int64_t World::max(int64_t value) const {
   int64_t result = value;
-  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
+  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_INT64_T, MPI_MAX, communicator_->mpi), "MPI_Allreduce");
   return result;
 }
 
 double World::max(double value) const {
   double result = value;
-  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
+  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_MAX, communicator_->mpi), "MPI_Allreduce");
   return result;
 }
 
 double World::sum(double value) const {
   double result = value;
-  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD), "MPI_Allreduce");
+  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_SUM, communicator_->mpi), "MPI_Allreduce");
   return result;
 }
 
 void World::gather(const void* data, int64_t bytes, void* out) const {
   const int count = static_cast<int>(bytes);
-  check_mpi(MPI_Gather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Gather");
+  check_mpi(MPI_Gather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, communicator_->mpi), "MPI_Gather");
 }
 
 void World::abort(const std::string& message, int code) const {
-  std::fprintf(stderr, "\nblipft: rank %lld on %s: %s\n", static_cast<long long>(rank_), host().c_str(),
-               message.c_str());
+  int rank = 0;                            // of all ranks, whichever group this is
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "\nblipft: rank %d on %s: %s\n", rank, host().c_str(), message.c_str());
   std::fflush(stdout);
   std::fflush(stderr);
   MPI_Abort(MPI_COMM_WORLD, code);
@@ -85,7 +146,7 @@ void World::abort(const std::string& message, int code) const {
 void World::agree(const std::string& message) const {
   const int64_t mine = message.empty() ? size_ : rank_;
   int64_t first = mine;
-  check_mpi(MPI_Allreduce(&mine, &first, 1, MPI_INT64_T, MPI_MIN, MPI_COMM_WORLD), "MPI_Allreduce");
+  check_mpi(MPI_Allreduce(&mine, &first, 1, MPI_INT64_T, MPI_MIN, communicator_->mpi), "MPI_Allreduce");
   if (first == size_) return;
   int64_t length = static_cast<int64_t>(message.size());
   broadcast(&length, sizeof length, first);

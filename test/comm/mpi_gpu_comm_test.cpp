@@ -49,15 +49,25 @@ std::vector<float> numbers(int64_t rank, int64_t count, DType dtype) {
 class GpuComm {
  public:
   static constexpr int64_t kBytes = 96 << 20;
-  explicit GpuComm(bool direct) : world_(mpi_world()), device(make_cuda_device(static_cast<int>(world_.local_rank()))) {
+  explicit GpuComm(bool direct) : GpuComm(direct, mpi_world().size()) {}
+  GpuComm(bool direct, int64_t shard_ranks)
+      : world_(mpi_world()), device(make_cuda_device(static_cast<int>(world_.local_rank()))) {
     device->bind_thread();
-    comm = make_nccl_comm(world_, *device, 0);
+    owner_ = std::make_unique<CommGroups>(world_, GroupSizes{shard_ranks, world_.size() / shard_ranks}, *device,
+                                          [&](const World& ranks, bool scalars) {
+                                            return make_nccl_comm(ranks, *device, scalars ? 1 : 0);
+                                          });
+    groups = owner_->groups();
+    comm = groups.shard;
     block = static_cast<char*>(device->allocate(kBytes));
-    if (direct) REQUIRE(comm->expose({block, DType::u8, {kBytes}}, true, true));
+    if (!direct) return;
+    owner_->expose({block, DType::u8, {kBytes}}, true, true);
+    REQUIRE(comm->direct_gathers() == (comm->size() > 1));
   }
   ~GpuComm() {
     device->synchronize();
-    comm->withdraw();
+    owner_->withdraw();
+    owner_.reset();
     device->free(block);
   }
   Tensor tensor(DType dtype, int64_t count) {
@@ -91,8 +101,12 @@ class GpuComm {
 
  public:
   std::unique_ptr<Device> device;
-  std::unique_ptr<Comm> comm;
+  Groups groups;
+  Comm* comm = nullptr;                    // groups.shard
   char* block = nullptr;
+
+ private:
+  std::unique_ptr<CommGroups> owner_;
 };
 
 bool no_gpus(const char* test) {
@@ -190,6 +204,44 @@ TEST_SUITE("mpi gpu comm") {
       for (int i = 0; i < 3; ++i) expected = sums(ranks, rank * count, count, ranks * count, DType::f32, expected);
     }
     CHECK(gpu.read(shard) == expected);
+  }
+
+  // As a step with hybrid sharding has them: collectives of all three groups, in one stream.
+  TEST_CASE("collectives of split communicators") {
+    if (no_gpus("collectives of split communicators")) return;
+    const int64_t ranks = mpi_world().size(), rank = mpi_world().rank(), count = 64 * 1024 + 64;
+    for (int64_t shard_ranks = 1; shard_ranks < ranks; ++shard_ranks) {
+      if (ranks % shard_ranks != 0) continue;
+      for (const bool direct : {false, true}) {
+        CAPTURE(shard_ranks);
+        CAPTURE(direct);
+        GpuComm gpu(direct, shard_ranks);
+        CHECK(gpu.groups.replicate->direct_reductions() == direct);
+        const int64_t place = rank % shard_ranks, all = shard_ranks * count;
+        const Stream stream = gpu.device->comm_stream();
+        const Tensor shard = gpu.tensor(DType::f32, count);
+        const Tensor full = gpu.tensor(numbers(rank, all, DType::f32), DType::f32);
+        const Tensor one = gpu.tensor(numbers(rank, 1, DType::f32), DType::f32);
+        const Tensor gathered = gpu.tensor(DType::f32, all);
+        const auto step = [&] {
+          gpu.groups.all->all_reduce(one, stream);
+          gpu.groups.shard->reduce_scatter(full, shard, stream);
+          gpu.groups.replicate->all_reduce(shard, stream);
+        };
+        step();
+        // The numbers are multiples of 1/256 below 8 times the ranks: their sums are exact in f32 in any order.
+        const std::vector<float> expected = sums(ranks, place * count, count, all, DType::f32, {});
+        CHECK(gpu.read(shard) == expected);
+        CHECK(gpu.read(one) == sums(ranks, 0, 1, 1, DType::f32, {}));
+        mpi_world().barrier();                           // a direct gather waits for nobody
+        gpu.groups.shard->all_gather(shard, gathered, stream);
+        CHECK(gpu.read(gathered) == sums(ranks, 0, all, all, DType::f32, {}));
+        mpi_world().barrier();
+        const auto graph = gpu.device->capture(stream, step);
+        for (int replay = 0; replay < 3; ++replay) graph->launch(stream);
+        CHECK(gpu.read(shard) == expected);
+      }
+    }
   }
 
   TEST_CASE("without direct access NCCL does the same up to the order of sums") {
