@@ -54,6 +54,7 @@ struct ParallelSection {
   std::string device = "auto";          ///< auto | cpu | cuda
   int64_t devices = 0;                  ///< ranks; 0: as many as mpirun started
   std::string strategy = "auto";        ///< auto | single | ddp | fsdp (auto: single on one rank, else ddp)
+  std::string shard_ranks = "all";      ///< fsdp: ranks that share the parameters: all | node (of a machine) | a number
   std::string reshard = "auto";         ///< fsdp: always | step | auto
   int64_t prefetch_bytes = 0;           ///< fsdp: parameters gathered ahead of use; 0: chosen from the memory plan
   bool direct_gathers = true;           ///< fsdp: gather by copies between GPUs, where they reach each other
@@ -100,6 +101,10 @@ std::string place_of(const Config& config, const std::string& key);
 /// from `ranks`, or strategy single is asked for with several ranks.
 void check_ranks(const Config& config, int64_t ranks);
 
+/// The ranks of a shard group, by parallel.shard_ranks, of `ranks` ranks in all; they divide them. `node_ranks`: of each
+/// machine, 0: machines have different numbers of ranks. Throws UserError that names the nearest divisors.
+int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks);
+
 /// What the command line asks for.
 struct CommandLine {
   enum class Action { train, print_config, plan, help, version };
@@ -107,6 +112,7 @@ struct CommandLine {
   std::string config_file;
   std::vector<std::string> overrides;   ///< "section.key=value"
   int64_t plan_ranks = 0;               ///< --plan for this world size; 0: parallel.devices
+  int64_t plan_node_ranks = 0;          ///< --plan for so many ranks of a machine; 0: as many as GPUs are here
   double plan_gpu_gib = 0;              ///< --gpu-memory GiB, for --plan; 0: the GPU that is there, else an H200's
 };
 

@@ -23,6 +23,8 @@ struct Option {
 constexpr Option options[] = {
     {"--plan", "", "", "print the memory plan and stop; needs no GPU"},
     {"--ranks", "", "N", "with --plan: plan for N ranks (default: parallel.devices)"},
+    {"--node-ranks", "", "N",
+     "with --plan: ranks of a machine, for parallel.shard_ranks=node (default: the GPUs that are here)"},
     {"--gpu-memory", "", "GiB",
      "with --plan: memory of one GPU (default: of the GPU that is there, else an H200's 140.4)"},
     {"--print-config", "", "", "print the full effective configuration and stop"},
@@ -31,7 +33,7 @@ constexpr Option options[] = {
 };
 
 constexpr const char* usage_line =
-    "usage: blipft [--plan [--ranks N] [--gpu-memory GiB]] [--print-config] FILE.yaml [section.key=value ...]";
+    "usage: blipft [--plan [--ranks N] [--node-ranks N] [--gpu-memory GiB]] [--print-config] FILE.yaml [section.key=value ...]";
 
 const Option& find_option(const std::string& name) {
   std::vector<std::string> names;
@@ -44,11 +46,11 @@ const Option& find_option(const std::string& name) {
   throw UserError(concat("unknown option ", name, near.empty() ? all : "; did you mean " + near + "?"));
 }
 
-int64_t parse_ranks(const std::string& text) {
+int64_t parse_ranks(const std::string& option, const std::string& text) {
   int64_t ranks = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, ranks);
-  BLIPFT_USER_CHECK(error == std::errc() && stop == end && ranks >= 1, "--ranks: found \"", text,
+  BLIPFT_USER_CHECK(error == std::errc() && stop == end && ranks >= 1, option, ": found \"", text,
                     "\", expected an integer >= 1");
   return ranks;
 }
@@ -77,7 +79,8 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   else if (name == "--print-config") set_action(line, Action::print_config);
   else if (name == "--help") set_action(line, Action::help);
   else if (name == "--version") set_action(line, Action::version);
-  else if (name == "--ranks") line.plan_ranks = parse_ranks(value);
+  else if (name == "--ranks") line.plan_ranks = parse_ranks(name, value);
+  else if (name == "--node-ranks") line.plan_node_ranks = parse_ranks(name, value);
   else line.plan_gpu_gib = parse_gib(value);
 }
 
@@ -128,6 +131,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   const bool plan = line.action == Action::plan;
   BLIPFT_USER_CHECK(plan || line.plan_ranks == 0,
                     "--ranks is for --plan; the number of ranks of a run is mpirun's -np");
+  BLIPFT_USER_CHECK(plan || line.plan_node_ranks == 0,
+                    "--node-ranks is for --plan; a run's ranks of a machine are those that mpirun starts there");
   BLIPFT_USER_CHECK(plan || line.plan_gpu_gib == 0, "--gpu-memory is for --plan; give --plan too");
   BLIPFT_USER_CHECK(!line.config_file.empty(), "no run file given; ", usage_line, "; see --help");
   return line;

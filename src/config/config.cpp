@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <type_traits>
 
@@ -101,8 +102,22 @@ void read_value(const Target& target, const YAML::Node& node, bool& value) {
   value = text[0] == 't' || text[0] == 'T';
 }
 
+// The value that an integer in place of a choice has, or nothing where the key takes none or the text is none.
+std::optional<int64_t> integer_in_place_of_choice(const Target& target, const std::string& text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (!target.key.allowed.or_integer || error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
 void read_value(const Target& target, const YAML::Node& node, std::string& value) {
   const std::string text = scalar_of(target, node);
+  if (const auto integer = integer_in_place_of_choice(target, text)) {
+    check_bounds(target, static_cast<double>(*integer), text);
+    value = text;
+    return;
+  }
   check_choice(target, text);
   const ScalarKind kind = kind_of(node);
   if (kind == ScalarKind::boolean) refuse(target, text + " (a boolean)", "; write it in quotes");

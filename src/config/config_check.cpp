@@ -1,4 +1,5 @@
 // Config check: values that are fine by themselves and cannot stand together.
+#include <algorithm>
 #include <cmath>
 
 #include "blipft/error.h"
@@ -43,6 +44,8 @@ void check_parallel(const Config& config) {
             "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove reshard");
   refuse_if(config, !fsdp && parallel.prefetch_bytes != 0, "parallel.prefetch_bytes", "is of strategy fsdp, but ",
             "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove prefetch_bytes");
+  refuse_if(config, !fsdp && parallel.shard_ranks != "all", "parallel.shard_ranks", "is of strategy fsdp, but ",
+            "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove shard_ranks");
 }
 
 void check_data(const Config& config) {
@@ -84,6 +87,24 @@ void check_ranks(const Config& config, int64_t ranks) {
             "; start with mpirun -np ", devices, ", or set parallel.devices=", ranks, " (0: any number)");
   refuse_if(config, config.parallel.strategy == "single" && ranks > 1, "parallel.strategy", "is single, but ", ranks,
             were, "; start one rank, or set parallel.strategy=ddp or fsdp");
+}
+
+int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks) {
+  const std::string& asked = config.parallel.shard_ranks;
+  const char* key = "parallel.shard_ranks";
+  if (asked == "all") return ranks;
+  const bool node = asked == "node";
+  refuse_if(config, node && node_ranks == 0, key, "is node, but not every machine has the same number of ranks; ",
+            "start as many on each, or give a number of ranks");
+  const int64_t size = node ? node_ranks : std::stoll(asked);
+  if (ranks % size == 0) return size;
+  int64_t below = std::min(size, ranks), above = size;
+  while (ranks % below != 0) --below;
+  while (above <= ranks && ranks % above != 0) ++above;
+  const std::string nearest = below < size && above <= ranks ? concat(below, " or ", above) : concat(below);
+  throw UserError(concat(place_of(config, key), ": ", key, ": ", node ? "a machine has " : "is ", size,
+                         node ? " ranks" : "", ", which does not divide the ", ranks, " ranks; the nearest that ",
+                         "do: ", nearest, " (all: ", ranks, ")"));
 }
 
 }  // namespace blipft

@@ -30,6 +30,13 @@ Allowed one_of(std::vector<std::string> choices) {
   allowed.choices = std::move(choices);
   return allowed;
 }
+/// A choice, or an integer >= min.
+Allowed one_of_or_at_least(std::vector<std::string> choices, double min) {
+  Allowed allowed = one_of(std::move(choices));
+  allowed.or_integer = true;
+  allowed.min = min;
+  return allowed;
+}
 Allowed at_least(double min) {
   Allowed allowed;
   allowed.min = min;
@@ -136,13 +143,16 @@ void add_parallel(std::vector<Key>& keys) {
   p(&P::devices, "devices", at_least(0), "number of ranks, one GPU each; 0: as many as mpirun started",
     Names{"gpus", "num_gpus", "ranks", "world_size", "nproc"});
   p(&P::strategy, "strategy", one_of({"auto", "single", "ddp", "fsdp"}), "auto: single on one rank, else ddp");
+  p(&P::shard_ranks, "shard_ranks", one_of_or_at_least({"all", "node"}, 1),
+    "fsdp: ranks that share one copy of the parameters; node: those of a machine; gradients are summed over the groups",
+    Names{"sharding_strategy", "hybrid_shard", "hybrid_sharding"});
   p(&P::reshard, "reshard", one_of({"auto", "always", "step"}),
     "fsdp: drop gathered parameters after each use or once a step; auto: as memory allows",
     Names{"reshard_after_forward"});
   p(&P::prefetch_bytes, "prefetch_bytes", at_least(0), "fsdp: bytes gathered ahead of use; 0: from the memory plan");
-  p(&P::direct_gathers, "direct_gathers", any(), "fsdp: gather by copies between GPUs instead of NCCL, on one machine");
+  p(&P::direct_gathers, "direct_gathers", any(), "fsdp: gather by copies between GPUs instead of NCCL, in groups of one machine");
   p(&P::direct_reductions, "direct_reductions", any(),
-    "sum gradients by reading the other GPUs' memory instead of NCCL, on one machine");
+    "sum gradients by reading the other GPUs' memory instead of NCCL, in groups of one machine");
   p(&P::nccl_max_ctas, "nccl_max_ctas", at_least(0),
     "thread blocks that a NCCL collective may occupy; 0: a good default");
   p(&P::gemm_search, "gemm_search", one_of({"quick", "thorough"}),
@@ -253,7 +263,9 @@ std::string expected_value(const Key& key) {
           return "a list of " + join_names(allowed.choices);
         else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
           return "a list of integers" + bounds_text(allowed);
-        else return allowed.choices.empty() ? "text" : "one of " + join_names(allowed.choices);
+        std::vector<std::string> choices = allowed.choices;
+        if (allowed.or_integer) choices.push_back("an integer" + bounds_text(allowed));
+        return choices.empty() ? "text" : "one of " + join_names(choices);
       },
       key.field(config));
 }

@@ -16,7 +16,8 @@ namespace blipft {
 using Field = std::variant<std::string*, int64_t*, double*, bool*, Precision*, std::vector<std::string>*,
                            std::vector<int64_t>*>;
 
-/// The allowed values of a key. Bounds are for numbers and elements of lists of numbers, choices for text.
+/// The allowed values of a key. Bounds are for numbers, elements of lists of numbers, and integers written for a choice;
+/// choices are for text.
 struct Allowed {
   std::vector<std::string> choices;  ///< empty: any text
   double min = -std::numeric_limits<double>::infinity();
@@ -25,6 +26,7 @@ struct Allowed {
   bool below_max = false;            ///< max itself is not allowed
   bool zero = true;                  ///< 0 is allowed
   bool required = false;             ///< text that must be given
+  bool or_integer = false;           ///< an integer may stand in place of a choice
 };
 
 struct Key {

@@ -297,6 +297,34 @@ TEST_SUITE("config") {
     CHECK_NOTHROW(check_ranks(load(base), 3));
   }
 
+  TEST_CASE("shard groups") {
+    const auto parallel = [](const std::string& keys) { return base + "parallel: {strategy: fsdp, " + keys + "}\n"; };
+    const auto refused = [&](const std::string& value, int64_t ranks, int64_t node_ranks) {
+      return message_of([&] { shard_group_size(load(parallel("shard_ranks: " + value)), ranks, node_ranks); });
+    };
+    CHECK(shard_group_size(load(base), 6, 2) == 6);
+    CHECK(shard_group_size(load(parallel("shard_ranks: all")), 6, 0) == 6);
+    CHECK(shard_group_size(load(parallel("shard_ranks: 3")), 6, 2) == 3);
+    CHECK(shard_group_size(load(parallel("shard_ranks: \"3\"")), 6, 2) == 3);  // as --print-config prints it
+    CHECK(shard_group_size(load(parallel("shard_ranks: 1")), 6, 2) == 1);
+    CHECK(shard_group_size(load(parallel(""), {"parallel.shard_ranks=6"}), 6, 2) == 6);
+    CHECK(shard_group_size(load(parallel("shard_ranks: node")), 6, 2) == 2);
+    CHECK(contains(refused("5", 12, 2), ":5: parallel.shard_ranks: is 5, which does not divide the 12 ranks; the "
+                                        "nearest that do: 4 or 6 (all: 12)"));
+    CHECK(contains(refused("16", 12, 2), "is 16, which does not divide the 12 ranks; the nearest that do: 12 (all: 12)"));
+    CHECK(contains(refused("node", 12, 8), "a machine has 8 ranks, which does not divide the 12 ranks; the nearest "
+                                           "that do: 6 or 12 (all: 12)"));
+    CHECK(contains(refused("node", 12, 0), "is node, but not every machine has the same number of ranks"));
+    const std::string expected = ", expected one of all, node or an integer >= 1";
+    CHECK(contains(message(parallel("shard_ranks: 0")), "parallel.shard_ranks: found 0" + expected));
+    CHECK(contains(message(parallel("shard_ranks: -2")), "parallel.shard_ranks: found -2" + expected));
+    CHECK(contains(message(parallel("shard_ranks: nod")), "found \"nod\"" + expected + "; did you mean node?"));
+    CHECK(contains(message(parallel("shard_ranks: 2.5")), "found \"2.5\"" + expected));
+    CHECK(contains(message(base + "parallel: {strategy: ddp, shard_ranks: 2}\n"),
+                   ":5: parallel.shard_ranks: is of strategy fsdp, but parallel.strategy is ddp"));
+    CHECK(contains(with_override("parallel.hybrid_shard=2"), "did you mean parallel.shard_ranks?"));
+  }
+
   TEST_CASE("to_yaml reads back to the same") {
     // Texts with everything that YAML could misread.
     const std::vector<std::string> texts = {
@@ -391,9 +419,10 @@ TEST_SUITE("config") {
     CHECK(line.action == Action::train);
     CHECK(line.config_file == "a.yaml");
     CHECK(line.overrides == std::vector<std::string>{"train.lr=1", "parallel.devices=2"});
-    line = parse({"--plan", "--ranks", "8", "--gpu-memory=79.5", "a.yaml"});
+    line = parse({"--plan", "--ranks", "8", "--node-ranks", "4", "--gpu-memory=79.5", "a.yaml"});
     CHECK(line.action == Action::plan);
     CHECK(line.plan_ranks == 8);
+    CHECK(line.plan_node_ranks == 4);
     CHECK(line.plan_gpu_gib == 79.5);
     CHECK(parse({"a.yaml", "--print-config"}).action == Action::print_config);
     CHECK(parse({"-h"}).action == Action::help);
@@ -415,6 +444,8 @@ TEST_SUITE("config") {
                    "--ranks: found \"0\", expected an integer >= 1"));
     CHECK(contains(parse_message({"--plan", "--ranks", "4x", "a.yaml"}), "--ranks: found \"4x\""));
     CHECK(contains(parse_message({"--plan", "--gpu-memory", "-1", "a.yaml"}), "--gpu-memory: found \"-1\""));
+    CHECK(contains(parse_message({"--plan", "--node-ranks", "0", "a.yaml"}), "--node-ranks: found \"0\""));
+    CHECK(contains(parse_message({"--node-ranks", "2", "a.yaml"}), "--node-ranks is for --plan"));
     CHECK(contains(parse_message({"--ranks", "4", "a.yaml"}), "--ranks is for --plan"));
     CHECK(contains(parse_message({"--plan", "--print-config", "a.yaml"}), "exclude each other"));
     CHECK(contains(parse_message({"--plan=3", "a.yaml"}), "--plan takes no value"));
