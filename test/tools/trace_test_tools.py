@@ -33,12 +33,15 @@ def span(phase, stream, begin, end, step=0, micro=0, unit=0, size=0):
 
 
 class Run(tempfile.TemporaryDirectory):
-    """A run directory; each argument is one rank's tables."""
+    """A run directory; each argument is one rank's tables. attributes: of each rank's file, if any."""
 
-    def __init__(self, *ranks, **more):
+    def __init__(self, *ranks, attributes=(), **more):
         super().__init__()
         for rank, tables in enumerate(ranks):
             synthetic.write_trace(f"{self.name}/trace.rank{rank:04d}.h5", tables, ["u0", "u1"], **more)
+            if attributes:
+                with h5py.File(f"{self.name}/trace.rank{rank:04d}.h5", "r+") as file:
+                    file.attrs.update(attributes[rank])
 
 
 def call(*arguments):

@@ -287,6 +287,45 @@ class SlowSteps(unittest.TestCase):
         self.assertIn("step 5, rank 0: 0.001 ms: compute 0.000", text)
 
 
+class Groups(unittest.TestCase):
+    """Four ranks in two shard groups; rank 1 comes late to what rank 0 reduces, rank 2 to what rank 0 sums."""
+
+    STEPS = 40
+
+    def run_of(self, attributes):
+        ranks = []
+        for rank in range(4):
+            steps, spans = [], []
+            for step in range(self.STEPS):
+                base = 1_000_000 * step
+                base_group = base + (400_000 if rank >= 2 else 0)   # the second group is late to everything of its own
+                steps.append(step_row(step, base, base + 990_000))
+                begin = base_group + (30_000 if rank == 1 else 0)
+                spans.append(span("reduce_scatter", COMMUNICATION, begin, base_group + 90_000, step, size=1000))
+                begin = base + 500_000 + (70_000 if rank == 2 else 0)
+                spans.append(span("all_reduce", COMMUNICATION, begin, base + 600_000, step, size=500))
+            ranks.append({"steps": steps, "spans": spans})
+        return Run(*ranks, attributes=attributes)
+
+    def test_only_ranks_of_a_group_are_compared(self):
+        attributes = [{"reduce_scatter_group": float(rank // 2), "gather_group": float(rank // 2),
+                       "all_reduce_group": float(rank % 2)} for rank in range(4)]
+        with self.run_of(attributes) as run:
+            ranks = summary.analyze(run)
+            events = call("perfetto", run, "-o", f"{run}/out.json")[1]
+        each = [r["waited_for_slower_ns"] / self.STEPS for r in ranks]
+        self.assertEqual(each, [30_000 + 70_000, 0, 0, 0])
+        self.assertEqual([r["made_others_wait_ns"] / self.STEPS for r in ranks], [0, 30_000, 70_000, 0])
+        self.assertEqual([r["came_last"] for r in ranks], [0, self.STEPS, self.STEPS, 0])
+        self.assertEqual([r["clock"] for r in ranks], [None] * 4)
+        self.assertNotIn("clocks", events)
+
+    def test_without_groups_all_ranks_are_one(self):
+        with self.run_of(()) as run:   # the second group seems to be late, or its clocks to be ahead
+            ranks = summary.analyze(run)
+        self.assertNotEqual([r["came_last"] for r in ranks], [0, self.STEPS, self.STEPS, 0])
+
+
 class Clocks(unittest.TestCase):
     """Three ranks run the same eight collectives a step; rank 1 comes 20 us late to the gathers.
 

@@ -1,4 +1,4 @@
-"""The same collectives on all ranks: who came late, how long the others waited, and how far the clocks are apart."""
+"""The same collectives on the ranks of a group: who came late, how long the others waited, and how far the clocks are apart."""
 import numpy as np
 
 from .files import phase_name
@@ -66,8 +66,28 @@ def align(block):
     return rows_of, np.split(inverse, np.cumsum([len(k) for k in keys_of])[:-1]), int(inverse.max()) + 1
 
 
+def run_together(phases, attributes, block):
+    """Which ranks run a phase's collectives together: [(numbers of phases, groups of ranks)], the phases in order.
+
+    attributes: each rank's; "<phase>_group" numbers the group that a rank's collectives of that phase run in, and where
+    it is missing all ranks are one group. Of phases that nobody ran there is nothing.
+    """
+    found = {}
+    for phase in sorted(set().union(*(np.unique(rows["phase"]).tolist() for rows in block))):
+        members = {}
+        for rank, values in enumerate(attributes):
+            members.setdefault(int(values.get(f"{phase_name(phases, phase)}_group", 0)), []).append(rank)
+        found.setdefault(tuple(map(tuple, members.values())), []).append(phase)
+    return [(numbers, groups) for groups, numbers in found.items()]
+
+
+def of_phases(rows, numbers):
+    chosen = np.isin(rows["phase"], numbers)
+    return rows if chosen.all() else rows[chosen]
+
+
 class Clocks:
-    """How far each rank's clock is ahead of the middle of all clocks, over time: lines between a few points."""
+    """How far each rank's clock is ahead of the middle of the group's, over time: lines between a few points."""
 
     def __init__(self, steps, times, offsets):
         self.steps, self.times, self.offsets = steps, times, offsets  # [bins], [bins] ns, [ranks, bins] ns
@@ -145,8 +165,8 @@ def estimate_clocks(phases, rows_of, number_of, count):
 def match_collectives(results, block):
     """Waiting for slower ranks, who was slow, and bandwidth, from all ranks' collectives of a block of steps.
 
-    results: objects with `phases`, `alone` (numbers of phases that wait for nobody), `waited`, `made_wait`,
-    `came_last`, `kinds`, `clock`; block: each rank's rows.
+    results: objects with `phases`, `attributes`, `alone` (numbers of phases that wait for nobody), `waited`,
+    `made_wait`, `came_last`, `kinds`, `clock`; block: each rank's rows.
     """
     for rank, (result, rows) in enumerate(zip(results, block)):
         by_itself = np.isin(rows["phase"], result.alone)
@@ -155,6 +175,19 @@ def match_collectives(results, block):
             duration = alone["end_ns"] - alone["begin_ns"]
             add_kinds(result, alone, duration, np.zeros_like(duration))
             block[rank] = rows[~by_itself]
+    together = run_together(results[0].phases, [result.attributes for result in results], block)
+    for i, (numbers, groups) in enumerate(together):
+        for ranks in groups:
+            rows = [of_phases(block[rank], numbers) for rank in ranks]
+            if i + 1 == len(together):
+                for rank in ranks:
+                    block[rank] = None
+            # One reference for a rank's clock: the group of the first phases.
+            match_group([results[rank] for rank in ranks], rows, tells_clocks=i == 0)
+
+
+def match_group(results, block, tells_clocks):
+    """The same for the collectives that these ranks, and no others, ran together."""
     rows_of, number_of, count = align(block)
     if not count:
         return
@@ -163,7 +196,8 @@ def match_collectives(results, block):
     if clocks:
         begins = [begin - clocks.ahead(rank, begin) for rank, begin in enumerate(begins)]
         for rank, result in enumerate(results):
-            result.clock += list(zip(clocks.steps.tolist(), clocks.offsets[rank].tolist()))
+            if tells_clocks:
+                result.clock += list(zip(clocks.steps.tolist(), clocks.offsets[rank].tolist()))
     lowest = np.iinfo(np.int64).min
     last = np.full(count, lowest)       # the latest start of each collective
     second = np.full(count, lowest)     # and the one before it

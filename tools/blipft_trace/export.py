@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from .collectives import align, estimate_clocks
+from .collectives import align, estimate_clocks, of_phases, run_together
 from .files import (COMMUNICATION, HOST, KERNEL_KINDS, STREAMS, TABLES, Progress, TraceError, open_run, phase_name,
                     text, unit_name)
 from .kernels import short_name
@@ -83,11 +83,11 @@ KERNEL_ROW = 100         # plus the number of the CUDA stream: the threads that 
 
 
 def corrected(rows, clocks, rank):
-    """Steps or spans with the device's times on the clock that is the middle of all ranks' devices'."""
-    if clocks is None or not len(rows):
+    """Steps or spans with the device's times on the clock that is the middle of the group's devices'."""
+    if rank not in clocks or not len(rows):
         return rows
     rows = rows.copy()
-    ahead = clocks.ahead(rank, rows["begin_ns"])
+    ahead = clocks[rank](rows["begin_ns"])
     if "stream" in rows.dtype.names:
         ahead[rows["stream"] == HOST] = 0  # the host's clock told their times
     rows["begin_ns"] -= ahead
@@ -183,11 +183,14 @@ def last_steps(traces):
 
 
 def clocks_of_steps(traces, indexes, first, last):
-    """The ranks' clocks during these steps, from some of them; None where they are as good as equal."""
+    """How far ahead a rank's clock is during these steps, from some of them: {rank: function of times}.
+
+    Ranks whose clocks are as good as equal to their group's are missing.
+    """
     numbers = traces[0].steps()["step"]
     numbers = numbers[(numbers >= first) & (numbers <= last)]
     if len(traces) < 2 or not len(numbers):
-        return None
+        return {}
     each = sum(trace.rows("spans") for trace in traces) / max(traces[0].rows("steps"), 1)
     most = min(max(int(SAMPLE_SPANS / max(each, 1)), 1), CLOCK_STEPS)
     if len(numbers) > most:  # a few neighbours at a time: a step may have few collectives
@@ -202,7 +205,13 @@ def clocks_of_steps(traces, indexes, first, last):
                  for rows in index.groups(int(run[0]), int(run[-1]))]
         block.append(np.concatenate([trace.read("spans", 0, 0), *parts]))
         index.forget()
-    return estimate_clocks(traces[0].phases, *align(block))
+    phases, clocks = traces[0].phases, {}
+    for together, groups in run_together(phases, [trace.attributes() for trace in traces], block)[:1]:
+        for ranks in groups:
+            found = estimate_clocks(phases, *align([of_phases(block[rank], together) for rank in ranks]))
+            if found:
+                clocks.update({rank: functools.partial(found.ahead, i) for i, rank in enumerate(ranks)})
+    return clocks
 
 
 def write_perfetto(run, path, steps=None):
@@ -228,4 +237,4 @@ def write_perfetto(run, path, steps=None):
             index.forget()
             progress.add()
         out.write("\n]}\n")
-    return count, (first, last), clocks is not None
+    return count, (first, last), bool(clocks)

@@ -31,7 +31,8 @@ class BlockResult:
     def __init__(self, trace, steps):
         n = len(steps)
         self.phases = trace.phases
-        copied = trace.attributes().get("gathers") == "copies between devices"
+        self.attributes = trace.attributes()
+        copied = self.attributes.get("gathers") == "copies between devices"
         self.alone = [i for i, name in enumerate(trace.phases) if copied and name == "gather"]
         self.parts = {name: np.zeros(n, np.int64) for name in PARTS}
         self.communication = np.zeros(n, np.int64)
@@ -320,7 +321,7 @@ def times_of_steps(steps):
 
 
 def summarize_clock(clock):
-    """How far this rank's clock was ahead of the middle of all, first, last and at most; None: clocks were equal."""
+    """How far this rank's clock was ahead of the middle of its group's, first, last and at most; None: clocks were equal."""
     if not clock:
         return None
     clock = sorted(clock)
