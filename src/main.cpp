@@ -27,7 +27,8 @@ int answer(const CommandLine& line) {
     std::printf("blipft %s\n", version_commit());
   } else {
     const Config config = load_config(line.config_file, line.overrides);
-    if (line.action == CommandLine::Action::plan) return print_plan(config, line.plan_ranks, line.plan_gpu_gib) ? 0 : 1;
+    if (line.action == CommandLine::Action::plan)
+      return print_plan(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
     std::fputs(to_yaml(config).c_str(), stdout);
   }
   return 0;

@@ -3,7 +3,8 @@
 #
 #   tools/check.sh [CUDA=0|1] [BUILD=build/cpu]        (make check calls it)
 #
-# The tests: the layering rules; the doctest binary; its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks;
+# The tests: the layering rules; the doctest binary; its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks,
+# and those named mpi groups* with 6;
 # test/*/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
 # "SKIPPED: ..." counts as skipped. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
 
@@ -89,13 +90,13 @@ end "$result"
 
 # Each rank writes its own log, so that lines of ranks do not mix.
 run_ranks() {
-  local ranks=$1 prefix=$2
+  local ranks=$1 prefix=$2 suites=$3
   local options=(-np "$ranks" --oversubscribe --bind-to none)
   [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
   export OMP_NUM_THREADS=$((cores / ranks > 0 ? cores / ranks : 1))
   # shellcheck disable=SC2016  # expanded by each rank
   timeout --kill-after=20 900 mpirun "${options[@]}" bash -c \
-    'exec "$0" -ts="mpi*" -nc=true > "$1.rank$OMPI_COMM_WORLD_RANK.log" 2>&1' "$build/tests" "$prefix" \
+    'exec "$0" -ts="$2" -nc=true > "$1.rank$OMPI_COMM_WORLD_RANK.log" 2>&1' "$build/tests" "$prefix" "$suites" \
     > "$prefix.mpirun.log" 2>&1
 }
 
@@ -103,10 +104,12 @@ mpi_cases=$("$build/tests" -ts='mpi*' -ltc -nc=true 2> /dev/null | grep -c '^[^=
 if [ "$mpi_cases" != 0 ]; then
   # Containers often forbid reading another process's memory; Open MPI then warns on every start.
   export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
-  for ranks in 1 2 3 4; do
+  for ranks in 1 2 3 4 6; do
+    suites=mpi*
+    [ $ranks = 6 ] && suites="mpi groups*"      # 2 x 3 and 3 x 2; the others learn nothing new
     begin "mpi tests, $ranks $([ $ranks = 1 ] && echo rank || echo ranks)"
     prefix=$logs/mpi$ranks
-    run_ranks $ranks "$prefix"
+    run_ranks $ranks "$prefix" "$suites"
     status=$?
     rank_logs=()
     for ((rank = 0; rank < ranks; ++rank)); do

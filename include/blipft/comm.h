@@ -122,12 +122,16 @@ class Comm {
 
 /// The groups that collectives run in, as this rank sees them.
 struct Groups {
+  Groups() = default;
+  /// All of one rank.
+  Groups(Comm* self) : Groups(self, self, self) {  // NOLINT: one rank needs no groups
+    BLIPFT_CHECK(self->size() == 1, "groups of one rank, but there are ", self->size());
+  }
+  Groups(Comm* of_all, Comm* of_shard, Comm* of_replicate) : all(of_all), shard(of_shard), replicate(of_replicate) {}
   Comm* all = nullptr;                     ///< every rank
   Comm* shard = nullptr;                   ///< the ranks over which parameters are cut
-  Comm* replicate = nullptr;               ///< the ranks at the same place of each shard group: they hold the same shard
+  Comm* replicate = nullptr;               ///< those at the same place of each shard group: they hold the same shard
   bool hybrid() const { return replicate->size() > 1; }
-  /// All of one rank.
-  static Groups of_one(Comm& self) { return {&self, &self, &self}; }
 };
 
 /// How many ranks the groups have; every rank is in one of each kind.

@@ -2,8 +2,9 @@
 // updates. What a rank holds, and in which format, is the ParameterStore's.
 //
 // single, ddp: every rank holds everything; ddp all-reduces gradients while backward still runs.
-// fsdp: each rank holds 1/N of every unit; units are all-gathered ahead of use and dropped after it, gradients are
-// reduce-scattered during backward.
+// fsdp: each rank of a shard group of N holds 1/N of every unit; units are all-gathered ahead of use and dropped after
+// it, gradients are reduce-scattered during backward, and summed over the replicate group where there are several shard
+// groups (hybrid sharding).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ class CommObserver {
 struct StrategyContext {
   Device* device = nullptr;
   Ops* ops = nullptr;
-  Comm* comm = nullptr;
+  Groups groups;
   Arena* arena = nullptr;
   ParameterStore* store = nullptr;
   std::vector<const Unit*> units;
@@ -61,7 +62,7 @@ class Strategy : public UnitAccess {
   virtual void begin_micro_batch(int64_t index, int64_t count);
   /// After the last micro-batch: the compute stream waits for all collectives, gathered units are dropped.
   virtual void finish_backward() = 0;
-  /// Gradient norm over all ranks; with clipping, that and the optimizer.
+  /// Gradient norm over all shards; with clipping, that and the optimizer.
   void update(const Tensor& norm_square);
 
   /// The whole unit from all ranks, into `full` [shard.padded]: its master weights where there are, else its weights in
@@ -79,6 +80,7 @@ class Strategy : public UnitAccess {
 
  private:
   void optimize(const Unit& unit, Stream stream);
+  void sum_over_shards(const Tensor& norm_square, Stream stream);
   Tensor scalars_;
   float max_norm_ = 0;
   std::vector<bool> updated_;              // per unit, in this step

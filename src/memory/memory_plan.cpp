@@ -35,7 +35,7 @@ int64_t default_prefetch(const Config& config, const Model& model) {
 struct PlannedRun {
   const Config& config;
   Model& model;
-  int64_t ranks;
+  GroupSizes ranks;
   const StoragePolicy* policy;
 };
 
@@ -45,16 +45,20 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   MemoryPlan plan;
   plan.device = make_plan_device();
   plan.ops = make_plan_ops();
-  plan.comm = make_plan_comm(run.ranks);
+  plan.ranks = run.ranks;
+  plan.all = make_plan_comm(run.ranks.all());
+  plan.shard = make_plan_comm(run.ranks.shard);
+  plan.replicate = make_plan_comm(run.ranks.replicate);
   plan.optimizer = make_optimizer(config.train);
   plan.arena = std::make_unique<Arena>(*plan.device);
-  plan.strategy_name = strategy_name(config, run.ranks);
+  plan.strategy_name = strategy_name(config, run.ranks.all());
   const int64_t asked = config.parallel.prefetch_bytes;
   plan.sharded = {hold, memory_share, asked > 0 ? asked : default_prefetch(config, run.model)};
   SpanRecorder spans;
   const bool record = config.trace.enabled && config.trace.spans != "none";
+  const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
   plan.engine = std::make_unique<Engine>(
-      EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), plan.comm.get(), plan.arena.get(),
+      EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), groups, plan.arena.get(),
                   plan.optimizer.get(), run.policy, record ? &spans : nullptr},
       plan.strategy_name, plan.sharded);
   plan.engine->program->record_passes();
@@ -95,7 +99,7 @@ MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPla
 // Bytes of plan_memory()'s plan where memory is short, from one dry run:
 // with_idle_memory_used() stays within the limit.
 int64_t least_planned_bytes(const PlannedRun& run) {
-  const bool hold = strategy_name(run.config, run.ranks) == "fsdp" && run.config.parallel.reshard == "step";
+  const bool hold = strategy_name(run.config, run.ranks.all()) == "fsdp" && run.config.parallel.reshard == "step";
   return dry_run(run, hold).arena->total_bytes();
 }
 
@@ -117,12 +121,17 @@ ModelSettings model_settings(const Config& config) {
           ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout};
 }
 
-int64_t bytes_outside_of_arena(int64_t ranks) { return (ranks > 1 ? 1600 : 680) * (int64_t{1} << 20); }
+int64_t bytes_outside_of_arena(const GroupSizes& ranks) {
+  constexpr int64_t kContext = 680, kCommunicator = 920, kCommunicatorOfScalars = 64;  // MiB
+  int64_t mib = kContext + (ranks.shard > 1 ? kCommunicator : 0);
+  if (ranks.hybrid()) mib += kCommunicator + kCommunicatorOfScalars;
+  return mib * (int64_t{1} << 20);
+}
 
-MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes,
+MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        const StoragePolicy* policy) {
   const PlannedRun run{config, model, ranks, policy};
-  const bool sharded = strategy_name(config, ranks) == "fsdp";
+  const bool sharded = strategy_name(config, ranks.all()) == "fsdp";
   if (!sharded) return dry_run(run, false);
   const int64_t limit =
       device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks) : std::numeric_limits<int64_t>::max();
@@ -136,7 +145,8 @@ MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_
   return always();
 }
 
-int64_t largest_batch(const Config& config, const ModelSettings& settings, int64_t ranks, int64_t device_bytes) {
+int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
+                      int64_t device_bytes) {
   const std::unique_ptr<Model> model = make_model(config.model.path, settings);
   const auto fits = [&](int64_t batch) {
     Config other = config;
@@ -156,8 +166,15 @@ int64_t largest_batch(const Config& config, const ModelSettings& settings, int64
 
 std::string reshard_name(const MemoryPlan& plan) { return plan.sharded.hold ? "step" : "always"; }
 
+std::string groups_text(const MemoryPlan& plan) {
+  const GroupSizes& ranks = plan.ranks;
+  const char* plural = ranks.shard == 1 ? " rank" : " ranks";
+  return ranks.hybrid() ? concat(plan.strategy_name, ", ", ranks.replicate, " groups of ", ranks.shard, plural)
+                        : plan.strategy_name;
+}
+
 std::string strategy_text(const MemoryPlan& plan) {
-  return plan.strategy_name == "fsdp" ? concat("fsdp, reshard ", reshard_name(plan)) : plan.strategy_name;
+  return plan.strategy_name == "fsdp" ? concat(groups_text(plan), ", reshard ", reshard_name(plan)) : groups_text(plan);
 }
 
 std::string plan_table(const MemoryPlan& plan) {
@@ -167,7 +184,7 @@ std::string plan_table(const MemoryPlan& plan) {
   for (const PlanEntry& entry : entries)
     (entry.place == Place::host ? in_host : owners)[owner_name(entry.owner)] += entry.bytes;
   std::ostringstream out;
-  out << "memory of a rank at the peak of a step\n";
+  out << "memory of a rank at the peak of a step (" << groups_text(plan) << ")\n";
   for (int i = 0; i < kOwners; ++i) {
     const char* owner = owner_name(static_cast<Owner>(i));
     if (owners.count(owner)) out << row(owner, owners[owner]);

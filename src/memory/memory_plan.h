@@ -19,8 +19,9 @@ struct MemoryPlan {
   std::unique_ptr<Arena> arena;            // the blueprint
   std::unique_ptr<Optimizer> optimizer;    // the engine refers to these
   std::unique_ptr<Ops> ops;
-  std::unique_ptr<Comm> comm;
+  std::unique_ptr<Comm> all, shard, replicate;
   std::unique_ptr<Engine> engine;          // its strategy knows the order of units
+  GroupSizes ranks{1};
   std::string strategy_name;
   ShardedSettings sharded;
   int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
@@ -31,17 +32,20 @@ std::string strategy_name(const Config& config, int64_t ranks);
 
 /// Dry-runs a step of `config` on `ranks` ranks. With parallel.reshard=auto, units are held over the step if the plan
 /// then fits `device_bytes` (0: unknown, not held).
-MemoryPlan plan_memory(const Config& config, Model& model, int64_t ranks, int64_t device_bytes,
+MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        const StoragePolicy* policy = nullptr);
 
 /// The largest train.batch_size that fits `device_bytes`, 0 when not even 1 does.
-int64_t largest_batch(const Config& config, const ModelSettings& settings, int64_t ranks, int64_t device_bytes);
+int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
+                      int64_t device_bytes);
 
 /// Device bytes of the CUDA context, library handles and NCCL's buffers, which no arena sees: measured on H200,
-/// rounded up.
-int64_t bytes_outside_of_arena(int64_t ranks);
+/// rounded up; those of several groups' communicators are estimated from that.
+int64_t bytes_outside_of_arena(const GroupSizes& ranks);
 
-/// "single", "ddp", or "fsdp, reshard always" or "step": what `auto` became.
+/// "single", "ddp", "fsdp" or, where parameters are cut in several groups, "fsdp, 2 groups of 4 ranks".
+std::string groups_text(const MemoryPlan& plan);
+/// That, for fsdp with "reshard always" or "step": what `auto` became.
 std::string strategy_text(const MemoryPlan& plan);
 /// What parallel.reshard became: "always" or "step".
 std::string reshard_name(const MemoryPlan& plan);

@@ -10,8 +10,8 @@ namespace {
 StoreContext store_context(const EngineParts& parts, const std::string& strategy_name) {
   StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
                        PrecisionTypes::of(parts.config->train.precision), parts.optimizer, parts.policy};
-  context.shards = shard_count(strategy_name, parts.comm->size());
-  context.index = context.shards > 1 ? parts.comm->rank() : 0;
+  context.shards = shard_count(strategy_name, parts.groups.shard->size());
+  context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
   return context;
 }
 
@@ -19,11 +19,11 @@ StoreContext store_context(const EngineParts& parts, const std::string& strategy
 
 Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& sharded)
     : store(store_context(parts, strategy_name)) {
-  const StrategyContext context{parts.device, parts.ops, parts.comm, parts.arena, &store, parts.model->units(),
+  const StrategyContext context{parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(),
                                 parts.spans};
   strategy = make_strategy(strategy_name, context, sharded);
   program = std::make_unique<StepProgram>(
-      StepParts{parts.config, parts.device, parts.ops, parts.comm, parts.arena, parts.model, strategy.get(),
+      StepParts{parts.config, parts.device, parts.ops, parts.groups.all, parts.arena, parts.model, strategy.get(),
                 parts.optimizer, parts.spans, parts.pixel_statistics},
       possible_text_shapes(*parts.config));
 }

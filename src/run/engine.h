@@ -16,7 +16,7 @@ struct EngineParts {
   Model* model = nullptr;
   Device* device = nullptr;
   Ops* ops = nullptr;
-  Comm* comm = nullptr;
+  Groups groups;
   Arena* arena = nullptr;
   const Optimizer* optimizer = nullptr;
   const StoragePolicy* policy = nullptr;   ///< null: everything as train.precision and the optimizer say

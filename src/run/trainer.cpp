@@ -49,10 +49,24 @@ std::unique_ptr<Device> make_device(const Config& config, const World& world) {
   return make_cpu_device(static_cast<int>(threads));
 }
 
-std::unique_ptr<Comm> make_comm(const Config& config, const World& world, Device& device) {
-  if (world.size() == 1) return make_self_comm(device);
-  return device.kind() == DeviceKind::cuda ? make_nccl_comm(world, device, config.parallel.nccl_max_ctas)
-                                           : make_mpi_comm(world);
+std::unique_ptr<CommGroups> make_groups(const Config& config, const World& world, const GroupSizes& sizes,
+                                        Device& device) {
+  return std::make_unique<CommGroups>(world, sizes, device, [&](const World& ranks, bool scalars) {
+    if (device.kind() != DeviceKind::cuda) return make_mpi_comm(ranks);
+    // One thread block moves a few numbers as fast as many, and takes little memory for its buffers.
+    return make_nccl_comm(ranks, device, scalars ? 1 : config.parallel.nccl_max_ctas);
+  });
+}
+
+// Ranks of each machine, 0: they differ. Called by all ranks.
+int64_t ranks_of_each_machine(const World& world) {
+  const int64_t most = world.max(world.local_size()), least = -world.max(-world.local_size());
+  return most == least ? most : 0;
+}
+
+GroupSizes group_sizes(const Config& config, int64_t ranks, int64_t node_ranks) {
+  const int64_t shard = shard_group_size(config, ranks, node_ranks);
+  return {shard, ranks / shard};
 }
 
 // The recorder of kernels that trace.kernels asks for, null when it asks for none.
@@ -107,7 +121,8 @@ class Run {
   std::unique_ptr<KernelTracer> kernels_;  // only when the run asks for kernels
   int64_t context_bytes_ = 0;
   std::unique_ptr<Ops> ops_;
-  std::unique_ptr<Comm> comm_;
+  GroupSizes group_sizes_{1};
+  std::unique_ptr<CommGroups> groups_;
   std::unique_ptr<Optimizer> optimizer_;
   SpanRecorder span_recorder_;
   SpanRecorder* spans_ = nullptr;
@@ -126,20 +141,21 @@ class Run {
 };
 
 void Run::prepare() {
+  const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] {
     check_ranks(config_, world_.size());
+    group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
     check_device(config_, world_);
     model_ = make_model(config_.model.path, model_settings(config_));
     open_data();
   });
   world_.together([&] { make_backend(); });
-  comm_ = make_comm(config_, world_, *device_);
+  groups_ = make_groups(config_, world_, group_sizes_, *device_);
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
   world_.together([&] { plan_and_commit(available); });
   const bool gathers = config_.parallel.direct_gathers && engine_->store.shards() > 1;
-  const bool reductions = config_.parallel.direct_reductions;
-  if (world_.size() > 1 && (gathers || reductions)) comm_->expose(arena_->block(), gathers, reductions);
+  groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
   world_.together([&] { engine_->bind(); });
   fill_weights();
   int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
@@ -182,10 +198,10 @@ int64_t Run::least_free_memory() const {
 }
 
 void Run::plan_and_commit(int64_t available) {
-  plan_ = plan_memory(config_, *model_, world_.size(), available);
+  plan_ = plan_memory(config_, *model_, group_sizes_, available);
   arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
-  engine_ = std::make_unique<Engine>(EngineParts{&config_, model_.get(), device_.get(), ops_.get(), comm_.get(),
+  engine_ = std::make_unique<Engine>(EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(),
                                                  arena_.get(), optimizer_.get(), nullptr, spans_, pixel_statistics_},
                                      plan_.strategy_name, plan_.sharded);
   engine_->strategy->learn_from(*plan_.engine->strategy);
@@ -216,7 +232,7 @@ void Run::start_trace(int64_t start_ns) {
   BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ",
                     error.message());
   loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), tokenizer_, dataset_, *device_);
-  trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), comm_.get(), model_.get(),
+  trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
                                                  context_bytes_, start_ns});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
@@ -233,7 +249,7 @@ void Run::announce() {
   if (!first()) return;
   const std::string code = device_->code();
   print_header(
-      config_, *model_, concat(world_.size(), " rank(s), ", plan_.strategy_name, ", ", comm_->name()),
+      config_, *model_, concat(world_.size(), " rank(s), ", groups_text(plan_), ", ", groups_->groups().all->name()),
       concat(device_->name(), code.empty() ? "" : ", ", code, ", ready ", static_cast<int64_t>(seconds_since(start_) * 1000), " ms after start"),
       plan_table(plan_));
   std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
@@ -352,7 +368,7 @@ void Run::finish() {
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
   trace_->close();
-  comm_->withdraw();
+  groups_->withdraw();
   if (!first()) return;
   if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
   if (!saved_.empty()) std::printf("model      %s\n", saved_.c_str());
@@ -386,10 +402,20 @@ PlannedGpu planned_gpu(double gib) {
   return {int64_t{143771} << 20, "an H200, taken because no GPU is here; --gpu-memory GiB names another size"};
 }
 
+// The groups that a plan is for: without --node-ranks a machine has as many ranks as GPUs are here.
+GroupSizes planned_groups(const Config& config, int64_t ranks, int64_t node_ranks) {
+  const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
+  if (node_ranks == 0) node_ranks = std::min<int64_t>(world, cuda_device_count());
+  BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != "node", place_of(config, "parallel.shard_ranks"),
+                    ": parallel.shard_ranks: is node, and no GPU is here that would tell how many ranks a machine has; "
+                    "add --node-ranks N");
+  return group_sizes(config, world, node_ranks);
+}
+
 }  // namespace
 
-bool print_plan(const Config& config, int64_t ranks, double gpu_gib) {
-  const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
+bool print_plan(const Config& config, int64_t ranks, int64_t node_ranks, double gpu_gib) {
+  const GroupSizes world = planned_groups(config, ranks, node_ranks);
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
   const ModelSettings settings = model_settings(config);
@@ -401,7 +427,7 @@ bool print_plan(const Config& config, int64_t ranks, double gpu_gib) {
   std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());
   if (total <= gpu)
     std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", memory_text(total).c_str(),
-                memory_text(gpu).c_str(), static_cast<long long>(world), strategy_text(plan).c_str());
+                memory_text(gpu).c_str(), static_cast<long long>(world.all()), strategy_text(plan).c_str());
   else
     std::printf("does not fit: needs %s, the GPU has %s\n", memory_text(total).c_str(), memory_text(gpu).c_str());
   std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld\n",

@@ -43,13 +43,13 @@ UnitGradient Replicated::gradient(const Unit& unit) {
 void Replicated::publish(const Unit& unit) {
   if (!last_micro_batch()) return;
   Device& device = *context_.device;
-  if (context_.comm->size() == 1) return gradient_final(unit, device.compute_stream());
+  if (context_.groups.all->size() == 1) return gradient_final(unit, device.compute_stream());
   const Stream comm = device.comm_stream();
   device.record(ready_, device.compute_stream());
   device.wait(comm, ready_);
   const Tensor gradient = store_.gradient(unit);
   if (context_.observer) context_.observer->begin(CommObserver::Kind::all_reduce, unit, gradient.bytes(), comm);
-  context_.comm->all_reduce(gradient, comm);
+  context_.groups.all->all_reduce(gradient, comm);
   if (context_.observer) context_.observer->end(CommObserver::Kind::all_reduce, unit, gradient.bytes(), comm);
   gradient_final(unit, comm);
   reducing_ = true;

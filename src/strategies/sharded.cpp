@@ -2,6 +2,13 @@
 // the communication stream, gathers in the gather stream when they are copies, else in the communication stream too.
 // Behind a copy the stamp stream reads the clock, and compute waits for that reading.
 //
+// With several shard groups (hybrid) a unit's shard of the gradient, once it holds all micro-batches of its group, is
+// summed over the replicate group: the sum over all ranks is one over a shard group's ranks, in the order of its
+// communicator (mpi and direct reductions: in rank order), then one over shard groups; each rounds to the gradient's
+// dtype. Every rank of a replicate group gets the same bits of its all-reduce, so that replicas stay equal. All
+// collectives of shard and replicate group come in the communication stream, and those over all ranks in the compute
+// stream before it has forked in a step and after it has joined: on each rank they are in one order.
+//
 // Memory is the arena's, in program order; the streams are tied to that order by events. A gather or reduce-scatter
 // waits for all compute enqueued before it, because its buffer may lie where that compute still works; compute waits
 // for a gather before the unit's first use, and for a reduce-scatter before its buffer is given back.
@@ -25,6 +32,7 @@ Sharded::Sharded(const StrategyContext& context, ShardedSettings settings)
   for (size_t i = 0; i <= context_.units.size(); ++i) pending_events_.push_back(context_.device->create_event());
   compute_reached_ = context_.device->create_event();
   observed_ = context_.device->create_event();
+  replicated_ = context_.device->create_event();
   fence_ = context_.arena->persistent(Owner::communication, "fence", DType::f32, {1});
   landed_ = context_.arena->persistent(Owner::communication, "fence", DType::i64, {1});
 }
@@ -44,12 +52,16 @@ void Sharded::learn_from(const Strategy& dry_run) {
   measured_ = true;
 }
 
-// Direct gathers read the other ranks' shards without asking. A unit's shards change after its last reduction, in which
-// every rank has taken part after its last gather of the unit, or, with clipping, in update(), after the all-reduce of
-// the gradient norm; this all-reduce comes after every rank's updates.
+// Direct gathers read the shards of the other ranks of the shard group without asking. A unit's shards change after its
+// last reduce-scatter, in which every rank of the group has taken part after its last gather of the unit, or, with
+// clipping, in update(), after the all-reduce of the gradient norm, in which all ranks take part. The all-reduce here
+// comes after the updates of every rank of the group, so that the gathers behind it find new weights. Ranks outside of
+// the group neither read these shards nor have theirs read, so the group is all that need wait; what hybrid sharding
+// does between the reduce-scatter and the update only makes the update later.
 void Sharded::begin_step(const Tensor& scalars, float max_norm) {
   Strategy::begin_step(scalars, max_norm);
-  if (context_.comm->direct_gathers()) context_.comm->all_reduce(fence_, context_.device->compute_stream());
+  Comm& shard = *context_.groups.shard;
+  if (shard.direct_gathers()) shard.all_reduce(fence_, context_.device->compute_stream());
   if (!order_known_ && !order_.empty()) order_known_ = true;
   reduced_.assign(reduced_.size(), false);
   position_ = issued_ = 0;
@@ -74,7 +86,7 @@ void Sharded::gather(const Unit& unit) {
   device.wait(stream, compute_reached_);
   // A kernel between two copies costs the copy engine some 50 us, so the clock is read beside them; and compute that
   // waits for a copy itself, not for a kernel behind it, starts 20 to 50 us late.
-  const Stream stamps = context_.comm->direct_gathers() ? device.stamp_stream() : stream;
+  const Stream stamps = context_.groups.shard->direct_gathers() ? device.stamp_stream() : stream;
   const auto follow = [&] {
     device.record(observed_, stream);
     device.wait(stamps, observed_);
@@ -85,10 +97,10 @@ void Sharded::gather(const Unit& unit) {
   }
   for (size_t s = 0; s < entry.sections.size(); ++s)
     for (size_t p = 0; p < entry.sections[s].planes.size(); ++p)
-      context_.comm->all_gather(store_.sections(unit)[s].mine.planes[p], entry.sections[s].planes[p], stream);
+      context_.groups.shard->all_gather(store_.sections(unit)[s].mine.planes[p], entry.sections[s].planes[p], stream);
   follow();
   if (context_.observer) context_.observer->end(CommObserver::Kind::gather, unit, bytes, stamps);
-  else if (context_.comm->direct_gathers()) device.timestamp(landed_.as<int64_t>(), stamps);
+  else if (context_.groups.shard->direct_gathers()) device.timestamp(landed_.as<int64_t>(), stamps);
   device.record(entry.arrived, stamps);
 }
 
@@ -220,7 +232,9 @@ void Sharded::pause(const Unit& unit) {
 void Sharded::publish(const Unit& unit) {
   if (settings_.hold && !last_micro_batch()) return;
   reduce(unit);
-  if (last_micro_batch()) gradient_final(unit, context_.device->comm_stream());
+  if (!last_micro_batch()) return;
+  if (context_.groups.hybrid()) reduce_over_groups(unit);
+  gradient_final(unit, context_.device->comm_stream());
 }
 
 // Reduce-scatters the unit's full gradient into this rank's shard and hands the buffer over to pending_.
@@ -234,12 +248,12 @@ void Sharded::reduce(const Unit& unit) {
   reduced_[static_cast<size_t>(unit.index)] = true;
   // Later contributions are added by the reduction itself, or reduced into this rank's own place of the full buffer and
   // added from there.
-  const bool adds = !first && context_.comm->reduce_scatter_accumulates(full);
-  const Tensor target = first || adds ? mine : full.part(context_.comm->rank() * range.count, {range.count});
+  const bool adds = !first && context_.groups.shard->reduce_scatter_accumulates(full);
+  const Tensor target = first || adds ? mine : full.part(context_.groups.shard->rank() * range.count, {range.count});
   device.record(compute_reached_, device.compute_stream());
   device.wait(comm, compute_reached_);
   if (context_.observer) context_.observer->begin(CommObserver::Kind::reduce_scatter, unit, full.bytes(), comm);
-  context_.comm->reduce_scatter(full, target, comm, adds);
+  context_.groups.shard->reduce_scatter(full, target, comm, adds);
   if (context_.observer) context_.observer->end(CommObserver::Kind::reduce_scatter, unit, full.bytes(), comm);
   if (!first && !adds) context_.ops->add(target, mine, comm);
   const Event done = pending_events_[next_event_++ % pending_events_.size()];
@@ -248,6 +262,16 @@ void Sharded::reduce(const Unit& unit) {
   pending_bytes_ += full.bytes();
   full = {};
   retire(settings_.prefetch_bytes);
+}
+
+// Sums this rank's shard of the unit's gradient over the shard groups, behind the last reduce-scatter of the unit.
+void Sharded::reduce_over_groups(const Unit& unit) {
+  const Stream comm = context_.device->comm_stream();
+  const Tensor mine = store_.gradient(unit);
+  if (context_.observer) context_.observer->begin(CommObserver::Kind::all_reduce, unit, mine.bytes(), comm);
+  context_.groups.replicate->all_reduce(mine, comm);
+  if (context_.observer) context_.observer->end(CommObserver::Kind::all_reduce, unit, mine.bytes(), comm);
+  replicating_ = true;
 }
 
 // Gives buffers back until at most `keep` bytes are in flight, the latest one always counted among them.
@@ -268,7 +292,12 @@ void Sharded::retire_oldest() {
 void Sharded::finish_backward() {
   note_memory();
   retire(0);
-  if (context_.comm->direct_gathers()) {   // every pass gathers: the stamp stream has forked
+  if (replicating_) {                      // the last one comes behind the last reduce-scatter
+    context_.device->record(replicated_, context_.device->comm_stream());
+    context_.device->wait(context_.device->compute_stream(), replicated_);
+    replicating_ = false;
+  }
+  if (context_.groups.shard->direct_gathers()) {   // every pass gathers: the stamp stream has forked
     context_.device->record(observed_, context_.device->stamp_stream());
     context_.device->wait(context_.device->compute_stream(), observed_);
   }

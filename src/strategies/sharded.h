@@ -1,4 +1,4 @@
-// fsdp: each rank holds 1/N of every unit's parameters, gradients and optimizer state.
+// fsdp: each rank of a shard group of N holds 1/N of every unit's parameters, gradients and optimizer state.
 #pragma once
 
 #include <deque>
@@ -50,8 +50,9 @@ class Sharded : public Strategy {
   void retire(int64_t keep);
   void retire_oldest();
   void reduce(const Unit& unit);
+  void reduce_over_groups(const Unit& unit);
   Stream gather_stream() const {
-    return context_.comm->direct_gathers() ? context_.device->gather_stream() : context_.device->comm_stream();
+    return context_.groups.shard->direct_gathers() ? context_.device->gather_stream() : context_.device->comm_stream();
   }
 
   ShardedSettings settings_;
@@ -62,7 +63,8 @@ class Sharded : public Strategy {
   int64_t pending_bytes_ = 0;
   std::vector<Event> pending_events_;
   size_t next_event_ = 0;
-  Event compute_reached_, observed_;
+  Event compute_reached_, observed_, replicated_;
+  bool replicating_ = false;               // this step has summed gradients over shard groups
   Tensor fence_;                           // f32 [1], what begin_step() reduces to wait for all ranks
   Tensor landed_;                          // i64 [1], the reading behind a gather that nobody observes
 

@@ -38,6 +38,14 @@ void Strategy::optimize(const Unit& unit, Stream stream) {
   updated_[static_cast<size_t>(unit.index)] = true;
 }
 
+// Of hybrid groups the first one's ranks count, the others add zeros: shard groups that summed each for itself might do
+// so in different orders, and their weights would drift apart; one collective gives all ranks the same bits.
+void Strategy::sum_over_shards(const Tensor& norm_square, Stream stream) {
+  const Groups& groups = context_.groups;
+  if (groups.replicate->rank() > 0) context_.device->zero(norm_square.data, norm_square.bytes(), stream);
+  if (store_.shards() > 1 || groups.hybrid()) groups.all->all_reduce(norm_square, stream);
+}
+
 void Strategy::update(const Tensor& norm_square) {
   const Stream stream = context_.device->compute_stream();
   if (!store_.trains()) return;
@@ -54,7 +62,7 @@ void Strategy::update(const Tensor& norm_square) {
     store_.give_gradients();
     ops.sum(store_.squares(), norm_square, false, stream);
   }
-  if (store_.shards() > 1) context_.comm->all_reduce(norm_square, stream);
+  sum_over_shards(norm_square, stream);
   ops.clip_coefficient(norm_square, scalars_, max_norm_, stream);
   if (!clips) return;
   for (const Unit* unit : context_.units)
@@ -70,7 +78,7 @@ void Strategy::gather_weights(const Unit& unit, const Tensor& full, const Tensor
                       : store_.flat(unit) ? store_.weights(unit) : Tensor{};
   BLIPFT_CHECK(full.numel() == store_.shard(unit).padded && full.dtype == store_.weight_dtype(unit),
                "gather_weights of ", unit.name(), ": ", full.shape.str());
-  if (mine && store_.shards() > 1) return context_.comm->all_gather(mine, full, stream);
+  if (mine && store_.shards() > 1) return context_.groups.shard->all_gather(mine, full, stream);
   if (mine) return context_.device->copy(full.data, mine.data, mine.bytes(), stream);
   std::vector<Stored> gathered;
   int64_t at = 0;
@@ -82,7 +90,7 @@ void Strategy::gather_weights(const Unit& unit, const Tensor& full, const Tensor
         const Tensor shard = plane;
         plane = {static_cast<char*>(scratch.data) + at, shard.dtype, {shard.numel() * store_.shards()}};
         at += plane.bytes();
-        context_.comm->all_gather(shard, plane, stream);
+        context_.groups.shard->all_gather(shard, plane, stream);
       }
     }
     gathered.push_back(std::move(whole));

@@ -59,7 +59,7 @@ void RunTrace::note_run() {
   number("world_size", world.size());
   text("host", world.host());
   text("device", parts_.device->name());
-  text("communication", parts_.comm->name());
+  text("communication", parts_.groups->groups().all->name());
   text("model", model.description());
   number("parameters", model.parameter_count());
   number("trainable_parameters", model.trainable_parameter_count());
@@ -70,7 +70,11 @@ void RunTrace::note_run() {
   if (plan.strategy_name == "fsdp") {
     text("reshard", reshard_name(plan));
     number("prefetch_bytes", plan.sharded.prefetch_bytes);
-    text("gathers", parts_.comm->direct_gathers() ? "copies between devices" : "collectives");
+    text("gathers", parts_.groups->groups().shard->direct_gathers() ? "copies between devices" : "collectives");
+    number("shard_ranks", parts_.plan->ranks.shard);
+    number("gather_group", parts_.groups->shard_group());
+    number("reduce_scatter_group", parts_.groups->shard_group());
+    number("all_reduce_group", parts_.groups->replicate_group());
   }
   number("flops_per_step", step_flops(config, model, possible_text_shapes(config).back()));
   number("samples_per_step", samples_);
@@ -140,7 +144,7 @@ void RunTrace::scratch_memory(int64_t step, const std::string& moment, int64_t b
 
 int64_t RunTrace::planned_bytes() const {
   const bool gpu = parts_.device->kind() == DeviceKind::cuda;
-  return parts_.arena->total_bytes() + (gpu ? bytes_outside_of_arena(parts_.world->size()) : 0);
+  return parts_.arena->total_bytes() + (gpu ? bytes_outside_of_arena(parts_.plan->ranks) : 0);
 }
 
 void RunTrace::driver_memory(int64_t step) {
@@ -151,7 +155,7 @@ void RunTrace::driver_memory(int64_t step) {
   record.step = step;
   record.time_ns = now_ns();
   record.context_bytes = parts_.context_bytes;
-  record.nccl_bytes = parts_.comm->device_bytes();
+  record.nccl_bytes = parts_.groups->device_bytes();
   record.allocated_bytes = parts_.device->memory().process;
   record.unplanned_bytes = record.total_bytes - record.context_bytes - record.nccl_bytes - record.allocated_bytes;
   record.planned_bytes = planned_bytes();

@@ -23,7 +23,7 @@ struct TraceParts {
   const Config* config = nullptr;
   const World* world = nullptr;
   Device* device = nullptr;
-  const Comm* comm = nullptr;
+  const CommGroups* groups = nullptr;
   const Model* model = nullptr;
   const Arena* arena = nullptr;
   const MemoryPlan* plan = nullptr;

@@ -52,6 +52,8 @@ def bad_configuration(space):
     fails(space, 2, [r"absent\.yaml"], config=space.folder / "absent.yaml")
     fails(space, 2, [r"parallel\.devices", r"3", r"2"], "parallel.devices=3")
     fails(space, 2, [r"parallel\.strategy", r"single", r"2"], "parallel.strategy=single")
+    fails(space, 3, [r"parallel\.shard_ranks: is 2, which does not divide the 3 ranks"], "parallel.strategy=fsdp",
+          "parallel.shard_ranks=2")
     fails(space, 1, [r"train\.optim", r"adamw"], "train.optim=adamv")
 
 

@@ -87,23 +87,24 @@ def command_line(ranks, arguments):
     return ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none", *options, *command]
 
 
-def mpirun(ranks, arguments, seconds=180):
+def mpirun(ranks, arguments, seconds=180, **variables):
     begin = time.monotonic()
-    done = subprocess.run(command_line(ranks, arguments), cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL,
+    done = subprocess.run(command_line(ranks, arguments), cwd=ROOT, env={**environment(ranks), **variables},
+                          stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=seconds)
     return done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"), time.monotonic() - begin
 
 
-def start(space, ranks, *overrides, config=None):
-    """Runs the program; ranks 0: without mpirun."""
+def start(space, ranks, *overrides, config=None, **variables):
+    """Runs the program; ranks 0: without mpirun. variables: of the environment."""
     output = space.new()
     if not any(o.startswith("output.path=") for o in overrides):
         overrides = (f"output.path={output}", *overrides)
-    return Result(*mpirun(ranks, [PROGRAM, config or space.config, *overrides]), output)
+    return Result(*mpirun(ranks, [PROGRAM, config or space.config, *overrides], **variables), output)
 
 
-def run(space, ranks, *overrides):
-    result = start(space, ranks, *overrides)
+def run(space, ranks, *overrides, **variables):
+    result = start(space, ranks, *overrides, **variables)
     check(result.status == 0, result)
     return result
 

@@ -258,6 +258,38 @@ def strategies_and_world_sizes_have_one_loss_curve(space):
 
 
 @test
+def shard_groups_are_machines(space):
+    # 2 ranks of each of 2 machines, both of them this one. The tolerance is that of the test above.
+    common = ("parallel.strategy=fsdp", "train.max_steps=4", "train.accumulate_grad_batches=2", "train.eps=1e-4",
+              "train.gradient_clip_val=1", "train.batch_size=1")
+    whole = run(space, 4, *common)
+    node = run(space, 4, *common, "parallel.shard_ranks=node", "output.save_model=true", BLIPFT_RANKS_PER_MACHINE="2")
+    check("4 rank(s), fsdp, 2 groups of 2 ranks, mpi" in node.out, node)
+    check("peak of a step (fsdp, 2 groups of 2 ranks)" in node.out, node)
+    check(np.abs(node.losses() - whole.losses()).max() < 1e-4, node.losses(), whole.losses())
+    check((node.output / "model/model.safetensors").exists(), "no model was saved")
+    for rank in range(4):
+        check((node.steps(rank)["grad_norm"] == node.steps(0)["grad_norm"]).all(), "norms of rank", rank)
+        with h5py.File(node.output / f"trace.rank{rank:04d}.h5", "r") as file:
+            groups = [file.attrs[f"{name}_group"] for name in ("gather", "reduce_scatter", "all_reduce")]
+            check(groups == [rank // 2, rank // 2, rank % 2] and file.attrs["shard_ranks"] == 2, rank, groups)
+            spans, plan = file["spans"][:], file["plan"][:]
+            phases = h5py.check_enum_dtype(spans.dtype["phase"])
+        sums = spans[(spans["phase"] == phases["all_reduce"]) & (spans["step"] == 1)]
+        check(len(sums) > 0 and (sums["micro_batch"] == 1).all(), "not in the last micro-batch alone:", sums)
+        check(len(np.unique(sums["unit"])) == len(sums), "a unit is summed twice", sums)
+        gradients = plan["bytes"][plan["name"] == b"gradients"].sum()
+        check(sums["bytes"].sum() == gradients, "bytes", sums["bytes"].sum(), gradients)
+    # One machine for all: nothing is replicated.
+    check("fsdp, mpi" in run(space, 2, *common, "parallel.shard_ranks=node").out, "one machine")
+    plan = [PROGRAM, "--plan", "--ranks", "4", space.config, "parallel.strategy=fsdp", "parallel.shard_ranks=node"]
+    status, out, err, _ = mpirun(0, [*plan, "--node-ranks", "2"])
+    check(status == 0 and "strategy fsdp, 2 groups of 2 ranks, reshard" in out, out, err)
+    status, out, err, _ = mpirun(0, [*plan, "--node-ranks", "3"])
+    check(status != 0 and "a machine has 3 ranks, which does not divide the 4 ranks" in err, out, err)
+
+
+@test
 def runs_without_mpirun_and_without_a_trace(space):
     result = run(space, 0, "train.max_steps=2", "trace.enabled=false")
     check("rank(s), single" in result.out, result)

@@ -61,7 +61,7 @@ void check_same(const Outcome& outcome, const Outcome& other) {
 
 std::string describe(const Deal& deal) {
   return concat(deal.strategy, ", reshard ", deal.reshard, ", prefetch ", deal.prefetch_bytes, ", accumulation ",
-                deal.accumulate);
+                deal.accumulate, deal.shard_ranks > 0 ? concat(", groups of ", deal.shard_ranks) : "");
 }
 
 bool deals_evenly(const Job& job, const Deal& deal) {
@@ -94,6 +94,19 @@ Job sgd(Job job) {
   job.config.train.momentum = 0.9;
   job.config.train.lr = 0.3;
   return job;
+}
+
+// fsdp in every number of shard groups from two on.
+std::vector<Deal> hybrid_deals(const Job& job, const std::vector<int64_t>& accumulations) {
+  std::vector<Deal> list;
+  const int64_t ranks = mpi_world().size();
+  for (int64_t shard_ranks = 1; shard_ranks < ranks; ++shard_ranks)
+    for (int64_t accumulate : accumulations)
+      for (const char* reshard : {"always", "step"}) {
+        const Deal deal{"fsdp", reshard, 0, accumulate, shard_ranks};
+        if (ranks % shard_ranks == 0 && deals_evenly(job, deal)) list.push_back(deal);
+      }
+  return list;
 }
 
 const std::vector<std::string> kModels = {"blip2_odd", "blip2_ordinary", "blip2_untied", "blip2_bf16"};
@@ -358,6 +371,66 @@ TEST_SUITE("mpi equal bits") {
   }
 }
 
+TEST_SUITE("mpi groups of strategies") {
+  TEST_CASE("hybrid sharding: as one rank on the whole batch") {
+    const auto check = [](const Job& job, const std::vector<int64_t>& accumulations) {
+      const Outcome reference = train_alone(job);
+      for (const Deal& deal : hybrid_deals(job, accumulations)) {
+        CAPTURE(describe(deal));
+        const Outcome outcome = train_together(job, deal);
+        check_close(outcome, reference, job);
+        CHECK(same_on_all_ranks(outcome));         // of weights: gathered in each shard group
+      }
+    };
+    for (Precision precision : kPrecisions) {
+      CAPTURE(precision_name(precision));
+      Job job = make_job("blip2_odd", precision);  // with a tied head: a unit that is reduced twice
+      check(job, {2, 3});                          // units are updated during the last micro-batch
+      job.config.train.gradient_clip_val = 0.5;    // and at the end of the step
+      check(job, {1});
+    }
+  }
+
+  TEST_CASE("hybrid sharding: the same bits twice, and however much is gathered ahead") {
+    Job job = make_job("blip2_odd", Precision::bf16_true);
+    job.config.train.dropout = true;
+    job.config.train.gradient_clip_val = 0.5;
+    for (Deal deal : hybrid_deals(job, {1})) {
+      CAPTURE(describe(deal));
+      const Outcome usual = train_together(job, deal);
+      check_same(train_together(job, deal), usual);
+      deal.prefetch_bytes = 20000;
+      check_same(train_together(job, deal), usual);
+    }
+  }
+
+  // Shard groups of one rank add micro-batches up and then sum over all ranks in rank order, which is what ddp does.
+  TEST_CASE("shard groups of one rank are ddp") {
+    for (Precision precision : kPrecisions)
+      for (int64_t accumulate : {1, 2}) {
+        const Job job = make_job("blip2_odd", precision);
+        const Deal groups{"fsdp", "step", 0, accumulate, 1};
+        if (mpi_world().size() == 1 || !deals_evenly(job, groups)) continue;
+        check_same_training(train_together(job, groups), train_together(job, {"ddp", "always", 0, accumulate}));
+      }
+  }
+
+  TEST_CASE("the ranks of a replicate group hold the same shard") {
+    const int64_t ranks = mpi_world().size();
+    for (const Deal& deal : hybrid_deals(make_job("blip2_odd"), {1})) {
+      CAPTURE(describe(deal));
+      const TestRun run(make_job("blip2_odd"), deal, &mpi_world());
+      CHECK(run.store().shards() == deal.shard_ranks);
+      for (const Unit* unit : run.model().units()) {
+        const Shard& shard = run.store().shard(*unit);
+        CHECK(shard.count * deal.shard_ranks == shard.padded);
+        CHECK(shard.first == mpi_world().rank() % deal.shard_ranks * shard.count);
+      }
+    }
+    CHECK(hybrid_deals(make_job("blip2_odd"), {1}).empty() == (ranks == 1));
+  }
+}
+
 TEST_SUITE("mpi shards") {
   TEST_CASE("the ranks' shards tile each unit") {
     const int64_t ranks = mpi_world().size();
@@ -399,10 +472,11 @@ TEST_SUITE("mpi shards") {
 
   TEST_CASE("the factory refuses what makes no sense") {
     const auto device = make_cpu_device(0);
-    const auto comm = make_plan_comm(2);
+    const auto comm = make_plan_comm(2), alone = make_plan_comm(1);
     Arena arena(*device);
     ParameterStore store({.device = device.get(), .arena = &arena});
-    const StrategyContext context{device.get(), nullptr, comm.get(), &arena, &store, {}, nullptr};
+    const Groups groups{comm.get(), comm.get(), alone.get()};
+    const StrategyContext context{device.get(), nullptr, groups, &arena, &store, {}, nullptr};
     CHECK_THROWS_WITH_AS(make_strategy("single", context, {}), doctest::Contains("2"), UserError);
     CHECK_THROWS_WITH_AS(make_strategy("zero", context, {}), doctest::Contains("single, ddp, fsdp"), UserError);
   }

@@ -43,6 +43,7 @@ struct Deal {
   std::string reshard = "always";
   int64_t prefetch_bytes = 0;              ///< 0: as the plan chooses
   int64_t accumulate = 1;
+  int64_t shard_ranks = 0;                 ///< of a shard group; 0: all
 };
 
 /// What a run leaves behind; every rank has all of it.
@@ -137,12 +138,18 @@ class TestRun {
                  " samples are not dealt evenly");
     device_ = make_cpu_device(1);          // more threads only wait for each other in a model this small
     ops_ = make_cpu_ops();
-    comm_ = world ? make_mpi_comm(*world) : make_self_comm(*device_);
+    const int64_t shard = deal.shard_ranks > 0 ? deal.shard_ranks : ranks_;
+    const GroupSizes sizes{shard, ranks_ / shard};
+    if (world)
+      groups_ = std::make_unique<CommGroups>(*world, sizes, *device_,
+                                             [](const World& ranks, bool) { return make_mpi_comm(ranks); });
+    else
+      alone_ = make_self_comm(*device_);
     optimizer_ = make_optimizer(c.train);
     model_ = make_model(c.model.path, model_settings(c));
-    plan_ = plan_memory(c, *model_, ranks_, 0, job.policy);
+    plan_ = plan_memory(c, *model_, sizes, 0, job.policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
-    engine_ = std::make_unique<Engine>(EngineParts{&c, model_.get(), device_.get(), ops_.get(), comm_.get(),
+    engine_ = std::make_unique<Engine>(EngineParts{&c, model_.get(), device_.get(), ops_.get(), groups(),
                                                    arena_.get(), optimizer_.get(), job.policy, nullptr,
                                                    ImageProcessor().statistics},
                                        plan_.strategy_name, plan_.sharded);
@@ -191,6 +198,8 @@ class TestRun {
   const Arena& arena() const { return *arena_; }
 
  private:
+  Groups groups() const { return groups_ ? groups_->groups() : Groups(alone_.get()); }
+
   WeightContext weight_context() const {
     return {model_.get(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
   }
@@ -215,7 +224,7 @@ class TestRun {
     std::vector<BatchSample> samples;
     for (int64_t m = 0; m < train.accumulate_grad_batches; ++m)
       for (int64_t b = 0; b < train.batch_size; ++b)
-        samples.push_back(make_sample(batch, step, (m * ranks_ + comm_->rank()) * train.batch_size + b,
+        samples.push_back(make_sample(batch, step, (m * ranks_ + groups().all->rank()) * train.batch_size + b,
                                       static_cast<int64_t>(samples.size())));
     BatchWriter(1, train.loss_on_padding).write(batch.layout, samples, batch.block);
     return batch;
@@ -270,7 +279,7 @@ class TestRun {
     for (const Unit* unit : model_->units()) {
       const Tensor mine = store().transient_gradients() ? Tensor{} : store().gradient(*unit);
       units.push_back(!mine ? std::vector<float>{} : whole(*unit, mine.dtype, [&](const Tensor& full) {
-        if (store().shards() > 1) comm_->all_gather(mine, full, device_->comm_stream());
+        if (store().shards() > 1) groups().shard->all_gather(mine, full, device_->comm_stream());
         else std::memcpy(full.data, mine.data, static_cast<size_t>(mine.bytes()));
       }));
     }
@@ -281,7 +290,8 @@ class TestRun {
   int64_t ranks_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
-  std::unique_ptr<Comm> comm_;
+  std::unique_ptr<CommGroups> groups_;     // of all ranks, else
+  std::unique_ptr<Comm> alone_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Model> model_;
   MemoryPlan plan_;
