@@ -132,6 +132,10 @@ class DataLoader {
   virtual int64_t steps_per_epoch() const = 0;
   virtual int64_t total_steps() const = 0;   ///< of the run: max_epochs, max_steps
   virtual double wait_seconds() const = 0;   ///< spent blocked in next() so far
+  /// The text shapes of this rank's first steps, one for each step: of all steps as far as `most_samples` different
+  /// samples and some hundred steps go. Reads and tokenizes these samples on the calling thread, which may be another
+  /// one than next()'s; ends before a step with a sample that cannot be read.
+  virtual std::vector<TextShape> first_text_shapes(int64_t most_samples) const = 0;
 };
 
 /// `micro_batches` etc. come from config.train; rank and world from the communicator. Pictures are decoded, and must be

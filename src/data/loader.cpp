@@ -9,6 +9,7 @@
 #include <deque>
 #include <exception>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -25,6 +26,7 @@ namespace blipft {
 namespace {
 
 constexpr int64_t cache_bytes = int64_t{1} << 30;
+constexpr int64_t most_looked_ahead = 256;    // steps, for first_text_shapes()
 
 /// Device::allocate_host memory. Move-only.
 class HostBlock {
@@ -137,6 +139,28 @@ class PrefetchLoader final : public DataLoader {
     std::lock_guard lock(mutex_);
     return wait_seconds_;
   }
+  std::vector<TextShape> first_text_shapes(int64_t most_samples) const override {
+    std::vector<TextShape> shapes;
+    std::map<int64_t, TokenizedText> known;     // by sample
+    for (int64_t step = 0; step < std::min(total_steps_, most_looked_ahead); ++step) {
+      std::vector<BatchSample> samples;
+      for (const Sampler::Slot& slot : sampler_.slots(step)) {
+        auto found = known.find(slot.sample);
+        if (found == known.end()) {
+          if (static_cast<int64_t>(known.size()) == most_samples) return shapes;
+          try {
+            found = known.emplace(slot.sample, text_of(dataset_->read(slot.sample))).first;
+          } catch (const Error&) {
+            return shapes;                      // told when that step is due
+          }
+        }
+        samples.push_back({found->second, slot.key});
+      }
+      if (balances()) samples = reordered(samples, balanced_order_of(samples));
+      shapes.push_back(smallest_shape(text_shapes_, samples, layout_.batch_size()));
+    }
+    return shapes;
+  }
 
  private:
   bool has_work() const {
@@ -230,9 +254,13 @@ class PrefetchLoader final : public DataLoader {
     }
     const Dataset::Sample source = dataset_->read(sample);
     if (pixels) decode(source, pixels);
-    text = tokenize(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary);
+    text = text_of(source);
     if (samples_recur_)
       cache_.insert(sample, std::make_shared<PreparedSample>(PreparedSample{{pixels, pixels + bytes}, text}));
+  }
+
+  TokenizedText text_of(const Dataset::Sample& source) const {
+    return tokenize(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary);
   }
 
   int64_t pixel_bytes() const {
@@ -251,7 +279,7 @@ class PrefetchLoader final : public DataLoader {
   /// Everything but pixels; needs the texts of the whole step, because its shape depends on them.
   void lay_out(StepWork& work) const {
     HostBatch& batch = work.batch;
-    if (layout_.text().packed() && layout_.micro_batches() > 1) balance(work);
+    if (balances()) balance(work);
     batch.layout = BatchLayout(layout_.inputs(), layout_.micro_batches(), layout_.batch_size(),
                                smallest_shape(text_shapes_, work.samples, layout_.batch_size()));
     writer_.write(batch.layout, work.samples, batch.block);
@@ -261,15 +289,24 @@ class PrefetchLoader final : public DataLoader {
     }
   }
 
+  /// Whether a step's samples are spread over its micro-batches by their length.
+  bool balances() const { return layout_.text().packed() && layout_.micro_batches() > 1; }
+
   /// Gives each micro-batch about as many tokens.
   void balance(StepWork& work) const {
-    std::vector<int64_t> lengths;
-    for (const BatchSample& sample : work.samples) lengths.push_back(sample.text.size());
-    const std::vector<size_t> order = balanced_order(lengths, layout_.micro_batches());
+    const std::vector<size_t> order = balanced_order_of(work.samples);
     BatchWriter::reorder_pixels(layout_, work.batch.block, order);
-    std::vector<BatchSample> old = std::move(work.samples);
-    work.samples.clear();
-    for (const size_t i : order) work.samples.push_back(std::move(old[i]));
+    work.samples = reordered(work.samples, order);
+  }
+  std::vector<size_t> balanced_order_of(const std::vector<BatchSample>& samples) const {
+    std::vector<int64_t> lengths;
+    for (const BatchSample& sample : samples) lengths.push_back(sample.text.size());
+    return balanced_order(lengths, layout_.micro_batches());
+  }
+  static std::vector<BatchSample> reordered(std::vector<BatchSample>& samples, const std::vector<size_t>& order) {
+    std::vector<BatchSample> result;
+    for (const size_t i : order) result.push_back(std::move(samples[i]));
+    return result;
   }
 
   const DataSection data_;

@@ -112,7 +112,8 @@ TEST_SUITE("cpu_device") {
     const auto fails = [](auto spoil, const char* message) {
       CHECK_THROWS_WITH_AS(linear_with(spoil), doctest::Contains(message), Error);
     };
-    fails([](LinearForward& a) { a.y.shape = {6, 5}; }, "linear_forward: y has shape [6, 5], expected 6 rows of 4");
+    fails([](LinearForward& a) { a.y = Tensor{a.y.data, kF32, {6, 5}}; },
+          "linear_forward: y has shape [6, 5], expected 6 rows of 4");
     fails([](LinearForward& a) { a.w.dtype = kBf16; }, "linear_forward: w has dtype bf16, expected f32");
     fails([](LinearForward& a) { a.x.dtype = DType::i32; }, "linear_forward: x has dtype i32, expected f32 or bf16");
     fails([](LinearForward& a) { a.x = {}; }, "linear_forward: x is missing");

@@ -347,6 +347,56 @@ TEST_SUITE("loader") {
     }
   }
 
+  TEST_CASE("loader: the text shapes of the first steps are told before, as far as was asked") {
+    auto dataset = std::make_shared<SmallDataset>(31);
+    for (const char* text_padding : {"longest", "max", "packed"})
+      for (const int64_t rank : {0, 1}) {
+        CAPTURE(text_padding);
+        CAPTURE(rank);
+        Config config = small_config();
+        config.data.text_padding = text_padding;
+        config.data.max_text_tokens = 40;
+        config.train.batch_size = 1;
+        config.train.accumulate_grad_batches = 3;
+        config.train.max_epochs = 3;
+        HostDevice device;
+        const auto loader = make_loader(config, dataset, device, rank, 2);
+        const std::vector<TextShape> told = loader->first_text_shapes(31), some = loader->first_text_shapes(7);
+        REQUIRE(static_cast<int64_t>(told.size()) == loader->total_steps());
+        CHECK(some.size() == 2);             // three samples a step
+        CHECK(std::equal(some.begin(), some.end(), told.begin()));
+        std::set<int64_t> different;
+        for (const TextShape& shape : told) {
+          const HostBatch* batch = loader->next();
+          REQUIRE(batch);
+          CHECK(batch->layout.text() == shape);
+          different.insert(shape.tokens + 1000 * shape.packed_rows);
+          loader->give_back(batch);
+        }
+        CHECK((different.size() > 1) == (text_padding != std::string("max")));
+        CHECK(loader->first_text_shapes(31) == told);
+      }
+  }
+
+  TEST_CASE("loader: a sample that cannot be read ends what is told of shapes, and fails where it is due") {
+    struct Unreadable final : Dataset {
+      int64_t size() const override { return 8; }
+      Sample read(int64_t index) const override {
+        if (index == 5) throw UserError("sample 5 is gone");
+        return {concat("sample ", index), {{"abc", true}}, read_bytes(std::string("test/golden/images/") + pictures[0])};
+      }
+    };
+    Config config = small_config();
+    config.train.batch_size = 1;
+    config.data.shuffle = false;
+    HostDevice device;
+    const auto loader = make_data_loader(config, 0, 1, small_pictures(), std::make_shared<ByteTokenizer>(),
+                                         std::make_shared<Unreadable>(), device);
+    CHECK(loader->first_text_shapes(8).size() == 2);  // steps of two samples: 0 1, 2 3, 4 5
+    for (int step = 0; step < 2; ++step) loader->give_back(loader->next());
+    CHECK(message_of([&] { loader->next(); }) == "sample 5 is gone");
+  }
+
   TEST_CASE("loader: epochs after the first read nothing") {
     auto dataset = std::make_shared<SmallDataset>(12);
     Config config = small_config();
