@@ -254,6 +254,11 @@ class Ops {
   /// in one stream and in Device::side_stream() at the same time.
   virtual void set_workspace(Tensor workspace) = 0;  // u8 [bytes]
 
+  /// Catches up on choices that were left open because ops were captured rather than run (which algorithm a matrix
+  /// product takes is found by timing it). True when there were any: what was captured holds a makeshift choice, and is
+  /// to be captured again. Needs the device for itself.
+  virtual bool settle() { return false; }
+
   virtual void linear_forward(const LinearForward&, Stream) = 0;
   virtual void linear_backward_input(const LinearBackwardInput&, Stream) = 0;
   virtual void linear_backward_weight(const LinearBackwardWeight&, Stream) = 0;

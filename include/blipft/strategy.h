@@ -51,6 +51,10 @@ class Strategy : public UnitAccess {
 
   /// After Arena::commit.
   virtual void bind() {}
+  /// Opens the connections that a step's collectives need, with one collective of each kind and size in comm_stream().
+  /// All ranks call it after bind(), when all weights and gradients are zero, and they stay so. `scratch`: u8 memory,
+  /// zeros, as large as the largest unit's parameters or gradients.
+  virtual void warm_up(const Tensor& scratch) { (void)scratch; }
   /// Takes over what the strategy of a dry run has learnt (the order of acquires).
   virtual void learn_from(const Strategy& dry_run) { (void)dry_run; }
   /// Transient bytes that a step takes anyway: where it takes less, the strategy may use the rest, to gather earlier

@@ -22,6 +22,7 @@ class CudaOps : public Ops {
   void restrict_to(int shared_bytes);
 
   void set_workspace(Tensor workspace) override;
+  bool settle() override { return planner_.settle(); }
 
   void linear_forward(const LinearForward& args, Stream stream) override;
   void linear_backward_input(const LinearBackwardInput& args, Stream stream) override;

@@ -164,13 +164,48 @@ void StepProgram::enqueue(const TextShape& text) {
   parts_.arena->end_pass();
 }
 
+size_t StepProgram::shape_index(const TextShape& text) const {
+  const auto found = std::find(text_shapes_.begin(), text_shapes_.end(), text);
+  BLIPFT_CHECK(found != text_shapes_.end(), "a ", pass_name(text), " was not planned");
+  return static_cast<size_t>(found - text_shapes_.begin());
+}
+
+std::unique_ptr<Graph> StepProgram::capture(const TextShape& text) {
+  return parts_.device->capture(parts_.device->compute_stream(), [this, text] { enqueue(text); });
+}
+
+// Libraries set up connections when a collective of a kind and size comes for the first time, and ranks wait for each
+// other there: not while a step is captured.
+void StepProgram::warm_up(const Tensor& scratch) {
+  if (!parts_.config->parallel.cuda_graph || parts_.comm->size() == 1) return;
+  Device& device = *parts_.device;
+  const Stream stream = device.compute_stream();
+  device.zero(scratch.data, scratch.bytes(), stream);
+  device.zero(loss_.data, loss_.bytes(), stream);
+  device.synchronize();
+  parts_.strategy->warm_up(scratch);
+  device.synchronize();
+  parts_.comm->all_reduce(loss_, stream);  // as small as the step's other sums; and no rank is ahead of the others now
+  device.synchronize();
+}
+
+void StepProgram::prepare(const std::vector<TextShape>& shapes) {
+  if (!parts_.config->parallel.cuda_graph) return;
+  for (const TextShape& text : shapes) graphs_[shape_index(text)] = capture(text);
+}
+
+void StepProgram::settle() {
+  if (!parts_.ops->settle()) return;
+  for (size_t i = 0; i < graphs_.size(); ++i)
+    if (graphs_[i]) graphs_[i] = capture(text_shapes_[i]);
+}
+
 void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_ns, int64_t wait_end_ns) {
   BLIPFT_CHECK(in_flight() < kSlots, "a finished step must be drained before the next launch");
   Device& device = *parts_.device;
   const Stream compute = device.compute_stream(), copy = device.copy_stream();
   const TextShape text = batch.layout.text();
-  const auto found = std::find(text_shapes_.begin(), text_shapes_.end(), text);
-  BLIPFT_CHECK(found != text_shapes_.end(), "a ", pass_name(text), " was not planned");
+  const size_t shape = shape_index(text);
   BLIPFT_CHECK(batch.layout == layout(text), "a batch that is laid out for other model inputs or another batch size");
   Slot& slot = *slots_[launched_++ % kSlots];
   slot.result = {};
@@ -194,11 +229,10 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   device.copy(scalars_.data, scalars_staging_.data, scalars_.bytes(), compute);
   device.record(unstaged_, compute);
 
-  // The first step of a shape runs without a graph: libraries choose algorithms and set up connections there.
-  const size_t shape = static_cast<size_t>(found - text_shapes_.begin());
+  // The first step of a shape that was not prepared runs without a graph: products are timed there.
   std::unique_ptr<Graph>& graph = graphs_[shape];
-  if (parts_.config->parallel.cuda_graph && device.kind() == DeviceKind::cuda && warm_[shape]) {
-    if (!graph) graph = device.capture(compute, [&] { enqueue(text); });
+  if (parts_.config->parallel.cuda_graph && (graph || warm_[shape])) {
+    if (!graph) graph = capture(text);
     graph->launch(compute);
   } else {
     enqueue(text);

@@ -53,6 +53,17 @@ class StepProgram {
   /// After Arena::commit.
   void bind();
 
+  /// What captures need, by all ranks, after bind() and before weights are there: opens the connections of every
+  /// collective of a step by exchanging zeros. Uses `scratch` (u8 device memory) as it likes, and leaves the device idle.
+  void warm_up(const Tensor& scratch);
+  /// Captures the steps of these shapes now, where steps are captured at all: none of them then runs once without a graph
+  /// first. All ranks give the same shapes. Nothing runs on the device; other streams than the compute stream and those
+  /// that steps fork into may be used by other threads meanwhile.
+  void prepare(const std::vector<TextShape>& shapes);
+  /// After prepare(), with the device idle: chooses the algorithms of matrix products that nobody has timed before, and
+  /// captures the prepared steps again if there were any.
+  void settle();
+
   /// Enqueues the copy of the batch and the step. Returns without waiting for either. The host waited for the batch
   /// from `wait_begin_ns` to `wait_end_ns`, which the result will tell.
   void launch(const HostBatch& batch, double lr, int64_t wait_begin_ns = 0, int64_t wait_end_ns = 0);
@@ -69,6 +80,8 @@ class StepProgram {
  private:
   struct Slot;                             // pinned host memory of one launched step
   void enqueue(const TextShape& text);
+  size_t shape_index(const TextShape& text) const;
+  std::unique_ptr<Graph> capture(const TextShape& text);
   MicroBatch micro_batch(int64_t m, const TextShape& text) const;
   void enqueue_loss_weights(const TextShape& text);
   void mark_begin();

@@ -1,6 +1,8 @@
 // single and ddp. The flat gradient buffers of the units are the buckets: no copies, no extra memory.
 #include "strategies/replicated.h"
 
+#include <set>
+
 namespace blipft {
 
 Replicated::Replicated(const StrategyContext& context) : Strategy(context), decoded_(context.units.size()), used_(context.units.size()) {
@@ -61,6 +63,19 @@ void Replicated::finish_backward() {
   Device& device = *context_.device;
   device.record(done_, device.comm_stream());
   device.wait(device.compute_stream(), done_);
+}
+
+// Sums of zeros are zeros.
+void Replicated::warm_up(const Tensor& scratch) {
+  std::set<int64_t> sizes;
+  for (const Unit* unit : context_.units) {
+    const int64_t count = store_.shard(*unit).count;
+    const Tensor zeros{scratch.data, store_.types().gradient, {count}};
+    if (!unit->trainable || !sizes.insert(count).second) continue;
+    BLIPFT_CHECK(zeros.bytes() <= scratch.numel(), "unit ", unit->name(), " takes more than the ", scratch.numel(),
+                 " bytes of scratch memory");
+    context_.groups.all->all_reduce(zeros, context_.device->comm_stream());
+  }
 }
 
 }  // namespace blipft

@@ -15,6 +15,8 @@
 #include "strategies/sharded.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 namespace blipft {
 
@@ -102,6 +104,30 @@ void Sharded::gather(const Unit& unit) {
   if (context_.observer) context_.observer->end(CommObserver::Kind::gather, unit, bytes, stamps);
   else if (context_.groups.shard->direct_gathers()) device.timestamp(landed_.as<int64_t>(), stamps);
   device.record(entry.arrived, stamps);
+}
+
+void Sharded::warm_up(const Tensor& scratch) {
+  const Stream stream = context_.device->comm_stream();
+  Comm& shard = *context_.groups.shard;
+  const auto full_of = [&](const Unit& unit, DType dtype, int64_t elements) {
+    BLIPFT_CHECK(elements * dtype_size(dtype) <= scratch.numel(), "unit ", unit.name(), " takes more than the ",
+                 scratch.numel(), " bytes of scratch memory");
+    return Tensor{scratch.data, dtype, {elements}};
+  };
+  std::set<std::tuple<int64_t, DType, bool>> sizes;
+  for (const Unit* unit : context_.units) {
+    for (const ParameterStore::Section& section : store_.sections(*unit))
+      for (const Tensor& plane : section.mine.planes)
+        if (sizes.insert({plane.numel(), plane.dtype, false}).second)
+          shard.all_gather(plane, full_of(*unit, plane.dtype, plane.numel() * store_.shards()), stream);
+    const Shard& range = store_.shard(*unit);
+    const DType type = store_.types().gradient;
+    if (!unit->trainable || !sizes.insert({range.count, type, true}).second) continue;
+    const Tensor full = full_of(*unit, type, range.padded), mine = full.part(shard.rank() * range.count, {range.count});
+    shard.reduce_scatter(full, mine, stream);
+    if (shard.reduce_scatter_accumulates(full)) shard.reduce_scatter(full, mine, stream, true);
+    if (context_.groups.hybrid()) context_.groups.replicate->all_reduce(mine, stream);
+  }
 }
 
 // While the dry run measures (the order is known, the limit not yet): what the others took since the acquire before.

@@ -23,6 +23,7 @@ class Sharded : public Strategy {
   void pause(const Unit& unit) override;
   void publish(const Unit& unit) override;
   void finish_backward() override;
+  void warm_up(const Tensor& scratch) override;
 
  private:
   // A unit's gathered parameters, as they are stored and as they are used.

@@ -289,6 +289,26 @@ TEST_SUITE("mpi equal bits") {
       }
   }
 
+  // With lengths that alternate: each of the two shapes has a first step, which is run or captured, and later ones.
+  TEST_CASE("steps captured before training or when they come, or never") {
+    for (Precision precision : {Precision::f32_true, Precision::bf16_mixed})
+      for (const double clip : {0.0, 0.5})
+        for (const Deal& deal : deals(bits_job(precision), {3})) {
+          CAPTURE(describe(deal));
+          CAPTURE(clip);
+          Job job = bits_job(precision);
+          job.config.data.text_padding = "longest";
+          job.config.train.gradient_clip_val = clip;
+          job.steps = 4;
+          job.config.parallel.cuda_graph = false;
+          const Outcome never = train_together(job, deal);
+          job.config.parallel.cuda_graph = true;
+          check_same(train_together(job, deal), never);
+          job.prepares = true;
+          check_same(train_together(job, deal), never);
+        }
+  }
+
   TEST_CASE("activation checkpointing none, half, full") {
     for (Precision precision : kPrecisions)
       for (const char* name : {"blip2_ordinary", "blip2_odd"}) {

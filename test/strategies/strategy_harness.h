@@ -34,6 +34,7 @@ struct Job {
   int64_t steps = 3;
   int64_t equal_lengths = 0;               ///< > 0: every caption has so many tokens
   const StoragePolicy* policy = nullptr;   ///< null: as the precision and the optimizer say
+  bool prepares = false;                   ///< every text shape's step is captured before the first step
   int64_t wrong_sample = -1;               ///< this sample gets another caption: what a comparison must notice
 };
 
@@ -157,6 +158,10 @@ class TestRun {
     arena_->commit();
     poison();
     engine_->bind();
+    if (job_.prepares) {
+      engine_->program->warm_up(arena_->scratch());
+      engine_->program->prepare(possible_text_shapes(c));
+    }
     if (c.model.init == "random") {
       init_weights(weight_context(), static_cast<uint64_t>(c.train.seed));
     } else {
@@ -164,6 +169,7 @@ class TestRun {
       check_weights(*model_, *checkpoint_);
       load_weights(weight_context(), *checkpoint_, 1);
     }
+    program_->settle();
   }
 
   Outcome train() {

@@ -121,11 +121,19 @@ GemmPlan& GemmPlanner::prepare(const GemmProblem& problem, const GemmBuffers& bu
     if (const auto choice = first.heuristic(1); !choice.empty()) {  // else unsupported, the caller's other way
       plan.algorithm = choice.front().algorithm;
       plan.supported = true;
-      if (!cache_path_.empty() && effort_ != GemmEffort::heuristic && capture == cudaStreamCaptureStatusNone)
-        choose(problem, plan);
+      if (!cache_path_.empty() && effort_ != GemmEffort::heuristic) {
+        if (capture == cudaStreamCaptureStatusNone) choose(problem, plan);
+        else open_.push_back(problem);
+      }
     }
   }
   return plans_.emplace(problem, std::move(plan)).first->second;
+}
+
+bool GemmPlanner::settle() {
+  const std::vector<GemmProblem> open = std::exchange(open_, {});
+  for (const GemmProblem& problem : open) choose(problem, plans_.at(problem));
+  return !open.empty();
 }
 
 void GemmPlanner::choose(const GemmProblem& problem, GemmPlan& plan) {

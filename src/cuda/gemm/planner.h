@@ -105,12 +105,16 @@ class GemmPlanner {
 
   /// The plan for `problem`: known, or from the file, or timed now. Timing runs on buffers of its own, which are
   /// allocated for it and freed at once, so that no data is touched; it is left out while `stream` is captured (then
-  /// the heuristic's first candidate is taken) or when memory is short.
+  /// the heuristic's first candidate is taken until settle()) or when memory is short.
   ///
   /// Processes that share the file take turns: one searches, the others wait and read its choice, so that all of them
   /// run the same algorithm from the first step on. Whoever searches has first waited for all of its own GPU's work,
   /// collectives too, and so waits for nobody while the others wait for it.
   GemmPlan& prepare(const GemmProblem& problem, const GemmBuffers& buffers, cudaStream_t stream);
+
+  /// Chooses for the products whose timing was left out in a capture, as prepare() does outside of one. Whether there
+  /// were any.
+  bool settle();
 
   /// Enqueues the product. `workspace` has kGemmWorkspaceBytes.
   void run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
@@ -162,6 +166,7 @@ class GemmPlanner {
   std::string cache_prefix_;                ///< GPU name and cuBLASLt version, the first words of this GPU's lines
   std::map<std::string, CacheEntry> cache_; ///< every line of the file, other GPUs' too
   std::map<GemmProblem, GemmPlan> plans_;
+  std::vector<GemmProblem> open_;          // of plans_: to be timed by settle()
 };
 
 }  // namespace blipft
