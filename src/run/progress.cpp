@@ -131,7 +131,7 @@ void Progress::done(double train_seconds, int64_t peak_bytes) {
 }
 
 void print_header(const Config& config, const Model& model, const std::string& world_text,
-                  const std::string& device_text, const std::string& plan_text) {
+                  const std::string& device_text, const std::string& start_text, const std::string& plan_text) {
   std::printf("blipft %s  %s\n", version_commit(), config.file.c_str());
   std::printf("model      %s\n", model.description().c_str());
   std::printf(
@@ -139,6 +139,7 @@ void print_header(const Config& config, const Model& model, const std::string& w
       static_cast<double>(model.trainable_parameter_count()) * 1e-6, precision_name(config.train.precision).c_str());
   std::printf("world      %s\n", world_text.c_str());
   std::printf("device     %s\n", device_text.c_str());
+  std::printf("start      %s\n", start_text.c_str());
   std::printf("batch      %lld samples x %lld micro-batches a rank\n", static_cast<long long>(config.train.batch_size),
               static_cast<long long>(config.train.accumulate_grad_batches));
   std::printf("%s\n", plan_text.c_str());

@@ -43,6 +43,6 @@ class Progress {
 
 /// The header before training.
 void print_header(const Config& config, const Model& model, const std::string& world_text,
-                  const std::string& device_text, const std::string& plan_text);
+                  const std::string& device_text, const std::string& start_text, const std::string& plan_text);
 
 }  // namespace blipft

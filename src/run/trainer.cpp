@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "memory/memory_plan.h"
 #include "memory/memory_text.h"
 #include "run/progress.h"
+#include "run/start_times.h"
 #include "trace/run_trace.h"
 #include "run/engine.h"
 #include "run/weights.h"
@@ -24,8 +24,9 @@ namespace blipft {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+// Text shapes whose steps are captured before training, at most, and samples that are looked at to find them.
+constexpr size_t kMostPrepared = 8;
+constexpr int64_t kSamplesLookedAt = 512;
 
 bool wants_cuda(const Config& config) {
   if (config.parallel.device == "auto") return cuda_device_count() > 0;
@@ -93,10 +94,12 @@ class Run {
 
  private:
   void open_data();
+  void start_loader();
   void make_backend();
   int64_t least_free_memory() const;
-  void plan_and_commit(int64_t available);
+  void commit();
   WeightContext weight_context() const;
+  std::vector<TextShape> shapes_to_prepare();
   void fill_weights();
   void start_trace(int64_t start_ns);
   void announce();
@@ -111,7 +114,7 @@ class Run {
 
   const Config& config_;
   const World& world_;
-  Clock::time_point start_ = Clock::now();
+  StartTimes times_;
   std::unique_ptr<Model> model_;
   PixelStatistics pixel_statistics_;
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -132,8 +135,10 @@ class Run {
   std::unique_ptr<SafetensorsReader> checkpoint_;  // kept while the run is to save what it does not train
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<DataLoader> loader_;
+  std::vector<TextShape> first_shapes_;    // of this rank's first steps
+  std::unique_ptr<Beside> looking_ahead_;  // finds them; only where steps are captured
   std::unique_ptr<Progress> progress_;
-  Clock::time_point train_start_;
+  double ready_seconds_ = 0;               // since the process began
   int64_t texts_without_target_ = 0;       // of this rank's samples so far
   int64_t last_end_ns_ = 0;                // of the step before, on the device's clock; 0: there is none to count from
   double train_seconds_ = 0;
@@ -147,16 +152,30 @@ void Run::prepare() {
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
     check_device(config_, world_);
     model_ = make_model(config_.model.path, model_settings(config_));
-    open_data();
   });
-  world_.together([&] { make_backend(); });
-  groups_ = make_groups(config_, world_, group_sizes_, *device_);
+  times_.part("model");
+  world_.together([&] {
+    Beside data(times_, "data", [this] { open_data(); });
+    make_backend();
+    times_.part("device");
+    data.wait();
+    start_loader();
+  });
+  times_.part("data");
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
-  world_.together([&] { plan_and_commit(available); });
+  Beside plan(times_, "plan", [this, available] { plan_ = plan_memory(config_, *model_, group_sizes_, available); });
+  groups_ = make_groups(config_, world_, group_sizes_, *device_);
+  times_.part("communication");
+  world_.together([&] {
+    plan.wait();
+    times_.part("plan");
+    commit();
+  });
   const bool gathers = config_.parallel.direct_gathers && engine_->store.shards() > 1;
   groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
   world_.together([&] { engine_->bind(); });
+  times_.part("memory");
   fill_weights();
   int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
   world_.broadcast(&start_ns, sizeof start_ns, 0);
@@ -178,6 +197,14 @@ void Run::open_data() {
   dataset_ = open_dataset(config_.data.path, config_.data.format);
 }
 
+// Its threads prepare the first steps beside all that comes before them.
+void Run::start_loader() {
+  loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), tokenizer_, dataset_, *device_);
+  if (config_.parallel.cuda_graph)
+    looking_ahead_ = std::make_unique<Beside>(
+        times_, "looking_ahead", [this] { first_shapes_ = loader_->first_text_shapes(kSamplesLookedAt); });
+}
+
 void Run::make_backend() {
   monitor_ = make_device_monitor(wants_cuda(config_) ? static_cast<int>(world_.local_rank()) : -1);
   device_ = make_device(config_, world_);
@@ -197,8 +224,7 @@ int64_t Run::least_free_memory() const {
   return device_->kind() == DeviceKind::cuda ? -world_.max(-device_->memory().free) : 0;
 }
 
-void Run::plan_and_commit(int64_t available) {
-  plan_ = plan_memory(config_, *model_, group_sizes_, available);
+void Run::commit() {
   arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
   engine_ = std::make_unique<Engine>(EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(),
@@ -212,18 +238,49 @@ WeightContext Run::weight_context() const {
   return {model_.get(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
 }
 
+// Those that any rank's first steps have, the most frequent first; the same on every rank.
+std::vector<TextShape> Run::shapes_to_prepare() {
+  if (!looking_ahead_) return {};
+  looking_ahead_->wait();
+  std::vector<std::pair<double, TextShape>> counted;
+  for (const TextShape& shape : possible_text_shapes(config_)) {
+    const auto mine = std::count(first_shapes_.begin(), first_shapes_.end(), shape);
+    if (const double all = world_.sum(static_cast<double>(mine)); all > 0) counted.push_back({all, shape});
+  }
+  std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<TextShape> shapes;
+  for (size_t i = 0; i < counted.size() && i < kMostPrepared; ++i) shapes.push_back(counted[i].second);
+  return shapes;
+}
+
+// A checkpoint is read on other threads, while steps are captured on this one: that runs nothing on the device.
 void Run::fill_weights() {
+  const std::vector<TextShape> shapes = shapes_to_prepare();
   const WeightContext context = weight_context();
+  engine_->program->warm_up(context.scratch);
+  times_.part("connections");
   world_.together([&] {
     if (config_.model.init == "random") {
       init_weights(context, static_cast<uint64_t>(config_.train.seed));
+      times_.part("weights");
+      engine_->program->prepare(shapes);
+      times_.part("graphs");
       return;
     }
-    checkpoint_ = std::make_unique<SafetensorsReader>(config_.model.path);
-    check_weights(*model_, *checkpoint_);
-    load_weights(context, *checkpoint_, 8);
+    device_->synchronize();
+    Beside reading(times_, "reading", [&] {
+      checkpoint_ = std::make_unique<SafetensorsReader>(config_.model.path);
+      check_weights(*model_, *checkpoint_);
+      load_weights(context, *checkpoint_, 8);
+    });
+    engine_->program->prepare(shapes);
+    times_.part("graphs");
+    reading.wait();
     if (!config_.output.save_model) checkpoint_.reset();
+    times_.part("weights");
   });
+  world_.together([&] { engine_->program->settle(); });
+  times_.part("products");
 }
 
 void Run::start_trace(int64_t start_ns) {
@@ -231,10 +288,9 @@ void Run::start_trace(int64_t start_ns) {
   std::filesystem::create_directories(config_.output.path, error);
   BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ",
                     error.message());
-  loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), tokenizer_, dataset_, *device_);
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
-                                                 context_bytes_, start_ns});
+                                                 context_bytes_, start_ns, &times_});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
 }
 
@@ -246,12 +302,13 @@ void Run::announce() {
   run.samples_per_step = batch * micro * world_.size();
   run.memory_bytes = arena_->total_bytes();
   progress_ = std::make_unique<Progress>(config_, run, !first());
+  times_.part("trace");
+  ready_seconds_ = times_.seconds();
   if (!first()) return;
   const std::string code = device_->code();
-  print_header(
-      config_, *model_, concat(world_.size(), " rank(s), ", groups_text(plan_), ", ", groups_->groups().all->name()),
-      concat(device_->name(), code.empty() ? "" : ", ", code, ", ready ", static_cast<int64_t>(seconds_since(start_) * 1000), " ms after start"),
-      plan_table(plan_));
+  print_header(config_, *model_, concat(world_.size(), " rank(s), ", groups_text(plan_), ", ",
+                                        groups_->groups().all->name()),
+               concat(device_->name(), code.empty() ? "" : ", ", code), times_.text(), plan_table(plan_));
   std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
               static_cast<long long>(dataset_->size()), config_.data.path.c_str(),
               static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
@@ -323,7 +380,7 @@ void Run::stop_kernels(int64_t step) {
 
 void Run::steps() {
   world_.barrier();
-  train_start_ = Clock::now();
+  const auto start = StartTimes::Clock::now();
   StepProgram& program = *engine_->program;
   StepResult result;
   for (int64_t step = 0; step < loader_->total_steps(); ++step) {
@@ -345,7 +402,7 @@ void Run::steps() {
   }
   drain();
   world_.barrier();
-  train_seconds_ = seconds_since(train_start_);
+  train_seconds_ = seconds_since(start);
 }
 
 // What was predicted for a rank's device, and the most that the driver has reported for any.
@@ -372,7 +429,9 @@ void Run::finish() {
   if (!first()) return;
   if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
   if (!saved_.empty()) std::printf("model      %s\n", saved_.c_str());
-  std::printf("total      %.1f s from start to end\n", seconds_since(start_));
+  const double total = times_.seconds();
+  std::printf("total      %.1f s from start to end (start %.1f s, training %.1f s, end %.1f s)\n", total, ready_seconds_,
+              train_seconds_, total - ready_seconds_ - train_seconds_);
   std::fflush(stdout);
 }
 

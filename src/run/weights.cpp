@@ -53,7 +53,7 @@ class Lane {
     return host_;
   }
   void send(const WeightContext& context, const Piece& piece, DType stored) {
-    const Stream stream = device_.compute_stream();
+    const Stream stream = device_.copy_stream();
     device_.copy(staging_.data, host_, piece.count * dtype_size(stored), stream);
     context.store->write(*piece.unit, *piece.parameter, piece.first, {staging_.data, stored, {piece.count}}, stream);
     device_.record(event_, stream);
@@ -101,8 +101,7 @@ void load_weights(const WeightContext& context, const SafetensorsReader& reader,
   std::vector<std::thread> workers;
   for (int64_t i = 0; i < lanes; ++i) workers.emplace_back(work, i);
   for (std::thread& worker : workers) worker.join();
-  if (failure) std::rethrow_exception(failure);
-  context.device->synchronize();
+  if (failure) std::rethrow_exception(failure);  // each lane has waited for its last piece
 }
 
 void init_weights(const WeightContext& context, uint64_t seed) {

@@ -66,6 +66,10 @@ void RunTrace::note_run() {
   text("config", to_yaml(config));
   text("commit", version_commit());
   number("start_unix_ns", parts_.start_ns);
+  number("start_seconds", parts_.times->seconds());
+  for (const auto& [name, seconds] : parts_.times->parts()) number(concat("start_", name, "_seconds").c_str(), seconds);
+  for (const auto& [name, seconds] : parts_.times->parts_beside())
+    number(concat("start_beside_", name, "_seconds").c_str(), seconds);
   text("strategy", plan.strategy_name);
   if (plan.strategy_name == "fsdp") {
     text("reshard", reshard_name(plan));

@@ -13,6 +13,7 @@
 #include "blipft/trace.h"
 #include "trace/device_sampler.h"
 #include "memory/memory_plan.h"
+#include "run/start_times.h"
 #include "run/step_program.h"
 #include "trace/trace_clock.h"
 
@@ -32,6 +33,7 @@ struct TraceParts {
   int64_t total_steps = 0;                 ///< that the run will take
   int64_t context_bytes = 0;               ///< the driver's figure for this process before NCCL and the arena
   int64_t start_ns = 0;                    ///< unix_ns() of the run's start, the same on every rank
+  const StartTimes* times = nullptr;       ///< the start's parts so far
 };
 
 class RunTrace {

@@ -88,15 +88,12 @@ TEST_SUITE("cuda graph") {
     const Tensor workspace = tensor(DType::u8, {2 * kWorkspaceBytes});
     ops->set_workspace(workspace);
     constexpr int64_t kRows = 328, kIn = 424, kOut = 552;
-    LinearForward linear;
-    linear.x = tensor(DType::bf16, {kRows, kIn});
-    linear.w = tensor(DType::bf16, {kOut, kIn});
-    linear.bias = tensor(DType::bf16, {kOut});
-    linear.activation = Activation::relu;
-    linear.y = tensor(DType::bf16, {kRows, kOut});
-    ops->fill_normal(linear.x, 1, 1, 0, 0, 1, stream);
-    ops->fill_normal(linear.w, 1, 2, 0, 0, 0.05f, stream);
-    ops->fill_normal(linear.bias, 1, 3, 0, 0, 1, stream);
+    const Tensor x = tensor(DType::bf16, {kRows, kIn}), w = tensor(DType::bf16, {kOut, kIn});
+    const Tensor bias = tensor(DType::bf16, {kOut}), y = tensor(DType::bf16, {kRows, kOut});
+    const LinearForward linear{.x = x, .w = w, .bias = bias, .activation = Activation::relu, .y = y};
+    ops->fill_normal(x, 1, 1, 0, 0, 1, stream);
+    ops->fill_normal(w, 1, 2, 0, 0, 0.05f, stream);
+    ops->fill_normal(bias, 1, 3, 0, 0, 1, stream);
     device->synchronize();
     CHECK(!ops->settle());
     const auto body = [&] { ops->linear_forward(linear, stream); };
@@ -106,10 +103,10 @@ TEST_SUITE("cuda graph") {
     const auto graph = device->capture(stream, body);
     CHECK(!ops->settle());
     const auto result = [&](const std::function<void()>& run) {
-      std::vector<char> bytes(static_cast<size_t>(linear.y.bytes()), 'x');
-      device->copy(linear.y.data, bytes.data(), linear.y.bytes(), stream);
+      std::vector<char> bytes(static_cast<size_t>(y.bytes()), 'x');
+      device->copy(y.data, bytes.data(), y.bytes(), stream);
       run();
-      device->copy(bytes.data(), linear.y.data, linear.y.bytes(), stream);
+      device->copy(bytes.data(), y.data, y.bytes(), stream);
       device->synchronize(stream);
       return bytes;
     };
@@ -122,6 +119,6 @@ TEST_SUITE("cuda graph") {
     const auto known = device->capture(stream, [&] { again->linear_forward(linear, stream); });
     CHECK(!again->settle());
     CHECK(result([&] { known->launch(stream); }) == captured);
-    for (const Tensor& t : {workspace, linear.x, linear.w, linear.bias, linear.y}) device->free(t.data);
+    for (const Tensor& t : {workspace, x, w, bias, y}) device->free(t.data);
   }
 }

@@ -37,6 +37,33 @@ def trains_to_the_end_and_the_loss_falls(space):
 
 
 @test
+def the_header_tells_where_the_start_went(space):
+    for overrides, shapes in (((), True), (("parallel.cuda_graph=false",), False)):
+        result = run(space, 2, "train.max_steps=2", *overrides)
+        line = re.search(r"^start      (.*) \(beside them: (.*)\), ready after ([0-9.]+) s$", result.out, re.M)
+        check(line, result)
+        parts, beside = ({name: float(seconds) for name, seconds in
+                          re.findall(r"(\w+) ([0-9.]+) s", text)} for text in line.groups()[:2])
+        check(list(parts) == ["launch", "model", "device", "data", "communication", "plan", "memory", "connections",
+                              "weights", "graphs", "products", "trace"], parts)
+        check(set(beside) == {"data", "plan"} | ({"looking_ahead"} if shapes else set()), beside)
+        ready = float(line[3])
+        check(abs(sum(parts.values()) - ready) < 0.1, "parts", parts, "together", ready)
+        end = re.search(r"^total      ([0-9.]+) s from start to end \(start ([0-9.]+) s, training ([0-9.]+) s, "
+                        r"end ([0-9.]+) s\)$", result.out, re.M)
+        check(end, result)
+        total, start, training, rest = (float(seconds) for seconds in end.groups())
+        check(abs(start - ready) < 0.06 and abs(start + training + rest - total) < 0.21, end[0])
+        check(total <= result.seconds + 0.1, end[0], "but it took", result.seconds)
+        for rank in range(2):
+            with h5py.File(result.output / f"trace.rank{rank:04d}.h5", "r") as file:
+                for name, seconds in parts.items() if rank == 0 else ():
+                    if name != "trace":
+                        check(abs(file.attrs[f"start_{name}_seconds"] - seconds) < 0.006, name, seconds)
+                check(0 < file.attrs["start_seconds"] < total, file.attrs["start_seconds"])
+
+
+@test
 def every_rank_leaves_a_trace(space):
     result = run(space, 3, "parallel.strategy=fsdp", "train.max_steps=4", "train.accumulate_grad_batches=2",
                  "train.batch_size=2", "train.gradient_clip_val=1", "data.text_padding=max")

@@ -169,7 +169,7 @@ class TestRun {
       check_weights(*model_, *checkpoint_);
       load_weights(weight_context(), *checkpoint_, 1);
     }
-    program_->settle();
+    engine_->program->settle();
   }
 
   Outcome train() {
