@@ -93,6 +93,8 @@ run_ranks() {
   local ranks=$1 prefix=$2 suites=$3
   local options=(-np "$ranks" --oversubscribe --bind-to none)
   [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
+  # Ranks that share a core and wait without yielding take several times as long.
+  [ "$ranks" -gt "$cores" ] && options+=(--mca mpi_yield_when_idle 1)
   export OMP_NUM_THREADS=$((cores / ranks > 0 ? cores / ranks : 1))
   # shellcheck disable=SC2016  # expanded by each rank
   timeout --kill-after=20 900 mpirun "${options[@]}" bash -c \
