@@ -31,9 +31,11 @@ struct Checker {
     if (!is_compute(t.dtype)) [[unlikely]]
       fail(concat(name, " has dtype ", dtype_name(t.dtype), ", expected f32 or bf16"));
   }
-  /// A view that is there, whose elements lie at multiples of their size and whose rows do not overlap.
   void present(const MatrixView& view, const char* name) const {
     if (!view || view.shape.rank != 2) [[unlikely]] fail(concat(name, " is missing"));
+  }
+  /// Elements lie at multiples of their size, and rows do not overlap.
+  void layout(const MatrixView& view, const char* name) const {
     if (reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(dtype_size(view.dtype)) != 0) [[unlikely]]
       fail(concat(name, " does not start at a multiple of its elements' size"));
     if (!view.contiguous() && view.row_stride < view.cols()) [[unlikely]]
@@ -53,6 +55,7 @@ struct Checker {
     dtype(view, name, expected);
     if (view.cols() != cols || view.rows() != rows) [[unlikely]]
       fail(concat(name, " has shape ", view.shape.str(), ", expected ", rows, " rows of ", cols));
+    layout(view, name);
   }
   /// What is added to an output may be that output, but may not overlap it otherwise.
   void addend(const MatrixView& view, const char* name, const MatrixView& out) const {
@@ -231,6 +234,7 @@ void check_update(const Checker& check, const Tensor& param, const Tensor& maste
 void check_args(const LinearForward& args) {
   const Checker check{"linear_forward"};
   check.floating(args.x, "x");
+  check.layout(args.x, "x");
   const DType t = args.x.dtype;
   check.dtype(args.w, "w", t);
   const int64_t m = args.x.rows(), k = args.x.cols(), n = args.w.rows();
@@ -252,6 +256,7 @@ void check_args(const LinearForward& args) {
 void check_args(const LinearBackwardInput& args) {
   const Checker check{"linear_backward_input"};
   check.floating(args.dy, "dy");
+  check.layout(args.dy, "dy");
   const DType t = args.dy.dtype;
   check.dtype(args.w, "w", t);
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.w.cols();
@@ -273,6 +278,7 @@ void check_args(const LinearBackwardInput& args) {
 void check_args(const LinearBackwardWeight& args) {
   const Checker check{"linear_backward_weight"};
   check.floating(args.dy, "dy");
+  check.layout(args.dy, "dy");
   const int64_t m = args.dy.rows(), n = args.dy.cols();
   check.matrix(args.x, "x", args.dy.dtype, m, args.x.cols());
   check.parameter_gradient(args.dw, "dw", args.dy.dtype);
