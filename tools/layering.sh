@@ -77,9 +77,10 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
       vendor(name, "^(mpi|mpi-ext)\\.h$", "^src/comm/", "src/comm/")
       vendor(name, "^(hdf5|hdf5_hl|H5[A-Za-z]*)\\.h$", "^src/(io|trace)/", "src/io/ and src/trace/")
       vendor(name, "^yaml-cpp/", "^src/config/[a-z_]*\\.cpp$", "src/config/*.cpp")
+      vendor(name, "^sentencepiece_[a-z_]*\\.h$", "^src/data/", "src/data/")
       vendor(name, "^(cblas|openblas.*|jpeglib|png|nlohmann/.*)(\\.h|\\.hpp)$", "^src/", "src/")
       if (file ~ /^include\// && target !~ /^include\// && name ~ /[.\/]/ &&
-          name !~ /^(cuda|cublas|cudnn|nccl|mpi|hdf5|yaml-cpp|cblas|jpeglib|png|nlohmann)/)
+          name !~ /^(cuda|cublas|cudnn|nccl|mpi|hdf5|yaml-cpp|cblas|jpeglib|png|sentencepiece|nlohmann)/)
         breach("a public header includes only blipft/ and the standard library")
 
       never("models", "^(include/blipft|src)/(comm|strategy|strategies|optimizer|optimizers|cpu|cuda)[./]")
