@@ -4,8 +4,9 @@
     python3 tools/make_tokenizer_golden.py --shared ../shared --out test/golden/tokenizer
 
 Needs transformers 5 and tokenizers. --shared is the directory whose data/ holds captions, chess games, instructions and
-OPT's vocabulary. The small tokenizers and their texts do not hold any of that data; of the larger sets only check sums
-of the ids are written, so that the test can compare every text where the data is present.
+OPT's, LLaMA's and OpenLLaMA's tokenizers. The small tokenizers and their texts do not hold any of that data; of the
+larger sets only check sums of the ids are written, so that the test can compare every text where the data is present.
+tools/make_sentencepiece_golden.py writes those of tokenizer.model.
 """
 import argparse
 import json
@@ -14,8 +15,12 @@ import random
 import shutil
 import tempfile
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GPT2Tokenizer, PreTrainedTokenizerFast
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
+
+QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 ODD = [
     "", " ", "  ", "     ", "\t", "\n", "\n\n", "\r\n", " \n ", "\t\tx", "x\t\ty", " a", "  a", "   a", "a ", "a  ",
@@ -55,6 +60,13 @@ INVALID = [
     b"\x80\x80", b"ok \xfe\xfe ok", b"\xf0\x80\x80\x80", b"\xf8\x88\x80\x80\x80", b"caf\xe9 au lait",
     b"</s\xff>", b"\xe4\xb8</s>",
 ]
+LLAMA_ODD = [
+    "\u2581", "\u2581a", " \u2581 a", "a\u2581b", "\u2581\u2581a", "  </s>  x", "<s>  x", "<0x0A>\n<0xE2>", "[PAD]",
+    "x[PAD] y", "I'M it'LL IT\u2019S It'\u017f we'Ve 'sa", "1234567 12 3\u0664\u06655", "a\r\n\r\n b", "x  \n \n  y",
+    "!\n\n?\r", "\n a", " \n", "\u00a0word", "\u2003\u2003word", "\tword\t\n\tword", "(word)word", "\u0301word",
+    "x \u00bd\u2167", "e\u0301\u0323 \u212b",
+    "\ufb01ne \u3000 \u2126", "<|im_start|>user\nhi<|im_end|>\n", "<|begin_of_text|>a<|eot_id|>", "<tool_call>\n{}",
+]
 TRAINING = """a small red circle at the top left. the large blue square is on the right, and it's green!
 three triangles and 2 stars: one isn't yellow. they're standing in a row of 10 or 12; we've seen 100 of them.
 The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs. How vexingly quick daft\
@@ -87,19 +99,12 @@ def encode(tokenizer, text):
     return tokenizer(text)["input_ids"]
 
 
-def case(tokenizer, text, with_decode=True):
+def case(tokenizer, text):
     data = text if isinstance(text, bytes) else None
     if data is not None:
         text = data.decode("utf-8", errors="replace")
-    ids = encode(tokenizer, text)
     entry = {"hex": data.hex()} if data is not None else {"text": text}
-    entry["ids"] = ids
-    if with_decode:
-        decoded = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        skipped = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        entry["decoded"] = decoded
-        if skipped != decoded:
-            entry["skipped"] = skipped
+    entry["ids"] = encode(tokenizer, text)
     return entry
 
 
@@ -110,14 +115,14 @@ def write(path, value):
 
 
 def write_cases(path, tokenizer, random_count):
-    cases = [case(tokenizer, text) for text in ODD + INVALID]
-    cases += [case(tokenizer, text, with_decode=False) for text in random_texts(7, random_count)]
-    for extra in cases:  # the bulky ones: ids suffice
-        if len(extra["ids"]) > 60:
-            extra.pop("decoded", None)
-            extra.pop("skipped", None)
-    write(path, {"pad_id": tokenizer.pad_token_id,
-                 "vocab_size": max(tokenizer.get_vocab().values()) + 1, "cases": cases})
+    cases = [case(tokenizer, text) for text in ODD + INVALID + LLAMA_ODD + random_texts(7, random_count)]
+    plain = "a </s> b<s>  c"  # without special tokens around it, and with those in it taken for text
+    write(path, {"pad_id": tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+                 "bos_id": tokenizer.bos_token_id, "eos_id": tokenizer.eos_token_id,
+                 "vocab_size": max(tokenizer.get_vocab().values()) + 1,
+                 "plain": {"text": plain, "without_special": tokenizer(plain, add_special_tokens=False)["input_ids"],
+                           "split_special": tokenizer(plain, split_special_tokens=True)["input_ids"]},
+                 "cases": cases})
     print(f"{path}: {len(cases)} cases, {os.path.getsize(path)} bytes")
 
 
@@ -215,6 +220,67 @@ def make_fast_pairs(out, vocab, merges):
     return path, PreTrainedTokenizerFast.from_pretrained(path)
 
 
+def make_byte_fallback(out, name, config):
+    """A SentencePiece-like tokenizer.json: byte fallback, Prepend and Replace, merges as strings, [PAD] behind all."""
+    path = os.path.join(out, name)
+    os.makedirs(path, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=560, show_progress=False, special_tokens=[
+        "<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)])
+    tokenizer.train_from_iterator([TRAINING.replace("\n", " ")] * 2, trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                                                         {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+    tokens = [added("<unk>", 0, special=True, normalized=True), added("<s>", 1, special=True, normalized=True),
+              added("</s>", 2, special=True), added("[PAD]", len(model["vocab"]) + 5, special=True)]
+    steps = [{"type": "Prepend", "prepend": "\u2581"},
+             {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
+    model.update(unk_token="<unk>", fuse_unk=True, byte_fallback=True, ignore_merges=False,
+                 merges=[" ".join(merge) for merge in model["merges"]])
+    write(os.path.join(path, "tokenizer.json"),
+          {**fast_file({}, [], tokens, normalizer={"type": "Sequence", "normalizers": steps}, pre_tokenizer=None,
+                       post_processor=template), "model": model, "decoder": None})
+    write(os.path.join(path, "tokenizer_config.json"), {"bos_token": "<s>", "eos_token": "</s>", **config})
+    return path, reference(path)
+
+
+def make_split(out, name, pattern, normalizer, tokens, config, begin=None, ignore_merges=False):
+    """Byte-level with a Split pattern, as LLaMA 3 and Qwen 2 have it."""
+    path = os.path.join(out, name)
+    os.makedirs(path, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    trainer = trainers.BpeTrainer(vocab_size=480, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                                  show_progress=False)
+    tokenizer.train_from_iterator([TRAINING] * 2, trainer)
+    tokenizer.add_special_tokens(tokens)
+    tokenizer.add_tokens([AddedToken("<tool_call>", normalized=False)])
+    level = processors.ByteLevel(trim_offsets=False)
+    tokenizer.post_processor = level if begin is None else processors.Sequence([
+        level, processors.TemplateProcessing(single=f"{begin} $A", pair=f"{begin} $A {begin}:1 $B:1",
+                                             special_tokens=[(begin, tokenizer.token_to_id(begin))])])
+    saved = json.loads(tokenizer.to_str())
+    saved["model"]["ignore_merges"] = ignore_merges
+    write(os.path.join(path, "tokenizer.json"), saved)
+    write(os.path.join(path, "tokenizer_config.json"), config)
+    return path, reference(path)
+
+
+def reference(path):
+    """What AutoTokenizer gives for such a directory."""
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(path, copy, dirs_exist_ok=True)
+        write(os.path.join(copy, "config.json"), {"model_type": "llama"})
+        return AutoTokenizer.from_pretrained(copy)
+
+
 def opt_reference(shared):
     """OPT's tokenizer with the settings that its repositories have in tokenizer_config.json."""
     with tempfile.TemporaryDirectory() as path:
@@ -238,7 +304,7 @@ def strings_of(value):
     return [text for item in value for text in strings_of(item)] if isinstance(value, list) else []
 
 
-def write_corpus(out, tokenizer, shared, limit):
+def write_corpus(path, tokenizer, shared, limit):
     files = {}
     for name in ("captions/metadata.jsonl", "captions/references.jsonl", "chess/games.jsonl",
                  "instructions/alpaca.jsonl", "instructions/dolly.jsonl"):
@@ -248,7 +314,7 @@ def write_corpus(out, tokenizer, shared, limit):
                 sums += [checksum(encode(tokenizer, text)) for text in strings_of(json.loads(line))]
         files[name] = sums
         print(f"{name}: {len(sums)} texts")
-    write(os.path.join(out, "opt_corpus.json"), {"lines_per_file": limit, "files": files})
+    write(path, {"lines_per_file": limit, "files": files})
 
 
 def main():
@@ -264,7 +330,22 @@ def main():
         write_cases(os.path.join(path, "cases.json"), tokenizer, args.random)
     opt = opt_reference(args.shared)
     write_cases(os.path.join(args.out, "opt_cases.json"), opt, args.random)
-    write_corpus(args.out, opt, args.shared, args.lines)
+    write_corpus(os.path.join(args.out, "opt_corpus.json"), opt, args.shared, args.lines)
+    chat = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    for path, tokenizer in (
+            make_byte_fallback(args.out, "byte_fallback", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+            make_byte_fallback(args.out, "llama_class", {"tokenizer_class": "LlamaTokenizer", "legacy": False}),
+            make_split(args.out, "llama3", LLAMA3, None, ["<|begin_of_text|>", "<|eot_id|>"],
+                       {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin_of_text|>",
+                        "eos_token": "<|eot_id|>"}, begin="<|begin_of_text|>", ignore_merges=True),
+            make_split(args.out, "qwen2", QWEN2, normalizers.NFC(), chat,
+                       {"tokenizer_class": "Qwen2Tokenizer", "bos_token": None, "eos_token": "<|im_end|>",
+                        "pad_token": "<|endoftext|>", "unk_token": None, "additional_special_tokens": chat[1:]})):
+        write_cases(os.path.join(path, "cases.json"), tokenizer, args.random)
+    for name in ("llama", "open_llama"):
+        tokenizer = reference(os.path.join(args.shared, "data/tokenizers", name))
+        write_cases(os.path.join(args.out, name + "_cases.json"), tokenizer, args.random)
+        write_corpus(os.path.join(args.out, name + "_corpus.json"), tokenizer, args.shared, args.lines)
 
 
 if __name__ == "__main__":

@@ -47,23 +47,32 @@ struct ImageProcessor {
   static ImageProcessor from_directory(const std::string& model_directory);
 };
 
+/// How a text becomes ids; the names and defaults are those of Hugging Face tokenizers.
+struct EncodeOptions {
+  bool add_special_tokens = true;     ///< put the ids around the text that the tokenizer's files ask for
+  bool split_special_tokens = false;  ///< special tokens in the text (a literal "</s>") are text like any other
+};
+
 /// Text to token ids. Thread-safe after construction.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  /// Ids of `text` alone.
-  virtual std::vector<int32_t> encode_plain(const std::string& text) const = 0;
-  /// The special tokens that the Hugging Face tokenizer puts before (OPT: `</s>`) and behind every text.
+  /// Ids of `text` alone; options.add_special_tokens does not count. Ill-formed UTF-8 is read as U+FFFD.
+  virtual std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& options = {}) const = 0;
+  /// The special tokens that the Hugging Face tokenizer puts before (OPT: `</s>`, LLaMA: `<s>`) and behind every text.
   virtual std::vector<int32_t> prefix_ids() const = 0;
   virtual std::vector<int32_t> suffix_ids() const = 0;
-  /// Ids of `text` with these special tokens.
-  std::vector<int32_t> encode(const std::string& text) const;
-  virtual std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const = 0;
+  /// Ids of `text`; by default with these special tokens.
+  std::vector<int32_t> encode(const std::string& text, const EncodeOptions& options = {}) const;
+  /// The largest id + 1, added tokens included: may be more than the model's vocabulary.
   virtual int64_t vocab_size() const = 0;
+  /// The id that fills up rows: pad_token of the files, else the token "<pad>", else the end id.
   virtual int32_t pad_id() const = 0;
+  virtual std::optional<int32_t> bos_id() const { return std::nullopt; }  ///< bos_token, where the files name one
+  virtual std::optional<int32_t> eos_id() const { return std::nullopt; }  ///< eos_token, where the files name one
 };
-/// Reads tokenizer.json, else vocab.json + merges.txt, with the special-token files beside them.
-/// Throws UserError naming the missing or broken file.
+/// Reads tokenizer.json, else vocab.json + merges.txt, else tokenizer.model (SentencePiece), with the special-token
+/// files beside them. Throws UserError naming the missing or broken file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
 
 /// Random access to encoded samples. Thread-safe.

@@ -22,8 +22,8 @@ TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer
   text.ids.resize(limit);
   text.learnt.resize(limit);
   for (const int32_t id : text.ids)
-    BLIPFT_USER_CHECK(id >= 0 && id < vocabulary, sample.name, ": its text has the token \"",
-                      tokenizer.decode({id}, false), "\" with id ", id, ", the model's vocabulary has ", vocabulary,
+    BLIPFT_USER_CHECK(id >= 0 && id < vocabulary, sample.name, ": its text has a token with id ", id,
+                      ", the model's vocabulary has ", vocabulary,
                       " ids (vocab_size in config.json); use the tokenizer that belongs to the model");
   return text;
 }

@@ -1,196 +1,119 @@
-// The byte-level BPE tokenizer: added tokens are cut out of the text, the rest is split into words and encoded.
-#include <algorithm>
-#include <array>
+// The tokenizer of byte-pair encoding: added tokens are cut out of the text, the rest is normalised, split into words
+// and merged.
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "blipft/data.h"
-#include "blipft/error.h"
+#include "data/tokenizer_base.h"
 #include "data/tokenizer_bpe.h"
-#include "data/tokenizer_files.h"
+#include "data/tokenizer_sentencepiece.h"
 #include "data/unicode.h"
 
 namespace blipft {
 namespace {
 
-/// A part of the text: an added token (id >= 0) or plain text.
-struct Piece {
-  int32_t id = -1;
-  std::string_view text;
-};
-
-/// Start of the white space that `text` ends with.
-size_t trailing_space(std::string_view text) {
-  size_t start = 0;
-  for (size_t position = 0; position < text.size();)
-    if (!unicode::is_space(unicode::next_code_point(text, position))) start = position;
-  return start;
-}
-
-/// Length of the white space that `text` starts with.
-size_t leading_space(std::string_view text) {
-  for (size_t position = 0; position < text.size();) {
-    const size_t begin = position;
-    if (!unicode::is_space(unicode::next_code_point(text, position))) return begin;
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  out.reserve(text.size() + text.size() / 4);
+  for (size_t at = 0; at < text.size();) {
+    const size_t found = std::min(text.find(from, at), text.size());
+    out += text.substr(at, found - at);
+    if (found < text.size()) out += to;
+    at = found + from.size();
   }
-  return text.size();
+  return out;
 }
 
-bool starts_with_word(std::string_view text) {
-  size_t position = 0;
-  return !text.empty() && unicode::is_word_character(unicode::next_code_point(text, position));
-}
-
-bool ends_with_word(std::string_view text) {
-  if (text.empty()) return false;
-  size_t position = text.size() - 1;
-  while (position > 0 && (static_cast<uint8_t>(text[position]) & 0xC0) == 0x80) --position;
-  return unicode::is_word_character(unicode::next_code_point(text, position));
-}
-
-/// Finds added tokens: leftmost first, and the longest of those that start at one place.
-class AddedTokenFinder {
+class BpeTokenizer final : public FileTokenizer {
  public:
-  void add(const AddedToken& token, const std::string& content) {
-    if (content.empty()) return;
-    auto& list = by_first_byte_[static_cast<uint8_t>(content[0])];
-    list.push_back({content, token});
-    std::stable_sort(list.begin(), list.end(),
-                     [](const Entry& a, const Entry& b) { return a.content.size() > b.content.size(); });
-  }
-
-  /// Appends the pieces of `text` in order; text between added tokens is never empty.
-  void split(std::string_view text, std::vector<Piece>& pieces) const {
-    size_t done = 0;
-    for (size_t at = 0; at < text.size();) {
-      const Entry* entry = match(text.substr(at));
-      if (entry == nullptr) {
-        ++at;
-        continue;
-      }
-      const size_t found = at;
-      at += entry->content.size();
-      const AddedToken& token = entry->token;
-      if (token.single_word && (ends_with_word(text.substr(0, found)) || starts_with_word(text.substr(at)))) continue;
-      // White space that an earlier token's rstrip took is not there any more.
-      size_t begin = std::max(found, done), end = at;
-      if (token.lstrip) begin = std::max(trailing_space(text.substr(0, found)), done);
-      if (token.rstrip) end += leading_space(text.substr(at));
-      if (begin > done) pieces.push_back({-1, text.substr(done, begin - done)});
-      pieces.push_back({token.id, text.substr(begin, end - begin)});
-      done = end;
-    }
-    if (done < text.size()) pieces.push_back({-1, text.substr(done)});
-  }
-
- private:
-  struct Entry {
-    std::string content;
-    AddedToken token;
-  };
-  const Entry* match(std::string_view text) const {
-    for (const Entry& entry : by_first_byte_[static_cast<uint8_t>(text[0])])
-      if (text.starts_with(entry.content)) return &entry;
-    return nullptr;
-  }
-  std::array<std::vector<Entry>, 256> by_first_byte_;
-};
-
-class ByteLevelTokenizer final : public Tokenizer {
- public:
-  explicit ByteLevelTokenizer(TokenizerSpec spec) : model_(std::move(spec.bpe), spec.file), spec_(std::move(spec)) {
-    int32_t largest = -1;
-    for (const auto& [token, id] : model_.vocab()) {
-      largest = std::max(largest, id);
-      bytes_of_[id] = token_bytes(token);
-    }
-    for (const AddedToken& token : spec_.added) {
-      largest = std::max(largest, token.id);
-      bytes_of_[token.id] = token_bytes(token.content);
-      if (token.special) special_ids_.insert(token.id);
+  explicit BpeTokenizer(TokenizerSpec files) : FileTokenizer(std::move(files)), model_(take_model(), spec().file) {
+    for (const AddedToken& token : spec().added) {
       if (token.normalized) {
         normalized_tokens_.add(token, normalized(token.content));
       } else {
         raw_tokens_.add(token, token.content);
       }
     }
-    vocab_size_ = int64_t{largest} + 1;
   }
-
-  std::vector<int32_t> encode_plain(const std::string& text) const override {
-    std::vector<int32_t> ids;
-    const std::string clean = unicode::repair_utf8(text);
-    std::vector<Piece> pieces;
-    raw_tokens_.split(clean, pieces);
-    for (const Piece& piece : pieces) {
-      if (piece.id >= 0) {
-        ids.push_back(piece.id);
-      } else {
-        encode_piece(normalized(piece.text), ids);
-      }
-    }
-    return ids;
-  }
-  std::vector<int32_t> prefix_ids() const override { return spec_.prefix_ids; }
-  std::vector<int32_t> suffix_ids() const override { return spec_.suffix_ids; }
-
-  std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const override {
-    std::string bytes;
-    for (int32_t id : ids) {
-      if (skip_special_tokens && special_ids_.contains(id)) continue;
-      if (const auto found = bytes_of_.find(id); found != bytes_of_.end()) bytes += found->second;
-    }
-    return unicode::repair_utf8(bytes);
-  }
-
-  int64_t vocab_size() const override { return vocab_size_; }
-  int32_t pad_id() const override { return spec_.pad_id; }
 
  private:
-  std::string normalized(std::string_view text) const {
-    return spec_.normalize_nfc ? unicode::nfc(text) : std::string(text);
-  }
-
-  /// Plain text after normalisation.
-  void encode_piece(const std::string& text, std::vector<int32_t>& ids) const {
-    std::vector<Piece> pieces;
-    normalized_tokens_.split(text, pieces);
-    for (const Piece& piece : pieces) {
+  void encode_text(const std::string& text, const EncodeOptions& options, std::vector<int32_t>& ids) const override {
+    std::vector<TextPiece> pieces, parts;
+    raw_tokens_.split(text, options.split_special_tokens, pieces);
+    for (const TextPiece& piece : pieces) {
       if (piece.id >= 0) {
         ids.push_back(piece.id);
-      } else if (spec_.add_prefix_space && !piece.text.starts_with(' ')) {
-        encode_words(" " + std::string(piece.text), ids);
-      } else {
-        encode_words(piece.text, ids);
+        continue;
       }
+      const std::string clean = normalized(piece.text);
+      parts.clear();
+      normalized_tokens_.split(clean, options.split_special_tokens, parts);
+      for (const TextPiece& part : parts) {
+        const bool first = piece.text.data() == text.data() && part.text.data() == clean.data();
+        part.id >= 0 ? ids.push_back(part.id) : encode_part(part.text, first, ids);
+      }
+    }
+  }
+
+  std::string normalized(std::string_view text) const {
+    std::string out(text);
+    for (const NormalizerStep& step : spec().normalizer) {
+      if (step.kind == NormalizerStep::Kind::nfc) out = unicode::nfc(out);
+      if (step.kind == NormalizerStep::Kind::prepend && !out.empty()) out.insert(0, step.to);
+      if (step.kind == NormalizerStep::Kind::replace) out = replaced(out, step.from, step.to);
+    }
+    return out;
+  }
+
+  /// Normalised text between added tokens; `first`: nothing stands before it.
+  void encode_part(std::string_view text, bool first, std::vector<int32_t>& ids) const {
+    if (spec().metaspace) {
+      encode_metaspace(*spec().metaspace, text, first, ids);
+    } else if (spec().add_prefix_space && !text.starts_with(' ')) {
+      encode_words(" " + std::string(text), ids);
+    } else {
+      encode_words(text, ids);
     }
   }
 
   void encode_words(std::string_view text, std::vector<int32_t>& ids) const {
-    if (!spec_.split_words) return model_.encode_word(text, ids);
-    for (std::string_view word : split_words(text)) model_.encode_word(word, ids);
+    for (std::string_view word : split_words(text, spec().split)) model_.encode_word(word, ids);
+  }
+
+  void encode_metaspace(const Metaspace& settings, std::string_view text, bool first,
+                        std::vector<int32_t>& ids) const {
+    const std::string& mark = settings.replacement;
+    std::string marked = replaced(text, " ", mark);
+    const bool prepend = settings.prepend == Metaspace::Prepend::always ||
+                         (settings.prepend == Metaspace::Prepend::first && first);
+    if (prepend && !marked.starts_with(mark)) marked.insert(0, mark);
+    if (!settings.split) return model_.encode_word(marked, ids);
+    const std::string_view whole = marked;
+    for (size_t begin = 0; begin < whole.size();) {
+      const size_t from = whole.substr(begin).starts_with(mark) ? begin + mark.size() : begin;
+      const size_t end = std::min(whole.find(mark, from), whole.size());
+      model_.encode_word(whole.substr(begin, end - begin), ids);
+      begin = end;
+    }
   }
 
   BpeModel model_;
-  TokenizerSpec spec_;
   AddedTokenFinder raw_tokens_, normalized_tokens_;
-  std::unordered_map<int32_t, std::string> bytes_of_;
-  std::unordered_set<int32_t> special_ids_;
-  int64_t vocab_size_ = 0;
 };
 
 }  // namespace
 
-std::vector<int32_t> Tokenizer::encode(const std::string& text) const {
+std::vector<int32_t> Tokenizer::encode(const std::string& text, const EncodeOptions& options) const {
+  if (!options.add_special_tokens) return encode_plain(text, options);
   std::vector<int32_t> ids = prefix_ids();
-  for (const std::vector<int32_t>& more : {encode_plain(text), suffix_ids()})
+  for (const std::vector<int32_t>& more : {encode_plain(text, options), suffix_ids()})
     ids.insert(ids.end(), more.begin(), more.end());
   return ids;
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory) {
-  return std::make_unique<ByteLevelTokenizer>(read_tokenizer_files(model_directory));
+  TokenizerSpec spec = read_tokenizer_files(model_directory);
+  if (spec.sentencepiece) return make_sentencepiece_tokenizer(std::move(spec));
+  return std::make_unique<BpeTokenizer>(std::move(spec));
 }
 
 }  // namespace blipft

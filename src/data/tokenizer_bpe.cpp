@@ -1,6 +1,8 @@
-// Byte-level BPE: the GPT-2 pattern written by hand, and merging by rank with a priority queue.
+// Byte-pair encoding: merging by rank with a priority queue, and a cache of words.
 #include "data/tokenizer_bpe.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <queue>
 
 #include "blipft/error.h"
@@ -9,56 +11,19 @@
 namespace blipft {
 namespace {
 
-enum class CharacterClass { end, letter, number, space, other };
+constexpr std::string_view word_start = "\u2581";  // SentencePiece's stand-in for the space before a word
 
-/// The class of the character at text[position]; `next` is where the one behind it starts.
-CharacterClass class_at(std::string_view text, size_t position, size_t& next) {
-  next = position;
-  if (position >= text.size()) return CharacterClass::end;
-  const uint32_t code_point = unicode::next_code_point(text, next);
-  if (unicode::is_letter(code_point)) return CharacterClass::letter;
-  if (unicode::is_space(code_point)) return CharacterClass::space;
-  if (unicode::is_number(code_point)) return CharacterClass::number;
-  return CharacterClass::other;
+/// "<0xE2>"
+std::string byte_token(uint8_t byte) {
+  char text[8];
+  std::snprintf(text, sizeof(text), "<0x%02X>", byte);
+  return text;
 }
 
-/// The end of the run of `wanted` characters that starts at `position`.
-size_t run_end(std::string_view text, size_t position, CharacterClass wanted) {
-  size_t next = position;
-  while (class_at(text, position, next) == wanted) position = next;
-  return position;
-}
-
-/// Length of an English contraction at the start of `text`, or 0.
-size_t contraction_length(std::string_view text) {
-  for (std::string_view suffix : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"})
-    if (text.starts_with(suffix)) return suffix.size();
-  return 0;
-}
-
-/// \s+(?!\S)|\s+ : white space leaves its last character to the word behind it, unless it is that character alone.
-size_t space_end(std::string_view text, size_t begin) {
-  size_t last = begin, position = begin, next = begin;
-  while (class_at(text, position, next) == CharacterClass::space) {
-    last = position;
-    position = next;
-  }
-  return position == text.size() || last == begin ? position : last;
-}
-
-size_t word_end(std::string_view text, size_t begin) {
-  if (const size_t length = contraction_length(text.substr(begin))) return begin + length;
-  size_t next = begin;
-  CharacterClass found = class_at(text, begin, next);
-  if (found == CharacterClass::space) {
-    size_t behind = next;
-    const CharacterClass follower = class_at(text, next, behind);
-    if (text[begin] != ' ' || follower == CharacterClass::space || follower == CharacterClass::end)
-      return space_end(text, begin);
-    found = follower;
-    next = behind;
-  }
-  return run_end(text, next, found);
+/// Length of the UTF-8 form that starts with this byte.
+size_t character_length(char lead) {
+  const auto byte = static_cast<uint8_t>(lead);
+  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
 }  // namespace
@@ -77,39 +42,25 @@ const std::array<std::string, 256>& byte_symbols() {
   return symbols;
 }
 
-std::string token_bytes(const std::string& token) {
-  static const std::unordered_map<uint32_t, char> bytes = [] {
-    std::unordered_map<uint32_t, char> table;
-    for (size_t byte = 0; byte < 256; ++byte) {
-      size_t position = 0;
-      table[unicode::next_code_point(byte_symbols()[byte], position)] = static_cast<char>(byte);
-    }
-    return table;
-  }();
-  std::string out;
-  for (size_t position = 0; position < token.size();) {
-    const auto found = bytes.find(unicode::next_code_point(token, position));
-    if (found == bytes.end()) return token;
-    out.push_back(found->second);
-  }
-  return out;
-}
-
-std::vector<std::string_view> split_words(std::string_view text) {
-  std::vector<std::string_view> words;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = word_end(text, begin);
-    words.push_back(text.substr(begin, end - begin));
-    begin = end;
-  }
-  return words;
-}
-
 BpeModel::BpeModel(BpeSpec spec, const std::string& file) : spec_(std::move(spec)) {
-  for (size_t byte = 0; byte < 256; ++byte) {
-    const auto found = spec_.vocab.find(byte_symbols()[byte]);
-    byte_ids_[byte] = found == spec_.vocab.end() ? -1 : found->second;
+  for (const auto& [token, id] : spec_.vocab) {
+    if (token.empty() || character_length(token[0]) != token.size()) continue;
+    size_t position = 0;
+    characters_[unicode::next_code_point(token, position)] = id;
   }
+  for (size_t byte = 0; spec_.byte_fallback && byte < 256; ++byte) {
+    const auto found = spec_.vocab.find(byte_token(static_cast<uint8_t>(byte)));
+    fallback_ids_[byte] = found == spec_.vocab.end() ? -1 : found->second;
+  }
+  if (spec_.byte_level)
+    for (size_t byte = 0; byte < 256; ++byte) byte_symbols_[byte] = symbol_of(byte_symbols()[byte]);
+  read_merges(file);
+  split_at_word_starts_ = no_merge_reaches_back_over_a_word_start();
+  spec_.merges.clear();
+  spec_.merges.shrink_to_fit();
+}
+
+void BpeModel::read_merges(const std::string& file) {
   merge_of_.reserve(spec_.merges.size() * 2);
   int32_t rank = 0;
   for (const auto& [left, right] : spec_.merges) {
@@ -123,23 +74,58 @@ BpeModel::BpeModel(BpeSpec spec, const std::string& file) : spec_(std::move(spec
     const int32_t left_id = id(left), right_id = id(right), joined_id = id(left + right);
     merge_of_[pair_key(left_id, right_id)] = Merge{rank++, joined_id};
   }
-  spec_.merges.clear();
-  spec_.merges.shrink_to_fit();
+}
+
+/// Then the words of a long text, each with the "\u2581" it starts with, can be merged apart from each other.
+bool BpeModel::no_merge_reaches_back_over_a_word_start() const {
+  if (spec_.byte_level || spec_.ignore_merges || !spec_.vocab.contains(std::string(word_start))) return false;
+  for (const auto& [left, right] : spec_.merges)
+    if (right.starts_with(word_start) && !left.ends_with(word_start)) return false;
+  return true;
+}
+
+BpeModel::Symbol BpeModel::symbol_of(std::string_view character) const {
+  Symbol symbol;
+  size_t position = 0;
+  const auto found = characters_.find(unicode::next_code_point(character, position));
+  if (found != characters_.end()) {
+    symbol.id = found->second;
+  } else if (spec_.byte_fallback) {
+    for (char byte : character) {
+      const int32_t id = fallback_ids_[static_cast<uint8_t>(byte)];
+      if (id < 0) return {};
+      symbol.bytes.push_back(id);
+    }
+  }
+  return symbol;
 }
 
 std::vector<int32_t> BpeModel::first_symbols(std::string_view word) const {
   std::vector<int32_t> ids;
   ids.reserve(word.size());
-  bool in_unknown = false;
-  for (char c : word) {
-    const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
-    if (id >= 0) {
-      ids.push_back(id);
-    } else if (spec_.unknown_id >= 0 && !(in_unknown && spec_.fuse_unknown)) {
-      ids.push_back(spec_.unknown_id);
+  bool unknown = false;  // an unknown token that is still to be put
+  const auto put = [&](const Symbol& symbol) {
+    if (symbol.id >= 0) {
+      if (unknown) ids.push_back(spec_.unknown_id);
+      unknown = false;
+      ids.push_back(symbol.id);
+    } else if (!symbol.bytes.empty()) {  // a waiting unknown token comes behind them, as in the Hugging Face library
+      ids.insert(ids.end(), symbol.bytes.begin(), symbol.bytes.end());
+    } else if (spec_.unknown_id >= 0) {
+      if (unknown && !spec_.fuse_unknown) ids.push_back(spec_.unknown_id);
+      unknown = true;
     }
-    in_unknown = id < 0;
+  };
+  if (spec_.byte_level) {
+    for (char c : word) put(byte_symbols_[static_cast<uint8_t>(c)]);
+  } else {
+    for (size_t at = 0; at < word.size();) {
+      const std::string_view character = word.substr(at, character_length(word[at]));
+      put(symbol_of(character));
+      at += character.size();
+    }
   }
+  if (unknown) ids.push_back(spec_.unknown_id);
   return ids;
 }
 
@@ -181,9 +167,21 @@ std::vector<int32_t> BpeModel::merge_word(std::string_view word) const {
 }
 
 void BpeModel::encode_word(std::string_view word, std::vector<int32_t>& ids) const {
+  if (!split_at_word_starts_) return encode_part(word, ids);
+  for (size_t begin = 0; begin < word.size();) {
+    size_t end = begin;
+    while (word.substr(end).starts_with(word_start)) end += word_start.size();
+    end = std::min(word.find(word_start, end), word.size());
+    encode_part(word.substr(begin, end - begin), ids);
+    begin = end;
+  }
+}
+
+void BpeModel::encode_part(std::string_view word, std::vector<int32_t>& ids) const {
   if (spec_.ignore_merges) {
-    std::string symbols;
-    for (char c : word) symbols += byte_symbols()[static_cast<uint8_t>(c)];
+    std::string symbols(spec_.byte_level ? "" : word);
+    if (spec_.byte_level)
+      for (char c : word) symbols += byte_symbols()[static_cast<uint8_t>(c)];
     if (const auto found = spec_.vocab.find(symbols); found != spec_.vocab.end()) {
       ids.push_back(found->second);
       return;

@@ -2,39 +2,64 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "data/tokenizer_added.h"
 #include "data/tokenizer_bpe.h"
+#include "data/tokenizer_split.h"
 
 namespace blipft {
 
-/// A token that is found in the text before it is split into words.
-struct AddedToken {
-  std::string content;
-  int32_t id = -1;
-  bool special = false;      ///< left out by decode(..., skip_special_tokens = true)
-  bool lstrip = false;       ///< swallows the white space before it
-  bool rstrip = false;       ///< swallows the white space behind it
-  bool single_word = false;  ///< only where no word character touches it
-  bool normalized = true;    ///< looked for in the normalised text, after the others were found in the text as given
+/// A step of text normalisation.
+struct NormalizerStep {
+  enum class Kind { nfc, prepend, replace } kind = Kind::nfc;
+  std::string from;  ///< replace: what is replaced, everywhere
+  std::string to;    ///< replace: by what; prepend: what is put before a text that is not empty
+};
+
+/// Spaces become a visible character, which may also be put before a text that does not start with it.
+struct Metaspace {
+  enum class Prepend { never, first, always };  ///< first: only at the very start, not behind an added token
+  std::string replacement = "\u2581";
+  Prepend prepend = Prepend::always;
+  bool split = true;  ///< words start at each replacement; false: a piece of text is one word
+};
+
+/// A tokenizer.model, read as that LlamaTokenizer of transformers reads it that works with the sentencepiece library
+/// (transformers 4, `use_fast=False`).
+struct SentencePieceSpec {
+  std::string model;  ///< the file's bytes
+  bool legacy = true;
+  bool add_prefix_space = true;  ///< only looked at when not legacy
+  std::string unknown_token = "<unk>";
 };
 
 struct TokenizerSpec {
-  std::string file;  ///< tokenizer.json or vocab.json: for messages
-  BpeSpec bpe;
-  bool normalize_nfc = false;
-  bool add_prefix_space = false;
-  bool split_words = true;                   ///< the GPT-2 pattern; false: a piece of text is one word
-  std::vector<AddedToken> added;             ///< each content once
+  std::string file;  ///< tokenizer.json, vocab.json or tokenizer.model: for messages
+  BpeSpec bpe;       ///< of tokenizer.model: the vocabulary alone
+  std::vector<NormalizerStep> normalizer;
+  SplitPattern split = SplitPattern::none;
+  bool add_prefix_space = false;  ///< byte-level: a space before text that does not start with one
+  std::optional<Metaspace> metaspace;
+  std::optional<SentencePieceSpec> sentencepiece;
+  std::vector<AddedToken> added;                ///< each content once
   std::vector<int32_t> prefix_ids, suffix_ids;  ///< put around every text
   int32_t pad_id = -1;
+  std::optional<int32_t> bos_id, eos_id;
 };
 
-/// Reads tokenizer.json, else vocab.json + merges.txt, and beside them tokenizer_config.json, and (where that has no
-/// added_tokens_decoder) special_tokens_map.json and added_tokens.json, with the meaning that Hugging Face transformers
-/// 5 gives them. A directory with OPT's vocab.json and merges.txt and none of the others is read as OPT's tokenizer.
+/// Reads tokenizer.json, else vocab.json + merges.txt, else tokenizer.model, and beside them tokenizer_config.json, and
+/// (where that has no added_tokens_decoder) special_tokens_map.json and added_tokens.json, with the meaning that
+/// AutoTokenizer of transformers 5 gives them (tokenizer.model: see SentencePieceSpec). A directory with OPT's
+/// vocab.json and merges.txt and none of the others is read as OPT's tokenizer.
 /// Throws UserError naming the file, what was found and what is supported.
 TokenizerSpec read_tokenizer_files(const std::string& directory);
+
+/// The id of a token, added or not.
+std::optional<int32_t> id_of(const TokenizerSpec& spec, const std::string& content);
+/// Adds a token or changes its flags. One that has no id yet gets the next free one.
+void add_token(TokenizerSpec& spec, AddedToken token);
 
 }  // namespace blipft

@@ -168,6 +168,8 @@ bool is_space(uint32_t code_point) {
 bool is_word_character(uint32_t code_point) { return in_ranges(words, words_size, code_point); }
 
 std::string nfc(std::string_view text) {
+  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
+    return std::string(text);
   std::vector<uint32_t> code_points;
   for (size_t position = 0; position < text.size();) append_decomposed(code_points, next_code_point(text, position));
   order_marks(code_points);

@@ -61,14 +61,13 @@ class HostDevice final : public Device {
 /// Id 2, then each byte's value.
 class ByteTokenizer final : public Tokenizer {
  public:
-  std::vector<int32_t> encode_plain(const std::string& text) const override {
+  std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& = {}) const override {
     std::vector<int32_t> ids;
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   }
   std::vector<int32_t> prefix_ids() const override { return {2}; }
   std::vector<int32_t> suffix_ids() const override { return {}; }
-  std::string decode(const std::vector<int32_t>& ids, bool) const override { return {ids.begin(), ids.end()}; }
   int64_t vocab_size() const override { return 256; }
   int32_t pad_id() const override { return 1; }
 };

@@ -32,10 +32,9 @@ class Questions final : public Dataset {
 
 class LetterTokenizer final : public Tokenizer {
  public:
-  std::vector<int32_t> encode_plain(const std::string& text) const override { return {text.begin(), text.end()}; }
+  std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& = {}) const override { return {text.begin(), text.end()}; }
   std::vector<int32_t> prefix_ids() const override { return {2}; }
   std::vector<int32_t> suffix_ids() const override { return {3}; }
-  std::string decode(const std::vector<int32_t>& ids, bool) const override { return {ids.begin(), ids.end()}; }
   int64_t vocab_size() const override { return 128; }
   int32_t pad_id() const override { return 1; }
 };

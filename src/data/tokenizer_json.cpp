@@ -1,0 +1,286 @@
+// Reading tokenizer.json: model, normalizer, pre_tokenizer, post_processor and added tokens.
+#include "data/tokenizer_json.h"
+
+#include <limits>
+
+#include "blipft/error.h"
+
+namespace blipft::tokenizer_json {
+
+const Json& member(const Json& object, const char* key) {
+  static const Json null;
+  if (!object.is_object()) return null;
+  const auto found = object.find(key);
+  return found == object.end() ? null : *found;
+}
+
+bool flag(const Json& object, const char* key, bool otherwise) {
+  const Json& value = member(object, key);
+  return value.is_null() ? otherwise : value.get<bool>();
+}
+
+std::string content_of(const Json& token) {
+  if (token.is_string()) return token.get<std::string>();
+  const Json& content = member(token, "content");
+  return content.is_string() ? content.get<std::string>() : std::string();
+}
+
+AddedToken added_token(const Json& token, bool special) {
+  AddedToken out;
+  out.content = content_of(token);
+  out.special = token.is_string() ? special : special || flag(token, "special", false);
+  out.lstrip = flag(token, "lstrip", false);
+  out.rstrip = flag(token, "rstrip", false);
+  out.single_word = flag(token, "single_word", false);
+  out.normalized = flag(token, "normalized", !out.special);
+  return out;
+}
+
+void read_vocab(const Json& vocab, const std::string& file, TokenizerSpec& spec) {
+  BLIPFT_USER_CHECK(vocab.is_object() && !vocab.empty(), file, ": the vocabulary is ",
+                    vocab.is_object() ? "empty" : vocab.type_name(), "; expected an object of token: id");
+  spec.bpe.vocab.reserve(vocab.size() * 2);
+  for (const auto& [token, id] : vocab.items()) {
+    const bool fits = id.is_number_integer() && id.get<int64_t>() >= 0 &&
+                      id.get<int64_t>() < std::numeric_limits<int32_t>::max();
+    BLIPFT_USER_CHECK(fits, file, ": token \"", token, "\" has the id ", id.dump(), "; expected an integer from 0 on");
+    spec.bpe.vocab.emplace(token, id.get<int32_t>());
+  }
+}
+
+std::pair<std::string, std::string> merge_of(const std::string& line, const std::string& file, size_t number) {
+  const size_t space = line.find(' ');
+  const bool two = space != std::string::npos && space > 0 && space + 1 < line.size() &&
+                   line.find(' ', space + 1) == std::string::npos;
+  BLIPFT_USER_CHECK(two, file, ": merge ", number, " is \"", line, "\"; expected two tokens with one space between");
+  return {line.substr(0, space), line.substr(space + 1)};
+}
+
+namespace {
+
+std::string type_of(const Json& part) {
+  const Json& type = member(part, "type");
+  return type.is_string() ? type.get<std::string>() : part.is_null() ? "null" : "(no type)";
+}
+
+/// Both forms: "a b" and ["a", "b"].
+void read_merges(const Json& merges, const std::string& file, TokenizerSpec& spec) {
+  BLIPFT_USER_CHECK(merges.is_array(), file, ": model.merges is ", merges.type_name(), "; expected an array");
+  for (const Json& merge : merges) {
+    const size_t number = spec.bpe.merges.size() + 1;
+    if (merge.is_string()) {
+      spec.bpe.merges.push_back(merge_of(merge.get<std::string>(), file, number));
+      continue;
+    }
+    BLIPFT_USER_CHECK(merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string(), file,
+                      ": merge ", number, " is ", merge.dump(), "; expected \"a b\" or [\"a\", \"b\"]");
+    spec.bpe.merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
+  }
+}
+
+void read_model(const Json& model, const std::string& file, TokenizerSpec& spec) {
+  const Json& type = member(model, "type");
+  const bool bpe = type.is_string() ? type == "BPE" : !member(model, "merges").is_null();
+  BLIPFT_USER_CHECK(bpe, file, ": model.type is ", type_of(model), "; only BPE is supported");
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const Json& value = member(model, key);
+    BLIPFT_USER_CHECK(value.is_null() || value == "", file, ": model.", key, " is ", value.dump(),
+                      "; only BPE without it is supported");
+  }
+  const Json& dropout = member(model, "dropout");
+  BLIPFT_USER_CHECK(dropout.is_null() || dropout == 0.0, file, ": model.dropout is ", dropout.dump(),
+                    "; only null is supported");
+  read_vocab(member(model, "vocab"), file + ": model.vocab", spec);
+  read_merges(member(model, "merges"), file, spec);
+  spec.bpe.byte_fallback = flag(model, "byte_fallback", false);
+  spec.bpe.fuse_unknown = flag(model, "fuse_unk", false);
+  spec.bpe.ignore_merges = flag(model, "ignore_merges", false);
+  if (const Json& unknown = member(model, "unk_token"); unknown.is_string()) {
+    const auto found = spec.bpe.vocab.find(unknown.get<std::string>());
+    if (found != spec.bpe.vocab.end()) spec.bpe.unknown_id = found->second;
+  }
+}
+
+std::string text_at(const Json& object, const char* key, const std::string& file, const std::string& place) {
+  const Json& value = member(object, key);
+  BLIPFT_USER_CHECK(value.is_string(), file, ": ", place, ".", key, " is ", value.dump(), "; expected a text");
+  return value.get<std::string>();
+}
+
+void read_normalizer(const Json& normalizer, const std::string& file, TokenizerSpec& spec) {
+  using Kind = NormalizerStep::Kind;
+  const std::string type = type_of(normalizer);
+  if (normalizer.is_null()) return;
+  if (type == "Sequence") {
+    for (const Json& part : member(normalizer, "normalizers")) read_normalizer(part, file, spec);
+  } else if (type == "NFC") {
+    spec.normalizer.push_back({Kind::nfc, "", ""});
+  } else if (type == "Prepend") {
+    spec.normalizer.push_back({Kind::prepend, "", text_at(normalizer, "prepend", file, "normalizer")});
+  } else {
+    BLIPFT_USER_CHECK(type == "Replace", file, ": the normalizer is of type ", type,
+                      "; supported are NFC, Prepend, Replace and Sequence of them, or none");
+    const Json& pattern = member(normalizer, "pattern");
+    const std::string from = member(pattern, "String").is_string() ? member(pattern, "String").get<std::string>() : "";
+    BLIPFT_USER_CHECK(!from.empty(), file, ": normalizer.pattern is ", pattern.dump(),
+                      "; supported is {\"String\": a text}");
+    spec.normalizer.push_back({Kind::replace, from, text_at(normalizer, "content", file, "normalizer")});
+  }
+}
+
+void read_metaspace(const Json& part, const std::string& file, TokenizerSpec& spec) {
+  Metaspace metaspace;
+  if (!member(part, "replacement").is_null())
+    metaspace.replacement = text_at(part, "replacement", file, "pre_tokenizer");
+  const Json& scheme = member(part, "prepend_scheme");
+  const bool prepend = flag(part, "add_prefix_space", true);  // older files have this key instead
+  BLIPFT_USER_CHECK(scheme.is_null() || scheme == "always" || scheme == "first" || scheme == "never", file,
+                    ": pre_tokenizer.prepend_scheme is ", scheme.dump(), "; supported are always, first and never");
+  metaspace.prepend = !prepend || scheme == "never" ? Metaspace::Prepend::never
+                      : scheme == "first"           ? Metaspace::Prepend::first
+                                                    : Metaspace::Prepend::always;
+  metaspace.split = flag(part, "split", true);
+  spec.metaspace = metaspace;
+}
+
+void read_split(const Json& part, const std::string& file, TokenizerSpec& spec) {
+  const Json& pattern = member(part, "pattern");
+  const Json& expression = member(pattern, "Regex");
+  const auto known = expression.is_string() ? known_pattern(expression.get<std::string>()) : std::nullopt;
+  BLIPFT_USER_CHECK(known.has_value(), file, ": pre_tokenizer: Split.pattern is ", pattern.dump(),
+                    "; supported are the patterns of GPT-2, LLaMA 3 and Qwen 2, as their files spell them");
+  BLIPFT_USER_CHECK(member(part, "behavior") == "Isolated" && !flag(part, "invert", false), file,
+                    ": pre_tokenizer: Split.behavior is ", member(part, "behavior").dump(), ", invert ",
+                    member(part, "invert").dump(), "; supported are \"Isolated\", false");
+  spec.split = *known;
+}
+
+void read_byte_level(const Json& part, const std::string& file, TokenizerSpec& spec) {
+  spec.bpe.byte_level = true;
+  spec.add_prefix_space = flag(part, "add_prefix_space", true);
+  const bool use_regex = flag(part, "use_regex", true);
+  if (spec.split == SplitPattern::none) {
+    if (use_regex) spec.split = SplitPattern::gpt2;
+    return;
+  }
+  BLIPFT_USER_CHECK(!use_regex && !spec.add_prefix_space, file, ": pre_tokenizer: ByteLevel behind Split is ",
+                    part.dump(), "; supported are use_regex false and add_prefix_space false");
+}
+
+/// Nothing, Metaspace, ByteLevel, or Split and ByteLevel, each perhaps in a Sequence.
+void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, TokenizerSpec& spec) {
+  std::vector<Json> parts;
+  if (type_of(pre_tokenizer) == "Sequence") {
+    for (const Json& part : member(pre_tokenizer, "pretokenizers")) parts.push_back(part);
+  } else if (!pre_tokenizer.is_null()) {
+    parts.push_back(pre_tokenizer);
+  }
+  std::string types;
+  for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
+  const bool known = types.empty() || types == "Metaspace" || types == "ByteLevel" || types == "Split, ByteLevel";
+  BLIPFT_USER_CHECK(known, file, ": the pre_tokenizer is of type ", types,
+                    "; supported are none, Metaspace, ByteLevel, and Split with ByteLevel behind it");
+  for (const Json& part : parts) {
+    const std::string type = type_of(part);
+    if (type == "Metaspace") read_metaspace(part, file, spec);
+    if (type == "Split") read_split(part, file, spec);
+    if (type == "ByteLevel") read_byte_level(part, file, spec);
+  }
+}
+
+/// ["</s>", 2]
+int32_t pair_id(const Json& processor, const char* key, const std::string& file) {
+  const Json& pair = member(processor, key);
+  BLIPFT_USER_CHECK(pair.is_array() && pair.size() == 2 && pair[1].is_number_integer(), file, ": post_processor.", key,
+                    " is ", pair.dump(), "; expected [token, id]");
+  return pair[1].get<int32_t>();
+}
+
+void read_template(const Json& processor, const std::string& file, TokenizerSpec& spec) {
+  std::vector<int32_t> before, after;
+  int sequences = 0;
+  for (const Json& piece : member(processor, "single")) {
+    if (!member(piece, "Sequence").is_null()) {
+      ++sequences;
+      continue;
+    }
+    const std::string name = member(member(piece, "SpecialToken"), "id").get<std::string>();
+    const Json& ids = member(member(member(processor, "special_tokens"), name.c_str()), "ids");
+    BLIPFT_USER_CHECK(ids.is_array(), file, ": post_processor.special_tokens has no ids for \"", name,
+                      "\", which post_processor.single uses");
+    for (const Json& id : ids) (sequences == 0 ? before : after).push_back(id.get<int32_t>());
+  }
+  BLIPFT_USER_CHECK(sequences == 1, file, ": post_processor.single has ", sequences,
+                    " places for the text; expected one");
+  spec.prefix_ids.insert(spec.prefix_ids.begin(), before.begin(), before.end());
+  spec.suffix_ids.insert(spec.suffix_ids.end(), after.begin(), after.end());
+}
+
+void read_post_processor(const Json& processor, const std::string& file, TokenizerSpec& spec) {
+  const std::string type = type_of(processor);
+  if (processor.is_null() || type == "ByteLevel") return;  // ByteLevel changes offsets only
+  if (type == "Sequence") {
+    for (const Json& part : member(processor, "processors")) read_post_processor(part, file, spec);
+  } else if (type == "TemplateProcessing") {
+    read_template(processor, file, spec);
+  } else {
+    BLIPFT_USER_CHECK(type == "RobertaProcessing" || type == "BertProcessing", file, ": the post_processor is of type ",
+                      type, "; supported are TemplateProcessing, ByteLevel, RobertaProcessing and Sequence of them");
+    spec.prefix_ids.insert(spec.prefix_ids.begin(), pair_id(processor, "cls", file));
+    spec.suffix_ids.push_back(pair_id(processor, "sep", file));
+  }
+}
+
+/// What transformers 5 builds itself for these classes, whatever the file says; post_processor and tokens stay.
+void put_parts_of_class(const std::string& tokenizer_class, const Json& config, Json& json) {
+  Json& model = json["model"];
+  const bool code_llama = tokenizer_class == "CodeLlamaTokenizer";
+  if (tokenizer_class == "Qwen2Tokenizer") {
+    model.update({{"unk_token", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}});
+    json["normalizer"] = {{"type", "NFC"}};
+    const Json split = {{"type", "Split"}, {"pattern", {{"Regex", qwen2_expression}}}, {"behavior", "Isolated"}};
+    const Json bytes = {{"type", "ByteLevel"}, {"use_regex", false},
+                        {"add_prefix_space", flag(config, "add_prefix_space", false)}};
+    json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
+  } else if (code_llama || tokenizer_class == "LlamaTokenizer") {
+    model.update({{"fuse_unk", true}, {"byte_fallback", true}, {"ignore_merges", false}});
+    if (code_llama) {
+      const std::string unknown = content_of(member(config, "unk_token"));
+      model["unk_token"] = unknown.empty() ? "<unk>" : unknown;
+    } else {
+      model["unk_token"] = nullptr;
+    }
+    const bool everywhere = !code_llama && flag(config, "legacy", false);
+    const char* scheme = !flag(config, "add_prefix_space", true) ? "never" : everywhere ? "always" : "first";
+    json["normalizer"] = nullptr;
+    json["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", scheme}, {"split", false}};
+  }
+}
+
+}  // namespace
+
+bool has_part(const Json& value, const std::string& type) {
+  if (!value.is_structured()) return false;
+  if (type_of(value) == type) return true;
+  for (const auto& [key, part] : value.items())
+    if (key != "vocab" && key != "merges" && key != "added_tokens" && has_part(part, type)) return true;
+  return false;
+}
+
+void read(Json json, const std::string& tokenizer_class, const Json& config, TokenizerSpec& spec) {
+  put_parts_of_class(tokenizer_class, config, json);
+  read_model(member(json, "model"), spec.file, spec);
+  read_normalizer(member(json, "normalizer"), spec.file, spec);
+  read_pre_tokenizer(member(json, "pre_tokenizer"), spec.file, spec);
+  read_post_processor(member(json, "post_processor"), spec.file, spec);
+  for (const Json& entry : member(json, "added_tokens")) {
+    const AddedToken token = added_token(entry, false);
+    const auto id = entry.at("id").get<int32_t>();
+    const auto known = id_of(spec, token.content);
+    BLIPFT_USER_CHECK(!known || *known == id, spec.file, ": added token \"", token.content, "\" has the id ", id,
+                      ", but the vocabulary says ", known.value_or(-1));
+    add_token(spec, token);  // one outside the vocabulary gets the next free id, as in the Hugging Face library
+  }
+}
+
+}  // namespace blipft::tokenizer_json

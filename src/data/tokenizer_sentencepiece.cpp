@@ -1,0 +1,118 @@
+// tokenizer.model through the sentencepiece library, as the LlamaTokenizer over that library works.
+#include "data/tokenizer_sentencepiece.h"
+
+#include <sentencepiece_processor.h>
+
+#include <unordered_set>
+
+#include "blipft/error.h"
+#include "data/tokenizer_base.h"
+
+namespace blipft {
+namespace {
+
+const std::string word_start = "\u2581";  // SentencePiece's stand-in for the space before a word
+
+std::unique_ptr<sentencepiece::SentencePieceProcessor> load(const std::string& model, const std::string& file) {
+  auto processor = std::make_unique<sentencepiece::SentencePieceProcessor>();
+  const auto status = processor->LoadFromSerializedProto(model);
+  BLIPFT_USER_CHECK(status.ok(), file, ": not a SentencePiece model (", status.ToString(),
+                    "); the file is broken or incomplete, or of another tokenizer. Save the tokenizer with "
+                    "transformers' save_pretrained, which writes tokenizer.json");
+  return processor;
+}
+
+class SentencePieceTokenizer final : public FileTokenizer {
+ public:
+  explicit SentencePieceTokenizer(TokenizerSpec files)
+      : FileTokenizer(std::move(files)), settings_(*spec().sentencepiece) {
+    std::string model = settings_.model;
+    // Messages that follow each other in protobuf's wire format are merged: normalizer_spec.add_dummy_prefix = false.
+    if (!settings_.legacy) model += std::string("\x1A\x02\x18\x00", 4);
+    processor_ = load(model, spec().file);
+    settings_.model.clear();
+    if (const auto found = spec().bpe.vocab.find(word_start); found != spec().bpe.vocab.end())
+      word_start_id_ = found->second;
+    for (const AddedToken& token : spec().added) {
+      BLIPFT_USER_CHECK(!token.single_word, spec().file, ": the added token \"", token.content,
+                        "\" has single_word; with tokenizer.model that is not supported");
+      added_.add(token, token.content);
+      if (token.special) special_ids_.insert(token.id);
+    }
+    unknown_length_ = pieces_of(settings_.unknown_token).size();
+  }
+
+ private:
+  void encode_text(const std::string& text, const EncodeOptions& options, std::vector<int32_t>& ids) const override {
+    if (text.empty()) return;
+    const std::string prefixed = settings_.legacy ? text : with_prefix(text);
+    std::vector<TextPiece> pieces;
+    if (options.split_special_tokens) {
+      pieces.push_back({-1, prefixed});  // no added token at all is looked for
+    } else {
+      added_.split(prefixed, false, pieces);
+    }
+    const size_t begin = ids.size();
+    for (const TextPiece& piece : pieces) {
+      if (piece.id >= 0) {
+        ids.push_back(piece.id);
+      } else {
+        append_text(std::string(piece.text), ids);
+      }
+    }
+    // The prefix before a special token is taken back.
+    if (!settings_.legacy && ids.size() > begin + 1 && ids[begin] == word_start_id_ &&
+        special_ids_.contains(ids[begin + 1]))
+      ids.erase(ids.begin() + static_cast<ptrdiff_t>(begin));
+  }
+
+  std::string with_prefix(const std::string& text) const {
+    std::string out = settings_.add_prefix_space ? word_start : "";
+    for (size_t at = 0; at < text.size();) {
+      const size_t found = std::min(text.find(word_start, at), text.size());
+      out.append(text, at, found - at);
+      if (found < text.size()) out += ' ';
+      at = found + word_start.size();
+    }
+    return out;
+  }
+
+  /// The library strips a leading space where it puts none itself: it is then asked for the unknown token's text with
+  /// the piece behind it, and the former's ids are taken off.
+  void append_text(const std::string& text, std::vector<int32_t>& ids) const {
+    const bool protect = !settings_.legacy && (text.starts_with(word_start) || text.starts_with(' '));
+    const std::vector<int> found = pieces_of(protect ? settings_.unknown_token + text : text);
+    const size_t skipped = protect && found.size() >= unknown_length_ ? unknown_length_ : 0;
+    ids.insert(ids.end(), found.begin() + static_cast<ptrdiff_t>(skipped), found.end());
+  }
+
+  std::vector<int> pieces_of(const std::string& text) const {
+    std::vector<int> ids;
+    const auto status = processor_->Encode(text, &ids);
+    BLIPFT_USER_CHECK(status.ok(), spec().file, ": the sentencepiece library cannot encode a text (",
+                      status.ToString(), "); the file may be broken");
+    return ids;
+  }
+
+  SentencePieceSpec settings_;
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  AddedTokenFinder added_{AddedTokenFinder::Space::python};
+  std::unordered_set<int32_t> special_ids_;
+  int32_t word_start_id_ = -1;
+  size_t unknown_length_ = 0;
+};
+
+}  // namespace
+
+std::unordered_map<std::string, int32_t> sentencepiece_vocab(const std::string& model, const std::string& file) {
+  const auto processor = load(model, file);
+  std::unordered_map<std::string, int32_t> vocab;
+  for (int id = 0; id < processor->GetPieceSize(); ++id) vocab.emplace(processor->IdToPiece(id), id);
+  return vocab;
+}
+
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(TokenizerSpec spec) {
+  return std::make_unique<SentencePieceTokenizer>(std::move(spec));
+}
+
+}  // namespace blipft
