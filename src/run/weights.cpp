@@ -183,7 +183,8 @@ void Saver::open() {
   writer_->write_text("config.json", config_with_dtype(job_.source, job_.types.trained));
   writer_->copy_files(job_.source, {"generation_config.json", "preprocessor_config.json", "processor_config.json",
                                     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"});
+                                    "added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt",
+                                    "chat_template.jinja"});
 }
 
 // All ranks take part in gathering.
