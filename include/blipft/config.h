@@ -13,7 +13,7 @@ enum class Precision { f32_true, bf16_true, bf16_mixed };  // "32-true", "bf16-t
 struct ModelSection {
   std::string path;                     ///< directory with config.json (and weights, tokenizer, preprocessor files)
   std::string init = "pretrained";      ///< pretrained | random
-  std::vector<std::string> freeze;      ///< any of vision, qformer, language_projection, language
+  std::vector<std::string> freeze;      ///< parameter groups of the model that are not trained
 };
 
 struct DataSection {
@@ -75,6 +75,7 @@ struct TraceSection {
 struct OutputSection {
   std::string path = "runs/run";        ///< directory of this run: traces, saved model
   bool save_model = false;              ///< write model/ in Hugging Face form at the end
+  std::string save = "all";             ///< all | trained: the trained tensors alone
   std::string save_dtype = "auto";      ///< auto (trained: the dtype of the master weights; frozen: as stored,
                                         ///< bit for bit) | f32 | bf16 (all tensors)
   int64_t memory_every = 50;            ///< steps between the memory lines; also at steps 0 and 1
@@ -104,6 +105,10 @@ void check_ranks(const Config& config, int64_t ranks);
 /// The ranks of a shard group, by parallel.shard_ranks, of `ranks` ranks in all; they divide them. `node_ranks`: of each
 /// machine, 0: machines have different numbers of ranks. Throws UserError that names the nearest divisors.
 int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks);
+
+/// Throws UserError, with file and line and the nearest name, when model.freeze holds a name that is none of `groups`,
+/// those of the model's parameters, or when it holds all of them.
+void check_freeze(const Config& config, const std::vector<std::string>& groups);
 
 /// What the command line asks for.
 struct CommandLine {

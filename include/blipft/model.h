@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,7 +51,7 @@ struct ActivationCheckpointing {
 
 struct ModelSettings {
   DType compute = DType::f32;
-  std::vector<std::string> freeze;         ///< parts without gradient, as model.freeze names them
+  std::vector<std::string> freeze;         ///< names of parameter groups without gradient; others mean nothing
   ActivationCheckpointing checkpointing;
   bool dropout = true;                     ///< false: all dropout probabilities are 0
 };
@@ -61,6 +62,8 @@ class Model {
   /// "blip2-opt, 3.74 billion parameters", for people.
   virtual std::string description() const = 0;
   const std::vector<const Unit*>& units() const { return unit_list_; }
+  /// The parameter groups, in the order in which they were declared.
+  const std::deque<ParameterGroup>& groups() const { return groups_; }
   int64_t parameter_count() const;
   int64_t trainable_parameter_count() const;
 
@@ -82,7 +85,11 @@ class Model {
   double flops(int64_t batch_size, double text_rows) const;
 
  protected:
-  Unit& add_unit(const std::string& name, bool trainable);
+  /// Declares a group, trained unless `settings` freeze it.
+  const ParameterGroup& add_group(const ModelSettings& settings, const std::string& name,
+                                  Source source = Source::checkpoint);
+  Unit& add_unit(const std::string& name, const ParameterGroup& group);
+  std::deque<ParameterGroup> groups_;      // which never move: units refer to them
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<const Unit*> unit_list_;
 };

@@ -9,12 +9,23 @@
 
 namespace blipft {
 
-/// How `init: random` fills a parameter.
+/// How a parameter that comes from no checkpoint is filled.
 struct Init {
   enum class Kind { normal, constant } kind = Kind::constant;
   float value = 0;                         ///< standard deviation of normal, or the constant
   static Init normal(float std) { return {Kind::normal, std}; }
   static Init constant(float value) { return {Kind::constant, value}; }
+};
+
+/// Where a parameter's first value comes from. `checkpoint`: with model.init pretrained from there, else by its Init;
+/// `fresh`: always by its Init, whatever a checkpoint holds.
+enum class Source { checkpoint, fresh };
+
+/// Parameters that are trained or frozen together. A model declares its groups; model.freeze names some of them.
+struct ParameterGroup {
+  std::string name;
+  bool trained = true;
+  Source source = Source::checkpoint;
 };
 
 /// A named, shaped range of a unit's flat buffer. The name is the Hugging Face state-dict key.
@@ -23,6 +34,7 @@ struct Parameter {
   std::vector<int64_t> shape;              ///< as in the checkpoint; may have more than four dimensions
   int64_t offset = 0;                      ///< elements from the start of the flat buffer
   Init init;
+  Source source = Source::checkpoint;      ///< that of its unit's group
   /// Other keys under which a checkpoint may hold this very tensor, because the model ties them: one of them is enough,
   /// and all that are there must be equal.
   std::vector<std::string> aliases;
@@ -34,7 +46,10 @@ constexpr int64_t kParameterAlignment = 8;
 
 class Unit {
  public:
-  explicit Unit(std::string name) : name_(std::move(name)) {}
+  /// All parameters of a unit belong to one group, because the flat buffer is updated as one; what else a layer has
+  /// (an adapter) is a unit beside it. The group outlives the unit.
+  Unit(std::string name, const ParameterGroup& group)
+      : trainable(group.trained), name_(std::move(name)), group_(group) {}
 
   /// Appends a parameter; returns its offset. `packed` starts right behind the one before, without alignment, so that
   /// several checkpoint tensors form one matrix (q, k, v).
@@ -44,6 +59,7 @@ class Unit {
   void add_alias(const std::string& name, const std::string& other);
 
   const std::string& name() const { return name_; }
+  const ParameterGroup& group() const { return group_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   /// Elements of the flat buffer, alignment gaps included.
   int64_t numel() const { return numel_; }
@@ -52,11 +68,12 @@ class Unit {
   /// Ranges [first, second) of the flat buffer, up to `padded` elements, that belong to no parameter.
   std::vector<std::pair<int64_t, int64_t>> gaps(int64_t padded) const;
 
-  bool trainable = true;
+  const bool trainable;                    ///< as its group
   int64_t index = -1;                      ///< place in the model's list
 
  private:
   std::string name_;
+  const ParameterGroup& group_;
   std::vector<Parameter> parameters_;
   int64_t numel_ = 0;
 };

@@ -136,8 +136,9 @@ void read_value(const Target& target, const YAML::Node& node, Precision& value) 
 template <class T>
 void read_value(const Target& target, const YAML::Node& node, std::vector<T>& values) {
   if (!node.IsSequence()) {
-    const std::string example = std::is_same_v<T, std::string> ? "[" + target.key.allowed.choices[0] + "]" : "[0, 1]";
-    refuse(target, found_text(node), "; write for example " + example);
+    const std::vector<std::string>& choices = target.key.allowed.choices;
+    const std::string names = "[" + (choices.empty() ? "name" : choices[0]) + "]";
+    refuse(target, found_text(node), "; write for example " + (std::is_same_v<T, std::string> ? names : "[0, 1]"));
   }
   std::vector<T> read;
   for (const YAML::Node& element : node) {

@@ -4,6 +4,7 @@
 
 #include "blipft/error.h"
 #include "config/config_schema.h"
+#include "config/nearest.h"
 
 namespace blipft {
 
@@ -59,14 +60,25 @@ void check_data(const Config& config) {
 }
 
 void check_rest(const Config& config) {
-  const size_t parts = 4;  // vision, qformer, language_projection, language; none is listed twice
-  refuse_if(config, config.model.freeze.size() == parts, "model.freeze",
-            "every part is frozen, so nothing would be trained; remove one");
+  refuse_if(config, config.output.save != "all" && !config.output.save_model, "output.save", "is ",
+            config.output.save, ", but output.save_model is false; set save_model: true, or remove save");
   refuse_if(config, !config.trace.enabled && !config.trace.kernels.empty(), "trace.kernels",
             "needs the trace, but trace.enabled is false");
 }
 
 }  // namespace
+
+void check_freeze(const Config& config, const std::vector<std::string>& groups) {
+  const std::vector<std::string>& frozen = config.model.freeze;  // none is listed twice
+  for (const std::string& name : frozen) {
+    const bool known = std::find(groups.begin(), groups.end(), name) != groups.end();
+    const std::string near = nearest_name(name, groups);
+    refuse_if(config, !known, "model.freeze", "found \"", name, "\", expected a list of ", join_names(groups),
+              near.empty() ? "" : "; did you mean " + near + "?");
+  }
+  refuse_if(config, !groups.empty() && frozen.size() == groups.size(), "model.freeze",
+            "every part of the model is frozen, so nothing would be trained; remove one");
+}
 
 void check_combinations(const Config& config) {
   check_train(config);

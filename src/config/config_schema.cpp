@@ -66,8 +66,8 @@ void add_model_and_data(std::vector<Key>& keys) {
   using M = ModelSection;
   m(&M::path, "path", required(), "directory saved by Hugging Face: config.json, weights, tokenizer, image processor");
   m(&M::init, "init", one_of({"pretrained", "random"}), "where the first weights come from");
-  m(&M::freeze, "freeze", one_of({"vision", "qformer", "language_projection", "language"}),
-    "parts of the model that are not trained; the projection of the Q-Former's output is a part of its own");
+  m(&M::freeze, "freeze", any(),
+    "parameter groups of the model that are not trained; --plan tells their names");
 
   const auto d = [&](auto member, auto... rest) { keys.push_back(key(&Config::data, member, "data", rest...)); };
   using D = DataSection;
@@ -176,6 +176,7 @@ void add_trace_and_output(std::vector<Key>& keys) {
   using Names = std::vector<std::string>;
   o(&O::path, "path", required(), "directory of this run: traces, saved model", Names{"output_dir", "save_dir"});
   o(&O::save_model, "save_model", any(), "write model/ in Hugging Face form at the end");
+  o(&O::save, "save", one_of({"all", "trained"}), "all tensors, or those alone that were trained");
   o(&O::save_dtype, "save_dtype", one_of({"auto", "f32", "bf16"}),
     "dtype of all saved tensors; auto: what was trained as its master weights, what is frozen as it was stored");
   o(&O::memory_every, "memory_every", at_least(1), "steps between memory lines; also at steps 0 and 1",
@@ -260,7 +261,7 @@ std::string expected_value(const Key& key) {
         else if constexpr (std::is_same_v<T, int64_t>) return "an integer" + bounds_text(allowed);
         else if constexpr (std::is_same_v<T, double>) return "a number" + bounds_text(allowed);
         else if constexpr (std::is_same_v<T, std::vector<std::string>>)
-          return "a list of " + join_names(allowed.choices);
+          return "a list of " + (allowed.choices.empty() ? "names" : join_names(allowed.choices));
         else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
           return "a list of integers" + bounds_text(allowed);
         std::vector<std::string> choices = allowed.choices;

@@ -67,12 +67,10 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
 
 void place(const PlannedRun& run, MemoryPlan& plan) {
   const Config& config = run.config;
-  const bool pretrained = config.model.init == "pretrained";
-  const SavedTypes saved = SavedTypes::of(config.output.save_dtype, PrecisionTypes::of(config.train.precision));
-  plan.loading_bytes = pretrained ? loading_scratch_bytes() : init_scratch_bytes();
+  plan.loading_bytes = config.model.init == "pretrained" ? loading_scratch_bytes() : init_scratch_bytes();
   if (config.output.save_model)
-    plan.saving_bytes =
-        saving_scratch_bytes(run.model, plan.engine->store, *plan.engine->strategy, saved, pretrained);
+    plan.saving_bytes = saving_scratch_bytes(run.model.units(), plan.engine->store, *plan.engine->strategy,
+                                             SaveSettings::of(config));
   plan.arena->plan(std::max(plan.loading_bytes, plan.saving_bytes));
 }
 
@@ -119,6 +117,14 @@ std::string strategy_name(const Config& config, int64_t ranks) {
 ModelSettings model_settings(const Config& config) {
   return {PrecisionTypes::of(config.train.precision).compute, config.model.freeze,
           ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout};
+}
+
+std::unique_ptr<Model> make_model(const Config& config) {
+  std::unique_ptr<Model> model = make_model(config.model.path, model_settings(config));
+  std::vector<std::string> groups;
+  for (const ParameterGroup& group : model->groups()) groups.push_back(group.name);
+  check_freeze(config, groups);
+  return model;
 }
 
 int64_t bytes_outside_of_arena(const GroupSizes& ranks) {

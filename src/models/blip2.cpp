@@ -20,14 +20,13 @@ constexpr int64_t kPositionOffset = 2;                           // OPT's learne
 
 class Blip2 : public Model {
  public:
-  Blip2(const Blip2Config& config, const ModelSettings& settings) : config_(config), settings_(settings) {
-    for (const std::string& part : settings.freeze)
-      BLIPFT_USER_CHECK(part == "vision" || part == "qformer" || part == "language_projection" || part == "language",
-                        "model.freeze: found ", part,
-                        ", known parts are vision, qformer, language_projection, language");
-    train_vision_ = trained("vision"), train_qformer_ = trained("qformer");
-    train_projection_ = trained("language_projection"), train_language_ = trained("language");
-    BLIPFT_USER_CHECK(into_prefix() || train_language_, "model.freeze: all parts are frozen; nothing is left to train");
+  Blip2(const Blip2Config& config, const ModelSettings& settings)
+      : config_(config), settings_(settings), vision_group_(add_group(settings, "vision")),
+        qformer_group_(add_group(settings, "qformer")),
+        projection_group_(add_group(settings, "language_projection")),
+        language_group_(add_group(settings, "language")) {
+    train_vision_ = vision_group_.trained, train_qformer_ = qformer_group_.trained;
+    train_projection_ = projection_group_.trained, train_language_ = language_group_.trained;
     add_vision_units();
     add_qformer_units();
     add_language_units();
@@ -50,9 +49,6 @@ class Blip2 : public Model {
   double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override;
 
  private:
-  bool trained(const std::string& part) const {
-    return std::find(settings_.freeze.begin(), settings_.freeze.end(), part) == settings_.freeze.end();
-  }
   // How far backward goes: out of the language model into the projection, and from there into the Q-Former.
   bool into_qformer() const { return train_vision_ || train_qformer_; }
   bool into_prefix() const { return into_qformer() || train_projection_; }
@@ -87,6 +83,7 @@ class Blip2 : public Model {
 
   Blip2Config config_;
   ModelSettings settings_;
+  const ParameterGroup &vision_group_, &qformer_group_, &projection_group_, &language_group_;
   bool train_vision_ = true, train_qformer_ = true, train_projection_ = true, train_language_ = true;
 
   Unit* vision_embeddings_ = nullptr;
@@ -111,7 +108,7 @@ class Blip2 : public Model {
 void Blip2::add_vision_units() {
   const Blip2Config::Vision& v = config_.vision;
   const std::string root = "vision_model.";
-  vision_embeddings_ = &add_unit("vision.embeddings", train_vision_);
+  vision_embeddings_ = &add_unit("vision.embeddings", vision_group_);
   class_embedding_ =
       vision_embeddings_->add(root + "embeddings.class_embedding", {1, 1, v.hidden}, Init::normal(v.init_std));
   vision_positions_ = vision_embeddings_->add(root + "embeddings.position_embedding", {1, 1 + patches(), v.hidden},
@@ -124,7 +121,7 @@ void Blip2::add_vision_units() {
   for (int64_t i = 0; i < v.layers; ++i) {
     const std::string name = concat(root, "encoder.layers.", i, ".");
     PreNormLayer layer;
-    layer.unit = &add_unit(concat("vision.layers.", i), train_vision_);
+    layer.unit = &add_unit(concat("vision.layers.", i), vision_group_);
     layer.shape = {v.hidden, v.heads, v.inner, Activation::gelu, false, 0};
     layer.norm1 = add_norm(*layer.unit, name + "layer_norm1", v.hidden, v.norm_eps);
     layer.qkv = add_linear(*layer.unit, name + "self_attn.qkv", v.hidden, 3 * v.hidden, v.qkv_bias, v.init_std);
@@ -135,7 +132,7 @@ void Blip2::add_vision_units() {
     vision_.layers.push_back(layer);
   }
   vision_.checkpointed = settings_.checkpointing.layers_of(v.layers);
-  vision_norm_unit_ = &add_unit("vision.norm", train_vision_);
+  vision_norm_unit_ = &add_unit("vision.norm", vision_group_);
   vision_norm_ = add_norm(*vision_norm_unit_, root + "post_layernorm", v.hidden, v.norm_eps);
 }
 
@@ -147,13 +144,13 @@ void Blip2::add_qformer_units() {
   const int64_t d = shape.hidden;
   qformer_.shape = shape;
   qformer_.dropout_site = kQFormerSites;
-  qformer_.embeddings = &add_unit("qformer.embeddings", train_qformer_);
+  qformer_.embeddings = &add_unit("qformer.embeddings", qformer_group_);
   qformer_.query_tokens = qformer_.embeddings->add("query_tokens", {1, shape.queries, d}, Init::normal(std));
   qformer_.input_norm = add_norm(*qformer_.embeddings, "qformer.layernorm", d, shape.norm_eps);
   for (int64_t i = 0; i < shape.layers; ++i) {
     const std::string name = concat("qformer.encoder.layer.", i, ".");
     QFormerLayer layer;
-    layer.unit = &add_unit(concat("qformer.layers.", i), train_qformer_);
+    layer.unit = &add_unit(concat("qformer.layers.", i), qformer_group_);
     layer.shape = shape;
     layer.dropout_site = kQFormerSites + 1 + 5 * static_cast<uint32_t>(i);
     Unit& unit = *layer.unit;
@@ -176,7 +173,7 @@ void Blip2::add_qformer_units() {
     qformer_.layers.push_back(layer);
   }
   qformer_.checkpointed = settings_.checkpointing.layers_of(shape.layers);
-  projection_unit_ = &add_unit("language_projection", train_projection_);
+  projection_unit_ = &add_unit("language_projection", projection_group_);
   projection_ = add_linear(*projection_unit_, "language_projection", d, config_.text.hidden, true, std);
 }
 
@@ -184,7 +181,7 @@ void Blip2::add_opt_layer(int64_t i) {
   const Blip2Config::Text& t = config_.text;
   const std::string name = concat("language_model.model.decoder.layers.", i, ".");
   PreNormLayer layer;
-  layer.unit = &add_unit(concat("language.layers.", i), train_language_);
+  layer.unit = &add_unit(concat("language.layers.", i), language_group_);
   layer.shape = {t.hidden, t.heads, t.inner, t.activation, true, dropout(t.dropout)};
   layer.dropout_site = kLanguageSites + 2 * static_cast<uint32_t>(i);
   const std::string attention = name + "self_attn.";
@@ -201,14 +198,14 @@ void Blip2::add_opt_layer(int64_t i) {
 void Blip2::add_language_units() {
   const Blip2Config::Text& t = config_.text;
   const std::string decoder = "language_model.model.decoder.";
-  text_embeddings_ = &add_unit("language.embeddings", train_language_);
+  text_embeddings_ = &add_unit("language.embeddings", language_group_);
   token_table_ =
       text_embeddings_->add(decoder + "embed_tokens.weight", {t.vocabulary, t.hidden}, Init::normal(t.init_std));
   position_table_ = text_embeddings_->add(decoder + "embed_positions.weight", {t.positions + kPositionOffset, t.hidden},
                                           Init::normal(t.init_std));
   for (int64_t i = 0; i < t.layers; ++i) add_opt_layer(i);
   language_.checkpointed = settings_.checkpointing.layers_of(t.layers);
-  head_.unit = &add_unit("language.head", train_language_);
+  head_.unit = &add_unit("language.head", language_group_);
   head_.norm = add_norm(*head_.unit, decoder + "final_layer_norm", t.hidden, t.norm_eps);
   head_.weight_unit = t.tied ? text_embeddings_ : head_.unit;
   const std::string head = "language_model.lm_head.weight";

@@ -1,6 +1,8 @@
 // Parameter handles and small helpers of the models.
 #include "models/blocks.h"
 
+#include <algorithm>
+
 namespace blipft {
 
 ActivationCheckpointing ActivationCheckpointing::from_name(const std::string& name) {
@@ -10,10 +12,15 @@ ActivationCheckpointing ActivationCheckpointing::from_name(const std::string& na
   throw UserError(concat("train.act_ckpt: found ", name, ", known are none, half, full"));
 }
 
-Unit& Model::add_unit(const std::string& name, bool trainable) {
-  units_.push_back(std::make_unique<Unit>(name));
+const ParameterGroup& Model::add_group(const ModelSettings& settings, const std::string& name, Source source) {
+  const bool frozen = std::find(settings.freeze.begin(), settings.freeze.end(), name) != settings.freeze.end();
+  groups_.push_back({name, !frozen, source});
+  return groups_.back();
+}
+
+Unit& Model::add_unit(const std::string& name, const ParameterGroup& group) {
+  units_.push_back(std::make_unique<Unit>(name, group));
   Unit& unit = *units_.back();
-  unit.trainable = trainable;
   unit.index = static_cast<int64_t>(units_.size()) - 1;
   unit_list_.push_back(&unit);
   return unit;

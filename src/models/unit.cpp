@@ -14,7 +14,7 @@ int64_t Parameter::numel() const {
 int64_t Unit::add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed) {
   int64_t offset = numel_;
   if (!packed) offset = (offset + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
-  parameters_.push_back({name, shape, offset, init, {}});
+  parameters_.push_back({name, shape, offset, init, group_.source, {}});
   numel_ = offset + parameters_.back().numel();
   return offset;
 }

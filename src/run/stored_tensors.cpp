@@ -76,11 +76,12 @@ const NamedTensor* find_stored(const SafetensorsReader& reader, const Parameter&
   return exact == found.end() ? nullptr : *exact;
 }
 
-void check_weights(const Model& model, const SafetensorsReader& reader) {
+void check_weights(const Units& units, const SafetensorsReader& reader) {
   std::string missing;
   int64_t missing_count = 0;
-  for (const Unit* unit : model.units()) {
+  for (const Unit* unit : units) {
     for (const Parameter& parameter : unit->parameters()) {
+      if (parameter.source == Source::fresh) continue;
       const std::vector<const NamedTensor*> found = all_stored(reader, parameter);
       if (found.empty() && missing_count++ == 0) missing = parameter.name;
       for (const NamedTensor* stored : found) {
@@ -102,10 +103,10 @@ void check_weights(const Model& model, const SafetensorsReader& reader) {
                          stored.empty() ? "none" : stored.begin()->first));
 }
 
-void check_aliases(const Model& model, const SafetensorsReader& reader) {
-  for (const Unit* unit : model.units()) {
+void check_aliases(const Units& units, const SafetensorsReader& reader) {
+  for (const Unit* unit : units) {
     for (const Parameter& parameter : unit->parameters()) {
-      if (parameter.aliases.empty()) continue;
+      if (parameter.aliases.empty() || parameter.source == Source::fresh) continue;
       const NamedTensor* exact = find_stored(reader, parameter);
       for (const NamedTensor* other : all_stored(reader, parameter))
         BLIPFT_USER_CHECK(other == exact || same_numbers(reader, *exact, *other), other->second.file, ": tensor ",

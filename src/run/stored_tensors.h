@@ -3,9 +3,10 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "blipft/checkpoint.h"
-#include "blipft/model.h"
+#include "blipft/unit.h"
 
 namespace blipft {
 
@@ -16,13 +17,15 @@ using NamedTensor = std::pair<const std::string, StoredTensor>;
 /// name before the aliases; null when there is none.
 const NamedTensor* find_stored(const SafetensorsReader& reader, const Parameter& parameter);
 
-/// Checks that every parameter of the model is in `reader`, under its name or an alias, with its shape and a floating
-/// dtype. Throws UserError naming file, tensor, found and expected shape.
-void check_weights(const Model& model, const SafetensorsReader& reader);
+using Units = std::vector<const Unit*>;
+
+/// Checks that every parameter that comes from a checkpoint is in `reader`, under its name or an alias, with its shape
+/// and a floating dtype. Throws UserError naming file, tensor, found and expected shape.
+void check_weights(const Units& units, const SafetensorsReader& reader);
 
 /// Checks that all keys of a parameter hold the same numbers, where dtypes differ after conversion to the less exact
 /// one: training them as one tensor would lose the others' values. Reads only where several keys are there. Throws
 /// UserError.
-void check_aliases(const Model& model, const SafetensorsReader& reader);
+void check_aliases(const Units& units, const SafetensorsReader& reader);
 
 }  // namespace blipft

@@ -151,7 +151,7 @@ void Run::prepare() {
     check_ranks(config_, world_.size());
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
     check_device(config_, world_);
-    model_ = make_model(config_.model.path, model_settings(config_));
+    model_ = make_model(config_);
   });
   times_.part("model");
   world_.together([&] {
@@ -235,7 +235,7 @@ void Run::commit() {
 }
 
 WeightContext Run::weight_context() const {
-  return {model_.get(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
+  return {model_->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
 }
 
 // Those that any rank's first steps have, the most frequent first; the same on every rank.
@@ -257,20 +257,20 @@ std::vector<TextShape> Run::shapes_to_prepare() {
 void Run::fill_weights() {
   const std::vector<TextShape> shapes = shapes_to_prepare();
   const WeightContext context = weight_context();
+  const bool random = config_.model.init == "random";
   engine_->program->warm_up(context.scratch);
   times_.part("connections");
   world_.together([&] {
-    if (config_.model.init == "random") {
-      init_weights(context, static_cast<uint64_t>(config_.train.seed));
+    init_weights(context, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
+    if (random) {
       times_.part("weights");
       engine_->program->prepare(shapes);
       times_.part("graphs");
       return;
     }
-    device_->synchronize();
     Beside reading(times_, "reading", [&] {
       checkpoint_ = std::make_unique<SafetensorsReader>(config_.model.path);
-      check_weights(*model_, *checkpoint_);
+      check_weights(model_->units(), *checkpoint_);
       load_weights(context, *checkpoint_, 8);
     });
     engine_->program->prepare(shapes);
@@ -419,9 +419,7 @@ void Run::finish() {
   print_memory();
   if (config_.output.save_model) {
     saved_ = config_.output.path + "/model";
-    const SavedTypes types =
-        SavedTypes::of(config_.output.save_dtype, PrecisionTypes::of(config_.train.precision));
-    save_weights(weight_context(), world_, {saved_, config_.model.path, types, checkpoint_.get()});
+    save_weights(weight_context(), world_, {saved_, config_.model.path, SaveSettings::of(config_), checkpoint_.get()});
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
   trace_->close();
@@ -471,16 +469,23 @@ GroupSizes planned_groups(const Config& config, int64_t ranks, int64_t node_rank
   return group_sizes(config, world, node_ranks);
 }
 
+// "parameter groups: vision (frozen), language"
+std::string parameter_groups_text(const Model& model) {
+  std::string text = "parameter groups:";
+  for (const ParameterGroup& group : model.groups())
+    text += concat(&group == &model.groups().front() ? " " : ", ", group.name, group.trained ? "" : " (frozen)");
+  return text;
+}
+
 }  // namespace
 
 bool print_plan(const Config& config, int64_t ranks, int64_t node_ranks, double gpu_gib) {
   const GroupSizes world = planned_groups(config, ranks, node_ranks);
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
-  const ModelSettings settings = model_settings(config);
-  const std::unique_ptr<Model> model = make_model(config.model.path, settings);
+  const std::unique_ptr<Model> model = make_model(config);
   const MemoryPlan plan = plan_memory(config, *model, world, gpu);
-  std::printf("%s\n%s", model->description().c_str(), plan_table(plan).c_str());
+  std::printf("%s\n%s\n%s", model->description().c_str(), parameter_groups_text(*model).c_str(), plan_table(plan).c_str());
   const int64_t outside = bytes_outside_of_arena(world), total = plan.arena->total_bytes() + outside;
   std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", memory_text(outside).c_str());
   std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());
@@ -490,7 +495,7 @@ bool print_plan(const Config& config, int64_t ranks, int64_t node_ranks, double 
   else
     std::printf("does not fit: needs %s, the GPU has %s\n", memory_text(total).c_str(), memory_text(gpu).c_str());
   std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld\n",
-              static_cast<long long>(largest_batch(config, settings, world, gpu)));
+              static_cast<long long>(largest_batch(config, model_settings(config), world, gpu)));
   if (!wants_cuda(config) && plan.strategy_name == "fsdp") {  // the only strategy that plans by the GPU's size
     const MemoryPlan here = plan_memory(config, *model, world, 0);
     std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",

@@ -6,14 +6,14 @@
 
 #include "blipft/checkpoint.h"
 #include "blipft/comm.h"
-#include "blipft/model.h"
+#include "blipft/config.h"
 #include "blipft/strategy.h"
 #include "run/stored_tensors.h"
 
 namespace blipft {
 
 struct WeightContext {
-  const Model* model = nullptr;
+  Units units;
   ParameterStore* store = nullptr;
   Strategy* strategy = nullptr;
   Device* device = nullptr;
@@ -24,33 +24,37 @@ struct WeightContext {
 /// Scratch bytes that loading takes, and initialising.
 int64_t loading_scratch_bytes();
 int64_t init_scratch_bytes();
-/// Fills this rank's shards (and master weights), reading only the ranges it keeps, with `threads` reading threads.
+/// Fills this rank's shards (and master weights) but for fresh parameters, reading only the ranges it keeps, with
+/// `threads` reading threads.
 void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads);
-/// Random weights by each parameter's Init: the same numbers for every strategy and world size.
-void init_weights(const WeightContext& context, uint64_t seed);
+/// Which parameters init_weights() fills.
+enum class Filled { all, fresh };
+/// Weights by each parameter's Init: the same numbers for every strategy and world size, whichever of them are filled.
+void init_weights(const WeightContext& context, uint64_t seed, Filled filled = Filled::all);
 
-/// The dtypes of a saved model's tensors.
-struct SavedTypes {
+/// What of a model is saved, and with which dtypes.
+struct SaveSettings {
   DType trained = DType::f32;
   /// Of tensors that were not trained. Absent: as the checkpoint stores them that they were read from, bit for bit;
   /// those that come from none as they are held.
   std::optional<DType> frozen;
-  /// What output.save_dtype stands for.
-  static SavedTypes of(const std::string& save_dtype, const PrecisionTypes& types);
+  bool trained_alone = false;
+  bool pretrained = true;                  ///< the weights came from a checkpoint, but for fresh ones
+  static SaveSettings of(const Config& config);
 };
 
 struct SaveJob {
   std::string directory;                   // made, or replaced where it is an older model
   std::string source;                      // model directory: its config and tokenizer files are taken over
-  SavedTypes types;
-  const SafetensorsReader* checkpoint = nullptr;  // where the weights came from; null: from their Init
+  SaveSettings settings;
+  const SafetensorsReader* checkpoint = nullptr;  // where the weights came from, if from one
 };
 
-/// Scratch bytes that saving takes, of weights that came from a checkpoint or not.
-int64_t saving_scratch_bytes(const Model& model, const ParameterStore& store, const Strategy& strategy,
-                             const SavedTypes& types, bool from_checkpoint);
-/// Writes the model in Hugging Face form (rank 0 writes, all ranks take part). What was not trained is copied from the
-/// checkpoint, in pieces.
+/// Scratch bytes that saving takes.
+int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, const Strategy& strategy,
+                             const SaveSettings& settings);
+/// Writes tensors, config and tokenizer files in Hugging Face form (rank 0 writes, all ranks take part). What was not
+/// trained is copied from the checkpoint, in pieces.
 void save_weights(const WeightContext& context, const World& world, const SaveJob& job);
 
 }  // namespace blipft

@@ -187,10 +187,10 @@ TEST_SUITE("config") {
     CHECK(after_base("trace:\n  kernels: [1, x]\n") ==
           "FILE:6: trace.kernels: found \"x\", expected a list of integers >= 0");
     CHECK(after_base("trace:\n  kernels: [1, 1]\n") == "FILE:6: trace.kernels: \"1\" is listed twice");
-    CHECK(
-        message("model:\n  path: m\n  freeze: [vison]\ndata: {path: d}\n") ==
-        "FILE:3: model.freeze: found \"vison\", expected a list of vision, qformer, "
-        "language_projection or language; did you mean vision?");
+    CHECK(message("model:\n  path: m\n  freeze: vision\ndata: {path: d}\n") ==
+          "FILE:3: model.freeze: found \"vision\", expected a list of names; write for example [name]");
+    CHECK(message("model: {path: m, freeze: [1]}\ndata: {path: d}\n") ==
+          "FILE:1: model.freeze: found 1 (a number), expected a list of names; write it in quotes");
   }
 
   TEST_CASE("ranges") {
@@ -280,9 +280,25 @@ TEST_SUITE("config") {
     CHECK(contains(message(base, {"data.text_padding=packed", "train.loss_normalization=micro_batch"}),
                    "data.text_padding: is packed, which changes which samples"));
     CHECK(contains(after_base("trace: {enabled: false, kernels: [0]}\n"), "FILE:5: trace.kernels: needs the trace"));
-    CHECK(message(base, {"model.freeze=[vision, qformer, language]"}).empty());
-    CHECK(contains(message(base, {"model.freeze=[vision, qformer, language_projection, language]"}),
-                   "model.freeze: every part is frozen"));
+    CHECK(after_base("output:\n  save: trained\n") ==
+          "FILE:6: output.save: is trained, but output.save_model is false; set save_model: true, or remove save");
+    CHECK(after_base("output: {save: trained, save_model: true}\n").empty());
+  }
+
+  TEST_CASE("what is frozen is checked against the model's parameter groups") {
+    const std::vector<std::string> groups{"eyes", "ears", "mouth"};
+    const auto frozen = [&](const std::string& list) {
+      const Config config = load("model:\n  path: m\n  freeze: [" + list + "]\ndata: {path: d}\n");
+      const std::string text = message_of([&] { check_freeze(config, groups); });
+      return text.substr(std::min(text.size(), config.file.size()));
+    };
+    CHECK(frozen("").empty());
+    CHECK(frozen("mouth, eyes").empty());
+    CHECK(frozen("eyes, month") ==
+          ":3: model.freeze: found \"month\", expected a list of eyes, ears or mouth; did you mean mouth?");
+    CHECK(frozen("language") == ":3: model.freeze: found \"language\", expected a list of eyes, ears or mouth");
+    CHECK(frozen("ears, mouth, eyes") ==
+          ":3: model.freeze: every part of the model is frozen, so nothing would be trained; remove one");
   }
 
   TEST_CASE("number of ranks") {
@@ -364,8 +380,8 @@ TEST_SUITE("config") {
       CHECK(find_key(key.section, key.name) == &key);
     }
     CHECK(config_sections() == std::vector<std::string>{"model", "data", "train", "parallel", "trace", "output"});
-    // A member of Config that the table forgot would change this sum: 3 + 8 + 21 + 11 + 4 + 5 keys in config.h.
-    CHECK(config_keys().size() == 55);
+    // A member of Config that the table forgot would change this sum: 3 + 10 + 21 + 12 + 4 + 6 keys in config.h.
+    CHECK(config_keys().size() == 56);
   }
 
   TEST_CASE("the run files of the repository") {

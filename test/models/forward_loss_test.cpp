@@ -63,7 +63,7 @@ struct Rig {
     ops->set_workspace(workspace);
     store->bind();
     strategy->bind();
-    init_weights({model.get(), store.get(), strategy.get(), device.get(), ops.get(), arena->scratch()}, 11);
+    init_weights({model->units(), store.get(), strategy.get(), device.get(), ops.get(), arena->scratch()}, 11);
     const std::vector<char> host = make_block(layout);
     std::memcpy(block.data, host.data(), host.size());
     *weight.as<float>() = 0.125f;

@@ -90,8 +90,8 @@ class Trainer {
     arena->commit();
     engine->bind();
     const SafetensorsReader reader(golden.directory);
-    check_weights(*model, reader);
-    load_weights({model.get(), &engine->store, engine->strategy.get(), device.get(), ops.get(), arena->scratch()},
+    check_weights(model->units(), reader);
+    load_weights({model->units(), &engine->store, engine->strategy.get(), device.get(), ops.get(), arena->scratch()},
                  reader, 2);
     make_batch(golden, false);
   }

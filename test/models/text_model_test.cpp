@@ -71,7 +71,7 @@ Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, dou
   arena.commit();
   engine.bind();
   StepProgram& program = *engine.program;
-  init_weights({&model, &engine.store, engine.strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
+  init_weights({model.units(), &engine.store, engine.strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
   const auto loader = make_data_loader(config, 0, 1, model.inputs(), std::make_shared<LetterTokenizer>(), dataset,
                                        *device);
   Trained trained;

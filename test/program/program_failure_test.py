@@ -55,6 +55,10 @@ def bad_configuration(space):
     fails(space, 3, [r"parallel\.shard_ranks: is 2, which does not divide the 3 ranks"], "parallel.strategy=fsdp",
           "parallel.shard_ranks=2")
     fails(space, 1, [r"train\.optim", r"adamw"], "train.optim=adamv")
+    fails(space, 2, [r'"model\.freeze=\[vison\]"', r'found "vison"', r"qformer", r"did you mean vision"],
+          "model.freeze=[vison]")
+    fails(space, 2, [r"model\.freeze", r"every part of the model"],
+          "model.freeze=[vision, qformer, language_projection, language]")
 
 
 @test

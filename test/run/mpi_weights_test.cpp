@@ -119,9 +119,146 @@ std::vector<float> loaded(const std::string& directory, const std::string& param
   return std::vector<float>(part.as<float>(), part.as<float>() + part.numel());
 }
 
+// A layer of a checkpoint and an adapter beside it, on all ranks: a frozen group that is loaded and a trained one that
+// begins by its Init. No model computes with them.
+class Adapted {
+ public:
+  Adapted() {
+    for (Unit* unit : {&layer, &adapter}) {
+      unit->index = static_cast<int64_t>(units.size());
+      units.push_back(unit);
+    }
+    config_.output.save_model = true;
+    StoreContext held{device_.get(), ops_.get(), &arena_, units, PrecisionTypes::of(config_.train.precision),
+                      optimizer_.get()};
+    held.shards = mpi_world().size(), held.index = mpi_world().rank();
+    store_ = std::make_unique<ParameterStore>(held);
+    strategy_ = make_strategy("fsdp", {device_.get(), ops_.get(), groups_.groups(), &arena_, store_.get(), units}, {});
+    arena_.plan(std::max(loading_scratch_bytes(),
+                         saving_scratch_bytes(units, *store_, *strategy_, SaveSettings::of(config_))));
+    arena_.commit();
+    store_->bind();
+    strategy_->bind();
+  }
+  void load(const SafetensorsReader& reader) {
+    check_weights(units, reader);
+    init_weights(context(), 11, Filled::fresh);
+    load_weights(context(), reader, 2);
+  }
+  void init() { init_weights(context(), 11); }
+  void save(const std::string& source, const std::string& directory, const char* what, const SafetensorsReader& from) {
+    config_.output.save = what;
+    save_weights(context(), mpi_world(), {directory, source, SaveSettings::of(config_), &from});
+  }
+  /// All ranks' part of a unit.
+  std::vector<uint16_t> whole(const Unit& unit) {
+    const int64_t padded = store_->shard(unit).padded;
+    std::vector<uint16_t> values(static_cast<size_t>(padded));
+    strategy_->gather_weights(unit, {values.data(), DType::bf16, {padded}}, arena_.scratch(),
+                              device_->compute_stream());
+    values.resize(static_cast<size_t>(unit.numel()));
+    return values;
+  }
+
+  const ParameterGroup loaded{"layer", false}, fresh{"adapter", true, Source::fresh};
+  Unit layer{"layer", loaded}, adapter{"adapter", fresh};
+  const int64_t weight = layer.add(kFirstTrained, {16, 40}, Init::normal(1));
+  const int64_t a = adapter.add("adapter.a", {4, 40}, Init::normal(0.5f));
+  const int64_t b = adapter.add("adapter.b", {16, 4}, Init::constant(0));
+  Units units;
+
+ private:
+  WeightContext context() {
+    return {units, store_.get(), strategy_.get(), device_.get(), ops_.get(), arena_.scratch()};
+  }
+  Config config_;                          // bf16-true, pretrained
+  std::unique_ptr<Device> device_ = make_cpu_device(1);
+  std::unique_ptr<Ops> ops_ = make_cpu_ops();
+  CommGroups groups_{mpi_world(), mpi_world().size(), *device_, [](const World& of, bool) { return make_mpi_comm(of); }};
+  std::unique_ptr<Optimizer> optimizer_ = make_optimizer(config_.train);
+  Arena arena_{*device_};
+  std::unique_ptr<ParameterStore> store_;
+  std::unique_ptr<Strategy> strategy_;
+};
+
 }  // namespace
 
 TEST_SUITE("mpi weights") {
+  TEST_CASE("fresh parameters of a pretrained run begin by their Init, and can be saved alone") {
+    Contents contents = stored_as(DType::f32);
+    contents["adapter.b"] = {DType::f32, {16, 4}, std::vector<char>(16 * 4 * 4, 1)};  // counts for nothing
+    const OtherModel model(contents);
+    const SafetensorsReader reader(model.directory());
+    Adapted run, random;
+    run.load(reader);
+    random.init();
+    const std::vector<uint16_t> adapter = run.whole(run.adapter);
+    CHECK(adapter == random.whole(random.adapter));
+    double squares = 0;
+    for (int64_t i = 0; i < 4 * 40; ++i) squares += std::pow(bf16_to_float(adapter[static_cast<size_t>(run.a + i)]), 2);
+    CHECK(std::sqrt(squares / (4 * 40)) == doctest::Approx(0.5).epsilon(0.2));
+    for (int64_t i = 0; i < 16 * 4; ++i) CHECK(adapter[static_cast<size_t>(run.b + i)] == 0);
+    const std::vector<float> stored = floats_of(contents.at(kFirstTrained));
+    const std::vector<uint16_t> layer = run.whole(run.layer);
+    REQUIRE(layer.size() == stored.size());
+    for (size_t i = 0; i < stored.size(); ++i) CHECK(layer[i] == float_to_bf16(stored[i]));
+    CHECK(layer != random.whole(random.layer));
+
+    const TemporaryDirectory folder;
+    run.save(model.directory(), folder / "trained", "trained", reader);
+    run.save(model.directory(), folder / "all", "all", reader);
+    if (mpi_world().rank() != 0) return;
+    Contents expected;
+    for (const auto& [name, first, shape] : {std::tuple{"adapter.a", run.a, std::vector<int64_t>{4, 40}},
+                                             {"adapter.b", run.b, std::vector<int64_t>{16, 4}}}) {
+      const char* begin = reinterpret_cast<const char*>(adapter.data() + first);
+      expected[name] = {DType::bf16, shape, std::vector<char>(begin, begin + 2 * shape[0] * shape[1])};
+    }
+    CHECK(contents_of(folder / "trained") == expected);
+    expected[kFirstTrained] = contents.at(kFirstTrained);
+    CHECK(contents_of(folder / "all") == expected);
+  }
+
+  TEST_CASE("the trained tensors of a model are saved alone") {
+    const Contents source = stored_as(DType::f32);
+    const OtherModel model(source);
+    Job job = saving_job(model, Precision::bf16_mixed);
+    job.config.model.freeze = {"vision", "language"};
+    const Contents all = saved_by(job);
+    job.config.output.save = "trained";
+    const Contents trained = saved_by(job);
+    for (const auto& [name, content] : all) {
+      CAPTURE(name);
+      CHECK(trained.count(name) == !is_frozen(name));
+      if (!is_frozen(name)) CHECK(trained.at(name) == content);
+    }
+  }
+
+  TEST_CASE("config.json tells the saved dtype wherever it tells one, and files for text and pictures go along") {
+    const OtherModel model(stored_as(DType::f32));
+    const std::filesystem::path from = model.directory();
+    nlohmann::json config = nlohmann::json::parse(read_text_file((from / "config.json").string()));
+    config["text_config"]["dtype"] = "float16";
+    config["audio_config"] = {{"tower", {{"torch_dtype", nullptr}, {"size", 3}}}};
+    std::ofstream(from / "config.json") << config;
+    const std::vector<std::string> taken = {"tokenizer.model", "vocab.txt", "merges.txt", "special_tokens_map.json",
+                                            "video_preprocessor_config.json", "generation_config.json",
+                                            "chat_template.jinja", "tokenizer_config.json"};
+    const std::vector<std::string> left = {"README.md", "model.safetensors.index.json", "optimizer.bin", "notes.txt"};
+    for (const auto* names : {&taken, &left})
+      for (const std::string& name : *names) std::ofstream(from / name) << name;
+    Job job = saving_job(model, Precision::bf16_true);
+    const TemporaryDirectory folder;
+    TestRun run(job, {"fsdp"}, &mpi_world());
+    run.save(mpi_world(), folder / "model");
+    if (mpi_world().rank() != 0) return;
+    for (const std::string& name : taken) CHECK(read_text_file(folder / ("model/" + name)) == name);
+    for (const std::string& name : left) CHECK_FALSE(std::filesystem::exists(folder / ("model/" + name)));
+    config["text_config"]["dtype"] = config["audio_config"]["tower"]["torch_dtype"] = "bfloat16";
+    config["dtype"] = config["torch_dtype"] = "bfloat16";
+    CHECK(nlohmann::json::parse(read_text_file(folder / "model/config.json")) == config);
+  }
+
   TEST_CASE("frozen tensors are saved bit for bit as they were stored, whatever the precision") {
     for (DType stored : {DType::f32, DType::bf16, DType::f16}) {
       const Contents source = stored_as(stored);

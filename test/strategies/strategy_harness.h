@@ -166,7 +166,7 @@ class TestRun {
       init_weights(weight_context(), static_cast<uint64_t>(c.train.seed));
     } else {
       checkpoint_ = std::make_unique<SafetensorsReader>(c.model.path);
-      check_weights(*model_, *checkpoint_);
+      check_weights(model_->units(), *checkpoint_);
       load_weights(weight_context(), *checkpoint_, 1);
     }
     engine_->program->settle();
@@ -195,8 +195,7 @@ class TestRun {
   /// Saves the model as a run does at its end; the job asks for that. `world` is this run's.
   void save(const World& world, const std::string& directory) const {
     const Config& c = job_.config;
-    const SavedTypes types = SavedTypes::of(c.output.save_dtype, PrecisionTypes::of(c.train.precision));
-    save_weights(weight_context(), world, {directory, c.model.path, types, checkpoint_.get()});
+    save_weights(weight_context(), world, {directory, c.model.path, SaveSettings::of(c), checkpoint_.get()});
   }
 
   const Model& model() const { return *model_; }
@@ -207,7 +206,7 @@ class TestRun {
   Groups groups() const { return groups_ ? groups_->groups() : Groups(alone_.get()); }
 
   WeightContext weight_context() const {
-    return {model_.get(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
+    return {model_->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
   }
 
   // NaNs wherever nothing was written yet. Left out are the ops' workspace and the room for loading, both large; the

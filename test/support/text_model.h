@@ -13,13 +13,14 @@ class TextModel : public Model {
   };
   TextModel(const Sizes& sizes, const ModelSettings& settings) : sizes_(sizes), settings_(settings) {
     const int64_t v = sizes.vocabulary, h = sizes.hidden;
-    embeddings_ = &add_unit("embeddings", true);
+    const ParameterGroup& text = add_group(settings, "text");
+    embeddings_ = &add_unit("embeddings", text);
     tokens_ = embeddings_->add("tokens.weight", {v, h}, Init::normal(0.5f));
     positions_ = embeddings_->add("positions.weight", {sizes.positions + kOffset, h}, Init::normal(0.5f));
     for (int64_t i = 0; i < sizes.layers; ++i) {
       const std::string name = concat("layers.", i, ".");
       PreNormLayer layer;
-      layer.unit = &add_unit(concat("layers.", i), true);
+      layer.unit = &add_unit(concat("layers.", i), text);
       layer.shape = {h, sizes.heads, sizes.inner, Activation::gelu, true, settings.dropout ? sizes.dropout : 0};
       layer.dropout_site = 2 * static_cast<uint32_t>(i);
       layer.norm1 = add_norm(*layer.unit, name + "norm1", h, 1e-5f);
@@ -31,7 +32,7 @@ class TextModel : public Model {
       layers_.layers.push_back(layer);
     }
     layers_.checkpointed = settings.checkpointing.layers_of(sizes.layers);
-    head_.unit = head_unit_ = &add_unit("head", true);
+    head_.unit = head_unit_ = &add_unit("head", text);
     head_.weight_unit = head_unit_;
     head_.norm = add_norm(*head_unit_, "norm", h, 1e-5f);
     head_.output = {h, v};
