@@ -49,7 +49,7 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
       if (target ~ "^src/" part "/") return
       name = target
       if (sub(/^include\/blipft\//, "", name)) { if (name !~ "^(" public ")\\.h$") breach(part "/ may not include it") }
-      else if (sub(/^src\//, "", name)) { if (name !~ "^(" private ")\\.h$") breach(part "/ may not include it") }
+      else if (sub(/^src\//, "", name)) { if (name !~ "^(" private ")\\.(h|cuh)$") breach(part "/ may not include it") }
     }
     function never(part, pattern) {
       if (file ~ "^src/" part "/" && target ~ pattern) breach(part "/ may not include it")
@@ -84,7 +84,17 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
         breach("a public header includes only blipft/ and the standard library")
 
       never("models", "^(include/blipft|src)/(comm|strategy|strategies|optimizer|optimizers|cpu|cuda)[./]")
-      never("strategies", "^(include/blipft|src)/(model|models)[./]")
+      never("strategies", "^(include/blipft|src)/(model|models|data|checkpoint|config)[./]")
+      never("strategies", "^src/(run|memory|trace|io|cpu|cuda|comm|optimizers)/")
+      only("store", "store|format|arena|optimizer|unit|ops|device|tensor|error|config", "ops/[a-z0-9_]*")
+      only("ops", "ops|tensor|error|device|philox", "")
+      only("comm", "comm|device|tensor|error|monitor", "ops/[a-z0-9_]*|cuda/device/[a-z_]*|cuda/vector")
+      only("data", "data|batch|config|device|tensor|ops|error|philox", "ops/[a-z0-9_]*")
+      only("io", "checkpoint|tensor|error", "memory/memory_text")
+      only("config", "config|error", "")
+      never("memory", "^src/(config|trace|cpu|cuda|comm|models|store|strategies|optimizers|data|io)/")
+      never("trace", "^src/(config|cpu|cuda|comm|models|store|strategies|optimizers|data)/")
+      never("run", "^src/(config|cpu|cuda|comm|models|store|strategies|optimizers)/")
       only("optimizers", "tensor|ops|error|device|optimizer|philox", "")
       only("cpu", "device|ops|tensor|error|philox", "ops/[a-z0-9_]*|memory/memory_text")
       only("cuda", "device|ops|tensor|error|philox|monitor", "ops/[a-z0-9_]*|memory/memory_text")
