@@ -60,7 +60,8 @@ def the_header_tells_where_the_start_went(space):
                 for name, seconds in parts.items() if rank == 0 else ():
                     if name != "trace":
                         check(abs(file.attrs[f"start_{name}_seconds"] - seconds) < 0.006, name, seconds)
-                check(0 < file.attrs["start_seconds"] < total, file.attrs["start_seconds"])
+                # The total is printed in tenths.
+                check(0 < file.attrs["start_seconds"] < total + 0.05, file.attrs["start_seconds"])
 
 
 @test
@@ -100,6 +101,7 @@ def every_rank_leaves_a_trace(space):
         held = last["bytes"].sum(axis=1)
         check((last["phase"] == last["phase"][:, :1]).all() and len(held) == 4 * 2, last["phase"])
         check(last["phase"][-1, 0] == b"peak" and held[-1] == held.max(), last["phase"], held)
+        plan = plan[~np.char.startswith(plan["name"], b"room to load")]  # no part of a step
         check(held[-1] == plan["bytes"].sum(), held, plan)
         for owner, size in zip(last["owner"][-1], last["bytes"][-1]):
             check(size == plan["bytes"][plan["owner"] == owner].sum(), owner, size, plan)
