@@ -34,6 +34,13 @@ struct Job {
   int64_t steps = 3;
   int64_t equal_lengths = 0;               ///< > 0: every caption has so many tokens
   const StoragePolicy* policy = nullptr;   ///< null: as the precision and the optimizer say
+  /// Null: the family that config.model.path names.
+  std::function<std::unique_ptr<Model>(const ModelSettings&)> family;
+
+  std::unique_ptr<Model> make_model() const {
+    const ModelSettings settings = model_settings(config);
+    return family ? family(settings) : blipft::make_model(config.model.path, settings);
+  }
   bool prepares = false;                   ///< every text shape's step is captured before the first step
   int64_t wrong_sample = -1;               ///< this sample gets another caption: what a comparison must notice
 };
@@ -147,7 +154,7 @@ class TestRun {
     else
       alone_ = make_self_comm(*device_);
     optimizer_ = make_optimizer(c.train);
-    model_ = make_model(c.model.path, model_settings(c));
+    model_ = job_.make_model();
     plan_ = plan_memory(c, *model_, sizes, 0, job.policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
     engine_ = std::make_unique<Engine>(EngineParts{&c, model_.get(), device_.get(), ops_.get(), groups(),
@@ -338,7 +345,7 @@ inline double norm_of_difference(const std::vector<float>& a, const std::vector<
 }
 
 inline Distance distance(const Outcome& a, const Outcome& b, const Job& job) {
-  const std::unique_ptr<Model> model = make_model(job.config.model.path, model_settings(job.config));
+  const std::unique_ptr<Model> model = job.make_model();
   const double u = job.config.train.precision == Precision::bf16_true ? 0x1p-8 : 0x1p-24;
   Distance d;
   const auto relative = [](double difference, double size) {
