@@ -18,7 +18,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(ROOT / "tools")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "support"), str(HERE.parent / "program"), str(ROOT / "tools")]
 try:
     import h5py
     import matplotlib  # noqa: F401
