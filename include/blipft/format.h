@@ -33,7 +33,6 @@ class Format {
 
   bool plain() const;
   int64_t blocks(int64_t elements) const { return (elements + block() - 1) / block(); }
-  int64_t bytes(int64_t elements) const;     ///< all planes
 };
 
 /// The format that is `dtype` itself.
@@ -49,7 +48,8 @@ struct Stored {
   bool plain() const { return format && format->plain(); }
   /// A plain one as what it is: [elements].
   const Tensor& tensor() const;
-  /// `count` elements from `first` on. `first` is a multiple of the block; so is `count`, or the part ends where this ends.
+  /// `count` elements from `first` on. `first` is a multiple of the block; so is `count`, or the part ends where this
+  /// ends.
   Stored part(int64_t first, int64_t count) const;
   int64_t bytes() const;
   void encode(Ops& ops, const Tensor& values, Stream stream) const { format->encode(ops, values, planes, stream); }

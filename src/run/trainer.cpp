@@ -485,7 +485,8 @@ bool print_plan(const Config& config, int64_t ranks, int64_t node_ranks, double 
   const int64_t gpu = planned.bytes;
   const std::unique_ptr<Model> model = make_model(config);
   const MemoryPlan plan = plan_memory(config, *model, world, gpu);
-  std::printf("%s\n%s\n%s", model->description().c_str(), parameter_groups_text(*model).c_str(), plan_table(plan).c_str());
+  std::printf("%s\n%s\n%s", model->description().c_str(), parameter_groups_text(*model).c_str(),
+              plan_table(plan).c_str());
   const int64_t outside = bytes_outside_of_arena(world), total = plan.arena->total_bytes() + outside;
   std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", memory_text(outside).c_str());
   std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());

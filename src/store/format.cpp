@@ -29,12 +29,6 @@ bool Format::plain() const {
   return block() == 1 && all.size() == 1 && all[0].per_block == 1;
 }
 
-int64_t Format::bytes(int64_t elements) const {
-  int64_t sum = 0;
-  for (const Plane& plane : planes()) sum += blocks(elements) * plane.per_block * dtype_size(plane.dtype);
-  return sum;
-}
-
 const Format& plain_format(DType dtype) {
   static const PlainFormat f32(DType::f32), bf16(DType::bf16), f16(DType::f16);
   switch (dtype) {
