@@ -80,28 +80,30 @@ struct LinearBackwardWeight {
 };
 
 /// sum = residual + dropout(x); y = (sum - mean) * rstd * gamma + beta over each row (Ba et al. 2016).
+/// Without beta and mean: y = gamma * (sum * rstd), with rstd = 1 / sqrt(mean of sum^2 + eps) (RMSNorm, Zhang & Sennrich
+/// 2019); sum * rstd is rounded to the compute dtype before gamma, as in transformers.
 struct NormForward {
   Tensor x;                     ///< [M, N]
   Tensor residual;              ///< [M, N], optional
   Dropout dropout;              ///< of x, optional
   Tensor sum;                   ///< [M, N], out; required with residual or dropout, else absent (sum is x)
-  Tensor gamma, beta;           ///< [N]
+  Tensor gamma, beta;           ///< [N]; beta and mean are absent for RMSNorm
   float eps = 1e-5f;
   Tensor y;                     ///< [M, N], out
   Tensor mean, rstd;            ///< f32 [M], out
 };
 
 /// dx = add + d(norm)/d(sum); dgamma (+)= ..., dbeta (+)= ...; dropped = dropout mask applied to dx; y = the norm's
-/// output again, for the weight gradient of the layer that read it.
+/// output again, for the weight gradient of the layer that read it. Without mean: of RMSNorm, which has no beta.
 struct NormBackward {
   Tensor dy;                    ///< [M, N]
   Tensor x;                     ///< [M, N], the norm's input (NormForward::sum or x)
-  Tensor mean, rstd;            ///< f32 [M]
+  Tensor mean, rstd;            ///< f32 [M]; no mean: RMSNorm
   Tensor gamma;                 ///< [N]
-  Tensor beta;                  ///< [N], with `y`
+  Tensor beta;                  ///< [N], with `y` (not of RMSNorm)
   Tensor y;                     ///< [M, N], out, optional
   Tensor add;                   ///< [M, N], optional, may be dx itself
-  Tensor dgamma, dbeta;         ///< [N] parameter gradients, optional (both or none)
+  Tensor dgamma, dbeta;         ///< [N] parameter gradients, optional (both or none; RMSNorm: dgamma alone)
   bool accumulate = false;
   Dropout dropout;              ///< with `dropped`
   Tensor dropped;               ///< [M, N], out, optional: gradient of NormForward::x through its dropout
@@ -119,6 +121,27 @@ struct DropoutAdd {
   Tensor y;                     ///< [M, N], out
 };
 
+/// Rotary positions (Su et al. 2021), in place: of each head of a row, the pair x[i], x[i + D / 2] turns by the angle
+/// a = position * frequencies[i]: x[i] cos a - x[i + D / 2] sin a, x[i + D / 2] cos a + x[i] sin a. Computed in f32, the
+/// angle as one f32 product. `inverse` turns back: the gradient.
+struct Rotary {
+  MatrixView x;                 ///< [M, heads * D], in and out
+  int64_t head_size = 0;        ///< D, even, at most 2 * kMostFrequencies
+  Tensor positions;             ///< i32 [M]
+  static constexpr int64_t kMostFrequencies = 64;
+  float frequencies[kMostFrequencies] = {};  ///< [D / 2], radians from one position to the next
+  bool inverse = false;
+};
+
+/// The gated inner values of an MLP (SwiGLU, Shazeer 2020): y = silu(gate) * up, silu(g) = g / (1 + exp(-g)), in f32,
+/// rounded once. Backward: of dy into both halves, dgate = dy up silu'(gate), dup = dy silu(gate).
+struct Swiglu {
+  Tensor gate_up;               ///< [M, 2F]: gate in the first F columns, up in the others
+  Tensor y;                     ///< [M, F], out; in backward optional
+  Tensor dy;                    ///< [M, F], backward only
+  Tensor dgate_up;              ///< [M, 2F], backward only, out; may be gate_up itself
+};
+
 /// Heads of queries, keys or values inside a [batch * tokens, row_stride] matrix: head h of token t of sample b starts
 /// at data + (b * batch_stride + t * row_stride + h * head_size) elements. Strides count elements.
 struct Heads {
@@ -134,12 +157,16 @@ struct Heads {
 /// out = dropout(softmax(scale q k^T + mask)) v, without a score matrix in memory (Dao et al. 2022).
 /// Key j is visible to query i when j < kv_lengths[b] (if given) and, if causal, j <= i (query_tokens == kv_tokens).
 /// A query that sees no key gives zeros.
+/// Grouped queries (Ainslie et al. 2023): fewer heads of keys and values, each read by heads / kv_heads heads of queries
+/// that lie one after the other; dk and dv are sums over these.
 /// Packed: row t of sample b is row packing.starts[b] + t of every matrix, query_tokens == kv_tokens are the most rows
 /// of a sample, keys and queries at and after starts[b + 1] - starts[b] do not exist: lse and delta are not written
 /// there.
 struct AttentionForward {
   DType dtype = DType::f32;
   int64_t batch = 0, heads = 0, head_size = 0, query_tokens = 0, kv_tokens = 0;
+  int64_t kv_heads = 0;         ///< heads of k, v, dk and dv; divides heads; 0: as many
+  int64_t heads_of_kv() const { return kv_heads > 0 ? kv_heads : heads; }
   Heads q, k, v;
   float scale = 1;
   bool causal = false;
@@ -155,8 +182,9 @@ struct AttentionBackward {
   Heads dout;
   Heads dq, dk, dv;             ///< out
   Tensor delta;                 ///< f32 [batch, heads, query_tokens], scratch: row sums of dout * out
-  /// [3 * heads * head_size] parameter gradient, optional: column sums of dq, dk and dv, which are then the columns of
-  /// one matrix [batch * tokens, 3 * heads * head_size] in this order, with as many queries as keys.
+  /// [(heads + 2 kv_heads) * head_size] parameter gradient, optional: column sums of dq, dk and dv, which are then the
+  /// columns of one matrix [batch * tokens, (heads + 2 kv_heads) * head_size] in this order, with as many queries as
+  /// keys.
   Tensor dbias;
   bool accumulate_dbias = false;
 };
@@ -267,6 +295,9 @@ class Ops {
   virtual void norm_forward(const NormForward&, Stream) = 0;
   virtual void norm_backward(const NormBackward&, Stream) = 0;
   virtual void dropout_add(const DropoutAdd&, Stream) = 0;
+  virtual void rotary(const Rotary&, Stream) = 0;
+  virtual void swiglu_forward(const Swiglu&, Stream) = 0;
+  virtual void swiglu_backward(const Swiglu&, Stream) = 0;
   virtual void attention_forward(const AttentionForward&, Stream) = 0;
   virtual void attention_backward(const AttentionBackward&, Stream) = 0;
 

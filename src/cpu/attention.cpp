@@ -1,4 +1,4 @@
-// Attention, one head of one sample at a time, one row of scores at a time.
+// Attention, one head of one sample at a time, one row of scores at a time; rotary positions.
 #include <cmath>
 #include <limits>
 
@@ -49,11 +49,11 @@ void drop_probabilities(const AttentionForward& a, int64_t b, int64_t h, int64_t
   if (a.dropout) apply_dropout(a.dropout, b, (h * a.query_tokens + i) * a.kv_tokens, keys, p);
 }
 
-/// f(b, h) for every head of every sample, in parallel.
+/// f(b, h) for each of `heads` heads of every sample, in parallel.
 template <class F>
-void for_heads(const AttentionForward& a, F f) {
+void for_heads(int64_t batch, int64_t heads, F f) {
 #pragma omp parallel for schedule(dynamic)
-  for (int64_t bh = 0; bh < a.batch * a.heads; ++bh) f(bh / a.heads, bh % a.heads);
+  for (int64_t bh = 0; bh < batch * heads; ++bh) f(bh / heads, bh % heads);
 }
 
 /// Throws unless no packed sample lets queries see keys that it does not have.
@@ -63,6 +63,9 @@ void check_numbers(const AttentionForward& a) {
     BLIPFT_CHECK(a.kv_lengths.as<const int32_t>()[b] <= keys_of(a, b), "packed sample ", b, " has kv_lengths ",
                  a.kv_lengths.as<const int32_t>()[b], ", but ", keys_of(a, b), " rows");
 }
+
+/// The head of keys and values that head h of queries reads.
+int64_t kv_head(const AttentionForward& a, int64_t h) { return h / (a.heads / a.heads_of_kv()); }
 
 /// What forward and backward read of a head, as f32 in the first thread buffers, and room for a row of scores.
 struct Head {
@@ -74,8 +77,8 @@ struct Head {
         k(thread_buffer(1, nk * a.head_size)), v(thread_buffer(2, nk * a.head_size)),
         out(thread_buffer(3, nq * a.head_size)), p(thread_buffer(4, nk)) {
     load_head(a.q, a, b, h, nq, q);
-    load_head(a.k, a, b, h, nk, k);
-    load_head(a.v, a, b, h, nk, v);
+    load_head(a.k, a, b, kv_head(a, h), nk, k);
+    load_head(a.v, a, b, kv_head(a, h), nk, v);
   }
 };
 
@@ -101,24 +104,18 @@ void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
   store_head(out, a.out, a, b, h, nq);
 }
 
-// With p the probabilities, m the dropout factors, o the output: dv = (m p)^T do, dp = m (do v^T),
-// ds = p (dp - rowsum(do o)), dq = scale ds k, dk = scale ds^T q.
-// With `sums` [3][heads * head_size], of this sample, the column sums of dq, dk and dv go there.
-void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* sums) {
+// With p the probabilities, m the dropout factors, o the output: dv += (m p)^T do, dp = m (do v^T),
+// ds = p (dp - rowsum(do o)), dq = scale ds k, dk += scale ds^T q. dq, dk and dv are [tokens, head_size].
+void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* dq, float* dk, float* dv) {
   const AttentionForward& a = args.forward;
   const int64_t d = a.head_size;
   const auto [nq, nk, q, k, v, out, p] = Head(a, b, h);
   float* dropped = thread_buffer(5, nk);  // m p
   float* dp = thread_buffer(6, nk);
   float* dout = thread_buffer(7, nq * d);
-  float* dq = thread_buffer(8, nq * d);
-  float* dk = thread_buffer(9, nk * d);
-  float* dv = thread_buffer(10, nk * d);
   load_head(a.out, a, b, h, nq, out);
   load_head(args.dout, a, b, h, nq, dout);
   std::fill_n(dq, nq * d, 0.0f);
-  std::fill_n(dk, nk * d, 0.0f);
-  std::fill_n(dv, nk * d, 0.0f);
   const float* lse = a.lse.as<const float>() + (b * a.heads + h) * a.query_tokens;
   float* delta = args.delta.as<float>() + (b * a.heads + h) * a.query_tokens;
   for (int64_t i = 0; i < nq; ++i) {
@@ -138,14 +135,29 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* s
       add_scaled(dv + j * d, dropped[j], dout + i * d, d);
     }
   }
-  store_head(dq, args.dq, a, b, h, nq);
-  store_head(dk, args.dk, a, b, h, nk);
-  store_head(dv, args.dv, a, b, h, nk);
-  if (sums == nullptr) return;
-  const int64_t width = a.heads * d;
-  sum_tokens(dq, nq, d, sums + h * d);
-  sum_tokens(dk, nk, d, sums + width + h * d);
-  sum_tokens(dv, nk, d, sums + 2 * width + h * d);
+}
+
+// Head g of keys and values of sample b, with the heads of queries that read it.
+// With `sums` [(heads + 2 kv_heads) * head_size], of this sample, the column sums of dq, dk and dv go there.
+void backward_group(const AttentionBackward& args, int64_t b, int64_t g, float* sums) {
+  const AttentionForward& a = args.forward;
+  const int64_t d = a.head_size, nq = queries_of(a, b), nk = keys_of(a, b), kv_heads = a.heads_of_kv();
+  const int64_t of_group = a.heads / kv_heads;
+  float* dq = thread_buffer(8, nq * d);
+  float* dk = thread_buffer(9, nk * d);
+  float* dv = thread_buffer(10, nk * d);
+  std::fill_n(dk, nk * d, 0.0f);
+  std::fill_n(dv, nk * d, 0.0f);
+  for (int64_t h = g * of_group; h < (g + 1) * of_group; ++h) {
+    backward_head(args, b, h, dq, dk, dv);
+    store_head(dq, args.dq, a, b, h, nq);
+    if (sums) sum_tokens(dq, nq, d, sums + h * d);
+  }
+  store_head(dk, args.dk, a, b, g, nk);
+  store_head(dv, args.dv, a, b, g, nk);
+  if (!sums) return;
+  sum_tokens(dk, nk, d, sums + (a.heads + g) * d);
+  sum_tokens(dv, nk, d, sums + (a.heads + kv_heads + g) * d);
 }
 
 }  // namespace
@@ -153,17 +165,38 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* s
 void CpuOps::attention_forward(const AttentionForward& args, Stream) {
   check_args(args);
   check_numbers(args);
-  for_heads(args, [&](int64_t b, int64_t h) { forward_head(args, b, h); });
+  for_heads(args.batch, args.heads, [&](int64_t b, int64_t h) { forward_head(args, b, h); });
 }
 
 void CpuOps::attention_backward(const AttentionBackward& args, Stream) {
   check_args(args);
   const AttentionForward& a = args.forward;
   check_numbers(a);
-  const int64_t columns = 3 * a.heads * a.head_size;
+  const int64_t columns = (a.heads + 2 * a.heads_of_kv()) * a.head_size;
   float* sums = args.dbias ? product_.floats(a.batch * columns) : nullptr;  // [batch, columns]
-  for_heads(a, [&](int64_t b, int64_t h) { backward_head(args, b, h, sums ? sums + b * columns : nullptr); });
+  for_heads(a.batch, a.heads_of_kv(),
+            [&](int64_t b, int64_t g) { backward_group(args, b, g, sums ? sums + b * columns : nullptr); });
   if (sums) column_sums(sums, a.batch, args.dbias, args.accumulate_dbias);
+}
+
+void CpuOps::rotary(const Rotary& args, Stream) {
+  check_args(args);
+  const int64_t n = args.x.cols(), d = args.head_size, half = d / 2;
+  for_each(args.x.rows(), [&](int64_t r) {
+    float* x = thread_buffer(0, n);
+    load_row(args.x, r, x);
+    const auto position = static_cast<float>(args.positions.as<const int32_t>()[r]);
+    for (int64_t i = 0; i < half; ++i) {
+      const float angle = position * args.frequencies[i], c = std::cos(angle);
+      const float s = args.inverse ? -std::sin(angle) : std::sin(angle);
+      for (float* head = x; head < x + n; head += d) {
+        const float a = head[i], b = head[i + half];
+        head[i] = a * c - b * s;
+        head[i + half] = b * c + a * s;
+      }
+    }
+    store_row(x, args.x, r);
+  });
 }
 
 }  // namespace blipft::cpu

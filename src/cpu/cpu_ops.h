@@ -19,6 +19,7 @@ class CpuOps final : public Ops {
   void norm_forward(const NormForward&, Stream) override;
   void norm_backward(const NormBackward&, Stream) override;
   // attention.cpp
+  void rotary(const Rotary&, Stream) override;
   void attention_forward(const AttentionForward&, Stream) override;
   void attention_backward(const AttentionBackward&, Stream) override;
   // embed.cpp
@@ -36,6 +37,8 @@ class CpuOps final : public Ops {
   void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) override;
   // elementwise.cpp
   void activate(const Tensor& x, const Tensor& y, Activation, Stream) override;
+  void swiglu_forward(const Swiglu&, Stream) override;
+  void swiglu_backward(const Swiglu&, Stream) override;
   void dropout_add(const DropoutAdd&, Stream) override;
   void sum(const Tensor& x, const Tensor& out, bool accumulate, Stream) override;
   void sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream) override;

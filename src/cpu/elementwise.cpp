@@ -173,4 +173,38 @@ void CpuOps::fill(const Tensor& x, float value, Stream) {
   });
 }
 
+void CpuOps::swiglu_forward(const Swiglu& args, Stream) {
+  check_args(args);
+  const int64_t f = args.y.cols();
+  for_each(args.y.rows(), [&](int64_t r) {
+    float* gate = thread_buffer(0, 2 * f);
+    const float* up = gate + f;
+    load(args.gate_up, r * 2 * f, 2 * f, gate);
+    for (int64_t c = 0; c < f; ++c) gate[c] = gate[c] / (1.0f + std::exp(-gate[c])) * up[c];
+    store(gate, args.y, r * f, f);
+  });
+}
+
+// silu'(g) = s + g s (1 - s) with s = 1 / (1 + exp(-g))
+void CpuOps::swiglu_backward(const Swiglu& args, Stream) {
+  check_backward_args(args);
+  const int64_t f = args.dy.cols();
+  for_each(args.dy.rows(), [&](int64_t r) {
+    float* gate = thread_buffer(0, 2 * f);
+    float* up = gate + f;
+    float* dy = thread_buffer(1, f);
+    float* y = thread_buffer(2, f);
+    load(args.gate_up, r * 2 * f, 2 * f, gate);
+    load(args.dy, r * f, f, dy);
+    for (int64_t c = 0; c < f; ++c) {
+      const float g = gate[c], s = 1.0f / (1.0f + std::exp(-g)), silu = g * s;
+      y[c] = silu * up[c];
+      gate[c] = dy[c] * up[c] * (s + silu * (1.0f - s));
+      up[c] = dy[c] * silu;
+    }
+    if (args.y) store(y, args.y, r * f, f);
+    store(gate, args.dgate_up, r * 2 * f, 2 * f);
+  });
+}
+
 }  // namespace blipft::cpu

@@ -1,4 +1,4 @@
-// Layer norm, with the residual and dropout before it.
+// Layer norm and RMSNorm, with the residual and dropout before them.
 #include <cmath>
 
 #include "cpu/cpu_ops.h"
@@ -7,10 +7,12 @@
 namespace blipft::cpu {
 namespace {
 
+/// The mean that is taken off row r: none of RMSNorm's.
+float mean_of(const Tensor& mean, int64_t r) { return mean ? mean.as<const float>()[r] : 0.0f; }
+
 /// dgamma[c] (+)= sum over r of dy[r, c] * xhat[r, c], dbeta[c] (+)= sum over r of dy[r, c].
 void parameter_gradients(const NormBackward& args) {
   const int64_t m = args.dy.rows(), n = args.dy.cols();
-  const float* mean = args.mean.as<const float>();
   const float* rstd = args.rstd.as<const float>();
   for_columns(n, [&](int64_t first, int64_t count) {
     double dgamma[kColumns] = {}, dbeta[kColumns] = {};
@@ -18,13 +20,15 @@ void parameter_gradients(const NormBackward& args) {
     for (int64_t r = 0; r < m; ++r) {
       load(args.dy, r * n + first, count, dy);
       load(args.x, r * n + first, count, x);
+      const float mean = mean_of(args.mean, r);
       for (int64_t c = 0; c < count; ++c) {
-        dgamma[c] += static_cast<double>(dy[c] * ((x[c] - mean[r]) * rstd[r]));
+        dgamma[c] += static_cast<double>(dy[c] * ((x[c] - mean) * rstd[r]));
         dbeta[c] += static_cast<double>(dy[c]);
       }
     }
     for (int64_t c = 0; c < count; ++c) x[c] = static_cast<float>(dgamma[c]);
     store_gradient(x, args.dgamma, first, count, args.accumulate);
+    if (!args.dbeta) return;
     for (int64_t c = 0; c < count; ++c) x[c] = static_cast<float>(dbeta[c]);
     store_gradient(x, args.dbeta, first, count, args.accumulate);
   });
@@ -39,7 +43,8 @@ void CpuOps::norm_forward(const NormForward& args, Stream) {
   float* gamma = left_.floats(n);
   float* beta = right_.floats(n);
   load(args.gamma, 0, n, gamma);
-  load(args.beta, 0, n, beta);
+  const bool rms = !args.beta;
+  if (!rms) load(args.beta, 0, n, beta);
   for_each(m, [&](int64_t r) {
     float* x = thread_buffer(0, n);
     load(args.x, r * n, n, x);
@@ -56,18 +61,24 @@ void CpuOps::norm_forward(const NormForward& args, Stream) {
     float total = 0, squares = 0;
 #pragma omp simd reduction(+ : total)
     for (int64_t c = 0; c < n; ++c) total += x[c];
-    const float mean = total / static_cast<float>(n);
+    const float mean = rms ? 0.0f : total / static_cast<float>(n);
 #pragma omp simd reduction(+ : squares)
     for (int64_t c = 0; c < n; ++c) squares += (x[c] - mean) * (x[c] - mean);
     const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(n) + args.eps);
-    for (int64_t c = 0; c < n; ++c) x[c] = (x[c] - mean) * rstd * gamma[c] + beta[c];
+    if (rms) {
+      for (int64_t c = 0; c < n; ++c) x[c] *= rstd;
+      round_to(args.y.dtype, x, n);
+      for (int64_t c = 0; c < n; ++c) x[c] *= gamma[c];
+    } else {
+      for (int64_t c = 0; c < n; ++c) x[c] = (x[c] - mean) * rstd * gamma[c] + beta[c];
+      args.mean.as<float>()[r] = mean;
+    }
     store(x, args.y, r * n, n);
-    args.mean.as<float>()[r] = mean;
     args.rstd.as<float>()[r] = rstd;
   });
 }
 
-// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)).
+// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); of RMSNorm without mean(g).
 void CpuOps::norm_backward(const NormBackward& args, Stream) {
   check_args(args);
   if (args.dropout) check_packing(args.dropout.packing, args.dropout.rows_per_sample);
@@ -76,11 +87,11 @@ void CpuOps::norm_backward(const NormBackward& args, Stream) {
   float* gamma = left_.floats(n);
   load(args.gamma, 0, n, gamma);
   float* beta = right_.floats(n);
-  if (args.y) load(args.beta, 0, n, beta);
+  if (args.beta) load(args.beta, 0, n, beta);
   for_each(m, [&](int64_t r) {
     float* g = thread_buffer(0, n);
     float* xhat = thread_buffer(1, n);
-    const float mean = args.mean.as<const float>()[r], rstd = args.rstd.as<const float>()[r];
+    const float mean = mean_of(args.mean, r), rstd = args.rstd.as<const float>()[r];
     load(args.dy, r * n, n, g);
     load(args.x, r * n, n, xhat);
     for (int64_t c = 0; c < n; ++c) {
@@ -89,13 +100,16 @@ void CpuOps::norm_backward(const NormBackward& args, Stream) {
     }
     if (args.y) {
       float* y = thread_buffer(2, n);
-      for (int64_t c = 0; c < n; ++c) y[c] = xhat[c] * gamma[c] + beta[c];
+      std::copy_n(xhat, n, y);
+      if (!args.mean) round_to(args.y.dtype, y, n);
+      for (int64_t c = 0; c < n; ++c) y[c] = y[c] * gamma[c] + (args.beta ? beta[c] : 0.0f);
       store(y, args.y, r * n, n);
     }
     float total = 0;
 #pragma omp simd reduction(+ : total)
     for (int64_t c = 0; c < n; ++c) total += g[c];
-    const float mean_g = total / static_cast<float>(n), mean_gx = dot(g, xhat, n) / static_cast<float>(n);
+    const float mean_g = args.mean ? total / static_cast<float>(n) : 0.0f;
+    const float mean_gx = dot(g, xhat, n) / static_cast<float>(n);
     for (int64_t c = 0; c < n; ++c) g[c] = rstd * (g[c] - mean_g - xhat[c] * mean_gx);
     if (args.add) {
       load(args.add, r * n, n, xhat);

@@ -31,6 +31,9 @@ class CudaOps : public Ops {
   void norm_forward(const NormForward& args, Stream stream) override;
   void norm_backward(const NormBackward& args, Stream stream) override;
   void dropout_add(const DropoutAdd& args, Stream stream) override;
+  void rotary(const Rotary& args, Stream stream) override;
+  void swiglu_forward(const Swiglu& args, Stream stream) override;
+  void swiglu_backward(const Swiglu& args, Stream stream) override;
   void attention_forward(const AttentionForward& args, Stream stream) override;
   void attention_backward(const AttentionBackward& args, Stream stream) override;
 

@@ -114,6 +114,9 @@ class PlanOps final : public Ops {
   void norm_forward(const NormForward& args, Stream) override { check_args(args); }
   void norm_backward(const NormBackward& args, Stream) override { check_args(args); }
   void dropout_add(const DropoutAdd& args, Stream) override { check_args(args); }
+  void rotary(const Rotary& args, Stream) override { check_args(args); }
+  void swiglu_forward(const Swiglu& args, Stream) override { check_args(args); }
+  void swiglu_backward(const Swiglu& args, Stream) override { check_backward_args(args); }
   void attention_forward(const AttentionForward& args, Stream) override { check_args(args); }
   void attention_backward(const AttentionBackward& args, Stream) override { check_args(args); }
 

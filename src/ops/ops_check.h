@@ -14,6 +14,7 @@ void check_args(const LinearBackwardWeight& args);
 void check_args(const NormForward& args);
 void check_args(const NormBackward& args);
 void check_args(const DropoutAdd& args);
+void check_args(const Rotary& args);
 void check_args(const AttentionForward& args);
 void check_args(const AttentionBackward& args);
 void check_args(const Patchify& args);
@@ -22,7 +23,9 @@ void check_args(const CrossEntropy& args);
 void check_args(const AdamWUpdate& args);
 void check_args(const SgdUpdate& args);
 
-/// These two structs serve forward and backward, where the tables' places hold parameter gradients.
+/// These structs serve forward and backward; the embeddings' tables hold parameter gradients there.
+void check_args(const Swiglu& args);
+void check_backward_args(const Swiglu& args);
 void check_args(const VisionEmbed& args);
 void check_args(const TextEmbed& args);
 void check_backward_args(const VisionEmbed& args);

@@ -1,6 +1,7 @@
-// Layer norm, backward. With x^ = (x - mean) rstd and g = dy gamma, over a row of n:
+// Layer norm and RMSNorm, backward. With x^ = (x - mean) rstd and g = dy gamma, over a row of n:
 //   dx = rstd (g - mean(g) - x^ mean(g x^)) + add;  dgamma = sum over rows of dy x^;  dbeta = sum over rows of dy;
 //   dbias = sum over rows of dx, or of dx through a dropout; y = x^ gamma + beta.
+// RMSNorm has x^ = x rstd, no mean(g), no beta.
 // One block a multiprocessor holds several teams of threads; each team takes rows in turn and keeps its columns' parts
 // of dgamma, dbeta and dbias in registers. Rows on their way lie in shared memory, where each thread reads only what it
 // fetched itself. The teams of a block add their parts up, each block writes one row of partial sums, and a second
@@ -14,12 +15,15 @@ namespace {
 
 struct BackwardArgs {
   int64_t rows = 0, cols = 0;
-  const float *mean = nullptr, *rstd = nullptr;
+  const float *mean = nullptr, *rstd = nullptr;  ///< no mean: RMSNorm
   const void* beta = nullptr;       ///< T [cols], with y
   void* y = nullptr;                ///< T [rows, cols], the norm's output, optional
   DropoutKernelArgs dropout;
-  float* partials = nullptr;        ///< [blocks, 2 or 3, cols]: dgamma, dbeta, dbias
+  float* partials = nullptr;        ///< [blocks, sums, cols]: of dgamma, dbeta, dbias those that are wanted
 };
+
+/// Sums over rows that parameters need: dgamma and, but for RMSNorm, dbeta.
+constexpr int parameter_sums(bool parameters, bool rms) { return parameters ? (rms ? 1 : 2) : 0; }
 
 /// mean(g) and mean(g x^) of a team's row.
 struct RowMeans {
@@ -144,7 +148,7 @@ struct RowRing {
 
 /// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
 /// one row at most. Row numbers fit into 31 bits.
-template <class T, int N, int kPacks, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
+template <class T, int N, int kPacks, bool kRms, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
 __global__ void __launch_bounds__(kBlockThreads<kPacks>, 1)
 norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,
                      T* __restrict__ dropped, const __grid_constant__ BackwardArgs args) {
@@ -162,18 +166,19 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
   int64_t at = int64_t{row} * cols + columns.first;  // of the thread's first pack
 #pragma unroll
   for (int s = 0; s < kAhead; ++s) ring.fetch(row + s * stride < rows, at + s * step);
-  float next_mean = row < rows ? args.mean[row] : 0, next_rstd = row < rows ? args.rstd[row] : 0;
-  Pack<T, N> weights[kPacks], shifts[kOutput ? kPacks : 1];
+  float next_mean = !kRms && row < rows ? args.mean[row] : 0, next_rstd = row < rows ? args.rstd[row] : 0;
+  Pack<T, N> weights[kPacks], shifts[kOutput && !kRms ? kPacks : 1];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if (!columns.inside(p)) continue;
     weights[p] = load_pack<N>(gamma + columns.at(p));
-    if constexpr (kOutput) shifts[p] = load_pack<N>(static_cast<const T*>(args.beta) + columns.at(p));
+    if constexpr (kOutput && !kRms) shifts[p] = load_pack<N>(static_cast<const T*>(args.beta) + columns.at(p));
   }
   for (int i = team * team_threads + thread; i < 2 * kMaxTeams * 2 * kMaxWarps; i += team_threads * blockDim.y)
     (&warp_sums[0][0][0])[i] = 0;
   __syncthreads();
-  float dgamma[kParameters ? kPacks : 1][N] = {}, dbeta[kParameters ? kPacks : 1][N] = {};
+  constexpr int kParameterSums = parameter_sums(kParameters, kRms);
+  float dgamma[kParameters ? kPacks : 1][N] = {}, dbeta[kParameterSums == 2 ? kPacks : 1][N] = {};
   float dbias[kBias ? kPacks : 1][N] = {};
   float gradient[N], normalized[N], weight[N], weighted[N];  // of one pack: dy, x^, gamma, g
   const auto read_pack = [&](int p, float rstd, float shift) {
@@ -190,7 +195,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
     ring.fetch(row + kAhead * stride < rows, at + kAhead * step);  // where the row before this one was
     const float rstd = next_rstd, shift = -next_mean * rstd;       // x^ = x rstd + shift
     if (row + stride < rows) {
-      next_mean = args.mean[row + stride];
+      if constexpr (!kRms) next_mean = args.mean[row + stride];
       next_rstd = args.rstd[row + stride];
     }
     // Read early (see padded_row).
@@ -205,22 +210,23 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
       for (int j = 0; j < N; ++j) {
         if constexpr (kParameters) {
           dgamma[p][j] += gradient[j] * normalized[j];
-          dbeta[p][j] += gradient[j];
+          if constexpr (!kRms) dbeta[p][j] += gradient[j];
         }
         sum_g += weighted[j];
         sum_gx += weighted[j] * normalized[j];
       }
       if constexpr (kOutput) {
-        float y[N];
-        unpack(shifts[p], y);
+        float y[N] = {};
+        if constexpr (!kRms) unpack(shifts[p], y);
 #pragma unroll
-        for (int j = 0; j < N; ++j) y[j] = fmaf(normalized[j], weight[j], y[j]);
+        for (int j = 0; j < N; ++j)
+          y[j] = kRms ? to_float(from_float<T>(normalized[j])) * weight[j] : fmaf(normalized[j], weight[j], y[j]);
         store(static_cast<T*>(args.y) + at + p * columns.step, y);
       }
     }
     const RowMeans means = team_means(sum_g, sum_gx, warp_sums[phase][team], team, team_threads, thread, scale);
     // rstd (g - mean(g) - x^ mean(g x^))
-    const float slope = -rstd * means.gx, offset = -rstd * means.g;
+    const float slope = -rstd * means.gx, offset = kRms ? 0.0f : -rstd * means.g;
     DropoutRow sample{};
     if constexpr (kDropped) sample = dropout_row(args.dropout, mask_row, cols);
 #pragma unroll
@@ -247,7 +253,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
       }
     }
   }
-  constexpr int kSums = 2 * kParameters + kBias;
+  constexpr int kSums = kParameterSums + kBias;
   if constexpr (kSums > 0) {
     wait_copies<0>();
     __syncthreads();
@@ -255,9 +261,9 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
     float* mine = shared + team * kSums * cols;
     if constexpr (kParameters) {
       stage_sum(dgamma, mine, columns);
-      stage_sum(dbeta, mine + cols, columns);
+      if constexpr (!kRms) stage_sum(dbeta, mine + cols, columns);
     }
-    if constexpr (kBias) stage_sum(dbias, mine + 2 * kParameters * cols, columns);
+    if constexpr (kBias) stage_sum(dbias, mine + kParameterSums * cols, columns);
     __syncthreads();
     add_teams(shared, args.partials + int64_t{blockIdx.x} * (kSums * cols), kSums * cols);
   }
@@ -274,19 +280,22 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
   static_assert(kGeneralThreads == 8 * 32, "team_means adds up eight warps' sums, none of which is zero at first here");
   __shared__ __align__(16) WarpSums sums;
   const int64_t row = blockIdx.x, cols = args.cols, first = row * cols;
-  const float mean = args.mean[row], rstd = args.rstd[row];
+  const bool rms = !args.mean;
+  const float mean = rms ? 0 : args.mean[row], rstd = args.rstd[row];
   float sum_g = 0, sum_gx = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float g = to_float(dy[first + c]) * to_float(gamma[c]);
     const float normalized = (to_float(x[first + c]) - mean) * rstd;
     sum_g += g;
     sum_gx += g * normalized;
-    if (args.y)
+    if (args.y && rms)
+      static_cast<T*>(args.y)[first + c] = from_float<T>(to_float(from_float<T>(normalized)) * to_float(gamma[c]));
+    else if (args.y)
       static_cast<T*>(args.y)[first + c] =
           from_float<T>(normalized * to_float(gamma[c]) + to_float(static_cast<const T*>(args.beta)[c]));
   }
-  const RowMeans means = team_means(sum_g, sum_gx, sums, 0, kGeneralThreads, threadIdx.x,
-                                    1.0f / static_cast<float>(cols));
+  RowMeans means = team_means(sum_g, sum_gx, sums, 0, kGeneralThreads, threadIdx.x, 1.0f / static_cast<float>(cols));
+  if (rms) means.g = 0;
   DropoutRow place{};
   if (dropped) place = dropout_row(args.dropout, padded_row(args.dropout, row), cols);
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
@@ -311,24 +320,24 @@ __global__ void norm_parameters_general_kernel(const T* __restrict__ dy, const T
   float dgamma = 0, dbeta = 0;
   for (int64_t r = begin; r < end; ++r) {
     const float gradient = to_float(dy[r * args.cols + c]);
-    dgamma += gradient * (to_float(x[r * args.cols + c]) - args.mean[r]) * args.rstd[r];
+    dgamma += gradient * (to_float(x[r * args.cols + c]) - (args.mean ? args.mean[r] : 0)) * args.rstd[r];
     dbeta += gradient;
   }
-  float* out = args.partials + int64_t{blockIdx.y} * 2 * args.cols;
+  float* out = args.partials + int64_t{blockIdx.y} * (args.mean ? 2 : 1) * args.cols;
   out[c] = dgamma;
-  out[args.cols + c] = dbeta;
+  if (args.mean) out[args.cols + c] = dbeta;
 }
 
 /// Returns the number of rows of partial sums.
-template <class T, int kPacks, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
+template <class T, int kPacks, bool kRms, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
 int64_t launch_packs(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
   constexpr int N = kVector<T>;
-  const auto kernel = norm_backward_kernel<T, N, kPacks, kParameters, kOutput, kDropped, kAdd, kBias>;
+  const auto kernel = norm_backward_kernel<T, N, kPacks, kRms, kParameters, kOutput, kDropped, kAdd, kBias>;
   const int64_t rows = kernel_args.rows;
   BLIPFT_CHECK(rows < int64_t{1} << 31, "norm_backward of ", rows, " rows, more than 2^31 - 1");
   const int64_t team_threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
   int64_t blocks = std::min<int64_t>(context.sm_count, rows);
-  constexpr int64_t kSums = 2 * kParameters + kBias;
+  constexpr int64_t kSums = parameter_sums(kParameters, kRms) + kBias;
   if (kSums > 0) blocks = std::min(blocks, context.scratch_bytes / (4 * kSums * kernel_args.cols));
   BLIPFT_CHECK(blocks >= 1, "norm_backward of ", kernel_args.cols, " columns needs a larger workspace");
   const int64_t each = team_bytes<kPacks>(team_threads, kAdd), room = (context.shared_bytes - kBlockBytes) / each;
@@ -376,12 +385,12 @@ void with_thread_packs(int64_t packs, const Body& body) {
 }
 
 /// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well. The norm's output it
-/// makes with parameter gradients only: who wants the one wants the other. Long rows need a GPU with shared memory
+/// makes with parameter gradients only: who wants the one wants the other; of RMSNorm it makes no dbias. Long rows need a GPU with shared memory
 /// enough for a team.
 template <class T>
 bool fits_packs(const NormBackward& args, const LaunchContext& context) {
   const int64_t cols = args.dy.cols(), packs = cols / kVector<T>;
-  if (cols % kVector<T> != 0 || cols > 8192) return false;
+  if (cols % kVector<T> != 0 || cols > 8192 || (!args.mean && (args.dropped || args.dbias))) return false;
   bool room = false;
   with_thread_packs<T>(packs, [&](auto count) {
     constexpr int kPacks = decltype(count)::value;
@@ -396,25 +405,27 @@ template <class T>
 int64_t launch_norm_backward(const NormBackward& args, const BackwardArgs& kernel_args, const LaunchContext& context) {
   const int64_t packs = kernel_args.cols / kVector<T>;
   int64_t blocks = 0;
-  const auto launch_for = [&](auto output, auto parameters, auto dropped, auto add, auto bias) {
+  const auto launch_for = [&](auto rms, auto output, auto parameters, auto dropped, auto add, auto bias) {
     constexpr bool kParameters = decltype(parameters)::value, kOutput = decltype(output)::value;
     constexpr bool kDropped = decltype(dropped)::value, kAdd = decltype(add)::value, kBias = decltype(bias)::value;
     const auto run = [&](auto count) {
-      blocks = launch_packs<T, decltype(count)::value, kParameters, kOutput, kDropped, kAdd, kBias>(args, kernel_args,
-                                                                                                   context);
+      blocks = launch_packs<T, decltype(count)::value, decltype(rms)::value, kParameters, kOutput, kDropped, kAdd,
+                            kBias>(args, kernel_args, context);
     };
     with_thread_packs<T>(packs, run);
   };
-  const auto launch = [&](auto parameters, auto dropped, auto add, auto bias) {
+  const auto launch = [&](auto rms, auto parameters, auto dropped, auto add, auto bias) {
     if constexpr (decltype(parameters)::value) {
-      if (args.y) return launch_for(std::true_type{}, parameters, dropped, add, bias);
+      if (args.y) return launch_for(rms, std::true_type{}, parameters, dropped, add, bias);
     }
-    launch_for(std::false_type{}, parameters, dropped, add, bias);
+    launch_for(rms, std::false_type{}, parameters, dropped, add, bias);
   };
+  constexpr std::false_type no;
   dispatch_bool(static_cast<bool>(args.dgamma), [&](auto parameters) {
-    dispatch_bool(static_cast<bool>(args.dropped), [&](auto dropped) {
-      dispatch_bool(static_cast<bool>(args.add), [&](auto add) {
-        dispatch_bool(static_cast<bool>(args.dbias), [&](auto bias) { launch(parameters, dropped, add, bias); });
+    dispatch_bool(static_cast<bool>(args.add), [&](auto add) {
+      if (!args.mean) return launch(std::true_type{}, parameters, no, add, no);
+      dispatch_bool(static_cast<bool>(args.dropped), [&](auto dropped) {
+        dispatch_bool(static_cast<bool>(args.dbias), [&](auto bias) { launch(no, parameters, dropped, add, bias); });
       });
     });
   });
@@ -440,7 +451,7 @@ void CudaOps::norm_backward(const NormBackward& args, Stream stream) {
   PartialSums sums{launch.scratch, groups, kernel_args.cols};
   if (args.dgamma) {
     sums.add(args.dgamma, args.accumulate);
-    sums.add(args.dbeta, args.accumulate);
+    if (args.dbeta) sums.add(args.dbeta, args.accumulate);
   }
   if (args.dbias && packs) sums.add(args.dbias, args.accumulate_dbias);
   if (sums.count > 0) launch_reduce_partials(sums, launch);

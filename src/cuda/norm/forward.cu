@@ -1,4 +1,4 @@
-// Layer norm, forward: residual + dropout(x), statistics and output in one pass, the row in registers between them.
+// Layer norm and RMSNorm, forward: residual + dropout(x), statistics and output in one pass, the row in registers between them.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
@@ -10,12 +10,16 @@ struct ForwardArgs {
   int64_t rows = 0, cols = 0;
   float eps = 0, scale = 0;        ///< scale: 1 / cols
   DropoutKernelArgs dropout;
-  float *mean = nullptr, *rstd = nullptr;
+  float *mean = nullptr, *rstd = nullptr;  ///< no mean: RMSNorm
 };
+
+/// RMSNorm rounds what it scales before it applies gamma (see NormForward).
+template <class T>
+__device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
 
 /// One block per row; a thread holds kPacks packs of N elements, `blockDim.x` packs apart. All loads of a row come
 /// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
-template <class T, int N, int kPacks, bool kResidual, bool kDropped>
+template <class T, int N, int kPacks, bool kRms, bool kResidual, bool kDropped>
 __global__ void __launch_bounds__(512, kPacks == 1 ? 3 : 1)
 norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta,
                     T* y, const __grid_constant__ ForwardArgs args) {
@@ -57,39 +61,43 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
     }
   }
 
-  float total = 0;
+  float mean = 0;
+  if constexpr (!kRms) {
+    float total = 0;
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p)
+    for (int p = 0; p < kPacks; ++p)
 #pragma unroll
-    for (int j = 0; j < N; ++j) total += v[p][j];
-  const float mean = team_sum(total, slots[0], warp, lane, warps) * args.scale;
+      for (int j = 0; j < N; ++j) total += v[p][j];
+    mean = team_sum(total, slots[0], warp, lane, warps) * args.scale;
+  }
   float squares = 0;
-  Pack<T, N> weights[kPacks], biases[kPacks];  // loaded before the barrier that would make them wait
+  Pack<T, N> weights[kPacks], biases[kRms ? 1 : kPacks];  // loaded before the barrier that would make them wait
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if (!inside(p)) continue;
     weights[p] = load_pack<N>(gamma + column + p * step);
-    biases[p] = load_pack<N>(beta + column + p * step);
+    if constexpr (!kRms) biases[p] = load_pack<N>(beta + column + p * step);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      v[p][j] -= mean;
+      if constexpr (!kRms) v[p][j] -= mean;
       squares += v[p][j] * v[p][j];
     }
   }
   const float variance = team_sum(squares, slots[1], warp, lane, warps) * args.scale;
   const float rstd = rsqrtf(variance + args.eps);
   if (threadIdx.x == 0) {
-    args.mean[blockIdx.x] = mean;
+    if constexpr (!kRms) args.mean[blockIdx.x] = mean;
     args.rstd[blockIdx.x] = rstd;
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if (!inside(p)) continue;
-    float w[N], b[N];
+    float w[N], b[N] = {};
     unpack(weights[p], w);
-    unpack(biases[p], b);
+    if constexpr (!kRms) unpack(biases[p], b);
 #pragma unroll
-    for (int j = 0; j < N; ++j) v[p][j] = v[p][j] * rstd * w[j] + b[j];
+    for (int j = 0; j < N; ++j)
+      v[p][j] = kRms ? rounded<T>(v[p][j] * rstd) * w[j] : v[p][j] * rstd * w[j] + b[j];
     store(y + first + p * step, v[p]);
   }
 }
@@ -99,7 +107,7 @@ constexpr int kRowWarps = 4;  // rows of a block of the kernel below
 
 /// One warp per row, no barriers, the whole row in flight at once; a lane holds kPacks packs, 32 packs apart, as they
 /// were loaded. Otherwise like the kernel above, without dropout.
-template <class T, int N, int kPacks, bool kResidual>
+template <class T, int N, int kPacks, bool kRms, bool kResidual>
 __global__ void __launch_bounds__(32 * kRowWarps, kResidual ? 4 : 8)
 norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma,
                          const T* __restrict__ beta, T* y, ForwardArgs args) {
@@ -128,16 +136,19 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
       *reinterpret_cast<Pack<T, N>*>(sum + first + p * 32 * N) = own[p];
     }
   }
-  float total = 0;
+  float mean = 0;
+  if constexpr (!kRms) {
+    float total = 0;
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    if ((lane + p * 32) * N >= cols) continue;
-    float v[N];
-    unpack(own[p], v);
+    for (int p = 0; p < kPacks; ++p) {
+      if ((lane + p * 32) * N >= cols) continue;
+      float v[N];
+      unpack(own[p], v);
 #pragma unroll
-    for (int j = 0; j < N; ++j) total += v[j];
+      for (int j = 0; j < N; ++j) total += v[j];
+    }
+    mean = warp_sum(total) * args.scale;
   }
-  const float mean = warp_sum(total) * args.scale;
   float squares = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
@@ -150,7 +161,7 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
   }
   const float rstd = rsqrtf(warp_sum(squares) * args.scale + args.eps);
   if (lane == 0) {
-    args.mean[row] = mean;
+    if constexpr (!kRms) args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
 #pragma unroll
@@ -158,12 +169,13 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
     const int c = (lane + p * 32) * N;
     if (c >= cols) continue;
     forget(own[p]);
-    float v[N], g[N], b[N];
+    float v[N], g[N], b[N] = {};
     unpack(own[p], v);
     load(gamma + c, g);
-    load(beta + c, b);
+    if constexpr (!kRms) load(beta + c, b);
 #pragma unroll
-    for (int j = 0; j < N; ++j) v[j] = (v[j] - mean) * rstd * g[j] + b[j];
+    for (int j = 0; j < N; ++j)
+      v[j] = kRms ? rounded<T>(v[j] * rstd) * g[j] : (v[j] - mean) * rstd * g[j] + b[j];
     store(y + first + p * 32 * N, v);
   }
 }
@@ -194,7 +206,8 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
     total += v[0];
   }
   const T* from = (sum ? sum : x) + row * cols;
-  const float mean = team_sum(total, slots[0], warp, lane, kGeneralThreads / 32) * args.scale;
+  float mean = team_sum(total, slots[0], warp, lane, kGeneralThreads / 32) * args.scale;
+  if (!args.mean) mean = 0;
   float squares = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float centred = to_float(from[c]) - mean;
@@ -203,34 +216,40 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
   const float variance = team_sum(squares, slots[1], warp, lane, kGeneralThreads / 32) * args.scale;
   const float rstd = rsqrtf(variance + args.eps);
   if (threadIdx.x == 0) {
-    args.mean[row] = mean;
+    if (args.mean) args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
-  for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads)
-    y[row * cols + c] = from_float<T>((to_float(from[c]) - mean) * rstd * to_float(gamma[c]) + to_float(beta[c]));
+  for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
+    const float normalized = (to_float(from[c]) - mean) * rstd, g = to_float(gamma[c]);
+    y[row * cols + c] = from_float<T>(args.mean ? normalized * g + to_float(beta[c]) : rounded<T>(normalized) * g);
+  }
 }
 
 template <class T, int kPacks>
 void launch_packs(const NormForward& args, const ForwardArgs& kernel_args, cudaStream_t stream) {
   constexpr int N = kVector<T>;
   const int64_t threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
+  const auto launch = [&](auto rms, auto residual, auto dropped) {
+    norm_forward_kernel<T, N, kPacks, decltype(rms)::value, decltype(residual)::value, decltype(dropped)::value>
+        <<<static_cast<unsigned>(kernel_args.rows), static_cast<unsigned>(threads), 0, stream>>>(
+            args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
+            args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+  };
   dispatch_bool(static_cast<bool>(args.residual), [&](auto residual) {
-    dispatch_bool(static_cast<bool>(args.dropout), [&](auto dropped) {
-      norm_forward_kernel<T, N, kPacks, decltype(residual)::value, decltype(dropped)::value>
-          <<<static_cast<unsigned>(kernel_args.rows), static_cast<unsigned>(threads), 0, stream>>>(
-              args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
-              args.beta.as<const T>(), args.y.as<T>(), kernel_args);
-    });
+    if (!args.mean) return launch(std::true_type{}, residual, std::false_type{});
+    dispatch_bool(static_cast<bool>(args.dropout), [&](auto dropped) { launch(std::false_type{}, residual, dropped); });
   });
 }
 
 template <class T, int kPacks>
 void launch_warps(const NormForward& args, const ForwardArgs& kernel_args, cudaStream_t stream) {
-  dispatch_bool(static_cast<bool>(args.residual), [&](auto residual) {
-    norm_forward_warp_kernel<T, kVector<T>, kPacks, decltype(residual)::value>
-        <<<static_cast<unsigned>(ceil_div(kernel_args.rows, kRowWarps)), 32 * kRowWarps, 0, stream>>>(
-            args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
-            args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+  dispatch_bool(!args.mean, [&](auto rms) {
+    dispatch_bool(static_cast<bool>(args.residual), [&](auto residual) {
+      norm_forward_warp_kernel<T, kVector<T>, kPacks, decltype(rms)::value, decltype(residual)::value>
+          <<<static_cast<unsigned>(ceil_div(kernel_args.rows, kRowWarps)), 32 * kRowWarps, 0, stream>>>(
+              args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
+              args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+    });
   });
 }
 
@@ -245,7 +264,8 @@ void CudaOps::norm_forward(const NormForward& args, Stream stream) {
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t packs = kernel_args.cols / kVector<T>;
-    if (kernel_args.cols % kVector<T> == 0 && kernel_args.cols <= 8192 &&
+    const bool rms_alone = !args.mean && !args.dropout;  // RMSNorm after a dropout takes the general kernel
+    if (kernel_args.cols % kVector<T> == 0 && kernel_args.cols <= 8192 && (args.mean || rms_alone) &&
         all_aligned16(args.x, args.residual, args.sum, args.gamma, args.beta, args.y)) {
       // A warp alone is slow at drawing a dropout mask; a short row in a wide block leaves threads idle.
       if (sizeof(T) == 2 && packs <= 192 && kernel_args.rows >= kManyRows && !args.dropout)

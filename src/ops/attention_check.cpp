@@ -1,0 +1,85 @@
+// Argument checks of attention and of rotary positions (see ops_check.h).
+#include <utility>
+
+#include "ops/checker.h"
+#include "ops/ops_check.h"
+
+namespace blipft {
+namespace {
+
+void check_attention(const Checker& check, const AttentionForward& args) {
+  check.require(is_compute(args.dtype), "dtype must be f32 or bf16");
+  if (args.batch < 1 || args.heads < 1 || args.head_size < 1 || args.query_tokens < 1 || args.kv_tokens < 1)
+    check.fail(concat("sizes must be positive: batch ", args.batch, ", heads ", args.heads, ", head_size ",
+                      args.head_size, ", query_tokens ", args.query_tokens, ", kv_tokens ", args.kv_tokens));
+  const int64_t kv_heads = args.heads_of_kv();
+  if (kv_heads < 1 || args.heads % kv_heads != 0) [[unlikely]]
+    check.fail(concat("kv_heads ", kv_heads, " does not divide ", args.heads, " heads"));
+  check.heads(args.q, "q", args.heads, args.head_size);
+  check.heads(args.k, "k", kv_heads, args.head_size);
+  check.heads(args.v, "v", kv_heads, args.head_size);
+  check.heads(args.out, "out", args.heads, args.head_size);
+  check.require(!args.causal || args.query_tokens == args.kv_tokens, "causal needs query_tokens == kv_tokens");
+  if (args.kv_lengths) check.vector(args.kv_lengths, "kv_lengths", DType::i32, args.batch);
+  check.packing(args.packing, args.batch, args.query_tokens, args.packing.padded_rows.numel());
+  if (args.packing) {
+    check.require(args.query_tokens == args.kv_tokens, "packing needs query_tokens == kv_tokens");
+    check.require(!args.dropout, "packing goes without dropout only");
+  }
+  check.require(!args.dropout || !args.dropout.packing, "dropout.packing is for rows, not for probabilities");
+  check.dropout(args.dropout, args.batch, args.heads * args.query_tokens * args.kv_tokens);
+  check.vector(args.lse, "lse", DType::f32, args.batch * args.heads * args.query_tokens);
+}
+
+/// dbias wants dq, dk and dv as the columns of one matrix.
+void check_attention_bias(const Checker& check, const AttentionBackward& args) {
+  const AttentionForward& a = args.forward;
+  const int64_t kv_width = a.heads_of_kv() * a.head_size, columns = a.heads * a.head_size + 2 * kv_width;
+  check.parameter_gradient(args.dbias, "dbias", a.dtype, columns);
+  if (a.query_tokens != a.kv_tokens) [[unlikely]]
+    check.fail(concat("dbias needs as many queries as keys, got ", a.query_tokens, " and ", a.kv_tokens));
+  const std::pair<const Heads*, const char*> parts[] = {{&args.dq, "dq"}, {&args.dk, "dk"}, {&args.dv, "dv"}};
+  int64_t width = 0;                       // of the part before
+  const char* expected = static_cast<const char*>(args.dq.data);
+  for (const auto& [heads, name] : parts) {
+    const bool apart = !a.packing && heads->batch_stride != columns * a.query_tokens;  // packed: no such stride
+    if (heads->row_stride != columns || apart) [[unlikely]]
+      check.fail(concat("dbias needs dq, dk and dv in one matrix: ", name, " has row stride ", heads->row_stride,
+                        " and batch stride ", heads->batch_stride, ", expected ", columns, " and ",
+                        columns * a.query_tokens));
+    if (heads->data != expected) [[unlikely]]
+      check.fail(concat("dbias needs dq, dk and dv in one matrix: ", name, " does not start ", width,
+                        " columns after the one before it"));
+    width = heads == &args.dq ? a.heads * a.head_size : kv_width;
+    expected += width * dtype_size(a.dtype);
+  }
+}
+
+}  // namespace
+
+void check_args(const Rotary& args) {
+  const Checker check{"rotary"};
+  check.floating(args.x, "x");
+  check.layout(args.x, "x");
+  const int64_t d = args.head_size;
+  if (d < 2 || d % 2 != 0 || d > 2 * Rotary::kMostFrequencies || args.x.cols() % d != 0) [[unlikely]]
+    check.fail(concat("head_size ", d, " is not an even number of at most ", 2 * Rotary::kMostFrequencies,
+                      " that divides ", args.x.cols(), " columns"));
+  check.vector(args.positions, "positions", DType::i32, args.x.rows());
+}
+
+void check_args(const AttentionForward& args) { check_attention({"attention_forward"}, args); }
+
+void check_args(const AttentionBackward& args) {
+  const Checker check{"attention_backward"};
+  check_attention(check, args.forward);
+  const AttentionForward& a = args.forward;
+  check.heads(args.dout, "dout", a.heads, a.head_size);
+  check.heads(args.dq, "dq", a.heads, a.head_size);
+  check.heads(args.dk, "dk", a.heads_of_kv(), a.head_size);
+  check.heads(args.dv, "dv", a.heads_of_kv(), a.head_size);
+  check.vector(args.delta, "delta", DType::f32, a.batch * a.heads * a.query_tokens);
+  if (args.dbias) check_attention_bias(check, args);
+}
+
+}  // namespace blipft

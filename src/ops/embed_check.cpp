@@ -1,0 +1,91 @@
+// Argument checks of the ops that make a model's first rows (see ops_check.h).
+#include "ops/checker.h"
+#include "ops/ops_check.h"
+
+namespace blipft {
+namespace {
+
+/// VisionEmbed's shapes; the tables' dtypes differ between forward and backward.
+void check_vision(const Checker& check, const VisionEmbed& args) {
+  check.floating(args.x, "x");
+  check.dtype(args.patches, "patches", args.x.dtype);
+  const int64_t n = args.x.cols();
+  check.require(args.patches.cols() == n, "patches and x have different row sizes");
+  // x has one row more per sample than patches: their difference is the number of samples.
+  const int64_t samples = args.x.rows() - args.patches.rows();
+  if (samples < 1 || args.patches.rows() % samples != 0) [[unlikely]]
+    check.fail(concat("x has ", args.x.rows(), " rows for ", args.patches.rows(), " patches: not one more per sample"));
+  const int64_t positions = args.patches.rows() / samples + 1;
+  if (args.class_embedding) check.count(args.class_embedding, "class_embedding", n);
+  if (args.positions) check.matrix(args.positions, "positions", positions, n);
+}
+
+void check_text(const Checker& check, const TextEmbed& args) {
+  check.floating(args.x, "x");
+  check.dtype(args.ids, "ids", DType::i32);
+  const int64_t n = args.x.cols(), samples = args.ids.rows(), tokens = args.ids.cols();
+  check.require(args.prefix_rows >= 0, "prefix_rows is negative");
+  check.vector(args.lengths, "lengths", DType::i32, samples);
+  const int64_t rows = args.packing ? args.x.rows() : samples * (args.prefix_rows + tokens);
+  check.matrix(args.x, "x", rows, n);
+  check.packing(args.packing, samples, args.prefix_rows + tokens, rows);
+  if (rows < samples * args.prefix_rows) [[unlikely]]
+    check.fail(concat("x has ", rows, " rows, fewer than ", samples, " samples with ", args.prefix_rows,
+                      " prefix rows each"));
+  if (args.prefix) check.matrix(args.prefix, "prefix", args.x.dtype, samples * args.prefix_rows, n);
+  if (args.tokens) check.require(args.tokens.cols() == n, "tokens and x have different row sizes");
+  if (args.positions) {
+    check.require(args.positions.cols() == n, "positions and x have different row sizes");
+    if (args.positions.rows() < args.prefix_rows + tokens + 2) [[unlikely]]
+      check.fail(concat("positions has ", args.positions.rows(), " rows, but ", args.prefix_rows + tokens,
+                        " tokens need ", args.prefix_rows + tokens + 2));
+  }
+}
+
+}  // namespace
+
+void check_args(const Patchify& args) {
+  const Checker check{"patchify"};
+  check.dtype(args.pixels, "pixels", DType::u8);
+  check.floating(args.patches, "patches");
+  const Shape& s = args.pixels.shape;
+  if (s.rank != 4 || s[1] != s[2] || s[3] != 3) [[unlikely]]
+    check.fail(concat("pixels has shape ", s.str(), ", expected [B, S, S, 3]"));
+  if (args.patch < 1 || args.patch > s[1]) [[unlikely]]
+    check.fail(concat("patch ", args.patch, " does not fit into the image size ", s[1]));
+  const int64_t side = s[1] / args.patch;
+  check.matrix(args.patches, "patches", s[0] * side * side, 3 * args.patch * args.patch);
+  for (float deviation : args.std) check.require(deviation != 0, "std is 0");
+}
+
+void check_args(const VisionEmbed& args) {
+  const Checker check{"vision_embed_forward"};
+  check_vision(check, args);
+  check.dtype(args.class_embedding, "class_embedding", args.x.dtype);
+  check.dtype(args.positions, "positions", args.x.dtype);
+}
+
+void check_backward_args(const VisionEmbed& args) {
+  const Checker check{"vision_embed_backward"};
+  check_vision(check, args);
+  if (!args.parameters) return;
+  check.parameter_gradient(args.class_embedding, "class_embedding", args.x.dtype);
+  check.parameter_gradient(args.positions, "positions", args.x.dtype);
+}
+
+void check_args(const TextEmbed& args) {
+  const Checker check{"text_embed_forward"};
+  check_text(check, args);
+  check.require(args.prefix_rows == 0 || args.prefix, "prefix is missing");
+  check.dtype(args.tokens, "tokens", args.x.dtype);
+  if (args.positions) check.dtype(args.positions, "positions", args.x.dtype);
+}
+
+void check_backward_args(const TextEmbed& args) {
+  const Checker check{"text_embed_backward"};
+  check_text(check, args);
+  if (args.tokens) check.parameter_gradient(args.tokens, "tokens", args.x.dtype);
+  if (args.positions) check.parameter_gradient(args.positions, "positions", args.x.dtype);
+}
+
+}  // namespace blipft
