@@ -180,7 +180,7 @@ void CpuOps::swiglu_forward(const Swiglu& args, Stream) {
     float* gate = thread_buffer(0, 2 * f);
     const float* up = gate + f;
     load(args.gate_up, r * 2 * f, 2 * f, gate);
-    for (int64_t c = 0; c < f; ++c) gate[c] = gate[c] / (1.0f + std::exp(-gate[c])) * up[c];
+    for (int64_t c = 0; c < f; ++c) gate[c] *= 1.0f / (1.0f + std::exp(-gate[c])) * up[c];
     store(gate, args.y, r * f, f);
   });
 }
@@ -198,7 +198,7 @@ void CpuOps::swiglu_backward(const Swiglu& args, Stream) {
     load(args.dy, r * f, f, dy);
     for (int64_t c = 0; c < f; ++c) {
       const float g = gate[c], s = 1.0f / (1.0f + std::exp(-g)), silu = g * s;
-      y[c] = silu * up[c];
+      y[c] = g * (s * up[c]);
       gate[c] = dy[c] * up[c] * (s + silu * (1.0f - s));
       up[c] = dy[c] * silu;
     }
