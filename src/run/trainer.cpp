@@ -172,10 +172,11 @@ void Run::prepare() {
     times_.part("plan");
     commit();
   });
+  times_.part("memory");
   const bool gathers = config_.parallel.direct_gathers && engine_->store.shards() > 1;
   groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
   world_.together([&] { engine_->bind(); });
-  times_.part("memory");
+  times_.part("peers");
   fill_weights();
   int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
   world_.broadcast(&start_ns, sizeof start_ns, 0);
