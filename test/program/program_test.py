@@ -44,8 +44,8 @@ def the_header_tells_where_the_start_went(space):
         check(line, result)
         parts, beside = ({name: float(seconds) for name, seconds in
                           re.findall(r"(\w+) ([0-9.]+) s", text)} for text in line.groups()[:2])
-        check(list(parts) == ["launch", "model", "device", "data", "communication", "plan", "memory", "peers", "connections",
-                              "weights", "graphs", "products", "trace"], parts)
+        check(list(parts) == ["launch", "model", "device", "data", "communication", "plan", "memory", "peers",
+                              "connections", "weights", "graphs", "products", "trace"], parts)
         check(set(beside) == {"data", "plan"} | ({"looking_ahead"} if shapes else set()), beside)
         ready = float(line[3])
         check(abs(sum(parts.values()) - ready) < 0.1, "parts", parts, "together", ready)
