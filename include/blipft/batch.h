@@ -30,6 +30,7 @@ struct ModelInputs {
   int64_t vocabulary = 0;                  ///< ids are below
   bool positions = false;                  ///< of each row in its sample
   bool key_lengths = false;                ///< how many rows of a sample are not padding
+  bool label_rows = false;                 ///< which row predicts each label
   bool has_picture() const { return picture_size > 0; }
   bool operator==(const ModelInputs&) const = default;
 };
@@ -66,6 +67,7 @@ struct MicroBatch {
   Tensor sample_keys;                      ///< i64 [B], of dropout
   Tensor positions;                        ///< i32 [R]
   Tensor key_lengths;                      ///< i32 [B], Q + lengths
+  Tensor label_rows;                       ///< i32 [labels]: sample * S + row of the sample that predicts it
   Packing packing;                         ///< of the R rows; absent when every sample has S
   Tensor loss_weight;                      ///< f32 [1], of each label that is not -100
   Tensor loss;                             ///< f32 [1], the weighted loss is added to it
@@ -76,10 +78,10 @@ enum class BatchPart {
   pixels,                                  ///< first: its place depends on no text
   ids, labels, lengths, sample_keys,       ///< as in MicroBatch
   label_counts,                            ///< f32 [M], labels that are not -100
-  positions, key_lengths,
+  positions, key_lengths, label_rows,
   starts, padded_rows                      ///< of the packing; absent where every sample has S rows
 };
-constexpr size_t kBatchParts = 10;
+constexpr size_t kBatchParts = 11;
 
 /// Where the parts of one step of one rank lie inside of one block.
 class BatchLayout {

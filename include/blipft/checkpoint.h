@@ -22,12 +22,12 @@ struct StoredTensor {
 };
 
 /// The tensors of model.safetensors, or of the shards that model.safetensors.index.json names, whether or not it lists
-/// each of their tensors. Headers are read and checked
+/// each of their tensors; with another stem than "model" ("adapter_model") of the files so named. Headers are read and checked
 /// at once (sizes, offsets, overlap, file length); tensor bytes only when asked for. Thread-safe.
 class SafetensorsReader {
  public:
   /// Throws UserError naming the file (and tensor) that is missing, truncated or malformed.
-  explicit SafetensorsReader(const std::string& model_directory);
+  explicit SafetensorsReader(const std::string& model_directory, const std::string& stem = "model");
   ~SafetensorsReader();
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   /// Copies `count` elements of `name`, from element `first` on, as stored (no conversion), into `out`.
@@ -52,7 +52,7 @@ class CheckpointWriter {
   /// All tensors are declared at once, so that headers are written first. Throws UserError when the folder cannot be
   /// written or the disk has too little room.
   CheckpointWriter(const std::string& directory, const std::vector<Entry>& entries,
-                   int64_t shard_bytes = int64_t{5} << 30);
+                   int64_t shard_bytes = int64_t{5} << 30, const std::string& stem = "model");
   ~CheckpointWriter();
   /// The bytes [first, first + count) elements of `name`, host memory, any order.
   void write(const std::string& name, int64_t first, int64_t count, const void* data);

@@ -16,6 +16,18 @@ struct ModelSection {
   std::vector<std::string> freeze;      ///< parameter groups of the model that are not trained
 };
 
+/// Low-rank adapters that are trained in place of the model (LoRA, Hu et al. 2021).
+struct AdapterSection {
+  std::string kind = "none";            ///< none | lora
+  int64_t r = 8;                        ///< rank
+  double alpha = 8;                     ///< the adapters' product is scaled by alpha / r
+  bool rslora = false;                  ///< alpha / sqrt(r) instead (Kalajdzievski 2023)
+  double dropout = 0;                   ///< of the adapters' input
+  std::vector<std::string> targets = {"q", "v"};  ///< q, k, v, o, mlp, head, or ends of the modules' names
+  std::string dtype = "f32";            ///< f32 (weights and states; products in the compute dtype) | bf16
+  std::string path;                     ///< PEFT folder to go on from; empty: new adapters
+};
+
 struct DataSection {
   std::string path;                     ///< ImageFolder directory, or a .tar / directory of .tar shards (WebDataset)
   std::string format = "auto";          ///< auto | imagefolder | webdataset
@@ -76,6 +88,7 @@ struct OutputSection {
   std::string path = "runs/run";        ///< directory of this run: traces, saved model
   bool save_model = false;              ///< write model/ in Hugging Face form at the end
   std::string save = "all";             ///< all | trained: the trained tensors alone
+  bool save_merged = false;             ///< with adapters: write model/ too, with the adapters merged into its weights
   std::string save_dtype = "auto";      ///< auto (trained: the dtype of the master weights; frozen: as stored,
                                         ///< bit for bit) | f32 | bf16 (all tensors)
   int64_t memory_every = 50;            ///< steps between the memory lines; also at steps 0 and 1
@@ -84,6 +97,7 @@ struct OutputSection {
 
 struct Config {
   ModelSection model;
+  AdapterSection adapter;
   DataSection data;
   TrainSection train;
   ParallelSection parallel;

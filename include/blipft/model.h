@@ -49,11 +49,26 @@ struct ActivationCheckpointing {
   static ActivationCheckpointing from_name(const std::string& name);
 };
 
+/// Low-rank adapters of linear layers (LoRA, Hu et al. 2021), trained in place of everything else.
+struct AdapterSettings {
+  int64_t rank = 0;                        ///< 0: no adapters
+  float scale = 1;                         ///< of the adapters' product
+  float dropout = 0;                       ///< of their input
+  std::vector<std::string> targets;        ///< q, k, v, o, mlp, head of the language model, or ends of modules' names
+  bool saved = false;                      ///< their first values come from a folder, else they are new
+  bool any() const { return rank > 0; }
+};
+/// The group of the adapters' parameters.
+constexpr const char* kAdapterGroup = "adapter";
+/// PEFT's key of the adapter's matrix `which` (lora_A [r, in], lora_B [out, r]) of a module ("model.layers.0.mlp.fc1").
+std::string adapter_key(const std::string& module, const std::string& which);
+
 struct ModelSettings {
   DType compute = DType::f32;
   std::vector<std::string> freeze;         ///< names of parameter groups without gradient; others mean nothing
   ActivationCheckpointing checkpointing;
   bool dropout = true;                     ///< false: all dropout probabilities are 0
+  AdapterSettings adapter;
 };
 
 class Model {
@@ -85,10 +100,12 @@ class Model {
   double flops(int64_t batch_size, double text_rows) const;
 
  protected:
-  /// Declares a group, trained unless `settings` freeze it.
+  /// Declares a group, trained unless `settings` freeze it. With adapters these alone are trained.
   const ParameterGroup& add_group(const ModelSettings& settings, const std::string& name,
                                   Source source = Source::checkpoint);
   Unit& add_unit(const std::string& name, const ParameterGroup& group);
+  /// The group of adapters, where the settings ask for any: null otherwise.
+  const ParameterGroup* add_adapter_group(const ModelSettings& settings);
   std::deque<ParameterGroup> groups_;      // which never move: units refer to them
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<const Unit*> unit_list_;

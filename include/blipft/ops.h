@@ -41,26 +41,30 @@ struct Dropout {
   Tensor sample_keys;           ///< i64 [samples]
   int64_t rows_per_sample = 1;  ///< packed: the most
   Packing packing;              ///< optional
+  Tensor row_numbers;           ///< i32 [M], optional: of rows that were picked out of others, each one's number there
+                                ///< (as packing.padded_rows has it); then without packing
   explicit operator bool() const { return p > 0; }
 };
 
-/// y = act(x w^T + bias) + residual. x, residual and y may be columns of wider matrices (for gelu y may not).
+/// y = act(scale x w^T + bias) + residual. x, residual and y may be columns of wider matrices (for gelu y may not).
 struct LinearForward {
   MatrixView x;                 ///< [M, K]
   Tensor w;                     ///< [N, K]
+  float scale = 1;
   Tensor bias;                  ///< [N], optional
   MatrixView residual;          ///< [M, N], optional, may be y itself; only with Activation::none
   Activation activation = Activation::none;
-  Tensor pre_activation;        ///< [M, N], out, x w^T + bias; required for gelu, absent otherwise
+  Tensor pre_activation;        ///< [M, N], out, scale x w^T + bias; required for gelu, absent otherwise
   MatrixView y;                 ///< [M, N], out
 };
 
-/// dx = (dy w + add) * act'(saved), the gradient that reaches the input of a linear layer, carried through the
+/// dx = (scale dy w + add) * act'(saved), the gradient that reaches the input of a linear layer, carried through the
 /// activation that produced that input. dy, add and dx may be columns of wider matrices (with an activation or dbias
 /// dx may not).
 struct LinearBackwardInput {
   MatrixView dy;                ///< [M, N]
   Tensor w;                     ///< [N, K]
+  float scale = 1;
   MatrixView add;               ///< [M, K], optional, may be dx itself
   Activation activation = Activation::none;
   Tensor saved;                 ///< [M, K]: relu: the activation's output; gelu: its input (pre_activation)
@@ -325,6 +329,8 @@ class Ops {
   /// x[i] = mean + std * normal(seed, stream_id, first + i), the same numbers however a tensor is cut into parts.
   virtual void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
                            Stream) = 0;
+  /// x[i] uniform in (-bound, bound), by the same rule.
+  virtual void fill_uniform(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float bound, Stream) = 0;
   virtual void fill(const Tensor& x, float value, Stream) = 0;
   /// weights[i] = 1 / (denominators[i] * scale), or 0 where a denominator is 0. f32 [n].
   virtual void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) = 0;

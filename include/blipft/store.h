@@ -25,6 +25,8 @@ struct PrecisionTypes {
   DType compute, gradient, state;
   bool master;                             ///< f32 master weights beside the compute weights
   static PrecisionTypes of(Precision precision);
+  /// Of what a run trains: adapters keep f32 weights beside bf16 products where adapter.dtype asks for it.
+  static PrecisionTypes of(const Config& config);
 };
 
 /// What is stored otherwise than train.precision and the optimizer say.

@@ -11,15 +11,16 @@ namespace blipft {
 
 /// How a parameter that comes from no checkpoint is filled.
 struct Init {
-  enum class Kind { normal, constant } kind = Kind::constant;
-  float value = 0;                         ///< standard deviation of normal, or the constant
+  enum class Kind { normal, uniform, constant } kind = Kind::constant;
+  float value = 0;                         ///< standard deviation of normal, bound of uniform, or the constant
   static Init normal(float std) { return {Kind::normal, std}; }
+  static Init uniform(float bound) { return {Kind::uniform, bound}; }
   static Init constant(float value) { return {Kind::constant, value}; }
 };
 
 /// Where a parameter's first value comes from. `checkpoint`: with model.init pretrained from there, else by its Init;
-/// `fresh`: always by its Init, whatever a checkpoint holds.
-enum class Source { checkpoint, fresh };
+/// `adapter`: from the folder adapter.path; `fresh`: always by its Init, whatever a checkpoint holds.
+enum class Source { checkpoint, adapter, fresh };
 
 /// Parameters that are trained or frozen together. A model declares its groups; model.freeze names some of them.
 struct ParameterGroup {
@@ -69,6 +70,7 @@ class Unit {
   std::vector<std::pair<int64_t, int64_t>> gaps(int64_t padded) const;
 
   const bool trainable;                    ///< as its group
+  Unit* adapter = nullptr;                 ///< the unit beside it that holds its layers' adapters, if they have any
   int64_t index = -1;                      ///< place in the model's list
 
  private:

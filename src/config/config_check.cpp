@@ -59,7 +59,32 @@ void check_data(const Config& config) {
             "train.loss_on_padding: true learns; set it to false, or text_padding to auto");
 }
 
+void check_adapter(const Config& config) {
+  const AdapterSection& adapter = config.adapter;
+  const AdapterSection standard;
+  const bool none = adapter.kind == "none";
+  const auto needs_lora = [&](bool given, const char* key) {
+    refuse_if(config, none && given, key, "is of adapter.kind lora, but kind is none; set kind: lora, or remove it");
+  };
+  needs_lora(adapter.r != standard.r, "adapter.r");
+  needs_lora(adapter.alpha != standard.alpha, "adapter.alpha");
+  needs_lora(adapter.rslora, "adapter.rslora");
+  needs_lora(adapter.dropout != standard.dropout, "adapter.dropout");
+  needs_lora(adapter.targets != standard.targets, "adapter.targets");
+  needs_lora(adapter.dtype != standard.dtype, "adapter.dtype");
+  needs_lora(!adapter.path.empty(), "adapter.path");
+  needs_lora(config.output.save_merged, "output.save_merged");
+  refuse_if(config, config.output.save_merged && config.model.init != "pretrained", "output.save_merged",
+            "merges adapters into the checkpoint's weights, but model.init is ", config.model.init,
+            "; set model.init: pretrained, or remove save_merged");
+  refuse_if(config, !none && config.output.save != "all", "output.save", "is ", config.output.save, ", but with ",
+            "adapters these alone are saved anyway; remove save");
+  refuse_if(config, !none && adapter.targets.empty(), "adapter.targets", "is empty, so that nothing would be trained");
+}
+
 void check_rest(const Config& config) {
+  refuse_if(config, config.output.save_merged && !config.output.save_model, "output.save_merged",
+            "is true, but output.save_model is false; set save_model: true, or remove save_merged");
   refuse_if(config, config.output.save != "all" && !config.output.save_model, "output.save", "is ",
             config.output.save, ", but output.save_model is false; set save_model: true, or remove save");
   refuse_if(config, !config.trace.enabled && !config.trace.kernels.empty(), "trace.kernels",
@@ -82,6 +107,7 @@ void check_freeze(const Config& config, const std::vector<std::string>& groups) 
 
 void check_combinations(const Config& config) {
   check_train(config);
+  check_adapter(config);
   check_data(config);
   check_parallel(config);
   check_rest(config);

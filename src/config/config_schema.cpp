@@ -69,6 +69,23 @@ void add_model_and_data(std::vector<Key>& keys) {
   m(&M::freeze, "freeze", any(),
     "parameter groups of the model that are not trained; --plan tells their names");
 
+  const auto a = [&](auto member, auto... rest) { keys.push_back(key(&Config::adapter, member, "adapter", rest...)); };
+  using A = AdapterSection;
+  using Names = std::vector<std::string>;
+  a(&A::kind, "kind", one_of({"none", "lora"}), "lora: low-rank adapters are trained, the model itself is frozen",
+    Names{"peft_type"});
+  a(&A::r, "r", at_least(1), "rank of the adapters", Names{"rank", "lora_r"});
+  a(&A::alpha, "alpha", above(0), "their product is scaled by alpha / r", Names{"lora_alpha"});
+  a(&A::rslora, "rslora", any(), "scale by alpha / sqrt(r) instead", Names{"use_rslora"});
+  a(&A::dropout, "dropout", half_open(0, 1), "of the adapters' input", Names{"lora_dropout"});
+  a(&A::targets, "targets", any(),
+    "layers that get adapters: q, k, v, o, mlp, head of the language model, or ends of modules' names (q_proj)",
+    Names{"target_modules"});
+  a(&A::dtype, "dtype", one_of({"f32", "bf16"}),
+    "of the adapters' weights, gradients and optimizer states; products run in the compute dtype");
+  a(&A::path, "path", any(), "PEFT adapter folder to go on from; empty: new adapters",
+    Names{"adapter_name_or_path"});
+
   const auto d = [&](auto member, auto... rest) { keys.push_back(key(&Config::data, member, "data", rest...)); };
   using D = DataSection;
   d(&D::path, "path", required(), "ImageFolder directory, or a .tar or directory of .tar shards (WebDataset)");
@@ -175,8 +192,10 @@ void add_trace_and_output(std::vector<Key>& keys) {
   using O = OutputSection;
   using Names = std::vector<std::string>;
   o(&O::path, "path", required(), "directory of this run: traces, saved model", Names{"output_dir", "save_dir"});
-  o(&O::save_model, "save_model", any(), "write model/ in Hugging Face form at the end");
+  o(&O::save_model, "save_model", any(), "write model/ in Hugging Face form at the end; with adapters adapter/ in PEFT's form");
   o(&O::save, "save", one_of({"all", "trained"}), "all tensors, or those alone that were trained");
+  o(&O::save_merged, "save_merged", any(), "with adapters: write model/ too, with the adapters merged into it",
+    Names{"merge", "merge_and_unload"});
   o(&O::save_dtype, "save_dtype", one_of({"auto", "f32", "bf16"}),
     "dtype of all saved tensors; auto: what was trained as its master weights, what is frozen as it was stored");
   o(&O::memory_every, "memory_every", at_least(1), "steps between memory lines; also at steps 0 and 1",

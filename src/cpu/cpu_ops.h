@@ -46,6 +46,7 @@ class CpuOps final : public Ops {
   void add(const Tensor& from, const Tensor& to, Stream) override;
   void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
                    Stream) override;
+  void fill_uniform(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float bound, Stream) override;
   void fill(const Tensor& x, float value, Stream) override;
   // update.cpp
   void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream) override;

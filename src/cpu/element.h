@@ -171,6 +171,7 @@ void apply_dropout(const Dropout& dropout, int64_t sample, int64_t first, int64_
 
 /// The same for row `row` of a matrix with `cols` columns.
 inline void apply_dropout_row(const Dropout& dropout, int64_t row, int64_t cols, float* values) {
+  if (dropout.row_numbers) row = dropout.row_numbers.as<const int32_t>()[row];
   const auto [sample, sample_r] = sample_row(dropout.packing, row, dropout.rows_per_sample);
   apply_dropout(dropout, sample, sample_r * cols, cols, values);
 }

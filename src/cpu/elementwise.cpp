@@ -164,6 +164,15 @@ void CpuOps::fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int
   });
 }
 
+void CpuOps::fill_uniform(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float bound, Stream) {
+  check_fill_normal(x, first);
+  for_chunks(x.numel(), [&](int64_t begin, int64_t count) {
+    float values[kChunk];
+    for (int64_t i = 0; i < count; ++i) values[i] = bound * uniform_at(seed, stream_id, first + begin + i);
+    store(values, x, begin, count);
+  });
+}
+
 void CpuOps::fill(const Tensor& x, float value, Stream) {
   check_fill(x);
   for_chunks(x.numel(), [&](int64_t first, int64_t count) {

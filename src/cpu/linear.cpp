@@ -13,9 +13,9 @@ struct Matrix {
   bool transposed;     ///< the product takes the transpose of what is stored
 };
 
-/// c = a b + beta c, with a [m, k], b [k, n] after their transposes and c [m, n]. BLAS runs single-threaded on tiles
+/// c = alpha a b + beta c, with a [m, k], b [k, n] after their transposes and c [m, n]. BLAS runs single-threaded on tiles
 /// whose borders follow from the shapes alone.
-void multiply(int64_t m, int64_t n, int64_t k, const Matrix& a, const Matrix& b, float beta, float* c) {
+void multiply(int64_t m, int64_t n, int64_t k, float alpha, const Matrix& a, const Matrix& b, float beta, float* c) {
   const bool small = m * n < 16 * 128 * 256;
   const int64_t tile_m = small ? 32 : 128, tile_n = small ? 64 : 256;
 #pragma omp parallel for collapse(2) schedule(dynamic)
@@ -25,7 +25,7 @@ void multiply(int64_t m, int64_t n, int64_t k, const Matrix& a, const Matrix& b,
       const float* right = b.data + (b.transposed ? j * b.stride : j);
       cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans, b.transposed ? CblasTrans : CblasNoTrans,
                   static_cast<int>(std::min(tile_m, m - i)), static_cast<int>(std::min(tile_n, n - j)),
-                  static_cast<int>(k), 1.0f, left, static_cast<int>(a.stride), right, static_cast<int>(b.stride), beta,
+                  static_cast<int>(k), alpha, left, static_cast<int>(a.stride), right, static_cast<int>(b.stride), beta,
                   c + i * n + j, static_cast<int>(n));
     }
 }
@@ -46,7 +46,7 @@ void CpuOps::linear_forward(const LinearForward& args, Stream) {
   const FloatRows x = as_floats(args.x, left_);  // [m, k]
   const float* w = as_floats(args.w, right_);    // [n, k]
   float* product = product_.floats(m * n);
-  multiply(m, n, k, {x.data, x.stride, false}, {w, k, true}, 0, product);
+  multiply(m, n, k, args.scale, {x.data, x.stride, false}, {w, k, true}, 0, product);
   for_each(m, [&](int64_t r) {
     float* y = product + r * n;
     float* other = thread_buffer(0, n);
@@ -70,7 +70,7 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
   const FloatRows dy = as_floats(args.dy, left_);  // [m, n]
   const float* w = as_floats(args.w, right_);      // [n, k]
   float* product = product_.floats(m * k);
-  multiply(m, k, n, {dy.data, dy.stride, false}, {w, k, false}, 0, product);
+  multiply(m, k, n, args.scale, {dy.data, dy.stride, false}, {w, k, false}, 0, product);
   for_each(m, [&](int64_t r) {
     float* dx = product + r * k;
     float* other = thread_buffer(0, k);
@@ -98,10 +98,10 @@ void CpuOps::linear_backward_weight(const LinearBackwardWeight& args, Stream) {
   const FloatRows x = as_floats(args.x, right_);   // [m, k]
   const Matrix left{dy.data, dy.stride, true}, right{x.data, x.stride, false};
   if (args.dw.dtype == DType::f32) {
-    multiply(n, k, m, left, right, args.accumulate ? 1.0f : 0.0f, args.dw.as<float>());
+    multiply(n, k, m, 1, left, right, args.accumulate ? 1.0f : 0.0f, args.dw.as<float>());
   } else {
     float* product = product_.floats(n * k);
-    multiply(n, k, m, left, right, 0, product);
+    multiply(n, k, m, 1, left, right, 0, product);
     for_each(n, [&](int64_t r) { store_gradient(product + r * k, args.dw, r * k, k, args.accumulate); });
   }
   if (args.dbias) column_sums(dy, m, args.dbias, args.accumulate);

@@ -54,6 +54,8 @@ class CudaOps : public Ops {
   void add(const Tensor& from, const Tensor& to, Stream stream) override;
   void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
                    Stream stream) override;
+  void fill_uniform(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float bound,
+                    Stream stream) override;
   void fill(const Tensor& x, float value, Stream stream) override;
   void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream stream) override;
   void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream stream) override;

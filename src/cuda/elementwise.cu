@@ -61,6 +61,13 @@ __global__ void fill_normal_kernel(T* __restrict__ x, int64_t n, uint64_t seed, 
   }
 }
 
+template <class T>
+__global__ void fill_uniform_kernel(T* __restrict__ x, int64_t n, uint64_t seed, uint32_t stream_id, int64_t first,
+                                    float bound) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = from_float<T>(bound * uniform_at(seed, stream_id, first + i));
+}
+
 __global__ void loss_weights_kernel(const float* __restrict__ denominators, float* __restrict__ weights, int64_t n,
                                     float scale) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -162,6 +169,19 @@ void CudaOps::fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, in
                           Stream stream) {
   check_fill_normal(x, first);
   launch_fill_normal(x, seed, stream_id, first, mean, std, context(stream));
+}
+
+void CudaOps::fill_uniform(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float bound,
+                           Stream stream) {
+  check_fill_normal(x, first);
+  if (x.numel() == 0) return;
+  const cudaStream_t queue = context(stream).stream;
+  dispatch_float(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    fill_uniform_kernel<T><<<static_cast<unsigned>(ceil_div(x.numel(), 256)), 256, 0, queue>>>(
+        x.as<T>(), x.numel(), seed, stream_id, first, bound);
+  });
+  BLIPFT_CUDA_LAUNCHED("fill_uniform_kernel");
 }
 
 void CudaOps::loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream stream) {

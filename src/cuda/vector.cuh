@@ -166,7 +166,7 @@ __device__ __forceinline__ float team_sum(float x, TeamSlots& slots, int warp, i
 /// What kernels need of a Dropout.
 struct DropoutKernelArgs {
   const int64_t* keys = nullptr;
-  const int32_t* padded_rows = nullptr;  ///< of packed samples
+  const int32_t* padded_rows = nullptr;  ///< of packed samples, or of rows that were picked out
   int64_t rows_per_sample = 1;
   Divisor sample_of_row;
   uint64_t seed = 0;
@@ -176,7 +176,8 @@ struct DropoutKernelArgs {
 
 inline DropoutKernelArgs dropout_kernel_args(const Dropout& dropout) {
   if (!dropout) return {};
-  return {dropout.sample_keys.as<int64_t>(), dropout.packing.padded_rows.as<int32_t>(), dropout.rows_per_sample,
+  const Tensor& numbers = dropout.row_numbers ? dropout.row_numbers : dropout.packing.padded_rows;
+  return {dropout.sample_keys.as<int64_t>(), numbers.as<int32_t>(), dropout.rows_per_sample,
           Divisor::of(dropout.rows_per_sample), dropout.seed, dropout.site, dropout_threshold(dropout.p),
           1.0f / (1.0f - dropout.p)};
 }

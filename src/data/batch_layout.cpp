@@ -18,6 +18,7 @@ BatchLayout::BatchLayout(const ModelInputs& inputs, int64_t micro_batches, int64
   add(BatchPart::label_counts, DType::f32, {1});
   if (inputs.positions) add(BatchPart::positions, DType::i32, {rows()});
   if (inputs.key_lengths) add(BatchPart::key_lengths, DType::i32, {b});
+  if (inputs.label_rows) add(BatchPart::label_rows, DType::i32, {labels()});
   if (!text.packed()) return;
   add(BatchPart::starts, DType::i32, {b + 1});
   add(BatchPart::padded_rows, DType::i32, {rows()});
@@ -52,6 +53,7 @@ MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   batch.sample_keys = of(BatchPart::sample_keys, block, m);
   batch.positions = of(BatchPart::positions, block, m);
   batch.key_lengths = of(BatchPart::key_lengths, block, m);
+  batch.label_rows = of(BatchPart::label_rows, block, m);
   batch.packing = {of(BatchPart::starts, block, m), of(BatchPart::padded_rows, block, m)};
   return batch;
 }

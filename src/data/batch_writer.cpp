@@ -77,6 +77,7 @@ void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const B
   for (const BatchSample& sample : samples) longest = std::max(longest, sample.text.size());
   const int64_t tokens = layout.text().tokens, learnt_padding = loss_on_padding_ ? longest : 0;
   int32_t* labels = batch.labels.as<int32_t>();
+  int32_t* label_rows = batch.label_rows.as<int32_t>();
   int64_t count = 0;
   for (size_t b = 0; b < samples.size(); ++b) {
     const TokenizedText& text = samples[b].text;
@@ -89,6 +90,8 @@ void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const B
       const bool learnt = t < length ? text.learnt[static_cast<size_t>(t)] != 0 : t < learnt_padding;
       *labels++ = learnt ? ids[t] : -100;
       count += learnt;
+      if (label_rows)
+        *label_rows++ = static_cast<int32_t>(static_cast<int64_t>(b) * batch.most_rows + layout.inputs().prefix_rows + t - 1);
     }
     batch.lengths.as<int32_t>()[b] = static_cast<int32_t>(length);
     batch.sample_keys.as<int64_t>()[b] = samples[b].key;

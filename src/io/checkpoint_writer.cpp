@@ -62,7 +62,8 @@ struct Shard {
 };
 
 /// Declared entries in order, cut into shards, with places inside of each shard's data.
-std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& entries, int64_t shard_bytes) {
+std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& entries, int64_t shard_bytes,
+                                   const std::string& stem) {
   std::vector<Shard> shards(1);
   for (const CheckpointWriter::Entry& entry : entries) {
     const int64_t bytes = io::checked_numel(entry.shape, concat("tensor '", entry.name, "'")) * dtype_size(entry.dtype);
@@ -73,9 +74,9 @@ std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& e
   for (size_t i = 0; i < shards.size(); ++i) {
     Shard& shard = shards[i];
     std::ostringstream name;
-    name << "model-" << std::setfill('0') << std::setw(5) << i + 1 << "-of-" << std::setw(5) << shards.size()
+    name << stem << "-" << std::setfill('0') << std::setw(5) << i + 1 << "-of-" << std::setw(5) << shards.size()
          << ".safetensors";
-    shard.file_name = shards.size() == 1 ? "model.safetensors" : name.str();
+    shard.file_name = shards.size() == 1 ? stem + ".safetensors" : name.str();
     // Larger elements first, so that every tensor is aligned to its own element.
     std::stable_sort(shard.entries.begin(), shard.entries.end(),
                      [](const auto& a, const auto& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
@@ -90,7 +91,7 @@ std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& e
 }
 
 /// A folder that may be replaced: none, empty, or an older model. Anything else is the user's and stays.
-void check_replaceable(const std::string& directory) {
+void check_replaceable(const std::string& directory, const std::string& stem) {
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
   if (status.type() == fs::file_type::not_found) return;
@@ -98,8 +99,8 @@ void check_replaceable(const std::string& directory) {
                     error ? error.message() : "exists and is not a folder", "; choose another folder for the model");
   const bool empty = fs::is_empty(directory, error);
   BLIPFT_USER_CHECK(!error, directory, ": cannot be read: ", error.message(), "; choose another folder for the model");
-  BLIPFT_USER_CHECK(empty || fs::exists(fs::path(directory) / "model.safetensors", error) ||
-                        fs::exists(fs::path(directory) / "model.safetensors.index.json", error),
+  BLIPFT_USER_CHECK(empty || fs::exists(fs::path(directory) / (stem + ".safetensors"), error) ||
+                        fs::exists(fs::path(directory) / (stem + ".safetensors.index.json"), error),
                     directory, ": exists and holds files that are not a saved model; it is not replaced. "
                     "Choose another folder for the model, or remove this one");
 }
@@ -117,7 +118,7 @@ void check_room(const std::string& directory, int64_t needed) {
 }  // namespace
 
 struct CheckpointWriter::State {
-  std::string directory, partial;
+  std::string directory, partial, stem;
   std::vector<Shard> shards;
   std::unordered_map<std::string, Target> targets;
   std::mutex mutex;                // guards every Target::written
@@ -192,20 +193,21 @@ std::string CheckpointWriter::State::plain_path(const std::string& name) const {
   BLIPFT_CHECK(!finished, "file '", name, "' comes after finish()");
   BLIPFT_CHECK(!name.empty() && name.find('/') == std::string::npos && name != "." && name != "..",
                "'", name, "' is not a plain file name");
-  BLIPFT_CHECK(!name.ends_with(".safetensors") && name != "model.safetensors.index.json", "'", name,
+  BLIPFT_CHECK(!name.ends_with(".safetensors") && name != stem + ".safetensors.index.json", "'", name,
                "' belongs to the tensors");
   return (fs::path(partial) / name).string();
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& directory, const std::vector<Entry>& entries,
-                                   int64_t shard_bytes) {
+                                   int64_t shard_bytes, const std::string& stem) {
   BLIPFT_USER_CHECK(!directory.empty(), "the folder for the saved model has an empty name");
   BLIPFT_CHECK(shard_bytes > 0, "shards of ", shard_bytes, " bytes");
   auto state = std::make_unique<State>();
   state->directory = fs::path(directory + "/").lexically_normal().parent_path().string();  // without a last slash
   state->partial = state->directory + ".partial";
-  check_replaceable(state->directory);
-  state->shards = cut_into_shards(entries, shard_bytes);
+  state->stem = stem;
+  check_replaceable(state->directory, stem);
+  state->shards = cut_into_shards(entries, shard_bytes, stem);
   int64_t total = small_files_bytes;
   for (const Shard& shard : state->shards) total += shard.bytes;
 
@@ -278,7 +280,7 @@ void CheckpointWriter::finish() {
                    target.bytes / target.element_size, " is missing");
     }
   if (state_->shards.size() > 1) {
-    const std::string path = (fs::path(state_->partial) / "model.safetensors.index.json").string();
+    const std::string path = (fs::path(state_->partial) / (state_->stem + ".safetensors.index.json")).string();
     const std::string text = state_->index_text();
     const io::FileDescriptor file = io::create_file(path);
     io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);

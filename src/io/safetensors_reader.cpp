@@ -22,9 +22,6 @@ struct SafetensorsReader::Files {
 
 namespace {
 
-constexpr const char* single_name = "model.safetensors";
-constexpr const char* index_name = "model.safetensors.index.json";
-
 /// tensor name -> shard file name, from the index.
 std::map<std::string, std::string> read_weight_map(const std::string& index_path) {
   json index;
@@ -64,7 +61,9 @@ std::string what_is_there(const std::string& directory) {
 
 }  // namespace
 
-SafetensorsReader::SafetensorsReader(const std::string& model_directory) : files_(std::make_unique<Files>()) {
+SafetensorsReader::SafetensorsReader(const std::string& model_directory, const std::string& stem)
+    : files_(std::make_unique<Files>()) {
+  const std::string single_name = stem + ".safetensors", index_name = single_name + ".index.json";
   const std::string single = (fs::path(model_directory) / single_name).string();
   const std::string index = (fs::path(model_directory) / index_name).string();
   const auto open_shard = [&](const std::string& path) {

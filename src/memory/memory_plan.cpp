@@ -2,6 +2,7 @@
 #include "memory/memory_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iomanip>
 #include <limits>
 #include <map>
@@ -10,7 +11,7 @@
 #include "blipft/data.h"
 #include "memory/memory_text.h"
 #include "run/step_program.h"
-#include "run/weights.h"
+#include "run/saving.h"
 
 namespace blipft {
 
@@ -24,7 +25,7 @@ int64_t idle_memory_allowance(const Config& config, int64_t bytes) {
 
 // Enough for the next layer, whichever it is: one is gathered while the one before it computes.
 int64_t default_prefetch(const Config& config, const Model& model) {
-  const int64_t size = dtype_size(PrecisionTypes::of(config.train.precision).compute);
+  const int64_t size = dtype_size(PrecisionTypes::of(config).compute);
   std::vector<int64_t> sizes;
   for (const Unit* unit : model.units()) sizes.push_back(unit->numel() * size);
   std::sort(sizes.begin(), sizes.end());
@@ -69,8 +70,9 @@ void place(const PlannedRun& run, MemoryPlan& plan) {
   const Config& config = run.config;
   plan.loading_bytes = config.model.init == "pretrained" ? loading_scratch_bytes() : init_scratch_bytes();
   if (config.output.save_model)
-    plan.saving_bytes = saving_scratch_bytes(run.model.units(), plan.engine->store, *plan.engine->strategy,
-                                             SaveSettings::of(config));
+    for (const SaveSettings& settings : SaveSettings::of(config))
+      plan.saving_bytes = std::max(plan.saving_bytes, saving_scratch_bytes(run.model.units(), plan.engine->store,
+                                                                           *plan.engine->strategy, settings));
   plan.arena->plan(std::max(plan.loading_bytes, plan.saving_bytes));
 }
 
@@ -115,8 +117,15 @@ std::string strategy_name(const Config& config, int64_t ranks) {
 }
 
 ModelSettings model_settings(const Config& config) {
-  return {PrecisionTypes::of(config.train.precision).compute, config.model.freeze,
-          ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout};
+  ModelSettings settings{PrecisionTypes::of(config).compute, config.model.freeze,
+                         ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout, {}};
+  const AdapterSection& adapter = config.adapter;
+  if (adapter.kind == "none") return settings;
+  const double rank = static_cast<double>(adapter.r);
+  settings.adapter = {adapter.r, static_cast<float>(adapter.alpha / (adapter.rslora ? std::sqrt(rank) : rank)),
+                      config.train.dropout ? static_cast<float>(adapter.dropout) : 0, adapter.targets,
+                      !adapter.path.empty()};
+  return settings;
 }
 
 std::unique_ptr<Model> make_model(const Config& config) {

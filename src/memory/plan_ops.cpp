@@ -138,6 +138,9 @@ class PlanOps final : public Ops {
   void fill_normal(const Tensor& x, uint64_t, uint32_t, int64_t first, float, float, Stream) override {
     check_fill_normal(x, first);
   }
+  void fill_uniform(const Tensor& x, uint64_t, uint32_t, int64_t first, float, Stream) override {
+    check_fill_normal(x, first);
+  }
   void fill(const Tensor& x, float, Stream) override { check_fill(x); }
   void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) override {
     check_loss_weights(denominators, weights, scale);

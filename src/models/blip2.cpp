@@ -10,6 +10,7 @@
 
 #include "models/blip2_config.h"
 #include "models/causal_head.h"
+#include "models/lora.h"
 
 namespace blipft {
 
@@ -24,12 +25,15 @@ class Blip2 : public Model {
       : config_(config), settings_(settings), vision_group_(add_group(settings, "vision")),
         qformer_group_(add_group(settings, "qformer")),
         projection_group_(add_group(settings, "language_projection")),
-        language_group_(add_group(settings, "language")) {
+        language_group_(add_group(settings, "language")), adapter_group_(add_adapter_group(settings)),
+        lora_(settings.adapter, "language_model.",
+              [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }) {
     train_vision_ = vision_group_.trained, train_qformer_ = qformer_group_.trained;
     train_projection_ = projection_group_.trained, train_language_ = language_group_.trained;
     add_vision_units();
     add_qformer_units();
     add_language_units();
+    lora_.check();
   }
 
   std::string description() const override {
@@ -41,7 +45,7 @@ class Blip2 : public Model {
     const int64_t queries = config_.qformer.queries;
     return {.picture_size = config_.vision.image, .prefix_rows = queries,
             .max_text_tokens = config_.text.positions - queries, .vocabulary = config_.text.vocabulary,
-            .key_lengths = true};
+            .key_lengths = true, .label_rows = head_.unit->adapter && settings_.adapter.dropout > 0};
   }
 
   void forward_backward(const StepContext& context, const MicroBatch& batch) override;
@@ -84,6 +88,8 @@ class Blip2 : public Model {
   Blip2Config config_;
   ModelSettings settings_;
   const ParameterGroup &vision_group_, &qformer_group_, &projection_group_, &language_group_;
+  const ParameterGroup* adapter_group_;
+  LoraBuilder lora_;
   bool train_vision_ = true, train_qformer_ = true, train_projection_ = true, train_language_ = true;
 
   Unit* vision_embeddings_ = nullptr;
@@ -192,6 +198,9 @@ void Blip2::add_opt_layer(int64_t i) {
   layer.norm2 = add_norm(*layer.unit, name + "final_layer_norm", t.hidden, t.norm_eps);
   layer.fc1 = add_linear(*layer.unit, name + "fc1", t.hidden, t.inner, t.bias, t.init_std);
   layer.fc2 = add_linear(*layer.unit, name + "fc2", t.inner, t.hidden, t.bias, t.init_std);
+  lora_.attach(*layer.unit, {{&layer.qkv, {attention + "q_proj", attention + "k_proj", attention + "v_proj"}},
+                             {&layer.projection, {attention + "out_proj"}}, {&layer.fc1, {name + "fc1"}},
+                             {&layer.fc2, {name + "fc2"}}});
   language_.layers.push_back(layer);
 }
 
@@ -210,9 +219,10 @@ void Blip2::add_language_units() {
   head_.weight_unit = t.tied ? text_embeddings_ : head_.unit;
   const std::string head = "language_model.lm_head.weight";
   if (t.tied) text_embeddings_->add_alias(decoder + "embed_tokens.weight", head);
-  head_.output = {t.hidden, t.vocabulary};
+  head_.output = {.in = t.hidden, .out = t.vocabulary, .parts = {{0, t.vocabulary}}};
   head_.output.weight =
       t.tied ? token_table_ : head_.unit->add(head, {t.vocabulary, t.hidden}, Init::normal(t.init_std));
+  lora_.attach(*head_.unit, {{&head_.output, {"language_model.lm_head"}}});
 }
 
 Tensor Blip2::patches_of(const StepContext& context, const MicroBatch& batch) const {
@@ -270,7 +280,7 @@ void Blip2::vision_backward(const StepContext& context, const MicroBatch& batch,
                                     context.stream);
   give(context, dx);
   Tensor rows = patches_of(context, batch);
-  UnitBackward pass({context, {}}, &gradient);  // the weight itself is not read: pictures have no gradient
+  UnitBackward pass({context, {}}, {gradient, {}});  // the weight itself is not read: pictures have no gradient
   patch_embedding_.weight_gradient(pass, dembedded, rows);
   pass.keep(rows);
   pass.join();
@@ -289,11 +299,9 @@ Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries)
 
 // The gradient of the queries, or nothing when nobody wants it.
 Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
-  const Tensor flat = context.units.acquire(*projection_unit_);
+  const UnitPass unit_pass = acquire(context, *projection_unit_);
   const ObservedPhase phase(context, Phase::backward, *projection_unit_);
-  UnitGradient gradient;
-  if (train_projection_) gradient = context.units.gradient(*projection_unit_);
-  UnitBackward pass({context, flat}, train_projection_ ? &gradient : nullptr);
+  UnitBackward pass(unit_pass, gradients(context, *projection_unit_));
   Tensor dqueries;
   if (into_qformer()) {
     dqueries = context.arena.take(Owner::activations, "gradients", settings_.compute,
@@ -305,8 +313,8 @@ Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
   pass.keep(queries_);
   queries_ = {};
   pass.join();
-  context.units.release(*projection_unit_);
-  if (train_projection_) context.units.publish(*projection_unit_);
+  release(context, *projection_unit_);
+  publish(context, *projection_unit_);
   return dqueries;
 }
 
@@ -333,6 +341,10 @@ Tensor Blip2::embed_forward(const StepContext& context, const MicroBatch& batch,
 
 // Takes dx over; the gradient of the prefix, or nothing when nobody wants it.
 Tensor Blip2::embed_backward(const StepContext& context, const MicroBatch& batch, Tensor dx) {
+  if (!into_prefix() && !train_language_) {  // adapters alone are trained
+    give(context, dx);
+    return {};
+  }
   const ObservedPhase phase(context, Phase::backward, *text_embeddings_);
   const Blip2Config::Text& t = config_.text;
   TextEmbed args = text_embed(batch);
@@ -387,13 +399,12 @@ void Blip2::forward_loss(const StepContext& context, const MicroBatch& batch) {
   StepContext evaluation = context;
   evaluation.training = false;
   const Tensor x = forward(evaluation, batch, false);
-  head_.forward_loss(evaluation, x, predicting(batch), batch.labels, batch.loss_weight, batch.loss);
+  head_.forward_loss(evaluation, x, predicting(batch), batch);
 }
 
 void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch) {
   const Tensor x = forward(context, batch, true);
-  Tensor dx =
-      head_.forward_backward(context, x, predicting(batch), batch.labels, batch.loss_weight, batch.loss);
+  Tensor dx = head_.forward_backward(context, x, predicting(batch), batch);
   dx = language_.backward(context, language_call(batch), dx);
   Tensor dprefix = embed_backward(context, batch, dx);
   Tensor dqueries;

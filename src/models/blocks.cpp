@@ -14,8 +14,13 @@ ActivationCheckpointing ActivationCheckpointing::from_name(const std::string& na
 
 const ParameterGroup& Model::add_group(const ModelSettings& settings, const std::string& name, Source source) {
   const bool frozen = std::find(settings.freeze.begin(), settings.freeze.end(), name) != settings.freeze.end();
-  groups_.push_back({name, !frozen, source});
+  groups_.push_back({name, !frozen && (!settings.adapter.any() || name == kAdapterGroup), source});
   return groups_.back();
+}
+
+const ParameterGroup* Model::add_adapter_group(const ModelSettings& settings) {
+  if (!settings.adapter.any()) return nullptr;
+  return &add_group(settings, kAdapterGroup, settings.adapter.saved ? Source::adapter : Source::fresh);
 }
 
 Unit& Model::add_unit(const std::string& name, const ParameterGroup& group) {

@@ -30,9 +30,12 @@ void CausalHead::pause_tied_gradient(const StepContext& context, const UnitGradi
   context.units.pause(*weight_unit);
 }
 
-CausalHead::Opened CausalHead::open(const StepContext& context) const {
-  const Tensor flat = context.units.acquire(*unit);
-  return {flat, tied() ? context.units.acquire(*weight_unit) : flat};
+CausalHead::Opened CausalHead::open(const StepContext& context, const MicroBatch& batch) const {
+  UnitPass pass = acquire(context, *unit);
+  const Tensor flat = pass.flat;
+  if (tied()) pass.flat = context.units.acquire(*weight_unit);
+  pass.rows = {.seed = context.seed, .sample_keys = batch.sample_keys, .rows_per_sample = batch.most_rows};
+  return {flat, pass};
 }
 
 CausalHead::Input CausalHead::input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting,
@@ -45,74 +48,77 @@ CausalHead::Input CausalHead::input(const StepContext& context, const Tensor& fl
   return {picked.keep(), normed};
 }
 
-// `backward` gets each chunk's gradient of the logits [n, V], which begins at row `first`.
-void CausalHead::loss_in_chunks(const UnitPass& pass, const Tensor& normed, const Tensor& labels,
-                                const Tensor& weight_of_label, const Tensor& loss,
-                                const std::function<void(const Tensor&, int64_t)>& backward) const {
+// `backward` gets each chunk's pass and gradient of the logits [n, V], which begins at row `first`.
+void CausalHead::loss_in_chunks(
+    const UnitPass& pass, const Tensor& normed, const MicroBatch& batch,
+    const std::function<void(const UnitPass&, const Tensor&, int64_t)>& backward) const {
   const StepContext& context = pass.context;
+  const Tensor labels = batch.labels.view({normed.rows()});
   const int64_t rows = normed.rows(), chunk = chunk_rows(rows);
   Taken logits(context, "logits of a chunk", normed.dtype, {chunk, output.out});
   Taken row_loss(context, "loss of rows", DType::f32, {rows});
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t n = std::min(chunk, rows - first);
     const Tensor part = logits.get().row_range(0, n);
-    output.forward(pass, {.x = normed.row_range(first, n), .y = part});
-    context.ops.cross_entropy({.logits = part, .labels = labels.view({rows}).part(first, {n}),
-                               .weight = weight_of_label, .row_loss = row_loss.get().part(first, {n})},
+    UnitPass of_chunk = pass;
+    if (batch.label_rows) of_chunk.rows.row_numbers = batch.label_rows.part(first, {n});
+    output.forward(of_chunk, {.x = normed.row_range(first, n), .y = part});
+    context.ops.cross_entropy({.logits = part, .labels = labels.part(first, {n}), .weight = batch.loss_weight,
+                               .row_loss = row_loss.get().part(first, {n})},
                               context.stream);
-    if (backward) backward(part, first);
+    if (backward) backward(of_chunk, part, first);
   }
-  context.ops.sum(row_loss, loss, true, context.stream);
+  context.ops.sum(row_loss, batch.loss, true, context.stream);
 }
 
-void CausalHead::forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
-                              const Tensor& weight_of_label, const Tensor& loss) const {
-  const Opened opened = open(context);
+void CausalHead::forward_loss(const StepContext& context, Tensor x, RowBlocks predicting,
+                              const MicroBatch& batch) const {
+  const Opened opened = open(context, batch);
   const ObservedPhase phase(context, Phase::loss, *unit);
-  Input rows = input(context, opened.flat, x, predicting, labels.numel());
+  Input rows = input(context, opened.flat, x, predicting, batch.labels.numel());
   give(context, rows.picked);
-  loss_in_chunks({context, opened.weight_flat}, rows.normed.y, labels, weight_of_label, loss, {});
+  loss_in_chunks(opened.weight, rows.normed.y, batch, {});
   give(context, rows.normed);
   if (tied()) context.units.release(*weight_unit);
-  context.units.release(*unit);
+  release(context, *unit);
 }
 
-Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
-                                    const Tensor& weight_of_label, const Tensor& loss) const {
+Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlocks predicting,
+                                    const MicroBatch& batch) const {
   const DType type = x.dtype;
   const Shape x_shape = x.shape;
-  const int64_t rows = labels.numel(), h = output.in;
-  const auto [flat, weight_flat] = open(context);
-  const UnitPass weight_pass{context, weight_flat};
+  const int64_t rows = batch.labels.numel(), h = output.in;
+  const auto [flat, weight] = open(context, batch);
   const ObservedPhase phase(context, Phase::loss, *unit);
   auto [picked, normed] = input(context, flat, x, predicting, rows);
   Taken dnormed(context, "gradients", type, {rows, h});
-  UnitGradient weight_gradient;
-  if (weight_unit->trainable) weight_gradient = context.units.gradient(*weight_unit);
-  loss_in_chunks(weight_pass, normed.y, labels, weight_of_label, loss, [&](const Tensor& dlogits, int64_t first) {
+  UnitGradients weight_gradients;
+  if (weight_unit->trainable) weight_gradients.own = context.units.gradient(*weight_unit);
+  if (unit->adapter) weight_gradients.adapter = context.units.gradient(*unit->adapter);
+  const auto backward = [&, normed_y = normed.y](const UnitPass& of_chunk, const Tensor& dlogits, int64_t first) {
     const int64_t n = dlogits.rows();
     // The chunks share the logits' memory: the weight's gradient stays in their order, in the main stream.
-    UnitBackward pass(weight_pass, weight_unit->trainable ? &weight_gradient : nullptr,
-                      UnitBackward::WeightStream::main, first > 0);
+    UnitBackward pass(of_chunk, weight_gradients, UnitBackward::WeightStream::main, first > 0);
     output.input_gradient(pass, {.dy = dlogits, .dx = dnormed.get().row_range(first, n)});
-    output.weight_gradient(pass, dlogits, normed.y.row_range(first, n));
+    output.weight_gradient(pass, dlogits, normed_y.row_range(first, n));
     pass.join();
-  });
+  };
+  loss_in_chunks(weight, normed.y, batch, backward);
   if (tied()) {
     context.units.release(*weight_unit);
-    if (weight_unit->trainable) pause_tied_gradient(context, weight_gradient);
+    if (weight_unit->trainable) pause_tied_gradient(context, *weight_gradients.own);
   }
 
   UnitGradient gradient;
-  if (unit->trainable) gradient = tied() ? context.units.gradient(*unit) : weight_gradient;
+  if (unit->trainable) gradient = tied() ? context.units.gradient(*unit) : *weight_gradients.own;
   context.ops.norm_backward({.dy = dnormed, .x = picked, .mean = normed.mean, .rstd = normed.rstd,
                              .gamma = norm.g(flat), .dgamma = unit->trainable ? norm.g(gradient.flat) : Tensor{},
                              .dbeta = unit->trainable ? norm.b(gradient.flat) : Tensor{},
                              .accumulate = gradient.accumulate, .dx = dnormed},
                             context.stream);
   give(context, normed);
-  context.units.release(*unit);
-  if (unit->trainable) context.units.publish(*unit);
+  release(context, *unit);
+  publish(context, *unit);
   Taken dx(context, "gradients of the residual stream", type, x_shape);
   predicting.blocks = dx, predicting.rows = dnormed;
   context.ops.spread_rows(predicting, context.stream);

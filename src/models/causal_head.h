@@ -15,29 +15,28 @@ class CausalHead {
   const Unit* weight_unit = nullptr;       // where the head's weight is: `unit`, or the embeddings (tied)
   LinearLayer output;                      // [V, H], no bias
 
-  /// x [M, H] is taken over. `predicting` (without its tensors) says which of its rows predict labels, one each.
-  /// Adds the weighted loss to `loss`; returns dx of the same shape. Does not publish a tied weight's unit.
-  Tensor forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
-                          const Tensor& weight_of_label, const Tensor& loss) const;
-  /// The loss alone: takes x over, adds to `loss`.
-  void forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const Tensor& labels,
-                    const Tensor& weight_of_label, const Tensor& loss) const;
+  /// x [M, H] is taken over. `predicting` (without its tensors) says which of its rows predict the batch's labels, one
+  /// each. Adds the weighted loss to batch.loss; returns dx of the same shape. Does not publish a tied weight's unit.
+  Tensor forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
+  /// The loss alone: takes x over, adds to batch.loss.
+  void forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
   /// Rows of logits that exist at a time.
   int64_t chunk_rows(int64_t rows) const;
 
  private:
   struct Opened {
-    Tensor flat, weight_flat;              // of `unit`, of weight_unit
+    Tensor flat;                           // of `unit`
+    UnitPass weight;                       // of weight_unit, with the adapters beside `unit`
   };
   struct Input {
     Tensor picked;                         // [R, H], the rows that predict
     NormResult normed;
   };
   bool tied() const { return weight_unit != unit; }
-  Opened open(const StepContext& context) const;
+  Opened open(const StepContext& context, const MicroBatch& batch) const;
   Input input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting, int64_t rows) const;
-  void loss_in_chunks(const UnitPass& pass, const Tensor& normed, const Tensor& labels, const Tensor& weight_of_label,
-                      const Tensor& loss, const std::function<void(const Tensor&, int64_t)>& backward) const;
+  void loss_in_chunks(const UnitPass& pass, const Tensor& normed, const MicroBatch& batch,
+                      const std::function<void(const UnitPass&, const Tensor&, int64_t)>& backward) const;
   void pause_tied_gradient(const StepContext& context, const UnitGradient& gradient) const;
 };
 

@@ -3,6 +3,29 @@
 
 namespace blipft {
 
+UnitPass acquire(const StepContext& context, const Unit& unit) {
+  UnitPass pass{context, context.units.acquire(unit), {}, {}};
+  if (unit.adapter) pass.adapter = context.units.acquire(*unit.adapter);
+  return pass;
+}
+
+void release(const StepContext& context, const Unit& unit) {
+  context.units.release(unit);
+  if (unit.adapter) context.units.release(*unit.adapter);
+}
+
+UnitGradients gradients(const StepContext& context, const Unit& unit) {
+  UnitGradients result;
+  if (unit.trainable) result.own = context.units.gradient(unit);
+  if (unit.adapter && unit.adapter->trainable) result.adapter = context.units.gradient(*unit.adapter);
+  return result;
+}
+
+void publish(const StepContext& context, const Unit& unit) {
+  if (unit.trainable) context.units.publish(unit);
+  if (unit.adapter && unit.adapter->trainable) context.units.publish(*unit.adapter);
+}
+
 Stream UnitBackward::weight_stream() {
   if (weight_stream_ == WeightStream::main) return context.stream;
   context.device.record(context.forked, context.stream);

@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,11 +32,24 @@
 
 namespace blipft {
 
-/// One use of a unit.
+/// One use of a unit, and of the adapters beside it.
 struct UnitPass {
   const StepContext& context;
   Tensor flat;                             ///< the unit's parameters
+  Tensor adapter;                          ///< those of the unit beside it; absent: none
+  Dropout rows;                            ///< how rows belong to samples, for adapters: a Dropout without p and site
 };
+
+/// Brackets of a unit together with the adapters beside it.
+UnitPass acquire(const StepContext& context, const Unit& unit);
+void release(const StepContext& context, const Unit& unit);
+
+/// Where the gradients of a unit, and of the adapters beside it, go; those of what is frozen are absent.
+struct UnitGradients {
+  std::optional<UnitGradient> own, adapter;
+};
+UnitGradients gradients(const StepContext& context, const Unit& unit);
+void publish(const StepContext& context, const Unit& unit);
 
 /// A request to whoever writes the gradient dy [M, out] of a linear layer's output: to sum its columns into this too.
 /// Absent where the layer has no bias or is frozen.
@@ -55,20 +69,24 @@ class UnitBackward : public UnitPass {
   /// main: in the compute stream, for callers that write dy or x anew before a join.
   enum class WeightStream { side, main };
 
-  /// `gradient` is null for a frozen unit. `later_rows`: earlier rows of the same use have had their backward; this one
-  /// adds to their gradients.
-  UnitBackward(const UnitPass& pass, const UnitGradient* gradient, WeightStream weight_stream = WeightStream::side,
+  /// `later_rows`: earlier rows of the same use have had their backward; this one adds to their gradients.
+  UnitBackward(const UnitPass& pass, const UnitGradients& gradients, WeightStream weight_stream = WeightStream::side,
                bool later_rows = false)
-      : UnitPass(pass), gradient_(gradient), weight_stream_(weight_stream), later_rows_(later_rows) {}
+      : UnitPass(pass), gradients_(gradients), weight_stream_(weight_stream), later_rows_(later_rows) {}
   UnitBackward(const UnitBackward&) = delete;
   UnitBackward& operator=(const UnitBackward&) = delete;
 
-  bool trained() const { return gradient_ != nullptr; }
+  bool trained() const { return gradients_.own.has_value(); }
   bool later_rows() const { return later_rows_; }
-  bool accumulate() const { return later_rows_ || (gradient_ && gradient_->accumulate); }
+  bool accumulate() const { return later_rows_ || (gradients_.own && gradients_.own->accumulate); }
+  bool accumulate_adapter() const { return later_rows_ || (gradients_.adapter && gradients_.adapter->accumulate); }
   /// Of the parameter at `offset`; absent when frozen.
   Tensor gradient(int64_t offset, const Shape& shape) const {
-    return gradient_ ? gradient_->flat.part(offset, shape) : Tensor{};
+    return gradients_.own ? gradients_.own->flat.part(offset, shape) : Tensor{};
+  }
+  /// Of the adapter's parameter at `offset` of the unit beside.
+  Tensor adapter_gradient(int64_t offset, const Shape& shape) const {
+    return gradients_.adapter ? gradients_.adapter->flat.part(offset, shape) : Tensor{};
   }
   /// Where weight gradients run. What the main stream holds by now comes before what is enqueued there next.
   Stream weight_stream();
@@ -81,7 +99,7 @@ class UnitBackward : public UnitPass {
   Tensor reduced(const LinearAdapter& adapter, const MatrixView& dy);
 
  private:
-  const UnitGradient* gradient_;
+  UnitGradients gradients_;
   WeightStream weight_stream_;
   bool later_rows_;
   bool forked_ = false;

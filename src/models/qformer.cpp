@@ -25,11 +25,11 @@ Tensor QFormer::forward(const StepContext& context, const QFormerLayer::Call& ca
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     const QFormerLayer& layer = layers[i];
-    const Tensor flat = context.units.acquire(*layer.unit);
+    const UnitPass pass = acquire(context, *layer.unit);
     const ObservedPhase phase(context, Phase::forward, *layer.unit);
-    x = layer.forward(context, flat, call, x, saved_[i], save);
+    x = layer.forward(pass, call, x, saved_[i], save);
     if (save && static_cast<int64_t>(i) < checkpointed) layer.drop_all_but_input(context, saved_[i]);
-    context.units.release(*layer.unit);
+    release(context, *layer.unit);
   }
   return x;
 }
@@ -38,18 +38,16 @@ void QFormer::backward(const StepContext& context, const QFormerLayer::Call& cal
   QFormerLayer::PictureGradient picture{dpicture};
   for (size_t i = layers.size(); i-- > 0;) {
     const QFormerLayer& layer = layers[i];
-    const Tensor flat = context.units.acquire(*layer.unit);
+    const UnitPass pass = acquire(context, *layer.unit);
     if (static_cast<int64_t>(i) < checkpointed) {
       const ObservedPhase phase(context, Phase::recompute, *layer.unit);
-      Tensor y = layer.forward(context, flat, call, saved_[i].x, saved_[i], true);
+      Tensor y = layer.forward(pass, call, saved_[i].x, saved_[i], true);
       give(context, y);
     }
     const ObservedPhase phase(context, Phase::backward, *layer.unit);
-    UnitGradient gradient;
-    if (layer.unit->trainable) gradient = context.units.gradient(*layer.unit);
-    dy = layer.backward(context, flat, layer.unit->trainable ? &gradient : nullptr, call, dy, saved_[i], picture);
-    context.units.release(*layer.unit);
-    if (layer.unit->trainable) context.units.publish(*layer.unit);
+    dy = layer.backward(pass, gradients(context, *layer.unit), call, dy, saved_[i], picture);
+    release(context, *layer.unit);
+    publish(context, *layer.unit);
   }
   if (dpicture && !picture.started) context.device.zero(dpicture.data, dpicture.bytes(), context.stream);
   if (embeddings->trainable) {

@@ -59,10 +59,9 @@ class QFormerLayer {
   Norm norm;
   uint32_t dropout_site = 0;               // five consecutive numbers
 
-  Tensor forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
-                 bool save) const;
-  Tensor backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient, const Call& call,
-                  Tensor dy, Saved& saved, PictureGradient& dpicture) const;
+  Tensor forward(const UnitPass& pass, const Call& call, Tensor x, Saved& saved, bool save) const;
+  Tensor backward(const UnitPass& unit_pass, const UnitGradients& gradients, const Call& call, Tensor dy, Saved& saved,
+                  PictureGradient& dpicture) const;
   void drop_all_but_input(const StepContext& context, Saved& saved) const;
   /// Operations of one forward over B samples, each with a picture of P tokens.
   double forward_flops(int64_t batch, int64_t picture_tokens) const;

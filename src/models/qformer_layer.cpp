@@ -85,9 +85,8 @@ Tensor QFormerLayer::mlp_forward(const UnitPass& pass, const Call& call, const T
   return y.keep();
 }
 
-Tensor QFormerLayer::forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
-                             bool save) const {
-  const UnitPass pass{context, flat};
+Tensor QFormerLayer::forward(const UnitPass& pass, const Call& call, Tensor x, Saved& saved, bool save) const {
+  const StepContext& context = pass.context;
   saved.x = x;
   Tensor h = attention_forward(pass, call, self, x, saved.self);
   if (cross.present) {
@@ -227,9 +226,10 @@ Tensor QFormerLayer::attention_backward(UnitBackward& pass, const Call& call, co
   return dx.keep();
 }
 
-Tensor QFormerLayer::backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                              const Call& call, Tensor dy, Saved& saved, PictureGradient& dpicture) const {
-  UnitBackward pass({context, flat}, gradient);
+Tensor QFormerLayer::backward(const UnitPass& unit_pass, const UnitGradients& gradients, const Call& call, Tensor dy,
+                              Saved& saved, PictureGradient& dpicture) const {
+  const StepContext& context = unit_pass.context;
+  UnitBackward pass(unit_pass, gradients);
   Tensor h1 = normed_again(pass, self, saved.self);
   Tensor h2 = cross.present ? normed_again(pass, cross, saved.cross) : h1;
   dy = mlp_backward(pass, call, h2, dy, saved);

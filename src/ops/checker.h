@@ -124,6 +124,11 @@ struct Checker {
   }
   void dropout_rows(const Dropout& d, int64_t rows, int64_t cols) const {
     if (!d) return dropout(d, 0, 0);
+    if (d.row_numbers) {
+      require(!d.packing && d.rows_per_sample > 0, "dropout.row_numbers goes without packing, with rows_per_sample > 0");
+      vector(d.row_numbers, "dropout.row_numbers", DType::i32, rows);
+      return dropout(d, d.sample_keys.numel(), d.rows_per_sample * cols);
+    }
     if (d.packing || d.packing.padded_rows) {
       require(d.rows_per_sample > 0, "dropout.rows_per_sample is not positive");
       packing(d.packing, samples(d.packing), d.rows_per_sample, rows);

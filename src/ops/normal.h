@@ -1,4 +1,4 @@
-// The normal numbers that fill_normal draws, the same in CPU code and in CUDA kernels.
+// The numbers that fill_normal and fill_uniform draw, the same in CPU code and in CUDA kernels.
 //
 // Counter layout: element `index` of stream `stream_id` takes word pair (index % 4) / 2 of the Philox block with the
 // counter {low word of index / 4, high word of index / 4, 0xffffffff, stream_id} under the key `seed`. One block makes
@@ -39,6 +39,13 @@ BLIPFT_HOST_DEVICE float normal_at(uint64_t seed, uint32_t stream_id, int64_t in
   if (index & 2) box_muller(words.z, words.w, even, odd);
   else box_muller(words.x, words.y, even, odd);
   return (index & 1) ? odd : even;
+}
+
+/// Element `index` of the uniform numbers in (-1, 1) of (seed, stream_id): 24 bits of the block's word index % 4.
+BLIPFT_HOST_DEVICE float uniform_at(uint64_t seed, uint32_t stream_id, int64_t index) {
+  const Philox4 words = normal_words(seed, stream_id, index >> 2);
+  const uint32_t word = (index & 2) ? ((index & 1) ? words.w : words.z) : ((index & 1) ? words.y : words.x);
+  return (static_cast<float>(word >> 8) + 0.5f) * (2.0f / 16777216.0f) - 1.0f;
 }
 
 }  // namespace blipft

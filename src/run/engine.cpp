@@ -9,7 +9,7 @@ namespace {
 
 StoreContext store_context(const EngineParts& parts, const std::string& strategy_name) {
   StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
-                       PrecisionTypes::of(parts.config->train.precision), parts.optimizer, parts.policy};
+                       PrecisionTypes::of(*parts.config), parts.optimizer, parts.policy};
   context.shards = shard_count(strategy_name, parts.groups.shard->size());
   context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
   return context;

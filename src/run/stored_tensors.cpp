@@ -47,8 +47,10 @@ float rounded(float value, DType dtype) {
   return dtype == DType::f16 ? f16_to_float(float_to_f16(value)) : value;
 }
 
-// Whether the numbers of `exact`, in the dtype of `other`, are those of `other`.
-bool same_numbers(const SafetensorsReader& reader, const NamedTensor& exact, const NamedTensor& other) {
+}  // namespace
+
+bool same_numbers(const SafetensorsReader& reader, const NamedTensor& exact, const SafetensorsReader& others,
+                  const NamedTensor& other) {
   const DType from = exact.second.dtype, to = other.second.dtype;
   const int64_t n = exact.second.numel(), step = std::min(n, kPieceElements);
   std::vector<char> left(static_cast<size_t>(step * dtype_size(from)));
@@ -56,7 +58,7 @@ bool same_numbers(const SafetensorsReader& reader, const NamedTensor& exact, con
   for (int64_t first = 0; first < n; first += step) {
     const int64_t count = std::min(step, n - first);
     reader.read(exact.first, first, count, left.data());
-    reader.read(other.first, first, count, right.data());
+    others.read(other.first, first, count, right.data());
     if (from == to && left == right) continue;
     for (int64_t i = 0; i < count; ++i) {
       const float a = rounded(to_float(left.data(), from, i), to), b = to_float(right.data(), to, i);
@@ -66,8 +68,6 @@ bool same_numbers(const SafetensorsReader& reader, const NamedTensor& exact, con
   return true;
 }
 
-}  // namespace
-
 const NamedTensor* find_stored(const SafetensorsReader& reader, const Parameter& parameter) {
   const std::vector<const NamedTensor*> found = all_stored(reader, parameter);
   const auto exact = std::max_element(found.begin(), found.end(), [](const NamedTensor* a, const NamedTensor* b) {
@@ -76,18 +76,19 @@ const NamedTensor* find_stored(const SafetensorsReader& reader, const Parameter&
   return exact == found.end() ? nullptr : *exact;
 }
 
-void check_weights(const Units& units, const SafetensorsReader& reader) {
+void check_weights(const Units& units, const SafetensorsReader& reader, Source source) {
   std::string missing;
   int64_t missing_count = 0;
   for (const Unit* unit : units) {
     for (const Parameter& parameter : unit->parameters()) {
-      if (parameter.source == Source::fresh) continue;
+      if (parameter.source != source) continue;
       const std::vector<const NamedTensor*> found = all_stored(reader, parameter);
       if (found.empty() && missing_count++ == 0) missing = parameter.name;
       for (const NamedTensor* stored : found) {
         const auto& [name, tensor] = *stored;
         BLIPFT_USER_CHECK(tensor.shape == parameter.shape, tensor.file, ": tensor ", name, ": found shape ",
-                          shape_text(tensor.shape), ", expected ", shape_text(parameter.shape), " by config.json");
+                          shape_text(tensor.shape), ", expected ", shape_text(parameter.shape), " by ",
+                          source == Source::adapter ? "the run file's adapter" : "config.json");
         BLIPFT_USER_CHECK(tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16,
                           tensor.file, ": tensor ", name, ": found dtype ", dtype_name(tensor.dtype),
                           ", expected f32, bf16 or f16");
@@ -99,17 +100,20 @@ void check_weights(const Units& units, const SafetensorsReader& reader) {
   const std::string file = stored.empty() ? "the checkpoint" : stored.begin()->second.file;
   throw UserError(concat(file, ": tensor ", missing, " is missing",
                          missing_count > 1 ? concat(" (and ", missing_count - 1, " more)") : "",
-                         "; the checkpoint does not belong to this config.json. The file's first tensor is ",
+                         source == Source::adapter ? "; these adapters are others than the run file's section adapter "
+                                                     "describes. The file's first tensor is "
+                                                   : "; the checkpoint does not belong to this config.json. The file's "
+                                                     "first tensor is ",
                          stored.empty() ? "none" : stored.begin()->first));
 }
 
 void check_aliases(const Units& units, const SafetensorsReader& reader) {
   for (const Unit* unit : units) {
     for (const Parameter& parameter : unit->parameters()) {
-      if (parameter.aliases.empty() || parameter.source == Source::fresh) continue;
+      if (parameter.aliases.empty() || parameter.source != Source::checkpoint) continue;
       const NamedTensor* exact = find_stored(reader, parameter);
       for (const NamedTensor* other : all_stored(reader, parameter))
-        BLIPFT_USER_CHECK(other == exact || same_numbers(reader, *exact, *other), other->second.file, ": tensor ",
+        BLIPFT_USER_CHECK(other == exact || same_numbers(reader, *exact, reader, *other), other->second.file, ": tensor ",
                           other->first, " differs from ", exact->first,
                           ", but config.json ties them; set its tie_word_embeddings to false to train both");
     }

@@ -17,11 +17,15 @@ using NamedTensor = std::pair<const std::string, StoredTensor>;
 /// name before the aliases; null when there is none.
 const NamedTensor* find_stored(const SafetensorsReader& reader, const Parameter& parameter);
 
+/// Whether the numbers of `exact`, in the dtype of `other`, are those of `other`. Shapes are equal.
+bool same_numbers(const SafetensorsReader& reader, const NamedTensor& exact, const SafetensorsReader& others,
+                  const NamedTensor& other);
+
 using Units = std::vector<const Unit*>;
 
-/// Checks that every parameter that comes from a checkpoint is in `reader`, under its name or an alias, with its shape
+/// Checks that every parameter whose first value comes from `source` is in `reader`, under its name or an alias, with its shape
 /// and a floating dtype. Throws UserError naming file, tensor, found and expected shape.
-void check_weights(const Units& units, const SafetensorsReader& reader);
+void check_weights(const Units& units, const SafetensorsReader& reader, Source source = Source::checkpoint);
 
 /// Checks that all keys of a parameter hold the same numbers, where dtypes differ after conversion to the less exact
 /// one: training them as one tensor would lose the others' values. Reads only where several keys are there. Throws

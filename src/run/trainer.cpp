@@ -18,7 +18,8 @@
 #include "run/start_times.h"
 #include "trace/run_trace.h"
 #include "run/engine.h"
-#include "run/weights.h"
+#include "run/adapter_files.h"
+#include "run/saving.h"
 
 namespace blipft {
 
@@ -142,7 +143,7 @@ class Run {
   int64_t texts_without_target_ = 0;       // of this rank's samples so far
   int64_t last_end_ns_ = 0;                // of the step before, on the device's clock; 0: there is none to count from
   double train_seconds_ = 0;
-  std::string saved_;
+  std::vector<std::string> saved_;         // folders
 };
 
 void Run::prepare() {
@@ -264,6 +265,7 @@ void Run::fill_weights() {
   world_.together([&] {
     init_weights(context, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
     if (random) {
+      load_adapters(context, config_);
       times_.part("weights");
       engine_->program->prepare(shapes);
       times_.part("graphs");
@@ -273,6 +275,7 @@ void Run::fill_weights() {
       checkpoint_ = std::make_unique<SafetensorsReader>(config_.model.path);
       check_weights(model_->units(), *checkpoint_);
       load_weights(context, *checkpoint_, 8);
+      load_adapters(context, config_);
     });
     engine_->program->prepare(shapes);
     times_.part("graphs");
@@ -419,15 +422,18 @@ void Run::finish() {
   trace_->driver_memory(loader_->total_steps() - 1);
   print_memory();
   if (config_.output.save_model) {
-    saved_ = config_.output.path + "/model";
-    save_weights(weight_context(), world_, {saved_, config_.model.path, SaveSettings::of(config_), checkpoint_.get()});
+    for (const SaveSettings& settings : SaveSettings::of(config_)) {
+      saved_.push_back(config_.output.path + "/" + settings.folder());
+      save_weights(weight_context(), world_, {saved_.back(), config_.model.path, settings, checkpoint_.get(),
+                                              adapter_config(config_, model_->units())});
+    }
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
   trace_->close();
   groups_->withdraw();
   if (!first()) return;
   if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
-  if (!saved_.empty()) std::printf("model      %s\n", saved_.c_str());
+  for (const std::string& saved : saved_) std::printf("model      %s\n", saved.c_str());
   const double total = times_.seconds();
   std::printf("total      %.1f s from start to end (start %.1f s, training %.1f s, end %.1f s)\n", total, ready_seconds_,
               train_seconds_, total - ready_seconds_ - train_seconds_);

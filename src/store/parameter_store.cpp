@@ -25,6 +25,12 @@ PrecisionTypes PrecisionTypes::of(Precision precision) {
   throw Error("unknown precision");
 }
 
+PrecisionTypes PrecisionTypes::of(const Config& config) {
+  const bool exact = config.adapter.kind != "none" && config.adapter.dtype == "f32";
+  if (exact && config.train.precision == Precision::bf16_true) return of(Precision::bf16_mixed);
+  return of(config.train.precision);
+}
+
 // Contiguous buffers, one for each owner, name, dtype and place, in the order in which they are first asked for.
 class ParameterStore::Pools {
  public:

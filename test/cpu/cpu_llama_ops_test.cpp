@@ -1,6 +1,7 @@
 // Ladder step 1: RMSNorm, rotary positions and SwiGLU on the CPU against float64 and finite differences.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/op_reference.h"
@@ -160,6 +161,49 @@ TEST_SUITE("cpu_ops") {
         CHECK_CLOSE(c.read(inverse.x), c.read(MatrixView(before).columns(0, width)), bound(t));
         CHECK(c.read(MatrixView(x).columns(width, kBehind)) == c.read(MatrixView(before).columns(width, kBehind)));
       }
+  }
+
+  TEST_CASE("a product's scale: of the product alone, not of bias, residual or addend") {
+    for (DType t : {kF32, kBf16}) {
+      constexpr int64_t kM = 3, kK = 5, kN = 7;
+      OpContext c(cpu());
+      const Tensor x = c.input("x", t, {kM, kK}), w = c.input("w", t, {kN, kK}), bias = c.input("bias", t, {kN});
+      const Tensor residual = c.input("residual", t, {kM, kN}), y = c.output("y", t, {kM, kN});
+      const Tensor dy = c.input("dy", t, {kM, kN}), add = c.input("add", t, {kM, kK}), dx = c.output("dx", t, {kM, kK});
+      c.run([&](Ops& ops, Stream s) {
+        ops.linear_forward({.x = x, .w = w, .scale = 0.25f, .bias = bias, .residual = residual, .y = y}, s);
+        ops.linear_backward_input({.dy = dy, .w = w, .scale = -3, .add = add, .dx = dx}, s);
+      });
+      const Vec vx = c.read(x), vw = c.read(w), vb = c.read(bias), vdy = c.read(dy);
+      Vec expected = c.read(residual), gradient = c.read(add);
+      for (int64_t m = 0; m < kM; ++m)
+        for (int64_t n = 0; n < kN; ++n) {
+          at(expected, m * kN + n) += at(vb, n);
+          for (int64_t k = 0; k < kK; ++k) {
+            at(expected, m * kN + n) += 0.25 * at(vx, m * kK + k) * at(vw, n * kK + k);
+            at(gradient, m * kK + k) -= 3 * at(vdy, m * kN + n) * at(vw, n * kK + k);
+          }
+        }
+      CHECK_CLOSE(c.read(y), expected, bound(t));
+      CHECK_CLOSE(c.read(dx), gradient, bound(t));
+    }
+  }
+
+  TEST_CASE("fill_uniform: bounds, moments, independence of cuts") {
+    OpContext c(cpu());
+    const Tensor whole = c.output("whole", kF32, {100000}), part = c.output("part", kF32, {777});
+    c.run([&](Ops& ops, Stream s) {
+      ops.fill_uniform(whole, 42, 3, 10, 0.5f, s);
+      ops.fill_uniform(part, 42, 3, 10 + 1001, 0.5f, s);
+    });
+    const Vec numbers = c.read(whole);
+    double sum = 0, squares = 0;
+    for (double x : numbers) sum += x, squares += x * x;
+    CHECK(std::all_of(numbers.begin(), numbers.end(), [](double x) { return std::abs(x) < 0.5; }));
+    // Standard deviations of the means: 0.5 / sqrt(3 n) = 9e-4, and 0.25 sqrt(4 / 45 / n) = 2.4e-4; five of each.
+    CHECK(std::abs(sum / 1e5) < 4.6e-3);
+    CHECK(std::abs(squares / 1e5 - 0.25 / 3) < 1.2e-3);
+    CHECK(c.read(part) == Vec(numbers.begin() + 1001, numbers.begin() + 1001 + 777));
   }
 
   TEST_CASE("what RMSNorm, rotary positions and SwiGLU refuse") {

@@ -131,7 +131,7 @@ struct Packed {
         const int64_t n = std::min(rows, kRows - first);
         const auto part = [&](Numbers& of) { return MatrixView(of.tensor()).row_range(first, n); };
         const auto stream = rows < kRows ? UnitBackward::WeightStream::main : UnitBackward::WeightStream::side;
-        UnitBackward pass({context, flat.tensor()}, trained ? &into : nullptr, stream, first > 0);
+        UnitBackward pass({context, flat.tensor()}, trained ? UnitGradients{into, {}} : UnitGradients{}, stream, first > 0);
         layer.forward(pass, {.x = part(x), .residual = part(residual), .y = part(y)});
         if (order == Order::weight_first) layer.weight_gradient(pass, part(dy), part(x));
         layer.input_gradient(pass, {.dy = part(dy), .add = part(add), .dx = part(dx)});
@@ -210,7 +210,7 @@ struct Mlp {
   void run() {
     run_step([&](const StepContext& context) {
       const UnitGradient into{gradient.tensor(), false};
-      UnitBackward pass({context, flat.tensor()}, &into);
+      UnitBackward pass({context, flat.tensor()}, {into, {}});
       const bool gelu = activation == Activation::gelu;
       fc1.forward(pass, {.x = x.tensor(), .activation = activation, .pre_activation = gelu ? before.tensor() : Tensor{},
                          .y = inner.tensor()});
@@ -320,7 +320,7 @@ TEST_SUITE("linear layer") {
                                                context.stream);
           }
           const UnitGradient into{packed.gradient.tensor(), accumulate};
-          UnitBackward pass({context, packed.flat.tensor()}, &into);
+          UnitBackward pass({context, packed.flat.tensor()}, {into, {}});
           packed.layer.weight_gradient(pass, packed.dy.tensor(), packed.x.tensor(), asked);
           pass.join();
         });
@@ -332,7 +332,7 @@ TEST_SUITE("linear layer") {
     Packed with(true), without(false);
     run_step([&](const StepContext& context) {
       const UnitGradient into{with.gradient.tensor(), false};
-      UnitBackward trained({context, with.flat.tensor()}, &into), frozen({context, with.flat.tensor()}, nullptr);
+      UnitBackward trained({context, with.flat.tensor()}, {into, {}}), frozen({context, with.flat.tensor()}, {});
       CHECK(with.layer.bias_gradient(trained));
       CHECK(!with.layer.bias_gradient(frozen));
       CHECK(!without.layer.bias_gradient(trained));
@@ -345,7 +345,7 @@ TEST_SUITE("linear layer") {
     Packed packed(true);
     run_step([&](const StepContext& context) {
       const UnitGradient into{packed.gradient.tensor(), false};
-      UnitBackward trained({context, packed.flat.tensor()}, &into), frozen({context, packed.flat.tensor()}, nullptr);
+      UnitBackward trained({context, packed.flat.tensor()}, {into, {}}), frozen({context, packed.flat.tensor()}, {});
       CHECK(packed.layer.needs_input(trained));
       CHECK(!packed.layer.needs_input(frozen));
       CHECK_NOTHROW(packed.layer.weight_gradient(frozen, packed.dy.tensor(), {}));

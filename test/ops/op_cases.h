@@ -139,6 +139,7 @@ inline void add_strided_linear(Cases& cases, DType t, const Gemm& g, int64_t fir
       if (v.bias) a.bias = c.input("bias", t, {g.n});
       a.activation = v.relu ? Activation::relu : Activation::none;
       a.y = inout(c, "y", g.n);
+      a.scale = v.in_place ? 0.375f : 1;
       // In place, columns of a wide one, and a contiguous one beside a wide output.
       if (v.residual) a.residual = v.in_place ? a.y : MatrixView(c.input("residual", t, {g.m, g.n}));
       c.run([&](Ops& ops, Stream s) { ops.linear_forward(a, s); });
@@ -159,6 +160,7 @@ inline void add_strided_linear(Cases& cases, DType t, const Gemm& g, int64_t fir
       a.w = c.input("w", t, {g.n, g.k}, -weight_range(g.n), weight_range(g.n));
       a.dx = inout(c, "dx", g.k);
       if (add > 0) a.add = add == 1 ? a.dx : input(c, "add", g.k);
+      a.scale = add == 2 ? -1.5f : 1;
       c.run([&](Ops& ops, Stream s) { ops.linear_backward_input(a, s); });
     }});
   for (Activation activation : {Activation::relu, Activation::gelu})  // the addend goes through the derivative too
@@ -322,9 +324,10 @@ inline void add_elementwise(Cases& cases, DType t) {
     }});
   for (int64_t n : {1, 6, 100003})
     cases.push_back({title(t, "fill_normal ", n), t, false, [=](OpContext& c) {
-      const Tensor x = c.output("x", t, {n}), far = c.output("far", t, {n});
+      const Tensor x = c.output("x", t, {n}), far = c.output("far", t, {n}), even = c.output("even", t, {n});
       c.run([&](Ops& ops, Stream s) {
         ops.fill_normal(x, 0x9876543210u, 5, 3, 0.25f, 2, s);
+        ops.fill_uniform(even, 0x9876543210u, 5, 3, 2.5f, s);
         ops.fill_normal(far, 1, 0xfffffffeu, (int64_t{1} << 35) + 2, 0, 0.02f, s);
       });
     }});

@@ -129,13 +129,13 @@ class Adapted {
       units.push_back(unit);
     }
     config_.output.save_model = true;
-    StoreContext held{device_.get(), ops_.get(), &arena_, units, PrecisionTypes::of(config_.train.precision),
+    StoreContext held{device_.get(), ops_.get(), &arena_, units, PrecisionTypes::of(config_),
                       optimizer_.get()};
     held.shards = mpi_world().size(), held.index = mpi_world().rank();
     store_ = std::make_unique<ParameterStore>(held);
     strategy_ = make_strategy("fsdp", {device_.get(), ops_.get(), groups_.groups(), &arena_, store_.get(), units}, {});
     arena_.plan(std::max(loading_scratch_bytes(),
-                         saving_scratch_bytes(units, *store_, *strategy_, SaveSettings::of(config_))));
+                         saving_scratch_bytes(units, *store_, *strategy_, SaveSettings::of(config_).front())));
     arena_.commit();
     store_->bind();
     strategy_->bind();
@@ -148,7 +148,7 @@ class Adapted {
   void init() { init_weights(context(), 11); }
   void save(const std::string& source, const std::string& directory, const char* what, const SafetensorsReader& from) {
     config_.output.save = what;
-    save_weights(context(), mpi_world(), {directory, source, SaveSettings::of(config_), &from});
+    save_weights(context(), mpi_world(), {directory, source, SaveSettings::of(config_).front(), &from});
   }
   /// All ranks' part of a unit.
   std::vector<uint16_t> whole(const Unit& unit) {

@@ -17,7 +17,7 @@
 #include "blipft/philox.h"
 #include "memory/memory_plan.h"
 #include "run/engine.h"
-#include "run/weights.h"
+#include "run/saving.h"
 
 namespace blipft::testing {
 
@@ -202,7 +202,7 @@ class TestRun {
   /// Saves the model as a run does at its end; the job asks for that. `world` is this run's.
   void save(const World& world, const std::string& directory) const {
     const Config& c = job_.config;
-    save_weights(weight_context(), world, {directory, c.model.path, SaveSettings::of(c), checkpoint_.get()});
+    save_weights(weight_context(), world, {directory, c.model.path, SaveSettings::of(c).front(), checkpoint_.get()});
   }
 
   const Model& model() const { return *model_; }

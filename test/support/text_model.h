@@ -45,7 +45,7 @@ class TextModel : public Model {
   }
   void forward_backward(const StepContext& context, const MicroBatch& batch) override {
     const Tensor x = forward(context, batch, true);
-    Tensor dx = head_.forward_backward(context, x, predicting(batch), batch.labels, batch.loss_weight, batch.loss);
+    Tensor dx = head_.forward_backward(context, x, predicting(batch), batch);
     dx = layers_.backward(context, call(batch), dx);
     {
       const ObservedPhase phase(context, Phase::backward, *embeddings_);
@@ -62,7 +62,7 @@ class TextModel : public Model {
     StepContext evaluation = context;
     evaluation.training = false;
     const Tensor x = forward(evaluation, batch, false);
-    head_.forward_loss(evaluation, x, predicting(batch), batch.labels, batch.loss_weight, batch.loss);
+    head_.forward_loss(evaluation, x, predicting(batch), batch);
   }
   double unit_flops(const Unit&, Phase, int64_t, double) const override { return 0; }
 

@@ -43,7 +43,7 @@ void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
   if (args.residual) problem.ldc = stride_of(args.residual);
   if (args.bias) problem.epilogue = relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   else if (relu) problem.epilogue = CUBLASLT_EPILOGUE_RELU;
-  GemmBuffers buffers{args.w.data, args.x.data, args.residual.data, product.data, args.bias.data};
+  GemmBuffers buffers{args.w.data, args.x.data, args.residual.data, product.data, args.bias.data, args.scale};
 
   const bool in_epilogue = multiply(problem, buffers, stream);
   if (!in_epilogue) {
@@ -66,7 +66,7 @@ void CudaOps::linear_backward_input(const LinearBackwardInput& args, Stream stre
   problem.accumulate = static_cast<bool>(args.add);
   problem.ldb = stride_of(args.dy), problem.ldd = stride_of(args.dx);
   if (args.add) problem.ldc = stride_of(args.add);
-  const GemmBuffers buffers{args.w.data, args.dy.data, args.add.data, args.dx.data, nullptr};
+  const GemmBuffers buffers{args.w.data, args.dy.data, args.add.data, args.dx.data, nullptr, args.scale};
   BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
   if (args.activation != Activation::none)
     launch_activation_backward(args.dx.tensor(), args.saved, args.activated, args.activation, args.dbias,

@@ -158,7 +158,7 @@ void GemmPlanner::run(GemmPlan& plan, const GemmProblem& problem, const GemmBuff
 cublasStatus_t GemmPlanner::launch(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers,
                                    void* workspace, cudaStream_t stream) {
   if (buffers.epilogue_vector) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, buffers.epilogue_vector);
-  const float alpha = 1, beta = problem.accumulate ? 1 : 0;
+  const float alpha = buffers.alpha, beta = problem.accumulate ? 1 : 0;
   const void* c = problem.accumulate ? buffers.c : buffers.d;
   return cublasLtMatmul(handle_, plan.description.get(), &alpha, buffers.a, plan.a.get(), buffers.b, plan.b.get(),
                         &beta, c, plan.c(), buffers.d, plan.d.get(), &plan.algorithm, workspace,

@@ -44,6 +44,7 @@ struct GemmBuffers {
   const void *a = nullptr, *b = nullptr, *c = nullptr;
   void* d = nullptr;
   void* epilogue_vector = nullptr;          ///< bias (read) or bias gradient (written)
+  float alpha = 1;                          ///< of the product
 };
 
 /// Elements from the first to the last of a stored matrix of `columns` columns of `rows`.

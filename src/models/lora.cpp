@@ -1,0 +1,168 @@
+// LoRA; see lora.h.
+#include "models/lora.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace blipft {
+
+Dropout Lora::mask(const UnitPass& pass) const {
+  Dropout mask = pass.rows;
+  mask.p = pass.context.training ? dropout : 0;
+  mask.site = dropout_site;
+  return mask;
+}
+
+Tensor Lora::dropped(const UnitPass& pass, const MatrixView& x, Stream stream) const {
+  const Dropout mask = this->mask(pass);
+  if (!mask) return {};
+  const Tensor result = pass.context.arena.take(Owner::activations, "adapter input", x.dtype, x.shape);
+  pass.context.ops.dropout_add({.x = x.tensor(), .dropout = mask, .y = result}, stream);
+  return result;
+}
+
+void Lora::forward(const UnitPass& pass, const MatrixView& x, const MatrixView& y) const {
+  const StepContext& context = pass.context;
+  Tensor input = dropped(pass, x, context.stream);
+  const Tensor h = context.arena.take(Owner::activations, "adapter rank", x.dtype, {x.rows(), width()});
+  context.ops.linear_forward({.x = input ? MatrixView(input) : x, .w = a_of(pass.adapter), .scale = scale, .y = h},
+                             context.stream);
+  if (input) context.arena.give(input);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const MatrixView out = y.columns(parts[p].outputs.first, parts[p].outputs.count);
+    context.ops.linear_forward({.x = columns_of(h, p), .w = b_of(pass.adapter, parts[p]), .residual = out, .y = out},
+                               context.stream);
+  }
+  context.arena.give(h);
+}
+
+// dh [M, P * r] = scale dy B
+Tensor Lora::reduce(UnitBackward& pass, const MatrixView& dy) const {
+  const StepContext& context = pass.context;
+  const Tensor dh = context.arena.take(Owner::activations, "adapter rank", dy.dtype, {dy.rows(), width()});
+  for (size_t p = 0; p < parts.size(); ++p)
+    context.ops.linear_backward_input({.dy = dy.columns(parts[p].outputs.first, parts[p].outputs.count),
+                                       .w = b_of(pass.adapter, parts[p]), .scale = scale, .dx = columns_of(dh, p)},
+                                      context.stream);
+  return dh;
+}
+
+void Lora::input_gradient(UnitBackward& pass, const MatrixView&, const Tensor& reduced, const MatrixView& add,
+                          const MatrixView& dx) const {
+  const StepContext& context = pass.context;
+  const Dropout mask = this->mask(pass);
+  if (!mask)
+    return context.ops.linear_backward_input({.dy = reduced, .w = a_of(pass.adapter), .add = add, .dx = dx},
+                                             context.stream);
+  const Tensor through = context.arena.take(Owner::activations, "adapter input", dx.dtype, dx.shape);
+  context.ops.linear_backward_input({.dy = reduced, .w = a_of(pass.adapter), .dx = through}, context.stream);
+  context.ops.dropout_add({.x = through, .residual = add.tensor(), .dropout = mask, .y = dx.tensor()}, context.stream);
+  context.arena.give(through);
+}
+
+// dB (+)= dy^T h and dA (+)= dh^T dropout(x), h and the mask computed again.
+void Lora::weight_gradient(UnitBackward& pass, const MatrixView& dy, const Tensor& reduced, const MatrixView& x) const {
+  const StepContext& context = pass.context;
+  const Stream stream = pass.weight_stream();
+  const Tensor masked = dropped(pass, x, stream);
+  pass.keep(masked);
+  const MatrixView input = masked ? MatrixView(masked) : x;
+  const Tensor h = context.arena.take(Owner::activations, "adapter rank", x.dtype, {x.rows(), width()});
+  pass.keep(h);
+  context.ops.linear_forward({.x = input, .w = a_of(pass.adapter), .scale = scale, .y = h}, stream);
+  const bool accumulate = pass.accumulate_adapter();
+  for (size_t p = 0; p < parts.size(); ++p)
+    context.ops.linear_backward_weight(
+        {.dy = dy.columns(parts[p].outputs.first, parts[p].outputs.count), .x = columns_of(h, p),
+         .dw = pass.adapter_gradient(parts[p].b, {parts[p].outputs.count, rank}), .accumulate = accumulate},
+        stream);
+  context.ops.linear_backward_weight(
+      {.dy = reduced, .x = input, .dw = pass.adapter_gradient(a, {width(), in}), .accumulate = accumulate}, stream);
+}
+
+std::string adapter_key(const std::string& module, const std::string& which) {
+  return concat("base_model.model.", module, ".", which, ".weight");
+}
+
+namespace {
+
+constexpr uint32_t kAdapterSites = 1u << 20;  // dropout sites, one for each layer that has an adapter
+
+struct Kind {
+  const char* name;
+  std::vector<std::string> modules;        // last parts of their names
+};
+
+// What the language models of the families call their layers.
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> table = {
+      {"q", {"q_proj"}}, {"k", {"k_proj"}}, {"v", {"v_proj"}}, {"o", {"o_proj", "out_proj"}},
+      {"mlp", {"gate_proj", "up_proj", "down_proj", "fc1", "fc2"}}, {"head", {"lm_head"}}};
+  return table;
+}
+
+std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+}  // namespace
+
+bool LoraBuilder::is_target(const std::string& module) {
+  const std::string last = last_part(module);
+  known_.insert(last);
+  bool found = false;
+  for (const std::string& target : settings_.targets) {
+    const auto kind = std::find_if(kinds().begin(), kinds().end(), [&](const Kind& k) { return k.name == target; });
+    const bool named = kind == kinds().end()
+                           ? module == target || module.ends_with("." + target)
+                           : module.starts_with(language_) &&
+                                 std::find(kind->modules.begin(), kind->modules.end(), last) != kind->modules.end();
+    if (named) used_.insert(target);
+    found |= named;
+  }
+  return found;
+}
+
+void LoraBuilder::attach(Unit& unit, const std::vector<Layer>& layers) {
+  if (!settings_.any()) return;
+  for (const Layer& layer : layers) attach(layer, unit);
+}
+
+// A is PEFT's kaiming_uniform_(a = sqrt 5): uniform within 1 / sqrt(in). B is zero.
+void LoraBuilder::attach(const Layer& layer, Unit& unit) {
+  LinearLayer& linear = *layer.linear;
+  BLIPFT_CHECK(layer.modules.size() == linear.parts.size(), layer.modules.size(), " names of ", linear.parts.size(),
+               " parts");
+  std::vector<size_t> targets;
+  for (size_t i = 0; i < layer.modules.size(); ++i)
+    if (is_target(layer.modules[i])) targets.push_back(i);
+  if (targets.empty()) return;
+  if (!unit.adapter) unit.adapter = &add_unit_(unit.name() + ".adapter");
+  Unit& beside = *unit.adapter;
+  auto lora = std::make_shared<Lora>();
+  lora->in = linear.in, lora->rank = settings_.rank, lora->scale = settings_.scale;
+  lora->dropout = settings_.dropout, lora->dropout_site = kAdapterSites + layers_++;
+  const float bound = 1 / std::sqrt(static_cast<float>(linear.in));
+  for (const size_t i : targets) {
+    const int64_t offset = beside.add(adapter_key(layer.modules[i], "lora_A"), {settings_.rank, linear.in},
+                                      Init::uniform(bound), lora->a >= 0);
+    if (lora->a < 0) lora->a = offset;
+  }
+  for (const size_t i : targets) {
+    const LinearPart part = linear.parts[i];
+    lora->parts.push_back({part, beside.add(adapter_key(layer.modules[i], "lora_B"), {part.count, settings_.rank},
+                                            Init::constant(0))});
+  }
+  linear.attach(std::move(lora));
+}
+
+void LoraBuilder::check() const {
+  for (const std::string& target : settings_.targets) {
+    if (!settings_.any() || used_.count(target)) continue;
+    std::string known;
+    for (const Kind& kind : kinds()) known += concat(known.empty() ? "" : ", ", kind.name);
+    for (const std::string& module : known_) known += ", " + module;
+    throw UserError(concat("adapter.targets: found \"", target, "\", which names no linear layer that can have an ",
+                           "adapter in this model; expected some of ", known));
+  }
+}
+
+}  // namespace blipft

@@ -1,0 +1,134 @@
+// Adapters in PEFT's form; see adapter_files.h.
+#include "run/adapter_files.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "run/stored_tensors.h"
+
+namespace blipft {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// Full names of the modules that have adapters.
+std::set<std::string> adapted_modules(const Units& units) {
+  const std::string first = adapter_key("", "lora_A");  // base_model.model..lora_A.weight
+  const size_t begin = first.find("..") + 1, behind = first.size() - begin;
+  std::set<std::string> modules;
+  for (const Unit* unit : units) {
+    if (unit->group().name != kAdapterGroup) continue;
+    for (const Parameter& parameter : unit->parameters())
+      if (parameter.name.ends_with(first.substr(begin)))
+        modules.insert(parameter.name.substr(begin, parameter.name.size() - begin - behind));
+  }
+  return modules;
+}
+
+// Whether each module of the model whose name ends so has an adapter: then PEFT needs the end alone.
+bool all_adapted(const Units& units, const std::set<std::string>& modules, const std::string& end) {
+  for (const Unit* unit : units)
+    for (const Parameter& parameter : unit->parameters())
+      if (parameter.name.ends_with("." + end + ".weight") && unit->group().name != kAdapterGroup &&
+          !modules.count(parameter.name.substr(0, parameter.name.size() - std::strlen(".weight"))))
+        return false;
+  return true;
+}
+
+ordered_json read_adapter_config(const std::string& file) {
+  try {
+    return ordered_json::parse(read_text_file(file));
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(concat(file, ": is not valid JSON: ", error.what()));
+  }
+}
+
+// The saved adapters must mean what the run file says.
+void check_adapter_config(const Config& config) {
+  const std::string file = config.adapter.path + "/adapter_config.json";
+  const ordered_json saved = read_adapter_config(file);
+  BLIPFT_USER_CHECK(saved.is_object(), file, ": found a JSON ", saved.type_name(), ", expected an object");
+  const auto expect = [&](const char* key, const ordered_json& wanted, const char* ours) {
+    const ordered_json found = saved.value(key, ordered_json());
+    const bool same = found.is_number() && wanted.is_number()
+                          ? std::abs(found.get<double>() - wanted.get<double>()) <= 1e-9 * std::abs(wanted.get<double>())
+                          : found == wanted;
+    BLIPFT_USER_CHECK(same, file, ": ", key, ": found ", found.dump().substr(0, 80), ", the run file has ",
+                      wanted.dump(), " (", ours, "); give both the same");
+  };
+  expect("peft_type", "LORA", "adapter.kind: lora");
+  expect("r", config.adapter.r, "adapter.r");
+  expect("lora_alpha", config.adapter.alpha, "adapter.alpha");
+  if (saved.contains("use_rslora")) expect("use_rslora", config.adapter.rslora, "adapter.rslora");
+  for (const char* key : {"use_dora", "fan_in_fan_out"})
+    BLIPFT_USER_CHECK(!saved.contains(key) || saved[key] == false || saved[key].is_null(), file, ": ", key, ": found ",
+                      saved[key].dump(), ", supported is false");
+  for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save"})
+    BLIPFT_USER_CHECK(!saved.contains(key) || saved[key].empty(), file, ": ", key, ": found ",
+                      saved[key].dump().substr(0, 80), ", supported is none");
+}
+
+// PEFT saves the weight of an adapted head as well: it must be the model's own.
+void check_base_weights(const SafetensorsReader& adapters, const Units& units, const Config& config) {
+  std::set<std::string> known;
+  for (const Unit* unit : units)
+    if (unit->group().name == kAdapterGroup)
+      for (const Parameter& parameter : unit->parameters()) known.insert(parameter.name);
+  std::unique_ptr<SafetensorsReader> model;
+  for (const NamedTensor& stored : adapters.tensors()) {
+    if (known.count(stored.first)) continue;
+    std::string name = stored.first;
+    for (const char* prefix : {"base_model.model."})
+      if (name.starts_with(prefix)) name = name.substr(std::strlen(prefix));
+    if (const size_t at = name.find(".base_layer."); at != std::string::npos) name.replace(at, 12, ".");
+    if (!model && config.model.init == "pretrained") model = std::make_unique<SafetensorsReader>(config.model.path);
+    const NamedTensor* own = nullptr;
+    for (const Unit* unit : units)
+      for (const Parameter& parameter : unit->parameters()) {
+        const bool names_it = parameter.name == name || std::find(parameter.aliases.begin(), parameter.aliases.end(),
+                                                                  name) != parameter.aliases.end();
+        if (names_it && model) own = find_stored(*model, parameter);
+      }
+    BLIPFT_USER_CHECK(own && own->second.shape == stored.second.shape && same_numbers(*model, *own, adapters, stored),
+                      stored.second.file, ": tensor ", stored.first, ": it is no adapter that the run file describes, ",
+                      own ? concat("and differs from ", own->first, " of ", config.model.path)
+                          : concat("and no weight of the model at ", config.model.path),
+                      "; check adapter.targets and model.path");
+  }
+}
+
+}  // namespace
+
+std::string adapter_config(const Config& config, const Units& units) {
+  const std::set<std::string> modules = adapted_modules(units);
+  if (modules.empty()) return "";
+  std::set<std::string> targets;
+  for (const std::string& module : modules) {
+    const std::string end = module.substr(module.rfind('.') + 1);
+    targets.insert(all_adapted(units, modules, end) ? end : module);
+  }
+  const AdapterSection& adapter = config.adapter;
+  const auto number = [](double value) {   // alpha is an integer in most files
+    return value == std::floor(value) ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
+  };
+  ordered_json text = {{"peft_type", "LORA"}, {"task_type", nullptr}, {"base_model_name_or_path", config.model.path},
+                       {"r", adapter.r}, {"lora_alpha", number(adapter.alpha)}, {"lora_dropout", adapter.dropout},
+                       {"use_rslora", adapter.rslora}, {"bias", "none"}, {"fan_in_fan_out", false},
+                       {"inference_mode", true}, {"target_modules", targets}};
+  return text.dump(2) + "\n";
+}
+
+void load_adapters(const WeightContext& context, const Config& config) {
+  if (config.adapter.path.empty()) return;
+  check_adapter_config(config);
+  const SafetensorsReader reader(config.adapter.path, "adapter_model");
+  check_weights(context.units, reader, Source::adapter);
+  check_base_weights(reader, context.units, config);
+  load_weights(context, reader, 1, Source::adapter);
+}
+
+}  // namespace blipft
