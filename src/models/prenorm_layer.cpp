@@ -1,7 +1,7 @@
-// The pre-norm transformer layer, forward and backward. Legend in blocks.h.
-#include <cmath>
+// The pre-norm transformer layer, forward and backward; see prenorm_layer.h.
+#include "models/prenorm_layer.h"
 
-#include "models/blocks.h"
+#include <cmath>
 
 namespace blipft {
 
@@ -222,6 +222,17 @@ ResidualGradient PreNormLayer::backward(const StepContext& context, const Tensor
   const ResidualGradient dx = attention_backward(pass, call, dmiddle, saved, below);
   pass.join();
   return dx;
+}
+
+double PreNormLayer::forward_flops(int64_t batch, double tokens) const {
+  const double rows = static_cast<double>(batch) * tokens, h = static_cast<double>(shape.hidden);
+  const double products = 2 * rows * h * (4 * h + 2 * static_cast<double>(shape.inner));
+  return products + 4 * rows * tokens * h * (shape.causal ? 0.5 : 1.0);
+}
+
+double PreNormLayer::recompute_flops(int64_t batch, double tokens) const {
+  const double fc2_products = 2 * static_cast<double>(batch) * tokens * static_cast<double>(shape.hidden * shape.inner);
+  return forward_flops(batch, tokens) - fc2_products;
 }
 
 }  // namespace blipft
