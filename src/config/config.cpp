@@ -280,10 +280,11 @@ void apply_override(Config& config, const std::string& text) {
   if (equals == std::string::npos) throw UserError(concat(place, ": expected section.key=value"));
   const Target target{key_of_override(place, text.substr(0, equals)), place};
   const std::string value = text.substr(equals + 1);
-  // The shell took the quotes of a text away, so a text is what it is; everything else is read as in a file.
+  // The shell took the quotes of a text away, so a text is what it is, but for the way in which nothing is printed;
+  // everything else is read as in a file.
   YAML::Node node;
   if (std::holds_alternative<std::string*>(target.key.field(config))) {
-    node = YAML::Node(value);
+    node = YAML::Node(value == quote_scalar("") ? "" : value);
     node.SetTag("!");
   } else {
     try {

@@ -34,7 +34,7 @@ int64_t name_distance(const std::string& a_name, const std::string& b_name) {
 }
 
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
-  if (name.size() > 200) return "";  // no name of ours is near to that, and the table would be large
+  if (name.empty() || name.size() > 200) return "";  // no name of ours is near to that, and the table would be large
   std::string best;
   int64_t best_distance = 0;
   for (const std::string& candidate : candidates) {

@@ -1,7 +1,6 @@
 // Reading config.json of BLIP-2. Defaults are those of transformers' configuration classes.
 #include "models/blip2_config.h"
 
-#include "blipft/checkpoint.h"
 #include "models/json_fields.h"
 
 namespace blipft {
@@ -93,12 +92,7 @@ Blip2Config::Text read_text(const JsonFields& fields) {
 }  // namespace
 
 Blip2Config Blip2Config::read(const std::string& file) {
-  nlohmann::json root;
-  try {
-    root = nlohmann::json::parse(read_text_file(file));
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(concat(file, ": not valid JSON: ", error.what()));
-  }
+  const nlohmann::json root = parse_json_file(file);
   const JsonFields fields(root, file);
   fields.only<bool>("use_decoder_only_language_model", true);
   Blip2Config config;

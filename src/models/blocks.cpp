@@ -88,6 +88,10 @@ Norm add_norm(Unit& unit, const std::string& name, int64_t size, float eps) {
   return norm;
 }
 
+Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps) {
+  return {size, unit.add(name + ".weight", {size}, Init::constant(1)), -1, eps};
+}
+
 void give(const StepContext& context, Tensor& tensor) {
   if (tensor) context.arena.give(tensor);
   tensor = {};
@@ -95,9 +99,10 @@ void give(const StepContext& context, Tensor& tensor) {
 
 NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x) {
   Arena& arena = context.arena;
-  NormResult result{arena.take(Owner::activations, "norm output", x.dtype, {x.rows(), norm.size}),
-                    arena.take(Owner::activations, "norm statistics", DType::f32, {x.rows()}),
-                    arena.take(Owner::activations, "norm statistics", DType::f32, {x.rows()})};
+  NormResult result;
+  result.y = arena.take(Owner::activations, "norm output", x.dtype, {x.rows(), norm.size});
+  if (!norm.rms()) result.mean = arena.take(Owner::activations, "norm statistics", DType::f32, {x.rows()});
+  result.rstd = arena.take(Owner::activations, "norm statistics", DType::f32, {x.rows()});
   context.ops.norm_forward({.x = x, .gamma = norm.g(flat), .beta = norm.b(flat), .eps = norm.eps, .y = result.y,
                             .mean = result.mean, .rstd = result.rstd},
                            context.stream);
@@ -114,7 +119,7 @@ void Norm::backward(const UnitBackward& pass, NormBackward args) const {
   args.gamma = g(pass.flat);
   if (args.y) args.beta = b(pass.flat);
   args.dgamma = pass.gradient(gamma, {size});
-  args.dbeta = pass.gradient(beta, {size});
+  if (!rms()) args.dbeta = pass.gradient(beta, {size});
   args.accumulate = pass.accumulate();
   pass.context.ops.norm_backward(args, pass.context.stream);
 }

@@ -5,6 +5,7 @@
 
 #include "blipft/checkpoint.h"
 #include "models/blip2.h"
+#include "models/llama.h"
 
 namespace blipft {
 
@@ -13,7 +14,8 @@ std::unique_ptr<Model> make_model(const std::string& model_directory, const Mode
     const char* model_type;
     std::unique_ptr<Model> (*make)(const std::string&, const ModelSettings&);
   };
-  static constexpr Row kTable[] = {{"blip-2", make_blip2}};
+  static constexpr Row kTable[] = {
+      {"blip-2", make_blip2}, {"llama", make_llama}, {"mistral", make_llama}, {"qwen2", make_llama}};
   BLIPFT_USER_CHECK(
       std::filesystem::is_directory(model_directory), "model.path: found \"", model_directory,
       "\", which is not a directory; expected one that save_pretrained wrote or that was downloaded from the hub");

@@ -4,9 +4,19 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "blipft/checkpoint.h"
 #include "blipft/error.h"
 
 namespace blipft {
+
+/// Throws UserError naming the file.
+inline nlohmann::json parse_json_file(const std::string& file) {
+  try {
+    return nlohmann::json::parse(read_text_file(file));
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(concat(file, ": not valid JSON: ", error.what()));
+  }
+}
 
 class JsonFields {
  public:
@@ -52,6 +62,8 @@ class JsonFields {
     return JsonFields(absent ? kEmpty : *found, file_, prefix_ + key + ".");
   }
   bool has(const std::string& key) const { return object_.contains(key) && !object_[key].is_null(); }
+  /// Whether the file says null, where an absent key would mean a default.
+  bool is_null(const std::string& key) const { return object_.contains(key) && object_[key].is_null(); }
   const std::string& file() const { return file_; }
   const std::string& prefix() const { return prefix_; }
 

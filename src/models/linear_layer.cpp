@@ -49,12 +49,12 @@ void UnitBackward::join() {
   reduced_.clear();
 }
 
-Tensor UnitBackward::reduced(const LinearAdapter& adapter, const MatrixView& dy) {
+Tensor UnitBackward::reduced(const LinearAdapter& of, const MatrixView& dy) {
   for (const auto& [known, tensor] : reduced_)
-    if (known == &adapter) return tensor;
-  const Tensor tensor = adapter.reduce(*this, dy);
+    if (known == &of) return tensor;
+  const Tensor tensor = of.reduce(*this, dy);
   keep(tensor);
-  reduced_.push_back({&adapter, tensor});
+  reduced_.push_back({&of, tensor});
   return tensor;
 }
 

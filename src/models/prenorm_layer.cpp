@@ -1,7 +1,7 @@
-// The pre-norm transformer layer, forward and backward. Legend in blocks.h.
-#include <cmath>
+// The pre-norm transformer layer, forward and backward; see prenorm_layer.h.
+#include "models/prenorm_layer.h"
 
-#include "models/blocks.h"
+#include <cmath>
 
 namespace blipft {
 
@@ -58,9 +58,8 @@ PreNormLayer::Middle PreNormLayer::attention_forward(const UnitPass& pass, const
   return {middle.keep(), normed};
 }
 
-Tensor PreNormLayer::forward(const StepContext& context, const Tensor& flat, const Call& call, Tensor x, Saved& saved,
-                             bool save) const {
-  const UnitPass pass{context, flat};
+Tensor PreNormLayer::forward(const UnitPass& pass, const Call& call, Tensor x, Saved& saved, bool save) const {
+  const StepContext& context = pass.context;
   Middle middle = attention_forward(pass, call, x, saved, save);
   if (save) saved.x = x; else give(context, x);
   Tensor y = mlp_forward(pass, call, middle, saved, save);
@@ -71,8 +70,8 @@ Tensor PreNormLayer::forward(const StepContext& context, const Tensor& flat, con
 }
 
 // The layer's output is not among what backward needs: fc2 is left out.
-void PreNormLayer::recompute(const StepContext& context, const Tensor& flat, const Call& call, Saved& saved) const {
-  const UnitPass pass{context, flat};
+void PreNormLayer::recompute(const UnitPass& pass, const Call& call, Saved& saved) const {
+  const StepContext& context = pass.context;
   Middle middle = attention_forward(pass, call, saved.x, saved, true);
   Taken inner(context, "mlp inner", saved.x.dtype, {saved.x.rows(), shape.inner});
   fc1.forward(pass, {.x = middle.normed.y,
@@ -214,14 +213,24 @@ ResidualGradient PreNormLayer::attention_backward(UnitBackward& pass, const Call
   return dx;
 }
 
-ResidualGradient PreNormLayer::backward(const StepContext& context, const Tensor& flat, const UnitGradient* gradient,
-                                        const Call& call, ResidualGradient dy, Saved& saved,
-                                        const PreNormLayer* below) const {
-  UnitBackward pass({context, flat}, gradient);
+ResidualGradient PreNormLayer::backward(const UnitPass& unit_pass, const UnitGradients& gradients, const Call& call,
+                                      ResidualGradient dy, Saved& saved, const PreNormLayer* below) const {
+  UnitBackward pass(unit_pass, gradients);
   const ResidualGradient dmiddle = mlp_backward(pass, call, dy, saved);
   const ResidualGradient dx = attention_backward(pass, call, dmiddle, saved, below);
   pass.join();
   return dx;
+}
+
+double PreNormLayer::forward_flops(int64_t batch, double tokens) const {
+  const double rows = static_cast<double>(batch) * tokens, h = static_cast<double>(shape.hidden);
+  const double products = 2 * rows * h * (4 * h + 2 * static_cast<double>(shape.inner));
+  return products + 4 * rows * tokens * h * (shape.causal ? 0.5 : 1.0);
+}
+
+double PreNormLayer::recompute_flops(int64_t batch, double tokens) const {
+  const double fc2_products = 2 * static_cast<double>(batch) * tokens * static_cast<double>(shape.hidden * shape.inner);
+  return forward_flops(batch, tokens) - fc2_products;
 }
 
 }  // namespace blipft

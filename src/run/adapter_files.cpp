@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "blipft/model.h"
 #include "run/stored_tensors.h"
 
 namespace blipft {

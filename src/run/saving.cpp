@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "blipft/model.h"
+#include "memory/memory_plan.h"
 #include "run/adapter_files.h"
 #include "run/stored_tensors.h"
 

@@ -16,7 +16,8 @@ namespace {
 
 constexpr BatchPart kAllParts[] = {BatchPart::pixels, BatchPart::ids, BatchPart::labels, BatchPart::lengths,
                                    BatchPart::sample_keys, BatchPart::label_counts, BatchPart::positions,
-                                   BatchPart::key_lengths, BatchPart::starts, BatchPart::padded_rows};
+                                   BatchPart::key_lengths, BatchPart::label_rows, BatchPart::starts,
+                                   BatchPart::padded_rows};
 static_assert(std::size(kAllParts) == kBatchParts);
 
 using Numbers = std::vector<int64_t>;
@@ -50,7 +51,7 @@ BatchSample sample(int64_t length, int32_t first, int64_t key, int64_t learnt_fr
 }
 
 const ModelInputs kEverything{.picture_size = 5, .prefix_rows = 3, .max_text_tokens = 60, .vocabulary = 100,
-                              .positions = true, .key_lengths = true};
+                              .positions = true, .key_lengths = true, .label_rows = true};
 const ModelInputs kTextOnly{.max_text_tokens = 60, .vocabulary = 100};
 
 /// "<" and ">" around every text, a word's letters as ids.
@@ -78,6 +79,7 @@ TEST_SUITE("batch") {
           const bool is_there = part == BatchPart::pixels                                       ? inputs.has_picture()
                              : part == BatchPart::positions                                     ? inputs.positions
                              : part == BatchPart::key_lengths                                   ? inputs.key_lengths
+                             : part == BatchPart::label_rows                                    ? inputs.label_rows
                              : part == BatchPart::starts || part == BatchPart::padded_rows ? text.packed()
                                                                                                 : true;
           const Tensor tensor = layout.whole(part, memory.data());
@@ -134,6 +136,7 @@ TEST_SUITE("batch") {
     CHECK(block(BatchPart::labels) == Numbers{11, -100, -100, -100, 31, 32});
     CHECK(block(BatchPart::label_counts) == Numbers{3});
     CHECK(block(BatchPart::key_lengths) == Numbers{5, 3, 6});
+    CHECK(block(BatchPart::label_rows) == Numbers{3, 4, 5, 10, 17, 18});
   }
 
   TEST_CASE("writer: nothing before the text, no pictures") {

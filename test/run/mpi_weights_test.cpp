@@ -160,7 +160,7 @@ class Adapted {
     return values;
   }
 
-  const ParameterGroup loaded{"layer", false}, fresh{"adapter", true, Source::fresh};
+  const ParameterGroup loaded{"layer", false}, fresh{"added", true, Source::fresh};
   Unit layer{"layer", loaded}, adapter{"adapter", fresh};
   const int64_t weight = layer.add(kFirstTrained, {16, 40}, Init::normal(1));
   const int64_t a = adapter.add("adapter.a", {4, 40}, Init::normal(0.5f));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "models/causal_head.h"
+#include "models/prenorm_layer.h"
 
 namespace blipft::testing {
 
