@@ -10,7 +10,7 @@
 
 #include "models/blip2_config.h"
 #include "models/causal_head.h"
-#include "models/lora.h"
+#include "models/linear_lora.h"
 #include "models/prenorm_layer.h"
 
 namespace blipft {

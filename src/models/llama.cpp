@@ -11,7 +11,7 @@
 #include "models/causal_head.h"
 #include "models/llama_config.h"
 #include "models/llama_layer.h"
-#include "models/lora.h"
+#include "models/linear_lora.h"
 
 namespace blipft {
 

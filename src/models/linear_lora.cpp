@@ -1,5 +1,5 @@
-// LoRA; see lora.h.
-#include "models/lora.h"
+// LoRA; see linear_lora.h.
+#include "models/linear_lora.h"
 
 #include <algorithm>
 #include <cmath>
