@@ -6,8 +6,10 @@
 Conversations go through transformers' apply_chat_template with the published templates of llama2, llama3, chatml and
 zephyr; which tokens are learnt is its return_assistant_tokens_mask with {% generation %} around what an assistant says
 and the token that ends its turn. Instructions become ids as in LitGPT 0.5.13 (SFTDataset with the prompt style Alpaca),
-whose few lines stand below. Conversations and instructions are random; of LitGPT's ids and of the real instructions in
---shared only check sums are written. Needs transformers 5, tokenizers and jinja2.
+whose few lines stand below. LitGPT takes tokenizer.json as it is; so do the sums of the real instructions in --shared.
+Those of random instructions take the tokenizer that AutoTokenizer makes of LLaMA's, which reads a space before a text
+and a literal "\u2581" otherwise. Conversations and instructions are random; of the rest only check sums are written.
+Needs transformers 5, tokenizers and jinja2.
 """
 import argparse
 import json
@@ -122,8 +124,8 @@ def alpaca(instruction, given):
 class LitTokenizer:
     """LitGPT 0.5.13: tokenizer.py, with the Hugging Face backend."""
 
-    def __init__(self, file, bos, eos):
-        self.processor = Tokenizer.from_file(file)
+    def __init__(self, processor, bos, eos):
+        self.processor = processor
         self.bos_id, self.eos_id = self.processor.token_to_id(bos), self.processor.token_to_id(eos)
 
     def encode(self, string, bos=True, eos=False, max_length=-1):
@@ -185,9 +187,10 @@ def main():
     sums = {}
     for name, path in {"llama3": paths["llama3"], **shared}.items():
         bos, eos = ("<|begin_of_text|>", "<|eot_id|>") if name == "llama3" else ("<s>", "</s>")
-        tokenizer = LitTokenizer(os.path.join(path, "tokenizer.json"), bos, eos)
+        tokenizer = LitTokenizer(Tokenizer.from_file(os.path.join(path, "tokenizer.json")), bos, eos)
+        automatic = LitTokenizer(reference(path).backend_tokenizer, bos, eos)
         sums[name] = [{"mask_prompt": mask, "max_seq_length": length,
-                       "random": [litgpt_sum(tokenizer, record, mask, length) for record in records],
+                       "random": [litgpt_sum(automatic, record, mask, length) for record in records],
                        "files": {} if name == "llama3" else {
                            file: [litgpt_sum(tokenizer, record, mask, length) for record in read]
                            for file, read in files.items()}}
