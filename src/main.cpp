@@ -4,6 +4,7 @@
 
 #include "blipft/comm.h"
 #include "blipft/config.h"
+#include "blipft/data.h"
 #include "blipft/error.h"
 #include "blipft/trainer.h"
 #include "blipft/version.h"
@@ -18,6 +19,12 @@ std::string describe(const std::exception& error) {
   return concat(error.what(), " (", ours->place().file_name(), ":", ours->place().line(), ")");
 }
 
+Config configuration(const CommandLine& line) {
+  Config config = load_config(line.config_file, line.overrides);
+  settle_data(config);
+  return config;
+}
+
 // What needs no MPI: help, version, the effective configuration, the plan.
 // Returns the exit status: 1 when the planned job does not fit.
 int answer(const CommandLine& line) {
@@ -26,7 +33,7 @@ int answer(const CommandLine& line) {
   } else if (line.action == CommandLine::Action::version) {
     std::printf("blipft %s\n", version_commit());
   } else {
-    const Config config = load_config(line.config_file, line.overrides);
+    const Config config = configuration(line);
     if (line.action == CommandLine::Action::plan)
       return print_plan(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
     std::fputs(to_yaml(config).c_str(), stdout);
@@ -38,7 +45,7 @@ int run(const CommandLine& line, int* argc, char*** argv) {
   World world(argc, argv);
   try {
     Config config;
-    world.together([&] { config = load_config(line.config_file, line.overrides); });
+    world.together([&] { config = configuration(line); });
     train(config, world);
     return 0;
   } catch (const AgreedError& error) {

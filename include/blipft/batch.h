@@ -127,6 +127,7 @@ class BatchLayout {
 struct TokenizedText {
   std::vector<int32_t> ids;
   std::vector<uint8_t> learnt;             ///< of each id: whether it is to be predicted. The first never is.
+  bool cut = false;                        ///< there were more than data.max_text_tokens
   int64_t size() const { return static_cast<int64_t>(ids.size()); }
   bool has_target() const { return !ids.empty() && std::find(learnt.begin() + 1, learnt.end(), 1) != learnt.end(); }
 };
@@ -167,6 +168,7 @@ struct HostBatch {
   void* block = nullptr;                     ///< layout.bytes() of Device::allocate_host memory
   int64_t text_tokens_used = 0;              ///< sum of lengths, for statistics
   int64_t texts_without_target = 0;          ///< samples with no token to predict
+  int64_t texts_cut = 0;                     ///< samples with more than data.max_text_tokens
 };
 
 }  // namespace blipft

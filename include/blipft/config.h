@@ -29,12 +29,19 @@ struct AdapterSection {
 };
 
 struct DataSection {
-  std::string path;                     ///< ImageFolder directory, or a .tar / directory of .tar shards (WebDataset)
-  std::string format = "auto";          ///< auto | imagefolder | webdataset
+  std::string path;                     ///< ImageFolder directory, or a .tar / directory of .tar shards (WebDataset), or
+                                        ///< a .json / .jsonl file / directory of them
+  std::string format = "auto";          ///< auto | imagefolder | webdataset | json
   int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
   bool exif_orientation = true;         ///< turn pictures as their EXIF says
   std::string transparency = "white";   ///< white (what is transparent lies on white) | drop (as if it were opaque)
-  int64_t max_text_tokens = 50;         ///< longer captions are truncated
+  int64_t max_text_tokens = 50;         ///< longer texts are cut; settle_data(): 512 for JSON data, where not given. A
+                                        ///< run file may call it max_seq_length
+  std::string prompt_style = "alpaca";  ///< of instruction and input: alpaca | none | a text with {instruction} in it
+  std::string chat_template = "auto";   ///< of messages: auto (as the tokenizer's files say) | llama2 | llama3 | chatml
+                                        ///< | zephyr
+  bool mask_prompt = false;             ///< prompts are not learnt, answers alone
+  std::string append_eos = "auto";      ///< auto (behind answers) | true | false: the end token behind a text
   std::string text_padding = "auto";    ///< auto (packed where the loss is the same) | packed (next to none) | longest
                                         ///< (of a step, rounded up to 8) | max (always max_text_tokens)
   int64_t num_workers = 4;              ///< decoding and tokenizing threads of each rank

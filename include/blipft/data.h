@@ -53,12 +53,20 @@ struct EncodeOptions {
   bool split_special_tokens = false;  ///< special tokens in the text (a literal "</s>") are text like any other
 };
 
+/// Places in a text, and where its ids have them.
+struct TextPlaces {
+  std::vector<size_t> bytes;          ///< first bytes of characters of the text, ascending
+  std::vector<size_t> ids;            ///< of each, the index of the (first) id that stands for that character
+};
+
 /// Text to token ids. Thread-safe after construction.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   /// Ids of `text` alone; options.add_special_tokens does not count. Ill-formed UTF-8 is read as U+FFFD.
   virtual std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& options = {}) const = 0;
+  /// encode_plain, and places.ids for places.bytes. This default is right where each character has ids of its own.
+  virtual std::vector<int32_t> encode_with_places(const std::string& text, TextPlaces& places) const;
   /// The special tokens that the Hugging Face tokenizer puts before (OPT: `</s>`, LLaMA: `<s>`) and behind every text.
   virtual std::vector<int32_t> prefix_ids() const = 0;
   virtual std::vector<int32_t> suffix_ids() const = 0;
@@ -66,14 +74,27 @@ class Tokenizer {
   std::vector<int32_t> encode(const std::string& text, const EncodeOptions& options = {}) const;
   /// The largest id + 1, added tokens included: may be more than the model's vocabulary.
   virtual int64_t vocab_size() const = 0;
-  /// The id that fills up rows: pad_token of the files, else the token "<pad>", else the end id.
+  /// The id that fills up rows: pad_token of the files, else the token "<pad>", else the end id; -1: none of these.
   virtual int32_t pad_id() const = 0;
   virtual std::optional<int32_t> bos_id() const { return std::nullopt; }  ///< bos_token, where the files name one
   virtual std::optional<int32_t> eos_id() const { return std::nullopt; }  ///< eos_token, where the files name one
+  virtual std::string bos_token() const { return {}; }                    ///< its text; empty: the files name none
+  virtual std::string eos_token() const { return {}; }
 };
 /// Reads tokenizer.json, else vocab.json + merges.txt, else tokenizer.model (SentencePiece), with the special-token
 /// files beside them. Throws UserError naming the missing or broken file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
+
+/// How records become text, by config.data and the tokenizer.
+struct TextSettings {
+  std::string prompt_style = "alpaca";      ///< see DataSection
+  std::string chat_template;                ///< one of the names; empty: none is known
+  bool mask_prompt = false;
+  std::optional<bool> append_eos;           ///< nullopt: auto
+  std::string bos_token, eos_token;         ///< for the chat templates
+};
+/// With data.chat_template auto, the template is the one whose published text the tokenizer's files have.
+TextSettings text_settings(const Config& config, const Tokenizer& tokenizer);
 
 /// Random access to encoded samples. Thread-safe.
 class Dataset {
@@ -83,18 +104,27 @@ class Dataset {
     bool learnt = true;                     ///< whether its tokens are to be predicted
   };
   struct Sample {
-    std::string name;                       ///< for messages: the picture's file, or tar member
+    std::string name;                       ///< for messages: the picture's file, or tar member, or file and line
     std::vector<Segment> segments;          ///< its text: each is tokenized apart, then they are joined
     std::optional<std::vector<uint8_t>> picture;  ///< encoded JPEG or PNG
+    bool whole = false;                     ///< the segments are one text, tokenized in one go: what it begins and ends
+                                            ///< with stands in it
+    std::optional<bool> ends = {};          ///< whether the end token stands behind the joined segments, once; nullopt:
+                                            ///< what the tokenizer's files put behind every text
   };
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   virtual Sample read(int64_t index) const = 0;
 };
-/// Opens an ImageFolder or WebDataset by `format` ("auto" looks). Throws UserError naming file and line.
+/// Opens a dataset by `format`: imagefolder, webdataset, json, or "auto", which looks. Throws UserError naming file and
+/// line. JSON files are indexed when they are opened, and each record is parsed, and checked, when it is read.
 /// Captions are taken as they are, white space at their ends too. A surrogate escape in JSON that is no half of a pair
 /// becomes U+FFFD, as other ill-formed text does in the tokenizer. Captions that are all known to be empty are refused.
-std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format);
+std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format,
+                                      const TextSettings& settings = {});
+/// What of config.data depends on the files at data.path, where the run file does not say it: texts of JSON data have
+/// at most 512 tokens. To be called after load_config().
+void settle_data(Config& config);
 
 /// Which samples make up a step. The whole world shares one seeded permutation per epoch; step s takes positions
 /// [s * G, (s + 1) * G) of it, G = batch_size * micro_batches * world, the last incomplete step is dropped; micro-batch
@@ -155,7 +185,7 @@ std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank,
                                              std::shared_ptr<const Dataset> dataset, Device& device);
 /// The text shapes that steps of such a run may have, ascending, without opening any data (for --plan).
 std::vector<TextShape> possible_text_shapes(const Config& config);
-/// Throws UserError when the texts that `config` asks for, or the tokenizer's padding, do not fit the model.
+/// Throws UserError when the texts that `config` asks for do not fit the model, or padding that is learnt.
 void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer);
 
 }  // namespace blipft

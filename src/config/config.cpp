@@ -60,6 +60,8 @@ void check_bounds(const Target& target, double value, const std::string& text) {
 
 void check_choice(const Target& target, const std::string& text) {
   const std::vector<std::string>& choices = target.key.allowed.choices;
+  const std::string& part = target.key.allowed.or_containing;
+  if (!part.empty() && text.find(part) != std::string::npos) return;
   if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end()) return;
   const std::string near = nearest_name(text, choices);
   refuse(target, shown(text), near.empty() ? "" : "; did you mean " + near + "?");
@@ -119,6 +121,10 @@ void read_value(const Target& target, const YAML::Node& node, std::string& value
     return;
   }
   check_choice(target, text);
+  if (!target.key.allowed.choices.empty()) {
+    value = text;
+    return;
+  }
   const ScalarKind kind = kind_of(node);
   if (kind == ScalarKind::boolean) refuse(target, text + " (a boolean)", "; write it in quotes");
   if (kind == ScalarKind::number) refuse(target, text + " (a number)", "; write it in quotes");
@@ -174,9 +180,10 @@ void read_section(Config& config, const std::string& section, const YAML::Node& 
     const std::string place = place_in(config.file, entry.first.Mark());
     const Key* key = find_key(section, name);
     if (!key) throw UserError(concat(place, ": unknown key ", section, ".", name, suggest_key(section, name)));
-    const auto [first, is_new] = seen.emplace(name, place);
+    const auto [first, is_new] = seen.emplace(key->name, place);
     if (!is_new)
-      throw UserError(concat(place, ": ", key->full(), " is given twice, first at ", first->second, "; remove one"));
+      throw UserError(concat(place, ": ", key->full(), " is given twice", name == key->name ? "" : " (as " + name + ")",
+                             ", first at ", first->second, "; remove one"));
     set_value(config, {*key, place}, entry.second);
   }
 }

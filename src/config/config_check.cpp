@@ -51,6 +51,8 @@ void check_parallel(const Config& config) {
 
 void check_data(const Config& config) {
   const TrainSection& train = config.train;
+  refuse_if(config, config.data.prompt_style.find("{output}") != std::string::npos, "data.prompt_style",
+            "has {output} in it, but is the prompt alone: the output is put behind it; remove {output}");
   if (config.data.text_padding != "packed") return;
   refuse_if(config, train.loss_normalization == "micro_batch", "data.text_padding", "is packed, which changes which ",
             "samples share a micro-batch, and with train.loss_normalization: micro_batch the loss depends on that; ",

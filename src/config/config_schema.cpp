@@ -30,6 +30,12 @@ Allowed one_of(std::vector<std::string> choices) {
   allowed.choices = std::move(choices);
   return allowed;
 }
+/// A choice, or a text with `part` in it.
+Allowed one_of_or_containing(std::vector<std::string> choices, std::string part) {
+  Allowed allowed = one_of(std::move(choices));
+  allowed.or_containing = std::move(part);
+  return allowed;
+}
 /// A choice, or an integer >= min.
 Allowed one_of_or_at_least(std::vector<std::string> choices, double min) {
   Allowed allowed = one_of(std::move(choices));
@@ -88,8 +94,11 @@ void add_model_and_data(std::vector<Key>& keys) {
 
   const auto d = [&](auto member, auto... rest) { keys.push_back(key(&Config::data, member, "data", rest...)); };
   using D = DataSection;
-  d(&D::path, "path", required(), "ImageFolder directory, or a .tar or directory of .tar shards (WebDataset)");
-  d(&D::format, "format", one_of({"auto", "imagefolder", "webdataset"}), "auto: as the files at data.path say");
+  d(&D::path, "path", required(),
+    "ImageFolder directory, or a .tar or directory of .tar shards (WebDataset), or a .json or .jsonl file or directory "
+    "of them");
+  d(&D::format, "format", one_of({"auto", "imagefolder", "webdataset", "json"}),
+    "auto: as the files at data.path say");
   d(&D::num_train_samples, "num_train_samples", at_least(0),
     "use the first n samples; 0: all; more than there are: the set repeats",
     std::vector<std::string>{"num_samples", "samples"});
@@ -98,8 +107,19 @@ void add_model_and_data(std::vector<Key>& keys) {
   d(&D::transparency, "transparency", one_of({"white", "drop"}),
     "white: what is transparent lies on white, as in transformers from 5.23 on; drop: as if it were opaque, as before");
   d(&D::max_text_tokens, "max_text_tokens", at_least(2),
-    "longer captions are truncated; the first token is given, so that 2 leave one to learn",
-    std::vector<std::string>{"max_length"});
+    "longer texts are cut; the first token is given, so that 2 leave one to learn; of JSON data, where it is not given: "
+    "512; may be written max_seq_length",
+    std::vector<std::string>{"max_length", "max_seq_len", "cutoff_len", "block_size"});
+  keys.back().other_name = "max_seq_length";
+  d(&D::prompt_style, "prompt_style", one_of_or_containing({"alpaca", "none"}, "{instruction}"),
+    "the prompt of JSON records with instruction and input; none: both as they are; or a text of one's own, with "
+    "{instruction} and {input} in it");
+  d(&D::chat_template, "chat_template", one_of({"auto", "llama2", "llama3", "chatml", "zephyr"}),
+    "how JSON records with messages become text; auto: as tokenizer_config.json says, where it is one of these");
+  d(&D::mask_prompt, "mask_prompt", any(),
+    "true: of JSON records with a prompt the answer alone is learnt; of messages it always is");
+  d(&D::append_eos, "append_eos", one_of({"auto", "true", "false"}),
+    "put the end token behind a text; auto: behind answers to prompts, else as the tokenizer's files say");
   d(&D::text_padding, "text_padding", one_of({"auto", "packed", "longest", "max"}),
     "packed: next to none, each text takes its own length; longest: of a step, rounded up to 8; max: always "
     "max_text_tokens; auto: packed where that leaves the loss as it is, else longest",
@@ -266,7 +286,7 @@ const std::vector<std::string>& config_sections() {
 
 const Key* find_key(const std::string& section, const std::string& name) {
   for (const Key& key : config_keys())
-    if (key.section == section && key.name == name) return &key;
+    if (key.section == section && (key.name == name || (!name.empty() && key.other_name == name))) return &key;
   return nullptr;
 }
 
@@ -285,6 +305,7 @@ std::string expected_value(const Key& key) {
           return "a list of integers" + bounds_text(allowed);
         std::vector<std::string> choices = allowed.choices;
         if (allowed.or_integer) choices.push_back("an integer" + bounds_text(allowed));
+        if (!allowed.or_containing.empty()) choices.push_back("a text with " + allowed.or_containing + " in it");
         return choices.empty() ? "text" : "one of " + join_names(choices);
       },
       key.field(config));

@@ -27,6 +27,7 @@ struct Allowed {
   bool zero = true;                  ///< 0 is allowed
   bool required = false;             ///< text that must be given
   bool or_integer = false;           ///< an integer may stand in place of a choice
+  std::string or_containing;         ///< text with this in it may stand in place of a choice; empty: no text may
 };
 
 struct Key {
@@ -35,6 +36,7 @@ struct Key {
   Allowed allowed;
   std::string doc;                   ///< one line
   std::vector<std::string> aliases;  ///< names that other programs give it, for suggestions only
+  std::string other_name = {};       ///< a second name under which it may be given; empty: none
 
   std::string full() const { return section + "." + name; }
 };

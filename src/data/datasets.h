@@ -13,11 +13,15 @@ namespace blipft {
 
 /// The metadata file of the ImageFolder at `path`: metadata.jsonl or metadata.csv, there or in train/. Empty: none.
 std::string find_metadata(const std::string& path);
-std::unique_ptr<Dataset> open_image_folder(const std::string& path);
+std::unique_ptr<Dataset> open_image_folder(const std::string& path, const TextSettings& settings);
 
 /// The .tar files that `path` means: a file, a directory, or a pattern with * ? [ ] { }; sorted. Empty: none.
 std::vector<std::string> find_shards(const std::string& path);
-std::unique_ptr<Dataset> open_webdataset(const std::string& path);
+std::unique_ptr<Dataset> open_webdataset(const std::string& path, const TextSettings& settings);
+
+/// The .json and .jsonl files that `path` means: a file, or a directory of them; sorted. Empty: none.
+std::vector<std::string> find_json_files(const std::string& path);
+std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& settings);
 
 /// `text` as JSON, with U+FFFD for each surrogate escape that is no half of a pair: Python's json keeps those, but they
 /// stand for no text. Throws UserError naming `place` (file and line) where it is not JSON.

@@ -174,7 +174,8 @@ void check_pictures(const std::string& metadata, const fs::path& root, const std
 
 class ImageFolder final : public Dataset {
  public:
-  ImageFolder(fs::path root, std::vector<Entry> entries) : root_(std::move(root)), entries_(std::move(entries)) {}
+  ImageFolder(fs::path root, std::vector<Entry> entries, std::optional<bool> append_eos)
+      : root_(std::move(root)), entries_(std::move(entries)), append_eos_(append_eos) {}
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
 
@@ -184,6 +185,7 @@ class ImageFolder final : public Dataset {
     Sample sample;
     sample.name = (root_ / entry.file).string();
     sample.segments = {{entry.text}};
+    sample.ends = append_eos_;
     std::ifstream in(sample.name, std::ios::binary | std::ios::ate);
     BLIPFT_USER_CHECK(in.good(), sample.name, ": cannot be opened (", std::strerror(errno), ")");
     std::vector<uint8_t>& picture = sample.picture.emplace(static_cast<size_t>(in.tellg()));
@@ -197,6 +199,7 @@ class ImageFolder final : public Dataset {
  private:
   fs::path root_;
   std::vector<Entry> entries_;
+  std::optional<bool> append_eos_;
 };
 
 }  // namespace
@@ -210,7 +213,7 @@ std::string find_metadata(const std::string& path) {
   return {};
 }
 
-std::unique_ptr<Dataset> open_image_folder(const std::string& path) {
+std::unique_ptr<Dataset> open_image_folder(const std::string& path, const TextSettings& settings) {
   const std::string metadata = find_metadata(path);
   BLIPFT_USER_CHECK(!metadata.empty(), "no ImageFolder at ", path,
                     ": expected metadata.jsonl or metadata.csv there or in train/");
@@ -221,7 +224,7 @@ std::unique_ptr<Dataset> open_image_folder(const std::string& path) {
   BLIPFT_USER_CHECK(std::any_of(entries.begin(), entries.end(), [](const Entry& entry) { return !entry.text.empty(); }),
                     metadata, ": all ", entries.size(), " captions are empty, so there is nothing to learn; write them",
                     " under text (or caption)");
-  return std::make_unique<ImageFolder>(root, std::move(entries));
+  return std::make_unique<ImageFolder>(root, std::move(entries), settings.append_eos);
 }
 
 }  // namespace blipft

@@ -86,8 +86,8 @@ class PrefetchLoader final : public DataLoader {
                  std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const Dataset> dataset, Device& device)
       : data_(config.data), text_shapes_(possible_text_shapes(config)),
         layout_(inputs, config.train.accumulate_grad_batches, config.train.batch_size, text_shapes_.back()),
-        writer_(tokenizer->pad_id(), config.train.loss_on_padding), tokenizer_(std::move(tokenizer)),
-        dataset_(std::move(dataset)),
+        writer_(padding_id(*tokenizer, inputs.vocabulary), config.train.loss_on_padding),
+        tokenizer_(std::move(tokenizer)), dataset_(std::move(dataset)),
         sampler_(sampler_settings(config, rank, world, dataset_->size())),
         total_steps_(count_steps(config.train, sampler_.steps_per_epoch())),
         samples_recur_(total_steps_ > sampler_.steps_per_epoch() || data_.num_train_samples > dataset_->size()),
@@ -286,6 +286,7 @@ class PrefetchLoader final : public DataLoader {
     for (const BatchSample& sample : work.samples) {
       batch.text_tokens_used += sample.text.size();
       batch.texts_without_target += !sample.text.has_target();
+      batch.texts_cut += sample.text.cut;
     }
   }
 

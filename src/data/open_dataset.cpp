@@ -12,12 +12,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Copies made by the datasets library hold JSON files that are no data.
+bool is_saved_by_datasets(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(fs::path(path) / "state.json", ignored) || fs::exists(fs::path(path) / "dataset_dict.json", ignored);
+}
+
 /// What a path that is no dataset looks like, with advice.
 std::string hint(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return "it does not exist; check data.path";
-  if (fs::exists(fs::path(path) / "state.json", ignored) || fs::exists(fs::path(path) / "dataset_dict.json", ignored))
+  if (is_saved_by_datasets(path))
     return "it was saved by the datasets library; convert it with tools/convert_dataset.py";
+  if (fs::path(path).filename() == "metadata.jsonl")
+    return "it is an ImageFolder's metadata; data.path is the folder that it lies in";
   if (path.ends_with(".gz") || path.ends_with(".tgz"))
     return "it is compressed; decompress it, samples are read at random";
   return "found none of these there";
@@ -43,6 +51,26 @@ std::string replace_lone_surrogates(std::string text) {
   }
   return text;
 }
+
+bool is_json_data(const std::string& path) {
+  const bool metadata = fs::path(path).filename() == "metadata.jsonl";  // of the ImageFolder that it lies in
+  return !metadata && !is_saved_by_datasets(path) && !find_json_files(path).empty();
+}
+
+struct Format {
+  const char* name;
+  bool (*is_there)(const std::string& path);
+  std::unique_ptr<Dataset> (*open)(const std::string& path, const TextSettings& settings);
+  int64_t text_tokens;                      ///< data.max_text_tokens where the run file does not say it
+};
+
+/// "auto" takes the first that is there.
+const Format kFormats[] = {
+    {"imagefolder", [](const std::string& path) { return !find_metadata(path).empty(); }, open_image_folder,
+     DataSection().max_text_tokens},
+    {"webdataset", [](const std::string& path) { return !find_shards(path).empty(); }, open_webdataset,
+     DataSection().max_text_tokens},
+    {"json", is_json_data, open_json, 512}};
 
 }  // namespace
 
@@ -71,14 +99,25 @@ std::string caption_from_json(const nlohmann::json& object, const std::string& p
   throw UserError(concat(place, ": no key \"text\" (or \"caption\"); found ", keys.empty() ? "no keys" : keys));
 }
 
-std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format) {
-  if (format == "imagefolder") return open_image_folder(path);
-  if (format == "webdataset") return open_webdataset(path);
-  BLIPFT_USER_CHECK(format == "auto", "data.format is \"", format, "\", expected auto, imagefolder or webdataset");
-  if (!find_metadata(path).empty()) return open_image_folder(path);
-  if (!find_shards(path).empty()) return open_webdataset(path);
+std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format,
+                                      const TextSettings& settings) {
+  std::string names;
+  for (const Format& row : kFormats) {
+    if (format == row.name || (format == "auto" && row.is_there(path))) return row.open(path, settings);
+    names += concat(", ", row.name);
+  }
+  BLIPFT_USER_CHECK(format == "auto", "data.format is \"", format, "\", expected one of auto", names);
   throw UserError(concat("no dataset at ", path, ": expected an ImageFolder (metadata.jsonl or metadata.csv, there or",
-                         " in train/) or a WebDataset (a .tar file, or a directory of them); ", hint(path)));
+                         " in train/), a WebDataset (a .tar file, or a directory of them) or JSON data (a .json or ",
+                         ".jsonl file, or a directory of them); ", hint(path)));
+}
+
+void settle_data(Config& config) {
+  DataSection& data = config.data;
+  const Format* found = nullptr;
+  for (const Format& row : kFormats)
+    if (!found && (data.format == row.name || (data.format == "auto" && row.is_there(data.path)))) found = &row;
+  if (found && !config.places.contains("data.max_text_tokens")) data.max_text_tokens = found->text_tokens;
 }
 
 }  // namespace blipft

@@ -7,17 +7,52 @@
 
 namespace blipft {
 
+namespace {
+
+void append(TokenizedText& text, const std::vector<int32_t>& ids, bool learnt) {
+  text.ids.insert(text.ids.end(), ids.begin(), ids.end());
+  text.learnt.resize(text.ids.size(), learnt);
+}
+
+TokenizedText joined_text(const Dataset::Sample& sample, const Tokenizer& tokenizer) {
+  TokenizedText text;
+  append(text, tokenizer.prefix_ids(), sample.segments.front().learnt);
+  for (const Dataset::Segment& segment : sample.segments)
+    append(text, tokenizer.encode_plain(segment.text), segment.learnt);
+  const bool learnt = sample.segments.back().learnt;
+  if (sample.ends.value_or(true)) append(text, tokenizer.suffix_ids(), learnt);
+  if (!sample.ends.value_or(false)) return text;
+  const std::optional<int32_t> end = tokenizer.eos_id();
+  BLIPFT_USER_CHECK(end, sample.name, ": the end token is to stand behind this text, and the tokenizer's files name ",
+                    "none: name an eos_token in tokenizer_config.json, or set data.append_eos to false");
+  if (text.ids.empty() || text.ids.back() != *end) append(text, {*end}, learnt);
+  return text;
+}
+
+TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokenizer) {
+  std::string all;
+  TextPlaces places;                        // first and last byte of each learnt segment
+  for (const Dataset::Segment& segment : sample.segments) {
+    if (segment.learnt && !segment.text.empty())
+      for (const size_t byte : {all.size(), all.size() + segment.text.size() - 1}) places.bytes.push_back(byte);
+    all += segment.text;
+  }
+  TokenizedText text;
+  append(text, tokenizer.encode_with_places(all, places), false);
+  for (size_t i = 0; i + 1 < places.ids.size() && !text.ids.empty(); i += 2) {
+    const size_t last = std::min(places.ids[i + 1], text.ids.size() - 1);
+    for (size_t id = places.ids[i]; id <= last; ++id) text.learnt[id] = true;
+  }
+  return text;
+}
+
+}  // namespace
+
 TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
                        int64_t vocabulary) {
-  TokenizedText text;
-  const auto append = [&](const std::vector<int32_t>& ids, bool learnt) {
-    text.ids.insert(text.ids.end(), ids.begin(), ids.end());
-    text.learnt.resize(text.ids.size(), learnt);
-  };
   BLIPFT_CHECK(!sample.segments.empty(), sample.name, ": a sample without text");
-  append(tokenizer.prefix_ids(), sample.segments.front().learnt);
-  for (const Dataset::Segment& segment : sample.segments) append(tokenizer.encode_plain(segment.text), segment.learnt);
-  append(tokenizer.suffix_ids(), sample.segments.back().learnt);
+  TokenizedText text = sample.whole ? whole_text(sample, tokenizer) : joined_text(sample, tokenizer);
+  text.cut = text.size() > max_tokens;
   const size_t limit = static_cast<size_t>(std::min(max_tokens, text.size()));
   text.ids.resize(limit);
   text.learnt.resize(limit);
@@ -34,9 +69,18 @@ void check_text_inputs(const Config& config, const ModelInputs& inputs, const To
                     inputs.max_text_tokens, ": the model has ", inputs.prefix_rows + inputs.max_text_tokens,
                     " positions (max_position_embeddings in config.json), of which ", inputs.prefix_rows,
                     " come before the text");
-  BLIPFT_USER_CHECK(tokenizer.pad_id() >= 0 && tokenizer.pad_id() < inputs.vocabulary, config.model.path,
-                    ": the tokenizer's padding token has id ", tokenizer.pad_id(), ", the model's vocabulary has ",
-                    inputs.vocabulary, " ids (vocab_size in config.json); use the tokenizer that belongs to the model");
+  const int32_t padding = tokenizer.pad_id();
+  BLIPFT_USER_CHECK(!config.train.loss_on_padding || (padding >= 0 && padding < inputs.vocabulary),
+                    place_of(config, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding token ",
+                    padding < 0 ? "is missing" : concat("has id ", padding), ", the model's vocabulary has ",
+                    inputs.vocabulary, " ids (vocab_size in config.json); set it to false, or use the tokenizer that ",
+                    "belongs to the model");
+}
+
+int32_t padding_id(const Tokenizer& tokenizer, int64_t vocabulary) {
+  for (const int32_t id : {tokenizer.pad_id(), tokenizer.eos_id().value_or(-1)})
+    if (id >= 0 && id < vocabulary) return id;
+  return 0;
 }
 
 }  // namespace blipft

@@ -1,5 +1,6 @@
 // The tokenizer of byte-pair encoding: added tokens are cut out of the text, the rest is normalised, split into words
 // and merged.
+#include <span>
 #include <string_view>
 
 #include "blipft/data.h"
@@ -36,22 +37,72 @@ class BpeTokenizer final : public FileTokenizer {
   }
 
  private:
-  void encode_text(const std::string& text, const EncodeOptions& options, std::vector<int32_t>& ids) const override {
-    std::vector<TextPiece> pieces, parts;
+  /// Normalised text between added tokens, or one of these.
+  struct Part {
+    TextPiece piece;
+    std::string text;    ///< as its words are taken from it
+    size_t begin = 0;    ///< in the normalised text
+    bool first = false;  ///< nothing stands before it
+    size_t first_id = 0;
+  };
+
+  std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
+                                   TextPlaces& places) const override {
+    std::vector<int32_t> ids;
+    std::vector<TextPiece> pieces;
     raw_tokens_.split(text, options.split_special_tokens, pieces);
     for (const TextPiece& piece : pieces) {
+      const size_t begin = static_cast<size_t>(piece.text.data() - text.data()), end = begin + piece.text.size();
+      const size_t first_id = ids.size();
       if (piece.id >= 0) {
         ids.push_back(piece.id);
+        resolve(places, end, [&](size_t) { return first_id; });
         continue;
       }
       const std::string clean = normalized(piece.text);
-      parts.clear();
-      normalized_tokens_.split(clean, options.split_special_tokens, parts);
-      for (const TextPiece& part : parts) {
-        const bool first = piece.text.data() == text.data() && part.text.data() == clean.data();
-        part.id >= 0 ? ids.push_back(part.id) : encode_part(part.text, first, ids);
-      }
+      const std::vector<Part> parts = encode_clean(clean, begin == 0, options, ids);
+      // The text before a place is normalised alike alone and with what follows, but where the two combine.
+      resolve(places, end, [&](size_t byte) {
+        return index_at(parts, ids, clean, normalized(piece.text.substr(0, byte - begin)).size());
+      });
     }
+    return ids;
+  }
+
+  /// Appends the ids of normalised text; `first`: nothing stands before it.
+  std::vector<Part> encode_clean(const std::string& clean, bool first, const EncodeOptions& options,
+                                 std::vector<int32_t>& ids) const {
+    std::vector<TextPiece> pieces;
+    normalized_tokens_.split(clean, options.split_special_tokens, pieces);
+    std::vector<Part> parts;
+    for (const TextPiece& piece : pieces) {
+      Part part{piece, {}, static_cast<size_t>(piece.text.data() - clean.data()), false, ids.size()};
+      part.first = first && part.begin == 0;
+      if (piece.id >= 0) {
+        ids.push_back(piece.id);
+      } else {
+        part.text = with_prefix(piece.text, part.first);
+        encode_words(part.text, ids);
+      }
+      parts.push_back(std::move(part));
+    }
+    return parts;
+  }
+
+  /// The index of the id that stands for byte `place` of the normalised text.
+  size_t index_at(const std::vector<Part>& parts, const std::vector<int32_t>& ids, std::string_view clean,
+                  size_t place) const {
+    if (parts.empty()) return ids.size();
+    size_t at = parts.size() - 1;
+    while (at > 0 && parts[at].begin > place) --at;
+    const Part& part = parts[at];
+    if (part.piece.id >= 0) return part.first_id;
+    const size_t end = at + 1 < parts.size() ? parts[at + 1].first_id : ids.size();
+    const std::span<const int32_t> own = std::span(ids).subspan(part.first_id, end - part.first_id);
+    // What is put before a text belongs to its first character.
+    const std::string_view before = clean.substr(part.begin, place - part.begin);
+    const size_t place_there = before.empty() ? 0 : with_prefix(before, part.first).size();
+    return part.first_id + model_.index_at(part.text, own, place_there);
   }
 
   std::string normalized(std::string_view text) const {
@@ -64,34 +115,28 @@ class BpeTokenizer final : public FileTokenizer {
     return out;
   }
 
-  /// Normalised text between added tokens; `first`: nothing stands before it.
-  void encode_part(std::string_view text, bool first, std::vector<int32_t>& ids) const {
-    if (spec().metaspace) {
-      encode_metaspace(*spec().metaspace, text, first, ids);
-    } else if (spec().add_prefix_space && !text.starts_with(' ')) {
-      encode_words(" " + std::string(text), ids);
-    } else {
-      encode_words(text, ids);
-    }
+  /// Normalised text between added tokens as its words are taken from it; `first`: nothing stands before it.
+  std::string with_prefix(std::string_view text, bool first) const {
+    const auto& metaspace = spec().metaspace;
+    if (!metaspace) return (spec().add_prefix_space && !text.starts_with(' ') ? " " : "") + std::string(text);
+    std::string marked = replaced(text, " ", metaspace->replacement);
+    const bool prepend = metaspace->prepend == Metaspace::Prepend::always ||
+                         (metaspace->prepend == Metaspace::Prepend::first && first);
+    if (prepend && !marked.starts_with(metaspace->replacement)) marked.insert(0, metaspace->replacement);
+    return marked;
   }
 
   void encode_words(std::string_view text, std::vector<int32_t>& ids) const {
-    for (std::string_view word : split_words(text, spec().split)) model_.encode_word(word, ids);
-  }
-
-  void encode_metaspace(const Metaspace& settings, std::string_view text, bool first,
-                        std::vector<int32_t>& ids) const {
-    const std::string& mark = settings.replacement;
-    std::string marked = replaced(text, " ", mark);
-    const bool prepend = settings.prepend == Metaspace::Prepend::always ||
-                         (settings.prepend == Metaspace::Prepend::first && first);
-    if (prepend && !marked.starts_with(mark)) marked.insert(0, mark);
-    if (!settings.split) return model_.encode_word(marked, ids);
-    const std::string_view whole = marked;
-    for (size_t begin = 0; begin < whole.size();) {
-      const size_t from = whole.substr(begin).starts_with(mark) ? begin + mark.size() : begin;
-      const size_t end = std::min(whole.find(mark, from), whole.size());
-      model_.encode_word(whole.substr(begin, end - begin), ids);
+    if (!spec().metaspace) {
+      for (std::string_view word : split_words(text, spec().split)) model_.encode_word(word, ids);
+      return;
+    }
+    const std::string& mark = spec().metaspace->replacement;
+    if (!spec().metaspace->split) return model_.encode_word(text, ids);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t from = text.substr(begin).starts_with(mark) ? begin + mark.size() : begin;
+      const size_t end = std::min(text.find(mark, from), text.size());
+      model_.encode_word(text.substr(begin, end - begin), ids);
       begin = end;
     }
   }
@@ -101,6 +146,12 @@ class BpeTokenizer final : public FileTokenizer {
 };
 
 }  // namespace
+
+std::vector<int32_t> Tokenizer::encode_with_places(const std::string& text, TextPlaces& places) const {
+  places.ids.clear();
+  for (const size_t byte : places.bytes) places.ids.push_back(encode_plain(text.substr(0, byte)).size());
+  return encode_plain(text);
+}
 
 std::vector<int32_t> Tokenizer::encode(const std::string& text, const EncodeOptions& options) const {
   if (!options.add_special_tokens) return encode_plain(text, options);

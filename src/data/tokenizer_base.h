@@ -17,8 +17,16 @@ class FileTokenizer : public Tokenizer {
     for (const auto& [token, id] : spec_.bpe.vocab) count(id);
   }
   std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& options = {}) const final {
-    std::vector<int32_t> ids;
-    encode_text(unicode::repair_utf8(text), options, ids);
+    TextPlaces none;
+    return encode_text(unicode::repair_utf8(text), options, none);
+  }
+  std::vector<int32_t> encode_with_places(const std::string& text, TextPlaces& places) const final {
+    TextPlaces repaired;
+    for (const size_t byte : places.bytes)
+      repaired.bytes.push_back(unicode::repair_utf8(std::string_view(text).substr(0, byte)).size());
+    std::vector<int32_t> ids = encode_text(unicode::repair_utf8(text), {}, repaired);
+    repaired.ids.resize(repaired.bytes.size(), std::max<size_t>(ids.size(), 1) - 1);  // those at the text's end
+    places.ids = std::move(repaired.ids);
     return ids;
   }
   std::vector<int32_t> prefix_ids() const final { return spec_.prefix_ids; }
@@ -27,10 +35,19 @@ class FileTokenizer : public Tokenizer {
   int32_t pad_id() const final { return spec_.pad_id; }
   std::optional<int32_t> bos_id() const final { return spec_.bos_id; }
   std::optional<int32_t> eos_id() const final { return spec_.eos_id; }
+  std::string bos_token() const final { return spec_.bos_token; }
+  std::string eos_token() const final { return spec_.eos_token; }
 
  protected:
-  /// Appends the ids of well-formed UTF-8.
-  virtual void encode_text(const std::string& text, const EncodeOptions& options, std::vector<int32_t>& ids) const = 0;
+  /// Ids of well-formed UTF-8, and places.ids of those places that lie before its end.
+  virtual std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
+                                           TextPlaces& places) const = 0;
+  /// Appends the ids of the places before byte `end` of the text; index_of(byte): the index of a byte's id.
+  template <class IndexOf>
+  static void resolve(TextPlaces& places, size_t end, const IndexOf& index_of) {
+    while (places.ids.size() < places.bytes.size() && places.bytes[places.ids.size()] < end)
+      places.ids.push_back(index_of(places.bytes[places.ids.size()]));
+  }
   const TokenizerSpec& spec() const { return spec_; }
   BpeSpec take_model() { return std::move(spec_.bpe); }
 

@@ -54,6 +54,16 @@ BpeModel::BpeModel(BpeSpec spec, const std::string& file) : spec_(std::move(spec
   }
   if (spec_.byte_level)
     for (size_t byte = 0; byte < 256; ++byte) byte_symbols_[byte] = symbol_of(byte_symbols()[byte]);
+  for (const auto& [token, id] : spec_.vocab) {
+    if (id < 0) continue;
+    if (lengths_.size() <= static_cast<size_t>(id)) lengths_.resize(static_cast<size_t>(id) + 1, 0);
+    // A byte's symbol is a character of one or two bytes.
+    const auto is_start = [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; };
+    lengths_[static_cast<size_t>(id)] = static_cast<uint32_t>(
+        spec_.byte_level ? std::count_if(token.begin(), token.end(), is_start) : static_cast<int64_t>(token.size()));
+  }
+  for (size_t byte = 0; spec_.byte_fallback && byte < 256; ++byte)
+    if (fallback_ids_[byte] >= 0) lengths_[static_cast<size_t>(fallback_ids_[byte])] = 1;
   read_merges(file);
   split_at_word_starts_ = no_merge_reaches_back_over_a_word_start();
   spec_.merges.clear();
@@ -175,6 +185,28 @@ void BpeModel::encode_word(std::string_view word, std::vector<int32_t>& ids) con
     encode_part(word.substr(begin, end - begin), ids);
     begin = end;
   }
+}
+
+/// Of the characters without a token that `text` begins with, as far as one unknown token stands for them.
+size_t BpeModel::unknown_length(std::string_view text) const {
+  size_t length = 0;
+  while (length < text.size()) {
+    const std::string_view character = text.substr(length, character_length(text[length]));
+    const Symbol symbol = symbol_of(character);
+    if (length > 0 && (symbol.id >= 0 || !symbol.bytes.empty() || !spec_.fuse_unknown)) break;
+    length += character.size();
+  }
+  return length;
+}
+
+size_t BpeModel::index_at(std::string_view words, std::span<const int32_t> ids, size_t place) const {
+  size_t end = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    end += ids[i] == spec_.unknown_id ? unknown_length(words.substr(std::min(end, words.size())))
+                                      : lengths_[static_cast<size_t>(ids[i])];
+    if (place < end) return i;
+  }
+  return std::max<size_t>(ids.size(), 1) - 1;
 }
 
 void BpeModel::encode_part(std::string_view word, std::vector<int32_t>& ids) const {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -33,6 +34,8 @@ class BpeModel {
   BpeModel(BpeSpec spec, const std::string& file);
   /// Appends the ids of one word: well-formed UTF-8, of any length.
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
+  /// Which of `ids`, those of one or more whole words, stands for byte `place` of them.
+  size_t index_at(std::string_view words, std::span<const int32_t> ids, size_t place) const;
 
  private:
   struct Merge {
@@ -55,6 +58,7 @@ class BpeModel {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
   void read_merges(const std::string& file);
+  size_t unknown_length(std::string_view text) const;
   Symbol symbol_of(std::string_view character) const;
   std::vector<int32_t> first_symbols(std::string_view word) const;
   std::vector<int32_t> merge_word(std::string_view word) const;
@@ -68,6 +72,7 @@ class BpeModel {
   std::array<int32_t, 256> fallback_ids_{};             // byte_fallback: of "<0x00>" and so on; -1: no token
   std::unordered_map<uint64_t, Merge> merge_of_;        // pair_key -> merge
   bool split_at_word_starts_ = false;
+  std::vector<uint32_t> lengths_;                       // of each id: how many bytes of a word it stands for
   mutable std::array<CacheShard, shards_> cache_;
 };
 

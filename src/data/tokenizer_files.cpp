@@ -219,10 +219,7 @@ int32_t find_pad_id(const SpecialTokens& tokens, const std::string& padding_toke
   const AddedToken* named = tokens.find("pad_token");
   const std::string content = named != nullptr ? named->content : padding_token.empty() ? "<pad>" : padding_token;
   const auto id = id_of(spec, content);
-  BLIPFT_USER_CHECK(id || spec.eos_id, spec.file, ": there is no padding token: neither tokenizer_config.json nor "
-                    "special_tokens_map.json names a pad_token or eos_token, and the vocabulary has no \"<pad>\". Add "
-                    "\"pad_token\" to tokenizer_config.json beside it");
-  return id ? *id : *spec.eos_id;
+  return id ? *id : spec.eos_id.value_or(-1);
 }
 
 TokenizerSpec read_files(const fs::path& directory) {
@@ -250,8 +247,14 @@ TokenizerSpec read_files(const fs::path& directory) {
   const SpecialTokens tokens = read_special_tokens(directory, config, tokenizer_class);
   apply_special_tokens(tokens, spec);
   if (spec.sentencepiece) apply_names_again(tokens, spec);
-  if (const AddedToken* token = tokens.find("bos_token")) spec.bos_id = id_of(spec, token->content);
-  if (const AddedToken* token = tokens.find("eos_token")) spec.eos_id = id_of(spec, token->content);
+  if (const AddedToken* token = tokens.find("bos_token")) {
+    spec.bos_token = token->content;
+    spec.bos_id = id_of(spec, token->content);
+  }
+  if (const AddedToken* token = tokens.find("eos_token")) {
+    spec.eos_token = token->content;
+    spec.eos_id = id_of(spec, token->content);
+  }
   if (!fast) add_bos_and_eos(config, spec);
   if (fast && tokenizer_class == "CodeLlamaTokenizer" && spec.bos_id) {  // this class looks at no file for these
     spec.prefix_ids = {*spec.bos_id};

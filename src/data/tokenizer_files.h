@@ -46,8 +46,9 @@ struct TokenizerSpec {
   std::optional<SentencePieceSpec> sentencepiece;
   std::vector<AddedToken> added;                ///< each content once
   std::vector<int32_t> prefix_ids, suffix_ids;  ///< put around every text
-  int32_t pad_id = -1;
+  int32_t pad_id = -1;                          ///< -1: there is none
   std::optional<int32_t> bos_id, eos_id;
+  std::string bos_token, eos_token;
 };
 
 /// Reads tokenizer.json, else vocab.json + merges.txt, else tokenizer.model, and beside them tokenizer_config.json, and

@@ -43,8 +43,10 @@ class SentencePieceTokenizer final : public FileTokenizer {
   }
 
  private:
-  void encode_text(const std::string& text, const EncodeOptions& options, std::vector<int32_t>& ids) const override {
-    if (text.empty()) return;
+  std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
+                                   TextPlaces& places) const override {
+    std::vector<int32_t> ids;
+    if (text.empty()) return ids;
     const std::string prefixed = settings_.legacy ? text : with_prefix(text);
     std::vector<TextPiece> pieces;
     if (options.split_special_tokens) {
@@ -52,18 +54,23 @@ class SentencePieceTokenizer final : public FileTokenizer {
     } else {
       added_.split(prefixed, false, pieces);
     }
-    const size_t begin = ids.size();
     for (const TextPiece& piece : pieces) {
-      if (piece.id >= 0) {
-        ids.push_back(piece.id);
-      } else {
-        append_text(std::string(piece.text), ids);
+      const size_t begin = static_cast<size_t>(piece.text.data() - prefixed.data()), end = begin + piece.text.size();
+      const size_t first_id = ids.size();
+      piece.id >= 0 ? ids.push_back(piece.id) : append_text(std::string(piece.text), ids);
+      while (places.ids.size() < places.bytes.size()) {
+        const size_t byte = places.bytes[places.ids.size()];
+        const size_t place = settings_.legacy ? byte : with_prefix(text.substr(0, byte)).size();
+        if (place >= end) break;
+        places.ids.push_back(first_id + (piece.id >= 0 ? 0 : index_in_text(std::string(piece.text), place - begin)));
       }
     }
     // The prefix before a special token is taken back.
-    if (!settings_.legacy && ids.size() > begin + 1 && ids[begin] == word_start_id_ &&
-        special_ids_.contains(ids[begin + 1]))
-      ids.erase(ids.begin() + static_cast<ptrdiff_t>(begin));
+    if (!settings_.legacy && ids.size() > 1 && ids[0] == word_start_id_ && special_ids_.contains(ids[1])) {
+      ids.erase(ids.begin());
+      for (size_t& id : places.ids) id -= id > 0;
+    }
+    return ids;
   }
 
   std::string with_prefix(const std::string& text) const {
@@ -80,10 +87,26 @@ class SentencePieceTokenizer final : public FileTokenizer {
   /// The library strips a leading space where it puts none itself: it is then asked for the unknown token's text with
   /// the piece behind it, and the former's ids are taken off.
   void append_text(const std::string& text, std::vector<int32_t>& ids) const {
-    const bool protect = !settings_.legacy && (text.starts_with(word_start) || text.starts_with(' '));
+    const bool protect = protects(text);
     const std::vector<int> found = pieces_of(protect ? settings_.unknown_token + text : text);
     const size_t skipped = protect && found.size() >= unknown_length_ ? unknown_length_ : 0;
     ids.insert(ids.end(), found.begin() + static_cast<ptrdiff_t>(skipped), found.end());
+  }
+
+  bool protects(const std::string& text) const {
+    return !settings_.legacy && (text.starts_with(word_start) || text.starts_with(' '));
+  }
+
+  /// Which of the ids that append_text() appends stands for byte `place` of the text.
+  size_t index_in_text(const std::string& text, size_t place) const {
+    const bool protect = protects(text);
+    const auto proto = processor_->EncodeAsImmutableProto(protect ? settings_.unknown_token + text : text);
+    const size_t skipped = protect && proto.pieces_size() >= unknown_length_ ? unknown_length_ : 0;
+    if (protect) place += settings_.unknown_token.size();
+    size_t index = skipped;
+    for (size_t i = skipped + 1; i < proto.pieces_size() && proto.pieces(static_cast<int>(i)).begin() <= place; ++i)
+      if (proto.pieces(static_cast<int>(i)).begin() > proto.pieces(static_cast<int>(index)).begin()) index = i;
+    return index - skipped;
   }
 
   std::vector<int> pieces_of(const std::string& text) const {

@@ -167,6 +167,18 @@ bool is_space(uint32_t code_point) {
 
 bool is_word_character(uint32_t code_point) { return in_ranges(words, words_size, code_point); }
 
+std::string_view stripped(std::string_view text) {
+  size_t begin = text.size(), end = 0;
+  for (size_t position = 0; position < text.size();) {
+    const size_t start = position;
+    const uint32_t code_point = next_code_point(text, position);
+    if (is_space(code_point) || (code_point >= 0x1C && code_point <= 0x1F)) continue;
+    begin = std::min(begin, start);
+    end = position;
+  }
+  return end == 0 ? text.substr(0, 0) : text.substr(begin, end - begin);
+}
+
 std::string nfc(std::string_view text) {
   if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
     return std::string(text);

@@ -23,6 +23,9 @@ bool is_number(uint32_t code_point);          ///< \p{N}
 bool is_space(uint32_t code_point);           ///< \s
 bool is_word_character(uint32_t code_point);  ///< \w
 
+/// `text` without the white space at its ends, as Python's str.strip() leaves it.
+std::string_view stripped(std::string_view text);
+
 /// Canonical composition (Unicode Standard Annex 15) of well-formed UTF-8.
 std::string nfc(std::string_view text);
 

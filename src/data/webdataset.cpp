@@ -255,7 +255,8 @@ void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entr
 
 class WebDataset final : public Dataset {
  public:
-  explicit WebDataset(const std::vector<std::string>& shards) : shards_(shards) {
+  WebDataset(const std::vector<std::string>& shards, std::optional<bool> append_eos)
+      : shards_(shards), append_eos_(append_eos) {
     for (size_t i = 0; i < shards_.size(); ++i) index_shard(shards_[i], i, entries_);
     entries_.shrink_to_fit();
     const auto is_empty = [](const Entry& entry) { return entry.has_text_file() && entry.caption.bytes == 0; };
@@ -276,6 +277,7 @@ class WebDataset final : public Dataset {
     tar.read(entry.picture.offset, sample.picture->data(), entry.picture.bytes,
              concat("member \"", entry.picture_name(), "\""));
     sample.segments = {{caption(tar, entry)}};
+    sample.ends = append_eos_;
     return sample;
   }
 
@@ -289,6 +291,7 @@ class WebDataset final : public Dataset {
   }
 
   const std::vector<std::string> shards_;
+  const std::optional<bool> append_eos_;
   std::vector<Entry> entries_;
 };
 
@@ -313,11 +316,11 @@ std::vector<std::string> find_shards(const std::string& path) {
   return shards;
 }
 
-std::unique_ptr<Dataset> open_webdataset(const std::string& path) {
+std::unique_ptr<Dataset> open_webdataset(const std::string& path, const TextSettings& settings) {
   const std::vector<std::string> shards = find_shards(path);
   BLIPFT_USER_CHECK(!shards.empty(), "no WebDataset at ", path,
                     ": expected a .tar file, a directory of .tar files, or a pattern");
-  auto dataset = std::make_unique<WebDataset>(shards);
+  auto dataset = std::make_unique<WebDataset>(shards, settings.append_eos);
   BLIPFT_USER_CHECK(dataset->size() > 0, path, ": no samples in ", shards.size(),
                     " shards; expected pictures (.jpg, .jpeg, .png) with .txt or .json captions beside them");
   return dataset;

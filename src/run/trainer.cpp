@@ -141,6 +141,7 @@ class Run {
   std::unique_ptr<Progress> progress_;
   double ready_seconds_ = 0;               // since the process began
   int64_t texts_without_target_ = 0;       // of this rank's samples so far
+  int64_t texts_cut_ = 0;
   int64_t last_end_ns_ = 0;                // of the step before, on the device's clock; 0: there is none to count from
   double train_seconds_ = 0;
   std::vector<std::string> saved_;         // folders
@@ -196,7 +197,7 @@ void Run::open_data() {
   }
   tokenizer_ = load_tokenizer(config_.model.path);
   check_text_inputs(config_, inputs, *tokenizer_);
-  dataset_ = open_dataset(config_.data.path, config_.data.format);
+  dataset_ = open_dataset(config_.data.path, config_.data.format, text_settings(config_, *tokenizer_));
 }
 
 // Its threads prepare the first steps beside all that comes before them.
@@ -351,6 +352,10 @@ void Run::drain() {
 void Run::check_targets(int64_t steps) {
   const int64_t samples = steps * config_.train.accumulate_grad_batches * config_.train.batch_size * world_.size();
   const auto empty = static_cast<int64_t>(world_.sum(static_cast<double>(texts_without_target_)));
+  const auto cut = static_cast<int64_t>(world_.sum(static_cast<double>(texts_cut_)));
+  if (cut > 0)
+    progress_->warn(concat(cut, " of ", samples, " texts have more than ", config_.data.max_text_tokens,
+                           " tokens (data.max_text_tokens) and are cut"));
   if (empty == 0) return;
   world_.together([&] {
     BLIPFT_USER_CHECK(empty < samples, place_of(config_, "data.path"), ": data.path: ", config_.data.path,
@@ -399,6 +404,7 @@ void Run::steps() {
     // On a GPU the copy takes a moment that the loop would otherwise spend waiting for the step itself.
     program.batch_taken(true);
     texts_without_target_ += batch->texts_without_target;
+    texts_cut_ += batch->texts_cut;
     loader_->give_back(batch);
     if (recorded) stop_kernels(step);
     while (program.finished(false, result)) finished_step(result);

@@ -62,6 +62,8 @@ class LetterTokenizer final : public Tokenizer {
   std::vector<int32_t> suffix_ids() const override { return {'>'}; }
   int64_t vocab_size() const override { return 1000; }
   int32_t pad_id() const override { return 7; }
+  std::optional<int32_t> eos_id() const override { return end; }
+  std::optional<int32_t> end = {};
 };
 
 std::string letters(const TokenizedText& text) { return {text.ids.begin(), text.ids.end()}; }
@@ -211,6 +213,46 @@ TEST_SUITE("batch") {
     CHECK(tokenize(two, tokenizer, 6, 200).learnt.size() == 6);
   }
 
+  TEST_CASE("tokenize: the end token stands behind a text as the sample says, and once") {
+    LetterTokenizer tokenizer;
+    Dataset::Sample sample_of{"data.jsonl:7", {{"ask", false}, {"cat", true}}, {}};
+    sample_of.ends = false;
+    CHECK(letters(tokenize(sample_of, tokenizer, 50, 200)) == "<askcat");
+    sample_of.ends = true;
+    const std::string message = message_of([&] { tokenize(sample_of, tokenizer, 50, 200); });
+    for (const char* part : {"data.jsonl:7", "eos_token", "data.append_eos"})
+      CHECK_MESSAGE(message.find(part) != std::string::npos, message);
+    tokenizer.end = '!';
+    CHECK(letters(tokenize(sample_of, tokenizer, 50, 200)) == "<askcat>!");
+    CHECK(tokenize(sample_of, tokenizer, 50, 200).learnt == std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 1, 1, 1});
+    tokenizer.end = '>';                         // what the tokenizer puts behind every text
+    CHECK(letters(tokenize(sample_of, tokenizer, 50, 200)) == "<askcat>");
+    CHECK_FALSE(tokenize(sample_of, tokenizer, 8, 200).cut);
+    CHECK(tokenize(sample_of, tokenizer, 7, 200).cut);
+    CHECK(letters(tokenize(sample_of, tokenizer, 7, 200)) == "<askcat");
+  }
+
+  TEST_CASE("tokenize: a whole sample is one text, with nothing put around it") {
+    const LetterTokenizer tokenizer;
+    Dataset::Sample sample_of{"x", {{"ask", false}, {"", true}, {"cat", true}, {"b", false}, {"d", true}}, {}};
+    sample_of.whole = true;
+    const TokenizedText text = tokenize(sample_of, tokenizer, 50, 200);
+    CHECK(letters(text) == "askcatbd");
+    CHECK(text.learnt == std::vector<uint8_t>{0, 0, 0, 1, 1, 1, 0, 1});
+    CHECK(tokenize(sample_of, tokenizer, 5, 200).learnt == std::vector<uint8_t>{0, 0, 0, 1, 1});
+    sample_of.segments = {{"", false}};
+    CHECK(tokenize(sample_of, tokenizer, 50, 200).ids.empty());
+  }
+
+  TEST_CASE("padding rows get an id that the model has an embedding for") {
+    LetterTokenizer tokenizer;                   // pad_id 7
+    CHECK(padding_id(tokenizer, 8) == 7);
+    CHECK(padding_id(tokenizer, 7) == 0);
+    tokenizer.end = 3;
+    CHECK(padding_id(tokenizer, 7) == 3);
+    CHECK(padding_id(tokenizer, 3) == 0);
+  }
+
   TEST_CASE("tokenize: an id that the model has no embedding for is refused, with the sample's name") {
     const LetterTokenizer tokenizer;             // has 1000 ids; these texts use those below 123
     const Dataset::Sample sample_of{"tar:3.jpg", {{"zoo"}}, {}};
@@ -221,7 +263,7 @@ TEST_SUITE("batch") {
     CHECK(letters(tokenize(sample_of, tokenizer, 1, 122)) == "<");  // what is cut off is not used
   }
 
-  TEST_CASE("texts longer than the model's positions, and padding without an embedding, are refused") {
+  TEST_CASE("texts longer than the model's positions, and learnt padding without an embedding, are refused") {
     Config config;
     config.file = "run.yaml";
     config.data.max_text_tokens = 60;
@@ -234,7 +276,12 @@ TEST_SUITE("batch") {
     config.data.max_text_tokens = 10;
     ModelInputs small = kTextOnly;
     small.vocabulary = 7;
+    check_text_inputs(config, small, tokenizer);      // nothing reads padding
+    config.train.loss_on_padding = true;
     message = message_of([&] { check_text_inputs(config, small, tokenizer); });
-    CHECK_MESSAGE(message.find("padding token has id 7") != std::string::npos, message);
+    for (const char* part : {"run.yaml: train.loss_on_padding", "has id 7", "has 7 ids"})
+      CHECK_MESSAGE(message.find(part) != std::string::npos, message);
+    small.vocabulary = 8;
+    check_text_inputs(config, small, tokenizer);
   }
 }

@@ -138,8 +138,10 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
   const int64_t size = 12;
   const ByteTokenizer tokenizer;
   std::vector<std::vector<int32_t>> captions;
+  int64_t cut = 0;
   for (const Sampler::Slot& slot : slots) {
     captions.push_back(tokenizer.encode(SmallDataset::text(slot.sample)));
+    cut += static_cast<int64_t>(captions.back().size()) > config.data.max_text_tokens;
     captions.back().resize(std::min<size_t>(captions.back().size(), static_cast<size_t>(config.data.max_text_tokens)));
   }
   int64_t used = 0, without_target = 0;
@@ -183,6 +185,7 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
   }
   CHECK(batch.text_tokens_used == used);
   CHECK(batch.texts_without_target == without_target);
+  CHECK(batch.texts_cut == cut);
 }
 
 }  // namespace

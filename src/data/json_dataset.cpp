@@ -1,0 +1,81 @@
+// JSON data: files of records, one a line or the elements of a list.
+//
+// Opening looks once over the files and remembers where each record lies; records are read, parsed and made text of when
+// they are asked for. A file is open only while it is read: a dataset may have more files than a process may open.
+#include <algorithm>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "blipft/error.h"
+#include "data/datasets.h"
+#include "data/json_index.h"
+#include "data/record_text.h"
+
+namespace blipft {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_json_name(const fs::path& path) { return path.extension() == ".json" || path.extension() == ".jsonl"; }
+
+class JsonDataset final : public Dataset {
+ public:
+  JsonDataset(std::vector<std::string> files, TextSettings settings)
+      : files_(std::move(files)), settings_(std::move(settings)) {
+    for (const std::string& file : files_) {
+      index_json_file(file, file.ends_with(".json"), records_);
+      BLIPFT_USER_CHECK(size() > first_records_.back(), file, ": empty, expected records: a JSON object in each line",
+                        file.ends_with(".json") ? ", or a list of them" : "");
+      first_records_.push_back(size());
+    }
+    records_.shrink_to_fit();
+    for (size_t i = 0; i < files_.size(); ++i) read(first_records_[i]);  // is this data at all?
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(records_.size()); }
+
+  Sample read(int64_t index) const override {
+    BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
+    const auto next = std::upper_bound(first_records_.begin(), first_records_.end(), index);
+    const std::string& file = files_[static_cast<size_t>(next - first_records_.begin()) - 1];
+    const JsonRecord& record = records_[static_cast<size_t>(index)];
+    const std::string place = concat(file, ":", record.line);
+    std::string text(record.bytes, '\0');
+    BLIPFT_USER_CHECK(InputFile(file).read(record.offset, text.data(), text.size()) == text.size(), place,
+                      ": the file ends before this record's end; it has become shorter since the run began");
+    return sample_of_record(parse_json(text, place), settings_, place);
+  }
+
+ private:
+  const std::vector<std::string> files_;
+  const TextSettings settings_;
+  std::vector<JsonRecord> records_;         // of all files, in order
+  std::vector<int64_t> first_records_ = {0};  // of each file, and the end
+};
+
+}  // namespace
+
+std::vector<std::string> find_json_files(const std::string& path) {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) {
+    if (has_json_name(path)) files.push_back(path);
+    return files;
+  }
+  for (fs::directory_iterator item(path, ignored), end; !ignored && item != end; item.increment(ignored)) {
+    std::error_code broken;                 // a link to nowhere is no file
+    if (has_json_name(item->path()) && item->is_regular_file(broken)) files.push_back(item->path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& settings) {
+  std::vector<std::string> files = find_json_files(path);
+  BLIPFT_USER_CHECK(!files.empty(), "no JSON data at ", path, ": expected a .json or .jsonl file, or a directory of ",
+                    "them");
+  return std::make_unique<JsonDataset>(std::move(files), settings);
+}
+
+}  // namespace blipft

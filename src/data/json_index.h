@@ -1,0 +1,38 @@
+// Where the records of a JSON file lie.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace blipft {
+
+/// A file that is open for reading. Move-only.
+class InputFile {
+ public:
+  /// Throws UserError naming the file.
+  explicit InputFile(const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  /// Up to `bytes` bytes from `offset`; fewer at the end. Thread-safe.
+  size_t read(int64_t offset, char* out, size_t bytes) const;
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+};
+
+/// A line, or an element of a list.
+struct JsonRecord {
+  int64_t offset = 0;
+  uint32_t bytes = 0;
+  uint32_t line = 0;                       ///< where it begins, from 1
+};
+
+/// Appends the records of a file: the elements of its list where it begins with "[" and `may_be_list`, else its lines
+/// that are not blank. Records are not parsed. Throws UserError naming file and line where the list is not well-formed.
+void index_json_file(const std::string& path, bool may_be_list, std::vector<JsonRecord>& records);
+
+}  // namespace blipft

@@ -1,0 +1,25 @@
+// Records of JSON files: which keys they may have, and the text that is made of them.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "blipft/data.h"
+
+namespace blipft {
+
+/// The text of a record, by the first kind of which it has all the keys:
+///   messages: a conversation, a list of {role, content}; learnt is what assistants say
+///   instruction, output and perhaps input: settings.prompt_style, then the output
+///   prompt, completion: both as they are
+///   text: as it is
+/// Throws UserError naming `place` (file and line), what was found and what was expected.
+Dataset::Sample sample_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);
+
+/// The prompt of an instruction by data.prompt_style. alpaca: the wording of Stanford Alpaca, as LitGPT has it.
+/// Throws UserError naming `place` when a style of one's own has no {input} for one that is there.
+std::string prompt_of(const std::string& style, const std::string& instruction, const std::string& input,
+                      const std::string& place);
+
+}  // namespace blipft

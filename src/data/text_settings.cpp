@@ -1,0 +1,50 @@
+// How records become text, by the run file and the tokenizer's files.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <nlohmann/json.hpp>
+
+#include "blipft/data.h"
+#include "data/chat_template.h"
+
+namespace blipft {
+namespace {
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// The chat template of a model directory, as transformers reads it; empty: none. What cannot be read counts as none:
+/// it may be of no use here, and the tokenizer's files have been checked.
+std::string published_template(const std::filesystem::path& directory) {
+  const std::string own_file = read_file(directory / "chat_template.jinja");
+  if (!own_file.empty()) return own_file;
+  const auto config = nlohmann::json::parse(read_file(directory / "tokenizer_config.json"), nullptr, false);
+  if (!config.is_object() || !config.contains("chat_template")) return {};
+  const nlohmann::json& value = config["chat_template"];
+  if (value.is_string()) return value.get<std::string>();
+  for (const nlohmann::json& named : value.is_array() ? value : nlohmann::json::array()) {
+    const bool is_default = named.is_object() && named.contains("name") && named["name"] == "default";
+    if (is_default && named.contains("template") && named["template"].is_string()) return named["template"];
+  }
+  return {};
+}
+
+}  // namespace
+
+TextSettings text_settings(const Config& config, const Tokenizer& tokenizer) {
+  const DataSection& data = config.data;
+  TextSettings settings;
+  settings.prompt_style = data.prompt_style;
+  settings.chat_template = data.chat_template == "auto" ? known_chat_template(published_template(config.model.path))
+                                                        : data.chat_template;
+  settings.mask_prompt = data.mask_prompt;
+  if (data.append_eos != "auto") settings.append_eos = data.append_eos == "true";
+  settings.bos_token = tokenizer.bos_token();
+  settings.eos_token = tokenizer.eos_token();
+  return settings;
+}
+
+}  // namespace blipft
