@@ -414,7 +414,7 @@ TEST_SUITE("config") {
       CHECK_FALSE(key.doc.empty());
       CHECK(find_key(key.section, key.name) == &key);
     }
-CHECK(config_sections() ==
+    CHECK(config_sections() ==
           std::vector<std::string>{"model", "adapter", "data", "train", "parallel", "trace", "output"});
     // A member of Config that the table forgot would change this sum: 3 + 8 + 14 + 21 + 12 + 4 + 7 keys in config.h.
     CHECK(config_keys().size() == 69);
