@@ -20,7 +20,8 @@
 //
 // Packed samples (AttentionForward::packing) are for all but the wgmma and the few-queries kernels. Grids and shared
 // memory follow from the most rows a sample can have, which the host knows; the kernels read each sample's own first
-// row and number of rows.
+// row and number of rows. Grouped queries (kv_heads) are for all but these and the short backward; with dropout for
+// the general ones alone.
 //
 // With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of
 // 16, with zeros.
@@ -83,6 +84,9 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
   p.query_tokens = static_cast<int>(a.query_tokens);
   p.kv_tokens = static_cast<int>(a.kv_tokens);
   p.causal = a.causal;
+  p.kv_heads = static_cast<int>(a.heads_of_kv());
+  p.group = p.heads / p.kv_heads;
+  p.rows = static_cast<int>(a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens);
   p.wgmma = context.wgmma;
   p.shared_bytes = context.shared_bytes;
   return p;
@@ -126,8 +130,8 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
   p.dv = view(args.dv);
   p.delta = args.delta.as<float>();
   if (p.batch == 0) return;
-  const int64_t columns = 3 * a.heads * a.head_size;
-  if (args.dbias && a.batch * columns * 4 <= context.scratch_bytes) p.dbias_partials = context.scratch;
+  const int64_t columns = (a.heads + 2 * a.heads_of_kv()) * a.head_size;
+  if (args.dbias && p.group == 1 && a.batch * columns * 4 <= context.scratch_bytes) p.dbias_partials = context.scratch;
   const bool mma = fits_mma(p, a.dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv});
   if (mma && (attention::wgmma_backward(p, context.stream) ||
               attention::mma_few_queries_backward(p, context.stream) ||
@@ -142,9 +146,8 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
     attention::general_backward(p, a.dtype == DType::bf16, context.stream);
   }
   // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.
-  const int64_t rows = a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens;
   if (args.dbias)
-    launch_column_sums(Tensor{args.dq.data, a.dtype, {rows, columns}}, args.dbias, args.accumulate_dbias, context);
+    launch_column_sums(Tensor{args.dq.data, a.dtype, {p.rows, columns}}, args.dbias, args.accumulate_dbias, context);
 }
 
 }  // namespace blipft

@@ -36,8 +36,8 @@ constexpr int kBox = 64 * 128;    ///< bytes of 64 rows of a part: what one copy
 constexpr int kLeastTokens = 64;  ///< below, a tile would be mostly empty
 
 inline bool fits(const Params& p) {
-  return p.wgmma && p.wide && !p.dropout && !p.starts && p.query_tokens == p.kv_tokens &&
-         p.query_tokens >= kLeastTokens;
+  return p.wgmma && p.wide && !p.dropout && !p.packed_or_grouped() &&
+         p.query_tokens == p.kv_tokens && p.query_tokens >= kLeastTokens;
 }
 
 /// Calls `launch` with the head size as an integral constant; false where the kernels are not for this.
