@@ -133,7 +133,7 @@ void check_attention_bias(DType t, DType gradient, bool accumulate, float p, int
   const Vec written = c.read(dqkv);
   Vec expected = accumulate ? before : Vec(static_cast<size_t>(all_columns));
   for (int64_t r = 0; r < kBatch * kTokens; ++r)
-    for (int64_t column = 0; column < all_columns; ++column) at(expected, column) += at(written, r * all_columns + column);
+    for (int64_t i = 0; i < all_columns; ++i) at(expected, i) += at(written, r * all_columns + i);
   CHECK_CLOSE(c.read(b.dbias), expected, bound(t));
 }
 

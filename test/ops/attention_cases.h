@@ -135,6 +135,48 @@ inline void add_grouped_attentions(Cases& cases, DType t) {
   add({2, 4, 64, 82, 82, true, false, false, 0, 2}, 2);
 }
 
+/// Packed samples and grouped queries at the tiles of the long warpgroup kernels: rows at and around multiples of 64 and
+/// 128, empty samples, one long among short ones, more tiles than multiprocessors, heads that are not all taken at once.
+inline void add_tiled_attentions(Cases& cases) {
+  using Rows = std::vector<int64_t>;
+  const auto add = [&](const Rows& rows, int64_t heads, int64_t kv_heads, int64_t d, bool causal, bool lengths = false,
+                       int bias = 0) {
+    const int64_t most = *std::max_element(rows.begin(), rows.end());
+    Attend v{static_cast<int64_t>(rows.size()), heads, d, most, most, causal, lengths};
+    v.bias = bias, v.gradient = bias == 1 ? kBf16 : kF32;
+    v.packed = true, v.kv_heads = kv_heads, v.rows = rows;
+    add_attention(cases, kBf16, v);
+  };
+  const Rows around{64, 128, 1, 65, 127, 129, 63, 256, 0, 192, 193, 600}, ends{0, 100, 0, 0, 192, 191, 0};
+  Rows short_ones, many, long_list;
+  for (int64_t b = 0; b < 70; ++b) short_ones.push_back(40 + b * 37 % 90);
+  for (int64_t b = 0; b < 40; ++b) many.push_back(1 + b * 61 % 300);
+  for (int64_t b = 0; b < 160; ++b) long_list.push_back(50 + b * 29 % 110);
+  for (int64_t d : {64, 128})
+    for (bool causal : {true, false}) {
+      add(around, 2, 2, d, causal);
+      add(around, 2, 1, d, causal, true);
+      add(ends, 6, 2, d, causal, !causal, causal ? 1 : 2);
+      add({70}, 4, 4, d, causal, causal);
+      add({64}, 3, 1, d, causal);
+    }
+  add(short_ones, 4, 1, 64, true, true);
+  add(short_ones, 2, 2, 128, true, false, 2);
+  add(many, 16, 2, 64, true);
+  add(many, 8, 8, 128, false, true);
+  add({700, 30, 0, 511, 40}, 6, 2, 128, true, true);
+  add({1100, 20, 20, 20}, 2, 1, 64, true);
+  add(long_list, 5, 5, 128, true);  // 17,000 rows: three heads at once
+  add(long_list, 6, 2, 64, true);
+  // Groups of samples of equally many rows take the same kernels.
+  for (int64_t d : {64, 128})
+    for (int64_t n : {64, 128, 129, 300}) {
+      Attend v{3, 4, d, n, n, n != 129, n == 300, n == 300};
+      v.kv_heads = n == 64 ? 1 : 2, v.bias = n == 128 ? 2 : 0;
+      add_attention(cases, kBf16, v);
+    }
+}
+
 inline void add_attentions(Cases& cases, DType t) {
   int rotate = 0;
   for (int64_t d : {16, 24, 64, 80, 88, 100, 128})
@@ -167,6 +209,7 @@ inline void add_attentions(Cases& cases, DType t) {
       add_attention(cases, t, {2, 3, d, 31, keys, false, keys == 289, false, 0.1f});
   // Long sequences: several tiles, tails, a sample without keys, several tiles a multiprocessor.
   if (t == DType::bf16) {
+    add_tiled_attentions(cases);
     add_attention(cases, t, {2, 3, 128, 512, 512, true});
     add_attention(cases, t, {1, 2, 128, 700, 700, true, true});
     add_attention(cases, t, {1, 2, 64, 700, 700, false, true, false, 0, 2, kF32});

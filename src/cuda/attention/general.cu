@@ -100,15 +100,15 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const PackedParams p)
   const int tid = threadIdx.x, ty = tid / 16, tx = tid % 16, r = tid / 8, c = tid % 8;
   const int queries = p.queries(b), kv_length = p.kv_length(b);
   if (q0 >= queries) return;
-  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length;
+  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = p.kv_head(h);
   const DropoutMask mask(p, b);
   load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
   float4 acc[Groups] = {};
   float row_max = -INFINITY, row_sum = 0;
   for (int k0 = 0; k0 < key_end; k0 += kTile) {
     __syncthreads();
-    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, p.kv_head(h)), p.k.row_stride, k0, kv_length, p.head_size);
-    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, p.kv_head(h)), p.v.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, kv_head), p.k.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, kv_head), p.v.row_stride, k0, kv_length, p.head_size);
     __syncthreads();
     float s[2][2];
     dot_tile<Groups>(s, q, k, ty, tx);
@@ -215,15 +215,15 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
   const int r = threadIdx.x / 8, c = threadIdx.x % 8;
   const int queries = p.queries(b), kv_length = p.kv_length(b);
   if (q0 >= queries) return;
-  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length;
+  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = p.kv_head(h);
   const DropoutMask mask(p, b);
   load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
   load_tile<T, Groups>(dout, head_of<const T>(p, p.dout, b, h), p.dout.row_stride, q0, queries, p.head_size);
   float4 dq[Groups] = {};
   for (int k0 = 0; k0 < key_end; k0 += kTile) {
     __syncthreads();
-    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, p.kv_head(h)), p.k.row_stride, k0, kv_length, p.head_size);
-    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, p.kv_head(h)), p.v.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, kv_head), p.k.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, kv_head), p.v.row_stride, k0, kv_length, p.head_size);
     __syncthreads();
     score_gradients<Groups, false>(p, mask, b, h, q0, k0, queries, kv_length, q, k, v, dout, nullptr, gradients);
     __syncthreads();
