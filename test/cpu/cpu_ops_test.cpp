@@ -6,31 +6,10 @@
 #include <tuple>
 #include <utility>
 
-#include "blipft/philox.h"
 #include "ops/op_reference.h"
 
 namespace blipft::test {
 namespace {
-
-/// The factors (0 or 1 / (1 - p)) of `count` elements of each sample, from Philox as philox.h documents it.
-Vec dropout_factors(const Dropout& d, const Vec& keys, int64_t count) {
-  Vec factors;
-  for (double number : keys)
-    for (int64_t e = 0; e < count; ++e) {
-      const auto key = static_cast<uint64_t>(number);
-      const Philox4 block = philox({static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
-                                    static_cast<uint32_t>(e / 8), d.site},
-                                   static_cast<uint32_t>(d.seed), static_cast<uint32_t>(d.seed >> 32));
-      const uint32_t words[] = {block.x, block.y, block.z, block.w};
-      const uint32_t half = e % 2 ? words[e % 8 / 2] / 65536 : words[e % 8 / 2] % 65536;
-      const bool keep = !d || half >= std::round(static_cast<double>(d.p) * 65536);
-      factors.push_back(!d ? 1 : keep ? 1 / (1 - static_cast<double>(d.p)) : 0);
-    }
-  return factors;
-}
-Vec dropout_factors(const OpContext& c, const Dropout& d, int64_t samples, int64_t count) {
-  return dropout_factors(d, d ? c.read(d.sample_keys) : Vec(static_cast<size_t>(samples)), count);
-}
 
 double activated(Activation activation, double x) {
   switch (activation) {
@@ -65,47 +44,6 @@ Vec norm(const Vec& x, const Vec& gamma, const Vec& beta, double eps) {
       at(y, r * n + c) = (at(x, r * n + c) - mean) / std::sqrt(variance + eps) * at(gamma, c) + at(beta, c);
   }
   return y;
-}
-
-struct AttentionShape {
-  int64_t batch, heads, d, nq, nk;
-  bool causal;
-  Vec lengths;  ///< empty: all keys
-  double scale;
-};
-
-/// q [batch, nq, heads, d], k and v [batch, nk, heads, d], factors [batch, heads, nq, nk]; lse may be null.
-Vec attention(const AttentionShape& a, const Vec& q, const Vec& k, const Vec& v, const Vec& factors, Vec* lse) {
-  Vec out(q.size());
-  if (lse) lse->assign(static_cast<size_t>(a.batch * a.heads * a.nq), -INFINITY);
-  for (int64_t b = 0; b < a.batch; ++b)
-    for (int64_t h = 0; h < a.heads; ++h)
-      for (int64_t i = 0; i < a.nq; ++i) {
-        const auto row = [&](int64_t tokens, int64_t t) { return ((b * tokens + t) * a.heads + h) * a.d; };
-        Vec p(static_cast<size_t>(a.nk));
-        double total = 0;
-        for (int64_t j = 0; j < a.nk; ++j) {
-          if ((a.causal && j > i) || (!a.lengths.empty() && static_cast<double>(j) >= at(a.lengths, b))) continue;
-          double score = 0;
-          for (int64_t c = 0; c < a.d; ++c) score += at(q, row(a.nq, i) + c) * at(k, row(a.nk, j) + c);
-          total += at(p, j) = std::exp(a.scale * score);
-        }
-        if (total == 0) continue;
-        if (lse) at(*lse, (b * a.heads + h) * a.nq + i) = std::log(total);
-        for (int64_t j = 0; j < a.nk; ++j)
-          for (int64_t c = 0; c < a.d; ++c)
-            at(out, row(a.nq, i) + c) += at(p, j) / total * at(factors, ((b * a.heads + h) * a.nq + i) * a.nk + j) *
-                                         at(v, row(a.nk, j) + c);
-      }
-  return out;
-}
-
-/// Columns [first, first + count) of each row of `width`.
-Vec columns(const Vec& matrix, int64_t width, int64_t first, int64_t count) {
-  Vec out;
-  for (int64_t r = 0; r < static_cast<int64_t>(matrix.size()) / width; ++r)
-    for (int64_t c = 0; c < count; ++c) out.push_back(at(matrix, r * width + first + c));
-  return out;
 }
 
 void check_linear_forward(DType t, int64_t m, int64_t k, int64_t n, Activation activation, bool bias, bool residual) {
@@ -240,85 +178,6 @@ void check_norm(DType t, int64_t samples, int64_t tokens, int64_t n, bool residu
   CHECK_CLOSE(c.read(b.dbeta), differences(beta, [&](const Vec& g) { return table_loss(gamma, g); }), bound(t));
 }
 
-/// Queries alone; keys and values side by side in one matrix.
-void check_attention(DType t, AttentionShape a, float p) {
-  const int64_t width = a.heads * a.d;
-  OpContext c(cpu());
-  const Tensor q = c.input("q", t, {a.batch * a.nq, width}), kv = c.input("kv", t, {a.batch * a.nk, 2 * width});
-  const Tensor out = c.output("out", t, {a.batch * a.nq, width}), dout = c.input("dout", t, {a.batch * a.nq, width});
-  const Tensor dq = c.output("dq", t, {a.batch * a.nq, width}), dkv = c.output("dkv", t, {a.batch * a.nk, 2 * width});
-  AttentionForward f;
-  f.dtype = t, f.batch = a.batch, f.heads = a.heads, f.head_size = a.d, f.query_tokens = a.nq, f.kv_tokens = a.nk;
-  f.causal = a.causal;
-  f.scale = static_cast<float>(a.scale);
-  f.q = Heads::in(q, 0, a.nq);
-  f.k = Heads::in(kv, 0, a.nk);
-  f.v = Heads::in(kv, width, a.nk);
-  f.out = Heads::in(out, 0, a.nq);
-  f.lse = c.output("lse", kF32, {a.batch, a.heads, a.nq});
-  if (!a.lengths.empty()) f.kv_lengths = c.values("kv_lengths", DType::i32, a.lengths);
-  if (p > 0) f.dropout = make_dropout(c, p, a.batch, a.nq);
-  AttentionBackward b{f, Heads::in(dout, 0, a.nq), Heads::in(dq, 0, a.nq), Heads::in(dkv, 0, a.nk),
-                      Heads::in(dkv, width, a.nk), c.scratch("delta", kF32, {a.batch, a.heads, a.nq}), {}, false};
-  c.run([&](Ops& ops, Stream s) {
-    ops.attention_forward(f, s);
-    ops.attention_backward(b, s);
-  });
-  const Vec factors = dropout_factors(c, f.dropout, a.batch, a.heads * a.nq * a.nk);
-  const Vec rq = c.read(q);
-  const Vec rk = columns(c.read(kv), 2 * width, 0, width), rv = columns(c.read(kv), 2 * width, width, width);
-  const Vec go = c.read(dout);
-  // The rounding of the stored output enters dp - rowsum(do o), a difference smaller than its parts: in bf16 the
-  // gradients through the softmax get twice the bound.
-  const double through_softmax = t == kF32 ? bound(t) : 2 * bound(t);
-  Vec lse;
-  CHECK_CLOSE(c.read(out), attention(a, rq, rk, rv, factors, &lse), bound(t));
-  CHECK_CLOSE(c.read(f.lse), lse, bound(kF32));
-  const auto loss = [&](const Vec& x, const Vec& y, const Vec& z) {
-    return inner(go, attention(a, x, y, z, factors, nullptr));
-  };
-  CHECK_CLOSE(c.read(dq), differences(rq, [&](const Vec& x) { return loss(x, rk, rv); }), through_softmax);
-  CHECK_CLOSE(columns(c.read(dkv), 2 * width, 0, width),
-              differences(rk, [&](const Vec& x) { return loss(rq, x, rv); }), through_softmax);
-  CHECK_CLOSE(columns(c.read(dkv), 2 * width, width, width),
-              differences(rv, [&](const Vec& x) { return loss(rq, rk, x); }), bound(t));
-}
-
-/// dbias against the sums of the dq, dk and dv that the op wrote.
-void check_attention_bias(DType t, DType gradient, bool accumulate, float p) {
-  constexpr int64_t kBatch = 3, kHeads = 2, kTokens = 9, kHeadSize = 5, kColumns = 3 * kHeads * kHeadSize;
-  OpContext c(cpu());
-  AttentionForward f;
-  f.dtype = t, f.batch = kBatch, f.heads = kHeads, f.head_size = kHeadSize;
-  f.query_tokens = f.kv_tokens = kTokens, f.causal = true, f.scale = 0.5f;
-  const Tensor qkv = c.input("qkv", t, {kBatch * kTokens, kColumns}, -2, 2);
-  const Tensor out = c.output("out", t, {kBatch * kTokens, kColumns / 3});
-  const Tensor dout = c.input("dout", t, out.shape), dqkv = c.output("dqkv", t, qkv.shape);
-  const auto part = [&](const Tensor& matrix, int64_t i) { return Heads::in(matrix, i * kColumns / 3, kTokens); };
-  f.q = part(qkv, 0), f.k = part(qkv, 1), f.v = part(qkv, 2), f.out = part(out, 0);
-  f.lse = c.scratch("lse", kF32, {kBatch, kHeads, kTokens});
-  f.kv_lengths = c.values("kv_lengths", DType::i32, {9, 0, 4});
-  if (p > 0) f.dropout = make_dropout(c, p, kBatch, kTokens);
-  AttentionBackward b{f, part(dout, 0), part(dqkv, 0), part(dqkv, 1), part(dqkv, 2),
-                      c.scratch("delta", kF32, {kBatch, kHeads, kTokens}), {}, accumulate};
-  const Vec before = [&] {
-    OpContext twin(cpu());
-    const Tensor same = twin.input("dbias", gradient, {kColumns});
-    twin.run([](Ops&, Stream) {});
-    return twin.read(same);
-  }();
-  b.dbias = c.inout("dbias", gradient, {kColumns});
-  c.run([&](Ops& ops, Stream s) {
-    ops.attention_forward(f, s);
-    ops.attention_backward(b, s);
-  });
-  const Vec written = c.read(dqkv);
-  Vec expected = accumulate ? before : Vec(static_cast<size_t>(kColumns));
-  for (int64_t r = 0; r < kBatch * kTokens; ++r)
-    for (int64_t column = 0; column < kColumns; ++column) at(expected, column) += at(written, r * kColumns + column);
-  CHECK_CLOSE(c.read(b.dbias), expected, bound(t));
-}
-
 TEST_SUITE("cpu_ops") {
   TEST_CASE("bf16 and f16 round to nearest even, and keep NaN and infinity") {
     for (uint32_t bits = 0; bits < 65536; ++bits) {
@@ -372,57 +231,6 @@ TEST_SUITE("cpu_ops") {
               CAPTURE(name_of(t)); CAPTURE(samples); CAPTURE(n); CAPTURE(residual); CAPTURE(p); CAPTURE(add);
               check_norm(t, samples, tokens, n, residual, p, add);
             }
-  }
-
-  TEST_CASE("attention: forward, and gradients against differences") {
-    for (DType t : {kF32, kBf16})
-      for (float p : {0.0f, 0.25f}) {
-        CAPTURE(name_of(t)); CAPTURE(p);
-        check_attention(t, {1, 1, 3, 1, 1, false, {}, 1}, 0);
-        check_attention(t, {2, 2, 5, 4, 7, false, {}, 0.4}, p);
-        check_attention(t, {2, 3, 4, 6, 6, true, {}, 0.5}, p);
-        check_attention(t, {3, 2, 5, 6, 6, true, {6, 2, 4}, 0.5}, p);
-        check_attention(t, {3, 2, 5, 3, 7, false, {7, 1, 5}, 0.5}, p);
-        check_attention(t, {2, 1, 5, 3, 4, false, {0, 3}, 0.5}, p);  // a sample without keys gives zeros
-      }
-  }
-
-  TEST_CASE("attention: bias gradient against sums of dq, dk and dv, and what it asks of them") {
-    for (bool accumulate : {false, true})
-      for (float p : {0.0f, 0.25f}) {
-        CAPTURE(accumulate); CAPTURE(p);
-        check_attention_bias(kF32, kF32, accumulate, p);
-        check_attention_bias(kBf16, kF32, accumulate, p);
-        check_attention_bias(kBf16, kBf16, accumulate, p);
-      }
-    const auto plan_device = make_plan_device();
-    const auto plan_ops = make_plan_ops();
-    const auto tensor = [&](DType t, Shape shape) {
-      return Tensor{plan_device->allocate(shape.numel() * dtype_size(t)), t, shape};
-    };
-    const Tensor qkv = tensor(kBf16, {2 * 7, 3 * 8}), out = tensor(kBf16, {2 * 7, 8});
-    AttentionForward f;
-    f.dtype = kBf16, f.batch = 2, f.heads = 2, f.head_size = 4, f.query_tokens = f.kv_tokens = 7;
-    f.q = Heads::in(qkv, 0, 7), f.k = Heads::in(qkv, 8, 7), f.v = Heads::in(qkv, 16, 7), f.out = Heads::in(out, 0, 7);
-    f.lse = tensor(kF32, {2, 2, 7});
-    const AttentionBackward good{f, f.out, f.q, f.k, f.v, f.lse, tensor(kF32, {24}), false};
-    const auto run = [&](auto change) {
-      AttentionBackward args = good;
-      change(args);
-      plan_ops->attention_backward(args, plan_device->compute_stream());
-    };
-    CHECK_NOTHROW(run([](AttentionBackward&) {}));
-    CHECK_NOTHROW(run([&](AttentionBackward& b) { b.dbias = tensor(kBf16, {24}); }));
-    CHECK_THROWS(run([&](AttentionBackward& b) { b.dbias = tensor(DType::f16, {24}); }));
-    CHECK_THROWS(run([&](AttentionBackward& b) { b.dbias = tensor(kF32, {8}); }));
-    CHECK_THROWS(run([](AttentionBackward& b) { std::swap(b.dk, b.dv); }));
-    CHECK_THROWS(run([](AttentionBackward& b) { b.dv = b.dk; }));
-    CHECK_THROWS(run([&](AttentionBackward& b) { b.dq = Heads::in(out, 0, 7); }));
-    CHECK_THROWS(run([](AttentionBackward& b) { b.dk.batch_stride *= 2; }));
-    CHECK_THROWS(run([&](AttentionBackward& b) {
-      b.forward.kv_tokens = 6;
-      b.dk.batch_stride = b.dv.batch_stride = 6 * 24;
-    }));
   }
 
   TEST_CASE("dropout: rate, scale, and independence of how samples are cut into batches") {

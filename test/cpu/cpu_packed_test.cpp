@@ -75,21 +75,26 @@ struct Attended {
   Vec out, lse, delta, dq, dkv, dbias;
 };
 
-constexpr int64_t kHeads = 3, kHeadSize = 7, kWidth = kHeads * kHeadSize;
+constexpr int64_t kHeads = 4, kHeadSize = 7, kWidth = kHeads * kHeadSize;
 
 /// Queries beside keys and values, or (with the bias gradient) all three in one matrix.
-Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool accumulate) {
+Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool accumulate, int64_t kv_heads) {
   Side side{packed};
   OpContext& c = side.context;
-  const int64_t all = kSamples * kMost, columns = 3 * kWidth;
+  const int64_t all = kSamples * kMost, kv_width = kv_heads * kHeadSize, columns = kWidth + 2 * kv_width;
   const Rows exist = existing(kRows, kMost);
-  const auto part = [&](const Tensor& m, int64_t i) { return Heads::in(m, i * kWidth, kMost); };
+  const auto part = [&](const Tensor& m, int64_t i) {  // 0: queries; 1, 2: keys, values of a matrix with queries
+    return Heads::in(m, i == 0 ? 0 : kWidth + (i - 1) * kv_width, kMost);
+  };
+  const auto kv_part = [&](const Tensor& m, int64_t i) {
+    return bias ? part(m, 1 + i) : Heads::in(m, i * kv_width, kMost);
+  };
   AttentionForward f;
-  f.dtype = t, f.batch = kSamples, f.heads = kHeads, f.head_size = kHeadSize;
+  f.dtype = t, f.batch = kSamples, f.heads = kHeads, f.kv_heads = kv_heads, f.head_size = kHeadSize;
   f.query_tokens = f.kv_tokens = kMost, f.causal = causal, f.scale = 0.5f;
   const Tensor q = side.input("q", t, numbers("q", t, all * (bias ? columns : kWidth)), bias ? columns : kWidth);
-  const Tensor kv = bias ? q : side.input("kv", t, numbers("kv", t, all * 2 * kWidth), 2 * kWidth);
-  f.q = part(q, 0), f.k = part(kv, bias ? 1 : 0), f.v = part(kv, bias ? 2 : 1);
+  const Tensor kv = bias ? q : side.input("kv", t, numbers("kv", t, all * 2 * kv_width), 2 * kv_width);
+  f.q = part(q, 0), f.k = kv_part(kv, 0), f.v = kv_part(kv, 1);
   const Tensor out = side.output("out", t, kWidth);
   f.out = part(out, 0);
   f.lse = c.output("lse", kF32, {kSamples, kHeads, kMost});
@@ -104,8 +109,8 @@ Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool
   // The gradient of rows that do not exist is 0.
   b.dout = part(side.input("dout", t, only(numbers("dout", t, all * kWidth), kWidth, exist), kWidth), 0);
   const Tensor dq = side.output("dq", t, bias ? columns : kWidth);
-  const Tensor dkv = bias ? dq : side.output("dkv", t, 2 * kWidth);
-  b.dq = part(dq, 0), b.dk = part(dkv, bias ? 1 : 0), b.dv = part(dkv, bias ? 2 : 1);
+  const Tensor dkv = bias ? dq : side.output("dkv", t, 2 * kv_width);
+  b.dq = part(dq, 0), b.dk = kv_part(dkv, 0), b.dv = kv_part(dkv, 1);
   b.delta = c.output("delta", kF32, f.lse.shape);
   b.accumulate_dbias = accumulate;
   if (bias) b.dbias = c.inout("dbias", kF32, {columns});
@@ -268,15 +273,17 @@ TEST_SUITE("cpu_packed") {
     for (DType t : {kF32, kBf16})
       for (bool causal : {false, true})
         for (bool lengths : {false, true})
-          for (int bias : {0, 1, 2}) {
-            CAPTURE(name_of(t)); CAPTURE(causal); CAPTURE(lengths); CAPTURE(bias);
-            const Attended packed = attend(true, t, causal, lengths, bias > 0, bias == 2);
-            const Attended padded = attend(false, t, causal, lengths, bias > 0, bias == 2);
+          for (auto [bias, kv_heads] : {std::pair<int, int64_t>{0, kHeads}, {1, kHeads}, {2, kHeads}, {0, 2}, {1, 1},
+                                        {2, 2}}) {
+            CAPTURE(name_of(t)); CAPTURE(causal); CAPTURE(lengths); CAPTURE(bias); CAPTURE(kv_heads);
+            const Attended packed = attend(true, t, causal, lengths, bias > 0, bias == 2, kv_heads);
+            const Attended padded = attend(false, t, causal, lengths, bias > 0, bias == 2, kv_heads);
             CHECK(packed.out == padded.out);
             CHECK(packed.dq == padded.dq);
             CHECK(packed.dkv == padded.dkv);
             CHECK(packed.dbias == padded.dbias);
-            CHECK(packed.dq.size() == static_cast<size_t>(total_rows(kRows) * (bias ? 3 : 1) * kWidth));
+            const int64_t columns = bias ? kWidth + 2 * kv_heads * kHeadSize : kWidth;
+            CHECK(packed.dq.size() == static_cast<size_t>(total_rows(kRows) * columns));
             check_queries(packed.lse, padded.lse);
             check_queries(packed.delta, padded.delta);
           }

@@ -1,8 +1,9 @@
-// The cases of attention: every head size and kernel, masks, dropout, bias gradients.
+// The cases of attention: every head size and kernel, masks, dropout, bias gradients, packed samples, grouped queries.
 #pragma once
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "ops/op_case.h"
 
@@ -15,6 +16,12 @@ struct Attend {
   int bias = 0;                            // dbias: 0 none, 1 written, 2 added to
   DType gradient = kF32;
   bool packed = false;                     // samples of uneven rows, query_tokens at most; empty: the third has none
+  int64_t kv_heads = 0;                    // 0: as many as heads
+  std::vector<int64_t> rows{};             // packed: of each sample; empty: uneven_rows
+
+  std::vector<int64_t> packed_rows() const {
+    return rows.empty() ? uneven_rows(batch, empty ? 0 : 1, query_tokens) : rows;
+  }
 };
 
 /// Keys that the queries of each sample may see, of `keys` keys. Packed: all of every second sample's.
@@ -31,21 +38,23 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
   cases.push_back({title(t, "attention ", v.batch, "x", v.heads, "x", v.head_size, " tokens ", v.query_tokens, "x",
                          v.kv_tokens, v.causal ? " causal" : "", v.lengths ? " lengths" : "", v.empty ? " empty" : "",
                          " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient),
-                         v.packed ? " packed" : ""), t, false, [=](OpContext& c) {
-    const auto packed = uneven_rows(v.batch, v.empty ? 0 : 1, v.query_tokens);
-    const int64_t width = v.heads * v.head_size;
+                         v.packed ? " packed" : "", v.kv_heads ? concat(" kv ", v.kv_heads) : "",
+                         v.rows.empty() ? "" : concat(" rows ", total_rows(v.rows))), t, false, [=](OpContext& c) {
+    const auto packed = v.packed_rows();
+    const int64_t width = v.heads * v.head_size, kv_width = (v.kv_heads ? v.kv_heads : v.heads) * v.head_size;
     const int64_t rows = v.packed ? total_rows(packed) : v.batch * v.query_tokens;
     const int64_t kv_rows = v.packed ? rows : v.batch * v.kv_tokens;
     const bool self = v.query_tokens == v.kv_tokens;
     AttentionForward f;
-    f.dtype = t, f.batch = v.batch, f.heads = v.heads, f.head_size = v.head_size;
+    f.dtype = t, f.batch = v.batch, f.heads = v.heads, f.kv_heads = v.kv_heads, f.head_size = v.head_size;
     f.query_tokens = v.query_tokens, f.kv_tokens = v.kv_tokens, f.causal = v.causal;
     if (v.packed) f.packing = make_packing(c, packed, v.query_tokens);
     f.scale = 1 / std::sqrt(static_cast<float>(v.head_size));
-    const Tensor kv = c.input("kv", t, {kv_rows, (self ? 3 : 2) * width}, -2, 2);
+    const int64_t before = self ? width : 0, columns = before + 2 * kv_width;  // queries are in the same matrix or not
+    const Tensor kv = c.input("kv", t, {kv_rows, columns}, -2, 2);
     f.q = Heads::in(self ? kv : c.input("q", t, {rows, width}, -2, 2), 0, v.query_tokens);
-    f.k = Heads::in(kv, (self ? 1 : 0) * width, v.kv_tokens);
-    f.v = Heads::in(kv, (self ? 2 : 1) * width, v.kv_tokens);
+    f.k = Heads::in(kv, before, v.kv_tokens);
+    f.v = Heads::in(kv, before + kv_width, v.kv_tokens);
     f.out = Heads::in(c.output("out", t, {rows, width}), 0, v.query_tokens);
     const Shape lse_shape{v.batch, v.heads, v.query_tokens};
     // Packed: what queries that do not exist have there stays as it was; where that is NaN, backward must not read it.
@@ -56,15 +65,15 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
     if (v.lengths) f.kv_lengths = c.values("kv_lengths", DType::i32, visible_keys(v, keys));
     if (v.dropout > 0) f.dropout = make_dropout(c, v.dropout, v.batch, v.query_tokens);
     AttentionBackward b;
-    const Tensor dkv = c.output("dkv", t, {kv_rows, (self ? 3 : 2) * width});
+    const Tensor dkv = c.output("dkv", t, {kv_rows, columns});
     b.dout = Heads::in(c.input("dout", t, {rows, width}), 0, v.query_tokens);
     b.dq = Heads::in(self ? dkv : c.output("dq", t, {rows, width}), 0, v.query_tokens);
-    b.dk = Heads::in(dkv, (self ? 1 : 0) * width, v.kv_tokens);
-    b.dv = Heads::in(dkv, (self ? 2 : 1) * width, v.kv_tokens);
+    b.dk = Heads::in(dkv, before, v.kv_tokens);
+    b.dv = Heads::in(dkv, before + kv_width, v.kv_tokens);
     b.delta = c.scratch("delta", kF32, lse_shape);
     b.accumulate_dbias = v.bias == 2;
-    if (v.bias == 1) b.dbias = c.output("dbias", v.gradient, {3 * width});
-    if (v.bias == 2) b.dbias = c.inout("dbias", v.gradient, {3 * width});
+    if (v.bias == 1) b.dbias = c.output("dbias", v.gradient, {columns});
+    if (v.bias == 2) b.dbias = c.inout("dbias", v.gradient, {columns});
     b.forward = f;
     c.run([&](Ops& ops, Stream s) {
       ops.attention_forward(f, s);
@@ -102,6 +111,72 @@ inline void add_packed_attentions(Cases& cases, DType t) {
   }
 }
 
+/// Fewer heads of keys and values than of queries, on every kernel that takes them.
+inline void add_grouped_attentions(Cases& cases, DType t) {
+  int rotate = 0;
+  for (int64_t d : {6, 64, 80, 100, 128})
+    for (auto [heads, kv_heads] : {std::pair<int64_t, int64_t>{4, 2}, {4, 1}, {6, 2}, {3, 3}})
+      for (int64_t most : {1, 33, 97, 150, 300}) {
+        if ((rotate++ + most) % 2) continue;
+        Attend v{3, heads, d, most, most};
+        v.causal = rotate % 3 != 1, v.lengths = rotate % 4 < 2, v.empty = rotate % 8 == 1;
+        v.bias = rotate / 2 % 3, v.gradient = rotate % 5 ? kF32 : t;
+        v.packed = rotate % 7 < 4, v.kv_heads = kv_heads;
+        add_attention(cases, t, v);
+      }
+  const auto add = [&](Attend v, int64_t kv_heads) {
+    v.kv_heads = kv_heads;
+    add_attention(cases, t, v);
+  };
+  add({2, 4, 64, 32, 257}, 2);                                    // queries and keys of their own numbers
+  add({2, 4, 80, 300, 70, false, true}, 1);
+  add({2, 4, 64, 70, 70, true, false, false, 0.25f, 1}, 2);       // with dropout
+  add({2, 2, 88, 257, 257, false, false, false, 0, 1}, 1);        // dense samples go to other kernels without groups
+  add({2, 4, 64, 82, 82, true, false, false, 0, 2}, 2);
+}
+
+/// Packed samples and grouped queries at the tiles of the long warpgroup kernels: rows at and around multiples of 64 and
+/// 128, empty samples, one long among short ones, more tiles than multiprocessors, heads that are not all taken at once.
+inline void add_tiled_attentions(Cases& cases) {
+  using Rows = std::vector<int64_t>;
+  const auto add = [&](const Rows& rows, int64_t heads, int64_t kv_heads, int64_t d, bool causal, bool lengths = false,
+                       int bias = 0) {
+    const int64_t most = *std::max_element(rows.begin(), rows.end());
+    Attend v{static_cast<int64_t>(rows.size()), heads, d, most, most, causal, lengths};
+    v.bias = bias, v.gradient = bias == 1 ? kBf16 : kF32;
+    v.packed = true, v.kv_heads = kv_heads, v.rows = rows;
+    add_attention(cases, kBf16, v);
+  };
+  const Rows around{64, 128, 1, 65, 127, 129, 63, 256, 0, 192, 193, 600}, ends{0, 100, 0, 0, 192, 191, 0};
+  Rows short_ones, many, long_list;
+  for (int64_t b = 0; b < 70; ++b) short_ones.push_back(40 + b * 37 % 90);
+  for (int64_t b = 0; b < 40; ++b) many.push_back(1 + b * 61 % 300);
+  for (int64_t b = 0; b < 160; ++b) long_list.push_back(50 + b * 29 % 110);
+  for (int64_t d : {64, 128})
+    for (bool causal : {true, false}) {
+      add(around, 2, 2, d, causal);
+      add(around, 2, 1, d, causal, true);
+      add(ends, 6, 2, d, causal, !causal, causal ? 1 : 2);
+      add({70}, 4, 4, d, causal, causal);
+      add({64}, 3, 1, d, causal);
+    }
+  add(short_ones, 4, 1, 64, true, true);
+  add(short_ones, 2, 2, 128, true, false, 2);
+  add(many, 16, 2, 64, true);
+  add(many, 8, 8, 128, false, true);
+  add({700, 30, 0, 511, 40}, 6, 2, 128, true, true);
+  add({1100, 20, 20, 20}, 2, 1, 64, true);
+  add(long_list, 5, 5, 128, true);  // 17,000 rows: three heads at once
+  add(long_list, 6, 2, 64, true);
+  // Groups of samples of equally many rows take the same kernels.
+  for (int64_t d : {64, 128})
+    for (int64_t n : {64, 128, 129, 300}) {
+      Attend v{3, 4, d, n, n, n != 129, n == 300, n == 300};
+      v.kv_heads = n == 64 ? 1 : 2, v.bias = n == 128 ? 2 : 0;
+      add_attention(cases, kBf16, v);
+    }
+}
+
 inline void add_attentions(Cases& cases, DType t) {
   int rotate = 0;
   for (int64_t d : {16, 24, 64, 80, 88, 100, 128})
@@ -134,6 +209,7 @@ inline void add_attentions(Cases& cases, DType t) {
       add_attention(cases, t, {2, 3, d, 31, keys, false, keys == 289, false, 0.1f});
   // Long sequences: several tiles, tails, a sample without keys, several tiles a multiprocessor.
   if (t == DType::bf16) {
+    add_tiled_attentions(cases);
     add_attention(cases, t, {2, 3, 128, 512, 512, true});
     add_attention(cases, t, {1, 2, 128, 700, 700, true, true});
     add_attention(cases, t, {1, 2, 64, 700, 700, false, true, false, 0, 2, kF32});

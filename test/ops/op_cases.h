@@ -441,6 +441,7 @@ inline std::vector<OpCase> op_cases() {
     add_llama_ops(cases, t);
     add_attentions(cases, t);
     add_packed_attentions(cases, t);
+    add_grouped_attentions(cases, t);
     add_embeddings(cases, t, t, false);
     add_embeddings(cases, t, kF32, true);
     if (t == kBf16) add_embeddings(cases, t, kBf16, true);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "blipft/philox.h"
 #include "ops/op_context.h"
 
 namespace blipft::test {
@@ -54,6 +55,26 @@ inline double inner(const Vec& a, const Vec& b) {
 inline Vec sum_of(Vec a, const Vec& b) {
   for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
   return a;
+}
+
+/// The factors (0 or 1 / (1 - p)) of `count` elements of each sample, from Philox as philox.h documents it.
+inline Vec dropout_factors(const Dropout& d, const Vec& keys, int64_t count) {
+  Vec factors;
+  for (double number : keys)
+    for (int64_t e = 0; e < count; ++e) {
+      const auto key = static_cast<uint64_t>(number);
+      const Philox4 block = philox({static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32),
+                                    static_cast<uint32_t>(e / 8), d.site},
+                                   static_cast<uint32_t>(d.seed), static_cast<uint32_t>(d.seed >> 32));
+      const uint32_t words[] = {block.x, block.y, block.z, block.w};
+      const uint32_t half = e % 2 ? words[e % 8 / 2] / 65536 : words[e % 8 / 2] % 65536;
+      const bool keep = !d || half >= std::round(static_cast<double>(d.p) * 65536);
+      factors.push_back(!d ? 1 : keep ? 1 / (1 - static_cast<double>(d.p)) : 0);
+    }
+  return factors;
+}
+inline Vec dropout_factors(const OpContext& c, const Dropout& d, int64_t samples, int64_t count) {
+  return dropout_factors(d, d ? c.read(d.sample_keys) : Vec(static_cast<size_t>(samples)), count);
 }
 
 #define CHECK_CLOSE(found, expected, limit) CHECK(normalised_error(found, expected) <= (limit))

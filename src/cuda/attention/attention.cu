@@ -1,26 +1,28 @@
 // Attention on CUDA: checks, and the choice among the kernel families.
 //
-//   attention_wgmma_forward.cu,  bf16 with warpgroup products (Hopper), the vision towers: 256 or 257 tokens that all
-//   attention_wgmma_backward.cu  see each other, head sizes 80, 88 and 96 (forward: 64 too)
-//   attention_wgmma_long_forward.cu, attention_wgmma_long_backward.cu
+//   wgmma_forward.cu,            bf16 with warpgroup products (Hopper), the vision towers: 256 or 257 tokens that all
+//   wgmma_backward.cu            see each other, head sizes 80, 88 and 96 (forward: 64 too)
+//   wgmma_long_forward.cu, wgmma_long_backward.cu
 //                                bf16 with warpgroup products, any number of tokens, causal or not, head sizes 64 and
-//                                128 (backward: where the short one does not reach)
-//   attention_few_queries_forward.cu, attention_few_queries_backward.cu
+//                                128, packed or not (backward: where the short one does not reach; see
+//                                backward_kernels)
+//   few_queries_forward.cu, few_queries_backward.cu
 //                                bf16 with mma.sync, up to 32 queries over 64 to 576 keys (the Q-Former looks at a
 //                                picture): the warps share the keys
-//   attention_forward.cu         bf16 forward on tensor cores (mma.sync): `resident` (K and V of a head in shared
+//   forward.cu                   bf16 forward on tensor cores (mma.sync): `resident` (K and V of a head in shared
 //                                memory) and `streaming`
-//   attention_backward_short.cu  bf16 backward in one pass over a (sample, head), up to 272 queries
-//   attention_backward_long.cu   bf16 backward for any length: delta, then dK/dV, then dQ
-//   attention_general.cu         f32, and bf16 heads that are not aligned to 8 bytes
+//   backward_short.cu            bf16 backward in one pass over a (sample, head), up to 272 queries
+//   backward_long.cu             bf16 backward for any length: delta, then dK/dV, then dQ
+//   general.cu                   f32, and bf16 heads that are not aligned to 8 bytes
 // None writes scores to memory or uses float atomics; all are deterministic.
 //
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
 // what they have in registers, one row a sample; after the other kernels, from a pass over dq, dk and dv.
 //
-// Packed samples (AttentionForward::packing) are for all but the wgmma and the few-queries kernels. Grids and shared
-// memory follow from the most rows a sample can have, which the host knows; the kernels read each sample's own first
-// row and number of rows.
+// Packed samples (AttentionForward::packing) are for all but the wgmma (257 tokens) and the few-queries kernels. Grids
+// and shared memory follow from the most rows a sample can have and from all rows, which the host knows; the kernels
+// read each sample's own first row and number of rows. Grouped queries (kv_heads) are for all but these and the short
+// backward; with dropout for the general ones alone.
 //
 // With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of
 // 16, with zeros.
@@ -83,6 +85,9 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
   p.query_tokens = static_cast<int>(a.query_tokens);
   p.kv_tokens = static_cast<int>(a.kv_tokens);
   p.causal = a.causal;
+  p.kv_heads = static_cast<int>(a.heads_of_kv());
+  p.group = p.heads / p.kv_heads;
+  p.rows = static_cast<int>(a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens);
   p.wgmma = context.wgmma;
   p.shared_bytes = context.shared_bytes;
   return p;
@@ -103,6 +108,24 @@ bool aligned(const Params& p, std::initializer_list<View> views, int elements) {
 bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
   p.wide = aligned(p, views, 8);
   return dtype == DType::bf16 && p.scale > 0 && aligned(p, views, 4);
+}
+
+/// Most rows of a packed sample up to which the one-pass kernels come before those of wgmma_long: these compute 7
+/// products instead of 5, in two kernels, but no warp is idle because its sample is shorter than others.
+constexpr int kMostOnePassRows = 96;
+
+/// Enqueues backward; whether the kernel made p.dbias_partials.
+bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
+  const bool mma = fits_mma(p, dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv});
+  const bool tiles_first = p.starts && p.query_tokens > kMostOnePassRows && !p.dbias_partials;
+  if (mma && tiles_first && attention::wgmma_long_backward(p, context)) return false;
+  if (mma && (attention::wgmma_backward(p, context.stream) ||
+              attention::mma_few_queries_backward(p, context.stream) ||
+              attention::mma_backward_short(p, context.stream)))
+    return p.dbias_partials != nullptr;
+  if (!mma || !(attention::wgmma_long_backward(p, context) || attention::mma_backward_long(p, context.stream)))
+    attention::general_backward(p, dtype == DType::bf16, context.stream);
+  return false;
 }
 
 }  // namespace
@@ -126,25 +149,17 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
   p.dv = view(args.dv);
   p.delta = args.delta.as<float>();
   if (p.batch == 0) return;
-  const int64_t columns = 3 * a.heads * a.head_size;
-  if (args.dbias && a.batch * columns * 4 <= context.scratch_bytes) p.dbias_partials = context.scratch;
-  const bool mma = fits_mma(p, a.dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv});
-  if (mma && (attention::wgmma_backward(p, context.stream) ||
-              attention::mma_few_queries_backward(p, context.stream) ||
-              attention::mma_backward_short(p, context.stream))) {
-    if (p.dbias_partials) {
-      PartialSums sums{p.dbias_partials, a.batch, columns};
-      sums.add(args.dbias, args.accumulate_dbias);
-      launch_reduce_partials(sums, context);
-      return;
-    }
-  } else if (!mma || !(attention::wgmma_long_backward(p, context) || attention::mma_backward_long(p, context.stream))) {
-    attention::general_backward(p, a.dtype == DType::bf16, context.stream);
+  const int64_t columns = (a.heads + 2 * a.heads_of_kv()) * a.head_size;
+  if (args.dbias && p.group == 1 && a.batch * columns * 4 <= context.scratch_bytes) p.dbias_partials = context.scratch;
+  if (backward_kernels(p, a.dtype, context)) {
+    PartialSums sums{p.dbias_partials, a.batch, columns};
+    sums.add(args.dbias, args.accumulate_dbias);
+    launch_reduce_partials(sums, context);
+    return;
   }
   // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.
-  const int64_t rows = a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens;
   if (args.dbias)
-    launch_column_sums(Tensor{args.dq.data, a.dtype, {rows, columns}}, args.dbias, args.accumulate_dbias, context);
+    launch_column_sums(Tensor{args.dq.data, a.dtype, {p.rows, columns}}, args.dbias, args.accumulate_dbias, context);
 }
 
 }  // namespace blipft

@@ -5,6 +5,7 @@
 //          computed transposed, S^T = K Q^T, so that P^T and dS^T are A fragments of dV += P^T dO and dK += dS^T Q
 //          without leaving registers: warps never wait for each other but at the arrival of the next queries.
 //          dK and dV stay in registers (128 at head size 128). 128 KB at head size 128, one block an SM.
+//          Where heads of queries share keys, the block takes the queries of one after the other.
 //   dq:    4 warps, 32 queries a warp, keys in blocks of 32, double-buffered; dQ in registers, dS from registers.
 //          96 KB at head size 128, two blocks an SM.
 // Of packed samples (PackedParams), blocks whose rows or keys their sample does not have leave at once.
@@ -84,39 +85,55 @@ constexpr int kv_bytes() {
   return (2 * kKvKeys + 4 * kKvQueries) * pitch<D> * 2 + 4 * kKvQueries * 4;
 }
 
+/// The queries that a block of keys takes at a time: rows from `row` on of a head, the member-th of those that read the
+/// keys.
+struct QueryBlock {
+  int member, row;
+
+  /// Rows `first` up to `end` of each head, one head after the other.
+  template <class Args>
+  __device__ __forceinline__ QueryBlock next(const Args& p, int first, int end) const {
+    const int after = row + kKvQueries;
+    return after >= end && member + 1 < p.heads_per_kv() ? QueryBlock{member + 1, first} : QueryBlock{member, after};
+  }
+};
+
 template <int D, bool Drop, class Args>
 __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   constexpr int NT = Drop && D > 96 ? 2 : 4;  // 16-query pieces of one step
   constexpr uint32_t kBlockBytes = kKvQueries * pitch<D> * 2;
   extern __shared__ __align__(1024) char shared[];
-  const int block0 = static_cast<int>(blockIdx.x) * kKvKeys, h = static_cast<int>(blockIdx.y);
+  const int block0 = static_cast<int>(blockIdx.x) * kKvKeys, kv_head = static_cast<int>(blockIdx.y);
   const int b = static_cast<int>(blockIdx.z), warp = static_cast<int>(threadIdx.x) / 32;
+  const int first_head = kv_head * p.heads_per_kv();  // of the queries
   if (Args::kPacked && block0 >= p.keys(b)) return;
   const int kv_length = p.kv_length(b), warp_row = warp * 16, key_row0 = block0 + warp_row;
   const uint32_t k_tile = shared_address(shared), v_tile = k_tile + kKvKeys * pitch<D> * 2;
   const uint32_t q_tile = v_tile + kKvKeys * pitch<D> * 2, dout_tile = q_tile + 2 * kBlockBytes;
   float* lse = reinterpret_cast<float*>(shared + 2 * kKvKeys * pitch<D> * 2 + 4 * kBlockBytes);  // [2][kKvQueries]
   float* delta = lse + 2 * kKvQueries;                                                    // [2][kKvQueries]
-  const bf16* q = head_of<const bf16>(p, p.q, b, h);
-  const bf16* dout = head_of<const bf16>(p, p.dout, b, h);
-  const int64_t rows_before = (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
-  const auto load_block = [&](int stage, int query0) {
+  const bf16* q = head_of<const bf16>(p, p.q, b, first_head);
+  const bf16* dout = head_of<const bf16>(p, p.dout, b, first_head);
+  const int64_t rows_before = (static_cast<int64_t>(b) * p.heads + first_head) * p.query_tokens;
+  const auto load_block = [&](int stage, const QueryBlock& next) {
     const uint32_t offset = static_cast<uint32_t>(stage) * kBlockBytes;
-    load_tile_async<D, kKvThreads>(q_tile + offset, q, p.q.row_stride, query0, kKvQueries, query0, p.queries(b),
+    const int query0 = next.row, skip = next.member * p.head_size;
+    load_tile_async<D, kKvThreads>(q_tile + offset, q + skip, p.q.row_stride, query0, kKvQueries, query0, p.queries(b),
                                    p.head_size, p.wide);
-    load_tile_async<D, kKvThreads>(dout_tile + offset, dout, p.dout.row_stride, query0, kKvQueries, query0,
+    load_tile_async<D, kKvThreads>(dout_tile + offset, dout + skip, p.dout.row_stride, query0, kKvQueries, query0,
                                    p.queries(b), p.head_size, p.wide);
     commit_copies();
-    load_lse<kKvThreads>(lse + stage * kKvQueries, p, b, h, query0, kKvQueries);
+    load_lse<kKvThreads>(lse + stage * kKvQueries, p, b, first_head + next.member, query0, kKvQueries);
+    const float* deltas = p.delta + rows_before + static_cast<int64_t>(next.member) * p.query_tokens;
     for (int i = static_cast<int>(threadIdx.x); i < kKvQueries; i += kKvThreads)
-      delta[stage * kKvQueries + i] = query0 + i < p.queries(b) ? p.delta[rows_before + query0 + i] : 0.0f;
+      delta[stage * kKvQueries + i] = query0 + i < p.queries(b) ? deltas[query0 + i] : 0.0f;
   };
-  const DropoutMask mask(p, b);
-  const RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, 0), p.kv_tokens};
+  const DropoutMask mask(p, b);  // with dropout, no other head reads these keys
+  const RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, element_row(p, kv_head, 0), p.kv_tokens};
   float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
-  load_tile_async<D, kKvThreads>(k_tile, head_of<const bf16>(p, p.k, b, h), p.k.row_stride, block0, kKvKeys,
+  load_tile_async<D, kKvThreads>(k_tile, head_of<const bf16>(p, p.k, b, kv_head), p.k.row_stride, block0, kKvKeys,
                                  block0, kv_length, p.head_size, p.wide);
-  load_tile_async<D, kKvThreads>(v_tile, head_of<const bf16>(p, p.v, b, h), p.v.row_stride, block0, kKvKeys,
+  load_tile_async<D, kKvThreads>(v_tile, head_of<const bf16>(p, p.v, b, kv_head), p.v.row_stride, block0, kKvKeys,
                                  block0, kv_length, p.head_size, p.wide);
   const int first = p.causal ? block0 : 0;  // block0 is a multiple of kKvQueries
   const int end = block0 < kv_length ? p.queries(b) : first;  // nothing to do for keys that nobody may see
@@ -124,17 +141,19 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   const SharedQueries<D> values{LaneAddress<D>::row_major(v_tile), warp_row};
   const auto q_rows = LaneAddress<D>::chunk_major(q_tile), dout_rows = LaneAddress<D>::chunk_major(dout_tile);
   const auto q_columns = LaneAddress<D>::row_major(q_tile), dout_columns = LaneAddress<D>::row_major(dout_tile);
-  if (first < end) load_block(0, first);
+  QueryBlock block{0, first};
+  if (first < end) load_block(0, block);
   int stage = 0;
 #pragma unroll 1
-  for (int block = first; block < end; block += kKvQueries, stage ^= 1) {
+  for (; block.row < end; block = block.next(p, first, end), stage ^= 1) {
     wait_copies<0>();
     __syncthreads();  // this stage is there, the other one is free
-    if (block + kKvQueries < end) load_block(stage ^ 1, block + kKvQueries);
+    const QueryBlock next = block.next(p, first, end);
+    if (next.row < end) load_block(stage ^ 1, next);
     if (key_row0 >= kv_length) continue;
 #pragma unroll 1
     for (int piece = 0; piece < kKvQueries; piece += 16 * NT) {
-      const int query0 = block + piece, row = stage * kKvQueries + piece;
+      const int query0 = block.row + piece, row = stage * kKvQueries + piece;
       if (query0 >= p.queries(b) || (p.causal && query0 + 16 * NT <= key_row0)) continue;
       float s[1][2 * NT][4], dp[1][2 * NT][4];
       scores<D, 1, NT>(s, keys, q_rows, row);
@@ -150,9 +169,9 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
     }
   }
   wait_copies<0>();
-  store_fragments<1, D / 8>(dk, p.scale, head_of<bf16>(p, p.dk, b, h), p.dk.row_stride, key_row0, p.keys(b), 0,
+  store_fragments<1, D / 8>(dk, p.scale, head_of<bf16>(p, p.dk, b, kv_head), p.dk.row_stride, key_row0, p.keys(b), 0,
                             p.head_size);
-  store_fragments<1, D / 8>(dv, 1.0f, head_of<bf16>(p, p.dv, b, h), p.dv.row_stride, key_row0, p.keys(b), 0,
+  store_fragments<1, D / 8>(dv, 1.0f, head_of<bf16>(p, p.dv, b, kv_head), p.dv.row_stride, key_row0, p.keys(b), 0,
                             p.head_size);
 }
 
@@ -196,8 +215,8 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Args p) {
   const int kv_length = p.kv_length(b), row0 = q0 + warp_row;
   const uint32_t q_tile = shared_address(shared), dout_tile = q_tile + kQRows * pitch<D> * 2;
   const uint32_t k_tile = dout_tile + kQRows * pitch<D> * 2, v_tile = k_tile + 2 * kBlockBytes;
-  const bf16* k = head_of<const bf16>(p, p.k, b, h);
-  const bf16* v = head_of<const bf16>(p, p.v, b, h);
+  const bf16* k = head_of<const bf16>(p, p.k, b, p.kv_head(h));
+  const bf16* v = head_of<const bf16>(p, p.v, b, p.kv_head(h));
   const auto load_block = [&](int j) {
     const uint32_t stage = static_cast<uint32_t>(j & 1) * kBlockBytes;
     const int key0 = j * kQKeys;
@@ -253,7 +272,7 @@ bool backward(const Params& params, cudaStream_t stream) {
       PackedParams{params});
   BLIPFT_CUDA_LAUNCHED("attention delta");
   allow_shared_memory(&dkv_kernel<D, Drop, Args>, kv_bytes<D>());
-  const dim3 key_blocks(blocks_of(p.kv_tokens, kKvKeys), heads, batch);
+  const dim3 key_blocks(blocks_of(p.kv_tokens, kKvKeys), static_cast<unsigned>(p.kv_heads), batch);
   dkv_kernel<D, Drop, Args><<<key_blocks, kKvThreads, kv_bytes<D>(), stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("attention dk, dv");
   allow_shared_memory(&dq_kernel<D, Drop, Args>, dq_bytes<D>());
@@ -267,9 +286,10 @@ bool backward(const Params& params, cudaStream_t stream) {
 
 bool mma_backward_long(const Params& p, cudaStream_t stream) {
   const int d = p.head_size;
+  if (p.dropout && p.group > 1) return false;  // no model has both
   if (p.dropout)
     return d <= 64 ? backward<64, true>(p, stream) : (d <= 96 ? backward<96, true> : backward<128, true>)(p, stream);
-  if (p.starts) {
+  if (p.packed_or_grouped()) {
     if (d <= 64) return backward<64, false, PackedParams>(p, stream);
     if (d <= 80) return backward<80, false, PackedParams>(p, stream);
     return (d <= 96 ? backward<96, false, PackedParams> : backward<128, false, PackedParams>)(p, stream);

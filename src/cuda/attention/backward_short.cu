@@ -406,7 +406,7 @@ bool packed_backward(const PackedParams& p, cudaStream_t stream) {
 }  // namespace
 
 bool mma_backward_short(const Params& p, cudaStream_t stream) {
-  if (p.query_tokens > 256 + 16) return false;
+  if (p.query_tokens > 256 + 16 || p.group > 1) return false;  // a block has the queries of one head
   const int d = p.head_size;
   if (p.dropout) {
     if (d <= 64) return flat<64, true>(p, stream);

@@ -138,8 +138,8 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(D, MT)) resident_ker
   const int kv_length = p.kv_length(b), key_rows = round16(kv_length);
   const uint32_t k_tile = shared_address(shared), v_tile = k_tile + static_cast<uint32_t>(key_rows * pitch<D> * 2);
   Arrivals arrivals{max(32, (key_rows + kGroups * 32 - 1) / (kGroups * 32) * 32)};
-  const bf16* k = head_of<const bf16>(p, p.k, b, h);
-  const bf16* v = head_of<const bf16>(p, p.v, b, h);
+  const bf16* k = head_of<const bf16>(p, p.k, b, p.kv_head(h));
+  const bf16* v = head_of<const bf16>(p, p.v, b, p.kv_head(h));
 #pragma unroll 1
   for (int group = 0; group < kGroups; ++group) {
     const int row0 = group * arrivals.rows_per_group, rows = min(arrivals.rows_per_group, key_rows - row0);
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Args p) {
   if (Args::kPacked && q0 >= p.queries(b)) return;  // a short packed sample
   const uint32_t q_tile = shared_address(shared), k_tile = q_tile + kQueries * pitch<D> * 2;
   const uint32_t v_tile = k_tile + 2 * kBlockBytes;
-  const bf16* k = head_of<const bf16>(p, p.k, b, h);
-  const bf16* v = head_of<const bf16>(p, p.v, b, h);
+  const bf16* k = head_of<const bf16>(p, p.k, b, p.kv_head(h));
+  const bf16* v = head_of<const bf16>(p, p.v, b, p.kv_head(h));
   const auto load_block = [&](int j) {
     const uint32_t stage = static_cast<uint32_t>(j & 1) * kBlockBytes;
     const int row0 = j * kStreamKeys;
@@ -267,11 +267,12 @@ bool forward_dropout(const Params& p, cudaStream_t stream) {
 }  // namespace
 
 bool mma_forward(const Params& p, cudaStream_t stream) {
+  if (p.dropout && p.group > 1) return false;  // no model has both
   if (p.dropout) {
     if (p.head_size <= 64) return forward_dropout<64>(p, stream);
     return p.head_size <= 96 ? forward_dropout<96>(p, stream) : forward_dropout<128>(p, stream);
   }
-  if (p.starts) {
+  if (p.packed_or_grouped()) {
     const PackedParams packed{p};
     if (p.head_size <= 64) return forward<64>(packed, stream);
     if (p.head_size <= 80) return forward<80>(packed, stream);

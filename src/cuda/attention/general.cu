@@ -5,7 +5,8 @@
 // 32. Tiles are f32 in shared memory, head size padded with zeros to a multiple of 32, pitch + 4 so that 16-byte reads
 // of 8 neighbouring rows touch all banks. Score tiles are 2 x 2 per thread; products with V, K, Q, dO give each thread
 // one row and every 8th group of 4 columns.
-// Of packed samples (PackedParams), blocks whose rows their sample does not have leave at once.
+// Of packed samples (PackedParams), blocks whose rows their sample does not have leave at once. A block of keys takes
+// the queries of all heads that read them.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/params.cuh"
@@ -99,15 +100,15 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const PackedParams p)
   const int tid = threadIdx.x, ty = tid / 16, tx = tid % 16, r = tid / 8, c = tid % 8;
   const int queries = p.queries(b), kv_length = p.kv_length(b);
   if (q0 >= queries) return;
-  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length;
+  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = p.kv_head(h);
   const DropoutMask mask(p, b);
   load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
   float4 acc[Groups] = {};
   float row_max = -INFINITY, row_sum = 0;
   for (int k0 = 0; k0 < key_end; k0 += kTile) {
     __syncthreads();
-    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, h), p.k.row_stride, k0, kv_length, p.head_size);
-    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, h), p.v.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, kv_head), p.k.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, kv_head), p.v.row_stride, k0, kv_length, p.head_size);
     __syncthreads();
     float s[2][2];
     dot_tile<Groups>(s, q, k, ty, tx);
@@ -214,15 +215,15 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
   const int r = threadIdx.x / 8, c = threadIdx.x % 8;
   const int queries = p.queries(b), kv_length = p.kv_length(b);
   if (q0 >= queries) return;
-  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length;
+  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = p.kv_head(h);
   const DropoutMask mask(p, b);
   load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
   load_tile<T, Groups>(dout, head_of<const T>(p, p.dout, b, h), p.dout.row_stride, q0, queries, p.head_size);
   float4 dq[Groups] = {};
   for (int k0 = 0; k0 < key_end; k0 += kTile) {
     __syncthreads();
-    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, h), p.k.row_stride, k0, kv_length, p.head_size);
-    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, h), p.v.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, kv_head), p.k.row_stride, k0, kv_length, p.head_size);
+    load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, kv_head), p.v.row_stride, k0, kv_length, p.head_size);
     __syncthreads();
     score_gradients<Groups, false>(p, mask, b, h, q0, k0, queries, kv_length, q, k, v, dout, nullptr, gradients);
     __syncthreads();
@@ -238,49 +239,50 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const PackedParams p) 
   constexpr int kSize = kTile * kPitch<Groups>;
   float *q = shared, *dout = q + kSize, *k = dout + kSize, *v = k + kSize;
   float *probabilities = v + kSize, *gradients = probabilities + kTile * kScorePitch;
-  const int k0 = blockIdx.x * kTile, h = blockIdx.y, b = blockIdx.z;
+  const int k0 = blockIdx.x * kTile, kv_head = blockIdx.y, b = blockIdx.z;
   const int r = threadIdx.x / 8, c = threadIdx.x % 8;
   const int existing = p.keys(b), queries = p.queries(b), kv_length = p.kv_length(b);
   if (k0 >= existing) return;
   const DropoutMask mask(p, b);
-  load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, h), p.k.row_stride, k0, kv_length, p.head_size);
-  load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, h), p.v.row_stride, k0, kv_length, p.head_size);
+  load_tile<T, Groups>(k, head_of<const T>(p, p.k, b, kv_head), p.k.row_stride, k0, kv_length, p.head_size);
+  load_tile<T, Groups>(v, head_of<const T>(p, p.v, b, kv_head), p.v.row_stride, k0, kv_length, p.head_size);
   float4 dk[Groups] = {}, dv[Groups] = {};
-  for (int q0 = p.causal ? k0 : 0; q0 < queries; q0 += kTile) {
-    __syncthreads();
-    load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
-    load_tile<T, Groups>(dout, head_of<const T>(p, p.dout, b, h), p.dout.row_stride, q0, queries, p.head_size);
-    __syncthreads();
-    score_gradients<Groups, true>(p, mask, b, h, q0, k0, queries, kv_length, q, k, v, dout, probabilities, gradients);
-    __syncthreads();
-    multiply_tile<Groups>(dv, probabilities, dout, r, c);
-    multiply_tile<Groups>(dk, gradients, q, r, c);
-  }
+  for (int h = kv_head * p.heads_per_kv(); h < (kv_head + 1) * p.heads_per_kv(); ++h)
+    for (int q0 = p.causal ? k0 : 0; q0 < queries; q0 += kTile) {
+      __syncthreads();
+      load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
+      load_tile<T, Groups>(dout, head_of<const T>(p, p.dout, b, h), p.dout.row_stride, q0, queries, p.head_size);
+      __syncthreads();
+      score_gradients<Groups, true>(p, mask, b, h, q0, k0, queries, kv_length, q, k, v, dout, probabilities, gradients);
+      __syncthreads();
+      multiply_tile<Groups>(dv, probabilities, dout, r, c);
+      multiply_tile<Groups>(dk, gradients, q, r, c);
+    }
   if (k0 + r < existing) {
-    store_row<T, Groups>(head_of<T>(p, p.dk, b, h) + (k0 + r) * p.dk.row_stride, dk, 1.0f, c, p.head_size);
-    store_row<T, Groups>(head_of<T>(p, p.dv, b, h) + (k0 + r) * p.dv.row_stride, dv, 1.0f, c, p.head_size);
+    store_row<T, Groups>(head_of<T>(p, p.dk, b, kv_head) + (k0 + r) * p.dk.row_stride, dk, 1.0f, c, p.head_size);
+    store_row<T, Groups>(head_of<T>(p, p.dv, b, kv_head) + (k0 + r) * p.dv.row_stride, dv, 1.0f, c, p.head_size);
   }
 }
 
 template <class Kernel>
-void launch(Kernel* kernel, const PackedParams& p, int tokens, int tiles, int score_tiles, int groups,
+void launch(Kernel* kernel, const PackedParams& p, int tokens, int heads, int tiles, int score_tiles, int groups,
             cudaStream_t stream) {
   const int bytes = 4 * (tiles * kTile * (groups * 32 + 4) + score_tiles * kTile * kScorePitch);
   allow_shared_memory(kernel, bytes);
-  const dim3 grid((tokens + kTile - 1) / kTile, p.heads, p.batch);
+  const dim3 grid((tokens + kTile - 1) / kTile, heads, p.batch);
   kernel<<<grid, kThreads, bytes, stream>>>(p);
   BLIPFT_CUDA_LAUNCHED("general attention kernel");
 }
 
 template <class T, int Groups>
 void forward(const PackedParams& p, cudaStream_t stream) {
-  launch(&forward_kernel<T, Groups>, p, p.query_tokens, 3, 1, Groups, stream);
+  launch(&forward_kernel<T, Groups>, p, p.query_tokens, p.heads, 3, 1, Groups, stream);
 }
 
 template <class T, int Groups>
 void backward(const PackedParams& p, cudaStream_t stream) {
-  launch(&dkv_kernel<T, Groups>, p, p.kv_tokens, 4, 2, Groups, stream);
-  launch(&dq_kernel<T, Groups>, p, p.query_tokens, 4, 1, Groups, stream);
+  launch(&dkv_kernel<T, Groups>, p, p.kv_tokens, p.kv_heads, 4, 2, Groups, stream);
+  launch(&dq_kernel<T, Groups>, p, p.query_tokens, p.heads, 4, 1, Groups, stream);
 }
 
 template <class T>

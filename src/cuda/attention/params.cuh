@@ -45,9 +45,18 @@ struct Params {
   bool wide;                        // all views aligned to 16 bytes, head_size a multiple of 8 (tensor-core kernels)
   int shared_bytes;                 // LaunchContext::shared_bytes
   const int32_t* starts;            // [batch + 1]: first rows of packed samples, or null; kernels ask PackedParams
+  int kv_heads, group;              // heads of k, v, dk, dv; heads of queries that read each; kernels ask PackedParams
+  int rows;                         // of q, out, dout and dq, all samples together
 
-  // Answers for samples of equally many rows; PackedParams has those for packed ones.
+  /// Whether kernels need PackedParams.
+  bool packed_or_grouped() const { return starts || group > 1; }
+
+  // Answers for samples of equally many rows, each head of queries with keys of its own; PackedParams has the others.
   static constexpr bool kPacked = false;
+
+  /// The head of keys and values that head h of queries reads, and how many do so.
+  __device__ __forceinline__ int kv_head(int h) const { return h; }
+  static __device__ __forceinline__ constexpr int heads_per_kv() { return 1; }
 
   /// Rows of sample b that exist: its queries and its keys.
   __device__ __forceinline__ int queries(int) const { return query_tokens; }
@@ -58,13 +67,16 @@ struct Params {
   }
 };
 
-/// Params of samples that may be packed: one after the other in the rows of each matrix. The rows of a sample are in
-/// device memory, so that a captured launch fits other samples of the same shapes; grids and shared memory follow from
-/// query_tokens, the most rows. A type of its own, since what the compiler computes anew from Params each time (rows,
-/// addresses) it must keep in registers here, which the tensor-core kernels can ill afford.
+/// Params of samples that may be packed: one after the other in the rows of each matrix; and of heads of queries that
+/// may share their keys and values, in groups. The rows of a sample are in device memory, so that a captured launch
+/// fits other samples of the same shapes; grids and shared memory follow from query_tokens, the most rows. A type of
+/// its own, since what the compiler computes anew from Params each time (rows, addresses) it must keep in registers
+/// here, which the tensor-core kernels can ill afford.
 struct PackedParams : Params {
   static constexpr bool kPacked = true;
 
+  __device__ __forceinline__ int kv_head(int h) const { return h / group; }
+  __device__ __forceinline__ int heads_per_kv() const { return group; }
   __device__ __forceinline__ int queries(int b) const { return starts ? starts[b + 1] - starts[b] : query_tokens; }
   __device__ __forceinline__ int keys(int b) const { return starts ? starts[b + 1] - starts[b] : kv_tokens; }
   __device__ __forceinline__ int kv_length(int b) const {
@@ -89,7 +101,8 @@ __device__ __forceinline__ SampleHead sample_head(const Args& p) {
   return {block / p.heads, block % p.heads};
 }
 
-/// Head h of the first row of sample b. `Args` is Params or PackedParams, here and in the kernels.
+/// Head h of the first row of sample b; of keys and values, that is kv_head(h) of the queries' h. `Args` is Params or
+/// PackedParams, here and in the kernels.
 template <class T, class Args>
 __device__ __forceinline__ T* head_of(const Args& p, const View& view, int b, int h) {
   if constexpr (!Args::kPacked) return view.head<T>(b, h, p.head_size);
@@ -132,10 +145,10 @@ struct DropoutMask {
 };
 
 /// Whether the wgmma kernels are for this (but for the head size): 256 or 257 tokens that all see each other, in
-/// samples of equally many rows (the tensor maps count on it).
+/// samples of equally many rows (the tensor maps count on it), each head of queries with keys of its own.
 inline bool fits_wgmma(const Params& p) {
-  return p.wgmma && p.wide && !p.causal && !p.dropout && !p.kv_lengths && !p.starts && p.query_tokens == p.kv_tokens &&
-         (p.query_tokens == 256 || p.query_tokens == 257);
+  return p.wgmma && p.wide && !p.causal && !p.dropout && !p.kv_lengths && !p.packed_or_grouped() &&
+         p.query_tokens == p.kv_tokens && (p.query_tokens == 256 || p.query_tokens == 257);
 }
 
 /// Number of element (query i, key 0) of head h.

@@ -85,8 +85,11 @@ __device__ __forceinline__ void wait_for_warpgroup(int warpgroup) {
 struct TensorMaps {
   CUtensorMap left, right;
 };
+struct MapShape {
+  int head_size, tokens, heads, samples;
+};
 /// Throws where the driver has no such maps. Rows, heads and samples are aligned to 16 bytes (Params::wide).
-TensorMaps make_tensor_maps(const View& view, const Params& p, int tokens);
+TensorMaps make_tensor_maps(const View& view, const MapShape& shape);
 
 #ifdef BLIPFT_WGMMA_CODE
 

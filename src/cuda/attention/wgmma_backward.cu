@@ -289,7 +289,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <int D, bool Sums>
 bool launch_kernel(const Params& p, cudaStream_t stream) {
-  const auto maps_of = [&](const View& view) { return make_tensor_maps(view, p, p.query_tokens); };
+  const auto maps_of = [&](const View& view) {
+    return make_tensor_maps(view, {p.head_size, p.query_tokens, p.heads, p.batch});
+  };
   const Maps maps{maps_of(p.q),  maps_of(p.k),  maps_of(p.v), maps_of(p.dout),
                   maps_of(p.dq), maps_of(p.dk), maps_of(p.dv)};
   allow_shared_memory(&wgmma_backward_kernel<D, Sums>, Layout<D>::Bytes);

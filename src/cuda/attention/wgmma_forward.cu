@@ -293,8 +293,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int D>
 bool launch(const Params& p, const LaunchContext& context) {
   const int blocks = std::min(p.batch * p.heads, context.sm_count);
-  const ForwardMaps maps{make_tensor_maps(p.q, p, p.query_tokens), make_tensor_maps(p.k, p, p.query_tokens),
-                         make_tensor_maps(p.v, p, p.query_tokens), make_tensor_maps(p.out, p, p.query_tokens)};
+  const MapShape shape{p.head_size, p.query_tokens, p.heads, p.batch};
+  const ForwardMaps maps{make_tensor_maps(p.q, shape), make_tensor_maps(p.k, shape), make_tensor_maps(p.v, shape),
+                         make_tensor_maps(p.out, shape)};
   allow_shared_memory(&wgmma_forward_kernel<D>, Layout<D>::Bytes);
   wgmma_forward_kernel<D><<<static_cast<unsigned>(blocks), kThreads, Layout<D>::Bytes, context.stream>>>(p, maps);
   BLIPFT_CUDA_LAUNCHED("wgmma attention forward");

@@ -11,7 +11,8 @@
 // bytes, 128-byte swizzle), one behind the other.
 //
 // Order of the tiles: those with most work first, over a group of heads whose operands fit in the L2 cache. A block
-// takes the next one when it has asked for all operands of the last.
+// takes the next one when it has asked for all operands of the last. Packed samples and grouped heads have kernels of
+// their own, by Args as elsewhere; which tiles these have is told in wgmma_long_packed.cuh.
 #pragma once
 
 #include <algorithm>
@@ -33,25 +34,33 @@ namespace wgmma_long {
 constexpr int kGroups = 2, kRows = 64 * kGroups, kConsumers = 128 * kGroups, kThreads = kConsumers + 128;
 constexpr int kConsumerWarps = kConsumers / 32;
 constexpr int kBox = 64 * 128;    ///< bytes of 64 rows of a part: what one copy brings
-constexpr int kLeastTokens = 64;  ///< below, a tile would be mostly empty
+constexpr int64_t kCacheBytes = 32 << 20;  ///< operands of the other side that shall stay in the L2 cache
+constexpr int kLeastTokens = 64;  ///< of a sample, on average: below, a tile would be mostly empty
+constexpr int kMostSamples = 256; ///< packed or grouped: what the table of samples in shared memory has room for
 
+/// Whether the kernels are for this (but for the head size), and faster than those with mma.sync.
 inline bool fits(const Params& p) {
-  return p.wgmma && p.wide && !p.dropout && !p.starts && p.query_tokens == p.kv_tokens &&
-         p.query_tokens >= kLeastTokens;
+  return p.wgmma && p.wide && !p.dropout && p.query_tokens == p.kv_tokens && p.rows >= kLeastTokens * p.batch &&
+         !(p.packed_or_grouped() && p.batch > kMostSamples);
 }
 
-/// Calls `launch` with the head size as an integral constant; false where the kernels are not for this.
+/// Calls `launch` with the head size as an integral constant, and with Params or PackedParams; false where the kernels
+/// are not for this.
 template <class Launch>
-bool with_head_size(const Params& p, const Launch& launch) {
+bool with_instance(const Params& p, const Launch& launch) {
   if (!fits(p) || (p.head_size != 64 && p.head_size != 128)) return false;
-  if (p.head_size == 64) launch(std::integral_constant<int, 64>());
-  else launch(std::integral_constant<int, 128>());
+  const auto with_args = [&](auto size) {
+    if (p.packed_or_grouped()) launch(size, PackedParams{p});
+    else launch(size, p);
+  };
+  if (p.head_size == 64) with_args(std::integral_constant<int, 64>());
+  else with_args(std::integral_constant<int, 128>());
   return true;
 }
 
-/// TMA's view of 64 columns of a matrix's heads, in boxes of 64 tokens.
-inline CUtensorMap map_of(const Params& p, const View& view) {
-  return make_tensor_maps(view, p, p.query_tokens).left;
+/// TMA's view of 64 columns of a matrix's heads, in boxes of 64 tokens. It sees packed samples as one.
+inline CUtensorMap map_of(const Params& p, const View& view, int heads) {
+  return make_tensor_maps(view, {p.head_size, p.starts ? p.rows : p.query_tokens, heads, p.starts ? 1 : p.batch}).left;
 }
 
 /// Bytes of `rows` rows of D columns.
@@ -64,38 +73,64 @@ struct Schedule {
   int group;         ///< heads that are taken together
   bool last_first;   ///< the last tile of a head has most work, not the first
 
-  /// Two operands of the other side are read by every tile of a head.
-  static Schedule make(const Params& p, bool last_first) {
-    constexpr int64_t kCacheBytes = 32 << 20;
+  /// Two operands of the other side are read by every tile of a head. of_keys: tiles are of keys.
+  static Schedule make(const Params& p, [[maybe_unused]] bool of_keys, bool last_first) {
     const int64_t head_bytes = int64_t{2} * p.kv_tokens * p.head_size * 2;
     return {p.batch * p.heads, static_cast<int>(ceil_div(p.query_tokens, kRows)),
             static_cast<int>(std::clamp<int64_t>(kCacheBytes / head_bytes, 1, int64_t{p.batch} * p.heads)), last_first};
   }
-  unsigned grid(const LaunchContext& context) const {
+  unsigned grid(const Params&, const LaunchContext& context) const {
     return static_cast<unsigned>(std::min<int64_t>(int64_t{heads} * tiles, context.sm_count));
   }
 };
 
-/// One tile: tokens row0 to row0 + kRows - 1 of a head.
-struct Work {
-  int b, h, row0;
-};
-
 #ifdef BLIPFT_WGMMA_CODE
 
-__device__ __forceinline__ Work work_at(const Params& p, const Schedule& schedule, int position) {
-  const int group = position / (schedule.group * schedule.tiles), first = group * schedule.group;
-  const int heads = min(schedule.group, schedule.heads - first), within = position - first * schedule.tiles;
-  const int level = within / heads, head = first + within - level * heads;
-  const int tile = schedule.last_first ? schedule.tiles - 1 - level : level;
-  return {head / p.heads, head % p.heads, tile * kRows};
-}
+/// One tile: tokens row0 to row0 + kRows - 1 of a head: of queries, or of keys and values where tiles are of these.
+struct Work {
+  int b, h, row0;
+
+  __device__ __forceinline__ int rows(const Params& p) const { return p.query_tokens; }
+  __device__ __forceinline__ int keys(const Params& p) const { return p.kv_length(b); }  ///< that queries see
+  /// Where the sample is in the view of map_of: its first token, and its number.
+  static __device__ __forceinline__ constexpr int map_token() { return 0; }
+  __device__ __forceinline__ int map_sample() const { return b; }
+  /// Whether a warpgroup has tokens that exist, and whether TMA may store all its tokens (it leaves out those after the
+  /// matrix).
+  static __device__ __forceinline__ constexpr bool has_tokens(const Params&, int) { return true; }
+  static __device__ __forceinline__ constexpr bool stores_whole(const Params&, int) { return true; }
+};
+
+/// The tiles of samples of equally many rows, each head of queries with keys of its own, for the walks below. A tile is
+/// posted as its position in the schedule.
+struct Tiles {
+  const Schedule& schedule;
+
+  /// Where tiles are posted: [2].
+  static __device__ __forceinline__ int* posted(char* place) { return reinterpret_cast<int*>(place); }
+  __device__ __forceinline__ int total() const { return schedule.heads * schedule.tiles; }
+  __device__ __forceinline__ void post(const Params&, int& posted, int position) const { posted = position; }
+  /// What the other functions take: of the tile that somebody posted, or has just posted.
+  static __device__ __forceinline__ int read(const int& posted) {
+    return static_cast<int>(uniform(static_cast<uint32_t>(posted)));
+  }
+  static __device__ __forceinline__ int own(const int&, int position) { return position; }
+  __device__ __forceinline__ bool is_end(int position) const { return position >= total(); }
+  __device__ __forceinline__ Work work(const Params& p, int position) const {
+    const int group = position / (schedule.group * schedule.tiles), first = group * schedule.group;
+    const int heads = min(schedule.group, schedule.heads - first), within = position - first * schedule.tiles;
+    const int level = within / heads, head = first + within - level * heads;
+    const int tile = schedule.last_first ? schedule.tiles - 1 - level : level;
+    return {head / p.heads, head % p.heads, tile * kRows};
+  }
+};
 
 /// Where the producer and the consumers meet about tiles: barriers of the two buffers of a tile's own operands, and the
-/// tiles' positions in the schedule (past the last one: there are no more).
+/// tiles (or that there are no more).
+template <class Posted>
 struct Meeting {
   uint32_t full, free;  ///< shared addresses of 2 barriers each
-  int* positions;       ///< [2], shared
+  Posted* posted;       ///< [2], shared
 
   __device__ __forceinline__ CopyBarrier full_at(int buffer) const {
     return {full + static_cast<uint32_t>(8 * buffer)};
@@ -107,17 +142,17 @@ struct Meeting {
 
 /// The producer warp's walk: calls body(buffer, work) when the buffer is free, whose lane 0 expects on full_at(buffer)
 /// what it copies there. Blocks begin with one tile each; who is done takes the next of the list from `counter`, which
-/// is 0 before and after the kernel: it is asked `tiles` times in all.
-template <class Body>
-__device__ __forceinline__ void produce_tiles(const Params& p, const Schedule& schedule, const Meeting& meeting,
+/// is 0 before and after the kernel: it is asked `total` times in all.
+template <class Args, class AnyTiles, class AnyMeeting, class Body>
+__device__ __forceinline__ void produce_tiles(const Args& p, const AnyTiles& tiles, const AnyMeeting& meeting,
                                               unsigned* counter, Body&& body) {
-  const int total = schedule.heads * schedule.tiles, lane = fresh_thread() & 31;
+  const int total = tiles.total(), lane = fresh_thread() & 31;
   int position = static_cast<int>(blockIdx.x);
 #pragma unroll 1
   for (int round = 0;; ++round) {
     const int buffer = round & 1;
     meeting.free_at(buffer).wait((round >> 1) - 1);  // phase -1 of the first use counts as over
-    if (lane == 0) meeting.positions[buffer] = position;
+    if (lane == 0) tiles.post(p, meeting.posted[buffer], position);
     if (position >= total) {
       if (lane == 0) ThreadBarrier{meeting.full_at(buffer).address}.arrive();
       return;
@@ -128,24 +163,26 @@ __device__ __forceinline__ void produce_tiles(const Params& p, const Schedule& s
       if (taken == total - 1) *counter = 0;  // nobody asks any more
     }
     __syncwarp();
-    body(buffer, work_at(p, schedule, position));
+    body(buffer, tiles.work(p, tiles.own(meeting.posted[buffer], position)));
     position = static_cast<int>(gridDim.x) + __shfl_sync(0xffffffffu, taken, 0);
   }
 }
 /// A consumer's walk: calls body(round, work) when the operands are there.
-template <class Body>
-__device__ __forceinline__ void consume_tiles(const Params& p, const Schedule& schedule, const Meeting& meeting,
+template <class Args, class AnyTiles, class AnyMeeting, class Body>
+__device__ __forceinline__ void consume_tiles(const Args& p, const AnyTiles& tiles, const AnyMeeting& meeting,
                                               Body&& body) {
 #pragma unroll 1
   for (int round = 0;; ++round) {
     meeting.full_at(round & 1).wait(round >> 1);
-    const int position = static_cast<int>(uniform(static_cast<uint32_t>(meeting.positions[round & 1])));
-    if (position >= schedule.heads * schedule.tiles) return;
-    body(round, work_at(p, schedule, position));
+    const auto tile = tiles.read(meeting.posted[round & 1]);
+    if (tiles.is_end(tile)) return;
+    body(round, tiles.work(p, tile));
   }
 }
-/// The buffer of the round before is free when its stores have read it; one thread of a warpgroup tells.
-__device__ __forceinline__ void release_last_buffer(const Meeting& meeting, int round) {
+/// The buffer of the round before is free when its stores have read it; one thread of a warpgroup tells. So after the
+/// last barrier of a round only that thread may look at the round's tile, or at what is posted about it.
+template <class AnyMeeting>
+__device__ __forceinline__ void release_last_buffer(const AnyMeeting& meeting, int round) {
   if (round > 0 && fresh_thread() % 128 == 0) {
     wait_stores_read();
     meeting.free_at((round & 1) ^ 1).arrive();
@@ -153,7 +190,8 @@ __device__ __forceinline__ void release_last_buffer(const Meeting& meeting, int 
   __syncwarp();
 }
 /// One thread, before a barrier of the block.
-__device__ __forceinline__ void init_meeting(const Meeting& meeting) {
+template <class AnyMeeting>
+__device__ __forceinline__ void init_meeting(const AnyMeeting& meeting) {
 #pragma unroll
   for (int buffer = 0; buffer < 2; ++buffer) {
     meeting.full_at(buffer).init();
@@ -179,30 +217,52 @@ struct Place {
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }
-/// Starts copying `Rows` tokens of a head, from `token` on, to a tile; tokens that do not exist give zeros, and count
-/// as copied bytes. One thread.
-template <int D, int Rows>
-__device__ __forceinline__ void start_copy(const CUtensorMap& map, uint32_t tile, int token, const Work& work,
+/// Starts copying the first `Copied` of `Rows` tokens of head h, from the sample's `token` on, to a tile; tokens after
+/// the matrix give zeros, and count as copied bytes; those after a packed sample are the next one's. One thread.
+template <int D, int Rows, int Copied = Rows, class AnyWork>
+__device__ __forceinline__ void start_copy(const CUtensorMap& map, uint32_t tile, int token, int h, const AnyWork& work,
                                            const CopyBarrier& barrier) {
 #pragma unroll
   for (int part = 0; part < D / 64; ++part)
 #pragma unroll
-    for (int row = 0; row < Rows; row += 64)
+    for (int row = 0; row < Copied; row += 64)
       asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                    "[%0], [%1, {%2, %3, %4, %5}], [%6];\n" ::"r"(
                        tile + static_cast<uint32_t>(part * Rows * 128 + row * 128)), "l"(&map),
-                   "r"(64 * part), "r"(token + row), "r"(work.h), "r"(work.b), "r"(barrier.address) : "memory");
+                   "r"(64 * part), "r"(work.map_token() + token + row), "r"(h), "r"(work.map_sample()),
+                   "r"(barrier.address) : "memory");
 }
-/// Starts storing a tile of 64 rows; tokens that do not exist are left out. One thread, after publish() by the writers
-/// and a barrier.
-template <int D>
-__device__ __forceinline__ void start_tile_store(const CUtensorMap& map, uint32_t tile, int token, const Work& work) {
+/// Starts storing a tile of 64 rows of the work's head, from the sample's `token` on; tokens after the matrix are left
+/// out. One thread, after publish() by the writers and a barrier.
+template <int D, class AnyWork>
+__device__ __forceinline__ void start_tile_store(const CUtensorMap& map, uint32_t tile, int token,
+                                                 const AnyWork& work) {
 #pragma unroll
   for (int part = 0; part < D / 64; ++part)
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];\n" ::"l"(
                      &map),
-                 "r"(64 * part), "r"(token), "r"(work.h), "r"(work.b), "r"(tile + static_cast<uint32_t>(part * kBox))
+                 "r"(64 * part), "r"(work.map_token() + token), "r"(work.h), "r"(work.map_sample()),
+                 "r"(tile + static_cast<uint32_t>(part * kBox))
                  : "memory");
+}
+/// The work's head in memory.
+template <class T, int D, class AnyWork>
+__device__ __forceinline__ T* head_of_work(const View& view, const AnyWork& work) {
+  return view.head<T>(work.map_sample(), work.h, D) + work.map_token() * view.row_stride;
+}
+/// Stores those of a tile's 64 rows that exist to the work's head, from the sample's `token` on: where TMA would go on
+/// into the next sample, which has less than 64. A warpgroup, after a barrier of it and before one.
+template <int D, class Args, class AnyWork>
+__device__ __forceinline__ void store_own(const View& view, const char* tile, const Args& p, const AnyWork& work,
+                                          int token) {
+  const int rows = work.rows(p) - token;
+  constexpr int kChunks = D / 8, kRowsAtOnce = 128 / kChunks;
+  const int thread = fresh_thread() % 128, chunk = thread % kChunks;
+  bf16* target = head_of_work<bf16, D>(view, work) + token * view.row_stride + chunk * 8;
+#pragma unroll 4
+  for (int row = thread / kChunks; row < rows; row += kRowsAtOnce)
+    *reinterpret_cast<uint4*>(target + row * view.row_stride) = *reinterpret_cast<const uint4*>(
+        tile + chunk / 8 * kBox + row * 128 + ((chunk % 8 ^ (row & 7)) << 4));
 }
 
 /// c = A B^T for the 64 rows of the tile at a and the first 8 * N of the `Rows` rows of the one at b. Not waited for.
@@ -295,16 +355,18 @@ struct Deltas {
   static __device__ __forceinline__ int chunk() { return fresh_thread() % kLanes; }
 
   /// token0: of the warpgroup's first query.
-  __device__ __forceinline__ void load(const Params& p, const Work& work, int token0) {
-    const bf16* head = p.out.head<const bf16>(work.b, work.h, D) + chunk() * 8;
+  template <class Args, class AnyWork>
+  __device__ __forceinline__ void load(const Args& p, const AnyWork& work, int token0) {
+    const bf16* head = head_of_work<const bf16, D>(p.out, work) + chunk() * 8;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int token = token0 + row(i);
-      out[i] = token < p.query_tokens ? *reinterpret_cast<const uint4*>(head + token * p.out.row_stride) : uint4{};
+      out[i] = token < work.rows(p) ? *reinterpret_cast<const uint4*>(head + token * p.out.row_stride) : uint4{};
     }
   }
   /// To numbers [64] of this warpgroup, in shared memory, and to p.delta.
-  __device__ __forceinline__ void make(const Params& p, const Work& work, int token0, const char* dout,
+  template <class Args, class AnyWork>
+  __device__ __forceinline__ void make(const Args& p, const AnyWork& work, int token0, const char* dout,
                                        float* numbers) const {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -316,7 +378,7 @@ struct Deltas {
     }
     __syncwarp();
     const int lane = fresh_thread() & 31, mine = (fresh_thread() >> 5 & 3) * 16 + lane;
-    if (lane < 16 && token0 + mine < p.query_tokens)
+    if (lane < 16 && token0 + mine < work.rows(p))
       p.delta[(static_cast<int64_t>(work.b) * p.heads + work.h) * p.query_tokens + token0 + mine] = numbers[mine];
   }
 };

@@ -1,12 +1,13 @@
 // Attention backward for bf16 with warpgroup products, for any number of tokens, causal or not, head sizes 64 and 128
-// (formulas: attention_backward.cuh). The frame (tiles, producer, ring) is told in attention_wgmma_long.cuh.
+// (formulas: backward.cuh). The frame (tiles, producer, ring) is told in wgmma_long.cuh, that of packed samples and
+// grouped heads in wgmma_long_packed.cuh.
 //
 // Two kernels: delta and dQ by tiles of queries; dK and dV by tiles of keys. That is 7 products where one pass would
 // take 5, but nothing is added up in memory: results are the same each time, and there is no f32 copy of dQ. Both
 // kernels compute what they need as the A operand of the next product, in registers:
 //   queries   S = Q K^T, dP = dO V^T, dQ += dS K          64 queries a warpgroup, 64 keys a step, from the last down
 //   keys      S^T = K Q^T, dP^T = V dO^T, dV += P^T dO,   64 keys a warpgroup, 64 queries a step, upwards
-//             dK += dS^T Q
+//             dK += dS^T Q                              one after the other of the heads that read these keys
 // Only a warpgroup's first step needs masks (except for keys at and after kv_length in the second kernel: whole rows,
 // zeroed at the end). Where the first block of a tile is beyond what a warpgroup sees, it leaves it out.
 // Each step's last products run while the next step's first are made; the two warpgroups fill each other's gaps.
@@ -16,7 +17,7 @@
 #include <climits>
 #include <type_traits>
 
-#include "cuda/attention/wgmma_long.cuh"
+#include "cuda/attention/wgmma_long_packed.cuh"
 #include "cuda/device/cuda_check.h"
 
 namespace blipft::attention {
@@ -39,8 +40,10 @@ struct Layout {
   static constexpr int Numbers = Slots + kSlots * 2 * Part;
   static constexpr int Full = Numbers + kSlots * 2 * kStep * 4, Free = Full + 16, Positions = Free + 16;  // Meeting
   static constexpr int SlotFull = Positions + 8, SlotFree = SlotFull + 8 * kSlots;                        // barriers
-  static constexpr int Bytes = SlotFree + 8 * kSlots;
-  static_assert(Part % 1024 == 0 && Bytes <= 227 << 10, "one block an SM");
+  static constexpr int Bytes = SlotFree + 8 * kSlots, Table = (Bytes + 15) / 16 * 16;
+  template <class Args>
+  static constexpr int BytesOf = Args::kPacked ? Table + kTableBytes<Args> : Bytes;
+  static_assert(Part % 1024 == 0 && BytesOf<PackedParams> <= 227 << 10, "one block an SM");
 };
 
 #ifdef BLIPFT_WGMMA_CODE
@@ -51,8 +54,9 @@ struct Steps {
   int skipped;       ///< how many of these, from the first on, this warpgroup does not see
 };
 /// Tiles of queries: blocks of keys, downwards; at least one.
-__device__ __forceinline__ Steps key_steps(const Params& p, const Work& work, int group) {
-  const int keys = p.kv_length(work.b);
+template <class Args, class AnyWork>
+__device__ __forceinline__ Steps key_steps(const Args& p, const AnyWork& work, int group) {
+  const int keys = work.keys(p);
   const auto blocks = [&](int g) {
     const int seen = p.causal ? min(keys, work.row0 + 64 * (g + 1)) : keys;
     return max(1, (seen + kStep - 1) / kStep);
@@ -60,10 +64,11 @@ __device__ __forceinline__ Steps key_steps(const Params& p, const Work& work, in
   const int count = blocks(kGroups - 1);
   return {count - 1, count, count - blocks(group)};
 }
-/// Tiles of keys: blocks of queries, upwards; none where no key is valid.
-__device__ __forceinline__ Steps query_steps(const Params& p, const Work& work, int group) {
+/// Tiles of keys: blocks of queries of a head, upwards; none where no key is valid.
+template <class Args, class AnyWork>
+__device__ __forceinline__ Steps query_steps(const Args& p, const AnyWork& work, int group) {
   const int first = p.causal ? work.row0 / kStep : 0;
-  const int count = work.row0 < p.kv_length(work.b) ? (p.query_tokens + kStep - 1) / kStep - first : 0;
+  const int count = work.row0 < work.keys(p) ? (work.rows(p) + kStep - 1) / kStep - first : 0;
   return {first, count, p.causal ? min(group, count) : 0};
 }
 
@@ -81,53 +86,59 @@ __device__ __forceinline__ ThreadBarrier slot_free(uint32_t shared, int slot) {
 }
 
 /// The producer: one warp. Keys: tiles are of keys. Each lane brings two queries' lse and delta, too, and arrives.
-template <int D, bool Keys>
-__device__ __forceinline__ void produce(const Params& p, const BackwardMaps& maps, const Schedule& schedule,
-                                        const Meeting& meeting, unsigned* counter, char* memory) {
+template <int D, bool Keys, class Args, class AnyTiles, class AnyMeeting>
+__device__ __forceinline__ void produce(const Args& p, const BackwardMaps& maps, const AnyTiles& tiles,
+                                        const AnyMeeting& meeting, unsigned* counter, char* memory) {
   using L = Layout<D>;
   const uint32_t shared = shared_address(memory);
   Place<kSlots> place;
-  produce_tiles(p, schedule, meeting, counter, [&](int buffer, const Work& work) {
+  produce_tiles(p, tiles, meeting, counter, [&](int buffer, const auto& work) {
     const int lane = fresh_thread() & 31;
     if (lane == 0) {
       const CopyBarrier full = meeting.full_at(buffer);
-      full.expect(2 * kGroups * L::Part);
+      full.expect(work.has_tokens(p, 1) ? 2 * kGroups * L::Part : 2 * L::Part);
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
+        if (group > 0 && !work.has_tokens(p, group)) continue;
         const uint32_t own = shared + static_cast<uint32_t>(L::Own + (buffer * kGroups + group) * 2 * L::Part);
-        start_copy<D, 64>(Keys ? maps.k : maps.q, own, work.row0 + 64 * group, work, full);
-        start_copy<D, 64>(Keys ? maps.v : maps.dout, own + L::Part, work.row0 + 64 * group, work, full);
+        start_copy<D, 64>(Keys ? maps.k : maps.q, own, work.row0 + 64 * group, work.h, work, full);
+        start_copy<D, 64>(Keys ? maps.v : maps.dout, own + L::Part, work.row0 + 64 * group, work.h, work, full);
       }
     }
     const Steps steps = Keys ? query_steps(p, work, 0) : key_steps(p, work, 0);
-    const int64_t row0 = (static_cast<int64_t>(work.b) * p.heads + work.h) * p.query_tokens;
+    // Heads of the other side: those that read the keys, or the one that the queries read.
+    const int heads = Keys ? p.heads_per_kv() : 1, head0 = Keys ? work.h * heads : p.kv_head(work.h);
 #pragma unroll 1
-    for (int step = 0; step < steps.count; ++step, place.step()) {
-      const int token = kStep * (Keys ? steps.first + step : steps.first - step);
-      float lse[2], delta[2];
-      if constexpr (Keys) {
+    for (int head = head0; head < head0 + heads; ++head) {
+      const int64_t row0 = (static_cast<int64_t>(work.b) * p.heads + head) * p.query_tokens;
+#pragma unroll 1
+      for (int step = 0; step < steps.count; ++step, place.step()) {
+        const int token = kStep * (Keys ? steps.first + step : steps.first - step);
+        float lse[2], delta[2];
+        if constexpr (Keys) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int row = token + 32 * i + lane;
-          lse[i] = row < p.query_tokens ? lse_log2(p.lse[row0 + row]) : INFINITY;
-          delta[i] = row < p.query_tokens ? p.delta[row0 + row] : 0.0f;
+          for (int i = 0; i < 2; ++i) {
+            const int row = token + 32 * i + lane;
+            lse[i] = row < work.rows(p) ? lse_log2(p.lse[row0 + row]) : INFINITY;
+            delta[i] = row < work.rows(p) ? p.delta[row0 + row] : 0.0f;
+          }
         }
-      }
-      slot_free<D>(shared, place.slot).wait(place.phase - 1);  // phase -1 of the first use counts as over
-      const CopyBarrier full = slot_full<D>(shared, place.slot);
-      if constexpr (Keys) {
-        float* numbers = reinterpret_cast<float*>(memory + L::Numbers) + place.slot * 2 * kStep + lane;
+        slot_free<D>(shared, place.slot).wait(place.phase - 1);  // phase -1 of the first use counts as over
+        const CopyBarrier full = slot_full<D>(shared, place.slot);
+        if constexpr (Keys) {
+          float* numbers = reinterpret_cast<float*>(memory + L::Numbers) + place.slot * 2 * kStep + lane;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) numbers[32 * i] = lse[i], numbers[kStep + 32 * i] = delta[i];
-        if (lane != 0) ThreadBarrier{full.address}.arrive();
+          for (int i = 0; i < 2; ++i) numbers[32 * i] = lse[i], numbers[kStep + 32 * i] = delta[i];
+          if (lane != 0) ThreadBarrier{full.address}.arrive();
+        }
+        if (lane == 0) {
+          full.expect(2 * L::Part);
+          const uint32_t slot = shared + static_cast<uint32_t>(L::Slots + place.slot * 2 * L::Part);
+          start_copy<D, 64>(Keys ? maps.q : maps.k, slot, token, head, work, full);
+          start_copy<D, 64>(Keys ? maps.dout : maps.v, slot + L::Part, token, head, work, full);
+        }
+        __syncwarp();
       }
-      if (lane == 0) {
-        full.expect(2 * L::Part);
-        const uint32_t slot = shared + static_cast<uint32_t>(L::Slots + place.slot * 2 * L::Part);
-        start_copy<D, 64>(Keys ? maps.q : maps.k, slot, token, work, full);
-        start_copy<D, 64>(Keys ? maps.dout : maps.v, slot + L::Part, token, work, full);
-      }
-      __syncwarp();
     }
   });
 }
@@ -154,11 +165,12 @@ struct QueryTile {
   uint32_t q[D / 16][4], dout[D / 16][4], ds[4][4];
 
   /// Before the first step: lse, Q and dO. row: this lane's row g, in the sample.
-  __device__ __forceinline__ void load(const Params& p, const Work& work, int row, uint32_t own) {
+  template <class Args, class AnyWork>
+  __device__ __forceinline__ void load(const Args& p, const AnyWork& work, int row, uint32_t own) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t first = (static_cast<int64_t>(work.b) * p.heads + work.h) * p.query_tokens;
-      lse[half] = row + 8 * half < p.query_tokens ? lse_log2(p.lse[first + row + 8 * half]) : INFINITY;
+      lse[half] = row + 8 * half < work.rows(p) ? lse_log2(p.lse[first + row + 8 * half]) : INFINITY;
     }
     load_fragments<D>(q, own);
     load_fragments<D>(dout, own + L::Part);
@@ -214,16 +226,26 @@ struct QueryTile {
   }
 };
 
+/// Passes over a tile of `count` slots, for a warpgroup that has no tokens there.
+template <int D, class AnyMeeting>
+__device__ __forceinline__ void skip_tile(const AnyMeeting& meeting, int round, uint32_t shared, Place<kSlots>& place,
+                                          int count, int group) {
+  release_last_buffer(meeting, round);
+  skip_slots<D>(shared, place, count);
+  wait_for_warpgroup(group);  // all have read what they need of this tile
+}
+
 /// One tile of a warpgroup.
-template <int D>
-__device__ __forceinline__ void take_queries(const Params& p, const BackwardMaps& maps, const Work& work,
-                                             const Meeting& meeting, int round, Place<kSlots>& place, char* memory,
+template <int D, class Args, class AnyWork, class AnyMeeting>
+__device__ __forceinline__ void take_queries(const Args& p, const BackwardMaps& maps, const AnyWork& work,
+                                             const AnyMeeting& meeting, int round, Place<kSlots>& place, char* memory,
                                              int group) {
   using L = Layout<D>;
   const uint32_t shared = shared_address(memory);
   const int buffer = round & 1, own = L::Own + (buffer * kGroups + group) * 2 * L::Part;
   const int row = fresh_thread() / 32 * 16 + (fresh_thread() >> 2 & 7);  // in the tile
   const Steps steps = key_steps(p, work, group);
+  if (!work.has_tokens(p, group)) return skip_tile<D>(meeting, round, shared, place, steps.count, group);
   QueryTile<D> tile{shared, place, p.scale * kLog2e};
   Deltas<D> deltas;
   tile.load(p, work, work.row0 + row, shared + static_cast<uint32_t>(own));
@@ -239,7 +261,7 @@ __device__ __forceinline__ void take_queries(const Params& p, const BackwardMaps
   wait_products<1>();
   pin(tile.s);
   {
-    const int keys = p.kv_length(work.b), column0 = (steps.first - steps.skipped) * kStep + 2 * (fresh_thread() & 3);
+    const int keys = work.keys(p), column0 = (steps.first - steps.skipped) * kStep + 2 * (fresh_thread() & 3);
     const int limit[2] = {(p.causal ? min(keys, work.row0 + row + 1) : keys) - column0,
                           (p.causal ? min(keys, work.row0 + row + 9) : keys) - column0};
     mask_columns(tile.s, limit);
@@ -254,14 +276,17 @@ __device__ __forceinline__ void take_queries(const Params& p, const BackwardMaps
   const uint32_t out = uniform(shared + static_cast<uint32_t>(own));
   store_tile(out, tile.dq, p.scale, p.scale);
   publish();
+  const bool whole = work.stores_whole(p, group);  // read before the last barrier: see release_last_buffer
   wait_for_warpgroup(group);
-  if (fresh_thread() % 128 == 0) {
+  if (!whole) {
+    store_own<D>(p.dq, memory + own, p, work, work.row0 + 64 * group);
+    wait_for_warpgroup(group);
+  } else if (fresh_thread() % 128 == 0) {
     start_tile_store<D>(maps.dq, out, work.row0 + 64 * group, work);
     commit_stores();
   }
   __syncwarp();
 }
-
 /// dK and dV of a warpgroup's 64 keys. S, P, dP and dS are transposed: rows are keys.
 template <int D>
 struct KeyTile {
@@ -351,21 +376,25 @@ __device__ __forceinline__ void zero_rows_from(float (&c)[N][4], int rows) {
 }
 
 /// One tile of a warpgroup.
-template <int D>
-__device__ __forceinline__ void take_keys(const Params& p, const BackwardMaps& maps, const Work& work,
-                                          const Meeting& meeting, int round, Place<kSlots>& place, char* memory,
+template <int D, class Args, class AnyWork, class AnyMeeting>
+__device__ __forceinline__ void take_keys(const Args& p, const BackwardMaps& maps, const AnyWork& work,
+                                          const AnyMeeting& meeting, int round, Place<kSlots>& place, char* memory,
                                           int group) {
   using L = Layout<D>;
   const uint32_t shared = shared_address(memory);
-  const uint32_t k = uniform(shared + static_cast<uint32_t>(L::Own + ((round & 1) * kGroups + group) * 2 * L::Part));
-  const uint32_t v = k + static_cast<uint32_t>(L::Part);
+  const int own = L::Own + ((round & 1) * kGroups + group) * 2 * L::Part;
+  const uint32_t k = uniform(shared + static_cast<uint32_t>(own)), v = k + static_cast<uint32_t>(L::Part);
   const Steps steps = query_steps(p, work, group);
+  if (!work.has_tokens(p, group))
+    return skip_tile<D>(meeting, round, shared, place, steps.count * p.heads_per_kv(), group);
   KeyTile<D> tile{memory, shared, k, v, place, p.scale * kLog2e};
   clear(tile.dk);
   clear(tile.dv);
-  skip_slots<D>(shared, place, steps.skipped);
-  release_last_buffer(meeting, round);
-  if (steps.skipped < steps.count) {
+#pragma unroll 1
+  for (int member = 0; member < p.heads_per_kv(); ++member) {  // heads of queries
+    skip_slots<D>(shared, place, steps.skipped);
+    if (member == 0) release_last_buffer(meeting, round);
+    if (steps.skipped >= steps.count) continue;
     tile.template take_step<true>(p.causal);
 #pragma unroll 1
     for (int left = steps.count - steps.skipped - 1; left > 0; --left) tile.template take_step<false>(false);
@@ -373,7 +402,7 @@ __device__ __forceinline__ void take_keys(const Params& p, const BackwardMaps& m
     tile.start_dk();
     tile.end_dk();
   }
-  const int keys = p.kv_length(work.b) - work.row0 - 64 * group;
+  const int keys = work.keys(p) - work.row0 - 64 * group;
   if (keys < 64) {
     const int rows = keys - (fresh_thread() >> 5 & 3) * 16 - (fresh_thread() >> 2 & 7);
     zero_rows_from(tile.dk, rows);
@@ -383,8 +412,13 @@ __device__ __forceinline__ void take_keys(const Params& p, const BackwardMaps& m
   store_tile(k, tile.dk, p.scale, p.scale);
   store_tile(v, tile.dv, 1.0f, 1.0f);
   publish();
+  const bool whole = work.stores_whole(p, group);  // as above
   wait_for_warpgroup(group);
-  if (fresh_thread() % 128 == 0) {
+  if (!whole) {
+    store_own<D>(p.dk, memory + own, p, work, work.row0 + 64 * group);
+    store_own<D>(p.dv, memory + own + L::Part, p, work, work.row0 + 64 * group);
+    wait_for_warpgroup(group);
+  } else if (fresh_thread() % 128 == 0) {
     start_tile_store<D>(maps.dk, k, work.row0 + 64 * group, work);
     start_tile_store<D>(maps.dv, v, work.row0 + 64 * group, work);
     commit_stores();
@@ -395,15 +429,16 @@ __device__ __forceinline__ void take_keys(const Params& p, const BackwardMaps& m
 #endif  // BLIPFT_WGMMA_CODE
 
 /// Keys: dK and dV by tiles of keys; otherwise dQ by tiles of queries.
-template <int D, bool Keys>
+template <int D, bool Keys, class Args>
 __global__ void __launch_bounds__(kThreads, 1)
-    wgmma_long_backward_kernel(const __grid_constant__ Params p, const __grid_constant__ BackwardMaps maps,
-                               const Schedule schedule, unsigned* counter) {
+    wgmma_long_backward_kernel(const __grid_constant__ Args p, const __grid_constant__ BackwardMaps maps,
+                               const ScheduleOf<Args> schedule, unsigned* counter) {
 #ifdef BLIPFT_WGMMA_CODE
   using L = Layout<D>;
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
-  const Meeting meeting{shared + L::Full, shared + L::Free, reinterpret_cast<int*>(memory + L::Positions)};
+  const auto tiles = make_tiles(p, schedule, memory + L::Table);
+  const Meeting meeting{shared + L::Full, shared + L::Free, tiles.posted(memory + L::Positions)};
   if (fresh_thread() == 0) {
     init_meeting(meeting);
 #pragma unroll
@@ -423,12 +458,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = warpgroup_number();
   if (group == kGroups) {
     give_registers();
-    if (fresh_thread() < kConsumers + 32) produce<D, Keys>(p, maps, schedule, meeting, counter, memory);
+    if (fresh_thread() < kConsumers + 32) produce<D, Keys>(p, maps, tiles, meeting, counter, memory);
     return;
   }
   take_registers();
   Place<kSlots> place;
-  consume_tiles(p, schedule, meeting, [&](int round, const Work& work) {
+  consume_tiles(p, tiles, meeting, [&](int round, const auto& work) {
     if constexpr (Keys) take_keys<D>(p, maps, work, meeting, round, place, memory, group);
     else take_queries<D>(p, maps, work, meeting, round, place, memory, group);
   });
@@ -436,19 +471,21 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-template <int D, bool Keys>
-void launch_kernel(const Params& p, const BackwardMaps& maps, const LaunchContext& context) {
-  const Schedule schedule = Schedule::make(p, p.causal && !Keys);
-  allow_shared_memory(&wgmma_long_backward_kernel<D, Keys>, Layout<D>::Bytes);
-  wgmma_long_backward_kernel<D, Keys><<<schedule.grid(context), kThreads, Layout<D>::Bytes, context.stream>>>(
-      p, maps, schedule, context.counters);
+template <int D, bool Keys, class Args>
+void launch_kernel(const Args& p, const BackwardMaps& maps, const LaunchContext& context) {
+  const auto schedule = ScheduleOf<Args>::make(p, Keys, p.causal && !Keys);
+  constexpr int kBytes = Layout<D>::template BytesOf<Args>;
+  allow_shared_memory(&wgmma_long_backward_kernel<D, Keys, Args>, kBytes);
+  wgmma_long_backward_kernel<D, Keys, Args>
+      <<<schedule.grid(p, context), kThreads, kBytes, context.stream>>>(p, maps, schedule, context.counters);
   BLIPFT_CUDA_LAUNCHED("wgmma attention backward, long");
 }
 
-template <int D>
-void launch(const Params& p, const LaunchContext& context) {
-  const BackwardMaps maps{map_of(p, p.q),  map_of(p, p.k),  map_of(p, p.v), map_of(p, p.dout),
-                          map_of(p, p.dq), map_of(p, p.dk), map_of(p, p.dv)};
+template <int D, class Args>
+void launch(const Args& p, const LaunchContext& context) {
+  const BackwardMaps maps{map_of(p, p.q, p.heads),     map_of(p, p.k, p.kv_heads), map_of(p, p.v, p.kv_heads),
+                          map_of(p, p.dout, p.heads),  map_of(p, p.dq, p.heads),   map_of(p, p.dk, p.kv_heads),
+                          map_of(p, p.dv, p.kv_heads)};
   launch_kernel<D, false>(p, maps, context);  // makes delta
   launch_kernel<D, true>(p, maps, context);
 }
@@ -456,7 +493,7 @@ void launch(const Params& p, const LaunchContext& context) {
 }  // namespace
 
 bool wgmma_long_backward(const Params& p, const LaunchContext& context) {
-  return with_head_size(p, [&](auto size) { launch<decltype(size)::value>(p, context); });
+  return with_instance(p, [&](auto size, const auto& args) { launch<decltype(size)::value>(args, context); });
 }
 
 }  // namespace blipft::attention

@@ -1,5 +1,6 @@
 // Attention forward for bf16 with warpgroup products, for any number of tokens, causal or not, head sizes 64 and 128.
-// The frame (tiles, producer, ring) is told in attention_wgmma_long.cuh.
+// The frame (tiles, producer, ring) is told in wgmma_long.cuh, that of packed samples and grouped heads in
+// wgmma_long_packed.cuh.
 //
 // A warpgroup owns 64 queries and takes 128 keys at a time, from the last that its tile sees down to the first: then
 // only the first block needs masks; where the warpgroup sees no more than half of that, it takes half. Softmax as in
@@ -9,7 +10,7 @@
 // through the place of the tile's queries.
 #include <cuda_runtime.h>
 
-#include "cuda/attention/wgmma_long.cuh"
+#include "cuda/attention/wgmma_long_packed.cuh"
 #include "cuda/device/cuda_check.h"
 
 namespace blipft::attention {
@@ -32,47 +33,66 @@ struct Layout {
   static constexpr int Full = V + kSlots * Block, Free = Full + 16, Positions = Free + 16;  // Meeting
   static constexpr int KFull = Positions + 8, KFree = KFull + 8 * kSlots;                   // barriers [slot]
   static constexpr int VFull = KFree + 8 * kSlots, VFree = VFull + 8 * kSlots;
-  static constexpr int Bytes = VFree + 8 * kSlots;
-  static_assert(Own % 1024 == 0 && Block % 1024 == 0 && Bytes <= 227 << 10, "one block an SM");
+  static constexpr int Bytes = VFree + 8 * kSlots, Table = (Bytes + 15) / 16 * 16;
+  template <class Args>
+  static constexpr int BytesOf = Args::kPacked ? Table + kTableBytes<Args> : Bytes;
+  static_assert(Own % 1024 == 0 && Block % 1024 == 0 && BytesOf<PackedParams> <= 227 << 10, "one block an SM");
 };
 
 #ifdef BLIPFT_WGMMA_CODE
 
-/// Key blocks that a tile sees; at least one, which may be masked wholly.
-__device__ __forceinline__ int key_blocks(const Params& p, const Work& work) {
-  const int keys = p.kv_length(work.b), seen = p.causal ? min(keys, work.row0 + kRows) : keys;
-  return max(1, (seen + kKeys - 1) / kKeys);
+/// Keys that a tile sees, and blocks of them; at least one, which may be masked wholly.
+template <class Args, class AnyWork>
+__device__ __forceinline__ int seen_keys(const Args& p, const AnyWork& work) {
+  const int keys = work.keys(p);
+  return p.causal ? min(keys, work.row0 + kRows) : keys;
+}
+template <class Args, class AnyWork>
+__device__ __forceinline__ int key_blocks(const Args& p, const AnyWork& work) {
+  return max(1, (seen_keys(p, work) + kKeys - 1) / kKeys);
 }
 
-/// The producer: one warp.
-template <int D>
-__device__ __forceinline__ void produce(const Params& p, const ForwardMaps& maps, const Schedule& schedule,
-                                        const Meeting& meeting, unsigned* counter, uint32_t shared) {
+/// The first keys of a block, to slot `slot` of K or V.
+template <int D, int Keys>
+__device__ __forceinline__ void copy_keys(const CUtensorMap& map, uint32_t slot, int token, int h, const auto& work,
+                                          const CopyBarrier& barrier) {
+  barrier.expect(tile_bytes<D>(Keys));
+  start_copy<D, kKeys, Keys>(map, slot, token, h, work, barrier);
+}
+
+/// The producer: one warp. Of packed samples, it leaves out what does not exist.
+template <int D, class Args, class AnyTiles, class AnyMeeting>
+__device__ __forceinline__ void produce(const Args& p, const ForwardMaps& maps, const AnyTiles& tiles,
+                                        const AnyMeeting& meeting, unsigned* counter, uint32_t shared) {
   using L = Layout<D>;
   Place<kSlots> place;
-  produce_tiles(p, schedule, meeting, counter, [&](int buffer, const Work& work) {
+  produce_tiles(p, tiles, meeting, counter, [&](int buffer, const auto& work) {
     const CopyBarrier queries = meeting.full_at(buffer);
     const bool asks = (fresh_thread() & 31) == 0;
     if (asks) {
-      queries.expect(kGroups * L::Own);
+      queries.expect(work.has_tokens(p, 1) ? kGroups * L::Own : L::Own);
 #pragma unroll
       for (int group = 0; group < kGroups; ++group)
-        start_copy<D, 64>(maps.q, shared + static_cast<uint32_t>(L::Q + (buffer * kGroups + group) * L::Own),
-                          work.row0 + 64 * group, work, queries);
+        if (group == 0 || work.has_tokens(p, group))
+          start_copy<D, 64>(maps.q, shared + static_cast<uint32_t>(L::Q + (buffer * kGroups + group) * L::Own),
+                            work.row0 + 64 * group, work.h, work, queries);
     }
+    const int last = key_blocks(p, work) - 1, kv_head = p.kv_head(work.h);
 #pragma unroll 1
-    for (int block = key_blocks(p, work) - 1; block >= 0; --block, place.step()) {
+    for (int block = last; block >= 0; --block, place.step()) {
       if (!asks) continue;
       const CopyBarrier k{shared + static_cast<uint32_t>(L::KFull + 8 * place.slot)};
       const CopyBarrier v{shared + static_cast<uint32_t>(L::VFull + 8 * place.slot)};
+      const uint32_t keys = shared + static_cast<uint32_t>(L::K + place.slot * L::Block);
+      const uint32_t values = shared + static_cast<uint32_t>(L::V + place.slot * L::Block);
+      // No warpgroup takes more of such a block (see consume_tile).
+      const bool half = Args::kPacked && seen_keys(p, work) - block * kKeys <= kKeys / 2;
       ThreadBarrier{shared + static_cast<uint32_t>(L::KFree + 8 * place.slot)}.wait(place.phase - 1);
-      k.expect(L::Block);
-      start_copy<D, kKeys>(maps.k, shared + static_cast<uint32_t>(L::K + place.slot * L::Block), block * kKeys, work,
-                           k);
+      if (half) copy_keys<D, kKeys / 2>(maps.k, keys, block * kKeys, kv_head, work, k);
+      else copy_keys<D, kKeys>(maps.k, keys, block * kKeys, kv_head, work, k);
       ThreadBarrier{shared + static_cast<uint32_t>(L::VFree + 8 * place.slot)}.wait(place.phase - 1);
-      v.expect(L::Block);
-      start_copy<D, kKeys>(maps.v, shared + static_cast<uint32_t>(L::V + place.slot * L::Block), block * kKeys, work,
-                           v);
+      if (half) copy_keys<D, kKeys / 2>(maps.v, values, block * kKeys, kv_head, work, v);
+      else copy_keys<D, kKeys>(maps.v, values, block * kKeys, kv_head, work, v);
     }
     __syncwarp();
   });
@@ -103,10 +123,12 @@ __device__ __forceinline__ void take_exponentials(float (&s)[N][4], Softmax& sta
     }
 }
 
-/// Stores lse of this warp's queries, and out = o / sum to the place of the queries; starts storing it from there.
-template <int D>
-__device__ __forceinline__ void store_queries(const float (&o)[D / 8][4], const Softmax& state, const Params& p,
-                                              const ForwardMaps& maps, const Work& work, uint32_t tile, int group) {
+/// Stores lse of this warp's queries, and out = o / sum to the place of the queries, at `tile`; starts storing it from
+/// there.
+template <int D, class Args, class AnyWork>
+__device__ __forceinline__ void store_queries(const float (&o)[D / 8][4], const Softmax& state, const Args& p,
+                                              const ForwardMaps& maps, const AnyWork& work, uint32_t tile,
+                                              const char* memory, int group) {
   const int thread = fresh_thread(), row0 = work.row0 + thread / 32 * 16 + (thread >> 2 & 7);
   float factor[2];
 #pragma unroll
@@ -114,7 +136,7 @@ __device__ __forceinline__ void store_queries(const float (&o)[D / 8][4], const 
     const float sum = quad_sum(state.sum[half]);
     const int row = row0 + 8 * half;
     factor[half] = sum > 0 ? 1.0f / sum : 0.0f;
-    if ((thread & 3) == 0 && row < p.query_tokens)
+    if ((thread & 3) == 0 && row < work.rows(p))
       p.lse[(static_cast<int64_t>(work.b) * p.heads + work.h) * p.query_tokens + row] =
           sum > 0 ? (state.base[half] + log2f(sum)) * kLn2 : -INFINITY;
   }
@@ -122,8 +144,12 @@ __device__ __forceinline__ void store_queries(const float (&o)[D / 8][4], const 
   wait_for_warpgroup(group);  // nobody reads these queries any more
   store_tile(tile, o, factor[0], factor[1]);
   publish();
+  const bool whole = work.stores_whole(p, group);  // read before the last barrier: see release_last_buffer
   wait_for_warpgroup(group);
-  if (fresh_thread() % 128 == 0) {
+  if (!whole) {
+    store_own<D>(p.out, memory + (tile - shared_address(memory)), p, work, work.row0 + 64 * group);
+    wait_for_warpgroup(group);
+  } else if (fresh_thread() % 128 == 0) {
     start_tile_store<D>(maps.out, tile, work.row0 + 64 * group, work);
     commit_stores();
   }
@@ -131,10 +157,10 @@ __device__ __forceinline__ void store_queries(const float (&o)[D / 8][4], const 
 }
 
 /// A warpgroup's work on one tile.
-template <int D>
+template <int D, class Args>
 struct Consumer {
   using L = Layout<D>;
-  const Params& p;
+  const Args& p;
   const uint32_t shared, queries;  // shared address of everything, and of the queries
   const int group;
   Place<kSlots>& place;            // of the key block at hand; at the end, of the next tile's first
@@ -168,8 +194,8 @@ struct Consumer {
   }
 
   /// The first block, `block`: its first `Keys` keys, with masks.
-  template <int Keys>
-  __device__ __forceinline__ void first_block(const Work& work, const Meeting& meeting, int round, int block) {
+  template <int Keys, class AnyWork, class AnyMeeting>
+  __device__ __forceinline__ void first_block(const AnyWork& work, const AnyMeeting& meeting, int round, int block) {
     const float scale_log2 = p.scale * kLog2e;
     float first[Keys / 8][4];
     full(L::KFull, place).wait(place.phase);
@@ -182,7 +208,7 @@ struct Consumer {
     pin(first);
     arrive_warp(free(L::KFree, place));
     const int thread = fresh_thread(), row = work.row0 + thread / 32 * 16 + (thread >> 2 & 7);
-    const int keys_end = p.kv_length(work.b), column0 = block * kKeys + 2 * (thread & 3);
+    const int keys_end = work.keys(p), column0 = block * kKeys + 2 * (thread & 3);
     const int limit[2] = {(p.causal ? min(keys_end, row + 1) : keys_end) - column0,
                           (p.causal ? min(keys_end, row + 9) : keys_end) - column0};
     mask_columns(first, limit);
@@ -254,42 +280,64 @@ struct Consumer {
   }
 
   /// The first two of `blocks` key blocks, `First` keys of the first of them.
-  template <int First>
-  __device__ __forceinline__ void start_tile(const Work& work, const Meeting& meeting, int round, int blocks) {
+  template <int First, class AnyWork, class AnyMeeting>
+  __device__ __forceinline__ void start_tile(const AnyWork& work, const AnyMeeting& meeting, int round, int blocks) {
     first_block<First>(work, meeting, round, blocks - 1);
     if (blocks > 1) next_block<First>();
     else last_output<First>();
   }
+  /// Passes over a tile's key blocks, for a warpgroup that has no queries there.
+  __device__ __forceinline__ void skip_blocks(int blocks) {
+#pragma unroll 1
+    for (int left = blocks; left > 0; --left, place.step()) {
+      full(L::KFull, place).wait(place.phase);
+      arrive_warp(free(L::KFree, place));
+      if (left < blocks) {  // next_block's turn
+        take_turn(group);
+        give_turn(group);
+      }
+      full(L::VFull, place).wait(place.phase);
+      arrive_warp(free(L::VFree, place));
+    }
+  }
 };
 
-template <int D>
-__device__ __forceinline__ void consume_tile(const Params& p, const ForwardMaps& maps, const Work& work,
-                                             const Meeting& meeting, int round, Place<kSlots>& place, uint32_t shared,
+template <int D, class Args, class AnyWork, class AnyMeeting>
+__device__ __forceinline__ void consume_tile(const Args& p, const ForwardMaps& maps, const AnyWork& work,
+                                             const AnyMeeting& meeting, int round, Place<kSlots>& place, char* memory,
                                              int group) {
+  const uint32_t shared = shared_address(memory);
   const uint32_t queries = uniform(
       shared + static_cast<uint32_t>(Layout<D>::Q + ((round & 1) * kGroups + group) * Layout<D>::Own));
-  Consumer<D> consumer{p, shared, queries, group, place};
-  const int blocks = key_blocks(p, work), keys = p.kv_length(work.b);
+  Consumer<D, Args> consumer{p, shared, queries, group, place};
+  const int blocks = key_blocks(p, work), keys = work.keys(p);
+  if (!work.has_tokens(p, group)) {
+    release_last_buffer(meeting, round);
+    consumer.skip_blocks(blocks);
+    wait_for_warpgroup(group);  // all have read what they need of this tile
+    return;
+  }
   const int seen = p.causal ? min(keys, work.row0 + 64 * (group + 1)) : keys;
   if (seen - (blocks - 1) * kKeys <= kKeys / 2) consumer.template start_tile<kKeys / 2>(work, meeting, round, blocks);
   else consumer.template start_tile<kKeys>(work, meeting, round, blocks);
 #pragma unroll 1
   for (int left = blocks - 2; left > 0; --left) consumer.template next_block<kKeys>();
   if (blocks > 1) consumer.template last_output<kKeys>();
-  store_queries<D>(consumer.o, consumer.state, p, maps, work, queries, group);
+  store_queries<D>(consumer.o, consumer.state, p, maps, work, queries, memory, group);
 }
 
 #endif  // BLIPFT_WGMMA_CODE
 
-template <int D>
+template <int D, class Args>
 __global__ void __launch_bounds__(kThreads, 1)
-    wgmma_long_forward_kernel(const __grid_constant__ Params p, const __grid_constant__ ForwardMaps maps,
-                              const Schedule schedule, unsigned* counter) {
+    wgmma_long_forward_kernel(const __grid_constant__ Args p, const __grid_constant__ ForwardMaps maps,
+                              const ScheduleOf<Args> schedule, unsigned* counter) {
 #ifdef BLIPFT_WGMMA_CODE
   using L = Layout<D>;
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = shared_address(memory);
-  const Meeting meeting{shared + L::Full, shared + L::Free, reinterpret_cast<int*>(memory + L::Positions)};
+  const auto tiles = make_tiles(p, schedule, memory + L::Table);
+  const Meeting meeting{shared + L::Full, shared + L::Free, tiles.posted(memory + L::Positions)};
   if (fresh_thread() == 0) {
     init_meeting(meeting);
 #pragma unroll
@@ -310,34 +358,37 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = warpgroup_number();
   if (group == kGroups) {
     give_registers();
-    if (fresh_thread() < kConsumers + 32) produce<D>(p, maps, schedule, meeting, counter, shared);
+    if (fresh_thread() < kConsumers + 32) produce<D>(p, maps, tiles, meeting, counter, shared);
     return;
   }
   take_registers();
   if (group == 1) give_turn(1);  // warpgroup 0 begins
   Place<kSlots> place;
-  consume_tiles(p, schedule, meeting, [&](int round, const Work& work) {
-    consume_tile<D>(p, maps, work, meeting, round, place, shared, group);
+  consume_tiles(p, tiles, meeting, [&](int round, const auto& work) {
+    consume_tile<D>(p, maps, work, meeting, round, place, memory, group);
   });
   if (group == 0) take_turn(0);  // the last turn that warpgroup 1 gave
   if (fresh_thread() % 128 == 0) wait_stores_read();  // shared memory outlives what reads it
 #endif
 }
 
-template <int D>
-void launch(const Params& p, const LaunchContext& context) {
-  const ForwardMaps maps{map_of(p, p.q), map_of(p, p.k), map_of(p, p.v), map_of(p, p.out)};
-  const Schedule schedule = Schedule::make(p, p.causal);
-  allow_shared_memory(&wgmma_long_forward_kernel<D>, Layout<D>::Bytes);
-  wgmma_long_forward_kernel<D>
-      <<<schedule.grid(context), kThreads, Layout<D>::Bytes, context.stream>>>(p, maps, schedule, context.counters);
+template <int D, class Args>
+void launch(const Args& p, const LaunchContext& context) {
+  using L = Layout<D>;
+  const ForwardMaps maps{map_of(p, p.q, p.heads), map_of(p, p.k, p.kv_heads), map_of(p, p.v, p.kv_heads),
+                         map_of(p, p.out, p.heads)};
+  const auto schedule = ScheduleOf<Args>::make(p, false, p.causal);
+  constexpr int kBytes = L::template BytesOf<Args>;
+  allow_shared_memory(&wgmma_long_forward_kernel<D, Args>, kBytes);
+  wgmma_long_forward_kernel<D, Args>
+      <<<schedule.grid(p, context), kThreads, kBytes, context.stream>>>(p, maps, schedule, context.counters);
   BLIPFT_CUDA_LAUNCHED("wgmma attention forward, long");
 }
 
 }  // namespace
 
 bool wgmma_long_forward(const Params& p, const LaunchContext& context) {
-  return with_head_size(p, [&](auto size) { launch<decltype(size)::value>(p, context); });
+  return with_instance(p, [&](auto size, const auto& args) { launch<decltype(size)::value>(args, context); });
 }
 
 }  // namespace blipft::attention
