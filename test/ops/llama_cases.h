@@ -47,7 +47,7 @@ inline void add_swiglu(Cases& cases, DType t, int64_t rows, int64_t inner) {
 }
 
 inline void add_llama_ops(Cases& cases, DType t) {
-  for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {1, 7, 33}, {3, 11, 64}, {2, 41, 100},
+  for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 2}, {1, 7, 33}, {3, 11, 64}, {2, 41, 100},
                                     {1, 33, 2048}, {1, 20, 3200}, {2, 1030, 328}, {2, 1030, 2048}, {1, 20, 4096},
                                     {1, 9, 5120}, {1, 9, 8192}, {1, 3, 9000}})
     add_rms_norm(cases, t, samples, tokens, n);
