@@ -2,7 +2,7 @@
 #
 #   make              ./blipft (with CUDA when nvcc is found; CUDA=0 or CUDA=1 force it)
 #   make check        builds and passes every test
-#   make demo         trains a small BLIP-2 on pictures it draws itself
+#   make demo         trains a small BLIP-2 on pictures it draws itself; MODEL=llama: a small LLaMA on instructions
 #   make bench        times the configurations of the README's table on this machine's GPUs; ARGS="--quick" and others
 #                     are tools/bench.py's options; ARGS=--ops times every GPU operation
 #   make op_bench     builds the bench of every GPU operation: $(BUILD)/op_bench
@@ -124,7 +124,7 @@ check: setup
 
 .PHONY: demo
 demo: setup
-	@tools/demo.sh CUDA=$(CUDA)
+	@tools/demo.sh CUDA=$(CUDA) MODEL=$(or $(MODEL),blip2)
 
 .PHONY: bench
 bench: blipft $(if $(filter 1,$(CUDA)),$(BUILD)/op_bench)

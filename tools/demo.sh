@@ -1,23 +1,36 @@
 #!/bin/bash
-# Demo: trains a small BLIP-2 on pictures it draws itself, plots the loss and saves the model.
+# Demo: trains a small BLIP-2 on pictures it draws itself, or a small LLaMA on instructions, plots the loss and saves the
+# model.
 #
-#   tools/demo.sh [CUDA=0|1]       (make demo calls it)
+#   tools/demo.sh [CUDA=0|1] [MODEL=blip2|llama]       (make demo calls it)
 #
-# Uses up to four GPUs where there are some, else four CPU ranks.
+# Uses up to four GPUs where there are some, else four CPU ranks (two for LLaMA).
 
 set -e
 cd "$(dirname "$0")/.."
 cuda=0
-case "${1:-}" in
-  CUDA=[01]) cuda=${1#CUDA=} ;;
-  "") ;;
-  *) echo "demo: unknown argument $1; usage: tools/demo.sh [CUDA=0|1]" >&2; exit 2 ;;
-esac
+model=blip2
+for argument in "$@"; do
+  case "$argument" in
+    CUDA=[01]) cuda=${argument#CUDA=} ;;
+    MODEL=blip2 | MODEL=llama) model=${argument#MODEL=} ;;
+    *) echo "demo: unknown argument $argument; usage: tools/demo.sh [CUDA=0|1] [MODEL=blip2|llama]" >&2; exit 2 ;;
+  esac
+done
 
 python=$(tools/setup.sh --python)
-if [ ! -d demo/model ] || [ ! -d demo/data ]; then
-  echo "== drawing the pictures (demo/)"
-  "$python" tools/make_demo.py --out demo --samples 384 --seed 0
+if [ "$model" = blip2 ]; then
+  demo=demo run=demo samples=32 most_ranks=4
+  if [ ! -d demo/model ] || [ ! -d demo/data ]; then
+    echo "== drawing the pictures (demo/)"
+    "$python" tools/make_demo.py --out demo --samples 384 --seed 0
+  fi
+else
+  demo=demo-llama run=demo-llama samples=32 most_ranks=2
+  if [ ! -d demo-llama/model ] || [ ! -d demo-llama/data ]; then
+    echo "== writing the instructions (demo-llama/)"
+    "$python" tools/make_text_demo.py --out demo-llama
+  fi
 fi
 
 echo "== building"
@@ -25,9 +38,10 @@ make -s -j"$(nproc)" CUDA="$cuda" blipft
 
 gpus=0
 if [ "$cuda" = 1 ]; then gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU' || true); fi
-ranks=4
-[ "$gpus" -ge 1 ] && [ "$gpus" -lt 4 ] && ranks=$gpus
-batch=$((32 / ranks))  # the same 32 samples a step, shared by the ranks (30 on three)
+ranks=$most_ranks
+[ "$gpus" -ge 1 ] && ranks=$((gpus < 4 ? gpus : 4))
+batch=$((samples / ranks))  # the same 32 samples a step, shared by the ranks (30 on three)
+total=$((batch * ranks))
 
 options=(-np "$ranks" --oversubscribe --bind-to none)
 [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
@@ -35,12 +49,13 @@ options=(-np "$ranks" --oversubscribe --bind-to none)
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
 
 echo "== training on $ranks $([ "$gpus" -ge 1 ] && echo "GPU(s)" || echo "CPU ranks")"
-command=(mpirun "${options[@]}" ./blipft inputs/demo.yaml parallel.devices="$ranks" train.batch_size=$batch)
+command=(mpirun "${options[@]}" ./blipft inputs/$demo.yaml parallel.devices="$ranks" train.batch_size=$batch)
+[ "$model" = llama ] && command+=(train.total_batch_size=$total)
 "${command[@]}"
 
-"$python" tools/plot_loss.py runs/demo
+"$python" tools/plot_loss.py runs/$run
 echo
-echo "trace        runs/demo/trace.rank0000.h5 (one file a rank; h5dump, h5py and pandas read it)"
-echo "loss plot    runs/demo/loss.png"
-echo "saved model  runs/demo/model (transformers' from_pretrained reads it)"
+echo "trace        runs/$run/trace.rank0000.h5 (one file a rank; h5dump, h5py and pandas read it)"
+echo "loss plot    runs/$run/loss.png"
+echo "saved model  runs/$run/model (transformers' from_pretrained reads it)"
 echo "once more    OMPI_MCA_btl_vader_single_copy_mechanism=$OMPI_MCA_btl_vader_single_copy_mechanism ${command[*]}"
