@@ -1,8 +1,6 @@
 // The wiring of a rank's parts; see engine.h.
 #include "run/engine.h"
 
-#include "data/text_shapes.h"
-
 namespace blipft {
 
 namespace {
@@ -25,7 +23,7 @@ Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const
   program = std::make_unique<StepProgram>(
       StepParts{parts.config, parts.device, parts.ops, parts.groups.all, parts.arena, parts.model, strategy.get(),
                 parts.optimizer, parts.spans, parts.pixel_statistics},
-      possible_text_shapes(*parts.config));
+      parts.text_shapes);
 }
 
 void Engine::bind() {

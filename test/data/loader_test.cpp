@@ -128,7 +128,8 @@ const T* part(const HostBatch& batch, BatchPart which) {
 std::unique_ptr<DataLoader> make_loader(const Config& config, const std::shared_ptr<SmallDataset>& dataset,
                                         Device& device,
                                         int64_t rank = 0, int64_t world = 1) {
-  return make_data_loader(config, rank, world, small_pictures(), std::make_shared<ByteTokenizer>(), dataset, device);
+  return make_data_loader(config, rank, world, small_pictures(), possible_text_shapes(config),
+                          std::make_shared<ByteTokenizer>(), {dataset}, device);
 }
 
 /// Checks one batch against the definition in batch.h, computed anew from the dataset.
@@ -318,8 +319,8 @@ TEST_SUITE("loader") {
         config.data.exif_orientation = turn;
         config.data.transparency = transparency;
         HostDevice device;
-        const auto loader = make_data_loader(config, 0, 1, small_pictures(), std::make_shared<ByteTokenizer>(), dataset,
-                                             device);
+        const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
+                                             std::make_shared<ByteTokenizer>(), {dataset}, device);
         const Image decoded = decode_image(dataset->picture.data(), dataset->picture.size(), "x",
                                            {turn, transparency == std::string("white")});
         const Image expected = resize_bicubic(decoded, 12, 12);
@@ -389,8 +390,9 @@ TEST_SUITE("loader") {
     config.train.batch_size = 1;
     config.data.shuffle = false;
     HostDevice device;
-    const auto loader = make_data_loader(config, 0, 1, small_pictures(), std::make_shared<ByteTokenizer>(),
-                                         std::make_shared<Unreadable>(), device);
+    const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
+                                         std::make_shared<ByteTokenizer>(), {std::make_shared<Unreadable>()},
+                                         device);
     CHECK(loader->first_text_shapes(8).size() == 2);  // steps of two samples: 0 1, 2 3, 4 5
     for (int step = 0; step < 2; ++step) loader->give_back(loader->next());
     CHECK(message_of([&] { loader->next(); }) == "sample 5 is gone");
@@ -512,8 +514,8 @@ TEST_SUITE("loader") {
       config.train.max_epochs = epochs;
       const auto start = std::chrono::steady_clock::now();
       const auto loader = make_data_loader(config, 0, 1, {.picture_size = 224, .vocabulary = 256},
-                                           std::make_shared<ByteTokenizer>(),
-                                           open_dataset(path, "auto"), device);
+                                           possible_text_shapes(config), std::make_shared<ByteTokenizer>(),
+                                           {open_dataset(path, "auto")}, device);
       int64_t samples = 0;
       while (const HostBatch* batch = loader->next()) {
         samples += config.train.batch_size;

@@ -65,15 +65,18 @@ Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, dou
   const auto comm = make_self_comm(*device);
   const auto optimizer = make_optimizer(config.train);
   TextModel model({}, model_settings(config));
-  const MemoryPlan plan = plan_memory(config, model, 1, 0);
+  const std::vector<TextShape> shapes = possible_text_shapes(config);
+  const MemoryPlan plan = plan_memory(config, model, 1, 0, shapes);
   Arena arena(*device, *plan.arena);
-  Engine engine({&config, &model, device.get(), ops.get(), comm.get(), &arena, optimizer.get()}, "single", {});
+  Engine engine({.config = &config, .model = &model, .device = device.get(), .ops = ops.get(), .groups = comm.get(),
+                 .arena = &arena, .optimizer = optimizer.get(), .text_shapes = shapes},
+                "single", {});
   arena.commit();
   engine.bind();
   StepProgram& program = *engine.program;
   init_weights({model.units(), &engine.store, engine.strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
-  const auto loader = make_data_loader(config, 0, 1, model.inputs(), std::make_shared<LetterTokenizer>(), dataset,
-                                       *device);
+  const auto loader = make_data_loader(config, 0, 1, model.inputs(), shapes, std::make_shared<LetterTokenizer>(),
+                                       {dataset}, *device);
   Trained trained;
   while (const HostBatch* batch = loader->next()) {
     program.launch(*batch, lr);
@@ -128,8 +131,10 @@ TEST_SUITE("text model") {
 
   TEST_CASE("a model that reads pictures refuses samples without one, by name") {
     const auto device = make_cpu_device(1);
-    const auto loader = make_data_loader(text_config("packed"), 0, 1, {.picture_size = 8, .vocabulary = 128},
-                                         std::make_shared<LetterTokenizer>(), std::make_shared<Questions>(), *device);
+    const Config config = text_config("packed");
+    const auto loader = make_data_loader(config, 0, 1, {.picture_size = 8, .vocabulary = 128},
+                                         possible_text_shapes(config), std::make_shared<LetterTokenizer>(),
+                                         {std::make_shared<Questions>()}, *device);
     const std::string message = testing::message_of([&] { loader->next(); });
     CHECK_MESSAGE(message.find("question 0: found no picture") != std::string::npos, message);
   }
