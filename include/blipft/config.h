@@ -23,7 +23,7 @@ struct DataSection {
   bool exif_orientation = true;         ///< turn pictures as their EXIF says
   std::string transparency = "white";   ///< white (what is transparent lies on white) | drop (as if it were opaque)
   int64_t max_text_tokens = 50;         ///< longer captions are truncated
-  std::string text_padding = "auto";    ///< auto (packed where the loss is the same) | packed (next to none) | longest
+  std::string text_padding = "auto";    ///< auto (packed, but with loss_on_padding) | packed (next to none) | longest
                                         ///< (of a step, rounded up to 8) | max (always max_text_tokens)
   int64_t num_workers = 4;              ///< decoding and tokenizing threads of each rank
   int64_t prefetch_steps = 3;           ///< steps prepared ahead

@@ -51,11 +51,7 @@ void check_parallel(const Config& config) {
 
 void check_data(const Config& config) {
   const TrainSection& train = config.train;
-  if (config.data.text_padding != "packed") return;
-  refuse_if(config, train.loss_normalization == "micro_batch", "data.text_padding", "is packed, which changes which ",
-            "samples share a micro-batch, and with train.loss_normalization: micro_batch the loss depends on that; ",
-            "set it to tokens, or text_padding to auto");
-  refuse_if(config, train.loss_on_padding, "data.text_padding", "is packed, which leaves out the padding that ",
+  refuse_if(config, config.data.text_padding == "packed" && train.loss_on_padding, "data.text_padding", "is packed, which leaves out the padding that ",
             "train.loss_on_padding: true learns; set it to false, or text_padding to auto");
 }
 

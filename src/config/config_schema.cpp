@@ -84,8 +84,8 @@ void add_model_and_data(std::vector<Key>& keys) {
     "longer captions are truncated; the first token is given, so that 2 leave one to learn",
     std::vector<std::string>{"max_length"});
   d(&D::text_padding, "text_padding", one_of({"auto", "packed", "longest", "max"}),
-    "packed: next to none, each text takes its own length; longest: of a step, rounded up to 8; max: always "
-    "max_text_tokens; auto: packed where that leaves the loss as it is, else longest",
+    "packed: next to none, each text takes its own length; longest: all of a step as its longest text, rounded up to "
+    "8; max: always max_text_tokens; auto: packed, but longest where padding is learnt",
     std::vector<std::string>{"padding"});
   d(&D::num_workers, "num_workers", at_least(1), "threads of each rank that decode and tokenize",
     std::vector<std::string>{"workers"});

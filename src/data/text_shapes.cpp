@@ -22,12 +22,12 @@ int64_t longest_text(const DataSection& data) { return std::max<int64_t>(data.ma
 
 bool packs_text(const Config& config) {
   if (config.data.text_padding == "packed") return true;
-  return config.data.text_padding == "auto" && config.train.loss_normalization == "tokens" &&
-         !config.train.loss_on_padding;
+  return config.data.text_padding == "auto" && !config.train.loss_on_padding;
 }
 
 bool balances_micro_batches(const Config& config) {
-  return packs_text(config) && config.train.accumulate_grad_batches > 1;
+  return packs_text(config) && config.train.accumulate_grad_batches > 1 &&
+         config.train.loss_normalization == "tokens";
 }
 
 int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size) {

@@ -15,6 +15,7 @@
 #include "blipft/data.h"
 #include "blipft/error.h"
 #include "data/sample_cache.h"
+#include "data/text_shapes.h"
 #include "support/error_message.h"
 #include "data/sampler_settings.h"
 
@@ -213,12 +214,14 @@ TEST_SUITE("loader") {
     CHECK(shapes.back() == TextShape{50, 3200});
   }
 
-  TEST_CASE("auto packs where the loss does not depend on padding or on who shares a micro-batch") {
+  TEST_CASE("auto packs where padding is not learnt, and balances where nothing depends on who shares a micro-batch") {
     Config config;
+    config.train.accumulate_grad_batches = 2;
     CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
+    CHECK(balances_micro_batches(config));
     config.train.loss_normalization = "micro_batch";
-    CHECK(possible_text_shapes(config).back().packed_rows == 0);
-    config.train.loss_normalization = "tokens";
+    CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
+    CHECK(!balances_micro_batches(config));
     config.train.loss_on_padding = true;
     CHECK(possible_text_shapes(config).back().packed_rows == 0);
   }
@@ -274,7 +277,8 @@ TEST_SUITE("loader") {
         for (const int64_t rank : {0, 1}) {
           if (padding && text_padding == std::string("packed")) continue;  // not to be had
           Config config = small_config();
-          config.train.accumulate_grad_batches = text_padding == std::string("packed") ? 1 : 2;  // else it is balanced
+          if (text_padding == std::string("packed"))
+            config.train.loss_normalization = "micro_batch";  // samples keep their micro-batch; else it is balanced
           config.train.loss_on_padding = padding;
           config.data.text_padding = text_padding;
           config.train.max_epochs = 3;

@@ -119,6 +119,17 @@ TEST_SUITE("text model") {
     }
   }
 
+  TEST_CASE("text alone: a mean of micro-batch means is the same packed, for samples keep their micro-batch") {
+    const auto questions = std::make_shared<Questions>();
+    Config config = text_config("longest"), other = text_config("auto");
+    config.train.loss_normalization = other.train.loss_normalization = "micro_batch";
+    const Trained padded = train(config, questions, 0.1), packed = train(other, questions, 0.1);
+    const Trained tokens = train(text_config("auto"), questions, 0.1);
+    for (size_t i = 0; i < padded.losses.size(); ++i)    // f32 sums in another order, as above
+      CHECK(packed.losses[i] == doctest::Approx(padded.losses[i]).epsilon(1e-5));
+    CHECK(std::fabs(packed.losses[0] / tokens.losses[0] - 1) > 2e-5);  // more than that, so the two can be told apart
+  }
+
   TEST_CASE("text alone: what is not to be learnt is not in the loss") {
     const auto questions = std::make_shared<Questions>(), everything = std::make_shared<Questions>();
     everything->all_learnt = true;
