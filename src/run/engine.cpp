@@ -8,6 +8,8 @@ namespace {
 StoreContext store_context(const EngineParts& parts, const std::string& strategy_name) {
   StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
                        PrecisionTypes::of(parts.config->train.precision), parts.optimizer, parts.policy};
+  const TrainSection& train = parts.config->train;
+  context.used_once = train.accumulate_grad_batches == 1 && train.gradient_clip_val == 0;
   context.shards = shard_count(strategy_name, parts.groups.shard->size());
   context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
   return context;
