@@ -35,7 +35,8 @@ struct TrainSection {
   std::string lr_schedule = "constant"; ///< constant | linear | cosine
   int64_t warmup_steps = 0;             ///< n: step s < n learns at lr * s / n
   int64_t batch_size = 16;              ///< samples of one micro-batch of one rank
-  int64_t accumulate_grad_batches = 1;
+  int64_t accumulate_grad_batches = 1;  ///< micro-batches of a step; 0: as total_batch_size says, see resolve_for_ranks
+  int64_t total_batch_size = 0;         ///< samples of a step over all ranks; 0: as the others say
   Precision precision = Precision::bf16_true;
   std::string optim = "adamw";          ///< adamw | sgd
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
@@ -102,6 +103,11 @@ std::string place_of(const Config& config, const std::string& key);
 /// from `ranks`, or strategy single is asked for with several ranks.
 void check_ranks(const Config& config, int64_t ranks);
 
+/// The config of a run on `ranks` ranks: train.accumulate_grad_batches as train.total_batch_size asks for. Throws
+/// UserError that names the nearest totals when ranks x train.batch_size does not divide it, or when
+/// accumulate_grad_batches is given and is another.
+Config resolve_for_ranks(const Config& config, int64_t ranks);
+
 /// The ranks of a shard group, by parallel.shard_ranks, of `ranks` ranks in all; they divide them. `node_ranks`: of each
 /// machine, 0: machines have different numbers of ranks. Throws UserError that names the nearest divisors.
 int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks);
@@ -125,6 +131,7 @@ struct CommandLine {
 CommandLine parse_command_line(int argc, const char* const* argv);
 std::string help_text();
 
+/// With train.total_batch_size alone, train.accumulate_grad_batches is 0 until resolve_for_ranks().
 /// Reads `file`, applies the overrides, checks every key, type and combination. Throws UserError with file, line, key
 /// and the nearest valid key. Paths stay as written (relative to the working directory).
 Config load_config(const std::string& file, const std::vector<std::string>& overrides);

@@ -20,6 +20,8 @@ void check_train(const Config& config) {
   const TrainSection& train = config.train;
   const TrainSection standard;
   const bool sgd = train.optim == "sgd";
+  refuse_if(config, train.accumulate_grad_batches == 0 && train.total_batch_size == 0, "train.accumulate_grad_batches",
+            "is 0, which leaves it to train.total_batch_size, and that is not given; give one of them");
   refuse_if(config, !sgd && train.momentum != 0, "train.momentum", "is of optim sgd, but train.optim is ", train.optim,
             "; set train.optim: sgd, or remove momentum (adamw has beta1)");
   refuse_if(config, sgd && train.beta1 != standard.beta1, "train.beta1",
@@ -95,6 +97,23 @@ void check_ranks(const Config& config, int64_t ranks) {
             "; start with mpirun -np ", devices, ", or set parallel.devices=", ranks, " (0: any number)");
   refuse_if(config, config.parallel.strategy == "single" && ranks > 1, "parallel.strategy", "is single, but ", ranks,
             were, "; start one rank, or set parallel.strategy=ddp or fsdp");
+}
+
+Config resolve_for_ranks(const Config& config, int64_t ranks) {
+  const TrainSection& train = config.train;
+  if (train.total_batch_size == 0) return config;
+  const int64_t together = ranks * train.batch_size, total = train.total_batch_size;
+  const std::string unit = concat(ranks, ranks == 1 ? " rank" : " ranks", " x train.batch_size ", train.batch_size);
+  const int64_t below = total / together * together;
+  refuse_if(config, total % together != 0, "train.total_batch_size", "is ", total, ", which is no multiple of ", unit,
+            " = ", together, "; the nearest that ", below > 0 ? concat("are: ", below, " or ") : "is: ",
+            below + together);
+  const int64_t accumulate = total / together, asked = train.accumulate_grad_batches;
+  refuse_if(config, asked != 0 && asked != accumulate, "train.accumulate_grad_batches", "is ", asked,
+            ", but train.total_batch_size ", total, " on ", unit, " takes ", accumulate, "; remove one of them");
+  Config resolved = config;
+  resolved.train.accumulate_grad_batches = accumulate;
+  return resolved;
 }
 
 int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks) {

@@ -106,8 +106,12 @@ void add_train(std::vector<Key>& keys) {
     "the first n steps: step s, counted from 0, learns at lr * s / n; 0: no warm-up", Names{"warmup"});
   t(&T::batch_size, "batch_size", at_least(1), "samples of one micro-batch of one rank",
     Names{"micro_batch_size", "per_device_batch_size"});
-  t(&T::accumulate_grad_batches, "accumulate_grad_batches", at_least(1), "micro-batches of one step",
+  t(&T::accumulate_grad_batches, "accumulate_grad_batches", at_least(0),
+    "micro-batches of one step; 0: as total_batch_size says, which is so where that alone is given",
     Names{"gradient_accumulation_steps", "accumulation", "grad_accum"});
+  t(&T::total_batch_size, "total_batch_size", at_least(0),
+    "samples of one step over all ranks: accumulate_grad_batches follows from it; 0: as batch_size and that say",
+    Names{"global_batch_size", "effective_batch_size"});
   t(&T::precision, "precision", one_of({"32-true", "bf16-true", "bf16-mixed"}),
     "bf16-mixed: master weights in f32, arithmetic in bf16", Names{"dtype"});
   t(&T::optim, "optim", one_of({"adamw", "sgd"}), "optimizer", Names{"optimizer"});

@@ -76,8 +76,9 @@ PlannedTexts planned_texts(const Config& config, const ModelInputs& inputs, int6
 
 }  // namespace
 
-bool print_plan(const Config& config, int64_t ranks, int64_t node_ranks, double gpu_gib) {
-  const GroupSizes world = planned_groups(config, ranks, node_ranks);
+bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double gpu_gib) {
+  const GroupSizes world = planned_groups(asked, ranks, node_ranks);
+  const Config config = resolve_for_ranks(asked, world.all());
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
   const std::unique_ptr<Model> model = make_model(config);

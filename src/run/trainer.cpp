@@ -71,7 +71,7 @@ class Run {
   void print_memory() const;
   bool first() const { return world_.rank() == 0; }
 
-  const Config& config_;
+  Config config_;                          // resolved for this world, once prepare() has begun
   const World& world_;
   StartTimes times_;
   std::unique_ptr<Model> model_;
@@ -106,6 +106,7 @@ void Run::prepare() {
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] {
     check_ranks(config_, world_.size());
+    config_ = resolve_for_ranks(config_, world_.size());
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
     check_device(config_, world_);
     model_ = make_model(config_);

@@ -312,6 +312,31 @@ TEST_SUITE("config") {
     CHECK_NOTHROW(check_ranks(load(base), 3));
   }
 
+  TEST_CASE("samples of a step over all ranks") {
+    const Config config = load(base + "train: {batch_size: 4, total_batch_size: 48}\n");
+    CHECK(config.train.accumulate_grad_batches == 0);
+    for (const int64_t ranks : {1, 2, 3, 4, 6, 12}) {
+      const Config resolved = resolve_for_ranks(config, ranks);
+      CHECK(resolved.train.accumulate_grad_batches * ranks * 4 == 48);
+      CHECK(to_yaml(resolve_for_ranks(load(to_yaml(resolved)), ranks)) == to_yaml(resolved));
+      CHECK(resolve_for_ranks(load(to_yaml(config)), ranks).train.accumulate_grad_batches ==
+            resolved.train.accumulate_grad_batches);
+    }
+    const auto refused = [&](const Config& some, int64_t ranks) {
+      return message_of([&] { resolve_for_ranks(some, ranks); });
+    };
+    CHECK(contains(refused(config, 5), ":5: train.total_batch_size: is 48, which is no multiple of 5 ranks x "
+                                       "train.batch_size 4 = 20; the nearest that are: 40 or 60"));
+    CHECK(contains(refused(config, 16), "16 ranks x train.batch_size 4 = 64; the nearest that is: 64"));
+    const Config both = load(base + "train: {batch_size: 4, total_batch_size: 48, accumulate_grad_batches: 3}\n");
+    CHECK(resolve_for_ranks(both, 4).train.accumulate_grad_batches == 3);
+    CHECK(contains(refused(both, 2), "train.accumulate_grad_batches: is 3, but train.total_batch_size 48 on 2 ranks x "
+                                     "train.batch_size 4 takes 6; remove one of them"));
+    CHECK(resolve_for_ranks(load(base), 3).train.accumulate_grad_batches == 1);
+    CHECK(contains(message(base, {"train.accumulate_grad_batches=0"}), "and that is not given; give one of them"));
+    CHECK(contains(message(base, {"train.total_batch_size=-1"}), "expected an integer >= 0"));
+  }
+
   TEST_CASE("shard groups") {
     const auto parallel = [](const std::string& keys) { return base + "parallel: {strategy: fsdp, " + keys + "}\n"; };
     const auto refused = [&](const std::string& value, int64_t ranks, int64_t node_ranks) {
@@ -379,8 +404,8 @@ TEST_SUITE("config") {
       CHECK(find_key(key.section, key.name) == &key);
     }
     CHECK(config_sections() == std::vector<std::string>{"model", "data", "train", "parallel", "trace", "output"});
-    // A member of Config that the table forgot would change this sum: 3 + 10 + 21 + 12 + 4 + 6 keys in config.h.
-    CHECK(config_keys().size() == 56);
+    // A member of Config that the table forgot would change this sum: 3 + 10 + 22 + 12 + 4 + 6 keys in config.h.
+    CHECK(config_keys().size() == 57);
   }
 
   TEST_CASE("the run files of the repository") {
