@@ -30,12 +30,17 @@ void check_train(const Config& config) {
             "is of optim adamw, but train.optim is sgd; remove it");
   refuse_if(config, sgd && train.eps != standard.eps, "train.eps",
             "is of optim adamw, but train.optim is sgd; remove it");
+  refuse_if(config, train.warmup_steps > 0 && train.warmup_ratio > 0, "train.warmup_ratio", "is ", train.warmup_ratio,
+            ", but train.warmup_steps is ", train.warmup_steps, "; remove one of them");
   refuse_if(config, train.max_steps > 0 && train.warmup_steps >= train.max_steps, "train.warmup_steps", "is ",
             train.warmup_steps, ", not less than train.max_steps ", train.max_steps,
             "; the learning rate would never be reached");
-  const double limit = train.limit_train_batches;
-  refuse_if(config, limit > 1 && limit != std::floor(limit), "train.limit_train_batches", "found ", limit,
-            ", expected a fraction up to 1 or a whole number of steps");
+  const auto no_limit = [&](double limit, const char* key, const char* what) {
+    refuse_if(config, limit > 1 && limit != std::floor(limit), key, "found ", limit,
+              ", expected a fraction up to 1 or a whole number of ", what);
+  };
+  no_limit(train.limit_train_batches, "train.limit_train_batches", "steps");
+  no_limit(train.limit_val_batches, "train.limit_val_batches", "batches");
 }
 
 void check_parallel(const Config& config) {
@@ -53,6 +58,12 @@ void check_parallel(const Config& config) {
 
 void check_data(const Config& config) {
   const TrainSection& train = config.train;
+  const DataSection& data = config.data;
+  refuse_if(config, !data.val_path.empty() && data.val_split_fraction > 0, "data.val_split_fraction", "is ",
+            data.val_split_fraction, ", but data.val_path is given too; remove one of them");
+  refuse_if(config, train.val_check_interval > 0 && !validates(config), "train.val_check_interval", "is ",
+            train.val_check_interval, ", but there is nothing to validate with; give data.val_path or ",
+            "data.val_split_fraction");
   refuse_if(config, config.data.text_padding == "packed" && train.loss_on_padding, "data.text_padding", "is packed, which leaves out the padding that ",
             "train.loss_on_padding: true learns; set it to false, or text_padding to auto");
 }

@@ -165,7 +165,8 @@ void Run::make_backend() {
   const char* home = std::getenv("HOME");
   const std::string cache = home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "";
   ops_ = device_->kind() == DeviceKind::cuda
-             ? make_cuda_ops(*device_, cache, config_.parallel.gemm_search == "thorough")
+             ? make_cuda_ops(*device_, cache,
+                             {config_.parallel.gemm_search == "thorough", config_.train.matmul_precision == "high"})
              : make_cpu_ops();
   optimizer_ = make_optimizer(config_.train);
   context_bytes_ = std::max<int64_t>(0, monitor_->process_bytes());

@@ -312,6 +312,21 @@ TEST_SUITE("config") {
     CHECK_NOTHROW(check_ranks(load(base), 3));
   }
 
+  TEST_CASE("validation and warm-up: what cannot stand together") {
+    CHECK(!validates(load(base)));
+    CHECK(validates(load(base, {"data.val_path=v"})));
+    CHECK(validates(load(base, {"data.val_split_fraction=0.1", "train.val_check_interval=5"})));
+    CHECK(contains(message(base, {"data.val_path=v", "data.val_split_fraction=0.1"}),
+                   "data.val_split_fraction: is 0.1, but data.val_path is given too"));
+    CHECK(contains(message(base, {"train.val_check_interval=5"}), "but there is nothing to validate with"));
+    CHECK(contains(message(base, {"data.val_split_fraction=1"}), "expected a number >= 0 and < 1"));
+    CHECK(contains(message(base, {"train.limit_val_batches=2.5"}), "or a whole number of batches"));
+    CHECK(contains(message(base, {"train.warmup_ratio=0.1", "train.warmup_steps=5"}),
+                   "train.warmup_ratio: is 0.1, but train.warmup_steps is 5; remove one of them"));
+    CHECK(contains(with_override("train.val_every=5"), "did you mean train.val_check_interval?"));
+    CHECK(contains(message(base, {"train.matmul_precision=medium"}), "expected one of highest or high"));
+  }
+
   TEST_CASE("samples of a step over all ranks") {
     const Config config = load(base + "train: {batch_size: 4, total_batch_size: 48}\n");
     CHECK(config.train.accumulate_grad_batches == 0);
@@ -404,8 +419,8 @@ TEST_SUITE("config") {
       CHECK(find_key(key.section, key.name) == &key);
     }
     CHECK(config_sections() == std::vector<std::string>{"model", "data", "train", "parallel", "trace", "output"});
-    // A member of Config that the table forgot would change this sum: 3 + 10 + 22 + 12 + 4 + 6 keys in config.h.
-    CHECK(config_keys().size() == 57);
+    // A member of Config that the table forgot would change this sum: 3 + 12 + 26 + 12 + 4 + 6 keys in config.h.
+    CHECK(config_keys().size() == 63);
   }
 
   TEST_CASE("the run files of the repository") {
