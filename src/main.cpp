@@ -36,7 +36,8 @@ int answer(const CommandLine& line) {
     const Config config = configuration(line);
     if (line.action == CommandLine::Action::plan)
       return print_plan(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
-    std::fputs(to_yaml(config).c_str(), stdout);
+    const int64_t ranks = config.parallel.devices;
+    std::fputs(to_yaml(ranks > 0 ? resolve_for_ranks(config, ranks) : config).c_str(), stdout);
   }
   return 0;
 }

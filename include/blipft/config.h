@@ -31,6 +31,8 @@ struct AdapterSection {
 struct DataSection {
   std::string path;                     ///< ImageFolder directory, or a .tar / directory of .tar shards (WebDataset), or
                                         ///< a .json / .jsonl file / directory of them
+  std::string val_path;                 ///< validation samples, in the same format; empty: none
+  double val_split_fraction = 0;        ///< share of the samples at `path` that are kept for validation
   std::string format = "auto";          ///< auto | imagefolder | webdataset | json
   int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
   bool exif_orientation = true;         ///< turn pictures as their EXIF says
@@ -42,7 +44,7 @@ struct DataSection {
                                         ///< | zephyr
   bool mask_prompt = false;             ///< prompts are not learnt, answers alone
   std::string append_eos = "auto";      ///< auto (behind answers) | true | false: the end token behind a text
-  std::string text_padding = "auto";    ///< auto (packed where the loss is the same) | packed (next to none) | longest
+  std::string text_padding = "auto";    ///< auto (packed, but with loss_on_padding) | packed (next to none) | longest
                                         ///< (of a step, rounded up to 8) | max (always max_text_tokens)
   int64_t num_workers = 4;              ///< decoding and tokenizing threads of each rank
   int64_t prefetch_steps = 3;           ///< steps prepared ahead
@@ -53,9 +55,12 @@ struct TrainSection {
   double lr = 1e-5;
   std::string lr_schedule = "constant"; ///< constant | linear | cosine
   int64_t warmup_steps = 0;             ///< n: step s < n learns at lr * s / n
+  double warmup_ratio = 0;              ///< warmup_steps as a share of all steps, rounded up; 0: as warmup_steps says
   int64_t batch_size = 16;              ///< samples of one micro-batch of one rank
-  int64_t accumulate_grad_batches = 1;
+  int64_t accumulate_grad_batches = 1;  ///< micro-batches of a step; 0: as total_batch_size says, see resolve_for_ranks
+  int64_t total_batch_size = 0;         ///< samples of a step over all ranks; 0: as the others say
   Precision precision = Precision::bf16_true;
+  std::string matmul_precision = "highest";  ///< of 32-true on GPUs: highest (f32) | high (TF32 products)
   std::string optim = "adamw";          ///< adamw | sgd
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
   double gradient_clip_val = 0;         ///< 0: no clipping
@@ -63,6 +68,8 @@ struct TrainSection {
   int64_t max_epochs = 1;
   int64_t max_steps = -1;               ///< -1: as the epochs say
   double limit_train_batches = 1.0;     ///< <= 1: a fraction of an epoch's steps; > 1: that many steps
+  int64_t val_check_interval = 0;       ///< validation after every so many steps, and at the end; 0: every epoch
+  double limit_val_batches = 1.0;       ///< <= 1: a fraction of a validation's batches; > 1: that many
   int64_t seed = 0;
   bool loss_on_padding = false;         ///< train on padding as the tutorial does
   std::string loss_normalization = "tokens";  ///< tokens (of the whole step) | micro_batch (mean of micro-batch means)
@@ -115,6 +122,11 @@ struct Config {
   std::map<std::string, std::string> places;  ///< "section.key" -> where it was set: "file:line" or override "..."
 };
 
+/// Whether the run validates: data.val_path or data.val_split_fraction is given.
+inline bool validates(const Config& config) {
+  return !config.data.val_path.empty() || config.data.val_split_fraction > 0;
+}
+
 /// Where `key` ("parallel.devices") was set, for error messages: "inputs/fsdp.yaml:12", override "parallel.devices=2",
 /// or "inputs/fsdp.yaml" for a key that has its default value.
 std::string place_of(const Config& config, const std::string& key);
@@ -122,6 +134,11 @@ std::string place_of(const Config& config, const std::string& key);
 /// Throws UserError when the run file asks for another number of ranks than mpirun started: parallel.devices differs
 /// from `ranks`, or strategy single is asked for with several ranks.
 void check_ranks(const Config& config, int64_t ranks);
+
+/// The config of a run on `ranks` ranks: train.accumulate_grad_batches as train.total_batch_size asks for. Throws
+/// UserError that names the nearest totals when ranks x train.batch_size does not divide it, or when
+/// accumulate_grad_batches is given and is another.
+Config resolve_for_ranks(const Config& config, int64_t ranks);
 
 /// The ranks of a shard group, by parallel.shard_ranks, of `ranks` ranks in all; they divide them. `node_ranks`: of each
 /// machine, 0: machines have different numbers of ranks. Throws UserError that names the nearest divisors.
@@ -146,6 +163,7 @@ struct CommandLine {
 CommandLine parse_command_line(int argc, const char* const* argv);
 std::string help_text();
 
+/// With train.total_batch_size alone, train.accumulate_grad_batches is 0 until resolve_for_ranks().
 /// Reads `file`, applies the overrides, checks every key, type and combination. Throws UserError with file, line, key
 /// and the nearest valid key. Paths stay as written (relative to the working directory).
 Config load_config(const std::string& file, const std::vector<std::string>& overrides);

@@ -160,6 +160,15 @@ class Sampler {
   std::shared_ptr<EpochOrder> order_;
 };
 
+class TextSurvey;                              // src/data/text_survey.h: texts tokenized before the run begins
+
+/// The samples that a loader reads.
+struct SampleSet {
+  std::shared_ptr<const Dataset> dataset;
+  int64_t epoch_samples = 0;                   ///< 0: as many as there are; more than there are: the set repeats
+  std::shared_ptr<const TextSurvey> texts;     ///< of just these samples; null: nothing is known of them before
+};
+
 class DataLoader {
  public:
   virtual ~DataLoader() = default;
@@ -177,13 +186,16 @@ class DataLoader {
   virtual std::vector<TextShape> first_text_shapes(int64_t most_samples) const = 0;
 };
 
-/// `micro_batches` etc. come from config.train; rank and world from the communicator. Pictures are decoded, and must be
-/// there, only if `inputs` declares them. Prepared samples that will recur are kept in host memory, up to 1 GiB a rank.
-/// A sample that cannot be prepared is a UserError with its name. `device` must outlive the loader.
+/// `micro_batches` etc. come from config.train; rank and world from the communicator. `text_shapes`: those that steps
+/// may have, ascending; the last holds whatever comes. Pictures are decoded, and must be there, only if `inputs` declares
+/// them. Prepared samples that will recur are kept in host memory, up to 1 GiB a rank. A sample that cannot be prepared
+/// is a UserError with its name. `device` must outlive the loader.
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
-                                             const ModelInputs& inputs, std::shared_ptr<const Tokenizer> tokenizer,
-                                             std::shared_ptr<const Dataset> dataset, Device& device);
-/// The text shapes that steps of such a run may have, ascending, without opening any data (for --plan).
+                                             const ModelInputs& inputs, std::vector<TextShape> text_shapes,
+                                             std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
+                                             Device& device);
+/// The text shapes that steps of such a run may have, ascending, as far as the config tells: for texts of any length up
+/// to data.max_text_tokens. Where texts are known before, text_survey.h chooses better ones.
 std::vector<TextShape> possible_text_shapes(const Config& config);
 /// Throws UserError when the texts that `config` asks for do not fit the model, or padding that is learnt.
 void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer);

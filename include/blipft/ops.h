@@ -341,11 +341,17 @@ class Ops {
   virtual void sgd_update(const SgdUpdate&, Stream) = 0;
 };
 
+/// How a GPU's matrix products are chosen and computed.
+struct ProductSettings {
+  bool thorough = false;                   ///< hundreds of candidates are timed (about a second a product), not a few
+  bool tf32 = false;                       ///< f32 products round their factors to TF32 (10 bits of mantissa)
+};
+
 std::unique_ptr<Ops> make_cpu_ops();
 /// `cache_path` keeps the chosen cuBLASLt algorithms ("" keeps none). A product that neither this file nor the table
-/// that comes with the program (share/gemm_algorithms.txt) knows is timed at its first use: a few candidates, or,
-/// `thorough`, hundreds (about a second each).
-std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path, bool thorough = false);
+/// that comes with the program (share/gemm_algorithms.txt) knows is timed at its first use.
+std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path,
+                                   const ProductSettings& products = {});
 std::unique_ptr<Ops> make_plan_ops();
 
 }  // namespace blipft

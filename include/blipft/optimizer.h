@@ -42,7 +42,10 @@ class Optimizer {
 /// By train.optim; throws UserError naming the known ones.
 std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train);
 
-/// Learning rate of step `step` (from 0) of `total`: constant, linear or cosine after a linear warm-up.
+/// Learning rate of step `step` (from 0) of `total`: constant, linear or cosine after a linear warm-up of W steps:
+///   s < W: lr s / W;  linear: lr (total - s) / (total - W);  cosine: lr (1 + cos(pi (s - W) / (total - W))) / 2.
+/// These are transformers' get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup, and LitGPT's LambdaLR
+/// followed by CosineAnnealingLR(T_max = total - W). W is train.warmup_steps, or ceil(total x train.warmup_ratio).
 double learning_rate(const TrainSection& train, int64_t step, int64_t total);
 
 }  // namespace blipft

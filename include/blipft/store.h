@@ -45,9 +45,9 @@ class StoragePolicy {
   }
   /// Where master weights of trained units lie.
   virtual Place master_place() const { return Place::device; }
-  /// Whether gradients are consumed by the update as soon as they are final, and never held together: for steps of one
-  /// micro-batch that clip nothing.
-  virtual bool transient_gradients() const { return false; }
+  /// Whether gradients are consumed by the update as soon as they are final, and never held together. `possible`: steps
+  /// have one micro-batch and clip nothing.
+  virtual bool transient_gradients(bool possible) const { return possible; }
 };
 
 /// What this rank keeps of a unit: elements [first, first + count) of the flat buffer padded to `padded`.
@@ -63,6 +63,7 @@ struct StoreContext {
   PrecisionTypes types{};
   const Optimizer* optimizer = nullptr;
   const StoragePolicy* policy = nullptr;   ///< null: nothing is stored otherwise
+  bool used_once = false;                  ///< gradients: steps have one micro-batch and clip nothing
   int64_t shards = 1, index = 0;           ///< ranks that a unit is cut over, and which of them this is
 };
 
@@ -113,7 +114,7 @@ class ParameterStore {
   /// This rank's part of a trained unit's gradient, [shard.count]. Transient ones begin to live with the first call
   /// after they were consumed, between operations of the compute stream.
   Tensor gradient(const Unit& unit);
-  bool transient_gradients() const { return context_.policy->transient_gradients(); }
+  bool transient_gradients() const { return context_.policy->transient_gradients(context_.used_once); }
   /// All held gradients as one tensor; absent when they are transient or nothing is trained.
   const Tensor& held_gradients() const { return gradients_; }
   /// Optimizer state `i` of this rank's part, cut into ranges that are stored alike.
@@ -166,6 +167,7 @@ class ParameterStore {
   Tensor gradients_, squares_;
   Tensor staging_;                         // f32, states while they are decoded
   std::deque<Consumed> consumed_;
+  int64_t consumed_bytes_ = 0, most_consumed_bytes_ = 0;
   size_t most_decoded_ = 0;                // states of a range that must be decoded
   bool trains_ = false;
 };

@@ -325,6 +325,8 @@ Config load_config(const std::string& file, const std::vector<std::string>& over
     throw UserError(concat(place, ": not valid YAML: ", error.msg, "; check indentation, colons and quotes there"));
   }
   for (const std::string& one : overrides) apply_override(config, one);
+  if (config.train.total_batch_size > 0 && !config.places.count("train.accumulate_grad_batches"))
+    config.train.accumulate_grad_batches = 0;
   check_required(config);
   check_combinations(config);
   return config;

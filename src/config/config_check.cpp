@@ -20,6 +20,8 @@ void check_train(const Config& config) {
   const TrainSection& train = config.train;
   const TrainSection standard;
   const bool sgd = train.optim == "sgd";
+  refuse_if(config, train.accumulate_grad_batches == 0 && train.total_batch_size == 0, "train.accumulate_grad_batches",
+            "is 0, which leaves it to train.total_batch_size, and that is not given; give one of them");
   refuse_if(config, !sgd && train.momentum != 0, "train.momentum", "is of optim sgd, but train.optim is ", train.optim,
             "; set train.optim: sgd, or remove momentum (adamw has beta1)");
   refuse_if(config, sgd && train.beta1 != standard.beta1, "train.beta1",
@@ -28,12 +30,17 @@ void check_train(const Config& config) {
             "is of optim adamw, but train.optim is sgd; remove it");
   refuse_if(config, sgd && train.eps != standard.eps, "train.eps",
             "is of optim adamw, but train.optim is sgd; remove it");
+  refuse_if(config, train.warmup_steps > 0 && train.warmup_ratio > 0, "train.warmup_ratio", "is ", train.warmup_ratio,
+            ", but train.warmup_steps is ", train.warmup_steps, "; remove one of them");
   refuse_if(config, train.max_steps > 0 && train.warmup_steps >= train.max_steps, "train.warmup_steps", "is ",
             train.warmup_steps, ", not less than train.max_steps ", train.max_steps,
             "; the learning rate would never be reached");
-  const double limit = train.limit_train_batches;
-  refuse_if(config, limit > 1 && limit != std::floor(limit), "train.limit_train_batches", "found ", limit,
-            ", expected a fraction up to 1 or a whole number of steps");
+  const auto no_limit = [&](double limit, const char* key, const char* what) {
+    refuse_if(config, limit > 1 && limit != std::floor(limit), key, "found ", limit,
+              ", expected a fraction up to 1 or a whole number of ", what);
+  };
+  no_limit(train.limit_train_batches, "train.limit_train_batches", "steps");
+  no_limit(train.limit_val_batches, "train.limit_val_batches", "batches");
 }
 
 void check_parallel(const Config& config) {
@@ -53,11 +60,14 @@ void check_data(const Config& config) {
   const TrainSection& train = config.train;
   refuse_if(config, config.data.prompt_style.find("{output}") != std::string::npos, "data.prompt_style",
             "has {output} in it, but is the prompt alone: the output is put behind it; remove {output}");
-  if (config.data.text_padding != "packed") return;
-  refuse_if(config, train.loss_normalization == "micro_batch", "data.text_padding", "is packed, which changes which ",
-            "samples share a micro-batch, and with train.loss_normalization: micro_batch the loss depends on that; ",
-            "set it to tokens, or text_padding to auto");
-  refuse_if(config, train.loss_on_padding, "data.text_padding", "is packed, which leaves out the padding that ",
+  const DataSection& data = config.data;
+  refuse_if(config, !data.val_path.empty() && data.val_split_fraction > 0, "data.val_split_fraction", "is ",
+            data.val_split_fraction, ", but data.val_path is given too; remove one of them");
+  refuse_if(config, train.val_check_interval > 0 && !validates(config), "train.val_check_interval", "is ",
+            train.val_check_interval, ", but there is nothing to validate with; give data.val_path or ",
+            "data.val_split_fraction");
+  refuse_if(config, data.text_padding == "packed" && train.loss_on_padding, "data.text_padding",
+            "is packed, which leaves out the padding that ",
             "train.loss_on_padding: true learns; set it to false, or text_padding to auto");
 }
 
@@ -127,6 +137,23 @@ void check_ranks(const Config& config, int64_t ranks) {
             "; start with mpirun -np ", devices, ", or set parallel.devices=", ranks, " (0: any number)");
   refuse_if(config, config.parallel.strategy == "single" && ranks > 1, "parallel.strategy", "is single, but ", ranks,
             were, "; start one rank, or set parallel.strategy=ddp or fsdp");
+}
+
+Config resolve_for_ranks(const Config& config, int64_t ranks) {
+  const TrainSection& train = config.train;
+  if (train.total_batch_size == 0) return config;
+  const int64_t together = ranks * train.batch_size, total = train.total_batch_size;
+  const std::string unit = concat(ranks, ranks == 1 ? " rank" : " ranks", " x train.batch_size ", train.batch_size);
+  const int64_t below = total / together * together;
+  refuse_if(config, total % together != 0, "train.total_batch_size", "is ", total, ", which is no multiple of ", unit,
+            " = ", together, "; the nearest that ", below > 0 ? concat("are: ", below, " or ") : "is: ",
+            below + together);
+  const int64_t accumulate = total / together, asked = train.accumulate_grad_batches;
+  refuse_if(config, asked != 0 && asked != accumulate, "train.accumulate_grad_batches", "is ", asked,
+            ", but train.total_batch_size ", total, " on ", unit, " takes ", accumulate, "; remove one of them");
+  Config resolved = config;
+  resolved.train.accumulate_grad_batches = accumulate;
+  return resolved;
 }
 
 int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks) {

@@ -97,6 +97,11 @@ void add_model_and_data(std::vector<Key>& keys) {
   d(&D::path, "path", required(),
     "ImageFolder directory, or a .tar or directory of .tar shards (WebDataset), or a .json or .jsonl file or directory "
     "of them");
+  d(&D::val_path, "val_path", any(), "samples for validation, as at path; empty: none",
+    std::vector<std::string>{"validation_path", "eval_path"});
+  d(&D::val_split_fraction, "val_split_fraction", half_open(0, 1),
+    "share of the samples at path, drawn by train.seed, that is kept for validation; 0: none",
+    std::vector<std::string>{"val_split", "val_fraction", "validation_split"});
   d(&D::format, "format", one_of({"auto", "imagefolder", "webdataset", "json"}),
     "auto: as the files at data.path say");
   d(&D::num_train_samples, "num_train_samples", at_least(0),
@@ -121,8 +126,8 @@ void add_model_and_data(std::vector<Key>& keys) {
   d(&D::append_eos, "append_eos", one_of({"auto", "true", "false"}),
     "put the end token behind a text; auto: behind answers to prompts, else as the tokenizer's files say");
   d(&D::text_padding, "text_padding", one_of({"auto", "packed", "longest", "max"}),
-    "packed: next to none, each text takes its own length; longest: of a step, rounded up to 8; max: always "
-    "max_text_tokens; auto: packed where that leaves the loss as it is, else longest",
+    "packed: next to none, each text takes its own length; longest: all of a step as its longest text, rounded up to "
+    "8; max: always max_text_tokens; auto: packed, but longest where padding is learnt",
     std::vector<std::string>{"padding"});
   d(&D::num_workers, "num_workers", at_least(1), "threads of each rank that decode and tokenize",
     std::vector<std::string>{"workers"});
@@ -141,12 +146,20 @@ void add_train(std::vector<Key>& keys) {
     Names{"scheduler", "schedule", "lr_scheduler"});
   t(&T::warmup_steps, "warmup_steps", at_least(0), 
     "the first n steps: step s, counted from 0, learns at lr * s / n; 0: no warm-up", Names{"warmup"});
+  t(&T::warmup_ratio, "warmup_ratio", half_open(0, 1), "warmup_steps as a share of all steps, rounded up; 0: none");
   t(&T::batch_size, "batch_size", at_least(1), "samples of one micro-batch of one rank",
     Names{"micro_batch_size", "per_device_batch_size"});
-  t(&T::accumulate_grad_batches, "accumulate_grad_batches", at_least(1), "micro-batches of one step",
+  t(&T::accumulate_grad_batches, "accumulate_grad_batches", at_least(0),
+    "micro-batches of one step; 0: as total_batch_size says, which is so where that alone is given",
     Names{"gradient_accumulation_steps", "accumulation", "grad_accum"});
+  t(&T::total_batch_size, "total_batch_size", at_least(0),
+    "samples of one step over all ranks: accumulate_grad_batches follows from it; 0: as batch_size and that say",
+    Names{"global_batch_size", "effective_batch_size"});
   t(&T::precision, "precision", one_of({"32-true", "bf16-true", "bf16-mixed"}),
     "bf16-mixed: master weights in f32, arithmetic in bf16", Names{"dtype"});
+  t(&T::matmul_precision, "matmul_precision", one_of({"highest", "high"}),
+    "matrix products of 32-true on GPUs: highest: f32; high: TF32, as torch.set_float32_matmul_precision; bf16 has none",
+    Names{"float32_matmul_precision", "tf32"});
   t(&T::optim, "optim", one_of({"adamw", "sgd"}), "optimizer", Names{"optimizer"});
   t(&T::beta1, "beta1", half_open(0, 1), "adamw: decay of the first moment");
   t(&T::beta2, "beta2", half_open(0, 1), "adamw: decay of the second moment");
@@ -163,6 +176,11 @@ void add_train(std::vector<Key>& keys) {
     Names{"steps"});
   t(&T::limit_train_batches, "limit_train_batches", above(0),
     "<= 1: this fraction of an epoch's steps; > 1: that many steps of each epoch");
+  t(&T::val_check_interval, "val_check_interval", at_least(0),
+    "validation after every so many steps, and at the end; 0: after every epoch",
+    Names{"val_every", "eval_interval", "eval_steps", "check_val_every_n_epoch"});
+  t(&T::limit_val_batches, "limit_val_batches", above(0),
+    "<= 1: this fraction of a validation's batches; > 1: that many", Names{"eval_iters", "max_eval_batches"});
   t(&T::seed, "seed", at_least(0), "random seed of shuffling, dropout and random weights");
   t(&T::loss_on_padding, "loss_on_padding", any(), "true: train on padding too, as the tutorial does");
   t(&T::loss_normalization, "loss_normalization", one_of({"tokens", "micro_batch"}),

@@ -7,8 +7,8 @@
 
 namespace blipft {
 
-CudaOps::CudaOps(Device& device, const std::string& cache_path, GemmEffort effort)
-    : side_(device.side_stream()), planner_((device.bind_thread(), cache_path), effort) {
+CudaOps::CudaOps(Device& device, const std::string& cache_path, GemmEffort effort, bool tf32)
+    : tf32_(tf32), side_(device.side_stream()), planner_((device.bind_thread(), cache_path), effort) {
   BLIPFT_CHECK(device.kind() == DeviceKind::cuda, "CUDA ops need a CUDA device, got ", device.name());
   int index = 0;
   BLIPFT_CUDA_CHECK(cudaGetDevice(&index));
@@ -65,8 +65,9 @@ void CudaOps::attention_backward(const AttentionBackward& args, Stream stream) {
   launch_attention_backward(args, context(stream));
 }
 
-std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path, bool thorough) {
-  return std::make_unique<CudaOps>(device, cache_path, thorough ? GemmEffort::thorough : GemmEffort::quick);
+std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path, const ProductSettings& products) {
+  const GemmEffort effort = products.thorough ? GemmEffort::thorough : GemmEffort::quick;
+  return std::make_unique<CudaOps>(device, cache_path, effort, products.tf32);
 }
 
 }  // namespace blipft

@@ -16,7 +16,7 @@ namespace blipft {
 
 class CudaOps : public Ops {
  public:
-  CudaOps(Device& device, const std::string& cache_path, GemmEffort effort);
+  CudaOps(Device& device, const std::string& cache_path, GemmEffort effort, bool tf32 = false);
 
   /// As on a GPU whose blocks have at most `shared_bytes` of shared memory, and without warpgroup products: for tests.
   void restrict_to(int shared_bytes);
@@ -76,6 +76,7 @@ class CudaOps : public Ops {
 
   int sm_count_ = 1, shared_bytes_ = 0;                   ///< LaunchContext's, of this GPU
   bool wgmma_ = false;
+  bool tf32_ = false;                                     ///< f32 products in TF32
   Stream side_;
   std::unique_ptr<unsigned, FreeDeviceMemory> counters_;  ///< LaunchContext::counters
   GemmPlanner planner_;

@@ -19,7 +19,9 @@
 #include "data/image_resize.h"
 #include "data/sample_cache.h"
 #include "data/sample_text.h"
+#include "data/step_order.h"
 #include "data/text_shapes.h"
+#include "data/text_survey.h"
 #include "ops/quietly.h"
 
 namespace blipft {
@@ -57,40 +59,19 @@ struct StepWork {
   std::exception_ptr error;                   // of the first failed slot
 };
 
-Sampler::Settings sampler_settings(const Config& config, int64_t rank, int64_t world, int64_t dataset_size) {
-  Sampler::Settings settings;
-  settings.dataset_size = dataset_size;
-  settings.num_train_samples = config.data.num_train_samples;
-  settings.batch_size = config.train.batch_size;
-  settings.micro_batches = config.train.accumulate_grad_batches;
-  settings.world = world;
-  settings.rank = rank;
-  settings.seed = static_cast<uint64_t>(config.train.seed);
-  settings.shuffle = config.data.shuffle;
-  settings.limit_train_batches = config.train.limit_train_batches;
-  return settings;
-}
-
-int64_t count_steps(const TrainSection& train, int64_t steps_per_epoch) {
-  int64_t steps = train.max_epochs > 0 ? train.max_epochs * steps_per_epoch : std::numeric_limits<int64_t>::max();
-  if (train.max_steps >= 0) steps = std::min(steps, train.max_steps);
-  BLIPFT_USER_CHECK(steps < std::numeric_limits<int64_t>::max(), "neither train.max_epochs (", train.max_epochs,
-                    ") nor train.max_steps (",
-                    train.max_steps, ") says when to stop; set one of them");
-  return steps;
-}
-
 class PrefetchLoader final : public DataLoader {
  public:
   PrefetchLoader(const Config& config, int64_t rank, int64_t world, const ModelInputs& inputs,
-                 std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const Dataset> dataset, Device& device)
-      : data_(config.data), text_shapes_(possible_text_shapes(config)),
+                 std::vector<TextShape> text_shapes, std::shared_ptr<const Tokenizer> tokenizer,
+                 const SampleSet& samples, Device& device)
+      : data_(config.data), balances_(balances_micro_batches(config)), text_shapes_(std::move(text_shapes)),
         layout_(inputs, config.train.accumulate_grad_batches, config.train.batch_size, text_shapes_.back()),
         writer_(padding_id(*tokenizer, inputs.vocabulary), config.train.loss_on_padding),
-        tokenizer_(std::move(tokenizer)), dataset_(std::move(dataset)),
-        sampler_(sampler_settings(config, rank, world, dataset_->size())),
+        tokenizer_(std::move(tokenizer)),
+        dataset_(samples.dataset), texts_(samples.texts && samples.texts->has_texts() ? samples.texts : nullptr),
+        sampler_(sampler_settings(config, rank, world, dataset_->size(), samples.epoch_samples)),
         total_steps_(count_steps(config.train, sampler_.steps_per_epoch())),
-        samples_recur_(total_steps_ > sampler_.steps_per_epoch() || data_.num_train_samples > dataset_->size()),
+        samples_recur_(total_steps_ > sampler_.steps_per_epoch() || samples.epoch_samples > dataset_->size()),
         cache_(cache_bytes) {
     const int64_t steps = std::max<int64_t>(data_.prefetch_steps, 1);
     works_.reserve(static_cast<size_t>(steps));
@@ -149,14 +130,14 @@ class PrefetchLoader final : public DataLoader {
         if (found == known.end()) {
           if (static_cast<int64_t>(known.size()) == most_samples) return shapes;
           try {
-            found = known.emplace(slot.sample, text_of(dataset_->read(slot.sample))).first;
+            found = known.emplace(slot.sample, text_of(slot.sample)).first;
           } catch (const Error&) {
             return shapes;                      // told when that step is due
           }
         }
         samples.push_back({found->second, slot.key});
       }
-      if (balances()) samples = reordered(samples, balanced_order_of(samples));
+      if (balances_) samples = reordered(samples, balanced_order_of(samples));
       shapes.push_back(smallest_shape(text_shapes_, samples, layout_.batch_size()));
     }
     return shapes;
@@ -247,6 +228,10 @@ class PrefetchLoader final : public DataLoader {
     uint8_t* pixels = BatchWriter::pixels(layout_, work.block.get(), slot);
     TokenizedText& text = work.samples[slot].text;
     work.samples[slot].key = work.slots[slot].key;
+    if (!pixels && texts_) {
+      text = texts_->text(sample);
+      return;
+    }
     if (const auto known = samples_recur_ ? cache_.find(sample) : nullptr) {
       std::copy(known->pixels.begin(), known->pixels.end(), pixels);
       text = known->text;
@@ -254,12 +239,16 @@ class PrefetchLoader final : public DataLoader {
     }
     const Dataset::Sample source = dataset_->read(sample);
     if (pixels) decode(source, pixels);
-    text = text_of(source);
+    text = tokenized(source);
     if (samples_recur_)
       cache_.insert(sample, std::make_shared<PreparedSample>(PreparedSample{{pixels, pixels + bytes}, text}));
   }
 
-  TokenizedText text_of(const Dataset::Sample& source) const {
+  TokenizedText text_of(int64_t sample) const {
+    return texts_ ? texts_->text(sample) : tokenized(dataset_->read(sample));
+  }
+
+  TokenizedText tokenized(const Dataset::Sample& source) const {
     return tokenize(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary);
   }
 
@@ -279,7 +268,7 @@ class PrefetchLoader final : public DataLoader {
   /// Everything but pixels; needs the texts of the whole step, because its shape depends on them.
   void lay_out(StepWork& work) const {
     HostBatch& batch = work.batch;
-    if (balances()) balance(work);
+    if (balances_) balance(work);
     batch.layout = BatchLayout(layout_.inputs(), layout_.micro_batches(), layout_.batch_size(),
                                smallest_shape(text_shapes_, work.samples, layout_.batch_size()));
     writer_.write(batch.layout, work.samples, batch.block);
@@ -289,9 +278,6 @@ class PrefetchLoader final : public DataLoader {
       batch.texts_cut += sample.text.cut;
     }
   }
-
-  /// Whether a step's samples are spread over its micro-batches by their length.
-  bool balances() const { return layout_.text().packed() && layout_.micro_batches() > 1; }
 
   /// Gives each micro-batch about as many tokens.
   void balance(StepWork& work) const {
@@ -311,11 +297,13 @@ class PrefetchLoader final : public DataLoader {
   }
 
   const DataSection data_;
+  const bool balances_;                       // a step's samples are spread over its micro-batches by their length
   const std::vector<TextShape> text_shapes_;
   const BatchLayout layout_;                  // with the largest text shape
   const BatchWriter writer_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<const Dataset> dataset_;
+  const std::shared_ptr<const TextSurvey> texts_;  // null: texts are read when they are due
   const Sampler sampler_;
   const int64_t total_steps_;
   const bool samples_recur_;                  // in one epoch no sample comes twice: nothing to keep
@@ -337,11 +325,13 @@ class PrefetchLoader final : public DataLoader {
 }  // namespace
 
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
-                                             const ModelInputs& inputs, std::shared_ptr<const Tokenizer> tokenizer,
-                                             std::shared_ptr<const Dataset> dataset, Device& device) {
-  BLIPFT_CHECK(tokenizer && dataset, "a data loader needs a tokenizer and a dataset");
-  return std::make_unique<PrefetchLoader>(config, rank, world, inputs, std::move(tokenizer), std::move(dataset),
-                                          device);
+                                             const ModelInputs& inputs, std::vector<TextShape> text_shapes,
+                                             std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
+                                             Device& device) {
+  BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
+  BLIPFT_CHECK(!text_shapes.empty(), "a data loader needs the text shapes that steps may have");
+  return std::make_unique<PrefetchLoader>(config, rank, world, inputs, std::move(text_shapes), std::move(tokenizer),
+                                          samples, device);
 }
 
 }  // namespace blipft

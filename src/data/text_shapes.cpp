@@ -2,6 +2,7 @@
 #include "data/text_shapes.h"
 
 #include <bit>
+#include <limits>
 #include <numeric>
 
 #include "blipft/data.h"
@@ -17,28 +18,60 @@ int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1
 /// A step needs one token to see and one to predict.
 int64_t longest_text(const DataSection& data) { return std::max<int64_t>(data.max_text_tokens, 2); }
 
-/// Whether texts are packed: asked for, or left to us and the loss is a sum over real tokens, whoever shares a
-/// micro-batch.
+}  // namespace
+
 bool packs_text(const Config& config) {
   if (config.data.text_padding == "packed") return true;
-  return config.data.text_padding == "auto" && config.train.loss_normalization == "tokens" &&
-         !config.train.loss_on_padding;
+  return config.data.text_padding == "auto" && !config.train.loss_on_padding;
 }
 
-bool holds(const TextShape& shape, std::span<const BatchSample> samples, int64_t batch_size) {
-  if (!shape.packed())
-    return std::all_of(samples.begin(), samples.end(),
-                       [&](const BatchSample& sample) { return sample.text.size() <= shape.tokens; });
-  for (; !samples.empty(); samples = samples.subspan(static_cast<size_t>(batch_size))) {
+bool balances_micro_batches(const Config& config) {
+  return packs_text(config) && config.train.accumulate_grad_batches > 1 &&
+         config.train.loss_normalization == "tokens";
+}
+
+int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size) {
+  if (!packed) return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  int64_t most = 0;
+  for (; !lengths.empty(); lengths = lengths.subspan(static_cast<size_t>(batch_size))) {
     int64_t rows = 0;
-    for (const BatchSample& sample : samples.first(static_cast<size_t>(batch_size)))
-      rows += rows_of_text(sample.text.size());
-    if (rows > shape.packed_rows) return false;
+    for (const int64_t length : lengths.first(static_cast<size_t>(batch_size))) rows += rows_of_text(length);
+    most = std::max(most, rows);
   }
-  return true;
+  return most;
 }
 
-}  // namespace
+// best[j]: the least sum for the first j + 1 sizes, of which the last is taken; one more size may be taken each round.
+std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most) {
+  std::vector<int64_t> sizes, below{0};    // below[i]: needs of the first i sizes together
+  for (const auto& [size, count] : counts) {
+    sizes.push_back(size);
+    below.push_back(below.back() + count);
+  }
+  const size_t n = sizes.size();
+  if (n <= most) return sizes;
+  std::vector<int64_t> best(n);
+  for (size_t j = 0; j < n; ++j) best[j] = sizes[j] * below[j + 1];
+  std::vector<std::vector<size_t>> before;  // [round][j]: the size taken before j
+  for (size_t taken = 1; taken < most; ++taken) {
+    std::vector<int64_t> better(n, std::numeric_limits<int64_t>::max());
+    std::vector<size_t> from(n, 0);
+    for (size_t j = taken; j < n; ++j)
+      for (size_t i = taken - 1; i < j; ++i) {
+        const int64_t sum = best[i] + sizes[j] * (below[j + 1] - below[i + 1]);
+        if (sum < better[j]) better[j] = sum, from[j] = i;
+      }
+    best = std::move(better);
+    before.push_back(std::move(from));
+  }
+  std::vector<int64_t> chosen(most);
+  size_t j = n - 1;
+  for (size_t k = most; k-- > 0;) {
+    chosen[k] = sizes[j];
+    if (k > 0) j = before[k - 1][j];
+  }
+  return chosen;
+}
 
 std::vector<TextShape> possible_text_shapes(const Config& config) {
   const int64_t longest = longest_text(config.data), batch = config.train.batch_size;
@@ -59,8 +92,13 @@ std::vector<TextShape> possible_text_shapes(const Config& config) {
 }
 
 TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const BatchSample> samples, int64_t batch_size) {
-  return *std::find_if(shapes.begin(), shapes.end() - 1,
-                       [&](const TextShape& shape) { return holds(shape, samples, batch_size); });
+  std::vector<int64_t> lengths;
+  for (const BatchSample& sample : samples) lengths.push_back(sample.text.size());
+  const bool packed = shapes.back().packed();
+  const int64_t needed = needed_size(packed, lengths, batch_size);
+  return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) {
+    return needed <= (packed ? shape.packed_rows : shape.tokens);
+  });
 }
 
 std::vector<size_t> balanced_order(std::span<const int64_t> lengths, int64_t groups) {

@@ -3,15 +3,31 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
 #include "blipft/batch.h"
+#include "blipft/config.h"
 
 namespace blipft {
 
+/// Whether texts are packed: asked for, or left to us and padding is not learnt.
+bool packs_text(const Config& config);
+/// Whether a step's samples are spread over its micro-batches by their length: where the loss does not depend on who
+/// shares one.
+bool balances_micro_batches(const Config& config);
+
 /// Rows that a text of `tokens` tokens takes at least: one, so that a sample is never without rows.
 inline int64_t rows_of_text(int64_t tokens) { return std::max<int64_t>(tokens, 1); }
+
+/// What micro-batches of `batch_size` samples with texts of `lengths` tokens, one micro-batch after the other, need:
+/// packed the most text rows of one, else the longest text.
+int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size);
+
+/// Of sizes that are needed `counts[size]` times, at most `most`, ascending, the last one the largest: when each need
+/// is rounded up to the next of them, the sum is least.
+std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most);
 
 /// The first of `shapes` (ascending) that holds micro-batches of `batch_size` samples with such texts; the last holds
 /// whatever comes.

@@ -8,7 +8,6 @@
 #include <map>
 #include <sstream>
 
-#include "blipft/data.h"
 #include "memory/memory_text.h"
 #include "run/step_program.h"
 #include "run/saving.h"
@@ -37,6 +36,7 @@ struct PlannedRun {
   const Config& config;
   Model& model;
   GroupSizes ranks;
+  std::vector<TextShape> text_shapes;
   const StoragePolicy* policy;
 };
 
@@ -53,6 +53,7 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   plan.optimizer = make_optimizer(config.train);
   plan.arena = std::make_unique<Arena>(*plan.device);
   plan.strategy_name = strategy_name(config, run.ranks.all());
+  plan.text_shapes = run.text_shapes;
   const int64_t asked = config.parallel.prefetch_bytes;
   plan.sharded = {hold, memory_share, asked > 0 ? asked : default_prefetch(config, run.model)};
   SpanRecorder spans;
@@ -60,7 +61,7 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
   plan.engine = std::make_unique<Engine>(
       EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), groups, plan.arena.get(),
-                  plan.optimizer.get(), run.policy, record ? &spans : nullptr},
+                  plan.optimizer.get(), run.policy, record ? &spans : nullptr, {}, run.text_shapes},
       plan.strategy_name, plan.sharded);
   plan.engine->program->record_passes();
   return plan;
@@ -144,8 +145,8 @@ int64_t bytes_outside_of_arena(const GroupSizes& ranks) {
 }
 
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
-                       const StoragePolicy* policy) {
-  const PlannedRun run{config, model, ranks, policy};
+                       std::vector<TextShape> text_shapes, const StoragePolicy* policy) {
+  const PlannedRun run{config, model, ranks, std::move(text_shapes), policy};
   const bool sharded = strategy_name(config, ranks.all()) == "fsdp";
   if (!sharded) return dry_run(run, false);
   const int64_t limit =
@@ -161,13 +162,14 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
 }
 
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
-                      int64_t device_bytes) {
+                      int64_t device_bytes, const TextShapesOf& text_shapes) {
   const std::unique_ptr<Model> model = make_model(config.model.path, settings);
   const auto fits = [&](int64_t batch) {
     Config other = config;
     other.train.batch_size = batch;
     other.train.accumulate_grad_batches = 1;
-    return least_planned_bytes({other, *model, ranks, nullptr}) + bytes_outside_of_arena(ranks) <= device_bytes;
+    const int64_t outside = bytes_outside_of_arena(ranks);
+    return least_planned_bytes({other, *model, ranks, text_shapes(other), nullptr}) + outside <= device_bytes;
   };
   if (!fits(1)) return 0;
   int64_t low = 1, high = 2;

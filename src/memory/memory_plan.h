@@ -1,6 +1,7 @@
 // Planning: the dry run of a step, the choices that follow from it, and the table that tells of it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,20 +25,24 @@ struct MemoryPlan {
   GroupSizes ranks{1};
   std::string strategy_name;
   ShardedSettings sharded;
+  std::vector<TextShape> text_shapes;      // those that steps may have, ascending
   int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
 };
 
 /// The strategy that `auto` stands for on `ranks` ranks.
 std::string strategy_name(const Config& config, int64_t ranks);
 
-/// Dry-runs a step of `config` on `ranks` ranks. With parallel.reshard=auto, units are held over the step if the plan
-/// then fits `device_bytes` (0: unknown, not held).
+/// Dry-runs a step of `config` on `ranks` ranks for each of `text_shapes`. With parallel.reshard=auto, units are held
+/// over the step if the plan then fits `device_bytes` (0: unknown, not held).
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
-                       const StoragePolicy* policy = nullptr);
+                       std::vector<TextShape> text_shapes, const StoragePolicy* policy = nullptr);
+
+/// The text shapes of a run with another train.batch_size and train.accumulate_grad_batches.
+using TextShapesOf = std::function<std::vector<TextShape>(const Config& config)>;
 
 /// The largest train.batch_size that fits `device_bytes`, 0 when not even 1 does.
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
-                      int64_t device_bytes);
+                      int64_t device_bytes, const TextShapesOf& text_shapes);
 
 /// Device bytes of the CUDA context, library handles and NCCL's buffers, which no arena sees: measured on H200,
 /// rounded up; those of several groups' communicators are estimated from that.

@@ -22,9 +22,12 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train) {
 }
 
 double learning_rate(const TrainSection& train, int64_t step, int64_t total) {
-  if (step < train.warmup_steps) return train.lr * static_cast<double>(step) / static_cast<double>(train.warmup_steps);
-  const double span = static_cast<double>(std::max<int64_t>(1, total - train.warmup_steps));
-  const double progress = std::min(1.0, static_cast<double>(step - train.warmup_steps) / span);
+  const int64_t warmup = train.warmup_ratio > 0
+                             ? static_cast<int64_t>(std::ceil(static_cast<double>(total) * train.warmup_ratio))
+                             : train.warmup_steps;
+  if (step < warmup) return train.lr * static_cast<double>(step) / static_cast<double>(warmup);
+  const double span = static_cast<double>(std::max<int64_t>(1, total - warmup));
+  const double progress = std::min(1.0, static_cast<double>(step - warmup) / span);
   if (train.lr_schedule == "linear") return train.lr * (1 - progress);
   if (train.lr_schedule == "cosine") return train.lr * 0.5 * (1 + std::cos(std::numbers::pi * progress));
   return train.lr;

@@ -22,6 +22,7 @@ struct EngineParts {
   const StoragePolicy* policy = nullptr;   ///< null: everything as train.precision and the optimizer say
   SpanRecorder* spans = nullptr;           ///< optional
   PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
+  std::vector<TextShape> text_shapes;      ///< those that steps may have, ascending
 };
 
 class Engine {

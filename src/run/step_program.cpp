@@ -34,6 +34,7 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_sha
     : parts_(parts), text_shapes_(std::move(text_shapes)),
       micro_batches_(parts.config->train.accumulate_grad_batches),
       batch_size_(parts.config->train.batch_size) {
+  BLIPFT_CHECK(!text_shapes_.empty(), "a step program needs the text shapes that steps may have");
   Arena& arena = *parts_.arena;
   const int64_t bytes = layout(text_shapes_.back()).bytes();
   staging_ = arena.persistent(Owner::data, "batch being copied in", DType::u8, {bytes});

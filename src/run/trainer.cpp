@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <optional>
-#include <thread>
 
 #include "blipft/checkpoint.h"
 #include "blipft/data.h"
@@ -17,9 +15,12 @@
 #include "run/progress.h"
 #include "run/start_times.h"
 #include "trace/run_trace.h"
+#include "data/text_survey.h"
 #include "run/engine.h"
 #include "run/adapter_files.h"
 #include "run/saving.h"
+#include "run/placement.h"
+#include "run/run_data.h"
 
 namespace blipft {
 
@@ -28,48 +29,6 @@ namespace {
 // Text shapes whose steps are captured before training, at most, and samples that are looked at to find them.
 constexpr size_t kMostPrepared = 8;
 constexpr int64_t kSamplesLookedAt = 512;
-
-bool wants_cuda(const Config& config) {
-  if (config.parallel.device == "auto") return cuda_device_count() > 0;
-  return config.parallel.device == "cuda";
-}
-
-// Before anything is read: whether this rank has a GPU that the program runs on.
-void check_device(const Config& config, const World& world) {
-  if (!wants_cuda(config)) return;
-  BLIPFT_USER_CHECK(world.local_rank() < cuda_device_count() || cuda_device_count() == 0,
-                    place_of(config, "parallel.devices"), ": ", world.local_size(), " ranks on ", world.host(),
-                    ", which has ", cuda_device_count(), " GPUs; start one rank a GPU, or use parallel.device=cpu");
-  check_cuda_device(static_cast<int>(world.local_rank()));
-}
-
-std::unique_ptr<Device> make_device(const Config& config, const World& world) {
-  if (wants_cuda(config)) return make_cuda_device(static_cast<int>(world.local_rank()));
-  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const int64_t threads =
-      config.parallel.threads > 0 ? config.parallel.threads : std::max<int64_t>(1, cores / world.local_size());
-  return make_cpu_device(static_cast<int>(threads));
-}
-
-std::unique_ptr<CommGroups> make_groups(const Config& config, const World& world, const GroupSizes& sizes,
-                                        Device& device) {
-  return std::make_unique<CommGroups>(world, sizes, device, [&](const World& ranks, bool scalars) {
-    if (device.kind() != DeviceKind::cuda) return make_mpi_comm(ranks);
-    // One thread block moves a few numbers as fast as many, and takes little memory for its buffers.
-    return make_nccl_comm(ranks, device, scalars ? 1 : config.parallel.nccl_max_ctas);
-  });
-}
-
-// Ranks of each machine, 0: they differ. Called by all ranks.
-int64_t ranks_of_each_machine(const World& world) {
-  const int64_t most = world.max(world.local_size()), least = -world.max(-world.local_size());
-  return most == least ? most : 0;
-}
-
-GroupSizes group_sizes(const Config& config, int64_t ranks, int64_t node_ranks) {
-  const int64_t shard = shard_group_size(config, ranks, node_ranks);
-  return {shard, ranks / shard};
-}
 
 // The recorder of kernels that trace.kernels asks for, null when it asks for none.
 std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& device) {
@@ -113,13 +72,11 @@ class Run {
   void print_memory() const;
   bool first() const { return world_.rank() == 0; }
 
-  const Config& config_;
+  Config config_;                          // resolved for this world, once prepare() has begun
   const World& world_;
   StartTimes times_;
   std::unique_ptr<Model> model_;
-  PixelStatistics pixel_statistics_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
-  std::shared_ptr<const Dataset> dataset_;
+  RunData data_;
   std::unique_ptr<DeviceMonitor> monitor_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<KernelTracer> kernels_;  // only when the run asks for kernels
@@ -151,6 +108,7 @@ void Run::prepare() {
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] {
     check_ranks(config_, world_.size());
+    config_ = resolve_for_ranks(config_, world_.size());
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
     check_device(config_, world_);
     model_ = make_model(config_);
@@ -166,7 +124,9 @@ void Run::prepare() {
   times_.part("data");
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
-  Beside plan(times_, "plan", [this, available] { plan_ = plan_memory(config_, *model_, group_sizes_, available); });
+  Beside plan(times_, "plan", [this, available] {
+    plan_ = plan_memory(config_, *model_, group_sizes_, available, data_.text_shapes);
+  });
   groups_ = make_groups(config_, world_, group_sizes_, *device_);
   times_.part("communication");
   world_.together([&] {
@@ -187,23 +147,15 @@ void Run::prepare() {
 }
 
 void Run::open_data() {
-  const ModelInputs inputs = model_->inputs();
-  if (inputs.has_picture()) {
-    const ImageProcessor processor = ImageProcessor::from_directory(config_.model.path);
-    BLIPFT_USER_CHECK(processor.image_size == inputs.picture_size, config_.model.path,
-                      "/preprocessor_config.json: size: found ", processor.image_size, ", expected ",
-                      inputs.picture_size, ", the image_size in config.json");
-    pixel_statistics_ = processor.statistics;
-  }
-  tokenizer_ = load_tokenizer(config_.model.path);
-  check_text_inputs(config_, inputs, *tokenizer_);
-  dataset_ = open_dataset(config_.data.path, config_.data.format, text_settings(config_, *tokenizer_));
+  data_ = open_run_data(config_, model_->inputs(), world_.size(),
+                        std::max(config_.data.num_workers, cores_of_a_rank(world_)));
 }
 
 // Its threads prepare the first steps beside all that comes before them.
 void Run::start_loader() {
-  loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), tokenizer_, dataset_, *device_);
-  if (config_.parallel.cuda_graph)
+  loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), data_.text_shapes,
+                             data_.tokenizer, data_.training, *device_);
+  if (config_.parallel.cuda_graph && !data_.surveyed())
     looking_ahead_ = std::make_unique<Beside>(
         times_, "looking_ahead", [this] { first_shapes_ = loader_->first_text_shapes(kSamplesLookedAt); });
 }
@@ -216,7 +168,8 @@ void Run::make_backend() {
   const char* home = std::getenv("HOME");
   const std::string cache = home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "";
   ops_ = device_->kind() == DeviceKind::cuda
-             ? make_cuda_ops(*device_, cache, config_.parallel.gemm_search == "thorough")
+             ? make_cuda_ops(*device_, cache,
+                             {config_.parallel.gemm_search == "thorough", config_.train.matmul_precision == "high"})
              : make_cpu_ops();
   optimizer_ = make_optimizer(config_.train);
   context_bytes_ = std::max<int64_t>(0, monitor_->process_bytes());
@@ -230,9 +183,10 @@ int64_t Run::least_free_memory() const {
 void Run::commit() {
   arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
-  engine_ = std::make_unique<Engine>(EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(),
-                                                 arena_.get(), optimizer_.get(), nullptr, spans_, pixel_statistics_},
-                                     plan_.strategy_name, plan_.sharded);
+  engine_ = std::make_unique<Engine>(
+      EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(), arena_.get(), optimizer_.get(),
+                  nullptr, spans_, data_.pixel_statistics, plan_.text_shapes},
+      plan_.strategy_name, plan_.sharded);
   engine_->strategy->learn_from(*plan_.engine->strategy);
   arena_->commit();
 }
@@ -241,12 +195,14 @@ WeightContext Run::weight_context() const {
   return {model_->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
 }
 
-// Those that any rank's first steps have, the most frequent first; the same on every rank.
+// Where all texts are known, all that steps have. Else those that any rank's first steps have, the most frequent first;
+// the same on every rank.
 std::vector<TextShape> Run::shapes_to_prepare() {
+  if (data_.surveyed()) return plan_.text_shapes;
   if (!looking_ahead_) return {};
   looking_ahead_->wait();
   std::vector<std::pair<double, TextShape>> counted;
-  for (const TextShape& shape : possible_text_shapes(config_)) {
+  for (const TextShape& shape : plan_.text_shapes) {
     const auto mine = std::count(first_shapes_.begin(), first_shapes_.end(), shape);
     if (const double all = world_.sum(static_cast<double>(mine)); all > 0) counted.push_back({all, shape});
   }
@@ -315,8 +271,11 @@ void Run::announce() {
                                         groups_->groups().all->name()),
                concat(device_->name(), code.empty() ? "" : ", ", code), times_.text(), plan_table(plan_));
   std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
-              static_cast<long long>(dataset_->size()), config_.data.path.c_str(),
+              static_cast<long long>(data_.training.dataset->size()), config_.data.path.c_str(),
               static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  if (data_.surveyed())
+    std::printf("texts      %s; %s\n", survey_text(config_, *data_.training.texts).c_str(),
+                text_shapes_text(plan_.text_shapes).c_str());
   std::fflush(stdout);
 }
 
@@ -453,69 +412,6 @@ void train(const Config& config, const World& world) {
   run.prepare();
   run.steps();
   run.finish();
-}
-
-namespace {
-
-struct PlannedGpu {
-  int64_t bytes;
-  std::string which;
-};
-
-// The GPU that a plan is for: the one asked for, else the one that is there, else an H200.
-PlannedGpu planned_gpu(double gib) {
-  if (gib > 0) return {static_cast<int64_t>(gib * (int64_t{1} << 30)), "--gpu-memory"};
-  if (cuda_device_count() > 0) {
-    const std::unique_ptr<Device> device = make_cuda_device(0);
-    return {device->memory().total, device->name()};
-  }
-  return {int64_t{143771} << 20, "an H200, taken because no GPU is here; --gpu-memory GiB names another size"};
-}
-
-// The groups that a plan is for: without --node-ranks a machine has as many ranks as GPUs are here.
-GroupSizes planned_groups(const Config& config, int64_t ranks, int64_t node_ranks) {
-  const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
-  if (node_ranks == 0) node_ranks = std::min<int64_t>(world, cuda_device_count());
-  BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != "node", place_of(config, "parallel.shard_ranks"),
-                    ": parallel.shard_ranks: is node, and no GPU is here that would tell how many ranks a machine has; "
-                    "add --node-ranks N");
-  return group_sizes(config, world, node_ranks);
-}
-
-// "parameter groups: vision (frozen), language"
-std::string parameter_groups_text(const Model& model) {
-  std::string text = "parameter groups:";
-  for (const ParameterGroup& group : model.groups())
-    text += concat(&group == &model.groups().front() ? " " : ", ", group.name, group.trained ? "" : " (frozen)");
-  return text;
-}
-
-}  // namespace
-
-bool print_plan(const Config& config, int64_t ranks, int64_t node_ranks, double gpu_gib) {
-  const GroupSizes world = planned_groups(config, ranks, node_ranks);
-  const PlannedGpu planned = planned_gpu(gpu_gib);
-  const int64_t gpu = planned.bytes;
-  const std::unique_ptr<Model> model = make_model(config);
-  const MemoryPlan plan = plan_memory(config, *model, world, gpu);
-  std::printf("%s\n%s\n%s", model->description().c_str(), parameter_groups_text(*model).c_str(),
-              plan_table(plan).c_str());
-  const int64_t outside = bytes_outside_of_arena(world), total = plan.arena->total_bytes() + outside;
-  std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", memory_text(outside).c_str());
-  std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());
-  if (total <= gpu)
-    std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", memory_text(total).c_str(),
-                memory_text(gpu).c_str(), static_cast<long long>(world.all()), strategy_text(plan).c_str());
-  else
-    std::printf("does not fit: needs %s, the GPU has %s\n", memory_text(total).c_str(), memory_text(gpu).c_str());
-  std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld\n",
-              static_cast<long long>(largest_batch(config, model_settings(config), world, gpu)));
-  if (!wants_cuda(config) && plan.strategy_name == "fsdp") {  // the only strategy that plans by the GPU's size
-    const MemoryPlan here = plan_memory(config, *model, world, 0);
-    std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",
-                memory_text(here.arena->total_bytes()).c_str(), strategy_text(here).c_str());
-  }
-  return total <= gpu;
 }
 
 }  // namespace blipft

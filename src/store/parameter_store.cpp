@@ -13,7 +13,7 @@ namespace blipft {
 namespace {
 constexpr int64_t kPoolAlignment = 64;     // elements
 constexpr int64_t kDecodedElements = int64_t{1} << 20;  // of a state that is updated in f32, at a time
-constexpr size_t kGradientsInFlight = 2;   // transient ones that updates may still read when another begins to live
+constexpr int64_t kUnitsInFlight = 2;      // of transient gradients that updates may still read when another begins
 }  // namespace
 
 PrecisionTypes PrecisionTypes::of(Precision precision) {
@@ -139,7 +139,10 @@ void ParameterStore::lay_out(const Unit& unit) {
     most_decoded_ = std::max(most_decoded_, decoded);
     held.ranges.push_back({range.first, range.count, 0, std::move(range.specs), std::move(states)});
   }
-  if (transient_gradients()) held.consumed = context_.device->create_event();
+  if (!transient_gradients()) return;
+  held.consumed = context_.device->create_event();
+  most_consumed_bytes_ = std::max(
+      most_consumed_bytes_, kUnitsInFlight * held.shard.padded * dtype_size(context_.types.gradient));
 }
 
 void ParameterStore::request_weights(Pools& pools, const Unit& unit) {
@@ -302,8 +305,10 @@ Tensor ParameterStore::gradient(const Unit& unit) {
   Held& held = of(unit);
   if (!transient_gradients() || held.gradient || !unit.trainable) return held.gradient;
   Device& device = *context_.device;
-  while (consumed_.size() > kGradientsInFlight) {
+  // Of a few whole units' bytes: many shards, or many small units, so that compute hardly waits for updates.
+  while (consumed_bytes_ > most_consumed_bytes_) {
     device.wait(device.compute_stream(), consumed_.front().done);
+    consumed_bytes_ -= consumed_.front().gradient.bytes();
     context_.arena->give(consumed_.front().gradient);
     consumed_.pop_front();
   }
@@ -337,6 +342,7 @@ void ParameterStore::update(const Unit& unit, const Tensor& scalars, Stream stre
   if (!transient_gradients()) return;
   context_.device->record(held.consumed, stream);
   consumed_.push_back({held.gradient, held.consumed});
+  consumed_bytes_ += held.gradient.bytes();
   held.gradient = {};
 }
 
@@ -361,6 +367,7 @@ void ParameterStore::update_part(const Held& held, const Range& range, int64_t f
 void ParameterStore::give_gradients() {
   for (const Consumed& consumed : consumed_) context_.arena->give(consumed.gradient);
   consumed_.clear();
+  consumed_bytes_ = 0;
 }
 
 }  // namespace blipft

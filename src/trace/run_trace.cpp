@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <ctime>
 
-#include "blipft/data.h"
 #include "blipft/version.h"
 
 namespace blipft {
@@ -80,7 +79,7 @@ void RunTrace::note_run() {
     number("reduce_scatter_group", parts_.groups->shard_group());
     number("all_reduce_group", parts_.groups->replicate_group());
   }
-  number("flops_per_step", step_flops(config, model, possible_text_shapes(config).back()));
+  number("flops_per_step", step_flops(config, model, plan.text_shapes.back()));
   number("samples_per_step", samples_);
   number("total_steps", parts_.total_steps);
   number("planned_bytes", parts_.arena->total_bytes());

@@ -277,8 +277,7 @@ TEST_SUITE("config") {
     CHECK(message(base, {"train.loss_on_padding=true", "train.loss_normalization=micro_batch"}).empty());
     CHECK(contains(message(base, {"data.text_padding=packed", "train.loss_on_padding=true"}),
                    "data.text_padding: is packed, which leaves out the padding"));
-    CHECK(contains(message(base, {"data.text_padding=packed", "train.loss_normalization=micro_batch"}),
-                   "data.text_padding: is packed, which changes which samples"));
+    CHECK(message(base, {"data.text_padding=packed", "train.loss_normalization=micro_batch"}).empty());
     CHECK(contains(after_base("trace: {enabled: false, kernels: [0]}\n"), "FILE:5: trace.kernels: needs the trace"));
     CHECK(after_base("output:\n  save: trained\n") ==
           "FILE:6: output.save: is trained, but output.save_model is false; set save_model: true, or remove save");
@@ -311,6 +310,46 @@ TEST_SUITE("config") {
     CHECK_NOTHROW(check_ranks(single, 1));
     CHECK_THROWS_AS(check_ranks(single, 2), UserError);
     CHECK_NOTHROW(check_ranks(load(base), 3));
+  }
+
+  TEST_CASE("validation and warm-up: what cannot stand together") {
+    CHECK(!validates(load(base)));
+    CHECK(validates(load(base, {"data.val_path=v"})));
+    CHECK(validates(load(base, {"data.val_split_fraction=0.1", "train.val_check_interval=5"})));
+    CHECK(contains(message(base, {"data.val_path=v", "data.val_split_fraction=0.1"}),
+                   "data.val_split_fraction: is 0.1, but data.val_path is given too"));
+    CHECK(contains(message(base, {"train.val_check_interval=5"}), "but there is nothing to validate with"));
+    CHECK(contains(message(base, {"data.val_split_fraction=1"}), "expected a number >= 0 and < 1"));
+    CHECK(contains(message(base, {"train.limit_val_batches=2.5"}), "or a whole number of batches"));
+    CHECK(contains(message(base, {"train.warmup_ratio=0.1", "train.warmup_steps=5"}),
+                   "train.warmup_ratio: is 0.1, but train.warmup_steps is 5; remove one of them"));
+    CHECK(contains(with_override("train.val_every=5"), "did you mean train.val_check_interval?"));
+    CHECK(contains(message(base, {"train.matmul_precision=medium"}), "expected one of highest or high"));
+  }
+
+  TEST_CASE("samples of a step over all ranks") {
+    const Config config = load(base + "train: {batch_size: 4, total_batch_size: 48}\n");
+    CHECK(config.train.accumulate_grad_batches == 0);
+    for (const int64_t ranks : {1, 2, 3, 4, 6, 12}) {
+      const Config resolved = resolve_for_ranks(config, ranks);
+      CHECK(resolved.train.accumulate_grad_batches * ranks * 4 == 48);
+      CHECK(to_yaml(resolve_for_ranks(load(to_yaml(resolved)), ranks)) == to_yaml(resolved));
+      CHECK(resolve_for_ranks(load(to_yaml(config)), ranks).train.accumulate_grad_batches ==
+            resolved.train.accumulate_grad_batches);
+    }
+    const auto refused = [&](const Config& some, int64_t ranks) {
+      return message_of([&] { resolve_for_ranks(some, ranks); });
+    };
+    CHECK(contains(refused(config, 5), ":5: train.total_batch_size: is 48, which is no multiple of 5 ranks x "
+                                       "train.batch_size 4 = 20; the nearest that are: 40 or 60"));
+    CHECK(contains(refused(config, 16), "16 ranks x train.batch_size 4 = 64; the nearest that is: 64"));
+    const Config both = load(base + "train: {batch_size: 4, total_batch_size: 48, accumulate_grad_batches: 3}\n");
+    CHECK(resolve_for_ranks(both, 4).train.accumulate_grad_batches == 3);
+    CHECK(contains(refused(both, 2), "train.accumulate_grad_batches: is 3, but train.total_batch_size 48 on 2 ranks x "
+                                     "train.batch_size 4 takes 6; remove one of them"));
+    CHECK(resolve_for_ranks(load(base), 3).train.accumulate_grad_batches == 1);
+    CHECK(contains(message(base, {"train.accumulate_grad_batches=0"}), "and that is not given; give one of them"));
+    CHECK(contains(message(base, {"train.total_batch_size=-1"}), "expected an integer >= 0"));
   }
 
   TEST_CASE("shard groups") {
@@ -416,8 +455,8 @@ TEST_SUITE("config") {
     }
     CHECK(config_sections() ==
           std::vector<std::string>{"model", "adapter", "data", "train", "parallel", "trace", "output"});
-    // A member of Config that the table forgot would change this sum: 3 + 8 + 14 + 21 + 12 + 4 + 7 keys in config.h.
-    CHECK(config_keys().size() == 69);
+    // A member of Config that the table forgot would change this sum: 3 + 8 + 16 + 26 + 12 + 4 + 7 keys in config.h.
+    CHECK(config_keys().size() == 76);
   }
 
   TEST_CASE("the run files of the repository") {

@@ -15,6 +15,7 @@
 #include "blipft/data.h"
 #include "blipft/error.h"
 #include "data/sample_cache.h"
+#include "data/text_shapes.h"
 #include "support/error_message.h"
 #include "data/sampler_settings.h"
 
@@ -128,7 +129,8 @@ const T* part(const HostBatch& batch, BatchPart which) {
 std::unique_ptr<DataLoader> make_loader(const Config& config, const std::shared_ptr<SmallDataset>& dataset,
                                         Device& device,
                                         int64_t rank = 0, int64_t world = 1) {
-  return make_data_loader(config, rank, world, small_pictures(), std::make_shared<ByteTokenizer>(), dataset, device);
+  return make_data_loader(config, rank, world, small_pictures(), possible_text_shapes(config),
+                          std::make_shared<ByteTokenizer>(), {dataset}, device);
 }
 
 /// Checks one batch against the definition in batch.h, computed anew from the dataset.
@@ -215,12 +217,14 @@ TEST_SUITE("loader") {
     CHECK(shapes.back() == TextShape{50, 3200});
   }
 
-  TEST_CASE("auto packs where the loss does not depend on padding or on who shares a micro-batch") {
+  TEST_CASE("auto packs where padding is not learnt, and balances where nothing depends on who shares a micro-batch") {
     Config config;
+    config.train.accumulate_grad_batches = 2;
     CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
+    CHECK(balances_micro_batches(config));
     config.train.loss_normalization = "micro_batch";
-    CHECK(possible_text_shapes(config).back().packed_rows == 0);
-    config.train.loss_normalization = "tokens";
+    CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
+    CHECK(!balances_micro_batches(config));
     config.train.loss_on_padding = true;
     CHECK(possible_text_shapes(config).back().packed_rows == 0);
   }
@@ -276,7 +280,8 @@ TEST_SUITE("loader") {
         for (const int64_t rank : {0, 1}) {
           if (padding && text_padding == std::string("packed")) continue;  // not to be had
           Config config = small_config();
-          config.train.accumulate_grad_batches = text_padding == std::string("packed") ? 1 : 2;  // else it is balanced
+          if (text_padding == std::string("packed"))
+            config.train.loss_normalization = "micro_batch";  // samples keep their micro-batch; else it is balanced
           config.train.loss_on_padding = padding;
           config.data.text_padding = text_padding;
           config.train.max_epochs = 3;
@@ -321,8 +326,8 @@ TEST_SUITE("loader") {
         config.data.exif_orientation = turn;
         config.data.transparency = transparency;
         HostDevice device;
-        const auto loader = make_data_loader(config, 0, 1, small_pictures(), std::make_shared<ByteTokenizer>(), dataset,
-                                             device);
+        const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
+                                             std::make_shared<ByteTokenizer>(), {dataset}, device);
         const Image decoded = decode_image(dataset->picture.data(), dataset->picture.size(), "x",
                                            {turn, transparency == std::string("white")});
         const Image expected = resize_bicubic(decoded, 12, 12);
@@ -392,8 +397,9 @@ TEST_SUITE("loader") {
     config.train.batch_size = 1;
     config.data.shuffle = false;
     HostDevice device;
-    const auto loader = make_data_loader(config, 0, 1, small_pictures(), std::make_shared<ByteTokenizer>(),
-                                         std::make_shared<Unreadable>(), device);
+    const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
+                                         std::make_shared<ByteTokenizer>(), {std::make_shared<Unreadable>()},
+                                         device);
     CHECK(loader->first_text_shapes(8).size() == 2);  // steps of two samples: 0 1, 2 3, 4 5
     for (int step = 0; step < 2; ++step) loader->give_back(loader->next());
     CHECK(message_of([&] { loader->next(); }) == "sample 5 is gone");
@@ -515,8 +521,8 @@ TEST_SUITE("loader") {
       config.train.max_epochs = epochs;
       const auto start = std::chrono::steady_clock::now();
       const auto loader = make_data_loader(config, 0, 1, {.picture_size = 224, .vocabulary = 256},
-                                           std::make_shared<ByteTokenizer>(),
-                                           open_dataset(path, "auto"), device);
+                                           possible_text_shapes(config), std::make_shared<ByteTokenizer>(),
+                                           {open_dataset(path, "auto")}, device);
       int64_t samples = 0;
       while (const HostBatch* batch = loader->next()) {
         samples += config.train.batch_size;

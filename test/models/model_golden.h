@@ -84,10 +84,11 @@ class Trainer {
       statistics.mean[c] = golden.about["pixel_mean"][c];
       statistics.std[c] = golden.about["pixel_std"][c];
     }
-    plan = plan_memory(config_, *model, 1, 0);
+    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_));
     arena = std::make_unique<Arena>(*device, *plan.arena);
     engine = std::make_unique<Engine>(EngineParts{&config_, model.get(), device.get(), ops.get(), comm.get(),
-                                                  arena.get(), optimizer.get(), nullptr, nullptr, statistics},
+                                                  arena.get(), optimizer.get(), nullptr, nullptr, statistics,
+                                                  plan.text_shapes},
                                       "single", ShardedSettings{});
     arena->commit();
     engine->bind();

@@ -65,15 +65,18 @@ Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, dou
   const auto comm = make_self_comm(*device);
   const auto optimizer = make_optimizer(config.train);
   TextModel model({}, model_settings(config));
-  const MemoryPlan plan = plan_memory(config, model, 1, 0);
+  const std::vector<TextShape> shapes = possible_text_shapes(config);
+  const MemoryPlan plan = plan_memory(config, model, 1, 0, shapes);
   Arena arena(*device, *plan.arena);
-  Engine engine({&config, &model, device.get(), ops.get(), comm.get(), &arena, optimizer.get()}, "single", {});
+  Engine engine({.config = &config, .model = &model, .device = device.get(), .ops = ops.get(), .groups = comm.get(),
+                 .arena = &arena, .optimizer = optimizer.get(), .text_shapes = shapes},
+                "single", {});
   arena.commit();
   engine.bind();
   StepProgram& program = *engine.program;
   init_weights({model.units(), &engine.store, engine.strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
-  const auto loader = make_data_loader(config, 0, 1, model.inputs(), std::make_shared<LetterTokenizer>(), dataset,
-                                       *device);
+  const auto loader = make_data_loader(config, 0, 1, model.inputs(), shapes, std::make_shared<LetterTokenizer>(),
+                                       {dataset}, *device);
   Trained trained;
   while (const HostBatch* batch = loader->next()) {
     program.launch(*batch, lr);
@@ -116,6 +119,17 @@ TEST_SUITE("text model") {
     }
   }
 
+  TEST_CASE("text alone: a mean of micro-batch means is the same packed, for samples keep their micro-batch") {
+    const auto questions = std::make_shared<Questions>();
+    Config config = text_config("longest"), other = text_config("auto");
+    config.train.loss_normalization = other.train.loss_normalization = "micro_batch";
+    const Trained padded = train(config, questions, 0.1), packed = train(other, questions, 0.1);
+    const Trained tokens = train(text_config("auto"), questions, 0.1);
+    for (size_t i = 0; i < padded.losses.size(); ++i)    // f32 sums in another order, as above
+      CHECK(packed.losses[i] == doctest::Approx(padded.losses[i]).epsilon(1e-5));
+    CHECK(std::fabs(packed.losses[0] / tokens.losses[0] - 1) > 2e-5);  // more than that, so the two can be told apart
+  }
+
   TEST_CASE("text alone: what is not to be learnt is not in the loss") {
     const auto questions = std::make_shared<Questions>(), everything = std::make_shared<Questions>();
     everything->all_learnt = true;
@@ -128,8 +142,10 @@ TEST_SUITE("text model") {
 
   TEST_CASE("a model that reads pictures refuses samples without one, by name") {
     const auto device = make_cpu_device(1);
-    const auto loader = make_data_loader(text_config("packed"), 0, 1, {.picture_size = 8, .vocabulary = 128},
-                                         std::make_shared<LetterTokenizer>(), std::make_shared<Questions>(), *device);
+    const Config config = text_config("packed");
+    const auto loader = make_data_loader(config, 0, 1, {.picture_size = 8, .vocabulary = 128},
+                                         possible_text_shapes(config), std::make_shared<LetterTokenizer>(),
+                                         {std::make_shared<Questions>()}, *device);
     const std::string message = testing::message_of([&] { loader->next(); });
     CHECK_MESSAGE(message.find("question 0: found no picture") != std::string::npos, message);
   }

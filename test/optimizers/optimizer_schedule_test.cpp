@@ -1,7 +1,10 @@
 // The learning-rate schedules and the optimizers' table.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
+#include <utility>
 
 #include "blipft/optimizer.h"
 
@@ -29,6 +32,49 @@ TEST_SUITE("optimizer schedule") {
     CHECK(learning_rate(train, 6, 12) == doctest::Approx(0.25 * (1 + std::sqrt(0.5))));
     CHECK(learning_rate(train, 8, 12) == doctest::Approx(0.25));
     CHECK(learning_rate(train, 100, 12) == doctest::Approx(0));
+  }
+
+  TEST_CASE("every step of random runs against the closed forms of transformers and LitGPT") {
+    std::mt19937 random(2);
+    for (int run = 0; run < 200; ++run) {
+      TrainSection train;
+      train.lr = 1e-5 * (1 + random() % 1000);
+      const int64_t total = 2 + static_cast<int64_t>(random() % 300);
+      train.warmup_steps = static_cast<int64_t>(random()) % total;
+      const double w = static_cast<double>(train.warmup_steps), t = static_cast<double>(total);
+      // LitGPT steps CosineAnnealingLR, which torch computes from the rate before: eta' = eta (1 + cos(pi (c + 1) / T)) /
+      // (1 + cos(pi c / T)).
+      double recursive = train.lr;
+      for (int64_t step = 0; step < total; ++step) {
+        const double s = static_cast<double>(step);
+        const double warm = train.lr * s / std::max(1.0, w);
+        train.lr_schedule = "linear";
+        const double linear = step < train.warmup_steps ? warm : train.lr * std::max(0.0, (t - s) / std::max(1.0, t - w));
+        CHECK(learning_rate(train, step, total) == doctest::Approx(linear).epsilon(1e-12));
+        train.lr_schedule = "cosine";
+        const double found = learning_rate(train, step, total);
+        if (step < train.warmup_steps) {
+          CHECK(found == doctest::Approx(warm).epsilon(1e-12));
+          continue;
+        }
+        CHECK(found == doctest::Approx(recursive).epsilon(1e-9));  // a product of up to 300 roundings near 0
+        const double c = s - w, period = t - w, pi = std::acos(-1.0);
+        recursive *= (1 + std::cos(pi * (c + 1) / period)) / (1 + std::cos(pi * c / period));
+      }
+    }
+  }
+
+  TEST_CASE("a share of the steps as warm-up is rounded up, as in transformers") {
+    TrainSection train, counted;
+    train.lr = counted.lr = 1;
+    train.lr_schedule = counted.lr_schedule = "cosine";
+    train.warmup_ratio = 0.03;
+    const std::pair<int64_t, int64_t> expected[] = {{100, 3}, {101, 4}, {1, 1}, {33, 1}, {34, 2}, {1000, 30}};
+    for (const auto& [total, steps] : expected) {
+      counted.warmup_steps = steps;
+      for (int64_t step = 0; step < total; ++step)
+        CHECK(learning_rate(train, step, total) == learning_rate(counted, step, total));
+    }
   }
 
   TEST_CASE("a warm-up longer than the run stays a warm-up") {

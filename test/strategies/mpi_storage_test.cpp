@@ -3,6 +3,7 @@
 #include <typeinfo>
 
 #include "strategies/strategy_harness.h"
+#include "support/text_model.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -57,7 +58,7 @@ class BlockFormat final : public Format {
 const BlockFormat kCoarse(127), kFine(1 << 23);
 
 /// Matrices of frozen units in coarse blocks, their norms and biases as ever.
-struct FrozenInBlocks : StoragePolicy {
+struct FrozenInBlocks : HoldGradients {
   const Format* frozen_format(const Unit&, const Parameter& parameter) const override {
     return parameter.shape.size() > 1 ? &kCoarse : nullptr;
   }
@@ -65,23 +66,19 @@ struct FrozenInBlocks : StoragePolicy {
 
 /// First moments of the parameters that begin at a whole block in blocks, the others' as ever: ranges of both kinds in
 /// one shard.
-struct MomentsInBlocks : StoragePolicy {
+struct MomentsInBlocks : HoldGradients {
   StateSpec state(const Unit&, const Parameter& parameter, StateSpec spec) const override {
     if (spec.name == "exp_avg" && parameter.offset % kFine.block() == 0) spec.format = &kFine;
     return spec;
   }
 };
 
-struct StatesInHost : StoragePolicy {
+struct StatesInHost : HoldGradients {
   StateSpec state(const Unit&, const Parameter&, StateSpec spec) const override {
     spec.place = Place::host;
     return spec;
   }
   Place master_place() const override { return Place::host; }
-};
-
-struct TransientGradients : StoragePolicy {
-  bool transient_gradients() const override { return true; }
 };
 
 const std::vector<Deal> kDeals = {{"ddp"}, {"fsdp"}, {"fsdp", "step"}};
@@ -169,23 +166,48 @@ TEST_SUITE("mpi storage") {
     }
   }
 
-  TEST_CASE("transient gradients: the same bits, and none held") {
-    const TransientGradients policy;
-    for (const char* name : {"blip2_odd", "blip2_untied"}) {
-      CAPTURE(name);
-      Job job = make_job(name, Precision::bf16_true);
-      for (const Deal& deal : kDeals) {
-        CAPTURE(deal.strategy);
-        job.policy = nullptr;
-        const Outcome held = train_together(job, deal);
-        job.policy = &policy;
-        const Outcome transient = train_together(job, deal);
-        CHECK(transient.losses == held.losses);
-        CHECK(transient.norms == held.norms);
-        CHECK(same_bits(transient.weights, held.weights));
-        const TestRun run(job, deal, &mpi_world());
-        CHECK(!run.store().held_gradients());
+  TEST_CASE("where steps have one micro-batch and clip nothing, gradients are not held: the same bits in less memory") {
+    const StoragePolicy as_runs_do;
+    std::vector<Deal> deals = kDeals;
+    if (mpi_world().size() % 2 == 0) deals.push_back({"fsdp", "always", 0, 1, mpi_world().size() / 2});
+    for (const char* name : {"blip2_odd", "blip2_untied", "text"})
+      for (Precision precision : {Precision::bf16_true, Precision::bf16_mixed}) {
+        CAPTURE(name);
+        const bool text = name == std::string("text");
+        Job job = make_job(text ? "blip2_odd" : name, precision);
+        if (text) {
+          job.config.model.init = "random";
+          job.family = [](const ModelSettings& settings) {
+            return std::make_unique<TextModel>(TextModel::Sizes{.layers = 12}, settings);
+          };
+        }
+        for (const Deal& deal : deals) {
+          CAPTURE(deal.strategy);
+          job.policy = nullptr;
+          const Outcome held = train_together(job, deal);
+          job.policy = &as_runs_do;
+          const Outcome transient = train_together(job, deal);
+          CHECK(transient.losses == held.losses);
+          CHECK(transient.norms == held.norms);
+          CHECK(same_bits(transient.weights, held.weights));
+          CHECK(transient.total_bytes < held.total_bytes);
+          const TestRun run(job, deal, &mpi_world());
+          CHECK(run.store().transient_gradients());
+          CHECK(!run.store().held_gradients());
+          CHECK(run.arena().persistent_use().of(Owner::gradients) == 0);
+        }
       }
+  }
+
+  TEST_CASE("where steps clip or have several micro-batches, gradients are held") {
+    const StoragePolicy as_runs_do;
+    Job job = make_job("blip2_odd");
+    job.policy = &as_runs_do;
+    for (const Deal& deal : kDeals) {
+      job.config.train.gradient_clip_val = 0;
+      CHECK(!TestRun(job, {deal.strategy, deal.reshard, 0, 2}, &mpi_world()).store().transient_gradients());
+      job.config.train.gradient_clip_val = 1;
+      CHECK(!TestRun(job, deal, &mpi_world()).store().transient_gradients());
     }
   }
 }

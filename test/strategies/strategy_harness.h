@@ -27,13 +27,18 @@ inline World& mpi_world() {
   return world;
 }
 
+/// Gradients are there after the step, for comparisons, also where a run would not hold them.
+struct HoldGradients : StoragePolicy {
+  bool transient_gradients(bool) const override { return false; }
+};
+
 /// A training of a few steps on `samples` samples a step, before it is decided who computes what.
 struct Job {
   Config config;
   int64_t samples = 12;                    ///< of one step, over all ranks and micro-batches
   int64_t steps = 3;
   int64_t equal_lengths = 0;               ///< > 0: every caption has so many tokens
-  const StoragePolicy* policy = nullptr;   ///< null: as the precision and the optimizer say
+  const StoragePolicy* policy = nullptr;   ///< null: HoldGradients
   /// Null: the family that config.model.path names.
   std::function<std::unique_ptr<Model>(const ModelSettings&)> family;
 
@@ -155,11 +160,13 @@ class TestRun {
       alone_ = make_self_comm(*device_);
     optimizer_ = make_optimizer(c.train);
     model_ = job_.make_model();
-    plan_ = plan_memory(c, *model_, sizes, 0, job.policy);
+    static const HoldGradients hold;
+    const StoragePolicy* policy = job.policy ? job.policy : &hold;
+    plan_ = plan_memory(c, *model_, sizes, 0, possible_text_shapes(c), policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
     engine_ = std::make_unique<Engine>(EngineParts{&c, model_.get(), device_.get(), ops_.get(), groups(),
-                                                   arena_.get(), optimizer_.get(), job.policy, nullptr,
-                                                   ImageProcessor().statistics},
+                                                   arena_.get(), optimizer_.get(), policy, nullptr,
+                                                   ImageProcessor().statistics, plan_.text_shapes},
                                        plan_.strategy_name, plan_.sharded);
     engine_->strategy->learn_from(*plan_.engine->strategy);
     arena_->commit();
@@ -167,7 +174,7 @@ class TestRun {
     engine_->bind();
     if (job_.prepares) {
       engine_->program->warm_up(arena_->scratch());
-      engine_->program->prepare(possible_text_shapes(c));
+      engine_->program->prepare(plan_.text_shapes);
     }
     if (c.model.init == "random") {
       init_weights(weight_context(), static_cast<uint64_t>(c.train.seed));
@@ -183,7 +190,7 @@ class TestRun {
     Outcome outcome;
     outcome.total_bytes = arena_->total_bytes();
     outcome.start = weights();
-    const std::vector<TextShape> shapes = possible_text_shapes(job_.config);
+    const std::vector<TextShape> shapes = plan_.text_shapes;
     std::vector<char> block;
     for (int64_t step = 0; step < job_.steps; ++step) {
       // With several shapes the steps alternate between the two largest.

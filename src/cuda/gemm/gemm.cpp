@@ -22,6 +22,7 @@ int64_t stride_of(const MatrixView& view) { return view.contiguous() ? 0 : view.
 bool CudaOps::multiply(const GemmProblem& wanted, const GemmBuffers& buffers, Stream stream) {
   BLIPFT_CHECK(workspace_, "set_workspace() comes before the first matrix product");
   GemmProblem problem = wanted;
+  problem.tf32 = tf32_ && problem.input == DType::f32;
   set_alignments(problem, buffers);
   GemmPlan& plan = planner_.prepare(problem, buffers, cuda_stream(stream));
   if (!plan.supported) return false;

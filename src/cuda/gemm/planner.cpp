@@ -75,7 +75,7 @@ GemmPlan::Preference make_gemm_preference(const GemmProblem& problem) {
 
 std::string GemmProblem::key() const {
   const bool strided = lda || ldb || ldc || ldd;
-  return concat("m", m, "n", n, "k", k, transpose_a ? "t" : "n", transpose_b ? "t" : "n", ":", dtype_name(input), "-",
+  return concat("m", m, "n", n, "k", k, transpose_a ? "t" : "n", transpose_b ? "t" : "n", ":", tf32 ? "tf32" : dtype_name(input), "-",
                 dtype_name(output), ":e", epilogue, accumulate ? (in_place ? ":acc" : ":add") : "", ":a", align_a, ".",
                 align_b, ".", align_c, ".", align_d,
                 strided ? concat(":l", lda, ".", ldb, ".", ldc, ".", ldd) : std::string());
@@ -168,8 +168,7 @@ cublasStatus_t GemmPlanner::launch(GemmPlan& plan, const GemmProblem& problem, c
 GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector) {
   GemmPlan plan;
   cublasLtMatmulDesc_t description = nullptr;
-  // Full f32 products for f32 tensors (no tf32), f32 accumulation for bf16.
-  BLIPFT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  BLIPFT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&description, problem.compute_type(), CUDA_R_32F));
   plan.description.reset(description);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, problem.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, problem.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -223,7 +222,7 @@ GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan)
   GemmSearchReport report;
   // The library's check of a variation does not know addresses: only such as any algorithm can read are varied.
   const bool aligned = std::min({problem.align_a, problem.align_b, problem.align_c, problem.align_d}) >= 16;
-  const bool thorough = effort_ == GemmEffort::thorough && problem.input == DType::bf16 && aligned &&
+  const bool thorough = effort_ == GemmEffort::thorough && (problem.input == DType::bf16 || problem.tf32) && aligned &&
                         problem.flops() >= kThoroughFlops;
   GemmSearch source(handle_, plan, problem);
   std::vector<GemmCandidate> pool = source.heuristic(thorough ? kThoroughCandidates : kQuickCandidates);

@@ -27,6 +27,7 @@ struct GemmProblem {
   bool transpose_a = false, transpose_b = false;
   DType input = DType::f32;                 ///< of A and B
   DType output = DType::f32;                ///< of C, D and the epilogue's vector
+  bool tf32 = false;                        ///< f32 factors are rounded to TF32
   int32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   bool accumulate = false;
   bool in_place = false;                    ///< C is D
@@ -37,6 +38,8 @@ struct GemmProblem {
   auto operator<=>(const GemmProblem&) const = default;
   /// One word without blanks, for the cache file. Leading dimensions are part of it only where there are any.
   std::string key() const;
+  /// f32 sums, and full f32 products for f32 factors unless tf32 is asked for.
+  cublasComputeType_t compute_type() const { return tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F; }
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 

@@ -1,0 +1,192 @@
+// Texts that are known before a run begins; see text_survey.h.
+#include "data/text_survey.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "blipft/error.h"
+#include "data/sample_text.h"
+#include "data/step_order.h"
+#include "data/text_shapes.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr int64_t kSamplesAtATime = 64;      // that a thread takes
+constexpr size_t kNamed = 5;                 // samples that are left out
+constexpr size_t kMostShapes = 16;
+constexpr int64_t kMostSamplesSeen = int64_t{1} << 24;
+constexpr int64_t kTextBytes = 128;          // of a text besides its tokens: two vectors and their allocations
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+struct Surveyed {
+  TokenizedText text;
+  int64_t length = 0;
+  bool learns = false, cut = false;
+  std::string name;                          // of a sample with nothing to learn
+};
+
+/// Calls body(i) for each i below `count` from several threads, in about this order. Throws what the first i threw.
+void for_each_in_threads(int64_t count, int64_t threads, const std::function<void(int64_t)>& body) {
+  std::atomic<int64_t> next{0};
+  std::mutex mutex;
+  int64_t failed = count;
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (int64_t first = next.fetch_add(kSamplesAtATime); first < count; first = next.fetch_add(kSamplesAtATime))
+      for (int64_t i = first; i < std::min(first + kSamplesAtATime, count); ++i) {
+        try {
+          body(i);
+        } catch (...) {
+          const std::lock_guard lock(mutex);
+          if (i < failed) failed = i, error = std::current_exception();
+          next = count;                      // what comes before i is with some thread, and goes on to its end
+          return;
+        }
+      }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int64_t t = 1; t < std::min(threads, count / kSamplesAtATime + 1); ++t) others.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const Settings& settings) {
+  surveyed_ = settings.samples > 0 ? std::min(settings.samples, dataset.size()) : dataset.size();
+  std::vector<Surveyed> all(static_cast<size_t>(surveyed_));
+  std::atomic<int64_t> bytes{0};
+  for_each_in_threads(surveyed_, settings.threads, [&](int64_t i) {
+    Surveyed& one = all[static_cast<size_t>(i)];
+    const Dataset::Sample sample = dataset.read(i);
+    // One token more than it may have tells that it is cut.
+    one.text = tokenize(sample, tokenizer, settings.max_text_tokens + 1, settings.vocabulary);
+    one.cut = one.text.size() > settings.max_text_tokens;
+    one.length = std::min(one.text.size(), settings.max_text_tokens);
+    one.text.ids.resize(static_cast<size_t>(one.length));
+    one.text.learnt.resize(static_cast<size_t>(one.length));
+    one.learns = one.text.has_target();
+    if (!one.learns) one.name = sample.name;
+    if (bytes.fetch_add(kTextBytes + one.length * 5) > settings.most_bytes) one.text = {};
+  });
+  const bool keeps = bytes <= settings.most_bytes;
+  for (int64_t i = 0; i < surveyed_; ++i) {
+    Surveyed& one = all[static_cast<size_t>(i)];
+    cut_ += one.cut;
+    if (!one.learns) {
+      if (left_out_names_.size() < kNamed) left_out_names_.push_back(one.name);
+      continue;
+    }
+    samples_.push_back(i);
+    lengths_.push_back(one.length);
+    if (keeps) texts_.push_back(std::move(one.text));
+  }
+}
+
+SampleSet survey_training(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
+                          int64_t vocabulary, int64_t threads) {
+  const int64_t asked = config.data.num_train_samples, size = dataset->size();
+  auto survey = std::make_shared<TextSurvey>(
+      *dataset, tokenizer, TextSurvey::Settings{asked, config.data.max_text_tokens, vocabulary, threads});
+  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(config, "data.path"), ": data.path: ", config.data.path,
+                    ": none of the ", survey->surveyed(), " texts has a token to learn among its first ",
+                    config.data.max_text_tokens, " (data.max_text_tokens)",
+                    survey->left_out_names().empty() ? "" : "; the first is " + survey->left_out_names().front());
+  SampleSet set{std::move(dataset), asked > size ? asked : 0, survey};
+  const bool all = static_cast<int64_t>(survey->samples().size()) == size;
+  if (!all) set.dataset = std::make_shared<DatasetSubset>(set.dataset, survey->samples());
+  return set;
+}
+
+std::string survey_text(const Config& config, const TextSurvey& survey) {
+  std::string text = concat(survey.surveyed(), " texts");
+  if (survey.cut() > 0)
+    text += concat(", ", survey.cut(), " cut to data.max_text_tokens ", config.data.max_text_tokens);
+  if (survey.left_out() == 0) return text;
+  text += concat(", ", survey.left_out(), " left out that have nothing to learn (");
+  for (const std::string& name : survey.left_out_names())
+    text += concat(&name == &survey.left_out_names().front() ? "" : ", ", name);
+  const bool more = survey.left_out() > static_cast<int64_t>(survey.left_out_names().size());
+  return text + (more ? ", ...)" : ")");
+}
+
+namespace {
+
+/// How often the run's steps need which size; see needed_size().
+std::map<int64_t, int64_t> needs_of_steps(const Config& config, int64_t world, const SampleSet& samples) {
+  const bool packed = packs_text(config), balances = balances_micro_batches(config);
+  const std::vector<int64_t>& known = samples.texts->lengths();
+  const int64_t batch = config.train.batch_size, micro_batches = config.train.accumulate_grad_batches;
+  // One rank with the micro-batches of all: micro-batch m of rank r is its (m * world + r)-th.
+  Sampler::Settings whole =
+      sampler_settings(config, 0, 1, static_cast<int64_t>(known.size()), samples.epoch_samples);
+  whole.micro_batches *= world;
+  const Sampler sampler(whole);
+  const int64_t steps = count_steps(config.train, sampler.steps_per_epoch());
+  const int64_t seen = std::min(steps, std::max<int64_t>(1, kMostSamplesSeen / (batch * micro_batches * world)));
+  std::map<int64_t, int64_t> needs;
+  std::vector<int64_t> lengths(static_cast<size_t>(batch * micro_batches)), dealt(lengths.size());
+  for (int64_t step = 0; step < seen; ++step) {
+    const std::vector<Sampler::Slot> slots = sampler.slots(step);
+    for (int64_t rank = 0; rank < world; ++rank) {
+      for (int64_t i = 0; i < batch * micro_batches; ++i) {
+        const Sampler::Slot& slot = slots[static_cast<size_t>((i / batch * world + rank) * batch + i % batch)];
+        lengths[static_cast<size_t>(i)] = known[static_cast<size_t>(slot.sample)];
+      }
+      if (balances) {
+        const std::vector<size_t> order = balanced_order(lengths, micro_batches);
+        for (size_t i = 0; i < order.size(); ++i) dealt[i] = lengths[order[i]];
+        std::swap(lengths, dealt);
+      }
+      ++needs[needed_size(packed, lengths, batch)];
+    }
+  }
+  if (seen == steps) return needs;
+  // What may come behind these: the longest texts together; of a set that repeats, the longest again and again.
+  std::vector<int64_t> longest = known;
+  std::sort(longest.begin(), longest.end(), std::greater<>());
+  if (samples.epoch_samples > static_cast<int64_t>(known.size()))
+    std::fill(longest.begin(), longest.end(), longest.front());
+  longest.resize(static_cast<size_t>(batch), longest.front());
+  needs.emplace(needed_size(packed, longest, batch), 0);
+  return needs;
+}
+
+}  // namespace
+
+std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples) {
+  if (config.data.text_padding == "max") return possible_text_shapes(config);
+  const std::vector<int64_t>& lengths = samples.texts->lengths();
+  const bool packed = packs_text(config);
+  const std::map<int64_t, int64_t> needs = needs_of_steps(config, world, samples);
+  const int64_t batch = config.train.batch_size;
+  // A sample with something to learn has two tokens at least, so that no shape is without labels.
+  const int64_t longest = std::min(round_up(*std::max_element(lengths.begin(), lengths.end()), 8),
+                                   std::max<int64_t>(config.data.max_text_tokens, 2));
+  const int64_t most = needs.rbegin()->first;
+  const auto part = [&](int64_t parts) {
+    return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most / parts)));
+  };
+  const int64_t multiple = packed ? std::max(std::clamp<int64_t>(part(16), 8, 64), part(512)) : 8;
+  std::map<int64_t, int64_t> counts;
+  for (const auto& [size, count] : needs)
+    counts[std::min(round_up(size, multiple), packed ? batch * longest : longest)] += count;
+  std::vector<TextShape> shapes;
+  for (const int64_t size : least_padded_sizes(counts, kMostShapes))
+    shapes.push_back(packed ? TextShape{longest, size} : TextShape{size, 0});
+  return shapes;
+}
+
+}  // namespace blipft

@@ -1,0 +1,69 @@
+// Texts that are known before a run begins: all are tokenized, by threads, before memory is planned. The plan is then
+// for the steps that will come, the loader need not tokenize again, and what has nothing to learn is left out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/config.h"
+#include "blipft/data.h"
+
+namespace blipft {
+
+/// Some samples of a dataset as one.
+class DatasetSubset final : public Dataset {
+ public:
+  DatasetSubset(std::shared_ptr<const Dataset> whole, std::vector<int64_t> samples)
+      : whole_(std::move(whole)), samples_(std::move(samples)) {}
+  int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
+  Sample read(int64_t index) const override { return whole_->read(samples_.at(static_cast<size_t>(index))); }
+
+ private:
+  std::shared_ptr<const Dataset> whole_;
+  std::vector<int64_t> samples_;
+};
+
+class TextSurvey {
+ public:
+  struct Settings {
+    int64_t samples = 0;                     ///< the first so many of the dataset, at most; 0: all
+    int64_t max_text_tokens = 0, vocabulary = 0;
+    int64_t threads = 1;
+    int64_t most_bytes = int64_t{2} << 30;   ///< of host memory for ids: where they take more, lengths alone are kept
+  };
+  /// Throws the error of the first sample whose text cannot be read or tokenized. The same on every rank.
+  TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const Settings& settings);
+
+  int64_t surveyed() const { return surveyed_; }
+  /// Those with something to learn, ascending; the others are left out. Elements of what follows belong to them.
+  const std::vector<int64_t>& samples() const { return samples_; }
+  const std::vector<int64_t>& lengths() const { return lengths_; }  ///< tokens, cut to max_text_tokens
+  bool has_texts() const { return !texts_.empty(); }
+  const TokenizedText& text(int64_t i) const { return texts_.at(static_cast<size_t>(i)); }
+
+  int64_t cut() const { return cut_; }       ///< of all texts, those longer than max_text_tokens
+  int64_t left_out() const { return surveyed_ - static_cast<int64_t>(samples_.size()); }
+  const std::vector<std::string>& left_out_names() const { return left_out_names_; }  ///< the first few
+
+ private:
+  int64_t surveyed_ = 0, cut_ = 0;
+  std::vector<int64_t> samples_, lengths_;
+  std::vector<TokenizedText> texts_;         // empty: they took too much
+  std::vector<std::string> left_out_names_;
+};
+
+/// The training samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first
+/// data.num_train_samples. Throws UserError when none has.
+SampleSet survey_training(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
+                          int64_t vocabulary, int64_t threads);
+/// What was found: how many texts, how many cut, how many left out, and the names of the first of these.
+std::string survey_text(const Config& config, const TextSurvey& survey);
+
+/// At most 16 text shapes, ascending, that hold every micro-batch of the run on `world` ranks with the least rows of
+/// padding; T is the longest text, rounded up. All steps are looked at, up to some ten million samples; behind that the
+/// last shape holds whatever may come. `samples.texts` is there. The same on every rank.
+std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples);
+
+}  // namespace blipft
