@@ -136,6 +136,7 @@ struct TokenizedText {
 struct BatchSample {
   TokenizedText text;
   int64_t key = 0;                         ///< see MicroBatch::sample_keys
+  bool absent = false;                     ///< a place that no sample takes: padding of which nothing is learnt
 };
 
 /// Fills blocks. Nobody else writes into one.

@@ -194,6 +194,12 @@ std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
                                              Device& device);
+/// The same for validation: samples in order, each once, on all ranks together; then again from the first, without end:
+/// an epoch is one validation. Steps have one micro-batch; where samples do not come out even, places stay empty.
+std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t rank, int64_t world,
+                                                   const ModelInputs& inputs, std::vector<TextShape> text_shapes,
+                                                   std::shared_ptr<const Tokenizer> tokenizer,
+                                                   const SampleSet& samples, Device& device);
 /// The text shapes that steps of such a run may have, ascending, as far as the config tells: for texts of any length up
 /// to data.max_text_tokens. Where texts are known before, text_survey.h chooses better ones.
 std::vector<TextShape> possible_text_shapes(const Config& config);

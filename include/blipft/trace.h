@@ -20,6 +20,15 @@ struct StepRecord {
   int64_t text_tokens = 0;                      ///< text rows of a sample, with padding; packed: their mean
 };
 
+/// A validation, the same on every rank.
+struct ValidationRecord {
+  int64_t step = 0;                             ///< the last step before it
+  int64_t time_ns = 0;                          ///< when it had ended
+  double loss = 0;                              ///< mean over the learnt tokens, or of the micro-batches' means
+  int64_t tokens = 0;                           ///< learnt, of all ranks
+  double seconds = 0;                           ///< that the run spent on it
+};
+
 struct SpanRecord {
   int64_t step = 0;
   int32_t micro_batch = 0;
@@ -84,7 +93,7 @@ struct KernelRecord {
 ///
 /// Names and attributes come before the first record: from then on the file takes only rows (HDF5's SWMR mode), and
 /// set_names() and set_attribute() throw Error. Size in the file, in bytes: 88 a StepRecord, 56 a SpanRecord, 88 a
-/// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord, 64 a DriverMemoryRecord, 56 a KernelRecord and 512 each different
+/// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord, 64 a DriverMemoryRecord, 40 a ValidationRecord, 56 a KernelRecord and 512 each different
 /// name of a kernel. Memory phases and owners have at most 31 bytes, planned names 127;
 /// names of kernels are cut at 511.
 class Trace {
@@ -101,6 +110,7 @@ class Trace {
   virtual void add(const std::vector<PlanRecord>& records) = 0;
   virtual void add(const DeviceRecord& record) = 0;
   virtual void add(const DriverMemoryRecord& record) = 0;
+  virtual void add(const ValidationRecord& record) = 0;
   virtual void add(const std::vector<KernelRecord>& records) = 0;
   /// Waits until everything is in the file and closes it. Rethrows an error of the writing thread.
   virtual void close() = 0;

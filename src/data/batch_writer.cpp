@@ -87,7 +87,8 @@ void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const B
     std::copy(text.ids.begin(), text.ids.end(), ids);
     std::fill(ids + length, ids + tokens, pad_id_);
     for (int64_t t = 1; t < rows[b]; ++t) {
-      const bool learnt = t < length ? text.learnt[static_cast<size_t>(t)] != 0 : t < learnt_padding;
+      const bool learnt = t < length ? text.learnt[static_cast<size_t>(t)] != 0
+                                     : t < learnt_padding && !samples[b].absent;
       *labels++ = learnt ? ids[t] : -100;
       count += learnt;
       if (label_rows)

@@ -61,17 +61,17 @@ struct StepWork {
 
 class PrefetchLoader final : public DataLoader {
  public:
-  PrefetchLoader(const Config& config, int64_t rank, int64_t world, const ModelInputs& inputs,
+  PrefetchLoader(const Config& config, const ModelInputs& inputs,
                  std::vector<TextShape> text_shapes, std::shared_ptr<const Tokenizer> tokenizer,
-                 const SampleSet& samples, Device& device)
-      : data_(config.data), balances_(balances_micro_batches(config)), text_shapes_(std::move(text_shapes)),
-        layout_(inputs, config.train.accumulate_grad_batches, config.train.batch_size, text_shapes_.back()),
+                 const SampleSet& samples, Device& device, std::unique_ptr<const StepOrder> order)
+      : data_(config.data), order_(std::move(order)),
+        balances_(balances_micro_batches(config) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
+        layout_(inputs, order_->micro_batches(), config.train.batch_size, text_shapes_.back()),
         writer_(padding_id(*tokenizer, inputs.vocabulary), config.train.loss_on_padding),
         tokenizer_(std::move(tokenizer)),
         dataset_(samples.dataset), texts_(samples.texts && samples.texts->has_texts() ? samples.texts : nullptr),
-        sampler_(sampler_settings(config, rank, world, dataset_->size(), samples.epoch_samples)),
-        total_steps_(count_steps(config.train, sampler_.steps_per_epoch())),
-        samples_recur_(total_steps_ > sampler_.steps_per_epoch() || samples.epoch_samples > dataset_->size()),
+        total_steps_(order_->total_steps()),
+        samples_recur_(total_steps_ > order_->steps_per_epoch() || samples.epoch_samples > dataset_->size()),
         cache_(cache_bytes) {
     const int64_t steps = std::max<int64_t>(data_.prefetch_steps, 1);
     works_.reserve(static_cast<size_t>(steps));
@@ -114,7 +114,7 @@ class PrefetchLoader final : public DataLoader {
     work_waits_.notify_all();
   }
 
-  int64_t steps_per_epoch() const override { return sampler_.steps_per_epoch(); }
+  int64_t steps_per_epoch() const override { return order_->steps_per_epoch(); }
   int64_t total_steps() const override { return total_steps_; }
   double wait_seconds() const override {
     std::lock_guard lock(mutex_);
@@ -125,7 +125,7 @@ class PrefetchLoader final : public DataLoader {
     std::map<int64_t, TokenizedText> known;     // by sample
     for (int64_t step = 0; step < std::min(total_steps_, most_looked_ahead); ++step) {
       std::vector<BatchSample> samples;
-      for (const Sampler::Slot& slot : sampler_.slots(step)) {
+      for (const Sampler::Slot& slot : order_->slots(step)) {
         auto found = known.find(slot.sample);
         if (found == known.end()) {
           if (static_cast<int64_t>(known.size()) == most_samples) return shapes;
@@ -155,7 +155,7 @@ class PrefetchLoader final : public DataLoader {
 
   /// Puts the next step at the end of the pipeline.
   void begin_step() {
-    std::vector<Sampler::Slot> slots = sampler_.slots(begun_);
+    std::vector<Sampler::Slot> slots = order_->slots(begun_);
     StepWork& work = *free_.back();
     work.slots = std::move(slots);
     work.samples.assign(work.slots.size(), {});
@@ -163,7 +163,7 @@ class PrefetchLoader final : public DataLoader {
     work.ready = false;
     work.batch = {};
     work.batch.step = begun_;
-    work.batch.epoch = sampler_.epoch_of(begun_);
+    work.batch.epoch = begun_ / order_->steps_per_epoch();
     work.batch.layout = layout_;
     work.batch.block = work.block.get();
     free_.pop_back();
@@ -228,6 +228,11 @@ class PrefetchLoader final : public DataLoader {
     uint8_t* pixels = BatchWriter::pixels(layout_, work.block.get(), slot);
     TokenizedText& text = work.samples[slot].text;
     work.samples[slot].key = work.slots[slot].key;
+    if (sample < 0) {
+      work.samples[slot].absent = true;
+      if (pixels) std::fill_n(pixels, bytes, uint8_t{0});
+      return;
+    }
     if (!pixels && texts_) {
       text = texts_->text(sample);
       return;
@@ -274,7 +279,7 @@ class PrefetchLoader final : public DataLoader {
     writer_.write(batch.layout, work.samples, batch.block);
     for (const BatchSample& sample : work.samples) {
       batch.text_tokens_used += sample.text.size();
-      batch.texts_without_target += !sample.text.has_target();
+      batch.texts_without_target += !sample.absent && !sample.text.has_target();
       batch.texts_cut += sample.text.cut;
     }
   }
@@ -297,6 +302,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   const DataSection data_;
+  const std::unique_ptr<const StepOrder> order_;
   const bool balances_;                       // a step's samples are spread over its micro-batches by their length
   const std::vector<TextShape> text_shapes_;
   const BatchLayout layout_;                  // with the largest text shape
@@ -304,7 +310,6 @@ class PrefetchLoader final : public DataLoader {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<const Dataset> dataset_;
   const std::shared_ptr<const TextSurvey> texts_;  // null: texts are read when they are due
-  const Sampler sampler_;
   const int64_t total_steps_;
   const bool samples_recur_;                  // in one epoch no sample comes twice: nothing to keep
   SampleCache cache_;
@@ -330,8 +335,18 @@ std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank,
                                              Device& device) {
   BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
   BLIPFT_CHECK(!text_shapes.empty(), "a data loader needs the text shapes that steps may have");
-  return std::make_unique<PrefetchLoader>(config, rank, world, inputs, std::move(text_shapes), std::move(tokenizer),
-                                          samples, device);
+  return std::make_unique<PrefetchLoader>(
+      config, inputs, std::move(text_shapes), std::move(tokenizer), samples, device,
+      make_training_order(config, rank, world, samples.dataset->size(), samples.epoch_samples));
+}
+
+std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t rank, int64_t world,
+                                                   const ModelInputs& inputs, std::vector<TextShape> text_shapes,
+                                                   std::shared_ptr<const Tokenizer> tokenizer,
+                                                   const SampleSet& samples, Device& device) {
+  BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
+  return std::make_unique<PrefetchLoader>(config, inputs, std::move(text_shapes), std::move(tokenizer), samples,
+                                          device, make_validation_order(config, rank, world, samples.dataset->size()));
 }
 
 }  // namespace blipft

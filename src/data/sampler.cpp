@@ -10,6 +10,7 @@
 #include "blipft/data.h"
 #include "blipft/error.h"
 #include "blipft/philox.h"
+#include "data/random_order.h"
 
 namespace blipft {
 
@@ -22,26 +23,23 @@ struct Sampler::EpochOrder {
 
 namespace {
 
-/// Tells these draws from those of dropout, which use the same key.
-constexpr uint32_t order_stream = 0x6f726472u;
-
 /// A number below `bound` from two random words: the high half of a 128-bit product.
 int64_t below(uint32_t high, uint32_t low, int64_t bound) {
   const auto word = static_cast<unsigned __int128>(static_cast<uint64_t>(high) << 32 | low);
   return static_cast<int64_t>(word * static_cast<uint64_t>(bound) >> 64);
 }
 
-void shuffle_order(std::vector<int64_t>& order, uint64_t seed, int64_t epoch) {
+}  // namespace
+
+void shuffle(std::vector<int64_t>& order, uint64_t seed, RandomOrder purpose, int64_t epoch) {
   std::iota(order.begin(), order.end(), int64_t{0});
   for (int64_t i = static_cast<int64_t>(order.size()) - 1; i > 0; --i) {
     const Philox4 words = philox({static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32),
-                                  static_cast<uint32_t>(epoch), order_stream},
+                                  static_cast<uint32_t>(epoch), static_cast<uint32_t>(purpose)},
                                  static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
     std::swap(order[i], order[below(words.x, words.y, i + 1)]);
   }
 }
-
-}  // namespace
 
 Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::make_shared<EpochOrder>()) {
   BLIPFT_USER_CHECK(settings.dataset_size > 0, "the dataset has no samples");
@@ -80,7 +78,7 @@ std::vector<Sampler::Slot> Sampler::slots(int64_t step) const {
   std::lock_guard lock(order_->mutex);
   if (s.shuffle && order_->epoch != epoch) {
     order_->order.resize(static_cast<size_t>(samples_));
-    shuffle_order(order_->order, s.seed, epoch);
+    shuffle(order_->order, s.seed, RandomOrder::epoch, epoch);
     order_->epoch = epoch;
   }
   std::vector<Slot> slots;

@@ -2,11 +2,50 @@
 #include "data/step_order.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "blipft/error.h"
+#include "data/random_order.h"
 
 namespace blipft {
+
+namespace {
+
+class TrainingOrder final : public StepOrder {
+ public:
+  TrainingOrder(const Sampler::Settings& settings, const TrainSection& train)
+      : sampler_(settings), micro_batches_(settings.micro_batches),
+        total_steps_(count_steps(train, sampler_.steps_per_epoch())) {}
+  std::vector<Sampler::Slot> slots(int64_t step) const override { return sampler_.slots(step); }
+  int64_t micro_batches() const override { return micro_batches_; }
+  int64_t steps_per_epoch() const override { return sampler_.steps_per_epoch(); }
+  int64_t total_steps() const override { return total_steps_; }
+
+ private:
+  Sampler sampler_;
+  int64_t micro_batches_, total_steps_;
+};
+
+class ValidationOrder final : public StepOrder {
+ public:
+  ValidationOrder(int64_t rank, int64_t world, int64_t batch, int64_t samples, int64_t steps)
+      : rank_(rank), world_(world), batch_(batch), samples_(samples), steps_(steps) {}
+  std::vector<Sampler::Slot> slots(int64_t step) const override {
+    std::vector<Sampler::Slot> slots;
+    const int64_t first = (step % steps_ * world_ + rank_) * batch_;
+    for (int64_t i = first; i < first + batch_; ++i) slots.push_back({i < samples_ ? i : -1, i});
+    return slots;
+  }
+  int64_t micro_batches() const override { return 1; }
+  int64_t steps_per_epoch() const override { return steps_; }
+  int64_t total_steps() const override { return std::numeric_limits<int64_t>::max(); }
+
+ private:
+  int64_t rank_, world_, batch_, samples_, steps_;
+};
+
+}  // namespace
 
 Sampler::Settings sampler_settings(const Config& config, int64_t rank, int64_t world, int64_t samples,
                                    int64_t epoch_samples) {
@@ -30,6 +69,43 @@ int64_t count_steps(const TrainSection& train, int64_t steps_per_epoch) {
                     ") nor train.max_steps (",
                     train.max_steps, ") says when to stop; set one of them");
   return steps;
+}
+
+std::unique_ptr<StepOrder> make_training_order(const Config& config, int64_t rank, int64_t world, int64_t samples,
+                                               int64_t epoch_samples) {
+  return std::make_unique<TrainingOrder>(sampler_settings(config, rank, world, samples, epoch_samples), config.train);
+}
+
+int64_t validation_steps(const Config& config, int64_t world, int64_t samples) {
+  const int64_t together = config.train.batch_size * world, all = (samples + together - 1) / together;
+  const double limit = config.train.limit_val_batches;
+  const int64_t steps = limit <= 1 ? static_cast<int64_t>(std::floor(static_cast<double>(all) * limit))
+                                   : static_cast<int64_t>(std::min(static_cast<double>(all), limit));
+  BLIPFT_USER_CHECK(steps > 0, place_of(config, "train.limit_val_batches"), ": train.limit_val_batches: ", limit,
+                    " of the ", all, " batches of a validation leaves none; raise it (above 1 it counts batches)");
+  return steps;
+}
+
+std::unique_ptr<StepOrder> make_validation_order(const Config& config, int64_t rank, int64_t world, int64_t samples) {
+  return std::make_unique<ValidationOrder>(rank, world, config.train.batch_size, samples,
+                                           validation_steps(config, world, samples));
+}
+
+Split split_samples(const Config& config, int64_t samples) {
+  const double share = config.data.val_split_fraction;
+  const auto kept = static_cast<int64_t>(std::llround(static_cast<double>(samples) * share));
+  BLIPFT_USER_CHECK(kept > 0 && kept < samples, place_of(config, "data.val_split_fraction"),
+                    ": data.val_split_fraction: ", share, " of the ", samples, " samples at ", config.data.path,
+                    " is ", kept, ", which leaves no sample for ", kept > 0 ? "training" : "validation",
+                    "; expected between ", 1.0 / static_cast<double>(samples), " and 1");
+  std::vector<int64_t> order(static_cast<size_t>(samples));
+  shuffle(order, static_cast<uint64_t>(config.train.seed), RandomOrder::split);
+  std::vector<bool> validates(static_cast<size_t>(samples));
+  for (int64_t i = 0; i < kept; ++i) validates[static_cast<size_t>(order[static_cast<size_t>(i)])] = true;
+  Split split;
+  for (int64_t i = 0; i < samples; ++i)
+    (validates[static_cast<size_t>(i)] ? split.validation : split.training).push_back(i);
+  return split;
 }
 
 }  // namespace blipft

@@ -95,13 +95,13 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
   }
 }
 
-SampleSet survey_training(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
-                          int64_t vocabulary, int64_t threads) {
-  const int64_t asked = config.data.num_train_samples, size = dataset->size();
+SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
+                         int64_t vocabulary, int64_t threads, int64_t asked, const char* key) {
+  const int64_t size = dataset->size();
+  const std::string& path = key == std::string("data.val_path") ? config.data.val_path : config.data.path;
   auto survey = std::make_shared<TextSurvey>(
       *dataset, tokenizer, TextSurvey::Settings{asked, config.data.max_text_tokens, vocabulary, threads});
-  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(config, "data.path"), ": data.path: ", config.data.path,
-                    ": none of the ", survey->surveyed(), " texts has a token to learn among its first ",
+  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(config, key), ": ", key, ": ", path, ": none of the ", survey->surveyed(), " texts has a token to learn among its first ",
                     config.data.max_text_tokens, " (data.max_text_tokens)",
                     survey->left_out_names().empty() ? "" : "; the first is " + survey->left_out_names().front());
   SampleSet set{std::move(dataset), asked > size ? asked : 0, survey};
@@ -164,17 +164,40 @@ std::map<int64_t, int64_t> needs_of_steps(const Config& config, int64_t world, c
   return needs;
 }
 
+/// The same of one validation's.
+std::map<int64_t, int64_t> needs_of_validation(const Config& config, int64_t world, const SampleSet& samples) {
+  const std::vector<int64_t>& known = samples.texts->lengths();
+  const auto batch = static_cast<size_t>(config.train.batch_size);
+  const auto steps = static_cast<size_t>(validation_steps(config, world, static_cast<int64_t>(known.size())));
+  std::map<int64_t, int64_t> needs;
+  for (size_t first = 0; first < known.size() && first < steps * batch * static_cast<size_t>(world); first += batch) {
+    std::vector<int64_t> lengths(batch, 0);  // behind the last sample are empty places
+    for (size_t i = 0; i < batch && first + i < known.size(); ++i) lengths[i] = known[first + i];
+    // Every row but a sample's last may have a label, and one label is there.
+    ++needs[std::max(needed_size(packs_text(config), lengths, config.train.batch_size), config.train.batch_size + 1)];
+  }
+  return needs;
+}
+
+int64_t longest_of(const SampleSet& samples) {
+  return *std::max_element(samples.texts->lengths().begin(), samples.texts->lengths().end());
+}
+
 }  // namespace
 
-std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples) {
+std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples,
+                                            const SampleSet& validation) {
   if (config.data.text_padding == "max") return possible_text_shapes(config);
-  const std::vector<int64_t>& lengths = samples.texts->lengths();
   const bool packed = packs_text(config);
-  const std::map<int64_t, int64_t> needs = needs_of_steps(config, world, samples);
+  std::map<int64_t, int64_t> needs = needs_of_steps(config, world, samples);
   const int64_t batch = config.train.batch_size;
+  int64_t longest = longest_of(samples);
+  if (validation.texts) {
+    longest = std::max(longest, longest_of(validation));
+    for (const auto& [size, count] : needs_of_validation(config, world, validation)) needs[size] += count;
+  }
   // A sample with something to learn has two tokens at least, so that no shape is without labels.
-  const int64_t longest = std::min(round_up(*std::max_element(lengths.begin(), lengths.end()), 8),
-                                   std::max<int64_t>(config.data.max_text_tokens, 2));
+  longest = std::min(round_up(longest, 8), std::max<int64_t>(config.data.max_text_tokens, 2));
   const int64_t most = needs.rbegin()->first;
   const auto part = [&](int64_t parts) {
     return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(most / parts)));

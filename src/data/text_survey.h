@@ -54,16 +54,19 @@ class TextSurvey {
   std::vector<std::string> left_out_names_;
 };
 
-/// The training samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first
-/// data.num_train_samples. Throws UserError when none has.
-SampleSet survey_training(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
-                          int64_t vocabulary, int64_t threads);
+/// The samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first
+/// `asked` (0: all; more than there are: the set repeats). Throws UserError that names `key`, where the data comes from,
+/// when none has.
+SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
+                         int64_t vocabulary, int64_t threads, int64_t asked, const char* key = "data.path");
 /// What was found: how many texts, how many cut, how many left out, and the names of the first of these.
 std::string survey_text(const Config& config, const TextSurvey& survey);
 
 /// At most 16 text shapes, ascending, that hold every micro-batch of the run on `world` ranks with the least rows of
 /// padding; T is the longest text, rounded up. All steps are looked at, up to some ten million samples; behind that the
-/// last shape holds whatever may come. `samples.texts` is there. The same on every rank.
-std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples);
+/// last shape holds whatever may come. With validation samples, the steps of one validation count too. Both have texts.
+/// The same on every rank.
+std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples,
+                                            const SampleSet& validation = {});
 
 }  // namespace blipft

@@ -94,6 +94,14 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
   if (last_of_epoch) epoch_loss_ = 0, epoch_steps_ = 0;
 }
 
+void Progress::validation(int64_t step, double loss, int64_t tokens, double seconds) {
+  if (silent_) return;
+  end_line();
+  std::printf("validation after step %lld/%lld  loss %.4f  %lld tokens  %.2f s\n", static_cast<long long>(step + 1),
+              static_cast<long long>(run_.total_steps), loss, static_cast<long long>(tokens), seconds);
+  std::fflush(stdout);
+}
+
 void Progress::warn(const std::string& message) {
   if (silent_) return;
   end_line();

@@ -23,6 +23,8 @@ class Progress {
   void step(const StepResult& result, int64_t epoch, double seconds);
   /// The tutorial's memory lines of a step; `reserved`: bytes the process holds on the device.
   void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved);
+  /// After step `step`; `tokens` were learnt ones of all ranks.
+  void validation(int64_t step, double loss, int64_t tokens, double seconds);
   void warn(const std::string& message);
   void done(double train_seconds, int64_t peak_bytes);
   double epoch_loss() const { return epoch_loss_ / static_cast<double>(epoch_steps_ ? epoch_steps_ : 1); }

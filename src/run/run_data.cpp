@@ -1,10 +1,38 @@
 // Opening what a run reads; see run_data.h.
 #include "run/run_data.h"
 
+#include <filesystem>
+
 #include "blipft/error.h"
+#include "data/step_order.h"
 #include "data/text_survey.h"
 
 namespace blipft {
+
+namespace {
+
+struct Datasets {
+  std::shared_ptr<const Dataset> training, validation;
+};
+
+Datasets open_datasets(const Config& config, const TextSettings& texts) {
+  const DataSection& data = config.data;
+  Datasets sets{open_dataset(data.path, data.format, texts), nullptr};
+  if (!data.val_path.empty()) {
+    std::error_code ignored;
+    BLIPFT_USER_CHECK(std::filesystem::exists(data.val_path, ignored), place_of(config, "data.val_path"),
+                      ": data.val_path: ", data.val_path, " does not exist; expected samples in a format of data.path");
+    sets.validation = open_dataset(data.val_path, data.format, texts);
+  }
+  if (data.val_split_fraction > 0) {
+    Split split = split_samples(config, sets.training->size());
+    sets.validation = std::make_shared<DatasetSubset>(sets.training, std::move(split.validation));
+    sets.training = std::make_shared<DatasetSubset>(sets.training, std::move(split.training));
+  }
+  return sets;
+}
+
+}  // namespace
 
 RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
   RunData data;
@@ -17,16 +45,21 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   }
   data.tokenizer = load_tokenizer(config.model.path);
   check_text_inputs(config, inputs, *data.tokenizer);
-  std::shared_ptr<const Dataset> dataset = open_dataset(config.data.path, config.data.format,
-                                                        text_settings(config, *data.tokenizer));
-  if (inputs.has_picture()) data.training = {std::move(dataset), config.data.num_train_samples, nullptr};
-  else data.training = survey_training(config, std::move(dataset), *data.tokenizer, inputs.vocabulary, threads);
+  const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer));
+  const auto samples_of = [&](const std::shared_ptr<const Dataset>& dataset, int64_t asked, const char* key) {
+    if (inputs.has_picture()) return SampleSet{dataset, asked, nullptr};
+    return survey_samples(config, dataset, *data.tokenizer, inputs.vocabulary, threads, asked, key);
+  };
+  data.training = samples_of(datasets.training, config.data.num_train_samples, "data.path");
+  if (datasets.validation)
+    data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
+  if (data.validates()) validation_steps(config, world, data.validation.dataset->size());  // refuses what leaves none
   data.text_shapes = text_shapes_of(config, world, data);
   return data;
 }
 
 std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data) {
-  return data.surveyed() ? surveyed_text_shapes(config, world, data.training) : possible_text_shapes(config);
+  return data.surveyed() ? surveyed_text_shapes(config, world, data.training, data.validation) : possible_text_shapes(config);
 }
 
 std::string text_shapes_text(const std::vector<TextShape>& shapes) {

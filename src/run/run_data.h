@@ -12,10 +12,11 @@ namespace blipft {
 struct RunData {
   PixelStatistics pixel_statistics;          ///< of the pictures, if the model reads any
   std::shared_ptr<const Tokenizer> tokenizer;
-  SampleSet training;
+  SampleSet training, validation;            ///< the latter without a dataset: nothing to validate with
   std::vector<TextShape> text_shapes;        ///< those that steps may have, ascending
   /// Whether all texts were tokenized before: where the model reads no pictures. Then each of the shapes comes.
   bool surveyed() const { return training.texts != nullptr; }
+  bool validates() const { return validation.dataset != nullptr; }
 };
 
 /// Opens what `config` names for a run on `world` ranks; `threads` of this rank tokenize. Throws UserError when files

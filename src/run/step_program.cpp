@@ -36,7 +36,10 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_sha
       batch_size_(parts.config->train.batch_size) {
   BLIPFT_CHECK(!text_shapes_.empty(), "a step program needs the text shapes that steps may have");
   Arena& arena = *parts_.arena;
-  const int64_t bytes = layout(text_shapes_.back()).bytes();
+  for (const TextShape& text : text_shapes_) programs_.push_back({text, PassKind::step, nullptr});
+  if (validates(*parts_.config))
+    for (const TextShape& text : text_shapes_) programs_.push_back({text, PassKind::evaluation, nullptr});
+  const int64_t bytes = layout(text_shapes_.back(), PassKind::step).bytes();
   staging_ = arena.persistent(Owner::data, "batch being copied in", DType::u8, {bytes});
   batch_ = arena.persistent(Owner::data, "batch of the step", DType::u8, {bytes});
   scalars_staging_ = arena.persistent(Owner::data, "step scalars", DType::f32, {kStepScalars});
@@ -58,21 +61,22 @@ double step_flops(const Config& config, const Model& model, const TextShape& tex
   return static_cast<double>(config.train.accumulate_grad_batches) * model.flops(batch, text.mean_rows(batch));
 }
 
-std::string StepProgram::pass_name(const TextShape& text) {
-  return text.packed() ? concat("step of ", text.packed_rows, " packed text rows")
-                       : concat("step of ", text.tokens, " text tokens");
+std::string StepProgram::pass_name(const TextShape& text, PassKind kind) {
+  const std::string what = kind == PassKind::step ? "step of " : "evaluation of ";
+  return text.packed() ? concat(what, text.packed_rows, " packed text rows") : concat(what, text.tokens, " text tokens");
 }
 
-BatchLayout StepProgram::layout(const TextShape& text) const {
-  return {parts_.model->inputs(), micro_batches_, batch_size_, text};
+BatchLayout StepProgram::layout(const TextShape& text, PassKind kind) const {
+  return {parts_.model->inputs(), kind == PassKind::step ? micro_batches_ : 1, batch_size_, text};
 }
 
 void StepProgram::record_passes() {
   // The first pass teaches the strategy the order of units, the second how much memory a step takes.
-  enqueue(text_shapes_.back());
-  enqueue(text_shapes_.back());
+  enqueue_step(text_shapes_.back());
+  enqueue_step(text_shapes_.back());
   parts_.strategy->set_memory_limit(parts_.arena->peak_transient(pass_name(text_shapes_.back())));
-  for (const TextShape& text : text_shapes_) enqueue(text);
+  if (validates(*parts_.config)) enqueue_evaluation(text_shapes_.back());
+  for (const Program& program : programs_) enqueue(program.text, program.kind);
   if (parts_.spans)
     BLIPFT_CHECK(2 * parts_.spans->most_spans() <= stamps_.numel(),
                  "more spans than clock readings: ", parts_.spans->most_spans());
@@ -94,12 +98,10 @@ void StepProgram::bind() {
   device.record(unstaged_, device.compute_stream());
   const int64_t bytes = kScalarBytes + kResultBytes + stamps_.bytes();
   for (int64_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>(device, bytes));
-  graphs_.resize(text_shapes_.size());
-  warm_.resize(text_shapes_.size(), false);
 }
 
-MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text) const {
-  MicroBatch batch = layout(text).micro_batch(batch_.data, m);
+MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text, PassKind kind) const {
+  MicroBatch batch = layout(text, kind).micro_batch(batch_.data, m);
   batch.pixel_statistics = parts_.pixel_statistics;
   batch.loss_weight = loss_weights_.part(parts_.config->train.loss_normalization == "micro_batch" ? m : 0, {1});
   batch.loss = loss_;
@@ -110,7 +112,7 @@ MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text) const {
 // 1 / (labels of the micro-batch * micro-batches * ranks).
 void StepProgram::enqueue_loss_weights(const TextShape& text) {
   const Stream stream = parts_.device->compute_stream();
-  const Tensor counts = layout(text).whole(BatchPart::label_counts, batch_.data);
+  const Tensor counts = layout(text, PassKind::step).whole(BatchPart::label_counts, batch_.data);
   if (parts_.config->train.loss_normalization == "micro_batch") {
     parts_.ops->loss_weights(counts, loss_weights_, static_cast<float>(micro_batches_ * parts_.comm->size()), stream);
     return;
@@ -133,27 +135,41 @@ void StepProgram::mark_end() {
   else parts_.device->timestamp(stamps_.as<int64_t>() + 1, stream);
 }
 
-void StepProgram::enqueue(const TextShape& text) {
-  const TrainSection& train = parts_.config->train;
+void StepProgram::begin_pass(const TextShape& text, PassKind kind) {
+  const std::string name = pass_name(text, kind);
+  parts_.arena->begin_pass(name);
+  if (parts_.spans)
+    parts_.spans->begin_pass(name, [this, text](const Unit& unit, Phase phase) {
+      return parts_.model->unit_flops(unit, phase, batch_size_, text.mean_rows(batch_size_));
+    });
+  mark_begin();
+}
+
+StepContext StepProgram::step_context() const {
+  return {*parts_.ops, *parts_.device, *parts_.arena, *parts_.strategy, parts_.device->compute_stream(),
+          parts_.device->side_stream(), forked_, joined_, parts_.spans,
+          static_cast<uint64_t>(parts_.config->train.seed)};
+}
+
+void StepProgram::enqueue(const TextShape& text, PassKind kind) {
+  if (kind == PassKind::step) enqueue_step(text);
+  else enqueue_evaluation(text);
+}
+
+void StepProgram::enqueue_step(const TextShape& text) {
   Device& device = *parts_.device;
   Strategy& strategy = *parts_.strategy;
   SpanRecorder* spans = parts_.spans;
   const Stream stream = device.compute_stream();
-  parts_.arena->begin_pass(pass_name(text));
-  if (spans)
-    spans->begin_pass(pass_name(text), [this, text](const Unit& unit, Phase phase) {
-      return parts_.model->unit_flops(unit, phase, batch_size_, text.mean_rows(batch_size_));
-    });
-  mark_begin();
-  strategy.begin_step(scalars_, static_cast<float>(train.gradient_clip_val));
+  begin_pass(text, PassKind::step);
+  strategy.begin_step(scalars_, static_cast<float>(parts_.config->train.gradient_clip_val));
   device.zero(loss_.data, loss_.bytes(), stream);
   enqueue_loss_weights(text);
-  const StepContext context{*parts_.ops, device, *parts_.arena, strategy, stream, device.side_stream(), forked_,
-                            joined_, spans, static_cast<uint64_t>(train.seed)};
+  const StepContext context = step_context();
   for (int64_t m = 0; m < micro_batches_; ++m) {
     if (spans) spans->set_micro_batch(m);
     strategy.begin_micro_batch(m, micro_batches_);
-    parts_.model->forward_backward(context, micro_batch(m, text));
+    parts_.model->forward_backward(context, micro_batch(m, text, PassKind::step));
   }
   strategy.finish_backward();
   if (parts_.comm->size() > 1) parts_.comm->all_reduce(loss_, stream);
@@ -165,14 +181,31 @@ void StepProgram::enqueue(const TextShape& text) {
   parts_.arena->end_pass();
 }
 
-size_t StepProgram::shape_index(const TextShape& text) const {
-  const auto found = std::find(text_shapes_.begin(), text_shapes_.end(), text);
-  BLIPFT_CHECK(found != text_shapes_.end(), "a ", pass_name(text), " was not planned");
-  return static_cast<size_t>(found - text_shapes_.begin());
+void StepProgram::enqueue_evaluation(const TextShape& text) {
+  const Stream stream = parts_.device->compute_stream();
+  begin_pass(text, PassKind::evaluation);
+  if (parts_.spans) parts_.spans->set_micro_batch(0);
+  parts_.strategy->begin_evaluation();
+  parts_.device->zero(loss_.data, loss_.bytes(), stream);
+  const Tensor count = layout(text, PassKind::evaluation).of(BatchPart::label_counts, batch_.data, 0);
+  parts_.ops->loss_weights(count, loss_weights_.part(0, {1}), 1, stream);
+  parts_.model->forward_loss(step_context(), micro_batch(0, text, PassKind::evaluation));
+  parts_.strategy->finish_backward();
+  mark_end();
+  parts_.arena->end_pass();
 }
 
-std::unique_ptr<Graph> StepProgram::capture(const TextShape& text) {
-  return parts_.device->capture(parts_.device->compute_stream(), [this, text] { enqueue(text); });
+StepProgram::Program& StepProgram::program_of(const TextShape& text, PassKind kind) {
+  const auto found = std::find_if(programs_.begin(), programs_.end(), [&](const Program& program) {
+    return program.text == text && program.kind == kind;
+  });
+  BLIPFT_CHECK(found != programs_.end(), "a ", pass_name(text, kind), " was not planned");
+  return *found;
+}
+
+std::unique_ptr<Graph> StepProgram::capture(const Program& program) {
+  return parts_.device->capture(parts_.device->compute_stream(),
+                                [this, text = program.text, kind = program.kind] { enqueue(text, kind); });
 }
 
 // Libraries set up connections when a collective of a kind and size comes for the first time, and ranks wait for each
@@ -192,34 +225,50 @@ void StepProgram::warm_up(const Tensor& scratch) {
 
 void StepProgram::prepare(const std::vector<TextShape>& shapes) {
   if (!parts_.config->parallel.cuda_graph) return;
-  for (const TextShape& text : shapes) graphs_[shape_index(text)] = capture(text);
+  for (Program& program : programs_)
+    if (std::count(shapes.begin(), shapes.end(), program.text) > 0) program.graph = capture(program);
 }
 
 void StepProgram::settle() {
   if (!parts_.ops->settle()) return;
-  for (size_t i = 0; i < graphs_.size(); ++i)
-    if (graphs_[i]) graphs_[i] = capture(text_shapes_[i]);
+  for (Program& program : programs_)
+    if (program.graph) program.graph = capture(program);
 }
 
-void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_ns, int64_t wait_end_ns) {
+StepProgram::Slot& StepProgram::next_slot(const HostBatch& batch, PassKind kind) {
   BLIPFT_CHECK(in_flight() < kSlots, "a finished step must be drained before the next launch");
-  Device& device = *parts_.device;
-  const Stream compute = device.compute_stream(), copy = device.copy_stream();
   const TextShape text = batch.layout.text();
-  const size_t shape = shape_index(text);
-  BLIPFT_CHECK(batch.layout == layout(text), "a batch that is laid out for other model inputs or another batch size");
+  BLIPFT_CHECK(batch.layout == layout(text, kind),
+               "a batch that is laid out for other model inputs or another batch size");
   Slot& slot = *slots_[launched_++ % kSlots];
   slot.result = {};
   slot.result.step = batch.step;
-  slot.result.lr = lr;
+  slot.result.kind = kind;
   slot.result.text = text;
-  slot.result.flops = step_flops(*parts_.config, *parts_.model, text);
+  std::fill_n(slot.scalars(), kStepScalars, 0.0f);
+  return slot;
+}
+
+void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_ns, int64_t wait_end_ns) {
+  Slot& slot = next_slot(batch, PassKind::step);
+  slot.result.lr = lr;
+  slot.result.flops = step_flops(*parts_.config, *parts_.model, slot.result.text);
   slot.result.wait_begin_ns = wait_begin_ns;
   slot.result.wait_end_ns = wait_end_ns;
-  std::fill_n(slot.scalars(), kStepScalars, 0.0f);
   parts_.optimizer->scalars(batch.step + 1, lr, slot.scalars());
   slot.scalars()[kClipCoefficient] = 1;
+  run(batch, PassKind::step, slot);
+}
 
+void StepProgram::launch_evaluation(const HostBatch& batch) {
+  Slot& slot = next_slot(batch, PassKind::evaluation);
+  slot.result.labels = *batch.layout.whole(BatchPart::label_counts, batch.block).as<float>();
+  run(batch, PassKind::evaluation, slot);
+}
+
+void StepProgram::copy_in(const HostBatch& batch, const Slot& slot) {
+  Device& device = *parts_.device;
+  const Stream compute = device.compute_stream(), copy = device.copy_stream();
   const int64_t bytes = batch.layout.bytes();
   device.wait(copy, unstaged_);
   device.copy(staging_.data, batch.block, bytes, copy);
@@ -229,15 +278,20 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   device.copy(batch_.data, staging_.data, bytes, compute);
   device.copy(scalars_.data, scalars_staging_.data, scalars_.bytes(), compute);
   device.record(unstaged_, compute);
+}
 
+void StepProgram::run(const HostBatch& batch, PassKind kind, Slot& slot) {
+  Device& device = *parts_.device;
+  const Stream compute = device.compute_stream();
+  Program& program = program_of(slot.result.text, kind);
+  copy_in(batch, slot);
   // The first step of a shape that was not prepared runs without a graph: products are timed there.
-  std::unique_ptr<Graph>& graph = graphs_[shape];
-  if (parts_.config->parallel.cuda_graph && (graph || warm_[shape])) {
-    if (!graph) graph = capture(text);
-    graph->launch(compute);
+  if (parts_.config->parallel.cuda_graph && (program.graph || program.warm)) {
+    if (!program.graph) program.graph = capture(program);
+    program.graph->launch(compute);
   } else {
-    enqueue(text);
-    warm_[shape] = true;
+    enqueue(program.text, kind);
+    program.warm = true;
   }
   char* out = slot.results();
   device.copy(out, loss_.data, 4, compute);

@@ -28,10 +28,15 @@ struct StepParts {
   PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
 };
 
+/// What runs over a text shape: a step, or an evaluation of one micro-batch.
+enum class PassKind { step, evaluation };
+
 /// What a finished step left behind, on the host.
 struct StepResult {
   int64_t step = 0;
-  double loss = 0, grad_norm = 0, lr = 0;
+  PassKind kind = PassKind::step;
+  double loss = 0, grad_norm = 0, lr = 0;  ///< of an evaluation: this rank's mean over its labels
+  double labels = 0;                       ///< of an evaluation: how many these are
   double flops = 0;                        ///< of this rank; see step_flops()
   int64_t begin_ns = 0, end_ns = 0;        ///< device clock
   TextShape text;
@@ -48,7 +53,8 @@ class StepProgram {
   StepProgram(const StepParts& parts, std::vector<TextShape> text_shapes);
   ~StepProgram();
 
-  /// Dry run: records one pass per text shape. The strategy's order of units is learnt first.
+  /// Dry run: records a pass for each text shape, and an evaluation where the run validates. The strategy's orders of
+  /// units are learnt first.
   void record_passes();
   /// After Arena::commit.
   void bind();
@@ -56,7 +62,7 @@ class StepProgram {
   /// What captures need, by all ranks, after bind() and before weights are there: opens the connections of every
   /// collective of a step by exchanging zeros. Uses `scratch` (u8 device memory) as it likes, and leaves the device idle.
   void warm_up(const Tensor& scratch);
-  /// Captures the steps of these shapes now, where steps are captured at all: none of them then runs once without a graph
+  /// Captures the steps (and evaluations) of these shapes now, where steps are captured at all: none of them then runs once without a graph
   /// first. All ranks give the same shapes. Nothing runs on the device; other streams than the compute stream and those
   /// that steps fork into may be used by other threads meanwhile.
   void prepare(const std::vector<TextShape>& shapes);
@@ -67,6 +73,9 @@ class StepProgram {
   /// Enqueues the copy of the batch and the step. Returns without waiting for either. The host waited for the batch
   /// from `wait_begin_ns` to `wait_end_ns`, which the result will tell.
   void launch(const HostBatch& batch, double lr, int64_t wait_begin_ns = 0, int64_t wait_end_ns = 0);
+  /// The same for the evaluation of a batch of one micro-batch: forward and loss, without dropout; weights stay. The
+  /// result has the mean over this rank's labels.
+  void launch_evaluation(const HostBatch& batch);
   /// Whether the batch of the latest launch has left its host buffer; `wait` blocks until it has.
   bool batch_taken(bool wait);
   /// The oldest launched step's result, if it is finished (`wait`: blocks). False when there is none.
@@ -75,18 +84,31 @@ class StepProgram {
   /// How many steps may be launched before one must be drained.
   static constexpr int64_t kSlots = 4;
 
-  static std::string pass_name(const TextShape& text);
+  static std::string pass_name(const TextShape& text, PassKind kind = PassKind::step);
 
  private:
   struct Slot;                             // pinned host memory of one launched step
-  void enqueue(const TextShape& text);
-  size_t shape_index(const TextShape& text) const;
-  std::unique_ptr<Graph> capture(const TextShape& text);
-  MicroBatch micro_batch(int64_t m, const TextShape& text) const;
+  struct Program {                         // of a text shape
+    TextShape text;
+    PassKind kind = PassKind::step;
+    std::unique_ptr<Graph> graph;
+    bool warm = false;                     // has run once without a graph
+  };
+  void begin_pass(const TextShape& text, PassKind kind);
+  void enqueue(const TextShape& text, PassKind kind);
+  void enqueue_step(const TextShape& text);
+  void enqueue_evaluation(const TextShape& text);
+  StepContext step_context() const;
+  Program& program_of(const TextShape& text, PassKind kind);
+  std::unique_ptr<Graph> capture(const Program& program);
+  MicroBatch micro_batch(int64_t m, const TextShape& text, PassKind kind) const;
   void enqueue_loss_weights(const TextShape& text);
   void mark_begin();
   void mark_end();
-  BatchLayout layout(const TextShape& text) const;
+  BatchLayout layout(const TextShape& text, PassKind kind) const;
+  Slot& next_slot(const HostBatch& batch, PassKind kind);
+  void copy_in(const HostBatch& batch, const Slot& slot);
+  void run(const HostBatch& batch, PassKind kind, Slot& slot);
 
   StepParts parts_;
   std::vector<TextShape> text_shapes_;
@@ -98,8 +120,7 @@ class StepProgram {
   Tensor stamps_;                          // i64, device clock; the step's begin and end come first
 
   std::vector<std::unique_ptr<Slot>> slots_;
-  std::vector<std::unique_ptr<Graph>> graphs_;  // per text shape
-  std::vector<bool> warm_;                      // per text shape: has run once without a graph
+  std::vector<Program> programs_;          // of each text shape: steps, then evaluations where the run validates
   Event staged_, unstaged_, forked_, joined_;
   uint64_t launched_ = 0, drained_ = 0;
 };

@@ -67,6 +67,8 @@ class Run {
   void finished_step(const StepResult& result);
   void drain();
   void check_targets(int64_t steps);
+  bool validates_after(int64_t step) const;
+  void validate(int64_t step);
   void start_kernels();
   void stop_kernels(int64_t step);
   void print_memory() const;
@@ -92,7 +94,7 @@ class Run {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<SafetensorsReader> checkpoint_;  // kept while the run is to save what it does not train
   std::unique_ptr<RunTrace> trace_;
-  std::unique_ptr<DataLoader> loader_;
+  std::unique_ptr<DataLoader> loader_, validation_loader_;  // the latter where the run validates
   std::vector<TextShape> first_shapes_;    // of this rank's first steps
   std::unique_ptr<Beside> looking_ahead_;  // finds them; only where steps are captured
   std::unique_ptr<Progress> progress_;
@@ -155,6 +157,9 @@ void Run::open_data() {
 void Run::start_loader() {
   loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), data_.text_shapes,
                              data_.tokenizer, data_.training, *device_);
+  if (data_.validates())
+    validation_loader_ = make_validation_loader(config_, world_.rank(), world_.size(), model_->inputs(),
+                                                data_.text_shapes, data_.tokenizer, data_.validation, *device_);
   if (config_.parallel.cuda_graph && !data_.surveyed())
     looking_ahead_ = std::make_unique<Beside>(
         times_, "looking_ahead", [this] { first_shapes_ = loader_->first_text_shapes(kSamplesLookedAt); });
@@ -273,6 +278,13 @@ void Run::announce() {
   std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
               static_cast<long long>(data_.training.dataset->size()), config_.data.path.c_str(),
               static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  if (data_.validates())
+    std::printf("validation %lld samples%s%s\n", static_cast<long long>(data_.validation.dataset->size()),
+                data_.surveyed() ? ": " : "",
+                data_.surveyed() ? survey_text(config_, *data_.validation.texts).c_str() : "");
+  if (config_.train.matmul_precision == "high" &&
+      (config_.train.precision != Precision::f32_true || device_->kind() != DeviceKind::cuda))
+    std::printf("note       train.matmul_precision high has no effect: only 32-true on GPUs has TF32 products\n");
   if (data_.surveyed())
     std::printf("texts      %s; %s\n", survey_text(config_, *data_.training.texts).c_str(),
                 text_shapes_text(plan_.text_shapes).c_str());
@@ -346,6 +358,43 @@ void Run::stop_kernels(int64_t step) {
   last_end_ns_ = 0;
 }
 
+bool Run::validates_after(int64_t step) const {
+  if (!validation_loader_) return false;
+  const int64_t asked = config_.train.val_check_interval, every = asked > 0 ? asked : loader_->steps_per_epoch();
+  return (step + 1) % every == 0 || step + 1 == loader_->total_steps();
+}
+
+// Each rank takes its part of the samples; the sums over ranks are made by the host, so that an evaluation has no
+// collectives but those that gather units.
+void Run::validate(int64_t step) {
+  drain();
+  const auto start = StartTimes::Clock::now();
+  const bool tokens_count = config_.train.loss_normalization == "tokens";
+  double loss = 0, weight = 0, tokens = 0;
+  StepProgram& program = *engine_->program;
+  StepResult result;
+  const auto add = [&] {
+    const double own = tokens_count ? result.labels : static_cast<double>(result.labels > 0);
+    if (own > 0) loss += own * result.loss;
+    weight += own;
+    tokens += result.labels;
+  };
+  for (int64_t i = 0; i < validation_loader_->steps_per_epoch(); ++i) {
+    const HostBatch* batch = validation_loader_->next();
+    if (program.in_flight() == StepProgram::kSlots && program.finished(true, result)) add();
+    program.launch_evaluation(*batch);
+    program.batch_taken(true);
+    validation_loader_->give_back(batch);
+  }
+  while (program.finished(true, result)) add();
+  loss = world_.sum(loss) / world_.sum(weight);  // NaN where nothing was to be learnt
+  const auto learnt = static_cast<int64_t>(world_.sum(tokens));
+  const double seconds = seconds_since(start);
+  progress_->validation(step, loss, learnt, seconds);
+  trace_->validation(step, loss, learnt, seconds);
+  last_end_ns_ = 0;                        // the next step is not to count this as its own time
+}
+
 void Run::steps() {
   world_.barrier();
   const auto start = StartTimes::Clock::now();
@@ -368,6 +417,7 @@ void Run::steps() {
     if (recorded) stop_kernels(step);
     while (program.finished(false, result)) finished_step(result);
     if (step + 1 == std::min(loader_->steps_per_epoch(), loader_->total_steps())) check_targets(step + 1);
+    if (validates_after(step)) validate(step);
   }
   drain();
   world_.barrier();

@@ -47,8 +47,8 @@ void Sharded::bind() {
 
 void Sharded::learn_from(const Strategy& dry_run) {
   const auto& other = dynamic_cast<const Sharded&>(dry_run);
-  order_ = other.order_;
-  order_known_ = true;
+  training_ = {other.training_.order, true};
+  evaluation_ = {other.evaluation_.order, !other.evaluation_.order.empty()};
   others_ = other.others_;
   memory_limit_ = other.memory_limit_;
   measured_ = true;
@@ -62,10 +62,21 @@ void Sharded::learn_from(const Strategy& dry_run) {
 // does between the reduce-scatter and the update only makes the update later.
 void Sharded::begin_step(const Tensor& scalars, float max_norm) {
   Strategy::begin_step(scalars, max_norm);
+  begin(training_);
+  reduced_.assign(reduced_.size(), false);
+}
+
+// An evaluation's gathers come before the next step's reduce-scatters on every rank of the group, as a step's own do.
+void Sharded::begin_evaluation() {
+  Strategy::begin_evaluation();
+  begin(evaluation_);
+}
+
+void Sharded::begin(Course& course) {
   Comm& shard = *context_.groups.shard;
   if (shard.direct_gathers()) shard.all_reduce(fence_, context_.device->compute_stream());
-  if (!order_known_ && !order_.empty()) order_known_ = true;
-  reduced_.assign(reduced_.size(), false);
+  course_ = &course;
+  if (!course.order.empty()) course.known = true;
   position_ = issued_ = 0;
   ahead_bytes_ = acquired_bytes_ = 0;
 }
@@ -132,7 +143,7 @@ void Sharded::warm_up(const Tensor& scratch) {
 
 // While the dry run measures (the order is known, the limit not yet): what the others took since the acquire before.
 void Sharded::note_memory() {
-  if (!order_known_ || measured_) return;
+  if (course_ != &training_ || !training_.known || measured_) return;
   const int64_t peak = context_.arena->take_peak_beside_communication();
   if (position_ == 0) return;
   others_.resize(std::max(others_.size(), position_));
@@ -142,7 +153,7 @@ void Sharded::note_memory() {
 // Whether `bytes` more fit under what the step takes anyway, from now on until the acquire at place `until`. The next
 // units' own buffers must fit too, else compute would wait for reductions to end.
 bool Sharded::room_for(int64_t bytes, size_t until) const {
-  if (memory_limit_ == 0 || settings_.hold || position_ == 0) return false;
+  if (memory_limit_ == 0 || settings_.hold || course_ != &training_ || position_ == 0) return false;
   int64_t most = 0;
   for (size_t p = position_ - 1; p < std::max(until, position_) && p < others_.size(); ++p)
     most = std::max(most, others_[p]);
@@ -151,8 +162,8 @@ bool Sharded::room_for(int64_t bytes, size_t until) const {
 
 // Promises gathers to the acquires that come next, as far as prefetch_bytes, or memory that is idle until then, allow.
 void Sharded::prefetch() {
-  while (order_known_ && issued_ < order_.size()) {
-    const Unit& unit = *context_.units[static_cast<size_t>(order_[issued_])];
+  while (course_->known && issued_ < course_->order.size()) {
+    const Unit& unit = *context_.units[static_cast<size_t>(course_->order[issued_])];
     const Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
     const int64_t bytes = store_.gathered_bytes(unit);
     if (entry.sections.empty() && ahead_bytes_ > 0 && ahead_bytes_ + bytes > settings_.prefetch_bytes &&
@@ -167,7 +178,7 @@ void Sharded::prefetch() {
 
 // The next acquire that nothing is promised to gets the unit that is there, or a gather.
 void Sharded::promise_next() {
-  const Unit& unit = *context_.units[static_cast<size_t>(order_[issued_++])];
+  const Unit& unit = *context_.units[static_cast<size_t>(course_->order[issued_++])];
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   if (entry.sections.empty()) {
     gather(unit);
@@ -184,12 +195,12 @@ bool Sharded::surely_reduced(const Pending& reduction) const {
 Tensor Sharded::acquire(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   note_memory();
-  if (!order_known_) {
-    order_.push_back(unit.index);
+  if (!course_->known) {
+    course_->order.push_back(unit.index);
     if (entry.sections.empty()) gather(unit);
     ++entry.promised;
   } else {
-    BLIPFT_CHECK(position_ < order_.size() && order_[position_] == unit.index, "unit ", unit.name(),
+    BLIPFT_CHECK(position_ < course_->order.size() && course_->order[position_] == unit.index, "unit ", unit.name(),
                  " is acquired out of the known order at place ", position_);
     if (issued_ == position_) promise_next();  // nothing was gathered ahead: this unit first
     ++position_;
@@ -197,7 +208,7 @@ Tensor Sharded::acquire(const Unit& unit) {
   if (!entry.awaited) {
     context_.device->wait(context_.device->compute_stream(), entry.arrived);
     entry.awaited = true;
-    if (order_known_) ahead_bytes_ -= store_.gathered_bytes(unit);
+    if (course_->known) ahead_bytes_ -= store_.gathered_bytes(unit);
   }
   const Tensor full = usable(unit);
   acquired_bytes_ += store_.gathered_bytes(unit);
@@ -212,7 +223,7 @@ void Sharded::release(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   BLIPFT_CHECK(entry.promised > 0, "unit ", unit.name(), " is released without being acquired");
   --entry.promised;
-  if (entry.promised == 0 && !settings_.hold) drop(unit);
+  if (entry.promised == 0 && !holds()) drop(unit);
 }
 
 // The unit in the compute dtype, after the compute stream waits for its gather.

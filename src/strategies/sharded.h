@@ -17,6 +17,7 @@ class Sharded : public Strategy {
     measured_ = true;
   }
   void begin_step(const Tensor& scalars, float max_norm) override;
+  void begin_evaluation() override;
   Tensor acquire(const Unit& unit) override;
   void release(const Unit& unit) override;
   UnitGradient gradient(const Unit& unit) override;
@@ -40,6 +41,14 @@ class Sharded : public Strategy {
     size_t position;                       // acquires before it
     int64_t acquired_bytes;                // and their bytes
   };
+  // The order of acquires of a kind of pass, learnt in the first one after construction, is what later passes prefetch
+  // along.
+  struct Course {
+    std::vector<int64_t> order;            // unit indices
+    bool known = false;
+  };
+  void begin(Course& course);
+  bool holds() const { return settings_.hold && course_ == &training_; }
   void gather(const Unit& unit);
   void note_memory();
   bool room_for(int64_t bytes, size_t until) const;
@@ -69,14 +78,12 @@ class Sharded : public Strategy {
   Tensor fence_;                           // f32 [1], what begin_step() reduces to wait for all ranks
   Tensor landed_;                          // i64 [1], the reading behind a gather that nobody observes
 
-  // The order of acquires, learnt in the first pass after construction, is what later passes prefetch along.
-  std::vector<int64_t> order_;             // unit indices
-  bool order_known_ = false;
+  Course training_, evaluation_, *course_ = &training_;
   size_t position_ = 0, issued_ = 0;       // acquires done; acquires that a gather is promised to
   int64_t ahead_bytes_ = 0;                // gathered, not yet acquired
   int64_t acquired_bytes_ = 0;             // of all acquires of the step
 
-  // What the dry run teaches about memory:
+  // What the dry run teaches about memory in training:
   // `others_[p]` is the most that everything else takes between acquires p and p + 1.
   std::vector<int64_t> others_;
   int64_t memory_limit_ = 0;

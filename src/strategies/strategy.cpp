@@ -21,6 +21,11 @@ void Strategy::begin_micro_batch(int64_t index, int64_t count) {
   micro_batches_ = count;
 }
 
+void Strategy::begin_evaluation() {
+  micro_batch_ = 0;
+  micro_batches_ = 1;
+}
+
 void Strategy::gradient_final(const Unit& unit, Stream stream) {
   if (max_norm_ > 0 || !unit.trainable) return;
   Device& device = *context_.device;

@@ -16,6 +16,7 @@ class NullTrace final : public Trace {
   void add(const std::vector<PlanRecord>&) override {}
   void add(const DeviceRecord&) override {}
   void add(const DriverMemoryRecord&) override {}
+  void add(const ValidationRecord&) override {}
   void add(const std::vector<KernelRecord>&) override {}
   void close() override {}
 };

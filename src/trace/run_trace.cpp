@@ -165,6 +165,10 @@ void RunTrace::driver_memory(int64_t step) {
   trace_->add(record);
 }
 
+void RunTrace::validation(int64_t step, double loss, int64_t tokens, double seconds) {
+  trace_->add(ValidationRecord{step, now_ns(), loss, tokens, seconds});
+}
+
 void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
   for (KernelRecord& record : records) {
     record.step = step;

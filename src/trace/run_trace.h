@@ -51,6 +51,8 @@ class RunTrace {
   void scratch_memory(int64_t step, const std::string& moment, int64_t bytes);
   /// What the driver reports of this process' memory after `step` (-1: the set-up), where it does.
   void driver_memory(int64_t step);
+  /// A validation that has just ended.
+  void validation(int64_t step, double loss, int64_t tokens, double seconds);
   /// Kernels of a step, with times of the system clock.
   void kernels(int64_t step, std::vector<KernelRecord> records);
   /// The largest memory of this process that the driver has reported, 0: it reports none; and what was predicted.

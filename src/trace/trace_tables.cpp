@@ -10,7 +10,7 @@ namespace blipft::io {
 // A row is written as it lies in memory; padding would end up in the file.
 static_assert(sizeof(StepRecord) == 11 * 8 && sizeof(SpanRecord) == 7 * 8 && sizeof(DeviceRecord) == 8 * 8);
 static_assert(sizeof(MemoryRow) == 88 && sizeof(PlanRow) == 168 && sizeof(DroppedRow) == 24);
-static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(KernelRow) == 56 && sizeof(KernelNameRow) == kernel_name);
+static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(ValidationRecord) == 5 * 8 && sizeof(KernelRow) == 56 && sizeof(KernelNameRow) == kernel_name);
 
 // offsetof is well defined here: every row is a standard-layout type.
 #define BLIPFT_FIELD(row, member, type, unit, description) \
@@ -107,6 +107,19 @@ const TableSchema& driver_memory_schema() {
     BLIPFT_FIELD(DriverMemoryRecord, allocated_bytes, i64, "B", "the arena, and what else the program has allocated"),
     BLIPFT_FIELD(DriverMemoryRecord, unplanned_bytes, i64, "B", "total_bytes minus the parts above"),
     BLIPFT_FIELD(DriverMemoryRecord, planned_bytes, i64, "B", "prediction of total_bytes, made before the run")}};
+  return schema;
+}
+
+const TableSchema& validation_schema() {
+  static const TableSchema schema{"validation", "one row per validation, the same on every rank",
+                                  sizeof(ValidationRecord), 64, {
+    BLIPFT_FIELD(ValidationRecord, step, i64, "1", "the last optimizer step before it"),
+    BLIPFT_FIELD(ValidationRecord, time_ns, i64, "ns", "its end, since the run's start"),
+    BLIPFT_FIELD(ValidationRecord, loss, f64, "nat",
+                 "mean cross-entropy of the validation samples' learnt tokens, without dropout; with "
+                 "train.loss_normalization micro_batch the mean of the micro-batches' means"),
+    BLIPFT_FIELD(ValidationRecord, tokens, i64, "1", "learnt tokens of all ranks"),
+    BLIPFT_FIELD(ValidationRecord, seconds, f64, "s", "time that the run spent on it")}};
   return schema;
 }
 

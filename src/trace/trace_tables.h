@@ -66,6 +66,7 @@ const TableSchema& plan_schema();
 const TableSchema& host_plan_schema();
 const TableSchema& device_schema();
 const TableSchema& driver_memory_schema();
+const TableSchema& validation_schema();
 const TableSchema& kernel_schema();
 const TableSchema& kernel_name_schema();
 const TableSchema& dropped_schema();

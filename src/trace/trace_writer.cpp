@@ -44,6 +44,7 @@ struct Queue {
   std::vector<io::PlanRow> plan, host_plan;
   std::vector<DeviceRecord> device;
   std::vector<DriverMemoryRecord> driver_memory;
+  std::vector<ValidationRecord> validations;
   std::vector<io::KernelRow> kernels;
   std::vector<io::KernelNameRow> kernel_names;   // new ones, in the order of their numbers
   std::optional<io::DroppedRow> dropped;
@@ -52,7 +53,8 @@ struct Queue {
     return steps.size() * sizeof(StepRecord) + spans.size() * sizeof(SpanRecord) +
            memory.size() * sizeof(io::MemoryRow) +
            (plan.size() + host_plan.size()) * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord) +
-           driver_memory.size() * sizeof(DriverMemoryRecord) + kernels.size() * sizeof(io::KernelRow) +
+           driver_memory.size() * sizeof(DriverMemoryRecord) +
+           validations.size() * sizeof(ValidationRecord) + kernels.size() * sizeof(io::KernelRow) +
            kernel_names.size() * sizeof(io::KernelNameRow);
   }
   bool empty() const { return bytes() == 0 && !dropped; }
@@ -65,6 +67,7 @@ struct Queue {
     host_plan.clear();
     device.clear();
     driver_memory.clear();
+    validations.clear();
     kernels.clear();
     kernel_names.clear();
     dropped.reset();
@@ -92,6 +95,7 @@ class Hdf5Trace final : public Trace {
   void add(const std::vector<PlanRecord>& records) override;
   void add(const DeviceRecord& record) override;
   void add(const DriverMemoryRecord& record) override;
+  void add(const ValidationRecord& record) override;
   void add(const std::vector<KernelRecord>& records) override;
   void close() override;
 
@@ -106,9 +110,9 @@ class Hdf5Trace final : public Trace {
   void close_file();
   void abandon();
   int32_t kernel_number(const std::string& name);
-  std::array<io::Table*, 10> tables() {
-    return {&steps_, &spans_, &memory_, &plan_, &host_plan_, &device_, &driver_memory_, &kernels_, &kernel_names_,
-            &dropped_};
+  std::array<io::Table*, 11> tables() {
+    return {&steps_, &spans_, &memory_, &plan_, &host_plan_, &device_, &driver_memory_, &validations_, &kernels_,
+            &kernel_names_, &dropped_};
   }
 
   const std::string path_;
@@ -125,12 +129,13 @@ class Hdf5Trace final : public Trace {
   std::exception_ptr error_;
 
   io::Hdf5Handle file_;                 // of the writing thread, under hdf5_mutex()
-  io::Table steps_, spans_, memory_, plan_, host_plan_, device_, driver_memory_, kernels_, kernel_names_, dropped_;
+  io::Table steps_, spans_, memory_, plan_, host_plan_, device_, driver_memory_, validations_, kernels_, kernel_names_,
+      dropped_;
   std::thread thread_;
 };
 
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.6";
+  attributes_["format_version"] = "1.7";
   attributes_["creator"] = "blipft";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -249,6 +254,10 @@ void Hdf5Trace::add(const DriverMemoryRecord& record) {
   enqueue([&] { waiting_.driver_memory.push_back(record); });
 }
 
+void Hdf5Trace::add(const ValidationRecord& record) {
+  enqueue([&] { waiting_.validations.push_back(record); });
+}
+
 /// The row of `name` in /kernel_names; new names go into the queue. Under mutex_.
 int32_t Hdf5Trace::kernel_number(const std::string& name) {
   const auto [entry, is_new] = kernel_numbers_.try_emplace(name, static_cast<int32_t>(kernel_numbers_.size()));
@@ -329,6 +338,7 @@ void Hdf5Trace::start_file() {
   host_plan_ = io::Table(file, path_, io::host_plan_schema(), phases_);
   device_ = io::Table(file, path_, io::device_schema(), phases_);
   driver_memory_ = io::Table(file, path_, io::driver_memory_schema(), phases_);
+  validations_ = io::Table(file, path_, io::validation_schema(), phases_);
   kernels_ = io::Table(file, path_, io::kernel_schema(), phases_);
   kernel_names_ = io::Table(file, path_, io::kernel_name_schema(), phases_);
   dropped_ = io::Table(file, path_, io::dropped_schema(), phases_);
@@ -343,6 +353,7 @@ void Hdf5Trace::write(const Queue& rows) {
   host_plan_.append(rows.host_plan.data(), rows.host_plan.size());
   device_.append(rows.device.data(), rows.device.size());
   driver_memory_.append(rows.driver_memory.data(), rows.driver_memory.size());
+  validations_.append(rows.validations.data(), rows.validations.size());
   kernel_names_.append(rows.kernel_names.data(), rows.kernel_names.size());   // before the rows that count them
   kernels_.append(rows.kernels.data(), rows.kernels.size());
   if (rows.dropped) dropped_.append(&*rows.dropped, 1);

@@ -24,9 +24,10 @@ namespace {
 /// f32: both sums are in f32 but in another order; sums of up to 10240 terms err by about 1e-6, exp and erf by an ulp.
 /// bf16: both sides round each stored value (at most 2^-8 / 2 = 2e-3 of it) once or, where an intermediate is stored or
 /// fed to a matrix product in bf16, twice; four of those bound the difference of the two.
-double bound(const OpCase& op_case) {
+/// TF32: each factor of a product is rounded by 2^-11 at most, both together by less than 1e-3.
+double bound(const OpCase& op_case, bool tf32) {
   if (op_case.exact) return 0;
-  return op_case.dtype == DType::f32 ? 1e-5 : 8e-3;
+  return op_case.dtype != DType::f32 ? 8e-3 : tf32 ? 1e-3 : 1e-5;
 }
 
 std::vector<Result> run_case(const OpCase& op_case, Backend& backend, int64_t* bytes = nullptr) {
@@ -39,12 +40,14 @@ std::vector<Result> run_case(const OpCase& op_case, Backend& backend, int64_t* b
 struct NamedOps {
   std::string name;
   std::unique_ptr<Ops> ops;
+  bool tf32 = false;
 };
 
 /// This GPU's ops, and those that GPUs with less shared memory and without warpgroup products are left with.
 std::vector<NamedOps> gpu_ops(Device& device) {
   std::vector<NamedOps> all;
   all.push_back({"this GPU", make_cuda_ops(device, "")});
+  all.push_back({"this GPU, products in TF32", make_cuda_ops(device, "", {.tf32 = true}), true});
 #if defined(BLIPFT_CUDA)
   for (const auto& [name, kib] : {std::pair{"as on compute capability 8.0", 163}, {"as on 8.6 and 8.9", 99}}) {
     auto ops = std::make_unique<CudaOps>(device, "", GemmEffort::quick);
@@ -56,7 +59,7 @@ std::vector<NamedOps> gpu_ops(Device& device) {
 }
 
 /// Runs the case on the GPU twice: it agrees with the CPU, and with itself to the bit. Returns the outputs compared.
-int64_t compare(const OpCase& op_case, Backend& cuda, const std::vector<Result>& expected) {
+int64_t compare(const OpCase& op_case, Backend& cuda, const std::vector<Result>& expected, bool tf32) {
   std::vector<Result> found, again;
   CHECK_NOTHROW(found = run_case(op_case, cuda));
   CHECK_NOTHROW(again = run_case(op_case, cuda));
@@ -64,7 +67,7 @@ int64_t compare(const OpCase& op_case, Backend& cuda, const std::vector<Result>&
   if (found.size() != expected.size() || again.size() != found.size()) return 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     CAPTURE(expected[i].name);
-    CHECK(normalised_error(found[i], expected[i]) <= bound(op_case));
+    CHECK(normalised_error(found[i], expected[i]) <= bound(op_case, tf32));
     CHECK_MESSAGE(found[i].bytes == again[i].bytes, "two runs differ");
   }
   return static_cast<int64_t>(expected.size());
@@ -116,7 +119,7 @@ TEST_SUITE("cuda_ops") {
       CHECK_NOTHROW(expected = run_case(op_case, cpu));
       for (size_t g = 0; g < gpus.size(); ++g) {
         CAPTURE(all[g].name);
-        outputs[g] += compare(op_case, *gpus[g], expected);
+        outputs[g] += compare(op_case, *gpus[g], expected, all[g].tf32);
       }
     }
     for (int64_t count : outputs) CHECK(count > 1000);

@@ -46,6 +46,7 @@ struct Job {
     const ModelSettings settings = model_settings(config);
     return family ? family(settings) : blipft::make_model(config.model.path, settings);
   }
+  bool evaluates = false;                  ///< each step's samples are evaluated before the step
   bool prepares = false;                   ///< every text shape's step is captured before the first step
   int64_t wrong_sample = -1;               ///< this sample gets another caption: what a comparison must notice
 };
@@ -63,6 +64,7 @@ struct Deal {
 struct Outcome {
   using Units = std::vector<std::vector<float>>;  // flat buffers, alignment gaps included
   std::vector<double> losses, norms;       ///< per step
+  std::vector<double> evaluations;         ///< per step, if the job evaluates: mean over the labels of all ranks
   Units start, gradients, weights;         ///< before the first step; of the first step; after the last
   int64_t total_bytes = 0;                 ///< of the arena
 };
@@ -149,6 +151,7 @@ class TestRun {
     c.train.batch_size = job_.samples / (ranks_ * deal.accumulate);
     BLIPFT_CHECK(c.train.batch_size * ranks_ * deal.accumulate == job_.samples, job_.samples,
                  " samples are not dealt evenly");
+    if (job.evaluates) c.data.val_path = "validation";  // such a run plans evaluations
     device_ = make_cpu_device(1);          // more threads only wait for each other in a model this small
     ops_ = make_cpu_ops();
     const int64_t shard = deal.shard_ranks > 0 ? deal.shard_ranks : ranks_;
@@ -195,7 +198,10 @@ class TestRun {
     for (int64_t step = 0; step < job_.steps; ++step) {
       // With several shapes the steps alternate between the two largest.
       const size_t back = shapes.size() > 1 ? static_cast<size_t>(step % 2) : 0;
-      engine_->program->launch(make_batch(step, shapes[shapes.size() - 1 - back], block), job_.config.train.lr);
+      const TextShape& text = shapes[shapes.size() - 1 - back];
+      if (job_.evaluates) outcome.evaluations.push_back(evaluate(step, text));
+      engine_->program->launch(make_batch(step, text, block, job_.config.train.accumulate_grad_batches),
+                               job_.config.train.lr);
       StepResult result;
       BLIPFT_CHECK(engine_->program->finished(true, result) && result.step == step, "step ", step, " did not finish");
       outcome.losses.push_back(result.loss);
@@ -233,20 +239,35 @@ class TestRun {
   }
 
   // The samples of this rank: micro-batch m of rank r has [(m * world + r) * B, ... + B) of the global batch.
-  HostBatch make_batch(int64_t step, const TextShape& text, std::vector<char>& block) const {
+  HostBatch make_batch(int64_t step, const TextShape& text, std::vector<char>& block, int64_t micro_batches,
+                       int64_t first = 0) const {
     const TrainSection& train = job_.config.train;
     HostBatch batch;
     batch.step = step;
-    batch.layout = {model_->inputs(), train.accumulate_grad_batches, train.batch_size, text};
+    batch.layout = {model_->inputs(), micro_batches, train.batch_size, text};
     block.assign(static_cast<size_t>(batch.layout.bytes()), 0);
     batch.block = block.data();
     std::vector<BatchSample> samples;
-    for (int64_t m = 0; m < train.accumulate_grad_batches; ++m)
+    for (int64_t m = first; m < first + micro_batches; ++m)
       for (int64_t b = 0; b < train.batch_size; ++b)
         samples.push_back(make_sample(batch, step, (m * ranks_ + groups().all->rank()) * train.batch_size + b,
                                       static_cast<int64_t>(samples.size())));
     BatchWriter(1, train.loss_on_padding).write(batch.layout, samples, batch.block);
     return batch;
+  }
+
+  // The mean over the labels of the step's samples, micro-batch by micro-batch.
+  double evaluate(int64_t step, const TextShape& text) {
+    double loss = 0, labels = 0;
+    std::vector<char> block;
+    for (int64_t m = 0; m < job_.config.train.accumulate_grad_batches; ++m) {
+      engine_->program->launch_evaluation(make_batch(step, text, block, 1, m));
+      StepResult result;
+      BLIPFT_CHECK(engine_->program->finished(true, result) && result.kind == PassKind::evaluation, "no evaluation");
+      loss += result.labels * result.loss;
+      labels += result.labels;
+    }
+    return ranks_ == 1 ? loss / labels : mpi_world().sum(loss) / mpi_world().sum(labels);
   }
 
   /// Sample `sample` of the global batch: its pixels, as the batch's sample i, and its text.

@@ -35,6 +35,8 @@ def dtypes(phases):
         "driver_memory": np.dtype([(name, "i8") for name in (
             "step", "time_ns", "total_bytes", "context_bytes", "nccl_bytes", "allocated_bytes", "unplanned_bytes",
             "planned_bytes")]),
+        "validation": np.dtype([("step", "i8"), ("time_ns", "i8"), ("loss", "f8"), ("tokens", "i8"),
+                                ("seconds", "f8")]),
         "kernels": np.dtype([("step", "i8"), ("begin_ns", "i8"), ("end_ns", "i8"), ("bytes", "i8"),
                              ("graph_node", "i8"), ("name", "i4"), ("kind", h5py.enum_dtype(KINDS, basetype="i4")),
                              ("stream", "i4"), ("device", "i4")]),
@@ -44,8 +46,9 @@ def dtypes(phases):
 
 
 CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "host_plan": 256, "device": 1024, "driver_memory": 64,
+          "validation": 64,
           "kernels": 4096, "kernel_names": 64, "dropped": 64}
-SINCE_1_1 = {"driver_memory", "kernels", "kernel_names"}
+SINCE = {"driver_memory": 1, "kernels": 1, "kernel_names": 1, "host_plan": 6, "validation": 7}  # minor versions
 
 
 def create(file, units, phases, version):
@@ -54,7 +57,7 @@ def create(file, units, phases, version):
     file.attrs["creator"] = "blipft"
     file.create_dataset("units", data=list(units), dtype=h5py.string_dtype())
     file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
-    types = {name: dtype for name, dtype in dtypes(phases).items() if version != "1.0" or name not in SINCE_1_1}
+    types = {name: dtype for name, dtype in dtypes(phases).items() if SINCE.get(name, 0) <= int(version.split(".")[1])}
     for name, dtype in types.items():
         dataset = file.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(CHUNKS[name],))
         for field in dtype.names:
@@ -70,7 +73,7 @@ def append(file, name, rows):
     dataset[begin:] = rows
 
 
-def write_trace(path, tables, units=(), phases=PHASES, version="1.6"):
+def write_trace(path, tables, units=(), phases=PHASES, version="1.7"):
     """tables: name -> structured array or list of tuples; tables that are not given are empty; 1.0 lacks some."""
     with h5py.File(path, "w", libver=("v110", "v110")) as file:  # what HDF5 1.10 can read
         for name, dtype in create(file, units, phases, version).items():
@@ -171,7 +174,7 @@ def write_long_rank(path, rank, steps, spans_per_step, memory_every=50):
     made = LongRank(rank, steps, spans_per_step, memory_every=memory_every)
     size = max(BLOCK // spans_per_step, 1)
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
-        create(file, [f"unit.{i}" for i in range(40)], PHASES, "1.6")
+        create(file, [f"unit.{i}" for i in range(40)], PHASES, "1.7")
         file["spans"].resize((steps * spans_per_step,))
         for first in range(0, steps, size):
             last = min(first + size, steps)

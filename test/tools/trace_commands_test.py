@@ -66,7 +66,7 @@ class Kernels(unittest.TestCase):
         self.assertEqual(answers[0], answers[2])
 
     def test_a_run_without_kernels(self):
-        for version in ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6"):   # a trace of version 1.0 has no such tables
+        for version in ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7"):   # a trace of version 1.0 has no such tables
             with Run({"steps": [step_row(0, 0, 10)]}, version=version) as run:
                 status, _, error = call("kernels", run)
                 self.assertEqual(status, 1)
@@ -200,6 +200,32 @@ class Commands(unittest.TestCase):
             path = pathlib.Path(run, "loss.png")
             self.assertEqual(call("loss", run, "-o", path), (0, f"{path}\n", ""))
             self.assertEqual(path.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+
+
+class Validation(unittest.TestCase):
+    def run_with(self, losses):
+        rows = [(9 * (i + 1), 10 * i, loss, 4000, 0.5) for i, loss in enumerate(losses)]
+        return Run({"steps": [step_row(i, 1000 * i, 1000 * i + 100) for i in range(60)], "validation": rows})
+
+    def test_summary_and_diff_tell_of_it(self):
+        with self.run_with([2.5, 1.25, float("nan"), 1.75]) as a, self.run_with([2.5, 1.5]) as b:
+            status, text, _ = call("summary", a)
+            found = json.loads(call("summary", a, "--json")[1])[0]["validation"]
+            difference = call("diff", a, b)[1]
+            self.assertEqual(call("loss", a, "-o", f"{a}/loss.png")[0], 0)
+        self.assertEqual(status, 0)
+        self.assertIn("validation: 4 times, 4000 tokens, 500.000 ms each in the median; loss: first 2.5000 at step 9, "
+                      "least 1.2500 at step 18, last 1.7500 at step 36", text)
+        self.assertEqual(found["least"], {"step": 18, "loss": 1.25})
+        lines = {line[:24].strip(): line[24:].split() for line in difference.splitlines()}
+        self.assertEqual(lines["validation loss, least"], ["1.2500", "1.5000", "+0.2500"])
+        self.assertEqual(lines["validation loss, last"], ["1.7500", "1.5000", "-0.2500"])
+
+    def test_runs_without_it(self):
+        with self.run_with([]) as a, Run({"steps": [step_row(0, 0, 10)]}, version="1.6") as old:
+            for run in (a, old):
+                self.assertNotIn("validation", call("summary", run)[1])
+            self.assertNotIn("validation", call("diff", a, a)[1])
 
 
 class Comparing(unittest.TestCase):

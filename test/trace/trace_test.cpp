@@ -118,6 +118,7 @@ TEST_CASE("every field of every record comes back") {
     trace->add(std::vector<PlanRecord>{{"opt.layer.0.weights", "parameters", 1 << 20}, {"logits", "activations", 5}});
     trace->add(DeviceRecord{5, 99.5, 650.0, 1980.0, 2619.0, 61.0, 123, 456});
     trace->add(DriverMemoryRecord{-1, 6, 1000, 100, 200, 600, 100, 990});
+    trace->add(ValidationRecord{9, 77, 1.25, 4321, 0.5});
     trace->add(make_kernels());
     trace->add(std::vector<KernelRecord>{});
     CHECK_THROWS_AS(trace->set_attribute("late", 1.0), Error);
@@ -174,8 +175,15 @@ TEST_CASE("every field of every record comes back") {
   CHECK(driver[0].allocated_bytes == 600);
   CHECK(driver[0].unplanned_bytes == 100);
   CHECK(driver[0].planned_bytes == 990);
+  const auto validations = read_rows<ValidationRecord>(file.get(), "validation");
+  REQUIRE(validations.size() == 1);
+  CHECK(validations[0].step == 9);
+  CHECK(validations[0].time_ns == 77);
+  CHECK(validations[0].loss == 1.25);
+  CHECK(validations[0].tokens == 4321);
+  CHECK(validations[0].seconds == 0.5);
   CHECK(read_rows<io::DroppedRow>(file.get(), "dropped").empty());
-  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.6");
+  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.7");
   CHECK(read_text_attribute(file.get(), "/", "hdf5").size() >= 5);
   CHECK(read_text_attribute(file.get(), "/", "config") == config);
 }
@@ -223,7 +231,7 @@ TEST_CASE("every field has a unit and a description") {
   open_trace(path)->close();   // a trace without records is a whole file as well
   const Hdf5Handle file = open_to_read(path);
   REQUIRE(file.get() >= 0);
-  for (const char* name : {"steps", "spans", "memory", "plan", "device", "driver_memory", "kernels", "kernel_names",
+  for (const char* name : {"steps", "spans", "memory", "plan", "device", "driver_memory", "validation", "kernels", "kernel_names",
                            "dropped"}) {
     CAPTURE(name);
     const Hdf5Handle dataset(H5Dopen2(file.get(), name, H5P_DEFAULT), H5Dclose);

@@ -42,12 +42,13 @@ def compare(a, b, seed=0):
 
 
 def diff(run_a, run_b, warmup=3, all_steps=False):
-    """Compares the slowest rank's step time and parts (mean over ranks), and memory peaks."""
+    """Compares the slowest rank's step time and parts (mean over ranks), memory peaks and validations."""
     a, b = analyze_series(run_a, warmup, all_steps), analyze_series(run_b, warmup, all_steps)
     rows = {"step time": compare(a["every_step"], b["every_step"])}
     for part in PARTS:
         rows[NAMES[part]] = compare(a[part], b[part])
-    return {"time_ns": rows, "peak_bytes": {"a": a["peak_bytes"], "b": b["peak_bytes"]},
+    return {"validation": {"a": a["validation"], "b": b["validation"]},
+            "time_ns": rows, "peak_bytes": {"a": a["peak_bytes"], "b": b["peak_bytes"]},
             "steps": {"a": len(a["every_step"]), "b": len(b["every_step"])},
             "split_steps": {"a": len(a["step"]), "b": len(b["step"])}}
 
@@ -69,4 +70,10 @@ def to_text(answer):
     if peak["a"] or peak["b"]:
         lines.append(f"{'peak memory, GiB':24s}{peak['a'] / 2**30:11.3f}{peak['b'] / 2**30:11.3f}"
                      f"{(peak['b'] - peak['a']) / 2**30:+11.3f}")
+    for which in ("least", "last"):
+        losses = [answer["validation"][run] and answer["validation"][run][which]["loss"] for run in ("a", "b")]
+        if None in losses:
+            continue
+        name = f"validation loss, {which}"
+        lines.append(f"{name:24s}{losses[0]:11.4f}{losses[1]:11.4f}{losses[1] - losses[0]:+11.4f}")
     return "\n".join(lines)

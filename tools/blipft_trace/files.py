@@ -12,7 +12,8 @@ import numpy as np
 FORMAT_MAJOR = 1
 STREAMS = ["compute", "communication", "copy", "host"]
 COMPUTE, COMMUNICATION, COPY, HOST = range(4)
-TABLES = ["steps", "spans", "memory", "plan", "host_plan", "device", "driver_memory", "kernels", "kernel_names", "dropped"]
+TABLES = ["steps", "spans", "memory", "plan", "host_plan", "device", "driver_memory", "validation", "kernels",
+          "kernel_names", "dropped"]
 KERNEL_KINDS = ["kernel", "copy", "fill"]
 MOST_OPEN = 64  # files at once, fewer where the system allows fewer
 

@@ -2,6 +2,7 @@
 import numpy as np
 
 from .files import TraceError, open_run
+from .validation import rows_of as validation_rows
 
 
 def pyplot():
@@ -32,6 +33,13 @@ def loss_by_step(traces):
     return steps, total / len(columns), low, high, rates[np.searchsorted(columns[0][0], steps)]
 
 
+def draw_validation(trace, axis):
+    """The losses of validations as points on a line, beside those of steps."""
+    steps, loss = validation_rows(trace)
+    if len(steps):
+        axis.plot(steps, loss, color="#aa3377", marker="o", markersize=4, linewidth=1, label="validation loss")
+
+
 def draw_loss(traces, figure):
     steps, mean, low, high, lr = loss_by_step(traces)
     axis = figure.subplots()
@@ -39,6 +47,7 @@ def draw_loss(traces, figure):
     if (high > low).any():
         axis.fill_between(steps, low, high, color="tab:blue", alpha=0.2, linewidth=0, label="loss, all ranks")
     axis.plot(steps, mean, color="tab:blue", marker=marker, linewidth=1.2, label="loss")
+    draw_validation(traces[0], axis)
     axis.set_xlabel("step")
     axis.set_ylabel("loss [nat]")
     axis.grid(alpha=0.3)

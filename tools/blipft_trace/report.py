@@ -9,7 +9,7 @@ from .plots import pyplot
 from .report_pictures import all_pictures, samples_of_a_step
 from .report_timeline import timeline_data, typical_step
 from .summary import PARTS, close_all, gather_results, series_of, summarize_rank
-from .summary_text import NAMES, clocks_text, rank_text, ranks_text, slowest_text, split_text
+from .summary_text import NAMES, clocks_text, rank_text, ranks_text, slowest_text, split_text, validation_text
 
 MOST_RANKS = 16  # whose figures stand on the page as text
 
@@ -108,7 +108,7 @@ def attributes_table(trace):
 
 def figures_as_text(summary):
     """What compares ranks and steps, then the summary of each rank, the first one open."""
-    texts = [text(summary) for text in (split_text, slowest_text, clocks_text, ranks_text)]
+    texts = [text(summary) for text in (split_text, slowest_text, validation_text, clocks_text, ranks_text)]
     lines = [f'<pre class="wrap">{html.escape(text)}</pre>' for text in texts if text]
     for number, rank in enumerate(summary[:MOST_RANKS]):
         lines.append(f"<details{'' if number else ' open'}><summary>rank {rank['rank']}</summary>"

@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 
-from .plots import loss_by_step
+from .plots import draw_validation, loss_by_step
 from .step_index import StepIndex
 from .summary import PARTS, common_steps
 from .summary_text import NAMES
@@ -65,6 +65,7 @@ def draw_loss(results):
             axis.fill_between(x, bottom, top, color="#4477aa", alpha=0.25, linewidth=0, label=label)
         marker = "." if len(x) < 50 else None
         axis.plot(x, mean_in_bins(mean), color="#4477aa", marker=marker, linewidth=1.3, label="loss")
+        draw_validation(results[0].trace, axis)
         axis.set_xlabel("step")
         axis.set_ylabel("loss [nat per token]")
         axis.grid(alpha=0.3)

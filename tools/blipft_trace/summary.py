@@ -18,6 +18,7 @@ from .kernels import recorded_steps
 from .memory import driver_memory, memory_by_owner
 from .sampling import SLOW, choose_steps, slowest_steps
 from .step_index import StepIndex
+from .validation import summarize as summarize_validation
 
 BLOCK_SPANS = 2_600_000     # spans of all ranks in a block, roughly; their collectives are in memory at once
 PARALLEL_SPANS = 6_000_000  # more are spread over processes
@@ -398,7 +399,7 @@ def summarize_rank(result):
         "slowest": [{"step": number, "ns": ns, "parts": parts} for number, ns, parts in result.slowest],
         "memory": owners, "memory_total": memory_total,
         "driver_memory": driver_memory(trace), "device": device_use(trace, steps),
-        "kernel_steps": recorded_steps(trace),
+        "kernel_steps": recorded_steps(trace), "validation": summarize_validation(trace),
         "dropped_spans": int(dropped["spans"].sum()) if dropped is not None else 0,
         "duration_ns": int((steps["end_ns"] - steps["begin_ns"]).sum()),
     }
@@ -436,6 +437,7 @@ def series_of(results):
     series["number"] = common
     series["step"] = longest[np.searchsorted(every, common)]
     series["every_step"] = longest
+    series["validation"] = summarize_validation(results[0].trace)
     series["peak_bytes"] = max(memory_by_owner(result.trace)[1]["measured"] for result in results)
     return series
 

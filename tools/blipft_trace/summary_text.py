@@ -134,6 +134,17 @@ def slowest_text(summary):
     return "\n".join(["slowest steps, in ms:", *lines]) if lines else ""
 
 
+def validation_text(summary):
+    """One line about the validations of the run."""
+    found = summary[0]["validation"]
+    if not found:
+        return ""
+    said = ", ".join(f"{name} {found[name]['loss']:.4f} at step {found[name]['step']}"
+                     for name in ("first", "least", "last"))
+    return (f"validation: {found['count']} times, {found['tokens']} tokens, "
+            f"{ms(1e9 * found['median_seconds']).strip()} each in the median; loss: {said}")
+
+
 def clocks_text(summary):
     """Says how far clocks were apart, where that was corrected."""
     clocks = [(r["clock"], r["rank"]) for r in summary if r["clock"]]
@@ -182,8 +193,8 @@ def to_text(summary, ranks=None):
         shown = [r for r in summary if any(r is other for other in stand_out)]
         table = (ranks_table(summary) + "\n(waited and late: a step, in collectives. Above: the first rank, the "
                  "slowest, and the one that came latest; --rank R shows another, --json all)")
-    parts = [split_text(summary), *map(rank_text, shown), table, slowest_text(summary), clocks_text(summary),
-             ranks_text(summary)]
+    parts = [split_text(summary), *map(rank_text, shown), table, slowest_text(summary), validation_text(summary),
+             clocks_text(summary), ranks_text(summary)]
     return "\n\n".join(part for part in parts if part)
 
 

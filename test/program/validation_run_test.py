@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""The whole program with validation samples, and with a total batch size: the same on any number of ranks."""
+import re
+import sys
+
+import h5py
+import numpy as np
+
+from program_runs import PROGRAM, SAMPLES, Space, mpirun, read_table, run, start
+from script_tests import check, run_tests, test
+
+# 36 of the 48 samples train, 12 are kept: steps of 12 samples, three an epoch.
+OPTIONS = ("data.val_split_fraction=0.25", "train.max_epochs=2", "train.batch_size=2", "train.total_batch_size=12")
+
+
+def validations(result, ranks):
+    tables = [read_table(result.output, rank, "validation") for rank in range(ranks)]
+    for table in tables[1:]:
+        check((table[["step", "loss", "tokens"]] == tables[0][["step", "loss", "tokens"]]).all(), tables)
+    return tables[0]
+
+
+@test
+def every_strategy_has_the_same_validations(space):
+    reference = run(space, 1, *OPTIONS)
+    expected = validations(reference, 1)
+    check(expected["step"].tolist() == [2, 5], "not after every epoch:", expected)
+    check(expected["loss"][1] < expected["loss"][0], "nothing was learnt", expected)
+    check((expected["seconds"] > 0).all() and (expected["tokens"] > 12).all(), expected)
+    check(re.search(r"^validation 12 samples$", reference.out, re.M), reference)
+    shown = re.findall(r"^validation after step (\d+)/6  loss (\S+)  (\d+) tokens  \S+ s$", reference.out, re.M)
+    check(shown == [(str(row["step"] + 1), f"{row['loss']:.4f}", str(row["tokens"])) for row in expected], shown)
+    for ranks, *options in ((2, "parallel.strategy=ddp"), (2, "parallel.strategy=fsdp", "parallel.reshard=always"),
+                            (3, "parallel.strategy=fsdp", "parallel.reshard=step")):
+        result = run(space, ranks, *OPTIONS, *options)
+        found = validations(result, ranks)
+        check(np.allclose(result.losses(), reference.losses(), rtol=1e-5), options, result)
+        check((found["tokens"] == expected["tokens"]).all(), found, expected)
+        check(np.allclose(found["loss"], expected["loss"], rtol=1e-5), options, found, expected)
+        with h5py.File(result.output / "trace.rank0000.h5", "r") as file:
+            config = str(np.asarray(file.attrs["config"]).item() if not isinstance(file.attrs["config"], (str, bytes))
+                         else file.attrs["config"])
+        check(f"accumulate_grad_batches: {6 // ranks}" in config, "not resolved:", config)
+
+
+@test
+def an_interval_and_a_limit(space):
+    plain = run(space, 2, *OPTIONS[1:], "data.val_path=" + str(space.data), "train.val_check_interval=3",
+                "train.max_steps=7", "train.limit_val_batches=2")
+    found = validations(plain, 2)
+    check(found["step"].tolist() == [2, 5, 6], found)
+    means = run(space, 2, *OPTIONS[1:], "data.val_path=" + str(space.data), "train.val_check_interval=7",
+                "train.max_steps=7", "train.limit_val_batches=2", "train.loss_normalization=micro_batch")
+    check(validations(means, 2)["tokens"].tolist() == [found["tokens"][0]], "other samples:", means)
+
+
+@test
+def what_cannot_be_validated_is_refused(space):
+    for options, expected in (
+            (("data.val_path=/nowhere",), 'override "data.val_path=/nowhere": data.val_path: /nowhere does not exist'),
+            (("data.val_split_fraction=0.001",), "leaves no sample for validation"),
+            (("data.val_split_fraction=0.25", "train.limit_val_batches=0.001"), "leaves none; raise it"),
+            (("train.total_batch_size=13",), "which is no multiple of 2 ranks x train.batch_size 4 = 8; the nearest that "
+                                             "are: 8 or 16")):
+        result = start(space, 2, *options)
+        check(result.status == 1 and expected in result.err, options, result)
+
+
+@test
+def the_plan_takes_a_total_batch_size(space):
+    for ranks, status in ((1, 0), (2, 0), (5, 2)):
+        found, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--ranks", ranks, space.config, "train.total_batch_size=16"])
+        check(found == status, ranks, out, err)
+    check("the nearest that is: 20" in err, err)
+
+
+if __name__ == "__main__":
+    check(SAMPLES == 48, SAMPLES)
+    sys.exit(run_tests("validation_run_test", Space, PROGRAM))
