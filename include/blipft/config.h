@@ -17,8 +17,8 @@ struct ModelSection {
 };
 
 struct DataSection {
-  std::string path;                     ///< ImageFolder directory, or a .tar / directory of .tar shards (WebDataset), or
-                                        ///< a .json / .jsonl file / directory of them
+  std::string path;                     ///< ImageFolder directory, or a .tar / directory of .tar shards (WebDataset),
+                                        ///< or a .json / .jsonl file / directory of them
   std::string format = "auto";          ///< auto | imagefolder | webdataset | json
   int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
   bool exif_orientation = true;         ///< turn pictures as their EXIF says
