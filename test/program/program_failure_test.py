@@ -196,7 +196,7 @@ def bad_records(space):
     config = space.new("both")
     config.write_text(space.config.read_text().replace("  num_workers: 1\n",
                                                        "  num_workers: 1\n  max_seq_length: 9\n"))
-    fails(space, 2, [r":7: data\.max_text_tokens is given twice \(as max_seq_length\)"], config=config)
+    fails(space, 2, [r":8: data\.max_text_tokens is given twice \(as max_seq_length\)"], config=config)
 
 
 @test
