@@ -112,8 +112,8 @@ void add_model_and_data(std::vector<Key>& keys) {
   d(&D::transparency, "transparency", one_of({"white", "drop"}),
     "white: what is transparent lies on white, as in transformers from 5.23 on; drop: as if it were opaque, as before");
   d(&D::max_text_tokens, "max_text_tokens", at_least(2),
-    "longer texts are cut; the first token is given, so that 2 leave one to learn; of JSON data, where it is not given: "
-    "512; may be written max_seq_length",
+    "longer texts are cut; the first token is given, so that 2 leave one to learn; JSON data: 512, where it is not given; "
+    "may be written max_seq_length",
     std::vector<std::string>{"max_length", "max_seq_len", "cutoff_len", "block_size"});
   keys.back().other_name = "max_seq_length";
   d(&D::prompt_style, "prompt_style", one_of_or_containing({"alpaca", "none"}, "{instruction}"),

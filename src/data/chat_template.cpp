@@ -33,7 +33,8 @@ Segments llama2(const Messages& messages, const TextSettings& settings, const st
                       expected, "\": with data.chat_template llama2, user and assistant take turns, behind a system "
                       "message or none; correct the record, or choose another template");
     if (role == "user")
-      add(segments, settings.bos_token + "[INST] " + stripped((turn == 0 ? system : "") + content) + " [/INST]", false);
+      add(segments, settings.bos_token + "[INST] " + stripped((turn == 0 ? system : "") + content) + " [/INST]",
+          false);
     else
       add(segments, " " + stripped(content) + " " + settings.eos_token, true);
   }
@@ -136,8 +137,9 @@ std::vector<Dataset::Segment> render_chat(const std::string& chat_template, cons
                            "these as chat_template)"));
   }
   for (const bool bos : {true, false}) {
-    const bool missing = bos ? row->puts_bos && settings.bos_token.empty() : row->puts_eos && settings.eos_token.empty();
-    BLIPFT_USER_CHECK(!missing, place, ": data.chat_template ", row->name, " puts the tokenizer's ",
+    const bool puts = bos ? row->puts_bos : row->puts_eos;
+    const bool has = !(bos ? settings.bos_token : settings.eos_token).empty();
+    BLIPFT_USER_CHECK(has || !puts, place, ": data.chat_template ", row->name, " puts the tokenizer's ",
                       bos ? "bos_token" : "eos_token", ", but the tokenizer's files name none; name one in "
                       "tokenizer_config.json, or choose another template");
   }

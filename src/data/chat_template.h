@@ -19,10 +19,10 @@ std::vector<std::string> chat_template_names();
 /// The name of the template that has been published as this Jinja text, compared character by character; empty: none.
 std::string known_chat_template(std::string_view jinja);
 
-/// The conversation as one text, in segments (Sample::whole): the text that transformers' apply_chat_template() makes of
-/// it with the published template. What an assistant says is learnt, with the token that ends its turn. Throws UserError
-/// naming `place` (file and line) where the template cannot have these messages, or the tokenizer names no token that
-/// the template puts.
+/// The conversation as one text, in segments (Sample::whole): what transformers' apply_chat_template() makes of it with
+/// the published template. What an assistant says is learnt, with the token that ends its turn. Throws UserError naming
+/// `place` (file and line) where the template cannot have these messages, or the tokenizer names no token that the
+/// template puts.
 std::vector<Dataset::Segment> render_chat(const std::string& chat_template, const std::vector<ChatMessage>& messages,
                                           const TextSettings& settings, const std::string& place);
 

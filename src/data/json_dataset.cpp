@@ -1,7 +1,7 @@
 // JSON data: files of records, one a line or the elements of a list.
 //
-// Opening looks once over the files and remembers where each record lies; records are read, parsed and made text of when
-// they are asked for. A file is open only while it is read: a dataset may have more files than a process may open.
+// Opening looks once over the files and remembers where each record lies; records are read, parsed and made text of
+// when they are asked for. A file is open only while it is read: a dataset may have more files than a process may open.
 #include <algorithm>
 #include <filesystem>
 

@@ -73,6 +73,9 @@ class ListScanner {
   ListScanner(const std::string& path, std::vector<JsonRecord>& records) : path_(path), record_(path, records) {}
   void scan(std::string_view block, int64_t offset) {
     for (size_t at = 0; at < block.size(); ++at) {
+      if (in_string_ && !escaped_)         // most of a file
+        while (at < block.size() && block[at] != '"' && block[at] != '\\' && block[at] != '\n') ++at;
+      if (at == block.size()) return;
       const char c = block[at];
       line_ += c == '\n';
       if (in_string_) {

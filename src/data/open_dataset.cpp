@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 /// Copies made by the datasets library hold JSON files that are no data.
 bool is_saved_by_datasets(const std::string& path) {
   std::error_code ignored;
-  return fs::exists(fs::path(path) / "state.json", ignored) || fs::exists(fs::path(path) / "dataset_dict.json", ignored);
+  const fs::path folder = path;
+  return fs::exists(folder / "state.json", ignored) || fs::exists(folder / "dataset_dict.json", ignored);
 }
 
 /// What a path that is no dataset looks like, with advice.

@@ -130,7 +130,8 @@ Dataset::Sample sample_of_record(const json& record, const TextSettings& setting
     return sample;
   }
   throw UserError(concat(place, ": found ", keys_of(record), ", expected \"instruction\" and \"output\" (and perhaps ",
-                         "\"input\"), or \"prompt\" and \"completion\", or \"messages\", or \"text\"; rename the keys"));
+                         "\"input\"), or \"prompt\" and \"completion\", or \"messages\", or \"text\"; rename the ",
+                         "keys"));
 }
 
 }  // namespace blipft

@@ -71,8 +71,8 @@ void check_text_inputs(const Config& config, const ModelInputs& inputs, const To
                     " come before the text");
   const int32_t padding = tokenizer.pad_id();
   BLIPFT_USER_CHECK(!config.train.loss_on_padding || (padding >= 0 && padding < inputs.vocabulary),
-                    place_of(config, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding token ",
-                    padding < 0 ? "is missing" : concat("has id ", padding), ", the model's vocabulary has ",
+                    place_of(config, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding ",
+                    "token ", padding < 0 ? "is missing" : concat("has id ", padding), ", the model's vocabulary has ",
                     inputs.vocabulary, " ids (vocab_size in config.json); set it to false, or use the tokenizer that ",
                     "belongs to the model");
 }

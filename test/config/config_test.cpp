@@ -400,8 +400,8 @@ TEST_SUITE("config") {
     CHECK(style("none").empty());
     CHECK(style("Q: {instruction} {input}\nA:").empty());
     CHECK(load(base, {"data.prompt_style={instruction}"}).data.prompt_style == "{instruction}");
-    CHECK(contains(style("alpca"), "found \"alpca\", expected one of alpaca, none or a text with {instruction} in it; "
-                                   "did you mean alpaca?"));
+    CHECK(contains(style("alpca"), "expected one of alpaca, none or a text with {instruction} in it; did you mean "
+                                   "alpaca?"));
     CHECK(contains(style("Question: {question}"), "a text with {instruction} in it"));
     CHECK(contains(style("{instruction} {output}"), "data.prompt_style: has {output} in it"));
     CHECK(contains(with_override("data.chat_template=lama3"), "did you mean llama3?"));

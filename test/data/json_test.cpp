@@ -12,6 +12,7 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "config/config_schema.h"
 #include "data/chat_template.h"
 #include "data/json_index.h"
 #include "data/record_text.h"
@@ -127,7 +128,7 @@ TEST_SUITE("json data") {
   TEST_CASE("lines, lists and folders of files; blank lines, byte order marks and line ends of any kind") {
     const TemporaryDirectory directory;
     directory.write("d/b.jsonl", "\xef\xbb\xbf{\"text\": \"b1\"}\r\n\r\n  \t\n {\"text\": \"b2\\n\"}");
-    directory.write("d/a.json", " [ {\"text\": \"a1 ] , \\\" [\"},\n\n{\"text\":\"a2\", \"x\": [1, {\"y\": \"}\"}]} ] \n");
+    directory.write("d/a.json", R"( [ {"text": "a1 ] , \" ["},)" "\n\n" R"({"text":"a2", "x": [1, {"y": "}"}]} ] )" "\n");
     directory.write("d/c.json", "{\"text\": \"c1\"}\n{\"text\": \"c2\"}\n");
     directory.write("d/notes.txt", "not data");
     directory.write("d/sub.json/x", "a folder");
@@ -340,13 +341,14 @@ TEST_SUITE("json data") {
       settings.chat_template = name;
       return marked(sample_in("{\"messages\": [" + messages + "]}", settings));
     };
-    const std::string system = R"({"role": "system", "content": " S "},)", user = R"({"role": "user", "content": " U\n"})";
+    const std::string system = R"({"role": "system", "content": " S "},)";
+    const std::string user = R"({"role": "user", "content": " U\n"})";
     const std::string both = user + R"(, {"role": "assistant", "content": " A "})";
     CHECK(text("llama2", system + both) == "-<s>[INST] <<SYS>>\n S \n<</SYS>>\n\n U [/INST]+ A </s>");
     CHECK(text("llama3", both) == "-<s><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
                                   "<|start_header_id|>assistant<|end_header_id|>\n\n+A<|eot_id|>");
-    CHECK(text("chatml", both + "," + both) == "-<|im_start|>user\n U\n<|im_end|>\n<|im_start|>assistant\n+ A <|im_end|>"
-                                               "-\n<|im_start|>user\n U\n<|im_end|>\n<|im_start|>assistant\n"
+    CHECK(text("chatml", both + "," + both) == "-<|im_start|>user\n U\n<|im_end|>\n<|im_start|>assistant\n"
+                                               "+ A <|im_end|>-\n<|im_start|>user\n U\n<|im_end|>\n<|im_start|>assistant\n"
                                                "+ A <|im_end|>-\n");
     CHECK(text("zephyr", system + both) == "-<|system|>\n S </s>\n<|user|>\n U\n</s>\n<|assistant|>\n+ A </s>-\n");
     CHECK(text("zephyr", user) == "-<|user|>\n U\n</s>\n");    // nothing to learn
@@ -403,7 +405,8 @@ TEST_SUITE("json data") {
     check_file("a.jsonl", "[{\"text\": \"a\"}]", {":1: found a JSON array"});
     check_file("a.jsonl", "{\"a\": 1}\n", {":1: found \"a\""});
     const TemporaryDirectory directory;
-    const auto refused = [&](const std::string& path, const std::string& format, const std::vector<std::string>& parts) {
+    using Parts = std::vector<std::string>;
+    const auto refused = [&](const std::string& path, const std::string& format, const Parts& parts) {
       check_parts(message_of([&] { open_dataset(path, format); }), parts);
     };
     refused(directory.path.string(), "json", {directory.path.string(), ".json", ".jsonl"});
@@ -414,6 +417,18 @@ TEST_SUITE("json data") {
     refused(directory.path.string(), "auto", {empty, "empty"});
     refused(directory.write("a.jsonl.gz", ""), "auto", {"a.jsonl.gz", "decompress"});
     refused(directory / "a.jsonl", "jsonl", {"data.format is \"jsonl\"", "auto, imagefolder, webdataset, json"});
+  }
+
+  TEST_CASE("the run file's choices are the formats and templates that there are") {
+    const auto choices = [](const char* key) { return find_key("data", key)->allowed.choices; };
+    std::vector<std::string> templates = chat_template_names();
+    templates.insert(templates.begin(), "auto");
+    CHECK(choices("chat_template") == templates);
+    const std::string message = message_of([] { open_dataset("absent", "none of them"); });
+    std::string formats = "expected one of auto";
+    for (const std::string& name : choices("format"))
+      if (name != "auto") formats += ", " + name;
+    CHECK(message.ends_with(formats));
   }
 
   TEST_CASE("the default of data.max_text_tokens is 512 for JSON data, and 50 for captions") {

@@ -178,6 +178,28 @@ def some_empty_captions_are_counted_and_trained_with(space):
 
 
 @test
+def long_captions_are_cut_and_counted(space):
+    result = run(space, 2, "data.max_seq_length=3", "train.max_epochs=2")
+    said = [line for line in result.out.splitlines() if line.startswith("warning: ")]
+    check(said == ["warning: 48 of 48 texts have more than 3 tokens (data.max_text_tokens) and are cut"], said, result)
+
+
+@test
+def bad_records(space):
+    data = space.new("records")
+    data.mkdir()
+    (data / "a.jsonl").write_text('{"text": "a cat"}\n' * 60)
+    fails(space, 2, [r"a\.jsonl:\d+: found no picture"], f"data.path={data}")
+    (data / "a.jsonl").write_text('{"instruction": "a cat"}\n')
+    fails(space, 2, [r"a\.jsonl:1: found \"instruction\", expected"], f"data.path={data}")
+    fails(space, 2, [r"data\.prompt_style", r"none or a text with \{instruction\}"], "data.prompt_style=non")
+    config = space.new("both")
+    config.write_text(space.config.read_text().replace("  num_workers: 1\n",
+                                                       "  num_workers: 1\n  max_seq_length: 9\n"))
+    fails(space, 2, [r":8: data\.max_text_tokens is given twice \(as max_seq_length\)"], config=config)
+
+
+@test
 def a_corrupt_picture_met_while_training_ends_all_ranks(space):
     data = space.copy(space.data)
     lines = (data / "metadata.jsonl").read_text().splitlines()
