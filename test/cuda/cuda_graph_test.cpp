@@ -121,4 +121,65 @@ TEST_SUITE("cuda graph") {
     CHECK(result([&] { known->launch(stream); }) == captured);
     for (const Tensor& t : {workspace, x, w, bias, y}) device->free(t.data);
   }
+  // Grids and shared memory must not follow from the samples, only from how many there are and the most rows.
+  TEST_CASE("captured attention takes packed samples of other rows") {
+    if (cuda_device_count() == 0) {
+      std::cout << "SKIPPED: captured attention (no GPU)" << std::endl;
+      return;
+    }
+    const auto device = make_cuda_device(0);
+    const auto ops = make_cuda_ops(*device, "");
+    const Stream stream = device->compute_stream();
+    constexpr int64_t kSamples = 5, kMost = 300, kRows = 600, kHeads = 4, kKvHeads = 2;
+    const std::vector<std::vector<int32_t>> packings{{0, 300, 430, 430, 494, 600}, {0, 1, 129, 385, 599, 600},
+                                                     {0, 120, 240, 360, 480, 600}};
+    for (int64_t size : {64, 80, 128}) {
+      CAPTURE(size);
+      std::vector<Tensor> all;
+      const auto tensor = [&](DType dtype, const Shape& shape) {
+        return all.emplace_back(Tensor{device->allocate(shape.numel() * dtype_size(dtype)), dtype, shape});
+      };
+      ops->set_workspace(tensor(DType::u8, {2 * kWorkspaceBytes}));
+      const int64_t width = kHeads * size, kv_width = kKvHeads * size;
+      const Tensor qkv = tensor(DType::bf16, {kRows, width + 2 * kv_width}), dout = tensor(DType::bf16, {kRows, width});
+      const Tensor out = tensor(DType::bf16, dout.shape), dqkv = tensor(DType::bf16, qkv.shape);
+      AttentionForward f;
+      f.dtype = DType::bf16, f.batch = kSamples, f.heads = kHeads, f.kv_heads = kKvHeads, f.head_size = size;
+      f.query_tokens = f.kv_tokens = kMost, f.causal = true, f.scale = 0.1f;
+      f.packing = {tensor(DType::i32, {kSamples + 1}), tensor(DType::i32, {kRows})};
+      f.q = Heads::in(qkv, 0, kMost), f.k = Heads::in(qkv, width, kMost), f.v = Heads::in(qkv, width + kv_width, kMost);
+      f.out = Heads::in(out, 0, kMost), f.lse = tensor(DType::f32, {kSamples, kHeads, kMost});
+      const AttentionBackward b{.forward = f,
+                                .dout = Heads::in(dout, 0, kMost),
+                                .dq = Heads::in(dqkv, 0, kMost),
+                                .dk = Heads::in(dqkv, width, kMost),
+                                .dv = Heads::in(dqkv, width + kv_width, kMost),
+                                .delta = tensor(DType::f32, f.lse.shape)};
+      ops->fill_normal(qkv, 1, 1, 0, 0, 1, stream);
+      ops->fill_normal(dout, 1, 2, 0, 0, 1, stream);
+      const auto body = [&] {
+        ops->attention_forward(f, stream);
+        ops->attention_backward(b, stream);
+      };
+      const auto result = [&](const std::vector<int32_t>& starts, const std::function<void()>& run) {
+        std::vector<char> bytes(static_cast<size_t>(out.bytes() + dqkv.bytes()), 'x');
+        device->copy(f.packing.starts.data, starts.data(), f.packing.starts.bytes(), stream);
+        device->copy(out.data, bytes.data(), out.bytes(), stream);
+        device->copy(dqkv.data, bytes.data(), dqkv.bytes(), stream);
+        run();
+        device->copy(bytes.data(), out.data, out.bytes(), stream);
+        device->copy(bytes.data() + out.bytes(), dqkv.data, dqkv.bytes(), stream);
+        device->synchronize(stream);
+        return bytes;
+      };
+      const std::vector<char> first = result(packings[0], body);
+      const auto graph = device->capture(stream, body);
+      for (const auto& starts : packings) {
+        const std::vector<char> captured = result(starts, [&] { graph->launch(stream); });
+        CHECK(captured == result(starts, body));
+        CHECK((captured == first) == (starts == packings[0]));
+      }
+      for (const Tensor& t : all) device->free(t.data);
+    }
+  }
 }

@@ -135,8 +135,9 @@ inline void add_grouped_attentions(Cases& cases, DType t) {
   add({2, 4, 64, 82, 82, true, false, false, 0, 2}, 2);
 }
 
-/// Packed samples and grouped queries at the tiles of the long warpgroup kernels: rows at and around multiples of 64 and
-/// 128, empty samples, one long among short ones, more tiles than multiprocessors, heads that are not all taken at once.
+/// Packed samples and grouped queries at the tiles of the long warpgroup kernels: rows at and around multiples of 64
+/// and 128, empty samples, one long among short ones, more tiles than multiprocessors, heads that are not all taken at
+/// once.
 inline void add_tiled_attentions(Cases& cases) {
   using Rows = std::vector<int64_t>;
   const auto add = [&](const Rows& rows, int64_t heads, int64_t kv_heads, int64_t d, bool causal, bool lengths = false,

@@ -1,6 +1,9 @@
 // Attention, forward and backward, at the shapes of the models. The JSON has each shape's sizes as numbers, so that
 // other implementations can be timed at the same ones.
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "blipft/error.h"
 #include "op_bench/cases.h"
@@ -15,61 +18,98 @@ struct AttentionCase {
   bool causal = false;
   float p = 0;         ///< dropout of the probabilities
   bool dbias = false;  ///< also times backward with the gradient of the bias of queries, keys and values
+  int64_t kv_heads = 0;               ///< 0: as many as heads
+  std::vector<int64_t> lengths = {};  ///< packed samples' rows, queries at most; else all have `queries`
+
+  int64_t heads_of_kv() const { return kv_heads ? kv_heads : heads; }
+  int64_t rows() const {
+    return lengths.empty() ? batch * queries : std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  }
+  /// Of a head, in all samples.
+  double scores() const {
+    double total = lengths.empty() ? static_cast<double>(batch * queries * keys) : 0;
+    for (int64_t n : lengths) total += static_cast<double>(n * n);
+    return total;
+  }
+  /// Columns of a matrix of keys and values.
+  int64_t kv_columns() const { return 2 * heads_of_kv() * size; }
 };
 
+Packing make_packing(Harness& harness, const AttentionCase& c) {
+  if (c.lengths.empty()) return {};
+  std::vector<int32_t> starts{0}, padded;
+  for (size_t b = 0; b < c.lengths.size(); ++b) {
+    starts.push_back(starts.back() + static_cast<int32_t>(c.lengths[b]));
+    for (int64_t t = 0; t < c.lengths[b]; ++t)
+      padded.push_back(static_cast<int32_t>(static_cast<int64_t>(b) * c.queries + t));
+  }
+  const auto tensor = [&](const std::vector<int32_t>& values) {
+    return harness.integers({static_cast<int64_t>(values.size())},
+                            [&](int64_t i) { return values[static_cast<size_t>(i)]; });
+  };
+  return {tensor(starts), tensor(padded)};
+}
+
 AttentionForward make_forward(Harness& harness, const AttentionCase& c) {
-  const int64_t width = c.heads * c.size;
+  const int64_t width = c.heads * c.size, kv_width = c.heads_of_kv() * c.size;
   AttentionForward args;
   args.dtype = DType::bf16;
   args.batch = c.batch, args.heads = c.heads, args.head_size = c.size;
   args.query_tokens = c.queries, args.kv_tokens = c.keys;
   args.scale = 1.0f / std::sqrt(static_cast<float>(c.size));
   args.causal = c.causal;
+  args.kv_heads = c.kv_heads;
+  args.packing = make_packing(harness, c);
   if (c.queries == c.keys) {  // one matrix of queries, keys and values, as the layers make it
-    const Tensor qkv = harness.tensor({c.batch * c.queries, 3 * width});
+    const Tensor qkv = harness.tensor({c.rows(), width + c.kv_columns()});
     args.q = Heads::in(qkv, 0, c.queries), args.k = Heads::in(qkv, width, c.queries);
-    args.v = Heads::in(qkv, 2 * width, c.queries);
+    args.v = Heads::in(qkv, width + kv_width, c.queries);
   } else {
     args.q = Heads::in(harness.tensor({c.batch * c.queries, width}), 0, c.queries);
-    const Tensor kv = harness.tensor({c.batch * c.keys, 2 * width});
-    args.k = Heads::in(kv, 0, c.keys), args.v = Heads::in(kv, width, c.keys);
+    const Tensor kv = harness.tensor({c.batch * c.keys, c.kv_columns()});
+    args.k = Heads::in(kv, 0, c.keys), args.v = Heads::in(kv, kv_width, c.keys);
   }
   if (c.p > 0) args.dropout = harness.dropout(c.p, c.batch, 1);
-  args.out = Heads::in(harness.tensor({c.batch * c.queries, width}), 0, c.queries);
+  args.out = Heads::in(harness.tensor({c.rows(), width}), 0, c.queries);
   args.lse = harness.tensor({c.batch, c.heads, c.queries}, DType::f32);
   return args;
 }
 
 AttentionBackward make_backward(Harness& harness, const AttentionCase& c, bool dbias) {
-  const int64_t width = c.heads * c.size;
+  const int64_t width = c.heads * c.size, kv_width = c.heads_of_kv() * c.size, columns = width + c.kv_columns();
   AttentionBackward args;
   args.forward = make_forward(harness, c);
   harness.ops().attention_forward(args.forward, harness.stream());
-  args.dout = Heads::in(harness.tensor({c.batch * c.queries, width}), 0, c.queries);
+  args.dout = Heads::in(harness.tensor({c.rows(), width}), 0, c.queries);
   if (dbias) {  // wants one matrix
-    const Tensor dqkv = harness.tensor({c.batch * c.queries, 3 * width});
+    const Tensor dqkv = harness.tensor({c.rows(), columns});
     args.dq = Heads::in(dqkv, 0, c.queries), args.dk = Heads::in(dqkv, width, c.queries);
-    args.dv = Heads::in(dqkv, 2 * width, c.queries);
-    args.dbias = harness.tensor({3 * width}), args.accumulate_dbias = true;
+    args.dv = Heads::in(dqkv, width + kv_width, c.queries);
+    args.dbias = harness.tensor({columns}), args.accumulate_dbias = true;
   } else {
-    args.dq = Heads::in(harness.tensor({c.batch * c.queries, width}), 0, c.queries);
-    const Tensor dkv = harness.tensor({c.batch * c.keys, 2 * width});
-    args.dk = Heads::in(dkv, 0, c.keys), args.dv = Heads::in(dkv, width, c.keys);
+    args.dq = Heads::in(harness.tensor({c.rows(), width}), 0, c.queries);
+    const Tensor dkv = harness.tensor({c.queries == c.keys ? c.rows() : c.batch * c.keys, c.kv_columns()});
+    args.dk = Heads::in(dkv, 0, c.keys), args.dv = Heads::in(dkv, kv_width, c.keys);
   }
   args.delta = harness.tensor({c.batch, c.heads, c.queries}, DType::f32);
   return args;
 }
 
 void attention_case(Harness& harness, const AttentionCase& c) {
-  double flops = 4.0 * static_cast<double>(c.batch * c.heads * c.queries * c.keys * c.size);
-  if (c.causal) flops *= 0.5 * (1.0 + 1.0 / static_cast<double>(c.queries));  // what is not masked
+  double flops = 4.0 * c.scores() * static_cast<double>(c.heads * c.size);
+  if (c.causal)  // what is not masked
+    flops *= 0.5 * (1.0 + static_cast<double>(c.rows()) / c.scores());
   // bf16 matrices like the queries and like the keys, and the f32 row of log-sums.
-  const double q = 2.0 * static_cast<double>(c.batch * c.heads * c.queries * c.size),
-               k = 2.0 * static_cast<double>(c.batch * c.heads * c.keys * c.size),
-               lse = 4.0 * static_cast<double>(c.batch * c.heads * c.queries);
+  const int64_t kv_rows = c.queries == c.keys ? c.rows() : c.batch * c.keys;
+  const double q = 2.0 * static_cast<double>(c.rows() * c.heads * c.size),
+               k = 1.0 * static_cast<double>(kv_rows * c.kv_columns()),
+               lse = 4.0 * static_cast<double>(c.rows() * c.heads);
   const std::string shape = concat(c.name, " ", dims({c.batch, c.heads, c.queries, c.keys, c.size}),
-                                   c.causal ? " causal" : "", c.p > 0 ? " dropout" : "");
-  const std::string fields =
+                                   c.causal ? " causal" : "", c.p > 0 ? " dropout" : "",
+                                   c.kv_heads ? concat(" kv heads ", c.kv_heads) : "",
+                                   c.lengths.empty() ? "" : concat(" packed ", c.rows()));
+  const bool alone = c.kv_heads > 0 || !c.lengths.empty();  // others are not timed at such shapes
+  const std::string fields = alone ? "" :
       concat("\"attention\": {\"name\": \"", c.name, "\", \"batch\": ", c.batch, ", \"heads\": ", c.heads,
              ", \"queries\": ", c.queries, ", \"keys\": ", c.keys, ", \"head_size\": ", c.size,
              ", \"causal\": ", c.causal ? "true" : "false", ", \"dropout\": ", c.p, "}");
@@ -84,12 +124,27 @@ void attention_case(Harness& harness, const AttentionCase& c) {
   }, Sources::both, fields);
   if (!c.dbias) return;
   // Read and written. Without the fields: other implementations have no such output.
-  const double bias = 2 * 2.0 * static_cast<double>(3 * c.heads * c.size);
+  const double bias = 2 * 2.0 * static_cast<double>(c.heads * c.size + c.kv_columns());
   harness.run("attention_backward", shape + " dbias", {backward.bytes + bias, backward.flops}, [&]() -> Harness::Work {
     return [&harness, args = make_backward(harness, c, true)] {
       harness.ops().attention_backward(args, harness.stream());
     };
   });
+}
+
+/// Texts of an instruction set such as Alpaca: most short, some long.
+std::vector<int64_t> text_lengths(int64_t samples, int64_t rows) {
+  std::vector<int64_t> lengths;
+  for (int64_t b = 0; b + 1 < samples; ++b) lengths.push_back(40 + (b * 37 % 31) * (b * 37 % 31) * 7 / 60);
+  lengths.push_back(rows - std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  return lengths;
+}
+
+AttentionCase packed(const char* name, int64_t samples, int64_t rows, int64_t heads, int64_t kv_heads, int64_t size) {
+  AttentionCase c{name, samples, heads, 0, 0, size, true};
+  c.kv_heads = kv_heads == heads ? 0 : kv_heads, c.lengths = text_lengths(samples, rows);
+  c.queries = c.keys = *std::max_element(c.lengths.begin(), c.lengths.end());
+  return c;
 }
 
 }  // namespace
@@ -103,11 +158,17 @@ void blip2_attention_cases(Harness& harness, int64_t batch) {
 }
 
 void other_attention_cases(Harness& harness) {
+  AttentionCase tiny{"tiny llama 512", 8, 32, 512, 512, 64, true};
+  tiny.kv_heads = 4;
   for (const AttentionCase& c : {AttentionCase{"llama 256", 8, 32, 256, 256, 128, true},
                                  {"llama 512", 4, 32, 512, 512, 128, true},
                                  {"llama 2048", 4, 32, 2048, 2048, 128, true},
                                  {"llama 3b", 4, 32, 512, 512, 100, true}, {"head size 64", 16, 16, 257, 257, 64},
-                                 {"head size 100", 16, 14, 257, 257, 100}})
+                                 {"head size 100", 16, 14, 257, 257, 100}, tiny,
+                                 packed("llama texts", 4, 400, 32, 32, 128),
+                                 packed("llama texts", 24, 2048, 32, 32, 128),
+                                 packed("tiny llama texts", 24, 2048, 32, 4, 64),
+                                 packed("llama 3b texts", 24, 2048, 32, 32, 100)})
     attention_case(harness, c);
 }
 

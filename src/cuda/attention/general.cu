@@ -206,7 +206,8 @@ __device__ void score_gradients(const PackedParams& p, const DropoutMask& mask, 
   }
 }
 
-template <class T, int Groups>
+/// Grouped: heads of queries share keys. Its division would cost the others a block a multiprocessor, in registers.
+template <class T, int Groups, bool Grouped>
 __global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
   extern __shared__ float shared[];
   constexpr int kSize = kTile * kPitch<Groups>;
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
   const int r = threadIdx.x / 8, c = threadIdx.x % 8;
   const int queries = p.queries(b), kv_length = p.kv_length(b);
   if (q0 >= queries) return;
-  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = p.kv_head(h);
+  const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = Grouped ? p.kv_head(h) : h;
   const DropoutMask mask(p, b);
   load_tile<T, Groups>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
   load_tile<T, Groups>(dout, head_of<const T>(p, p.dout, b, h), p.dout.row_stride, q0, queries, p.head_size);
@@ -282,7 +283,8 @@ void forward(const PackedParams& p, cudaStream_t stream) {
 template <class T, int Groups>
 void backward(const PackedParams& p, cudaStream_t stream) {
   launch(&dkv_kernel<T, Groups>, p, p.kv_tokens, p.kv_heads, 4, 2, Groups, stream);
-  launch(&dq_kernel<T, Groups>, p, p.query_tokens, p.heads, 4, 1, Groups, stream);
+  const auto dq = p.group > 1 ? &dq_kernel<T, Groups, true> : &dq_kernel<T, Groups, false>;
+  launch(dq, p, p.query_tokens, p.heads, 4, 1, Groups, stream);
 }
 
 template <class T>
