@@ -68,6 +68,9 @@ void add_model_and_data(std::vector<Key>& keys) {
   m(&M::init, "init", one_of({"pretrained", "random"}), "where the first weights come from");
   m(&M::freeze, "freeze", any(),
     "parameter groups of the model that are not trained; --plan tells their names");
+  m(&M::quantize, "quantize", one_of({"none", "nf4", "int8"}),
+    "matrices of frozen layers in 4 or 8 bits (blocks of 64); embeddings, norms and head as ever",
+    std::vector<std::string>{"quantization", "load_in_4bit", "load_in_8bit"});
 
   const auto d = [&](auto member, auto... rest) { keys.push_back(key(&Config::data, member, "data", rest...)); };
   using D = DataSection;
@@ -110,12 +113,15 @@ void add_train(std::vector<Key>& keys) {
     Names{"gradient_accumulation_steps", "accumulation", "grad_accum"});
   t(&T::precision, "precision", one_of({"32-true", "bf16-true", "bf16-mixed"}),
     "bf16-mixed: master weights in f32, arithmetic in bf16", Names{"dtype"});
-  t(&T::optim, "optim", one_of({"adamw", "sgd"}), "optimizer", Names{"optimizer"});
-  t(&T::beta1, "beta1", half_open(0, 1), "adamw: decay of the first moment");
-  t(&T::beta2, "beta2", half_open(0, 1), "adamw: decay of the second moment");
+  t(&T::optim, "optim", one_of({"adamw", "adamw8bit", "lion", "sgd"}),
+    "optimizer; adamw8bit: AdamW with moments in 8 bits", Names{"optimizer"});
+  t(&T::beta1, "beta1", half_open(0, 1), "adamw: decay of the first moment; lion: of the mean in its sign");
+  t(&T::beta2, "beta2", half_open(0, 1), "adamw: decay of the second moment; lion: of the kept mean (the paper: 0.99)");
   t(&T::eps, "eps", above(0), "adamw: added to the denominator", Names{"epsilon", "adam_epsilon"});
-  t(&T::weight_decay, "weight_decay", at_least(0), "adamw: decoupled; sgd: added to the gradient");
+  t(&T::weight_decay, "weight_decay", at_least(0), "adamw, lion: decoupled; sgd: added to the gradient");
   t(&T::momentum, "momentum", half_open(0, 1), "sgd: momentum");
+  t(&T::stochastic_rounding, "stochastic_rounding", any(),
+    "bf16-true: updates round weights up or down at random, exact in the mean");
   t(&T::gradient_clip_val, "gradient_clip_val", at_least(0), "largest norm of the gradient; 0: no clipping",
     Names{"max_grad_norm", "grad_clip", "clip_grad_norm"});
   t(&T::act_ckpt, "act_ckpt", one_of({"none", "half", "full"}), "layers that recompute their forward in backward",

@@ -218,6 +218,7 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   std::fill_n(slot.scalars(), kStepScalars, 0.0f);
   parts_.optimizer->scalars(batch.step + 1, lr, slot.scalars());
   slot.scalars()[kClipCoefficient] = 1;
+  slot.scalars()[kStepNumber] = static_cast<float>(batch.step + 1);
 
   const int64_t bytes = batch.layout.bytes();
   device.wait(copy, unstaged_);
