@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes test/golden/quantize/quantize.safetensors: block-wise quantisation and 8-bit Adam after the papers, with numpy.
+"""Writes test/golden/quantize/model.safetensors: block-wise quantisation and 8-bit Adam after the papers, with numpy.
 
     make_golden_quantize.py                   writes the file
     make_golden_quantize.py --bitsandbytes    compares it with bitsandbytes on the CPU (needs torch and bitsandbytes)
@@ -15,7 +15,7 @@ import pathlib
 import numpy as np
 
 F = np.float32
-FILE = pathlib.Path(__file__).parent.parent / "golden/quantize/quantize.safetensors"
+FILE = pathlib.Path(__file__).parent.parent / "golden/quantize/model.safetensors"
 NF4 = np.array([-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
                 -0.18477343022823334, -0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725,
                 0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1],
