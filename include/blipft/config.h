@@ -14,6 +14,7 @@ struct ModelSection {
   std::string path;                     ///< directory with config.json (and weights, tokenizer, preprocessor files)
   std::string init = "pretrained";      ///< pretrained | random
   std::vector<std::string> freeze;      ///< parameter groups of the model that are not trained
+  std::string quantize = "none";        ///< none | nf4 | int8: how weights of frozen layers are held
 };
 
 /// Low-rank adapters that are trained in place of the model (LoRA, Hu et al. 2021).
@@ -61,7 +62,8 @@ struct TrainSection {
   int64_t total_batch_size = 0;         ///< samples of a step over all ranks; 0: as the others say
   Precision precision = Precision::bf16_true;
   std::string matmul_precision = "highest";  ///< of 32-true on GPUs: highest (f32) | high (TF32 products)
-  std::string optim = "adamw";          ///< adamw | sgd
+  std::string optim = "adamw";          ///< adamw | adamw8bit | lion | sgd
+  bool stochastic_rounding = false;     ///< bf16-true: updates round weights up or down at random, exact in the mean
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
   double gradient_clip_val = 0;         ///< 0: no clipping
   std::string act_ckpt = "none";        ///< none | half | full: which layers recompute their forward in backward

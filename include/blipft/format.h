@@ -2,7 +2,7 @@
 //
 // A plain format is a dtype: every op reads it. Others store blocks of elements together (codes and a scale, say) in
 // one or more planes; they are decoded before they are computed with and encoded after it. Blocks count from the start
-// of a parameter, whatever the number of ranks.
+// of a parameter, whatever the number of ranks. Planes of zero bytes stand for zeros.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,10 @@ class Format {
 
 /// The format that is `dtype` itself.
 const Format& plain_format(DType dtype);
+/// The format of blocks of codes of `book`: planes "codes" and "scales".
+const Format& quantized_format(CodeBook book);
+/// By name: nf4, int8, dynamic8, dynamic8_unsigned, f32, bf16, f16. Throws Error naming the known ones.
+const Format& format_by_name(const std::string& name);
 
 /// Elements in some format: a view, as Tensor is.
 struct Stored {

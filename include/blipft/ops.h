@@ -251,12 +251,25 @@ struct CrossEntropy {
 
 /// Numbers that change from step to step; they live in device memory so that a captured step sees them.
 /// Layout of the f32 tensor `scalars` [kStepScalars].
-enum StepScalar { kLearningRate, kBiasCorrection1, kBiasCorrection2, kClipCoefficient, kGradNorm, kStepScalars = 8 };
+/// kStepNumber counts from 1.
+enum StepScalar {
+  kLearningRate, kBiasCorrection1, kBiasCorrection2, kClipCoefficient, kGradNorm, kStepNumber, kStepScalars = 8
+};
 
 /// Optimizer updates tell the squares of their gradient by the way: sums over so many elements each (the last: what is
 /// left), before clipping.
 constexpr int64_t kSquaresSpan = 2048;
 constexpr int64_t squares_count(int64_t elements) { return (elements + kSquaresSpan - 1) / kSquaresSpan; }
+
+/// How an update rounds parameters that are kept in bf16 alone. `stochastic`: down or up, up with the probability that
+/// is the part of a bf16 step by which the number lies above, in steps of 2^-16: small updates add up in the mean. The
+/// random bits depend on seed, step, unit and element alone (philox.h); else to nearest even.
+struct Rounding {
+  bool stochastic = false;
+  uint64_t seed = 0;
+  uint32_t unit = 0;
+  int64_t first = 0;            ///< the number of the update's first element in its unit
+};
 
 /// torch.optim.AdamW, one fused pass over a shard (decoupled weight decay, Loshchilov & Hutter 2019):
 /// p -= lr wd p; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (m / bc1) / (sqrt(v / bc2) + eps),
@@ -269,6 +282,7 @@ struct AdamWUpdate {
   Tensor scalars;               ///< f32 [kStepScalars]
   Tensor squares;               ///< f32 [squares_count(n)], out, optional
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+  Rounding rounding;            ///< stochastic only of bf16 without master
 };
 
 /// torch.optim.SGD: g += wd p; buf = momentum buf + g (buf = g at step 1); p -= lr buf.
@@ -277,6 +291,53 @@ struct SgdUpdate {
   Tensor momentum_buffer;       ///< [n], optional (momentum 0), zeros before the first step
   Tensor scalars, squares;      ///< as in AdamWUpdate
   float momentum = 0, weight_decay = 0;
+  Rounding rounding;            ///< as in AdamWUpdate
+};
+
+/// Lion (Chen et al. 2023): p -= lr wd p; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
+struct LionUpdate {
+  Tensor param, master, grad;   ///< as in AdamWUpdate
+  Tensor m;                     ///< [n] f32 or bf16, in and out
+  Tensor scalars, squares;      ///< as in AdamWUpdate
+  float beta1 = 0.9f, beta2 = 0.99f, weight_decay = 0;
+  Rounding rounding;            ///< as in AdamWUpdate
+};
+
+/// What the codes of a block of numbers stand for. A block keeps its largest magnitude as its scale; each number is
+/// stored as the code whose value is nearest to number / scale.
+enum class CodeBook {
+  nf4,                ///< blocks of 64, 4 bits, the first of two codes in the high half of a byte: quantiles of a normal
+                      ///< distribution (Dettmers et al. 2023)
+  int8,               ///< blocks of 64, 8 bits: -127 / 127 to 127 / 127, two's complement
+  dynamic8,           ///< blocks of 256, 8 bits: 7 decades of both signs, finer from decade to decade (Dettmers et al.
+                      ///< 2022)
+  dynamic8_unsigned,  ///< the same, twice as fine, of numbers that are not negative
+};
+constexpr int64_t code_block(CodeBook book) {
+  return book == CodeBook::nf4 || book == CodeBook::int8 ? 64 : 256;
+}
+constexpr int64_t code_bits(CodeBook book) { return book == CodeBook::nf4 ? 4 : 8; }
+
+/// Numbers as codes. The last block may be cut: codes behind the last number are those of zeros.
+/// nf4 and dynamic8: the code is how many midpoints between neighbouring values lie below x * (1 / scale), and stands
+/// for value * scale, as in bitsandbytes; int8: x * (127 / scale) to the nearest integer, ties to even, which stands for
+/// integer * (scale / 127). All in f32. A block whose scale is below 2^-119 counts as zeros; an infinity or a NaN in a
+/// block makes NaNs of it.
+struct Quantized {
+  CodeBook book = CodeBook::nf4;
+  Tensor codes;                 ///< u8 [blocks * block * bits / 8]
+  Tensor scales;                ///< f32 [blocks]
+};
+
+/// AdamWUpdate with moments in blocks of codes, which begin with the first parameter: decoded, updated in f32 and encoded
+/// again in one pass.
+struct AdamW8bitUpdate {
+  Tensor param, master, grad;   ///< as in AdamWUpdate
+  Quantized m;                  ///< dynamic8, of n numbers, in and out
+  Quantized v;                  ///< dynamic8_unsigned, of n numbers, in and out
+  Tensor scalars, squares;      ///< as in AdamWUpdate
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+  Rounding rounding;            ///< as in AdamWUpdate
 };
 
 class Ops {
@@ -339,6 +400,11 @@ class Ops {
   virtual void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream) = 0;
   virtual void adamw_update(const AdamWUpdate&, Stream) = 0;
   virtual void sgd_update(const SgdUpdate&, Stream) = 0;
+  virtual void lion_update(const LionUpdate&, Stream) = 0;
+  virtual void adamw8bit_update(const AdamW8bitUpdate&, Stream) = 0;
+  /// values [n] f32, bf16 or f16 into the codes of n numbers; and back, into f32, bf16 or f16.
+  virtual void quantize(const Tensor& values, const Quantized& to, Stream) = 0;
+  virtual void dequantize(const Quantized& from, const Tensor& values, Stream) = 0;
 };
 
 /// How a GPU's matrix products are chosen and computed.

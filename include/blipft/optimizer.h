@@ -2,6 +2,7 @@
 // It declares the states it wants for each parameter and never knows where the range lives.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -30,11 +31,17 @@ class Optimizer {
   virtual std::vector<StateSpec> states(const Parameter& parameter, DType dtype) const = 0;
   /// The step's scalars (learning rate, bias corrections) as they go to device memory; `step` counts from 1.
   virtual void scalars(int64_t step, double lr, float* values) const = 0;
+  /// Whether update() takes states that are stored as `specs` say as they are. Else the store decodes those that are
+  /// not plain to f32 before, a piece at a time, and encodes them after.
+  virtual bool takes(const std::vector<StateSpec>& specs) const {
+    return std::all_of(specs.begin(), specs.end(), [](const StateSpec& spec) { return spec.format->plain(); });
+  }
   /// What an update works on.
   struct Operands {
     Tensor param, master, grad;            ///< [n]; master is f32, or absent
-    std::vector<Tensor> state;             ///< [n] each, plain; others are decoded before and encoded after
+    std::vector<Stored> state;             ///< [n] each: in the formats that takes() agreed to, or plain
     Tensor squares;                        ///< f32 [squares_count(n)], out, optional: see ops.h
+    int64_t unit = 0, first = 0;           ///< the elements of that unit's flat buffer from `first` on
   };
   virtual void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const = 0;
 };

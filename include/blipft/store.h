@@ -136,6 +136,7 @@ class ParameterStore {
   struct Range {
     int64_t first, count;
     int64_t squares;                       // where its sums of squares start among those of all
+    bool decoded;                          // for the update, which does not take all states as they are stored
     std::vector<StateSpec> specs;
     std::vector<Stored> states;
   };
@@ -157,7 +158,7 @@ class ParameterStore {
   void lay_out(const Unit& unit);
   void request_weights(Pools& pools, const Unit& unit);
   void request_states(Pools& pools, const Unit& unit, int64_t& squares);
-  void update_part(const Held& held, const Range& range, int64_t first, int64_t count, const Tensor& scalars,
+  void update_part(const Unit& unit, const Range& range, int64_t first, int64_t count, const Tensor& scalars,
                    Stream stream);
   void fill_state(const Stored& state, float value, Stream stream);
 
@@ -168,7 +169,7 @@ class ParameterStore {
   Tensor staging_;                         // f32, states while they are decoded
   std::deque<Consumed> consumed_;
   int64_t consumed_bytes_ = 0, most_consumed_bytes_ = 0;
-  size_t most_decoded_ = 0;                // states of a range that must be decoded
+  size_t most_decoded_ = 0;                // states of a range that must be decoded, or encoded to begin with
   bool trains_ = false;
 };
 

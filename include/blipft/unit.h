@@ -29,6 +29,10 @@ struct ParameterGroup {
   Source source = Source::checkpoint;
 };
 
+/// What a parameter is to those who store it: model.quantize takes the weights of layers; block-wise optimizer states
+/// leave embeddings, whose rows see few gradients, in f32. `other`: norms, biases, heads, whatever is not a matrix.
+enum class ParameterKind { other, layer_weight, embedding };
+
 /// A named, shaped range of a unit's flat buffer. The name is the Hugging Face state-dict key.
 struct Parameter {
   std::string name;
@@ -39,11 +43,15 @@ struct Parameter {
   /// Other keys under which a checkpoint may hold this very tensor, because the model ties them: one of them is enough,
   /// and all that are there must be equal.
   std::vector<std::string> aliases;
+  ParameterKind kind = ParameterKind::other;
   int64_t numel() const;
 };
 
 /// Elements between whose multiples parameters start: 16 bytes in bf16, what vector loads and cuBLASLt want.
 constexpr int64_t kParameterAlignment = 8;
+/// The same for parameters of at least kBlockedParameter elements: a multiple of the blocks of formats, which count from
+/// a parameter's start.
+constexpr int64_t kBlockAlignment = 256, kBlockedParameter = 4096;
 
 class Unit {
  public:
@@ -54,7 +62,8 @@ class Unit {
 
   /// Appends a parameter; returns its offset. `packed` starts right behind the one before, without alignment, so that
   /// several checkpoint tensors form one matrix (q, k, v).
-  int64_t add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed = false);
+  int64_t add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed = false,
+              ParameterKind kind = ParameterKind::other);
 
   /// A checkpoint may hold the parameter `name` under the key `other` too, or under that alone.
   void add_alias(const std::string& name, const std::string& other);

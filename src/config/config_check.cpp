@@ -19,7 +19,7 @@ void refuse_if(const Config& config, bool impossible, const char* key, const Par
 void check_train(const Config& config) {
   const TrainSection& train = config.train;
   const TrainSection standard;
-  const bool sgd = train.optim == "sgd";
+  const bool sgd = train.optim == "sgd", adamw = train.optim == "adamw" || train.optim == "adamw8bit";
   refuse_if(config, train.accumulate_grad_batches == 0 && train.total_batch_size == 0, "train.accumulate_grad_batches",
             "is 0, which leaves it to train.total_batch_size, and that is not given; give one of them");
   refuse_if(config, !sgd && train.momentum != 0, "train.momentum", "is of optim sgd, but train.optim is ", train.optim,
@@ -28,8 +28,11 @@ void check_train(const Config& config) {
             "is of optim adamw, but train.optim is sgd; remove it, or use momentum");
   refuse_if(config, sgd && train.beta2 != standard.beta2, "train.beta2",
             "is of optim adamw, but train.optim is sgd; remove it");
-  refuse_if(config, sgd && train.eps != standard.eps, "train.eps",
-            "is of optim adamw, but train.optim is sgd; remove it");
+  refuse_if(config, !adamw && train.eps != standard.eps, "train.eps", "is of optim adamw, but train.optim is ",
+            train.optim, "; remove it");
+  refuse_if(config, train.stochastic_rounding && train.precision != Precision::bf16_true, "train.stochastic_rounding",
+            "is of precision bf16-true, whose weights have no more exact copy, but train.precision is ",
+            precision_name(train.precision), "; set precision: bf16-true, or remove stochastic_rounding");
   refuse_if(config, train.warmup_steps > 0 && train.warmup_ratio > 0, "train.warmup_ratio", "is ", train.warmup_ratio,
             ", but train.warmup_steps is ", train.warmup_steps, "; remove one of them");
   refuse_if(config, train.max_steps > 0 && train.warmup_steps >= train.max_steps, "train.warmup_steps", "is ",

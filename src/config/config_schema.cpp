@@ -74,6 +74,9 @@ void add_model_and_data(std::vector<Key>& keys) {
   m(&M::init, "init", one_of({"pretrained", "random"}), "where the first weights come from");
   m(&M::freeze, "freeze", any(),
     "parameter groups of the model that are not trained; --plan tells their names");
+  m(&M::quantize, "quantize", one_of({"none", "nf4", "int8"}),
+    "matrices of frozen layers in 4 or 8 bits (blocks of 64); embeddings, norms and head as ever",
+    std::vector<std::string>{"quantization", "load_in_4bit", "load_in_8bit"});
 
   const auto a = [&](auto member, auto... rest) { keys.push_back(key(&Config::adapter, member, "adapter", rest...)); };
   using A = AdapterSection;
@@ -160,12 +163,15 @@ void add_train(std::vector<Key>& keys) {
   t(&T::matmul_precision, "matmul_precision", one_of({"highest", "high"}),
     "matrix products of 32-true on GPUs: highest: f32; high: TF32, as torch.set_float32_matmul_precision; bf16 has none",
     Names{"float32_matmul_precision", "tf32"});
-  t(&T::optim, "optim", one_of({"adamw", "sgd"}), "optimizer", Names{"optimizer"});
-  t(&T::beta1, "beta1", half_open(0, 1), "adamw: decay of the first moment");
-  t(&T::beta2, "beta2", half_open(0, 1), "adamw: decay of the second moment");
+  t(&T::optim, "optim", one_of({"adamw", "adamw8bit", "lion", "sgd"}),
+    "optimizer; adamw8bit: AdamW with moments in 8 bits", Names{"optimizer"});
+  t(&T::beta1, "beta1", half_open(0, 1), "adamw: decay of the first moment; lion: of the mean in its sign");
+  t(&T::beta2, "beta2", half_open(0, 1), "adamw: decay of the second moment; lion: of the kept mean (the paper: 0.99)");
   t(&T::eps, "eps", above(0), "adamw: added to the denominator", Names{"epsilon", "adam_epsilon"});
-  t(&T::weight_decay, "weight_decay", at_least(0), "adamw: decoupled; sgd: added to the gradient");
+  t(&T::weight_decay, "weight_decay", at_least(0), "adamw, lion: decoupled; sgd: added to the gradient");
   t(&T::momentum, "momentum", half_open(0, 1), "sgd: momentum");
+  t(&T::stochastic_rounding, "stochastic_rounding", any(),
+    "bf16-true: updates round weights up or down at random, exact in the mean");
   t(&T::gradient_clip_val, "gradient_clip_val", at_least(0), "largest norm of the gradient; 0: no clipping",
     Names{"max_grad_norm", "grad_clip", "clip_grad_norm"});
   t(&T::act_ckpt, "act_ckpt", one_of({"none", "half", "full"}), "layers that recompute their forward in backward",

@@ -52,6 +52,11 @@ class CpuOps final : public Ops {
   void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream) override;
   void adamw_update(const AdamWUpdate&, Stream) override;
   void sgd_update(const SgdUpdate&, Stream) override;
+  void lion_update(const LionUpdate&, Stream) override;
+  void adamw8bit_update(const AdamW8bitUpdate&, Stream) override;
+  // quantize.cpp
+  void quantize(const Tensor& values, const Quantized& to, Stream) override;
+  void dequantize(const Quantized& from, const Tensor& values, Stream) override;
 
  private:
   /// f32 copies of the operands and the result of a matrix product (bf16 operands are converted).

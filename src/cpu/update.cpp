@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "cpu/cpu_ops.h"
+#include "cpu/quantize.h"
 #include "ops/ops_check.h"
+#include "ops/stochastic_rounding.h"
 
 namespace blipft::cpu {
 
@@ -18,6 +20,42 @@ void sum_squares_of_spans(const Tensor& grad, const Tensor& squares) {
     squares.as<float>()[i] = static_cast<float>(sum_of(g, count, square));
   });
 }
+
+/// Elements [first, first + count) of the parameters and, if there are any, of their masters.
+template <class Update>
+void store_param(const float* p, const Update& args, int64_t first, int64_t count) {
+  if (args.master) store(p, args.master, first, count);
+  if (!args.rounding.stochastic) return store(p, args.param, first, count);
+  const Rounding& rounding = args.rounding;
+  const auto step = static_cast<uint32_t>(args.scalars.template as<const float>()[kStepNumber]);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t element = rounding.first + first + i;
+    const Philox4 words = rounding_words(rounding.seed, rounding.unit, step, element);
+    args.param.template as<uint16_t>()[first + i] = round_stochastically(p[i], rounding_bits(words, element));
+  }
+}
+
+struct AdamWNumbers {
+  float lr, clip, correction1, correction2, beta1, beta2, eps, weight_decay;
+
+  template <class Update>
+  static AdamWNumbers of(const Update& args) {
+    const float* scalars = args.scalars.template as<const float>();
+    return {scalars[kLearningRate], scalars[kClipCoefficient], scalars[kBiasCorrection1], scalars[kBiasCorrection2],
+            args.beta1, args.beta2, args.eps, args.weight_decay};
+  }
+};
+
+/// AdamW in f32. One function, so that moments in f32 and in codes are updated by the same instructions.
+[[gnu::noinline]] void adamw(const AdamWNumbers& a, int64_t count, const float* g, float* p, float* m, float* v) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float gradient = g[i] * a.clip;
+    p[i] -= a.lr * a.weight_decay * p[i];
+    m[i] = a.beta1 * m[i] + (1 - a.beta1) * gradient;
+    v[i] = a.beta2 * v[i] + (1 - a.beta2) * gradient * gradient;
+    p[i] -= a.lr * (m[i] / a.correction1) / (std::sqrt(v[i] / a.correction2) + a.eps);
+  }
+}
 }  // namespace
 
 void CpuOps::clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream) {
@@ -29,10 +67,8 @@ void CpuOps::clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalar
 
 void CpuOps::adamw_update(const AdamWUpdate& args, Stream) {
   check_args(args);
-  const float* scalars = args.scalars.as<const float>();
-  const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
   sum_squares_of_spans(args.grad, args.squares);
-  const float correction1 = scalars[kBiasCorrection1], correction2 = scalars[kBiasCorrection2];
+  const AdamWNumbers numbers = AdamWNumbers::of(args);
   const Tensor& values = args.master ? args.master : args.param;
   for_chunks(args.param.numel(), [&](int64_t first, int64_t count) {
     float p[kChunk], g[kChunk], m[kChunk], v[kChunk];
@@ -40,15 +76,8 @@ void CpuOps::adamw_update(const AdamWUpdate& args, Stream) {
     load(args.grad, first, count, g);
     load(args.m, first, count, m);
     load(args.v, first, count, v);
-    for (int64_t i = 0; i < count; ++i) {
-      const float gradient = g[i] * clip;
-      p[i] -= lr * args.weight_decay * p[i];
-      m[i] = args.beta1 * m[i] + (1 - args.beta1) * gradient;
-      v[i] = args.beta2 * v[i] + (1 - args.beta2) * gradient * gradient;
-      p[i] -= lr * (m[i] / correction1) / (std::sqrt(v[i] / correction2) + args.eps);
-    }
-    if (args.master) store(p, args.master, first, count);
-    store(p, args.param, first, count);
+    adamw(numbers, count, g, p, m, v);
+    store_param(p, args, first, count);
     store(m, args.m, first, count);
     store(v, args.v, first, count);
   });
@@ -71,8 +100,51 @@ void CpuOps::sgd_update(const SgdUpdate& args, Stream) {
       store(g, args.momentum_buffer, first, count);
     }
     for (int64_t i = 0; i < count; ++i) p[i] -= lr * g[i];
-    if (args.master) store(p, args.master, first, count);
-    store(p, args.param, first, count);
+    store_param(p, args, first, count);
+  });
+}
+
+void CpuOps::lion_update(const LionUpdate& args, Stream) {
+  check_args(args);
+  sum_squares_of_spans(args.grad, args.squares);
+  const float* scalars = args.scalars.as<const float>();
+  const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
+  const Tensor& values = args.master ? args.master : args.param;
+  for_chunks(args.param.numel(), [&](int64_t first, int64_t count) {
+    float p[kChunk], g[kChunk], m[kChunk];
+    load(values, first, count, p);
+    load(args.grad, first, count, g);
+    load(args.m, first, count, m);
+    for (int64_t i = 0; i < count; ++i) {
+      const float gradient = g[i] * clip;
+      const float mixed = args.beta1 * m[i] + (1 - args.beta1) * gradient;
+      const float sign = static_cast<float>(mixed > 0) - static_cast<float>(mixed < 0);
+      p[i] -= lr * args.weight_decay * p[i];
+      p[i] -= lr * sign;
+      m[i] = args.beta2 * m[i] + (1 - args.beta2) * gradient;
+    }
+    store_param(p, args, first, count);
+    store(m, args.m, first, count);
+  });
+}
+
+void CpuOps::adamw8bit_update(const AdamW8bitUpdate& args, Stream) {
+  check_args(args);
+  sum_squares_of_spans(args.grad, args.squares);
+  const AdamWNumbers numbers = AdamWNumbers::of(args);
+  const Tensor& values = args.master ? args.master : args.param;
+  const int64_t n = args.param.numel(), size = code_block(args.m.book);
+  for_each((n + size - 1) / size, [&](int64_t block) {
+    const int64_t first = block * size, count = std::min(size, n - first);
+    float p[kMostCodes], g[kMostCodes], m[kMostCodes], v[kMostCodes];
+    load(values, first, count, p);
+    load(args.grad, first, count, g);
+    decode_block(args.m, block, m, count);
+    decode_block(args.v, block, v, count);
+    adamw(numbers, count, g, p, m, v);
+    store_param(p, args, first, count);
+    encode_block(m, count, args.m, block);
+    encode_block(v, count, args.v, block);
   });
 }
 

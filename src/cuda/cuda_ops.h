@@ -1,5 +1,5 @@
 // CudaOps: the CUDA backend of Ops. Each method checks its arguments and launches; the kernels are in one .cu file per
-// topic (gemm, activation, norm, elementwise, reduce, embed, text_embed, loss, update, attention).
+// topic (gemm, activation, norm, elementwise, reduce, embed, text_embed, loss, update, quantize, attention).
 #pragma once
 
 #include <cublasLt.h>
@@ -61,6 +61,10 @@ class CudaOps : public Ops {
   void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream stream) override;
   void adamw_update(const AdamWUpdate& args, Stream stream) override;
   void sgd_update(const SgdUpdate& args, Stream stream) override;
+  void lion_update(const LionUpdate& args, Stream stream) override;
+  void adamw8bit_update(const AdamW8bitUpdate& args, Stream stream) override;
+  void quantize(const Tensor& values, const Quantized& to, Stream stream) override;
+  void dequantize(const Quantized& from, const Tensor& values, Stream stream) override;
 
  private:
   /// The workspace of `stream`: the side stream has one of its own.

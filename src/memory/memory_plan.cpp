@@ -11,6 +11,7 @@
 #include "memory/memory_text.h"
 #include "run/step_program.h"
 #include "run/saving.h"
+#include "run/storage_policy.h"
 
 namespace blipft {
 
@@ -20,15 +21,6 @@ namespace {
 // would be waited for. Who checkpoints activations asks for little memory: 0.2 %.
 int64_t idle_memory_allowance(const Config& config, int64_t bytes) {
   return config.train.act_ckpt == "none" ? bytes * 9 / 200 : bytes / 500;
-}
-
-// Enough for the next layer, whichever it is: one is gathered while the one before it computes.
-int64_t default_prefetch(const Config& config, const Model& model) {
-  const int64_t size = dtype_size(PrecisionTypes::of(config).compute);
-  std::vector<int64_t> sizes;
-  for (const Unit* unit : model.units()) sizes.push_back(unit->numel() * size);
-  std::sort(sizes.begin(), sizes.end());
-  return sizes[sizes.size() * 9 / 10];
 }
 
 // What a dry run is of.
@@ -54,8 +46,7 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   plan.arena = std::make_unique<Arena>(*plan.device);
   plan.strategy_name = strategy_name(config, run.ranks.all());
   plan.text_shapes = run.text_shapes;
-  const int64_t asked = config.parallel.prefetch_bytes;
-  plan.sharded = {hold, memory_share, asked > 0 ? asked : default_prefetch(config, run.model)};
+  plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes};
   SpanRecorder spans;
   const bool record = config.trace.enabled && config.trace.spans != "none";
   const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
@@ -63,6 +54,7 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
       EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), groups, plan.arena.get(),
                   plan.optimizer.get(), run.policy, record ? &spans : nullptr, {}, run.text_shapes},
       plan.strategy_name, plan.sharded);
+  plan.sharded = plan.engine->sharded;
   plan.engine->program->record_passes();
   return plan;
 }
@@ -134,6 +126,7 @@ std::unique_ptr<Model> make_model(const Config& config) {
   std::vector<std::string> groups;
   for (const ParameterGroup& group : model->groups()) groups.push_back(group.name);
   check_freeze(config, groups);
+  check_storage(config, *model);
   return model;
 }
 

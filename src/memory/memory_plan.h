@@ -58,7 +58,7 @@ std::string reshard_name(const MemoryPlan& plan);
 std::string plan_table(const MemoryPlan& plan);
 /// Model settings that follow from the config.
 ModelSettings model_settings(const Config& config);
-/// The config's model. Throws UserError where model.freeze does not fit its parameter groups.
+/// The config's model. Throws UserError where model.freeze or model.quantize do not fit its parameter groups.
 std::unique_ptr<Model> make_model(const Config& config);
 
 }  // namespace blipft

@@ -150,6 +150,10 @@ class PlanOps final : public Ops {
   }
   void adamw_update(const AdamWUpdate& args, Stream) override { check_args(args); }
   void sgd_update(const SgdUpdate& args, Stream) override { check_args(args); }
+  void lion_update(const LionUpdate& args, Stream) override { check_args(args); }
+  void adamw8bit_update(const AdamW8bitUpdate& args, Stream) override { check_args(args); }
+  void quantize(const Tensor& values, const Quantized& to, Stream) override { check_quantize(values, to); }
+  void dequantize(const Quantized& from, const Tensor& values, Stream) override { check_dequantize(from, values); }
 };
 
 }  // namespace

@@ -209,10 +209,12 @@ void Blip2::add_language_units() {
   const Blip2Config::Text& t = config_.text;
   const std::string decoder = "language_model.model.decoder.";
   text_embeddings_ = &add_unit("language.embeddings", language_group_);
-  token_table_ =
-      text_embeddings_->add(decoder + "embed_tokens.weight", {t.vocabulary, t.hidden}, Init::normal(t.init_std));
-  position_table_ = text_embeddings_->add(decoder + "embed_positions.weight", {t.positions + kPositionOffset, t.hidden},
-                                          Init::normal(t.init_std));
+  const auto add_table = [&](const char* name, int64_t rows) {
+    return text_embeddings_->add(decoder + name, {rows, t.hidden}, Init::normal(t.init_std), false,
+                                 ParameterKind::embedding);
+  };
+  token_table_ = add_table("embed_tokens.weight", t.vocabulary);
+  position_table_ = add_table("embed_positions.weight", t.positions + kPositionOffset);
   for (int64_t i = 0; i < t.layers; ++i) add_opt_layer(i);
   language_.checkpointed = settings_.checkpointing.layers_of(t.layers);
   head_.unit = &add_unit("language.head", language_group_);

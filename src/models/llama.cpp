@@ -27,7 +27,7 @@ class Llama : public Model {
               [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }) {
     embeddings_ = &add_unit("embeddings", embeddings_group_);
     table_ = embeddings_->add("model.embed_tokens.weight", {config.vocabulary, config.hidden},
-                              Init::normal(config.init_std));
+                              Init::normal(config.init_std), false, ParameterKind::embedding);
     for (int64_t i = 0; i < config.layers; ++i) add_layer(i);
     layers_.checkpointed = settings.checkpointing.layers_of(config.layers);
     add_head();

@@ -11,12 +11,14 @@ int64_t Parameter::numel() const {
   return n;
 }
 
-int64_t Unit::add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed) {
-  int64_t offset = numel_;
-  if (!packed) offset = (offset + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
-  parameters_.push_back({name, shape, offset, init, group_.source, {}});
-  numel_ = offset + parameters_.back().numel();
-  return offset;
+int64_t Unit::add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed,
+                  ParameterKind kind) {
+  Parameter parameter{name, shape, numel_, init, group_.source, {}, kind};
+  const int64_t alignment = parameter.numel() < kBlockedParameter ? kParameterAlignment : kBlockAlignment;
+  if (!packed) parameter.offset = (numel_ + alignment - 1) / alignment * alignment;
+  parameters_.push_back(parameter);
+  numel_ = parameter.offset + parameter.numel();
+  return parameter.offset;
 }
 
 void Unit::add_alias(const std::string& name, const std::string& other) {

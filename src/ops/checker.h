@@ -138,6 +138,24 @@ struct Checker {
       fail(concat("dropout.rows_per_sample is ", d.rows_per_sample, ", which does not divide ", rows, " rows"));
     dropout(d, rows / d.rows_per_sample, d.rows_per_sample * cols);
   }
+  /// What every optimizer update has.
+  template <class Update>
+  void update(const Update& args) const {
+    floating(args.param, "param");
+    const int64_t n = args.param.numel();
+    if (args.master) vector(args.master, "master", DType::f32, n);
+    gradient(args.grad, "grad", n);
+    vector(args.scalars, "scalars", DType::f32, kStepScalars);
+    if (args.squares) vector(args.squares, "squares", DType::f32, squares_count(n));
+    require(!args.rounding.stochastic || (args.param.dtype == DType::bf16 && !args.master),
+            "only bf16 without master is rounded stochastically");
+  }
+  /// `n` numbers as codes.
+  void quantized(const Quantized& q, const char* name, int64_t n) const {
+    const int64_t block = code_block(q.book), blocks = (n + block - 1) / block;
+    vector(q.codes, concat(name, ".codes").c_str(), DType::u8, blocks * block * code_bits(q.book) / 8);
+    vector(q.scales, concat(name, ".scales").c_str(), DType::f32, blocks);
+  }
   void heads(const Heads& h, const char* name, int64_t count, int64_t size) const {
     if (h.data == nullptr) [[unlikely]] fail(concat(name, " is missing"));
     if (h.row_stride < count * size || h.batch_stride < 0) [[unlikely]]

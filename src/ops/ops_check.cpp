@@ -4,19 +4,6 @@
 #include "ops/checker.h"
 
 namespace blipft {
-namespace {
-
-void check_update(const Checker& check, const Tensor& param, const Tensor& master, const Tensor& grad,
-                  const Tensor& scalars, const Tensor& squares) {
-  check.floating(param, "param");
-  if (master) check.vector(master, "master", DType::f32, param.numel());
-  check.gradient(grad, "grad", param.numel());
-  check.vector(scalars, "scalars", DType::f32, kStepScalars);
-  if (squares) check.vector(squares, "squares", DType::f32, squares_count(param.numel()));
-}
-
-}  // namespace
-
 void check_args(const LinearForward& args) {
   const Checker check{"linear_forward"};
   check.floating(args.x, "x");
@@ -170,14 +157,14 @@ void check_args(const CrossEntropy& args) {
 
 void check_args(const AdamWUpdate& args) {
   const Checker check{"adamw_update"};
-  check_update(check, args.param, args.master, args.grad, args.scalars, args.squares);
+  check.update(args);
   check.gradient(args.m, "m", args.param.numel());
   check.gradient(args.v, "v", args.param.numel());
 }
 
 void check_args(const SgdUpdate& args) {
   const Checker check{"sgd_update"};
-  check_update(check, args.param, args.master, args.grad, args.scalars, args.squares);
+  check.update(args);
   if (args.momentum_buffer) check.gradient(args.momentum_buffer, "momentum_buffer", args.param.numel());
   check.require(args.momentum == 0 || args.momentum_buffer, "momentum_buffer is missing");
 }

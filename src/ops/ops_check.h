@@ -22,6 +22,8 @@ void check_args(const RowBlocks& args);
 void check_args(const CrossEntropy& args);
 void check_args(const AdamWUpdate& args);
 void check_args(const SgdUpdate& args);
+void check_args(const LionUpdate& args);
+void check_args(const AdamW8bitUpdate& args);
 
 /// These structs serve forward and backward; the embeddings' tables hold parameter gradients there.
 void check_args(const Swiglu& args);
@@ -44,5 +46,7 @@ void check_fill_normal(const Tensor& x, int64_t first);
 void check_fill(const Tensor& x);
 void check_loss_weights(const Tensor& denominators, const Tensor& weights, float scale);
 void check_clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars);
+void check_quantize(const Tensor& values, const Quantized& to);
+void check_dequantize(const Quantized& from, const Tensor& values);
 
 }  // namespace blipft

@@ -19,10 +19,11 @@ class AdamW : public Optimizer {
     values[kBiasCorrection2] = static_cast<float>(1.0 - std::pow(train_.beta2, static_cast<double>(step)));
   }
   void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const override {
-    ops.adamw_update({.param = of.param, .master = of.master, .grad = of.grad, .m = of.state[0],
-                      .v = of.state[1], .scalars = scalars, .squares = of.squares,
+    ops.adamw_update({.param = of.param, .master = of.master, .grad = of.grad, .m = of.state[0].tensor(),
+                      .v = of.state[1].tensor(), .scalars = scalars, .squares = of.squares,
                       .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
-                      .eps = static_cast<float>(train_.eps), .weight_decay = static_cast<float>(train_.weight_decay)},
+                      .eps = static_cast<float>(train_.eps), .weight_decay = static_cast<float>(train_.weight_decay),
+                      .rounding = rounding(train_, of)},
                      stream);
   }
 

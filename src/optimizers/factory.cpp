@@ -12,7 +12,8 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train) {
     const char* name;
     std::unique_ptr<Optimizer> (*make)(const TrainSection&);
   };
-  static constexpr Row kTable[] = {{"adamw", make_adamw}, {"sgd", make_sgd}};
+  static constexpr Row kTable[] = {
+      {"adamw", make_adamw}, {"adamw8bit", make_adamw8bit}, {"lion", make_lion}, {"sgd", make_sgd}};
   std::string known;
   for (const Row& row : kTable) {
     if (train.optim == row.name) return row.make(train);

@@ -18,10 +18,11 @@ class Sgd : public Optimizer {
   }
   void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const override {
     ops.sgd_update({.param = of.param, .master = of.master, .grad = of.grad,
-                    .momentum_buffer = of.state.empty() ? Tensor{} : of.state[0], .scalars = scalars,
+                    .momentum_buffer = of.state.empty() ? Tensor{} : of.state[0].tensor(), .scalars = scalars,
                     .squares = of.squares,
                     .momentum = static_cast<float>(train_.momentum),
-                    .weight_decay = static_cast<float>(train_.weight_decay)},
+                    .weight_decay = static_cast<float>(train_.weight_decay),
+                    .rounding = rounding(train_, of)},
                    stream);
   }
 

@@ -1,13 +1,17 @@
 // The wiring of a rank's parts; see engine.h.
 #include "run/engine.h"
 
+#include <algorithm>
+
+#include "run/storage_policy.h"
+
 namespace blipft {
 
 namespace {
 
-StoreContext store_context(const EngineParts& parts, const std::string& strategy_name) {
+StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, const std::string& strategy_name) {
   StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
-                       PrecisionTypes::of(*parts.config), parts.optimizer, parts.policy};
+                       PrecisionTypes::of(*parts.config), parts.optimizer, parts.policy ? parts.policy : &policy};
   const TrainSection& train = parts.config->train;
   context.used_once = train.accumulate_grad_batches == 1 && train.gradient_clip_val == 0;
   context.shards = shard_count(strategy_name, parts.groups.shard->size());
@@ -15,10 +19,21 @@ StoreContext store_context(const EngineParts& parts, const std::string& strategy
   return context;
 }
 
+// Enough to gather the next layer, whichever it is, while the one before it computes.
+ShardedSettings with_prefetch(ShardedSettings settings, const ParameterStore& store,
+                              const std::vector<const Unit*>& units) {
+  std::vector<int64_t> sizes;
+  for (const Unit* unit : units) sizes.push_back(store.gathered_bytes(*unit));
+  std::sort(sizes.begin(), sizes.end());
+  if (settings.prefetch_bytes == 0) settings.prefetch_bytes = sizes[sizes.size() * 9 / 10];
+  return settings;
+}
+
 }  // namespace
 
-Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& sharded)
-    : store(store_context(parts, strategy_name)) {
+Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& asked)
+    : policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_name)),
+      sharded(with_prefetch(asked, store, parts.model->units())) {
   const StrategyContext context{parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(),
                                 parts.spans};
   strategy = make_strategy(strategy_name, context, sharded);

@@ -19,7 +19,7 @@ struct EngineParts {
   Groups groups;
   Arena* arena = nullptr;
   const Optimizer* optimizer = nullptr;
-  const StoragePolicy* policy = nullptr;   ///< null: everything as train.precision and the optimizer say
+  const StoragePolicy* policy = nullptr;   ///< null: as the config says
   SpanRecorder* spans = nullptr;           ///< optional
   PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
   std::vector<TextShape> text_shapes;      ///< those that steps may have, ascending
@@ -27,12 +27,14 @@ struct EngineParts {
 
 class Engine {
  public:
-  /// Declares all persistent memory in the arena.
+  /// Declares all persistent memory in the arena. Without sharded.prefetch_bytes: enough for 9 of 10 units.
   Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& sharded);
   /// After Arena::commit.
   void bind();
 
+  const std::unique_ptr<StoragePolicy> policy;
   ParameterStore store;
+  const ShardedSettings sharded;
   std::unique_ptr<Strategy> strategy;
   std::unique_ptr<StepProgram> program;
 };

@@ -257,6 +257,7 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   slot.result.wait_end_ns = wait_end_ns;
   parts_.optimizer->scalars(batch.step + 1, lr, slot.scalars());
   slot.scalars()[kClipCoefficient] = 1;
+  slot.scalars()[kStepNumber] = static_cast<float>(batch.step + 1);
   run(batch, PassKind::step, slot);
 }
 

@@ -134,10 +134,12 @@ void ParameterStore::lay_out(const Unit& unit) {
       states.push_back({spec.format, std::vector<Tensor>(spec.format->planes().size()), range.count});
       if (spec.format->plain()) continue;
       BLIPFT_CHECK(kDecodedElements % spec.format->block() == 0, "blocks of ", spec.format->block(), " elements");
+      if (spec.initial != 0) most_decoded_ = std::max<size_t>(most_decoded_, 1);
       ++decoded;
     }
-    most_decoded_ = std::max(most_decoded_, decoded);
-    held.ranges.push_back({range.first, range.count, 0, std::move(range.specs), std::move(states)});
+    const bool decodes = !context_.optimizer->takes(range.specs);
+    if (decodes) most_decoded_ = std::max(most_decoded_, decoded);
+    held.ranges.push_back({range.first, range.count, 0, decodes, std::move(range.specs), std::move(states)});
   }
   if (!transient_gradients()) return;
   held.consumed = context_.device->create_event();
@@ -234,8 +236,8 @@ void ParameterStore::bind() {
     zero(held.master, context_.policy->master_place());
     for (Range& range : held.ranges)
       for (size_t i = 0; i < range.states.size(); ++i) {
-        if (range.specs[i].initial == 0 && range.states[i].plain())
-          zero(range.states[i].tensor(), range.specs[i].place);
+        if (range.specs[i].initial == 0)
+          for (const Tensor& plane : range.states[i].planes) zero(plane, range.specs[i].place);
         else
           fill_state(range.states[i], range.specs[i].initial, stream);
       }
@@ -261,12 +263,19 @@ int64_t ParameterStore::gathered_bytes(const Unit& unit) const {
 void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat,
                             Stream stream) const {
   const std::vector<Section>& sections = of(unit).sections;
-  for (size_t s = 0; s < sections.size(); ++s)
-    for (const Section::Piece& piece : sections[s].pieces) {
-      const int64_t block = sections[s].format->block(), numel = piece.parameter->numel();
-      gathered.at(s).part(piece.at, (numel + block - 1) / block * block)
-          .decode(*context_.ops, flat.part(piece.flat, {numel}), stream);
+  for (size_t s = 0; s < sections.size(); ++s) {
+    const std::vector<Section::Piece>& pieces = sections[s].pieces;
+    const int64_t block = sections[s].format->block();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const Section::Piece& first = pieces[i];
+      int64_t count = first.parameter->numel();
+      // Those that lie one behind the other here and there, in one go.
+      for (; i + 1 < pieces.size() && pieces[i + 1].at - first.at == count && pieces[i + 1].flat - first.flat == count; ++i)
+        count += pieces[i + 1].parameter->numel();
+      gathered.at(s).part(first.at, (count + block - 1) / block * block)
+          .decode(*context_.ops, flat.part(first.flat, {count}), stream);
     }
+  }
 }
 
 Tensor ParameterStore::weights(const Unit& unit) const {
@@ -332,12 +341,10 @@ std::vector<ParameterStore::StateRange> ParameterStore::state(const Unit& unit, 
 void ParameterStore::update(const Unit& unit, const Tensor& scalars, Stream stream) {
   Held& held = of(unit);
   for (const Range& range : held.ranges) {
-    // A state that ops cannot read is decoded, a piece at a time, and encoded again.
-    const bool decoded = std::any_of(range.states.begin(), range.states.end(),
-                                     [](const Stored& state) { return !state.plain(); });
-    const int64_t step = decoded ? kDecodedElements : range.count;
+    // A state that the optimizer cannot read is decoded, a piece at a time, and encoded again.
+    const int64_t step = range.decoded ? kDecodedElements : range.count;
     for (int64_t first = 0; first < range.count; first += step)
-      update_part(held, range, first, std::min(step, range.count - first), scalars, stream);
+      update_part(unit, range, first, std::min(step, range.count - first), scalars, stream);
   }
   if (!transient_gradients()) return;
   context_.device->record(held.consumed, stream);
@@ -346,22 +353,30 @@ void ParameterStore::update(const Unit& unit, const Tensor& scalars, Stream stre
   held.gradient = {};
 }
 
-void ParameterStore::update_part(const Held& held, const Range& range, int64_t first, int64_t count,
+void ParameterStore::update_part(const Unit& unit, const Range& range, int64_t first, int64_t count,
                                  const Tensor& scalars, Stream stream) {
+  const Held& held = of(unit);
   const auto part = [&](const Tensor& tensor) {
     return tensor ? tensor.part(range.first + first, {count}) : Tensor{};
   };
-  Optimizer::Operands operands{part(held.sections[0].mine.tensor()), part(held.master), part(held.gradient), {}, {}};
+  Optimizer::Operands operands{part(held.sections[0].mine.tensor()), part(held.master), part(held.gradient)};
   operands.squares = squares_.part(range.squares + first / kSquaresSpan, {squares_count(count)});
-  int64_t decoded = 0;
+  operands.unit = unit.index;
+  operands.first = held.shard.first + range.first + first;
+  int64_t staged = 0;
   for (const Stored& state : range.states) {
-    const Stored mine = state.part(first, count);
-    if (!mine.plain()) mine.decode(*context_.ops, staging_.part(decoded++ * kDecodedElements, {count}), stream);
-    operands.state.push_back(mine.plain() ? mine.tensor() : staging_.part((decoded - 1) * kDecodedElements, {count}));
+    Stored mine = state.part(first, count);
+    if (range.decoded && !mine.plain()) {
+      const Tensor values = staging_.part(staged++ * kDecodedElements, {count});
+      mine.decode(*context_.ops, values, stream);
+      mine = {&plain_format(DType::f32), {values}, count};
+    }
+    operands.state.push_back(std::move(mine));
   }
   context_.optimizer->update(*context_.ops, operands, scalars, stream);
   for (size_t i = 0; i < range.states.size(); ++i)
-    if (!range.states[i].plain()) range.states[i].part(first, count).encode(*context_.ops, operands.state[i], stream);
+    if (range.decoded && !range.states[i].plain())
+      range.states[i].part(first, count).encode(*context_.ops, operands.state[i].tensor(), stream);
 }
 
 void ParameterStore::give_gradients() {

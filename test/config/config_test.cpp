@@ -173,10 +173,10 @@ TEST_SUITE("config") {
     CHECK(train("loss_on_padding: 'true'") ==
           "FILE:6: train.loss_on_padding: found \"true\", expected true or false; write it without quotes");
     CHECK(train("optim: adam") ==
-          "FILE:6: train.optim: found \"adam\", expected one of adamw or sgd; did you mean adamw?");
+          "FILE:6: train.optim: found \"adam\", expected one of adamw, adamw8bit, lion or sgd; did you mean adamw?");
     CHECK(train("precision: bf16") ==
           "FILE:6: train.precision: found \"bf16\", expected one of 32-true, bf16-true or bf16-mixed");
-    CHECK(train("optim: null") == "FILE:6: train.optim: found nothing, expected one of adamw or sgd");
+    CHECK(train("optim: null") == "FILE:6: train.optim: found nothing, expected one of adamw, adamw8bit, lion or sgd");
     CHECK(after_base("output:\n  path: true\n") ==
           "FILE:6: output.path: found true (a boolean), expected text; write it in quotes");
     CHECK(after_base("output:\n  path: 12\n") ==
@@ -189,6 +189,10 @@ TEST_SUITE("config") {
     CHECK(after_base("trace:\n  kernels: [1, 1]\n") == "FILE:6: trace.kernels: \"1\" is listed twice");
     CHECK(message("model:\n  path: m\n  freeze: vision\ndata: {path: d}\n") ==
           "FILE:3: model.freeze: found \"vision\", expected a list of names; write for example [name]");
+    CHECK(message("model: {path: m, quantize: nf5}\ndata: {path: d}\n") ==
+          "FILE:1: model.quantize: found \"nf5\", expected one of none, nf4 or int8; did you mean nf4?");
+    CHECK(message("model: {path: m, load_in_4bit: true}\ndata: {path: d}\n").find("did you mean model.quantize?") !=
+          std::string::npos);
     CHECK(message("model: {path: m, freeze: [1]}\ndata: {path: d}\n") ==
           "FILE:1: model.freeze: found 1 (a number), expected a list of names; write it in quotes");
   }
@@ -266,6 +270,14 @@ TEST_SUITE("config") {
     CHECK(both("", "strategy: fsdp, reshard: step, prefetch_bytes: 1024").empty());
     CHECK(contains(both("momentum: 0.9", ""), "FILE:5: train.momentum: is of optim sgd"));
     CHECK(both("momentum: 0.9, optim: sgd", "").empty());
+    CHECK(contains(both("momentum: 0.9, optim: adamw8bit", ""), "train.momentum: is of optim sgd, but train.optim is adamw8bit"));
+    CHECK(both("beta1: 0.95, beta2: 0.98, optim: lion", "").empty());
+    CHECK(both("eps: 1.0e-6, beta2: 0.95, optim: adamw8bit", "").empty());
+    CHECK(contains(both("eps: 1.0e-6, optim: lion", ""), "FILE:5: train.eps: is of optim adamw, but train.optim is lion"));
+    CHECK(both("stochastic_rounding: true", "").empty());
+    CHECK(contains(both("stochastic_rounding: true, precision: bf16-mixed", ""),
+                   "FILE:5: train.stochastic_rounding: is of precision bf16-true, whose weights have no more exact copy, "
+                   "but train.precision is bf16-mixed"));
     CHECK(contains(both("beta2: 0.95, optim: sgd", ""), "FILE:5: train.beta2: is of optim adamw"));
     CHECK(contains(both("warmup_steps: 11, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 11, not less than"));
     CHECK(contains(both("warmup_steps: 10, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 10, not less than"));
@@ -455,8 +467,8 @@ TEST_SUITE("config") {
     }
     CHECK(config_sections() ==
           std::vector<std::string>{"model", "adapter", "data", "train", "parallel", "trace", "output"});
-    // A member of Config that the table forgot would change this sum: 3 + 8 + 16 + 26 + 12 + 4 + 7 keys in config.h.
-    CHECK(config_keys().size() == 76);
+    // A member of Config that the table forgot would change this sum: 4 + 8 + 16 + 27 + 12 + 4 + 7 keys in config.h.
+    CHECK(config_keys().size() == 78);
   }
 
   TEST_CASE("the run files of the repository") {

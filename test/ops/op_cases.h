@@ -8,6 +8,7 @@
 #include "ops/llama_cases.h"
 #include "ops/norm_cases.h"
 #include "ops/op_case.h"
+#include "ops/quantize_cases.h"
 
 namespace blipft::test {
 
@@ -454,6 +455,7 @@ inline std::vector<OpCase> op_cases() {
     add_updates(cases, kBf16, true, kF32, kF32, n);
     add_updates(cases, kBf16, true, kBf16, kF32, n);
   }
+  add_quantize_ops(cases);
   add_scalars(cases);
   return cases;
 }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "strategies/strategy_harness.h"
 #include "support/temporary_directory.h"
@@ -259,7 +260,7 @@ TEST_SUITE("mpi weights") {
     CHECK(nlohmann::json::parse(read_text_file(folder / "model/config.json")) == config);
   }
 
-  TEST_CASE("frozen tensors are saved bit for bit as they were stored, whatever the precision") {
+  TEST_CASE("frozen tensors are saved bit for bit as they were stored, whatever they are held in") {
     for (DType stored : {DType::f32, DType::bf16, DType::f16}) {
       const Contents source = stored_as(stored);
       const OtherModel model(source);
@@ -268,6 +269,7 @@ TEST_SUITE("mpi weights") {
         CAPTURE(precision_name(precision));
         Job job = saving_job(model, precision);
         job.config.model.freeze = {"vision", "language"};
+        job.config.model.quantize = stored == DType::f32 ? "none" : stored == DType::bf16 ? "nf4" : "int8";
         const DType trained = precision == Precision::bf16_true ? DType::bf16 : DType::f32;
         for (const auto& [name, content] : saved_by(job)) {
           CAPTURE(name);
@@ -300,8 +302,17 @@ TEST_SUITE("mpi weights") {
     Job job = saving_job(model, Precision::bf16_mixed);
     job.config.model.freeze = {"vision", "language"};
     job.config.model.init = "random";
-    for (const auto& [name, content] : saved_by(job))
-      CHECK(content.dtype == (is_frozen(name) ? DType::bf16 : DType::f32));
+    for (const char* quantize : {"none", "nf4"}) {
+      job.config.model.quantize = quantize;
+      const Contents saved = saved_by(job);
+      for (const auto& [name, content] : saved)
+        CHECK(content.dtype == (is_frozen(name) ? DType::bf16 : DType::f32));
+      if (mpi_world().rank() != 0) continue;
+      // A block of 64 in nf4 has 16 numbers at most.
+      const std::vector<float> layer = floats_of(saved.at("vision_model.encoder.layers.0.mlp.fc1.weight"));
+      const std::set<float> block(layer.begin(), layer.begin() + 64);
+      CHECK((block.size() <= 16) == (job.config.model.quantize == "nf4"));
+    }
   }
 
   TEST_CASE("a tied pair is loaded from either of its keys, and from the more exact of two") {

@@ -16,7 +16,7 @@ class TextModel : public Model {
     const int64_t v = sizes.vocabulary, h = sizes.hidden;
     const ParameterGroup& text = add_group(settings, "text");
     embeddings_ = &add_unit("embeddings", text);
-    tokens_ = embeddings_->add("tokens.weight", {v, h}, Init::normal(0.5f));
+    tokens_ = embeddings_->add("tokens.weight", {v, h}, Init::normal(0.5f), false, ParameterKind::embedding);
     positions_ = embeddings_->add("positions.weight", {sizes.positions + kOffset, h}, Init::normal(0.5f));
     for (int64_t i = 0; i < sizes.layers; ++i) {
       const std::string name = concat("layers.", i, ".");

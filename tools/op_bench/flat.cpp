@@ -17,6 +17,19 @@ void loss_case(Harness& harness, int64_t rows, DType dtype) {
   });
 }
 
+/// Codes of n normal numbers.
+Quantized quantized(Harness& harness, CodeBook book, int64_t n) {
+  const Quantized q{book, harness.raw({n * code_bits(book) / 8}, DType::u8),
+                    harness.raw({n / code_block(book)}, DType::f32)};
+  const int64_t part = int64_t{1} << 20;
+  const Tensor numbers = harness.tensor({part}, DType::f32);
+  for (int64_t first = 0; first < n; first += part)
+    harness.ops().quantize(numbers, {book, q.codes.part(first * code_bits(book) / 8, {part * code_bits(book) / 8}),
+                                     q.scales.part(first / code_block(book), {part / code_block(book)})},
+                           harness.stream());
+  return q;
+}
+
 void update_cases(Harness& harness, const char* name, DType param, bool master, DType grad, DType state) {
   const int64_t n = int64_t{1} << 26;
   // With master weights in f32 the parameter itself is only written.
@@ -45,6 +58,38 @@ void update_cases(Harness& harness, const char* name, DType param, bool master, 
     args.momentum_buffer = harness.tensor({n}, state), args.scalars = scalars(), args.momentum = 0.9f;
     return [&harness, args] { harness.ops().sgd_update(args, harness.stream()); };
   });
+  harness.run("lion_update", shape, cost(1), [&]() -> Harness::Work {
+    LionUpdate args;
+    args.param = harness.tensor({n}, param), args.grad = harness.tensor({n}, grad);
+    if (master) args.master = harness.tensor({n}, DType::f32);
+    args.m = harness.tensor({n}, state), args.scalars = scalars();
+    return [&harness, args] { harness.ops().lion_update(args, harness.stream()); };
+  });
+  const double codes = static_cast<double>(4 * n + n / 16);  // two moments with their scales, read and written
+  harness.run("adamw8bit_update", shape, {cost(0).bytes + codes}, [&]() -> Harness::Work {
+    AdamW8bitUpdate args;
+    args.param = harness.tensor({n}, param), args.grad = harness.tensor({n}, grad);
+    if (master) args.master = harness.tensor({n}, DType::f32);
+    args.m = quantized(harness, CodeBook::dynamic8, n), args.v = quantized(harness, CodeBook::dynamic8_unsigned, n);
+    args.scalars = scalars(), args.squares = harness.tensor({squares_count(n)}, DType::f32);
+    return [&harness, args] { harness.ops().adamw8bit_update(args, harness.stream()); };
+  });
+}
+
+void quantize_cases(Harness& harness) {
+  const int64_t n = int64_t{1} << 27;
+  for (auto [name, book] : {std::pair{"nf4", CodeBook::nf4}, {"int8", CodeBook::int8}, {"dynamic8", CodeBook::dynamic8}}) {
+    const double stored = static_cast<double>(n * code_bits(book) / 8 + 4 * n / code_block(book));
+    const auto add = [&](const char* op, auto run) {
+      harness.run(op, concat(name, " ", n, " bf16"), {2.0 * static_cast<double>(n) + stored}, [&]() -> Harness::Work {
+        const Tensor values = harness.tensor({n});
+        const Quantized codes = quantized(harness, book, n);
+        return [&harness, run, values, codes] { run(harness, values, codes); };
+      });
+    };
+    add("quantize", [](Harness& h, const Tensor& x, const Quantized& q) { h.ops().quantize(x, q, h.stream()); });
+    add("dequantize", [](Harness& h, const Tensor& x, const Quantized& q) { h.ops().dequantize(q, x, h.stream()); });
+  }
 }
 
 void buffer_cases(Harness& harness) {
@@ -99,6 +144,7 @@ void flat_cases(Harness& harness) {
   update_cases(harness, "bf16", DType::bf16, false, DType::bf16, DType::bf16);
   update_cases(harness, "mixed", DType::bf16, true, DType::f32, DType::f32);
   update_cases(harness, "f32", DType::f32, false, DType::f32, DType::f32);
+  quantize_cases(harness);
   buffer_cases(harness);
   scalar_cases(harness);
 }

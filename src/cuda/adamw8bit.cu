@@ -1,0 +1,160 @@
+// AdamW with moments in blocks of codes: one pass, 8 elements a thread, so that a warp has a block of codes and a thread
+// block a span of the sums of squares. Thread blocks stay and take span after span, since each brings the tables of both
+// code books into shared memory; the next span is on its way while one is computed.
+#include "cuda/cuda_ops.h"
+#include "cuda/quantize.cuh"
+#include "cuda/update.cuh"
+#include "ops/ops_check.h"
+
+namespace blipft {
+namespace {
+
+constexpr int kWarps = kUpdateThreads / 32;
+constexpr int64_t kBlocksOfProcessor = 3;     // 34 KiB of tables each
+using Mean = CodePack<CodeBook::dynamic8>;
+using Square = CodePack<CodeBook::dynamic8_unsigned>;
+static_assert(32 * kUpdatePack == code_block(CodeBook::dynamic8), "a warp has a block of codes");
+
+/// Values in copies, each for a few lanes: lanes of one copy alone can meet in a bank.
+struct SharedTables {
+  static constexpr int kCopies = 8;
+  float mean[256][kCopies], square[256][kCopies];
+  uint32_t mean_index[MidpointIndex<6>::kBins], square_index[MidpointIndex<7>::kBins];
+
+  __device__ __forceinline__ void fill() {
+    for (int i = threadIdx.x; i < 256 * kCopies; i += kUpdateThreads) {
+      mean[i / kCopies][i % kCopies] = kDeviceDynamic8.values[i / kCopies];
+      square[i / kCopies][i % kCopies] = kDeviceDynamic8Unsigned.values[i / kCopies];
+    }
+    for (int i = threadIdx.x; i < MidpointIndex<6>::kBins; i += kUpdateThreads)
+      mean_index[i] = kDeviceDynamic8Index.entries[i];
+    for (int i = threadIdx.x; i < MidpointIndex<7>::kBins; i += kUpdateThreads)
+      square_index[i] = kDeviceDynamic8UnsignedIndex.entries[i];
+    __syncthreads();
+  }
+};
+
+/// The moments' memory.
+struct Moments {
+  uint2 *mean, *square;
+  float *mean_scales, *square_scales;
+  int64_t blocks;
+};
+
+/// What a thread reads of a span.
+template <class Value, class G>
+struct Loaded {
+  Pack<Value, kUpdatePack> own;
+  Pack<G, kUpdatePack> gradients;
+  Mean mean;
+  Square square;
+  float mean_scale, square_scale;
+
+  template <bool kAligned>
+  __device__ __forceinline__ void load(const Value* values, const G* grad, const Moments& moments, int64_t span,
+                                       int64_t n) {
+    const int64_t i = span * kSquaresSpan + threadIdx.x * kUpdatePack;
+    with_whole<kAligned>((span + 1) * kSquaresSpan, n, [&](auto is_whole) {
+      own = load_some<decltype(is_whole)::value, kUpdatePack>(values, i, n);
+      gradients = load_some<decltype(is_whole)::value, kUpdatePack>(grad, i, n);
+    });
+    const int64_t block = span * kWarps + threadIdx.x / 32;
+    const bool exists = block < moments.blocks;
+    mean.word = exists ? __ldcs(moments.mean + i / kUpdatePack) : uint2{0, 0};
+    square.word = exists ? __ldcs(moments.square + i / kUpdatePack) : uint2{0, 0};
+    mean_scale = exists ? moments.mean_scales[block] : 0.0f;
+    square_scale = exists ? moments.square_scales[block] : 0.0f;
+  }
+};
+
+template <class P, class G, bool kMaster, bool kAligned, bool kStochastic>
+__global__ void __launch_bounds__(kUpdateThreads, 3)
+adamw8bit_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restrict__ grad, Moments moments,
+                 const float* __restrict__ scalars, float* __restrict__ squares, int64_t n, AdamWNumbers args,
+                 Rounding rounding) {
+  constexpr int N = kUpdatePack;
+  __shared__ SharedTables tables;
+  __shared__ float warps[2][kWarps];
+  tables.fill();
+  auto* const values = values_of<kMaster>(param, master);
+  using Value = std::remove_reference_t<decltype(*values)>;
+  const AdamWStep<sizeof(P) == 2 && !kMaster> adamw(args, scalars);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, copy = lane % SharedTables::kCopies;
+  const int64_t spans = (n + kSquaresSpan - 1) / kSquaresSpan;
+  Loaded<Value, G> next;
+  next.template load<kAligned>(values, grad, moments, blockIdx.x, n);
+  int turn = 0;
+  for (int64_t span = blockIdx.x; span < spans; span += gridDim.x, turn ^= 1) {
+    const Loaded<Value, G> now = next;
+    if (span + gridDim.x < spans) next.template load<kAligned>(values, grad, moments, span + gridDim.x, n);
+    float p[N], g[N], m[N], v[N];
+    unpack(now.own, p);
+    unpack(now.gradients, g);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      m[j] = tables.mean[now.mean.code(j)][copy] * now.mean_scale;
+      v[j] = tables.square[now.square.code(j)][copy] * now.square_scale;
+    }
+    if (squares) {
+      const float sum = warp_sum(squares_of(g));
+      if (lane == 0) warps[turn][warp] = sum;
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) adamw(p[j], g[j], m[j], v[j]);
+    const int64_t i = span * kSquaresSpan + threadIdx.x * N, block = span * kWarps + warp;
+    with_whole<kAligned>((span + 1) * kSquaresSpan, n, [&](auto is_whole) {
+      store_param<decltype(is_whole)::value, kMaster, kStochastic>(param, master, i, n, p, rounding, scalars);
+    });
+    const float mean_scale = largest_magnitude<32>(m), square_scale = largest_magnitude<32>(v);
+    const float mean_factor = code_factor(mean_scale, 1.0f), square_factor = code_factor(square_scale, 1.0f);
+    uint32_t mean_codes[N], square_codes[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      mean_codes[j] = dynamic8_code(tables.mean_index, m[j] * mean_factor);
+      square_codes[j] = dynamic8_unsigned_code(tables.square_index, v[j] * square_factor);
+    }
+    Mean mean;
+    Square square;
+    mean.set(mean_codes);
+    square.set(square_codes);
+    if (block < moments.blocks) {
+      __stcs(moments.mean + i / N, mean.word);
+      __stcs(moments.square + i / N, square.word);
+      if (lane == 0) moments.mean_scales[block] = mean_scale, moments.square_scales[block] = square_scale;
+    }
+    if (!squares) continue;
+    __syncthreads();                          // once a span: the slots of the turn before are read by now
+    if (threadIdx.x == 0) {
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) sum += warps[turn][w];
+      squares[span] = sum;
+    }
+  }
+}
+
+}  // namespace
+
+void CudaOps::adamw8bit_update(const AdamW8bitUpdate& args, Stream stream) {
+  check_args(args);
+  const int64_t n = args.param.numel();
+  if (n == 0) return;
+  BLIPFT_CHECK(all_aligned16(args.m.codes, args.v.codes), "codes must be 16-byte aligned");
+  const LaunchContext launch = context(stream);
+  const Moments moments{args.m.codes.as<uint2>(), args.v.codes.as<uint2>(), args.m.scales.as<float>(),
+                        args.v.scales.as<float>(), args.m.scales.numel()};
+  const int64_t blocks = std::min(squares_count(n), kBlocksOfProcessor * launch.sm_count);
+  const bool aligned = all_aligned16(args.param, args.master, args.grad);
+  dispatch_update(args, aligned, [&](auto p, auto g, auto has_master, auto is_aligned, auto is_stochastic) {
+    using P = typename decltype(p)::type;
+    using G = typename decltype(g)::type;
+    adamw8bit_kernel<P, G, decltype(has_master)::value, decltype(is_aligned)::value, decltype(is_stochastic)::value>
+        <<<static_cast<unsigned>(blocks), kUpdateThreads, 0, launch.stream>>>(
+            args.param.as<P>(), args.master.as<float>(), args.grad.as<const G>(), moments,
+            args.scalars.as<const float>(), args.squares.as<float>(), n,
+            AdamWNumbers{args.beta1, args.beta2, args.eps, args.weight_decay}, args.rounding);
+  });
+  BLIPFT_CUDA_LAUNCHED("adamw8bit_kernel");
+}
+
+}  // namespace blipft

@@ -1,0 +1,165 @@
+// Block-wise quantisation. Decoding is bound by memory: a thread writes 16 bytes of bf16 at a time, its neighbours the
+// bytes beside, and has several packs of codes on their way.
+#include "cuda/quantize.cuh"
+
+#include "cuda/cuda_ops.h"
+#include "ops/ops_check.h"
+
+namespace blipft {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kUnroll = 4;                    // packs of codes on their way
+constexpr int64_t kBlocksOfProcessor = 8;     // as many as it holds
+
+/// What decodes a book's codes. nf4: each lane has a column of the table in a bank of its own.
+template <CodeBook kBook>
+struct Values {
+  static constexpr bool kTable = kBook == CodeBook::nf4;
+  float (*table)[32];
+
+  __device__ __forceinline__ void fill() const {
+    if constexpr (kTable) {
+      for (int i = threadIdx.x; i < 16 * 32; i += kThreads) table[i / 32][i % 32] = kDeviceNf4.values[i / 32];
+      __syncthreads();
+    }
+  }
+  __device__ __forceinline__ float operator()(uint32_t code) const {
+    if constexpr (kBook == CodeBook::nf4) return table[code][threadIdx.x % 32];
+    else if constexpr (kBook == CodeBook::int8) return static_cast<float>(static_cast<signed char>(code));
+    else if constexpr (kBook == CodeBook::dynamic8) return kDeviceDynamic8.values[code];
+    else return kDeviceDynamic8Unsigned.values[code];
+  }
+};
+
+template <CodeBook kBook, class T, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+dequantize_kernel(const typename CodePack<kBook>::Word* __restrict__ codes, const float* __restrict__ scales,
+                  T* __restrict__ values, int64_t n) {
+  __shared__ float table[Values<kBook>::kTable ? 16 : 1][32];
+  const Values<kBook> value_of{table};
+  value_of.fill();
+  const int64_t packs = (n + kCodePack - 1) / kCodePack, step = int64_t{kThreads} * kUnroll;
+  for (int64_t begin = blockIdx.x * step + threadIdx.x; begin < packs; begin += gridDim.x * step) {
+    CodePack<kBook> pack[kUnroll];
+    float scale[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = begin + u * kThreads;
+      if (i >= packs) continue;
+      pack[u].word = __ldcs(codes + i);
+      scale[u] = scales[i / kCodeThreads<kBook>];
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = begin + u * kThreads, first = i * kCodePack;
+      if (i >= packs) continue;
+      const float factor = kBook == CodeBook::int8 ? scale[u] / kInt8Top : scale[u];
+      float x[kCodePack];
+#pragma unroll
+      for (int j = 0; j < kCodePack; ++j) x[j] = value_of(pack[u].code(j)) * factor;
+      if (kAligned && first + kCodePack <= n) {
+        store(values + first, x);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kCodePack; ++j)
+          if (first + j < n) values[first + j] = from_float<T>(x[j]);
+      }
+    }
+  }
+}
+
+/// The code of y, from -1 to 1, or to 127.
+template <CodeBook kBook>
+__device__ __forceinline__ uint32_t code_of(float y) {
+  if constexpr (kBook == CodeBook::nf4) {
+    uint32_t below = 0;
+#pragma unroll
+    for (int i = 0; i < 15; ++i) below += kDeviceNf4.midpoints[i] < y ? 1u : 0u;
+    return below;
+  } else if constexpr (kBook == CodeBook::int8) {
+    return static_cast<uint32_t>(__float2int_rn(y)) & 255u;  // of a NaN: 0
+  } else if constexpr (kBook == CodeBook::dynamic8) {
+    return dynamic8_code(kDeviceDynamic8Index.entries, y);
+  } else {
+    return dynamic8_unsigned_code(kDeviceDynamic8UnsignedIndex.entries, y);
+  }
+}
+
+/// `packs`: of whole blocks. Lanes behind them take part in their warp's reductions with zeros.
+template <CodeBook kBook, class T, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+quantize_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __restrict__ codes,
+                float* __restrict__ scales, int64_t n, int64_t packs) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = i * kCodePack;
+  float x[kCodePack];
+  if (kAligned && first + kCodePack <= n) {
+    load(values + first, x);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kCodePack; ++j) x[j] = first + j < n ? to_float(values[first + j]) : 0.0f;
+  }
+  const float scale = largest_magnitude<kCodeThreads<kBook>>(x);
+  if (i >= packs) return;
+  const float factor = code_factor(scale, kBook == CodeBook::int8 ? kInt8Top : 1.0f);
+  uint32_t code[kCodePack];
+#pragma unroll
+  for (int j = 0; j < kCodePack; ++j) code[j] = code_of<kBook>(x[j] * factor);
+  CodePack<kBook> pack;
+  pack.set(code);
+  codes[i] = pack.word;
+  if (i % kCodeThreads<kBook> == 0) scales[i / kCodeThreads<kBook>] = scale;
+}
+
+/// Calls `run` with the code book, the type of the values, and whether they are aligned, as types.
+template <class Run>
+void dispatch_codes(const Quantized& q, const Tensor& values, Run&& run) {
+  BLIPFT_CHECK(aligned16(q.codes.data), "codes must be 16-byte aligned");
+  dispatch_cast(values.dtype, [&](auto t) {
+    dispatch_bool(aligned16(values.data), [&](auto is_aligned) {
+      const auto with = [&](auto book) { run(book, t, is_aligned); };
+      switch (q.book) {
+        case CodeBook::nf4: return with(std::integral_constant<CodeBook, CodeBook::nf4>{});
+        case CodeBook::int8: return with(std::integral_constant<CodeBook, CodeBook::int8>{});
+        case CodeBook::dynamic8: return with(std::integral_constant<CodeBook, CodeBook::dynamic8>{});
+        case CodeBook::dynamic8_unsigned: return with(std::integral_constant<CodeBook, CodeBook::dynamic8_unsigned>{});
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void CudaOps::quantize(const Tensor& values, const Quantized& to, Stream stream) {
+  check_quantize(values, to);
+  const int64_t n = values.numel(), packs = to.scales.numel() * code_block(to.book) / kCodePack;
+  if (n == 0) return;
+  const cudaStream_t queue = context(stream).stream;
+  dispatch_codes(to, values, [&](auto book, auto t, auto is_aligned) {
+    constexpr CodeBook kBook = decltype(book)::value;
+    using T = typename decltype(t)::type;
+    quantize_kernel<kBook, T, decltype(is_aligned)::value>
+        <<<static_cast<unsigned>(ceil_div(packs, kThreads)), kThreads, 0, queue>>>(
+            values.as<const T>(), to.codes.as<typename CodePack<kBook>::Word>(), to.scales.as<float>(), n, packs);
+  });
+  BLIPFT_CUDA_LAUNCHED("quantize_kernel");
+}
+
+void CudaOps::dequantize(const Quantized& from, const Tensor& values, Stream stream) {
+  check_dequantize(from, values);
+  const int64_t n = values.numel();
+  if (n == 0) return;
+  const LaunchContext launch = context(stream);
+  const int64_t blocks = std::min(ceil_div(n, int64_t{kCodePack} * kThreads * kUnroll),
+                                  kBlocksOfProcessor * launch.sm_count);
+  dispatch_codes(from, values, [&](auto book, auto t, auto is_aligned) {
+    constexpr CodeBook kBook = decltype(book)::value;
+    using T = typename decltype(t)::type;
+    dequantize_kernel<kBook, T, decltype(is_aligned)::value>
+        <<<static_cast<unsigned>(blocks), kThreads, 0, launch.stream>>>(
+            from.codes.as<const typename CodePack<kBook>::Word>(), from.scales.as<const float>(), values.as<T>(), n);
+  });
+  BLIPFT_CUDA_LAUNCHED("dequantize_kernel");
+}
+
+}  // namespace blipft

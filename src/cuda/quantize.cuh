@@ -1,0 +1,64 @@
+// Blocks of codes in kernels: 8 consecutive numbers a thread, so that a block is 8 or 32 neighbouring threads of a warp.
+#pragma once
+
+#include "cuda/kernels.h"
+#include "cuda/vector.cuh"
+#include "ops/code_book.h"
+
+namespace blipft {
+namespace {
+
+// What the host knows as constants, in device memory.
+__constant__ const CodeTable<16> kDeviceNf4 = kNf4;
+__device__ const CodeTable<256> kDeviceDynamic8 = kDynamic8, kDeviceDynamic8Unsigned = kDynamic8Unsigned;
+__device__ const MidpointIndex<6> kDeviceDynamic8Index = kDynamic8Index;
+__device__ const MidpointIndex<7> kDeviceDynamic8UnsignedIndex = kDynamic8UnsignedIndex;
+
+constexpr int kCodePack = 8;
+template <CodeBook kBook>
+constexpr int kCodeThreads = static_cast<int>(code_block(kBook)) / kCodePack;  ///< of a block
+
+/// The codes of 8 numbers.
+template <CodeBook kBook>
+struct CodePack {
+  using Word = std::conditional_t<code_bits(kBook) == 4, uint32_t, uint2>;
+  Word word;
+
+  /// Code j: of 4 bits the first of two is the high half of a byte.
+  __device__ __forceinline__ uint32_t code(int j) const {
+    if constexpr (code_bits(kBook) == 4) return word >> 4 * (j ^ 1) & 15u;
+    else return (j < 4 ? word.x : word.y) >> 8 * (j % 4) & 255u;
+  }
+  __device__ __forceinline__ void set(const uint32_t (&codes)[kCodePack]) {
+    if constexpr (code_bits(kBook) == 4) {
+      word = 0;
+#pragma unroll
+      for (int j = 0; j < kCodePack; ++j) word |= codes[j] << 4 * (j ^ 1);
+    } else {
+      word.x = codes[0] | codes[1] << 8 | codes[2] << 16 | codes[3] << 24;
+      word.y = codes[4] | codes[5] << 8 | codes[6] << 16 | codes[7] << 24;
+    }
+  }
+};
+
+/// The largest magnitude among the numbers of a block: above every number an infinity, and above that a NaN. All threads
+/// of the warp call it.
+template <int kThreadsOfBlock>
+__device__ __forceinline__ float largest_magnitude(const float (&x)[kCodePack]) {
+  uint32_t most = 0;
+#pragma unroll
+  for (int j = 0; j < kCodePack; ++j) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
+  if constexpr (kThreadsOfBlock == 32) {
+    most = __reduce_max_sync(0xffffffffu, most);
+  } else {
+#pragma unroll
+    for (int offset = kThreadsOfBlock / 2; offset > 0; offset /= 2)
+      most = max(most, __shfl_xor_sync(0xffffffffu, most, offset));
+  }
+  return __uint_as_float(most);
+}
+
+constexpr float kInt8Top = 127;
+
+}  // namespace
+}  // namespace blipft

@@ -1,0 +1,176 @@
+// What the update kernels share: accesses that spare the L2 cache, sums of squares, arithmetic, rounding, dispatch.
+#pragma once
+
+#include "cuda/kernels.h"
+#include "cuda/vector.cuh"
+#include "ops/stochastic_rounding.h"
+
+namespace blipft {
+
+constexpr int kUpdateThreads = 256;
+constexpr int kUpdatePack = 8;
+
+/// Elements [i, i + N), those at and after n as zeros. kWhole: all lie below n, at multiples of 16 bytes. Nothing here
+/// is read again soon: what whole packs bring is the first to leave the L2 cache, which the products beside need.
+template <bool kWhole, int N, class T>
+__device__ __forceinline__ Pack<T, N> load_some(const T* from, int64_t i, int64_t n) {
+  Pack<T, N> pack;
+  if constexpr (kWhole) {
+#pragma unroll
+    for (int w = 0; w < static_cast<int>(sizeof(pack) / 16); ++w)
+      reinterpret_cast<uint4*>(&pack)[w] = __ldcs(reinterpret_cast<const uint4*>(from + i) + w);
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) pack.v[j] = i + j < n ? from[i + j] : from_float<T>(0.0f);
+  }
+  return pack;
+}
+
+template <bool kWhole, class T, int N>
+__device__ __forceinline__ void store_some(T* to, int64_t i, int64_t n, const float (&x)[N]) {
+  if constexpr (kWhole) {
+    const Pack<T, N> pack = packed<T>(x);
+#pragma unroll
+    for (int w = 0; w < static_cast<int>(sizeof(pack) / 16); ++w)
+      __stcs(reinterpret_cast<uint4*>(to + i) + w, reinterpret_cast<const uint4*>(&pack)[w]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      if (i + j < n) to[i + j] = from_float<T>(x[j]);
+  }
+}
+
+/// Calls body(whole) for a block whose elements end at `end`: whole is true_type where they all exist and are aligned.
+template <bool kAligned, class Body>
+__device__ __forceinline__ void with_whole(int64_t end, int64_t n, Body&& body) {
+  if constexpr (kAligned) {
+    if (end <= n) return body(std::true_type{});
+  }
+  body(std::false_type{});
+}
+
+template <int N>
+__device__ __forceinline__ float squares_of(const float (&x)[N]) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) sum = fmaf(x[j], x[j], sum);
+  return sum;
+}
+
+/// The block's sums of squares over kSquaresSpan elements each: a span is one pack of each of its threads.
+template <int kUnroll>
+struct BlockSquares {
+  float (*warps)[kUpdateThreads / 32];  // [kUnroll], shared
+
+  /// This thread's part of span u; every thread of the block calls it, late: other accesses do not move across it.
+  __device__ __forceinline__ void add(int u, float sum) const {
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) warps[u][threadIdx.x / 32] = sum;
+  }
+  /// To their places. Every thread of the block calls it.
+  __device__ __forceinline__ void write(float* __restrict__ squares, int64_t n) const {
+    __syncthreads();
+    const int64_t span = int64_t{blockIdx.x} * kUnroll + threadIdx.x;
+    if (threadIdx.x >= kUnroll || span * kSquaresSpan >= n) return;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kUpdateThreads / 32; ++w) sum += warps[threadIdx.x][w];
+    squares[span] = sum;
+  }
+};
+
+/// Where the exact values lie: in the master copy, if there is one.
+template <bool kMaster, class P>
+__device__ __forceinline__ auto* values_of(P* param, float* master) {
+  if constexpr (kMaster) return master;
+  else return param;
+}
+
+
+/// Square root and quotient. `kFast`, for results that bf16 rounds anyway: within 2 units in the last place of f32, and
+/// subnormal numbers are zeros.
+template <bool kFast>
+__device__ __forceinline__ float square_root(float x) {
+  if constexpr (!kFast) return sqrtf(x);
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+template <bool kFast>
+__device__ __forceinline__ float quotient(float a, float b) {
+  if constexpr (!kFast) return a / b;
+  float y;
+  asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+/// AdamW's arithmetic on N elements. `kFast`: where bf16 rounds the parameters; the moments do not depend on it.
+struct AdamWNumbers {
+  float beta1, beta2, eps, weight_decay;
+};
+template <bool kFast>
+struct AdamWStep {
+  AdamWNumbers args;
+  float clip, step_size, rsqrt_correction2, decay;
+
+  __device__ __forceinline__ AdamWStep(const AdamWNumbers& numbers, const float* __restrict__ scalars)
+      : args(numbers), clip(scalars[kClipCoefficient]) {
+    const float lr = scalars[kLearningRate];
+    step_size = lr / scalars[kBiasCorrection1];
+    rsqrt_correction2 = 1.0f / sqrtf(scalars[kBiasCorrection2]);
+    decay = 1.0f - lr * args.weight_decay;
+  }
+  __device__ __forceinline__ void operator()(float& p, float g, float& m, float& v) const {
+    const float gradient = g * clip;
+    m = m + (1.0f - args.beta1) * (gradient - m);
+    v = args.beta2 * v + (1.0f - args.beta2) * gradient * gradient;
+    const float denominator = square_root<kFast>(v) * rsqrt_correction2 + args.eps;
+    p = p * decay - step_size * quotient<kFast>(m, denominator);
+  }
+};
+
+/// Elements [i, i + 8) as bf16 numbers, one of the two neighbours each at random.
+__device__ __forceinline__ void round_at_random(float (&p)[8], const Rounding& rounding, uint32_t step, int64_t i) {
+  const int64_t first = rounding.first + i;
+  const auto shift = static_cast<uint32_t>(first) % kRoundingBlock;
+  const Philox4 words = rounding_words(rounding.seed, rounding.unit, step, first);
+  const Philox4 after = shift == 0 ? words : rounding_words(rounding.seed, rounding.unit, step, first + kRoundingBlock);
+#pragma unroll
+  for (uint32_t j = 0; j < 8; ++j) {
+    const uint32_t e = shift + j;
+    const uint32_t bits = shift == 0 ? rounding_bits(words, j) : e < 8 ? rounding_bits(words, e) : rounding_bits(after, e);
+    p[j] = __uint_as_float(static_cast<uint32_t>(round_stochastically(p[j], bits)) << 16);
+  }
+}
+
+/// Elements [i, i + 8) to the parameters and, if there are any, to the masters.
+template <bool kWhole, bool kMaster, bool kStochastic, class P>
+__device__ __forceinline__ void store_param(P* param, float* master, int64_t i, int64_t n, float (&p)[8],
+                                            const Rounding& rounding, const float* __restrict__ scalars) {
+  if constexpr (kMaster) store_some<kWhole>(master, i, n, p);
+  if constexpr (kStochastic) round_at_random(p, rounding, static_cast<uint32_t>(scalars[kStepNumber]), i);
+  store_some<kWhole>(param, i, n, p);
+}
+
+/// Calls `run` with the types of param and gradient, and whether there is a master copy, every pack is aligned, and
+/// rounding is stochastic.
+template <class Update, class Run>
+void dispatch_update(const Update& args, bool aligned, Run&& run) {
+  dispatch_float(args.param.dtype, [&](auto p) {
+    dispatch_float(args.grad.dtype, [&](auto g) {
+      dispatch_bool(aligned, [&](auto is_aligned) {
+        if (args.master) return run(p, g, std::true_type{}, is_aligned, std::false_type{});
+        if constexpr (std::is_same_v<typename decltype(p)::type, bf16>) {
+          if (args.rounding.stochastic) return run(p, g, std::false_type{}, is_aligned, std::true_type{});
+        }
+        run(p, g, std::false_type{}, is_aligned, std::false_type{});
+      });
+    });
+  });
+}
+
+inline unsigned update_blocks(int64_t n, int unroll = 1) {
+  return static_cast<unsigned>(ceil_div(n, int64_t{kUpdateThreads} * kUpdatePack * unroll));
+}
+
+}  // namespace blipft

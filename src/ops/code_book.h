@@ -1,0 +1,127 @@
+// The values behind the codes of block-wise quantisation (CodeBook in ops.h), and how a number finds its code. Both
+// backends compute with what stands here, in f32 without fused operations, so that their codes are equal.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "blipft/error.h"
+#include "blipft/ops.h"
+#include "blipft/philox.h"
+
+namespace blipft {
+
+/// Values in ascending order, and the midpoints between neighbours: midpoints[i] = (values[i] + values[i + 1]) / 2.
+template <int kCount>
+struct CodeTable {
+  float values[kCount]{};
+  float midpoints[kCount - 1]{};
+
+  constexpr void find_midpoints() {
+    for (int i = 0; i + 1 < kCount; ++i) midpoints[i] = (values[i] + values[i + 1]) * 0.5f;
+  }
+};
+
+/// Quantiles of a normal distribution, scaled to [-1, 1], 0 among them (QLoRA, Dettmers et al. 2023, appendix E).
+constexpr CodeTable<16> make_nf4_table() {
+  CodeTable<16> table{{-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,
+                       -0.18477343022823334f, -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f,
+                       0.24611230194568634f, 0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f,
+                       0.7229568362236023f, 1.0f}};
+  table.find_midpoints();
+  return table;
+}
+
+/// 0, 1 and, of decade 10^(i - 6), i = 0..6, the midpoints of a division of [0.1, 1] into 2^i parts (2^(i + 1) where
+/// there are no signs), with both signs (8-bit optimizers, Dettmers et al. 2022, section 1.3 and 2.2).
+constexpr CodeTable<256> make_dynamic_table(bool with_signs) {
+  constexpr float kDecades[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
+  CodeTable<256> table;
+  const int zero = with_signs ? 127 : 0;
+  int code = zero;
+  for (int i = 0; i < 7; ++i) {
+    const int parts = with_signs ? 1 << i : 2 << i;
+    const float step = (1.0f - 0.1f) / static_cast<float>(parts);
+    // Each rounded once to f32, counted from the nearer end: as torch.linspace does.
+    const auto bound = [&](int j) {
+      const double width = static_cast<double>(step);
+      return static_cast<float>(j < (parts + 1) / 2 ? static_cast<double>(0.1f) + width * j : 1.0 - width * (parts - j));
+    };
+    for (int j = 0; j < parts; ++j) {
+      const float middle = (bound(j) + bound(j + 1)) * 0.5f;
+      table.values[++code] = kDecades[i] * middle;
+      if (with_signs) table.values[zero - (code - zero)] = -table.values[code];
+    }
+  }
+  table.values[255] = 1.0f;
+  table.find_midpoints();
+  return table;
+}
+
+inline constexpr CodeTable<16> kNf4 = make_nf4_table();
+inline constexpr CodeTable<256> kDynamic8 = make_dynamic_table(true), kDynamic8Unsigned = make_dynamic_table(false);
+
+/// Blocks whose scale is not at least this, or not finite, cannot be divided by it.
+constexpr float kLeastScale = 0x1p-119f;
+/// What the numbers of a block are multiplied with before they find their codes: `top` (1, or 127 for int8) over its
+/// scale; or 0.
+BLIPFT_HOST_DEVICE float code_factor(float scale, float top) {
+  return scale >= kLeastScale && scale <= std::numeric_limits<float>::max() ? top / scale : 0.0f;
+}
+
+/// Counts the midpoints of a dynamic table below a number with one look-up. The numbers of [2^-23, 1] whose exponent and
+/// first kBits of the mantissa are equal share a bin, which holds one midpoint at most: an entry has the number of
+/// midpoints below the bin in its low byte, and above it the bits of the bin's own midpoint that follow (one more than
+/// any has where there is none).
+template <int kBits>
+struct MidpointIndex {
+  static constexpr int kShift = 23 - kBits, kBins = (23 << kBits) + 1;
+  static constexpr uint32_t kFirst = uint32_t{127 - 23} << kBits, kMask = (1u << kShift) - 1;
+  uint32_t entries[kBins]{};
+
+  /// Of the table's midpoints between its values that are not negative.
+  constexpr explicit MidpointIndex(const CodeTable<256>& table) {
+    int next = 0;
+    while (table.values[next] < 0) ++next;
+    uint32_t below = 0;
+    for (int bin = 0; bin < kBins; ++bin) {
+      uint32_t own = kMask + 1;
+      for (int found = 0; next < 255; ++next, ++found) {
+        const uint32_t bits = std::bit_cast<uint32_t>(table.midpoints[next]);
+        if ((bits >> kShift) != kFirst + static_cast<uint32_t>(bin)) break;
+        if (found > 0) throw Error("two midpoints in one bin");
+        own = bits & kMask;
+      }
+      entries[bin] = own << 8 | below;
+      if (own <= kMask) ++below;
+    }
+    if (next != 255) throw Error("a midpoint lies in no bin");
+  }
+};
+
+inline constexpr MidpointIndex<6> kDynamic8Index(kDynamic8);
+inline constexpr MidpointIndex<7> kDynamic8UnsignedIndex(kDynamic8Unsigned);
+
+/// Midpoints below `magnitude` (at most 1), and, `or_equal`, at it; `entries` are those of a MidpointIndex<kBits>.
+template <int kBits>
+BLIPFT_HOST_DEVICE uint32_t midpoints_below(const uint32_t* entries, float magnitude, bool or_equal) {
+  using Index = MidpointIndex<kBits>;
+  const uint32_t bits = std::bit_cast<uint32_t>(magnitude), bin = bits >> Index::kShift;
+  if (bin < Index::kFirst) return 0;
+  const uint32_t last = Index::kBins - 1, place = bin - Index::kFirst;
+  const uint32_t entry = entries[place < last ? place : last], low = bits & Index::kMask;
+  return (entry & 0xffu) + (low + (or_equal ? 1u : 0u) > entry >> 8 ? 1u : 0u);
+}
+
+/// The code of y, from -1 to 1: how many midpoints lie below it.
+BLIPFT_HOST_DEVICE uint32_t dynamic8_code(const uint32_t* entries, float y) {
+  const bool negative = y < 0;
+  const uint32_t count = midpoints_below<6>(entries, negative ? -y : y, negative);
+  return negative ? 127u - (count < 127u ? count : 127u) : 127u + count;
+}
+BLIPFT_HOST_DEVICE uint32_t dynamic8_unsigned_code(const uint32_t* entries, float y) {
+  return y > 0 ? midpoints_below<7>(entries, y, false) : 0u;
+}
+
+}  // namespace blipft

@@ -1,0 +1,37 @@
+// Rounding to bf16 up or down at random, the same in CPU code and in CUDA kernels: see Rounding in ops.h.
+//
+// Counter layout: elements 8 b to 8 b + 7 of a unit take the halves of the words of the Philox block with the counter
+// {b, step, 0xfffffffe, unit} under the key `seed`, the lower half of a word first. The third word keeps these blocks
+// apart from those of dropout and of normal numbers.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "blipft/philox.h"
+
+namespace blipft {
+
+constexpr int64_t kRoundingBlock = 8;      ///< elements that one Philox call rounds
+
+BLIPFT_HOST_DEVICE Philox4 rounding_words(uint64_t seed, uint32_t unit, uint32_t step, int64_t element) {
+  return philox({static_cast<uint32_t>(element / kRoundingBlock), step, 0xfffffffeu, unit},
+                static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+}
+
+/// The 16 bits of `element`, given its block's words.
+BLIPFT_HOST_DEVICE uint32_t rounding_bits(const Philox4& words, int64_t element) {
+  const auto e = static_cast<uint32_t>(element);
+  const uint32_t word = e & 4 ? (e & 2 ? words.w : words.z) : (e & 2 ? words.y : words.x);
+  return (e & 1 ? word >> 16 : word) & 0xffffu;
+}
+
+/// x as bf16, one step further from zero with the probability of the part that is cut off. Infinities and NaNs stay.
+BLIPFT_HOST_DEVICE uint16_t round_stochastically(float x, uint32_t bits) {
+  const uint32_t number = std::bit_cast<uint32_t>(x);
+  if ((number & 0x7f800000u) == 0x7f800000u)
+    return static_cast<uint16_t>(number >> 16 | ((number & 0x007fffffu) != 0 ? 0x40u : 0u));
+  return static_cast<uint16_t>((number + bits) >> 16);
+}
+
+}  // namespace blipft

@@ -1,0 +1,35 @@
+// Lion (Chen et al. 2023): one state, and a step of one size in every element.
+#include "optimizers/optimizers.h"
+
+namespace blipft {
+
+namespace {
+
+class Lion : public Optimizer {
+ public:
+  explicit Lion(const TrainSection& train) : train_(train) {}
+  std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
+    return {{"exp_avg", &plain_format(dtype)}};
+  }
+  void scalars(int64_t, double lr, float* values) const override {
+    values[kLearningRate] = static_cast<float>(lr);
+    values[kBiasCorrection1] = values[kBiasCorrection2] = 1;
+  }
+  void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const override {
+    ops.lion_update({.param = of.param, .master = of.master, .grad = of.grad, .m = of.state[0].tensor(),
+                     .scalars = scalars, .squares = of.squares,
+                     .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
+                     .weight_decay = static_cast<float>(train_.weight_decay),
+                     .rounding = rounding(train_, of)},
+                    stream);
+  }
+
+ private:
+  TrainSection train_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_lion(const TrainSection& train) { return std::make_unique<Lion>(train); }
+
+}  // namespace blipft

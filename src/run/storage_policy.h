@@ -1,0 +1,16 @@
+// What a run file says of how parameters and states are stored.
+#pragma once
+
+#include <memory>
+
+#include "blipft/model.h"
+#include "blipft/store.h"
+
+namespace blipft {
+
+std::unique_ptr<StoragePolicy> make_storage_policy(const Config& config);
+
+/// Throws UserError when the run file wants `model`'s frozen weights quantised and none of its layers is frozen.
+void check_storage(const Config& config, const Model& model);
+
+}  // namespace blipft

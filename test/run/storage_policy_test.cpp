@@ -1,0 +1,72 @@
+// What of a model model.quantize takes, and when it is refused.
+#include "run/storage_policy.h"
+
+#include <doctest/doctest.h>
+
+#include "memory/memory_plan.h"
+
+namespace blipft {
+namespace {
+
+Config config_of(const char* quantize, const std::vector<std::string>& freeze) {
+  Config config;
+  config.file = "run.yaml";
+  config.model.path = "test/golden/blip2_ordinary";
+  config.model.quantize = quantize;
+  config.model.freeze = freeze;
+  return config;
+}
+
+}  // namespace
+
+TEST_SUITE("storage policy") {
+  TEST_CASE("matrices of frozen layers are taken; embeddings, head, norms, biases and what is trained are not") {
+    const Config config = config_of("nf4", {"vision", "language"});
+    const std::unique_ptr<Model> model = make_model(config);
+    const std::unique_ptr<StoragePolicy> policy = make_storage_policy(config);
+    std::vector<std::string> taken, left;
+    for (const Unit* unit : model->units())
+      for (const Parameter& parameter : unit->parameters()) {
+        const Format* format = policy->frozen_format(*unit, parameter);
+        if (format) CHECK(format->name() == "nf4");
+        (format ? taken : left).push_back(parameter.name);
+      }
+    const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+      return std::find(names.begin(), names.end(), name) != names.end();
+    };
+    for (const char* name : {"vision_model.encoder.layers.0.self_attn.qkv.weight",
+                             "vision_model.encoder.layers.1.mlp.fc2.weight",
+                             "language_model.model.decoder.layers.0.self_attn.k_proj.weight"})
+      CHECK(has(taken, name));
+    for (const char* name : {"vision_model.embeddings.patch_embedding.weight", "vision_model.embeddings.position_embedding",
+                             "vision_model.encoder.layers.0.self_attn.qkv.bias",
+                             "language_model.model.decoder.embed_tokens.weight",
+                             "language_model.model.decoder.embed_positions.weight",
+                             "language_model.model.decoder.final_layer_norm.weight",
+                             "qformer.encoder.layer.0.output_query.dense.weight", "language_projection.weight"})
+      CHECK(has(left, name));
+  }
+
+  TEST_CASE("without a frozen layer it is refused") {
+    CHECK_NOTHROW(make_model(config_of("none", {})));
+    CHECK_NOTHROW(make_model(config_of("int8", {"vision"})));
+    CHECK_THROWS_WITH_AS(make_model(config_of("int8", {})),
+                         "run.yaml: model.quantize: is int8, but no layer of the model is frozen, and quantised weights "
+                         "cannot be trained; name the groups that are not to be trained in model.freeze, or set "
+                         "quantize: none", UserError);
+  }
+
+  TEST_CASE("a plan holds codes and scales instead of weights") {
+    const auto planned = [](const char* quantize) {
+      Config config = config_of(quantize, {"vision"});
+      const std::unique_ptr<Model> model = make_model(config);
+      return plan_table(plan_memory(config, *model, {1}, 0));
+    };
+    for (const char* name : {"nf4", "int8"}) {
+      CHECK(planned(name).find(concat("parameters as ", name, ": codes (parameters)")) != std::string::npos);
+      CHECK(planned("none").find(concat("parameters as ", name)) == std::string::npos);
+    }
+  }
+}
+
+}  // namespace blipft

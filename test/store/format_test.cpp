@@ -1,0 +1,65 @@
+// Formats by name, and what the store asks of every one.
+#include "blipft/format.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+namespace blipft {
+namespace {
+
+/// Planes of `n` elements, bytes of zeros.
+struct Planes {
+  Planes(const Format& format, int64_t n) : stored{&format, {}, n} {
+    for (const Format::Plane& plane : format.planes()) {
+      const int64_t count = format.blocks(n) * plane.per_block;
+      memory.emplace_back(static_cast<size_t>(count * dtype_size(plane.dtype)));
+      stored.planes.push_back({memory.back().data(), plane.dtype, {count}});
+    }
+  }
+  std::vector<std::vector<char>> memory;
+  Stored stored;
+};
+
+const char* const kNames[] = {"f32", "bf16", "f16", "nf4", "int8", "dynamic8", "dynamic8_unsigned"};
+
+}  // namespace
+
+TEST_SUITE("format") {
+  TEST_CASE("by name") {
+    for (const char* name : kNames) CHECK(format_by_name(name).name() == name);
+    CHECK(&format_by_name("bf16") == &plain_format(DType::bf16));
+    CHECK(&format_by_name("nf4") == &quantized_format(CodeBook::nf4));
+    CHECK(&format_by_name("dynamic8_unsigned") == &quantized_format(CodeBook::dynamic8_unsigned));
+    CHECK_THROWS_WITH_AS(format_by_name("nf5"), "there is no format nf5, known are f32, bf16, f16, nf4, int8, dynamic8, "
+                         "dynamic8_unsigned", Error);
+    CHECK_FALSE(format_by_name("int8").plain());
+    CHECK(format_by_name("f16").plain());
+  }
+
+  TEST_CASE("planes of zero bytes stand for zeros, and parts are encoded and decoded alone") {
+    const std::unique_ptr<Ops> ops = make_cpu_ops();
+    constexpr int64_t n = 1000;
+    for (const char* name : kNames) {
+      CAPTURE(name);
+      const Format& format = format_by_name(name);
+      Planes whole(format, n), in_parts(format, n);
+      std::vector<float> values(n), decoded(n, 7.0f), decoded_parts(n);
+      whole.stored.decode(*ops, {decoded.data(), DType::f32, {n}}, {});
+      for (float value : decoded) CHECK(value == 0);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = std::fabs(std::sin(static_cast<float>(i)));
+      whole.stored.encode(*ops, {values.data(), DType::f32, {n}}, {});
+      for (auto [first, count] : {std::pair<int64_t, int64_t>{512, n - 512}, {0, 256}, {256, 256}}) {
+        const Tensor from{values.data() + first, DType::f32, {count}}, to{decoded_parts.data() + first, DType::f32, {count}};
+        in_parts.stored.part(first, count).encode(*ops, from, {});
+        in_parts.stored.part(first, count).decode(*ops, to, {});
+      }
+      CHECK(in_parts.memory == whole.memory);
+      whole.stored.decode(*ops, {decoded.data(), DType::f32, {n}}, {});
+      CHECK(decoded == decoded_parts);
+    }
+  }
+}
+
+}  // namespace blipft
