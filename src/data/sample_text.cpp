@@ -32,8 +32,8 @@ void check_text_inputs(const Config& config, const ModelInputs& inputs, const To
   BLIPFT_USER_CHECK(config.data.max_text_tokens <= inputs.max_text_tokens, place_of(config, "data.max_text_tokens"),
                     ": data.max_text_tokens: found ", config.data.max_text_tokens, ", expected at most ",
                     inputs.max_text_tokens, ": the model has ", inputs.prefix_rows + inputs.max_text_tokens,
-                    " positions (max_position_embeddings in config.json), of which ", inputs.prefix_rows,
-                    " come before the text");
+                    " positions (config.json: max_position_embeddings, or a shorter sliding_window), of which ",
+                    inputs.prefix_rows, " come before the text");
   BLIPFT_USER_CHECK(tokenizer.pad_id() >= 0 && tokenizer.pad_id() < inputs.vocabulary, config.model.path,
                     ": the tokenizer's padding token has id ", tokenizer.pad_id(), ", the model's vocabulary has ",
                     inputs.vocabulary, " ids (vocab_size in config.json); use the tokenizer that belongs to the model");
