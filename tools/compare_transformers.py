@@ -5,13 +5,14 @@
   compare_transformers.py MODEL_DIR DATA_DIR --batch 16 --precision bf16-true --steps 5 --lr 2e-5
   compare_transformers.py MODEL_DIR DATA_DIR --batch 16 --precision bf16-true --saved runs/run/model
 
+MODEL_DIR is a BLIP-2 or a causal language model (llama, mistral, qwen2), which reads the texts alone.
 DATA_DIR is an ImageFolder: metadata.jsonl with {"file_name", "text"}. Step s takes rows s * batch, s * batch + 1, ...
 in the file's order and begins again when a whole batch is no longer left. Pictures are decoded as `datasets` does it
 (by `datasets` itself where it is installed: turned by their EXIF orientation) and go through the transformers image
 processor (PIL; from 5.23 on it puts transparency on white, before it leaves it out), captions through the tokenizer:
-</s> + text, cut to 50 ids, padded to the batch's longest. The model sees the image tokens, then the text; every text id
-but the first is a label; padding is not (--loss-on-padding: it is). The model is in eval mode (no dropout), attention is
-PyTorch's, TF32 is off.
+for BLIP-2 </s> + text, else as the tokenizer's files say, cut to --max-text-tokens ids, padded to the batch's longest.
+The model sees the image tokens, then the text; every text id but the first is a label; padding is not
+(--loss-on-padding: it is). The model is in eval mode (no dropout), attention is PyTorch's, TF32 is off.
 
 blipft does the same with (one rank; any strategy and world with the same number of samples a step will do):
 
@@ -28,7 +29,7 @@ In 32-true expect agreement to about 1e-5 relative, in bf16-true to about 1e-2: 
 With --loss-on-padding the gradient norms differ a little by design of torch: an Embedding with padding_idx drops the
 gradient of the padding id's row.
 
-Prints one JSON line. Needs torch, transformers and PIL.
+Prints one JSON line. Needs torch and transformers, for BLIP-2 also PIL.
 """
 import argparse
 import json
@@ -36,8 +37,7 @@ import os
 
 import torch
 import transformers
-from PIL import Image, ImageOps
-from transformers import AutoTokenizer, Blip2ForConditionalGeneration, GPT2Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Blip2ForConditionalGeneration, GPT2Tokenizer
 
 PRECISIONS = {"32-true": torch.float32, "bf16-true": torch.bfloat16}
 
@@ -61,6 +61,17 @@ def load_processor(directory):
     return Processor.from_pretrained(directory)
 
 
+def reads_pictures(model):
+    return model.config.model_type == "blip-2"
+
+
+def load_language_tokenizer(directory):
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    if tokenizer.pad_token is None:  # what stands there does not count
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.bos_token
+    return tokenizer
+
+
 def load_tokenizer(directory):
     if os.path.exists(os.path.join(directory, "tokenizer_config.json")):
         tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -75,19 +86,21 @@ def load_tokenizer(directory):
 
 
 def load_model(directory, arguments):
-    model, report = Blip2ForConditionalGeneration.from_pretrained(
+    pictures = AutoConfig.from_pretrained(directory).model_type == "blip-2"
+    model, report = (Blip2ForConditionalGeneration if pictures else AutoModelForCausalLM).from_pretrained(
         directory, dtype=PRECISIONS[arguments.precision], attn_implementation=arguments.attention,
         output_loading_info=True)
     wrong = {key: sorted(value) for key, value in report.items() if value}
     if wrong:
         raise SystemExit(f"{directory}: {wrong}")
-    if model.config.image_token_id is None:  # checkpoints from before the image token; the id is only a marker
+    if pictures and model.config.image_token_id is None:  # from before the image token; the id is only a marker
         model.config.image_token_id = model.config.text_config.vocab_size - 1
     return model.to(arguments.device).eval()
 
 
 def load_picture(path):
     """As load_dataset("imagefolder") gives it: in the file's own mode, turned by its EXIF orientation."""
+    from PIL import Image, ImageOps
     try:
         from datasets import Image as Decoder
         return Decoder().decode_example({"path": path, "bytes": None})
@@ -98,14 +111,17 @@ def load_picture(path):
 
 
 def make_batch(rows, model, processor, tokenizer, arguments):
-    pictures = [load_picture(os.path.join(arguments.data, row["file_name"])) for row in rows]
-    pixels = processor(images=pictures, return_tensors="pt").pixel_values
     text = tokenizer([row["text"] for row in rows], padding="longest", truncation=True, padding_side="right",
                      max_length=arguments.max_text_tokens, return_tensors="pt")
     labels = text.input_ids.clone()
     if not arguments.loss_on_padding:
         labels[text.attention_mask == 0] = -100
     labels[:, 0] = -100  # the first id is given, not learnt
+    if not reads_pictures(model):
+        batch = dict(input_ids=text.input_ids, attention_mask=text.attention_mask, labels=labels)
+        return {key: value.to(arguments.device) for key, value in batch.items()}
+    pictures = [load_picture(os.path.join(arguments.data, row["file_name"])) for row in rows]
+    pixels = processor(images=pictures, return_tensors="pt").pixel_values
     image = torch.full((len(rows), model.config.num_query_tokens), model.config.image_token_id)
     batch = dict(pixel_values=pixels.to(model.dtype), input_ids=torch.cat([image, text.input_ids], 1),
                  attention_mask=torch.cat([torch.ones_like(image), text.attention_mask], 1),
@@ -165,13 +181,15 @@ def main():
         raise SystemExit(f"{arguments.data}: {len(rows)} samples, --batch {size} needs more")
     chosen = [int(i) for i in arguments.samples.split(",")] if arguments.samples else range(size)
     model = load_model(arguments.model, arguments)
-    processor, tokenizer = load_processor(arguments.model), load_tokenizer(arguments.model)
+    pictures = reads_pictures(model)
+    processor = load_processor(arguments.model) if pictures else None
+    tokenizer = (load_tokenizer if pictures else load_language_tokenizer)(arguments.model)
 
     def batch_of(indices):
         return make_batch([rows[i] for i in indices], model, processor, tokenizer, arguments)
     first = batch_of(chosen)
     result = dict(model=arguments.model, samples=len(chosen), precision=arguments.precision, device=arguments.device,
-                  text_tokens=first["input_ids"].shape[1] - model.config.num_query_tokens,
+                  text_tokens=first["input_ids"].shape[1] - (model.config.num_query_tokens if pictures else 0),
                   labels=int((first["labels"] >= 0).sum()), loss_on_padding=arguments.loss_on_padding,
                   torch=torch.__version__, transformers=transformers.__version__)
     if arguments.grad_norm:

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Writes a BLIP-2 model directory with random weights: for benchmarks and tests without a download.
+"""Writes a model directory with random weights, BLIP-2 or LLaMA: for benchmarks and tests without a download.
 
-The architecture is the official one (Blip2ForConditionalGeneration with OPT), saved by transformers' own
-save_pretrained: config.json, safetensors in shards with an index, preprocessor_config.json, and, with --tokenizer, the
-tokenizer's files. The weights are not those that transformers would start from: its vision tower begins at std 1e-10
-and its query tokens at 0, which leaves most of the network without signal. Here every weight has std 0.02, every bias
-std 0.02 and every norm's scale 1 +- 0.1, so that a mistake anywhere shows in the loss and in the gradients.
+The architecture is the official one (Blip2ForConditionalGeneration with OPT; LlamaForCausalLM), saved by transformers'
+own save_pretrained: config.json, safetensors in shards with an index, BLIP-2's preprocessor_config.json, and, with
+--tokenizer, the tokenizer's files. The weights are not those that transformers would start from: BLIP-2's vision tower
+begins at std 1e-10 and its query tokens at 0, which leaves most of the network without signal. Here every weight has
+std 0.02, every bias std 0.02 and every norm's scale 1 +- 0.1, so that a mistake anywhere shows in the loss and in the
+gradients.
 
   make_checkpoint.py --out models/blip2-opt-2.7b-random --size opt-2.7b --dtype bf16 --device cuda --tokenizer data/opt
   make_checkpoint.py --out models/tiny --size tiny --dtype fp32 --tokenizer data/opt
+  make_checkpoint.py --out models/tinyllama-random --size tinyllama --dtype bf16 --tokenizer data/tinyllama
 
 Needs torch and transformers. On a GPU opt-2.7b takes seconds, and the host holds one shard at a time.
 """
@@ -20,7 +22,8 @@ import time
 
 import torch
 import transformers
-from transformers import Blip2Config, Blip2ForConditionalGeneration, Blip2QFormerConfig, Blip2VisionConfig, OPTConfig
+from transformers import (Blip2Config, Blip2ForConditionalGeneration, Blip2QFormerConfig, Blip2VisionConfig,
+                          LlamaConfig, LlamaForCausalLM, OPTConfig)
 
 # vision, qformer: what differs from the official tower; text: OPT's sizes; queries: image positions before the text.
 SIZES = {
@@ -33,6 +36,14 @@ SIZES = {
                              image_size=56, patch_size=14),
                  qformer=dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2),
                  queries=8, text=dict(hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=2)),
+}
+# layers, hidden, heads, key/value heads, inner, epsilon of the norms, positions, vocabulary, base of the rotation
+LLAMA_SIZES = {
+    "tinyllama": (22, 2048, 32, 4, 5632, 1e-5, 2048, 32000, 1e4),
+    "openllama-3b": (26, 3200, 32, 32, 8640, 1e-6, 2048, 32000, 1e4),
+    "openllama-7b": (32, 4096, 32, 32, 11008, 1e-6, 2048, 32000, 1e4),
+    "openllama-13b": (40, 5120, 40, 40, 13824, 1e-6, 2048, 32000, 1e4),
+    "codellama-7b": (32, 4096, 32, 32, 11008, 1e-5, 16384, 32016, 1e6),
 }
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 IMAGE_TOKEN = 50265
@@ -47,6 +58,14 @@ def make_config(size, vocab):
                        num_query_tokens=sizes["queries"], image_token_index=IMAGE_TOKEN, tie_word_embeddings=True)
 
 
+def make_llama_config(size):
+    layers, hidden, heads, kv_heads, inner, eps, positions, vocab, base = LLAMA_SIZES[size]
+    return LlamaConfig(vocab_size=vocab, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
+                       num_attention_heads=heads, num_key_value_heads=kv_heads, rms_norm_eps=eps,
+                       max_position_embeddings=positions, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2,
+                       rope_parameters={"rope_type": "default", "rope_theta": base})
+
+
 def make_model(config, dtype, device, seed):
     """The model in `dtype` on `device`; drawn in float32 from `seed`, so that both dtypes hold the same numbers."""
     default = torch.get_default_dtype()
@@ -54,7 +73,7 @@ def make_model(config, dtype, device, seed):
     try:
         # Construction without transformers' own initialisation: every parameter is drawn below.
         with torch.device("meta"):
-            model = Blip2ForConditionalGeneration(config)
+            model = (LlamaForCausalLM if config.model_type == "llama" else Blip2ForConditionalGeneration)(config)
         model = model.to_empty(device=device)
         model.tie_weights()
     finally:
@@ -82,8 +101,19 @@ def write_preprocessor(out, image_size):
         "rescale_factor": 0.00392156862745098, "size": {"height": image_size, "width": image_size}})
 
 
+def copy_tokenizer(out, source):
+    """A LLaMA's: the files as they are."""
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+             "added_tokens.json", "chat_template.jinja")
+    there = [name for name in names if os.path.exists(os.path.join(source, name))]
+    if not set(there) & {"tokenizer.json", "tokenizer.model"}:
+        raise SystemExit(f"{source}: --tokenizer needs a directory with tokenizer.json or tokenizer.model")
+    for name in there:
+        shutil.copyfile(os.path.join(source, name), os.path.join(out, name))
+
+
 def write_tokenizer(out, source):
-    """vocab.json and merges.txt as they are; the special tokens as OPT has them: </s> starts every text."""
+    """OPT's: vocab.json and merges.txt as they are; the special tokens as OPT has them: </s> starts every text."""
     for name in ("vocab.json", "merges.txt"):
         path = os.path.join(source, name)
         if not os.path.exists(path):
@@ -104,11 +134,11 @@ def write_tokenizer(out, source):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="directory to write; replaced if it is a model directory")
-    parser.add_argument("--size", choices=sorted(SIZES), default="tiny")
+    parser.add_argument("--size", choices=[*sorted(SIZES), *LLAMA_SIZES], default="tiny")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="fp32")
-    parser.add_argument("--vocab", type=int, default=50304, help="50304 (with image token) or 50272 (older)")
+    parser.add_argument("--vocab", type=int, default=50304, help="of BLIP-2: 50304 (with image token) or 50272")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--tokenizer", help="directory with vocab.json and merges.txt")
+    parser.add_argument("--tokenizer", help="directory with OPT's vocab.json and merges.txt, or LLaMA's tokenizer.*")
     parser.add_argument("--shard", default="5GB", help="largest shard, as save_pretrained takes it")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -120,13 +150,15 @@ def main():
     start = time.perf_counter()
     shutil.rmtree(arguments.out, ignore_errors=True)
     os.makedirs(arguments.out)
-    config = make_config(arguments.size, arguments.vocab)
+    llama = arguments.size in LLAMA_SIZES
+    config = make_llama_config(arguments.size) if llama else make_config(arguments.size, arguments.vocab)
     model = make_model(config, DTYPES[arguments.dtype], arguments.device, arguments.seed)
     drawn = time.perf_counter()
     model.save_pretrained(arguments.out, max_shard_size=arguments.shard)
-    write_preprocessor(arguments.out, config.vision_config.image_size)
+    if not llama:
+        write_preprocessor(arguments.out, config.vision_config.image_size)
     if arguments.tokenizer:
-        write_tokenizer(arguments.out, arguments.tokenizer)
+        (copy_tokenizer if llama else write_tokenizer)(arguments.out, arguments.tokenizer)
     for name in os.listdir(arguments.out):
         os.chmod(os.path.join(arguments.out, name), 0o644)
     size = sum(os.path.getsize(os.path.join(arguments.out, name)) for name in os.listdir(arguments.out))

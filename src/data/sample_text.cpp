@@ -67,8 +67,8 @@ void check_text_inputs(const Config& config, const ModelInputs& inputs, const To
   BLIPFT_USER_CHECK(config.data.max_text_tokens <= inputs.max_text_tokens, place_of(config, "data.max_text_tokens"),
                     ": data.max_text_tokens: found ", config.data.max_text_tokens, ", expected at most ",
                     inputs.max_text_tokens, ": the model has ", inputs.prefix_rows + inputs.max_text_tokens,
-                    " positions (max_position_embeddings in config.json), of which ", inputs.prefix_rows,
-                    " come before the text");
+                    " positions (config.json: max_position_embeddings, or a shorter sliding_window), of which ",
+                    inputs.prefix_rows, " come before the text");
   const int32_t padding = tokenizer.pad_id();
   BLIPFT_USER_CHECK(!config.train.loss_on_padding || (padding >= 0 && padding < inputs.vocabulary),
                     place_of(config, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding ",

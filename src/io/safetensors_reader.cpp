@@ -46,6 +46,11 @@ std::map<std::string, std::string> read_weight_map(const std::string& index_path
   return shards;
 }
 
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 std::string what_is_there(const std::string& directory) {
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
@@ -55,7 +60,9 @@ std::string what_is_there(const std::string& directory) {
   if (error) return "the folder cannot be read: " + error.message();
   for (const char* old : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
     if (fs::exists(fs::path(directory) / old, error))
-      return concat("only '", old, "' is there; save the model again with safe_serialization=True");
+      return concat("only '", old, "' is there; make safetensors of it, without running code from the file, with\n  ",
+                    "python3 tools/convert_checkpoint.py ", without_slash(directory), " ", without_slash(directory),
+                    "-safetensors");
   return "the folder holds neither";
 }
 

@@ -1,6 +1,7 @@
 // Reading config.json of LLaMA, Mistral and Qwen 2. Defaults are those of transformers' configuration classes.
 #include "models/llama_config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/json_fields.h"
@@ -61,11 +62,8 @@ int64_t sliding_window(const JsonFields& fields, const Defaults& defaults, int64
 
 void read_lengths(const JsonFields& fields, const Defaults& defaults, LlamaConfig& config) {
   config.max_text_tokens = fields.positive("max_position_embeddings", defaults.positions);
-  config.max_text_key = "max_position_embeddings";
   const int64_t window = sliding_window(fields, defaults, config.layers);
-  // Within a window's length, attention in the window is attention to everything before.
-  if (window > 0 && window < config.max_text_tokens)
-    config.max_text_tokens = window, config.max_text_key = "sliding_window";
+  if (window > 0) config.max_text_tokens = std::min(config.max_text_tokens, window);
 }
 
 // Long wavelengths are stretched, short ones stay, with a smooth passage between: transformers'

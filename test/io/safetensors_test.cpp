@@ -322,7 +322,9 @@ TEST_CASE("missing files, shards and tensors") {
   CHECK(holds(message_of([&] { SafetensorsReader reader(here + "/none"); }), "the folder does not exist"));
   CHECK(holds(error(), here));
   write_file(folder / "pytorch_model.bin", "x");
-  CHECK(holds(error(), "safe_serialization"));
+  const std::string command = concat("python3 tools/convert_checkpoint.py ", here, " ", here, "-safetensors");
+  CHECK(holds(error(), command));
+  CHECK(holds(message_of([&] { SafetensorsReader reader(here + "/"); }), command));
 
   const std::string index = folder / "model.safetensors.index.json";
   write_file(index, R"({"weight_map": {"a": "s1.safetensors", "b": "s2.safetensors"}})");

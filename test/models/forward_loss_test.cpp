@@ -152,6 +152,21 @@ TEST_SUITE("forward loss") {
         }
   }
 
+  TEST_CASE("LLaMA: the same, without anything to drop") {
+    for (const char* name : {"llama_mha", "llama_gqa", "llama_qwen2"})
+      for (const TextShape& text : kShapes)
+        for (const DType compute : {DType::f32, DType::bf16}) {
+          CAPTURE(name);
+          CAPTURE(text.packed_rows);
+          const MakeModel make = [&](const ModelSettings& settings) {
+            return make_model(concat("test/golden/", name), settings);
+          };
+          check(make, {compute}, text, false);
+          check(make, {compute, {}, {ActivationCheckpointing::Kind::full}}, text, false);
+          check(make, {compute, {"embeddings"}}, text, false);
+        }
+  }
+
   TEST_CASE("a text-only model: the same") {
     const MakeModel make = [](const ModelSettings& settings) {
       return std::make_unique<TextModel>(TextModel::Sizes{.dropout = 0.2f}, settings);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "data/text_shapes.h"
 #include "memory/memory_plan.h"
 
 namespace blipft {
@@ -60,7 +61,7 @@ TEST_SUITE("storage policy") {
     const auto planned = [](const char* quantize) {
       Config config = config_of(quantize, {"vision"});
       const std::unique_ptr<Model> model = make_model(config);
-      return plan_table(plan_memory(config, *model, {1}, 0));
+      return plan_table(plan_memory(config, *model, {1}, 0, possible_text_shapes(config)));
     };
     for (const char* name : {"nf4", "int8"}) {
       CHECK(planned(name).find(concat("parameters as ", name, ": codes (parameters)")) != std::string::npos);

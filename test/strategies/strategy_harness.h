@@ -112,7 +112,7 @@ inline std::string smooth_model_directory(const std::string& name, bool biases =
 inline Job make_job(const std::string& name, Precision precision = Precision::f32_true) {
   Job job;
   Config& c = job.config;
-  c.model.path = smooth_model_directory(name);
+  c.model.path = name.rfind("blip2", 0) == 0 ? smooth_model_directory(name) : model_directory(name);
   c.data.max_text_tokens = 12;
   c.data.text_padding = "max";
   c.train.precision = precision;
