@@ -340,6 +340,9 @@ std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank,
                                              const ModelInputs& inputs, std::shared_ptr<const Tokenizer> tokenizer,
                                              std::shared_ptr<const Dataset> dataset, Device& device) {
   BLIPFT_CHECK(tokenizer && dataset, "a data loader needs a tokenizer and a dataset");
+  BLIPFT_USER_CHECK(!inputs.has_picture() || dataset->has_pictures(), place_of(config, "data.path"), ": data.path: ",
+                    config.data.path, " has texts alone, and the model in ", config.model.path, " reads a picture ",
+                    "with each; choose an ImageFolder or a WebDataset, or a model of text");
   return std::make_unique<PrefetchLoader>(config, rank, world, inputs, std::move(tokenizer), std::move(dataset),
                                           device);
 }
