@@ -115,6 +115,7 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   virtual Sample read(int64_t index) const = 0;
+  virtual bool has_pictures() const { return true; }  ///< false: no sample has one
 };
 /// Opens a dataset by `format`: imagefolder, webdataset, json, or "auto", which looks. Throws UserError naming file and
 /// line. JSON files are indexed when they are opened, and each record is parsed, and checked, when it is read.

@@ -34,6 +34,7 @@ class JsonDataset final : public Dataset {
   }
 
   int64_t size() const override { return static_cast<int64_t>(records_.size()); }
+  bool has_pictures() const override { return false; }
 
   Sample read(int64_t index) const override {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());

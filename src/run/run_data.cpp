@@ -46,6 +46,9 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   data.tokenizer = load_tokenizer(config.model.path);
   check_text_inputs(config, inputs, *data.tokenizer);
   const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer));
+  BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
+                    ": data.path: ", config.data.path, " has texts alone, and the model in ", config.model.path,
+                    " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text");
   const auto samples_of = [&](const std::shared_ptr<const Dataset>& dataset, int64_t asked, const char* key) {
     if (inputs.has_picture()) return SampleSet{dataset, asked, nullptr};
     return survey_samples(config, dataset, *data.tokenizer, inputs.vocabulary, threads, asked, key);

@@ -18,6 +18,7 @@
 #include "run/adapter_files.h"
 #include "run/engine.h"
 #include "run/weights.h"
+#include "support/hold_gradients.h"
 
 namespace blipft::testing {
 
@@ -84,10 +85,11 @@ class Trainer {
       statistics.mean[c] = golden.about["pixel_mean"][c];
       statistics.std[c] = golden.about["pixel_std"][c];
     }
-    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_));
+    static const HoldGradients hold;
+    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_), &hold);
     arena = std::make_unique<Arena>(*device, *plan.arena);
     engine = std::make_unique<Engine>(EngineParts{&config_, model.get(), device.get(), ops.get(), comm.get(),
-                                                  arena.get(), optimizer.get(), nullptr, nullptr, statistics,
+                                                  arena.get(), optimizer.get(), &hold, nullptr, statistics,
                                                   plan.text_shapes},
                                       "single", ShardedSettings{});
     arena->commit();

@@ -189,7 +189,7 @@ def bad_records(space):
     data = space.new("records")
     data.mkdir()
     (data / "a.jsonl").write_text('{"text": "a cat"}\n' * 60)
-    fails(space, 2, [r"a\.jsonl:\d+: found no picture"], f"data.path={data}")
+    fails(space, 2, [r"run\.yaml:\d+: data\.path|data\.path=", r"has texts alone", r"an ImageFolder"], f"data.path={data}")
     (data / "a.jsonl").write_text('{"instruction": "a cat"}\n')
     fails(space, 2, [r"a\.jsonl:1: found \"instruction\", expected"], f"data.path={data}")
     fails(space, 2, [r"data\.prompt_style", r"none or a text with \{instruction\}"], "data.prompt_style=non")

@@ -60,6 +60,7 @@ TEST_SUITE("storage policy") {
   TEST_CASE("a plan holds codes and scales instead of weights") {
     const auto planned = [](const char* quantize) {
       Config config = config_of(quantize, {"vision"});
+      config.data.max_text_tokens = 12;
       const std::unique_ptr<Model> model = make_model(config);
       return plan_table(plan_memory(config, *model, {1}, 0, possible_text_shapes(config)));
     };

@@ -1,0 +1,13 @@
+// A storage policy for tests that look at gradients.
+#pragma once
+
+#include "blipft/store.h"
+
+namespace blipft::testing {
+
+/// Gradients are there after the step, for comparisons, also where a run would not hold them.
+struct HoldGradients : StoragePolicy {
+  bool transient_gradients(bool) const override { return false; }
+};
+
+}  // namespace blipft::testing
