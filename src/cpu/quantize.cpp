@@ -12,11 +12,10 @@ namespace blipft::cpu {
 
 namespace {
 
-// The largest magnitude, compared as bits: above every number an infinity, and above that a NaN.
-float largest_magnitude(const float* values, int64_t count) {
+float scale_of(const float* values, int64_t count) {
   uint32_t most = 0;
   for (int64_t i = 0; i < count; ++i) most = std::max(most, bits_from_float(values[i]) & 0x7fffffffu);
-  return float_from_bits(most);
+  return block_scale(most);
 }
 
 template <int kCount>
@@ -58,7 +57,7 @@ void for_blocks(CodeBook book, int64_t n, F f) {
 
 void encode_block(const float* values, int64_t count, const Quantized& to, int64_t block) {
   const int64_t size = code_block(to.book);
-  const float scale = largest_magnitude(values, count);
+  const float scale = scale_of(values, count);
   const float factor = code_factor(scale, to.book == CodeBook::int8 ? kInt8Top : 1.0f);
   to.scales.as<float>()[block] = scale;
   uint8_t codes[kMostCodes];

@@ -1,6 +1,7 @@
-// AdamW with moments in blocks of codes: one pass, 8 elements a thread, so that a warp has a block of codes and a thread
-// block a span of the sums of squares. Thread blocks stay and take span after span, since each brings the tables of both
-// code books into shared memory; the next span is on its way while one is computed.
+// AdamW with moments in blocks of codes: one pass, 8 elements a thread, so that a warp has a block of codes and a
+// thread block a span of the sums of squares. A thread block takes several spans, since each brings the tables of both
+// code books into shared memory, but not too many: what runs beside is to get processors soon. The next span is on its
+// way while one is computed.
 #include "cuda/cuda_ops.h"
 #include "cuda/quantize.cuh"
 #include "cuda/update.cuh"
@@ -10,7 +11,8 @@ namespace blipft {
 namespace {
 
 constexpr int kWarps = kUpdateThreads / 32;
-constexpr int64_t kBlocksOfProcessor = 3;     // 34 KiB of tables each
+constexpr int64_t kBlocksOfProcessor = 3;     // with 34 KiB of tables each
+constexpr int64_t kMostSpans = 16;            // of a thread block: 320 KiB of bf16 parameters, gradients and codes
 using Mean = CodePack<CodeBook::dynamic8>;
 using Square = CodePack<CodeBook::dynamic8_unsigned>;
 static_assert(32 * kUpdatePack == code_block(CodeBook::dynamic8), "a warp has a block of codes");
@@ -70,8 +72,8 @@ struct Loaded {
 template <class P, class G, bool kMaster, bool kAligned, bool kStochastic>
 __global__ void __launch_bounds__(kUpdateThreads, 3)
 adamw8bit_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restrict__ grad, Moments moments,
-                 const float* __restrict__ scalars, float* __restrict__ squares, int64_t n, AdamWNumbers args,
-                 Rounding rounding) {
+                 const float* __restrict__ scalars, float* __restrict__ squares, int64_t n, int64_t spans_of_block,
+                 AdamWNumbers args, Rounding rounding) {
   constexpr int N = kUpdatePack;
   __shared__ SharedTables tables;
   __shared__ float warps[2][kWarps];
@@ -80,13 +82,14 @@ adamw8bit_kernel(P* __restrict__ param, float* __restrict__ master, const G* __r
   using Value = std::remove_reference_t<decltype(*values)>;
   const AdamWStep<sizeof(P) == 2 && !kMaster> adamw(args, scalars);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, copy = lane % SharedTables::kCopies;
-  const int64_t spans = (n + kSquaresSpan - 1) / kSquaresSpan;
+  const int64_t first = blockIdx.x * spans_of_block;
+  const int64_t end = min(first + spans_of_block, (n + kSquaresSpan - 1) / kSquaresSpan);
   Loaded<Value, G> next;
-  next.template load<kAligned>(values, grad, moments, blockIdx.x, n);
+  next.template load<kAligned>(values, grad, moments, first, n);
   int turn = 0;
-  for (int64_t span = blockIdx.x; span < spans; span += gridDim.x, turn ^= 1) {
+  for (int64_t span = first; span < end; ++span, turn ^= 1) {
     const Loaded<Value, G> now = next;
-    if (span + gridDim.x < spans) next.template load<kAligned>(values, grad, moments, span + gridDim.x, n);
+    if (span + 1 < end) next.template load<kAligned>(values, grad, moments, span + 1, n);
     float p[N], g[N], m[N], v[N];
     unpack(now.own, p);
     unpack(now.gradients, g);
@@ -105,7 +108,7 @@ adamw8bit_kernel(P* __restrict__ param, float* __restrict__ master, const G* __r
     with_whole<kAligned>((span + 1) * kSquaresSpan, n, [&](auto is_whole) {
       store_param<decltype(is_whole)::value, kMaster, kStochastic>(param, master, i, n, p, rounding, scalars);
     });
-    const float mean_scale = largest_magnitude<32>(m), square_scale = largest_magnitude<32>(v);
+    const float mean_scale = scale_of<32>(m), square_scale = scale_of<32>(v);
     const float mean_factor = code_factor(mean_scale, 1.0f), square_factor = code_factor(square_scale, 1.0f);
     uint32_t mean_codes[N], square_codes[N];
 #pragma unroll
@@ -143,15 +146,16 @@ void CudaOps::adamw8bit_update(const AdamW8bitUpdate& args, Stream stream) {
   const LaunchContext launch = context(stream);
   const Moments moments{args.m.codes.as<uint2>(), args.v.codes.as<uint2>(), args.m.scales.as<float>(),
                         args.v.scales.as<float>(), args.m.scales.numel()};
-  const int64_t blocks = std::min(squares_count(n), kBlocksOfProcessor * launch.sm_count);
+  const int64_t spans = squares_count(n);
+  const int64_t spans_of_block = std::clamp(spans / (kBlocksOfProcessor * launch.sm_count), int64_t{1}, kMostSpans);
   const bool aligned = all_aligned16(args.param, args.master, args.grad);
   dispatch_update(args, aligned, [&](auto p, auto g, auto has_master, auto is_aligned, auto is_stochastic) {
     using P = typename decltype(p)::type;
     using G = typename decltype(g)::type;
     adamw8bit_kernel<P, G, decltype(has_master)::value, decltype(is_aligned)::value, decltype(is_stochastic)::value>
-        <<<static_cast<unsigned>(blocks), kUpdateThreads, 0, launch.stream>>>(
+        <<<static_cast<unsigned>(ceil_div(spans, spans_of_block)), kUpdateThreads, 0, launch.stream>>>(
             args.param.as<P>(), args.master.as<float>(), args.grad.as<const G>(), moments,
-            args.scalars.as<const float>(), args.squares.as<float>(), n,
+            args.scalars.as<const float>(), args.squares.as<float>(), n, spans_of_block,
             AdamWNumbers{args.beta1, args.beta2, args.eps, args.weight_decay}, args.rounding);
   });
   BLIPFT_CUDA_LAUNCHED("adamw8bit_kernel");

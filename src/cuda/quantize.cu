@@ -99,7 +99,7 @@ quantize_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __
 #pragma unroll
     for (int j = 0; j < kCodePack; ++j) x[j] = first + j < n ? to_float(values[first + j]) : 0.0f;
   }
-  const float scale = largest_magnitude<kCodeThreads<kBook>>(x);
+  const float scale = scale_of<kCodeThreads<kBook>>(x);
   if (i >= packs) return;
   const float factor = code_factor(scale, kBook == CodeBook::int8 ? kInt8Top : 1.0f);
   uint32_t code[kCodePack];

@@ -1,4 +1,4 @@
-// Blocks of codes in kernels: 8 consecutive numbers a thread, so that a block is 8 or 32 neighbouring threads of a warp.
+// Blocks of codes in kernels: 8 consecutive numbers a thread; a block is 8 or 32 neighbouring threads of a warp.
 #pragma once
 
 #include "cuda/kernels.h"
@@ -41,10 +41,9 @@ struct CodePack {
   }
 };
 
-/// The largest magnitude among the numbers of a block: above every number an infinity, and above that a NaN. All threads
-/// of the warp call it.
+/// The scale of the block that this thread has 8 numbers of. All threads of the warp call it.
 template <int kThreadsOfBlock>
-__device__ __forceinline__ float largest_magnitude(const float (&x)[kCodePack]) {
+__device__ __forceinline__ float scale_of(const float (&x)[kCodePack]) {
   uint32_t most = 0;
 #pragma unroll
   for (int j = 0; j < kCodePack; ++j) most = max(most, __float_as_uint(x[j]) & 0x7fffffffu);
@@ -55,7 +54,7 @@ __device__ __forceinline__ float largest_magnitude(const float (&x)[kCodePack]) 
     for (int offset = kThreadsOfBlock / 2; offset > 0; offset /= 2)
       most = max(most, __shfl_xor_sync(0xffffffffu, most, offset));
   }
-  return __uint_as_float(most);
+  return block_scale(most);
 }
 
 constexpr float kInt8Top = 127;

@@ -138,7 +138,8 @@ __device__ __forceinline__ void round_at_random(float (&p)[8], const Rounding& r
 #pragma unroll
   for (uint32_t j = 0; j < 8; ++j) {
     const uint32_t e = shift + j;
-    const uint32_t bits = shift == 0 ? rounding_bits(words, j) : e < 8 ? rounding_bits(words, e) : rounding_bits(after, e);
+    const uint32_t bits =
+        shift == 0 ? rounding_bits(words, j) : e < 8 ? rounding_bits(words, e) : rounding_bits(after, e);
     p[j] = __uint_as_float(static_cast<uint32_t>(round_stochastically(p[j], bits)) << 16);
   }
 }

@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <limits>
 
 #include "blipft/error.h"
 #include "blipft/ops.h"
@@ -46,7 +45,8 @@ constexpr CodeTable<256> make_dynamic_table(bool with_signs) {
     // Each rounded once to f32, counted from the nearer end: as torch.linspace does.
     const auto bound = [&](int j) {
       const double width = static_cast<double>(step);
-      return static_cast<float>(j < (parts + 1) / 2 ? static_cast<double>(0.1f) + width * j : 1.0 - width * (parts - j));
+      const double from_below = static_cast<double>(0.1f) + width * j, from_above = 1.0 - width * (parts - j);
+      return static_cast<float>(j < (parts + 1) / 2 ? from_below : from_above);
     };
     for (int j = 0; j < parts; ++j) {
       const float middle = (bound(j) + bound(j + 1)) * 0.5f;
@@ -62,15 +62,20 @@ constexpr CodeTable<256> make_dynamic_table(bool with_signs) {
 inline constexpr CodeTable<16> kNf4 = make_nf4_table();
 inline constexpr CodeTable<256> kDynamic8 = make_dynamic_table(true), kDynamic8Unsigned = make_dynamic_table(false);
 
-/// Blocks whose scale is not at least this, or not finite, cannot be divided by it.
+/// A block's scale, of its largest magnitude as bits, which are above those of every number for an infinity and higher
+/// yet for a NaN: both are to be seen in what the codes stand for.
+BLIPFT_HOST_DEVICE float block_scale(uint32_t magnitude) {
+  return std::bit_cast<float>(magnitude < 0x7f800000u ? magnitude : 0x7fc00000u);
+}
+/// Blocks whose scale is not at least this cannot be divided by it.
 constexpr float kLeastScale = 0x1p-119f;
 /// What the numbers of a block are multiplied with before they find their codes: `top` (1, or 127 for int8) over its
 /// scale; or 0.
 BLIPFT_HOST_DEVICE float code_factor(float scale, float top) {
-  return scale >= kLeastScale && scale <= std::numeric_limits<float>::max() ? top / scale : 0.0f;
+  return scale >= kLeastScale ? top / scale : 0.0f;
 }
 
-/// Counts the midpoints of a dynamic table below a number with one look-up. The numbers of [2^-23, 1] whose exponent and
+/// Counts the midpoints of a dynamic table below a number with one look-up. Numbers of [2^-23, 1] whose exponent and
 /// first kBits of the mantissa are equal share a bin, which holds one midpoint at most: an entry has the number of
 /// midpoints below the bin in its low byte, and above it the bits of the bin's own midpoint that follow (one more than
 /// any has where there is none).
@@ -103,11 +108,12 @@ struct MidpointIndex {
 inline constexpr MidpointIndex<6> kDynamic8Index(kDynamic8);
 inline constexpr MidpointIndex<7> kDynamic8UnsignedIndex(kDynamic8Unsigned);
 
-/// Midpoints below `magnitude` (at most 1), and, `or_equal`, at it; `entries` are those of a MidpointIndex<kBits>.
+/// Midpoints below the magnitude of y (at most 1), and, `or_equal`, at it; `entries` are those of a
+/// MidpointIndex<kBits>.
 template <int kBits>
-BLIPFT_HOST_DEVICE uint32_t midpoints_below(const uint32_t* entries, float magnitude, bool or_equal) {
+BLIPFT_HOST_DEVICE uint32_t midpoints_below(const uint32_t* entries, float y, bool or_equal) {
   using Index = MidpointIndex<kBits>;
-  const uint32_t bits = std::bit_cast<uint32_t>(magnitude), bin = bits >> Index::kShift;
+  const uint32_t bits = std::bit_cast<uint32_t>(y) & 0x7fffffffu, bin = bits >> Index::kShift;
   if (bin < Index::kFirst) return 0;
   const uint32_t last = Index::kBins - 1, place = bin - Index::kFirst;
   const uint32_t entry = entries[place < last ? place : last], low = bits & Index::kMask;
@@ -117,7 +123,7 @@ BLIPFT_HOST_DEVICE uint32_t midpoints_below(const uint32_t* entries, float magni
 /// The code of y, from -1 to 1: how many midpoints lie below it.
 BLIPFT_HOST_DEVICE uint32_t dynamic8_code(const uint32_t* entries, float y) {
   const bool negative = y < 0;
-  const uint32_t count = midpoints_below<6>(entries, negative ? -y : y, negative);
+  const uint32_t count = midpoints_below<6>(entries, y, negative);
   return negative ? 127u - (count < 127u ? count : 127u) : 127u + count;
 }
 BLIPFT_HOST_DEVICE uint32_t dynamic8_unsigned_code(const uint32_t* entries, float y) {

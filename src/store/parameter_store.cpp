@@ -270,8 +270,10 @@ void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathere
       const Section::Piece& first = pieces[i];
       int64_t count = first.parameter->numel();
       // Those that lie one behind the other here and there, in one go.
-      for (; i + 1 < pieces.size() && pieces[i + 1].at - first.at == count && pieces[i + 1].flat - first.flat == count; ++i)
-        count += pieces[i + 1].parameter->numel();
+      const auto follows = [&](const Section::Piece& next) {
+        return next.at - first.at == count && next.flat - first.flat == count;
+      };
+      for (; i + 1 < pieces.size() && follows(pieces[i + 1]); ++i) count += pieces[i + 1].parameter->numel();
       gathered.at(s).part(first.at, (count + block - 1) / block * block)
           .decode(*context_.ops, flat.part(first.flat, {count}), stream);
     }

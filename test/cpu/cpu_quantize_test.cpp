@@ -81,7 +81,7 @@ TEST_SUITE("cpu quantize") {
     for (CodeBook book : kBooks)
       for (DType t : {kF32, kBf16, DType::f16})
         for (int64_t n : {1, 7, 64, 100, 256, 1000, 5001}) {
-          CAPTURE(book_name(book));
+          CAPTURE(std::string(book_name(book)));
           CAPTURE(n);
           OpContext c(cpu());
           const bool positive = book == CodeBook::dynamic8_unsigned;
@@ -112,7 +112,7 @@ TEST_SUITE("cpu quantize") {
   TEST_CASE("zeros, tiny blocks, infinities and NaNs") {
     const double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
     for (CodeBook book : kBooks) {
-      CAPTURE(book_name(book));
+      CAPTURE(std::string(book_name(book)));
       const auto block = static_cast<size_t>(code_block(book));
       Vec x(5 * block);
       x[block + 3] = 1e-37;                  // below the least scale
@@ -129,7 +129,7 @@ TEST_SUITE("cpu quantize") {
 
   TEST_CASE("the last block may be cut: its codes are those of zeros") {
     for (CodeBook book : kBooks) {
-      CAPTURE(book_name(book));
+      CAPTURE(std::string(book_name(book)));
       const auto block = static_cast<size_t>(code_block(book));
       Vec x(block + 5, 0.7), padded = x;
       padded.resize(2 * block);

@@ -13,7 +13,8 @@ namespace {
 /// Memory of its own, for updates that follow each other.
 class Numbers {
  public:
-  Numbers(DType dtype, int64_t n) : memory_(static_cast<size_t>(n * dtype_size(dtype))), tensor{memory_.data(), dtype, {n}} {}
+  Numbers(DType dtype, int64_t n)
+      : memory_(static_cast<size_t>(n * dtype_size(dtype))), tensor{memory_.data(), dtype, {n}} {}
   Numbers(const std::vector<float>& values) : Numbers(kF32, static_cast<int64_t>(values.size())) {
     std::copy(values.begin(), values.end(), tensor.as<float>());
   }
@@ -88,7 +89,8 @@ TEST_SUITE("cpu update") {
         const Tensor start = c.input("p", dtype, {n}), start_master = c.input("master", kF32, {n});
         a.param = c.output("a", dtype, {n});
         if (master) a.master = c.output("a master", kF32, {n});
-        a.m = make_quantized(c, "m", CodeBook::dynamic8, n), a.v = make_quantized(c, "v", CodeBook::dynamic8_unsigned, n);
+        a.m = make_quantized(c, "m", CodeBook::dynamic8, n);
+        a.v = make_quantized(c, "v", CodeBook::dynamic8_unsigned, n);
         a.squares = c.output("squares", kF32, {squares_count(n)});
         AdamWUpdate b{.grad = a.grad, .scalars = scalars};
         b.param = c.output("b", dtype, {n});
@@ -129,12 +131,13 @@ TEST_SUITE("cpu update") {
       std::fill_n(grad.begin(), n, 0.0f);
       for (int64_t s = first; s < first + count; ++s)
         for (int64_t o = 0; o < kSize; ++o) {
+          const int64_t first_weight = o * kSize;
           double error = 0;
-          for (int64_t i = 0; i < kSize; ++i)
-            error += (static_cast<double>(w.as<float>()[o * kSize + i]) - at(target, o * kSize + i)) * at(x, s * kSize + i);
+          for (int64_t i = first_weight; i < first_weight + kSize; ++i)
+            error += (static_cast<double>(w.as<float>()[i]) - at(target, i)) * at(x, s * kSize + i % kSize);
           sum += error * error / 2;
-          for (int64_t i = 0; i < kSize; ++i)
-            grad.begin()[o * kSize + i] += static_cast<float>(error * at(x, s * kSize + i) / static_cast<double>(count));
+          for (int64_t i = first_weight; i < first_weight + kSize; ++i)
+            grad.begin()[i] += static_cast<float>(error * at(x, s * kSize + i % kSize) / static_cast<double>(count));
         }
       return sum / static_cast<double>(count);
     };
@@ -155,8 +158,9 @@ TEST_SUITE("cpu update") {
     MESSAGE("loss ", before, " -> ", after, " in f32, ", after8, " in 8 bits; weights apart ", apart);
     CHECK(after < before / 10);
     CHECK(std::fabs(after8 - after) <= 0.05 * after);
-    // From zero weights, a code is off by up to 1.4 % of its block's largest: so are steps, with changing signs.
-    CHECK(apart <= 0.014);
+    // A code of exp_avg is off by at most 0.7 % of its block's largest, which is 3 % of an ordinary one and so of its
+    // step, in either direction.
+    CHECK(apart <= 0.03);
   }
 
   TEST_CASE("Lion against float64") {
@@ -212,7 +216,7 @@ TEST_SUITE("cpu update") {
       });
       return c.read(a.param);
     };
-    for (double p : {1.0078125, -1.0078125, 3.015625e-5, 1.0}) {
+    for (double p : {1.0078125, -1.0078125, std::ldexp(1.0078125, -15), 1.0}) {
       CAPTURE(p);
       const double exact = 0.9375 * p, step = std::ldexp(1.0, std::ilogb(exact) - 7);
       const double down = std::trunc(exact / step) * step, up = down + std::copysign(step, exact);

@@ -15,7 +15,8 @@ inline const char* book_name(CodeBook book) {
 
 /// Room for the codes of n numbers. `compared`: an output.
 inline Quantized make_quantized(OpContext& c, const std::string& name, CodeBook book, int64_t n, bool compared = true) {
-  const int64_t block = code_block(book), blocks = (n + block - 1) / block, bytes = blocks * block * code_bits(book) / 8;
+  const int64_t block = code_block(book), blocks = (n + block - 1) / block;
+  const int64_t bytes = blocks * block * code_bits(book) / 8;
   const auto place = [&](const std::string& part, DType dtype, int64_t count) {
     return compared ? c.output(name + part, dtype, {count}) : c.scratch(name + part, dtype, {count});
   };

@@ -39,7 +39,8 @@ TEST_SUITE("storage policy") {
                              "vision_model.encoder.layers.1.mlp.fc2.weight",
                              "language_model.model.decoder.layers.0.self_attn.k_proj.weight"})
       CHECK(has(taken, name));
-    for (const char* name : {"vision_model.embeddings.patch_embedding.weight", "vision_model.embeddings.position_embedding",
+    for (const char* name : {"vision_model.embeddings.patch_embedding.weight",
+                             "vision_model.embeddings.position_embedding",
                              "vision_model.encoder.layers.0.self_attn.qkv.bias",
                              "language_model.model.decoder.embed_tokens.weight",
                              "language_model.model.decoder.embed_positions.weight",
@@ -52,9 +53,9 @@ TEST_SUITE("storage policy") {
     CHECK_NOTHROW(make_model(config_of("none", {})));
     CHECK_NOTHROW(make_model(config_of("int8", {"vision"})));
     CHECK_THROWS_WITH_AS(make_model(config_of("int8", {})),
-                         "run.yaml: model.quantize: is int8, but no layer of the model is frozen, and quantised weights "
-                         "cannot be trained; name the groups that are not to be trained in model.freeze, or set "
-                         "quantize: none", UserError);
+                         "run.yaml: model.quantize: is int8, but no layer of the model is frozen, and quantised "
+                         "weights cannot be trained; name the groups that are not to be trained in model.freeze, or "
+                         "set quantize: none", UserError);
   }
 
   TEST_CASE("a plan holds codes and scales instead of weights") {

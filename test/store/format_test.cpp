@@ -32,8 +32,9 @@ TEST_SUITE("format") {
     CHECK(&format_by_name("bf16") == &plain_format(DType::bf16));
     CHECK(&format_by_name("nf4") == &quantized_format(CodeBook::nf4));
     CHECK(&format_by_name("dynamic8_unsigned") == &quantized_format(CodeBook::dynamic8_unsigned));
-    CHECK_THROWS_WITH_AS(format_by_name("nf5"), "there is no format nf5, known are f32, bf16, f16, nf4, int8, dynamic8, "
-                         "dynamic8_unsigned", Error);
+    CHECK_THROWS_WITH_AS(format_by_name("nf5"),
+                         doctest::Contains("no format nf5, known are f32, bf16, f16, nf4, int8, dynamic8, dynamic8_uns"),
+                         Error);
     CHECK_FALSE(format_by_name("int8").plain());
     CHECK(format_by_name("f16").plain());
   }
@@ -51,7 +52,8 @@ TEST_SUITE("format") {
       for (size_t i = 0; i < values.size(); ++i) values[i] = std::fabs(std::sin(static_cast<float>(i)));
       whole.stored.encode(*ops, {values.data(), DType::f32, {n}}, {});
       for (auto [first, count] : {std::pair<int64_t, int64_t>{512, n - 512}, {0, 256}, {256, 256}}) {
-        const Tensor from{values.data() + first, DType::f32, {count}}, to{decoded_parts.data() + first, DType::f32, {count}};
+        const Tensor from{values.data() + first, DType::f32, {count}};
+        const Tensor to{decoded_parts.data() + first, DType::f32, {count}};
         in_parts.stored.part(first, count).encode(*ops, from, {});
         in_parts.stored.part(first, count).decode(*ops, to, {});
       }

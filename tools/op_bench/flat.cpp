@@ -78,7 +78,8 @@ void update_cases(Harness& harness, const char* name, DType param, bool master, 
 
 void quantize_cases(Harness& harness) {
   const int64_t n = int64_t{1} << 27;
-  for (auto [name, book] : {std::pair{"nf4", CodeBook::nf4}, {"int8", CodeBook::int8}, {"dynamic8", CodeBook::dynamic8}}) {
+  for (auto [name, book] :
+       {std::pair{"nf4", CodeBook::nf4}, {"int8", CodeBook::int8}, {"dynamic8", CodeBook::dynamic8}}) {
     const double stored = static_cast<double>(n * code_bits(book) / 8 + 4 * n / code_block(book));
     const auto add = [&](const char* op, auto run) {
       harness.run(op, concat(name, " ", n, " bf16"), {2.0 * static_cast<double>(n) + stored}, [&]() -> Harness::Work {
