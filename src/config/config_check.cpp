@@ -64,7 +64,8 @@ void check_data(const Config& config) {
   refuse_if(config, train.val_check_interval > 0 && !validates(config), "train.val_check_interval", "is ",
             train.val_check_interval, ", but there is nothing to validate with; give data.val_path or ",
             "data.val_split_fraction");
-  refuse_if(config, config.data.text_padding == "packed" && train.loss_on_padding, "data.text_padding", "is packed, which leaves out the padding that ",
+  refuse_if(config, data.text_padding == "packed" && train.loss_on_padding, "data.text_padding",
+            "is packed, which leaves out the padding that ",
             "train.loss_on_padding: true learns; set it to false, or text_padding to auto");
 }
 

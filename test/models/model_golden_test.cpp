@@ -14,6 +14,7 @@
 #include "memory/memory_plan.h"
 #include "run/engine.h"
 #include "run/weights.h"
+#include "support/hold_gradients.h"
 
 using namespace blipft;
 
@@ -82,10 +83,10 @@ class Trainer {
       statistics.mean[c] = golden.about["pixel_mean"][c];
       statistics.std[c] = golden.about["pixel_std"][c];
     }
-    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_));
+    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_), &hold_);
     arena = std::make_unique<Arena>(*device, *plan.arena);
     engine = std::make_unique<Engine>(EngineParts{&config_, model.get(), device.get(), ops.get(), comm.get(),
-                                                  arena.get(), optimizer.get(), nullptr, nullptr, statistics,
+                                                  arena.get(), optimizer.get(), &hold_, nullptr, statistics,
                                                   plan.text_shapes},
                                       "single", ShardedSettings{});
     arena->commit();
@@ -166,6 +167,7 @@ class Trainer {
     CHECK(wrong == 0);
   }
   Config config_;
+  static inline const testing::HoldGradients hold_;
 };
 
 // Ranges of exactly zero gradient (key biases): rounding noise alone decides there.

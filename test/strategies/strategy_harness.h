@@ -18,6 +18,7 @@
 #include "memory/memory_plan.h"
 #include "run/engine.h"
 #include "run/weights.h"
+#include "support/hold_gradients.h"
 
 namespace blipft::testing {
 
@@ -26,11 +27,6 @@ inline World& mpi_world() {
   static World world(nullptr, nullptr);
   return world;
 }
-
-/// Gradients are there after the step, for comparisons, also where a run would not hold them.
-struct HoldGradients : StoragePolicy {
-  bool transient_gradients(bool) const override { return false; }
-};
 
 /// A training of a few steps on `samples` samples a step, before it is decided who computes what.
 struct Job {
