@@ -93,9 +93,9 @@ struct KernelRecord {
 ///
 /// Names and attributes come before the first record: from then on the file takes only rows (HDF5's SWMR mode), and
 /// set_names() and set_attribute() throw Error. Size in the file, in bytes: 88 a StepRecord, 56 a SpanRecord, 88 a
-/// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord, 64 a DriverMemoryRecord, 40 a ValidationRecord, 56 a KernelRecord and 512 each different
-/// name of a kernel. Memory phases and owners have at most 31 bytes, planned names 127;
-/// names of kernels are cut at 511.
+/// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord, 64 a DriverMemoryRecord, 40 a ValidationRecord, 56 a
+/// KernelRecord and 512 each different name of a kernel. Memory phases and owners have at most 31 bytes, planned names
+/// 127; names of kernels are cut at 511.
 class Trace {
  public:
   virtual ~Trace() = default;

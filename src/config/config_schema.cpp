@@ -161,7 +161,8 @@ void add_train(std::vector<Key>& keys) {
   t(&T::precision, "precision", one_of({"32-true", "bf16-true", "bf16-mixed"}),
     "bf16-mixed: master weights in f32, arithmetic in bf16", Names{"dtype"});
   t(&T::matmul_precision, "matmul_precision", one_of({"highest", "high"}),
-    "matrix products of 32-true on GPUs: highest: f32; high: TF32, as torch.set_float32_matmul_precision; bf16 has none",
+    "matrix products of 32-true on GPUs: highest: f32; high: TF32, as torch.set_float32_matmul_precision; no effect "
+    "with bf16",
     Names{"float32_matmul_precision", "tf32"});
   t(&T::optim, "optim", one_of({"adamw", "adamw8bit", "lion", "sgd"}),
     "optimizer; adamw8bit: AdamW with moments in 8 bits", Names{"optimizer"});

@@ -101,7 +101,8 @@ SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> da
   const std::string& path = key == std::string("data.val_path") ? config.data.val_path : config.data.path;
   auto survey = std::make_shared<TextSurvey>(
       *dataset, tokenizer, TextSurvey::Settings{asked, config.data.max_text_tokens, vocabulary, threads});
-  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(config, key), ": ", key, ": ", path, ": none of the ", survey->surveyed(), " texts has a token to learn among its first ",
+  BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(config, key), ": ", key, ": ", path, ": none of the ",
+                    survey->surveyed(), " texts has a token to learn among its first ",
                     config.data.max_text_tokens, " (data.max_text_tokens)",
                     survey->left_out_names().empty() ? "" : "; the first is " + survey->left_out_names().front());
   SampleSet set{std::move(dataset), asked > size ? asked : 0, survey};

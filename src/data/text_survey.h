@@ -55,9 +55,9 @@ class TextSurvey {
   std::vector<std::string> left_out_names_;
 };
 
-/// The samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first
-/// `asked` (0: all; more than there are: the set repeats). Throws UserError that names `key`, where the data comes from,
-/// when none has.
+/// The samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first `asked` (0:
+/// all; more than there are: the set repeats). Throws UserError that names `key`, where the data comes from, when none
+/// has.
 SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
                          int64_t vocabulary, int64_t threads, int64_t asked, const char* key = "data.path");
 /// What was found: how many texts, how many cut, how many left out, and the names of the first of these.

@@ -21,7 +21,8 @@ Datasets open_datasets(const Config& config, const TextSettings& texts) {
   if (!data.val_path.empty()) {
     std::error_code ignored;
     BLIPFT_USER_CHECK(std::filesystem::exists(data.val_path, ignored), place_of(config, "data.val_path"),
-                      ": data.val_path: ", data.val_path, " does not exist; expected samples in a format of data.path");
+                      ": data.val_path: ", data.val_path,
+                      " does not exist; expected samples in a format of data.path");
     sets.validation = open_dataset(data.val_path, data.format, texts);
   }
   if (data.val_split_fraction > 0) {
@@ -56,13 +57,14 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   data.training = samples_of(datasets.training, config.data.num_train_samples, "data.path");
   if (datasets.validation)
     data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
-  if (data.validates()) validation_steps(config, world, data.validation.dataset->size());  // refuses what leaves none
+  if (data.validates()) (void)validation_steps(config, world, data.validation.dataset->size());  // or it leaves none
   data.text_shapes = text_shapes_of(config, world, data);
   return data;
 }
 
 std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data) {
-  return data.surveyed() ? surveyed_text_shapes(config, world, data.training, data.validation) : possible_text_shapes(config);
+  return data.surveyed() ? surveyed_text_shapes(config, world, data.training, data.validation)
+                         : possible_text_shapes(config);
 }
 
 std::string text_shapes_text(const std::vector<TextShape>& shapes) {

@@ -63,7 +63,8 @@ double step_flops(const Config& config, const Model& model, const TextShape& tex
 
 std::string StepProgram::pass_name(const TextShape& text, PassKind kind) {
   const std::string what = kind == PassKind::step ? "step of " : "evaluation of ";
-  return text.packed() ? concat(what, text.packed_rows, " packed text rows") : concat(what, text.tokens, " text tokens");
+  return text.packed() ? concat(what, text.packed_rows, " packed text rows")
+                       : concat(what, text.tokens, " text tokens");
 }
 
 BatchLayout StepProgram::layout(const TextShape& text, PassKind kind) const {

@@ -62,9 +62,9 @@ class StepProgram {
   /// What captures need, by all ranks, after bind() and before weights are there: opens the connections of every
   /// collective of a step by exchanging zeros. Uses `scratch` (u8 device memory) as it likes, and leaves the device idle.
   void warm_up(const Tensor& scratch);
-  /// Captures the steps (and evaluations) of these shapes now, where steps are captured at all: none of them then runs once without a graph
-  /// first. All ranks give the same shapes. Nothing runs on the device; other streams than the compute stream and those
-  /// that steps fork into may be used by other threads meanwhile.
+  /// Captures the steps and evaluations of these shapes now, where steps are captured at all: none of them then runs
+  /// once without a graph first. All ranks give the same shapes. Nothing runs on the device; other streams than the
+  /// compute stream and those that steps fork into may be used by other threads meanwhile.
   void prepare(const std::vector<TextShape>& shapes);
   /// After prepare(), with the device idle: chooses the algorithms of matrix products that nobody has timed before, and
   /// captures the prepared steps again if there were any.

@@ -10,7 +10,8 @@ namespace blipft::io {
 // A row is written as it lies in memory; padding would end up in the file.
 static_assert(sizeof(StepRecord) == 11 * 8 && sizeof(SpanRecord) == 7 * 8 && sizeof(DeviceRecord) == 8 * 8);
 static_assert(sizeof(MemoryRow) == 88 && sizeof(PlanRow) == 168 && sizeof(DroppedRow) == 24);
-static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(ValidationRecord) == 5 * 8 && sizeof(KernelRow) == 56 && sizeof(KernelNameRow) == kernel_name);
+static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(ValidationRecord) == 5 * 8 && sizeof(KernelRow) == 56);
+static_assert(sizeof(KernelNameRow) == kernel_name);
 
 // offsetof is well defined here: every row is a standard-layout type.
 #define BLIPFT_FIELD(row, member, type, unit, description) \

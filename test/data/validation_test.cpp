@@ -83,7 +83,7 @@ TEST_SUITE("validation") {
       }
   }
 
-  TEST_CASE("each sample comes once in a validation, over all ranks, and again in the next; empty places learn nothing") {
+  TEST_CASE("each sample comes once in a validation, over all ranks, and in the next; empty places learn nothing") {
     const auto device = make_cpu_device(1);
     const auto words = std::make_shared<Words>(26);
     for (const char* padding : {"packed", "longest", "max"})
@@ -138,7 +138,8 @@ TEST_SUITE("validation") {
     CHECK(validation_steps(config, 2, 8) == 1);
     config.train.limit_val_batches = 0.01;
     const std::string message = message_of([&] { validation_steps(config, 2, 80); });
-    CHECK_MESSAGE(message.find("run.yaml: train.limit_val_batches: 0.01 of the 10 batches") != std::string::npos, message);
+    const char* said = "run.yaml: train.limit_val_batches: 0.01 of the 10 batches";
+    CHECK_MESSAGE(message.find(said) != std::string::npos, message);
   }
 
   TEST_CASE("text shapes hold the validation's batches too") {

@@ -60,8 +60,8 @@ def what_cannot_be_validated_is_refused(space):
             (("data.val_path=/nowhere",), 'override "data.val_path=/nowhere": data.val_path: /nowhere does not exist'),
             (("data.val_split_fraction=0.001",), "leaves no sample for validation"),
             (("data.val_split_fraction=0.25", "train.limit_val_batches=0.001"), "leaves none; raise it"),
-            (("train.total_batch_size=13",), "which is no multiple of 2 ranks x train.batch_size 4 = 8; the nearest that "
-                                             "are: 8 or 16")):
+            (("train.total_batch_size=13",),
+             "which is no multiple of 2 ranks x train.batch_size 4 = 8; the nearest that are: 8 or 16")):
         result = start(space, 2, *options)
         check(result.status == 1 and expected in result.err, options, result)
 

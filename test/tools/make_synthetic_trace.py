@@ -45,8 +45,8 @@ def dtypes(phases):
     }
 
 
-CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "host_plan": 256, "device": 1024, "driver_memory": 64,
-          "validation": 64,
+CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "host_plan": 256, "device": 1024,
+          "driver_memory": 64, "validation": 64,
           "kernels": 4096, "kernel_names": 64, "dropped": 64}
 SINCE = {"driver_memory": 1, "kernels": 1, "kernel_names": 1, "host_plan": 6, "validation": 7}  # minor versions
 

@@ -231,7 +231,8 @@ TEST_CASE("every field has a unit and a description") {
   open_trace(path)->close();   // a trace without records is a whole file as well
   const Hdf5Handle file = open_to_read(path);
   REQUIRE(file.get() >= 0);
-  for (const char* name : {"steps", "spans", "memory", "plan", "device", "driver_memory", "validation", "kernels", "kernel_names",
+  for (const char* name : {"steps", "spans", "memory", "plan", "device", "driver_memory", "validation", "kernels",
+                           "kernel_names",
                            "dropped"}) {
     CAPTURE(name);
     const Hdf5Handle dataset(H5Dopen2(file.get(), name, H5P_DEFAULT), H5Dclose);
