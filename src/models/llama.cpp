@@ -66,7 +66,8 @@ class Llama : public Model {
   }
   TextEmbed embed(const MicroBatch& batch, const Tensor& flat, const Tensor& x) const {
     return {.ids = batch.ids, .lengths = batch.lengths,
-            .tokens = flat.part(table_, {config_.vocabulary, config_.hidden}), .padding_id = config_.padding_id, .packing = batch.packing, .x = x};
+            .tokens = flat.part(table_, {config_.vocabulary, config_.hidden}), .padding_id = config_.padding_id,
+            .packing = batch.packing, .x = x};
   }
   Tensor forward(const StepContext& context, const MicroBatch& batch, bool save);
   void embed_backward(const StepContext& context, const MicroBatch& batch, Tensor dx) const;
