@@ -306,8 +306,8 @@ struct LionUpdate {
 /// What the codes of a block of numbers stand for. A block keeps its largest magnitude as its scale; each number is
 /// stored as the code whose value is nearest to number / scale.
 enum class CodeBook {
-  nf4,                ///< blocks of 64, 4 bits, the first of two codes in the high half of a byte: quantiles of a normal
-                      ///< distribution (Dettmers et al. 2023)
+  nf4,                ///< blocks of 64, 4 bits, the first of two codes in the high half of a byte: quantiles of a
+                      ///< normal distribution (Dettmers et al. 2023)
   int8,               ///< blocks of 64, 8 bits: -127 / 127 to 127 / 127, two's complement
   dynamic8,           ///< blocks of 256, 8 bits: 7 decades of both signs, finer from decade to decade (Dettmers et al.
                       ///< 2022)
@@ -320,17 +320,17 @@ constexpr int64_t code_bits(CodeBook book) { return book == CodeBook::nf4 ? 4 : 
 
 /// Numbers as codes. The last block may be cut: codes behind the last number are those of zeros.
 /// nf4 and dynamic8: the code is how many midpoints between neighbouring values lie below x * (1 / scale), and stands
-/// for value * scale, as in bitsandbytes; int8: x * (127 / scale) to the nearest integer, ties to even, which stands for
-/// integer * (scale / 127). All in f32. A block whose scale is below 2^-119 counts as zeros; an infinity or a NaN in a
-/// block makes NaNs of it.
+/// for value * scale, as in bitsandbytes; int8: x * (127 / scale) to the nearest integer, ties to even, which stands
+/// for integer * (scale / 127). All in f32. A block whose scale is below 2^-119 counts as zeros; an infinity or a NaN in
+/// a block makes NaNs of it.
 struct Quantized {
   CodeBook book = CodeBook::nf4;
   Tensor codes;                 ///< u8 [blocks * block * bits / 8]
   Tensor scales;                ///< f32 [blocks]
 };
 
-/// AdamWUpdate with moments in blocks of codes, which begin with the first parameter: decoded, updated in f32 and encoded
-/// again in one pass.
+/// AdamWUpdate with moments in blocks of codes, which begin with the first parameter: decoded, updated in f32 and
+/// encoded again in one pass.
 struct AdamW8bitUpdate {
   Tensor param, master, grad;   ///< as in AdamWUpdate
   Quantized m;                  ///< dynamic8, of n numbers, in and out

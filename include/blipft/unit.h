@@ -49,8 +49,8 @@ struct Parameter {
 
 /// Elements between whose multiples parameters start: 16 bytes in bf16, what vector loads and cuBLASLt want.
 constexpr int64_t kParameterAlignment = 8;
-/// The same for parameters of at least kBlockedParameter elements: a multiple of the blocks of formats, which count from
-/// a parameter's start.
+/// The same for parameters of at least kBlockedParameter elements: a multiple of the blocks of formats, which count
+/// from a parameter's start.
 constexpr int64_t kBlockAlignment = 256, kBlockedParameter = 4096;
 
 class Unit {

@@ -211,6 +211,7 @@ Tensor Sharded::acquire(const Unit& unit) {
     if (course_->known) ahead_bytes_ -= store_.gathered_bytes(unit);
   }
   const Tensor full = usable(unit);
+  ++entry.uses;
   acquired_bytes_ += store_.gathered_bytes(unit);
   // A backward's last reductions would keep their buffers through the next forward: by now they are long done.
   while (!pending_.empty() && pending_.front().position + kReducedAfter < position_ && !room_for(0, position_))
@@ -223,6 +224,11 @@ void Sharded::release(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   BLIPFT_CHECK(entry.promised > 0, "unit ", unit.name(), " is released without being acquired");
   --entry.promised;
+  // What is decoded goes at once, even where the gathered sections stay: to decode again costs less than the memory.
+  if (--entry.uses == 0 && !store_.flat(unit)) {
+    context_.arena->give(entry.full);
+    entry.full = {};
+  }
   if (entry.promised == 0 && !holds()) drop(unit);
 }
 
@@ -240,7 +246,6 @@ Tensor Sharded::usable(const Unit& unit) {
 void Sharded::drop(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   own_bytes_ -= store_.gathered_bytes(unit);
-  if (!store_.flat(unit)) context_.arena->give(entry.full);
   for (const Stored& section : entry.sections)
     for (const Tensor& plane : section.planes) context_.arena->give(plane);
   entry.sections.clear();

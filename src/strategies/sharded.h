@@ -30,8 +30,9 @@ class Sharded : public Strategy {
   // A unit's gathered parameters, as they are stored and as they are used.
   struct Gathered {
     std::vector<Stored> sections;          // empty: not there
-    Tensor full;                           // in the compute dtype: the one section itself, or decoded at first use
+    Tensor full;                           // in the compute dtype: the one section itself, or decoded while in use
     int64_t promised = 0;                  // acquires that the buffer is promised to
+    int64_t uses = 0;                      // acquires that were not released yet
     Event arrived;
     bool awaited = false;                  // the compute stream already waits for it
   };

@@ -15,6 +15,7 @@ Config config_of(const char* quantize, const std::vector<std::string>& freeze) {
   config.model.path = "test/golden/blip2_ordinary";
   config.model.quantize = quantize;
   config.model.freeze = freeze;
+  config.data.max_text_tokens = 12;
   return config;
 }
 
