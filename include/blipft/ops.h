@@ -321,8 +321,8 @@ constexpr int64_t code_bits(CodeBook book) { return book == CodeBook::nf4 ? 4 : 
 /// Numbers as codes. The last block may be cut: codes behind the last number are those of zeros.
 /// nf4 and dynamic8: the code is how many midpoints between neighbouring values lie below x * (1 / scale), and stands
 /// for value * scale, as in bitsandbytes; int8: x * (127 / scale) to the nearest integer, ties to even, which stands
-/// for integer * (scale / 127). All in f32. A block whose scale is below 2^-119 counts as zeros; an infinity or a NaN in
-/// a block makes NaNs of it.
+/// for integer * (scale / 127). All in f32. A block whose scale is below 2^-119 counts as zeros; an infinity or a NaN
+/// in a block makes NaNs of it.
 struct Quantized {
   CodeBook book = CodeBook::nf4;
   Tensor codes;                 ///< u8 [blocks * block * bits / 8]

@@ -69,6 +69,28 @@ struct Loaded {
   }
 };
 
+/// This warp's block, as codes. All its threads call it.
+__device__ __forceinline__ void store_moments(const Moments& moments, const SharedTables& tables, int64_t block,
+                                              const float (&m)[kUpdatePack], const float (&v)[kUpdatePack]) {
+  const float mean_scale = scale_of<32>(m), square_scale = scale_of<32>(v);
+  const float mean_factor = code_factor(mean_scale, 1.0f), square_factor = code_factor(square_scale, 1.0f);
+  uint32_t mean_codes[kUpdatePack], square_codes[kUpdatePack];
+#pragma unroll
+  for (int j = 0; j < kUpdatePack; ++j) {
+    mean_codes[j] = dynamic8_code(tables.mean_index, m[j] * mean_factor);
+    square_codes[j] = dynamic8_unsigned_code(tables.square_index, v[j] * square_factor);
+  }
+  Mean mean;
+  Square square;
+  mean.set(mean_codes);
+  square.set(square_codes);
+  if (block >= moments.blocks) return;
+  const int lane = threadIdx.x % 32;
+  __stcs(moments.mean + block * 32 + lane, mean.word);
+  __stcs(moments.square + block * 32 + lane, square.word);
+  if (lane == 0) moments.mean_scales[block] = mean_scale, moments.square_scales[block] = square_scale;
+}
+
 template <class P, class G, bool kMaster, bool kAligned, bool kStochastic>
 __global__ void __launch_bounds__(kUpdateThreads, 3)
 adamw8bit_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restrict__ grad, Moments moments,
@@ -104,27 +126,11 @@ adamw8bit_kernel(P* __restrict__ param, float* __restrict__ master, const G* __r
     }
 #pragma unroll
     for (int j = 0; j < N; ++j) adamw(p[j], g[j], m[j], v[j]);
-    const int64_t i = span * kSquaresSpan + threadIdx.x * N, block = span * kWarps + warp;
+    const int64_t i = span * kSquaresSpan + threadIdx.x * N;
     with_whole<kAligned>((span + 1) * kSquaresSpan, n, [&](auto is_whole) {
       store_param<decltype(is_whole)::value, kMaster, kStochastic>(param, master, i, n, p, rounding, scalars);
     });
-    const float mean_scale = scale_of<32>(m), square_scale = scale_of<32>(v);
-    const float mean_factor = code_factor(mean_scale, 1.0f), square_factor = code_factor(square_scale, 1.0f);
-    uint32_t mean_codes[N], square_codes[N];
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      mean_codes[j] = dynamic8_code(tables.mean_index, m[j] * mean_factor);
-      square_codes[j] = dynamic8_unsigned_code(tables.square_index, v[j] * square_factor);
-    }
-    Mean mean;
-    Square square;
-    mean.set(mean_codes);
-    square.set(square_codes);
-    if (block < moments.blocks) {
-      __stcs(moments.mean + i / N, mean.word);
-      __stcs(moments.square + i / N, square.word);
-      if (lane == 0) moments.mean_scales[block] = mean_scale, moments.square_scales[block] = square_scale;
-    }
+    store_moments(moments, tables, span * kWarps + warp, m, v);
     if (!squares) continue;
     __syncthreads();                          // once a span: the slots of the turn before are read by now
     if (threadIdx.x == 0) {

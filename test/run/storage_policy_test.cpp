@@ -60,15 +60,27 @@ TEST_SUITE("storage policy") {
   }
 
   TEST_CASE("a plan holds codes and scales instead of weights") {
-    const auto planned = [](const char* quantize) {
+    const auto planned = [](const char* quantize, const std::string& name) {
       Config config = config_of(quantize, {"vision"});
       config.data.max_text_tokens = 12;
       const std::unique_ptr<Model> model = make_model(config);
-      return plan_table(plan_memory(config, *model, {1}, 0, possible_text_shapes(config)));
+      const MemoryPlan plan = plan_memory(config, *model, {1}, 0, possible_text_shapes(config));
+      int64_t bytes = 0;
+      for (const PlanEntry& entry : plan.arena->peak_entries())
+        if (entry.name == name && entry.owner == Owner::parameters) bytes += entry.bytes;
+      return bytes;
     };
-    for (const char* name : {"nf4", "int8"}) {
-      CHECK(planned(name).find(concat("parameters as ", name, ": codes (parameters)")) != std::string::npos);
-      CHECK(planned("none").find(concat("parameters as ", name)) == std::string::npos);
+    const int64_t all = planned("none", "parameters");
+    for (auto [name, bits] : {std::pair{"nf4", 4}, {"int8", 8}}) {
+      CAPTURE(bits);
+      const int64_t codes = planned(name, concat("parameters as ", name, ": codes"));
+      CHECK(codes > 0);
+      // Each of two layers' scales are rounded up to 256 bytes.
+      const int64_t scales = planned(name, concat("parameters as ", name, ": scales")) - codes * 8 / bits / 64 * 4;
+      CHECK(scales >= 0);
+      CHECK(scales < 2 * 256);
+      CHECK(planned(name, "parameters") + codes * 16 / bits == doctest::Approx(static_cast<double>(all)).epsilon(0.02));
+      CHECK(planned("none", concat("parameters as ", name, ": codes")) == 0);
     }
   }
 }
