@@ -85,11 +85,11 @@ class Trainer {
       statistics.mean[c] = golden.about["pixel_mean"][c];
       statistics.std[c] = golden.about["pixel_std"][c];
     }
-    static const HoldGradients hold;
-    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_), &hold);
+    hold = std::make_unique<HoldGradients>(config_);
+    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_), hold.get());
     arena = std::make_unique<Arena>(*device, *plan.arena);
     engine = std::make_unique<Engine>(EngineParts{&config_, model.get(), device.get(), ops.get(), comm.get(),
-                                                  arena.get(), optimizer.get(), &hold, nullptr, statistics,
+                                                  arena.get(), optimizer.get(), hold.get(), nullptr, statistics,
                                                   plan.text_shapes},
                                       "single", ShardedSettings{});
     arena->commit();
@@ -152,6 +152,7 @@ class Trainer {
   std::unique_ptr<Comm> comm;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<Model> model;
+  std::unique_ptr<HoldGradients> hold;
   MemoryPlan plan;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Engine> engine;

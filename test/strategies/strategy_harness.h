@@ -159,8 +159,8 @@ class TestRun {
       alone_ = make_self_comm(*device_);
     optimizer_ = make_optimizer(c.train);
     model_ = job_.make_model();
-    static const HoldGradients hold;
-    const StoragePolicy* policy = job.policy ? job.policy : &hold;
+    hold_ = std::make_unique<HoldGradients>(c);
+    const StoragePolicy* policy = job.policy ? job.policy : hold_.get();
     plan_ = plan_memory(c, *model_, sizes, 0, possible_text_shapes(c), policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
     engine_ = std::make_unique<Engine>(EngineParts{&c, model_.get(), device_.get(), ops_.get(), groups(),
@@ -330,6 +330,7 @@ class TestRun {
   std::unique_ptr<Comm> alone_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<HoldGradients> hold_;    // where the job has no policy
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Engine> engine_;
