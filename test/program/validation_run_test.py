@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """The whole program with validation samples, and with a total batch size: the same on any number of ranks."""
+import pathlib
 import re
 import sys
 
 import h5py
 import numpy as np
 
-from program_runs import PROGRAM, SAMPLES, Space, mpirun, read_table, run, start
-from script_tests import check, run_tests, test
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from program_runs import PROGRAM, SAMPLES, Space, mpirun, read_table, run, start  # noqa: E402
+from script_tests import check, run_tests, test  # noqa: E402
 
 # 36 of the 48 samples train, 12 are kept: steps of 12 samples, three an epoch.
 OPTIONS = ("data.val_split_fraction=0.25", "train.max_epochs=2", "train.batch_size=2", "train.total_batch_size=12")
