@@ -271,25 +271,54 @@ def checkpoint_keys(directory):
     return sorted(keys)
 
 
-def make_case(name, case, out):
-    directory = os.path.join(out, "blip2_" + name)
+def save_model(case, model, directory):
+    """The model alone in a directory that is new."""
     shutil.rmtree(directory, ignore_errors=True)
-    model = make_model(case)
     model.save_pretrained(directory, max_shard_size=case.get("shard", "5GB"))
     generation = os.path.join(directory, "generation_config.json")
     if os.path.exists(generation):
         os.remove(generation)
-    keys, batch = checkpoint_keys(directory), make_batch(case)
-    double, single = compute(directory, batch, torch.float64), compute(directory, batch, torch.float32)
-    assert sorted(double["grad"]) == keys, set(keys) ^ set(double["grad"])
-    zero = zero_gradients(model.config)
-    tensors, bf16 = dict(batch), None
+
+
+def tensors_of(batch, keys, double):
+    """What every golden.safetensors holds: the batch, and what float64 makes of it."""
+    tensors = dict(batch)
     for key in ("loss", "loss_padding", "grad_norm"):
         tensors[key] = torch.tensor([double[key]], dtype=torch.float32)
     tensors["losses"] = torch.tensor(double["losses"], dtype=torch.float32)
     for key in keys:
         tensors["grad." + key] = double["grad"][key].float().contiguous()
         tensors["step5." + key] = double["step5"][key].float().contiguous()
+    return tensors
+
+
+def finish_case(case, directory, about, double):
+    """Writes golden.json and prints what the directory holds."""
+    with open(os.path.join(directory, "golden.json"), "w") as file:
+        json.dump(about, file, indent=2)
+        file.write("\n")
+    files = [os.path.join(directory, file) for file in os.listdir(directory)]
+    files = [file for file in files if os.path.isfile(file)]
+    for file in files:
+        os.chmod(file, 0o644)
+    zero = [name for name, _, _ in about["zero_gradient"]]
+    norms = sorted((gradient.norm().item(), key) for key, gradient in double["grad"].items() if key not in zero)
+    assert len([f for f in files if os.path.basename(f).startswith("model-")]) == (2 if "shard" in case else 0)
+    size = sum(os.path.getsize(file) for file in files)
+    print(f"{directory}: {about['tensors']} tensors, {size >> 10} KiB, loss {double['loss']:.4f}, "
+          f"gradient norm {double['grad_norm']:.3f}, smallest {norms[0][0]:.1e} {norms[0][1]}, "
+          f"float32: {about['float32_distance']} {about.get('bf16_distance', '')}")
+
+
+def make_case(name, case, out):
+    directory = os.path.join(out, "blip2_" + name)
+    model = make_model(case)
+    save_model(case, model, directory)
+    keys, batch = checkpoint_keys(directory), make_batch(case)
+    double, single = compute(directory, batch, torch.float64), compute(directory, batch, torch.float32)
+    assert sorted(double["grad"]) == keys, set(keys) ^ set(double["grad"])
+    zero = zero_gradients(model.config)
+    tensors, bf16 = tensors_of(batch, keys, double), None
     for key in EMBEDDINGS:
         tensors["grad_padding." + key] = double["grad_padding"][key].float().contiguous()
     if case.get("dtype") == torch.bfloat16:
@@ -310,30 +339,21 @@ def make_case(name, case, out):
                  float32_distance=distances(single, double, zero))
     if bf16:
         about["bf16_distance"] = bf16
-    with open(os.path.join(directory, "golden.json"), "w") as file:
-        json.dump(about, file, indent=2)
-        file.write("\n")
-    for file in os.listdir(directory):
-        os.chmod(os.path.join(directory, file), 0o644)
-    norms = sorted((double["grad"][k].norm().item(), k) for k in keys if not any(k == z[0] for z in zero))
-    assert len([f for f in os.listdir(directory) if f.startswith("model-")]) == (2 if "shard" in case else 0)
-    size = sum(os.path.getsize(os.path.join(directory, f)) for f in os.listdir(directory))
-    print(f"{directory}: {about['parameters']} parameters, {size >> 10} KiB, loss {double['loss']:.4f}, "
-          f"gradient norm {double['grad_norm']:.3f}, smallest {norms[0][0]:.1e} {norms[0][1]}, "
-          f"float32: {about['float32_distance']}")
+    finish_case(case, directory, about, double)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def run(doc, cases, make_case):
+    """The command line of a script that makes golden files: `doc` tells what it does, make_case(name, case, out)."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
     parser.add_argument("--out", default=os.path.relpath(os.path.join(root, "test", "golden")))
-    parser.add_argument("--only", choices=sorted(CASES))
+    parser.add_argument("--only", choices=sorted(cases))
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    for name, case in CASES.items():
+    for name, case in cases.items():
         if arguments.only in (None, name):
             make_case(name, case, arguments.out)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, CASES, make_case)

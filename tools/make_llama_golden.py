@@ -10,10 +10,7 @@ rotary positions are float32, as transformers defines them.
 
 Needs torch and transformers:  python3 tools/make_llama_golden.py [--out test/golden] [--only NAME]
 """
-import argparse
-import json
 import os
-import shutil
 
 import torch
 import transformers
@@ -23,6 +20,7 @@ from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
 
+import make_golden
 from make_golden import ADAMW, bf16_distances, checkpoint_keys, distances, gradients, loss_of
 
 BOS, PAD = 1, 3
@@ -169,66 +167,29 @@ def compute(directory, batch, dtype):
     return result
 
 
-def tensors_of(batch, keys, double, half):
-    """What golden.safetensors holds."""
-    tensors = dict(batch)
-    for key in ("loss", "loss_padding", "grad_norm"):
-        tensors[key] = torch.tensor([double[key]], dtype=torch.float32)
-    tensors["losses"] = torch.tensor(double["losses"], dtype=torch.float32)
-    tensors["frequencies"] = double["frequencies"]
-    for key in keys:
-        tensors["grad." + key] = double["grad"][key].float().contiguous()
-        tensors["step5." + key] = double["step5"][key].float().contiguous()
-    if half:
-        tensors["bf16.loss"] = torch.tensor([half["loss"]], dtype=torch.float32)
-    return tensors
-
-
 def make_case(name, case, out):
     directory = os.path.join(out, "llama_" + name)
-    shutil.rmtree(directory, ignore_errors=True)
     model = make_model(case)
-    model.save_pretrained(directory, max_shard_size=case.get("shard", "5GB"))
-    generation = os.path.join(directory, "generation_config.json")
-    if os.path.exists(generation):
-        os.remove(generation)
+    make_golden.save_model(case, model, directory)
     keys, batch = checkpoint_keys(directory), make_batch(case)
     single = compute(directory, batch, torch.float32)
     with Exact():
         double = compute(directory, batch, torch.float64)
     assert sorted(double["grad"]) == keys, set(keys) ^ set(double["grad"])
     half = compute(directory, batch, torch.bfloat16) if case.get("dtype") == torch.bfloat16 else None
-    save_file(tensors_of(batch, keys, double, half), os.path.join(directory, "golden.safetensors"))
+    tensors = make_golden.tensors_of(batch, keys, double)
+    tensors["frequencies"] = double["frequencies"]
+    if half:
+        tensors["bf16.loss"] = torch.tensor([half["loss"]], dtype=torch.float32)
+    save_file(tensors, os.path.join(directory, "golden.safetensors"))
     about = dict(made_by="tools/make_llama_golden.py", torch=torch.__version__, transformers=transformers.__version__,
                  computed_in="float64, rounded to float32", attention="eager", pad_token_id=PAD,
                  optimizer=dict(name="AdamW", steps=5, **ADAMW), parameters=sum(p.numel() for p in model.parameters()),
                  tensors=len(keys), zero_gradient=[], float32_distance=distances(single, double, []))
     if half:
         about["bf16_distance"] = bf16_distances(half, double)
-    with open(os.path.join(directory, "golden.json"), "w") as file:
-        json.dump(about, file, indent=2)
-        file.write("\n")
-    for file in os.listdir(directory):
-        os.chmod(os.path.join(directory, file), 0o644)
-    norms = sorted((double["grad"][k].norm().item(), k) for k in keys)
-    assert len([f for f in os.listdir(directory) if f.startswith("model-")]) == (2 if "shard" in case else 0)
-    size = sum(os.path.getsize(os.path.join(directory, f)) for f in os.listdir(directory))
-    print(f"{directory}: {about['parameters']} parameters, {size >> 10} KiB, loss {double['loss']:.4f}, "
-          f"gradient norm {double['grad_norm']:.3f}, smallest {norms[0][0]:.1e} {norms[0][1]}, "
-          f"float32: {about['float32_distance']} {about.get('bf16_distance', '')}")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    parser.add_argument("--out", default=os.path.relpath(os.path.join(root, "test", "golden")))
-    parser.add_argument("--only", choices=sorted(CASES))
-    arguments = parser.parse_args()
-    torch.set_num_threads(2)
-    for name, case in CASES.items():
-        if arguments.only in (None, name):
-            make_case(name, case, arguments.out)
+    make_golden.finish_case(case, directory, about, double)
 
 
 if __name__ == "__main__":
-    main()
+    make_golden.run(__doc__, CASES, make_case)

@@ -8,10 +8,7 @@ merged.<key> are the weights that merge_and_unload leaves of the first adapted m
 
 Needs torch, transformers and peft:  python3 tools/make_lora_golden.py [--out test/golden] [--only NAME]
 """
-import argparse
-import json
 import os
-import shutil
 
 import peft
 import torch
@@ -40,13 +37,10 @@ CASES = {
 }
 
 
-def make_base(case, directory):
-    """The base model, saved."""
+def make_base(case):
     if case.get("blip2"):
-        make_golden.make_model(case).save_pretrained(directory)
-        return
-    plain = {key: value for key, value in case.items() if key not in ("lora", "blip2")}
-    make_llama_golden.make_model(plain).save_pretrained(directory)
+        return make_golden.make_model(case)
+    return make_llama_golden.make_model({key: value for key, value in case.items() if key != "lora"})
 
 
 def load(case, directory, dtype):
@@ -132,11 +126,7 @@ def merged_weight(case, directory):
 
 def make_case(name, case, out):
     directory = os.path.join(out, "lora_" + name)
-    shutil.rmtree(directory, ignore_errors=True)
-    make_base(case, directory)
-    for extra in ("generation_config.json",):
-        if os.path.exists(os.path.join(directory, extra)):
-            os.remove(os.path.join(directory, extra))
+    make_golden.save_model(case, make_base(case), directory)
     make_adapter(case, directory)
     batch = make_golden.make_batch(case) if case.get("blip2") else make_llama_golden.make_batch(case)
     single = compute(case, directory, batch, torch.float32)
@@ -147,15 +137,8 @@ def make_case(name, case, out):
     keys = sorted(double["grad"])
     saved = load_file(os.path.join(directory, "adapter", "adapter_model.safetensors"))
     assert set(keys) <= set(saved), set(keys) - set(saved)
-    tensors = dict(batch)
-    for number in ("loss", "loss_padding", "grad_norm"):
-        tensors[number] = torch.tensor([double[number]], dtype=torch.float32)
-    tensors["losses"] = torch.tensor(double["losses"], dtype=torch.float32)
+    tensors = make_golden.tensors_of(batch, keys, double)
     tensors["merged." + key] = merged
-
-    for k in keys:
-        tensors["grad." + k] = double["grad"][k].float().contiguous()
-        tensors["step5." + k] = double["step5"][k].float().contiguous()
     save_file(tensors, os.path.join(directory, "golden.safetensors"))
     about = dict(made_by="tools/make_lora_golden.py", torch=torch.__version__, transformers=transformers.__version__,
                  peft=peft.__version__, computed_in="float64, rounded to float32",
@@ -164,24 +147,8 @@ def make_case(name, case, out):
                  float32_distance=distances(single, double, []), lora=case["lora"], merged=key)
     if case.get("blip2"):
         about.update(pixel_mean=make_golden.PIXEL_MEAN, pixel_std=make_golden.PIXEL_STD)
-    with open(os.path.join(directory, "golden.json"), "w") as file:
-        json.dump(about, file, indent=2)
-        file.write("\n")
-    print(f"{directory}: {len(keys)} tensors, loss {double['loss']:.4f}, gradient norm {double['grad_norm']:.3f}, "
-          f"float32: {about['float32_distance']}")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    parser.add_argument("--out", default=os.path.relpath(os.path.join(root, "test", "golden")))
-    parser.add_argument("--only", choices=sorted(CASES))
-    arguments = parser.parse_args()
-    torch.set_num_threads(2)
-    for name, case in CASES.items():
-        if arguments.only in (None, name):
-            make_case(name, case, arguments.out)
+    make_golden.finish_case(case, directory, about, double)
 
 
 if __name__ == "__main__":
-    main()
+    make_golden.run(__doc__, CASES, make_case)
