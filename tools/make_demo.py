@@ -274,14 +274,20 @@ def write_model(out, captions):
     print(f"  tokenizer of {image_token + 1} tokens ({len(merges)} merges), model vocabulary {vocab_size}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="demo", help="directory to write (default: demo)")
-    parser.add_argument("--samples", type=int, default=384, help="number of pictures (default: 384)")
+def parse_arguments(doc, out, samples, what):
+    """--out, --samples and --seed of a script that makes a demo; `what` are its samples."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default=out, help=f"directory to write (default: {out})")
+    parser.add_argument("--samples", type=int, default=samples, help=f"number of {what} (default: {samples})")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if not 1 <= args.samples <= 999999:
-        sys.exit(f"make_demo.py: --samples is {args.samples}; expected 1 to 999999")
+        sys.exit(f"{parser.prog}: --samples is {args.samples}; expected 1 to 999999")
+    return args
+
+
+def main():
+    args = parse_arguments(__doc__, "demo", 384, "pictures")
     start = time.time()
     print(f"{args.out}/data: drawing {args.samples} pictures")
     captions = write_data(os.path.join(args.out, "data"), args.samples, args.seed)

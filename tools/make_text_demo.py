@@ -8,15 +8,13 @@ counted or put in order, and small sums. demo-llama/model is a Hugging Face dire
 million parameters, grouped queries) and a byte-level BPE tokenizer trained on the texts. The same seed gives the same
 texts. Needs numpy.
 """
-import argparse
 import json
 import os
-import sys
 import time
 
 import numpy as np
 
-from make_demo import SPECIALS, tokenizer_json, train_bpe, write_json
+from make_demo import SPECIALS, parse_arguments, tokenizer_json, train_bpe, write_json
 
 WORDS = ("apple bread chair cloud dance eagle field grape house island jacket kitten lemon music night ocean paper queen "
          "river stone table uncle voice water young zebra amber bridge candle dragon engine forest garden hammer insect "
@@ -105,13 +103,7 @@ def write_model(out, texts):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="demo-llama", help="directory to write (default: demo-llama)")
-    parser.add_argument("--samples", type=int, default=4000, help="number of instructions (default: 4000)")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    if not 1 <= args.samples <= 999999:
-        sys.exit(f"make_text_demo.py: --samples is {args.samples}; expected 1 to 999999")
+    args = parse_arguments(__doc__, "demo-llama", 4000, "instructions")
     start = time.time()
     print(f"{args.out}/data: {args.samples} instructions")
     texts = write_data(os.path.join(args.out, "data"), args.samples, args.seed)
