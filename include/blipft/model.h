@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "blipft/arena.h"
@@ -60,8 +61,13 @@ struct AdapterSettings {
 };
 /// The group of the adapters' parameters.
 constexpr const char* kAdapterGroup = "adapter";
+inline bool holds_adapters(const Unit& unit) { return unit.group().name == kAdapterGroup; }
+/// What PEFT puts before the name of every tensor of the model.
+constexpr std::string_view kAdapterPrefix = "base_model.model.";
 /// PEFT's key of the adapter's matrix `which` (lora_A [r, in], lora_B [out, r]) of a module ("model.layers.0.mlp.fc1").
 std::string adapter_key(const std::string& module, const std::string& which);
+/// The module of such a key.
+std::string adapted_module(const std::string& key);
 
 struct ModelSettings {
   DType compute = DType::f32;

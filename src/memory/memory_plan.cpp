@@ -9,8 +9,9 @@
 #include <sstream>
 
 #include "memory/memory_text.h"
-#include "run/step_program.h"
+#include "run/adapter_files.h"
 #include "run/saving.h"
+#include "run/step_program.h"
 #include "run/storage_policy.h"
 
 namespace blipft {
@@ -127,6 +128,7 @@ std::unique_ptr<Model> make_model(const Config& config) {
   for (const ParameterGroup& group : model->groups()) groups.push_back(group.name);
   check_freeze(config, groups);
   check_storage(config, *model);
+  check_merging(config, *model);
   return model;
 }
 

@@ -81,7 +81,11 @@ void Lora::weight_gradient(UnitBackward& pass, const MatrixView& dy, const Tenso
 }
 
 std::string adapter_key(const std::string& module, const std::string& which) {
-  return concat("base_model.model.", module, ".", which, ".weight");
+  return concat(kAdapterPrefix, module, ".", which, ".weight");
+}
+
+std::string adapted_module(const std::string& key) {
+  return key.substr(kAdapterPrefix.size(), key.rfind(".lora_") - kAdapterPrefix.size());
 }
 
 namespace {

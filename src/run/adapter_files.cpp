@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "blipft/model.h"
 #include "run/stored_tensors.h"
 
 namespace blipft {
@@ -16,17 +14,15 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kBaseLayer = ".base_layer.";  // in PEFT's name of the weight of an adapted module
+
 // Full names of the modules that have adapters.
 std::set<std::string> adapted_modules(const Units& units) {
-  const std::string first = adapter_key("", "lora_A");  // base_model.model..lora_A.weight
-  const size_t begin = first.find("..") + 1, behind = first.size() - begin;
   std::set<std::string> modules;
-  for (const Unit* unit : units) {
-    if (unit->group().name != kAdapterGroup) continue;
-    for (const Parameter& parameter : unit->parameters())
-      if (parameter.name.ends_with(first.substr(begin)))
-        modules.insert(parameter.name.substr(begin, parameter.name.size() - begin - behind));
-  }
+  for (const Unit* unit : units)
+    if (holds_adapters(*unit))
+      for (const Parameter& parameter : unit->parameters()) modules.insert(adapted_module(parameter.name));
   return modules;
 }
 
@@ -34,8 +30,8 @@ std::set<std::string> adapted_modules(const Units& units) {
 bool all_adapted(const Units& units, const std::set<std::string>& modules, const std::string& end) {
   for (const Unit* unit : units)
     for (const Parameter& parameter : unit->parameters())
-      if (parameter.name.ends_with("." + end + ".weight") && unit->group().name != kAdapterGroup &&
-          !modules.count(parameter.name.substr(0, parameter.name.size() - std::strlen(".weight"))))
+      if (parameter.name.ends_with(concat(".", end, kWeight)) && !holds_adapters(*unit) &&
+          !modules.count(parameter.name.substr(0, parameter.name.size() - kWeight.size())))
         return false;
   return true;
 }
@@ -77,15 +73,14 @@ void check_adapter_config(const Config& config) {
 void check_base_weights(const SafetensorsReader& adapters, const Units& units, const Config& config) {
   std::set<std::string> known;
   for (const Unit* unit : units)
-    if (unit->group().name == kAdapterGroup)
+    if (holds_adapters(*unit))
       for (const Parameter& parameter : unit->parameters()) known.insert(parameter.name);
   std::unique_ptr<SafetensorsReader> model;
   for (const NamedTensor& stored : adapters.tensors()) {
     if (known.count(stored.first)) continue;
     std::string name = stored.first;
-    for (const char* prefix : {"base_model.model."})
-      if (name.starts_with(prefix)) name = name.substr(std::strlen(prefix));
-    if (const size_t at = name.find(".base_layer."); at != std::string::npos) name.replace(at, 12, ".");
+    if (name.starts_with(kAdapterPrefix)) name = name.substr(kAdapterPrefix.size());
+    if (const size_t at = name.find(kBaseLayer); at != std::string::npos) name.replace(at, kBaseLayer.size(), ".");
     if (!model && config.model.init == "pretrained") model = std::make_unique<SafetensorsReader>(config.model.path);
     const NamedTensor* own = nullptr;
     for (const Unit* unit : units)
@@ -121,6 +116,22 @@ std::string adapter_config(const Config& config, const Units& units) {
                        {"use_rslora", adapter.rslora}, {"bias", "none"}, {"fan_in_fan_out", false},
                        {"inference_mode", true}, {"target_modules", targets}};
   return text.dump(2) + "\n";
+}
+
+void check_merging(const Config& config, const Model& model) {
+  if (!config.output.save_merged) return;
+  for (const Unit* unit : model.units()) {
+    if (!unit->adapter) continue;
+    std::set<std::string> own;
+    for (const Parameter& parameter : unit->parameters()) own.insert(parameter.name);
+    for (const Parameter& parameter : unit->adapter->parameters()) {
+      const std::string module = adapted_module(parameter.name);
+      BLIPFT_USER_CHECK(own.count(concat(module, kWeight)), place_of(config, "output.save_merged"),
+                        ": output.save_merged: is true, but ", module, ", which has an adapter, is tied to the "
+                        "embeddings (tie_word_embeddings in config.json), which have none; remove it from "
+                        "adapter.targets, or remove save_merged and load adapter/ beside the model");
+    }
+  }
 }
 
 void load_adapters(const WeightContext& context, const Config& config) {

@@ -51,10 +51,6 @@ std::vector<std::string> input_files(const std::string& directory) {
   return names;
 }
 
-constexpr const char* kWeight = ".weight";
-
-bool holds_adapters(const Unit& unit) { return unit.group().name == kAdapterGroup; }
-
 bool is_saved(const Unit& unit, const SaveSettings& settings) {
   using What = SaveSettings::What;
   if (holds_adapters(unit)) return settings.what == What::adapters;
@@ -175,12 +171,12 @@ void Saver::save_held(const Unit& unit) {
 
 // What `gathered`, the adapters of `unit`, adds to a weight; nothing where that has no adapter.
 LowRank Saver::adapter_of(const Unit& unit, const Parameter& parameter, const Tensor& gathered) const {
-  if (!parameter.name.ends_with(kWeight)) return {};
-  const std::string module = parameter.name.substr(0, parameter.name.size() - std::string_view(kWeight).size());
   LowRank found;
   for (const Parameter& own : unit.parameters()) {
-    if (own.name == adapter_key(module, "lora_A")) found.a = gathered.part(own.offset, {own.shape[0], own.shape[1]});
-    if (own.name == adapter_key(module, "lora_B")) found.b = gathered.part(own.offset, {own.shape[0], own.shape[1]});
+    const std::string module = adapted_module(own.name);
+    if (parameter.name != module + ".weight") continue;
+    (own.name == adapter_key(module, "lora_A") ? found.a : found.b) =
+        gathered.part(own.offset, {own.shape[0], own.shape[1]});
   }
   return found;
 }

@@ -26,8 +26,6 @@ Config lora_config(const Golden& golden, Precision precision, const char* text_p
   return config;
 }
 
-bool holds_adapters(const Unit& unit) { return unit.group().name == kAdapterGroup; }
-
 void check_lora(const std::string& name, DeviceKind kind, const char* text_padding) {
   CAPTURE(name);
   CAPTURE(text_padding);
@@ -132,6 +130,23 @@ TEST_SUITE("lora golden") {
           std::string::npos);
     CHECK(refused([](Config& c) { c.adapter.path = "test/golden/lora_some/adapter"; }).find("lora_some") !=
           std::string::npos);
+  }
+  TEST_CASE("an adapter of a tied head is not merged, which would change the embeddings too") {
+    const auto refused = [](const char* name, std::vector<std::string> targets, bool merged) {
+      Config config = lora_config(Golden(name), Precision::f32_true, "packed");
+      config.file = "run.yaml";
+      config.adapter.path.clear();
+      config.adapter.targets = std::move(targets);
+      config.output.save_model = true;
+      config.output.save_merged = merged;
+      return message_of([&] { make_model(config); });
+    };
+    const std::string message = "run.yaml: output.save_merged: is true, but ";
+    CHECK(refused("lora_some", {"k", "head"}, true).starts_with(message + "lm_head, which has an adapter, is tied"));
+    CHECK(refused("lora_blip2", {"head"}, true).starts_with(message + "language_model.lm_head, which"));
+    CHECK(refused("lora_some", {"k", "head"}, false).empty());
+    CHECK(refused("lora_some", {"q", "k", "v", "o", "mlp"}, true).empty());
+    CHECK(refused("lora_all", {"q", "k", "v", "o", "mlp", "head"}, true).empty());
   }
   TEST_CASE("loss, gradients and five AdamW steps agree with PEFT in f32 on the GPU") {
     if (!gpu_or_skip("LoRA golden on the GPU")) return;
