@@ -203,6 +203,7 @@ TEST_SUITE("mpi storage") {
     const StoragePolicy as_runs_do;
     Job job = make_job("blip2_odd");
     job.policy = &as_runs_do;
+    job.samples = 2 * 2 * mpi_world().size();  // two micro-batches on any number of ranks
     for (const Deal& deal : kDeals) {
       job.config.train.gradient_clip_val = 0;
       CHECK(!TestRun(job, {deal.strategy, deal.reshard, 0, 2}, &mpi_world()).store().transient_gradients());
