@@ -35,6 +35,25 @@ void store_param(const float* p, const Update& args, int64_t first, int64_t coun
   }
 }
 
+/// Updates elements [first, first + count), at most kMost, by `rule`: it gets their values and gradients in f32 and
+/// leaves the new values.
+template <int64_t kMost, class Update, class Rule>
+void update_part(const Update& args, int64_t first, int64_t count, const Rule& rule) {
+  float p[kMost], g[kMost];
+  load(args.master ? args.master : args.param, first, count, p);
+  load(args.grad, first, count, g);
+  rule(p, g);
+  store_param(p, args, first, count);
+}
+
+/// All elements, rule(first, count, p, g) for each chunk.
+template <class Update, class Rule>
+void update_in_chunks(const Update& args, const Rule& rule) {
+  for_chunks(args.param.numel(), [&](int64_t first, int64_t count) {
+    update_part<kChunk>(args, first, count, [&](float* p, float* g) { rule(first, count, p, g); });
+  });
+}
+
 struct AdamWNumbers {
   float lr, clip, correction1, correction2, beta1, beta2, eps, weight_decay;
 
@@ -69,15 +88,11 @@ void CpuOps::adamw_update(const AdamWUpdate& args, Stream) {
   check_args(args);
   sum_squares_of_spans(args.grad, args.squares);
   const AdamWNumbers numbers = AdamWNumbers::of(args);
-  const Tensor& values = args.master ? args.master : args.param;
-  for_chunks(args.param.numel(), [&](int64_t first, int64_t count) {
-    float p[kChunk], g[kChunk], m[kChunk], v[kChunk];
-    load(values, first, count, p);
-    load(args.grad, first, count, g);
+  update_in_chunks(args, [&](int64_t first, int64_t count, float* p, const float* g) {
+    float m[kChunk], v[kChunk];
     load(args.m, first, count, m);
     load(args.v, first, count, v);
     adamw(numbers, count, g, p, m, v);
-    store_param(p, args, first, count);
     store(m, args.m, first, count);
     store(v, args.v, first, count);
   });
@@ -88,19 +103,15 @@ void CpuOps::sgd_update(const SgdUpdate& args, Stream) {
   sum_squares_of_spans(args.grad, args.squares);
   const float* scalars = args.scalars.as<const float>();
   const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
-  const Tensor& values = args.master ? args.master : args.param;
-  for_chunks(args.param.numel(), [&](int64_t first, int64_t count) {
-    float p[kChunk], g[kChunk], momentum[kChunk];
-    load(values, first, count, p);
-    load(args.grad, first, count, g);
+  update_in_chunks(args, [&](int64_t first, int64_t count, float* p, float* g) {
     for (int64_t i = 0; i < count; ++i) g[i] = g[i] * clip + args.weight_decay * p[i];
     if (args.momentum_buffer) {
+      float momentum[kChunk];
       load(args.momentum_buffer, first, count, momentum);
       for (int64_t i = 0; i < count; ++i) g[i] += args.momentum * momentum[i];
       store(g, args.momentum_buffer, first, count);
     }
     for (int64_t i = 0; i < count; ++i) p[i] -= lr * g[i];
-    store_param(p, args, first, count);
   });
 }
 
@@ -109,11 +120,8 @@ void CpuOps::lion_update(const LionUpdate& args, Stream) {
   sum_squares_of_spans(args.grad, args.squares);
   const float* scalars = args.scalars.as<const float>();
   const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
-  const Tensor& values = args.master ? args.master : args.param;
-  for_chunks(args.param.numel(), [&](int64_t first, int64_t count) {
-    float p[kChunk], g[kChunk], m[kChunk];
-    load(values, first, count, p);
-    load(args.grad, first, count, g);
+  update_in_chunks(args, [&](int64_t first, int64_t count, float* p, const float* g) {
+    float m[kChunk];
     load(args.m, first, count, m);
     for (int64_t i = 0; i < count; ++i) {
       const float gradient = g[i] * clip;
@@ -123,7 +131,6 @@ void CpuOps::lion_update(const LionUpdate& args, Stream) {
       p[i] -= lr * sign;
       m[i] = args.beta2 * m[i] + (1 - args.beta2) * gradient;
     }
-    store_param(p, args, first, count);
     store(m, args.m, first, count);
   });
 }
@@ -132,19 +139,17 @@ void CpuOps::adamw8bit_update(const AdamW8bitUpdate& args, Stream) {
   check_args(args);
   sum_squares_of_spans(args.grad, args.squares);
   const AdamWNumbers numbers = AdamWNumbers::of(args);
-  const Tensor& values = args.master ? args.master : args.param;
   const int64_t n = args.param.numel(), size = code_block(args.m.book);
   for_each((n + size - 1) / size, [&](int64_t block) {
     const int64_t first = block * size, count = std::min(size, n - first);
-    float p[kMostCodes], g[kMostCodes], m[kMostCodes], v[kMostCodes];
-    load(values, first, count, p);
-    load(args.grad, first, count, g);
-    decode_block(args.m, block, m, count);
-    decode_block(args.v, block, v, count);
-    adamw(numbers, count, g, p, m, v);
-    store_param(p, args, first, count);
-    encode_block(m, count, args.m, block);
-    encode_block(v, count, args.v, block);
+    update_part<kMostCodes>(args, first, count, [&](float* p, const float* g) {
+      float m[kMostCodes], v[kMostCodes];
+      decode_block(args.m, block, m, count);
+      decode_block(args.v, block, v, count);
+      adamw(numbers, count, g, p, m, v);
+      encode_block(m, count, args.m, block);
+      encode_block(v, count, args.v, block);
+    });
   });
 }
 
