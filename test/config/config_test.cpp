@@ -1,7 +1,6 @@
-// Run files and the command line: what is read, what is refused, and with which words.
+// Run files: what is read, what is refused, and with which words.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -9,70 +8,11 @@
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
-#include "blipft/config.h"
-#include "blipft/error.h"
 #include "config/config_schema.h"
-#include "support/error_message.h"
-#include "config/nearest.h"
+#include "config/run_file.h"
 
 using namespace blipft;
-using testing::message_of;
-
-namespace {
-
-/// A run file in the temporary directory, removed at the end.
-class RunFile {
- public:
-  explicit RunFile(const std::string& text) {
-    static int64_t count = 0;
-    path_ = std::filesystem::temp_directory_path() / concat("blipft_config_", getpid(), "_", count++, ".yaml");
-    std::ofstream(path_, std::ios::binary) << text;
-  }
-  RunFile(const RunFile&) = delete;
-  RunFile& operator=(const RunFile&) = delete;
-  ~RunFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  std::string name() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
-/// Its lines 1 to 4; a test's own text begins at line 5.
-const std::string base = "model:\n  path: some/model\ndata:\n  path: some/data\n";
-
-Config load(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  const RunFile file(text);
-  return load_config(file.name(), overrides);
-}
-
-/// The message of the UserError that loading throws, with the file's name replaced by "FILE"; "" when none is thrown.
-std::string message(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  const RunFile file(text);
-  std::string what = message_of([&] { load_config(file.name(), overrides); });
-  for (size_t at; (at = what.find(file.name())) != std::string::npos;) what.replace(at, file.name().size(), "FILE");
-  return what;
-}
-
-std::string after_base(const std::string& text) { return message(base + text); }
-std::string with_override(const std::string& text) { return message(base, {text}); }
-
-CommandLine parse(std::vector<const char*> words) {
-  words.insert(words.begin(), "blipft");
-  return parse_command_line(static_cast<int>(words.size()), words.data());
-}
-
-std::string parse_message(const std::vector<const char*>& words) {
-  return message_of([&] { parse(words); });
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-}  // namespace
+using namespace blipft::testing;
 
 TEST_SUITE("config") {
   TEST_CASE("a minimal file has the defaults") {
@@ -260,138 +200,6 @@ TEST_SUITE("config") {
     CHECK(contains(with_override("parallel.reshard=step"), "override \"parallel.reshard=step\": parallel.reshard: "));
   }
 
-  TEST_CASE("impossible combinations name the key's line") {
-    const auto both = [](const std::string& train, const std::string& parallel) {
-      return after_base("train: {" + train + "}\nparallel: {" + parallel + "}\n");
-    };
-    CHECK(contains(both("", "strategy: single, devices: 4"), "FILE:6: parallel.strategy: is single, but "));
-    CHECK(contains(both("", "strategy: ddp, reshard: step"), "FILE:6: parallel.reshard: is of strategy fsdp"));
-    CHECK(contains(both("", "prefetch_bytes: 1024"), "FILE:6: parallel.prefetch_bytes: is of strategy fsdp"));
-    CHECK(both("", "strategy: fsdp, reshard: step, prefetch_bytes: 1024").empty());
-    CHECK(contains(both("momentum: 0.9", ""), "FILE:5: train.momentum: is of optim sgd"));
-    CHECK(both("momentum: 0.9, optim: sgd", "").empty());
-    CHECK(contains(both("momentum: 0.9, optim: adamw8bit", ""), "is of optim sgd, but train.optim is adamw8bit"));
-    CHECK(both("beta1: 0.95, beta2: 0.98, optim: lion", "").empty());
-    CHECK(both("eps: 1.0e-6, beta2: 0.95, optim: adamw8bit", "").empty());
-    CHECK(contains(both("eps: 1.0e-6, optim: lion", ""), "FILE:5: train.eps: is of optim adamw, but train.optim is l"));
-    CHECK(both("stochastic_rounding: true", "").empty());
-    CHECK(contains(both("stochastic_rounding: true, precision: bf16-mixed", ""),
-                   "FILE:5: train.stochastic_rounding: is of precision bf16-true, whose weights have no more exact "
-                   "copy, but train.precision is bf16-mixed"));
-    CHECK(contains(both("beta2: 0.95, optim: sgd", ""), "FILE:5: train.beta2: is of optim adamw"));
-    CHECK(contains(both("warmup_steps: 11, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 11, not less than"));
-    CHECK(contains(both("warmup_steps: 10, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 10, not less than"));
-    CHECK(both("warmup_steps: 9, max_steps: 10", "").empty());
-    CHECK(contains(both("limit_train_batches: 2.5", ""), "FILE:5: train.limit_train_batches: found 2.5"));
-    CHECK(both("limit_train_batches: 2", "").empty());
-    CHECK(both("loss_on_padding: true, loss_normalization: micro_batch", "").empty());
-    CHECK(message(base, {"data.text_padding=packed"}).empty());
-    CHECK(message(base, {"train.loss_on_padding=true", "train.loss_normalization=micro_batch"}).empty());
-    CHECK(contains(message(base, {"data.text_padding=packed", "train.loss_on_padding=true"}),
-                   "data.text_padding: is packed, which leaves out the padding"));
-    CHECK(message(base, {"data.text_padding=packed", "train.loss_normalization=micro_batch"}).empty());
-    CHECK(contains(after_base("trace: {enabled: false, kernels: [0]}\n"), "FILE:5: trace.kernels: needs the trace"));
-    CHECK(after_base("output:\n  save: trained\n") ==
-          "FILE:6: output.save: is trained, but output.save_model is false; set save_model: true, or remove save");
-    CHECK(after_base("output: {save: trained, save_model: true}\n").empty());
-  }
-
-  TEST_CASE("what is frozen is checked against the model's parameter groups") {
-    const std::vector<std::string> groups{"eyes", "ears", "mouth"};
-    const auto frozen = [&](const std::string& list) {
-      const Config config = load("model:\n  path: m\n  freeze: [" + list + "]\ndata: {path: d}\n");
-      const std::string text = message_of([&] { check_freeze(config, groups); });
-      return text.substr(std::min(text.size(), config.file.size()));
-    };
-    CHECK(frozen("").empty());
-    CHECK(frozen("mouth, eyes").empty());
-    CHECK(frozen("eyes, month") ==
-          ":3: model.freeze: found \"month\", expected a list of eyes, ears or mouth; did you mean mouth?");
-    CHECK(frozen("language") == ":3: model.freeze: found \"language\", expected a list of eyes, ears or mouth");
-    CHECK(frozen("ears, mouth, eyes") ==
-          ":3: model.freeze: every part of the model is frozen, so nothing would be trained; remove one");
-  }
-
-  TEST_CASE("number of ranks") {
-    const Config config = load(base + "parallel: {devices: 4}\n");
-    CHECK_NOTHROW(check_ranks(config, 4));
-    const std::string text = message_of([&] { check_ranks(config, 1); });
-    CHECK(contains(text, ":5: parallel.devices: is 4, but 1 rank was started; start with mpirun -np 4, or set "
-                         "parallel.devices=1"));
-    const Config single = load(base, {"parallel.strategy=single"});
-    CHECK_NOTHROW(check_ranks(single, 1));
-    CHECK_THROWS_AS(check_ranks(single, 2), UserError);
-    CHECK_NOTHROW(check_ranks(load(base), 3));
-  }
-
-  TEST_CASE("validation and warm-up: what cannot stand together") {
-    CHECK(!validates(load(base)));
-    CHECK(validates(load(base, {"data.val_path=v"})));
-    CHECK(validates(load(base, {"data.val_split_fraction=0.1", "train.val_check_interval=5"})));
-    CHECK(contains(message(base, {"data.val_path=v", "data.val_split_fraction=0.1"}),
-                   "data.val_split_fraction: is 0.1, but data.val_path is given too"));
-    CHECK(contains(message(base, {"train.val_check_interval=5"}), "but there is nothing to validate with"));
-    CHECK(contains(message(base, {"data.val_split_fraction=1"}), "expected a number >= 0 and < 1"));
-    CHECK(contains(message(base, {"train.limit_val_batches=2.5"}), "or a whole number of batches"));
-    CHECK(contains(message(base, {"train.warmup_ratio=0.1", "train.warmup_steps=5"}),
-                   "train.warmup_ratio: is 0.1, but train.warmup_steps is 5; remove one of them"));
-    CHECK(contains(with_override("train.val_every=5"), "did you mean train.val_check_interval?"));
-    CHECK(contains(message(base, {"train.matmul_precision=medium"}), "expected one of highest or high"));
-  }
-
-  TEST_CASE("samples of a step over all ranks") {
-    const Config config = load(base + "train: {batch_size: 4, total_batch_size: 48}\n");
-    CHECK(config.train.accumulate_grad_batches == 0);
-    for (const int64_t ranks : {1, 2, 3, 4, 6, 12}) {
-      const Config resolved = resolve_for_ranks(config, ranks);
-      CHECK(resolved.train.accumulate_grad_batches * ranks * 4 == 48);
-      CHECK(to_yaml(resolve_for_ranks(load(to_yaml(resolved)), ranks)) == to_yaml(resolved));
-      CHECK(resolve_for_ranks(load(to_yaml(config)), ranks).train.accumulate_grad_batches ==
-            resolved.train.accumulate_grad_batches);
-    }
-    const auto refused = [&](const Config& some, int64_t ranks) {
-      return message_of([&] { resolve_for_ranks(some, ranks); });
-    };
-    CHECK(contains(refused(config, 5), ":5: train.total_batch_size: is 48, which is no multiple of 5 ranks x "
-                                       "train.batch_size 4 = 20; the nearest that are: 40 or 60"));
-    CHECK(contains(refused(config, 16), "16 ranks x train.batch_size 4 = 64; the nearest that is: 64"));
-    const Config both = load(base + "train: {batch_size: 4, total_batch_size: 48, accumulate_grad_batches: 3}\n");
-    CHECK(resolve_for_ranks(both, 4).train.accumulate_grad_batches == 3);
-    CHECK(contains(refused(both, 2), "train.accumulate_grad_batches: is 3, but train.total_batch_size 48 on 2 ranks x "
-                                     "train.batch_size 4 takes 6; remove one of them"));
-    CHECK(resolve_for_ranks(load(base), 3).train.accumulate_grad_batches == 1);
-    CHECK(contains(message(base, {"train.accumulate_grad_batches=0"}), "and that is not given; give one of them"));
-    CHECK(contains(message(base, {"train.total_batch_size=-1"}), "expected an integer >= 0"));
-  }
-
-  TEST_CASE("shard groups") {
-    const auto parallel = [](const std::string& keys) { return base + "parallel: {strategy: fsdp, " + keys + "}\n"; };
-    const auto refused = [&](const std::string& value, int64_t ranks, int64_t node_ranks) {
-      return message_of([&] { shard_group_size(load(parallel("shard_ranks: " + value)), ranks, node_ranks); });
-    };
-    CHECK(shard_group_size(load(base), 6, 2) == 6);
-    CHECK(shard_group_size(load(parallel("shard_ranks: all")), 6, 0) == 6);
-    CHECK(shard_group_size(load(parallel("shard_ranks: 3")), 6, 2) == 3);
-    CHECK(shard_group_size(load(parallel("shard_ranks: \"3\"")), 6, 2) == 3);  // as --print-config prints it
-    CHECK(shard_group_size(load(parallel("shard_ranks: 1")), 6, 2) == 1);
-    CHECK(shard_group_size(load(parallel(""), {"parallel.shard_ranks=6"}), 6, 2) == 6);
-    CHECK(shard_group_size(load(parallel("shard_ranks: node")), 6, 2) == 2);
-    CHECK(contains(refused("5", 12, 2), ":5: parallel.shard_ranks: is 5, which does not divide the 12 ranks; the "
-                                        "nearest that do: 4 or 6 (all: 12)"));
-    CHECK(contains(refused("16", 12, 2), "is 16, which does not divide the 12 ranks; the nearest that do: 12 (all: 12)"));
-    CHECK(contains(refused("node", 12, 8), "a machine has 8 ranks, which does not divide the 12 ranks; the nearest "
-                                           "that do: 6 or 12 (all: 12)"));
-    CHECK(contains(refused("node", 12, 0), "is node, but not every machine has the same number of ranks"));
-    const std::string expected = ", expected one of all, node or an integer >= 1";
-    CHECK(contains(message(parallel("shard_ranks: 0")), "parallel.shard_ranks: found 0" + expected));
-    CHECK(contains(message(parallel("shard_ranks: -2")), "parallel.shard_ranks: found -2" + expected));
-    CHECK(contains(message(parallel("shard_ranks: nod")), "found \"nod\"" + expected + "; did you mean node?"));
-    CHECK(contains(message(parallel("shard_ranks: 2.5")), "found \"2.5\"" + expected));
-    CHECK(contains(message(base + "parallel: {strategy: ddp, shard_ranks: 2}\n"),
-                   ":5: parallel.shard_ranks: is of strategy fsdp, but parallel.strategy is ddp"));
-    CHECK(contains(with_override("parallel.hybrid_shard=2"), "did you mean parallel.shard_ranks?"));
-  }
-
   TEST_CASE("data.max_text_tokens may be written max_seq_length") {
     const auto data = [](const std::string& keys) { return "model: {path: m}\ndata:\n  path: d\n" + keys; };
     CHECK(load(data("  max_seq_length: 77\n")).data.max_text_tokens == 77);
@@ -514,57 +322,5 @@ TEST_SUITE("config") {
     // Nesting beyond yaml-cpp's own limit of depth.
     CHECK_FALSE(message(base + "train: " + std::string(20000, '[')).empty());
     CHECK_FALSE(message(base + "train: " + std::string(20000, '{')).empty());
-  }
-
-  TEST_CASE("command line") {
-    using Action = CommandLine::Action;
-    CommandLine line = parse({"a.yaml", "train.lr=1", "parallel.devices=2"});
-    CHECK(line.action == Action::train);
-    CHECK(line.config_file == "a.yaml");
-    CHECK(line.overrides == std::vector<std::string>{"train.lr=1", "parallel.devices=2"});
-    line = parse({"--plan", "--ranks", "8", "--node-ranks", "4", "--gpu-memory=79.5", "a.yaml"});
-    CHECK(line.action == Action::plan);
-    CHECK(line.plan_ranks == 8);
-    CHECK(line.plan_node_ranks == 4);
-    CHECK(line.plan_gpu_gib == 79.5);
-    CHECK(parse({"a.yaml", "--print-config"}).action == Action::print_config);
-    CHECK(parse({"-h"}).action == Action::help);
-    CHECK(parse({"--plan", "--help", "--version"}).action == Action::help);
-    CHECK(parse({"--version"}).action == Action::version);
-    CHECK(parse({"dir/x=1.yaml"}).config_file == "dir/x=1.yaml");
-    CHECK(parse({"output.path=/a/b", "x.yaml"}).overrides == std::vector<std::string>{"output.path=/a/b"});
-  }
-
-  TEST_CASE("command line errors") {
-    CHECK(parse_message({"--pln", "a.yaml"}) == "unknown option --pln; did you mean --plan?");
-    CHECK(parse_message({"--printconfig"}) == "unknown option --printconfig; did you mean --print-config?");
-    CHECK(parse_message({"-plan"}) == "unknown option -plan; did you mean --plan?");
-    CHECK(contains(parse_message({"--zzzzzz"}), "unknown option --zzzzzz; the options are --plan"));
-    CHECK(contains(parse_message({}), "no run file given; usage: blipft"));
-    CHECK(contains(parse_message({"a.yaml", "b.yaml"}), "found \"b.yaml\" beside the run file a.yaml"));
-    CHECK(contains(parse_message({"a.yaml", "--ranks"}), "--ranks needs a value"));
-    CHECK(contains(parse_message({"--plan", "--ranks", "0", "a.yaml"}),
-                   "--ranks: found \"0\", expected an integer >= 1"));
-    CHECK(contains(parse_message({"--plan", "--ranks", "4x", "a.yaml"}), "--ranks: found \"4x\""));
-    CHECK(contains(parse_message({"--plan", "--gpu-memory", "-1", "a.yaml"}), "--gpu-memory: found \"-1\""));
-    CHECK(contains(parse_message({"--plan", "--node-ranks", "0", "a.yaml"}), "--node-ranks: found \"0\""));
-    CHECK(contains(parse_message({"--node-ranks", "2", "a.yaml"}), "--node-ranks is for --plan"));
-    CHECK(contains(parse_message({"--ranks", "4", "a.yaml"}), "--ranks is for --plan"));
-    CHECK(contains(parse_message({"--plan", "--print-config", "a.yaml"}), "exclude each other"));
-    CHECK(contains(parse_message({"--plan=3", "a.yaml"}), "--plan takes no value"));
-    CHECK(contains(parse_message({"", "a.yaml"}), "empty argument"));
-  }
-
-  TEST_CASE("nearest names") {
-    CHECK(name_distance("batch_size", "batchsize") == 0);
-    CHECK(name_distance("abc", "acb") == 1);
-    CHECK(name_distance("kitten", "sitting") == 3);
-    CHECK(name_distance("", "abc") == 3);
-    CHECK(nearest_name("strateggy", {"devices", "strategy"}) == "strategy");
-    CHECK(nearest_name("xx", {"lr", "seed"}).empty());
-    CHECK(nearest_name(std::string(100000, 'a'), {"lr"}).empty());
-    CHECK(join_names({}).empty());
-    CHECK(join_names({"a"}) == "a");
-    CHECK(join_names({"a", "b", "c"}) == "a, b or c");
   }
 }

@@ -14,12 +14,13 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
-#include "data/sample_cache.h"
 #include "data/text_shapes.h"
-#include "support/error_message.h"
 #include "data/sampler_settings.h"
+#include "support/byte_tokenizer.h"
+#include "support/error_message.h"
 
 using namespace blipft;
+using testing::ByteTokenizer;
 using testing::message_of;
 using testing::settings;
 
@@ -57,20 +58,6 @@ class HostDevice final : public Device {
   void timestamp(int64_t*, Stream) override {}
   std::unique_ptr<Graph> capture(Stream, const std::function<void()>&) override { return nullptr; }
   void bind_thread() const override {}
-};
-
-/// Id 2, then each byte's value.
-class ByteTokenizer final : public Tokenizer {
- public:
-  std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& = {}) const override {
-    std::vector<int32_t> ids;
-    for (char c : text) ids.push_back(static_cast<unsigned char>(c));
-    return ids;
-  }
-  std::vector<int32_t> prefix_ids() const override { return {2}; }
-  std::vector<int32_t> suffix_ids() const override { return {}; }
-  int64_t vocab_size() const override { return 256; }
-  int32_t pad_id() const override { return 1; }
 };
 
 const char* const pictures[] = {"baseline_420.jpg", "gray.jpg", "rgba.png", "palette.png"};
@@ -193,42 +180,6 @@ void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots
 }  // namespace
 
 TEST_SUITE("loader") {
-  TEST_CASE("text shapes") {
-    Config config;
-    config.data.text_padding = "longest";
-    using Shapes = std::vector<TextShape>;
-    CHECK(possible_text_shapes(config) == Shapes{{8}, {16}, {24}, {32}, {40}, {48}, {50}});
-    config.data.max_text_tokens = 16;
-    CHECK(possible_text_shapes(config) == Shapes{{8}, {16}});
-    config.data.text_padding = "max";
-    CHECK(possible_text_shapes(config) == Shapes{{16}});
-    config.data.max_text_tokens = 1;
-    CHECK(possible_text_shapes(config) == Shapes{{2}});
-    config.data.text_padding = "packed";
-    CHECK(possible_text_shapes(config) == Shapes{{2, 24}, {2, 32}});
-    config.train.batch_size = 1;
-    CHECK(possible_text_shapes(config) == Shapes{{2, 2}});
-    config.data.max_text_tokens = 50;
-    config.train.batch_size = 64;
-    const Shapes shapes = possible_text_shapes(config);
-    CHECK(shapes.size() == 25);
-    CHECK(shapes.front() == TextShape{50, 128});
-    CHECK(shapes[1] == TextShape{50, 256});
-    CHECK(shapes.back() == TextShape{50, 3200});
-  }
-
-  TEST_CASE("auto packs where padding is not learnt, and balances where nothing depends on who shares a micro-batch") {
-    Config config;
-    config.train.accumulate_grad_batches = 2;
-    CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
-    CHECK(balances_micro_batches(config));
-    config.train.loss_normalization = "micro_batch";
-    CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
-    CHECK(!balances_micro_batches(config));
-    config.train.loss_on_padding = true;
-    CHECK(possible_text_shapes(config).back().packed_rows == 0);
-  }
-
   TEST_CASE("loader: packed, a step has the same samples, balanced so that all micro-batches are about as long") {
     auto dataset = std::make_shared<SmallDataset>(31);
     Config config = small_config();
@@ -488,22 +439,6 @@ TEST_SUITE("loader") {
     loader->next();  // six samples of 20 ms on two workers
     CHECK(loader->wait_seconds() > 0.04);
     CHECK(loader->wait_seconds() < 10);
-  }
-
-  TEST_CASE("sample cache: bounded, drops what was used longest ago") {
-    SampleCache cache(100);
-    const auto sample = [](int64_t bytes) {
-      return std::make_shared<PreparedSample>(PreparedSample{std::vector<uint8_t>(bytes), {}});
-    };
-    for (int64_t i = 0; i < 3; ++i) cache.insert(i, sample(30));
-    CHECK(cache.find(0));
-    cache.insert(3, sample(30));
-    CHECK(cache.find(0));
-    CHECK_FALSE(cache.find(1));
-    CHECK(cache.bytes() == 90);
-    cache.insert(4, sample(101));
-    CHECK_FALSE(cache.find(4));
-    CHECK(cache.bytes() == 90);
   }
 
   TEST_CASE("benchmark: photos with two workers (not checked)") {

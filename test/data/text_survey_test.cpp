@@ -13,24 +13,16 @@
 #include "data/step_order.h"
 #include "data/text_shapes.h"
 #include "data/text_survey.h"
+#include "support/byte_tokenizer.h"
 #include "support/error_message.h"
 
 using namespace blipft;
+using testing::ByteTokenizer;
 using testing::message_of;
 
 namespace {
 
-/// Id 2, then each byte's value, then 3.
-class ByteTokenizer final : public Tokenizer {
- public:
-  std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& = {}) const override {
-    return {text.begin(), text.end()};
-  }
-  std::vector<int32_t> prefix_ids() const override { return {2}; }
-  std::vector<int32_t> suffix_ids() const override { return {3}; }
-  int64_t vocab_size() const override { return 128; }
-  int32_t pad_id() const override { return 1; }
-};
+const ByteTokenizer kTokenizer({3});
 
 /// Prompts that are only read, and answers, of random lengths.
 class Dialogues final : public Dataset {
@@ -75,7 +67,7 @@ Config text_config() {
 const ModelInputs kText{.max_text_tokens = 100, .vocabulary = 128};
 
 SampleSet survey(const Config& config, const std::shared_ptr<const Dataset>& dataset, int64_t threads = 2) {
-  return survey_samples(config, dataset, ByteTokenizer(), 128, threads, config.data.num_train_samples);
+  return survey_samples(config, dataset, kTokenizer, 128, threads, config.data.num_train_samples);
 }
 
 int64_t padded_sum(const std::map<int64_t, int64_t>& counts, const std::vector<int64_t>& sizes) {
@@ -115,7 +107,7 @@ TEST_SUITE("text survey") {
   TEST_CASE("a survey counts, cuts and leaves out, with any number of threads") {
     const Dialogues dialogues(500, 60, 1);
     for (const int64_t threads : {1, 4}) {
-      const TextSurvey found(dialogues, ByteTokenizer(), {400, 40, 128, threads});
+      const TextSurvey found(dialogues, kTokenizer, {400, 40, 128, threads});
       CHECK(found.surveyed() == 400);
       int64_t cut = 0;
       std::vector<int64_t> kept, lengths;
@@ -137,7 +129,7 @@ TEST_SUITE("text survey") {
         CHECK(found.text(static_cast<int64_t>(i)).size() == lengths[i]);
         CHECK(found.text(static_cast<int64_t>(i)).has_target());
       }
-      const TextSurvey lean(dialogues, ByteTokenizer(), {400, 40, 128, threads, 1000});
+      const TextSurvey lean(dialogues, kTokenizer, {400, 40, 128, threads, 1000});
       CHECK(!lean.has_texts());
       CHECK(lean.lengths() == lengths);
     }
@@ -147,7 +139,7 @@ TEST_SUITE("text survey") {
     Dialogues dialogues(1000, 30, 1);
     dialogues.broken = 321;
     for (const int64_t threads : {1, 3})
-      CHECK(message_of([&] { TextSurvey(dialogues, ByteTokenizer(), {0, 40, 128, threads}); }) ==
+      CHECK(message_of([&] { TextSurvey(dialogues, kTokenizer, {0, 40, 128, threads}); }) ==
             "line 321 is broken");
   }
 
@@ -187,7 +179,7 @@ TEST_SUITE("text survey") {
         CHECK(shapes.size() <= 16);
         std::set<int64_t> taken;
         for (int64_t rank = 0; rank < world; ++rank) {
-          const auto tokenizer = std::make_shared<ByteTokenizer>();
+          const auto tokenizer = std::make_shared<ByteTokenizer>(kTokenizer);
           const int64_t before = dialogues->reads;
           const auto loader = make_data_loader(config, rank, world, kText, shapes, tokenizer, set, *device);
           const auto plain = make_data_loader(config, rank, world, kText, possible_text_shapes(config), tokenizer,

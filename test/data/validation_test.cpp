@@ -9,23 +9,14 @@
 #include "data/step_order.h"
 #include "data/text_shapes.h"
 #include "data/text_survey.h"
+#include "support/byte_tokenizer.h"
 #include "support/error_message.h"
 
 using namespace blipft;
+using testing::ByteTokenizer;
 using testing::message_of;
 
 namespace {
-
-class ByteTokenizer final : public Tokenizer {
- public:
-  std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& = {}) const override {
-    return {text.begin(), text.end()};
-  }
-  std::vector<int32_t> prefix_ids() const override { return {2}; }
-  std::vector<int32_t> suffix_ids() const override { return {}; }
-  int64_t vocab_size() const override { return 128; }
-  int32_t pad_id() const override { return 1; }
-};
 
 /// Sample i has 1 + i % 9 letters.
 class Words final : public Dataset {

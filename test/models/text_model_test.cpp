@@ -8,10 +8,12 @@
 #include "memory/memory_plan.h"
 #include "run/step_program.h"
 #include "run/weights.h"
+#include "support/byte_tokenizer.h"
 #include "support/error_message.h"
 #include "support/text_model.h"
 
 using namespace blipft;
+using testing::ByteTokenizer;
 using testing::TextModel;
 
 namespace {
@@ -30,14 +32,7 @@ class Questions final : public Dataset {
   }
 };
 
-class LetterTokenizer final : public Tokenizer {
- public:
-  std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& = {}) const override { return {text.begin(), text.end()}; }
-  std::vector<int32_t> prefix_ids() const override { return {2}; }
-  std::vector<int32_t> suffix_ids() const override { return {3}; }
-  int64_t vocab_size() const override { return 128; }
-  int32_t pad_id() const override { return 1; }
-};
+std::shared_ptr<Tokenizer> ends_with_three() { return std::make_shared<ByteTokenizer>(std::vector<int32_t>{3}); }
 
 Config text_config(const char* padding) {
   Config config;
@@ -75,7 +70,7 @@ Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, dou
   engine.bind();
   StepProgram& program = *engine.program;
   init_weights({model.units(), &engine.store, engine.strategy.get(), device.get(), ops.get(), arena.scratch()}, 3);
-  const auto loader = make_data_loader(config, 0, 1, model.inputs(), shapes, std::make_shared<LetterTokenizer>(),
+  const auto loader = make_data_loader(config, 0, 1, model.inputs(), shapes, ends_with_three(),
                                        {dataset}, *device);
   Trained trained;
   while (const HostBatch* batch = loader->next()) {
@@ -144,7 +139,7 @@ TEST_SUITE("text model") {
     const auto device = make_cpu_device(1);
     const Config config = text_config("packed");
     const auto loader = make_data_loader(config, 0, 1, {.picture_size = 8, .vocabulary = 128},
-                                         possible_text_shapes(config), std::make_shared<LetterTokenizer>(),
+                                         possible_text_shapes(config), ends_with_three(),
                                          {std::make_shared<Questions>()}, *device);
     const std::string message = testing::message_of([&] { loader->next(); });
     CHECK_MESSAGE(message.find("question 0: found no picture") != std::string::npos, message);

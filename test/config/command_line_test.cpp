@@ -1,0 +1,64 @@
+// The command line: what is read, what is refused, and with which words.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "config/run_file.h"
+
+using namespace blipft;
+using namespace blipft::testing;
+
+namespace {
+
+CommandLine parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "blipft");
+  return parse_command_line(static_cast<int>(words.size()), words.data());
+}
+
+std::string parse_message(const std::vector<const char*>& words) {
+  return message_of([&] { parse(words); });
+}
+
+}  // namespace
+
+TEST_SUITE("config") {
+  TEST_CASE("command line") {
+    using Action = CommandLine::Action;
+    CommandLine line = parse({"a.yaml", "train.lr=1", "parallel.devices=2"});
+    CHECK(line.action == Action::train);
+    CHECK(line.config_file == "a.yaml");
+    CHECK(line.overrides == std::vector<std::string>{"train.lr=1", "parallel.devices=2"});
+    line = parse({"--plan", "--ranks", "8", "--node-ranks", "4", "--gpu-memory=79.5", "a.yaml"});
+    CHECK(line.action == Action::plan);
+    CHECK(line.plan_ranks == 8);
+    CHECK(line.plan_node_ranks == 4);
+    CHECK(line.plan_gpu_gib == 79.5);
+    CHECK(parse({"a.yaml", "--print-config"}).action == Action::print_config);
+    CHECK(parse({"-h"}).action == Action::help);
+    CHECK(parse({"--plan", "--help", "--version"}).action == Action::help);
+    CHECK(parse({"--version"}).action == Action::version);
+    CHECK(parse({"dir/x=1.yaml"}).config_file == "dir/x=1.yaml");
+    CHECK(parse({"output.path=/a/b", "x.yaml"}).overrides == std::vector<std::string>{"output.path=/a/b"});
+  }
+
+  TEST_CASE("command line errors") {
+    CHECK(parse_message({"--pln", "a.yaml"}) == "unknown option --pln; did you mean --plan?");
+    CHECK(parse_message({"--printconfig"}) == "unknown option --printconfig; did you mean --print-config?");
+    CHECK(parse_message({"-plan"}) == "unknown option -plan; did you mean --plan?");
+    CHECK(contains(parse_message({"--zzzzzz"}), "unknown option --zzzzzz; the options are --plan"));
+    CHECK(contains(parse_message({}), "no run file given; usage: blipft"));
+    CHECK(contains(parse_message({"a.yaml", "b.yaml"}), "found \"b.yaml\" beside the run file a.yaml"));
+    CHECK(contains(parse_message({"a.yaml", "--ranks"}), "--ranks needs a value"));
+    CHECK(contains(parse_message({"--plan", "--ranks", "0", "a.yaml"}),
+                   "--ranks: found \"0\", expected an integer >= 1"));
+    CHECK(contains(parse_message({"--plan", "--ranks", "4x", "a.yaml"}), "--ranks: found \"4x\""));
+    CHECK(contains(parse_message({"--plan", "--gpu-memory", "-1", "a.yaml"}), "--gpu-memory: found \"-1\""));
+    CHECK(contains(parse_message({"--plan", "--node-ranks", "0", "a.yaml"}), "--node-ranks: found \"0\""));
+    CHECK(contains(parse_message({"--node-ranks", "2", "a.yaml"}), "--node-ranks is for --plan"));
+    CHECK(contains(parse_message({"--ranks", "4", "a.yaml"}), "--ranks is for --plan"));
+    CHECK(contains(parse_message({"--plan", "--print-config", "a.yaml"}), "exclude each other"));
+    CHECK(contains(parse_message({"--plan=3", "a.yaml"}), "--plan takes no value"));
+    CHECK(contains(parse_message({"", "a.yaml"}), "empty argument"));
+  }
+}

@@ -1,0 +1,143 @@
+// Which combinations of keys are refused, for any world and for the one at hand.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "config/run_file.h"
+
+using namespace blipft;
+using namespace blipft::testing;
+
+TEST_SUITE("config") {
+  TEST_CASE("impossible combinations name the key's line") {
+    const auto both = [](const std::string& train, const std::string& parallel) {
+      return after_base("train: {" + train + "}\nparallel: {" + parallel + "}\n");
+    };
+    CHECK(contains(both("", "strategy: single, devices: 4"), "FILE:6: parallel.strategy: is single, but "));
+    CHECK(contains(both("", "strategy: ddp, reshard: step"), "FILE:6: parallel.reshard: is of strategy fsdp"));
+    CHECK(contains(both("", "prefetch_bytes: 1024"), "FILE:6: parallel.prefetch_bytes: is of strategy fsdp"));
+    CHECK(both("", "strategy: fsdp, reshard: step, prefetch_bytes: 1024").empty());
+    CHECK(contains(both("momentum: 0.9", ""), "FILE:5: train.momentum: is of optim sgd"));
+    CHECK(both("momentum: 0.9, optim: sgd", "").empty());
+    CHECK(contains(both("momentum: 0.9, optim: adamw8bit", ""), "is of optim sgd, but train.optim is adamw8bit"));
+    CHECK(both("beta1: 0.95, beta2: 0.98, optim: lion", "").empty());
+    CHECK(both("eps: 1.0e-6, beta2: 0.95, optim: adamw8bit", "").empty());
+    CHECK(contains(both("eps: 1.0e-6, optim: lion", ""), "FILE:5: train.eps: is of optim adamw, but train.optim is l"));
+    CHECK(both("stochastic_rounding: true", "").empty());
+    CHECK(contains(both("stochastic_rounding: true, precision: bf16-mixed", ""),
+                   "FILE:5: train.stochastic_rounding: is of precision bf16-true, whose weights have no more exact "
+                   "copy, but train.precision is bf16-mixed"));
+    CHECK(contains(both("beta2: 0.95, optim: sgd", ""), "FILE:5: train.beta2: is of optim adamw"));
+    CHECK(contains(both("warmup_steps: 11, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 11, not less than"));
+    CHECK(contains(both("warmup_steps: 10, max_steps: 10", ""), "FILE:5: train.warmup_steps: is 10, not less than"));
+    CHECK(both("warmup_steps: 9, max_steps: 10", "").empty());
+    CHECK(contains(both("limit_train_batches: 2.5", ""), "FILE:5: train.limit_train_batches: found 2.5"));
+    CHECK(both("limit_train_batches: 2", "").empty());
+    CHECK(both("loss_on_padding: true, loss_normalization: micro_batch", "").empty());
+    CHECK(message(base, {"data.text_padding=packed"}).empty());
+    CHECK(message(base, {"train.loss_on_padding=true", "train.loss_normalization=micro_batch"}).empty());
+    CHECK(contains(message(base, {"data.text_padding=packed", "train.loss_on_padding=true"}),
+                   "data.text_padding: is packed, which leaves out the padding"));
+    CHECK(message(base, {"data.text_padding=packed", "train.loss_normalization=micro_batch"}).empty());
+    CHECK(contains(after_base("trace: {enabled: false, kernels: [0]}\n"), "FILE:5: trace.kernels: needs the trace"));
+    CHECK(after_base("output:\n  save: trained\n") ==
+          "FILE:6: output.save: is trained, but output.save_model is false; set save_model: true, or remove save");
+    CHECK(after_base("output: {save: trained, save_model: true}\n").empty());
+  }
+
+  TEST_CASE("what is frozen is checked against the model's parameter groups") {
+    const std::vector<std::string> groups{"eyes", "ears", "mouth"};
+    const auto frozen = [&](const std::string& list) {
+      const Config config = load("model:\n  path: m\n  freeze: [" + list + "]\ndata: {path: d}\n");
+      const std::string text = message_of([&] { check_freeze(config, groups); });
+      return text.substr(std::min(text.size(), config.file.size()));
+    };
+    CHECK(frozen("").empty());
+    CHECK(frozen("mouth, eyes").empty());
+    CHECK(frozen("eyes, month") ==
+          ":3: model.freeze: found \"month\", expected a list of eyes, ears or mouth; did you mean mouth?");
+    CHECK(frozen("language") == ":3: model.freeze: found \"language\", expected a list of eyes, ears or mouth");
+    CHECK(frozen("ears, mouth, eyes") ==
+          ":3: model.freeze: every part of the model is frozen, so nothing would be trained; remove one");
+  }
+
+  TEST_CASE("number of ranks") {
+    const Config config = load(base + "parallel: {devices: 4}\n");
+    CHECK_NOTHROW(check_ranks(config, 4));
+    const std::string text = message_of([&] { check_ranks(config, 1); });
+    CHECK(contains(text, ":5: parallel.devices: is 4, but 1 rank was started; start with mpirun -np 4, or set "
+                         "parallel.devices=1"));
+    const Config single = load(base, {"parallel.strategy=single"});
+    CHECK_NOTHROW(check_ranks(single, 1));
+    CHECK_THROWS_AS(check_ranks(single, 2), UserError);
+    CHECK_NOTHROW(check_ranks(load(base), 3));
+  }
+
+  TEST_CASE("validation and warm-up: what cannot stand together") {
+    CHECK(!validates(load(base)));
+    CHECK(validates(load(base, {"data.val_path=v"})));
+    CHECK(validates(load(base, {"data.val_split_fraction=0.1", "train.val_check_interval=5"})));
+    CHECK(contains(message(base, {"data.val_path=v", "data.val_split_fraction=0.1"}),
+                   "data.val_split_fraction: is 0.1, but data.val_path is given too"));
+    CHECK(contains(message(base, {"train.val_check_interval=5"}), "but there is nothing to validate with"));
+    CHECK(contains(message(base, {"data.val_split_fraction=1"}), "expected a number >= 0 and < 1"));
+    CHECK(contains(message(base, {"train.limit_val_batches=2.5"}), "or a whole number of batches"));
+    CHECK(contains(message(base, {"train.warmup_ratio=0.1", "train.warmup_steps=5"}),
+                   "train.warmup_ratio: is 0.1, but train.warmup_steps is 5; remove one of them"));
+    CHECK(contains(with_override("train.val_every=5"), "did you mean train.val_check_interval?"));
+    CHECK(contains(message(base, {"train.matmul_precision=medium"}), "expected one of highest or high"));
+  }
+
+  TEST_CASE("samples of a step over all ranks") {
+    const Config config = load(base + "train: {batch_size: 4, total_batch_size: 48}\n");
+    CHECK(config.train.accumulate_grad_batches == 0);
+    for (const int64_t ranks : {1, 2, 3, 4, 6, 12}) {
+      const Config resolved = resolve_for_ranks(config, ranks);
+      CHECK(resolved.train.accumulate_grad_batches * ranks * 4 == 48);
+      CHECK(to_yaml(resolve_for_ranks(load(to_yaml(resolved)), ranks)) == to_yaml(resolved));
+      CHECK(resolve_for_ranks(load(to_yaml(config)), ranks).train.accumulate_grad_batches ==
+            resolved.train.accumulate_grad_batches);
+    }
+    const auto refused = [&](const Config& some, int64_t ranks) {
+      return message_of([&] { resolve_for_ranks(some, ranks); });
+    };
+    CHECK(contains(refused(config, 5), ":5: train.total_batch_size: is 48, which is no multiple of 5 ranks x "
+                                       "train.batch_size 4 = 20; the nearest that are: 40 or 60"));
+    CHECK(contains(refused(config, 16), "16 ranks x train.batch_size 4 = 64; the nearest that is: 64"));
+    const Config both = load(base + "train: {batch_size: 4, total_batch_size: 48, accumulate_grad_batches: 3}\n");
+    CHECK(resolve_for_ranks(both, 4).train.accumulate_grad_batches == 3);
+    CHECK(contains(refused(both, 2), "train.accumulate_grad_batches: is 3, but train.total_batch_size 48 on 2 ranks x "
+                                     "train.batch_size 4 takes 6; remove one of them"));
+    CHECK(resolve_for_ranks(load(base), 3).train.accumulate_grad_batches == 1);
+    CHECK(contains(message(base, {"train.accumulate_grad_batches=0"}), "and that is not given; give one of them"));
+    CHECK(contains(message(base, {"train.total_batch_size=-1"}), "expected an integer >= 0"));
+  }
+
+  TEST_CASE("shard groups") {
+    const auto parallel = [](const std::string& keys) { return base + "parallel: {strategy: fsdp, " + keys + "}\n"; };
+    const auto refused = [&](const std::string& value, int64_t ranks, int64_t node_ranks) {
+      return message_of([&] { shard_group_size(load(parallel("shard_ranks: " + value)), ranks, node_ranks); });
+    };
+    CHECK(shard_group_size(load(base), 6, 2) == 6);
+    CHECK(shard_group_size(load(parallel("shard_ranks: all")), 6, 0) == 6);
+    CHECK(shard_group_size(load(parallel("shard_ranks: 3")), 6, 2) == 3);
+    CHECK(shard_group_size(load(parallel("shard_ranks: \"3\"")), 6, 2) == 3);  // as --print-config prints it
+    CHECK(shard_group_size(load(parallel("shard_ranks: 1")), 6, 2) == 1);
+    CHECK(shard_group_size(load(parallel(""), {"parallel.shard_ranks=6"}), 6, 2) == 6);
+    CHECK(shard_group_size(load(parallel("shard_ranks: node")), 6, 2) == 2);
+    CHECK(contains(refused("5", 12, 2), ":5: parallel.shard_ranks: is 5, which does not divide the 12 ranks; the "
+                                        "nearest that do: 4 or 6 (all: 12)"));
+    CHECK(contains(refused("16", 12, 2), "is 16, which does not divide the 12 ranks; the nearest that do: 12 (all: 12)"));
+    CHECK(contains(refused("node", 12, 8), "a machine has 8 ranks, which does not divide the 12 ranks; the nearest "
+                                           "that do: 6 or 12 (all: 12)"));
+    CHECK(contains(refused("node", 12, 0), "is node, but not every machine has the same number of ranks"));
+    const std::string expected = ", expected one of all, node or an integer >= 1";
+    CHECK(contains(message(parallel("shard_ranks: 0")), "parallel.shard_ranks: found 0" + expected));
+    CHECK(contains(message(parallel("shard_ranks: -2")), "parallel.shard_ranks: found -2" + expected));
+    CHECK(contains(message(parallel("shard_ranks: nod")), "found \"nod\"" + expected + "; did you mean node?"));
+    CHECK(contains(message(parallel("shard_ranks: 2.5")), "found \"2.5\"" + expected));
+    CHECK(contains(message(base + "parallel: {strategy: ddp, shard_ranks: 2}\n"),
+                   ":5: parallel.shard_ranks: is of strategy fsdp, but parallel.strategy is ddp"));
+    CHECK(contains(with_override("parallel.hybrid_shard=2"), "did you mean parallel.shard_ranks?"));
+  }
+}

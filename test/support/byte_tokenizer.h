@@ -1,0 +1,31 @@
+// A tokenizer whose ids anyone can count.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blipft/data.h"
+
+namespace blipft::testing {
+
+/// Id 2, then each byte's value, then `suffix`.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  explicit ByteTokenizer(std::vector<int32_t> suffix = {}) : suffix_(std::move(suffix)) {}
+  std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& = {}) const override {
+    std::vector<int32_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+  std::vector<int32_t> prefix_ids() const override { return {2}; }
+  std::vector<int32_t> suffix_ids() const override { return suffix_; }
+  int64_t vocab_size() const override { return 256; }
+  int32_t pad_id() const override { return 1; }
+
+ private:
+  std::vector<int32_t> suffix_;
+};
+
+}  // namespace blipft::testing
