@@ -1,26 +1,25 @@
 // A run, from the config to the saved model.
 #include "blipft/trainer.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "blipft/checkpoint.h"
 #include "blipft/data.h"
 #include "blipft/monitor.h"
+#include "data/text_survey.h"
 #include "memory/memory_plan.h"
 #include "memory/memory_text.h"
+#include "run/adapter_files.h"
+#include "run/engine.h"
+#include "run/placement.h"
 #include "run/progress.h"
+#include "run/run_data.h"
+#include "run/saving.h"
 #include "run/start_times.h"
 #include "trace/run_trace.h"
-#include "data/text_survey.h"
-#include "run/engine.h"
-#include "run/adapter_files.h"
-#include "run/saving.h"
-#include "run/placement.h"
-#include "run/run_data.h"
 
 namespace blipft {
 
