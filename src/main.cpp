@@ -47,8 +47,7 @@ int run(const CommandLine& line, int* argc, char*** argv) {
   try {
     Config config;
     world.together([&] { config = configuration(line); });
-    train(config, world);
-    return 0;
+    return train(config, world);
   } catch (const AgreedError& error) {
     if (world.rank() == 0) std::fprintf(stderr, "blipft: %s\n", error.what());
     return 1;

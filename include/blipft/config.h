@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace blipft {
@@ -93,6 +94,19 @@ struct ParallelSection {
   int64_t threads = 0;                  ///< CPU threads of a rank's ops; 0: cores / ranks on this machine
 };
 
+/// Checkpoints to go on from: trained parameters, optimizer states, place in the data.
+struct CheckpointSection {
+  int64_t every_steps = 0;              ///< 0: not by steps
+  double every_minutes = 0;             ///< 0: not by time
+  int64_t keep = 2;                     ///< the newest so many are kept
+  std::string path;                     ///< their folder; empty: checkpoints/ under output.path
+  std::string resume = "never";         ///< never | auto (from the newest whole one, if there is any) | a checkpoint
+  std::string time_limit = "none";      ///< none | minutes | H:MM:SS | D-HH:MM:SS since the start: in time for it the
+                                        ///< run writes a checkpoint and ends
+  double host_gib = 0;                  ///< page-locked host memory of a rank for what is being written; 0: as much as a
+                                        ///< checkpoint takes, but at most a quarter of the rank's share of the machine
+};
+
 struct TraceSection {
   bool enabled = true;
   std::string spans = "units";          ///< none | units
@@ -117,6 +131,7 @@ struct Config {
   DataSection data;
   TrainSection train;
   ParallelSection parallel;
+  CheckpointSection checkpoint;
   TraceSection trace;
   OutputSection output;
 
@@ -128,6 +143,18 @@ struct Config {
 inline bool validates(const Config& config) {
   return !config.data.val_path.empty() || config.data.val_split_fraction > 0;
 }
+
+/// Whether the run writes checkpoints while it trains, and not only when it is asked to stop.
+inline bool writes_checkpoints(const Config& config) {
+  return config.checkpoint.every_steps > 0 || config.checkpoint.every_minutes > 0;
+}
+/// The folder of the run's checkpoints.
+std::string checkpoints_folder(const Config& config);
+/// checkpoint.time_limit; 0: none. Throws UserError when the text is no time.
+double time_limit_seconds(const Config& config);
+
+/// The value of every key, in the order of the sections, as YAML: ("train.lr", "1e-05").
+std::vector<std::pair<std::string, std::string>> config_values(const Config& config);
 
 /// Where `key` ("parallel.devices") was set, for error messages: "inputs/fsdp.yaml:12", override "parallel.devices=2",
 /// or "inputs/fsdp.yaml" for a key that has its default value.

@@ -342,6 +342,43 @@ std::string to_yaml(const Config& config) {
   return text;
 }
 
+std::vector<std::pair<std::string, std::string>> config_values(const Config& config) {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const Key& key : config_keys()) values.push_back({key.full(), value_text(key, config)});
+  return values;
+}
+
+std::string checkpoints_folder(const Config& config) {
+  return config.checkpoint.path.empty() ? config.output.path + "/checkpoints" : config.checkpoint.path;
+}
+
+// [[D-]H:]MM:SS, or minutes.
+double time_limit_seconds(const Config& config) {
+  const std::string& text = config.checkpoint.time_limit;
+  if (text == "none") return 0;
+  const auto refuse = [&] {
+    throw UserError(concat(place_of(config, "checkpoint.time_limit"), ": checkpoint.time_limit: found ", shown(text),
+                           ", expected none, a number of minutes, H:MM:SS or D-HH:MM:SS"));
+  };
+  const auto number = [&](const std::string& digits) {
+    int64_t value = -1;
+    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || stop != digits.data() + digits.size() || value < 0 || value > 1'000'000) refuse();
+    return static_cast<double>(value);
+  };
+  if (text.find(':') == std::string::npos) return 60 * number(text);
+  const size_t dash = text.find('-');
+  double seconds = 0;
+  for (size_t begin = dash == std::string::npos ? 0 : dash + 1; begin <= text.size();) {
+    const size_t end = std::min(text.find(':', begin), text.size());
+    seconds = 60 * seconds + number(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (dash != std::string::npos) seconds += 86400 * number(text.substr(0, dash));
+  if (seconds == 0 || std::count(text.begin(), text.end(), ':') > 2) refuse();
+  return seconds;
+}
+
 std::string precision_name(Precision precision) {
   switch (precision) {
     case Precision::f32_true: return "32-true";
