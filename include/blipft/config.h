@@ -179,12 +179,13 @@ void check_freeze(const Config& config, const std::vector<std::string>& groups);
 
 /// What the command line asks for.
 struct CommandLine {
-  enum class Action { train, print_config, plan, help, version };
+  enum class Action { train, print_config, plan, export_model, help, version };
   Action action = Action::train;
   std::string config_file;
   std::vector<std::string> overrides;   ///< "section.key=value"
   int64_t plan_ranks = 0;               ///< --plan for this world size; 0: parallel.devices
   int64_t plan_node_ranks = 0;          ///< --plan for so many ranks of a machine; 0: as many as GPUs are here
+  std::string checkpoint;               ///< --export: the folder of a checkpoint; then there is no config_file
   double plan_gpu_gib = 0;              ///< --gpu-memory GiB, for --plan; 0: the GPU that is there, else an H200's
 };
 
@@ -196,6 +197,9 @@ std::string help_text();
 /// Reads `file`, applies the overrides, checks every key, type and combination. Throws UserError with file, line, key
 /// and the nearest valid key. Paths stay as written (relative to the working directory).
 Config load_config(const std::string& file, const std::vector<std::string>& overrides);
+/// The config of `values`, as config_values() gives them, with the overrides; `file` names them in messages.
+Config config_from_values(const std::vector<std::pair<std::string, std::string>>& values, const std::string& file,
+                          const std::vector<std::string>& overrides);
 /// The full effective configuration as YAML that load_config reads back.
 std::string to_yaml(const Config& config);
 

@@ -312,12 +312,10 @@ void check_required(const Config& config) {
   }
 }
 
-}  // namespace
-
-Config load_config(const std::string& file, const std::vector<std::string>& overrides) {
+// `text` is what `file` holds.
+Config parse_config(const std::string& file, const std::string& text, const std::vector<std::string>& overrides) {
   Config config;
   config.file = file;
-  const std::string text = read_text(file);
   try {
     read_sections(config, load_document(file, text));
   } catch (const YAML::Exception& error) {
@@ -332,15 +330,32 @@ Config load_config(const std::string& file, const std::vector<std::string>& over
   return config;
 }
 
-std::string to_yaml(const Config& config) {
+// Sections of "section.key" with their value.
+std::string yaml_of(const std::vector<std::pair<std::string, std::string>>& values) {
   std::string text, section;
-  for (const Key& key : config_keys()) {
-    if (key.section != section) text += concat(section.empty() ? "" : "\n", key.section, ":\n");
-    section = key.section;
-    text += concat("  ", key.name, ": ", value_text(key, config), "\n");
+  for (const auto& [key, value] : values) {
+    const size_t dot = std::min(key.find('.'), key.size() - 1);
+    if (key.substr(0, dot) != section) {
+      text += concat(section.empty() ? "" : "\n", key.substr(0, dot), ":\n");
+      section = key.substr(0, dot);
+    }
+    text += concat("  ", key.substr(dot + 1), ": ", value, "\n");
   }
   return text;
 }
+
+}  // namespace
+
+Config load_config(const std::string& file, const std::vector<std::string>& overrides) {
+  return parse_config(file, read_text(file), overrides);
+}
+
+Config config_from_values(const std::vector<std::pair<std::string, std::string>>& values, const std::string& file,
+                          const std::vector<std::string>& overrides) {
+  return parse_config(file, yaml_of(values), overrides);
+}
+
+std::string to_yaml(const Config& config) { return yaml_of(config_values(config)); }
 
 std::vector<std::pair<std::string, std::string>> config_values(const Config& config) {
   std::vector<std::pair<std::string, std::string>> values;

@@ -47,12 +47,6 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
   }
 }
 
-// The units whose weights a checkpoint of the run does not hold.
-WeightContext frozen_of(WeightContext context) {
-  std::erase_if(context.units, [](const Unit* unit) { return unit->trainable; });
-  return context;
-}
-
 // A run in the order in which its parts come to life; destroyed in reverse.
 class Run {
  public:

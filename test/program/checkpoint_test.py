@@ -11,7 +11,8 @@ import time
 
 import h5py
 
-from program_runs import (PROGRAM, ROOT, Space, command_line, environment, read_safetensors, run, start)
+from program_runs import (PROGRAM, ROOT, Space, command_line, environment, mpirun,
+                          read_safetensors, run, saved_model, start)
 from script_tests import check, run_tests, test
 
 STEPS = 4
@@ -125,6 +126,24 @@ def checkpoints_are_plain_safetensors(space):
     for name, (_, _, data) in model_of(model).items():
         joined = b"".join(part for _, part in sorted(pieces[f"weight/{name}"]))
         check(joined == data, name, "differs from the saved model's")
+
+
+@test
+def a_checkpoint_is_exported_as_a_model(space):
+    for settings in (["train.precision=bf16-mixed", "train.optim=adamw8bit", "model.freeze=[vision]"],
+                     ["adapter.kind=lora", "output.save_merged=true"]):
+        pretrained = [f"model.path={saved_model(space)}", "model.init=pretrained", *settings, "parallel.strategy=fsdp"]
+        whole = run(space, 2, *pretrained, "train.max_steps=3", "checkpoint.every_steps=3", "output.save_model=true")
+        target = space.new()
+        done = start(space, 0, f"output.path={target}", config=f"--export={checkpoint(whole.output, 3)}")
+        check(done.status == 0 and f"model      {target}" in done.out, done)
+        names = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+        check(names and all((target / name).read_bytes() == (whole.output / name).read_bytes() for name in names), names)
+        check(any(name.endswith("model.safetensors") for name in names), names)
+    nowhere = start(space, 0, config=f"--export={checkpoint(whole.output, 9)}")
+    check(nowhere.status == 1 and "step-00000009/checkpoint.json" in nowhere.err, nowhere)
+    bare = mpirun(0, [PROGRAM, "--export", checkpoint(whole.output, 3)])
+    check(bare[0] == 1 and "needs output.path=FOLDER" in bare[2], bare)
 
 
 @test
