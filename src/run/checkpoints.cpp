@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iomanip>
+#include <sstream>
 #include <vector>
 
 #include "io/file.h"
@@ -24,6 +26,7 @@ enum Bits : uint64_t { kBusy = 1, kMinutesOver = 2, kTimeOver = 4, kTerminated =
 
 // Of a file system that nobody has measured yet, bytes a second of one rank.
 constexpr double kAssumedBandwidth = 0.5e9;
+constexpr double kLinkBandwidth = 50e9;    // from a GPU into page-locked memory
 
 constexpr const char *kPartial = ".partial", *kAside = ".aside";  // of a folder that is not whole yet, or no more
 
@@ -53,13 +56,35 @@ int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int6
   return std::min(state_bytes, asked > 0 ? static_cast<int64_t>(asked) : share);
 }
 
+std::string checkpoints_text(const Config& config, const Units& units, const ParameterStore& store, int64_t ranks,
+                             int64_t machine_ranks) {
+  if (!writes_checkpoints(config)) return "";
+  const int64_t all = held_state_bytes(units, store) * store.shards(), mine = all / ranks;
+  const int64_t staging = checkpoint_staging_bytes(config, mine, machine_ranks);
+  const double pause =
+      static_cast<double>(mine) / kLinkBandwidth + static_cast<double>(mine - staging) / kAssumedBandwidth;
+  const CheckpointSection& asked = config.checkpoint;
+  std::ostringstream text;
+  text << "checkpoints of " << memory_text(all);
+  if (asked.every_steps > 0) text << ", every " << asked.every_steps << " steps";
+  if (asked.every_minutes > 0) text << ", every " << asked.every_minutes << " minutes";
+  text << ", the last " << asked.keep << " kept; a rank writes " << memory_text(mine) << " through " << memory_text(staging)
+       << " of page-locked host memory; a step waits about " << std::fixed << std::setprecision(2) << pause
+       << " s for one";
+  if (staging < mine)
+    text << " (of which most for the file system, at an assumed " << std::setprecision(1)
+         << kAssumedBandwidth * 1e-9 << " GB/s: raise checkpoint.host_gib)";
+  return text.str();
+}
+
 Checkpoints::Checkpoints(CheckpointParts parts)
     : parts_(std::move(parts)), folder_(checkpoints_folder(*parts_.config)),
-      held_bytes_(held_state_bytes(parts_.weights.units, *parts_.weights.store)),
-      total_bytes_(held_bytes_ * parts_.weights.store->shards()), limit_seconds_(time_limit_seconds(*parts_.config)),
+      total_bytes_(held_state_bytes(parts_.weights.units, *parts_.weights.store) * parts_.weights.store->shards()),
+      limit_seconds_(time_limit_seconds(*parts_.config)),
       last_minutes_(parts_.times->seconds() / 60),
       writer_(*parts_.weights.device,
-              checkpoint_staging_bytes(*parts_.config, held_bytes_, parts_.world->local_size())) {
+              checkpoint_staging_bytes(*parts_.config, total_bytes_ / parts_.world->size(),
+                                       parts_.world->local_size())) {
   std::error_code error;                   // what killed runs left
   if (parts_.world->rank() == 0)
     for (const auto& entry : fs::directory_iterator(folder_, error)) {
@@ -76,8 +101,8 @@ bool Checkpoints::due(int64_t done, double step_seconds) {
   uint64_t mine = writing_step_ >= 0 && failure_.empty() && writer_.busy() ? uint64_t{kBusy} : 0;
   if (parts_.world->rank() == 0) {
     if (asked.every_minutes > 0 && now / 60 - last_minutes_ >= asked.every_minutes) mine |= kMinutesOver;
-    const double write =
-        last_write_seconds_ > 0 ? last_write_seconds_ : static_cast<double>(held_bytes_) / kAssumedBandwidth;
+    const double mine_bytes = static_cast<double>(total_bytes_ / parts_.world->size());
+    const double write = last_write_seconds_ > 0 ? last_write_seconds_ : mine_bytes / kAssumedBandwidth;
     if (limit_seconds_ > 0 && now + 1.5 * write + 2 * step_seconds + 1 >= limit_seconds_) mine |= kTimeOver;
   }
   if (const int signal = stop_.signal()) mine |= signal == SIGTERM ? kTerminated : kSignalled;

@@ -20,6 +20,11 @@ namespace blipft {
 /// writes no checkpoints but when it is stopped. `machine_ranks`: that share the machine's memory.
 int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int64_t machine_ranks);
 
+/// "checkpoints of 39.1 GiB every 100 steps, ...": what a run will write, what it takes of the host, and how long a step
+/// waits for it; "" for a run that writes none but when it is stopped.
+std::string checkpoints_text(const Config& config, const Units& units, const ParameterStore& store, int64_t ranks,
+                             int64_t machine_ranks);
+
 struct CheckpointParts {
   const Config* config = nullptr;
   const World* world = nullptr;
@@ -59,7 +64,7 @@ class Checkpoints {
 
   CheckpointParts parts_;
   std::string folder_;
-  int64_t held_bytes_, total_bytes_;
+  int64_t total_bytes_;                    // of all files
   double limit_seconds_, last_minutes_;
   StateWriter writer_;
   StopRequest stop_;

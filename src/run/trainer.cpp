@@ -339,6 +339,9 @@ void Run::announce() {
   std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
               static_cast<long long>(data_.training.dataset->size()), config_.data.path.c_str(),
               static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  if (writes_checkpoints(config_))
+    std::printf("checkpoint %s\n", checkpoints_text(config_, model_->units(), engine_->store, world_.size(),
+                                                   world_.local_size()).c_str());
   if (resume_) {
     const std::string changes = what_may_change_bits(*resume_, facts());
     std::printf("resume     after %lld steps, from %s%s%s\n", static_cast<long long>(first_step_),
