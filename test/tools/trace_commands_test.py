@@ -18,7 +18,7 @@ from trace_test_tools import COMMUNICATION, COMPUTE, ROOT, Run, call, main, span
 import h5py
 import numpy as np
 
-from blipft_trace import export, files, watch
+from blipft_trace import export, parts, watch
 from blipft_trace.files import RankTrace
 from blipft_trace.kernels import short_name
 
@@ -315,13 +315,13 @@ class PageAndTerminal(unittest.TestCase):
                     file.attrs["total_steps"] = 3.0
             status, out, _ = call("watch", run)   # comes back by itself
             self.assertEqual((status, out.count("step ")), (0, 2), out)   # of one line: the step and its time
-            traces = files.open_run(run)
+            traces = parts.open_run(run).parts[0].traces
             self.assertTrue(watch.finished(traces))
             for trace in traces:
                 trace.close()
             with h5py.File(sorted(pathlib.Path(run).glob("trace.rank*.h5"))[1], "r+") as file:
                 file.attrs["total_steps"] = 4.0   # one rank has not finished
-            traces = files.open_run(run)
+            traces = parts.open_run(run).parts[0].traces
             self.assertFalse(watch.finished(traces))
             for trace in traces:
                 trace.close()
