@@ -446,7 +446,7 @@ void Run::finish() {
   trace_->close();
   groups_->withdraw();
   if (!first()) return;
-  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
+  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", trace_->path().c_str());
   for (const std::string& saved : saved_) std::printf("model      %s\n", saved.c_str());
   const double total = times_.seconds();
   std::printf("total      %.1f s from start to end (start %.1f s, training %.1f s, end %.1f s)\n", total, ready_seconds_,

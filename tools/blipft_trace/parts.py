@@ -13,7 +13,8 @@ import numpy as np
 
 from .files import RankTrace, TraceError, Unreadable
 
-NAME = re.compile(r"(?:part(\d+)\.)?rank(\d+)")
+NUMBERS = re.compile(r"(?:part(\d+)\.)?rank(\d+)")
+NAME = re.compile(rf"trace\.{NUMBERS.pattern}\.h5")
 NO_END = 1 << 62
 
 
@@ -23,8 +24,8 @@ def paths_of_parts(run):
     if not run.exists():
         raise TraceError(f"{run}: does not exist; give the directory of a run")
     found = {}
-    for path in run.glob("trace.*rank*.h5") if run.is_dir() else [run]:
-        name = NAME.search(path.name)
+    for path in run.iterdir() if run.is_dir() else [run]:
+        name = NAME.fullmatch(path.name) if run.is_dir() else NUMBERS.search(path.name)
         if name:
             found.setdefault(int(name.group(1) or 0), []).append((int(name.group(2)), path))
     if not found:
