@@ -22,7 +22,7 @@ EVENTS = 200_000  # the default of perfetto: the last steps, as many as have abo
 
 def column(rows, name, trace, table, shift_ns):
     """shift_ns: of the part's times to the run's."""
-    if name not in rows.dtype.names:  # another version of the program wrote this part
+    if name not in rows.dtype.names:
         return [""] * len(rows)
     values = rows[name]
     if shift_ns and name in TIMES:
@@ -57,6 +57,12 @@ def wanted_rows(trace, table, steps):
         yield rows
 
 
+def columns_of(run, table):
+    """The names of a table's columns. A part that another version of the program wrote may have others."""
+    tables = (part.first.dataset(table) for part in run.parts if part.first.has(table))
+    return list(dict.fromkeys(name for dataset in tables for name in dataset.dtype.names))
+
+
 def steps_of(part, steps):
     """The wanted steps without those that a later part took again; None: all. The set-up is step -1."""
     first, last = steps or (-1, NO_END)
@@ -78,13 +84,10 @@ def write_csv(run, directory, tables=None, steps=None, part=None):
         path = directory / f"{table}.csv"
         with open(path, "w", newline="", encoding="utf-8") as out, Progress(f"writing {path}", len(traces)) as progress:
             writer = csv.writer(out)
-            header = None
+            header = columns_of(run, table)
+            writer.writerow(["rank", "part", *header])
             for trace, part in traces:
                 if trace.has(table):
-                    names = trace.dataset(table).dtype.names
-                    if header is None:
-                        header = names
-                        writer.writerow(["rank", "part", *names])
                     for rows in wanted_rows(trace, table, steps_of(part, steps)):
                         columns = [column(rows, name, trace, table, part.shift_ns) for name in header]
                         writer.writerows(zip([trace.rank] * len(rows), [part.number] * len(rows), *columns))

@@ -150,7 +150,7 @@ class RankTrace:
         dataset = self.dataset(table)
         try:
             return dataset[begin:end]
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             raise Unreadable(f"{self.path}: /{table} cannot be read ({error}); is the file cut or damaged?") from error
 
     def has(self, table):
@@ -164,7 +164,7 @@ class RankTrace:
         if table not in self._datasets:
             try:
                 self._datasets[table] = file[table]
-            except (KeyError, OSError) as error:  # a later HDF5 wrote it, or the file is damaged
+            except (KeyError, OSError, RuntimeError) as error:  # a later HDF5 wrote it, or the file is damaged
                 raise Unreadable(f"{self.path}: /{table} cannot be read with HDF5 {h5py.version.hdf5_version}: "
                                  f"{error}") from error
         return self._datasets[table]

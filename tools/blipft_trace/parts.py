@@ -56,6 +56,9 @@ class Part:
             except Unreadable as error:
                 self.unreadable.append(error)
                 trace = None
+            except (KeyError, OSError, RuntimeError) as error:  # h5py, of a damaged file
+                self.unreadable.append(Unreadable(f"{path}: cannot be read ({error}); is the file cut or damaged?"))
+                trace = None
             self._opened[path] = trace
         return self._opened[path]
 
