@@ -548,7 +548,7 @@ void Run::finish() {
   trace_->close();
   groups_->withdraw();
   if (!first()) return;
-  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
+  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", trace_->path().c_str());
   for (const std::string& saved : saved_) std::printf("model      %s\n", saved.c_str());
   if (!checkpoints_->newest().empty()) std::printf("checkpoint %s\n", checkpoints_->newest().c_str());
   if (stopped())
