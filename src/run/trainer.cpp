@@ -68,7 +68,7 @@ class Run {
   std::vector<TextShape> shapes_to_prepare();
   void fill_weights();
   void restore();
-  void start_trace(int64_t start_ns);
+  void start_trace(int64_t start_ns, int64_t part);
   void announce();
   double step_seconds(const StepResult& result);
   void finished_step(const StepResult& result);
@@ -163,7 +163,8 @@ void Run::prepare() {
   fill_weights();
   int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
   world_.broadcast(&start_ns, sizeof start_ns, 0);
-  world_.together([&] { start_trace(start_ns); });
+  const int64_t part = resume_ && config_.trace.enabled ? RunTrace::next_part(config_, world_) : 0;
+  world_.together([&] { start_trace(start_ns, part); });
   announce();
 }
 
@@ -309,14 +310,14 @@ void Run::fill_weights() {
   times_.part("products");
 }
 
-void Run::start_trace(int64_t start_ns) {
+void Run::start_trace(int64_t start_ns, int64_t part) {
   std::error_code error;
   std::filesystem::create_directories(config_.output.path, error);
   BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ",
                     error.message());
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
-                                                 context_bytes_, start_ns, &times_});
+                                                 context_bytes_, start_ns, &times_, part, first_step_});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
 }
 

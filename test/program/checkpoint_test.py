@@ -34,7 +34,7 @@ def model_of(output):
 
 def steps_of(output):
     """(step, loss, gradient norm) of the latest part of a run."""
-    files = sorted(pathlib.Path(output).glob("trace*rank0000.h5"), key=lambda path: path.stat().st_mtime)
+    files = sorted(pathlib.Path(output).glob("trace*rank0000.h5"), key=lambda path: path.stat().st_mtime_ns)
     with h5py.File(files[-1], "r") as file:
         return [(int(row["step"]), float(row["loss"]), float(row["grad_norm"])) for row in file["steps"][:]]
 
@@ -236,6 +236,11 @@ def a_signal_makes_a_checkpoint(space):
     part = run(space, 2, *settings, f"train.max_steps={done + 2}", "output.save_model=true", "checkpoint.resume=auto",
                f"output.path={output}")
     check(model_of(output) == model_of(whole.output), part)
+    table = space.new("csv")
+    subprocess.run([sys.executable, ROOT / "tools/trace.py", "csv", output, "-o", table], check=True,
+                   stdout=subprocess.DEVNULL)
+    rows = (table / "rank0000/steps.csv").read_text().splitlines()[1:]
+    check([int(row.split(",")[0]) for row in rows] == list(range(done + 2)), "the parts are one run:", rows)
     status, out, err, _, _ = signalled(space, signal.SIGTERM, 0)
     check(status == 75 and "stopped    by SIGTERM" in out, status, out[-1500:], err[-1500:])
 
