@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 
 #include "blipft/checkpoint.h"
 #include "blipft/data.h"
@@ -14,9 +13,11 @@
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
 #include "run/engine.h"
+#include "run/output_folder.h"
 #include "run/placement.h"
 #include "run/progress.h"
 #include "run/run_data.h"
+#include "run/same_run.h"
 #include "run/saving.h"
 #include "run/start_times.h"
 #include "trace/run_trace.h"
@@ -71,11 +72,14 @@ class Run {
   void start_kernels();
   void stop_kernels(int64_t step);
   void print_memory() const;
+  void print_end(long long lost) const;
+  std::vector<FileToWrite> files_to_write() const;
   bool first() const { return world_.rank() == 0; }
 
   Config config_;                          // resolved for this world, once prepare() has begun
   const World& world_;
   StartTimes times_;
+  std::unique_ptr<OutputFolder> folder_;
   std::unique_ptr<Model> model_;
   RunData data_;
   std::unique_ptr<DeviceMonitor> monitor_;
@@ -106,6 +110,8 @@ class Run {
 };
 
 void Run::prepare() {
+  check_same_start(config_, world_);
+  folder_ = std::make_unique<OutputFolder>(config_, world_, false);
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] {
     check_ranks(config_, world_.size());
@@ -122,6 +128,7 @@ void Run::prepare() {
     data.wait();
     start_loader();
   });
+  check_same_data(config_, data_, world_);
   times_.part("data");
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
@@ -140,11 +147,20 @@ void Run::prepare() {
   groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
   world_.together([&] { engine_->bind(); });
   times_.part("peers");
+  folder_->check_room([this] { return files_to_write(); });
   fill_weights();
   int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
   world_.broadcast(&start_ns, sizeof start_ns, 0);
+  folder_->remove_earlier();
   world_.together([&] { start_trace(start_ns); });
   announce();
+}
+
+std::vector<FileToWrite> Run::files_to_write() const {
+  std::vector<FileToWrite> files = files_to_save(config_, model_->units(), engine_->store);
+  files.push_back({"trace", RunTrace::bytes(config_, plan_, loader_->total_steps()), config_.output.path,
+                   config_.trace.on_error == "stop"});
+  return files;
 }
 
 void Run::open_data() {
@@ -249,10 +265,6 @@ void Run::fill_weights() {
 }
 
 void Run::start_trace(int64_t start_ns) {
-  std::error_code error;
-  std::filesystem::create_directories(config_.output.path, error);
-  BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ",
-                    error.message());
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
                                                  context_bytes_, start_ns, &times_});
@@ -444,9 +456,17 @@ void Run::finish() {
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
   trace_->close();
+  const auto lost = static_cast<long long>(world_.sum(trace_->failure().empty() ? 0.0 : 1.0));
   groups_->withdraw();
-  if (!first()) return;
-  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
+  if (first()) print_end(lost);
+  if (lost > 0 && config_.trace.on_error == "stop")
+    throw AgreedError(concat("the traces of ", lost, " rank(s) are not whole (trace.on_error is stop)"));
+}
+
+void Run::print_end(long long lost) const {
+  const std::string traces = RunTrace::path(config_, 0);
+  if (config_.trace.enabled && lost == 0) std::printf("trace      %s (one file a rank)\n", traces.c_str());
+  if (lost > 0) std::printf("trace      %s (one file a rank; not whole: those of %lld ranks)\n", traces.c_str(), lost);
   for (const std::string& saved : saved_) std::printf("model      %s\n", saved.c_str());
   const double total = times_.seconds();
   std::printf("total      %.1f s from start to end (start %.1f s, training %.1f s, end %.1f s)\n", total, ready_seconds_,
