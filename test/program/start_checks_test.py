@@ -62,6 +62,7 @@ def ranks_that_were_given_different_runs_end_at_once(space):
     model = space.copy(space.model)
     (model / "tokenizer.json").write_text((model / "tokenizer.json").read_text() + "\n")
     refused_unlike(space, r"model file tokenizer\.json is \d+ bytes", [f"model.path={model}"])
+    refused_unlike(space, r"unknown option --bogus", ["--bogus"])
 
 
 @test

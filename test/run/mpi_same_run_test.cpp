@@ -58,7 +58,7 @@ TEST_SUITE("mpi same run") {
       return;
     }
     CHECK(text == concat("rank ", last, " on ", world.host(), ": train.lr is 0.25 (override \"train.lr=0.25\"), but on ",
-                         "rank 0 (", world.host(), ") it is 1.0e-5 (run.yaml); also different: output.save_model; ",
+                         "rank 0 (", world.host(), ") it is 1e-05 (run.yaml); also different: output.save_model; ",
                          "start them alike"));
     CHECK(contains(config_message([](Config& config) { config.train.seed = 7; }), "train.seed is 7 (run.yaml), but"));
     CHECK(contains(config_message([](Config& config) { config.data.val_path = "/there"; }), "data.val_path is given"));
