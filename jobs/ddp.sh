@@ -22,7 +22,7 @@ cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"  # submit from the repository, wher
 # module purge
 # module load gcc cuda nccl openmpi hdf5
 
-output=runs/ddp-${SLURM_JOB_ID:-local}
+output=runs/ddp-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)}
 mkdir -p "$output"
 
 # Says whether the job fits the GPUs before it takes them.

@@ -27,7 +27,7 @@ cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"  # submit from the repository, wher
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 # export NCCL_SOCKET_IFNAME=ib0
 
-output=runs/fsdp_multinode-${SLURM_JOB_ID:-local}
+output=runs/fsdp_multinode-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)}
 mkdir -p "$output"
 
 # parallel.shard_ranks=node cuts the parameters over the GPUs of a node only, and sums gradients over the nodes: much less

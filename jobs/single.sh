@@ -21,7 +21,7 @@ cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"  # submit from the repository, wher
 # module purge
 # module load gcc cuda openmpi hdf5
 
-output=runs/single-${SLURM_JOB_ID:-local}
+output=runs/single-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)}
 mkdir -p "$output"
 
 # Says whether the job fits the GPU before it takes it.
