@@ -53,7 +53,8 @@ void RunTrace::fail(const std::string& why, bool may_stop) {
 }
 
 RunTrace::RunTrace(const TraceParts& parts)
-    : parts_(parts), trace_(open()), samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches), clock_(*parts.device) {
+    : parts_(parts), trace_(open()),
+      samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches), clock_(*parts.device) {
   std::vector<std::string> units;
   for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
   trace_->set_names(units, SpanRecorder::phase_names());
