@@ -1,8 +1,8 @@
 // FolderLock: one run at a time in an output folder, by a file in it that says whose it is.
 //
 // Network file systems often have no working locks (flock, fcntl), and those of a machine that has gone may last; a
-// file that is created with O_EXCL works everywhere. What it cannot do is to go with its process, so it names the process:
-// host, boot, PID namespace, pid and the process' start time tell a dead one from a living one and from another that
+// file that is created with O_EXCL works everywhere. What it cannot do is to go with its process, so it names it: host,
+// boot, PID namespace, pid and the process' start time tell a dead one from a living one and from another that
 // has got its number.
 #pragma once
 
