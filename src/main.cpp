@@ -66,11 +66,10 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
 int main(int argc, char** argv) {
   try {
     CommandLine line;
-    std::string mistake;
+    std::string mistake;                   // ranks may have been given different ones, and tell of it together
     try {
       line = parse_command_line(argc, argv);
     } catch (const UserError& error) {
-      // Ranks tell of it together: they may have been given different command lines.
       if (!std::getenv("OMPI_COMM_WORLD_SIZE") && !std::getenv("PMIX_RANK")) throw;
       mistake = error.what();
     }

@@ -185,7 +185,8 @@ void World::agree(const std::string& message) const {
   if (max(static_cast<int64_t>(message != text)) == 0) throw AgreedError(text);
   const auto others = static_cast<int64_t>(sum(message.empty() ? 0.0 : 1.0)) - 1;
   const std::string more = concat(" (", others, others == 1 ? " other rank fails too)" : " other ranks fail too)");
-  throw AgreedError(concat("rank ", first, " on ", from_rank(first, host()), others > 0 ? more : "", ": ", text));
+  const std::string speaker = from_rank(first, concat("rank ", rank_in(MPI_COMM_WORLD), " on ", host()));
+  throw AgreedError(concat(speaker, others > 0 ? more : "", ": ", text));
 }
 
 // The library's text is "Open MPI v4.1.4, package: ..., ident: ..." or has several lines.

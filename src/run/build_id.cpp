@@ -25,7 +25,8 @@ int look(dl_phdr_info* info, size_t, void* found) {
       const char* name = at + sizeof note;
       const char* bytes = name + padded(note.n_namesz);
       at = bytes + padded(note.n_descsz);
-      if (at > end || note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || std::memcmp(name, "GNU", 4) != 0) continue;
+      if (at > end || note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || std::memcmp(name, "GNU", 4) != 0)
+        continue;
       for (size_t k = 0; k < note.n_descsz; ++k) {
         const auto byte = static_cast<unsigned char>(bytes[k]);
         *static_cast<std::string*>(found) += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};

@@ -96,8 +96,8 @@ std::optional<std::string> read_lock(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) {
     std::error_code error;
-    BLIPFT_USER_CHECK(!fs::exists(fs::symlink_status(path, error)), path, ": cannot be read, so that it cannot be known",
-                      " whether another run works in this folder");
+    BLIPFT_USER_CHECK(!fs::exists(fs::symlink_status(path, error)), path, ": cannot be read, so that it cannot be ",
+                      "known whether another run works in this folder");
     return std::nullopt;
   }
   std::string text(kMostText, '\0');
@@ -126,17 +126,18 @@ bool create_lock(const std::string& path, const std::string& text) {
   const std::string folder = fs::path(path).parent_path().string();
   const std::string run = concat("process ", owner.pid, " on ", owner.host, ", started ", owner.started);
   if (owner.pid.empty() || owner.host.empty())
-    throw UserError(concat(folder, ": in use by another run, it seems: ", path, " is there, but does not say by which; ",
-                           "if there is none, remove that file; or choose another output.path"));
+    throw UserError(concat(folder, ": in use by another run, it seems: ", path, " is there, but does not say by ",
+                           "which; if there is none, remove that file; or choose another output.path"));
   if (owner.state() == LockOwner::State::lives)
-    throw UserError(concat(folder, ": in use by another run: ", run, " (", path, "); wait for its end, or choose another ",
-                           "output.path"));
-  throw UserError(concat(folder, ": in use by another run, says ", path, ": ", run, "; whether it still runs cannot be ",
-                         "seen from ", host_name(), ". If it does not, remove that file; or choose another output.path"));
+    throw UserError(concat(folder, ": in use by another run: ", run, " (", path, "); wait for its end, or choose ",
+                           "another output.path"));
+  throw UserError(concat(folder, ": in use by another run, says ", path, ": ", run, "; whether it still runs cannot ",
+                         "be seen from ", host_name(), ". If it does not, remove that file; or choose another ",
+                         "output.path"));
 }
 
-// Takes away a lock that a dead process left behind. Two runs may both have read it: only the one whose rename found that
-// very file removes it; what else it has found is put back.
+// Takes away a lock that a dead process left behind. Two runs may both have read it: only the one whose rename found
+// that very file removes it; what else it has found is put back.
 void take_away(const std::string& path, const std::string& text) {
   const std::string aside = concat(path, ".", host_name(), ".", getpid());
   if (::rename(path.c_str(), aside.c_str()) != 0) {
@@ -217,7 +218,8 @@ FolderLock::FolderLock(const std::string& folder)
     if (owner.state() != LockOwner::State::dead) refuse(path_, owner);
     take_away(path_, *found);
   }
-  throw UserError(concat(path_, ": other runs take this folder and leave it again and again; choose another output.path"));
+  throw UserError(concat(path_, ": other runs take this folder and leave it again and again; choose another ",
+                         "output.path"));
 }
 
 FolderLock::~FolderLock() { remove(path_, text_); }

@@ -1,8 +1,8 @@
 // FolderLock: one run at a time in an output folder, by a file in it that says whose it is.
 //
-// Network file systems often have no working locks (flock, fcntl), and those of a machine that has gone may last; a file
-// that is created with O_EXCL works everywhere. What it cannot do is to go with its process, so it names the process:
-// host, boot, PID namespace, pid and the process' start time tell a dead one from a living one and from another that
+// Network file systems often have no working locks (flock, fcntl), and those of a machine that has gone may last; a
+// file that is created with O_EXCL works everywhere. What it cannot do is to go with its process, so it names it: host,
+// boot, PID namespace, pid and the process' start time tell a dead one from a living one and from another that
 // has got its number.
 #pragma once
 
@@ -12,10 +12,10 @@ namespace blipft {
 
 class FolderLock {
  public:
-  /// Creates `folder`/run.lock. One that a dead process left behind is taken over: of this machine's present boot, or of
-  /// one before; or of a batch job that was requeued since (its job ID is ours, its restart count is smaller). Throws
-  /// UserError that names the other run's host, process and start when it lives, or when that cannot be known, with what
-  /// to do.
+  /// Creates `folder`/run.lock. One that a dead process left behind is taken over: of this machine's present boot, or
+  /// of one before; or of a batch job that was requeued since (its job ID is ours, its restart count is smaller).
+  /// Throws UserError that names the other run's host, process and start when it lives, or when that cannot be known,
+  /// with what to do.
   explicit FolderLock(const std::string& folder);
   /// Removes the file, if it is still this lock's. Never throws.
   ~FolderLock();

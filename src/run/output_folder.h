@@ -29,11 +29,11 @@ bool replaces_results(const Config& config, bool resumed);
 /// Throws UserError, with what is there and what to do, where output.path holds another run's results, and the run is
 /// neither resumed nor may overwrite them (output.overwrite); or where what it saves may not be replaced.
 void check_results(const Config& config, bool resumed);
-/// Throws UserError where saving, or overwriting, would replace what the run reads: model.path, adapter.path, data.path,
-/// data.val_path, or a folder around one of them, under whatever name.
+/// Throws UserError where saving, or overwriting, would replace what the run reads: model.path, adapter.path,
+/// data.path, data.val_path, or a folder around one of them, under whatever name.
 void check_sources(const Config& config, bool resumed);
-/// Throws UserError, with all that is to be written, where a file system has no room for what is needed. Returns a warning
-/// where it has none for the rest, "" where all fits. `reclaimed`: bytes in output.path that go before.
+/// Throws UserError, with all that is to be written, where a file system has no room for what is needed. Returns a
+/// warning where it has none for the rest, "" where all fits. `reclaimed`: bytes in output.path that go before.
 std::string check_room(const Config& config, const std::vector<FileToWrite>& files, int64_t reclaimed = 0);
 /// The folders that a run saves at its end, if any, and the bytes of their tensors.
 std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store);

@@ -190,7 +190,8 @@ Facts config_facts(const Config& config) {
     if (!is_left_out(key)) facts.push_back({key, value, place_of(config, key)});
   });
   // What is left out must all the same be there, or not be there, on every rank.
-  facts.push_back({"adapter.path", config.adapter.path.empty() ? "not given" : "given", place_of(config, "adapter.path")});
+  facts.push_back({"adapter.path", config.adapter.path.empty() ? "not given" : "given",
+                   place_of(config, "adapter.path")});
   facts.push_back({"data.val_path", config.data.val_path.empty() ? "not given" : "given",
                    place_of(config, "data.val_path")});
   facts.push_back({"the device (parallel.device)", wants_cuda(config) ? "cuda" : "cpu",

@@ -1,5 +1,5 @@
-// SameRun: whether all ranks were started with the same program, configuration, model and data. Ranks that were not would
-// train on silently, each its own way, or wait for each other for ever.
+// SameRun: whether all ranks were started with the same program, configuration, model and data. Ranks that were not
+// would train on silently, each its own way, or wait for each other for ever.
 #pragma once
 
 #include <string>
@@ -22,9 +22,9 @@ using Facts = std::vector<Fact>;
 /// The program (commit and build) and the effective configuration, key by key. Left out is what may differ from machine
 /// to machine: paths of models and data (their content is compared), threads and the steps prepared ahead.
 Facts config_facts(const Config& config);
-/// The files of `directory` that a run reads: names, sizes, digests of the headers of safetensors (with `weights`) and of
-/// all of config.json, tokenizer and processor files. `kind` begins their names: "model file". A folder that cannot be
-/// read has none: opening it says why.
+/// The files of `directory` that a run reads: names, sizes, digests of the headers of safetensors (with `weights`) and
+/// of all of config.json, tokenizer and processor files. `kind` begins their names: "model file". A folder that cannot
+/// be read has none: opening it says why.
 Facts file_facts(const std::string& kind, const std::string& directory, bool weights);
 /// The number of samples, and a digest of what Dataset::identify() tells; `key`: where they come from, "data.path".
 Fact data_fact(const std::string& key, const std::string& path, const Dataset& dataset);

@@ -382,7 +382,8 @@ void Hdf5Trace::check_there() {
   looked_ = now;
   std::error_code error;
   const bool there = std::filesystem::exists(path_, error);
-  BLIPFT_USER_CHECK(there, path_, ": the trace file is gone: ", error ? error.message() : "it, or its folder, was removed");
+  BLIPFT_USER_CHECK(there, path_, ": the trace file is gone: ",
+                    error ? error.message() : "it, or its folder, was removed");
 }
 
 void Hdf5Trace::abandon() {

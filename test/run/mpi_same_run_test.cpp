@@ -57,8 +57,8 @@ TEST_SUITE("mpi same run") {
       CHECK(text == "");
       return;
     }
-    CHECK(text == concat("rank ", last, " on ", world.host(), ": train.lr is 0.25 (override \"train.lr=0.25\"), but on ",
-                         "rank 0 (", world.host(), ") it is 1e-05 (run.yaml); also different: output.save_model; ",
+    CHECK(text == concat("rank ", last, " on ", world.host(), ": train.lr is 0.25 (override \"train.lr=0.25\"), but ",
+                         "on rank 0 (", world.host(), ") it is 1e-05 (run.yaml); also different: output.save_model; ",
                          "start them alike"));
     CHECK(contains(config_message([](Config& config) { config.train.seed = 7; }), "train.seed is 7 (run.yaml), but"));
     CHECK(contains(config_message([](Config& config) { config.data.val_path = "/there"; }), "data.val_path is given"));
@@ -81,8 +81,8 @@ TEST_SUITE("mpi same run") {
     const std::string text = agreed([&] { compare_facts(world, facts, "do"); });
     const int64_t others = world.size() - 2;
     CHECK(text == concat("rank 1 on ", world.host(),
-                         others == 0 ? "" : concat(" (", others, others == 1 ? " other rank fails" : " other ranks fail",
-                                                   " too)"),
+                         others == 0 ? "" : concat(" (", others, others == 1 ? " other rank fails" : " other ranks ",
+                                                   others == 1 ? " too)" : "fail too)"),
                          ": a is y, but on rank 0 (", world.host(), ") it is x; do"));
   }
 
@@ -95,7 +95,8 @@ TEST_SUITE("mpi same run") {
     });
     CHECK(one == (last == 0 ? "only here" : concat("rank ", last, " on ", world.host(), ": only here")));
     const std::string each = agreed([&] { world.together([&] { throw UserError(concat("mine ", world.rank())); }); });
-    CHECK((last == 0 ? each == "mine 0" : contains(each, concat("rank 0 on ", world.host())) && each.ends_with("mine 0")));
+    const bool named = contains(each, concat("rank 0 on ", world.host()));
+    CHECK((last == 0 ? each == "mine 0" : named && each.ends_with(": mine 0")));
   }
 
   TEST_CASE("model files are compared by name, size and content, tensors by their header") {
