@@ -324,11 +324,23 @@ class Changing(unittest.TestCase):
         with Folder() as run:
             write_resumed(run)
             path = synthetic.path_of(run, 0, 0)
-            whole = path.read_bytes()
-            for share in range(1, 10):
-                path.write_bytes(whole[:len(whole) * share // 10])
-                steps, = parts.open_run(run).curve("step")   # of the other ranks
-                np.testing.assert_array_equal(steps, np.arange(STEPS), str(share))
+            closed = path.read_bytes()
+            path.unlink()
+            with h5py.File(path, "w", libver="latest") as file:   # as the program writes it: rows behind all else
+                file.attrs.update(part=0.0, first_step=0.0, start_unix_ns=float(synthetic.START_NS))
+                types = synthetic.create(file, ["u0", "u1"], synthetic.PHASES, "1.8")
+                file.swmr_mode = True
+                for table, rows in rank_tables(0, 12, wrong_from=10).items():
+                    synthetic.append(file, table, np.array(rows, types[table]))
+                file.flush()
+                killed = path.read_bytes()   # marked as being written
+            for whole in (closed, killed):
+                for share in (2, 10, 30, 50, 70, 90, 99, 100):
+                    path.unlink()
+                    path.write_bytes(whole[:len(whole) * share // 100])
+                    got = parts.open_run(run)
+                    np.testing.assert_array_equal(got.curve("step")[0], np.arange(STEPS), str(share))
+                    self.assertEqual(got.parts[0].first.rank, 0 if share == 100 else 1, str(share))
 
     def test_other_versions_in_one_run(self):
         """A program that was updated between two parts: the older one knew nothing of validations and text tokens."""
