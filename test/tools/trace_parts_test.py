@@ -239,14 +239,14 @@ class OneRun(unittest.TestCase):
         path = self.out / "report.html"
         self.said("report", self.run_, "-o", path)
         page = path.read_text()
-        self.assertIn('<pre id="parts">the run has 3 parts, 22 steps', page)
-        self.assertIn(f"loss 3 at first, {loss_of(21):.4g} at last", page)
+        self.assertTrue('<pre id="parts">the run has 3 parts, 22 steps' in page)   # too long to be printed
+        self.assertTrue(f"loss 3 at first, {loss_of(21):.4g} at last" in page)
         data = json.loads(page.split('id="timeline-data">')[1].split("</script>")[0].replace("<\\/", "</"))
         self.assertEqual(len(data["ranks"]), 2)
         self.assertGreaterEqual(data["step"], 10)
         self.said("report", self.run_, "-o", path, "--part", 0, "--step", 12)
-        self.assertIn("4 ranks", path.read_text())
-        self.assertNotIn('id="parts"', path.read_text())
+        page = path.read_text()
+        self.assertTrue("4 ranks" in page and 'id="parts"' not in page)
 
     def test_watch_follows_the_newest_part(self):
         out, _ = self.said("watch", self.run_)   # it has taken all steps: comes back by itself
