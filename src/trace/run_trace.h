@@ -43,7 +43,7 @@ class RunTrace {
   /// Opens the file, notes what is known of the run, and starts the sampling of the device.
   explicit RunTrace(const TraceParts& parts);
   static std::string path(const Config& config, int64_t part, int64_t rank);
-  /// The part that a resumed run is: one more than the highest that any rank has a file of in the output folder, as rank
+  /// The part that a resumed run is: one more than the highest of any rank in the output folder, as rank
   /// 0 sees it. The same on every rank; called by all. Throws AgreedError when the folder cannot be read.
   static int64_t next_part(const Config& config, const World& world);
   /// This rank's file.
