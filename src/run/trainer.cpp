@@ -93,6 +93,7 @@ class Run {
   StartTimes times_;
   std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere
   int64_t first_step_ = 0;
+  Facts read_;                             // what the run reads; on rank 0
   std::string gemm_table_;                 // file of chosen algorithms of products, on GPUs
   std::unique_ptr<OutputFolder> folder_;
   std::unique_ptr<Model> model_;
@@ -151,6 +152,11 @@ void Run::prepare() {
     start_loader();
   });
   check_same_data(config_, data_, world_);
+  world_.together([&] {
+    if (!first()) return;                    // the others have the same
+    read_ = read_facts(config_, data_);
+    if (resume_) check_same_content(config_, *resume_, read_);
+  });
   times_.part("data");
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
@@ -484,6 +490,7 @@ void Run::validate(int64_t step) {
 
 void Run::start_checkpoints() {
   CheckpointParts parts{&config_, &world_, &times_, weight_context(), facts(), ""};
+  for (const Fact& fact : read_) parts.run[fact.name] = fact.value;
   if (device_->kind() == DeviceKind::cuda) parts.gemm_table = gemm_table_;
   checkpoints_ = std::make_unique<Checkpoints>(std::move(parts));
 }
