@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -50,6 +51,7 @@ struct DataSection {
   int64_t num_workers = 4;              ///< decoding and tokenizing threads of each rank
   int64_t prefetch_steps = 3;           ///< steps prepared ahead
   bool shuffle = true;
+  std::string on_bad_sample = "stop";   ///< stop | skip: a sample that cannot be read, decoded or tokenized
 };
 
 struct TrainSection {
@@ -66,6 +68,7 @@ struct TrainSection {
   bool stochastic_rounding = false;     ///< bf16-true: updates round weights up or down at random, exact in the mean
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
   double gradient_clip_val = 0;         ///< 0: no clipping
+  std::string on_nonfinite = "stop";    ///< stop | skip: a step whose loss or gradient norm is not finite
   std::string act_ckpt = "none";        ///< none | half | full: which layers recompute their forward in backward
   int64_t max_epochs = 1;
   int64_t max_steps = -1;               ///< -1: as the epochs say
@@ -91,6 +94,7 @@ struct ParallelSection {
   std::string gemm_search = "quick";    ///< quick | thorough: timing of matrix products not seen before on this machine
   bool cuda_graph = true;
   int64_t threads = 0;                  ///< CPU threads of a rank's ops; 0: cores / ranks on this machine
+  double timeout_seconds = 60;          ///< a rank that is silent, or all without progress, for so long end the run
 };
 
 struct TraceSection {
@@ -127,6 +131,13 @@ struct Config {
 /// Whether the run validates: data.val_path or data.val_split_fraction is given.
 inline bool validates(const Config& config) {
   return !config.data.val_path.empty() || config.data.val_split_fraction > 0;
+}
+
+/// The norm that gradients are scaled down to. Infinite: none are scaled, but all are held until the norm is known, so
+/// that a step can be skipped. 0: neither; each is consumed as soon as it is final.
+inline double largest_norm(const TrainSection& train) {
+  if (train.gradient_clip_val > 0) return train.gradient_clip_val;
+  return train.on_nonfinite == "skip" ? std::numeric_limits<double>::infinity() : 0;
 }
 
 /// Where `key` ("parallel.devices") was set, for error messages: "inputs/fsdp.yaml:12", override "parallel.devices=2",

@@ -13,10 +13,12 @@
 #include "memory/memory_plan.h"
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
+#include "run/end_all.h"
 #include "run/engine.h"
 #include "run/placement.h"
 #include "run/progress.h"
 #include "run/run_data.h"
+#include "run/run_faults.h"
 #include "run/saving.h"
 #include "run/start_times.h"
 #include "trace/run_trace.h"
@@ -46,10 +48,12 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
 // A run in the order in which its parts come to life; destroyed in reverse.
 class Run {
  public:
-  Run(const Config& config, const World& world) : config_(config), world_(world) {}
+  Run(const Config& config, const World& world, Watchdog& watchdog)
+      : config_(config), world_(world), faults_(config_, world, watchdog) {}
   void prepare();
   void steps();
   void finish();
+  void close_trace();
 
  private:
   void open_data();
@@ -103,6 +107,7 @@ class Run {
   int64_t last_end_ns_ = 0;                // of the step before, on the device's clock; 0: there is none to count from
   double train_seconds_ = 0;
   std::vector<std::string> saved_;         // folders
+  RunFaults faults_;                       // last: its watchdog's check asks the communicators above
 };
 
 void Run::prepare() {
@@ -129,6 +134,7 @@ void Run::prepare() {
     plan_ = plan_memory(config_, *model_, group_sizes_, available, data_.text_shapes);
   });
   groups_ = make_groups(config_, world_, group_sizes_, *device_);
+  faults_.watch(*groups_);
   times_.part("communication");
   world_.together([&] {
     plan.wait();
@@ -189,7 +195,7 @@ void Run::commit() {
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
   engine_ = std::make_unique<Engine>(
       EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(), arena_.get(), optimizer_.get(),
-                  nullptr, spans_, data_.pixel_statistics, plan_.text_shapes},
+                  nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity()},
       plan_.strategy_name, plan_.sharded);
   engine_->strategy->learn_from(*plan_.engine->strategy);
   arena_->commit();
@@ -253,6 +259,7 @@ void Run::start_trace(int64_t start_ns) {
   std::filesystem::create_directories(config_.output.path, error);
   BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ",
                     error.message());
+  faults_.folder_made();
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
                                                  context_bytes_, start_ns, &times_});
@@ -302,6 +309,7 @@ void Run::finished_step(const StepResult& result) {
   const int64_t epoch = result.step / loader_->steps_per_epoch();
   progress_->step(result, epoch, seconds);
   trace_->step(result, epoch, seconds);
+  faults_.finished(result, *progress_);
   const bool memory =
       result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
   if (memory) {
@@ -367,6 +375,7 @@ bool Run::validates_after(int64_t step) const {
 // collectives but those that gather units.
 void Run::validate(int64_t step) {
   drain();
+  faults_.activity().phase(Activity::Phase::validation);
   const auto start = StartTimes::Clock::now();
   const bool tokens_count = config_.train.loss_normalization == "tokens";
   double loss = 0, weight = 0, tokens = 0;
@@ -379,7 +388,7 @@ void Run::validate(int64_t step) {
     tokens += result.labels;
   };
   for (int64_t i = 0; i < validation_loader_->steps_per_epoch(); ++i) {
-    const HostBatch* batch = validation_loader_->next();
+    const HostBatch* batch = faults_.next(*validation_loader_, step);
     if (program.in_flight() == StepProgram::kSlots && program.finished(true, result)) add();
     program.launch_evaluation(*batch);
     program.batch_taken(true);
@@ -401,7 +410,7 @@ void Run::steps() {
   StepResult result;
   for (int64_t step = 0; step < loader_->total_steps(); ++step) {
     const int64_t wait_begin = unix_ns();
-    const HostBatch* batch = loader_->next();
+    const HostBatch* batch = faults_.next(*loader_, step);
     const int64_t wait_end = unix_ns();
     const std::vector<int64_t>& chosen = config_.trace.kernels;
     const bool recorded = kernels_ && std::find(chosen.begin(), chosen.end(), step) != chosen.end();
@@ -435,6 +444,7 @@ void Run::finish() {
   progress_->done(world_.max(train_seconds_), arena_->total_bytes());
   trace_->driver_memory(loader_->total_steps() - 1);
   print_memory();
+  faults_.before_saving(loader_->total_steps(), *progress_);
   if (config_.output.save_model) {
     for (const SaveSettings& settings : SaveSettings::of(config_)) {
       saved_.push_back(config_.output.path + "/" + settings.folder());
@@ -444,7 +454,9 @@ void Run::finish() {
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
   trace_->close();
+  faults_.stop_watching();
   groups_->withdraw();
+  faults_.after_saving(saved_);
   if (!first()) return;
   if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
   for (const std::string& saved : saved_) std::printf("model      %s\n", saved.c_str());
@@ -454,13 +466,24 @@ void Run::finish() {
   std::fflush(stdout);
 }
 
+void Run::close_trace() {
+  if (trace_) trace_->close();
+}
+
 }  // namespace
 
 void train(const Config& config, const World& world) {
-  Run run(config, world);
-  run.prepare();
-  run.steps();
-  run.finish();
+  Watchdog watchdog(world, config.parallel.timeout_seconds);
+  Run run(config, world, watchdog);
+  try {
+    run.prepare();
+    run.steps();
+    run.finish();
+  } catch (const AgreedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    end_all_ranks(error, world, watchdog, [&] { run.close_trace(); });
+  }
 }
 
 }  // namespace blipft
