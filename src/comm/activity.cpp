@@ -7,7 +7,7 @@ namespace {
 
 const char* text_of(Activity::Doing doing) {
   switch (doing) {
-    case Activity::Doing::host: return "work on the host";
+    case Activity::Doing::host: return "";
     case Activity::Doing::data: return "waiting for data";
     case Activity::Doing::device: return "on the GPU";
     case Activity::Doing::forward: return "forward";
@@ -34,6 +34,7 @@ std::string Activity::text(const State& state) const {
                                             "end after step "};
   std::string text = state.phase <= Phase::end ? kPhases[static_cast<size_t>(state.phase)] : "?";
   if (state.phase != Phase::start) text += std::to_string(state.step);
+  if (state.doing == Doing::host) return text;
   text += std::string(": ") + text_of(state.doing);
   if (state.unit < 0) return text;
   const std::vector<std::string>* names = names_.load(std::memory_order_acquire);

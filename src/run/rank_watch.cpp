@@ -114,6 +114,11 @@ std::optional<std::string> RankWatch::verdict(double now) const {
   return still(now);
 }
 
+bool RankWatch::hears(int64_t rank, double now) const {
+  const Rank& one = ranks_.at(static_cast<size_t>(rank));
+  return one.joined && !one.gone && now - one.heard <= timeout_;
+}
+
 std::string RankWatch::absent() const {
   std::string text;
   for (size_t r = 0; r < ranks_.size(); ++r)

@@ -38,6 +38,8 @@ class RankWatch {
 
   /// What is wrong, and who is missing; the first fault there is.
   std::optional<std::string> verdict(double now) const;
+  /// Whether it is still to be heard: neither gone nor silent.
+  bool hears(int64_t rank, double now) const;
   /// Ranks that have not joined; "3, 5, 6".
   std::string absent() const;
 

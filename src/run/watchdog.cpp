@@ -29,7 +29,7 @@ enum MessageType : uint32_t { kBeat = 1, kGoodbye, kFailing, kVerdict };
 constexpr double kJoinSeconds = 15;        // after which absent ranks are named
 constexpr double kFailingSeconds = 5;      // in which a failing rank ends the others
 constexpr double kSignalSeconds = 0.5;     // from SIGTERM to its effect
-constexpr double kLongestTick = 2;         // of the clock
+constexpr double kLongestTick = 2;         // of the clock; a quarter of the timeout, if that is less
 
 std::atomic<bool> terminated{false};
 
@@ -51,14 +51,17 @@ uint64_t io_bytes() {
 // Seconds in which this process ran: when it was stopped, or got no processor, the others are not to blame.
 class ActiveClock {
  public:
+  /// Time between two looks counts as `longest_tick` at most.
+  explicit ActiveClock(double longest_tick) : longest_tick_(longest_tick) {}
   double now() {
     const Clock::time_point now = Clock::now();
-    seconds_ += std::min(std::chrono::duration<double>(now - last_).count(), kLongestTick);
+    seconds_ += std::min(std::chrono::duration<double>(now - last_).count(), longest_tick_);
     last_ = now;
     return seconds_;
   }
 
  private:
+  const double longest_tick_;
   Clock::time_point last_ = Clock::now();
   double seconds_ = 0;
 };
@@ -69,7 +72,8 @@ class Watchdog::Thread {
  public:
   Thread(const World& world, double timeout)
       : activity_(world.activity()), rank_(world.rank()), ranks_(world.size()), host_(world.host()), timeout_(timeout),
-        period_(std::min(1.0, timeout / 5)), watch_(ranks_, timeout, activity_) {
+        period_(std::min(1.0, timeout / 5)), clock_(std::min(kLongestTick, timeout / 4)),
+        watch_(ranks_, timeout, activity_) {
     ControlAddress address;
     if (rank_ == 0 && ranks_ > 1) address = listen();
     if (ranks_ > 1) world.broadcast(&address, sizeof address, 0);
@@ -236,7 +240,9 @@ class Watchdog::Thread {
     }
     if (event.message.type == kGoodbye) server_left_ = true;
     if (event.message.type == kFailing) peer_fails(event.message.rank, now);
-    if (event.message.type == kVerdict) lose(event.message.text);
+    if (event.message.type != kVerdict) return;
+    if (event.message.values[0] == 0) _exit(kLostRankExit);  // it is this rank that was stopped; the others have told
+    lose(event.message.text);
   }
 
   void peer_fails(int64_t rank, double now) {
@@ -278,7 +284,10 @@ class Watchdog::Thread {
     if (rank_ == 0) {
       ControlMessage verdict = message(kVerdict, 0);
       verdict.set_text(why);
-      send_all(verdict);
+      for (int64_t r = 1; r < ranks_; ++r) {
+        verdict.values[0] = watch_.hears(r, clock_.now());
+        if (channel_) channel_->send(r, verdict);
+      }
     }
     finish(why);
   }

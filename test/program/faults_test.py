@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -25,8 +24,8 @@ except ImportError as missing:
     sys.exit(0)
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import (PROGRAM, ROOT, Result, Space, command_line, environment, read_safetensors, run,  # noqa: E402
-                          saved_model, start)
+from program_runs import (PROGRAM, ROOT, Result, Space, command_line, environment, mpirun, read_safetensors,  # noqa: E402
+                          run, saved_model, start)
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 LOST = 3              # exit code of ranks that end because another is gone
@@ -38,14 +37,13 @@ LONG = ("train.max_steps=100000", "train.max_epochs=100000", f"parallel.timeout_
 class Job:
     """A run in the background."""
 
-    def __init__(self, space, ranks, *overrides, alone=False, preexec=None):
+    def __init__(self, space, ranks, *overrides):
         self.output = space.new()
         command = command_line(ranks, [PROGRAM, space.config, f"output.path={self.output}",
                                        "output.progress_seconds=0", *overrides])
         self.logs = [space.new("out"), space.new("err")]
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL,
-                                        stdout=open(self.logs[0], "w"), stderr=open(self.logs[1], "w"),
-                                        preexec_fn=preexec)
+                                        stdout=open(self.logs[0], "w"), stderr=open(self.logs[1], "w"))
 
     def wait_for_step(self, step, seconds=60):
         end = time.monotonic() + seconds
@@ -111,7 +109,7 @@ def a_killed_rank_ends_the_others_who_name_it(space):
     lines = lines_of_ranks(result)
     check(sorted(lines) == [0, 2], "lines of ranks", sorted(lines), result)
     for line in lines.values():
-        check(re.search(r"^step \d+: \w.*; missing: rank 1 on \S+ \(step \d+: .*\): killed", line), line)
+        check(re.search(r"^step \d+.*; missing: rank 1 on \S+ \(step \d+.*\): killed", line), line)
     readable_traces(result, (0, 2))
 
 
@@ -143,7 +141,7 @@ def a_stopped_rank_ends_all(space):
 
 @test
 def a_job_that_is_stopped_and_continued_as_a_whole_goes_on(space):
-    job = Job(space, 2, "parallel.timeout_seconds=2", "train.max_steps=400", "train.max_epochs=1000")
+    job = Job(space, 2, "parallel.timeout_seconds=2", "train.max_steps=30", "train.max_epochs=1000")
     job.wait_for_step(3)
     pids = job.pids()
     for pid in pids.values():
@@ -201,7 +199,7 @@ def bad_samples_are_skipped_counted_and_listed(space):
     names = corrupt(data, (5, 21))
     result = run(space, 2, f"data.path={data}", "data.on_bad_sample=skip", "train.max_epochs=2")
     for name in names:
-        check(len(re.findall(rf"^warning: rank [01] on \S+: step \d+: \S*{re.escape(name)}", result.err, re.M)) in (1, 2),
+        check(len(re.findall(rf"^warning: rank [01] on \S+: step \d+: .*{re.escape(name)}", result.err, re.M)) in (1, 2),
               "one warning a rank for", name, result)
         check(re.search(rf"samples were left out.*\n(.*\n)*.*{re.escape(name)}", result.out), name, result)
     check("warning: 4 of 96 samples were left out (data.on_bad_sample: skip):" in result.out, result)
@@ -225,10 +223,10 @@ def data_that_is_gone_is_not_skipped(space):
 
 @test
 def a_file_that_may_not_grow_is_an_error_of_saving(space):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    job = Job(space, 1, "output.save_model=true", "trace.enabled=false", "train.max_steps=2", preexec=limit)
-    result = job.end()
+    output = space.new()
+    limited = ["bash", "-c", 'ulimit -f 150 && exec "$0" "$@"', PROGRAM]  # KiB; MPI's own files are not limited
+    result = Result(*mpirun(1, [*limited, space.config, f"output.path={output}", "output.save_model=true",
+                                "trace.enabled=false", "train.max_steps=2"]), output)
     check(result.status == 1 and "File too large" in result.err and "model.safetensors" in result.err, result)
     check(not (result.output / "model").exists() and not (result.output / "model.partial").exists(), "left behind")
 
@@ -250,7 +248,7 @@ def a_disk_that_is_full_is_an_error_of_saving(space):
 
 @test
 def an_output_folder_that_vanishes_is_an_error_and_the_model_is_saved(space):
-    job = Job(space, 2, "output.save_model=true", "train.max_steps=60", "train.max_epochs=100", *LONG[2:])
+    job = Job(space, 2, "output.save_model=true", "train.max_steps=20", "train.max_epochs=100", *LONG[2:])
     job.wait_for_step(2)
     shutil.move(job.output, space.new("away"))
     result = job.end()

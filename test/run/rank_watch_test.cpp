@@ -40,7 +40,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 TEST_SUITE("rank watch") {
   TEST_CASE("activity: a state survives its word, and texts name phase, step, collective and unit") {
     Activity activity;
-    CHECK(activity.text(activity.state()) == "start-up: work on the host");
+    CHECK(activity.text(activity.state()) == "start-up");
     activity.name_units({"vision.layer.0", "head"});
     for (const Activity::State& state :
          {Activity::State{Phase::training, Doing::reduce_scatter, (int64_t{1} << 27) - 2, 1},
@@ -59,7 +59,7 @@ TEST_SUITE("rank watch") {
     CHECK(activity.text(activity.state()) == "step 7: all_gather of vision.layer.0");
     CHECK(activity.progress() > progress);
     activity.phase(Phase::saving);
-    CHECK(activity.text(activity.state()) == "saving after step 7: work on the host");
+    CHECK(activity.text(activity.state()) == "saving after step 7");
   }
 
   TEST_CASE("a connection that closes is a killed rank, but for one that has said goodbye") {
@@ -81,6 +81,7 @@ TEST_SUITE("rank watch") {
     ranks.moves(0, {Phase::training, Doing::all_reduce, 5, -1}, 10.5);
     ranks.stays(2, 10.5);
     CHECK(has(ranks.verdict(10.5), "missing: rank 1 on h1 (step 5: forward): stopped or cut off, no heartbeat for 10.5 s"));
+    CHECK((ranks.watch.hears(0, 10.5) && !ranks.watch.hears(1, 10.5) && ranks.watch.hears(2, 10.5)));
   }
 
   TEST_CASE("ranks that never join, or have left, are not waited for") {
