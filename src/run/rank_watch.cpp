@@ -54,7 +54,7 @@ std::string RankWatch::list(const std::vector<size_t>& ranks, bool with_state) c
   std::string text;
   for (size_t i = 0; i < std::min(ranks.size(), kListed); ++i) {
     text += concat(i == 0 ? "" : ", ", name(ranks[i]));
-    if (with_state) text += concat(" (", names_.text(Activity::State::of(ranks_[ranks[i]].beat.state)), ")");
+    if (with_state) text += concat(" (last heard: ", names_.text(Activity::State::of(ranks_[ranks[i]].beat.state)), ")");
   }
   return ranks.size() > kListed ? concat(text, " and ", ranks.size() - kListed, " more") : text;
 }

@@ -234,15 +234,20 @@ class Watchdog::Thread {
     heard_ = now;
     if (event.kind == ControlChannel::Event::Kind::closed) {
       if (!server_left_ && peer_failing_ < 0)
-        lose(concat("missing: rank 0 on ", server_.host, ": killed, its process has ended without a word"));
+        lose(concat("missing: ", server_name(), ": killed, its process has ended without a word"));
       server_left_ = true;
       return;
     }
+    if (event.message.type == kBeat) server_state_ = event.message.values[0];
     if (event.message.type == kGoodbye) server_left_ = true;
     if (event.message.type == kFailing) peer_fails(event.message.rank, now);
     if (event.message.type != kVerdict) return;
     if (event.message.values[0] == 0) _exit(kLostRankExit);  // it is this rank that was stopped; the others have told
     lose(event.message.text);
+  }
+
+  std::string server_name() const {
+    return concat("rank 0 on ", server_.host, " (last heard: ", activity_.text(Activity::State::of(server_state_)), ")");
   }
 
   void peer_fails(int64_t rank, double now) {
@@ -266,7 +271,7 @@ class Watchdog::Thread {
     if (rank_ == 0 || watches_itself_) {
       if (const auto verdict = watch_.verdict(now)) lose(*verdict);
     } else if (channel_ && !server_left_ && now - heard_ > timeout_) {
-      lose(concat("missing: rank 0 on ", server_.host, ": stopped or cut off, no heartbeat for ",
+      lose(concat("missing: ", server_name(), ": stopped or cut off, no heartbeat for ",
                   static_cast<int64_t>(now - heard_), " s (parallel.timeout_seconds ", timeout_, ")"));
     }
   }
@@ -321,7 +326,7 @@ class Watchdog::Thread {
   bool handles_ = false, checked_join_ = false, watches_itself_ = false, server_left_ = false, failing_ = false;
   double heard_ = 0, beaten_ = -1e9, terminated_since_ = -1, failing_since_ = 0;
   int64_t peer_failing_ = -1;
-  uint64_t io_ = 0;
+  uint64_t io_ = 0, server_state_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -68,7 +68,7 @@ TEST_SUITE("rank watch") {
     ranks.watch.closed(2, 1);
     CHECK(ranks.verdict(1) == "");
     ranks.watch.closed(1, 1);
-    CHECK(has(ranks.verdict(1), "missing: rank 1 on h1 (step 5: forward): killed"));
+    CHECK(has(ranks.verdict(1), "missing: rank 1 on h1 (last heard: step 5: forward): killed"));
   }
 
   TEST_CASE("a rank without heartbeat is stopped, after the timeout and not before") {
@@ -80,7 +80,7 @@ TEST_SUITE("rank watch") {
     }
     ranks.moves(0, {Phase::training, Doing::all_reduce, 5, -1}, 10.5);
     ranks.stays(2, 10.5);
-    CHECK(has(ranks.verdict(10.5), "missing: rank 1 on h1 (step 5: forward): stopped or cut off, no heartbeat for 10.5 s"));
+    CHECK(has(ranks.verdict(10.5), "missing: rank 1 on h1 (last heard: step 5: forward): stopped or cut off, no heartbeat for 10.5 s"));
     CHECK((ranks.watch.hears(0, 10.5) && !ranks.watch.hears(1, 10.5) && ranks.watch.hears(2, 10.5)));
   }
 
@@ -106,17 +106,17 @@ TEST_SUITE("rank watch") {
     ranks.stay(11.5);
     const std::string text = ranks.verdict(11.5);
     CHECK(has(text, "no rank has got any further for 10.5 s"));
-    CHECK(has(text, "missing: rank 1 on h1 (step 5: waiting for data)"));
+    CHECK(has(text, "missing: rank 1 on h1 (last heard: step 5: waiting for data)"));
     CHECK(!has(text, "rank 0"));
 
     Ranks gpus(2);
     gpus.moves(0, {Phase::training, Doing::device, 8, -1}, 1);
     gpus.moves(1, {Phase::training, Doing::device, 7, -1}, 1);
     gpus.stay(12);
-    CHECK(has(gpus.verdict(12), "missing: rank 1 on h1 (step 7: on the GPU)"));
+    CHECK(has(gpus.verdict(12), "missing: rank 1 on h1 (last heard: step 7: on the GPU)"));
     Ranks alike(2);
     alike.stay(12);
-    CHECK(has(alike.verdict(12), "all are alike: rank 0 on h0 (step 5: forward), rank 1 on h1"));
+    CHECK(has(alike.verdict(12), "all are alike: rank 0 on h0 (last heard: step 5: forward), rank 1 on h1"));
   }
 
   TEST_CASE("one rank's progress is everybody's, and long steps allow longer stillness") {
