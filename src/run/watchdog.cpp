@@ -14,6 +14,7 @@
 #include <cstring>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "blipft/control_channel.h"
 #include "run/rank_watch.h"
@@ -90,6 +91,10 @@ class Watchdog::Thread {
   ~Thread() {
     stop(kGoodbye);
     thread_.join();
+    // A connection that is closed with something unread in it takes the goodbye with it; the process ends after MPI,
+    // which ends on all ranks together.
+    static std::vector<std::unique_ptr<ControlChannel>> parked;
+    if (channel_) parked.push_back(std::move(channel_));
     if (handles_) std::signal(SIGTERM, SIG_DFL);
   }
 
@@ -286,22 +291,38 @@ class Watchdog::Thread {
 
   void lose(const std::string& why) {
     note(why);
-    if (rank_ == 0) {
+    int64_t told = 0;
+    if (rank_ == 0 && channel_) {
       ControlMessage verdict = message(kVerdict, 0);
       verdict.set_text(why);
       for (int64_t r = 1; r < ranks_; ++r) {
         verdict.values[0] = watch_.hears(r, clock_.now());
-        if (channel_) channel_->send(r, verdict);
+        told += static_cast<int64_t>(verdict.values[0]);
+        channel_->send(r, verdict);
       }
     }
-    finish(why);
+    print_line(why);
+    // They close when they have read it; before that the end of this process might take it from them.
+    const Clock::time_point last = Clock::now() + std::chrono::seconds(5);
+    while (told > 0 && Clock::now() < last)
+      for (const ControlChannel::Event& event : channel_->poll(0.1))
+        told -= event.kind == ControlChannel::Event::Kind::closed;
+    end();
   }
 
-  // The one line of this rank, and the end of its process.
   [[noreturn]] void finish(const std::string& why) const {
+    print_line(why);
+    end();
+  }
+
+  // The one line of this rank.
+  void print_line(const std::string& why) const {
     const std::string line = concat("\nblipft: rank ", rank_, " on ", host_, ": ",
                                     activity_.text(activity_.state()), "; ", why, "\n");
     (void)!write(STDERR_FILENO, line.data(), line.size());
+  }
+
+  [[noreturn]] static void end() {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others print theirs before mpirun ends them
     _exit(kLostRankExit);
   }

@@ -117,7 +117,7 @@ def a_killed_rank_ends_the_others_who_name_it(space):
     lines = lines_of_ranks(result)
     check(sorted(lines) == [0, 2], "lines of ranks", sorted(lines), result)
     for line in lines.values():
-        check(re.search(r"^step \d+.*; missing: rank 1 on \S+ \(last heard: step \d+.*\): killed", line), line)
+        check(re.search(r"^step \d+.*; missing: rank 1 on \S+ \(last heard: .*\): killed", line), line)
     readable_traces(result, (0, 2))
 
 
@@ -128,7 +128,7 @@ def the_first_rank_killed_is_named_too(space):
     os.kill(job.pids()[0], signal.SIGKILL)
     result = job.end()
     lines = lines_of_ranks(result)
-    check(result.status != 0 and sorted(lines) == [1] and "missing: rank 0 on" in lines[1] and "(last heard: step" in lines[1], lines, result)
+    check(result.status != 0 and sorted(lines) == [1] and "missing: rank 0 on" in lines[1] and "(last heard: " in lines[1], lines, result)
 
 
 @test
