@@ -275,7 +275,7 @@ TEST_SUITE("config") {
     }
     CHECK(config_sections() ==
           std::vector<std::string>{"model", "adapter", "data", "train", "parallel", "trace", "output"});
-    // A member of Config that the table forgot would change this sum: 4 + 8 + 16 + 27 + 12 + 4 + 7 keys in config.h.
+    // A member of Config that the table forgot would change this sum: 4 + 8 + 17 + 28 + 13 + 4 + 7 keys in config.h.
     CHECK(config_keys().size() == 81);
   }
 
