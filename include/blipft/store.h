@@ -124,6 +124,12 @@ class ParameterStore {
   };
   std::vector<StateRange> state(const Unit& unit, size_t i) const;
 
+  /// Bytes that the update of a trained unit reads and writes, in the device's memory and in the host's.
+  struct UpdateTraffic {
+    int64_t device = 0, host_read = 0, host_written = 0;
+  };
+  UpdateTraffic update_traffic(const Unit& unit) const;
+
   /// Updates a trained unit and consumes its gradient. The sums of squares of gradients are left in squares().
   void update(const Unit& unit, const Tensor& scalars, Stream stream);
   const Tensor& squares() const { return squares_; }
