@@ -14,4 +14,7 @@ void train(const Config& config, const World& world);
 /// parallel.shard_ranks=node (0: as many as GPUs are here).
 bool print_plan(const Config& config, int64_t ranks, int64_t node_ranks, double gpu_gib);
 
+/// Prints settings that fit a GPU of `gpu_gib` GiB, the fastest first; the others as above. Returns whether any does.
+bool print_fit(const Config& config, int64_t ranks, int64_t node_ranks, double gpu_gib);
+
 }  // namespace blipft
