@@ -120,7 +120,6 @@ std::unique_ptr<Model> make_model(const Config& config) {
   for (const ParameterGroup& group : model->groups()) groups.push_back(group.name);
   check_freeze(config, groups);
   check_storage(config, *model);
-  check_merging(config, *model);
   return model;
 }
 
