@@ -36,8 +36,8 @@ struct StepTime {
 ///   products of few rows do not hide the weights' way.
 ///   collectives: bytes (n - 1) / n, twice for sums over all ranks, / bus bandwidth. The step waits for what compute is
 ///   too short to hide, and for kSlowedByCollectives of the rest.
-///   link: the larger way's bytes / its rate; updates run beside the last micro-batch's backward, which hides as much as
-///   it lasts, unless gradients are clipped, and is slowed down by kSlowedByLink of that.
+///   link: the larger way's bytes / its rate; updates run beside the last micro-batch's backward, which hides as much
+///   as it lasts, unless gradients are clipped, and is slowed down by kSlowedByLink of that.
 StepTime estimate_step_time(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
                             const TextShape& text, const MachineRates& rates = h200_rates());
 
