@@ -22,7 +22,7 @@ Config configuration(const CommandLine& line) {
 }
 
 // What needs no MPI: help, version, the effective configuration, the plan.
-// Returns the exit status: 1 when the planned job does not fit.
+// Returns the exit status: 1 when the planned job does not fit, or no settings do.
 int answer(const CommandLine& line) {
   if (line.action == CommandLine::Action::help) {
     std::fputs(help_text().c_str(), stdout);
@@ -30,8 +30,10 @@ int answer(const CommandLine& line) {
     std::printf("blipft %s\n", version_commit());
   } else {
     const Config config = configuration(line);
-    if (line.action == CommandLine::Action::plan)
-      return print_plan(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
+    if (line.action == CommandLine::Action::plan) {
+      const auto print = line.plan_fit ? print_fit : print_plan;
+      return print(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
+    }
     const int64_t ranks = config.parallel.devices;
     std::fputs(to_yaml(ranks > 0 ? resolve_for_ranks(config, ranks) : config).c_str(), stdout);
   }

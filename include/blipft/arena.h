@@ -68,6 +68,8 @@ class Arena {
   int64_t take_peak_beside_communication();
   /// Live bytes at the peak of a recorded pass, without gaps.
   int64_t peak_transient(const std::string& pass) const;
+  /// Bytes of all that `owner` takes in the course of a recorded pass.
+  int64_t taken_bytes(const std::string& pass, Owner owner) const;
 
   /// Finds a place for every take of every recorded pass. Transient memory is at least `scratch_bytes`.
   void plan(int64_t scratch_bytes = 0);
@@ -88,7 +90,7 @@ class Arena {
     MemoryUse peak;
   };
   const std::vector<PhaseUse>& phases(const std::string& pass) const;
-  /// What the owners hold between passes.
+  /// What the owners hold between passes, on the device.
   MemoryUse persistent_use() const;
   /// The owners at the moment at which a planned pass holds most; and the bytes between its tensors that nobody holds.
   MemoryUse peak(const std::string& pass) const;

@@ -1,6 +1,7 @@
 // Config: what a run file says, checked. Sections and leaf names are those of the YAML file.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -88,6 +89,7 @@ struct ParallelSection {
   std::string strategy = "auto";        ///< auto | single | ddp | fsdp (auto: single on one rank, else ddp)
   std::string shard_ranks = "all";      ///< fsdp: ranks that share the parameters: all | node (of a machine) | a number
   std::string reshard = "auto";         ///< fsdp: always | step | auto
+  std::vector<std::string> offload;     ///< what lies in page-locked host memory: optimizer (states, master weights)
   int64_t prefetch_bytes = 0;           ///< fsdp: parameters gathered ahead of use; 0: chosen from the memory plan
   bool direct_gathers = true;           ///< fsdp: gather by copies between GPUs, where they reach each other
   bool direct_reductions = true;        ///< sum gradients by a kernel that reads the other GPUs' memory
@@ -145,6 +147,12 @@ struct Config {
   std::map<std::string, std::string> places;  ///< "section.key" -> where it was set: "file:line" or override "..."
 };
 
+/// Whether parallel.offload names `what`.
+inline bool offloads(const Config& config, const std::string& what) {
+  const std::vector<std::string>& all = config.parallel.offload;
+  return std::find(all.begin(), all.end(), what) != all.end();
+}
+
 /// Whether the run validates: data.val_path or data.val_split_fraction is given.
 inline bool validates(const Config& config) {
   return !config.data.val_path.empty() || config.data.val_split_fraction > 0;
@@ -198,7 +206,8 @@ struct CommandLine {
   int64_t plan_ranks = 0;               ///< --plan for this world size; 0: parallel.devices
   int64_t plan_node_ranks = 0;          ///< --plan for so many ranks of a machine; 0: as many as GPUs are here
   std::string checkpoint;               ///< --export: the folder of a checkpoint; then there is no config_file
-  double plan_gpu_gib = 0;              ///< --gpu-memory GiB, for --plan; 0: the GPU that is there, else an H200's
+  double plan_gpu_gib = 0;              ///< --gpu-memory or --fit GiB, for --plan; 0: the GPU here, else an H200's
+  bool plan_fit = false;                ///< --fit, for --plan: settings that fit such a GPU, fastest first
 };
 
 /// Throws UserError that names the unknown option and the nearest one.

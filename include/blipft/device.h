@@ -61,7 +61,8 @@ class Device {
   /// Device memory, 256-byte aligned, content undefined. Throws Error naming the bytes asked for and free.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void free(void* memory) = 0;
-  /// Host memory that the device copies from at full speed (page-locked on cuda).
+  /// Host memory that the device copies from at full speed, and that its kernels read and write at the same address
+  /// (page-locked and mapped on cuda).
   virtual void* allocate_host(int64_t bytes) = 0;
   virtual void free_host(void* memory) = 0;
   virtual MemoryInfo memory() const = 0;
@@ -90,6 +91,7 @@ class Device {
 
   /// Copies between any two of host and device memory, ordered in `stream`.
   virtual void copy(void* destination, const void* source, int64_t bytes, Stream stream) = 0;
+  /// Device memory, or host memory of allocate_host().
   virtual void zero(void* memory, int64_t bytes, Stream stream) = 0;
   /// Stores the device's clock, in ns, into `slot` (device memory) when `stream` reaches this point.
   virtual void timestamp(int64_t* slot, Stream stream) = 0;

@@ -139,6 +139,12 @@ class ParameterStore {
   /// The weights in the compute dtype anew from the masters, if there are any.
   void round_masters(const Unit& unit, Stream stream);
 
+  /// Bytes that the update of a trained unit reads and writes, in the device's memory and in the host's.
+  struct UpdateTraffic {
+    int64_t device = 0, host_read = 0, host_written = 0;
+  };
+  UpdateTraffic update_traffic(const Unit& unit) const;
+
   /// Updates a trained unit and consumes its gradient. The sums of squares of gradients are left in squares().
   void update(const Unit& unit, const Tensor& scalars, Stream stream);
   const Tensor& squares() const { return squares_; }

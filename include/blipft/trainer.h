@@ -19,4 +19,7 @@ void export_model(const std::string& folder, const std::vector<std::string>& ove
 /// parallel.shard_ranks=node (0: as many as GPUs are here).
 bool print_plan(const Config& config, int64_t ranks, int64_t node_ranks, double gpu_gib);
 
+/// Prints settings that fit a GPU of `gpu_gib` GiB, the fastest first; the others as above. Returns whether any does.
+bool print_fit(const Config& config, int64_t ranks, int64_t node_ranks, double gpu_gib);
+
 }  // namespace blipft

@@ -29,13 +29,15 @@ constexpr Option options[] = {
      "with --plan: memory of one GPU (default: of the GPU that is there, else an H200's 140.4)"},
     {"--export", "", "CHECKPOINT",
      "write the model (or adapters) of a run's checkpoint under output.path=FOLDER, which must be given, and stop"},
+    {"--fit", "", "GiB",
+     "with --plan: settings that fit a GPU of that size (--fit 24GiB), the fastest first, with estimated times"},
     {"--print-config", "", "", "print the full effective configuration and stop"},
     {"--help", "-h", "", "print this help"},
     {"--version", "-V", "", "print the version"},
 };
 
 constexpr const char* usage_line =
-    "usage: blipft [--plan [--ranks N] [--node-ranks N] [--gpu-memory GiB]] [--print-config] FILE.yaml "
+    "usage: blipft [--plan [--ranks N] [--node-ranks N] [--gpu-memory GiB | --fit GiB]] [--print-config] FILE.yaml "
     "[section.key=value ...]\n"
     "       blipft --export CHECKPOINT output.path=FOLDER [section.key=value ...]";
 
@@ -59,13 +61,23 @@ int64_t parse_ranks(const std::string& option, const std::string& text) {
   return ranks;
 }
 
-double parse_gib(const std::string& text) {
+/// "24", "79.5GiB", "24 GiB"
+double parse_gib(const std::string& option, const std::string& text) {
   double gib = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, gib);
-  BLIPFT_USER_CHECK(error == std::errc() && stop == end && std::isfinite(gib) && gib > 0, "--gpu-memory: found \"",
-                    text, "\", expected a number of GiB > 0");
+  const std::string unit(stop, end);
+  const bool known = unit.empty() || unit == "GiB" || unit == " GiB";
+  BLIPFT_USER_CHECK(error == std::errc() && known && std::isfinite(gib) && gib > 0, option, ": found \"", text,
+                    "\", expected a number of GiB > 0, as in ", option, " 24GiB");
   return gib;
+}
+
+void set_gpu_gib(CommandLine& line, const std::string& option, const std::string& text) {
+  BLIPFT_USER_CHECK(line.plan_gpu_gib == 0, option, ": the size of a GPU is given already; give --gpu-memory or ",
+                    "--fit, once");
+  line.plan_gpu_gib = parse_gib(option, text);
+  line.plan_fit = option == "--fit";
 }
 
 void set_action(CommandLine& line, CommandLine::Action action) {
@@ -86,7 +98,7 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   else if (name == "--export") set_action(line, Action::export_model), line.checkpoint = value;
   else if (name == "--ranks") line.plan_ranks = parse_ranks(name, value);
   else if (name == "--node-ranks") line.plan_node_ranks = parse_ranks(name, value);
-  else line.plan_gpu_gib = parse_gib(value);
+  else set_gpu_gib(line, name, value);
 }
 
 /// "section.key=value", as against a file name: a name without '/' before the '='.
@@ -138,7 +150,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                     "--ranks is for --plan; the number of ranks of a run is mpirun's -np");
   BLIPFT_USER_CHECK(plan || line.plan_node_ranks == 0,
                     "--node-ranks is for --plan; a run's ranks of a machine are those that mpirun starts there");
-  BLIPFT_USER_CHECK(plan || line.plan_gpu_gib == 0, "--gpu-memory is for --plan; give --plan too");
+  BLIPFT_USER_CHECK(plan || line.plan_gpu_gib == 0, line.plan_fit ? "--fit" : "--gpu-memory",
+                    " is for --plan; give --plan too");
   if (line.action == Action::export_model) {
     BLIPFT_USER_CHECK(line.config_file.empty(), "found \"", line.config_file, "\" beside --export ", line.checkpoint,
                       ", which has the run's configuration; expected overrides as section.key=value alone");

@@ -57,6 +57,9 @@ void check_parallel(const Config& config) {
             "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove prefetch_bytes");
   refuse_if(config, !fsdp && parallel.shard_ranks != "all", "parallel.shard_ranks", "is of strategy fsdp, but ",
             "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove shard_ranks");
+  for (const char* later : {"parameters", "activations"})
+    refuse_if(config, offloads(config, later), "parallel.offload", "found ", later,
+              ", which is not supported yet; supported is [optimizer]");
 }
 
 void check_data(const Config& config) {

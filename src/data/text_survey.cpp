@@ -234,4 +234,20 @@ std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world,
   return shapes;
 }
 
+TextShape mean_text_shape(const Config& config, int64_t world, const SampleSet& samples,
+                          const std::vector<TextShape>& shapes) {
+  TextShape mean = shapes.back();
+  const auto size = [&](const TextShape& shape) { return mean.packed() ? shape.packed_rows : shape.tokens; };
+  int64_t steps = 0, sum = 0;
+  for (const auto& [need, count] : needs_of_steps(config, world, samples)) {
+    const auto held = std::find_if(shapes.begin(), shapes.end() - 1,
+                                   [&](const TextShape& shape) { return need <= size(shape); });
+    steps += count;
+    sum += count * size(*held);
+  }
+  if (steps == 0) return mean;
+  (mean.packed() ? mean.packed_rows : mean.tokens) = (sum + steps / 2) / steps;
+  return mean;
+}
+
 }  // namespace blipft

@@ -76,4 +76,9 @@ std::string survey_text(const Config& config, const TextSurvey& survey);
 std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples,
                                             const SampleSet& validation = {});
 
+/// The mean of `shapes`, which surveyed_text_shapes() chose for such a run, over the run's steps: what a step's
+/// micro-batches take on the average.
+TextShape mean_text_shape(const Config& config, int64_t world, const SampleSet& samples,
+                          const std::vector<TextShape>& shapes);
+
 }  // namespace blipft

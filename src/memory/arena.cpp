@@ -259,6 +259,15 @@ int64_t Arena::peak_transient(const std::string& name) const {
   return pass.peak_live;
 }
 
+int64_t Arena::taken_bytes(const std::string& name, Owner owner) const {
+  auto found = passes_.find(name);
+  BLIPFT_CHECK(found != passes_.end(), "no pass ", name);
+  int64_t sum = 0;
+  for (const Take& take : found->second.takes)
+    if (take.owner == owner) sum += take.bytes;
+  return sum;
+}
+
 int64_t Arena::peak_live_bytes() const {
   int64_t most = 0;
   for (const auto& [name, pass] : passes_) most = std::max(most, peak_transient(name));
@@ -305,8 +314,8 @@ void Arena::commit() {
                            memory_text(memory.free), " of ", memory_text(memory.total), " is free on ", device_.name(),
                            ". Largest: ", largest,
                            ". What helps: a smaller train.batch_size with more train.accumulate_grad_batches, "
-                           "train.act_ckpt=full, parallel.strategy=fsdp on more GPUs, or train.precision=bf16-true. "
-                           "`blipft --plan` prints the whole table."));
+                           "train.act_ckpt=full, parallel.offload=[optimizer], parallel.strategy=fsdp on more GPUs, or "
+                           "train.precision=bf16-true. `blipft --plan` prints the whole table, with --fit what fits."));
   }
   block_ = device_.allocate(std::max<int64_t>(total_bytes(), kAlignment));
   base_ = static_cast<char*>(block_);
@@ -322,7 +331,8 @@ const std::vector<Arena::PhaseUse>& Arena::phases(const std::string& pass) const
 
 MemoryUse Arena::persistent_use() const {
   MemoryUse use;
-  for (const auto& [entry, offset] : persistents_) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
+  for (const auto& [entry, offset] : persistents_)
+    if (entry.place == Place::device) use.by_owner[static_cast<size_t>(entry.owner)] += entry.bytes;
   return use;
 }
 

@@ -48,28 +48,19 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   plan.strategy_name = strategy_name(config, run.ranks.all());
   plan.text_shapes = run.text_shapes;
   plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes};
-  SpanRecorder spans;
+  plan.spans = std::make_unique<SpanRecorder>();
   const bool record = config.trace.enabled && config.trace.spans != "none";
   const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
   plan.engine = std::make_unique<Engine>(
       EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), groups, plan.arena.get(),
-                  plan.optimizer.get(), run.policy, record ? &spans : nullptr, {}, run.text_shapes},
+                  plan.optimizer.get(), run.policy, record ? plan.spans.get() : nullptr, {}, run.text_shapes},
       plan.strategy_name, plan.sharded);
   plan.sharded = plan.engine->sharded;
   plan.engine->program->record_passes();
-  plan.spans = spans.most_spans();
   return plan;
 }
 
-void place(const PlannedRun& run, MemoryPlan& plan) {
-  const Config& config = run.config;
-  plan.loading_bytes = config.model.init == "pretrained" ? loading_scratch_bytes() : init_scratch_bytes();
-  if (config.output.save_model)
-    for (const SaveSettings& settings : SaveSettings::of(config))
-      plan.saving_bytes = std::max(plan.saving_bytes, saving_scratch_bytes(run.model.units(), plan.engine->store,
-                                                                           *plan.engine->strategy, settings));
-  plan.arena->plan(std::max(plan.loading_bytes, plan.saving_bytes));
-}
+void place(const PlannedRun& run, MemoryPlan& plan) { place_plan(run.config, run.model, plan); }
 
 MemoryPlan dry_run(const PlannedRun& run, bool hold) {
   MemoryPlan plan = record_step(run, hold, 0);
@@ -129,7 +120,6 @@ std::unique_ptr<Model> make_model(const Config& config) {
   for (const ParameterGroup& group : model->groups()) groups.push_back(group.name);
   check_freeze(config, groups);
   check_storage(config, *model);
-  check_merging(config, *model);
   return model;
 }
 
@@ -138,6 +128,20 @@ int64_t bytes_outside_of_arena(const GroupSizes& ranks) {
   int64_t mib = kContext + (ranks.shard > 1 ? kCommunicator : 0);
   if (ranks.hybrid()) mib += kCommunicator + kCommunicatorOfScalars;
   return mib * (int64_t{1} << 20);
+}
+
+MemoryPlan record_plan(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
+                       std::vector<TextShape> text_shapes) {
+  return record_step({config, model, ranks, std::move(text_shapes), nullptr}, hold, 0);
+}
+
+void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
+  plan.loading_bytes = config.model.init == "pretrained" ? loading_scratch_bytes() : init_scratch_bytes();
+  if (config.output.save_model)
+    for (const SaveSettings& settings : SaveSettings::of(config))
+      plan.saving_bytes = std::max(plan.saving_bytes, saving_scratch_bytes(model.units(), plan.engine->store,
+                                                                           *plan.engine->strategy, settings));
+  plan.arena->plan(std::max(plan.loading_bytes, plan.saving_bytes));
 }
 
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,

@@ -21,12 +21,12 @@ struct MemoryPlan {
   std::unique_ptr<Optimizer> optimizer;    // the engine refers to these
   std::unique_ptr<Ops> ops;
   std::unique_ptr<Comm> all, shard, replicate;
+  std::unique_ptr<SpanRecorder> spans;     // what each pass enqueues, where the config traces units
   std::unique_ptr<Engine> engine;          // its strategy knows the order of units
   GroupSizes ranks{1};
   std::string strategy_name;
   ShardedSettings sharded;
   std::vector<TextShape> text_shapes;      // those that steps may have, ascending
-  int64_t spans = 0;                       // of a step, where the trace records any
   int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
 };
 
@@ -37,6 +37,13 @@ std::string strategy_name(const Config& config, int64_t ranks);
 /// over the step if the plan then fits `device_bytes` (0: unknown, not held).
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy = nullptr);
+
+/// The first part of such a dry run, in some 10 ms: takes and gives without places, which the arena's
+/// peak_live_bytes() are the least for. `hold`: fsdp keeps units gathered over a step.
+MemoryPlan record_plan(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
+                       std::vector<TextShape> text_shapes);
+/// The second: finds the places, so that the arena's total_bytes() are known.
+void place_plan(const Config& config, const Model& model, MemoryPlan& plan);
 
 /// The text shapes of a run with another train.batch_size and train.accumulate_grad_batches.
 using TextShapesOf = std::function<std::vector<TextShape>(const Config& config)>;

@@ -118,22 +118,6 @@ std::string adapter_config(const Config& config, const Units& units) {
   return text.dump(2) + "\n";
 }
 
-void check_merging(const Config& config, const Model& model) {
-  if (!config.output.save_merged) return;
-  for (const Unit* unit : model.units()) {
-    if (!unit->adapter) continue;
-    std::set<std::string> own;
-    for (const Parameter& parameter : unit->parameters()) own.insert(parameter.name);
-    for (const Parameter& parameter : unit->adapter->parameters()) {
-      const std::string module = adapted_module(parameter.name);
-      BLIPFT_USER_CHECK(own.count(concat(module, kWeight)), place_of(config, "output.save_merged"),
-                        ": output.save_merged: is true, but ", module, ", which has an adapter, is tied to the "
-                        "embeddings (tie_word_embeddings in config.json), which have none; remove it from "
-                        "adapter.targets, or remove save_merged and load adapter/ beside the model");
-    }
-  }
-}
-
 void load_adapters(const WeightContext& context, const Config& config) {
   if (config.adapter.path.empty()) return;
   check_adapter_config(config);

@@ -11,9 +11,6 @@ namespace blipft {
 /// adapter_config.json for the adapters of `units`; "" where there are none.
 std::string adapter_config(const Config& config, const Units& units);
 
-/// Throws UserError when the run is to save merged weights and an adapter's weight is tied to one that has no adapter.
-void check_merging(const Config& config, const Model& model);
-
 /// Fills the adapters from adapter.path, if the run gives one. Throws UserError when adapter_config.json there describes
 /// others than the run file, and when the folder also holds weights of the model itself that differ from model.path's.
 void load_adapters(const WeightContext& context, const Config& config);

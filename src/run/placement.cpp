@@ -2,9 +2,13 @@
 #include "run/placement.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <limits>
 #include <thread>
 
 #include "blipft/error.h"
+#include "memory/memory_text.h"
 
 namespace blipft {
 
@@ -19,6 +23,36 @@ void check_device(const Config& config, const World& world) {
                     place_of(config, "parallel.devices"), ": ", world.local_size(), " ranks on ", world.host(),
                     ", which has ", cuda_device_count(), " GPUs; start one rank a GPU, or use parallel.device=cpu");
   check_cuda_device(static_cast<int>(world.local_rank()));
+}
+
+int64_t available_host_memory() {
+  int64_t bytes = std::numeric_limits<int64_t>::max();
+  std::ifstream all("/proc/meminfo");
+  for (std::string name, unit; all >> name;) {
+    int64_t kib = 0;
+    if (name == "MemAvailable:" && all >> kib) bytes = kib * 1024;
+    std::getline(all, unit);
+  }
+  // Version 2: one line, "0::/path"; the limits of the groups above hold too.
+  std::ifstream own("/proc/self/cgroup");
+  std::string line;
+  std::getline(own, line);
+  if (!line.starts_with("0::/")) return bytes;
+  for (std::filesystem::path group = line.substr(3);; group = group.parent_path()) {
+    std::ifstream file("/sys/fs/cgroup" + group.string() + "/memory.max");
+    int64_t limit = 0;
+    if (file >> limit) bytes = std::min(bytes, limit);  // "max" is no number
+    if (!group.has_relative_path()) return bytes;
+  }
+}
+
+void check_host_memory(const Config& config, const World& world, int64_t bytes) {
+  if (bytes == 0) return;
+  const int64_t available = available_host_memory(), ranks = world.local_size();
+  BLIPFT_USER_CHECK(bytes <= available / ranks, place_of(config, "parallel.offload"), ": parallel.offload: takes ",
+                    memory_text(bytes), " of host memory for each of the ", ranks, " rank(s) on ", world.host(),
+                    ", which has ", memory_text(available), " left; use a machine (or a job's limit) with more, more ",
+                    "ranks with fsdp, train.optim=adamw8bit, or remove offload");
 }
 
 int64_t cores_of_a_rank(const World& world) {
@@ -48,6 +82,15 @@ int64_t ranks_of_each_machine(const World& world) {
 GroupSizes group_sizes(const Config& config, int64_t ranks, int64_t node_ranks) {
   const int64_t shard = shard_group_size(config, ranks, node_ranks);
   return {shard, ranks / shard};
+}
+
+GroupSizes planned_groups(const Config& config, int64_t ranks, int64_t node_ranks) {
+  const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
+  if (node_ranks == 0) node_ranks = std::min<int64_t>(world, cuda_device_count());
+  BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != "node", place_of(config, "parallel.shard_ranks"),
+                    ": parallel.shard_ranks: is node, and no GPU is here that would tell how many ranks a machine has; "
+                    "add --node-ranks N");
+  return group_sizes(config, world, node_ranks);
 }
 
 }  // namespace blipft

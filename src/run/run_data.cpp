@@ -67,6 +67,13 @@ std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const
                          : possible_text_shapes(config);
 }
 
+TextShape mean_text_shape_of(const Config& config, int64_t world, const RunData& data) {
+  const std::vector<TextShape> shapes = text_shapes_of(config, world, data);
+  return data.surveyed() && config.data.text_padding != "max"
+             ? mean_text_shape(config, world, data.training, shapes)
+             : shapes.back();
+}
+
 std::string text_shapes_text(const std::vector<TextShape>& shapes) {
   const bool packed = shapes.back().packed();
   const auto size = [&](const TextShape& shape) { return packed ? shape.packed_rows : shape.tokens; };

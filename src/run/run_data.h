@@ -26,6 +26,9 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
 /// The text shapes of a run of `data` with another batch size.
 std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data);
 
+/// What a step of such a run has on the average; where texts are not known before, the largest.
+TextShape mean_text_shape_of(const Config& config, int64_t world, const RunData& data);
+
 /// "steps of 512 to 1536 packed text rows (16 shapes), texts of up to 512 tokens"
 std::string text_shapes_text(const std::vector<TextShape>& shapes);
 

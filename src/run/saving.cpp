@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "blipft/model.h"
@@ -24,13 +25,20 @@ void set_dtype(nlohmann::ordered_json& object, const char* name) {
   }
 }
 
+// Says of the model and, where it is a part, of its language model that the head is not the embeddings.
+void untie(nlohmann::ordered_json& config) {
+  config["tie_word_embeddings"] = false;
+  if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
+}
+
 // config.json with the dtype that was saved.
-std::string config_with_dtype(const std::string& source, DType dtype) {
+std::string saved_config(const std::string& source, DType dtype, bool untied) {
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(read_text_file(source + "/config.json"));
   const char* name = dtype == DType::bf16 ? "bfloat16" : "float32";
   set_dtype(config, name);
   config["dtype"] = name;
   config["torch_dtype"] = name;
+  if (untied) untie(config);
   return config.dump(2) + "\n";
 }
 
@@ -81,6 +89,25 @@ struct LowRank {
   Tensor a, b;
 };
 
+// A weight that gets a key of its own, because an adapter of a module that the model ties is merged into it.
+struct Untied {
+  std::string name;
+  const Unit* unit;
+  const Parameter* parameter;              // what it is tied to, a parameter of `unit`
+};
+
+std::vector<Untied> untied_weights(const Unit& unit, const Units& units, const SaveSettings& settings) {
+  std::vector<Untied> found;
+  if (!unit.adapter || settings.what != SaveSettings::What::all) return found;
+  std::set<std::string> names;
+  for (const Parameter& own : unit.adapter->parameters()) names.insert(adapted_module(own.name) + ".weight");
+  for (const Unit* other : units)
+    for (const Parameter& parameter : other->parameters())
+      for (const std::string& alias : parameter.aliases)
+        if (names.count(alias)) found.push_back({alias, other, &parameter});
+  return found;
+}
+
 // Puts a model's tensors into a writer, which rank 0 has.
 class Saver {
  public:
@@ -95,8 +122,9 @@ class Saver {
   DType dtype_of(const Unit& unit, const Parameter& parameter) const;
   Tensor gather(const Unit& unit, DType dtype);
   void save_held(const Unit& unit);
-  LowRank adapter_of(const Unit& unit, const Parameter& parameter, const Tensor& gathered) const;
-  void copy(const Parameter& parameter, DType dtype, const LowRank& added, int64_t scratch_from);
+  LowRank adapter_of(const Unit& unit, const std::string& weight, const Tensor& gathered) const;
+  void copy(const std::string& key, const Parameter& parameter, DType dtype, const LowRank& added,
+            int64_t scratch_from);
   const WeightContext& context_;
   const SaveJob& job_;
   std::unique_ptr<CheckpointWriter> writer_;
@@ -109,10 +137,15 @@ DType Saver::dtype_of(const Unit& unit, const Parameter& parameter) const {
 
 void Saver::open() {
   std::vector<CheckpointWriter::Entry> entries;
+  bool unties = false;
   for (const Unit* unit : context_.units) {
     if (!is_saved(*unit, job_.settings)) continue;
     for (const Parameter& parameter : unit->parameters())
       entries.push_back({parameter.name, dtype_of(*unit, parameter), parameter.shape});
+    for (const Untied& weight : untied_weights(*unit, context_.units, job_.settings)) {
+      entries.push_back({weight.name, dtype_of(*weight.unit, *weight.parameter), weight.parameter->shape});
+      unties = true;
+    }
   }
   if (job_.settings.what == SaveSettings::What::adapters) {
     writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, std::numeric_limits<int64_t>::max(),
@@ -121,7 +154,7 @@ void Saver::open() {
     return;
   }
   writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries);
-  writer_->write_text("config.json", config_with_dtype(job_.source, job_.settings.trained));
+  writer_->write_text("config.json", saved_config(job_.source, job_.settings.trained, unties));
   writer_->copy_files(job_.source, input_files(job_.source));
 }
 
@@ -132,10 +165,14 @@ void Saver::save(const Unit& unit) {
   Tensor adapters;                         // at the start of the scratch memory
   if (unit.adapter && job_.settings.what == SaveSettings::What::all) adapters = gather(*unit.adapter, DType::f32);
   if (!writer_) return;
+  const auto copy_with = [&](const std::string& key, const Unit& holder, const Parameter& parameter) {
+    copy(key, parameter, dtype_of(holder, parameter),
+         adapters ? adapter_of(*unit.adapter, key, adapters) : LowRank{}, adapters.bytes());
+  };
   for (const Parameter& parameter : unit.parameters())
-    if (is_copied(unit, parameter, job_.settings))
-      copy(parameter, dtype_of(unit, parameter),
-           adapters ? adapter_of(*unit.adapter, parameter, adapters) : LowRank{}, adapters.bytes());
+    if (is_copied(unit, parameter, job_.settings)) copy_with(parameter.name, unit, parameter);
+  for (const Untied& weight : untied_weights(unit, context_.units, job_.settings))
+    copy_with(weight.name, *weight.unit, *weight.parameter);
 }
 
 // The unit's whole flat buffer as `dtype`, in scratch memory.
@@ -171,11 +208,11 @@ void Saver::save_held(const Unit& unit) {
 }
 
 // What `gathered`, the adapters of `unit`, adds to a weight; nothing where that has no adapter.
-LowRank Saver::adapter_of(const Unit& unit, const Parameter& parameter, const Tensor& gathered) const {
+LowRank Saver::adapter_of(const Unit& unit, const std::string& weight, const Tensor& gathered) const {
   LowRank found;
   for (const Parameter& own : unit.parameters()) {
     const std::string module = adapted_module(own.name);
-    if (parameter.name != module + ".weight") continue;
+    if (weight != module + ".weight") continue;
     (own.name == adapter_key(module, "lora_A") ? found.a : found.b) =
         gathered.part(own.offset, {own.shape[0], own.shape[1]});
   }
@@ -183,7 +220,8 @@ LowRank Saver::adapter_of(const Unit& unit, const Parameter& parameter, const Te
 }
 
 // From the checkpoint, by way of the device where the dtype changes or an adapter is added, whole rows at a time then.
-void Saver::copy(const Parameter& parameter, DType dtype, const LowRank& added, int64_t scratch_from) {
+void Saver::copy(const std::string& key, const Parameter& parameter, DType dtype, const LowRank& added,
+                 int64_t scratch_from) {
   Device& device = *context_.device;
   const Stream stream = device.compute_stream();
   const auto& [name, stored] = *find_stored(*job_.checkpoint, parameter);
@@ -212,7 +250,7 @@ void Saver::copy(const Parameter& parameter, DType dtype, const LowRank& added, 
       device.copy(host_.data(), to.data, to.bytes(), stream);
       device.synchronize(stream);
     }
-    writer_->write(parameter.name, first, count, host_.data());
+    writer_->write(key, first, count, host_.data());
   }
 }
 

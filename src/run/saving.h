@@ -11,7 +11,8 @@ namespace blipft {
 
 /// What of a model is saved, and with which dtypes.
 struct SaveSettings {
-  /// all: every tensor, adapters merged into the weights that they are added to; trained: those alone that were trained
+  /// all: every tensor, adapters merged into the weights that they are added to, a tied one of which gets a key of its
+  /// own then; trained: those alone that were trained
   /// (not adapters); adapters: these alone, in PEFT's form.
   enum class What { all, trained, adapters } what = What::all;
   DType trained = DType::f32;

@@ -10,7 +10,8 @@ namespace blipft {
 
 std::unique_ptr<StoragePolicy> make_storage_policy(const Config& config);
 
-/// Throws UserError when the run file wants `model`'s frozen weights quantised and none of its layers is frozen.
+/// Throws UserError when the run file wants `model`'s frozen weights quantised and none of its layers is frozen, and
+/// when it offloads states and there are none.
 void check_storage(const Config& config, const Model& model);
 
 }  // namespace blipft

@@ -281,6 +281,7 @@ void Run::commit() {
                   nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity()},
       plan_.strategy_name, plan_.sharded);
   engine_->strategy->learn_from(*plan_.engine->strategy);
+  check_host_memory(config_, world_, arena_->host_bytes());
   arena_->commit();
 }
 

@@ -2,7 +2,6 @@
 #include "blipft/store.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <tuple>
 
@@ -223,21 +222,19 @@ void ParameterStore::bind() {
   for (Tensor* tensor : tensors_) *tensor = context_.arena->resolve(*tensor);
   for (Tensor* tensor : {&gradients_, &squares_, &staging_}) *tensor = context_.arena->resolve(*tensor);
   // Everything, gaps and padding included: the update runs over them too and must find zeros.
-  const auto zero = [&](const Tensor& tensor, Place place) {
-    if (!tensor) return;
-    if (place == Place::host) std::memset(tensor.data, 0, static_cast<size_t>(tensor.bytes()));
-    else device.zero(tensor.data, tensor.bytes(), stream);
+  const auto zero = [&](const Tensor& tensor) {
+    if (tensor) device.zero(tensor.data, tensor.bytes(), stream);
   };
-  zero(gradients_, Place::device);
-  zero(squares_, Place::device);
+  zero(gradients_);
+  zero(squares_);
   for (Held& held : held_) {
     for (const Section& section : held.sections)
-      for (const Tensor& plane : section.mine.planes) zero(plane, Place::device);
-    zero(held.master, context_.policy->master_place());
+      for (const Tensor& plane : section.mine.planes) zero(plane);
+    zero(held.master);
     for (Range& range : held.ranges)
       for (size_t i = 0; i < range.states.size(); ++i) {
         if (range.specs[i].initial == 0)
-          for (const Tensor& plane : range.states[i].planes) zero(plane, range.specs[i].place);
+          for (const Tensor& plane : range.states[i].planes) zero(plane);
         else
           fill_state(range.states[i], range.specs[i].initial, stream);
       }
@@ -375,6 +372,25 @@ std::vector<ParameterStore::Part> ParameterStore::parts(const Unit& unit) const 
 
 void ParameterStore::round_masters(const Unit& unit, Stream stream) {
   if (const Tensor& master = of(unit).master) context_.ops->cast(master, weights(unit), stream);
+}
+
+ParameterStore::UpdateTraffic ParameterStore::update_traffic(const Unit& unit) const {
+  const Held& held = of(unit);
+  UpdateTraffic traffic;
+  if (!unit.trainable) return traffic;
+  const auto changes = [&](int64_t bytes, Place place) {
+    if (place == Place::device) traffic.device += 2 * bytes;
+    else traffic.host_read += bytes, traffic.host_written += bytes;
+  };
+  // Where there are masters, weights are written alone.
+  const int64_t weights = held.shard.count * dtype_size(context_.types.compute);
+  traffic.device += held.shard.count * dtype_size(context_.types.gradient);
+  if (held.master) changes(held.master.bytes(), context_.policy->master_place());
+  traffic.device += held.master ? weights : 2 * weights;
+  for (const Range& range : held.ranges)
+    for (size_t i = 0; i < range.states.size(); ++i)
+      changes(range.states[i].bytes(), range.specs[i].place);
+  return traffic;
 }
 
 void ParameterStore::update(const Unit& unit, const Tensor& scalars, Stream stream) {

@@ -31,7 +31,7 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   if (!config.trace.enabled) return 0;
   constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168;  // rows, see trace.h
   constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
-  const int64_t spans = config.trace.spans == "none" ? 0 : plan.spans + 1;
+  const int64_t spans = config.trace.spans == "none" ? 0 : plan.spans->most_spans() + 1;
   const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // of a step, about
   const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
   const int64_t rows = steps * (kStep + spans * kSpan) + noted * moments * kOwners * kMemory +

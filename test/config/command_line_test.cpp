@@ -34,6 +34,12 @@ TEST_SUITE("config") {
     CHECK(line.plan_ranks == 8);
     CHECK(line.plan_node_ranks == 4);
     CHECK(line.plan_gpu_gib == 79.5);
+    CHECK(!line.plan_fit);
+    for (const char* size : {"24", "24GiB", "24 GiB", "24.0"}) {
+      line = parse({"--plan", "--fit", size, "a.yaml"});
+      CHECK(line.plan_fit);
+      CHECK(line.plan_gpu_gib == 24);
+    }
     CHECK(parse({"a.yaml", "--print-config"}).action == Action::print_config);
     CHECK(parse({"-h"}).action == Action::help);
     CHECK(parse({"--plan", "--help", "--version"}).action == Action::help);
@@ -54,6 +60,11 @@ TEST_SUITE("config") {
                    "--ranks: found \"0\", expected an integer >= 1"));
     CHECK(contains(parse_message({"--plan", "--ranks", "4x", "a.yaml"}), "--ranks: found \"4x\""));
     CHECK(contains(parse_message({"--plan", "--gpu-memory", "-1", "a.yaml"}), "--gpu-memory: found \"-1\""));
+    for (const char* size : {"24GB", "x", "0", "GiB", "24GiBs", ""})
+      CHECK(contains(parse_message({"--plan", "--fit", size, "a.yaml"}),
+                     "--fit: found \"" + std::string(size) + "\", expected a number of GiB > 0, as in --fit 24GiB"));
+    CHECK(contains(parse_message({"--fit", "24", "a.yaml"}), "--fit is for --plan"));
+    CHECK(contains(parse_message({"--plan", "--fit", "24", "--gpu-memory", "24", "a.yaml"}), "is given already"));
     CHECK(contains(parse_message({"--plan", "--node-ranks", "0", "a.yaml"}), "--node-ranks: found \"0\""));
     CHECK(contains(parse_message({"--node-ranks", "2", "a.yaml"}), "--node-ranks is for --plan"));
     CHECK(contains(parse_message({"--ranks", "4", "a.yaml"}), "--ranks is for --plan"));

@@ -17,6 +17,12 @@ TEST_SUITE("config") {
     CHECK(contains(both("", "strategy: ddp, reshard: step"), "FILE:6: parallel.reshard: is of strategy fsdp"));
     CHECK(contains(both("", "prefetch_bytes: 1024"), "FILE:6: parallel.prefetch_bytes: is of strategy fsdp"));
     CHECK(both("", "strategy: fsdp, reshard: step, prefetch_bytes: 1024").empty());
+    CHECK(both("", "offload: [optimizer]").empty());
+    CHECK(contains(both("", "offload: [optimizer, parameters]"),
+                   "FILE:6: parallel.offload: found parameters, which is not supported yet; supported is [optimizer]"));
+    CHECK(contains(both("", "offload: [activations]"), "FILE:6: parallel.offload: found activations, which is not"));
+    CHECK(contains(both("", "offload: [optimiser]"), "did you mean optimizer?"));
+    CHECK(contains(both("", "offload: optimizer"), "write for example [optimizer]"));
     CHECK(contains(both("momentum: 0.9", ""), "FILE:5: train.momentum: is of optim sgd"));
     CHECK(both("momentum: 0.9, optim: sgd", "").empty());
     CHECK(contains(both("momentum: 0.9, optim: adamw8bit", ""), "is of optim sgd, but train.optim is adamw8bit"));

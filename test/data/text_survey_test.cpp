@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -196,6 +197,7 @@ TEST_SUITE("text survey") {
         const std::vector<TextShape> shapes = surveyed_text_shapes(config, world, set);
         CHECK(shapes.size() <= 16);
         std::set<int64_t> taken;
+        double size = 0, steps = 0;
         for (int64_t rank = 0; rank < world; ++rank) {
           const auto tokenizer = std::make_shared<ByteTokenizer>(kTokenizer);
           const int64_t before = dialogues->reads;
@@ -206,6 +208,8 @@ TEST_SUITE("text survey") {
             const HostBatch* other = plain->next();
             const TextShape& shape = batch->layout.text();
             CHECK(std::count(shapes.begin(), shapes.end(), shape) == 1);
+            size += static_cast<double>(shape.packed() ? shape.packed_rows : shape.tokens);
+            ++steps;
             CHECK(batch->texts_without_target == 0);
             CHECK(batch->text_tokens_used == other->text_tokens_used);
             for (const BatchPart part : {BatchPart::lengths, BatchPart::label_counts, BatchPart::sample_keys}) {
@@ -220,6 +224,11 @@ TEST_SUITE("text survey") {
           CHECK(dialogues->reads - before <= set.dataset->size() * 3);  // the plain loader's alone
         }
         CHECK(taken.size() == shapes.size());  // no shape is there for nothing
+        if (padding != std::string("max")) {
+          const TextShape mean = mean_text_shape(config, world, set, shapes);
+          CHECK(mean.packed() == shapes.back().packed());
+          CHECK(std::abs(static_cast<double>(mean.packed() ? mean.packed_rows : mean.tokens) - size / steps) <= 0.5);
+        }
         const int64_t longest = *std::max_element(set.texts->lengths().begin(), set.texts->lengths().end());
         const int64_t rounded = std::min<int64_t>(40, (longest + 7) / 8 * 8);
         CHECK(shapes.back().tokens == (padding == std::string("max") ? 40 : rounded));

@@ -227,6 +227,7 @@ TEST_SUITE("arena") {
     CHECK(blueprint.persistent_bytes() == 512);
     CHECK(blueprint.total_bytes() == blueprint.persistent_bytes() + blueprint.transient_bytes());
     CHECK(blueprint.host_bytes() == 512);
+    CHECK(blueprint.persistent_use().total() == 400);
     Arena arena(*device, blueprint);
     const auto [near, far] = declare(arena);
     arena.commit();

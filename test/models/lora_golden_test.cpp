@@ -2,7 +2,9 @@
 // saved are loaded, loss, gradients and five AdamW steps compared, saved again and merged. On the CPU, and on the GPU
 // where there is one.
 #include "models/model_golden.h"
+#include "run/adapter_files.h"
 #include "run/saving.h"
+#include "run/stored_tensors.h"
 #include "strategies/strategy_harness.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
@@ -131,23 +133,6 @@ TEST_SUITE("lora golden") {
     CHECK(refused([](Config& c) { c.adapter.path = "test/golden/lora_some/adapter"; }).find("lora_some") !=
           std::string::npos);
   }
-  TEST_CASE("an adapter of a tied head is not merged, which would change the embeddings too") {
-    const auto refused = [](const char* name, std::vector<std::string> targets, bool merged) {
-      Config config = lora_config(Golden(name), Precision::f32_true, "packed");
-      config.file = "run.yaml";
-      config.adapter.path.clear();
-      config.adapter.targets = std::move(targets);
-      config.output.save_model = true;
-      config.output.save_merged = merged;
-      return message_of([&] { make_model(config); });
-    };
-    const std::string message = "run.yaml: output.save_merged: is true, but ";
-    CHECK(refused("lora_some", {"k", "head"}, true).starts_with(message + "lm_head, which has an adapter, is tied"));
-    CHECK(refused("lora_blip2", {"head"}, true).starts_with(message + "language_model.lm_head, which"));
-    CHECK(refused("lora_some", {"k", "head"}, false).empty());
-    CHECK(refused("lora_some", {"q", "k", "v", "o", "mlp"}, true).empty());
-    CHECK(refused("lora_all", {"q", "k", "v", "o", "mlp", "head"}, true).empty());
-  }
   TEST_CASE("loss, gradients and five AdamW steps agree with PEFT in f32 on the GPU") {
     if (!gpu_or_skip("LoRA golden on the GPU")) return;
     for (const std::string& name : kCases)
@@ -160,6 +145,44 @@ TEST_SUITE("mpi lora") {
   TEST_CASE("adapters are saved as PEFT saves them, and merge as PEFT merges them") {
     if (mpi_world().size() > 1) return;      // a run of one rank
     for (const char* name : {"lora_all", "lora_blip2"}) check_saved(name, DeviceKind::cpu);
+  }
+  TEST_CASE("merging an adapter of a tied head unties it: the same loss without adapters, embeddings as they were") {
+    if (mpi_world().size() > 1) return;
+    for (const auto& [name, head, embeddings] :
+         {std::tuple{"lora_some", "lm_head", "model.embed_tokens.weight"},
+          {"lora_blip2", "language_model.lm_head", "language_model.model.decoder.embed_tokens.weight"}}) {
+      CAPTURE(name);
+      const Golden golden(name);
+      Config config = lora_config(golden, Precision::f32_true, "packed");
+      config.adapter.path.clear();
+      config.adapter.targets = {"k", "head"};
+      config.output.save_model = config.output.save_merged = true;
+      Trainer trainer(golden, config, DeviceKind::cpu);
+      const WeightContext context{trainer.model->units(), &trainer.engine->store, trainer.engine->strategy.get(),
+                                  trainer.device.get(), trainer.ops.get(), trainer.arena->scratch()};
+      init_weights(context, 7, Filled::fresh);
+      const double before = trainer.step(1e-2).loss;
+      const TemporaryDirectory folder;
+      const SafetensorsReader base(golden.directory);
+      for (const SaveSettings& settings : SaveSettings::of(config))
+        save_weights(context, mpi_world(), {folder / settings.folder(), golden.directory, settings, &base,
+                                            adapter_config(config, trainer.model->units())});
+      const double adapted = trainer.step(0).loss;
+      CHECK(adapted < before - 1e-4);        // else nothing was merged
+      const std::string merged_folder = folder / "model";
+      const SafetensorsReader merged(merged_folder);
+      CHECK(merged.tensors().size() == base.tensors().size() + 1);
+      REQUIRE(merged.tensors().count(concat(head, ".weight")) == 1);
+      CHECK(same_numbers(base, *base.tensors().find(embeddings), merged, *merged.tensors().find(embeddings)));
+      CHECK(!same_numbers(base, *base.tensors().find(embeddings), merged,
+                          *merged.tensors().find(concat(head, ".weight"))));
+      Golden of_merged(name);
+      of_merged.directory = merged_folder;
+      Trainer alone(of_merged, config_for(of_merged, Precision::f32_true, "packed"), DeviceKind::cpu);
+      for (const Unit* unit : alone.model->units())
+        for (const Parameter& parameter : unit->parameters()) CHECK(parameter.aliases.empty());
+      CHECK(alone.step(0).loss == doctest::Approx(adapted).epsilon(1e-6));  // two roundings of W + s B A in f32
+    }
   }
   TEST_CASE("adapters are saved and merged on the GPU alike") {
     if (mpi_world().size() == 1 && gpu_or_skip("saved adapters on the GPU"))

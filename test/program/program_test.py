@@ -346,6 +346,33 @@ def answers_that_need_no_mpi(space):
 
 
 @test
+def offloaded_states_train_and_save_alike(space):
+    common = ("train.max_steps=2", "train.precision=bf16-mixed", "train.optim=adamw8bit", "parallel.strategy=fsdp",
+              "output.save_model=true")
+    here, there = (run(space, 2, *common, *more) for more in ((), ("parallel.offload=[optimizer]",)))
+    check(list(here.losses()) == list(there.losses()), here.losses(), there.losses())
+    names = ["model.safetensors"]
+    check(all((here.output / "model" / n).read_bytes() == (there.output / "model" / n).read_bytes() for n in names),
+          "saved weights differ")
+    check("page-locked host memory of a rank" in there.out and "page-locked" not in here.out, there)
+    with h5py.File(there.output / "trace.rank0000.h5", "r") as file:
+        check(file.attrs["planned_host_bytes"] > 0, dict(file.attrs))
+
+
+@test
+def settings_that_fit_are_proposed_and_can_be_pasted(space):
+    fit = [PROGRAM, "--plan", "--fit"]
+    status, out, err, _ = mpirun(0, [*fit, "24GiB", "--ranks", "2", space.config, "train.accumulate_grad_batches=2"])
+    check(status == 0 and "these fit a GPU of 24.00 GiB" in out and "H200's rates" in out, out, err)
+    row = re.search(r"^ +[0-9.]+ +[0-9.]+ [GM]iB +(?:-|[0-9.]+ [GM]iB) +((?:'?\S+=\S+ ?)+)$", out, re.M)
+    check(row, out)
+    overrides = row[1].replace("'", "").split()
+    run(space, 2, "train.accumulate_grad_batches=2", "train.max_steps=1", *overrides)
+    status, out, err, _ = mpirun(0, [*fit, "0.1GiB", space.config])
+    check(status == 1 and "none fits a GPU of 102.40 MiB; this comes nearest:" in out, out, err)
+
+
+@test
 def the_plan_tells_a_gpu_and_these_cpus_apart(space):
     fsdp = ("parallel.strategy=fsdp", "train.accumulate_grad_batches=2", "train.max_steps=1")
     for reshard, on_gpu, on_cpu in (("auto", "step", "always"), ("always", "always", "always"),

@@ -59,6 +59,44 @@ TEST_SUITE("storage policy") {
                          "set quantize: none", UserError);
   }
 
+  TEST_CASE("offloading of states is refused where there are none") {
+    Config config = config_of("none", {});
+    config.parallel.offload = {"optimizer"};
+    CHECK_NOTHROW(make_model(config));
+    config.train.optim = "sgd";
+    CHECK_THROWS_WITH_AS(make_model(config),
+                         "run.yaml: parallel.offload: has optimizer, but train.optim sgd without momentum keeps no "
+                         "state and train.precision bf16-true no master weights, so that there is nothing to offload; "
+                         "remove it", UserError);
+    config.train.precision = Precision::bf16_mixed;
+    CHECK_NOTHROW(make_model(config));
+    config.train.precision = Precision::bf16_true;
+    config.train.momentum = 0.9;
+    CHECK_NOTHROW(make_model(config));
+  }
+
+  TEST_CASE("offloaded, all states and master weights are planned in the host, and nothing else is") {
+    const auto planned = [](bool offload, const char* optim) {
+      Config config = config_of("none", {});
+      config.train.precision = Precision::bf16_mixed;
+      config.train.optim = optim;
+      if (offload) config.parallel.offload = {"optimizer"};
+      const std::unique_ptr<Model> model = make_model(config);
+      return plan_memory(config, *model, {1}, 0, possible_text_shapes(config));
+    };
+    for (const char* optim : {"adamw", "adamw8bit", "lion"}) {
+      CAPTURE(optim);
+      const MemoryPlan here = planned(false, optim), there = planned(true, optim);
+      CHECK(here.arena->host_bytes() == 0);
+      CHECK(there.arena->total_bytes() + there.arena->host_bytes() == here.arena->total_bytes());
+      for (const PlanEntry& entry : there.arena->peak_entries()) {
+        CAPTURE(entry.name);
+        const bool moved = entry.name == "master weights" || entry.name.starts_with("exp_avg");
+        CHECK((entry.place == Place::host) == moved);
+      }
+    }
+  }
+
   TEST_CASE("a plan holds codes and scales instead of weights") {
     const auto planned = [](const char* quantize, const std::string& name) {
       Config config = config_of(quantize, {"vision"});

@@ -166,6 +166,48 @@ TEST_SUITE("mpi storage") {
     }
   }
 
+  TEST_CASE("parallel.offload: the same losses and weights under every optimizer, precision and strategy") {
+    struct Row {
+      const char* optim;
+      Precision precision;
+      double clip;
+      bool lora;
+    };
+    std::vector<Deal> deals = {{"ddp"}, {"fsdp", "always", 0, 2}, {"fsdp", "step"}};
+    const int64_t ranks = mpi_world().size();
+    if (ranks % 2 == 0) deals.push_back({"fsdp", "always", 0, 1, ranks / 2});
+    for (const Row& row : {Row{"adamw", Precision::bf16_true, 0, false}, {"adamw8bit", Precision::bf16_mixed, 0, false},
+                           {"adamw8bit", Precision::bf16_true, 0.5, true},
+                           {"lion", Precision::bf16_mixed, 0.5, true}}) {
+      CAPTURE(row.optim);
+      CAPTURE(row.lora);
+      Job job = make_job("blip2_ordinary", row.precision);
+      job.samples = 4 * ranks;
+      job.steps = 2;
+      job.config.train.optim = row.optim;
+      job.config.train.gradient_clip_val = row.clip;
+      if (row.lora) job.config.adapter.kind = "lora", job.config.adapter.r = 64;
+      for (const Deal& deal : deals) {
+        CAPTURE(deal.strategy);
+        const auto trained = [&](const std::vector<std::string>& offload, int64_t& host_bytes) {
+          job.config.parallel.offload = offload;
+          TestRun run(job, deal, &mpi_world());
+          host_bytes = run.arena().host_bytes();
+          return run.train();
+        };
+        int64_t none = 0, host = 0;
+        const Outcome here = trained({}, none), there = trained({"optimizer"}, host);
+        CHECK(none == 0);
+        CHECK(host > 0);
+        CHECK(there.total_bytes <= here.total_bytes - host);
+        CHECK(there.losses == here.losses);
+        CHECK(there.norms == here.norms);
+        CHECK(same_bits(there.weights, here.weights));
+        CHECK(same_on_all_ranks(there));
+      }
+    }
+  }
+
   TEST_CASE("where steps have one micro-batch and clip nothing, gradients are not held: the same bits in less memory") {
     const StoragePolicy as_runs_do;
     std::vector<Deal> deals = kDeals;

@@ -141,7 +141,8 @@ class CudaDevice : public Device {
     BLIPFT_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes");
     if (bytes == 0) return nullptr;
     void* memory = nullptr;
-    const cudaError_t status = cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable);
+    const cudaError_t status = cudaHostAlloc(&memory, static_cast<size_t>(bytes),
+                                             cudaHostAllocPortable | cudaHostAllocMapped);
     if (status != cudaSuccess) {
       (void)cudaGetLastError();
       throw Error(concat("cannot allocate ", bytes, " bytes (", memory_text(bytes), ") of page-locked host memory: ",

@@ -1,0 +1,56 @@
+// FitSearch: settings under which a run fits a GPU of a given size, the fastest first, by dry runs and estimates.
+//
+// What is varied changes no number that a run computes but by rounding: which layers recompute their forward, what fsdp
+// keeps gathered, the strategy, where optimizer states lie, and how a rank's samples of a step are cut into
+// micro-batches. Other kinds of runs (quantised weights, adapters, more ranks) are searched when asked for.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "run/planned_texts.h"
+#include "run/step_time.h"
+
+namespace blipft {
+
+struct FitRow {
+  Config config;                           ///< resolved for its ranks
+  GroupSizes ranks{1};
+  std::string overrides;                   ///< what to add to the command line; empty: nothing
+  StepTime time;
+  int64_t device_bytes = 0, host_bytes = 0;  ///< of a rank: with what is outside of the arena; page-locked
+};
+
+struct FitResult {
+  std::vector<FitRow> rows;                ///< that fit: the fastest first, each that follows takes less memory
+  std::optional<FitRow> nearest;           ///< when none fits: what takes least
+  int64_t candidates = 0;                  ///< settings whose time was estimated
+};
+
+class FitSearch {
+ public:
+  /// `texts` must be those of `asked`. `node_ranks` as for --plan; 0: all ranks are on one machine.
+  FitSearch(const Config& asked, int64_t node_ranks, int64_t gpu_bytes, const PlannedTexts& texts)
+      : asked_(asked), node_ranks_(node_ranks), gpu_bytes_(gpu_bytes), texts_(texts) {}
+
+  /// Varies `base`, which is the config asked for with a few keys changed, on `ranks` ranks. `most`: rows at most.
+  FitResult search(const Config& base, int64_t ranks, size_t most) const;
+
+ private:
+  struct Candidate;
+  std::vector<Candidate> candidates(const Config& base, int64_t ranks) const;
+  bool estimate(Candidate& candidate) const;
+  int64_t least_bytes(const Candidate& candidate) const;
+  int64_t short_plan_bytes(const Candidate& candidate) const;
+  FitRow planned(const Candidate& candidate) const;
+
+  const Config& asked_;
+  int64_t node_ranks_, gpu_bytes_;
+  const PlannedTexts& texts_;
+};
+
+/// The keys in which `config` differs from `asked`, of those that a search sets, as they stand on a command line.
+std::string fit_overrides(const Config& asked, const Config& config);
+
+}  // namespace blipft

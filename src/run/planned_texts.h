@@ -1,0 +1,28 @@
+// PlannedTexts: the texts that a plan is for. Where the model reads no pictures they are the data's own, if it is here.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "run/run_data.h"
+
+namespace blipft {
+
+class PlannedTexts {
+ public:
+  PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world);
+  /// The text shapes of steps of `config` on `world` ranks, ascending; what texts may take at most where the data has
+  /// not one step of so many samples.
+  std::vector<TextShape> shapes(const Config& config, int64_t world) const;
+  /// What such a step has on the average; the largest where that is not known.
+  TextShape mean(const Config& config, int64_t world) const;
+  /// Lines of the plan, or nothing.
+  const std::string& text() const { return text_; }
+
+ private:
+  std::unique_ptr<RunData> data_;          // null: not seen
+  std::string text_;
+};
+
+}  // namespace blipft

@@ -1,0 +1,49 @@
+// StepTime: how long a step may take, estimated from what its dry run enqueues: for --plan, not for the record.
+#pragma once
+
+#include <string>
+
+#include "memory/memory_plan.h"
+
+namespace blipft {
+
+/// What a GPU and what joins it to others do in a second.
+struct MachineRates {
+  const char* name;                        ///< of the GPU, as its driver calls it
+  double bf16, tf32, f32;                  ///< FLOP/s of matrix products
+  double memory;                           ///< bytes/s read and written
+  double collectives;                      ///< bytes/s, bus bandwidth of an all-reduce within a machine
+  double link;                             ///< bytes/s between host and GPU, each way at once
+};
+/// Measured on H200: products of 8192 cubed under sustained load, a copy, an all-reduce on 4 GPUs, a copy from pinned
+/// host memory. TF32 and f32 were not: as many times less than bf16 as in NVIDIA's data sheet (989, 494, 67 TFLOP/s).
+const MachineRates& h200_rates();
+
+/// Seconds of one rank.
+struct StepTime {
+  double products = 0;                     ///< matrix products and attention, recomputation counted
+  double memory = 0;                       ///< weights, gradients and activations, read and written by them
+  double update = 0;                       ///< gradients, weights and states in device memory
+  double collectives = 0;                  ///< all, hidden behind the above or not
+  double link = 0;                         ///< states and masters in host memory, each way
+  double collectives_exposed = 0, link_exposed = 0;  ///< what of these the step waits for
+  double total() const { return products + memory + update + collectives_exposed + link_exposed; }
+};
+
+/// Of steps whose micro-batches have the shape `text`. `hold`: fsdp keeps units gathered over a step.
+///   products: operations of each phase / rate; memory: bytes of weights for each product that they enter, of gradients
+///   (read too where they accumulate) and twice those of all transient tensors, / copy bandwidth. Both are summed:
+///   products of few rows do not hide the weights' way.
+///   collectives: bytes (n - 1) / n, twice for sums over all ranks, / bus bandwidth. The step waits for what compute is
+///   too short to hide, and for kSlowedByCollectives of the rest.
+///   link: the larger way's bytes / its rate; updates run beside the last micro-batch's backward, which hides as much
+///   as it lasts, unless gradients are clipped, and is slowed down by kSlowedByLink of that.
+StepTime estimate_step_time(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
+                            const TextShape& text, const MachineRates& rates = h200_rates());
+
+/// "0.165 s (products 0.089, memory 0.053, update 0.023)"
+std::string step_time_text(const StepTime& time);
+/// What the rates are, and where from.
+std::string rates_text(const Config& config, const MachineRates& rates = h200_rates());
+
+}  // namespace blipft
