@@ -43,15 +43,19 @@ const Option& find_option(const std::string& name) {
   }
   const std::string near = nearest_name(name, names);
   const std::string all = "; the options are " + join_names(names, " and ");
-  throw UserError(concat("unknown option ", name, near.empty() ? all : "; did you mean " + near + "?"));
+  throw UserError(concat("unknown option ", brief(name), near.empty() ? all : "; did you mean " + near + "?"));
 }
+
+constexpr int64_t most_ranks = 1 << 20;
+constexpr double most_gib = 1e6;
 
 int64_t parse_ranks(const std::string& option, const std::string& text) {
   int64_t ranks = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, ranks);
-  BLIPFT_USER_CHECK(error == std::errc() && stop == end && ranks >= 1, option, ": found \"", text,
-                    "\", expected an integer >= 1");
+  BLIPFT_USER_CHECK(error == std::errc() && stop == end && ranks >= 1 && ranks <= most_ranks, option, ": found \"",
+                    brief(text),
+                    "\", expected an integer >= 1 and <= ", most_ranks);
   return ranks;
 }
 
@@ -59,8 +63,8 @@ double parse_gib(const std::string& text) {
   double gib = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, gib);
-  BLIPFT_USER_CHECK(error == std::errc() && stop == end && std::isfinite(gib) && gib > 0, "--gpu-memory: found \"",
-                    text, "\", expected a number of GiB > 0");
+  BLIPFT_USER_CHECK(error == std::errc() && stop == end && gib > 0 && gib <= most_gib, "--gpu-memory: found \"",
+                    brief(text), "\", expected a number of GiB > 0 and <= ", most_gib);
   return gib;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "blipft/model.h"
+#include "io/json.h"
 #include "memory/memory_plan.h"
 #include "run/adapter_files.h"
 #include "run/stored_tensors.h"
@@ -26,7 +27,7 @@ void set_dtype(nlohmann::ordered_json& object, const char* name) {
 
 // config.json with the dtype that was saved.
 std::string config_with_dtype(const std::string& source, DType dtype) {
-  nlohmann::ordered_json config = nlohmann::ordered_json::parse(read_text_file(source + "/config.json"));
+  nlohmann::ordered_json config = io::read_json_file<nlohmann::ordered_json>(source + "/config.json");
   const char* name = dtype == DType::bf16 ? "bfloat16" : "float32";
   set_dtype(config, name);
   config["dtype"] = name;
