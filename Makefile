@@ -7,11 +7,14 @@
 #                     are tools/bench.py's options; ARGS=--ops times every GPU operation
 #   make op_bench     builds the bench of every GPU operation: $(BUILD)/op_bench
 #   make gemm_bench   builds the bench of the search for matrix product algorithms: $(BUILD)/gemm_bench
+#   make fuzz         builds the fuzz targets of test/fuzz/ with clang (tools/fuzz.sh runs them): build/fuzz
 #   make layering     checks who includes whom
 #   make setup        installs what is missing (make demo and make check do it too)
 #   make clean
 #
 # Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH, BUILD (default build/cpu or build/cuda), OPT (default -O3).
+# SAN=1 builds with the address and undefined behaviour sanitizers (build/san), SAN=thread with that of data races
+# (build/tsan): make check SAN=1. Without CUDA.
 # CUDA_ARCH: the GPUs to build for, as compute capabilities: 90a (the default: H100, H200), 80 (A100), 100 (B200), or
 # several, "80 90a". 90a has code for these GPUs alone; the others are taken by later GPUs too, through the driver.
 
@@ -21,6 +24,18 @@ comma := ,
 .DELETE_ON_ERROR:
 
 NVCC_FOUND := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+SAN ?=
+ifneq ($(SAN),)
+ifeq ($(filter 1 thread,$(SAN)),)
+$(error SAN: found "$(SAN)", expected 1 (address and undefined behaviour) or thread (data races))
+endif
+# A GPU's driver maps memory where the sanitizers keep theirs.
+override CUDA := 0
+BUILD ?= build/$(if $(filter thread,$(SAN)),tsan,san)
+OPT ?= -O1
+SAN_FLAGS := -fno-omit-frame-pointer \
+  $(if $(filter thread,$(SAN)),-fsanitize=thread,-fsanitize=address$(comma)undefined -fno-sanitize-recover=all)
+endif
 CUDA ?= $(if $(NVCC_FOUND),1,0)
 CUDA_HOME ?= $(if $(NVCC_FOUND),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC_FOUND))),/usr/local/cuda)
 CUDA_ARCH ?= 90a
@@ -41,7 +56,7 @@ HDF5_LIBS := $(if $(HDF5_DIR),-lhdf5_serial,-lhdf5)
 BLAS_FLAGS := $(shell pkg-config --cflags openblas 2>/dev/null)
 BLAS_LIBS := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
 
-CXXFLAGS := -std=c++20 $(OPT) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
+CXXFLAGS := -std=c++20 $(OPT) $(SAN_FLAGS) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
 CPPFLAGS := -Iinclude -Isrc -Itest -Itools $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS)
 LDLIBS := -Wl,--build-id=sha1 $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -lsentencepiece -ldl -lpthread
 ifeq ($(CUDA),1)
@@ -63,7 +78,7 @@ ifeq ($(CUDA),1)
 SOURCES += $(wildcard src/cuda/*.cpp src/cuda/*.cu src/cuda/*/*.cpp src/cuda/*/*.cu src/comm/nccl.cpp src/comm/peer_*.cpp src/comm/peer_*.cu)
 endif
 OBJECTS := $(patsubst %,$(BUILD)/%.o,$(SOURCES))
-TEST_SOURCES := $(wildcard test/*/*_test.cpp)
+TEST_SOURCES := $(wildcard test/*/*_test.cpp test/fuzz/*_fuzz.cpp)
 TEST_OBJECTS := $(patsubst %,$(BUILD)/%.o,$(TEST_SOURCES) test/support/test_main.cpp)
 OP_BENCH_OBJECTS := $(patsubst %,$(BUILD)/%.o,tools/op_bench.cpp $(wildcard tools/op_bench/*.cpp))
 
@@ -71,16 +86,16 @@ blipft: $(BUILD)/blipft
 	@ln -sfn $(BUILD)/blipft blipft
 
 $(BUILD)/blipft: $(BUILD)/src/main.cpp.o $(BUILD)/libblipft.a
-	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
+	$(CXX) -fopenmp $(SAN_FLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/op_bench: $(OP_BENCH_OBJECTS) $(BUILD)/libblipft.a
-	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
+	$(CXX) -fopenmp $(SAN_FLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/gemm_bench: $(BUILD)/tools/gemm_bench.cpp.o $(BUILD)/libblipft.a
-	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
+	$(CXX) -fopenmp $(SAN_FLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/libblipft.a
-	$(CXX) -fopenmp -o $@ $^ $(LDLIBS)
+	$(CXX) -fopenmp $(SAN_FLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/libblipft.a: $(OBJECTS)
 	rm -f $@ && ar rcs $@ $^
@@ -103,10 +118,35 @@ $(BUILD)/commit: FORCE
 # Objects depend on the flags they were built with.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' | cmp -s - $@ || echo '$(OPT) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' > $@
+	@echo '$(OPT) $(SAN_FLAGS) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' | cmp -s - $@ || echo '$(OPT) $(SAN_FLAGS) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' > $@
 FORCE:
 
 -include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BUILD)/src/main.cpp.d $(OP_BENCH_OBJECTS:.o=.d) $(BUILD)/tools/gemm_bench.cpp.d
+
+# The fuzz targets: what they reach, and each target with libFuzzer's main. clang from 16 on knows the C++20 that is needed.
+FUZZ_CXX := $(lastword $(sort $(wildcard $(addprefix /usr/bin/clang++-,16 17 18 19 20 21))))
+FUZZ_OPT ?= -O1
+FUZZ_SAN ?= address,undefined
+FUZZ_FLAGS := -std=c++20 $(FUZZ_OPT) -gline-tables-only -fno-omit-frame-pointer -march=x86-64-v3 -DBLIPFT_LIBFUZZER \
+  -fsanitize=$(FUZZ_SAN) $(if $(findstring undefined,$(FUZZ_SAN)),-fno-sanitize-recover=undefined) \
+  -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-unknown-attributes
+FUZZ_TARGETS := $(patsubst test/fuzz/%_fuzz.cpp,build/fuzz/%,$(wildcard test/fuzz/*_fuzz.cpp))
+FUZZ_OBJECTS := $(patsubst %,build/fuzz/%.o,$(filter-out src/io/hdf5_%,$(wildcard src/io/*.cpp src/config/*.cpp \
+  src/data/*.cpp src/models/*_config.cpp)))
+build/fuzz/%.cpp.o: %.cpp
+	@mkdir -p $(@D)
+	$(CCACHE) $(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link $(CPPFLAGS) -MMD -MP -c -o $@ $<
+build/fuzz/libfuzz.a: $(FUZZ_OBJECTS)
+	rm -f $@ && ar rcs $@ $^
+$(FUZZ_TARGETS): build/fuzz/%: build/fuzz/test/fuzz/%_fuzz.cpp.o build/fuzz/libfuzz.a
+	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ -lyaml-cpp -ljpeg -lpng -lsentencepiece
+-include $(FUZZ_OBJECTS:.o=.d) $(FUZZ_TARGETS:build/fuzz/%=build/fuzz/test/fuzz/%_fuzz.cpp.d)
+.PRECIOUS: build/fuzz/%.cpp.o
+
+.PHONY: fuzz
+fuzz:
+	@if [ -z "$(FUZZ_CXX)" ]; then echo "make fuzz: no clang++-16 or later: apt install clang-16 libclang-rt-16-dev" >&2; exit 1; fi
+	@$(MAKE) $(FUZZ_TARGETS)
 
 # Names each missing dependency with the package that has it.
 .PHONY: dependencies
@@ -120,7 +160,7 @@ setup:
 .PHONY: check
 check: setup
 	@tools/setup.sh --browser > /dev/null || true
-	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD)
+	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN))
 
 .PHONY: demo
 demo: setup

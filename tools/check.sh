@@ -1,22 +1,28 @@
 #!/bin/bash
 # Check: builds everything, runs every test, and ends with one line "N passed, N failed, N skipped".
 #
-#   tools/check.sh [CUDA=0|1] [BUILD=build/cpu]        (make check calls it)
+#   tools/check.sh [CUDA=0|1] [BUILD=build/cpu] [SAN=1|thread]        (make check calls it)
 #
 # The tests: the layering rules; the doctest binary; its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks,
 # and those named mpi groups* with 6;
 # test/*/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
-# "SKIPPED: ..." counts as skipped. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
+# "SKIPPED: ..." counts as skipped. With SAN the build has sanitizers (see the Makefile), and the doctest binary alone is
+# run, its mpi* suites with 2 ranks. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
 
 cd "$(dirname "$0")/.." || exit 1
 for argument in "$@"; do
   case "$argument" in
     CUDA=[01]) cuda=${argument#CUDA=} ;;
     BUILD=?*) build=${argument#BUILD=} ;;
-    *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER]" >&2; exit 2 ;;
+    SAN=1|SAN=thread) san=${argument#SAN=} ;;
+    *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER] [SAN=1|thread]" >&2; exit 2 ;;
   esac
 done
 cuda=${cuda:-0}
+case "$san" in
+  1) build=${build:-build/san} ;;
+  thread) build=${build:-build/tsan} ;;
+esac
 build=${build:-build/$([ "$cuda" = 1 ] && echo cuda || echo cpu)}
 logs=$build/check
 rm -rf "$logs"
@@ -61,7 +67,8 @@ count_doctest() {
 
 begin "build (CUDA=$cuda, $build)"
 jobs=$((cores > 16 ? 16 : cores))
-if make -j$jobs CUDA="$cuda" BUILD="$build" blipft "$build/tests" > "$logs/build.log" 2>&1; then
+[ -z "$san" ] && program=blipft
+if make -j$jobs CUDA="$cuda" BUILD="$build" SAN="$san" $program "$build/tests" > "$logs/build.log" 2>&1; then
   grep -aE 'warning:' "$logs/build.log" | sort -u | head -20
   end "built"
 else
@@ -81,7 +88,20 @@ else
 fi
 
 begin "unit tests"
-export OMP_NUM_THREADS=$((cores > 8 ? 8 : cores))
+threads=$((cores > 8 ? 8 : cores))
+if [ -n "$san" ]; then
+  export UBSAN_OPTIONS=print_stacktrace=1
+  export ASAN_OPTIONS=detect_stack_use_after_return=1
+  export LSAN_OPTIONS=suppressions=$PWD/tools/sanitizers/leaks.txt:print_suppressions=0
+  export TSAN_OPTIONS=suppressions=$PWD/tools/sanitizers/threads.txt:halt_on_error=0:exitcode=66
+fi
+if [ "$san" = thread ]; then
+  # libgomp and OpenBLAS are not built with the sanitizer: it sees neither their barriers nor their locks, and takes every
+  # parallel loop for a race. With one thread each, what is checked is the threads that this program starts itself.
+  threads=1
+  export OPENBLAS_NUM_THREADS=1
+fi
+export OMP_NUM_THREADS=$threads
 timeout 1800 "$build/tests" -tse='mpi*' -nc=true > "$logs/tests.log" 2>&1
 status=$?
 grep -a '^SKIPPED:' "$logs/tests.log"
@@ -106,7 +126,9 @@ mpi_cases=$("$build/tests" -ts='mpi*' -ltc -nc=true 2> /dev/null | grep -c '^[^=
 if [ "$mpi_cases" != 0 ]; then
   # Containers often forbid reading another process's memory; Open MPI then warns on every start.
   export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
-  for ranks in 1 2 3 4 6; do
+  # Open MPI and its libraries keep what they allocated until the process ends, hundreds of places each.
+  [ -n "$san" ] && export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
+  for ranks in $([ -n "$san" ] && echo 2 || echo 1 2 3 4 6); do
     suites=mpi*
     [ $ranks = 6 ] && suites="mpi groups*"      # 2 x 3 and 3 x 2; the others learn nothing new
     begin "mpi tests, $ranks $([ $ranks = 1 ] && echo rank || echo ranks)"
@@ -131,6 +153,11 @@ if [ "$mpi_cases" != 0 ]; then
   done
 fi
 unset OMP_NUM_THREADS
+if [ -n "$san" ]; then
+  echo "SKIPPED: test/*/*_test.py (they run programs and tools that have no sanitizer)"
+  skipped=$((skipped + 1))
+  finish
+fi
 
 python=$(tools/setup.sh --python 2> /dev/null || echo python3)
 export BLIPFT_PYTHON=$python

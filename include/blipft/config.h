@@ -39,6 +39,7 @@ struct DataSection {
   double val_split_fraction = 0;        ///< share of the samples at `path` that are kept for validation
   std::string format = "auto";          ///< auto | imagefolder | webdataset | json
   int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
+  bool allow_outside = false;           ///< an ImageFolder's pictures may lie outside of its folder
   bool exif_orientation = true;         ///< turn pictures as their EXIF says
   std::string transparency = "white";   ///< white (what is transparent lies on white) | drop (as if it were opaque)
   int64_t max_text_tokens = 50;         ///< longer texts are cut; settle_data(): 512 for JSON data, where not given. A

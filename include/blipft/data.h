@@ -31,6 +31,16 @@ struct DecodeSettings {
   bool white_background = true;             ///< what is transparent lies on white; false: transparency is left out, as
                                             ///< convert("RGB") and older transformers do
 };
+/// What a picture may have: encoded, decoded, and what libjpeg keeps of one with several scans (progressive). They
+/// bound the memory of each of data.num_workers threads.
+constexpr int64_t most_picture_bytes = int64_t{512} << 20;
+constexpr int64_t most_picture_side = 65535;
+constexpr int64_t most_picture_pixels = 178956970;  // PIL refuses more as a decompression bomb
+constexpr int64_t most_jpeg_bytes = int64_t{256} << 20;
+constexpr int64_t most_jpeg_scans = 64;
+/// Of a caption, a JSON record, or a line of metadata.
+constexpr int64_t most_text_bytes = int64_t{64} << 20;
+
 /// Decodes a JPEG or PNG (by its first bytes) into RGB as PIL's Image.open(...).convert("RGB") does, after what
 /// `settings` ask for. 16-bit gray is clipped, CMYK read as Adobe writes it, as PIL does. EXIF that cannot be read is
 /// ignored. `name` is for error messages only. Throws UserError on anything corrupt or truncated; stricter than PIL in
@@ -87,13 +97,14 @@ class Tokenizer {
 /// files beside them. Throws UserError naming the missing or broken file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
 
-/// How records become text, by config.data and the tokenizer.
+/// How records become text, by config.data and the tokenizer; and what a dataset may read.
 struct TextSettings {
   std::string prompt_style = "alpaca";      ///< see DataSection
   std::string chat_template;                ///< one of the names; empty: none is known
   bool mask_prompt = false;
   std::optional<bool> append_eos;           ///< nullopt: auto
   std::string bos_token, eos_token;         ///< for the chat templates
+  bool allow_outside = false;               ///< an ImageFolder's pictures may lie outside of its folder
 };
 /// With data.chat_template auto, the template is the one whose published text the tokenizer's files have.
 TextSettings text_settings(const Config& config, const Tokenizer& tokenizer);

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace blipft {
 
@@ -18,6 +19,18 @@ std::string concat(const Parts&... parts) {
   std::ostringstream out;
   (out << ... << parts);
   return out.str();
+}
+
+/// `text` as a message quotes it: at most `most` bytes, and "?" for each control character, so that a broken file
+/// neither fills the screen nor steers the terminal.
+inline std::string brief(std::string_view text, size_t most = 80) {
+  const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
+  size_t end = text.size() > most ? most : text.size();
+  while (end > 0 && end < text.size() && continues(end)) --end;  // whole characters of UTF-8
+  std::string out(text.substr(0, end));
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return end < text.size() ? out + "..." : out;
 }
 
 class Error : public std::runtime_error {

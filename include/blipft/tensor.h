@@ -45,9 +45,11 @@ struct Shape {
     for (int64_t size : sizes) dims[static_cast<size_t>(rank++)] = size;
   }
   int64_t operator[](int i) const { return dims[static_cast<size_t>(i)]; }
+  /// Throws UserError where that is more than any memory holds: sizes come from files and settings.
   int64_t numel() const {
     int64_t n = 1;
-    for (int i = 0; i < rank; ++i) n *= dims[static_cast<size_t>(i)];
+    for (int i = 0; i < rank; ++i)
+      if (__builtin_mul_overflow(n, dims[static_cast<size_t>(i)], &n) || n > kMostElements) [[unlikely]] refuse();
     return n;
   }
   bool operator==(const Shape&) const = default;
@@ -55,6 +57,14 @@ struct Shape {
     std::string text = "[";
     for (int i = 0; i < rank; ++i) text += (i ? ", " : "") + std::to_string((*this)[i]);
     return text + "]";
+  }
+
+ private:
+  // So that sums of the bytes of all tensors of a plan do not overflow either.
+  static constexpr int64_t kMostElements = int64_t{1} << 46;
+  [[noreturn, gnu::noinline]] void refuse() const {
+    throw UserError(concat("a tensor of shape ", str(), " is larger than any memory; lower train.batch_size or ",
+                           "data.max_text_tokens, or check the sizes in config.json"));
   }
 };
 

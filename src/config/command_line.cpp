@@ -49,15 +49,19 @@ const Option& find_option(const std::string& name) {
   }
   const std::string near = nearest_name(name, names);
   const std::string all = "; the options are " + join_names(names, " and ");
-  throw UserError(concat("unknown option ", name, near.empty() ? all : "; did you mean " + near + "?"));
+  throw UserError(concat("unknown option ", brief(name), near.empty() ? all : "; did you mean " + near + "?"));
 }
+
+constexpr int64_t most_ranks = 1 << 20;
+constexpr double most_gib = 1e6;
 
 int64_t parse_ranks(const std::string& option, const std::string& text) {
   int64_t ranks = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, ranks);
-  BLIPFT_USER_CHECK(error == std::errc() && stop == end && ranks >= 1, option, ": found \"", text,
-                    "\", expected an integer >= 1");
+  BLIPFT_USER_CHECK(error == std::errc() && stop == end && ranks >= 1 && ranks <= most_ranks, option, ": found \"",
+                    brief(text),
+                    "\", expected an integer >= 1 and <= ", most_ranks);
   return ranks;
 }
 
@@ -68,8 +72,8 @@ double parse_gib(const std::string& option, const std::string& text) {
   const auto [stop, error] = std::from_chars(text.data(), end, gib);
   const std::string unit(stop, end);
   const bool known = unit.empty() || unit == "GiB" || unit == " GiB";
-  BLIPFT_USER_CHECK(error == std::errc() && known && std::isfinite(gib) && gib > 0, option, ": found \"", text,
-                    "\", expected a number of GiB > 0, as in ", option, " 24GiB");
+  BLIPFT_USER_CHECK(error == std::errc() && known && gib > 0 && gib <= most_gib, option, ": found \"", brief(text),
+                    "\", expected a number of GiB > 0 and <= ", most_gib, ", as in ", option, " 24GiB");
   return gib;
 }
 

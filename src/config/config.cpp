@@ -7,8 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <type_traits>
@@ -16,6 +14,7 @@
 #include "blipft/error.h"
 #include "config/config_schema.h"
 #include "config/nearest.h"
+#include "io/file.h"
 
 namespace blipft {
 
@@ -28,15 +27,11 @@ struct Target {
 };
 
 [[noreturn]] void refuse(const Target& target, const std::string& found, const std::string& advice = "") {
-  throw UserError(concat(target.place, ": ", target.key.full(), ": found ", found, ", expected ",
+  throw UserError(concat(target.place, ": ", target.key.full(), ": found ", brief(found, 100), ", expected ",
                          expected_value(target.key), advice));
 }
 
-/// Texts in messages are cut, so that a wrong file does not fill the screen.
-std::string shown(const std::string& text) {
-  const size_t limit = 80;
-  return "\"" + (text.size() > limit ? text.substr(0, limit) + "..." : text) + "\"";
-}
+std::string shown(const std::string& text) { return "\"" + brief(text) + "\""; }
 
 /// What a node is, in words.
 std::string found_text(const YAML::Node& node) {
@@ -179,10 +174,11 @@ void read_section(Config& config, const std::string& section, const YAML::Node& 
     const std::string name = key_name(config.file, entry.first);
     const std::string place = place_in(config.file, entry.first.Mark());
     const Key* key = find_key(section, name);
-    if (!key) throw UserError(concat(place, ": unknown key ", section, ".", name, suggest_key(section, name)));
+    if (!key) throw UserError(concat(place, ": unknown key ", section, ".", brief(name), suggest_key(section, name)));
     const auto [first, is_new] = seen.emplace(key->name, place);
     if (!is_new)
-      throw UserError(concat(place, ": ", key->full(), " is given twice", name == key->name ? "" : " (as " + name + ")",
+      throw UserError(concat(place, ": ", key->full(), " is given twice",
+                             name == key->name ? "" : " (as " + brief(name) + ")",
                              ", first at ", first->second, "; remove one"));
     set_value(config, {*key, place}, entry.second);
   }
@@ -198,7 +194,7 @@ void read_section(Config& config, const std::string& section, const YAML::Node& 
     advice = concat("; in a file write ", name.substr(dot + 1), " indented below ", name.substr(0, dot), ":");
   else
     advice = suggest_key("", name);
-  throw UserError(concat(place, ": unknown section ", name, advice));
+  throw UserError(concat(place, ": unknown section ", brief(name), advice));
 }
 
 void read_sections(Config& config, const YAML::Node& root) {
@@ -228,16 +224,17 @@ void read_sections(Config& config, const YAML::Node& root) {
 
 std::string read_text(const std::string& file) {
   namespace fs = std::filesystem;
-  const std::uintmax_t limit = 1 << 20;
+  const int64_t limit = 1 << 20;
   std::error_code error;
   if (!fs::exists(file, error)) throw UserError(concat(file, ": there is no such run file"));
   if (fs::is_directory(file, error)) throw UserError(concat(file, ": is a directory, expected a run file (YAML)"));
-  const std::uintmax_t size = fs::file_size(file, error);
-  if (!error && size > limit)
+  const io::FileDescriptor opened = io::open_for_reading(file);
+  const int64_t size = io::file_size(opened, file);
+  if (size > limit)
     throw UserError(concat(file, ": has ", size, " bytes, which is no run file (YAML); is it a data or model file?"));
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw UserError(concat(file, ": cannot be opened for reading"));
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::string text(static_cast<size_t>(size), '\0');
+  io::read_at(opened, 0, text.data(), size, file);
+  return text;
 }
 
 /// Takes what a parser finds and keeps nothing.
@@ -277,12 +274,12 @@ const Key& key_of_override(const std::string& place, const std::string& name) {
   // A misspelt section with a known key: the nearest section may have it.
   const std::string near_section = known_section ? section : nearest_name(section, sections);
   if (const Key* key = find_key(near_section, leaf))
-    throw UserError(concat(place, ": unknown section ", section, "; did you mean ", key->full(), "?"));
-  throw UserError(concat(place, ": unknown key ", name, suggest_key(near_section, leaf)));
+    throw UserError(concat(place, ": unknown section ", brief(section), "; did you mean ", key->full(), "?"));
+  throw UserError(concat(place, ": unknown key ", brief(name), suggest_key(near_section, leaf)));
 }
 
 void apply_override(Config& config, const std::string& text) {
-  const std::string place = "override \"" + text + "\"";
+  const std::string place = "override \"" + brief(text) + "\"";
   const size_t equals = text.find('=');
   if (equals == std::string::npos) throw UserError(concat(place, ": expected section.key=value"));
   const Target target{key_of_override(place, text.substr(0, equals)), place};
@@ -320,7 +317,8 @@ Config parse_config(const std::string& file, const std::string& text, const std:
     read_sections(config, load_document(file, text));
   } catch (const YAML::Exception& error) {
     const std::string place = place_in(file, error.mark);
-    throw UserError(concat(place, ": not valid YAML: ", error.msg, "; check indentation, colons and quotes there"));
+    throw UserError(concat(place, ": not valid YAML: ", brief(error.msg, 200),
+                           "; check indentation, colons and quotes there"));
   }
   for (const std::string& one : overrides) apply_override(config, one);
   if (config.train.total_batch_size > 0 && !config.places.count("train.accumulate_grad_batches"))

@@ -16,6 +16,8 @@ void refuse_if(const Config& config, bool impossible, const char* key, const Par
   if (impossible) throw UserError(concat(place_of(config, key), ": ", key, ": ", why...));
 }
 
+constexpr int64_t most_step_samples = int64_t{1} << 24;
+
 void check_train(const Config& config) {
   const TrainSection& train = config.train;
   const TrainSection standard;
@@ -38,6 +40,10 @@ void check_train(const Config& config) {
   refuse_if(config, train.max_steps > 0 && train.warmup_steps >= train.max_steps, "train.warmup_steps", "is ",
             train.warmup_steps, ", not less than train.max_steps ", train.max_steps,
             "; the learning rate would never be reached");
+  refuse_if(config, train.batch_size * std::max<int64_t>(train.accumulate_grad_batches, 1) > most_step_samples,
+            "train.accumulate_grad_batches", "is ", train.accumulate_grad_batches, " micro-batches of ",
+            train.batch_size, " samples (train.batch_size), expected a step of at most ", most_step_samples,
+            " samples a rank; lower one of them");
   const auto no_limit = [&](double limit, const char* key, const char* what) {
     refuse_if(config, limit > 1 && limit != std::floor(limit), key, "found ", limit,
               ", expected a fraction up to 1 or a whole number of ", what);

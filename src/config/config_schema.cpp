@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <type_traits>
 
 #include "blipft/error.h"
@@ -18,6 +19,16 @@ Key key(Section Config::*section, T Section::*member, const char* section_name, 
   auto field = [section, member](Config& config) -> Field { return &(config.*section.*member); };
   return {section_name, name, field, std::move(allowed), doc, std::move(aliases)};
 }
+
+// Largest numbers: far above what anybody wants, and so small that no product of them overflows, and that what is taken
+// for them (an order of so many samples) fits into a machine.
+constexpr double most_samples = 1e9;        // of an epoch
+constexpr double most_batch = 1 << 20;      // samples of a micro-batch, micro-batches of a step
+constexpr double most_steps = 1e12;
+constexpr double most_ranks = 1 << 20;
+constexpr double most_threads = 4096;
+constexpr double most_factor = 1e6;         // learning rates and the like, which become f32
+constexpr double least_f32 = 1e-37;
 
 Allowed any() { return {}; }
 Allowed required() {
@@ -36,11 +47,12 @@ Allowed one_of_or_containing(std::vector<std::string> choices, std::string part)
   allowed.or_containing = std::move(part);
   return allowed;
 }
-/// A choice, or an integer >= min.
-Allowed one_of_or_at_least(std::vector<std::string> choices, double min) {
+/// A choice, or an integer, min <= value <= max.
+Allowed one_of_or_integer(std::vector<std::string> choices, double min, double max) {
   Allowed allowed = one_of(std::move(choices));
   allowed.or_integer = true;
   allowed.min = min;
+  allowed.max = max;
   return allowed;
 }
 Allowed at_least(double min) {
@@ -48,21 +60,27 @@ Allowed at_least(double min) {
   allowed.min = min;
   return allowed;
 }
-Allowed above(double min) {
+/// min <= value <= max
+Allowed from_to(double min, double max) {
   Allowed allowed = at_least(min);
+  allowed.max = max;
+  return allowed;
+}
+/// min < value <= max
+Allowed above(double min, double max) {
+  Allowed allowed = from_to(min, max);
   allowed.above_min = true;
   return allowed;
 }
 /// min <= value < max
 Allowed half_open(double min, double max) {
-  Allowed allowed = at_least(min);
-  allowed.max = max;
+  Allowed allowed = from_to(min, max);
   allowed.below_max = true;
   return allowed;
 }
 /// -1 or at least 1
 Allowed minus_one_or_positive() {
-  Allowed allowed = at_least(-1);
+  Allowed allowed = from_to(-1, most_steps);
   allowed.zero = false;
   return allowed;
 }
@@ -83,8 +101,8 @@ void add_model_and_data(std::vector<Key>& keys) {
   using Names = std::vector<std::string>;
   a(&A::kind, "kind", one_of({"none", "lora"}), "lora: low-rank adapters are trained, the model itself is frozen",
     Names{"peft_type"});
-  a(&A::r, "r", at_least(1), "rank of the adapters", Names{"rank", "lora_r"});
-  a(&A::alpha, "alpha", above(0), "their product is scaled by alpha / r", Names{"lora_alpha"});
+  a(&A::r, "r", from_to(1, 65536), "rank of the adapters", Names{"rank", "lora_r"});
+  a(&A::alpha, "alpha", above(0, most_factor), "their product is scaled by alpha / r", Names{"lora_alpha"});
   a(&A::rslora, "rslora", any(), "scale by alpha / sqrt(r) instead", Names{"use_rslora"});
   a(&A::dropout, "dropout", half_open(0, 1), "of the adapters' input", Names{"lora_dropout"});
   a(&A::targets, "targets", any(),
@@ -107,14 +125,16 @@ void add_model_and_data(std::vector<Key>& keys) {
     std::vector<std::string>{"val_split", "val_fraction", "validation_split"});
   d(&D::format, "format", one_of({"auto", "imagefolder", "webdataset", "json"}),
     "auto: as the files at data.path say");
-  d(&D::num_train_samples, "num_train_samples", at_least(0),
+  d(&D::num_train_samples, "num_train_samples", from_to(0, most_samples),
     "use the first n samples; 0: all; more than there are: the set repeats",
     std::vector<std::string>{"num_samples", "samples"});
+  d(&D::allow_outside, "allow_outside", any(),
+    "pictures of an ImageFolder may lie outside of its folder: by .., an absolute path or a link");
   d(&D::exif_orientation, "exif_orientation", any(),
     "turn pictures as their EXIF orientation says, as the datasets library does; false: as they are stored");
   d(&D::transparency, "transparency", one_of({"white", "drop"}),
     "white: what is transparent lies on white, as in transformers from 5.23 on; drop: as if it were opaque, as before");
-  d(&D::max_text_tokens, "max_text_tokens", at_least(2),
+  d(&D::max_text_tokens, "max_text_tokens", from_to(2, 1 << 27),
     "longer texts are cut; the first token is given, so that 2 leave one to learn; JSON data: 512, where it is not given; "
     "may be written max_seq_length",
     std::vector<std::string>{"max_length", "max_seq_len", "cutoff_len", "block_size"});
@@ -132,9 +152,9 @@ void add_model_and_data(std::vector<Key>& keys) {
     "packed: next to none, each text takes its own length; longest: all of a step as its longest text, rounded up to "
     "8; max: always max_text_tokens; auto: packed, but longest where padding is learnt",
     std::vector<std::string>{"padding"});
-  d(&D::num_workers, "num_workers", at_least(1), "threads of each rank that decode and tokenize",
+  d(&D::num_workers, "num_workers", from_to(1, most_threads), "threads of each rank that decode and tokenize",
     std::vector<std::string>{"workers"});
-  d(&D::prefetch_steps, "prefetch_steps", at_least(1), "steps prepared ahead",
+  d(&D::prefetch_steps, "prefetch_steps", from_to(1, 4096), "steps prepared ahead",
     std::vector<std::string>{"prefetch_factor"});
   d(&D::shuffle, "shuffle", any(), "a new order every epoch");
   d(&D::on_bad_sample, "on_bad_sample", one_of({"stop", "skip"}),
@@ -145,19 +165,19 @@ void add_train(std::vector<Key>& keys) {
   const auto t = [&](auto member, auto... rest) { keys.push_back(key(&Config::train, member, "train", rest...)); };
   using T = TrainSection;
   using Names = std::vector<std::string>;
-  t(&T::lr, "lr", above(0), "learning rate", Names{"learning_rate"});
+  t(&T::lr, "lr", above(0, most_factor), "learning rate", Names{"learning_rate"});
   t(&T::lr_schedule, "lr_schedule", one_of({"constant", "linear", "cosine"}),
     "learning rate after the warm-up; linear and cosine end at 0",
     Names{"scheduler", "schedule", "lr_scheduler"});
-  t(&T::warmup_steps, "warmup_steps", at_least(0), 
+  t(&T::warmup_steps, "warmup_steps", from_to(0, most_steps),
     "the first n steps: step s, counted from 0, learns at lr * s / n; 0: no warm-up", Names{"warmup"});
   t(&T::warmup_ratio, "warmup_ratio", half_open(0, 1), "warmup_steps as a share of all steps, rounded up; 0: none");
-  t(&T::batch_size, "batch_size", at_least(1), "samples of one micro-batch of one rank",
+  t(&T::batch_size, "batch_size", from_to(1, most_batch), "samples of one micro-batch of one rank",
     Names{"micro_batch_size", "per_device_batch_size"});
-  t(&T::accumulate_grad_batches, "accumulate_grad_batches", at_least(0),
+  t(&T::accumulate_grad_batches, "accumulate_grad_batches", from_to(0, most_batch),
     "micro-batches of one step; 0: as total_batch_size says, which is so where that alone is given",
     Names{"gradient_accumulation_steps", "accumulation", "grad_accum"});
-  t(&T::total_batch_size, "total_batch_size", at_least(0),
+  t(&T::total_batch_size, "total_batch_size", from_to(0, most_samples),
     "samples of one step over all ranks: accumulate_grad_batches follows from it; 0: as batch_size and that say",
     Names{"global_batch_size", "effective_batch_size"});
   t(&T::precision, "precision", one_of({"32-true", "bf16-true", "bf16-mixed"}),
@@ -170,28 +190,28 @@ void add_train(std::vector<Key>& keys) {
     "optimizer; adamw8bit: AdamW with moments in 8 bits", Names{"optimizer"});
   t(&T::beta1, "beta1", half_open(0, 1), "adamw: decay of the first moment; lion: of the mean in its sign");
   t(&T::beta2, "beta2", half_open(0, 1), "adamw: decay of the second moment; lion: of the kept mean (the paper: 0.99)");
-  t(&T::eps, "eps", above(0), "adamw: added to the denominator", Names{"epsilon", "adam_epsilon"});
-  t(&T::weight_decay, "weight_decay", at_least(0), "adamw, lion: decoupled; sgd: added to the gradient");
+  t(&T::eps, "eps", from_to(least_f32, 1), "adamw: added to the denominator", Names{"epsilon", "adam_epsilon"});
+  t(&T::weight_decay, "weight_decay", from_to(0, most_factor), "adamw, lion: decoupled; sgd: added to the gradient");
   t(&T::momentum, "momentum", half_open(0, 1), "sgd: momentum");
   t(&T::stochastic_rounding, "stochastic_rounding", any(),
     "bf16-true: updates round weights up or down at random, exact in the mean");
-  t(&T::gradient_clip_val, "gradient_clip_val", at_least(0), "largest norm of the gradient; 0: no clipping",
+  t(&T::gradient_clip_val, "gradient_clip_val", from_to(0, 1e30), "largest norm of the gradient; 0: no clipping",
     Names{"max_grad_norm", "grad_clip", "clip_grad_norm"});
   t(&T::on_nonfinite, "on_nonfinite", one_of({"stop", "skip"}),
     "a step whose gradient norm is not finite; stop: end with an error; skip: it changes no weight, gradients are held",
     Names{"skip_nan", "skip_nonfinite"});
   t(&T::act_ckpt, "act_ckpt", one_of({"none", "half", "full"}), "layers that recompute their forward in backward",
     Names{"activation_checkpointing", "gradient_checkpointing"});
-  t(&T::max_epochs, "max_epochs", at_least(1), "passes over the data",
+  t(&T::max_epochs, "max_epochs", from_to(1, 1e6), "passes over the data",
     Names{"epochs", "num_epochs", "num_train_epochs"});
   t(&T::max_steps, "max_steps", minus_one_or_positive(), "stop after that many steps; -1: as max_epochs says",
     Names{"steps"});
-  t(&T::limit_train_batches, "limit_train_batches", above(0),
+  t(&T::limit_train_batches, "limit_train_batches", above(0, most_steps),
     "<= 1: this fraction of an epoch's steps; > 1: that many steps of each epoch");
-  t(&T::val_check_interval, "val_check_interval", at_least(0),
+  t(&T::val_check_interval, "val_check_interval", from_to(0, most_steps),
     "validation after every so many steps, and at the end; 0: after every epoch",
     Names{"val_every", "eval_interval", "eval_steps", "check_val_every_n_epoch"});
-  t(&T::limit_val_batches, "limit_val_batches", above(0),
+  t(&T::limit_val_batches, "limit_val_batches", above(0, most_steps),
     "<= 1: this fraction of a validation's batches; > 1: that many", Names{"eval_iters", "max_eval_batches"});
   t(&T::seed, "seed", at_least(0), "random seed of shuffling, dropout and random weights");
   t(&T::loss_on_padding, "loss_on_padding", any(), "true: train on padding too, as the tutorial does");
@@ -207,10 +227,10 @@ void add_parallel(std::vector<Key>& keys) {
   using P = ParallelSection;
   using Names = std::vector<std::string>;
   p(&P::device, "device", one_of({"auto", "cpu", "cuda"}), "auto: cuda where there is a GPU", Names{"accelerator"});
-  p(&P::devices, "devices", at_least(0), "number of ranks, one GPU each; 0: as many as mpirun started",
+  p(&P::devices, "devices", from_to(0, most_ranks), "number of ranks, one GPU each; 0: as many as mpirun started",
     Names{"gpus", "num_gpus", "ranks", "world_size", "nproc"});
   p(&P::strategy, "strategy", one_of({"auto", "single", "ddp", "fsdp"}), "auto: single on one rank, else ddp");
-  p(&P::shard_ranks, "shard_ranks", one_of_or_at_least({"all", "node"}, 1),
+  p(&P::shard_ranks, "shard_ranks", one_of_or_integer({"all", "node"}, 1, most_ranks),
     "fsdp: ranks that share one copy of the parameters; node: those of a machine; gradients are summed over the groups",
     Names{"sharding_strategy", "hybrid_shard", "hybrid_sharding"});
   p(&P::reshard, "reshard", one_of({"auto", "always", "step"}),
@@ -219,18 +239,20 @@ void add_parallel(std::vector<Key>& keys) {
   p(&P::offload, "offload", one_of({"optimizer", "parameters", "activations"}),
     "[optimizer]: optimizer states and master weights in page-locked host memory, updated through the link; the others "
     "are not supported yet", Names{"offload_optimizer", "cpu_offload"});
-  p(&P::prefetch_bytes, "prefetch_bytes", at_least(0), "fsdp: bytes gathered ahead of use; 0: from the memory plan");
+  p(&P::prefetch_bytes, "prefetch_bytes", from_to(0, 1e15),
+    "fsdp: bytes gathered ahead of use; 0: from the memory plan");
   p(&P::direct_gathers, "direct_gathers", any(), "fsdp: gather by copies between GPUs instead of NCCL, in groups of one machine");
   p(&P::direct_reductions, "direct_reductions", any(),
     "sum gradients by reading the other GPUs' memory instead of NCCL, in groups of one machine");
-  p(&P::nccl_max_ctas, "nccl_max_ctas", at_least(0),
+  p(&P::nccl_max_ctas, "nccl_max_ctas", from_to(0, 1024),
     "thread blocks that a NCCL collective may occupy; 0: a good default");
   p(&P::gemm_search, "gemm_search", one_of({"quick", "thorough"}),
     "how long products are timed that are new on this machine");
   p(&P::cuda_graph, "cuda_graph", any(), "capture the step of each text shape once and replay it");
-  p(&P::threads, "threads", at_least(0), "CPU threads of a rank's operations; 0: cores / ranks of this machine",
+  p(&P::threads, "threads", from_to(0, most_threads),
+    "CPU threads of a rank's operations; 0: cores / ranks of this machine",
     Names{"omp_num_threads", "num_threads"});
-  p(&P::timeout_seconds, "timeout_seconds", above(0),
+  p(&P::timeout_seconds, "timeout_seconds", from_to(0.01, 1e6),
     "a rank silent for so long, or no progress of any rank, ends the run (longer while it starts or saves)",
     Names{"timeout", "nccl_timeout", "ddp_timeout"});
 }
@@ -241,21 +263,21 @@ void add_checkpoint(std::vector<Key>& keys) {
   };
   using C = CheckpointSection;
   using Names = std::vector<std::string>;
-  c(&C::every_steps, "every_steps", at_least(0), "steps between checkpoints; 0: not by steps",
+  c(&C::every_steps, "every_steps", from_to(0, most_steps), "steps between checkpoints; 0: not by steps",
     Names{"save_steps", "save_interval", "every_n_train_steps"});
-  c(&C::every_minutes, "every_minutes", at_least(0), "minutes between checkpoints; 0: not by time",
+  c(&C::every_minutes, "every_minutes", from_to(0, 1e6), "minutes between checkpoints; 0: not by time",
     Names{"train_time_interval"});
-  c(&C::keep, "keep", at_least(1), "how many of the newest are kept", Names{"save_total_limit", "save_top_k"});
+  c(&C::keep, "keep", from_to(1, 1e6), "how many of the newest are kept", Names{"save_total_limit", "save_top_k"});
   c(&C::path, "path", any(), "folder of the checkpoints; empty: checkpoints/ under output.path");
   c(&C::resume, "resume", one_of_or_containing({"never", "auto"}, "/"),
     "auto: go on from the newest whole checkpoint, if there is any; or the path (with a /) of one",
     Names{"resume_from_checkpoint", "ckpt_path"});
   Allowed limit = one_of_or_containing({"none"}, ":");
   limit.or_integer = true;
-  limit.min = 1;
+  limit.min = 1, limit.max = 1e6;
   c(&C::time_limit, "time_limit", limit,
     "none, minutes or H:MM:SS: in time for it the run writes a checkpoint and ends with code 75", Names{"max_time"});
-  c(&C::host_gib, "host_gib", at_least(0),
+  c(&C::host_gib, "host_gib", from_to(0, 1e6),
     "page-locked host memory of a rank for a checkpoint on its way; 0: all of it, or a quarter of the rank's share");
 }
 
@@ -264,9 +286,10 @@ void add_trace_and_output(std::vector<Key>& keys) {
   using T = TraceSection;
   t(&T::enabled, "enabled", any(), "write trace.rankNNNN.h5 under output.path");
   t(&T::spans, "spans", one_of({"none", "units"}), "record begin and end of every unit's work");
-  t(&T::kernels, "kernels", at_least(0),
+  t(&T::kernels, "kernels", from_to(0, most_steps),
     "steps of which every kernel is recorded (CUPTI); they run apart from the others, and slower");
-  t(&T::sample_seconds, "sample_seconds", above(0), "seconds between samples of GPU utilisation, power and clocks");
+  t(&T::sample_seconds, "sample_seconds", from_to(0.001, most_factor),
+    "seconds between samples of GPU utilisation, power and clocks");
   t(&T::on_error, "on_error", one_of({"warn", "stop"}),
     "when the trace cannot be written: say so and train on without it, or stop");
 
@@ -283,9 +306,10 @@ void add_trace_and_output(std::vector<Key>& keys) {
     Names{"merge", "merge_and_unload"});
   o(&O::save_dtype, "save_dtype", one_of({"auto", "f32", "bf16"}),
     "dtype of all saved tensors; auto: what was trained as its master weights, what is frozen as it was stored");
-  o(&O::memory_every, "memory_every", at_least(1), "steps between memory lines; also at steps 0 and 1",
+  o(&O::memory_every, "memory_every", from_to(1, most_steps), "steps between memory lines; also at steps 0 and 1",
     Names{"log_every", "log_every_n_steps"});
-  o(&O::progress_seconds, "progress_seconds", at_least(0), "seconds between progress lines when not on a terminal");
+  o(&O::progress_seconds, "progress_seconds", from_to(0, 1e300),
+    "seconds between progress lines when not on a terminal");
 }
 
 template <class Number>
@@ -315,12 +339,17 @@ std::string field_text(const std::vector<T>& values) {
   return "[" + text + "]";
 }
 
+std::string bound_text(double bound) {
+  const bool whole = bound == std::floor(bound) && std::fabs(bound) < 1e16;
+  return whole ? number_text(static_cast<int64_t>(bound)) : number_text(bound);
+}
+
 std::string bounds_text(const Allowed& allowed) {
   std::string text;
   if (allowed.min > -std::numeric_limits<double>::infinity())
-    text = concat(allowed.above_min ? " > " : " >= ", number_text(allowed.min));
+    text = concat(allowed.above_min ? " > " : " >= ", bound_text(allowed.min));
   if (allowed.max < std::numeric_limits<double>::infinity())
-    text += concat(text.empty() ? "" : " and", allowed.below_max ? " < " : " <= ", number_text(allowed.max));
+    text += concat(text.empty() ? "" : " and", allowed.below_max ? " < " : " <= ", bound_text(allowed.max));
   if (!allowed.zero) text += ", not 0";
   return text;
 }
@@ -392,7 +421,7 @@ std::string suggest_key(const std::string& section, const std::string& name) {
     if (key.section == section) own_names.push_back(key.name);
     other_names.push_back(key.name);
   }
-  if (!elsewhere.empty()) return "; " + name + " belongs elsewhere: did you mean " + join_names(elsewhere) + "?";
+  if (!elsewhere.empty()) return "; " + brief(name) + " belongs elsewhere: did you mean " + join_names(elsewhere) + "?";
   std::string near = nearest_name(name, own_names);
   if (!near.empty()) return "; did you mean " + section + "." + near + "?";
   near = nearest_name(name, other_names);

@@ -22,21 +22,25 @@
 namespace blipft {
 namespace {
 
-/// PIL refuses more pixels than this as a decompression bomb.
-constexpr int64_t max_pixels = 178956970;
-
 [[noreturn]] void fail(const std::string& name, const std::string& what) {
   throw UserError(concat("cannot decode the picture ", name, ": ", what,
                          "; replace this file or remove it from the dataset"));
 }
 
-void allocate(Image& image, int64_t width, int64_t height, const std::string& name) {
+void set_size(Image& image, int64_t width, int64_t height, const std::string& name) {
   if (width <= 0 || height <= 0) fail(name, "it has no pixels");
-  if (width > max_pixels / height)
-    fail(name, concat(width, " x ", height, " pixels, at most ", max_pixels, " pixels are accepted"));
+  if (width > most_picture_side || height > most_picture_side || width > most_picture_pixels / height)
+    fail(name, concat(width, " x ", height, " pixels, at most ", most_picture_pixels, " pixels, and ",
+                      most_picture_side, " a side, are accepted"));
   image.width = width;
   image.height = height;
-  image.rgb.resize(static_cast<size_t>(width * height * 3));
+}
+
+/// Room for `rows` more rows. Memory is taken as rows are decoded: a short file may promise any size.
+uint8_t* add_row(std::vector<uint8_t>& pixels, int64_t row_bytes, int64_t rows) {
+  if (pixels.empty()) pixels.reserve(static_cast<size_t>(row_bytes * rows));
+  pixels.resize(pixels.size() + static_cast<size_t>(row_bytes));
+  return pixels.data() + pixels.size() - row_bytes;
 }
 
 // ---------------------------------------------------------------- JPEG
@@ -47,6 +51,7 @@ class JpegReader {
   JpegReader(const uint8_t* bytes, size_t size) : bytes_(bytes), size_(size) {
     info_.err = jpeg_std_error(&error_.base);
     error_.base.error_exit = [](j_common_ptr info) { raise(info); };
+    watch_.progress_monitor = watch_scans;
     error_.base.emit_message = [](j_common_ptr info, int level) {
       if (level < 0 && loses_pixels(info->err->msg_code)) raise(info);
     };
@@ -60,6 +65,8 @@ class JpegReader {
   bool read_header(bool metadata) {
     if (setjmp(error_.jump)) return false;
     jpeg_create_decompress(&info_);
+    info_.progress = &watch_;
+    info_.mem->max_memory_to_use = most_jpeg_bytes;
     if (metadata) jpeg_save_markers(&info_, JPEG_APP0 + 1, 0xffff);
     jpeg_mem_src(&info_, const_cast<uint8_t*>(bytes_), static_cast<unsigned long>(size_));  // const in newer versions
     jpeg_read_header(&info_, TRUE);
@@ -84,6 +91,14 @@ class JpegReader {
 
   int64_t width() const { return info_.image_width; }
   int64_t height() const { return info_.image_height; }
+  /// What libjpeg keeps of a picture with several scans: all coefficients.
+  int64_t kept_bytes() {
+    if (!jpeg_has_multiple_scans(&info_)) return 0;
+    int64_t blocks = 0;
+    for (int c = 0; c < info_.num_components; ++c)
+      blocks += int64_t{info_.comp_info[c].width_in_blocks} * info_.comp_info[c].height_in_blocks;
+    return blocks * int64_t{sizeof(JBLOCK)};
+  }
   int components() const { return info_.num_components; }
   /// To be asked before finish(), which drops the markers.
   int orientation() const {
@@ -116,11 +131,18 @@ class JpegReader {
     info->err->format_message(info, state->text);
     std::longjmp(state->jump, 1);
   }
+  static void watch_scans(j_common_ptr info) {
+    if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= most_jpeg_scans) return;
+    auto* state = reinterpret_cast<ErrorState*>(info->err);
+    std::snprintf(state->text, sizeof state->text, "it has more than %d scans", static_cast<int>(most_jpeg_scans));
+    std::longjmp(state->jump, 1);
+  }
 
   const uint8_t* bytes_;
   size_t size_;
   jpeg_decompress_struct info_{};
   ErrorState error_{};
+  jpeg_progress_mgr watch_{};
 };
 
 /// One row of CMYK as JPEG files hold it (all four inverted, as Adobe writes them) to RGB, in PIL's integer arithmetic.
@@ -142,11 +164,15 @@ Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name, co
   if (components != 1 && components != 3 && components != 4)
     fail(name, concat("a JPEG with ", components, " channels; 1 (gray), 3 (colour) or 4 (CMYK) are expected"));
   Image image;
-  allocate(image, reader.width(), reader.height(), name);
+  set_size(image, reader.width(), reader.height(), name);
+  if (const int64_t kept = reader.kept_bytes(); kept > most_jpeg_bytes)
+    fail(name, concat("a progressive JPEG of ", image.width, " x ", image.height, " pixels, which takes ", kept,
+                      " bytes besides its pixels, at most ", most_jpeg_bytes,
+                      " are accepted; store it as a baseline JPEG, or smaller"));
   if (!reader.start()) fail(name, reader.message());
   std::vector<uint8_t> cmyk(components == 4 ? static_cast<size_t>(image.width * 4) : 0);
   for (int64_t y = 0; y < image.height; ++y) {
-    uint8_t* row = image.rgb.data() + y * image.width * 3;
+    uint8_t* row = add_row(image.rgb, image.width * 3, image.height);
     if (!reader.read_row(components == 4 ? cmyk.data() : row)) fail(name, reader.message());
     if (components == 4) cmyk_row_to_rgb(cmyk.data(), image.width, row);
   }
@@ -184,6 +210,8 @@ class PngReader {
     if (!info_) return false;
     png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_ALWAYS, kept_chunks, 2);
     png_set_user_limits(png_, 0x7fffffff, 0x7fffffff);  // decode_png checks the number of pixels
+    png_set_chunk_cache_max(png_, 64);                  // texts and the like are unpacked: at most 256 MiB of them
+    png_set_chunk_malloc_max(png_, size_t{4} << 20);
     png_read_info(png_, info_);
     color_ = png_get_color_type(png_, info_);
     depth_ = png_get_bit_depth(png_, info_);
@@ -204,11 +232,13 @@ class PngReader {
     png_read_update_info(png_, info_);
     return true;
   }
-  /// `rows` is [height, row_bytes()].
-  bool read_rows(uint8_t* rows) {
+  /// `rows` becomes [height, row_bytes()].
+  bool read_rows(std::vector<uint8_t>& rows) {
     if (setjmp(jump_)) return false;
+    if (passes_ > 1) rows.resize(static_cast<size_t>(row_bytes() * height()));
     for (int pass = 0; pass < passes_; ++pass)
-      for (int64_t y = 0; y < height(); ++y) png_read_row(png_, rows + y * row_bytes(), nullptr);
+      for (int64_t y = 0; y < height(); ++y)
+        png_read_row(png_, passes_ > 1 ? rows.data() + y * row_bytes() : add_row(rows, row_bytes(), height()), nullptr);
     png_read_end(png_, info_);  // metadata may come behind the pixels
     return true;
   }
@@ -340,20 +370,41 @@ class PngPixels {
   uint8_t palette_alpha_[256], key_[3] = {};
 };
 
+/// Refuses a chunk that is longer than what is left of the file: libpng takes the memory for it before it reads it.
+void check_chunks(const uint8_t* bytes, size_t size, const std::string& name) {
+  for (size_t at = 8; size - at >= 8;) {            // behind the signature: length, name, content, checksum
+    const size_t length = static_cast<size_t>(bytes[at]) << 24 | static_cast<size_t>(bytes[at + 1]) << 16 |
+                          static_cast<size_t>(bytes[at + 2]) << 8 | bytes[at + 3];
+    const size_t left = size - at - 8;
+    if (length > left || left - length < 4) fail(name, "the file ends too early");
+    if (!std::memcmp(bytes + at + 4, "IEND", 4)) return;
+    at += 12 + length;
+  }
+}
+
 Image decode_png(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
+  check_chunks(bytes, size, name);
   PngReader reader(bytes, size);
   if (!reader.read_header(settings.white_background)) fail(name, reader.message());
   Image image;
-  allocate(image, reader.width(), reader.height(), name);
+  set_size(image, reader.width(), reader.height(), name);
   if (!reader.start()) fail(name, reader.message());
   const int64_t pixel_bytes = reader.gray16() ? 2 : reader.channels();
   BLIPFT_CHECK(reader.row_bytes() == image.width * pixel_bytes, name, ": ", reader.channels(), " channels, ",
                reader.row_bytes(), " bytes a row");
-  std::vector<uint8_t> rows(static_cast<size_t>(reader.row_bytes() * image.height));
-  if (!reader.read_rows(rows.data())) fail(name, reader.message());
+  std::vector<uint8_t> rows;
+  if (!reader.read_rows(rows)) fail(name, reader.message());
   const PngPixels pixels(reader, settings.white_background, name);
+  // Pixels of three or four channels become RGB in their place: a large picture is not held twice.
+  const bool in_place = pixel_bytes >= 3;
+  if (!in_place) image.rgb.resize(static_cast<size_t>(image.width * image.height * 3));
+  uint8_t* const rgb = in_place ? rows.data() : image.rgb.data();
   for (int64_t y = 0; y < image.height; ++y)
-    pixels.to_rgb(rows.data() + y * reader.row_bytes(), image.width, image.rgb.data() + y * image.width * 3);
+    pixels.to_rgb(rows.data() + y * reader.row_bytes(), image.width, rgb + y * image.width * 3);
+  if (in_place) {
+    rows.resize(static_cast<size_t>(image.width * image.height * 3));
+    image.rgb = std::move(rows);
+  }
   return settings.exif_orientation ? turned(std::move(image), reader.orientation()) : image;
 }
 

@@ -1,12 +1,10 @@
 // ImageProcessor: reads preprocessor_config.json and refuses what this program would not do.
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-
-#include <nlohmann/json.hpp>
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "io/json.h"
 
 namespace blipft {
 namespace {
@@ -15,19 +13,12 @@ using nlohmann::json;
 
 [[noreturn]] void unexpected(const std::string& file, const std::string& key, const json& found,
                              const std::string& expected) {
-  throw UserError(concat(file, ": key \"", key, "\" is ", found.dump(), ", expected ", expected,
+  throw UserError(concat(file, ": key \"", key, "\" is ", io::brief(found), ", expected ", expected,
                          "; this program prepares pictures as BlipImageProcessor does"));
 }
 
 json read_object(const std::string& file) {
-  std::ifstream in(file);
-  BLIPFT_USER_CHECK(in.good(), file, ": cannot be opened; check its permissions");
-  json object;
-  try {
-    object = json::parse(in);
-  } catch (const json::exception& error) {
-    throw UserError(concat(file, ": not valid JSON: ", error.what()));
-  }
+  json object = io::read_json_file(file);
   BLIPFT_USER_CHECK(object.is_object(), file, ": found a JSON ", object.type_name(), ", expected an object");
   return object;
 }
@@ -40,21 +31,23 @@ int64_t read_size(const std::string& file, const json& size) {
       unexpected(file, "size", size, expected);
     side = size["height"];
   }
-  if (!side.is_number_integer() || side.get<int64_t>() <= 0 || side.get<int64_t>() > 16384)
+  if (!side.is_number_unsigned() || side.get<uint64_t>() == 0 || side.get<uint64_t>() > 16384)
     unexpected(file, "size", size, expected);
   return side.get<int64_t>();
 }
 
+/// Pixels lie between 0 and 1: statistics that are not of that size are a mistake, and would make them infinite in f32.
 void read_three(const std::string& file, const json& object, const std::string& key, bool positive, float (&out)[3]) {
+  constexpr double least = 1e-4, most = 1e4;
   if (!object.contains(key)) return;
   const json& values = object[key];
   bool good = values.is_array() && values.size() == 3;
   for (size_t i = 0; good && i < 3; ++i) {
-    good = values[i].is_number() && std::isfinite(values[i].get<double>()) &&
-           (!positive || values[i].get<double>() > 0);
+    good = values[i].is_number() && std::abs(values[i].get<double>()) <= most &&
+           (!positive || values[i].get<double>() >= least);
     if (good) out[i] = values[i].get<float>();
   }
-  if (!good) unexpected(file, key, values, positive ? "three positive numbers" : "three numbers");
+  if (!good) unexpected(file, key, values, concat("three numbers from ", positive ? least : -most, " to ", most));
 }
 
 void check_flag(const std::string& file, const json& object, const std::string& key, bool expected) {
@@ -84,11 +77,12 @@ ImageProcessor from_object(const std::string& file, const json& object) {
 
 ImageProcessor ImageProcessor::from_directory(const std::string& model_directory) {
   const std::filesystem::path directory = model_directory;
+  std::error_code ignored;
   const std::string file = (directory / "preprocessor_config.json").string();
-  if (std::filesystem::exists(file)) return from_object(file, read_object(file));
+  if (std::filesystem::exists(file, ignored)) return from_object(file, read_object(file));
   // Newer transformers write the settings of all processors into one file.
   const std::string combined = (directory / "processor_config.json").string();
-  if (std::filesystem::exists(combined)) {
+  if (std::filesystem::exists(combined, ignored)) {
     const json object = read_object(combined);
     if (object.contains("image_processor") && object["image_processor"].is_object())
       return from_object(combined, object["image_processor"]);

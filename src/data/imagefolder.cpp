@@ -1,16 +1,15 @@
 // ImageFolder: a directory of pictures with captions in metadata.jsonl or metadata.csv.
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <unordered_map>
-#include <unordered_set>
 
 #include <nlohmann/json.hpp>
 
 #include "blipft/error.h"
 #include "data/datasets.h"
+#include "io/file.h"
+#include "io/json.h"
 
 namespace blipft {
 namespace {
@@ -24,10 +23,11 @@ struct Entry {
   int64_t line = 0;   ///< of the metadata file, from 1
 };
 
+/// All of it is held in memory.
+constexpr int64_t most_metadata_bytes = int64_t{2} << 30;
+
 std::string read_text(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  BLIPFT_USER_CHECK(in.good(), file, ": cannot be opened (", std::strerror(errno), ")");
-  std::string text{std::istreambuf_iterator<char>(in), {}};
+  std::string text = io::read_whole_file(file, most_metadata_bytes);
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // byte order mark
   return text;
 }
@@ -53,7 +53,7 @@ std::vector<Entry> parse_jsonl(const std::string& file) {
     BLIPFT_USER_CHECK(name != object.end(), place, ": no key \"file_name\", expected the picture's path");
     BLIPFT_USER_CHECK(name->is_string() && !name->get_ref<const std::string&>().empty(), place,
                       ": key \"file_name\" is ",
-                      name->dump(), ", expected the picture's path");
+                      io::brief(*name), ", expected the picture's path");
     entry.file = name->get<std::string>();
     entries.push_back(std::move(entry));
   }
@@ -147,29 +147,78 @@ std::vector<Entry> parse_csv(const std::string& file) {
   return entries;
 }
 
-/// Looks once into each directory that holds pictures: far faster than a look at each file on network file systems.
-void check_pictures(const std::string& metadata, const fs::path& root, const std::vector<Entry>& entries) {
-  std::unordered_map<std::string, std::unordered_set<std::string>> directories;
+/// Whether `path`, without "." and "x/..", leads out of the folder that it is relative to.
+bool leads_out(const fs::path& path) {
+  const fs::path clean = path.lexically_normal();
+  return clean.is_absolute() || (!clean.empty() && *clean.begin() == "..");
+}
+
+/// Whether what `path` is, all links followed, lies in `root`, a path without links.
+bool is_inside(const fs::path& path, const fs::path& root) {
+  std::error_code error;
+  const fs::path found = fs::canonical(path, error);
+  return !error && !leads_out(found.lexically_relative(root));
+}
+
+/// Where the metadata's pictures lie. A look at each file is slow on network file systems: each folder is looked into
+/// once, and links alone are followed.
+class Folders {
+ public:
+  Folders(const fs::path& root, bool allow_outside)
+      : root_(root), real_root_(fs::weakly_canonical(root)), allow_outside_(allow_outside) {}
+
+  enum class Found { inside, outside, absent };
+  Found find(const std::string& file) {
+    if (!allow_outside_ && leads_out(file)) return Found::outside;
+    const fs::path path = root_ / file;
+    const auto [place, added] = folders_.try_emplace(path.parent_path().string());
+    Folder& folder = place->second;
+    if (added) look_into(path.parent_path(), folder);
+    const auto found = folder.is_link.find(path.filename().string());
+    if (found == folder.is_link.end()) return Found::absent;
+    if (allow_outside_) return Found::inside;
+    if (!folder.inside || (found->second && !is_inside(path, real_root_))) return Found::outside;
+    return Found::inside;
+  }
+
+ private:
+  struct Folder {
+    bool inside = true;
+    std::unordered_map<std::string, bool> is_link;  // files; a link to nowhere, or a directory, is no picture
+  };
+  void look_into(const fs::path& path, Folder& folder) const {
+    std::error_code error;
+    folder.inside = allow_outside_ || is_inside(path, real_root_);
+    for (fs::directory_iterator item(path, error), end; !error && item != end; item.increment(error)) {
+      std::error_code broken;
+      if (item->is_regular_file(broken))
+        folder.is_link.emplace(item->path().filename().string(), item->is_symlink(broken));
+    }
+  }
+
+  const fs::path root_, real_root_;
+  const bool allow_outside_;
+  std::unordered_map<std::string, Folder> folders_;
+};
+
+void check_pictures(const std::string& metadata, const fs::path& root, const std::vector<Entry>& entries,
+                    bool allow_outside) {
+  Folders folders(root, allow_outside);
   int64_t absent = 0;
   const Entry* first = nullptr;
   for (const Entry& entry : entries) {
-    const fs::path path = root / entry.file;
-    const std::string parent = path.parent_path().string();
-    const auto [directory, added] = directories.try_emplace(parent);
-    if (added) {
-      std::error_code error;
-      for (fs::directory_iterator item(parent, error), end; !error && item != end; item.increment(error)) {
-        std::error_code broken;  // a link to nowhere, or a directory, is no picture
-        if (item->is_regular_file(broken)) directory->second.insert(item->path().filename().string());
-      }
-    }
-    if (directory->second.contains(path.filename().string())) continue;
+    const Folders::Found found = folders.find(entry.file);
+    BLIPFT_USER_CHECK(found != Folders::Found::outside, metadata, ":", entry.line, ": file_name \"", brief(entry.file),
+                      "\" leads out of ", root.string(), ", by .., as an absolute path or through a link; copy the ",
+                      "picture there, or set data.allow_outside: true where you trust this file");
+    if (found == Folders::Found::inside) continue;
     if (!first) first = &entry;
     ++absent;
   }
-  BLIPFT_USER_CHECK(absent == 0, metadata, ":", first->line, ": picture ", (root / first->file).string(),
-                    " does not exist (",
-                    absent, " of ", entries.size(), " pictures are absent); paths are relative to ", root.string());
+  BLIPFT_USER_CHECK(absent == 0, metadata, ":", first->line, ": picture ", brief((root / first->file).string(), 200),
+                    " does not exist (", absent, " of ", entries.size(),
+                    " pictures are absent); paths are relative to ",
+                    root.string());
 }
 
 class ImageFolder final : public Dataset {
@@ -199,13 +248,13 @@ class ImageFolder final : public Dataset {
     sample.name = (root_ / entry.file).string();
     sample.segments = {{entry.text}};
     sample.ends = append_eos_;
-    std::ifstream in(sample.name, std::ios::binary | std::ios::ate);
-    BLIPFT_USER_CHECK(in.good(), sample.name, ": cannot be opened (", std::strerror(errno), ")");
-    std::vector<uint8_t>& picture = sample.picture.emplace(static_cast<size_t>(in.tellg()));
-    in.seekg(0);
-    in.read(reinterpret_cast<char*>(picture.data()), static_cast<std::streamsize>(picture.size()));
-    BLIPFT_USER_CHECK(in.good() || picture.empty(), sample.name, ": cannot be read (", std::strerror(errno),
-                      ")");
+    const io::FileDescriptor file = io::open_for_reading(sample.name);
+    const int64_t bytes = io::file_size(file, sample.name);
+    BLIPFT_USER_CHECK(bytes <= most_picture_bytes, sample.name, ": has ", bytes,
+                      " bytes, expected a picture of at most ",
+                      most_picture_bytes, "; replace this file or remove it from the dataset");
+    std::vector<uint8_t>& picture = sample.picture.emplace(static_cast<size_t>(bytes));
+    io::read_at(file, 0, picture.data(), bytes, sample.name);
     return sample;
   }
 
@@ -233,7 +282,7 @@ std::unique_ptr<Dataset> open_image_folder(const std::string& path, const TextSe
   const fs::path root = fs::path(metadata).parent_path();
   std::vector<Entry> entries = metadata.ends_with(".csv") ? parse_csv(metadata) : parse_jsonl(metadata);
   BLIPFT_USER_CHECK(!entries.empty(), metadata, ": no samples in it");
-  check_pictures(metadata, root, entries);
+  check_pictures(metadata, root, entries, settings.allow_outside);
   BLIPFT_USER_CHECK(std::any_of(entries.begin(), entries.end(), [](const Entry& entry) { return !entry.text.empty(); }),
                     metadata, ": all ", entries.size(), " captions are empty, so there is nothing to learn; write them",
                     " under text (or caption)");

@@ -1,7 +1,6 @@
 // One pass over a JSON file, a block at a time.
 #include "data/json_index.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "blipft/data.h"
 #include "blipft/error.h"
 
 namespace blipft {
@@ -29,10 +29,16 @@ class RecordCollector {
     begin_ = offset;
     line_ = line;
   }
-  void end(int64_t offset) {
+  /// The record goes on, at least to `offset`.
+  void check(int64_t offset) const {
     const int64_t bytes = offset - begin_, most = std::numeric_limits<uint32_t>::max();
-    BLIPFT_USER_CHECK(bytes <= most && line_ <= most, path_, ":", line_, ": a record of ", bytes, " bytes in line ",
-                      line_, ", expected at most ", most, " of each");
+    BLIPFT_USER_CHECK(bytes <= most_text_bytes, path_, ":", line_, ": a record of ", bytes, " bytes or more, expected ",
+                      "at most ", most_text_bytes, "; is a line end or a quote missing?");
+    BLIPFT_USER_CHECK(line_ <= most, path_, ":", line_, ": more lines than ", most, "; split the file");
+  }
+  void end(int64_t offset) {
+    const int64_t bytes = offset - begin_;
+    check(offset);
     records_.push_back({begin_, static_cast<uint32_t>(bytes), static_cast<uint32_t>(line_)});
     begin_ = -1;
   }
@@ -52,11 +58,12 @@ class LineScanner {
       const size_t end = std::min(block.find('\n', at), block.size());
       while (!record_.open() && at < end && is_blank(block[at])) ++at;
       if (!record_.open() && at < end) record_.begin(offset + static_cast<int64_t>(at), line_);
-      if (end == block.size()) return;
+      if (end == block.size()) break;
       if (record_.open()) record_.end(offset + static_cast<int64_t>(end));
       ++line_;
       at = end + 1;
     }
+    if (record_.open()) record_.check(offset + static_cast<int64_t>(block.size()));
   }
   void finish(int64_t size) {
     if (record_.open()) record_.end(size);
@@ -75,7 +82,7 @@ class ListScanner {
     for (size_t at = 0; at < block.size(); ++at) {
       if (in_string_ && !escaped_)         // most of a file
         while (at < block.size() && block[at] != '"' && block[at] != '\\' && block[at] != '\n') ++at;
-      if (at == block.size()) return;
+      if (at == block.size()) break;
       const char c = block[at];
       line_ += c == '\n';
       if (in_string_) {
@@ -85,6 +92,7 @@ class ListScanner {
         step(c, offset + static_cast<int64_t>(at));
       }
     }
+    if (record_.open()) record_.check(offset + static_cast<int64_t>(block.size()));
   }
   void finish(int64_t) {
     BLIPFT_USER_CHECK(closed_, path_, ":", line_, ": the file ends inside of the list that it begins with; it is ",
@@ -145,18 +153,10 @@ char first_character(const InputFile& file, int64_t offset) {
 
 }  // namespace
 
-InputFile::InputFile(const std::string& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-  BLIPFT_USER_CHECK(descriptor_ >= 0, path, ": cannot be opened (", std::strerror(errno), ")");
-}
-
-InputFile::~InputFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 size_t InputFile::read(int64_t offset, char* out, size_t bytes) const {
   size_t done = 0;
   while (done < bytes) {
-    const ssize_t count = ::pread(descriptor_, out + done, bytes - done, offset + static_cast<int64_t>(done));
+    const ssize_t count = ::pread(file_.get(), out + done, bytes - done, offset + static_cast<int64_t>(done));
     if (count < 0 && errno == EINTR) continue;
     BLIPFT_USER_CHECK(count >= 0, path_, ": cannot be read (", std::strerror(errno), ")");
     if (count == 0) break;

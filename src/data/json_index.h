@@ -5,23 +5,22 @@
 #include <string>
 #include <vector>
 
+#include "io/file.h"
+
 namespace blipft {
 
 /// A file that is open for reading. Move-only.
 class InputFile {
  public:
   /// Throws UserError naming the file.
-  explicit InputFile(const std::string& path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
+  explicit InputFile(const std::string& path) : path_(path), file_(io::open_for_reading(path)) {}
 
   /// Up to `bytes` bytes from `offset`; fewer at the end. Thread-safe.
   size_t read(int64_t offset, char* out, size_t bytes) const;
 
  private:
   std::string path_;
-  int descriptor_ = -1;
+  io::FileDescriptor file_;
 };
 
 /// A line, or an element of a list.
@@ -32,7 +31,8 @@ struct JsonRecord {
 };
 
 /// Appends the records of a file: the elements of its list where it begins with "[" and `may_be_list`, else its lines
-/// that are not blank. Records are not parsed. Throws UserError naming file and line where the list is not well-formed.
+/// that are not blank. Records are not parsed. Throws UserError naming file and line where the list is not well-formed,
+/// or a record has more than most_text_bytes.
 void index_json_file(const std::string& path, bool may_be_list, std::vector<JsonRecord>& records);
 
 }  // namespace blipft

@@ -6,6 +6,7 @@
 
 #include "blipft/error.h"
 #include "data/datasets.h"
+#include "io/json.h"
 
 namespace blipft {
 namespace {
@@ -76,11 +77,7 @@ const Format kFormats[] = {
 }  // namespace
 
 nlohmann::json parse_json(const std::string& text, const std::string& place) {
-  try {
-    return nlohmann::json::parse(replace_lone_surrogates(text));
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(concat(place, ": not valid JSON: ", error.what()));
-  }
+  return io::parse_json(replace_lone_surrogates(text), place);
 }
 
 std::string caption_from_json(const nlohmann::json& object, const std::string& place) {
@@ -91,13 +88,14 @@ std::string caption_from_json(const nlohmann::json& object, const std::string& p
     if (found == object.end()) continue;
     const nlohmann::json* value = &*found;
     if (value->is_array() && !value->empty()) value = &value->front();
-    BLIPFT_USER_CHECK(value->is_string(), place, ": key \"", key, "\" is ", found->dump(),
+    BLIPFT_USER_CHECK(value->is_string(), place, ": key \"", key, "\" is ", io::brief(*found),
                       ", expected a string or a list of strings");
     return value->get<std::string>();
   }
   std::string keys;
   for (const auto& item : object.items()) keys += (keys.empty() ? "\"" : ", \"") + item.key() + "\"";
-  throw UserError(concat(place, ": no key \"text\" (or \"caption\"); found ", keys.empty() ? "no keys" : keys));
+  throw UserError(concat(place, ": no key \"text\" (or \"caption\"); found ", keys.empty() ? "no keys" : brief(keys,
+                                                                                                               200)));
 }
 
 std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format,

@@ -7,27 +7,22 @@
 
 #include "blipft/error.h"
 #include "data/chat_template.h"
+#include "io/json.h"
 
 namespace blipft {
 namespace {
 
 using nlohmann::json;
 
-/// A value in a message: cut, so that a long one does not fill the screen.
-std::string shown(const json& value) {
-  const std::string text = value.dump(-1, ' ', true);
-  return text.size() > 60 ? text.substr(0, 60) + "..." : text;
-}
-
 std::string keys_of(const json& record) {
   std::string keys;
   for (const auto& item : record.items()) keys += (keys.empty() ? "\"" : ", \"") + item.key() + "\"";
-  return keys.empty() ? "no keys" : keys;
+  return keys.empty() ? "no keys" : brief(keys, 200);
 }
 
 std::string text_at(const json& object, const char* key, const std::string& place) {
   const json& value = object.at(key);
-  BLIPFT_USER_CHECK(value.is_string(), place, ": key \"", key, "\" is ", shown(value), ", expected a string");
+  BLIPFT_USER_CHECK(value.is_string(), place, ": key \"", key, "\" is ", io::brief(value), ", expected a string");
   return value.get<std::string>();
 }
 
@@ -46,20 +41,20 @@ std::string filled(const std::string& style, const std::string& instruction, con
 
 ChatMessage message_of(const json& message, size_t number, const std::string& place) {
   const std::string here = concat(place, ": message ", number);
-  BLIPFT_USER_CHECK(message.is_object(), here, " is ", shown(message), ", expected an object with \"role\" and ",
+  BLIPFT_USER_CHECK(message.is_object(), here, " is ", io::brief(message), ", expected an object with \"role\" and ",
                     "\"content\"");
   for (const char* key : {"role", "content"})
     BLIPFT_USER_CHECK(message.contains(key), here, " has no key \"", key, "\"; found ", keys_of(message));
   const std::string role = text_at(message, "role", here);
   BLIPFT_USER_CHECK(role == "system" || role == "user" || role == "assistant", here, " is of role ",
-                    shown(message["role"]), ", expected system, user or assistant");
+                    io::brief(message["role"]), ", expected system, user or assistant");
   return {role, text_at(message, "content", here)};
 }
 
 void read_messages(const json& record, const TextSettings& settings, const std::string& place,
                    Dataset::Sample& sample) {
   const json& list = record["messages"];
-  BLIPFT_USER_CHECK(list.is_array(), place, ": key \"messages\" is ", shown(list),
+  BLIPFT_USER_CHECK(list.is_array(), place, ": key \"messages\" is ", io::brief(list),
                     ", expected a list of {\"role\": ..., \"content\": ...}");
   BLIPFT_USER_CHECK(!list.empty(), place, ": key \"messages\" is an empty list, expected at least one message");
   std::vector<ChatMessage> messages;

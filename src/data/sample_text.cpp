@@ -70,6 +70,13 @@ void check_text_inputs(const Config& config, const ModelInputs& inputs, const To
                     " positions (config.json: max_position_embeddings, or a shorter sliding_window), of which ",
                     inputs.prefix_rows, " come before the text");
   const int32_t padding = tokenizer.pad_id();
+  for (const std::vector<int32_t>& ids : {tokenizer.prefix_ids(), tokenizer.suffix_ids()})
+    for (const int32_t id : ids)
+      BLIPFT_USER_CHECK(id >= 0 && id < inputs.vocabulary, config.model.path,
+                        ": the tokenizer's files put a token with ",
+                        "id ", id, " around every text (post_processor, or bos_token and eos_token), the model's ",
+                        "vocabulary has ", inputs.vocabulary, " ids (vocab_size in config.json); use the tokenizer ",
+                        "that belongs to the model");
   BLIPFT_USER_CHECK(!config.train.loss_on_padding || (padding >= 0 && padding < inputs.vocabulary),
                     place_of(config, "train.loss_on_padding"), ": train.loss_on_padding: the tokenizer's padding ",
                     "token ", padding < 0 ? "is missing" : concat("has id ", padding), ", the model's vocabulary has ",

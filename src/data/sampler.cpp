@@ -23,6 +23,9 @@ struct Sampler::EpochOrder {
 
 namespace {
 
+// The order of an epoch's samples is kept in memory: 8 bytes each.
+constexpr int64_t most_samples = 4'000'000'000;
+
 /// A number below `bound` from two random words: the high half of a 128-bit product.
 int64_t below(uint32_t high, uint32_t low, int64_t bound) {
   const auto word = static_cast<unsigned __int128>(static_cast<uint64_t>(high) << 32 | low);
@@ -48,7 +51,15 @@ Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::ma
                "batch_size ", settings.batch_size, ", micro_batches ", settings.micro_batches, ", rank ",
                settings.rank, " of ", settings.world);
   samples_ = settings.num_train_samples > 0 ? settings.num_train_samples : settings.dataset_size;
-  const int64_t global_batch = settings.batch_size * settings.micro_batches * settings.world;
+  BLIPFT_USER_CHECK(samples_ <= most_samples, "an epoch of ", samples_,
+                    " samples (data.num_train_samples), expected at ",
+                    "most ", most_samples, "; lower it, and raise train.max_epochs");
+  int64_t global_batch = 0;
+  BLIPFT_USER_CHECK(!__builtin_mul_overflow(settings.batch_size, settings.micro_batches, &global_batch) &&
+                        !__builtin_mul_overflow(global_batch, settings.world, &global_batch),
+                    "a step of train.batch_size ", settings.batch_size, " x train.accumulate_grad_batches ",
+                    settings.micro_batches, " x ", settings.world, " ranks has more samples than can be counted; ",
+                    "lower these");
   const int64_t all = samples_ / global_batch;
   BLIPFT_USER_CHECK(all > 0, "an epoch has ", samples_, " samples, but one step takes ", global_batch,
                     " (train.batch_size ", settings.batch_size, " x train.accumulate_grad_batches ",

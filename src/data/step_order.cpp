@@ -63,7 +63,9 @@ Sampler::Settings sampler_settings(const Config& config, int64_t rank, int64_t w
 }
 
 int64_t count_steps(const TrainSection& train, int64_t steps_per_epoch) {
-  int64_t steps = train.max_epochs > 0 ? train.max_epochs * steps_per_epoch : std::numeric_limits<int64_t>::max();
+  int64_t steps = std::numeric_limits<int64_t>::max();
+  if (train.max_epochs > 0 && __builtin_mul_overflow(train.max_epochs, steps_per_epoch, &steps))
+    steps = std::numeric_limits<int64_t>::max();
   if (train.max_steps >= 0) steps = std::min(steps, train.max_steps);
   BLIPFT_USER_CHECK(steps < std::numeric_limits<int64_t>::max(), "neither train.max_epochs (", train.max_epochs,
                     ") nor train.max_steps (",

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "blipft/data.h"
+#include "blipft/error.h"
 #include "data/tokenizer_base.h"
 #include "data/tokenizer_bpe.h"
 #include "data/tokenizer_sentencepiece.h"
@@ -12,13 +13,18 @@
 namespace blipft {
 namespace {
 
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+/// Normalising may make a text longer; a file whose steps double it again and again is refused.
+constexpr size_t most_growth = 64, most_growth_of_short = size_t{1} << 16;
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to,
+                     size_t most = std::string::npos) {
   std::string out;
   out.reserve(text.size() + text.size() / 4);
   for (size_t at = 0; at < text.size();) {
     const size_t found = std::min(text.find(from, at), text.size());
     out += text.substr(at, found - at);
     if (found < text.size()) out += to;
+    if (out.size() > most) break;
     at = found + from.size();
   }
   return out;
@@ -107,10 +113,13 @@ class BpeTokenizer final : public FileTokenizer {
 
   std::string normalized(std::string_view text) const {
     std::string out(text);
+    const size_t most = text.size() * most_growth + most_growth_of_short;
     for (const NormalizerStep& step : spec().normalizer) {
       if (step.kind == NormalizerStep::Kind::nfc) out = unicode::nfc(out);
       if (step.kind == NormalizerStep::Kind::prepend && !out.empty()) out.insert(0, step.to);
-      if (step.kind == NormalizerStep::Kind::replace) out = replaced(out, step.from, step.to);
+      if (step.kind == NormalizerStep::Kind::replace) out = replaced(out, step.from, step.to, most);
+      BLIPFT_USER_CHECK(out.size() <= most, spec().file, ": its normalizer makes a text of ", text.size(),
+                        " bytes longer than ", most, "; expected one that keeps texts about as long");
     }
     return out;
   }

@@ -54,20 +54,22 @@ size_t AddedTokenFinder::leading_space(std::string_view text) const {
 
 void AddedTokenFinder::add(const AddedToken& token, const std::string& content) {
   if (content.empty()) return;
-  auto& list = by_first_byte_[static_cast<uint8_t>(content[0])];
-  list.push_back({content, token});
-  std::stable_sort(list.begin(), list.end(),
-                   [](const Entry& a, const Entry& b) { return a.content.size() > b.content.size(); });
+  Group& group = by_first_byte_[static_cast<uint8_t>(content[0])];
+  group.lengths.insert(content.size());
+  group.tokens.emplace(content, token);    // of two with one content the first counts
 }
 
 const AddedTokenFinder::Entry* AddedTokenFinder::match(std::string_view text) const {
-  for (const Entry& entry : by_first_byte_[static_cast<uint8_t>(text[0])])
-    if (text.starts_with(entry.content)) return &entry;
+  const Group& group = by_first_byte_[static_cast<uint8_t>(text[0])];
+  for (const size_t length : group.lengths) {
+    if (length > text.size()) continue;
+    if (const auto found = group.tokens.find(text.substr(0, length)); found != group.tokens.end()) return &*found;
+  }
   return nullptr;
 }
 
 void AddedTokenFinder::split(std::string_view text, bool split_special_tokens, std::vector<TextPiece>& pieces) const {
-  size_t done = 0;
+  size_t done = 0, space_end = 0;          // space_end: of the white space that was looked at last
   for (size_t at = 0; at < text.size();) {
     const Entry* entry = match(text.substr(at));
     if (entry == nullptr) {
@@ -75,14 +77,17 @@ void AddedTokenFinder::split(std::string_view text, bool split_special_tokens, s
       continue;
     }
     const size_t found = at;
-    at += entry->content.size();
-    const AddedToken& token = entry->token;
+    at += entry->first.size();
+    const AddedToken& token = entry->second;
     if (token.special && split_special_tokens) continue;
     if (token.single_word && (ends_with_word(text.substr(0, found)) || starts_with_word(text.substr(at)))) continue;
     // White space that an earlier token's rstrip took is not there any more.
     size_t begin = std::max(found, done), end = at;
-    if (token.lstrip) begin = std::max(trailing_space(text.substr(0, found)), done);
-    if (token.rstrip) end += leading_space(text.substr(at));
+    if (token.lstrip && found > done) begin = done + trailing_space(text.substr(done, found - done));
+    if (token.rstrip) {
+      if (at >= space_end) space_end = at + leading_space(text.substr(at));
+      end = std::max(at, space_end);
+    }
     if (begin > done) pieces.push_back({-1, text.substr(done, begin - done)});
     pieces.push_back({token.id, text.substr(begin, end - begin)});
     done = end;

@@ -3,8 +3,12 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace blipft {
@@ -37,17 +41,23 @@ class AddedTokenFinder {
   void split(std::string_view text, bool split_special_tokens, std::vector<TextPiece>& pieces) const;
 
  private:
-  struct Entry {
-    std::string content;
-    AddedToken token;
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
+  /// Tokens that begin with the same byte, by their content, and the lengths that there are. A file may add any number.
+  struct Group {
+    std::set<size_t, std::greater<>> lengths;
+    std::unordered_map<std::string, AddedToken, Hash, std::equal_to<>> tokens;
+  };
+  using Entry = std::pair<const std::string, AddedToken>;
   const Entry* match(std::string_view text) const;
   bool is_space(uint32_t code_point) const;
   size_t trailing_space(std::string_view text) const;
   size_t leading_space(std::string_view text) const;
 
   Space space_;
-  std::array<std::vector<Entry>, 256> by_first_byte_;
+  std::array<Group, 256> by_first_byte_;
 };
 
 }  // namespace blipft

@@ -76,8 +76,8 @@ void BpeModel::read_merges(const std::string& file) {
   for (const auto& [left, right] : spec_.merges) {
     const auto id = [&](const std::string& token) {
       const auto found = spec_.vocab.find(token);
-      BLIPFT_USER_CHECK(found != spec_.vocab.end(), file, ": merge ", rank + 1, " (\"", left, " ", right,
-                        "\") needs the token \"", token,
+      BLIPFT_USER_CHECK(found != spec_.vocab.end(), file, ": merge ", rank + 1, " (\"", brief(left), " ", brief(right),
+                        "\") needs the token \"", brief(token),
                         "\", which is not in the vocabulary; vocabulary and merges must come from the same tokenizer");
       return found->second;
     };

@@ -5,14 +5,14 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_set>
 
 #include "blipft/error.h"
 #include "data/tokenizer_json.h"
 #include "data/tokenizer_sentencepiece.h"
+#include "io/file.h"
 
 namespace blipft {
 namespace {
@@ -23,15 +23,14 @@ namespace fs = std::filesystem;
 const char* const named_tokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
 std::optional<Json> read_json(const fs::path& path) {
-  if (!fs::exists(path)) return std::nullopt;
-  std::ifstream in(path, std::ios::binary);
-  BLIPFT_USER_CHECK(in.good(), path.string(), ": cannot be opened; check its permissions");
-  try {
-    return Json::parse(in);
-  } catch (const Json::exception& error) {
-    throw UserError(concat(path.string(), ": not valid JSON (", error.what(), "); the file is broken or incomplete"));
-  }
+  if (!is_there(path)) return std::nullopt;
+  return io::read_json_file(path.string(), most_tokenizer_bytes);
 }
 
 bool same_flags(const AddedToken& a, const AddedToken& b) {
@@ -40,16 +39,18 @@ bool same_flags(const AddedToken& a, const AddedToken& b) {
 }
 
 AddedToken* find_added(TokenizerSpec& spec, const std::string& content) {
-  const auto found = std::find_if(spec.added.begin(), spec.added.end(),
-                                  [&](const AddedToken& token) { return token.content == content; });
-  return found == spec.added.end() ? nullptr : &*found;
+  const auto found = spec.added_places.find(content);
+  return found == spec.added_places.end() ? nullptr : &spec.added[found->second];
 }
 
 void read_merges_file(const fs::path& path, TokenizerSpec& spec) {
-  std::ifstream in(path, std::ios::binary);
-  BLIPFT_USER_CHECK(in.good(), path.string(), ": missing or unreadable; vocab.json needs merges.txt beside it");
+  BLIPFT_USER_CHECK(is_there(path), path.string(), ": missing; vocab.json needs merges.txt beside it");
+  const std::string text = io::read_whole_file(path.string(), most_tokenizer_bytes);
   size_t number = 0;
-  for (std::string line; std::getline(in, line);) {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
     ++number;
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty() || line.starts_with("#version")) continue;  // "# #" is a merge, not a comment
@@ -83,13 +84,14 @@ Json default_tokens(const std::string& tokenizer_class) {
 SpecialTokens read_special_tokens(const fs::path& directory, Json config, const std::string& tokenizer_class) {
   SpecialTokens out;
   const bool has_decoder = !member(config, "added_tokens_decoder").is_null();
+  const std::string decoder_place = (directory / "tokenizer_config.json").string() + ": added_tokens_decoder: a token";
   if (has_decoder)
     for (const auto& [id, token] : config["added_tokens_decoder"].items())
-      out.decoder[std::stoi(id)] = added_token(token, false);
+      out.decoder[token_id(id, decoder_place)] = added_token(token, false);
   if (!has_decoder)  // else the map is an old file's leftover
     if (const auto map = read_json(directory / "special_tokens_map.json"))
       for (const auto& [key, value] : map->items()) config[key] = value;
-  const auto token_of = [&](const Json& value) {
+  const auto token_of = [&](const Json& value) {        // of the few named_tokens
     const AddedToken token = added_token(value, true);
     for (const auto& [id, known] : out.decoder)
       if (known.content == token.content) return known;
@@ -101,14 +103,16 @@ SpecialTokens read_special_tokens(const fs::path& directory, Json config, const 
   if (tokenizer_class == "CodeLlamaTokenizer")
     for (const char* content : {"\u2581<PRE>", "\u2581<MID>", "\u2581<SUF>", "\u2581<EOT>", "<FILL_ME>"})
       out.extra.push_back(added_token(content, true));
-  std::vector<std::string> special_names;
-  for (const char* key : named_tokens) special_names.push_back(content_of(member(config, key)));
-  for (const AddedToken& token : out.extra) special_names.push_back(token.content);
+  std::unordered_set<std::string> special_names;
+  for (const char* key : named_tokens) special_names.insert(content_of(member(config, key)));
+  for (const AddedToken& token : out.extra) special_names.insert(token.content);
   if (!has_decoder)
     if (const auto added = read_json(directory / "added_tokens.json"))
-      for (const auto& [content, id] : added->items()) {
-        const bool special = std::count(special_names.begin(), special_names.end(), content) > 0;
-        out.decoder[id.get<int32_t>()] = AddedToken{content, id.get<int32_t>(), special, false, false, false, !special};
+      for (const auto& [content, value] : added->items()) {
+        const bool special = special_names.contains(content);
+        const int32_t id = token_id(
+            value, concat((directory / "added_tokens.json").string(), ": token \"", brief(content), "\""));
+        out.decoder[id] = AddedToken{content, id, special, false, false, false, !special};
       }
   const Json defaults = default_tokens(tokenizer_class);
   for (const char* key : named_tokens) {
@@ -124,7 +128,7 @@ void apply_special_tokens(const SpecialTokens& tokens, TokenizerSpec& spec) {
     const AddedToken* present = find_added(spec, token.content);
     if (present != nullptr && same_flags(*present, token)) continue;
     const auto known = id_of(spec, token.content);
-    BLIPFT_USER_CHECK(!known || *known == id, spec.file, ": the token \"", token.content, "\" has the id ",
+    BLIPFT_USER_CHECK(!known || *known == id, spec.file, ": the token \"", brief(token.content), "\" has the id ",
                       known.value_or(-1), " there, but ", id, " in tokenizer_config.json or added_tokens.json");
     token.id = spec.sentencepiece ? id : -1;  // the Hugging Face library gives new tokens the next free id
     add_token(spec, token);
@@ -151,7 +155,7 @@ void apply_names_again(const SpecialTokens& tokens, TokenizerSpec& spec) {
 /// OPT's vocabulary without any file about special tokens.
 bool is_bare_opt(const TokenizerSpec& spec, const fs::path& directory) {
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
-    if (fs::exists(directory / name)) return false;
+    if (is_there(directory / name)) return false;
   const auto is = [&](const char* token, int32_t id) {
     const auto found = spec.bpe.vocab.find(token);
     return found != spec.bpe.vocab.end() && found->second == id;
@@ -164,7 +168,8 @@ void read_vocab_and_merges(const fs::path& directory, const std::string& tokeniz
                            TokenizerSpec& spec) {
   const std::string vocab_file = (directory / "vocab.json").string();
   BLIPFT_USER_CHECK(tokenizer_class == "GPT2Tokenizer", (directory / "tokenizer_config.json").string(),
-                    ": tokenizer_class is ", tokenizer_class, "; with vocab.json + merges.txt only GPT2Tokenizer "
+                    ": tokenizer_class is ", brief(tokenizer_class),
+                    "; with vocab.json + merges.txt only GPT2Tokenizer "
                     "(GPT-2, OPT) is supported. Save the tokenizer with transformers' save_pretrained, which writes "
                     "tokenizer.json");
   read_vocab(*read_json(vocab_file), vocab_file, spec);
@@ -182,16 +187,16 @@ void read_vocab_and_merges(const fs::path& directory, const std::string& tokeniz
 void read_sentencepiece(const fs::path& directory, const std::string& tokenizer_class, Json& config,
                         TokenizerSpec& spec) {
   const std::string config_file = (directory / "tokenizer_config.json").string();
-  BLIPFT_USER_CHECK(tokenizer_class == "LlamaTokenizer", config_file, ": tokenizer_class is ", tokenizer_class,
+  BLIPFT_USER_CHECK(tokenizer_class == "LlamaTokenizer", config_file, ": tokenizer_class is ", brief(tokenizer_class),
                     "; with tokenizer.model only LlamaTokenizer is supported. Save the tokenizer with transformers' "
                     "save_pretrained, which writes tokenizer.json");
   const Json& options = member(config, "sp_model_kwargs");
-  BLIPFT_USER_CHECK(options.empty(), config_file, ": sp_model_kwargs is ", options.dump(), "; only {} is supported");
+  BLIPFT_USER_CHECK(options.empty(), config_file, ": sp_model_kwargs is ", io::brief(options),
+                    "; only {} is supported");
   spec.file = (directory / "tokenizer.model").string();
   SentencePieceSpec model;
-  std::ifstream in(spec.file, std::ios::binary);
-  model.model.assign(std::istreambuf_iterator<char>(in), {});
-  BLIPFT_USER_CHECK(in.good() && !model.model.empty(), spec.file, ": empty, or cannot be read");
+  model.model = io::read_whole_file(spec.file, most_tokenizer_bytes);
+  BLIPFT_USER_CHECK(!model.model.empty(), spec.file, ": empty; copy or download it again");
   model.legacy = flag(config, "legacy", true);
   model.add_prefix_space = flag(config, "add_prefix_space", true);
   if (config.contains("unk_token")) model.unknown_token = content_of(config["unk_token"]);
@@ -234,11 +239,11 @@ TokenizerSpec read_files(const fs::path& directory) {
     if (tokenizer_class == "LlamaTokenizer" && has_part(*fast, "ByteLevel")) tokenizer_class.clear();
     tokenizer_json::read(*fast, tokenizer_class, config, spec);
     padding_token = content_of(member(member(*fast, "padding"), "pad_token"));
-  } else if (fs::exists(directory / "vocab.json")) {
+  } else if (is_there(directory / "vocab.json")) {
     tokenizer_class = class_of(directory, config, "GPT2Tokenizer");
     read_vocab_and_merges(directory, tokenizer_class, config, spec);
   } else {
-    BLIPFT_USER_CHECK(fs::exists(directory / "tokenizer.model"), directory.string(),
+    BLIPFT_USER_CHECK(is_there(directory / "tokenizer.model"), directory.string(),
                       ": no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor tokenizer.model is "
                       "there; copy the tokenizer's files there, or correct model.path");
     tokenizer_class = class_of(directory, config, "LlamaTokenizer");
@@ -267,8 +272,8 @@ TokenizerSpec read_files(const fs::path& directory) {
 }  // namespace
 
 std::optional<int32_t> id_of(const TokenizerSpec& spec, const std::string& content) {
-  for (const AddedToken& token : spec.added)
-    if (token.content == content) return token.id;
+  if (const auto added = spec.added_places.find(content); added != spec.added_places.end())
+    return spec.added[added->second].id;
   const auto found = spec.bpe.vocab.find(content);
   if (found == spec.bpe.vocab.end()) return std::nullopt;
   return found->second;
@@ -279,12 +284,13 @@ void add_token(TokenizerSpec& spec, AddedToken token) {
   if (const auto id = id_of(spec, token.content)) {
     token.id = *id;
   } else if (token.id < 0) {
-    token.id = static_cast<int32_t>(spec.bpe.vocab.size());
-    for (const AddedToken& other : spec.added) token.id = std::max(token.id, other.id + 1);
+    token.id = std::max(static_cast<int32_t>(spec.bpe.vocab.size()), spec.largest_added_id + 1);
   }
+  spec.largest_added_id = std::max(spec.largest_added_id, token.id);
   if (AddedToken* present = find_added(spec, token.content)) {
     *present = token;
   } else {
+    spec.added_places.emplace(token.content, spec.added.size());
     spec.added.push_back(token);
   }
 }
@@ -293,7 +299,8 @@ TokenizerSpec read_tokenizer_files(const std::string& directory) {
   try {
     return read_files(directory);
   } catch (const Json::exception& error) {
-    throw UserError(concat(directory, ": a tokenizer file has a value of an unexpected type (", error.what(),
+    throw UserError(concat(directory, ": a tokenizer file has a value of an unexpected type (", brief(error.what(),
+                                                                                                      200),
                            "); compare tokenizer.json and tokenizer_config.json with the original ones"));
   }
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "data/tokenizer_added.h"
@@ -45,6 +46,8 @@ struct TokenizerSpec {
   std::optional<Metaspace> metaspace;
   std::optional<SentencePieceSpec> sentencepiece;
   std::vector<AddedToken> added;                ///< each content once
+  std::unordered_map<std::string, size_t> added_places;  ///< content -> index of added
+  int32_t largest_added_id = -1;
   std::vector<int32_t> prefix_ids, suffix_ids;  ///< put around every text
   int32_t pad_id = -1;                          ///< -1: there is none
   std::optional<int32_t> bos_id, eos_id;
@@ -57,6 +60,11 @@ struct TokenizerSpec {
 /// vocab.json and merges.txt and none of the others is read as OPT's tokenizer.
 /// Throws UserError naming the file, what was found and what is supported.
 TokenizerSpec read_tokenizer_files(const std::string& directory);
+
+/// Ids are below this: the model's tables have a place for each.
+constexpr int32_t most_token_ids = 1 << 24;
+/// Of tokenizer.json, merges.txt and the like; the largest known ones have some 35 MB.
+constexpr int64_t most_tokenizer_bytes = int64_t{256} << 20;
 
 /// The id of a token, added or not.
 std::optional<int32_t> id_of(const TokenizerSpec& spec, const std::string& content);

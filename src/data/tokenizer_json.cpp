@@ -1,7 +1,7 @@
 // Reading tokenizer.json: model, normalizer, pre_tokenizer, post_processor and added tokens.
 #include "data/tokenizer_json.h"
 
-#include <limits>
+#include <charconv>
 
 #include "blipft/error.h"
 
@@ -36,15 +36,28 @@ AddedToken added_token(const Json& token, bool special) {
   return out;
 }
 
+int32_t token_id(const Json& id, const std::string& place) {
+  BLIPFT_USER_CHECK(id.is_number_unsigned() && id.get<uint64_t>() < most_token_ids, place, " has the id ",
+                    io::brief(id), "; expected an integer from 0 on, below ", most_token_ids);
+  return id.get<int32_t>();
+}
+
+int32_t token_id(const std::string& id, const std::string& place) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), value);
+  const bool whole = error == std::errc() && end == id.data() + id.size();
+  return token_id(whole ? Json(value) : Json(id), place);
+}
+
 void read_vocab(const Json& vocab, const std::string& file, TokenizerSpec& spec) {
   BLIPFT_USER_CHECK(vocab.is_object() && !vocab.empty(), file, ": the vocabulary is ",
                     vocab.is_object() ? "empty" : vocab.type_name(), "; expected an object of token: id");
   spec.bpe.vocab.reserve(vocab.size() * 2);
   for (const auto& [token, id] : vocab.items()) {
-    const bool fits = id.is_number_integer() && id.get<int64_t>() >= 0 &&
-                      id.get<int64_t>() < std::numeric_limits<int32_t>::max();
-    BLIPFT_USER_CHECK(fits, file, ": token \"", token, "\" has the id ", id.dump(), "; expected an integer from 0 on");
-    spec.bpe.vocab.emplace(token, id.get<int32_t>());
+    // The place is made only where it is needed: there are many tokens.
+    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < most_token_ids;
+    spec.bpe.vocab.emplace(token, fits ? id.get<int32_t>()
+                                       : token_id(id, concat(file, ": token \"", brief(token), "\"")));
   }
 }
 
@@ -52,7 +65,8 @@ std::pair<std::string, std::string> merge_of(const std::string& line, const std:
   const size_t space = line.find(' ');
   const bool two = space != std::string::npos && space > 0 && space + 1 < line.size() &&
                    line.find(' ', space + 1) == std::string::npos;
-  BLIPFT_USER_CHECK(two, file, ": merge ", number, " is \"", line, "\"; expected two tokens with one space between");
+  BLIPFT_USER_CHECK(two, file, ": merge ", number, " is \"", brief(line),
+                    "\"; expected two tokens with one space between");
   return {line.substr(0, space), line.substr(space + 1)};
 }
 
@@ -60,7 +74,7 @@ namespace {
 
 std::string type_of(const Json& part) {
   const Json& type = member(part, "type");
-  return type.is_string() ? type.get<std::string>() : part.is_null() ? "null" : "(no type)";
+  return type.is_string() ? brief(type.get<std::string>()) : part.is_null() ? "null" : "(no type)";
 }
 
 /// Both forms: "a b" and ["a", "b"].
@@ -73,7 +87,7 @@ void read_merges(const Json& merges, const std::string& file, TokenizerSpec& spe
       continue;
     }
     BLIPFT_USER_CHECK(merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string(), file,
-                      ": merge ", number, " is ", merge.dump(), "; expected \"a b\" or [\"a\", \"b\"]");
+                      ": merge ", number, " is ", io::brief(merge), "; expected \"a b\" or [\"a\", \"b\"]");
     spec.bpe.merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
   }
 }
@@ -84,11 +98,11 @@ void read_model(const Json& model, const std::string& file, TokenizerSpec& spec)
   BLIPFT_USER_CHECK(bpe, file, ": model.type is ", type_of(model), "; only BPE is supported");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = member(model, key);
-    BLIPFT_USER_CHECK(value.is_null() || value == "", file, ": model.", key, " is ", value.dump(),
+    BLIPFT_USER_CHECK(value.is_null() || value == "", file, ": model.", key, " is ", io::brief(value),
                       "; only BPE without it is supported");
   }
   const Json& dropout = member(model, "dropout");
-  BLIPFT_USER_CHECK(dropout.is_null() || dropout == 0.0, file, ": model.dropout is ", dropout.dump(),
+  BLIPFT_USER_CHECK(dropout.is_null() || dropout == 0.0, file, ": model.dropout is ", io::brief(dropout),
                     "; only null is supported");
   read_vocab(member(model, "vocab"), file + ": model.vocab", spec);
   read_merges(member(model, "merges"), file, spec);
@@ -103,7 +117,7 @@ void read_model(const Json& model, const std::string& file, TokenizerSpec& spec)
 
 std::string text_at(const Json& object, const char* key, const std::string& file, const std::string& place) {
   const Json& value = member(object, key);
-  BLIPFT_USER_CHECK(value.is_string(), file, ": ", place, ".", key, " is ", value.dump(), "; expected a text");
+  BLIPFT_USER_CHECK(value.is_string(), file, ": ", place, ".", key, " is ", io::brief(value), "; expected a text");
   return value.get<std::string>();
 }
 
@@ -122,7 +136,7 @@ void read_normalizer(const Json& normalizer, const std::string& file, TokenizerS
                       "; supported are NFC, Prepend, Replace and Sequence of them, or none");
     const Json& pattern = member(normalizer, "pattern");
     const std::string from = member(pattern, "String").is_string() ? member(pattern, "String").get<std::string>() : "";
-    BLIPFT_USER_CHECK(!from.empty(), file, ": normalizer.pattern is ", pattern.dump(),
+    BLIPFT_USER_CHECK(!from.empty(), file, ": normalizer.pattern is ", io::brief(pattern),
                       "; supported is {\"String\": a text}");
     spec.normalizer.push_back({Kind::replace, from, text_at(normalizer, "content", file, "normalizer")});
   }
@@ -135,11 +149,12 @@ void read_metaspace(const Json& part, const std::string& file, TokenizerSpec& sp
   const Json& scheme = member(part, "prepend_scheme");
   const bool prepend = flag(part, "add_prefix_space", true);  // older files have this key instead
   BLIPFT_USER_CHECK(scheme.is_null() || scheme == "always" || scheme == "first" || scheme == "never", file,
-                    ": pre_tokenizer.prepend_scheme is ", scheme.dump(), "; supported are always, first and never");
+                    ": pre_tokenizer.prepend_scheme is ", io::brief(scheme), "; supported are always, first and never");
   metaspace.prepend = !prepend || scheme == "never" ? Metaspace::Prepend::never
                       : scheme == "first"           ? Metaspace::Prepend::first
                                                     : Metaspace::Prepend::always;
   metaspace.split = flag(part, "split", true);
+  BLIPFT_USER_CHECK(!metaspace.replacement.empty(), file, ": pre_tokenizer.replacement is empty; expected a character");
   spec.metaspace = metaspace;
 }
 
@@ -147,11 +162,11 @@ void read_split(const Json& part, const std::string& file, TokenizerSpec& spec) 
   const Json& pattern = member(part, "pattern");
   const Json& expression = member(pattern, "Regex");
   const auto known = expression.is_string() ? known_pattern(expression.get<std::string>()) : std::nullopt;
-  BLIPFT_USER_CHECK(known.has_value(), file, ": pre_tokenizer: Split.pattern is ", pattern.dump(),
+  BLIPFT_USER_CHECK(known.has_value(), file, ": pre_tokenizer: Split.pattern is ", io::brief(pattern),
                     "; supported are the patterns of GPT-2, LLaMA 3 and Qwen 2, as their files spell them");
   BLIPFT_USER_CHECK(member(part, "behavior") == "Isolated" && !flag(part, "invert", false), file,
-                    ": pre_tokenizer: Split.behavior is ", member(part, "behavior").dump(), ", invert ",
-                    member(part, "invert").dump(), "; supported are \"Isolated\", false");
+                    ": pre_tokenizer: Split.behavior is ", io::brief(member(part, "behavior")), ", invert ",
+                    io::brief(member(part, "invert")), "; supported are \"Isolated\", false");
   spec.split = *known;
 }
 
@@ -164,7 +179,7 @@ void read_byte_level(const Json& part, const std::string& file, TokenizerSpec& s
     return;
   }
   BLIPFT_USER_CHECK(!use_regex && !spec.add_prefix_space, file, ": pre_tokenizer: ByteLevel behind Split is ",
-                    part.dump(), "; supported are use_regex false and add_prefix_space false");
+                    io::brief(part), "; supported are use_regex false and add_prefix_space false");
 }
 
 /// Nothing, Metaspace, ByteLevel, or Split and ByteLevel, each perhaps in a Sequence.
@@ -191,9 +206,9 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
 /// ["</s>", 2]
 int32_t pair_id(const Json& processor, const char* key, const std::string& file) {
   const Json& pair = member(processor, key);
-  BLIPFT_USER_CHECK(pair.is_array() && pair.size() == 2 && pair[1].is_number_integer(), file, ": post_processor.", key,
-                    " is ", pair.dump(), "; expected [token, id]");
-  return pair[1].get<int32_t>();
+  BLIPFT_USER_CHECK(pair.is_array() && pair.size() == 2, file, ": post_processor.", key, " is ", io::brief(pair),
+                    "; expected [token, id]");
+  return token_id(pair[1], concat(file, ": post_processor.", key));
 }
 
 void read_template(const Json& processor, const std::string& file, TokenizerSpec& spec) {
@@ -206,9 +221,10 @@ void read_template(const Json& processor, const std::string& file, TokenizerSpec
     }
     const std::string name = member(member(piece, "SpecialToken"), "id").get<std::string>();
     const Json& ids = member(member(member(processor, "special_tokens"), name.c_str()), "ids");
-    BLIPFT_USER_CHECK(ids.is_array(), file, ": post_processor.special_tokens has no ids for \"", name,
+    BLIPFT_USER_CHECK(ids.is_array(), file, ": post_processor.special_tokens has no ids for \"", brief(name),
                       "\", which post_processor.single uses");
-    for (const Json& id : ids) (sequences == 0 ? before : after).push_back(id.get<int32_t>());
+    const std::string place = concat(file, ": post_processor.special_tokens: \"", brief(name), "\"");
+    for (const Json& id : ids) (sequences == 0 ? before : after).push_back(token_id(id, place));
   }
   BLIPFT_USER_CHECK(sequences == 1, file, ": post_processor.single has ", sequences,
                     " places for the text; expected one");
@@ -275,9 +291,10 @@ void read(Json json, const std::string& tokenizer_class, const Json& config, Tok
   read_post_processor(member(json, "post_processor"), spec.file, spec);
   for (const Json& entry : member(json, "added_tokens")) {
     const AddedToken token = added_token(entry, false);
-    const auto id = entry.at("id").get<int32_t>();
+    const int32_t id =
+        token_id(member(entry, "id"), concat(spec.file, ": added_tokens: \"", brief(token.content), "\""));
     const auto known = id_of(spec, token.content);
-    BLIPFT_USER_CHECK(!known || *known == id, spec.file, ": added token \"", token.content, "\" has the id ", id,
+    BLIPFT_USER_CHECK(!known || *known == id, spec.file, ": added token \"", brief(token.content), "\" has the id ", id,
                       ", but the vocabulary says ", known.value_or(-1));
     add_token(spec, token);  // one outside the vocabulary gets the next free id, as in the Hugging Face library
   }

@@ -1,11 +1,11 @@
 // Reading tokenizer.json, and what it shares with the reading of the other tokenizer files.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "data/tokenizer_files.h"
+#include "io/json.h"
 
 namespace blipft::tokenizer_json {
 
@@ -19,6 +19,11 @@ std::string content_of(const Json& token);
 /// `special`: what a token is that is given as a string.
 AddedToken added_token(const Json& token, bool special);
 
+/// A token's id; `place` (file and key) is for the message. Throws UserError unless it is an integer from 0 to
+/// most_token_ids - 1.
+int32_t token_id(const Json& id, const std::string& place);
+/// The same where an object's key is the id.
+int32_t token_id(const std::string& id, const std::string& place);
 /// Fills spec.bpe.vocab; `file` names the place in messages.
 void read_vocab(const Json& vocab, const std::string& file, TokenizerSpec& spec);
 /// The two tokens of a line "a b".

@@ -34,7 +34,7 @@ class SentencePieceTokenizer final : public FileTokenizer {
     if (const auto found = spec().bpe.vocab.find(word_start); found != spec().bpe.vocab.end())
       word_start_id_ = found->second;
     for (const AddedToken& token : spec().added) {
-      BLIPFT_USER_CHECK(!token.single_word, spec().file, ": the added token \"", token.content,
+      BLIPFT_USER_CHECK(!token.single_word, spec().file, ": the added token \"", brief(token.content),
                         "\" has single_word; with tokenizer.model that is not supported");
       added_.add(token, token.content);
       if (token.special) special_ids_.insert(token.id);

@@ -12,15 +12,14 @@
 #include <unordered_map>
 #include <utility>
 
-#include <fcntl.h>
 #include <glob.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "blipft/error.h"
 #include "data/datasets.h"
+#include "io/file.h"
 
 namespace blipft {
 namespace {
@@ -32,23 +31,15 @@ constexpr int64_t tar_block = 512;
 /// A shard open for reading.
 class TarFile {
  public:
-  explicit TarFile(const std::string& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    BLIPFT_USER_CHECK(descriptor_ >= 0, path, ": cannot be opened (", std::strerror(errno), ")");
-    struct stat status;
-    if (::fstat(descriptor_, &status) == 0) size_ = status.st_size;
-  }
-  ~TarFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  TarFile(const TarFile&) = delete;
-  TarFile& operator=(const TarFile&) = delete;
+  explicit TarFile(const std::string& path)
+      : path_(path), file_(io::open_for_reading(path)), size_(io::file_size(file_, path)) {}
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
 
   void read(int64_t offset, void* out, int64_t bytes, const std::string& what) const {
     for (int64_t done = 0; done < bytes;) {
-      const ssize_t count = ::pread(descriptor_, static_cast<char*>(out) + done, static_cast<size_t>(bytes - done),
+      const ssize_t count = ::pread(file_.get(), static_cast<char*>(out) + done, static_cast<size_t>(bytes - done),
                                     offset + done);
       if (count < 0 && errno == EINTR) continue;
       BLIPFT_USER_CHECK(count >= 0, path_, ": cannot read ", what, " (", std::strerror(errno), ")");
@@ -59,7 +50,7 @@ class TarFile {
 
  private:
   std::string path_;
-  int descriptor_ = -1;
+  io::FileDescriptor file_;
   int64_t size_ = 0;
 };
 
@@ -109,7 +100,7 @@ class TarWalk {
       // Links, devices and directories have no content, whatever their size field says.
       if (type >= '1' && type <= '6') bytes = 0;
       if (bytes > tar_.size() - content)
-        fail(concat("member \"", extension ? "(extended header)" : name(long_name), "\" has ", bytes,
+        fail(concat("member \"", extension ? "(extended header)" : brief(name(long_name)), "\" has ", bytes,
                     " bytes, but the file ends after ",
                     tar_.size() - content, "; the file is truncated"));
       position_ = content + (bytes + tar_block - 1) / tar_block * tar_block;
@@ -212,12 +203,17 @@ void place_member(const TarFile& tar, const Member& member, size_t dot, Entry& e
   Piece piece{member.offset, member.bytes, ""};
   member.name.copy(piece.extension, sizeof piece.extension - 1, dot + 1);
   const bool picture = extension != "txt" && extension != "json";
+  const int64_t most = picture ? most_picture_bytes : most_text_bytes;
+  BLIPFT_USER_CHECK(member.bytes <= most, tar.path(), ": member \"", brief(member.name), "\" has ", member.bytes,
+                    " bytes, expected a ", picture ? "picture" : "caption", " of at most ", most,
+                    "; write the shard without it");
   Piece& slot = picture ? entry.picture : entry.caption;
   if (slot && !picture && lower(slot.extension) != extension) {
     if (extension == "txt") slot = piece;
     return;
   }
-  BLIPFT_USER_CHECK(!slot, tar.path(), ": members \"", entry.key, ".", slot.extension, "\" and \"", member.name,
+  BLIPFT_USER_CHECK(!slot, tar.path(), ": members \"", brief(entry.key), ".", slot.extension, "\" and \"",
+                    brief(member.name),
                     "\" are both the ",
                     picture ? "picture" : "caption", " of one sample");
   slot = piece;
@@ -244,11 +240,13 @@ void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entr
   }
   for (size_t i = begin; i < entries.size(); ++i) {
     const Entry& entry = entries[i];
-    BLIPFT_USER_CHECK(entry.picture, path, ": member \"", entry.caption_name(), "\" has no picture beside it (\"",
-                      entry.key,
+    BLIPFT_USER_CHECK(entry.picture, path, ": member \"", brief(entry.caption_name()),
+                      "\" has no picture beside it (\"",
+                      brief(entry.key),
                       ".jpg\", .jpeg or .png)");
-    BLIPFT_USER_CHECK(entry.caption, path, ": member \"", entry.picture_name(), "\" has no caption beside it (\"",
-                      entry.key,
+    BLIPFT_USER_CHECK(entry.caption, path, ": member \"", brief(entry.picture_name()),
+                      "\" has no caption beside it (\"",
+                      brief(entry.key),
                       ".txt\" or .json)");
   }
 }
@@ -281,10 +279,10 @@ class WebDataset final : public Dataset {
     const Entry& entry = entries_[index];
     const TarFile tar(shards_[entry.shard]);
     Sample sample;
-    sample.name = tar.path() + ":" + entry.picture_name();
+    sample.name = tar.path() + ":" + brief(entry.picture_name(), 1000);
     sample.picture.emplace(static_cast<size_t>(entry.picture.bytes));
     tar.read(entry.picture.offset, sample.picture->data(), entry.picture.bytes,
-             concat("member \"", entry.picture_name(), "\""));
+             concat("member \"", brief(entry.picture_name()), "\""));
     sample.segments = {{caption(tar, entry)}};
     sample.ends = append_eos_;
     return sample;
@@ -293,9 +291,10 @@ class WebDataset final : public Dataset {
  private:
   static std::string caption(const TarFile& tar, const Entry& entry) {
     std::string text(static_cast<size_t>(entry.caption.bytes), '\0');
-    tar.read(entry.caption.offset, text.data(), entry.caption.bytes, concat("member \"", entry.caption_name(), "\""));
+    tar.read(entry.caption.offset, text.data(), entry.caption.bytes, concat("member \"", brief(entry.caption_name()),
+                                                                            "\""));
     if (entry.has_text_file()) return text;
-    const std::string place = tar.path() + ":" + entry.caption_name();
+    const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
     return caption_from_json(parse_json(text, place), place);
   }
 

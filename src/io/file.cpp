@@ -27,12 +27,26 @@ FileDescriptor::~FileDescriptor() {
 std::string errno_text() { return std::strerror(errno); }
 
 FileDescriptor open_for_reading(const std::string& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without O_NONBLOCK a named pipe that nobody writes to would never open. Regular files are read as ever.
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be opened for reading: ", errno_text());
   struct stat status{};
   BLIPFT_USER_CHECK(::fstat(file.get(), &status) == 0, path, ": cannot be examined: ", errno_text());
-  BLIPFT_USER_CHECK(S_ISREG(status.st_mode), path, ": is not a regular file");
+  BLIPFT_USER_CHECK(S_ISREG(status.st_mode), path,
+                    ": is not a regular file (", S_ISFIFO(status.st_mode) ? "but a named pipe or process substitution"
+                    : S_ISDIR(status.st_mode) ? "but a folder" : "but a device or socket",
+                    "); give a file that can be read at random");
   return file;
+}
+
+std::string read_whole_file(const std::string& path, int64_t most_bytes) {
+  const FileDescriptor file = open_for_reading(path);
+  const int64_t bytes = file_size(file, path);
+  BLIPFT_USER_CHECK(bytes <= most_bytes, path, ": has ", bytes, " bytes, expected at most ", most_bytes,
+                    " of such a file; is it another kind of file, or damaged?");
+  std::string text(static_cast<size_t>(bytes), '\0');
+  read_at(file, 0, text.data(), bytes, path);
+  return text;
 }
 
 FileDescriptor create_file(const std::string& path) {
@@ -87,11 +101,8 @@ void sync_directory(const std::string& path) {
 
 namespace blipft {
 
-std::string read_text_file(const std::string& path) {
-  const io::FileDescriptor file = io::open_for_reading(path);
-  std::string text(static_cast<size_t>(io::file_size(file, path)), '\0');
-  io::read_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
-  return text;
+std::string read_text_file(const std::string& path, int64_t most_bytes) {
+  return io::read_whole_file(path, most_bytes);
 }
 
 }  // namespace blipft

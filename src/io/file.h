@@ -27,8 +27,11 @@ class FileDescriptor {
 /// "No such file or directory" and the like, for the current errno.
 std::string errno_text();
 
-/// Opens an existing file for reading; UserError naming it when that fails.
+/// Opens an existing regular file for reading; UserError naming it when that fails. Never blocks: what is no regular
+/// file (a named pipe, a device, a folder) is refused.
 FileDescriptor open_for_reading(const std::string& path);
+/// The content of a regular file of at most `most_bytes`; UserError naming it when that fails.
+std::string read_whole_file(const std::string& path, int64_t most_bytes);
 /// Creates (or empties) a file for writing; UserError naming it when that fails.
 FileDescriptor create_file(const std::string& path);
 /// Size in bytes.

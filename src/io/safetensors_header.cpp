@@ -9,6 +9,7 @@
 #include <set>
 
 #include "blipft/error.h"
+#include "io/json.h"
 
 namespace blipft::io {
 
@@ -30,13 +31,14 @@ DType parse_dtype(const json& info, const std::string& what) {
   const auto& text = info["dtype"].get_ref<const std::string&>();
   for (const DTypeName& known : dtype_names)
     if (text == known.name) return known.dtype;
-  throw UserError(concat(what, ": dtype ", text, " is not supported; supported are F32, F16, BF16, I64, I32 and U8"));
+  throw UserError(concat(what, ": dtype ", blipft::brief(text),
+                         " is not supported; supported are F32, F16, BF16, I64, I32 and U8"));
 }
 
 int64_t parse_size(const json& value, const std::string& what, const char* where) {
   BLIPFT_USER_CHECK(value.is_number_unsigned() &&
                         value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
-                    what, ": ", where, " holds ", value.dump(), ", expected a whole number of 0 or more");
+                    what, ": ", where, " holds ", brief(value), ", expected a whole number of 0 or more");
   return static_cast<int64_t>(value.get<uint64_t>());
 }
 
@@ -74,12 +76,13 @@ void check_layout(const std::map<std::string, StoredTensor>& tensors, int64_t da
   int64_t end = 0;
   const std::string* previous = nullptr;
   for (const auto& [name, tensor] : order) {
-    BLIPFT_USER_CHECK(tensor->end <= data_bytes, path, ": tensor '", *name, "': data_offsets [", tensor->begin, ", ",
-                      tensor->end, "] lie outside of the file's ", data_bytes,
+    BLIPFT_USER_CHECK(tensor->end <= data_bytes, path, ": tensor '", blipft::brief(*name), "': data_offsets [",
+                      tensor->begin, ", ", tensor->end, "] lie outside of the file's ", data_bytes,
                       " data bytes; the file is cut short (copy or download it again) or its header is wrong");
-    BLIPFT_USER_CHECK(tensor->begin >= end, path, ": tensor '", *name, "' begins at data byte ", tensor->begin,
-                      " and overlaps tensor '", previous ? *previous : "", "', which ends at ", end);
-    BLIPFT_USER_CHECK(tensor->begin == end, path, ": tensor '", *name, "' begins at data byte ", tensor->begin,
+    BLIPFT_USER_CHECK(tensor->begin >= end, path, ": tensor '", blipft::brief(*name), "' begins at data byte ",
+                      tensor->begin, " and overlaps tensor '", previous ? blipft::brief(*previous) : "", "', which ends at ", end);
+    BLIPFT_USER_CHECK(tensor->begin == end, path, ": tensor '", blipft::brief(*name), "' begins at data byte ",
+                      tensor->begin,
                       ", but the tensor before it ends at ", end, "; the format allows no holes");
     end = tensor->end;
     previous = name;
@@ -93,15 +96,10 @@ json parse_header_text(const std::string& text, const std::string& path) {
   const json::parser_callback_t refuse_duplicates = [&](int depth, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::key && depth == 1)
       BLIPFT_USER_CHECK(names.insert(parsed.get<std::string>()).second, path, ": the header names tensor '",
-                        parsed.get<std::string>(), "' twice");
+                        blipft::brief(parsed.get<std::string>()), "' twice");
     return true;
   };
-  json header;
-  try {
-    header = json::parse(text, refuse_duplicates);
-  } catch (const json::exception& error) {
-    throw UserError(concat(path, ": the header is not valid JSON (", error.what(), "); is it a safetensors file?"));
-  }
+  json header = parse_json<json>(text, concat(path, ": the header of a safetensors file"), refuse_duplicates);
   BLIPFT_USER_CHECK(header.is_object(), path, ": the header is not a JSON object; is it a safetensors file?");
   return header;
 }
@@ -126,7 +124,8 @@ std::map<std::string, StoredTensor> read_safetensors_header(const FileDescriptor
   const json header = parse_header_text(text, path);
   std::map<std::string, StoredTensor> tensors;
   for (const auto& [name, info] : header.items())
-    if (name != "__metadata__") tensors[name] = parse_tensor(info, path, concat(path, ": tensor '", name, "'"));
+    if (name != "__metadata__")
+      tensors[name] = parse_tensor(info, path, concat(path, ": tensor '", blipft::brief(name), "'"));
   const int64_t data_begin = 8 + header_bytes;
   check_layout(tensors, length - data_begin, path);
   for (auto& [name, tensor] : tensors) {
@@ -170,14 +169,15 @@ std::string json_quoted(const std::string& text) {
   try {
     return json(text).dump();
   } catch (const json::exception&) {
-    throw UserError(concat("the name '", text, "' is not valid UTF-8"));
+    throw UserError(concat("the name '", blipft::brief(text), "' is not valid UTF-8"));
   }
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
+  const size_t shown = std::min<size_t>(shape.size(), 16);
+  for (size_t i = 0; i < shown; ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + (shown < shape.size() ? ", ...]" : "]");
 }
 
 }  // namespace blipft::io

@@ -7,6 +7,7 @@
 #include "blipft/checkpoint.h"
 #include "blipft/error.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/safetensors_header.h"
 
 namespace blipft {
@@ -24,22 +25,18 @@ namespace {
 
 /// tensor name -> shard file name, from the index.
 std::map<std::string, std::string> read_weight_map(const std::string& index_path) {
-  json index;
-  try {
-    index = json::parse(read_text_file(index_path));
-  } catch (const json::exception& error) {
-    throw UserError(concat(index_path, ": is not valid JSON: ", error.what()));
-  }
+  const json index = io::read_json_file(index_path);
   BLIPFT_USER_CHECK(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(), index_path,
                     ": has no object 'weight_map' from tensor names to files");
   std::map<std::string, std::string> shards;
   for (const auto& [name, value] : index["weight_map"].items()) {
-    BLIPFT_USER_CHECK(value.is_string(), index_path, ": weight_map gives ", value.dump(), " for tensor '", name,
+    BLIPFT_USER_CHECK(value.is_string(), index_path, ": weight_map gives ", io::brief(value), " for tensor '",
+                      brief(name),
                       "', expected a file name");
     const std::string shard = value.get<std::string>();
     // An index must not lead out of its own folder.
     BLIPFT_USER_CHECK(!shard.empty() && shard.find('/') == std::string::npos && shard != "..", index_path,
-                      ": weight_map gives the file '", shard, "' for tensor '", name,
+                      ": weight_map gives the file '", brief(shard), "' for tensor '", brief(name),
                       "', expected a file name in the same folder");
     shards[name] = shard;
   }
@@ -95,13 +92,15 @@ SafetensorsReader::SafetensorsReader(const std::string& model_directory, const s
   for (const auto& [name, shard] : weight_map) {
     const std::string path = (fs::path(model_directory) / shard).string();
     if (!opened.count(shard)) {
-      BLIPFT_USER_CHECK(fs::exists(path, ignored), path, ": the shard is missing, but ", index, " puts tensor '", name,
+      BLIPFT_USER_CHECK(fs::exists(path, ignored), path, ": the shard is missing, but ", index, " puts tensor '",
+                        brief(name),
                         "' into it; copy or download it");
       opened[shard] = open_shard(path);
     }
     const auto& tensors = opened[shard];
     const auto found = tensors.find(name);
-    BLIPFT_USER_CHECK(found != tensors.end(), path, ": has no tensor '", name, "', but ", index, " puts it there");
+    BLIPFT_USER_CHECK(found != tensors.end(), path, ": has no tensor '", brief(name), "', but ", index,
+                      " puts it there");
     tensors_[name] = found->second;
   }
   // The index says which files belong to the model; tensors that it does not list are theirs all the same.
@@ -109,7 +108,8 @@ SafetensorsReader::SafetensorsReader(const std::string& model_directory, const s
     for (const auto& [name, tensor] : tensors) {
       if (weight_map.count(name)) continue;
       const auto [before, added] = tensors_.emplace(name, tensor);
-      BLIPFT_USER_CHECK(added, tensor.file, ": tensor '", name, "' is also in ", before->second.file, ", and ", index,
+      BLIPFT_USER_CHECK(added, tensor.file, ": tensor '", brief(name), "' is also in ", before->second.file, ", and ",
+                        index,
                         " does not say which of them counts; name one in its weight_map");
     }
 }

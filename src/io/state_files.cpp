@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
-#include "blipft/checkpoint.h"
 #include "blipft/error.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/safetensors_header.h"
 
 namespace blipft::io {
@@ -20,6 +19,7 @@ namespace {
 
 constexpr const char* kFormat = "blipft checkpoint";
 constexpr int64_t kVersion = 1;
+constexpr int64_t kMostIndexBytes = int64_t{1} << 30;  // some millions of pieces
 constexpr int64_t kMostBytes = int64_t{1} << 50;  // of a file: beyond, the index is damaged
 
 int64_t whole_numel(const StatePiece& piece) { return checked_numel(piece.shape, piece.tensor); }
@@ -113,7 +113,9 @@ std::string lay_out(StateFile& file) {
 
 std::string file_text(const StateFile& file) { return to_json(file).dump(); }
 
-StateFile parse_file(const std::string& text) { return from_json(ordered_json::parse(text)); }
+StateFile parse_file(const std::string& text) {
+  return from_json(parse_json<ordered_json>(text, "the list of a rank's pieces"));
+}
 
 std::string index_text(const StateIndex& index) {
   ordered_json config = ordered_json::object(), files = ordered_json::array();
@@ -127,7 +129,7 @@ StateIndex read_index(const std::string& folder) {
   const std::string path = folder + "/checkpoint.json";
   StateIndex index;
   try {
-    const ordered_json json = ordered_json::parse(read_text_file(path));
+    const auto json = read_json_file<ordered_json>(path, kMostIndexBytes);
     BLIPFT_USER_CHECK(json.is_object() && json.value("format", "") == kFormat, "is not the index of a checkpoint");
     const auto version = json.at("version").get<int64_t>();
     BLIPFT_USER_CHECK(version == kVersion, "version ", version, " of the format, expected ", kVersion,

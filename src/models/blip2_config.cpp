@@ -12,7 +12,8 @@ Activation activation_of(const JsonFields& fields, const std::string& key, const
   if (name == "gelu") return Activation::gelu;
   if (name == "relu") return Activation::relu;
   throw UserError(
-      concat(fields.file(), ": ", fields.prefix(), key, ": found \"", name, "\", supported are \"gelu\" and \"relu\""));
+      concat(fields.file(), ": ", fields.prefix(), key, ": found \"", brief(name),
+             "\", supported are \"gelu\" and \"relu\""));
 }
 
 void check_heads(const JsonFields& fields, int64_t hidden, int64_t heads) {
@@ -23,7 +24,7 @@ void check_heads(const JsonFields& fields, int64_t hidden, int64_t heads) {
 
 // Some configurations hold a vanishing range that is only meant for weights that are loaded over.
 float init_std(const JsonFields& fields, const std::string& key) {
-  const float value = fields.get<float>(key, 0.02f);
+  const float value = fields.deviation(key, 0.02f);
   return value < 1e-4f ? 0.02f : value;
 }
 
@@ -31,11 +32,11 @@ Blip2Config::Vision read_vision(const JsonFields& fields) {
   Blip2Config::Vision vision;
   vision.hidden = fields.positive("hidden_size", vision.hidden);
   vision.inner = fields.positive("intermediate_size", vision.inner);
-  vision.layers = fields.positive("num_hidden_layers", vision.layers);
+  vision.layers = fields.layers("num_hidden_layers", vision.layers);
   vision.heads = fields.positive("num_attention_heads", vision.heads);
-  vision.image = fields.positive("image_size", vision.image);
+  vision.image = fields.positive("image_size", vision.image, 16384);
   vision.patch = fields.positive("patch_size", vision.patch);
-  vision.norm_eps = fields.get<float>("layer_norm_eps", vision.norm_eps);
+  vision.norm_eps = fields.epsilon("layer_norm_eps", vision.norm_eps);
   vision.qkv_bias = fields.get<bool>("qkv_bias", true);
   vision.init_std = init_std(fields, "initializer_range");
   fields.only<std::string>("hidden_act", "gelu");
@@ -51,13 +52,13 @@ QFormerShape read_qformer(const JsonFields& fields, int64_t picture_hidden, int6
   shape.hidden = fields.positive("hidden_size", shape.hidden);
   shape.heads = fields.positive("num_attention_heads", shape.heads);
   shape.inner = fields.positive("intermediate_size", shape.inner);
-  shape.layers = fields.positive("num_hidden_layers", shape.layers);
+  shape.layers = fields.layers("num_hidden_layers", shape.layers);
   shape.cross_frequency = fields.positive("cross_attention_frequency", shape.cross_frequency);
   shape.encoder_hidden = picture_hidden;  // transformers overwrites encoder_hidden_size the same way
   shape.queries = queries;
-  shape.norm_eps = fields.get<float>("layer_norm_eps", shape.norm_eps);
-  shape.hidden_dropout = fields.get<float>("hidden_dropout_prob", shape.hidden_dropout);
-  shape.attention_dropout = fields.get<float>("attention_probs_dropout_prob", shape.attention_dropout);
+  shape.norm_eps = fields.epsilon("layer_norm_eps", shape.norm_eps);
+  shape.hidden_dropout = fields.probability("hidden_dropout_prob", shape.hidden_dropout);
+  shape.attention_dropout = fields.probability("attention_probs_dropout_prob", shape.attention_dropout);
   fields.only<std::string>("hidden_act", "gelu");
   fields.only<bool>("use_qformer_text_input", false);
   check_heads(fields, shape.hidden, shape.heads);
@@ -67,14 +68,14 @@ QFormerShape read_qformer(const JsonFields& fields, int64_t picture_hidden, int6
 Blip2Config::Text read_text(const JsonFields& fields) {
   Blip2Config::Text text;
   fields.only<std::string>("model_type", "opt");
-  text.vocabulary = fields.positive("vocab_size", text.vocabulary);
+  text.vocabulary = fields.rows("vocab_size", text.vocabulary);
   text.hidden = fields.positive("hidden_size", text.hidden);
   text.inner = fields.positive("ffn_dim", text.inner);
-  text.layers = fields.positive("num_hidden_layers", text.layers);
+  text.layers = fields.layers("num_hidden_layers", text.layers);
   text.heads = fields.positive("num_attention_heads", text.heads);
-  text.positions = fields.positive("max_position_embeddings", text.positions);
+  text.positions = fields.rows("max_position_embeddings", text.positions);
   text.padding_id = fields.get<int64_t>("pad_token_id", text.padding_id);
-  text.dropout = fields.get<float>("dropout", text.dropout);
+  text.dropout = fields.probability("dropout", text.dropout);
   text.init_std = init_std(fields, "init_std");
   text.activation = activation_of(fields, "activation_function", "relu");
   text.bias = fields.get<bool>("enable_bias", true);
@@ -92,7 +93,7 @@ Blip2Config::Text read_text(const JsonFields& fields) {
 }  // namespace
 
 Blip2Config Blip2Config::read(const std::string& file) {
-  const nlohmann::json root = parse_json_file(file);
+  const nlohmann::json root = io::read_json_file(file);
   const JsonFields fields(root, file);
   fields.only<bool>("use_decoder_only_language_model", true);
   Blip2Config config;

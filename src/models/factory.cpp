@@ -1,10 +1,8 @@
 // The table of model families, by config.json's model_type.
 #include <filesystem>
 
-#include <nlohmann/json.hpp>
-
-#include "blipft/checkpoint.h"
 #include "models/blip2.h"
+#include "models/json_fields.h"
 #include "models/llama.h"
 
 namespace blipft {
@@ -16,20 +14,19 @@ std::unique_ptr<Model> make_model(const std::string& model_directory, const Mode
   };
   static constexpr Row kTable[] = {
       {"blip-2", make_blip2}, {"llama", make_llama}, {"mistral", make_llama}, {"qwen2", make_llama}};
+  std::error_code ignored;
   BLIPFT_USER_CHECK(
-      std::filesystem::is_directory(model_directory), "model.path: found \"", model_directory,
+      std::filesystem::is_directory(model_directory, ignored), "model.path: found \"", model_directory,
       "\", which is not a directory; expected one that save_pretrained wrote or that was downloaded from the hub");
   const std::string file = model_directory + "/config.json";
-  const std::string text = read_text_file(file);
-  const nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
-  BLIPFT_USER_CHECK(root.is_object(), file, ": not a JSON object");
-  const std::string type = root.value("model_type", "");
+  const nlohmann::json root = io::read_json_file(file);
+  const std::string type = JsonFields(root, file).get<std::string>("model_type", "");
   std::string known;
   for (const Row& row : kTable) {
     if (type == row.model_type) return row.make(file, settings);
     known += concat(known.empty() ? "" : ", ", row.model_type);
   }
-  throw UserError(concat(file, ": model_type: found \"", type, "\", known are ", known));
+  throw UserError(concat(file, ": model_type: found \"", brief(type), "\", known are ", known));
 }
 
 }  // namespace blipft

@@ -1,59 +1,83 @@
 // Typed access to a JSON object with errors that name file and key.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <cmath>
+#include <limits>
 #include <string>
+#include <utility>
 
-#include "blipft/checkpoint.h"
 #include "blipft/error.h"
+#include "io/json.h"
 
 namespace blipft {
 
-/// Throws UserError naming the file.
-inline nlohmann::json parse_json_file(const std::string& file) {
-  try {
-    return nlohmann::json::parse(read_text_file(file));
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(concat(file, ": not valid JSON: ", error.what()));
-  }
-}
+/// The largest sizes that a config.json may ask for: far above any model's, and so small that no product of them
+/// overflows and no list of layers fills the memory.
+constexpr int64_t kMostLayers = 1024;
+constexpr int64_t kMostWidth = int64_t{1} << 20;           // of rows: hidden sizes, heads, queries, pictures' sides
+constexpr int64_t kMostRows = int64_t{1} << 27;            // vocabulary, positions
 
 class JsonFields {
  public:
   JsonFields(const nlohmann::json& object, std::string file, std::string prefix = "")
       : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {
-    BLIPFT_USER_CHECK(object_.is_object(), file_, ": ", prefix_.empty() ? "the file" : prefix_, " must be an object");
+    BLIPFT_USER_CHECK(object_.is_object(), file_, ": ", prefix_.empty() ? "the file" : prefix_, " is ",
+                      io::brief(object_), ", expected an object");
   }
 
-  /// The value of `key`, or `fallback` where it is absent or null.
+  /// The value of `key`, or `fallback` where it is absent or null. Integers must be whole numbers that fit, floats
+  /// finite ones.
   template <class T>
   T get(const std::string& key, T fallback) const {
     const auto found = object_.find(key);
     if (found == object_.end() || found->is_null()) return fallback;
     try {
-      if constexpr (std::is_same_v<T, bool>) {
-        if (!found->is_boolean()) throw std::invalid_argument("");
-      } else if constexpr (std::is_arithmetic_v<T>) {
-        if (!found->is_number()) throw std::invalid_argument("");
-      }
-      return found->get<T>();
-    } catch (const std::exception&) {
-      throw UserError(concat(file_, ": ", prefix_, key, ": found ", found->dump(), ", expected ",
-                             std::is_same_v<T, bool> ? "true or false"
-                             : std::is_arithmetic_v<T> ? "a number" : "a text"));
+      if (is_a<T>(*found)) return found->get<T>();
+    } catch (const nlohmann::json::exception&) {           // a list with something else in it
     }
+    throw UserError(concat(file_, ": ", prefix_, key, ": found ", io::brief(*found), ", expected ",
+                           std::is_same_v<T, bool>           ? "true or false"
+                           : std::is_integral_v<T>           ? "a number, whole and of at most 63 bits"
+                           : std::is_arithmetic_v<T>         ? "a finite number"
+                           : std::is_same_v<T, std::string>  ? "a text"
+                                                             : "a list of texts"));
   }
-  int64_t positive(const std::string& key, int64_t fallback) const {
+  /// A whole number from 1 to `most`.
+  int64_t positive(const std::string& key, int64_t fallback, int64_t most = kMostWidth) const {
     const int64_t value = get<int64_t>(key, fallback);
-    BLIPFT_USER_CHECK(value > 0, file_, ": ", prefix_, key, ": found ", value, ", expected a positive number");
+    BLIPFT_USER_CHECK(value > 0 && value <= most, file_, ": ", prefix_, key, ": found ", value,
+                      ", expected a positive number, at most ", most);
+    return value;
+  }
+  int64_t layers(const std::string& key, int64_t fallback) const { return positive(key, fallback, kMostLayers); }
+  int64_t rows(const std::string& key, int64_t fallback) const { return positive(key, fallback, kMostRows); }
+  /// What is added below a square root: above 0, and no more than 1.
+  float epsilon(const std::string& key, float fallback) const {
+    const auto value = get<float>(key, fallback);
+    BLIPFT_USER_CHECK(value > 0 && value <= 1, file_, ": ", prefix_, key, ": found ", io::brief(object_.at(key)),
+                      ", expected a number > 0 and <= 1");
+    return value;
+  }
+  /// A probability of dropout.
+  float probability(const std::string& key, float fallback) const {
+    const auto value = get<float>(key, fallback);
+    BLIPFT_USER_CHECK(value >= 0 && value < 1, file_, ": ", prefix_, key, ": found ", value,
+                      ", expected a number >= 0 and < 1");
+    return value;
+  }
+  /// The standard deviation of first weights.
+  float deviation(const std::string& key, float fallback) const {
+    const auto value = get<float>(key, fallback);
+    BLIPFT_USER_CHECK(value >= 0 && value <= 100, file_, ": ", prefix_, key, ": found ", value,
+                      ", expected a number >= 0 and <= 100");
     return value;
   }
   /// Fails unless `key` is absent or has the one value that is supported.
   template <class T>
   void only(const std::string& key, const T& supported) const {
     const T value = get<T>(key, supported);
-    BLIPFT_USER_CHECK(value == supported, file_, ": ", prefix_, key, ": found ", nlohmann::json(value).dump(),
-                      ", supported is ", nlohmann::json(supported).dump());
+    BLIPFT_USER_CHECK(value == supported, file_, ": ", prefix_, key, ": found ", io::brief(nlohmann::json(value)),
+                      ", supported is ", io::brief(nlohmann::json(supported)));
   }
   JsonFields section(const std::string& key) const {
     static const nlohmann::json kEmpty = nlohmann::json::object();
@@ -68,6 +92,18 @@ class JsonFields {
   const std::string& prefix() const { return prefix_; }
 
  private:
+  template <class T>
+  static bool is_a(const nlohmann::json& value) {
+    if constexpr (std::is_same_v<T, bool>) return value.is_boolean();
+    else if constexpr (std::is_integral_v<T>)
+      return value.is_number_integer() &&
+             (!value.is_number_unsigned() ||
+              value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max()));
+    else if constexpr (std::is_arithmetic_v<T>)
+      return value.is_number() && std::abs(value.get<double>()) <= static_cast<double>(std::numeric_limits<T>::max());
+    else return true;
+  }
+
   const nlohmann::json& object_;
   std::string file_, prefix_;
 };

@@ -10,6 +10,8 @@ namespace blipft {
 
 namespace {
 
+constexpr double kMostScaling = 1e6;         // of positions
+
 struct Defaults {
   const char* model_type;
   int64_t vocabulary, inner, kv_heads, positions;  // kv_heads 0: as many as heads
@@ -24,7 +26,8 @@ const Defaults& defaults_of(const JsonFields& fields) {
   const std::string type = fields.get<std::string>("model_type", "llama");
   for (const Defaults& defaults : kDefaults)
     if (type == defaults.model_type) return defaults;
-  throw UserError(concat(fields.file(), ": model_type: found \"", type, "\", supported are llama, mistral, qwen2"));
+  throw UserError(concat(fields.file(), ": model_type: found \"", brief(type),
+                         "\", supported are llama, mistral, qwen2"));
 }
 
 void read_heads(const JsonFields& fields, const Defaults& defaults, LlamaConfig& config) {
@@ -48,10 +51,10 @@ int64_t sliding_window(const JsonFields& fields, const Defaults& defaults, int64
   const std::string type = defaults.model_type;
   if (type == "llama") return 0;
   if (type == "mistral") {
-    return fields.is_null("sliding_window") ? 0 : fields.positive("sliding_window", 4096);
+    return fields.is_null("sliding_window") ? 0 : fields.rows("sliding_window", 4096);
   }
   if (!fields.get<bool>("use_sliding_window", false) || fields.is_null("sliding_window")) return 0;
-  const int64_t window = fields.positive("sliding_window", 4096);
+  const int64_t window = fields.rows("sliding_window", 4096);
   if (fields.has("layer_types")) {
     for (const std::string& layer : fields.get<std::vector<std::string>>("layer_types", {}))
       if (layer == "sliding_attention") return window;
@@ -61,7 +64,7 @@ int64_t sliding_window(const JsonFields& fields, const Defaults& defaults, int64
 }
 
 void read_lengths(const JsonFields& fields, const Defaults& defaults, LlamaConfig& config) {
-  config.max_text_tokens = fields.positive("max_position_embeddings", defaults.positions);
+  config.max_text_tokens = fields.rows("max_position_embeddings", defaults.positions);
   const int64_t window = sliding_window(fields, defaults, config.layers);
   if (window > 0) config.max_text_tokens = std::min(config.max_text_tokens, window);
 }
@@ -74,10 +77,13 @@ void scale_llama3(const JsonFields& rope, int64_t positions, LlamaConfig& config
     return rope.get<double>(key, 0);
   };
   const double factor = required("factor"), low = required("low_freq_factor"), high = required("high_freq_factor");
-  const auto length = static_cast<double>(rope.positive("original_max_position_embeddings", positions));
-  BLIPFT_USER_CHECK(factor >= 1 && low > 0 && high > low, rope.file(), ": ", rope.prefix(), "factor ", factor,
+  const auto length = static_cast<double>(rope.rows("original_max_position_embeddings", positions));
+  BLIPFT_USER_CHECK(factor >= 1 && factor <= kMostScaling && low >= 1 / kMostScaling && high > low &&
+                        high <= kMostScaling,
+                    rope.file(), ": ", rope.prefix(), "factor ", factor,
                     ", low_freq_factor ", low, ", high_freq_factor ", high,
-                    ": expected a factor of at least 1 and 0 < low_freq_factor < high_freq_factor");
+                    ": expected a factor of at least 1 and 0 < low_freq_factor < high_freq_factor, all at most ",
+                    kMostScaling);
   const auto f = [](double x) { return static_cast<float>(x); };
   for (int64_t i = 0; i < config.head_size / 2; ++i) {
     float& frequency = config.frequencies[static_cast<size_t>(i)];
@@ -96,11 +102,12 @@ void read_rotary(const JsonFields& fields, const Defaults& defaults, LlamaConfig
   const JsonFields rope = fields.section(old ? "rope_scaling" : "rope_parameters");
   const std::string type = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
   BLIPFT_USER_CHECK(type == "default" || type == "linear" || type == "llama3", rope.file(), ": ", rope.prefix(),
-                    rope.has("rope_type") ? "rope_type" : "type", ": found \"", type,
+                    rope.has("rope_type") ? "rope_type" : "type", ": found \"", brief(type),
                     "\", supported are \"default\", \"linear\" and \"llama3\"");
-  const double base = rope.get<double>("rope_theta", fields.get<double>("rope_theta", 10000.0));
-  BLIPFT_USER_CHECK(base > 0, fields.file(), ": ", rope.has("rope_theta") ? rope.prefix() : fields.prefix(),
-                    "rope_theta: found ", base, ", expected a positive number");
+  const double base = rope.get<float>("rope_theta", fields.get<float>("rope_theta", 10000.0f));
+  BLIPFT_USER_CHECK(base >= 1e-6 && base <= 1e30, fields.file(), ": ",
+                    rope.has("rope_theta") ? rope.prefix() : fields.prefix(),
+                    "rope_theta: found ", base, ", expected a positive number, of common size");
   rope.only<double>("partial_rotary_factor", 1.0);
   fields.only<double>("partial_rotary_factor", 1.0);
   const auto half = config.head_size / 2;
@@ -109,28 +116,29 @@ void read_rotary(const JsonFields& fields, const Defaults& defaults, LlamaConfig
     const auto power = static_cast<float>(std::pow(static_cast<double>(static_cast<float>(base)), double{exponent}));
     config.frequencies[static_cast<size_t>(i)] = 1.0f / power;
   }
-  if (type == "llama3") scale_llama3(rope, fields.positive("max_position_embeddings", defaults.positions), config);
+  if (type == "llama3") scale_llama3(rope, fields.rows("max_position_embeddings", defaults.positions), config);
   if (type != "linear") return;
   const double factor = rope.get<double>("factor", 0);
-  BLIPFT_USER_CHECK(factor >= 1, rope.file(), ": ", rope.prefix(), "factor: found ",
-                    rope.has("factor") ? concat(factor) : "nothing", ", linear scaling expects a number of at least 1");
+  BLIPFT_USER_CHECK(factor >= 1 && factor <= kMostScaling, rope.file(), ": ", rope.prefix(), "factor: found ",
+                    rope.has("factor") ? concat(factor) : "nothing", ", linear scaling expects a number from 1 to ",
+                    kMostScaling);
   for (float& frequency : config.frequencies) frequency /= static_cast<float>(factor);
 }
 
 }  // namespace
 
 LlamaConfig LlamaConfig::read(const std::string& file) {
-  const nlohmann::json root = parse_json_file(file);
+  const nlohmann::json root = io::read_json_file(file);
   const JsonFields fields(root, file);
   const Defaults& defaults = defaults_of(fields);
   LlamaConfig config;
   config.model_type = defaults.model_type;
-  config.vocabulary = fields.positive("vocab_size", defaults.vocabulary);
+  config.vocabulary = fields.rows("vocab_size", defaults.vocabulary);
   config.hidden = fields.positive("hidden_size", 4096);
   config.inner = fields.positive("intermediate_size", defaults.inner);
-  config.layers = fields.positive("num_hidden_layers", 32);
-  config.norm_eps = fields.get<float>("rms_norm_eps", config.norm_eps);
-  config.init_std = fields.get<float>("initializer_range", config.init_std);
+  config.layers = fields.layers("num_hidden_layers", 32);
+  config.norm_eps = fields.epsilon("rms_norm_eps", config.norm_eps);
+  config.init_std = fields.deviation("initializer_range", config.init_std);
   config.tied = fields.get<bool>("tie_word_embeddings", false);
   config.padding_id = fields.get<int64_t>("pad_token_id", -1);
   // torch.nn.Embedding counts a negative padding_idx, which the first LLaMA configurations have, from the end.

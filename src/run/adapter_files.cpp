@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "io/json.h"
 #include "run/stored_tensors.h"
 
 namespace blipft {
@@ -36,26 +37,18 @@ bool all_adapted(const Units& units, const std::set<std::string>& modules, const
   return true;
 }
 
-ordered_json read_adapter_config(const std::string& file) {
-  try {
-    return ordered_json::parse(read_text_file(file));
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(concat(file, ": is not valid JSON: ", error.what()));
-  }
-}
-
 // The saved adapters must mean what the run file says.
 void check_adapter_config(const Config& config) {
   const std::string file = config.adapter.path + "/adapter_config.json";
-  const ordered_json saved = read_adapter_config(file);
+  const ordered_json saved = io::read_json_file<ordered_json>(file);
   BLIPFT_USER_CHECK(saved.is_object(), file, ": found a JSON ", saved.type_name(), ", expected an object");
   const auto expect = [&](const char* key, const ordered_json& wanted, const char* ours) {
     const ordered_json found = saved.value(key, ordered_json());
     const bool same = found.is_number() && wanted.is_number()
                           ? std::abs(found.get<double>() - wanted.get<double>()) <= 1e-9 * std::abs(wanted.get<double>())
                           : found == wanted;
-    BLIPFT_USER_CHECK(same, file, ": ", key, ": found ", found.dump().substr(0, 80), ", the run file has ",
-                      wanted.dump(), " (", ours, "); give both the same");
+    BLIPFT_USER_CHECK(same, file, ": ", key, ": found ", io::brief(found), ", the run file has ",
+                      io::brief(wanted), " (", ours, "); give both the same");
   };
   expect("peft_type", "LORA", "adapter.kind: lora");
   expect("r", config.adapter.r, "adapter.r");
@@ -63,10 +56,10 @@ void check_adapter_config(const Config& config) {
   if (saved.contains("use_rslora")) expect("use_rslora", config.adapter.rslora, "adapter.rslora");
   for (const char* key : {"use_dora", "fan_in_fan_out"})
     BLIPFT_USER_CHECK(!saved.contains(key) || saved[key] == false || saved[key].is_null(), file, ": ", key, ": found ",
-                      saved[key].dump(), ", supported is false");
+                      io::brief(saved[key]), ", supported is false");
   for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save"})
     BLIPFT_USER_CHECK(!saved.contains(key) || saved[key].empty(), file, ": ", key, ": found ",
-                      saved[key].dump().substr(0, 80), ", supported is none");
+                      io::brief(saved[key]), ", supported is none");
 }
 
 // PEFT saves the weight of an adapted head as well: it must be the model's own.

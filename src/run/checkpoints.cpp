@@ -109,7 +109,7 @@ bool Checkpoints::due(int64_t done, double step_seconds) {
     const double write = last_write_seconds_ > 0 ? last_write_seconds_ : mine_bytes / kAssumedBandwidth;
     if (limit_seconds_ > 0 && now + 1.5 * write + 2 * step_seconds + 1 >= limit_seconds_) mine |= kTimeOver;
   }
-  if (const int signal = stop_.signal()) mine |= signal == SIGTERM ? kTerminated : kSignalled;
+  if (const int signal = parts_.stop->signal()) mine |= signal == SIGTERM ? kTerminated : kSignalled;
   const uint64_t all = parts_.world->size() > 1 ? parts_.world->any(mine) : mine;
   if (writing_step_ >= 0 && !(all & kBusy)) complete();
   if (all & kTerminated) stop_reason_ = "SIGTERM";

@@ -32,6 +32,7 @@ struct CheckpointParts {
   const Config* config = nullptr;
   const World* world = nullptr;
   const StartTimes* times = nullptr;
+  const StopRequest* stop = nullptr;
   WeightContext weights;
   std::map<std::string, std::string> run;  ///< see StateIndex
   std::string gemm_table;                  ///< file with the chosen algorithms of products, copied; "": none
@@ -70,7 +71,6 @@ class Checkpoints {
   int64_t total_bytes_;                    // of all files
   double limit_seconds_, last_minutes_;
   StateWriter writer_;
-  StopRequest stop_;
   std::string stop_reason_, newest_;
   int64_t writing_step_ = -1;              // -1: none is on its way
   std::string failure_;                    // of this rank, before the writer began

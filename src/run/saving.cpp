@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blipft/model.h"
+#include "io/json.h"
 #include "memory/memory_plan.h"
 #include "run/adapter_files.h"
 #include "run/stored_tensors.h"
@@ -33,7 +34,7 @@ void untie(nlohmann::ordered_json& config) {
 
 // config.json with the dtype that was saved.
 std::string saved_config(const std::string& source, DType dtype, bool untied) {
-  nlohmann::ordered_json config = nlohmann::ordered_json::parse(read_text_file(source + "/config.json"));
+  nlohmann::ordered_json config = io::read_json_file<nlohmann::ordered_json>(source + "/config.json");
   const char* name = dtype == DType::bf16 ? "bfloat16" : "float32";
   set_dtype(config, name);
   config["dtype"] = name;

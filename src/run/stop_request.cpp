@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGUSR1};
 std::atomic<int> received{0};
-struct sigaction before[2];
 
 // Only what a signal handler may do.
 void note(int signal) {
@@ -32,11 +31,7 @@ StopRequest::StopRequest() {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (int i = 0; i < 2; ++i) sigaction(kSignals[i], &action, &before[i]);
-}
-
-StopRequest::~StopRequest() {
-  for (int i = 0; i < 2; ++i) sigaction(kSignals[i], &before[i], nullptr);
+  for (const int signal : kSignals) sigaction(signal, &action, nullptr);
 }
 
 int StopRequest::signal() const { return received; }

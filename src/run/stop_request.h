@@ -7,12 +7,11 @@ namespace blipft {
 /// (EX_TEMPFAIL of sysexits.h).
 constexpr int kStoppedCode = 75;
 
-/// While it lives, SIGTERM and SIGUSR1 are noted instead of ending the process; a second one ends it at once. One at a
-/// time.
+/// From its making on SIGTERM and SIGUSR1 are noted instead of ending the process, also when it is gone: one that comes
+/// while a stopped run ends changes nothing. A second one ends the process at once. One in a process.
 class StopRequest {
  public:
   StopRequest();
-  ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
   /// The signal that came, 0: none.

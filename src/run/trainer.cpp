@@ -95,6 +95,7 @@ class Run {
   Config config_;                          // resolved for this world, once prepare() has begun
   const World& world_;
   StartTimes times_;
+  StopRequest stop_request_;
   std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere
   int64_t first_step_ = 0;
   Facts read_;                             // what the run reads; on rank 0
@@ -500,7 +501,7 @@ void Run::validate(int64_t step) {
 }
 
 void Run::start_checkpoints() {
-  CheckpointParts parts{&config_, &world_, &times_, weight_context(), facts(), ""};
+  CheckpointParts parts{&config_, &world_, &times_, &stop_request_, weight_context(), facts(), ""};
   for (const Fact& fact : read_) parts.run[fact.name] = fact.value;
   if (device_->kind() == DeviceKind::cuda) parts.gemm_table = gemm_table_;
   checkpoints_ = std::make_unique<Checkpoints>(std::move(parts));

@@ -137,7 +137,7 @@ TEST_SUITE("config") {
     CHECK(contains(refused("node", 12, 8), "a machine has 8 ranks, which does not divide the 12 ranks; the nearest "
                                            "that do: 6 or 12 (all: 12)"));
     CHECK(contains(refused("node", 12, 0), "is node, but not every machine has the same number of ranks"));
-    const std::string expected = ", expected one of all, node or an integer >= 1";
+    const std::string expected = ", expected one of all, node or an integer >= 1 and <= 1048576";
     CHECK(contains(message(parallel("shard_ranks: 0")), "parallel.shard_ranks: found 0" + expected));
     CHECK(contains(message(parallel("shard_ranks: -2")), "parallel.shard_ranks: found -2" + expected));
     CHECK(contains(message(parallel("shard_ranks: nod")), "found \"nod\"" + expected + "; did you mean node?"));

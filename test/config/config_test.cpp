@@ -74,7 +74,8 @@ TEST_SUITE("config") {
     CHECK(after_base("train:\n  devices: 4\n") ==
           "FILE:6: unknown key train.devices; devices belongs elsewhere: did you mean parallel.devices?");
     CHECK(after_base("train:\n  path: x\n") ==
-          "FILE:6: unknown key train.path; path belongs elsewhere: did you mean model.path, adapter.path, data.path, checkpoint.path or output.path?");
+          "FILE:6: unknown key train.path; path belongs elsewhere: did you mean model.path, adapter.path, "
+          "data.path, checkpoint.path or output.path?");
     CHECK(after_base("train:\n  learning_rate: 1\n") ==
           "FILE:6: unknown key train.learning_rate; did you mean train.lr?");
     CHECK(after_base("parallel:\n  batchsize: 1\n") ==
@@ -88,26 +89,31 @@ TEST_SUITE("config") {
     CHECK(after_base("trian:\n  lr: 1\n") == "FILE:5: unknown section trian; did you mean train?");
     CHECK(after_base("lr: 1\n") == "FILE:5: unknown section lr; lr belongs elsewhere: did you mean train.lr?");
     CHECK(after_base("train.lr: 1\n") == "FILE:5: unknown section train.lr; in a file write lr indented below train:");
-    CHECK(contains(after_base("zzz:\n  lr: 1\n"), "the sections are model, adapter, data, train, parallel, checkpoint, trace and output"));
+    CHECK(contains(after_base("zzz:\n  lr: 1\n"), "the sections are model, adapter, data, train, parallel, "
+                   "checkpoint, trace and output"));
   }
 
   TEST_CASE("wrong types") {
     const auto train = [](const std::string& line) { return after_base("train:\n  " + line + "\n"); };
-    CHECK(train("lr: fast") == "FILE:6: train.lr: found \"fast\", expected a number > 0");
-    CHECK(train("lr: \"1e-3\"") == "FILE:6: train.lr: found \"1e-3\", expected a number > 0; write it without quotes");
-    CHECK(train("lr: 1e-3x") == "FILE:6: train.lr: found \"1e-3x\", expected a number > 0");
-    CHECK(train("lr: .nan") == "FILE:6: train.lr: found \".nan\", expected a number > 0");
-    CHECK(train("lr: inf") == "FILE:6: train.lr: found inf, expected a number > 0");
-    CHECK(train("lr: 1e999") == "FILE:6: train.lr: found 1e999, expected a number > 0; it does not fit a double");
-    CHECK(train("lr: true") == "FILE:6: train.lr: found \"true\", expected a number > 0");
-    CHECK(train("lr:") == "FILE:6: train.lr: found nothing, expected a number > 0");
-    CHECK(train("lr: ~") == "FILE:6: train.lr: found nothing, expected a number > 0");
-    CHECK(train("lr: [1]") == "FILE:6: train.lr: found a list, expected a number > 0");
-    CHECK(train("lr: {a: 1}") == "FILE:6: train.lr: found a section, expected a number > 0");
-    CHECK(train("batch_size: 4.5") == "FILE:6: train.batch_size: found 4.5, expected an integer >= 1");
+    CHECK(train("lr: fast") == "FILE:6: train.lr: found \"fast\", expected a number > 0 and <= 1000000");
+    CHECK(train("lr: \"1e-3\"") ==
+          "FILE:6: train.lr: found \"1e-3\", expected a number > 0 and <= 1000000; write it without quotes");
+    CHECK(train("lr: 1e-3x") == "FILE:6: train.lr: found \"1e-3x\", expected a number > 0 and <= 1000000");
+    CHECK(train("lr: .nan") == "FILE:6: train.lr: found \".nan\", expected a number > 0 and <= 1000000");
+    CHECK(train("lr: inf") == "FILE:6: train.lr: found inf, expected a number > 0 and <= 1000000");
+    CHECK(train("lr: 1e999") ==
+          "FILE:6: train.lr: found 1e999, expected a number > 0 and <= 1000000; it does not fit a double");
+    CHECK(train("lr: true") == "FILE:6: train.lr: found \"true\", expected a number > 0 and <= 1000000");
+    CHECK(train("lr:") == "FILE:6: train.lr: found nothing, expected a number > 0 and <= 1000000");
+    CHECK(train("lr: ~") == "FILE:6: train.lr: found nothing, expected a number > 0 and <= 1000000");
+    CHECK(train("lr: [1]") == "FILE:6: train.lr: found a list, expected a number > 0 and <= 1000000");
+    CHECK(train("lr: {a: 1}") == "FILE:6: train.lr: found a section, expected a number > 0 and <= 1000000");
+    CHECK(train("batch_size: 4.5") == "FILE:6: train.batch_size: found 4.5, expected an integer >= 1 and <= 1048576");
     CHECK(train("batch_size: 99999999999999999999") ==
-          "FILE:6: train.batch_size: found 99999999999999999999, expected an integer >= 1; it is too large");
-    CHECK(train("batch_size: 0x10") == "FILE:6: train.batch_size: found \"0x10\", expected an integer >= 1");
+          "FILE:6: train.batch_size: found 99999999999999999999, expected an integer >= 1 and <= 1048576; it "
+          "is too large");
+    CHECK(train("batch_size: 0x10") ==
+          "FILE:6: train.batch_size: found \"0x10\", expected an integer >= 1 and <= 1048576");
     CHECK(train("loss_on_padding: yes") == "FILE:6: train.loss_on_padding: found \"yes\", expected true or false");
     CHECK(train("loss_on_padding: 1") == "FILE:6: train.loss_on_padding: found \"1\", expected true or false");
     CHECK(train("loss_on_padding: 'true'") ==
@@ -123,9 +129,10 @@ TEST_SUITE("config") {
           "FILE:6: output.path: found 12 (a number), expected text; write it in quotes");
     CHECK(after_base("output:\n  path: \"\"\n") == "FILE:6: output.path: found \"\", expected text");
     CHECK(after_base("trace:\n  kernels: 3\n") ==
-          "FILE:6: trace.kernels: found \"3\", expected a list of integers >= 0; write for example [0, 1]");
+          "FILE:6: trace.kernels: found \"3\", expected a list of integers >= 0 and <= 1000000000000; write "
+          "for example [0, 1]");
     CHECK(after_base("trace:\n  kernels: [1, x]\n") ==
-          "FILE:6: trace.kernels: found \"x\", expected a list of integers >= 0");
+          "FILE:6: trace.kernels: found \"x\", expected a list of integers >= 0 and <= 1000000000000");
     CHECK(after_base("trace:\n  kernels: [1, 1]\n") == "FILE:6: trace.kernels: \"1\" is listed twice");
     CHECK(message("model:\n  path: m\n  freeze: vision\ndata: {path: d}\n") ==
           "FILE:3: model.freeze: found \"vision\", expected a list of names; write for example [name]");
@@ -139,16 +146,18 @@ TEST_SUITE("config") {
 
   TEST_CASE("ranges") {
     const auto train = [](const std::string& line) { return after_base("train:\n  " + line + "\n"); };
-    CHECK(train("lr: 0") == "FILE:6: train.lr: found 0, expected a number > 0");
-    CHECK(train("lr: -1e-5") == "FILE:6: train.lr: found -1e-5, expected a number > 0");
-    CHECK(train("max_steps: 0") == "FILE:6: train.max_steps: found 0, expected an integer >= -1, not 0");
-    CHECK(train("max_steps: -2") == "FILE:6: train.max_steps: found -2, expected an integer >= -1, not 0");
+    CHECK(train("lr: 0") == "FILE:6: train.lr: found 0, expected a number > 0 and <= 1000000");
+    CHECK(train("lr: -1e-5") == "FILE:6: train.lr: found -1e-5, expected a number > 0 and <= 1000000");
+    CHECK(train("max_steps: 0") ==
+          "FILE:6: train.max_steps: found 0, expected an integer >= -1 and <= 1000000000000, not 0");
+    CHECK(train("max_steps: -2") ==
+          "FILE:6: train.max_steps: found -2, expected an integer >= -1 and <= 1000000000000, not 0");
     CHECK(train("max_steps: -1").empty());
     CHECK(train("beta1: 1") == "FILE:6: train.beta1: found 1, expected a number >= 0 and < 1");
     CHECK(train("beta1: 0").empty());
-    CHECK(train("batch_size: 0") == "FILE:6: train.batch_size: found 0, expected an integer >= 1");
+    CHECK(train("batch_size: 0") == "FILE:6: train.batch_size: found 0, expected an integer >= 1 and <= 1048576");
     CHECK(after_base("trace:\n  kernels: [-1]\n") ==
-          "FILE:6: trace.kernels: found -1, expected a list of integers >= 0");
+          "FILE:6: trace.kernels: found -1, expected a list of integers >= 0 and <= 1000000000000");
   }
 
   TEST_CASE("files that are not run files") {
@@ -185,9 +194,11 @@ TEST_SUITE("config") {
 
   TEST_CASE("overrides are as strict as files") {
     CHECK(with_override("train.lr=fast") ==
-          "override \"train.lr=fast\": train.lr: found \"fast\", expected a number > 0");
-    CHECK(with_override("train.lr=") == "override \"train.lr=\": train.lr: found nothing, expected a number > 0");
-    CHECK(with_override("train.lr=[") == "override \"train.lr=[\": train.lr: found \"[\", expected a number > 0");
+          "override \"train.lr=fast\": train.lr: found \"fast\", expected a number > 0 and <= 1000000");
+    CHECK(with_override("train.lr=") ==
+          "override \"train.lr=\": train.lr: found nothing, expected a number > 0 and <= 1000000");
+    CHECK(with_override("train.lr=[") ==
+          "override \"train.lr=[\": train.lr: found \"[\", expected a number > 0 and <= 1000000");
     CHECK(with_override("train.batchsize=4") ==
           "override \"train.batchsize=4\": unknown key train.batchsize; did you mean train.batch_size?");
     CHECK(with_override("lr=4") ==
@@ -276,9 +287,9 @@ TEST_SUITE("config") {
     CHECK(config_sections() ==
           std::vector<std::string>{"model", "adapter", "data", "train", "parallel", "checkpoint", "trace",
                                    "output"});
-    // A member of Config that the table forgot would change this sum: 4 + 8 + 17 + 28 + 13 + 7 + 5 + 8 keys in
+    // A member of Config that the table forgot would change this sum: 4 + 8 + 18 + 28 + 14 + 7 + 5 + 8 keys in
     // config.h.
-    CHECK(config_keys().size() == 90);
+    CHECK(config_keys().size() == 92);
   }
 
   TEST_CASE("the run files of the repository") {

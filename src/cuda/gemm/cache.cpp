@@ -80,8 +80,10 @@ std::string GemmPlanner::shipped_table() {
 }
 
 std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return {};  // the first run
   std::ifstream in(path);
-  if (!in) return {};  // the first run
+  if (!in) return {};
   std::map<std::string, CacheEntry> entries;
   std::string line;
   int number = 1;

@@ -1,0 +1,14 @@
+// The JSON files of a model that say sizes: config.json of each family, preprocessor_config.json.
+#include "blipft/data.h"
+#include "fuzz/fuzz_target.h"
+#include "models/blip2_config.h"
+#include "models/llama_config.h"
+
+BLIPFT_FUZZ_TARGET(model_config) {
+  using namespace blipft;
+  static const testing::FuzzFolder folder;
+  const std::string file = folder.write("preprocessor_config.json", input);
+  testing::refuses_or_takes([&] { (void)LlamaConfig::read(file); });
+  testing::refuses_or_takes([&] { (void)Blip2Config::read(file); });
+  testing::refuses_or_takes([&] { (void)ImageProcessor::from_directory(folder.path()); });
+}
