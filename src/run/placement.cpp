@@ -2,7 +2,6 @@
 #include "run/placement.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "blipft/error.h"
 
@@ -22,7 +21,7 @@ void check_device(const Config& config, const World& world) {
 }
 
 int64_t cores_of_a_rank(const World& world) {
-  return std::max<int64_t>(1, static_cast<int64_t>(std::thread::hardware_concurrency()) / world.local_size());
+  return std::max<int64_t>(1, world.local_cores() / world.local_size());
 }
 
 std::unique_ptr<Device> make_device(const Config& config, const World& world) {
