@@ -45,10 +45,13 @@ int answer(const CommandLine& line) {
 int run(const CommandLine& line, int* argc, char*** argv) {
   World world(argc, argv);
   try {
+    if (line.action == CommandLine::Action::export_model) {
+      export_model(line.checkpoint, line.overrides, world);
+      return 0;
+    }
     Config config;
     world.together([&] { config = configuration(line); });
-    train(config, world);
-    return 0;
+    return train(config, world);
   } catch (const AgreedError& error) {
     if (world.rank() == 0) std::fprintf(stderr, "blipft: %s\n", error.what());
     return 1;
@@ -62,7 +65,8 @@ int run(const CommandLine& line, int* argc, char*** argv) {
 int main(int argc, char** argv) {
   try {
     const CommandLine line = parse_command_line(argc, argv);
-    if (line.action == CommandLine::Action::train) return run(line, &argc, &argv);
+    using Action = CommandLine::Action;
+    if (line.action == Action::train || line.action == Action::export_model) return run(line, &argc, &argv);
     return answer(line);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "blipft: %s\n", describe(error).c_str());

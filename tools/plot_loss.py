@@ -3,7 +3,7 @@
 
     tools/plot_loss.py RUN [RUN ...] [--out FILE.png]
 
-RUN is an output.path of blipft (its trace.rank0000.h5 is read) or a trace file. The plot goes to RUN/loss.png of the
+RUN is an output.path of blipft (its first rank's traces are read) or a trace file. The plot goes to RUN/loss.png of the
 first run, or to --out.
 """
 import argparse
@@ -12,35 +12,26 @@ import sys
 
 os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")  # before h5py: a running run may be plotted too
 
-import h5py
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from blipft_trace.files import TraceError
+from blipft_trace.parts import open_run
 
-def open_trace(path):
-    """A run that runs or was killed has a file still marked as being written; it is complete up to its last flush."""
+
+def read_steps(run):
+    """The columns step, loss and lr of /steps, each step once: of all parts of a run that was resumed."""
     try:
-        return h5py.File(path, "r")
-    except OSError:
-        return h5py.File(path, "r", swmr=True)
-
-
-def read_steps(path):
-    """The columns step, loss and lr of /steps: a dataset of records, or a group with one dataset a column."""
-    if os.path.isdir(path):
-        path = os.path.join(path, "trace.rank0000.h5")
-    if not os.path.isfile(path):
-        sys.exit(f"plot_loss: {path}: there is no such trace; give a run's output.path")
-    with open_trace(path) as trace:
-        if "steps" not in trace:
-            sys.exit(f"plot_loss: {path}: has no /steps; is it a trace of blipft?")
-        steps = trace["steps"]
-        columns = {name: np.asarray(steps[name]) for name in ("step", "loss", "lr")}
+        trace = open_run(run)
+        trace.tell()
+        columns = dict(zip(("step", "loss", "lr"), trace.curve("step", "loss", "lr")))
+    except (TraceError, OSError) as error:
+        sys.exit(f"plot_loss: {error}")
     if len(columns["step"]) == 0:
-        sys.exit(f"plot_loss: {path}: no step was recorded yet")
+        sys.exit(f"plot_loss: {run}: no step was recorded yet")
     return columns
 
 

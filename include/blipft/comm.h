@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "blipft/device.h"
 #include "blipft/error.h"
@@ -52,6 +53,10 @@ class World {
   double sum(double value) const;
   /// Rank 0 gathers `bytes` from each rank, in rank order; `out` may be null on the others.
   void gather(const void* data, int64_t bytes, void* out) const;
+  /// The bits that any rank gives.
+  uint64_t any(uint64_t bits) const;
+  /// Rank 0 gets the text of each rank, in rank order; the others get nothing.
+  std::vector<std::string> gather_texts(const std::string& text) const;
   /// Prints `message` from this rank (the first rank that fails wins), ends all ranks of the process' MPI world with
   /// `code`. Does not return.
   [[noreturn]] void abort(const std::string& message, int code) const;

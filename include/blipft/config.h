@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace blipft {
@@ -93,6 +94,19 @@ struct ParallelSection {
   int64_t threads = 0;                  ///< CPU threads of a rank's ops; 0: cores / ranks on this machine
 };
 
+/// Checkpoints to go on from: trained parameters, optimizer states, place in the data.
+struct CheckpointSection {
+  int64_t every_steps = 0;              ///< 0: not by steps
+  double every_minutes = 0;             ///< 0: not by time
+  int64_t keep = 2;                     ///< the newest so many are kept
+  std::string path;                     ///< their folder; empty: checkpoints/ under output.path
+  std::string resume = "never";         ///< never | auto (from the newest whole one, if there is any) | a checkpoint
+  std::string time_limit = "none";      ///< none | minutes | H:MM:SS | D-HH:MM:SS since the start: in time for it the
+                                        ///< run writes a checkpoint and ends
+  double host_gib = 0;                  ///< page-locked host memory of a rank for what is being written; 0: as much as a
+                                        ///< checkpoint takes, but at most a quarter of the rank's share of the machine
+};
+
 struct TraceSection {
   bool enabled = true;
   std::string spans = "units";          ///< none | units
@@ -117,6 +131,7 @@ struct Config {
   DataSection data;
   TrainSection train;
   ParallelSection parallel;
+  CheckpointSection checkpoint;
   TraceSection trace;
   OutputSection output;
 
@@ -128,6 +143,18 @@ struct Config {
 inline bool validates(const Config& config) {
   return !config.data.val_path.empty() || config.data.val_split_fraction > 0;
 }
+
+/// Whether the run writes checkpoints while it trains, and not only when it is asked to stop.
+inline bool writes_checkpoints(const Config& config) {
+  return config.checkpoint.every_steps > 0 || config.checkpoint.every_minutes > 0;
+}
+/// The folder of the run's checkpoints.
+std::string checkpoints_folder(const Config& config);
+/// checkpoint.time_limit; 0: none. Throws UserError when the text is no time.
+double time_limit_seconds(const Config& config);
+
+/// The value of every key, in the order of the sections, as YAML: ("train.lr", "1e-05").
+std::vector<std::pair<std::string, std::string>> config_values(const Config& config);
 
 /// Where `key` ("parallel.devices") was set, for error messages: "inputs/fsdp.yaml:12", override "parallel.devices=2",
 /// or "inputs/fsdp.yaml" for a key that has its default value.
@@ -152,12 +179,13 @@ void check_freeze(const Config& config, const std::vector<std::string>& groups);
 
 /// What the command line asks for.
 struct CommandLine {
-  enum class Action { train, print_config, plan, help, version };
+  enum class Action { train, print_config, plan, export_model, help, version };
   Action action = Action::train;
   std::string config_file;
   std::vector<std::string> overrides;   ///< "section.key=value"
   int64_t plan_ranks = 0;               ///< --plan for this world size; 0: parallel.devices
   int64_t plan_node_ranks = 0;          ///< --plan for so many ranks of a machine; 0: as many as GPUs are here
+  std::string checkpoint;               ///< --export: the folder of a checkpoint; then there is no config_file
   double plan_gpu_gib = 0;              ///< --gpu-memory GiB, for --plan; 0: the GPU that is there, else an H200's
 };
 
@@ -169,6 +197,9 @@ std::string help_text();
 /// Reads `file`, applies the overrides, checks every key, type and combination. Throws UserError with file, line, key
 /// and the nearest valid key. Paths stay as written (relative to the working directory).
 Config load_config(const std::string& file, const std::vector<std::string>& overrides);
+/// The config of `values`, as config_values() gives them, with the overrides; `file` names them in messages.
+Config config_from_values(const std::vector<std::pair<std::string, std::string>>& values, const std::string& file,
+                          const std::vector<std::string>& overrides);
 /// The full effective configuration as YAML that load_config reads back.
 std::string to_yaml(const Config& config);
 

@@ -190,11 +190,11 @@ class DataLoader {
 /// `micro_batches` etc. come from config.train; rank and world from the communicator. `text_shapes`: those that steps
 /// may have, ascending; the last holds whatever comes. Pictures are decoded, and must be there, only if `inputs`
 /// declares them. Prepared samples that will recur are kept in host memory, up to 1 GiB a rank. A sample that cannot be
-/// prepared is a UserError with its name. `device` must outlive the loader.
+/// prepared is a UserError with its name. `device` must outlive the loader. `first_step`: the first that comes out.
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
-                                             Device& device);
+                                             Device& device, int64_t first_step = 0);
 /// The same for validation: samples in order, each once, on all ranks together; then again from the first, without end:
 /// an epoch is one validation. Steps have one micro-batch; where samples do not come out even, places stay empty.
 std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t rank, int64_t world,

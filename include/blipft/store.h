@@ -124,6 +124,21 @@ class ParameterStore {
   };
   std::vector<StateRange> state(const Unit& unit, size_t i) const;
 
+  /// A range of a tensor that steps change: of a parameter's weights, or of an optimizer state as it is stored.
+  struct Part {
+    std::string name;                      ///< weight | master | exp_avg | exp_avg.dynamic8.codes
+    const Parameter* parameter = nullptr;
+    std::vector<int64_t> shape;            ///< of the whole tensor: the parameter's, or [elements] of a plane of blocks
+    int64_t first = 0;                     ///< of the tensor's elements
+    Tensor data;                           ///< [count], this rank's memory
+    std::string key() const { return name + "/" + parameter->name; }
+  };
+  /// All that goes on from one step to the next of this rank's part of a trained unit. Weights in the compute dtype are
+  /// not among them where there are masters: they follow from these.
+  std::vector<Part> parts(const Unit& unit) const;
+  /// The weights in the compute dtype anew from the masters, if there are any.
+  void round_masters(const Unit& unit, Stream stream);
+
   /// Updates a trained unit and consumes its gradient. The sums of squares of gradients are left in squares().
   void update(const Unit& unit, const Tensor& scalars, Stream stream);
   const Tensor& squares() const { return squares_; }

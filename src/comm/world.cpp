@@ -147,6 +147,33 @@ void World::gather(const void* data, int64_t bytes, void* out) const {
   check_mpi(MPI_Gather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, communicator_->mpi), "MPI_Gather");
 }
 
+uint64_t World::any(uint64_t bits) const {
+  uint64_t result = bits;
+  check_mpi(MPI_Allreduce(&bits, &result, 1, MPI_UINT64_T, MPI_BOR, communicator_->mpi), "MPI_Allreduce");
+  return result;
+}
+
+std::vector<std::string> World::gather_texts(const std::string& text) const {
+  const auto ranks = static_cast<size_t>(size_);
+  std::vector<int64_t> lengths(ranks);
+  const auto length = static_cast<int64_t>(text.size());
+  gather(&length, sizeof length, lengths.data());
+  std::vector<int> counts(ranks), places(ranks);
+  int64_t total = 0;
+  for (size_t i = 0; i < ranks; ++i) {
+    BLIPFT_CHECK(rank_ != 0 || total + lengths[i] <= INT_MAX, "texts of more than 2 GiB");
+    places[i] = static_cast<int>(total), counts[i] = static_cast<int>(lengths[i]);
+    total += lengths[i];
+  }
+  std::string all(rank_ == 0 ? static_cast<size_t>(total) : 0, ' ');
+  check_mpi(MPI_Gatherv(text.data(), static_cast<int>(length), MPI_BYTE, all.data(), counts.data(), places.data(),
+                        MPI_BYTE, 0, communicator_->mpi), "MPI_Gatherv");
+  std::vector<std::string> texts;
+  for (size_t i = 0; rank_ == 0 && i < ranks; ++i)
+    texts.push_back(all.substr(static_cast<size_t>(places[i]), static_cast<size_t>(counts[i])));
+  return texts;
+}
+
 void World::abort(const std::string& message, int code) const {
   int rank = 0;                            // of all ranks, whichever group this is
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -27,13 +27,17 @@ constexpr Option options[] = {
      "with --plan: ranks of a machine, for parallel.shard_ranks=node (default: the GPUs that are here)"},
     {"--gpu-memory", "", "GiB",
      "with --plan: memory of one GPU (default: of the GPU that is there, else an H200's 140.4)"},
+    {"--export", "", "CHECKPOINT",
+     "write the model (or adapters) of a run's checkpoint under output.path=FOLDER, which must be given, and stop"},
     {"--print-config", "", "", "print the full effective configuration and stop"},
     {"--help", "-h", "", "print this help"},
     {"--version", "-V", "", "print the version"},
 };
 
 constexpr const char* usage_line =
-    "usage: blipft [--plan [--ranks N] [--node-ranks N] [--gpu-memory GiB]] [--print-config] FILE.yaml [section.key=value ...]";
+    "usage: blipft [--plan [--ranks N] [--node-ranks N] [--gpu-memory GiB]] [--print-config] FILE.yaml "
+    "[section.key=value ...]\n"
+    "       blipft --export CHECKPOINT output.path=FOLDER [section.key=value ...]";
 
 const Option& find_option(const std::string& name) {
   std::vector<std::string> names;
@@ -68,7 +72,7 @@ void set_action(CommandLine& line, CommandLine::Action action) {
   using Action = CommandLine::Action;
   if (line.action == Action::help) return;  // help is given whatever else is asked for
   const bool conflict = action != Action::help && line.action != Action::train && line.action != action;
-  BLIPFT_USER_CHECK(!conflict, "--plan, --print-config and --version exclude each other; give one");
+  BLIPFT_USER_CHECK(!conflict, "--plan, --export, --print-config and --version exclude each other; give one");
   line.action = action;
 }
 
@@ -79,6 +83,7 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   else if (name == "--print-config") set_action(line, Action::print_config);
   else if (name == "--help") set_action(line, Action::help);
   else if (name == "--version") set_action(line, Action::version);
+  else if (name == "--export") set_action(line, Action::export_model), line.checkpoint = value;
   else if (name == "--ranks") line.plan_ranks = parse_ranks(name, value);
   else if (name == "--node-ranks") line.plan_node_ranks = parse_ranks(name, value);
   else line.plan_gpu_gib = parse_gib(value);
@@ -134,6 +139,11 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   BLIPFT_USER_CHECK(plan || line.plan_node_ranks == 0,
                     "--node-ranks is for --plan; a run's ranks of a machine are those that mpirun starts there");
   BLIPFT_USER_CHECK(plan || line.plan_gpu_gib == 0, "--gpu-memory is for --plan; give --plan too");
+  if (line.action == Action::export_model) {
+    BLIPFT_USER_CHECK(line.config_file.empty(), "found \"", line.config_file, "\" beside --export ", line.checkpoint,
+                      ", which has the run's configuration; expected overrides as section.key=value alone");
+    return line;
+  }
   BLIPFT_USER_CHECK(!line.config_file.empty(), "no run file given; ", usage_line, "; see --help");
   return line;
 }

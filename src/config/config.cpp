@@ -312,12 +312,10 @@ void check_required(const Config& config) {
   }
 }
 
-}  // namespace
-
-Config load_config(const std::string& file, const std::vector<std::string>& overrides) {
+// `text` is what `file` holds.
+Config parse_config(const std::string& file, const std::string& text, const std::vector<std::string>& overrides) {
   Config config;
   config.file = file;
-  const std::string text = read_text(file);
   try {
     read_sections(config, load_document(file, text));
   } catch (const YAML::Exception& error) {
@@ -332,14 +330,68 @@ Config load_config(const std::string& file, const std::vector<std::string>& over
   return config;
 }
 
-std::string to_yaml(const Config& config) {
+// Sections of "section.key" with their value.
+std::string yaml_of(const std::vector<std::pair<std::string, std::string>>& values) {
   std::string text, section;
-  for (const Key& key : config_keys()) {
-    if (key.section != section) text += concat(section.empty() ? "" : "\n", key.section, ":\n");
-    section = key.section;
-    text += concat("  ", key.name, ": ", value_text(key, config), "\n");
+  for (const auto& [key, value] : values) {
+    const size_t dot = std::min(key.find('.'), key.size() - 1);
+    if (key.substr(0, dot) != section) {
+      text += concat(section.empty() ? "" : "\n", key.substr(0, dot), ":\n");
+      section = key.substr(0, dot);
+    }
+    text += concat("  ", key.substr(dot + 1), ": ", value, "\n");
   }
   return text;
+}
+
+}  // namespace
+
+Config load_config(const std::string& file, const std::vector<std::string>& overrides) {
+  return parse_config(file, read_text(file), overrides);
+}
+
+Config config_from_values(const std::vector<std::pair<std::string, std::string>>& values, const std::string& file,
+                          const std::vector<std::string>& overrides) {
+  return parse_config(file, yaml_of(values), overrides);
+}
+
+std::string to_yaml(const Config& config) { return yaml_of(config_values(config)); }
+
+std::vector<std::pair<std::string, std::string>> config_values(const Config& config) {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const Key& key : config_keys()) values.push_back({key.full(), value_text(key, config)});
+  return values;
+}
+
+std::string checkpoints_folder(const Config& config) {
+  return config.checkpoint.path.empty() ? config.output.path + "/checkpoints" : config.checkpoint.path;
+}
+
+// [[D-]H:]MM:SS, or minutes.
+double time_limit_seconds(const Config& config) {
+  const std::string& text = config.checkpoint.time_limit;
+  if (text == "none") return 0;
+  const auto refuse = [&] {
+    throw UserError(concat(place_of(config, "checkpoint.time_limit"), ": checkpoint.time_limit: found ", shown(text),
+                           ", expected none, a number of minutes, H:MM:SS or D-HH:MM:SS"));
+  };
+  const auto number = [&](const std::string& digits) {
+    int64_t value = -1;
+    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || stop != digits.data() + digits.size() || value < 0 || value > 1'000'000) refuse();
+    return static_cast<double>(value);
+  };
+  if (text.find(':') == std::string::npos) return 60 * number(text);
+  const size_t dash = text.find('-');
+  double seconds = 0;
+  for (size_t begin = dash == std::string::npos ? 0 : dash + 1; begin <= text.size();) {
+    const size_t end = std::min(text.find(':', begin), text.size());
+    seconds = 60 * seconds + number(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  if (dash != std::string::npos) seconds += 86400 * number(text.substr(0, dash));
+  if (seconds == 0 || std::count(text.begin(), text.end(), ':') > 2) refuse();
+  return seconds;
 }
 
 std::string precision_name(Precision precision) {

@@ -98,6 +98,7 @@ void check_adapter(const Config& config) {
 }
 
 void check_rest(const Config& config) {
+  time_limit_seconds(config);
   refuse_if(config, config.output.save_merged && !config.output.save_model, "output.save_merged",
             "is true, but output.save_model is false; set save_model: true, or remove save_merged");
   refuse_if(config, config.output.save != "all" && !config.output.save_model, "output.save", "is ",

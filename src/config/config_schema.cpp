@@ -224,6 +224,30 @@ void add_parallel(std::vector<Key>& keys) {
     Names{"omp_num_threads", "num_threads"});
 }
 
+void add_checkpoint(std::vector<Key>& keys) {
+  const auto c = [&](auto member, auto... rest) {
+    keys.push_back(key(&Config::checkpoint, member, "checkpoint", rest...));
+  };
+  using C = CheckpointSection;
+  using Names = std::vector<std::string>;
+  c(&C::every_steps, "every_steps", at_least(0), "steps between checkpoints; 0: not by steps",
+    Names{"save_steps", "save_interval", "every_n_train_steps"});
+  c(&C::every_minutes, "every_minutes", at_least(0), "minutes between checkpoints; 0: not by time",
+    Names{"train_time_interval"});
+  c(&C::keep, "keep", at_least(1), "how many of the newest are kept", Names{"save_total_limit", "save_top_k"});
+  c(&C::path, "path", any(), "folder of the checkpoints; empty: checkpoints/ under output.path");
+  c(&C::resume, "resume", one_of_or_containing({"never", "auto"}, "/"),
+    "auto: go on from the newest whole checkpoint, if there is any; or the path (with a /) of one",
+    Names{"resume_from_checkpoint", "ckpt_path"});
+  Allowed limit = one_of_or_containing({"none"}, ":");
+  limit.or_integer = true;
+  limit.min = 1;
+  c(&C::time_limit, "time_limit", limit,
+    "none, minutes or H:MM:SS: in time for it the run writes a checkpoint and ends with code 75", Names{"max_time"});
+  c(&C::host_gib, "host_gib", at_least(0),
+    "page-locked host memory of a rank for a checkpoint on its way; 0: all of it, or a quarter of the rank's share");
+}
+
 void add_trace_and_output(std::vector<Key>& keys) {
   const auto t = [&](auto member, auto... rest) { keys.push_back(key(&Config::trace, member, "trace", rest...)); };
   using T = TraceSection;
@@ -293,6 +317,7 @@ const std::vector<Key>& config_keys() {
     add_model_and_data(all);
     add_train(all);
     add_parallel(all);
+    add_checkpoint(all);
     add_trace_and_output(all);
     return all;
   }();

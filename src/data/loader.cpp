@@ -63,7 +63,8 @@ class PrefetchLoader final : public DataLoader {
  public:
   PrefetchLoader(const Config& config, const ModelInputs& inputs,
                  std::vector<TextShape> text_shapes, std::shared_ptr<const Tokenizer> tokenizer,
-                 const SampleSet& samples, Device& device, std::unique_ptr<const StepOrder> order)
+                 const SampleSet& samples, Device& device, std::unique_ptr<const StepOrder> order,
+                 int64_t first_step)
       : data_(config.data), order_(std::move(order)),
         balances_(balances_micro_batches(config) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
         layout_(inputs, order_->micro_batches(), config.train.batch_size, text_shapes_.back()),
@@ -72,7 +73,7 @@ class PrefetchLoader final : public DataLoader {
         dataset_(samples.dataset), texts_(samples.texts && samples.texts->has_texts() ? samples.texts : nullptr),
         total_steps_(order_->total_steps()),
         samples_recur_(total_steps_ > order_->steps_per_epoch() || samples.epoch_samples > dataset_->size()),
-        cache_(cache_bytes) {
+        cache_(cache_bytes), first_step_(first_step), begun_(first_step), delivered_(first_step) {
     const int64_t steps = std::max<int64_t>(data_.prefetch_steps, 1);
     works_.reserve(static_cast<size_t>(steps));
     for (int64_t i = 0; i < steps; ++i) works_.emplace_back(HostBlock(device, layout_.bytes()));
@@ -123,7 +124,7 @@ class PrefetchLoader final : public DataLoader {
   std::vector<TextShape> first_text_shapes(int64_t most_samples) const override {
     std::vector<TextShape> shapes;
     std::map<int64_t, TokenizedText> known;     // by sample
-    for (int64_t step = 0; step < std::min(total_steps_, most_looked_ahead); ++step) {
+    for (int64_t step = first_step_; step < std::min(total_steps_, first_step_ + most_looked_ahead); ++step) {
       std::vector<BatchSample> samples;
       for (const Sampler::Slot& slot : order_->slots(step)) {
         auto found = known.find(slot.sample);
@@ -320,7 +321,8 @@ class PrefetchLoader final : public DataLoader {
   std::vector<StepWork> works_;
   std::vector<StepWork*> free_;
   std::deque<StepWork*> pipeline_;            // begun steps in order; the front is the next to come out
-  int64_t begun_ = 0, delivered_ = 0;
+  const int64_t first_step_;
+  int64_t begun_, delivered_;                 // steps, those before the first counted
   bool failed_ = false;                       // nothing more is begun
   std::exception_ptr worker_error_;
   double wait_seconds_ = 0;
@@ -332,12 +334,12 @@ class PrefetchLoader final : public DataLoader {
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
-                                             Device& device) {
+                                             Device& device, int64_t first_step) {
   BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
   BLIPFT_CHECK(!text_shapes.empty(), "a data loader needs the text shapes that steps may have");
   return std::make_unique<PrefetchLoader>(
       config, inputs, std::move(text_shapes), std::move(tokenizer), samples, device,
-      make_training_order(config, rank, world, samples.dataset->size(), samples.epoch_samples));
+      make_training_order(config, rank, world, samples.dataset->size(), samples.epoch_samples), first_step);
 }
 
 std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t rank, int64_t world,
@@ -346,7 +348,7 @@ std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t
                                                    const SampleSet& samples, Device& device) {
   BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
   return std::make_unique<PrefetchLoader>(config, inputs, std::move(text_shapes), std::move(tokenizer), samples,
-                                          device, make_validation_order(config, rank, world, samples.dataset->size()));
+                                          device, make_validation_order(config, rank, world, samples.dataset->size()), 0);
 }
 
 }  // namespace blipft

@@ -7,6 +7,7 @@
 #include "data/text_survey.h"
 #include "memory/memory_plan.h"
 #include "memory/memory_text.h"
+#include "run/checkpoints.h"
 #include "run/placement.h"
 #include "run/run_data.h"
 
@@ -88,6 +89,8 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
               plan_table(plan).c_str());
   const int64_t outside = bytes_outside_of_arena(world), total = plan.arena->total_bytes() + outside;
   std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", memory_text(outside).c_str());
+  const std::string checkpoints = checkpoints_text(config, model->units(), plan.engine->store, world.all(), world.all());
+  if (!checkpoints.empty()) std::printf("%s\n", checkpoints.c_str());
   std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());
   if (total <= gpu)
     std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", memory_text(total).c_str(),

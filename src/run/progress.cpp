@@ -56,7 +56,8 @@ void Progress::end_line() {
 void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
   epoch_loss_ += result.loss;
   ++epoch_steps_;
-  const double newest = smooth_seconds_ == 0 || result.step <= 2 ? 1 : 0.2;  // its share; the first steps are slow
+  const bool early = smooth_seconds_ == 0 || result.step - run_.first_step <= 2;  // the first steps are slow
+  const double newest = early ? 1 : 0.2;   // its share
   smooth_seconds_ += newest * (seconds - smooth_seconds_);
   smooth_flops_ += newest * (result.flops - smooth_flops_);
   const bool last_of_epoch = (result.step + 1) % run_.steps_per_epoch == 0;
@@ -70,7 +71,8 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
                   static_cast<long long>(result.step), result.loss);
       warned_ = true;
     }
-    if (since >= (terminal_ ? 0.2 : config_.output.progress_seconds) || last || last_of_epoch || result.step < 2) {
+    if (since >= (terminal_ ? 0.2 : config_.output.progress_seconds) || last || last_of_epoch ||
+        result.step - run_.first_step < 2) {
       printed_ = now;
       const double rate = static_cast<double>(run_.samples_per_step) / smooth_seconds_;
       const MemoryUnit unit(run_.memory_bytes);
@@ -99,6 +101,15 @@ void Progress::validation(int64_t step, double loss, int64_t tokens, double seco
   end_line();
   std::printf("validation after step %lld/%lld  loss %.4f  %lld tokens  %.2f s\n", static_cast<long long>(step + 1),
               static_cast<long long>(run_.total_steps), loss, static_cast<long long>(tokens), seconds);
+  std::fflush(stdout);
+}
+
+void Progress::checkpoint(const Checkpoints::Outcome& written) {
+  if (silent_) return;
+  end_line();
+  std::printf("checkpoint after step %lld/%lld  %s  %s  pause %.2f s  on the disk after %.2f s\n",
+              static_cast<long long>(written.step), static_cast<long long>(run_.total_steps), written.folder.c_str(),
+              memory_text(written.bytes).c_str(), written.pause_seconds, written.write_seconds);
   std::fflush(stdout);
 }
 

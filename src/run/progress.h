@@ -6,6 +6,7 @@
 
 #include "blipft/arena.h"
 #include "blipft/config.h"
+#include "run/checkpoints.h"
 #include "run/step_program.h"
 
 namespace blipft {
@@ -13,7 +14,7 @@ namespace blipft {
 class Progress {
  public:
   struct Run {
-    int64_t total_steps = 0, steps_per_epoch = 0;
+    int64_t total_steps = 0, steps_per_epoch = 0, first_step = 0;
     int64_t samples_per_step = 0;          ///< of the whole world
     int64_t memory_bytes = 0;              ///< of one rank
   };
@@ -25,6 +26,7 @@ class Progress {
   void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved);
   /// After step `step`; `tokens` were learnt ones of all ranks.
   void validation(int64_t step, double loss, int64_t tokens, double seconds);
+  void checkpoint(const Checkpoints::Outcome& written);
   void warn(const std::string& message);
   void done(double train_seconds, int64_t peak_bytes);
   double epoch_loss() const { return epoch_loss_ / static_cast<double>(epoch_steps_ ? epoch_steps_ : 1); }

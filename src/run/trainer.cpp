@@ -9,16 +9,20 @@
 #include "blipft/checkpoint.h"
 #include "blipft/data.h"
 #include "blipft/monitor.h"
+#include "blipft/version.h"
 #include "data/text_survey.h"
 #include "memory/memory_plan.h"
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
+#include "run/checkpoints.h"
 #include "run/engine.h"
 #include "run/placement.h"
 #include "run/progress.h"
+#include "run/resume.h"
 #include "run/run_data.h"
 #include "run/saving.h"
 #include "run/start_times.h"
+#include "run/training_state.h"
 #include "trace/run_trace.h"
 
 namespace blipft {
@@ -50,8 +54,11 @@ class Run {
   void prepare();
   void steps();
   void finish();
+  bool stopped() const { return !stop_reason_.empty(); }
 
  private:
+  void find_checkpoint();
+  std::map<std::string, std::string> facts() const;
   void open_data();
   void start_loader();
   void make_backend();
@@ -60,6 +67,7 @@ class Run {
   WeightContext weight_context() const;
   std::vector<TextShape> shapes_to_prepare();
   void fill_weights();
+  void restore();
   void start_trace(int64_t start_ns);
   void announce();
   double step_seconds(const StepResult& result);
@@ -68,6 +76,9 @@ class Run {
   void check_targets(int64_t steps);
   bool validates_after(int64_t step) const;
   void validate(int64_t step);
+  void start_checkpoints();
+  bool checkpoint_and_stop(int64_t done);
+  void tell_checkpoint();
   void start_kernels();
   void stop_kernels(int64_t step);
   void print_memory() const;
@@ -76,6 +87,9 @@ class Run {
   Config config_;                          // resolved for this world, once prepare() has begun
   const World& world_;
   StartTimes times_;
+  std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere
+  int64_t first_step_ = 0;
+  std::string gemm_table_;                 // file of chosen algorithms of products, on GPUs
   std::unique_ptr<Model> model_;
   RunData data_;
   std::unique_ptr<DeviceMonitor> monitor_;
@@ -97,6 +111,9 @@ class Run {
   std::vector<TextShape> first_shapes_;    // of this rank's first steps
   std::unique_ptr<Beside> looking_ahead_;  // finds them; only where steps are captured
   std::unique_ptr<Progress> progress_;
+  std::unique_ptr<Checkpoints> checkpoints_;
+  std::string stop_reason_;                // why the run ended before its last step; "": it did not
+  double step_seconds_ = 0;                // of the last finished step
   double ready_seconds_ = 0;               // since the process began
   int64_t texts_without_target_ = 0;       // of this rank's samples so far
   int64_t texts_cut_ = 0;
@@ -110,6 +127,9 @@ void Run::prepare() {
   world_.together([&] {
     check_ranks(config_, world_.size());
     config_ = resolve_for_ranks(config_, world_.size());
+  });
+  find_checkpoint();
+  world_.together([&] {
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
     check_device(config_, world_);
     model_ = make_model(config_);
@@ -147,6 +167,38 @@ void Run::prepare() {
   announce();
 }
 
+// What the run goes on from says where it begins, and what was chosen for it where the run file leaves the choice.
+void Run::find_checkpoint() {
+  resume_ = find_resume_point(config_, world_);
+  if (!resume_) return;
+  first_step_ = resume_->index.step;
+  world_.together([&] {
+    check_same_run(config_, *resume_, world_.size());
+    const std::string table = resume_->folder + "/gemm_algorithms.txt";
+    if (!std::filesystem::exists(table)) return;
+    gemm_table_ = checkpoints_folder(config_) + "/gemm_algorithms.txt";
+    if (!first()) return;
+    std::filesystem::create_directories(checkpoints_folder(config_));
+    std::filesystem::copy_file(table, gemm_table_, std::filesystem::copy_options::overwrite_existing);
+  });
+  const auto then = [&](const char* name) { return resume_->index.run[name]; };
+  if (config_.parallel.reshard == "auto" && then("ranks") == std::to_string(world_.size()) &&
+      config_.parallel.strategy == "fsdp" && !then("reshard").empty())
+    config_.parallel.reshard = then("reshard");
+}
+
+std::map<std::string, std::string> Run::facts() const {
+  std::map<std::string, std::string> facts{
+      {"ranks", std::to_string(world_.size())},
+      {"strategy", groups_text(plan_)},
+      {"device", concat(device_->name(), " ", device_->code())},
+      {"version", version_commit()},
+      {"batch_size", std::to_string(config_.train.batch_size)},
+      {"samples_of_a_step", std::to_string(samples_of_a_step(config_, world_.size()))}};
+  if (plan_.strategy_name == "fsdp") facts["reshard"] = reshard_name(plan_);
+  return facts;
+}
+
 void Run::open_data() {
   data_ = open_run_data(config_, model_->inputs(), world_.size(),
                         std::max(config_.data.num_workers, cores_of_a_rank(world_)));
@@ -155,7 +207,10 @@ void Run::open_data() {
 // Its threads prepare the first steps beside all that comes before them.
 void Run::start_loader() {
   loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), data_.text_shapes,
-                             data_.tokenizer, data_.training, *device_);
+                             data_.tokenizer, data_.training, *device_, first_step_);
+  BLIPFT_USER_CHECK(first_step_ <= loader_->total_steps(), resume_->folder, ": the checkpoint was written after ",
+                    first_step_, " steps, but the run has ", loader_->total_steps(),
+                    " in all; raise train.max_steps or train.max_epochs to go on");
   if (data_.validates())
     validation_loader_ = make_validation_loader(config_, world_.rank(), world_.size(), model_->inputs(),
                                                 data_.text_shapes, data_.tokenizer, data_.validation, *device_);
@@ -170,9 +225,9 @@ void Run::make_backend() {
   device_->bind_thread();
   kernels_ = make_tracer(config_, *device_);
   const char* home = std::getenv("HOME");
-  const std::string cache = home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "";
+  if (gemm_table_.empty() && home) gemm_table_ = std::string(home) + "/.cache/blipft/gemm_algorithms.txt";
   ops_ = device_->kind() == DeviceKind::cuda
-             ? make_cuda_ops(*device_, cache,
+             ? make_cuda_ops(*device_, gemm_table_,
                              {config_.parallel.gemm_search == "thorough", config_.train.matmul_precision == "high"})
              : make_cpu_ops();
   optimizer_ = make_optimizer(config_.train);
@@ -216,6 +271,12 @@ std::vector<TextShape> Run::shapes_to_prepare() {
   return shapes;
 }
 
+// What was trained before: from a checkpoint of this run, or adapters of another.
+void Run::restore() {
+  if (resume_) restore_state(weight_context(), resume_->index, resume_->folder, 4);
+  else load_adapters(weight_context(), config_);
+}
+
 // A checkpoint is read on other threads, while steps are captured on this one: that runs nothing on the device.
 void Run::fill_weights() {
   const std::vector<TextShape> shapes = shapes_to_prepare();
@@ -226,7 +287,7 @@ void Run::fill_weights() {
   world_.together([&] {
     init_weights(context, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
     if (random) {
-      load_adapters(context, config_);
+      restore();
       times_.part("weights");
       engine_->program->prepare(shapes);
       times_.part("graphs");
@@ -235,8 +296,8 @@ void Run::fill_weights() {
     Beside reading(times_, "reading", [&] {
       checkpoint_ = std::make_unique<SafetensorsReader>(config_.model.path);
       check_weights(model_->units(), *checkpoint_);
-      load_weights(context, *checkpoint_, 8);
-      load_adapters(context, config_);
+      load_weights(resume_ ? frozen_of(context) : context, *checkpoint_, 8);
+      restore();
     });
     engine_->program->prepare(shapes);
     times_.part("graphs");
@@ -262,6 +323,7 @@ void Run::start_trace(int64_t start_ns) {
 void Run::announce() {
   Progress::Run run;
   run.total_steps = loader_->total_steps();
+  run.first_step = first_step_;
   run.steps_per_epoch = loader_->steps_per_epoch();
   const int64_t micro = config_.train.accumulate_grad_batches, batch = config_.train.batch_size;
   run.samples_per_step = batch * micro * world_.size();
@@ -277,6 +339,15 @@ void Run::announce() {
   std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
               static_cast<long long>(data_.training.dataset->size()), config_.data.path.c_str(),
               static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  if (writes_checkpoints(config_))
+    std::printf("checkpoint %s\n", checkpoints_text(config_, model_->units(), engine_->store, world_.size(),
+                                                   world_.local_size()).c_str());
+  if (resume_) {
+    const std::string changes = what_may_change_bits(*resume_, facts());
+    std::printf("resume     after %lld steps, from %s%s%s\n", static_cast<long long>(first_step_),
+                resume_->folder.c_str(),
+                changes.empty() ? "" : "; rounding may differ from a run that was never stopped: ", changes.c_str());
+  }
   if (data_.validates())
     std::printf("validation %lld samples%s%s\n", static_cast<long long>(data_.validation.dataset->size()),
                 data_.surveyed() ? ": " : "",
@@ -294,7 +365,7 @@ void Run::announce() {
 double Run::step_seconds(const StepResult& result) {
   const int64_t from = last_end_ns_ > 0 ? last_end_ns_ : result.begin_ns;
   last_end_ns_ = result.end_ns;
-  return static_cast<double>(std::max<int64_t>(1, result.end_ns - from)) * 1e-9;
+  return step_seconds_ = static_cast<double>(std::max<int64_t>(1, result.end_ns - from)) * 1e-9;
 }
 
 void Run::finished_step(const StepResult& result) {
@@ -394,12 +465,42 @@ void Run::validate(int64_t step) {
   last_end_ns_ = 0;                        // the next step is not to count this as its own time
 }
 
+void Run::start_checkpoints() {
+  CheckpointParts parts{&config_, &world_, &times_, weight_context(), facts(), ""};
+  if (device_->kind() == DeviceKind::cuda) parts.gemm_table = gemm_table_;
+  checkpoints_ = std::make_unique<Checkpoints>(std::move(parts));
+}
+
+// After `done` steps. Whether the run is to end here.
+bool Run::checkpoint_and_stop(int64_t done) {
+  const bool last = done == loader_->total_steps();
+  const bool due = checkpoints_->due(done, step_seconds_);
+  if (due || (last && writes_checkpoints(config_))) {
+    drain();
+    checkpoints_->write(done);
+    last_end_ns_ = 0;
+  }
+  if (!last) stop_reason_ = checkpoints_->stop_reason();
+  if (last || stopped()) checkpoints_->finish();
+  tell_checkpoint();
+  return stopped();
+}
+
+void Run::tell_checkpoint() {
+  Checkpoints::Outcome outcome;
+  while (checkpoints_->outcome(outcome)) {
+    if (!outcome.failure.empty()) progress_->warn(outcome.failure);
+    else progress_->checkpoint(outcome);
+  }
+}
+
 void Run::steps() {
+  start_checkpoints();
   world_.barrier();
   const auto start = StartTimes::Clock::now();
   StepProgram& program = *engine_->program;
   StepResult result;
-  for (int64_t step = 0; step < loader_->total_steps(); ++step) {
+  for (int64_t step = first_step_; step < loader_->total_steps(); ++step) {
     const int64_t wait_begin = unix_ns();
     const HostBatch* batch = loader_->next();
     const int64_t wait_end = unix_ns();
@@ -415,8 +516,9 @@ void Run::steps() {
     loader_->give_back(batch);
     if (recorded) stop_kernels(step);
     while (program.finished(false, result)) finished_step(result);
-    if (step + 1 == std::min(loader_->steps_per_epoch(), loader_->total_steps())) check_targets(step + 1);
+    if (step + 1 == std::min(loader_->steps_per_epoch(), loader_->total_steps())) check_targets(step + 1 - first_step_);
     if (validates_after(step)) validate(step);
+    if (checkpoint_and_stop(step + 1)) break;
   }
   drain();
   world_.barrier();
@@ -435,7 +537,7 @@ void Run::finish() {
   progress_->done(world_.max(train_seconds_), arena_->total_bytes());
   trace_->driver_memory(loader_->total_steps() - 1);
   print_memory();
-  if (config_.output.save_model) {
+  if (config_.output.save_model && !stopped()) {
     for (const SaveSettings& settings : SaveSettings::of(config_)) {
       saved_.push_back(config_.output.path + "/" + settings.folder());
       save_weights(weight_context(), world_, {saved_.back(), config_.model.path, settings, checkpoint_.get(),
@@ -446,8 +548,11 @@ void Run::finish() {
   trace_->close();
   groups_->withdraw();
   if (!first()) return;
-  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", RunTrace::path(config_, 0).c_str());
+  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", trace_->path().c_str());
   for (const std::string& saved : saved_) std::printf("model      %s\n", saved.c_str());
+  if (!checkpoints_->newest().empty()) std::printf("checkpoint %s\n", checkpoints_->newest().c_str());
+  if (stopped())
+    std::printf("stopped    by %s; checkpoint.resume=auto goes on from that checkpoint\n", stop_reason_.c_str());
   const double total = times_.seconds();
   std::printf("total      %.1f s from start to end (start %.1f s, training %.1f s, end %.1f s)\n", total, ready_seconds_,
               train_seconds_, total - ready_seconds_ - train_seconds_);
@@ -456,11 +561,12 @@ void Run::finish() {
 
 }  // namespace
 
-void train(const Config& config, const World& world) {
+int train(const Config& config, const World& world) {
   Run run(config, world);
   run.prepare();
   run.steps();
   run.finish();
+  return run.stopped() ? kStoppedCode : 0;
 }
 
 }  // namespace blipft

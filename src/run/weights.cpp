@@ -69,6 +69,11 @@ class Lane {
 
 }  // namespace
 
+WeightContext frozen_of(WeightContext context) {
+  std::erase_if(context.units, [](const Unit* unit) { return unit->trainable; });
+  return context;
+}
+
 int64_t loading_scratch_bytes() { return kLanes * kPieceBytes; }
 int64_t init_scratch_bytes() { return kPieceBytes; }
 

@@ -20,6 +20,9 @@ struct WeightContext {
   Tensor scratch;                          // u8 device memory that is free to use (Arena::scratch)
 };
 
+/// The units that are not trained: what a checkpoint of the run does not hold.
+WeightContext frozen_of(WeightContext context);
+
 constexpr int64_t kPieceBytes = 8 << 20;   // of weights on their way between files and the device
 
 /// Scratch bytes that loading takes, and initialising.

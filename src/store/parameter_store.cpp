@@ -340,6 +340,43 @@ std::vector<ParameterStore::StateRange> ParameterStore::state(const Unit& unit, 
   return ranges;
 }
 
+std::vector<ParameterStore::Part> ParameterStore::parts(const Unit& unit) const {
+  std::vector<Part> parts;
+  if (!unit.trainable) return parts;
+  const Held& held = of(unit);
+  const Tensor& weights = held.master ? held.master : held.sections[0].mine.tensor();
+  for_each_range(unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
+    const int64_t at = parameter.offset + first - held.shard.first;  // in the shard
+    parts.push_back({held.master ? "master" : "weight", &parameter, parameter.shape, first, weights.part(at, {count})});
+    const std::vector<StateSpec> specs = state_specs(context_, unit, parameter);
+    for (const Range& range : held.ranges) {
+      if (at < range.first || at >= range.first + range.count) continue;
+      for (size_t i = 0; i < specs.size(); ++i) {
+        const Format& format = *specs[i].format;
+        if (format.plain()) {
+          parts.push_back({specs[i].name, &parameter, parameter.shape, first,
+                           range.states[i].tensor().part(at - range.first, {count})});
+          continue;
+        }
+        // Blocks count from the parameter's start, and a range begins with a block.
+        const std::vector<Format::Plane> planes = format.planes();
+        for (size_t p = 0; p < planes.size(); ++p) {
+          const int64_t each = planes[p].per_block, block = format.block();
+          parts.push_back({concat(specs[i].name, ".", format.name(), ".", planes[p].name), &parameter,
+                           {format.blocks(parameter.numel()) * each}, first / block * each,
+                           range.states[i].planes[p].part((at - range.first) / block * each,
+                                                          {format.blocks(count) * each})});
+        }
+      }
+    }
+  });
+  return parts;
+}
+
+void ParameterStore::round_masters(const Unit& unit, Stream stream) {
+  if (const Tensor& master = of(unit).master) context_.ops->cast(master, weights(unit), stream);
+}
+
 void ParameterStore::update(const Unit& unit, const Tensor& scalars, Stream stream) {
   Held& held = of(unit);
   for (const Range& range : held.ranges) {

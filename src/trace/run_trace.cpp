@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <ctime>
 
 #include "blipft/version.h"
+#include "trace/trace_files.h"
 
 namespace blipft {
 
@@ -14,15 +14,22 @@ namespace {
 constexpr int64_t kClockPeriodNs = 100'000'000;  // the device's clock is measured with a sample, but no more often
 }  // namespace
 
-std::string RunTrace::path(const Config& config, int64_t rank) {
-  char name[32];
-  std::snprintf(name, sizeof name, "/trace.rank%04lld.h5", static_cast<long long>(rank));
-  return config.output.path + name;
+std::string RunTrace::path(const Config& config, int64_t part, int64_t rank) {
+  return config.output.path + "/" + trace_file_name(part, rank);
+}
+
+int64_t RunTrace::next_part(const Config& config, const World& world) {
+  int64_t part = 0;
+  world.together([&] {
+    if (world.rank() == 0) part = next_trace_part(config.output.path);
+  });
+  world.broadcast(&part, sizeof part, 0);
+  return part;
 }
 
 RunTrace::RunTrace(const TraceParts& parts)
     : parts_(parts),
-      trace_(parts.config->trace.enabled ? open_trace(path(*parts.config, parts.world->rank())) : make_null_trace()),
+      trace_(parts.config->trace.enabled ? open_trace(path()) : make_null_trace()),
       samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches), clock_(*parts.device) {
   std::vector<std::string> units;
   for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
@@ -56,6 +63,7 @@ void RunTrace::note_run() {
   const auto text = [&](const char* name, const std::string& value) { trace_->set_attribute(name, value); };
   number("rank", world.rank());
   number("world_size", world.size());
+  note_part(*trace_, parts_.part, parts_.first_step);
   text("host", world.host());
   text("device", parts_.device->name());
   text("communication", parts_.groups->groups().all->name());

@@ -34,13 +34,20 @@ struct TraceParts {
   int64_t context_bytes = 0;               ///< the driver's figure for this process before NCCL and the arena
   int64_t start_ns = 0;                    ///< unix_ns() of the run's start, the same on every rank
   const StartTimes* times = nullptr;       ///< the start's parts so far
+  int64_t part = 0;                        ///< of the run: next_part() where it goes on from a checkpoint
+  int64_t first_step = 0;                  ///< that this part begins with
 };
 
 class RunTrace {
  public:
   /// Opens the file, notes what is known of the run, and starts the sampling of the device.
   explicit RunTrace(const TraceParts& parts);
-  static std::string path(const Config& config, int64_t rank);
+  static std::string path(const Config& config, int64_t part, int64_t rank);
+  /// The part that a resumed run is: one more than the highest that any rank has a file of in the output folder, as rank
+  /// 0 sees it. The same on every rank; called by all. Throws AgreedError when the folder cannot be read.
+  static int64_t next_part(const Config& config, const World& world);
+  /// This rank's file.
+  std::string path() const { return path(*parts_.config, parts_.part, parts_.world->rank()); }
   /// `seconds`: since the end of the step before, on the device's clock.
   void step(const StepResult& result, int64_t epoch, double seconds);
   /// What the owners hold at the named moments of a pass, and at the one at which they hold most together, with the

@@ -135,7 +135,7 @@ class Hdf5Trace final : public Trace {
 };
 
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.7";
+  attributes_["format_version"] = "1.8";
   attributes_["creator"] = "blipft";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();

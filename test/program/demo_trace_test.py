@@ -217,11 +217,12 @@ def csv_has_every_row_and_column(runs):
         with open(paths[table], newline="", encoding="utf-8") as file:
             head, *lines = csv.reader(file)
         rows = [read(runs.first, rank, table) for rank in range(RANKS)]
-        check(head == ["rank", *columns], table, head, columns)
+        check(head == ["rank", "part", *columns], table, head, columns)
+        check({line[1] for line in lines} <= {"0"}, table, "parts")
         check(len(lines) == sum(map(len, rows)), table, len(lines), [len(r) for r in rows])
         check([int(line[0]) for line in lines] == [rank for rank in range(RANKS) for _ in rows[rank]], table, "ranks")
         every = np.concatenate(rows)
-        for number, name in enumerate(columns, 1):
+        for number, name in enumerate(columns, 2):
             column = [line[number] for line in lines]
             if every.dtype[name].kind == "f":
                 np.testing.assert_array_equal(np.array(column, np.float64), every[name], f"{table}.{name}")

@@ -73,12 +73,31 @@ def append(file, name, rows):
     dataset[begin:] = rows
 
 
-def write_trace(path, tables, units=(), phases=PHASES, version="1.7"):
+def write_trace(path, tables, units=(), phases=PHASES, version="1.8", attributes=None):
     """tables: name -> structured array or list of tuples; tables that are not given are empty; 1.0 lacks some."""
     with h5py.File(path, "w", libver=("v110", "v110")) as file:  # what HDF5 1.10 can read
+        file.attrs.update(attributes or {})
         for name, dtype in create(file, units, phases, version).items():
             if len(tables.get(name, [])):
                 append(file, name, np.array(tables[name], dtype))
+
+
+def path_of(folder, part, rank):
+    return pathlib.Path(folder, f"trace.part{part:04d}.rank{rank:04d}.h5" if part else f"trace.rank{rank:04d}.h5")
+
+
+START_NS = 1_700_000_000 * 10**9  # of a run, on the system's clock
+
+
+def write_part(folder, part, ranks, first_step=0, start_s=0, **attributes):
+    """A part of a run that was resumed: `ranks` holds each rank's tables, times in them count from the part's start.
+
+    start_s: the part's start, in s since the run's.
+    """
+    attributes = {"part": float(part), "first_step": float(first_step), "world_size": float(len(ranks)),
+                  "start_unix_ns": float(START_NS + start_s * 10**9), **attributes}
+    for rank, tables in enumerate(ranks):
+        write_trace(path_of(folder, part, rank), tables, ["u0", "u1"], attributes={**attributes, "rank": float(rank)})
 
 
 STEP_NS = 300_000_000
@@ -174,7 +193,7 @@ def write_long_rank(path, rank, steps, spans_per_step, memory_every=50):
     made = LongRank(rank, steps, spans_per_step, memory_every=memory_every)
     size = max(BLOCK // spans_per_step, 1)
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
-        create(file, [f"unit.{i}" for i in range(40)], PHASES, "1.7")
+        create(file, [f"unit.{i}" for i in range(40)], PHASES, "1.8")
         file["spans"].resize((steps * spans_per_step,))
         for first in range(0, steps, size):
             last = min(first + size, steps)

@@ -20,6 +20,7 @@ import numpy as np
 
 from blipft_trace import sampling, summary
 from blipft_trace.files import RankTrace
+from blipft_trace.parts import open_run
 from blipft_trace.step_index import StepIndex
 
 # Runs the tool, and tells how many rows of spans were read.
@@ -203,11 +204,11 @@ class Sampling(unittest.TestCase):
         spans += [span("gather", COMMUNICATION, 100 * i - 10, 100 * i + 15, step=i) for i in range(1, 400)]
         spans.sort(key=lambda row: row[0])
         with Run({"steps": steps, "spans": spans}) as run:
-            every, = summary.gather_results(run, 0)
+            every, = summary.gather_results(open_run(run).parts[0], 0)
             old = sampling.FULL_SPANS, sampling.SAMPLE_SPANS
             sampling.FULL_SPANS, sampling.SAMPLE_SPANS = 100, 100
             try:
-                few, = summary.gather_results(run, 0)
+                few, = summary.gather_results(open_run(run).parts[0], 0)
             finally:
                 sampling.FULL_SPANS, sampling.SAMPLE_SPANS = old
         at = few.split_steps["step"]

@@ -12,6 +12,7 @@ import numpy as np
 
 from blipft_trace import memory, sampling, summary, summary_text
 from blipft_trace.intervals import Union
+from blipft_trace.parts import open_run
 
 
 class Intervals(unittest.TestCase):
@@ -265,7 +266,7 @@ class Unequal(unittest.TestCase):
                     for r, (a, b) in zip(summary.analyze(run), ranks):
                         self.assertEqual((r["steps"], r["split"]["steps"]), (b - a, b - a))
                         self.assertAlmostEqual(r["parts"]["compute"]["percent"], 100 * 50 / 90)
-                    series = summary.analyze_series(run)
+                    series = summary.analyze_series(open_run(run).parts[0])
                     self.assertEqual(call("summary", run)[0], 0)
             finally:
                 summary.BLOCK_SPANS = old

@@ -4,7 +4,8 @@ import statistics
 
 import numpy as np
 
-from blipft_trace.files import TraceError, open_run
+from blipft_trace.files import TraceError
+from blipft_trace.parts import open_run
 
 from .commands import BenchError, run_command
 from .machine import GIB, ROOT, shown
@@ -37,7 +38,7 @@ def command_of(bench, row, ranks, folder):
 def run(bench, row, ranks, repeat, limit):
     """One run's measurements. Raises BenchError."""
     folder = bench.out / (row["name"] + (f".{repeat + 1}" if repeat else ""))
-    for old in folder.glob("trace.rank*.h5"):
+    for old in folder.glob("trace.*rank*.h5"):
         old.unlink()
     command = command_of(bench, row, ranks, folder)
     result = dict(command=" ".join(command))
@@ -49,7 +50,7 @@ def run(bench, row, ranks, repeat, limit):
 def read_traces(folder, ranks, steps, command_ns):
     """Times of the steps and what the trace says of the run; the slowest rank counts."""
     try:
-        traces = open_run(folder)
+        traces = open_run(folder).parts[0].traces
     except TraceError as error:
         raise BenchError(str(error)) from error
     if len(traces) != ranks:

@@ -6,8 +6,10 @@ middle 99 % of these do not contain 0.
 """
 import numpy as np
 
+from .parts import open_run, repeated_text
 from .summary import PARTS, analyze_series
 from .summary_text import NAMES
+from .validation import summarize as summarize_validation
 
 DRAWS = 2000
 LEAST_STEPS = 8  # fewer say nothing about noise
@@ -41,20 +43,52 @@ def compare(a, b, seed=0):
     return {**answer, "low": float(low), "high": float(high), "verdict": verdict}
 
 
+def compare_losses(run_a, run_b):
+    """Whether the runs had the same losses, to the bit, in the steps that both took."""
+    (steps_a, a), (steps_b, b) = run_a.curve("step", "loss"), run_b.curve("step", "loss")
+    steps, at_a, at_b = np.intersect1d(steps_a, steps_b, return_indices=True)
+    a, b = a[at_a], b[at_b]
+    other = np.flatnonzero((a != b) & ~(np.isnan(a) & np.isnan(b)))
+    answer = {"steps": len(steps), "different": len(other)}
+    if len(other):
+        gap = np.abs(a - b)[other]
+        most = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
+        answer.update(first_step=int(steps[other[0]]), largest=float(gap[most]), largest_step=int(steps[other[most]]))
+    return answer
+
+
 def diff(run_a, run_b, warmup=3, all_steps=False):
-    """Compares the slowest rank's step time and parts (mean over ranks), memory peaks and validations."""
-    a, b = analyze_series(run_a, warmup, all_steps), analyze_series(run_b, warmup, all_steps)
+    """Compares losses and validations of the whole runs; and of their newest parts the slowest rank's step time and its
+    parts (mean over ranks), and memory peaks.
+    """
+    runs = [open_run(run) for run in (run_a, run_b)]
+    shown = [run.newest(warmup + 1) for run in runs]
+    a, b = (analyze_series(part, warmup, all_steps) for part in shown)
     rows = {"step time": compare(a["every_step"], b["every_step"])}
     for part in PARTS:
         rows[NAMES[part]] = compare(a[part], b[part])
-    return {"validation": {"a": a["validation"], "b": b["validation"]},
+    return {"loss": compare_losses(*runs), "validation": dict(zip("ab", map(summarize_validation, runs))),
+            "part": dict(zip("ab", (part.number for part in shown))),
+            "parts": dict(zip("ab", (run.about() for run in runs))),
             "time_ns": rows, "peak_bytes": {"a": a["peak_bytes"], "b": b["peak_bytes"]},
             "steps": {"a": len(a["every_step"]), "b": len(b["every_step"])},
             "split_steps": {"a": len(a["step"]), "b": len(b["step"])}}
 
 
+def loss_line(loss):
+    name = f"{'loss':24s}"
+    if not loss["steps"]:
+        return name + "no step was taken by both"
+    if not loss["different"]:
+        return name + f"equal in all {loss['steps']} steps that both took"
+    return name + (f"differs in {loss['different']} of {loss['steps']} steps that both took, first in step "
+                   f"{loss['first_step']}, most in step {loss['largest_step']}, by {loss['largest']:.3g}")
+
+
 def to_text(answer):
     steps = answer["steps"]
+    several = [f"{run.upper()} has {repeated_text(parts)}; times and memory are of part {answer['part'][run]}"
+               for run, parts in answer["parts"].items() if len(parts) > 1]
     lines = [f"A: {steps['a']} steps, B: {steps['b']} steps; medians in ms; interval: 99 % of resampled differences",
              f"{'':24s}{'A':>11s}{'B':>11s}{'B - A':>11s}{'':>10s}  interval"]
     split = answer["split_steps"]
@@ -70,10 +104,11 @@ def to_text(answer):
     if peak["a"] or peak["b"]:
         lines.append(f"{'peak memory, GiB':24s}{peak['a'] / 2**30:11.3f}{peak['b'] / 2**30:11.3f}"
                      f"{(peak['b'] - peak['a']) / 2**30:+11.3f}")
+    lines.append(loss_line(answer["loss"]))
     for which in ("least", "last"):
         losses = [answer["validation"][run] and answer["validation"][run][which]["loss"] for run in ("a", "b")]
         if None in losses:
             continue
         name = f"validation loss, {which}"
         lines.append(f"{name:24s}{losses[0]:11.4f}{losses[1]:11.4f}{losses[1] - losses[0]:+11.4f}")
-    return "\n".join(lines)
+    return "\n".join(several + lines)

@@ -7,19 +7,26 @@ import pathlib
 import numpy as np
 
 from .collectives import align, estimate_clocks, of_phases, run_together
-from .files import (COMMUNICATION, HOST, KERNEL_KINDS, STREAMS, TABLES, Progress, TraceError, open_run, phase_name,
-                    text, unit_name)
+from .files import (COMMUNICATION, HOST, KERNEL_KINDS, STREAMS, TABLES, Progress, TraceError, phase_name, text,
+                    unit_name)
 from .kernels import short_name
+from .parts import NO_END, open_run
 from .sampling import SAMPLE_SPANS
 from .step_index import StepIndex
 
 CSV_ROWS = 1 << 13
+TIMES = ("begin_ns", "end_ns", "time_ns")
 CLOCK_STEPS, CLOCK_CLUSTER = 64, 4  # steps that tell of the clocks
 EVENTS = 200_000  # the default of perfetto: the last steps, as many as have about so many spans
 
 
-def column(rows, name, trace, table):
+def column(rows, name, trace, table, shift_ns):
+    """shift_ns: of the part's times to the run's."""
+    if name not in rows.dtype.names:
+        return [""] * len(rows)
     values = rows[name]
+    if shift_ns and name in TIMES:
+        values = values + shift_ns
     if values.dtype.kind == "S":
         return text(values)
     if table == "kernels":
@@ -50,29 +57,40 @@ def wanted_rows(trace, table, steps):
         yield rows
 
 
-def write_csv(run, directory, tables=None, steps=None):
-    """One CSV a table with all ranks; returns the paths."""
+def columns_of(run, table):
+    """The names of a table's columns. A part that another version of the program wrote may have others."""
+    tables = (part.first.dataset(table) for part in run.parts if part.first.has(table))
+    return list(dict.fromkeys(name for dataset in tables for name in dataset.dtype.names))
+
+
+def steps_of(part, steps):
+    """The wanted steps without those that a later part took again; None: all. The set-up is step -1."""
+    first, last = steps or (-1, NO_END)
+    return steps if part.until == NO_END else (first, min(last, part.until - 1))
+
+
+def write_csv(run, directory, tables=None, steps=None, part=None):
+    """One CSV a table with all ranks of all parts, each rank's parts one after the other; returns the paths."""
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    traces = open_run(run)
-    there = [table for table in TABLES if any(trace.has(table) for trace in traces)]
+    run = open_run(run, part)
+    run.tell()
+    traces = sorted(((trace, part) for part in run.parts for trace in part.traces), key=lambda item: item[0].rank)
+    there = [table for table in TABLES if any(trace.has(table) for trace, _ in traces)]
     paths = []
     for table in there if tables is None else tables:
         if table not in there:
-            raise TraceError(f"{run}: has no table /{table}; it has {', '.join(there)}")
+            raise TraceError(f"{run.path}: has no table /{table}; it has {', '.join(there)}")
         path = directory / f"{table}.csv"
         with open(path, "w", newline="", encoding="utf-8") as out, Progress(f"writing {path}", len(traces)) as progress:
             writer = csv.writer(out)
-            header = None
-            for trace in traces:
+            header = columns_of(run, table)
+            writer.writerow(["rank", "part", *header])
+            for trace, part in traces:
                 if trace.has(table):
-                    names = trace.dataset(table).dtype.names
-                    if header is None:
-                        header = names
-                        writer.writerow(["rank", *names])
-                    for rows in wanted_rows(trace, table, steps):
-                        columns = [column(rows, name, trace, table) for name in header]
-                        writer.writerows(zip([trace.rank] * len(rows), *columns))
+                    for rows in wanted_rows(trace, table, steps_of(part, steps)):
+                        columns = [column(rows, name, trace, table, part.shift_ns) for name in header]
+                        writer.writerows(zip([trace.rank] * len(rows), [part.number] * len(rows), *columns))
                 progress.add()
         paths.append(path)
     return paths
@@ -167,9 +185,9 @@ def perfetto_events(trace, index, first, last, correct):
     yield from counter_events(trace, steps, first, last)
 
 
-def last_steps(traces):
+def last_steps(part):
     """The last finished steps, as many as have about EVENTS spans together, but at least one."""
-    ends, counts = [], []
+    traces, ends, counts = part.traces, [], []
     for trace in traces:
         n = trace.rows("steps")
         if n:
@@ -179,7 +197,7 @@ def last_steps(traces):
         return 0, 0
     each = sum(trace.rows("spans") for trace in traces) / max(counts)
     count = max(int(EVENTS / max(each, 1)), 1)
-    return max(min(ends) - count + 1, 0), min(ends)
+    return max(min(ends) - count + 1, part.first_step), min(ends)
 
 
 def clocks_of_steps(traces, indexes, first, last):
@@ -214,19 +232,36 @@ def clocks_of_steps(traces, indexes, first, last):
     return clocks
 
 
-def write_perfetto(run, path, steps=None):
-    """Streams the events into a JSON file; how many, the first and last step, and whether clocks were corrected."""
-    count = 0
-    traces = open_run(run)
-    first, last = steps or last_steps(traces)
+def events_of_part(part, first, last, moved, progress):
+    """Trace events of all ranks of a part, at the run's times; adds the ranks whose clocks are corrected to `moved`."""
+    traces = part.traces
     indexes = [None] * len(traces)
     clocks = clocks_of_steps(traces, indexes, first, last)
-    with open(path, "w", encoding="utf-8") as out, Progress(f"writing {path}", len(traces)) as progress:
+    moved.update(clocks)
+    for rank, trace in enumerate(traces):
+        index = indexes[rank] or StepIndex(trace)
+        correct = functools.partial(corrected, clocks=clocks, rank=rank)
+        for event in perfetto_events(trace, index, first, last, correct):
+            if "ts" in event:
+                event["ts"] += part.shift_ns / 1e3
+            yield event
+        index.forget()
+        progress.add()
+
+
+def write_perfetto(run, path, steps=None, part=None):
+    """Streams the events into a JSON file; how many, the first and last step, whether clocks were corrected, and which
+    parts these are where there are several.
+    """
+    run, count, moved = open_run(run, part), 0, set()
+    shown = run.newest()
+    first, last = steps or last_steps(shown)
+    parts = [part for part in run.parts if part.first_step <= last and part.until > first] if steps else [shown]
+    ranks = sum(len(part.traces) for part in parts)
+    with open(path, "w", encoding="utf-8") as out, Progress(f"writing {path}", ranks) as progress:
         out.write('{"displayTimeUnit":"ns","traceEvents":[')
-        for rank, trace in enumerate(traces):
-            index = indexes[rank] or StepIndex(trace)
-            correct = functools.partial(corrected, clocks=clocks, rank=rank)
-            for event in perfetto_events(trace, index, first, last, correct):
+        for part in parts:
+            for event in events_of_part(part, first, min(last, part.until - 1) if steps else last, moved, progress):
                 # NaN (a loss that was never computed) is not JSON.
                 for key, value in event.get("args", {}).items():
                     if value != value or value in (float("inf"), float("-inf")):
@@ -234,7 +269,6 @@ def write_perfetto(run, path, steps=None):
                 out.write(",\n" if count else "\n")
                 out.write(json.dumps(event))
                 count += 1
-            index.forget()
-            progress.add()
         out.write("\n]}\n")
-    return count, (first, last), bool(clocks)
+    numbers = f"part {', '.join(str(part.number) for part in parts)} of the run" if len(run.parts) > 1 else ""
+    return count, (first, last), bool(moved), numbers

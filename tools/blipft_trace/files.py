@@ -1,4 +1,4 @@
-"""A run directory and its trace files, one a rank, read in pieces. Few files are open at any time."""
+"""The trace files of a run, one a rank, read in pieces. Few files are open at any time."""
 import collections
 import pathlib
 import re
@@ -20,6 +20,10 @@ MOST_OPEN = 64  # files at once, fewer where the system allows fewer
 
 class TraceError(Exception):
     """A mistake in what the user gave; its text says what to do."""
+
+
+class Unreadable(TraceError):
+    """A file that holds nothing to read: its writer was killed before the first record, or it was cut."""
 
 
 class Progress:
@@ -85,7 +89,8 @@ class RankTrace:
         self._datasets = {}
         version = self.file.attrs.get("format_version")
         if version is None:
-            raise TraceError(f"{path}: has no attribute format_version; it is not a blipft trace")
+            raise Unreadable(f"{path}: has no attribute format_version; was the run killed before its first record, or "
+                             "is this not a blipft trace?")
         version = version.decode() if isinstance(version, bytes) else str(version)
         if version.split(".")[0] != str(FORMAT_MAJOR):
             raise TraceError(f"{path}: has format version {version}, these tools read {FORMAT_MAJOR}.x; "
@@ -102,7 +107,7 @@ class RankTrace:
                 # SWMR reading is allowed beside the writer, and on a file whose writer was killed.
                 self._file = h5py.File(self.path, "r", libver="latest", swmr=True)
             except OSError as error:
-                raise TraceError(f"{self.path}: cannot be read ({error}); was the run killed before its first record, "
+                raise Unreadable(f"{self.path}: cannot be read ({error}); was the run killed before its first record, "
                                  "or is this not a trace file?") from error
         OPEN_FILES.used(self)
         return self._file
@@ -142,7 +147,11 @@ class RankTrace:
         """Rows of a table as a structured array."""
         if not self.has(table):
             raise TraceError(f"{self.path}: has no table /{table}")
-        return self.dataset(table)[begin:end]
+        dataset = self.dataset(table)
+        try:
+            return dataset[begin:end]
+        except (OSError, RuntimeError) as error:
+            raise Unreadable(f"{self.path}: /{table} cannot be read ({error}); is the file cut or damaged?") from error
 
     def has(self, table):
         return table in self._datasets or table in self.file
@@ -155,8 +164,8 @@ class RankTrace:
         if table not in self._datasets:
             try:
                 self._datasets[table] = file[table]
-            except (KeyError, OSError) as error:  # a later HDF5 wrote it, or the file is damaged
-                raise TraceError(f"{self.path}: /{table} cannot be read with HDF5 {h5py.version.hdf5_version}: "
+            except (KeyError, OSError, RuntimeError) as error:  # a later HDF5 wrote it, or the file is damaged
+                raise Unreadable(f"{self.path}: /{table} cannot be read with HDF5 {h5py.version.hdf5_version}: "
                                  f"{error}") from error
         return self._datasets[table]
 
@@ -177,22 +186,6 @@ class RankTrace:
 
     def attributes(self):
         return {key: (value.decode() if isinstance(value, bytes) else value) for key, value in self.file.attrs.items()}
-
-
-def rank_paths(run):
-    run = pathlib.Path(run)
-    if not run.exists():
-        raise TraceError(f"{run}: does not exist; give the directory of a run")
-    paths = sorted(run.glob("trace.rank*.h5")) if run.is_dir() else [run]
-    paths = [path for path in paths if re.search(r"rank\d+", path.name)]
-    if not paths:
-        raise TraceError(f"{run}: holds no trace.rank*.h5; give the directory of a run that wrote a trace")
-    return paths
-
-
-def open_run(run):
-    """All ranks of a run, in order."""
-    return sorted((RankTrace(path) for path in rank_paths(run)), key=lambda trace: trace.rank)
 
 
 def text(values):

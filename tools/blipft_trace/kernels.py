@@ -3,8 +3,9 @@ import collections
 
 import numpy as np
 
-from .files import KERNEL_KINDS, Progress, TraceError, open_run
+from .files import KERNEL_KINDS, Progress, TraceError
 from .intervals import Union
+from .parts import open_run
 
 WIDTH = 96  # of a name in the table
 
@@ -69,12 +70,20 @@ def add_kernels(totals, trace, rows):
         entry["kind"] = KERNEL_KINDS[int(rows["kind"][chosen][0])]
 
 
-def analyze(run, ranks=None):
-    """Time by kernel, over the recorded steps of the chosen ranks, longest first."""
+def part_with_kernels(run):
+    """The newest part that recorded some."""
+    with_kernels = (part for part in reversed(run.parts[1:]) if any(trace.rows("kernels") for trace in part.traces))
+    return next(with_kernels, run.parts[0])
+
+
+def analyze(run, ranks=None, part=None):
+    """Time by kernel, over the recorded steps of the chosen ranks of one part, longest first."""
+    run = open_run(run, part)
+    shown = part_with_kernels(run)
     totals = collections.defaultdict(lambda: {"count": 0, "time_ns": 0, "bytes": 0, "kind": ""})
     step_ns = busy_ns = steps = 0
     used = []
-    traces = [trace for trace in open_run(run) if ranks is None or trace.rank in ranks]
+    traces = [trace for trace in shown.traces if ranks is None or trace.rank in ranks]
     with Progress("reading kernels", len(traces)) as progress:
         for trace in traces:
             used.append(trace.rank)
@@ -93,14 +102,15 @@ def analyze(run, ranks=None):
             trace.close()
             progress.add()
     if not used:
-        raise TraceError(f"{run}: has no rank {', '.join(map(str, ranks))}")
+        raise TraceError(f"{run.path}: has no rank {', '.join(map(str, ranks))}")
     if not steps:
-        raise TraceError(f"{run}: no step's kernels were recorded; "
+        raise TraceError(f"{run.path}: no step's kernels were recorded; "
                          "run on a GPU with trace.kernels=[10,12] (a list of steps)")
     kernels = [{"name": name, **entry, "mean_ns": entry["time_ns"] / entry["count"],
                 "percent_of_step": 100 * entry["time_ns"] / step_ns if step_ns else 0.0}
                for name, entry in sorted(totals.items(), key=lambda item: -item[1]["time_ns"])]
-    return {"ranks": used, "steps": steps, "step_ns": step_ns, "busy_ns": busy_ns, "kernels": kernels}
+    return {"part": shown.number, "parts": len(run.parts), "ranks": used, "steps": steps, "step_ns": step_ns,
+            "busy_ns": busy_ns, "kernels": kernels}
 
 
 def to_text(answer, top=30, full=False):
@@ -110,6 +120,8 @@ def to_text(answer, top=30, full=False):
              f"something runs on the device {100 * answer['busy_ns'] / step_ns if step_ns else 0:.1f} % of that time",
              "Times that overlap count each, so that shares may add up to more than 100 %.",
              f"{'ms a step':>10s} {'of step':>8s} {'calls':>7s} {'mean us':>9s} {'GB/s':>7s}  name"]
+    if answer["parts"] > 1:
+        lines.insert(0, f"part {answer['part']} of a run of {answer['parts']} parts (--part N shows another)")
     for row in answer["kernels"][:top]:
         rate = f"{row['bytes'] / row['time_ns']:7.1f}" if row["bytes"] and row["time_ns"] else f"{'':7s}"
         name = row["name"] if full else short_name(row["name"])

@@ -1,7 +1,8 @@
 """Pictures with matplotlib, which is loaded only when one is wanted."""
 import numpy as np
 
-from .files import TraceError, open_run
+from .files import TraceError
+from .parts import open_run
 from .validation import rows_of as validation_rows
 
 
@@ -12,19 +13,17 @@ def pyplot():
     return plt
 
 
-def loss_by_step(traces):
-    """Steps that every rank has finished, the mean, least and largest loss over ranks, and the learning rate."""
+def loss_of_part(part):
+    """loss_by_step() of one part."""
     columns = []  # of each rank, without the fields that are not needed: there may be many ranks
-    for trace in traces:
-        rows = trace.steps()
+    for trace in part.traces:
+        rows = part.counting(trace.steps())
         columns.append((rows["step"].copy(), rows["loss"].copy()))
         if len(columns) == 1:
             rates = rows["lr"].copy()
     steps = columns[0][0]
     for other, _ in columns[1:]:
         steps = np.intersect1d(steps, other)
-    if not len(steps):
-        raise TraceError(f"{traces[0].path.parent}: no step is finished on every rank")
     total, low, high = np.zeros(len(steps)), np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
     for numbers, loss in columns:
         loss = loss[np.searchsorted(numbers, steps)]
@@ -33,21 +32,37 @@ def loss_by_step(traces):
     return steps, total / len(columns), low, high, rates[np.searchsorted(columns[0][0], steps)]
 
 
-def draw_validation(trace, axis):
+def loss_by_step(run):
+    """Steps that every rank has finished, the mean, least and largest loss over ranks, and the learning rate."""
+    curve = [np.concatenate(column) for column in zip(*map(loss_of_part, run.parts))]
+    if not len(curve[0]):
+        raise TraceError(f"{run.path}: no step is finished on every rank")
+    return curve
+
+
+def draw_validation(run, axis):
     """The losses of validations as points on a line, beside those of steps."""
-    steps, loss = validation_rows(trace)
+    steps, loss = validation_rows(run, "step", "loss")
     if len(steps):
         axis.plot(steps, loss, color="#aa3377", marker="o", markersize=4, linewidth=1, label="validation loss")
 
 
-def draw_loss(traces, figure):
-    steps, mean, low, high, lr = loss_by_step(traces)
+def draw_resumes(run, axis):
+    """A line at each step from which the run went on."""
+    for number, part in enumerate(run.parts[1:]):
+        axis.axvline(part.first_step - 0.5, color="#999999", linewidth=0.9, linestyle=":",
+                     label="_" if number else "resumed")
+
+
+def draw_loss(run, figure):
+    steps, mean, low, high, lr = loss_by_step(run)
     axis = figure.subplots()
     marker = "." if len(steps) < 50 else None
     if (high > low).any():
         axis.fill_between(steps, low, high, color="tab:blue", alpha=0.2, linewidth=0, label="loss, all ranks")
     axis.plot(steps, mean, color="tab:blue", marker=marker, linewidth=1.2, label="loss")
-    draw_validation(traces[0], axis)
+    draw_validation(run, axis)
+    draw_resumes(run, axis)
     axis.set_xlabel("step")
     axis.set_ylabel("loss [nat]")
     axis.grid(alpha=0.3)
@@ -61,9 +76,11 @@ def draw_loss(traces, figure):
     axis.legend(handles, labels, loc="upper right")
 
 
-def write_loss(run, path):
+def write_loss(run, path, part=None):
+    run = open_run(run, part)
+    run.tell()
     plt = pyplot()
     figure = plt.figure(figsize=(8, 4.5), layout="constrained")
-    draw_loss(open_run(run), figure)
+    draw_loss(run, figure)
     figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -5,10 +5,11 @@ import pathlib
 
 import numpy as np
 
+from .parts import open_run, parts_text
 from .plots import pyplot
 from .report_pictures import all_pictures, samples_of_a_step
 from .report_timeline import timeline_data, typical_step
-from .summary import PARTS, close_all, gather_results, series_of, summarize_rank
+from .summary import PARTS, close_all, gather_results, series_of, summarize_rank, summarize_run
 from .summary_text import NAMES, clocks_text, rank_text, ranks_text, slowest_text, split_text, validation_text
 
 MOST_RANKS = 16  # whose figures stand on the page as text
@@ -69,8 +70,8 @@ def counted(number, what):
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def headline(results, series):
-    """What ran and how fast, in one paragraph."""
+def headline(run, results, series):
+    """What ran and how fast, in one paragraph. Losses are of the whole run, the rest is of the part that is shown."""
     attributes = results[0].trace.attributes()
     what = [str(attributes[name]) for name in ("model", "strategy", "device") if attributes.get(name)]
     what.append(counted(len(results), "rank"))
@@ -79,13 +80,14 @@ def headline(results, series):
     samples = samples_of_a_step(results)
     rate = 1e9 * samples / step_ns if samples else sum(float(np.median(rows["samples_per_second"])) for rows in steps)
     tflops = float(np.mean([np.median(rows["tflops"]) for rows in steps]))
-    loss = steps[0]["loss"][np.isfinite(steps[0]["loss"])]
+    losses, = run.curve("loss")
+    loss = losses[np.isfinite(losses)]
     said = [f"{counted(len(series['every_step']), 'step')}, {step_ns / 1e6:.4g} ms each in the median, "
             f"{rate:.4g} samples/s, {tflops:.4g} TFLOP/s a rank"]
     if len(loss):
         said.append(f"loss {loss[0]:.4g} at first, {loss[-1]:.4g} at last")
-    if len(loss) < len(steps[0]):
-        said.append(f"{counted(len(steps[0]) - len(loss), 'step')} with a loss that is not a finite number")
+    if len(loss) < len(losses):
+        said.append(f"{counted(len(losses) - len(loss), 'step')} with a loss that is not a finite number")
     world = attributes.get("world_size")
     if world and int(world) != len(results):
         said.append(f"the run had {int(world)} ranks, the files of {len(results)} are here")
@@ -142,22 +144,27 @@ compute did not hide. Pointing at a span outlines the same work on the other ran
 <script type="application/json" id="timeline-data">{code}</script>"""
 
 
-def write_report(run, path, step=None):
-    results = gather_results(run, 0)
-    summary = [summarize_rank(result) for result in results]
+def write_report(directory, path, step=None, part=None):
+    run = open_run(directory, part)
+    shown = run.newest()
+    results = gather_results(shown, 0)
+    of_run = summarize_run(run, shown)
+    summary = [summarize_rank(result, of_run) for result in results]
     series = series_of(results)
     if step is None:
         step = typical_step(results, series)
     timeline = timeline_section(timeline_data(results, step))
-    pictures = "\n".join(all_pictures(pyplot(), results, summary, series))
+    pictures = "\n".join(all_pictures(pyplot(), run, shown, results, summary, series))
     script = (pathlib.Path(__file__).parent / "timeline.js").read_text(encoding="utf-8")
-    name = html.escape(pathlib.Path(run).resolve().name or str(run))
+    name = html.escape(pathlib.Path(directory).resolve().name or str(directory))
+    parts = html.escape(parts_text(of_run["run_parts"], shown.number))
     page = f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <title>{name}</title><style>{STYLE}</style></head><body>
 <h1>{name}</h1>
-{headline(results, series)}
+{headline(run, results, series)}
+{f'<pre id="parts">{parts}</pre>' if parts else ''}
 {ranks_table(summary)}
 <h2>Pictures</h2>
 <div class="pictures">{pictures}</div>

@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 
-from .plots import draw_validation, loss_by_step
+from .plots import draw_resumes, draw_validation, loss_by_step
 from .step_index import StepIndex
 from .summary import PARTS, common_steps
 from .summary_text import NAMES
@@ -51,8 +51,9 @@ def thinned_note(count):
     return f"mean of {size} steps a point" if size > 1 else ""
 
 
-def draw_loss(results):
-    steps, mean, low, high, rate_values = loss_by_step([result.trace for result in results])
+def draw_loss(curve, run):
+    """curve: loss_by_step() of the run."""
+    steps, mean, low, high, rate_values = curve
     low, high = (np.where(np.isfinite(v), v, np.nan) for v in (low, high))
 
     def draw(figure):
@@ -65,7 +66,8 @@ def draw_loss(results):
             axis.fill_between(x, bottom, top, color="#4477aa", alpha=0.25, linewidth=0, label=label)
         marker = "." if len(x) < 50 else None
         axis.plot(x, mean_in_bins(mean), color="#4477aa", marker=marker, linewidth=1.3, label="loss")
-        draw_validation(results[0].trace, axis)
+        draw_validation(run, axis)
+        draw_resumes(run, axis)
         axis.set_xlabel("step")
         axis.set_ylabel("loss [nat per token]")
         axis.grid(alpha=0.3)
@@ -225,12 +227,12 @@ def draw_memory_by_owner(summary):
     return draw
 
 
-def device_series(results):
-    """Rank, time in s, utilisation, power, SM clock and host memory of each rank that has samples."""
+def device_series(results, shift_ns):
+    """Rank, time in s since the run began, utilisation, power, SM clock and host memory of each rank with samples."""
     for result in results[:MOST_CURVES]:
         rows = result.trace.read("device")
         if len(rows):
-            yield (result.trace.rank, mean_in_bins(rows["time_ns"] / 1e9),
+            yield (result.trace.rank, mean_in_bins((rows["time_ns"] + shift_ns) / 1e9),
                    *(mean_in_bins(rows[name]) for name in ("utilization", "power_watts", "sm_mhz")),
                    mean_in_bins(np.where(rows["host_rss_bytes"] > 0, rows["host_rss_bytes"], np.nan)))
 
@@ -281,12 +283,14 @@ def picture(plt, name, title, draw, note=""):
     return f'<figure id="{name}"><figcaption>{html.escape(title)}</figcaption>{image}{note}</figure>'
 
 
-def all_pictures(plt, results, summary, series):
-    """The figures of the page."""
+def all_pictures(plt, run, part, results, summary, series):
+    """The figures of the page: the losses of the run, the rest of the part."""
+    curve = loss_by_step(run)
     count, split = len(common_steps(results)[0]), len(series["number"])
     thinned = thinned_note(count)
     of_parts = f"parts of {split} of {count} steps" if split < count else thinned
-    figures = [picture(plt, "loss", "Loss and learning rate", draw_loss(results), thinned),
+    figures = [picture(plt, "loss", "Loss and learning rate", draw_loss(curve, run),
+                       thinned_note(len(curve[0]))),
                picture(plt, "step-time", "Step time and its parts", draw_parts(results, series), of_parts),
                picture(plt, "speed", "Throughput and gradient norm", draw_speed(results), thinned)]
     over = memory_over_step(results, summary)
@@ -299,7 +303,7 @@ def all_pictures(plt, results, summary, series):
                                "No memory was recorded: the trace has no rows in /memory."))
     if any(rank["memory"] for rank in summary):
         figures.append(picture(plt, "plan", "Memory at the peak, planned and measured", draw_memory_by_owner(summary)))
-    samples = list(device_series(results))
+    samples = list(device_series(results, part.shift_ns))
     more = f"The first {MOST_CURVES} ranks." if len(results) > MOST_CURVES else ""
     if any(np.isfinite(sample[2]).any() for sample in samples):
         figures.append(picture(plt, "device", "Device: utilisation, power and clock", draw_device(samples), more))

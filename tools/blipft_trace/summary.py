@@ -4,6 +4,8 @@ Step times come from all steps. Each step's time is split into parts that do not
 communication outside of compute (exposed); copies outside of both; waiting for data outside of these; the rest is
 idle, with the cause of each gap. That takes the steps' spans, so in a long run only those of a sample of steps are read
 (sampling.py). Steps are taken in blocks, one rank's file after the other, so that memory does not grow with the run.
+
+All this is of one part of the run (parts.py): ranks and what moves between them may differ from part to part.
 """
 import collections
 import multiprocessing
@@ -12,10 +14,11 @@ import os
 import numpy as np
 
 from .collectives import Kind, match_collectives
-from .files import COMMUNICATION, COMPUTE, COPY, HOST, Progress, RankTrace, TraceError, open_run, phase_name
+from .files import COMMUNICATION, COMPUTE, COPY, HOST, Progress, RankTrace, TraceError, phase_name
 from .intervals import Union
 from .kernels import recorded_steps
 from .memory import driver_memory, memory_by_owner
+from .parts import open_run
 from .sampling import SLOW, choose_steps, slowest_steps
 from .step_index import StepIndex
 from .validation import summarize as summarize_validation
@@ -271,9 +274,9 @@ def add_slowest(results, numbers):
             result.slowest.append((number, int(steps["end_ns"][0] - steps["begin_ns"][0]), parts))
 
 
-def gather_results(run, warmup, all_steps=False):
-    """Every rank's result with the time of the chosen steps split; the first `warmup` steps are left out."""
-    traces = open_run(run)
+def gather_results(part, warmup, all_steps=False):
+    """Every rank's result with the time of the chosen steps split; the part's first `warmup` steps are left out."""
+    traces = part.traces
     results, total = [], 0
     with Progress("reading steps", len(traces)) as progress:
         for trace in traces:
@@ -388,7 +391,13 @@ def device_use(trace, steps):
             "median_mhz": float(np.median(clock)), "lowest_mhz": float(clock.min()), "highest_mhz": float(clock.max())}
 
 
-def summarize_rank(result):
+def summarize_run(run, part):
+    """What is the same on every rank: the run's parts, which of them the rest is about, and the validations."""
+    return {"part": part.number, "run_parts": run.about(), "validation": summarize_validation(run)}
+
+
+def summarize_rank(result, of_run):
+    """of_run: summarize_run()."""
     steps, trace = result.steps, result.trace
     owners, memory_total = memory_by_owner(trace)
     dropped = trace.read("dropped") if trace.rows("dropped") else None
@@ -399,19 +408,21 @@ def summarize_rank(result):
         "slowest": [{"step": number, "ns": ns, "parts": parts} for number, ns, parts in result.slowest],
         "memory": owners, "memory_total": memory_total,
         "driver_memory": driver_memory(trace), "device": device_use(trace, steps),
-        "kernel_steps": recorded_steps(trace), "validation": summarize_validation(trace),
+        "kernel_steps": recorded_steps(trace), **of_run,
         "dropped_spans": int(dropped["spans"].sum()) if dropped is not None else 0,
         "duration_ns": int((steps["end_ns"] - steps["begin_ns"]).sum()),
     }
 
 
-def analyze(run, warmup=0, all_steps=False):
-    """The summary of every rank of a run, as plain dictionaries."""
-    results = gather_results(run, warmup, all_steps)
-    summary = []
+def analyze(run, warmup=0, all_steps=False, part=None):
+    """The summary of every rank of a run's newest part, or of the part of this number, as plain dictionaries."""
+    run = open_run(run, part)
+    shown = run.newest(warmup + 1)
+    results = gather_results(shown, warmup, all_steps)
+    of_run, summary = summarize_run(run, shown), []
     with Progress("reading memory", len(results)) as progress:
         for result in results:
-            summary.append(summarize_rank(result))
+            summary.append(summarize_rank(result, of_run))
             result.trace.close()
             progress.add()
     return summary
@@ -437,14 +448,13 @@ def series_of(results):
     series["number"] = common
     series["step"] = longest[np.searchsorted(every, common)]
     series["every_step"] = longest
-    series["validation"] = summarize_validation(results[0].trace)
     series["peak_bytes"] = max(memory_by_owner(result.trace)[1]["measured"] for result in results)
     return series
 
 
-def analyze_series(run, warmup=0, all_steps=False):
-    """series_of() a run's directory."""
-    results = gather_results(run, warmup, all_steps)
+def analyze_series(part, warmup=0, all_steps=False):
+    """series_of() a part of a run."""
+    results = gather_results(part, warmup, all_steps)
     series = series_of(results)
     close_all(results)
     return series

@@ -1,6 +1,8 @@
 """The summary as text and as JSON."""
 import json
 
+from .parts import parts_text
+
 NAMES = {"compute": "compute", "exposed_communication": "communication, exposed", "exposed_copy": "copies, exposed",
          "data_wait": "waiting for data", "idle": "idle"}
 MOST_RANKS = 8  # of more, a table, and all figures of the ranks that stand out
@@ -193,9 +195,9 @@ def to_text(summary, ranks=None):
         shown = [r for r in summary if any(r is other for other in stand_out)]
         table = (ranks_table(summary) + "\n(waited and late: a step, in collectives. Above: the first rank, the "
                  "slowest, and the one that came latest; --rank R shows another, --json all)")
-    parts = [split_text(summary), *map(rank_text, shown), table, slowest_text(summary), validation_text(summary),
-             clocks_text(summary), ranks_text(summary)]
-    return "\n\n".join(part for part in parts if part)
+    texts = [parts_text(summary[0]["run_parts"], summary[0]["part"]), split_text(summary), *map(rank_text, shown),
+             table, slowest_text(summary), validation_text(summary), clocks_text(summary), ranks_text(summary)]
+    return "\n\n".join(text for text in texts if text)
 
 
 def to_json(summary):

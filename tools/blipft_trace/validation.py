@@ -2,23 +2,23 @@
 import numpy as np
 
 
-def rows_of(trace):
-    """Steps and losses; empty where the run did not validate, or the trace is older than version 1.7."""
-    if not trace.rows("validation"):
-        return np.zeros(0, np.int64), np.zeros(0)
-    rows = trace.read("validation")
-    return rows["step"], rows["loss"]
+def rows_of(run, *names):
+    """Columns of all parts' validations, but those after steps that were taken again. Empty where the run did not
+    validate, or its traces are older than version 1.7.
+    """
+    rows = [part.counting(part.first.read("validation")) for part in run.parts if part.first.rows("validation")]
+    return [np.concatenate([of_part[name] for of_part in rows]) if rows else np.zeros(0) for name in names]
 
 
-def summarize(trace):
+def summarize(run):
     """The first, last and least loss; None without validations."""
-    if not trace.rows("validation"):
+    steps, losses, tokens, seconds = rows_of(run, "step", "loss", "tokens", "seconds")
+    if not len(steps):
         return None
-    rows = trace.read("validation")
-    loss = np.where(np.isfinite(rows["loss"]), rows["loss"], np.inf)
+    finite = np.where(np.isfinite(losses), losses, np.inf)
 
     def at(i):
-        return {"step": int(rows["step"][i]), "loss": float(rows["loss"][i])}
+        return {"step": int(steps[i]), "loss": float(losses[i])}
 
-    return {"count": len(rows), "first": at(0), "last": at(-1), "least": at(int(np.argmin(loss))),
-            "tokens": int(rows["tokens"][-1]), "median_seconds": float(np.median(rows["seconds"]))}
+    return {"count": len(steps), "first": at(0), "last": at(-1), "least": at(int(np.argmin(finite))),
+            "tokens": int(tokens[-1]), "median_seconds": float(np.median(seconds))}

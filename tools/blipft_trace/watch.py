@@ -1,9 +1,10 @@
-"""Follows a run in the terminal: one line an interval while steps come in, until the last."""
+"""Follows the newest part of a run in the terminal: one line an interval while steps come in, until the last."""
 import time
 
 import numpy as np
 
-from .files import TraceError, open_run
+from .files import RankTrace, TraceError
+from .parts import paths_of_parts
 
 RECENT = 50  # steps that the medians are taken over
 
@@ -11,8 +12,10 @@ RECENT = 50  # steps that the medians are taken over
 def finished(traces):
     """Whether every rank has taken all steps of the run; traces older than version 1.3 do not tell their number."""
     for trace in traces:
-        total, n = trace.attributes().get("total_steps"), trace.rows("steps")
-        if not total or not n or trace.read("steps", n - 1, n)["step"][0] + 1 < total:
+        attributes, n = trace.attributes(), trace.rows("steps")
+        total = attributes.get("total_steps")
+        done = trace.read("steps", n - 1, n)["step"][0] + 1 if n else attributes.get("first_step", 0)
+        if not total or done < total:
             return False
     return True
 
@@ -58,24 +61,39 @@ def watch(run, interval, once):
             trace.close()
 
 
+def open_newest(run, traces):
+    """Replaces `traces` by those of the newest part when that has other files, and says so; whether it had."""
+    number, paths = list(paths_of_parts(run).items())[-1]
+    if paths == [trace.path for trace in traces]:
+        return False
+    newest = [RankTrace(path) for path in paths]
+    for trace in traces:
+        trace.close()
+    traces[:] = newest
+    if number:
+        first = int(newest[0].attributes().get("first_step", 0))
+        print(f"part {number} of the run, from step {first} on, {len(paths)} rank(s)", flush=True)
+    return True
+
+
 def follow(run, interval, once, traces):
     """`traces` is filled when the run has begun to write."""
     shown = None
     while True:
         try:
-            if not traces:
-                traces.extend(open_run(run))
+            if open_newest(run, traces):
+                shown = None
             line = look(traces)
         except TraceError:
             if once:
                 raise
-            line = None  # the run has not begun to write yet
+            line = None  # the run, or its next part, has not begun to write yet
         if line is None and shown is None:
             print(f"{run}: no finished step yet", flush=True)
             shown = ""
         elif line and line != shown:
             print(line, flush=True)
             shown = line
-        if once or (line and finished(traces)):
+        if once or (traces and finished(traces)):
             return
         time.sleep(interval)

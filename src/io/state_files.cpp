@@ -1,0 +1,163 @@
+// Names, layout and index of a checkpoint's files; see state_files.h.
+#include "io/state_files.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "blipft/checkpoint.h"
+#include "blipft/error.h"
+#include "io/file.h"
+#include "io/safetensors_header.h"
+
+namespace blipft::io {
+
+using nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kFormat = "blipft checkpoint";
+constexpr int64_t kVersion = 1;
+constexpr int64_t kMostBytes = int64_t{1} << 50;  // of a file: beyond, the index is damaged
+
+int64_t whole_numel(const StatePiece& piece) { return checked_numel(piece.shape, piece.tensor); }
+
+ordered_json to_json(const StateFile& file) {
+  ordered_json pieces = ordered_json::array();
+  for (const StatePiece& piece : file.pieces)
+    pieces.push_back({{"tensor", piece.tensor}, {"dtype", dtype_name(piece.dtype)}, {"shape", piece.shape},
+                      {"first", piece.first}, {"count", piece.count}, {"offset", piece.offset},
+                      {"crc32c", piece.checksums}});
+  return {{"name", file.name}, {"bytes", file.bytes}, {"pieces", std::move(pieces)}};
+}
+
+DType dtype_of(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8})
+    if (name == dtype_name(dtype)) return dtype;
+  throw UserError(concat("dtype \"", name.substr(0, 20), "\" is not known"));
+}
+
+// Throws UserError, or nlohmann's errors, of what is not as it must be.
+StateFile from_json(const ordered_json& json) {
+  StateFile file{json.at("name").get<std::string>(), json.at("bytes").get<int64_t>(), {}};
+  BLIPFT_USER_CHECK(!file.name.empty() && file.name.find('/') == std::string::npos, "\"", file.name.substr(0, 80),
+                    "\" is no file name");
+  BLIPFT_USER_CHECK(file.bytes >= 0 && file.bytes <= kMostBytes, file.name, " has ", file.bytes, " bytes");
+  for (const ordered_json& one : json.at("pieces")) {
+    StatePiece piece{one.at("tensor").get<std::string>(), dtype_of(one.at("dtype").get<std::string>()),
+                     one.at("shape").get<std::vector<int64_t>>(), one.at("first").get<int64_t>(),
+                     one.at("count").get<int64_t>(), one.at("offset").get<int64_t>(),
+                     one.at("crc32c").get<std::vector<uint32_t>>()};
+    const int64_t whole = whole_numel(piece);
+    BLIPFT_USER_CHECK(piece.first >= 0 && piece.count > 0 && piece.first < whole && piece.count <= whole - piece.first,
+                      "elements ", piece.first, " to ", piece.first, " + ", piece.count, " of ", piece.tensor,
+                      ", which has ", whole);
+    BLIPFT_USER_CHECK(piece.offset >= 0 && piece.count <= file.bytes && piece.bytes() <= file.bytes &&
+                          piece.offset <= file.bytes - piece.bytes(),
+                      piece.tensor, " ends behind the end of ", file.name);
+    BLIPFT_USER_CHECK(static_cast<int64_t>(piece.checksums.size()) == piece.segments(), piece.tensor, " has ",
+                      piece.checksums.size(), " checksums, expected ", piece.segments());
+    file.pieces.push_back(std::move(piece));
+  }
+  return file;
+}
+
+}  // namespace
+
+std::string state_file_name(int64_t rank, int64_t ranks) {
+  char name[64];
+  std::snprintf(name, sizeof name, "state-%05lld-of-%05lld.safetensors", static_cast<long long>(rank),
+                static_cast<long long>(ranks));
+  return name;
+}
+
+std::string checkpoint_name(int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  return name;
+}
+
+int64_t checkpoint_step(const std::string& name) {
+  if (name.rfind("step-", 0) != 0 || name.size() < 6 || name.size() > 23) return -1;
+  int64_t step = 0;
+  for (const char digit : name.substr(5)) {
+    if (digit < '0' || digit > '9') return -1;
+    step = 10 * step + (digit - '0');
+  }
+  return step;
+}
+
+std::string lay_out(StateFile& file) {
+  // Larger elements first, so that every piece is aligned to its own.
+  std::stable_sort(file.pieces.begin(), file.pieces.end(), [](const StatePiece& a, const StatePiece& b) {
+    return dtype_size(a.dtype) > dtype_size(b.dtype);
+  });
+  std::vector<HeaderEntry> entries;
+  int64_t end = 0;
+  for (StatePiece& piece : file.pieces) {
+    const bool whole = piece.count == whole_numel(piece);
+    const std::string name =
+        whole ? piece.tensor : concat(piece.tensor, "[", piece.first, ":", piece.first + piece.count, "]");
+    piece.offset = end;
+    end += piece.bytes();
+    entries.push_back({name, piece.dtype, whole ? piece.shape : std::vector<int64_t>{piece.count}, piece.offset, end});
+    piece.checksums.assign(static_cast<size_t>(piece.segments()), 0);
+  }
+  std::string header = make_safetensors_header(entries);
+  for (StatePiece& piece : file.pieces) piece.offset += static_cast<int64_t>(header.size());
+  file.bytes = static_cast<int64_t>(header.size()) + end;
+  return header;
+}
+
+std::string file_text(const StateFile& file) { return to_json(file).dump(); }
+
+StateFile parse_file(const std::string& text) { return from_json(ordered_json::parse(text)); }
+
+std::string index_text(const StateIndex& index) {
+  ordered_json config = ordered_json::object(), files = ordered_json::array();
+  for (const auto& [key, value] : index.config) config[key] = value;
+  for (const StateFile& file : index.files) files.push_back(to_json(file));
+  return ordered_json{{"format", kFormat}, {"version", kVersion}, {"step", index.step}, {"run", index.run},
+                      {"config", std::move(config)}, {"files", std::move(files)}}.dump(1) + "\n";
+}
+
+StateIndex read_index(const std::string& folder) {
+  const std::string path = folder + "/checkpoint.json";
+  StateIndex index;
+  try {
+    const ordered_json json = ordered_json::parse(read_text_file(path));
+    BLIPFT_USER_CHECK(json.is_object() && json.value("format", "") == kFormat, "is not the index of a checkpoint");
+    const auto version = json.at("version").get<int64_t>();
+    BLIPFT_USER_CHECK(version == kVersion, "version ", version, " of the format, expected ", kVersion,
+                      "; it was written by another version of blipft");
+    index.step = json.at("step").get<int64_t>();
+    BLIPFT_USER_CHECK(index.step >= 0, "step ", index.step);
+    index.run = json.at("run").get<std::map<std::string, std::string>>();
+    for (const auto& [key, value] : json.at("config").items()) index.config.push_back({key, value.get<std::string>()});
+    for (const ordered_json& file : json.at("files")) index.files.push_back(from_json(file));
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(concat(path, ": ", std::string(error.what()).substr(0, 200),
+                           "; the checkpoint is damaged: remove it, and resume from another"));
+  } catch (const UserError& error) {
+    const std::string what = error.what();
+    if (what.rfind(path, 0) == 0) throw;
+    throw UserError(concat(path, ": ", what));
+  }
+  for (const StateFile& file : index.files) {
+    const std::string name = folder + "/" + file.name;
+    const int64_t found = file_size(open_for_reading(name), name);
+    BLIPFT_USER_CHECK(found == file.bytes, name, ": has ", found, " bytes, expected ", file.bytes,
+                      "; the checkpoint is damaged: remove ", folder, ", and resume from another");
+  }
+  return index;
+}
+
+void write_whole_file(const std::string& path, const std::string& text) {
+  const FileDescriptor file = create_file(path);
+  write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+  sync_file(file, path);
+}
+
+}  // namespace blipft::io

@@ -1,0 +1,223 @@
+// When checkpoints are due, and how they become whole; see checkpoints.h.
+#include "run/checkpoints.h"
+
+#include <signal.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iomanip>
+#include <sstream>
+#include <vector>
+
+#include "io/file.h"
+#include "memory/memory_text.h"
+#include "run/training_state.h"
+
+namespace blipft {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// What ranks tell each other after every step.
+enum Bits : uint64_t { kBusy = 1, kMinutesOver = 2, kTimeOver = 4, kTerminated = 8, kSignalled = 16 };
+
+// Of a file system that nobody has measured yet, bytes a second of one rank.
+constexpr double kAssumedBandwidth = 0.5e9;
+constexpr double kLinkBandwidth = 50e9;    // from a GPU into page-locked memory
+
+constexpr const char *kPartial = ".partial", *kAside = ".aside";  // of a folder that is not whole yet, or no more
+
+int64_t host_memory() { return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
+
+// A folder that is being removed must not look like a checkpoint.
+void set_aside(const fs::path& folder) {
+  std::error_code error;
+  fs::rename(folder, folder.string() + kAside, error);
+}
+
+void check_room(const std::string& folder, int64_t needed) {
+  struct statvfs info{};
+  if (::statvfs(folder.c_str(), &info) != 0) return;  // making files will tell
+  const double free = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+  BLIPFT_USER_CHECK(static_cast<double>(needed) <= free, folder, ": a checkpoint takes ", memory_text(needed),
+                    ", but the disk has only ", memory_text(static_cast<int64_t>(free)),
+                    " free; free some, lower checkpoint.keep, or give another checkpoint.path");
+}
+
+}  // namespace
+
+int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int64_t machine_ranks) {
+  if (!writes_checkpoints(config)) return 0;
+  const double asked = config.checkpoint.host_gib * 1024 * 1024 * 1024;
+  const int64_t share = host_memory() / (4 * std::max<int64_t>(machine_ranks, 1));
+  return std::min(state_bytes, asked > 0 ? static_cast<int64_t>(asked) : share);
+}
+
+std::string checkpoints_text(const Config& config, const Units& units, const ParameterStore& store, int64_t ranks,
+                             int64_t machine_ranks) {
+  if (!writes_checkpoints(config)) return "";
+  const int64_t all = held_state_bytes(units, store) * store.shards(), mine = all / ranks;
+  const int64_t staging = checkpoint_staging_bytes(config, mine, machine_ranks);
+  const double pause =
+      static_cast<double>(mine) / kLinkBandwidth + static_cast<double>(mine - staging) / kAssumedBandwidth;
+  const CheckpointSection& asked = config.checkpoint;
+  std::ostringstream text;
+  text << "checkpoints of " << memory_text(all);
+  if (asked.every_steps > 0) text << ", every " << asked.every_steps << " steps";
+  if (asked.every_minutes > 0) text << ", every " << asked.every_minutes << " minutes";
+  text << ", the last " << asked.keep << " kept; a rank writes " << memory_text(mine) << " through " << memory_text(staging)
+       << " of page-locked host memory; a step waits about " << std::fixed << std::setprecision(2) << pause
+       << " s for one";
+  if (staging < mine)
+    text << " (of which most for the file system, at an assumed " << std::setprecision(1)
+         << kAssumedBandwidth * 1e-9 << " GB/s: raise checkpoint.host_gib)";
+  return text.str();
+}
+
+Checkpoints::Checkpoints(CheckpointParts parts)
+    : parts_(std::move(parts)), folder_(checkpoints_folder(*parts_.config)),
+      total_bytes_(held_state_bytes(parts_.weights.units, *parts_.weights.store) * parts_.weights.store->shards()),
+      limit_seconds_(time_limit_seconds(*parts_.config)),
+      last_minutes_(parts_.times->seconds() / 60),
+      writer_(*parts_.weights.device,
+              checkpoint_staging_bytes(*parts_.config, total_bytes_ / parts_.world->size(),
+                                       parts_.world->local_size())) {
+  std::error_code error;                   // what killed runs left
+  if (parts_.world->rank() == 0)
+    for (const auto& entry : fs::directory_iterator(folder_, error)) {
+      const fs::path& name = entry.path();
+      const bool left = name.extension() == kPartial || name.extension() == kAside;
+      if (left && io::checkpoint_step(name.stem().string()) >= 0) fs::remove_all(name, error);
+    }
+}
+
+// Only one rank looks at the clock, the others hear of it.
+bool Checkpoints::due(int64_t done, double step_seconds) {
+  const CheckpointSection& asked = parts_.config->checkpoint;
+  const double now = parts_.times->seconds();
+  uint64_t mine = writing_step_ >= 0 && failure_.empty() && writer_.busy() ? uint64_t{kBusy} : 0;
+  if (parts_.world->rank() == 0) {
+    if (asked.every_minutes > 0 && now / 60 - last_minutes_ >= asked.every_minutes) mine |= kMinutesOver;
+    const double mine_bytes = static_cast<double>(total_bytes_ / parts_.world->size());
+    const double write = last_write_seconds_ > 0 ? last_write_seconds_ : mine_bytes / kAssumedBandwidth;
+    if (limit_seconds_ > 0 && now + 1.5 * write + 2 * step_seconds + 1 >= limit_seconds_) mine |= kTimeOver;
+  }
+  if (const int signal = stop_.signal()) mine |= signal == SIGTERM ? kTerminated : kSignalled;
+  const uint64_t all = parts_.world->size() > 1 ? parts_.world->any(mine) : mine;
+  if (writing_step_ >= 0 && !(all & kBusy)) complete();
+  if (all & kTerminated) stop_reason_ = "SIGTERM";
+  else if (all & kSignalled) stop_reason_ = "SIGUSR1";
+  else if (all & kTimeOver) stop_reason_ = "checkpoint.time_limit";
+  const bool by_steps = asked.every_steps > 0 && done % asked.every_steps == 0;
+  return by_steps || (all & kMinutesOver) || !stop_reason_.empty();
+}
+
+void Checkpoints::write(int64_t done) {
+  if (writing_step_ >= 0) complete();      // the one before
+  const World& world = *parts_.world;
+  const std::string partial = folder_ + "/" + io::checkpoint_name(done) + kPartial;
+  last_minutes_ = parts_.times->seconds() / 60;
+  writing_step_ = done;
+  failure_.clear();
+  try {
+    world.together([&] {
+      if (world.rank() != 0) return;
+      std::error_code error;
+      fs::remove_all(partial, error);
+      fs::create_directories(partial, error);
+      BLIPFT_USER_CHECK(!error, partial, ": the folder cannot be created: ", error.message());
+      check_room(partial, total_bytes_);
+    });
+    const int64_t shards = parts_.weights.store->shards();
+    writer_.begin(partial + "/" + io::state_file_name(world.rank(), world.size()),
+                  parts_to_write(parts_.weights.units, *parts_.weights.store, world.rank() / shards,
+                                 world.size() / shards));
+  } catch (const std::exception& error) {  // told when the others have come as far
+    failure_ = error.what();
+  }
+}
+
+void Checkpoints::finish() {
+  if (writing_step_ < 0) return;
+  complete();
+  if (const std::string failure = outcomes_.back().failure; !failure.empty()) {
+    outcomes_.pop_back();
+    throw AgreedError(failure);
+  }
+}
+
+// Collective. Either the checkpoint is whole afterwards on all ranks, or none knows of it but by its failure.
+void Checkpoints::complete() {
+  const World& world = *parts_.world;
+  const int64_t step = std::exchange(writing_step_, -1);
+  std::string file, failure = std::exchange(failure_, "");
+  if (failure.empty()) {
+    try {
+      file = io::file_text(writer_.finish());
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+  }
+  last_write_seconds_ = world.max(writer_.write_seconds());
+  Outcome outcome{step, total_bytes_, world.max(writer_.pause_seconds()), last_write_seconds_,
+                  folder_ + "/" + io::checkpoint_name(step), ""};
+  try {
+    world.agree(failure.empty() ? "" : concat("the checkpoint after ", step, " steps was not written: ", failure));
+    const std::vector<std::string> files = world.gather_texts(file);
+    world.together([&] {
+      if (world.rank() == 0) publish(outcome, files);
+    });
+    newest_ = outcome.folder;
+  } catch (const AgreedError& error) {
+    outcome.failure = error.what();
+    std::error_code ignored;
+    if (world.rank() == 0) fs::remove_all(outcome.folder + kPartial, ignored);
+  }
+  outcomes_.push_back(std::move(outcome));
+}
+
+// Rank 0's part: the index comes last, then the name.
+void Checkpoints::publish(const Outcome& outcome, const std::vector<std::string>& files) {
+  io::StateIndex index{outcome.step, config_values(*parts_.config), parts_.run, {}};
+  for (const std::string& text : files) {
+    io::StateFile file = io::parse_file(text);
+    if (!file.pieces.empty()) index.files.push_back(std::move(file));
+  }
+  const std::string partial = outcome.folder + kPartial;
+  std::error_code error;
+  if (!parts_.gemm_table.empty()) fs::copy_file(parts_.gemm_table, partial + "/gemm_algorithms.txt", error);
+  io::write_whole_file(partial + "/checkpoint.json", io::index_text(index));
+  io::sync_directory(partial);
+  set_aside(outcome.folder);             // one of the same step, from a part of the run that was done again
+  fs::rename(partial, outcome.folder, error);
+  BLIPFT_USER_CHECK(!error, partial, ": cannot be renamed to ", outcome.folder, ": ", error.message());
+  io::sync_directory(folder_);
+  keep_newest(outcome.folder);
+}
+
+void Checkpoints::keep_newest(const std::string& newest) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    if (io::checkpoint_step(entry.path().filename().string()) < 0) continue;
+    const fs::file_time_type time = fs::last_write_time(entry.path() / "checkpoint.json", error);
+    if (!error && entry.path() != fs::path(newest)) found.push_back({time, entry.path()});
+  }
+  std::sort(found.rbegin(), found.rend());
+  for (size_t i = static_cast<size_t>(parts_.config->checkpoint.keep) - 1; i < found.size(); ++i)
+    set_aside(found[i].second);
+  for (const auto& entry : fs::directory_iterator(folder_, error))
+    if (entry.path().extension() == kAside) fs::remove_all(entry.path(), error);
+}
+
+bool Checkpoints::outcome(Outcome& outcome) {
+  if (outcomes_.empty()) return false;
+  outcome = std::move(outcomes_.front());
+  outcomes_.pop_front();
+  return true;
+}
+
+}  // namespace blipft

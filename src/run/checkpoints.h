@@ -1,0 +1,78 @@
+// Checkpoints: when a run writes one, and how it becomes whole: all ranks write a file of their own into
+// step-N.partial/, then rank 0 writes the index and gives the folder its name.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "run/start_times.h"
+#include "run/state_writer.h"
+#include "run/stop_request.h"
+#include "run/weights.h"
+
+namespace blipft {
+
+/// Page-locked host memory of a rank for `state_bytes` that it holds, as checkpoint.host_gib says; 0 for a run that
+/// writes no checkpoints but when it is stopped. `machine_ranks`: that share the machine's memory.
+int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int64_t machine_ranks);
+
+/// "checkpoints of 39.1 GiB every 100 steps, ...": what a run will write, what it takes of the host, and how long a step
+/// waits for it; "" for a run that writes none but when it is stopped.
+std::string checkpoints_text(const Config& config, const Units& units, const ParameterStore& store, int64_t ranks,
+                             int64_t machine_ranks);
+
+struct CheckpointParts {
+  const Config* config = nullptr;
+  const World* world = nullptr;
+  const StartTimes* times = nullptr;
+  WeightContext weights;
+  std::map<std::string, std::string> run;  ///< see StateIndex
+  std::string gemm_table;                  ///< file with the chosen algorithms of products, copied; "": none
+};
+
+class Checkpoints {
+ public:
+  explicit Checkpoints(CheckpointParts parts);
+  /// After `done` steps, of which the last took about `step_seconds`: whether a checkpoint is to be written now. Called
+  /// by all ranks after every step. A checkpoint whose last byte has come to the disk meanwhile becomes whole.
+  bool due(int64_t done, double step_seconds);
+  /// Why the run is to end with that checkpoint ("SIGUSR1", "checkpoint.time_limit"); "": it goes on.
+  const std::string& stop_reason() const { return stop_reason_; }
+  /// Begins to write what the ranks hold after `done` steps; the device is idle.
+  void write(int64_t done);
+  /// Waits for the last one, if it is still being written. Throws what went wrong with it.
+  void finish();
+
+  /// The next checkpoint that has become whole or has failed and was not asked for yet; false: none.
+  struct Outcome {
+    int64_t step = 0, bytes = 0;           ///< of all ranks
+    double pause_seconds = 0, write_seconds = 0;  ///< of the slowest rank
+    std::string folder, failure;           ///< failure "": it is whole
+  };
+  bool outcome(Outcome& outcome);
+  /// The last whole one of this run; "": none.
+  const std::string& newest() const { return newest_; }
+
+ private:
+  void complete();
+  void publish(const Outcome& outcome, const std::vector<std::string>& files);
+  void keep_newest(const std::string& newest);
+
+  CheckpointParts parts_;
+  std::string folder_;
+  int64_t total_bytes_;                    // of all files
+  double limit_seconds_, last_minutes_;
+  StateWriter writer_;
+  StopRequest stop_;
+  std::string stop_reason_, newest_;
+  int64_t writing_step_ = -1;              // -1: none is on its way
+  std::string failure_;                    // of this rank, before the writer began
+  double last_write_seconds_ = 0;
+  std::deque<Outcome> outcomes_;           // that nobody has asked for yet
+};
+
+}  // namespace blipft

@@ -1,0 +1,90 @@
+// --export: a model directory from a checkpoint of a run, without running it: on the CPU, with what was trained from the
+// checkpoint and what was not from where the run had it.
+#include <cstdio>
+
+#include "blipft/trainer.h"
+#include "io/state_files.h"
+#include "memory/memory_plan.h"
+#include "run/adapter_files.h"
+#include "run/saving.h"
+#include "run/storage_policy.h"
+#include "run/training_state.h"
+
+namespace blipft {
+
+namespace {
+
+// The run's config as far as saving goes: on one rank, and without optimizer states, which nobody asks for.
+Config export_config(const io::StateIndex& index, const std::string& folder,
+                     const std::vector<std::string>& overrides) {
+  Config config = config_from_values(index.config, folder + "/checkpoint.json", overrides);
+  BLIPFT_USER_CHECK(config.places.at("output.path").rfind("override", 0) == 0, "--export ", folder,
+                    " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
+  TrainSection plain;
+  plain.precision = config.train.precision, plain.seed = config.train.seed;
+  plain.optim = "sgd";
+  config.train = plain;
+  config.parallel = {};
+  config.parallel.strategy = "single";
+  config.output.save_model = true;
+  return config;
+}
+
+// What holds the weights of one rank on the CPU, wired without a step.
+struct Holder {
+  explicit Holder(const Config& of)
+      : config(of), model(make_model(config)), optimizer(make_optimizer(config.train)),
+        policy(make_storage_policy(config)),
+        store({device.get(), ops.get(), &arena, model->units(), PrecisionTypes::of(config), optimizer.get(),
+               policy.get(), true}),
+        strategy(make_strategy("single", {device.get(), ops.get(), Groups(self.get()), &arena, &store,
+                                          model->units()}, {})) {
+    int64_t scratch = std::max(loading_scratch_bytes(), init_scratch_bytes());
+    for (const SaveSettings& settings : SaveSettings::of(config))
+      scratch = std::max(scratch, saving_scratch_bytes(model->units(), store, *strategy, settings));
+    arena.plan(scratch);
+    arena.commit();
+    store.bind();
+    strategy->bind();
+  }
+  WeightContext context() { return {model->units(), &store, strategy.get(), device.get(), ops.get(), arena.scratch()}; }
+
+  const Config& config;
+  std::unique_ptr<Device> device = make_cpu_device(0);
+  std::unique_ptr<Ops> ops = make_cpu_ops();
+  std::unique_ptr<Comm> self = make_self_comm(*device);
+  Arena arena{*device};
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<StoragePolicy> policy;
+  ParameterStore store;
+  std::unique_ptr<Strategy> strategy;
+};
+
+}  // namespace
+
+void export_model(const std::string& folder, const std::vector<std::string>& overrides, const World& world) {
+  BLIPFT_USER_CHECK(world.size() == 1, "--export runs on one rank, but there are ", world.size(),
+                    "; start it without mpirun");
+  const io::StateIndex index = io::read_index(folder);
+  const Config config = export_config(index, folder, overrides);
+  Holder holder(config);
+  const WeightContext context = holder.context();
+  const bool random = config.model.init == "random";
+  std::unique_ptr<SafetensorsReader> checkpoint;
+  init_weights(context, static_cast<uint64_t>(config.train.seed), random ? Filled::all : Filled::fresh);
+  if (!random) {
+    checkpoint = std::make_unique<SafetensorsReader>(config.model.path);
+    check_weights(context.units, *checkpoint);
+    load_weights(frozen_of(context), *checkpoint, 8);
+  }
+  restore_state(context, index, folder, 4);
+  for (const SaveSettings& settings : SaveSettings::of(config)) {
+    const std::string target = config.output.path + "/" + settings.folder();
+    save_weights(context, world, {target, config.model.path, settings, checkpoint.get(),
+                                  adapter_config(config, context.units)});
+    std::printf("model      %s (after %lld steps)\n", target.c_str(), static_cast<long long>(index.step));
+  }
+}
+
+}  // namespace blipft

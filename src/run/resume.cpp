@@ -1,0 +1,110 @@
+// Finding and checking a checkpoint; see resume.h.
+#include "run/resume.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+namespace blipft {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// How a run is computed, told and stored, and where its files lie: none of it makes another run of it.
+const std::set<std::string> kFreeSections = {"parallel", "checkpoint", "trace", "output"};
+const std::set<std::string> kFreeKeys = {
+    "model.path", "adapter.path", "data.path", "data.val_path", "data.num_workers", "data.prefetch_steps",
+    "train.val_check_interval", "train.limit_val_batches", "train.act_ckpt",
+    // Together they are the samples of a step, which must be the same.
+    "train.batch_size", "train.accumulate_grad_batches", "train.total_batch_size"};
+// They say where the run ends, and with that the learning rate of each step, unless it is constant.
+const std::set<std::string> kLengthKeys = {"train.max_steps", "train.max_epochs"};
+
+bool is_free(const Config& config, const std::string& key) {
+  if (kFreeSections.count(key.substr(0, key.find('.'))) || kFreeKeys.count(key)) return true;
+  return kLengthKeys.count(key) && config.train.lr_schedule == "constant" && config.train.warmup_ratio == 0;
+}
+
+std::string shortened(const std::string& text) { return text.size() > 80 ? text.substr(0, 77) + "..." : text; }
+
+}  // namespace
+
+std::string newest_checkpoint(const std::string& checkpoints) {
+  std::string newest;
+  fs::file_time_type newest_time;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(checkpoints, error)) {
+    if (io::checkpoint_step(entry.path().filename().string()) < 0) continue;
+    const fs::file_time_type time = fs::last_write_time(entry.path() / "checkpoint.json", error);
+    if (error || (!newest.empty() && time <= newest_time)) continue;
+    newest = entry.path().string(), newest_time = time;
+  }
+  return newest;
+}
+
+std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World& world) {
+  if (config.checkpoint.resume == "never") return nullptr;
+  std::string folder = config.checkpoint.resume == "auto" ? newest_checkpoint(checkpoints_folder(config))
+                                                          : config.checkpoint.resume;
+  // One rank's choice: another may see a folder of a network file system later.
+  auto length = static_cast<int64_t>(folder.size());
+  world.broadcast(&length, sizeof length, 0);
+  folder.resize(static_cast<size_t>(length));
+  world.broadcast(folder.data(), length, 0);
+  if (folder.empty()) return nullptr;
+  auto point = std::make_unique<ResumePoint>();
+  point->folder = folder;
+  world.together([&] {
+    BLIPFT_USER_CHECK(fs::is_directory(folder), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", folder,
+                      " is no folder; expected a checkpoint, such as ", checkpoints_folder(config), "/",
+                      io::checkpoint_name(100), ", or auto");
+    point->index = io::read_index(folder);
+  });
+  return point;
+}
+
+int64_t samples_of_a_step(const Config& config, int64_t ranks) {
+  return config.train.batch_size * config.train.accumulate_grad_batches * ranks;
+}
+
+void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks) {
+  std::map<std::string, std::string> before(point.index.config.begin(), point.index.config.end());
+  std::string differences;
+  const auto differs = [&](const std::string& key, const std::string& now, const std::string& then) {
+    differences += concat(differences.empty() ? "" : "; ", key, " is ", shortened(now), " here, ", shortened(then),
+                          " there");
+  };
+  for (const auto& [key, value] : config_values(config)) {
+    const auto found = before.find(key);
+    if (found == before.end() || found->second == value || is_free(config, key)) continue;
+    differs(key, value, found->second);
+  }
+  const bool means = config.train.loss_normalization == "micro_batch";
+  const auto number = [&](const char* name) {
+    const auto found = point.index.run.find(name);
+    return found == point.index.run.end() ? "unknown" : found->second;
+  };
+  const std::string samples = std::to_string(samples_of_a_step(config, ranks));
+  if (samples != number("samples_of_a_step"))
+    differs("the number of samples of a step (train.batch_size x train.accumulate_grad_batches x ranks)", samples,
+            number("samples_of_a_step"));
+  if (const std::string batch = std::to_string(config.train.batch_size); means && batch != number("batch_size"))
+    differs("train.batch_size (which the mean of train.loss_normalization=micro_batch depends on)", batch,
+            number("batch_size"));
+  BLIPFT_USER_CHECK(differences.empty(), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", point.folder,
+                    " is of another run: ", differences, ". Give what was there to go on with that run, or ",
+                    "checkpoint.resume=never and another output.path for a new one");
+}
+
+std::string what_may_change_bits(const ResumePoint& point, const std::map<std::string, std::string>& now) {
+  std::string changes;
+  for (const auto& [name, value] : now) {
+    const auto found = point.index.run.find(name);
+    if (found == point.index.run.end() || found->second == value) continue;
+    changes += concat(changes.empty() ? "" : ", ", name, " ", value, " instead of ", found->second);
+  }
+  return changes;
+}
+
+}  // namespace blipft

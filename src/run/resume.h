@@ -1,0 +1,35 @@
+// Resume: the checkpoint that a run goes on from, and whether it is of this run.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "io/state_files.h"
+
+namespace blipft {
+
+struct ResumePoint {
+  std::string folder;
+  io::StateIndex index;
+};
+
+/// As checkpoint.resume says: null for never, and for auto where there is no whole checkpoint. Called by all ranks,
+/// which get the same one. Throws AgreedError naming what is missing or damaged.
+std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World& world);
+
+/// The newest folder in `checkpoints` with a whole index; "" when there is none.
+std::string newest_checkpoint(const std::string& checkpoints);
+
+/// Throws UserError that names every key whose value would make another run of it. `config` is resolved for `ranks`.
+void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks);
+
+/// Samples of a step over all ranks.
+int64_t samples_of_a_step(const Config& config, int64_t ranks);
+
+/// What of `now` is not as it was when the checkpoint was written, and may change rounding; "" where nothing is.
+/// "ranks 4 instead of 2, strategy ..."
+std::string what_may_change_bits(const ResumePoint& point, const std::map<std::string, std::string>& now);
+
+}  // namespace blipft

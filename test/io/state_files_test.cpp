@@ -1,0 +1,75 @@
+// Names, layout, index and checksums of a checkpoint's files.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "blipft/checkpoint.h"
+#include "io/crc32c.h"
+#include "io/state_files.h"
+#include "support/error_message.h"
+#include "support/temporary_directory.h"
+
+using namespace blipft;
+using namespace blipft::io;
+using blipft::testing::TemporaryDirectory;
+
+TEST_SUITE("state files") {
+  TEST_CASE("the checksum is CRC-32C: the values of RFC 3720, B.4, and parts joined") {
+    const std::string zeros(32, '\0'), ones(32, '\xff');
+    std::string up, down;
+    for (int i = 0; i < 32; ++i) up += static_cast<char>(i), down += static_cast<char>(31 - i);
+    CHECK(crc32c(zeros.data(), 32) == 0x8a9136aa);
+    CHECK(crc32c(ones.data(), 32) == 0x62a8ab43);
+    CHECK(crc32c(up.data(), 32) == 0x46dd794e);
+    CHECK(crc32c(down.data(), 32) == 0x113fdb5c);
+    CHECK(crc32c("123456789", 9) == 0xe3069283);
+    CHECK(crc32c("", 0) == 0);
+    std::mt19937 random(3);
+    std::string text(1000, ' ');
+    for (char& c : text) c = static_cast<char>(random());
+    for (const int64_t cut : {0, 1, 7, 8, 9, 500, 999, 1000})
+      CHECK(crc32c(text.data() + cut, 1000 - cut, crc32c(text.data(), cut)) == crc32c(text.data(), 1000));
+  }
+
+  TEST_CASE("names") {
+    CHECK(checkpoint_name(12) == "step-00000012");
+    CHECK(checkpoint_step(checkpoint_name(12)) == 12);
+    CHECK(checkpoint_step(checkpoint_name(123456789012)) == 123456789012);
+    for (const char* other : {"step-", "step-00000012.partial", "step-1x", "stop-1", "step--1",
+                              "step-99999999999999999999"})
+      CHECK(checkpoint_step(other) == -1);
+  }
+
+  TEST_CASE("a file's header can be read as safetensors, and the index comes back") {
+    const TemporaryDirectory folder;
+    StateFile file{"state-00000-of-00001.safetensors", 0, {}};
+    file.pieces.push_back({"weight/a.b", DType::bf16, {3, 5}, 5, 7, 0, {}});
+    file.pieces.push_back({"exp_avg/a.b", DType::f32, {3, 5}, 0, 15, 0, {}});
+    const std::string header = lay_out(file);
+    CHECK(file.pieces[0].tensor == "exp_avg/a.b");  // larger elements first
+    CHECK(file.bytes == static_cast<int64_t>(header.size()) + 7 * 2 + 15 * 4);
+    file.pieces[1].checksums[0] = 0xfedcba98;
+    const std::filesystem::path model = folder.path / "model.safetensors";
+    std::ofstream(model, std::ios::binary) 
+        << header << std::string(static_cast<size_t>(file.bytes) - header.size(), 'x');
+    const SafetensorsReader reader(folder.path.string());
+    REQUIRE(reader.tensors().size() == 2);
+    CHECK(reader.tensors().at("weight/a.b[5:12]").shape == std::vector<int64_t>{7});
+    CHECK(reader.tensors().at("exp_avg/a.b").shape == std::vector<int64_t>{3, 5});
+    CHECK(reader.tensors().at("exp_avg/a.b").begin == file.pieces[0].offset);
+
+    std::filesystem::rename(model, folder.path / file.name);
+    const StateIndex index{7, {{"train.lr", "0.1"}, {"data.path", "\"\xc3\xa9\""}}, {{"ranks", "1"}},
+                           {parse_file(file_text(file))}};
+    write_whole_file(folder / "checkpoint.json", index_text(index));
+    const StateIndex again = read_index(folder.path.string());
+    CHECK(again.step == 7);
+    CHECK(again.config == index.config);
+    CHECK(again.run == index.run);
+    REQUIRE(again.files.size() == 1);
+    CHECK(again.files[0].pieces[1].checksums == std::vector<uint32_t>{0xfedcba98});
+    CHECK(file_text(again.files[0]) == file_text(file));
+  }
+}

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Checkpoints and resume, in the whole program: the run that goes on is the run that never stopped."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+
+from program_runs import (PROGRAM, ROOT, Space, command_line, environment, mpirun,
+                          read_safetensors, run, saved_model, start)
+from script_tests import check, run_tests, test
+
+STEPS = 4
+
+# name: ranks (0: without mpirun) and what makes the run. Each has another optimizer, precision or schedule.
+RUNS = {
+    "single": (0, ["train.precision=bf16-mixed", "train.accumulate_grad_batches=2", "train.dropout=true",
+                   "train.lr_schedule=cosine", "train.warmup_steps=1"]),
+    "ddp": (2, ["parallel.strategy=ddp", "train.precision=bf16-true", "train.stochastic_rounding=true"]),
+    "fsdp": (3, ["parallel.strategy=fsdp", "train.optim=adamw8bit", "train.gradient_clip_val=1"]),
+    "hybrid": (4, ["parallel.strategy=fsdp", "parallel.shard_ranks=2", "train.batch_size=2",
+                   "train.precision=bf16-mixed", "train.dropout=true"]),
+}
+
+
+def model_of(output):
+    return read_safetensors(output / "model/model.safetensors")
+
+
+def steps_of(output):
+    """(step, loss, gradient norm) of the latest part of a run."""
+    files = sorted(pathlib.Path(output).glob("trace*rank0000.h5"), key=lambda path: path.stat().st_mtime)
+    with h5py.File(files[-1], "r") as file:
+        return [(int(row["step"]), float(row["loss"]), float(row["grad_norm"])) for row in file["steps"][:]]
+
+
+def checkpoint(output, step):
+    return output / f"checkpoints/step-{step:08d}"
+
+
+def whole_run(space, name, *overrides):
+    ranks, settings = RUNS[name]
+    return run(space, ranks, *settings, f"train.max_steps={STEPS}", "checkpoint.every_steps=1", "checkpoint.keep=99",
+               "output.save_model=true", *overrides)
+
+
+def resumed(space, ranks, settings, source, step, *overrides):
+    return run(space, ranks, *settings, f"train.max_steps={STEPS}", f"checkpoint.resume={checkpoint(source, step)}",
+               "output.save_model=true", *overrides)
+
+
+def every_step_of(name):
+    def every_step(space):
+        ranks, settings = RUNS[name]
+        whole = whole_run(space, name)
+        model, steps = model_of(whole.output), steps_of(whole.output)
+        check(len(steps) == STEPS, steps)
+        for step in range(1, STEPS + 1):
+            part = resumed(space, ranks, settings, whole.output, step)
+            check(f"after {step} steps, from" in part.out, part)
+            check("rounding may differ" not in part.out, part)
+            check(steps_of(part.output) == steps[step:], step, steps_of(part.output), steps)
+            check(model_of(part.output) == model, "the model resumed after step", step)
+    every_step.__name__ = f"the_same_bits_from_every_step_{name}"
+    return test(every_step)
+
+
+for each in RUNS:
+    every_step_of(each)
+
+
+@test
+def another_world_goes_on_with_the_same_run(space):
+    ranks, settings = 4, ["parallel.strategy=fsdp", "train.batch_size=2", "train.accumulate_grad_batches=2"]
+    whole = run(space, ranks, *settings, f"train.max_steps={STEPS}", "train.total_batch_size=16",
+                "checkpoint.every_steps=2", "output.save_model=true")
+    steps = steps_of(whole.output)
+    for ranks, other in ((2, ["parallel.strategy=ddp", "train.batch_size=4"]), (1, ["train.batch_size=8"]),
+                         (4, ["parallel.strategy=fsdp", "parallel.shard_ranks=2", "train.batch_size=4"]),
+                         (3, ["parallel.strategy=fsdp"])):
+        if ranks == 3:  # 16 samples do not divide
+            refused = start(space, ranks, *other, f"train.max_steps={STEPS}",
+                            f"checkpoint.resume={checkpoint(whole.output, 2)}")
+            check(refused.status == 1 and "is of another run: the number of samples of a step" in refused.err and
+                  "is 12 here, 16 there" in refused.err, refused)
+            continue
+        part = resumed(space, ranks, other, whole.output, 2, "train.total_batch_size=16")
+        check("rounding may differ" in part.out and f"ranks {ranks} instead of 4" in part.out or ranks == 4, part)
+        for mine, theirs in zip(steps_of(part.output), steps[2:], strict=True):
+            # The same samples in another order of sums, in f32: a few roundings of 1e-7 in sums of some 1,000 terms.
+            check(mine[0] == theirs[0] and abs(mine[1] / theirs[1] - 1) < 1e-5, mine, theirs)
+
+
+@test
+def adapters_go_on(space):
+    settings = ["adapter.kind=lora", "adapter.targets=[q, v]", "train.precision=bf16-true", "parallel.strategy=fsdp"]
+    whole = run(space, 2, *settings, f"train.max_steps={STEPS}", "checkpoint.every_steps=2", "output.save_model=true")
+    part = resumed(space, 2, settings, whole.output, 2)
+    check(steps_of(part.output) == steps_of(whole.output)[2:], part)
+    check((part.output / "adapter/adapter_model.safetensors").read_bytes() ==
+          (whole.output / "adapter/adapter_model.safetensors").read_bytes(), "adapters differ")
+    trained = sum(path.stat().st_size for path in checkpoint(whole.output, 2).glob("*.safetensors"))
+    check(trained < 400_000, "frozen weights are in the checkpoint:", trained)
+
+
+@test
+def checkpoints_are_plain_safetensors(space):
+    output = whole_run(space, "fsdp").output
+    index = json.loads((checkpoint(output, 2) / "checkpoint.json").read_text())
+    check(index["step"] == 2 and len(index["files"]) == 3, index["files"])
+    model = run(space, 3, *RUNS["fsdp"][1], "train.max_steps=2", f"checkpoint.resume={checkpoint(output, 2)}",
+                "output.save_model=true").output
+    pieces = {}
+    for file in index["files"]:
+        tensors = read_safetensors(checkpoint(output, 2) / file["name"])
+        check(len(tensors) == len(file["pieces"]), file["name"])
+        for piece in file["pieces"]:
+            whole = f"{piece['tensor']}[{piece['first']}:{piece['first'] + piece['count']}]"
+            _, _, data = tensors.get(piece["tensor"]) or tensors[whole]
+            pieces.setdefault(piece["tensor"], []).append((piece["first"], data))
+    for name, (_, _, data) in model_of(model).items():
+        joined = b"".join(part for _, part in sorted(pieces[f"weight/{name}"]))
+        check(joined == data, name, "differs from the saved model's")
+
+
+@test
+def a_checkpoint_is_exported_as_a_model(space):
+    for settings in (["train.precision=bf16-mixed", "train.optim=adamw8bit", "model.freeze=[vision]"],
+                     ["adapter.kind=lora", "output.save_merged=true"]):
+        pretrained = [f"model.path={saved_model(space)}", "model.init=pretrained", *settings, "parallel.strategy=fsdp"]
+        whole = run(space, 2, *pretrained, "train.max_steps=3", "checkpoint.every_steps=3", "output.save_model=true")
+        target = space.new()
+        done = start(space, 0, f"output.path={target}", config=f"--export={checkpoint(whole.output, 3)}")
+        check(done.status == 0 and f"model      {target}" in done.out, done)
+        names = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+        check(names and all((target / name).read_bytes() == (whole.output / name).read_bytes() for name in names), names)
+        check(any(name.endswith("model.safetensors") for name in names), names)
+    nowhere = start(space, 0, config=f"--export={checkpoint(whole.output, 9)}")
+    check(nowhere.status == 1 and "step-00000009/checkpoint.json" in nowhere.err, nowhere)
+    bare = mpirun(0, [PROGRAM, "--export", checkpoint(whole.output, 3)])
+    check(bare[0] == 1 and "needs output.path=FOLDER" in bare[2], bare)
+
+
+@test
+def the_last_are_kept_and_auto_takes_the_newest(space):
+    output = space.new()
+    common = ["parallel.strategy=fsdp", f"output.path={output}", "checkpoint.every_steps=1", "checkpoint.resume=auto"]
+    first = run(space, 2, *common, "train.max_steps=3")
+    check("resume " not in first.out, first)
+    check(sorted(path.name for path in (output / "checkpoints").iterdir()) == ["step-00000002", "step-00000003"],
+          list((output / "checkpoints").iterdir()))
+    (output / "checkpoints/step-00000009.partial").mkdir()  # as a killed run leaves it
+    longer = run(space, 2, *common, "train.max_steps=4")
+    check("after 3 steps, from" in longer.out and [step for step, _, _ in steps_of(output)] == [3], longer)
+    check(sorted(path.name for path in (output / "checkpoints").iterdir()) == ["step-00000003", "step-00000004"],
+          list((output / "checkpoints").iterdir()))
+
+
+@test
+def damaged_checkpoints_are_refused_by_name(space):
+    output = whole_run(space, "single").output
+    ranks, settings = RUNS["single"]
+
+    def refused(spoil, *expected):
+        folder = space.new("checkpoint")
+        shutil.copytree(checkpoint(output, 2), folder)
+        file = next(folder.glob("state*"))
+        spoil(folder, file)
+        result = start(space, ranks, *settings, f"train.max_steps={STEPS}", f"checkpoint.resume={folder}")
+        check(result.status == 1 and all(text in result.err for text in expected), expected, result)
+        check(len(result.err) < 2000, result)
+
+    def cut(_, file):
+        os.truncate(file, file.stat().st_size - 1)
+
+    def flip(_, file):
+        data = bytearray(file.read_bytes())
+        data[-1000] ^= 4
+        file.write_bytes(data)
+
+    def edit(change):
+        def spoil(folder, _):
+            path = folder / "checkpoint.json"
+            index = json.loads(path.read_text())
+            change(index)
+            path.write_text(json.dumps(index))
+        return spoil
+
+    refused(cut, "state-00000-of-00001.safetensors", "bytes, expected", "resume from another")
+    refused(flip, "state-00000-of-00001.safetensors", "checksum", "resume from another")
+    refused(lambda folder, file: file.unlink(), "state-00000-of-00001.safetensors", "cannot be opened")
+    refused(lambda folder, _: (folder / "checkpoint.json").write_text('{"format": "blipft'), "checkpoint.json",
+            "damaged")
+    refused(edit(lambda index: index.update(version=2)), "checkpoint.json", "version 2")
+    refused(edit(lambda index: index["files"][0]["pieces"].pop()), "has no tensor")
+    refused(edit(lambda index: index["files"][0]["pieces"][0].update(first=-1)), "checkpoint.json")
+    refused(edit(lambda index: index["files"][0]["pieces"][0].update(offset=2**62)), "checkpoint.json")
+    missing = start(space, 0, "checkpoint.resume=/no/such/checkpoint")
+    check(missing.status == 1 and "/no/such/checkpoint is no folder" in missing.err, missing)
+    other = start(space, ranks, *settings, f"train.max_steps={STEPS}", "train.lr=0.5", "train.seed=9",
+                  f"checkpoint.resume={checkpoint(output, 2)}")
+    check(other.status == 1 and "is of another run" in other.err and "train.lr is 0.5 here, 0.001 there" in other.err
+          and "train.seed is 9 here, 0 there" in other.err, other)
+
+
+def signalled(space, number, ranks, *overrides):
+    """The outcome of a run that gets a signal once it has trained some steps."""
+    output = space.new()
+    command = command_line(ranks, [PROGRAM, space.config, f"output.path={output}", "output.progress_seconds=0",
+                                   "train.max_epochs=500", *overrides])
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if line.startswith("step 4/"):
+            break
+    begin = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err, time.monotonic() - begin, output
+
+
+@test
+def a_signal_makes_a_checkpoint(space):
+    settings = ["parallel.strategy=fsdp"]
+    status, out, err, seconds, output = signalled(space, signal.SIGUSR1, 2, *settings)
+    check(status == 75 and "stopped    by SIGUSR1" in out and seconds < 20, status, out[-1500:], err[-1500:])
+    check(not (output / "model").exists(), "a stopped run saved a model")
+    done = len(steps_of(output))
+    check(checkpoint(output, done).is_dir(), done, list((output / "checkpoints").iterdir()))
+    whole = run(space, 2, *settings, f"train.max_steps={done + 2}", "output.save_model=true")
+    part = run(space, 2, *settings, f"train.max_steps={done + 2}", "output.save_model=true", "checkpoint.resume=auto",
+               f"output.path={output}")
+    check(model_of(output) == model_of(whole.output), part)
+    status, out, err, _, _ = signalled(space, signal.SIGTERM, 0)
+    check(status == 75 and "stopped    by SIGTERM" in out, status, out[-1500:], err[-1500:])
+
+
+@test
+def a_time_limit_makes_a_checkpoint(space):
+    output = space.new()
+    result = start(space, 0, "train.max_epochs=5000", f"output.path={output}", "checkpoint.time_limit=0:00:05")
+    check(result.status == 75 and "stopped    by checkpoint.time_limit" in result.out and result.seconds < 15, result)
+    check(len(list((output / "checkpoints").iterdir())) == 1, result)
+    for wrong in ("1:2:3:4", "5:x", "-5", "soon", "0:00"):
+        refused = start(space, 0, f"checkpoint.time_limit={wrong}")
+        check(refused.status == 1 and "checkpoint.time_limit: found" in refused.err, wrong, refused)
+
+
+@test
+def a_checkpoint_that_cannot_be_written_is_told(space):
+    blocked = space.new("blocked")
+    blocked.write_text("a file where the folder would be")
+    result = start(space, 2, "train.max_steps=3", "checkpoint.every_steps=1", f"checkpoint.path={blocked}/x",
+                   "parallel.strategy=fsdp")
+    check("warning: the checkpoint after 1 steps was not written" in result.out, result)
+    check(result.status == 1 and "the checkpoint after 3 steps was not written" in result.err, result)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("checkpoint_test", Space, PROGRAM))
