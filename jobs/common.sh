@@ -24,12 +24,13 @@ seconds_left() {
   echo $((end - $(date +%s)))
 }
 
-# Trains, in runs/NAME-JOB, from the newest checkpoint in there. The run ends with 75 when it was told to stop and has
-# written a checkpoint: after SIGUSR1, which the scripts ask Slurm for 120 s before the time limit (it may come a minute
-# earlier still; --signal=USR1@300 leaves time for a larger checkpoint), after SIGTERM, with which Slurm preempts, or, if no
-# signal came, MARGIN seconds (90) before the limit. The job then goes back into the queue, under the same number.
+# Trains, in runs/NAME-JOB, from the newest checkpoint in there. A run that was told to stop writes a checkpoint, ends with
+# code 75, and its job goes back into the queue under the same number. It is told by SIGUSR1, which the scripts ask Slurm
+# for 120 s before the time limit (it may come a minute earlier still; --signal=USR1@300 leaves time for a larger
+# checkpoint), by SIGTERM, with which Slurm preempts, or, where no signal came, by a time limit of its own, MARGIN seconds
+# (60) before Slurm's. A node that dies takes what no checkpoint has: checkpoint.every_minutes=30.
 train() {
-  local name=$1 file=$2 limit=0:00:00 left margin status=0
+  local name=$1 file=$2 limit=none left margin output argument status=0
   shift 2
   if [ -z "${SLURM_JOB_ID:-}" ]; then
     echo "$0: not in a job; submit it: sbatch $0" >&2
@@ -38,7 +39,7 @@ train() {
   read_job
   left=$(seconds_left)
   if [ "${left:-0}" -gt 0 ]; then
-    margin=$((left / 4 < ${MARGIN:-90} ? left / 4 : ${MARGIN:-90}))
+    margin=$((left / 4 < ${MARGIN:-60} ? left / 4 : ${MARGIN:-60}))
     limit=$(printf '%d:%02d:%02d' $(((left - margin) / 3600)) $(((left - margin) / 60 % 60)) $(((left - margin) % 60)))
   fi
   # The tasks of an array are runs of their own.
@@ -49,6 +50,9 @@ train() {
 
   local run=("$file" parallel.devices="$ranks" output.path="runs/$name" checkpoint.resume=auto
              checkpoint.time_limit="$limit" "$@")
+  for argument in "${run[@]}"; do
+    case "$argument" in output.path=*) output=${argument#*=} ;; esac
+  done
   local program=${BLIPFT:-./blipft}
   # Says whether the job fits the GPUs before it takes them.
   "$program" --plan --ranks "$ranks" --node-ranks "$node_ranks" "${run[@]}" || return
@@ -65,9 +69,11 @@ train() {
   # Without PMIx in Slurm (only the time limit stops such a run with a checkpoint: mpirun kills on SIGTERM):
   # mpirun -np "$ranks" --map-by "ppr:$node_ranks:node:PE=$cpus" "$program" "${run[@]}" || status=$?
 
-  if [ "$status" = 75 ]; then
-    echo "$name: stopped with a checkpoint; the same command with output.path=runs/$name goes on from it"
-    if [ -z "$ended" ]; then scontrol requeue "$SLURM_JOB_ID" && echo "$name: back in the queue"; fi
-  fi
+  # 75: there is a checkpoint. 138 and 143: SIGUSR1 and SIGTERM came before the run listened for them, as it started.
+  case "$status" in
+    75 | 138 | 143)
+      echo "$name: was told to stop; the same command with output.path=$output goes on with the run"
+      if [ -z "$ended" ]; then scontrol requeue "$SLURM_JOB_ID" && echo "$name: back in the queue"; fi ;;
+  esac
   return "$status"
 }

@@ -96,6 +96,8 @@ def start():
         daemon(f"slurmd.{node}", "nsenter", f"--net=/run/netns/{node}", "unshare", "--mount", "--uts", "--ipc", "bash",
                "-c", NODE, "node", node, ROOT)
     wait_until(lambda: sinfo().startswith("idle 2"), 20, "Slurm's nodes do not come up")
+    if "pmix" not in call("srun", "--mpi=list"):
+        raise Unavailable("this Slurm has no PMIx")
 
 
 def sinfo():
