@@ -57,10 +57,8 @@ train() {
   # Says whether the job fits the GPUs before it takes them.
   "$program" --plan --ranks "$ranks" --node-ranks "$node_ranks" "${run[@]}" || return
 
-  # SIGTERM comes to this script when the job itself is ended: by scancel, scontrol requeue or its time limit. The script
-  # then waits for the ranks, which may still write a checkpoint, and leaves it at what Slurm does with the job.
-  local ended=
-  trap 'ended=1' TERM
+  # scancel, scontrol requeue and the time limit send SIGTERM to this script too: it waits for the ranks all the same.
+  trap : TERM
   # The number of CPUs is said here because srun does not take it from sbatch. Ranks end by themselves when one fails,
   # and all of them with 75 when they are told to stop: Slurm must not kill the last for the first one's code.
   unset SLURM_CPUS_PER_GPU SLURM_CPUS_PER_TASK
@@ -73,7 +71,10 @@ train() {
   case "$status" in
     75 | 138 | 143)
       echo "$name: was told to stop; the same command with output.path=$output goes on with the run"
-      if [ -z "$ended" ]; then scontrol requeue "$SLURM_JOB_ID" && echo "$name: back in the queue"; fi ;;
+      # A job that is being ended is not running any more: Slurm requeues it by itself, or its user has cancelled it.
+      if [ "$(squeue --noheader --job="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
+        scontrol requeue "$SLURM_JOB_ID" && echo "$name: back in the queue"
+      fi ;;
   esac
   return "$status"
 }
