@@ -59,6 +59,10 @@ train() {
 
   # scancel, scontrol requeue and the time limit send SIGTERM to this script too: it waits for the ranks all the same.
   trap : TERM
+  # With "mixed", the default, and "tree" Slurm's PMIx lets a rank leave a fence before all have reached it: its first
+  # message then ends another rank in MPI_Init (Slurm 22.05 with Open MPI 4.1 over TCP: 7 of 15 starts with tree on a
+  # busy machine, none of 26 with ring).
+  export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring}
   # The number of CPUs is said here because srun does not take it from sbatch. Ranks end by themselves when one fails,
   # and all of them with 75 when they are told to stop: Slurm must not kill the last for the first one's code.
   unset SLURM_CPUS_PER_GPU SLURM_CPUS_PER_TASK

@@ -10,6 +10,7 @@
 # missing. Where that cannot be: "SKIPPED slurm (why)", and exit status 0. Takes about a minute; 3 at most.
 
 cd "$(dirname "$0")/.." || exit 1
+PATH=$PATH:/usr/sbin:/sbin  # Slurm's daemons
 words=()
 for argument in "$@"; do
   case "$argument" in

@@ -178,7 +178,7 @@ def report(error):
 
 
 if __name__ == "__main__":
-    os.environ.update(TMPDIR="/run", OMPI_MCA_btl_vader_single_copy_mechanism="none")
+    os.environ.update(TMPDIR="/run", OMPI_MCA_btl_vader_single_copy_mechanism="none", SLURM_PMIX_FENCE="ring")
     try:
         slurm_cluster.start()
     except (slurm_cluster.Unavailable, OSError, subprocess.SubprocessError) as error:
