@@ -45,7 +45,7 @@ BLAS_LIBS := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
 
 CXXFLAGS := -std=c++20 $(OPT) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
 CPPFLAGS := -Iinclude -Isrc -Itest -Itools $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS)
-LDLIBS := $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -lsentencepiece -ldl -lpthread
+LDLIBS := -Wl,--build-id=sha1 $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -lsentencepiece -ldl -lpthread
 ifeq ($(CUDA),1)
 ifneq ($(filter-out 8% 9% 1%,$(CUDA_ARCH))$(if $(strip $(CUDA_ARCH)),,none),)
 $(error CUDA_ARCH: found "$(CUDA_ARCH)", expected one or more of 80, 86, 89, 90a, 100, ...: blipft needs compute capability 8.0)

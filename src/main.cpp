@@ -1,5 +1,6 @@
 // blipft: the command line, and the end of every error.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "blipft/comm.h"
@@ -42,7 +43,7 @@ int answer(const CommandLine& line) {
   return 0;
 }
 
-int run(const CommandLine& line, int* argc, char*** argv) {
+int run(const CommandLine& line, const std::string& mistake, int* argc, char*** argv) {
   World world(argc, argv);
   try {
     if (line.action == CommandLine::Action::export_model) {
@@ -50,7 +51,7 @@ int run(const CommandLine& line, int* argc, char*** argv) {
       return 0;
     }
     Config config;
-    world.together([&] { config = configuration(line); });
+    world.together([&] { config = mistake.empty() ? configuration(line) : throw UserError(mistake); });
     return train(config, world);
   } catch (const AgreedError& error) {
     if (world.rank() == 0) std::fprintf(stderr, "blipft: %s\n", error.what());
@@ -64,9 +65,16 @@ int run(const CommandLine& line, int* argc, char*** argv) {
 
 int main(int argc, char** argv) {
   try {
-    const CommandLine line = parse_command_line(argc, argv);
+    CommandLine line;
+    std::string mistake;                   // ranks may have been given different ones, and tell of it together
+    try {
+      line = parse_command_line(argc, argv);
+    } catch (const UserError& error) {
+      if (!std::getenv("OMPI_COMM_WORLD_SIZE") && !std::getenv("PMIX_RANK")) throw;
+      mistake = error.what();
+    }
     using Action = CommandLine::Action;
-    if (line.action == Action::train || line.action == Action::export_model) return run(line, &argc, &argv);
+    if (line.action == Action::train || line.action == Action::export_model) return run(line, mistake, &argc, &argv);
     return answer(line);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "blipft: %s\n", describe(error).c_str());

@@ -49,7 +49,8 @@ options=(-np "$ranks" --oversubscribe --bind-to none)
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
 
 echo "== training on $ranks $([ "$gpus" -ge 1 ] && echo "GPU(s)" || echo "CPU ranks")"
-command=(mpirun "${options[@]}" ./blipft inputs/$demo.yaml parallel.devices="$ranks" train.batch_size=$batch)
+command=(mpirun "${options[@]}" ./blipft inputs/$demo.yaml parallel.devices="$ranks" train.batch_size=$batch
+  output.overwrite=true)
 [ "$model" = llama ] && command+=(train.total_batch_size=$total)
 "${command[@]}"
 

@@ -39,6 +39,10 @@ class SafetensorsReader {
   std::unique_ptr<Files> files_;
 };
 
+/// Throws UserError unless `directory` may be replaced by a saved model: there is none, it is empty, or it is an older
+/// model, with files named after `stem`. Anything else is the user's and stays.
+void check_replaceable(const std::string& directory, const std::string& stem = "model");
+
 /// Writes a model directory: tensors in the order they come, shards of at most `shard_bytes`, an index when there is
 /// more than one shard. Everything goes to `directory`.partial and gets its final name in finish(); a writer that is
 /// destroyed before removes what it wrote.

@@ -48,6 +48,8 @@ class World {
   void barrier() const;
   /// Copies `bytes` from rank `root` to all.
   void broadcast(void* data, int64_t bytes, int64_t root) const;
+  /// The `text` of rank `root`, on all.
+  std::string from_rank(int64_t root, std::string text) const;
   int64_t max(int64_t value) const;
   double max(double value) const;
   double sum(double value) const;
@@ -61,7 +63,8 @@ class World {
   /// `code`. Does not return.
   [[noreturn]] void abort(const std::string& message, int code) const;
   /// Agreement on an error before anything collective: throws AgreedError on every rank when `message` is not empty on
-  /// any; the lowest failing rank's message is the one thrown.
+  /// any; the lowest failing rank's message is the one thrown, behind that rank and its host unless every rank has the
+  /// same one.
   void agree(const std::string& message) const;
   /// Runs `body` on every rank and agrees on the error it may throw.
   template <class Body>

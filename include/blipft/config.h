@@ -112,10 +112,12 @@ struct TraceSection {
   std::string spans = "units";          ///< none | units
   std::vector<int64_t> kernels;         ///< steps whose every kernel is recorded
   double sample_seconds = 0.2;          ///< GPU utilisation, power, clocks
+  std::string on_error = "warn";        ///< warn | stop: when the trace cannot be written
 };
 
 struct OutputSection {
   std::string path = "runs/run";        ///< directory of this run: traces, saved model
+  bool overwrite = false;               ///< a directory that holds another run's results is taken, these are replaced
   bool save_model = false;              ///< write model/ in Hugging Face form at the end
   std::string save = "all";             ///< all | trained: the trained tensors alone
   bool save_merged = false;             ///< with adapters: write model/ too, with the adapters merged into its weights

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "blipft/batch.h"
@@ -116,6 +118,11 @@ class Dataset {
   virtual int64_t size() const = 0;
   virtual Sample read(int64_t index) const = 0;
   virtual bool has_pictures() const { return true; }  ///< false: no sample has one
+  /// Tells what this dataset is made of, in order, as far as that is known without reading samples: names of files and
+  /// members (without the folder that all lie in), texts, sizes in bytes. Equal datasets tell the same. Takes some 0.1 us
+  /// a sample, and looks at a few dozen files at most.
+  using Take = std::function<void(std::string_view text, int64_t bytes)>;
+  virtual void identify(const Take& take) const { take("", size()); }
 };
 /// Opens a dataset by `format`: imagefolder, webdataset, json, or "auto", which looks. Throws UserError naming file and
 /// line. JSON files are indexed when they are opened, and each record is parsed, and checked, when it is read.

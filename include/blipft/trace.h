@@ -112,6 +112,9 @@ class Trace {
   virtual void add(const DriverMemoryRecord& record) = 0;
   virtual void add(const ValidationRecord& record) = 0;
   virtual void add(const std::vector<KernelRecord>& records) = 0;
+  /// Why nothing is written any more: the disk is full, the file has been removed, ... Told within about a second; empty:
+  /// nothing is wrong. Rows that come later are dropped.
+  virtual std::string failure() const = 0;
   /// Waits until everything is in the file and closes it. Rethrows an error of the writing thread.
   virtual void close() = 0;
 };

@@ -184,16 +184,23 @@ void World::abort(const std::string& message, int code) const {
   _exit(code);
 }
 
+std::string World::from_rank(int64_t root, std::string text) const {
+  auto length = static_cast<int64_t>(text.size());
+  broadcast(&length, sizeof length, root);
+  text.resize(static_cast<size_t>(length));
+  broadcast(text.data(), length, root);
+  return text;
+}
+
 void World::agree(const std::string& message) const {
-  const int64_t mine = message.empty() ? size_ : rank_;
-  int64_t first = mine;
-  check_mpi(MPI_Allreduce(&mine, &first, 1, MPI_INT64_T, MPI_MIN, communicator_->mpi), "MPI_Allreduce");
+  const int64_t first = -max(message.empty() ? -size_ : -rank_);
   if (first == size_) return;
-  int64_t length = static_cast<int64_t>(message.size());
-  broadcast(&length, sizeof length, first);
-  std::string text = first == rank_ ? message : std::string(static_cast<size_t>(length), ' ');
-  broadcast(text.data(), length, first);
-  throw AgreedError(text);
+  const std::string text = from_rank(first, message);
+  if (max(static_cast<int64_t>(message != text)) == 0) throw AgreedError(text);
+  const auto others = static_cast<int64_t>(sum(message.empty() ? 0.0 : 1.0)) - 1;
+  const std::string more = concat(" (", others, others == 1 ? " other rank fails too)" : " other ranks fail too)");
+  const std::string speaker = from_rank(first, concat("rank ", rank_in(MPI_COMM_WORLD), " on ", host()));
+  throw AgreedError(concat(speaker, others > 0 ? more : "", ": ", text));
 }
 
 // The library's text is "Open MPI v4.1.4, package: ..., ident: ..." or has several lines.

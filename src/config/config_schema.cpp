@@ -256,11 +256,16 @@ void add_trace_and_output(std::vector<Key>& keys) {
   t(&T::kernels, "kernels", at_least(0),
     "steps of which every kernel is recorded (CUPTI); they run apart from the others, and slower");
   t(&T::sample_seconds, "sample_seconds", above(0), "seconds between samples of GPU utilisation, power and clocks");
+  t(&T::on_error, "on_error", one_of({"warn", "stop"}),
+    "when the trace cannot be written: say so and train on without it, or stop");
 
   const auto o = [&](auto member, auto... rest) { keys.push_back(key(&Config::output, member, "output", rest...)); };
   using O = OutputSection;
   using Names = std::vector<std::string>;
   o(&O::path, "path", required(), "directory of this run: traces, saved model", Names{"output_dir", "save_dir"});
+  o(&O::overwrite, "overwrite", any(),
+    "true: replace the results of another run at path (traces, checkpoints, saved model); false: refuse such a path",
+    Names{"overwrite_output_dir", "exist_ok", "force"});
   o(&O::save_model, "save_model", any(), "write model/ in Hugging Face form at the end; with adapters adapter/ in PEFT's form");
   o(&O::save, "save", one_of({"all", "trained"}), "all tensors, or those alone that were trained");
   o(&O::save_merged, "save_merged", any(), "with adapters: write model/ too, with the adapters merged into it",

@@ -1,5 +1,6 @@
 // The CPU device: plain memory, streams that are names only, work that is done when a call returns.
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +16,8 @@
 
 namespace blipft {
 namespace {
+
+constexpr int64_t kHugePage = 2 << 20, kHugeBlock = 4 * kHugePage;
 
 /// A line of /proc/meminfo in bytes; -1 where the kernel does not say.
 int64_t meminfo(const std::string& key) {
@@ -103,8 +106,11 @@ class CpuDevice final : public Device {
     const int64_t available = meminfo("MemAvailable");
     // Linux grants more than it has and kills the process when the pages are touched: refuse before that.
     const bool fits = available < 0 || bytes <= available;
-    const size_t rounded = (static_cast<size_t>(bytes) + 255) / 256 * 256;
-    void* memory = fits ? std::aligned_alloc(256, std::max<size_t>(rounded, 256)) : nullptr;
+    // Large blocks in huge pages: small ones cost more to come by than the smallest models cost to train.
+    const size_t alignment = bytes >= kHugeBlock ? size_t{kHugePage} : 256;
+    const size_t rounded = (static_cast<size_t>(bytes) + alignment - 1) / alignment * alignment;
+    void* memory = fits ? std::aligned_alloc(alignment, std::max<size_t>(rounded, 256)) : nullptr;
+    if (memory && bytes >= kHugeBlock) (void)madvise(memory, rounded, MADV_HUGEPAGE);
     if (memory == nullptr)
       throw Error(concat("out of memory on the CPU: asked for ", bytes, " bytes (", memory_text(bytes),
                          "), available are ", available, " bytes (", memory_text(available), ")"));

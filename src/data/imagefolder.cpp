@@ -179,6 +179,19 @@ class ImageFolder final : public Dataset {
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
 
+  // With the sizes of a few pictures: a look at each of a million takes minutes on network file systems.
+  void identify(const Take& take) const override {
+    constexpr int64_t kLookedAt = 32;
+    const int64_t stride = std::max<int64_t>(1, size() / kLookedAt);
+    for (int64_t i = 0; i < size(); ++i) {
+      const Entry& entry = entries_[static_cast<size_t>(i)];
+      std::error_code error;
+      const bool look = i % stride == 0;
+      take(entry.file, look ? static_cast<int64_t>(fs::file_size(root_ / entry.file, error)) : 0);
+      take(entry.text, entry.line);
+    }
+  }
+
   Sample read(int64_t index) const override {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const Entry& entry = entries_[index];

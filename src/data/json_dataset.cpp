@@ -36,6 +36,11 @@ class JsonDataset final : public Dataset {
   int64_t size() const override { return static_cast<int64_t>(records_.size()); }
   bool has_pictures() const override { return false; }
 
+  void identify(const Take& take) const override {
+    for (size_t i = 0; i < files_.size(); ++i) take(fs::path(files_[i]).filename().string(), first_records_[i]);
+    for (const JsonRecord& record : records_) take("", record.bytes);
+  }
+
   Sample read(int64_t index) const override {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const auto next = std::upper_bound(first_records_.begin(), first_records_.end(), index);

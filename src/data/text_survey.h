@@ -20,6 +20,7 @@ class DatasetSubset final : public Dataset {
   int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
   Sample read(int64_t index) const override { return whole_->read(samples_.at(static_cast<size_t>(index))); }
   bool has_pictures() const override { return whole_->has_pictures(); }
+  void identify(const Take& take) const override { whole_->identify(take); }
 
  private:
   std::shared_ptr<const Dataset> whole_;

@@ -267,6 +267,15 @@ class WebDataset final : public Dataset {
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
 
+  void identify(const Take& take) const override {
+    for (const std::string& shard : shards_) take(std::filesystem::path(shard).filename().string(), 0);
+    for (const Entry& entry : entries_) {
+      take(entry.key, static_cast<int64_t>(entry.shard));
+      take(entry.picture_name(), entry.picture.bytes);
+      take(entry.caption_name(), entry.caption.bytes);
+    }
+  }
+
   Sample read(int64_t index) const override {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const Entry& entry = entries_[index];

@@ -90,7 +90,18 @@ std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& e
   return shards;
 }
 
-/// A folder that may be replaced: none, empty, or an older model. Anything else is the user's and stays.
+void check_room(const std::string& directory, int64_t needed) {
+  struct statvfs info{};
+  BLIPFT_USER_CHECK(::statvfs(directory.c_str(), &info) == 0, directory, ": free space cannot be asked for: ",
+                    io::errno_text());
+  const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+  BLIPFT_USER_CHECK(static_cast<double>(needed) <= available, directory, ": the model needs ", memory_text(needed),
+                    ", but the disk has only ", memory_text(static_cast<int64_t>(available)),
+                    " free; free some or choose another disk");
+}
+
+}  // namespace
+
 void check_replaceable(const std::string& directory, const std::string& stem) {
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
@@ -104,18 +115,6 @@ void check_replaceable(const std::string& directory, const std::string& stem) {
                     directory, ": exists and holds files that are not a saved model; it is not replaced. "
                     "Choose another folder for the model, or remove this one");
 }
-
-void check_room(const std::string& directory, int64_t needed) {
-  struct statvfs info{};
-  BLIPFT_USER_CHECK(::statvfs(directory.c_str(), &info) == 0, directory, ": free space cannot be asked for: ",
-                    io::errno_text());
-  const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
-  BLIPFT_USER_CHECK(static_cast<double>(needed) <= available, directory, ": the model needs ", memory_text(needed),
-                    ", but the disk has only ", memory_text(static_cast<int64_t>(available)),
-                    " free; free some or choose another disk");
-}
-
-}  // namespace
 
 struct CheckpointWriter::State {
   std::string directory, partial, stem;

@@ -57,6 +57,7 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
       plan.strategy_name, plan.sharded);
   plan.sharded = plan.engine->sharded;
   plan.engine->program->record_passes();
+  plan.spans = spans.most_spans();
   return plan;
 }
 

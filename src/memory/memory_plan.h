@@ -26,6 +26,7 @@ struct MemoryPlan {
   std::string strategy_name;
   ShardedSettings sharded;
   std::vector<TextShape> text_shapes;      // those that steps may have, ascending
+  int64_t spans = 0;                       // of a step, where the trace records any
   int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
 };
 

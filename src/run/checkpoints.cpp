@@ -49,6 +49,10 @@ void check_room(const std::string& folder, int64_t needed) {
 
 }  // namespace
 
+int64_t checkpoint_bytes(const Units& units, const ParameterStore& store) {
+  return held_state_bytes(units, store) * store.shards();
+}
+
 int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int64_t machine_ranks) {
   if (!writes_checkpoints(config)) return 0;
   const double asked = config.checkpoint.host_gib * 1024 * 1024 * 1024;
@@ -59,7 +63,7 @@ int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int6
 std::string checkpoints_text(const Config& config, const Units& units, const ParameterStore& store, int64_t ranks,
                              int64_t machine_ranks) {
   if (!writes_checkpoints(config)) return "";
-  const int64_t all = held_state_bytes(units, store) * store.shards(), mine = all / ranks;
+  const int64_t all = checkpoint_bytes(units, store), mine = all / ranks;
   const int64_t staging = checkpoint_staging_bytes(config, mine, machine_ranks);
   const double pause =
       static_cast<double>(mine) / kLinkBandwidth + static_cast<double>(mine - staging) / kAssumedBandwidth;
@@ -79,7 +83,7 @@ std::string checkpoints_text(const Config& config, const Units& units, const Par
 
 Checkpoints::Checkpoints(CheckpointParts parts)
     : parts_(std::move(parts)), folder_(checkpoints_folder(*parts_.config)),
-      total_bytes_(held_state_bytes(parts_.weights.units, *parts_.weights.store) * parts_.weights.store->shards()),
+      total_bytes_(checkpoint_bytes(parts_.weights.units, *parts_.weights.store)),
       limit_seconds_(time_limit_seconds(*parts_.config)),
       last_minutes_(parts_.times->seconds() / 60),
       writer_(*parts_.weights.device,

@@ -16,6 +16,9 @@
 
 namespace blipft {
 
+/// Of the files of all ranks together.
+int64_t checkpoint_bytes(const Units& units, const ParameterStore& store);
+
 /// Page-locked host memory of a rank for `state_bytes` that it holds, as checkpoint.host_gib says; 0 for a run that
 /// writes no checkpoints but when it is stopped. `machine_ranks`: that share the machine's memory.
 int64_t checkpoint_staging_bytes(const Config& config, int64_t state_bytes, int64_t machine_ranks);

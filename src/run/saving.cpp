@@ -34,18 +34,12 @@ std::string config_with_dtype(const std::string& source, DType dtype) {
   return config.dump(2) + "\n";
 }
 
-// The files beside config.json and weights that say how text and pictures become inputs, and outputs text: tokenizers
-// (tokenizer.json, special_tokens_map.json, vocab.txt, spiece.model, ...), processors, templates.
 std::vector<std::string> input_files(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string(), kind = entry.path().extension().string();
-    if (kind != ".json" && kind != ".txt" && kind != ".jinja" && kind != ".model") continue;
-    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-    if (has("token") || has("processor") || has("vocab") || has("merges") || has("chat_template") ||
-        name == "generation_config.json" || kind == ".model")
-      names.push_back(name);
+    const std::string name = entry.path().filename().string();
+    if (is_input_file(name) || name == "generation_config.json") names.push_back(name);
   }
   BLIPFT_USER_CHECK(!error, directory, ": cannot be read: ", error.message());
   return names;
@@ -71,6 +65,15 @@ bool is_gathered(const Unit& unit, const SaveSettings& settings) {
 // The dtype that the tensors of a gathered unit are saved in; `held`: the dtype of its weights.
 DType saved_dtype(const Unit& unit, const SaveSettings& settings, DType held) {
   return unit.trainable ? settings.trained : settings.frozen.value_or(held);
+}
+
+// That of a parameter; a copied one is in `checkpoint`.
+DType saved_dtype(const Unit& unit, const Parameter& parameter, const SaveSettings& settings, DType held,
+                  const SafetensorsReader* checkpoint) {
+  if (!is_copied(unit, parameter, settings)) return saved_dtype(unit, settings, held);
+  if (settings.frozen) return *settings.frozen;
+  const NamedTensor* stored = checkpoint ? find_stored(*checkpoint, parameter) : nullptr;
+  return stored ? stored->second.dtype : held;
 }
 
 // A product of low rank that is to be added to a weight: scale B A, B [out, r], A [r, in], f32 device memory.
@@ -101,9 +104,7 @@ class Saver {
 };
 
 DType Saver::dtype_of(const Unit& unit, const Parameter& parameter) const {
-  if (!is_copied(unit, parameter, job_.settings))
-    return saved_dtype(unit, job_.settings, context_.store->weight_dtype(unit));
-  return job_.settings.frozen.value_or(find_stored(*job_.checkpoint, parameter)->second.dtype);
+  return saved_dtype(unit, parameter, job_.settings, context_.store->weight_dtype(unit), job_.checkpoint);
 }
 
 void Saver::open() {
@@ -217,6 +218,13 @@ void Saver::copy(const Parameter& parameter, DType dtype, const LowRank& added, 
 
 }  // namespace
 
+bool is_input_file(const std::string& name) {
+  const std::string kind = std::filesystem::path(name).extension().string();
+  if (kind != ".json" && kind != ".txt" && kind != ".jinja" && kind != ".model") return false;
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  return has("token") || has("processor") || has("vocab") || has("merges") || has("chat_template") || kind == ".model";
+}
+
 std::vector<SaveSettings> SaveSettings::of(const Config& config) {
   const PrecisionTypes types = PrecisionTypes::of(config);
   SaveSettings settings;
@@ -250,6 +258,18 @@ int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, co
       most = std::max(most, gathered(*unit->adapter, DType::f32) + 3 * kPieceBytes);
   }
   return most;
+}
+
+int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
+                    const SafetensorsReader* checkpoint) {
+  int64_t bytes = 0;
+  for (const Unit* unit : units) {
+    if (!is_saved(*unit, settings)) continue;
+    for (const Parameter& parameter : unit->parameters())
+      bytes += parameter.numel() *
+               dtype_size(saved_dtype(*unit, parameter, settings, store.weight_dtype(*unit), checkpoint));
+  }
+  return bytes;
 }
 
 void save_weights(const WeightContext& context, const World& world, const SaveJob& job) {

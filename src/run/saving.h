@@ -33,9 +33,16 @@ struct SaveJob {
   std::string adapter_config;              // adapter_config.json, with What::adapters
 };
 
+/// Whether a file beside config.json and weights says how text and pictures become inputs, and outputs text: of a
+/// tokenizer (tokenizer.json, special_tokens_map.json, vocab.txt, spiece.model, ...), a processor, a template.
+bool is_input_file(const std::string& name);
+
 /// Scratch bytes that saving takes.
 int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, const Strategy& strategy,
                              const SaveSettings& settings);
+/// Bytes of the tensors that saving writes. `checkpoint`: where the weights come from, null: they are drawn.
+int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
+                    const SafetensorsReader* checkpoint);
 /// Writes tensors, config and tokenizer files (rank 0 writes, all ranks take part). What was not trained is copied from
 /// the checkpoint, in pieces.
 void save_weights(const WeightContext& context, const World& world, const SaveJob& job);

@@ -16,10 +16,12 @@
 #include "run/adapter_files.h"
 #include "run/checkpoints.h"
 #include "run/engine.h"
+#include "run/output_folder.h"
 #include "run/placement.h"
 #include "run/progress.h"
 #include "run/resume.h"
 #include "run/run_data.h"
+#include "run/same_run.h"
 #include "run/saving.h"
 #include "run/start_times.h"
 #include "run/training_state.h"
@@ -57,7 +59,7 @@ class Run {
   bool stopped() const { return !stop_reason_.empty(); }
 
  private:
-  void find_checkpoint();
+  void go_on_from_checkpoint();
   std::map<std::string, std::string> facts() const;
   void open_data();
   void start_loader();
@@ -68,7 +70,7 @@ class Run {
   std::vector<TextShape> shapes_to_prepare();
   void fill_weights();
   void restore();
-  void start_trace(int64_t start_ns);
+  void start_trace(int64_t start_ns, int64_t part);
   void announce();
   double step_seconds(const StepResult& result);
   void finished_step(const StepResult& result);
@@ -82,6 +84,8 @@ class Run {
   void start_kernels();
   void stop_kernels(int64_t step);
   void print_memory() const;
+  void print_end(long long lost) const;
+  std::vector<FileToWrite> files_to_write() const;
   bool first() const { return world_.rank() == 0; }
 
   Config config_;                          // resolved for this world, once prepare() has begun
@@ -90,6 +94,7 @@ class Run {
   std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere
   int64_t first_step_ = 0;
   std::string gemm_table_;                 // file of chosen algorithms of products, on GPUs
+  std::unique_ptr<OutputFolder> folder_;
   std::unique_ptr<Model> model_;
   RunData data_;
   std::unique_ptr<DeviceMonitor> monitor_;
@@ -123,12 +128,15 @@ class Run {
 };
 
 void Run::prepare() {
+  check_same_start(config_, world_);
+  resume_ = find_resume_point(config_, world_);
+  folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ != nullptr);
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] {
     check_ranks(config_, world_.size());
     config_ = resolve_for_ranks(config_, world_.size());
   });
-  find_checkpoint();
+  go_on_from_checkpoint();
   world_.together([&] {
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
     check_device(config_, world_);
@@ -142,6 +150,7 @@ void Run::prepare() {
     data.wait();
     start_loader();
   });
+  check_same_data(config_, data_, world_);
   times_.part("data");
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
@@ -160,16 +169,28 @@ void Run::prepare() {
   groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
   world_.together([&] { engine_->bind(); });
   times_.part("peers");
+  folder_->check_room([this] { return files_to_write(); });
   fill_weights();
   int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
   world_.broadcast(&start_ns, sizeof start_ns, 0);
-  world_.together([&] { start_trace(start_ns); });
+  folder_->remove_earlier();
+  const int64_t part = resume_ && config_.trace.enabled ? RunTrace::next_part(config_, world_) : 0;
+  world_.together([&] { start_trace(start_ns, part); });
   announce();
 }
 
+std::vector<FileToWrite> Run::files_to_write() const {
+  std::vector<FileToWrite> files = files_to_save(config_, model_->units(), engine_->store);
+  files.push_back({"trace", RunTrace::bytes(config_, plan_, loader_->total_steps()), config_.output.path,
+                   config_.trace.on_error == "stop"});
+  if (writes_checkpoints(config_))         // those that are kept, and one on its way
+    files.push_back({"checkpoints", (config_.checkpoint.keep + 1) * checkpoint_bytes(model_->units(), engine_->store),
+                     checkpoints_folder(config_)});
+  return files;
+}
+
 // What the run goes on from says where it begins, and what was chosen for it where the run file leaves the choice.
-void Run::find_checkpoint() {
-  resume_ = find_resume_point(config_, world_);
+void Run::go_on_from_checkpoint() {
   if (!resume_) return;
   first_step_ = resume_->index.step;
   world_.together([&] {
@@ -309,14 +330,10 @@ void Run::fill_weights() {
   times_.part("products");
 }
 
-void Run::start_trace(int64_t start_ns) {
-  std::error_code error;
-  std::filesystem::create_directories(config_.output.path, error);
-  BLIPFT_USER_CHECK(!error, place_of(config_, "output.path"), ": cannot create the folder ", config_.output.path, ": ",
-                    error.message());
+void Run::start_trace(int64_t start_ns, int64_t part) {
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
-                                                 context_bytes_, start_ns, &times_});
+                                                 context_bytes_, start_ns, &times_, part, first_step_});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
 }
 
@@ -546,9 +563,17 @@ void Run::finish() {
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
   trace_->close();
+  const auto lost = static_cast<long long>(world_.sum(trace_->failure().empty() ? 0.0 : 1.0));
   groups_->withdraw();
-  if (!first()) return;
-  if (config_.trace.enabled) std::printf("trace      %s (one file a rank)\n", trace_->path().c_str());
+  if (first()) print_end(lost);
+  if (lost > 0 && config_.trace.on_error == "stop")
+    throw AgreedError(concat("the traces of ", lost, " rank(s) are not whole (trace.on_error is stop)"));
+}
+
+void Run::print_end(long long lost) const {
+  const std::string traces = trace_->path();
+  if (config_.trace.enabled && lost == 0) std::printf("trace      %s (one file a rank)\n", traces.c_str());
+  if (lost > 0) std::printf("trace      %s (one file a rank; not whole: those of %lld ranks)\n", traces.c_str(), lost);
   for (const std::string& saved : saved_) std::printf("model      %s\n", saved.c_str());
   if (!checkpoints_->newest().empty()) std::printf("checkpoint %s\n", checkpoints_->newest().c_str());
   if (stopped())

@@ -18,6 +18,7 @@ class NullTrace final : public Trace {
   void add(const DriverMemoryRecord&) override {}
   void add(const ValidationRecord&) override {}
   void add(const std::vector<KernelRecord>&) override {}
+  std::string failure() const override { return {}; }
   void close() override {}
 };
 

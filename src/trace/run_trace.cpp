@@ -27,9 +27,40 @@ int64_t RunTrace::next_part(const Config& config, const World& world) {
   return part;
 }
 
+int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t steps) {
+  if (!config.trace.enabled) return 0;
+  constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168;  // rows, see trace.h
+  constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
+  const int64_t spans = config.trace.spans == "none" ? 0 : plan.spans + 1;
+  const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // of a step, about
+  const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
+  const int64_t rows = steps * (kStep + spans * kSpan) + noted * moments * kOwners * kMemory +
+                       static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
+  return plan.ranks.all() * (kEmpty + rows);
+}
+
+std::unique_ptr<Trace> RunTrace::open() {
+  if (!parts_.config->trace.enabled) return make_null_trace();
+  try {
+    return open_trace(path());
+  } catch (const UserError& error) {
+    fail(error.what(), true);
+    return make_null_trace();
+  }
+}
+
+void RunTrace::fail(const std::string& why, bool may_stop) {
+  if (!failure_.empty()) return;
+  failure_ = why;
+  const bool stop = parts_.config->trace.on_error == "stop";
+  if (stop && may_stop) throw UserError(concat("the trace cannot be written: ", why, " (trace.on_error is stop)"));
+  std::fprintf(stderr, "warning: rank %lld on %s: the trace cannot be written: %s%s\n",
+               static_cast<long long>(parts_.world->rank()), parts_.world->host().c_str(), why.c_str(),
+               may_stop ? "; the training goes on (trace.on_error: warn)" : "");
+}
+
 RunTrace::RunTrace(const TraceParts& parts)
-    : parts_(parts),
-      trace_(parts.config->trace.enabled ? open_trace(path()) : make_null_trace()),
+    : parts_(parts), trace_(open()),
       samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches), clock_(*parts.device) {
   std::vector<std::string> units;
   for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
@@ -130,6 +161,7 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
   record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
   record.text_tokens = std::lround(result.text.mean_rows(parts_.config->train.batch_size));
   trace_->add(record, spans);
+  if (const std::string why = trace_->failure(); !why.empty()) fail(why, true);
 }
 
 void RunTrace::note_memory(int64_t step, const std::string& moment, const MemoryUse& use) {
@@ -188,7 +220,11 @@ void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
 
 void RunTrace::close() {
   sampler_.reset();                        // a sample may not come after the end
-  trace_->close();
+  try {
+    trace_->close();
+  } catch (const std::exception& error) {
+    fail(error.what(), false);
+  }
 }
 
 }  // namespace blipft

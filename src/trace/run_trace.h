@@ -43,7 +43,7 @@ class RunTrace {
   /// Opens the file, notes what is known of the run, and starts the sampling of the device.
   explicit RunTrace(const TraceParts& parts);
   static std::string path(const Config& config, int64_t part, int64_t rank);
-  /// The part that a resumed run is: one more than the highest that any rank has a file of in the output folder, as rank
+  /// The part that a resumed run is: one more than the highest of any rank in the output folder, as rank
   /// 0 sees it. The same on every rank; called by all. Throws AgreedError when the folder cannot be read.
   static int64_t next_part(const Config& config, const World& world);
   /// This rank's file.
@@ -65,7 +65,13 @@ class RunTrace {
   /// The largest memory of this process that the driver has reported, 0: it reports none; and what was predicted.
   int64_t measured_bytes() const { return measured_bytes_; }
   int64_t planned_bytes() const;
+  /// Bytes of the files of all ranks of a run of `steps` steps, about; without samples of the device, 64 bytes each.
+  static int64_t bytes(const Config& config, const MemoryPlan& plan, int64_t steps);
+  /// Ends the sampling and closes the file. Never throws for a trace that cannot be written: failure() tells.
   void close();
+  /// Why the file is not whole; empty: it is, as far as is known. That is said when it is first seen: as a warning, or,
+  /// where trace.on_error is stop, as a UserError of the constructor or of step().
+  const std::string& failure() const { return failure_; }
 
  private:
   int64_t now_ns() const;
@@ -73,7 +79,10 @@ class RunTrace {
   void note_memory(int64_t step, const std::string& moment, const MemoryUse& use);
   void note_run();
   void note_versions();
+  std::unique_ptr<Trace> open();
+  void fail(const std::string& why, bool may_stop);
   TraceParts parts_;
+  std::string failure_;
   std::unique_ptr<Trace> trace_;
   int64_t samples_ = 0;                    // of a step of this rank
   DeviceClock clock_;

@@ -97,6 +97,7 @@ class Hdf5Trace final : public Trace {
   void add(const DriverMemoryRecord& record) override;
   void add(const ValidationRecord& record) override;
   void add(const std::vector<KernelRecord>& records) override;
+  std::string failure() const override;
   void close() override;
 
  private:
@@ -109,6 +110,7 @@ class Hdf5Trace final : public Trace {
   void write(const Queue& rows);
   void close_file();
   void abandon();
+  void check_there();
   int32_t kernel_number(const std::string& name);
   std::array<io::Table*, 11> tables() {
     return {&steps_, &spans_, &memory_, &plan_, &host_plan_, &device_, &driver_memory_, &validations_, &kernels_,
@@ -118,7 +120,7 @@ class Hdf5Trace final : public Trace {
   const std::string path_;
   const size_t queue_bytes_;
 
-  std::mutex mutex_;                    // guards all that both threads use, down to error_
+  mutable std::mutex mutex_;            // guards all that both threads use, down to error_
   std::condition_variable wake_;
   Queue waiting_;
   std::map<std::string, std::variant<std::string, double>> attributes_;
@@ -127,10 +129,12 @@ class Hdf5Trace final : public Trace {
   bool started_ = false;                // the first record came, or close()
   bool closing_ = false;
   std::exception_ptr error_;
+  std::string failure_;                 // its text; stays
 
   io::Hdf5Handle file_;                 // of the writing thread, under hdf5_mutex()
   io::Table steps_, spans_, memory_, plan_, host_plan_, device_, driver_memory_, validations_, kernels_, kernel_names_,
       dropped_;
+  std::chrono::steady_clock::time_point looked_;  // of the writing thread: when the file was seen to be there
   std::thread thread_;
 };
 
@@ -282,6 +286,11 @@ void Hdf5Trace::add(const std::vector<KernelRecord>& records) {
   });
 }
 
+std::string Hdf5Trace::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
 void Hdf5Trace::close() {
   {
     const std::lock_guard lock(mutex_);
@@ -311,11 +320,13 @@ void Hdf5Trace::run() {
       if (!file_started) start_file();
       file_started = true;
       if (!rows.empty()) write(rows);
+      check_there();
       if (!running) close_file();
-    } catch (...) {
+    } catch (const std::exception& error) {
       failed = true;
       const std::lock_guard lock(mutex_);
       error_ = std::current_exception();
+      failure_ = error.what();
     }
   }
   // Closing would write again what could not be written, and HDF5 does not survive every such failure. What was
@@ -358,6 +369,21 @@ void Hdf5Trace::write(const Queue& rows) {
   kernels_.append(rows.kernels.data(), rows.kernels.size());
   if (rows.dropped) dropped_.append(&*rows.dropped, 1);
   steps_.append(rows.steps.data(), rows.steps.size());
+}
+
+/// A file that has been removed takes rows as ever, and all of them are lost. Looks once a second and at the end: more
+/// would be a burden for a file server with hundreds of ranks.
+void Hdf5Trace::check_there() {
+  const auto now = std::chrono::steady_clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closing_ && now - looked_ < std::chrono::seconds(1)) return;
+  }
+  looked_ = now;
+  std::error_code error;
+  const bool there = std::filesystem::exists(path_, error);
+  BLIPFT_USER_CHECK(there, path_, ": the trace file is gone: ",
+                    error ? error.message() : "it, or its folder, was removed");
 }
 
 void Hdf5Trace::abandon() {

@@ -11,9 +11,10 @@ import time
 
 import h5py
 
-from program_runs import (PROGRAM, ROOT, Space, command_line, environment, mpirun,
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from program_runs import (PROGRAM, ROOT, Space, command_line, environment, mpirun,  # noqa: E402
                           read_safetensors, run, saved_model, start)
-from script_tests import check, run_tests, test
+from script_tests import check, run_tests, test  # noqa: E402
 
 STEPS = 4
 
@@ -34,7 +35,7 @@ def model_of(output):
 
 def steps_of(output):
     """(step, loss, gradient norm) of the latest part of a run."""
-    files = sorted(pathlib.Path(output).glob("trace*rank0000.h5"), key=lambda path: path.stat().st_mtime)
+    files = sorted(pathlib.Path(output).glob("trace*rank0000.h5"), key=lambda path: path.stat().st_mtime_ns)
     with h5py.File(files[-1], "r") as file:
         return [(int(row["step"]), float(row["loss"]), float(row["grad_norm"])) for row in file["steps"][:]]
 
@@ -232,10 +233,17 @@ def a_signal_makes_a_checkpoint(space):
     check(not (output / "model").exists(), "a stopped run saved a model")
     done = len(steps_of(output))
     check(checkpoint(output, done).is_dir(), done, list((output / "checkpoints").iterdir()))
-    whole = run(space, 2, *settings, f"train.max_steps={done + 2}", "output.save_model=true")
-    part = run(space, 2, *settings, f"train.max_steps={done + 2}", "output.save_model=true", "checkpoint.resume=auto",
+    whole = run(space, 2, *settings, f"train.max_steps={done + 2}", "train.max_epochs=500",
+                "output.save_model=true")
+    part = run(space, 2, *settings, f"train.max_steps={done + 2}", "train.max_epochs=500",
+                "output.save_model=true", "checkpoint.resume=auto",
                f"output.path={output}")
     check(model_of(output) == model_of(whole.output), part)
+    table = space.new("csv")
+    subprocess.run([sys.executable, ROOT / "tools/trace.py", "csv", output, "-o", table], check=True,
+                   stdout=subprocess.DEVNULL)
+    rows = [row.split(",") for row in (table / "steps.csv").read_text().splitlines()[1:]]
+    check([int(row[2]) for row in rows if row[0] == "0"] == list(range(done + 2)), "the parts are one run:", rows)
     status, out, err, _, _ = signalled(space, signal.SIGTERM, 0)
     check(status == 75 and "stopped    by SIGTERM" in out, status, out[-1500:], err[-1500:])
 

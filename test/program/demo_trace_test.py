@@ -212,6 +212,7 @@ def csv_has_every_row_and_column(runs):
     phases = names(runs.first, "phases")
     with h5py.File(runs.first / "trace.rank0000.h5", "r") as file:
         tables = {name: file[name].dtype.names for name in file if file[name].dtype.names}
+        check((file.attrs["part"], file.attrs["first_step"]) == (0, 0), "a run that was not resumed has one part")
     check(set(paths) == set(tables) and len(tables) >= 7, paths, tables)
     for table, columns in tables.items():
         with open(paths[table], newline="", encoding="utf-8") as file:

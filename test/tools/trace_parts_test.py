@@ -239,14 +239,14 @@ class OneRun(unittest.TestCase):
         path = self.out / "report.html"
         self.said("report", self.run_, "-o", path)
         page = path.read_text()
-        self.assertIn('<pre id="parts">the run has 3 parts, 22 steps', page)
-        self.assertIn(f"loss 3 at first, {loss_of(21):.4g} at last", page)
+        self.assertTrue('<pre id="parts">the run has 3 parts, 22 steps' in page)   # too long to be printed
+        self.assertTrue(f"loss 3 at first, {loss_of(21):.4g} at last" in page)
         data = json.loads(page.split('id="timeline-data">')[1].split("</script>")[0].replace("<\\/", "</"))
         self.assertEqual(len(data["ranks"]), 2)
         self.assertGreaterEqual(data["step"], 10)
         self.said("report", self.run_, "-o", path, "--part", 0, "--step", 12)
-        self.assertIn("4 ranks", path.read_text())
-        self.assertNotIn('id="parts"', path.read_text())
+        page = path.read_text()
+        self.assertTrue("4 ranks" in page and 'id="parts"' not in page)
 
     def test_watch_follows_the_newest_part(self):
         out, _ = self.said("watch", self.run_)   # it has taken all steps: comes back by itself
@@ -324,11 +324,24 @@ class Changing(unittest.TestCase):
         with Folder() as run:
             write_resumed(run)
             path = synthetic.path_of(run, 0, 0)
-            whole = path.read_bytes()
-            for share in range(1, 10):
-                path.write_bytes(whole[:len(whole) * share // 10])
-                steps, = parts.open_run(run).curve("step")   # of the other ranks
-                np.testing.assert_array_equal(steps, np.arange(STEPS), str(share))
+            closed = path.read_bytes()
+            path.unlink()
+            with h5py.File(path, "w", libver="latest") as file:   # as the program writes it: rows behind all else
+                file.attrs.update(part=0.0, first_step=0.0, start_unix_ns=float(synthetic.START_NS))
+                types = synthetic.create(file, ["u0", "u1"], synthetic.PHASES, "1.8")
+                file.swmr_mode = True
+                for table, rows in rank_tables(0, 12, wrong_from=10).items():
+                    synthetic.append(file, table, np.array(rows, types[table]))
+                file.flush()
+                killed = path.read_bytes()   # marked as being written
+            for whole in (closed, killed):
+                for share in (2, 10, 30, 50, 80, 100):
+                    path.unlink()
+                    path.write_bytes(whole[:len(whole) * share // 100])
+                    got = parts.open_run(run)
+                    np.testing.assert_array_equal(got.curve("step")[0], np.arange(STEPS), str(share))
+                    if share <= 50 or share == 100:   # the last bytes may be of tables that tell nothing of steps
+                        self.assertEqual(got.parts[0].first.rank, 0 if share == 100 else 1, str(share))
 
     def test_other_versions_in_one_run(self):
         """A program that was updated between two parts: the older one knew nothing of validations and text tokens."""

@@ -31,7 +31,8 @@ TEST_CASE("the next part is one more than the highest of any rank") {
   CHECK(next_trace_part(run + "/not/there") == 0);
   for (const char* other : {"trace.part0007.h5", "trace.part0008.rank.h5", "trace.part0008rank0000.h5", "trace.h5",
                             "trace.part-9.rank0000.h5", "trace.part0009.rank0000.h5.old", "xtrace.part0009.rank0000.h5",
-                            "trace.part99999999999.rank0000.h5", "trace.part99999999999999999999.rank0000.h5", "trace."})
+                            "trace.part99999999999.rank0000.h5", "trace.part99999999999999999999.rank0000.h5",
+                            "trace."})
     folder.write(other, "");
   CHECK(next_trace_part(run) == 0);
   folder.write(trace_file_name(0, 1), "");

@@ -443,6 +443,23 @@ TEST_CASE("a full disk ends in an error that names the file, and not in a crash 
   CHECK(WEXITSTATUS(status) == 42);
 }
 
+TEST_CASE("a file that is removed while it is written is told of within seconds, and at the end") {
+  const TemporaryDirectory directory;
+  for (const bool at_once : {true, false}) {
+    const auto trace = open_trace(directory / "run/trace.h5");
+    trace->add(StepRecord{}, {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    CHECK(trace->failure() == "");
+    fs::remove_all(directory / "run");
+    for (int i = 0; at_once && i < 50 && trace->failure().empty(); ++i) {
+      trace->add(StepRecord{}, {});
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    if (at_once) CHECK(trace->failure().find("run/trace.h5: the trace file is gone") != std::string::npos);
+    CHECK(message_of<Error>([&] { trace->close(); }).find("the trace file is gone") != std::string::npos);
+  }
+}
+
 TEST_CASE("the null trace takes everything") {
   const auto trace = make_null_trace();
   trace->set_names({"u"}, {"p", "p"});

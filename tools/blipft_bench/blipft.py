@@ -32,7 +32,7 @@ def command_of(bench, row, ranks, folder):
             "data.text_padding=max", f"data.max_text_tokens={TEXT_TOKENS}", f"train.batch_size={batch}",
             f"train.accumulate_grad_batches={accumulate}", "train.max_epochs=1", f"train.max_steps={steps}",
             f"parallel.devices={ranks}", f"parallel.device={'cpu' if bench.smoke else 'cuda'}", *row.get("keys", []),
-            f"output.path={shown(folder)}"]
+            f"output.path={shown(folder)}", "output.overwrite=true"]
 
 
 def run(bench, row, ranks, repeat, limit):

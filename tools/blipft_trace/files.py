@@ -1,5 +1,7 @@
 """The trace files of a run, one a rank, read in pieces. Few files are open at any time."""
 import collections
+import ctypes
+import os
 import pathlib
 import re
 import resource
@@ -16,6 +18,7 @@ TABLES = ["steps", "spans", "memory", "plan", "host_plan", "device", "driver_mem
           "kernel_names", "dropped"]
 KERNEL_KINDS = ["kernel", "copy", "fill"]
 MOST_OPEN = 64  # files at once, fewer where the system allows fewer
+READ_ATTEMPTS = 29  # of metadata; the waits between them double from 1 ns on, and are half a second together
 
 
 class TraceError(Exception):
@@ -76,6 +79,26 @@ OPEN_FILES = OpenFiles()
 NAMES_SEEN = {}  # lists of names are mostly the same on every rank, and then kept once
 
 
+def open_beside_writer(path):
+    """Opens a file that may be growing, or whose writer was killed.
+
+    HDF5 reads metadata that do not agree with their checksum again, for the writer may be about to change them. In a
+    file that was cut they never agree, and by default the waits between attempts would take years. h5py has no setting
+    for it, so the library that it uses is asked.
+    """
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    try:
+        set_attempts = ctypes.CDLL(h5py.h5p.__file__).H5Pset_metadata_read_attempts
+        set_attempts.argtypes = [ctypes.c_int64, ctypes.c_uint]
+        set_attempts(access.id, READ_ATTEMPTS)
+    except (OSError, AttributeError):  # an h5py whose HDF5 cannot be reached that way
+        pass
+    flags = h5py.h5f.ACC_RDONLY | h5py.h5f.ACC_SWMR_READ
+    return h5py.File(h5py.h5f.open(os.fsencode(path), flags, access))
+
+
 class RankTrace:
     """One rank's file. It may still be growing, or come from a run that was killed.
 
@@ -105,7 +128,7 @@ class RankTrace:
             self._datasets.clear()
             try:
                 # SWMR reading is allowed beside the writer, and on a file whose writer was killed.
-                self._file = h5py.File(self.path, "r", libver="latest", swmr=True)
+                self._file = open_beside_writer(self.path)
             except OSError as error:
                 raise Unreadable(f"{self.path}: cannot be read ({error}); was the run killed before its first record, "
                                  "or is this not a trace file?") from error
@@ -168,6 +191,17 @@ class RankTrace:
                 raise Unreadable(f"{self.path}: /{table} cannot be read with HDF5 {h5py.version.hdf5_version}: "
                                  f"{error}") from error
         return self._datasets[table]
+
+    def check_not_cut(self, table):
+        """Raises Unreadable where the table's last piece lies behind the end of the file: HDF5 would read zeros there."""
+        rows = self.rows(table)
+        if not rows or self.dataset(table).chunks is None:
+            return
+        piece = self.dataset(table).id.get_chunk_info_by_coord((rows - 1,))
+        size = self.path.stat().st_size
+        if piece.byte_offset is not None and piece.byte_offset + piece.size > size:
+            raise Unreadable(f"{self.path}: /{table} cannot be read: the file was cut, it has {size} bytes of at least "
+                             f"{piece.byte_offset + piece.size}")
 
     def steps(self):
         """The rows of /steps in order of steps, each step once (the last row counts)."""

@@ -51,8 +51,8 @@ class Part:
         if path not in self._opened:
             try:
                 trace = RankTrace(path)
-                if trace.rows("steps"):  # a file that was cut has lost its last row first
-                    trace.read("steps", trace.rows("steps") - 1)
+                for table in ("steps", "spans"):  # the tables that grow; a cut file has lost their ends
+                    trace.check_not_cut(table)
             except Unreadable as error:
                 self.unreadable.append(error)
                 trace = None

@@ -1,0 +1,235 @@
+// Locks of output folders; see folder_lock.h.
+#include "run/folder_lock.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <climits>
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "blipft/error.h"
+#include "io/file.h"
+
+namespace blipft {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFirstLine = "blipft works in this folder; the file goes when the run ends";
+constexpr size_t kMostText = 4096;
+
+// The first line of a small file; empty where there is none.
+std::string first_line(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+std::string environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
+std::string link_target(const char* path) {
+  std::error_code error;
+  const fs::path target = fs::read_symlink(path, error);
+  return error ? "" : target.string();
+}
+
+std::optional<int64_t> number(const std::string& text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end && !text.empty() ? std::optional(value) : std::nullopt;
+}
+
+// Field 3 (state) and 22 (start, in ticks since the boot) of /proc/PID/stat; fields are counted from behind the name,
+// which may have anything in it.
+struct ProcessStat {
+  std::string state, start;
+};
+ProcessStat process_stat(const std::string& pid) {
+  const std::string line = first_line("/proc/" + pid + "/stat");
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream fields(line.substr(name_end + 1));
+  ProcessStat stat;
+  std::string field;
+  for (int i = 3; i <= 22 && fields >> field; ++i) {
+    if (i == 3) stat.state = field;
+    if (i == 22) stat.start = field;
+  }
+  return stat;
+}
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &utc);
+  return text;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// Nothing where there is no such file.
+std::optional<std::string> read_lock(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    std::error_code error;
+    BLIPFT_USER_CHECK(!fs::exists(fs::symlink_status(path, error)), path, ": cannot be read, so that it cannot be ",
+                      "known whether another run works in this folder");
+    return std::nullopt;
+  }
+  std::string text(kMostText, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return text;
+}
+
+// False where the file is there already.
+bool create_lock(const std::string& path, const std::string& text) {
+  const io::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (file.get() < 0 && errno == EEXIST) return false;
+  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", io::errno_text(),
+                    "; choose an output.path that you may write to");
+  try {
+    io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+    io::sync_file(file, path);             // an empty lock would tell nothing after a crash of the machine
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+  return true;
+}
+
+[[noreturn]] void refuse(const std::string& path, const LockOwner& owner) {
+  const std::string folder = fs::path(path).parent_path().string();
+  const std::string run = concat("process ", owner.pid, " on ", owner.host, ", started ", owner.started);
+  if (owner.pid.empty() || owner.host.empty())
+    throw UserError(concat(folder, ": in use by another run, it seems: ", path, " is there, but does not say by ",
+                           "which; if there is none, remove that file; or choose another output.path"));
+  if (owner.state() == LockOwner::State::lives)
+    throw UserError(concat(folder, ": in use by another run: ", run, " (", path, "); wait for its end, or choose ",
+                           "another output.path"));
+  throw UserError(concat(folder, ": in use by another run, says ", path, ": ", run, "; whether it still runs cannot ",
+                         "be seen from ", host_name(), ". If it does not, remove that file; or choose another ",
+                         "output.path"));
+}
+
+// Takes away a lock that a dead process left behind. Two runs may both have read it: only the one whose rename found
+// that very file removes it; what else it has found is put back.
+void take_away(const std::string& path, const std::string& text) {
+  const std::string aside = concat(path, ".", host_name(), ".", getpid());
+  if (::rename(path.c_str(), aside.c_str()) != 0) {
+    BLIPFT_USER_CHECK(errno == ENOENT, path, ": left behind by a run that is gone, cannot be removed: ",
+                      io::errno_text());
+    return;
+  }
+  if (read_lock(aside) != text && ::link(aside.c_str(), path.c_str()) != 0 && errno != EEXIST)
+    ::rename(aside.c_str(), path.c_str());
+  ::unlink(aside.c_str());
+}
+
+}  // namespace
+
+LockOwner LockOwner::self() {
+  const std::string pid = concat(getpid());
+  const char* const jobs[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"};
+  std::string job;
+  for (const char* name : jobs)
+    if (job.empty()) job = environment(name);
+  return {host_name(), first_line("/proc/sys/kernel/random/boot_id"), link_target("/proc/self/ns/pid"), pid,
+          process_stat(pid).start, job, environment("SLURM_RESTART_COUNT"), now_text()};
+}
+
+std::string LockOwner::text() const {
+  return concat(kFirstLine, "\nhost: ", host, "\nboot: ", boot, "\npid_namespace: ", pid_namespace, "\npid: ", pid,
+                "\nprocess_start: ", process_start, "\njob: ", job, "\njob_restarts: ", job_restarts, "\nstarted: ",
+                started, "\n");
+}
+
+LockOwner LockOwner::parse(const std::string& text) {
+  LockOwner owner;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    const size_t colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    const std::string key = line.substr(0, colon), value = line.substr(colon + 2, 200);
+    if (key == "host") owner.host = value;
+    if (key == "boot") owner.boot = value;
+    if (key == "pid_namespace") owner.pid_namespace = value;
+    if (key == "pid") owner.pid = value;
+    if (key == "process_start") owner.process_start = value;
+    if (key == "job") owner.job = value;
+    if (key == "job_restarts") owner.job_restarts = value;
+    if (key == "started") owner.started = value;
+  }
+  return owner;
+}
+
+LockOwner::State LockOwner::state() const {
+  const LockOwner me = self();
+  // A job is requeued when its processes are gone, wherever they ran.
+  if (!job.empty() && job == me.job && number(me.job_restarts).value_or(0) > number(job_restarts).value_or(0))
+    return State::dead;
+  if (host == me.host && !boot.empty() && boot != me.boot) return State::dead;  // it was rebooted since
+  if (host != me.host || boot.empty() || pid_namespace != me.pid_namespace) return State::unknown;
+  const std::optional<int64_t> process = number(pid);
+  if (!process || *process <= 0 || *process > INT_MAX) return State::unknown;
+  if (::kill(static_cast<pid_t>(*process), 0) != 0 && errno == ESRCH) return State::dead;
+  const ProcessStat stat = process_stat(pid);
+  if (stat.start.empty()) return State::lives;  // somebody else's, who does not show it
+  const bool ended = stat.state == "Z" || stat.state == "X";
+  return ended || stat.start != process_start ? State::dead : State::lives;
+}
+
+FolderLock::FolderLock(const std::string& folder)
+    : path_((fs::path(folder) / "run.lock").string()), text_(LockOwner::self().text()) {
+  constexpr int kTries = 20;
+  for (int i = 0; i < kTries; ++i) {
+    if (create_lock(path_, text_)) return;
+    const std::optional<std::string> found = read_lock(path_);
+    if (!found) continue;                  // gone since
+    if (*found == "" && i + 1 < kTries) {  // it is being written
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      continue;
+    }
+    const LockOwner owner = LockOwner::parse(*found);
+    if (owner.state() != LockOwner::State::dead) refuse(path_, owner);
+    take_away(path_, *found);
+  }
+  throw UserError(concat(path_, ": other runs take this folder and leave it again and again; choose another ",
+                         "output.path"));
+}
+
+FolderLock::~FolderLock() { remove(path_, text_); }
+
+void FolderLock::remove(const std::string& path, const std::string& text) {
+  try {
+    if (read_lock(path) == text) ::unlink(path.c_str());
+  } catch (const std::exception&) {
+    // What cannot be read stays.
+  }
+}
+
+}  // namespace blipft

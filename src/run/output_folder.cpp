@@ -1,0 +1,297 @@
+// The folder of a run; see output_folder.h.
+#include "run/output_folder.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <map>
+
+#include "blipft/checkpoint.h"
+#include "blipft/error.h"
+#include "io/file.h"
+#include "memory/memory_text.h"
+
+namespace blipft {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCheckpoints = "checkpoints";
+
+std::string in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
+
+bool has_entries(const std::string& folder) {
+  std::error_code error;
+  return fs::is_directory(folder, error) && !fs::is_empty(folder, error) && !error;
+}
+
+// Trace files of any rank and any part of a run.
+std::vector<std::string> traces_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
+    const std::string name = item->path().filename().string();
+    std::error_code broken;
+    if (name.starts_with("trace") && name.ends_with(".h5") && item->is_regular_file(broken)) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string names_text(const std::vector<std::string>& names) {
+  constexpr size_t kNamed = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(kNamed, names.size()); ++i) text += (i > 0 ? ", " : "") + names[i];
+  return names.size() > kNamed ? concat(text, " and ", names.size() - kNamed, " more") : text;
+}
+
+// The folders that the run saves into, with the stem of the files that may be replaced there.
+std::vector<std::pair<std::string, std::string>> saved_folders(const Config& config) {
+  std::vector<std::pair<std::string, std::string>> folders;
+  if (!config.output.save_model) return folders;
+  for (const SaveSettings& settings : SaveSettings::of(config))
+    folders.push_back({in(config.output.path, settings.folder()),
+                       settings.what == SaveSettings::What::adapters ? "adapter_model" : "model"});
+  return folders;
+}
+
+bool is_same(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error) && !error;  // by device and inode
+}
+
+// Whether `path`, behind all links, is `folder` or lies in it.
+bool lies_in(const fs::path& path, const std::string& folder) {
+  std::error_code error;
+  fs::path at = fs::canonical(path, error);
+  if (error) return false;
+  for (; !is_same(at, folder); at = at.parent_path())
+    if (at == at.root_path()) return false;
+  return true;
+}
+
+// Whether that holds for it or for a file in it: a model's folder may be one of links.
+bool reads_from(const std::string& path, bool look_inside, const std::string& folder) {
+  if (lies_in(path, folder)) return true;
+  std::error_code error;
+  for (fs::directory_iterator item(path, error), end; look_inside && !error && item != end; item.increment(error))
+    if (lies_in(item->path(), folder)) return true;
+  return false;
+}
+
+// The folder, or the nearest around it that is there.
+std::string existing(const std::string& folder) {
+  std::error_code error;
+  fs::path path = fs::absolute(folder, error);
+  while (!fs::exists(path, error) && path != path.root_path()) path = path.parent_path();
+  return path.string();
+}
+
+int64_t bytes_of(const fs::path& path) {
+  struct stat status{};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) ? int64_t{status.st_blocks} * 512 : 0;
+}
+
+// What remove_results() would free.
+int64_t removable_bytes(const std::string& folder) {
+  int64_t bytes = 0;
+  for (const std::string& name : traces_in(folder)) bytes += bytes_of(in(folder, name));
+  std::error_code error;
+  for (fs::recursive_directory_iterator item(in(folder, kCheckpoints), error), end; !error && item != end;
+       item.increment(error))
+    bytes += bytes_of(item->path());
+  return bytes;
+}
+
+struct Disk {
+  std::string folder;                      // one that is on it
+  int64_t free = 0, needed = 0, all = 0;
+  std::string list;                        // "model 14.00 GiB, trace 1.00 GiB"
+};
+
+}  // namespace
+
+std::vector<std::string> results_in(const std::string& folder) {
+  std::vector<std::string> names = traces_in(folder);
+  for (const char* name : {"model", "adapter", kCheckpoints})
+    if (has_entries(in(folder, name))) names.push_back(name);
+  return names;
+}
+
+bool replaces_results(const Config& config, bool resumed) {
+  if (resumed || config.output.overwrite) return !resumed;
+  if (config.checkpoint.resume != "auto") return false;
+  const std::vector<std::string> found = results_in(config.output.path);
+  const auto saved = [](const std::string& name) { return name == "model" || name == "adapter"; };
+  return std::none_of(found.begin(), found.end(), saved);
+}
+
+void check_results(const Config& config, bool resumed) {
+  const std::string& path = config.output.path;
+  const std::vector<std::string> found = results_in(path);
+  BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || found.empty(), place_of(config, "output.path"),
+                    ": output.path: ", path, " holds another run's results (", names_text(found),
+                    "); choose another output.path, or replace them with output.overwrite=true");
+  for (const auto& [folder, stem] : saved_folders(config)) {
+    check_replaceable(folder, stem);
+    BLIPFT_USER_CHECK(::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,
+                      ": is to be replaced by the saved model, but you may not write to it: ", io::errno_text());
+  }
+}
+
+void check_sources(const Config& config, bool resumed) {
+  std::vector<std::string> replaced;
+  for (const auto& [folder, stem] : saved_folders(config))
+    for (const char* end : {"", ".partial", ".old"}) replaced.push_back(folder + end);
+  if (replaces_results(config, resumed)) replaced.push_back(in(config.output.path, kCheckpoints));
+  struct ReadPath {
+    const char* key;
+    const std::string& path;
+    bool look_inside;
+  };
+  for (const ReadPath& source : {ReadPath{"model.path", config.model.path, true},
+                               ReadPath{"adapter.path", config.adapter.path, true},
+                               ReadPath{"data.path", config.data.path, false},
+                               ReadPath{"data.val_path", config.data.val_path, false}})
+    for (const std::string& folder : replaced)
+      BLIPFT_USER_CHECK(source.path.empty() || !reads_from(source.path, source.look_inside, folder),
+                        place_of(config, source.key), ": ", source.key, ": ", source.path, " is read from ", folder,
+                        ", which this run would replace; choose another output.path");
+}
+
+std::string check_room(const Config& config, const std::vector<FileToWrite>& files, int64_t reclaimed) {
+  std::map<dev_t, Disk> disks;
+  for (const FileToWrite& file : files) {
+    const std::string folder = existing(file.folder);
+    struct stat status{};
+    struct statvfs info{};
+    BLIPFT_USER_CHECK(::stat(folder.c_str(), &status) == 0 && ::statvfs(folder.c_str(), &info) == 0, folder,
+                      ": free space cannot be asked for: ", io::errno_text());
+    const auto [found, is_new] = disks.try_emplace(status.st_dev);
+    Disk& disk = found->second;
+    if (is_new) {
+      disk.folder = file.folder;
+      const double bytes = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+      disk.free = static_cast<int64_t>(std::min(bytes, 0x1p62));
+      struct stat output{};
+      if (::stat(config.output.path.c_str(), &output) == 0 && output.st_dev == status.st_dev) disk.free += reclaimed;
+    }
+    disk.all += file.bytes;
+    if (file.needed) disk.needed += file.bytes;
+    disk.list += concat(disk.list.empty() ? "" : ", ", file.what, " ", memory_text(file.bytes));
+  }
+  std::string warning;
+  for (const auto& [device, disk] : disks) {
+    const std::string text = concat("the disk of ", disk.folder, " has ", memory_text(disk.free),
+                                    " free, but this run is going to write ", memory_text(disk.all), " there: ",
+                                    disk.list);
+    BLIPFT_USER_CHECK(disk.needed <= disk.free, place_of(config, "output.path"), ": output.path: ", text,
+                      "; free some, or choose another output.path");
+    if (disk.all > disk.free) warning = text;
+  }
+  return warning;
+}
+
+std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store) {
+  std::vector<FileToWrite> files;
+  if (!config.output.save_model) return files;
+  std::unique_ptr<SafetensorsReader> checkpoint;
+  for (const SaveSettings& settings : SaveSettings::of(config)) {
+    // A checkpoint that cannot be read is told of when it is loaded.
+    if (settings.pretrained && !checkpoint) {
+      try {
+        checkpoint = std::make_unique<SafetensorsReader>(config.model.path);
+      } catch (const UserError&) {
+      }
+    }
+    files.push_back({settings.folder(), saved_bytes(units, store, settings, checkpoint.get()),
+                     in(config.output.path, settings.folder())});
+  }
+  return files;
+}
+
+void remove_results(const std::string& folder) {
+  std::error_code error;
+  const auto check = [&](const std::string& path) {
+    BLIPFT_USER_CHECK(!error, path, ": left by another run, cannot be removed: ", error.message());
+  };
+  for (const std::string& name : traces_in(folder)) {
+    fs::remove(in(folder, name), error);
+    check(in(folder, name));
+  }
+  const std::string checkpoints = in(folder, kCheckpoints);  // stays: it may be a link to another disk
+  std::vector<fs::path> old;
+  std::error_code none;
+  for (fs::directory_iterator item(checkpoints, none), end; !none && item != end; item.increment(none))
+    old.push_back(item->path());
+  for (const fs::path& path : old) {
+    fs::remove_all(path, error);
+    check(path.string());
+  }
+}
+
+OutputFolder::OutputFolder(const Config& config, const World& world, bool resumed)
+    : config_(config), world_(world), resumed_(resumed) {
+  world_.together([&] {
+    if (world_.rank() != 0) return;
+    check_sources(config_, resumed_);
+    try {
+      make_folder();
+      check_results(config_, resumed_);
+      replaces_ = replaces_results(config_, resumed_);
+    } catch (...) {
+      give_up();                           // no destructor runs for an object that was never made
+      throw;
+    }
+  });
+  lock_path_ = world_.from_rank(0, lock_ ? lock_->path() : "");
+  lock_text_ = world_.from_rank(0, lock_ ? lock_->text() : "");
+}
+
+// The lock is what shows that the folder can be written to.
+void OutputFolder::make_folder() {
+  const std::string& path = config_.output.path;
+  std::error_code error;
+  for (fs::path at = fs::absolute(path, error); !fs::exists(at, error) && at != at.root_path(); at = at.parent_path())
+    if (at.has_filename()) made_.push_back(at.string());
+  error.clear();
+  fs::create_directories(path, error);
+  BLIPFT_USER_CHECK(!error && fs::is_directory(path), place_of(config_, "output.path"),
+                    ": output.path: cannot create the folder ", path, ": ",
+                    error ? error.message() : "it is a file");
+  lock_ = std::make_unique<FolderLock>(path);
+}
+
+OutputFolder::~OutputFolder() {
+  if (std::uncaught_exceptions() > 0 && !lock_path_.empty()) FolderLock::remove(lock_path_, lock_text_);
+  give_up();
+}
+
+void OutputFolder::give_up() {
+  lock_.reset();
+  for (const std::string& folder : made_)
+    if (::rmdir(folder.c_str()) != 0) break;  // not empty
+}
+
+void OutputFolder::check_room(const std::function<std::vector<FileToWrite>()>& files) const {
+  world_.together([&] {
+    if (world_.rank() != 0) return;
+    const std::string warning =
+        blipft::check_room(config_, files(), replaces_ ? removable_bytes(config_.output.path) : 0);
+    if (!warning.empty()) std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  });
+}
+
+void OutputFolder::remove_earlier() const {
+  world_.together([&] {
+    if (world_.rank() == 0 && replaces_) remove_results(config_.output.path);
+  });
+}
+
+}  // namespace blipft

@@ -1,0 +1,72 @@
+// OutputFolder: the folder of a run, from its claim before anything is read to its release at the end.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "run/folder_lock.h"
+#include "run/saving.h"
+
+namespace blipft {
+
+/// Something that a run is going to write.
+struct FileToWrite {
+  std::string what;                        ///< "model"
+  int64_t bytes = 0;
+  std::string folder;                      ///< that it lies in; need not be there yet
+  bool needed = true;                      ///< false: the run goes on without it
+};
+
+/// What of a run lies in `folder`, by name: trace files (trace*.h5), and what there is of model, adapter, checkpoints.
+std::vector<std::string> results_in(const std::string& folder);
+/// Whether the run removes what another left in output.path: as output.overwrite says, and with checkpoint.resume=auto
+/// what a run left that was ended before its first checkpoint: nothing but traces.
+bool replaces_results(const Config& config, bool resumed);
+/// Throws UserError, with what is there and what to do, where output.path holds another run's results, and the run is
+/// neither resumed nor may overwrite them (output.overwrite); or where what it saves may not be replaced.
+void check_results(const Config& config, bool resumed);
+/// Throws UserError where saving, or overwriting, would replace what the run reads: model.path, adapter.path,
+/// data.path, data.val_path, or a folder around one of them, under whatever name.
+void check_sources(const Config& config, bool resumed);
+/// Throws UserError, with all that is to be written, where a file system has no room for what is needed. Returns a
+/// warning where it has none for the rest, "" where all fits. `reclaimed`: bytes in output.path that go before.
+std::string check_room(const Config& config, const std::vector<FileToWrite>& files, int64_t reclaimed = 0);
+/// The folders that a run saves at its end, if any, and the bytes of their tensors.
+std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store);
+/// Removes traces and checkpoints; a saved model stays until the new one replaces it. Throws UserError.
+void remove_results(const std::string& folder);
+
+/// All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
+class OutputFolder {
+ public:
+  /// Makes output.path, locks it, and checks all that the configuration tells: check_results, check_sources. `resumed`:
+  /// the run goes on with what is there.
+  OutputFolder(const Config& config, const World& world, bool resumed);
+  /// Gives the lock up, and removes the folder if it was made here and is empty. On an error any rank does: rank 0 may
+  /// be ended before it can.
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  /// `files` is called on rank 0.
+  void check_room(const std::function<std::vector<FileToWrite>()>& files) const;
+  /// Once nothing else can refuse the run: removes the results that it overwrites.
+  void remove_earlier() const;
+
+ private:
+  void make_folder();
+  void give_up();
+  const Config config_;
+  const World& world_;
+  const bool resumed_;
+  bool replaces_ = false;                  // replaces_results(); on rank 0
+  std::vector<std::string> made_;          // folders, the innermost first; on rank 0
+  std::unique_ptr<FolderLock> lock_;       // on rank 0
+  std::string lock_path_, lock_text_;
+};
+
+}  // namespace blipft

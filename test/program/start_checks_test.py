@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""What is checked before the first step, with the whole program under mpirun: that all ranks were given the same, that
+the output folder is this run's, and what becomes of a trace that cannot be written.
+
+    python3 test/program/start_checks_test.py [PART-OF-A-NAME...]
+
+Prints "ok NAME", "FAILED NAME" or "SKIPPED NAME (why)" for each test; exits 1 when one failed.
+"""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+try:
+    import h5py
+except ImportError as missing:
+    print(f"SKIPPED start_checks_test ({missing})")
+    sys.exit(0)
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from program_runs import (  # noqa: E402
+    PROGRAM, ROOT, Space, command_line, environment, run, saved_model, start)
+from script_tests import check, run_tests, test  # noqa: E402
+
+SECONDS_TO_FAIL = 20
+HOST = socket.gethostname()
+
+
+def start_unlike(space, own, program=PROGRAM):
+    """Rank 0 as the run file says, rank 1 with `own` options besides. Returns status, output and errors."""
+    common = [str(space.config), f"output.path={space.new()}"]
+    command = [*command_line(1, [PROGRAM, *common]), ":", "-np", "1", str(program), *common, *map(str, own)]
+    begin = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=environment(2), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=120)
+    check(time.monotonic() - begin < SECONDS_TO_FAIL, "took", time.monotonic() - begin, "s", done)
+    return done
+
+
+def refused_unlike(space, pattern, own, program=PROGRAM):
+    done = start_unlike(space, own, program)
+    messages = [line for line in done.stderr.splitlines() if line.startswith("blipft: ")]
+    check(done.returncode != 0 and len(messages) == 1, done)
+    check(re.search(rf"^blipft: rank 1 on {re.escape(HOST)}: {pattern}", messages[0]), messages[0])
+
+
+@test
+def ranks_that_were_given_different_runs_end_at_once(space):
+    refused_unlike(space, r'train\.seed is 7 \(override "train\.seed=7"\), but on rank 0 \(.*\) it is 0 \(.*run\.yaml\); '
+                   "start all ranks with the same program, run file and options", ["train.seed=7"])
+    refused_unlike(space, r"output\.save_model is true ", ["output.save_model=true"])
+    fewer = space.copy(space.data)
+    lines = (fewer / "metadata.jsonl").read_text().splitlines(keepends=True)
+    (fewer / "metadata.jsonl").write_text("".join(lines[:-1]))
+    refused_unlike(space, rf"the data at data\.path is 47 samples, digest \w+ \({re.escape(str(fewer))}\), but on rank 0 "
+                   r"\(.*\) it is 48 samples", [f"data.path={fewer}"])
+    model = space.copy(space.model)
+    (model / "tokenizer.json").write_text((model / "tokenizer.json").read_text() + "\n")
+    refused_unlike(space, r"model file tokenizer\.json is \d+ bytes", [f"model.path={model}"])
+    refused_unlike(space, r"unknown option --bogus", ["--bogus"])
+
+
+@test
+def another_build_on_a_rank_is_refused(space):
+    data = bytearray(pathlib.Path(PROGRAM).read_bytes())
+    note = data.find(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0")  # a build ID of 20 bytes
+    check(note > 0, "the program has no build ID")
+    data[note + 16] ^= 1
+    other = space.new("blipft")
+    other.write_bytes(data)
+    other.chmod(0o755)
+    refused_unlike(space, "the program's build is [0-9a-f]{40}, but on rank 0", [], program=other)
+
+
+@test
+def copies_on_each_machine_are_as_good(space):
+    done = start_unlike(space, [f"model.path={space.copy(space.model)}", f"data.path={space.copy(space.data)}",
+                                "data.num_workers=2"])
+    check(done.returncode == 0, done)
+
+
+def refused(space, pattern, *options):
+    result = start(space, 2, *options)
+    messages = [line for line in result.err.splitlines() if line.startswith("blipft: ")]
+    check(result.status != 0 and len(messages) == 1 and re.search(pattern, messages[0]), pattern, result)
+    check(result.seconds < SECONDS_TO_FAIL, result.seconds)
+
+
+@test
+def another_runs_results_are_kept_unless_they_may_be_overwritten(space):
+    options = ["train.max_steps=1", f"output.path={space.new()}"]
+    folder = pathlib.Path(options[1].split("=")[1])
+    run(space, 3, *options)
+    traces = {path.name: path.read_bytes() for path in folder.iterdir()}
+    check(sorted(traces) == [f"trace.rank{rank:04d}.h5" for rank in range(3)], sorted(traces))
+    refused(space, r"output\.path: .* holds another run's results \(trace\.rank0000\.h5, .*output\.overwrite=true",
+            *options)
+    check({path.name: path.read_bytes() for path in folder.iterdir()} == traces, "something changed")
+    (folder / "checkpoints/step10").mkdir(parents=True)
+    (folder / "checkpoints/step10/part").write_text("x")
+    refused(space, r"data\.path|nothing_here", *options, "output.overwrite=true", "data.path=nothing_here")
+    check((folder / "checkpoints/step10/part").exists(), "a run that did not begin removed what it would overwrite")
+    run(space, 2, *options, "output.overwrite=true")
+    check(sorted(path.name for path in folder.iterdir()) ==
+          ["checkpoints", "trace.rank0000.h5", "trace.rank0001.h5"], list(folder.iterdir()))
+    check(not list((folder / "checkpoints").iterdir()), "old checkpoints")
+
+
+@test
+def a_run_does_not_replace_the_model_that_it_reads(space):
+    model = space.copy(saved_model(space))
+    output = space.new()
+    output.mkdir()
+    shutil.move(model, output / "model")
+    refused(space, r"model\.path: .*/model is read from .*/model, which this run would replace",
+            f"model.path={output / 'model'}", "model.init=pretrained", f"output.path={output}", "output.save_model=true",
+            "output.overwrite=true")
+    check((output / "model/model.safetensors").exists() and not (output / "run.lock").exists(), list(output.iterdir()))
+
+
+class Running:
+    """A run without an end, past its first steps."""
+
+    def __init__(self, space, ranks, *options):
+        self.output = space.new()
+        command = command_line(ranks, [PROGRAM, space.config, "train.max_epochs=1000000", "output.progress_seconds=0",
+                                       f"output.path={self.output}", *options])
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def __enter__(self):
+        until = time.monotonic() + 60
+        for line in self.process.stdout:
+            check(time.monotonic() < until, "no step within a minute")
+            if "loss" in line and "step" in line:
+                return self
+        raise AssertionError("the run ended: " + self.process.stderr.read())
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+@test
+def one_run_at_a_time_and_a_killed_one_does_not_stand_in_the_way(space):
+    with Running(space, 0) as running:
+        options = [f"output.path={running.output}", "output.overwrite=true", "train.max_steps=1"]
+        refused(space, rf"in use by another run: process {running.process.pid} on {re.escape(HOST)}, started 20.* UTC",
+                *options)
+        check((running.output / "run.lock").exists(), "its lock is gone")
+        os.kill(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        check((running.output / "run.lock").exists(), "no lock was left behind")
+        run(space, 2, *options)
+    check(not (running.output / "run.lock").exists(), "the lock stayed")
+
+
+@test
+def a_trace_that_vanishes_is_told_at_once(space):
+    for on_error in ("warn", "stop"):
+        options = [f"trace.on_error={on_error}"]
+        with Running(space, 0, *options) as running:
+            shutil.rmtree(running.output)
+            begin = time.monotonic()
+            for line in running.process.stderr:
+                if "the trace cannot be written" in line:
+                    break
+            else:
+                raise AssertionError("nothing was said of the trace")
+            check(time.monotonic() - begin < 10, "said after", time.monotonic() - begin)
+            check("trace.rank0000.h5: the trace file is gone" in line and HOST in line, line)
+            if on_error == "stop":
+                check(line.startswith("blipft: rank 0 on ") and running.process.wait(20) == 1, line)
+            else:
+                check(line.startswith("warning: rank 0 on ") and running.process.poll() is None, line)
+
+
+@test
+def the_closing_lines_come_whatever_became_of_the_trace(space):
+    for on_error, status in (("warn", 0), ("stop", 1)):
+        output = space.new("output")
+        (output / "trace.rank0001.h5").mkdir(parents=True)
+        result = start(space, 2, f"output.path={output}", f"trace.on_error={on_error}", "train.max_steps=2",
+                       "output.save_model=true")
+        check(result.status == status, result)
+        if on_error == "stop":
+            check(len(re.findall(rf"^blipft: rank 1 on {re.escape(HOST)}: the trace cannot be written: .*"
+                                 r"trace\.rank0001\.h5", result.err, re.M)) == 1, result)
+            continue
+        check(re.search(r"^warning: rank 1 on .*: the trace cannot be written: .*trace\.rank0001\.h5", result.err, re.M),
+              result)
+        for line in (r"^trace      .*not whole: those of 1 ranks", r"^model      .*/model$", r"^total      "):
+            check(re.search(line, result.out, re.M), line, result)
+        check(h5py.File(output / "trace.rank0000.h5")["steps"].shape[0] == 2, "the other rank's trace")
+        check((output / "model/model.safetensors").exists(), "no model")
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("start_checks_test", Space, PROGRAM))
