@@ -4,9 +4,9 @@
 # module purge
 # module load gcc cuda nccl openmpi hdf5
 
-# The job's nodes, ranks and CPUs. One rank for each GPU: every rank sees the GPUs of its node and takes its own, so ask
-# for --gpus-per-node and not for --gpus-per-task. --ntasks-per-node asks for another number of ranks; a job without GPUs
-# has one rank for each of its --ntasks.
+# The job's nodes, ranks and CPUs. One rank for each GPU: every rank sees the GPUs of its node and takes its own, so
+# ask for --gpus-per-node and not for --gpus-per-task. --ntasks-per-node asks for another number of ranks; a job
+# without GPUs has one rank for each of its --ntasks.
 read_job() {
   nodes=${SLURM_NNODES:-1}
   gpus=${SLURM_GPUS_ON_NODE:-0}
@@ -24,11 +24,12 @@ seconds_left() {
   echo $((end - $(date +%s)))
 }
 
-# Trains, in runs/NAME-JOB, from the newest checkpoint in there. A run that was told to stop writes a checkpoint, ends with
-# code 75, and its job goes back into the queue under the same number. It is told by SIGUSR1, which the scripts ask Slurm
-# for 120 s before the time limit (it may come a minute earlier still; --signal=USR1@300 leaves time for a larger
-# checkpoint), by SIGTERM, with which Slurm preempts, or, where no signal came, by a time limit of its own, MARGIN seconds
-# (60) before Slurm's. A node that dies takes what no checkpoint has: checkpoint.every_minutes=30.
+# Trains, in runs/NAME-JOB, from the newest checkpoint in there. A run that was told to stop writes a checkpoint and
+# ends with code 75, and its job goes back into the queue under the same number. It is told by SIGUSR1, which the
+# scripts ask Slurm for 120 s before the time limit (it may come a minute earlier still; --signal=USR1@300 leaves time
+# for a larger checkpoint), by SIGTERM, with which Slurm preempts, or, where no signal came, by a time limit of its
+# own, BLIPFT_MARGIN seconds (60) before Slurm's. A node that dies takes what no checkpoint has:
+# checkpoint.every_minutes=30.
 train() {
   local name=$1 file=$2 limit=none left margin output argument status=0
   shift 2
@@ -39,7 +40,8 @@ train() {
   read_job
   left=$(seconds_left)
   if [ "${left:-0}" -gt 0 ]; then
-    margin=$((left / 4 < ${MARGIN:-60} ? left / 4 : ${MARGIN:-60}))
+    margin=${BLIPFT_MARGIN:-60}
+    margin=$((left / 4 < margin ? left / 4 : margin))
     limit=$(printf '%d:%02d:%02d' $(((left - margin) / 3600)) $(((left - margin) / 60 % 60)) $(((left - margin) % 60)))
   fi
   # The tasks of an array are runs of their own.
@@ -75,10 +77,10 @@ train() {
   case "$status" in
     75 | 138 | 143)
       echo "$name: was told to stop; the same command with output.path=$output goes on with the run"
-      # A job that is being ended is not running any more: Slurm requeues it by itself, or its user has cancelled it.
-      if [ "$(squeue --noheader --job="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
-        scontrol requeue "$SLURM_JOB_ID" && echo "$name: back in the queue"
-      fi ;;
+      # A job that is being ended (COMPLETING) is requeued by Slurm itself, or was cancelled by its user.
+      case "$(squeue --noheader --job="$SLURM_JOB_ID" --format=%T)" in
+        RUNNING | SIGNALING) scontrol requeue "$SLURM_JOB_ID" && echo "$name: back in the queue" ;;
+      esac ;;
   esac
   return "$status"
 }

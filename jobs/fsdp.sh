@@ -3,11 +3,11 @@
 #
 #   sbatch --gpus-per-node=8 jobs/fsdp.sh       eight GPUs; ranks, CPUs and memory follow
 #
-# Where jobs may not go back into the queue (sbatch --no-requeue), a chain of jobs goes on with one run: each starts when
-# the one before it has ended, and the next has nothing to do when the run is done:
+# Where jobs may not go back into the queue, a chain of jobs goes on with one run: each starts when the one before it
+# was stopped (code 75), and is dropped when that one was done:
 #   first=$(sbatch --parsable --no-requeue jobs/fsdp.sh output.path=runs/long)
-#   sbatch --no-requeue --dependency=afternotok:$first jobs/fsdp.sh output.path=runs/long
-# After another job that makes its input: sbatch --dependency=afterok:JOB jobs/fsdp.sh ...
+#   sbatch --no-requeue --dependency=afternotok:$first --kill-on-invalid-dep=yes jobs/fsdp.sh output.path=runs/long
+# After another job, that makes its input: sbatch --dependency=afterok:JOB jobs/fsdp.sh ...
 #SBATCH --job-name=blipft-fsdp
 #SBATCH --nodes=1
 #SBATCH --gpus-per-node=4

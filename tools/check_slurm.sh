@@ -16,8 +16,9 @@ for argument in "$@"; do
   case "$argument" in
     CUDA=[01]) cuda=${argument#CUDA=} ;;
     BUILD=?*) build=${argument#BUILD=} ;;
-    *=*) echo "check_slurm: unknown argument $argument; usage: tools/check_slurm.sh [CUDA=0|1] [BUILD=FOLDER] [WORD...]" >&2
-         exit 2 ;;
+    *=*)
+      echo "check_slurm: unknown argument $argument; usage: tools/check_slurm.sh [CUDA=0|1] [BUILD=FOLDER] [WORD...]" >&2
+      exit 2 ;;
     *) words+=("$argument") ;;
   esac
 done
@@ -67,7 +68,8 @@ make -s -j"$(nproc)" CUDA="$cuda" BUILD="$build" blipft > "$build/slurm-build.lo
 echo "== test/slurm/slurm_runs.py"
 log=$build/slurm.log
 timeout --foreground --signal=KILL 180 "${namespaces[@]}" "$(tools/setup.sh --python 2> /dev/null || echo python3)" \
-  test/slurm/slurm_runs.py "${words[@]}" < /dev/null 2>&1 | tee "$log" | grep -a --line-buffered -E '^(ok|SKIPPED|FAILED) '
+  test/slurm/slurm_runs.py "${words[@]}" < /dev/null 2>&1 | tee "$log" |
+  grep -a --line-buffered -E '^(ok|SKIPPED|FAILED) '
 status=${PIPESTATUS[0]}
 p=$(grep -ac '^ok ' "$log") f=$(grep -ac '^FAILED ' "$log") s=$(grep -ac '^SKIPPED ' "$log")
 # A script that ends badly, or says nothing, has failed even when no line says so.

@@ -1,8 +1,9 @@
-"""A Slurm cluster of two nodes on this machine: n1 and n2, with networks, hostnames, /tmp and shared memory of their own.
+"""A Slurm cluster of two nodes on this machine: n1 and n2, with networks, hostnames, /tmp and shared memory of their
+own.
 
-start() wants to be root in mount, process, network, host and IPC namespaces of this run alone (tools/check_slurm.sh makes
-them): Slurm's and munge's places, /etc/slurm and /run, are then empty folders that nobody else sees, ports are free, and
-nothing outlives the first process. Each node is in namespaces of its own inside of these.
+start() wants to be root in mount, process, network, host and IPC namespaces of this run alone (tools/check_slurm.sh
+makes them): Slurm's and munge's places, /etc/slurm and /run, are then empty folders that nobody else sees, ports are
+free, and nothing outlives the first process. Each node is in namespaces of its own inside of these.
 """
 import os
 import pathlib

@@ -20,9 +20,9 @@ from script_tests import check, run_tests, test  # noqa: E402
 
 STEPS = 40
 # Long enough to be stopped in, of small steps; the pictures are read again in every epoch.
-RUN = ("model.init=random", "data.max_text_tokens=32", "data.num_train_samples=0", "data.num_workers=1", "train.lr=1e-3",
-       "train.batch_size=2", "train.accumulate_grad_batches=2", "train.precision=32-true", "train.max_epochs=100",
-       f"train.max_steps={STEPS}", "parallel.device=cpu", "output.save_model=true")
+RUN = ("model.init=random", "data.max_text_tokens=32", "data.num_train_samples=0", "data.num_workers=1",
+       "train.lr=1e-3", "train.batch_size=2", "train.accumulate_grad_batches=2", "train.precision=32-true",
+       "train.max_epochs=100", f"train.max_steps={STEPS}", "parallel.device=cpu", "output.save_model=true")
 # What a user would ask of this cluster, with the job scripts as they are.
 ASK = ("--nodes=2", "--gpus-per-node=2")
 
@@ -102,7 +102,7 @@ def whole_run(space):
 
 
 def check_went_on(space, job, starts=2):
-    """The job ran so often, the last time from a checkpoint, and its model is that of the run that nothing disturbed."""
+    """The job ran so often, the last time from a checkpoint, and ended with the model of the run left alone."""
     job.wait_for_state("COMPLETED")
     check(job.field("Restarts") == str(starts - 1), job)
     check(len(re.findall(r"^\S+: 4 ranks on 2 nodes", job.text(), re.M)) == starts, job)
