@@ -155,6 +155,14 @@ def a_job_that_gets_sigusr1_goes_on(space):
 
 
 @test
+def a_job_that_slurm_requeues_goes_on(space):
+    job = Job(space)
+    job.wait_for_step(3)
+    ask_slurm("scontrol", "requeue", job.number)
+    check_went_on(space, job)
+
+
+@test
 def a_job_that_is_cancelled_keeps_a_checkpoint_and_stays_out_of_the_queue(space):
     job = Job(space)
     job.wait_for_step(3)
