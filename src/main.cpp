@@ -1,4 +1,5 @@
 // blipft: the command line, and the end of every error.
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -13,12 +14,6 @@
 namespace {
 
 using namespace blipft;
-
-std::string describe(const std::exception& error) {
-  const auto* ours = dynamic_cast<const Error*>(&error);
-  if (!ours || dynamic_cast<const UserError*>(&error)) return error.what();
-  return concat(error.what(), " (", ours->place().file_name(), ":", ours->place().line(), ")");
-}
 
 Config configuration(const CommandLine& line) {
   Config config = load_config(line.config_file, line.overrides);
@@ -44,6 +39,7 @@ int answer(const CommandLine& line) {
 }
 
 int run(const CommandLine& line, const std::string& mistake, int* argc, char*** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is an error of write(), told as such
   World world(argc, argv);
   try {
     if (line.action == CommandLine::Action::export_model) {

@@ -88,7 +88,7 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
       never("strategies", "^src/(run|memory|trace|io|cpu|cuda|comm|optimizers)/")
       only("store", "store|format|arena|optimizer|unit|ops|device|tensor|error|config", "ops/[a-z0-9_]*")
       only("ops", "ops|tensor|error|device|philox", "")
-      only("comm", "comm|device|tensor|error|monitor", "ops/[a-z0-9_]*|cuda/device/[a-z_]*|cuda/vector")
+      only("comm", "comm|activity|control_channel|device|tensor|error|monitor", "ops/[a-z0-9_]*|cuda/device/[a-z_]*|cuda/vector")
       only("data", "data|batch|config|device|tensor|ops|error|philox", "ops/[a-z0-9_]*")
       only("io", "checkpoint|tensor|error", "memory/memory_text")
       only("config", "config|error", "")

@@ -170,6 +170,7 @@ struct HostBatch {
   int64_t text_tokens_used = 0;              ///< sum of lengths, for statistics
   int64_t texts_without_target = 0;          ///< samples with no token to predict
   int64_t texts_cut = 0;                     ///< samples with more than data.max_text_tokens
+  std::vector<std::string> bad_samples;      ///< what is wrong with those that data.on_bad_sample: skip left out
 };
 
 }  // namespace blipft

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "blipft/activity.h"
 #include "blipft/device.h"
 #include "blipft/error.h"
 #include "blipft/tensor.h"
@@ -45,6 +46,8 @@ class World {
   int64_t local_cores() const { return local_cores_; }
   int64_t machine() const { return machine_; }         ///< >= 0; the same on the ranks of one machine alone
   std::string host() const;
+  /// What this rank is in; groups share it. Host collectives, and tensor collectives of CPUs, tell of themselves.
+  Activity& activity() const { return *activity_; }
   void barrier() const;
   /// Copies `bytes` from rank `root` to all.
   void broadcast(void* data, int64_t bytes, int64_t root) const;
@@ -84,8 +87,9 @@ class World {
   const Communicator& communicator() const { return *communicator_; }
 
  private:
-  World(std::unique_ptr<Communicator> communicator, int64_t machine);
+  World(std::unique_ptr<Communicator> communicator, int64_t machine, std::shared_ptr<Activity> activity);
   void find_local_ranks();
+  std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
   std::unique_ptr<Communicator> communicator_;
   int64_t rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, local_cores_ = 1, machine_ = 0;
 };
@@ -126,6 +130,8 @@ class Comm {
   /// Whether expose() worked, and for what.
   virtual bool direct_gathers() const { return false; }
   virtual bool direct_reductions() const { return false; }
+  /// What has gone wrong behind the program's back, empty: nothing. May be asked on any thread.
+  virtual std::string failure() const { return {}; }
   /// Device bytes that this communicator holds outside of the arena, for the plan (an estimate before start).
   virtual int64_t device_bytes() const = 0;
 };
@@ -170,6 +176,8 @@ class CommGroups {
   /// Comm::expose() in the shard group, and reductions also in the replicate group.
   void expose(const Tensor& block, bool gathers, bool reductions);
   void withdraw();
+  /// The first failure of a communicator; see Comm::failure().
+  std::string failure() const;
   /// Device bytes of all communicators.
   int64_t device_bytes() const;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -51,6 +52,7 @@ struct DataSection {
   int64_t num_workers = 4;              ///< decoding and tokenizing threads of each rank
   int64_t prefetch_steps = 3;           ///< steps prepared ahead
   bool shuffle = true;
+  std::string on_bad_sample = "stop";   ///< stop | skip: a sample that cannot be read, decoded or tokenized
 };
 
 struct TrainSection {
@@ -67,6 +69,7 @@ struct TrainSection {
   bool stochastic_rounding = false;     ///< bf16-true: updates round weights up or down at random, exact in the mean
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
   double gradient_clip_val = 0;         ///< 0: no clipping
+  std::string on_nonfinite = "stop";    ///< stop | skip: a step whose loss or gradient norm is not finite
   std::string act_ckpt = "none";        ///< none | half | full: which layers recompute their forward in backward
   int64_t max_epochs = 1;
   int64_t max_steps = -1;               ///< -1: as the epochs say
@@ -92,6 +95,7 @@ struct ParallelSection {
   std::string gemm_search = "quick";    ///< quick | thorough: timing of matrix products not seen before on this machine
   bool cuda_graph = true;
   int64_t threads = 0;                  ///< CPU threads of a rank's ops; 0: cores / ranks on this machine
+  double timeout_seconds = 60;          ///< a rank that is silent, or all without progress, for so long end the run
 };
 
 /// Checkpoints to go on from: trained parameters, optimizer states, place in the data.
@@ -157,6 +161,12 @@ double time_limit_seconds(const Config& config);
 
 /// The value of every key, in the order of the sections, as YAML: ("train.lr", "1e-05").
 std::vector<std::pair<std::string, std::string>> config_values(const Config& config);
+/// The norm that gradients are scaled down to. Infinite: none are scaled, but all are held until the norm is known, so
+/// that a step can be skipped. 0: neither; each is consumed as soon as it is final.
+inline double largest_norm(const TrainSection& train) {
+  if (train.gradient_clip_val > 0) return train.gradient_clip_val;
+  return train.on_nonfinite == "skip" ? std::numeric_limits<double>::infinity() : 0;
+}
 
 /// Where `key` ("parallel.devices") was set, for error messages: "inputs/fsdp.yaml:12", override "parallel.devices=2",
 /// or "inputs/fsdp.yaml" for a key that has its default value.

@@ -197,7 +197,9 @@ class DataLoader {
 /// `micro_batches` etc. come from config.train; rank and world from the communicator. `text_shapes`: those that steps
 /// may have, ascending; the last holds whatever comes. Pictures are decoded, and must be there, only if `inputs`
 /// declares them. Prepared samples that will recur are kept in host memory, up to 1 GiB a rank. A sample that cannot be
-/// prepared is a UserError with its name. `device` must outlive the loader. `first_step`: the first that comes out.
+/// prepared is a UserError with its name; with data.on_bad_sample skip its place stays empty, and the batch tells of
+/// it, until so many come one after the other that it is the data that has gone. `device` must outlive the loader.
+/// `first_step`: the first that comes out.
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,

@@ -38,6 +38,14 @@ class UserError : public Error {
       : Error(message, place) {}
 };
 
+/// What an error says to the user: with its place in the source, unless it is a user's mistake.
+inline std::string describe(const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const std::string text = *error.what() ? error.what() : "unknown error";
+  if (!ours || dynamic_cast<const UserError*>(&error)) return text;
+  return concat(text, " (", ours->place().file_name(), ":", ours->place().line(), ")");
+}
+
 }  // namespace blipft
 
 /// Throws Error with the failed expression and the joined message parts when `condition` is false.

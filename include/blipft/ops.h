@@ -251,9 +251,11 @@ struct CrossEntropy {
 
 /// Numbers that change from step to step; they live in device memory so that a captured step sees them.
 /// Layout of the f32 tensor `scalars` [kStepScalars].
-/// kStepNumber counts from 1.
+/// kStepNumber counts from 1. Where kSkipUpdate is not 0, updates write nothing at all: parameters, masters, states and
+/// squares keep their bits.
 enum StepScalar {
-  kLearningRate, kBiasCorrection1, kBiasCorrection2, kClipCoefficient, kGradNorm, kStepNumber, kStepScalars = 8
+  kLearningRate, kBiasCorrection1, kBiasCorrection2, kClipCoefficient, kGradNorm, kStepNumber, kSkipUpdate,
+  kStepScalars = 8
 };
 
 /// Optimizer updates tell the squares of their gradient by the way: sums over so many elements each (the last: what is
@@ -396,7 +398,8 @@ class Ops {
   /// weights[i] = 1 / (denominators[i] * scale), or 0 where a denominator is 0. f32 [n].
   virtual void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) = 0;
   /// scalars[kGradNorm] = sqrt(sum_of_squares[0]); scalars[kClipCoefficient] = max_norm > 0 ?
-  /// min(1, max_norm / (norm + 1e-6)) : 1 (torch.nn.utils.clip_grad_norm_).
+  /// min(1, max_norm / (norm + 1e-6)) : 1 (torch.nn.utils.clip_grad_norm_); scalars[kSkipUpdate] = 1 where the norm is
+  /// not finite, else 0. An infinite max_norm scales nothing.
   virtual void clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars, float max_norm, Stream) = 0;
   virtual void adamw_update(const AdamWUpdate&, Stream) = 0;
   virtual void sgd_update(const SgdUpdate&, Stream) = 0;

@@ -63,7 +63,7 @@ struct StoreContext {
   PrecisionTypes types{};
   const Optimizer* optimizer = nullptr;
   const StoragePolicy* policy = nullptr;   ///< null: nothing is stored otherwise
-  bool used_once = false;                  ///< gradients: steps have one micro-batch and clip nothing
+  bool used_once = false;                  ///< gradients: steps have one micro-batch and do not wait for the norm
   int64_t shards = 1, index = 0;           ///< ranks that a unit is cut over, and which of them this is
 };
 

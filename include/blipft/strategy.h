@@ -61,7 +61,8 @@ class Strategy : public UnitAccess {
   /// and to leave reductions more time. The dry run tells, after a pass that knew the order.
   virtual void set_memory_limit(int64_t bytes) { (void)bytes; }
   /// `scalars` f32 [kStepScalars] with a clip coefficient of 1. Without clipping (max_norm 0) units are updated as soon
-  /// as their gradients are final, beside the rest of backward.
+  /// as their gradients are final, beside the rest of backward. An infinite max_norm scales nothing, but holds all
+  /// gradients until the norm is known, as clipping does; where it is not finite, nothing is updated.
   virtual void begin_step(const Tensor& scalars, float max_norm);
   virtual void begin_micro_batch(int64_t index, int64_t count);
   /// In place of both: a forward of one micro-batch without a backward; finish_backward() ends it, and nothing is

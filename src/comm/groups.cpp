@@ -31,6 +31,12 @@ void CommGroups::withdraw() {
   replicate_->withdraw();
 }
 
+std::string CommGroups::failure() const {
+  for (const Comm* comm : {all_.get(), shard_.get(), replicate_.get()})
+    if (const std::string failure = comm ? comm->failure() : ""; !failure.empty()) return failure;
+  return {};
+}
+
 int64_t CommGroups::device_bytes() const {
   return all_->device_bytes() + (shard_ ? shard_->device_bytes() : 0) + replicate_->device_bytes();
 }

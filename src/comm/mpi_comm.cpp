@@ -23,7 +23,7 @@ void check_accumulates(const Comm& comm, const Tensor& full, bool accumulate) {
 
 class MpiComm : public Comm {
  public:
-  explicit MpiComm(const World& world) : rank_(world.rank()), size_(world.size()) {
+  explicit MpiComm(const World& world) : activity_(world.activity()), rank_(world.rank()), size_(world.size()) {
     check_mpi(MPI_Comm_dup(world.communicator().mpi, &comm_), "MPI_Comm_dup");
   }
   ~MpiComm() override {
@@ -37,6 +37,7 @@ class MpiComm : public Comm {
   int64_t device_bytes() const override { return 0; }
 
   void all_gather(const Tensor& shard, const Tensor& full, Stream) override {
+    const Activity::Scope scope(activity_, Activity::Doing::gather);
     BLIPFT_CHECK(full.numel() == shard.numel() * size_, "all_gather: ", full.shape.str(), " is not ", size_, " times ",
                  shard.shape.str());
     // A shard that already lies at its place in `full` is announced as such.
@@ -57,6 +58,7 @@ class MpiComm : public Comm {
   }
 
   void reduce_scatter(const Tensor& full, const Tensor& shard, Stream, bool accumulate) override {
+    const Activity::Scope scope(activity_, Activity::Doing::reduce_scatter);
     check_accumulates(*this, full, accumulate);
     BLIPFT_CHECK(full.numel() == shard.numel() * size_ && full.dtype == shard.dtype,
                  "reduce_scatter: ", full.shape.str(), " is not ", size_, " times ", shard.shape.str());
@@ -79,6 +81,7 @@ class MpiComm : public Comm {
   }
 
   void all_reduce(const Tensor& tensor, Stream) override {
+    const Activity::Scope scope(activity_, Activity::Doing::all_reduce);
     const int64_t size = dtype_size(tensor.dtype);
     const int64_t n = tensor.numel();
     const int64_t step = std::min<int64_t>(n, kPieceElements);
@@ -126,6 +129,7 @@ class MpiComm : public Comm {
     }
   }
 
+  Activity& activity_;
   int64_t rank_, size_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::vector<char> staged_, received_;

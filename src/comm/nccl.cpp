@@ -69,6 +69,13 @@ class NcclComm : public Comm {
     return concat("nccl ", version / 10000, ".", version / 100 % 100, ".", version % 100);
   }
   int64_t device_bytes() const override { return device_bytes_; }
+  std::string failure() const override {
+    ncclResult_t result = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
+    if (asked != ncclSuccess) result = asked;
+    if (result == ncclSuccess || result == ncclInProgress) return {};
+    return concat("NCCL: ", ncclGetErrorString(result), ": ", ncclGetLastError(nullptr));
+  }
   bool expose(const Tensor& block, bool gathers, bool reductions) override {
     if (!peers_.open(world_, block.data, block.bytes())) return false;
     gathers_ = gathers;

@@ -88,8 +88,9 @@ World::World(int* argc, char*** argv) {
   find_local_ranks();
 }
 
-World::World(std::unique_ptr<Communicator> communicator, int64_t machine)
-    : communicator_(std::move(communicator)), rank_(rank_in(communicator_->mpi)), size_(size_of(communicator_->mpi)),
+World::World(std::unique_ptr<Communicator> communicator, int64_t machine, std::shared_ptr<Activity> activity)
+    : activity_(std::move(activity)), communicator_(std::move(communicator)), rank_(rank_in(communicator_->mpi)),
+      size_(size_of(communicator_->mpi)),
       machine_(machine) {
   find_local_ranks();
 }
@@ -97,11 +98,11 @@ World::World(std::unique_ptr<Communicator> communicator, int64_t machine)
 World::~World() = default;
 
 std::unique_ptr<World> World::split(int64_t color, int64_t key) const {
-  return std::unique_ptr<World>(new World(split_mpi(communicator_->mpi, color, key), machine_));
+  return std::unique_ptr<World>(new World(split_mpi(communicator_->mpi, color, key), machine_, activity_));
 }
 
 std::unique_ptr<World> World::on_machines_of(int64_t ranks) const {
-  return std::unique_ptr<World>(new World(split_mpi(communicator_->mpi, 0, rank_), rank_ / ranks));
+  return std::unique_ptr<World>(new World(split_mpi(communicator_->mpi, 0, rank_), rank_ / ranks, activity_));
 }
 
 void World::find_local_ranks() {
@@ -115,9 +116,13 @@ std::string World::host() const {
   return name;
 }
 
-void World::barrier() const { check_mpi(MPI_Barrier(communicator_->mpi), "MPI_Barrier"); }
+void World::barrier() const {
+  const Activity::Scope scope(*activity_, Activity::Doing::barrier);
+  check_mpi(MPI_Barrier(communicator_->mpi), "MPI_Barrier");
+}
 
 void World::broadcast(void* data, int64_t bytes, int64_t root) const {
+  const Activity::Scope scope(*activity_, Activity::Doing::broadcast);
   constexpr int64_t kPiece = int64_t{1} << 30;
   for (int64_t first = 0; first < bytes; first += kPiece)
     check_mpi(MPI_Bcast(static_cast<char*>(data) + first, static_cast<int>(std::min(kPiece, bytes - first)), MPI_BYTE,
@@ -125,24 +130,28 @@ void World::broadcast(void* data, int64_t bytes, int64_t root) const {
 }
 
 int64_t World::max(int64_t value) const {
+  const Activity::Scope scope(*activity_, Activity::Doing::sum);
   int64_t result = value;
   check_mpi(MPI_Allreduce(&value, &result, 1, MPI_INT64_T, MPI_MAX, communicator_->mpi), "MPI_Allreduce");
   return result;
 }
 
 double World::max(double value) const {
+  const Activity::Scope scope(*activity_, Activity::Doing::sum);
   double result = value;
   check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_MAX, communicator_->mpi), "MPI_Allreduce");
   return result;
 }
 
 double World::sum(double value) const {
+  const Activity::Scope scope(*activity_, Activity::Doing::sum);
   double result = value;
   check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_SUM, communicator_->mpi), "MPI_Allreduce");
   return result;
 }
 
 void World::gather(const void* data, int64_t bytes, void* out) const {
+  const Activity::Scope scope(*activity_, Activity::Doing::gather_on_host);
   const int count = static_cast<int>(bytes);
   check_mpi(MPI_Gather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, communicator_->mpi), "MPI_Gather");
 }
@@ -193,6 +202,7 @@ std::string World::from_rank(int64_t root, std::string text) const {
 }
 
 void World::agree(const std::string& message) const {
+  const Activity::Scope scope(*activity_, Activity::Doing::agreement);
   const int64_t first = -max(message.empty() ? -size_ : -rank_);
   if (first == size_) return;
   const std::string text = from_rank(first, message);

@@ -137,6 +137,8 @@ void add_model_and_data(std::vector<Key>& keys) {
   d(&D::prefetch_steps, "prefetch_steps", at_least(1), "steps prepared ahead",
     std::vector<std::string>{"prefetch_factor"});
   d(&D::shuffle, "shuffle", any(), "a new order every epoch");
+  d(&D::on_bad_sample, "on_bad_sample", one_of({"stop", "skip"}),
+    "a sample that cannot be read, decoded or tokenized; skip: the step goes on without it, it is counted and listed");
 }
 
 void add_train(std::vector<Key>& keys) {
@@ -175,6 +177,9 @@ void add_train(std::vector<Key>& keys) {
     "bf16-true: updates round weights up or down at random, exact in the mean");
   t(&T::gradient_clip_val, "gradient_clip_val", at_least(0), "largest norm of the gradient; 0: no clipping",
     Names{"max_grad_norm", "grad_clip", "clip_grad_norm"});
+  t(&T::on_nonfinite, "on_nonfinite", one_of({"stop", "skip"}),
+    "a step whose gradient norm is not finite; stop: end with an error; skip: it changes no weight, gradients are held",
+    Names{"skip_nan", "skip_nonfinite"});
   t(&T::act_ckpt, "act_ckpt", one_of({"none", "half", "full"}), "layers that recompute their forward in backward",
     Names{"activation_checkpointing", "gradient_checkpointing"});
   t(&T::max_epochs, "max_epochs", at_least(1), "passes over the data",
@@ -222,6 +227,9 @@ void add_parallel(std::vector<Key>& keys) {
   p(&P::cuda_graph, "cuda_graph", any(), "capture the step of each text shape once and replay it");
   p(&P::threads, "threads", at_least(0), "CPU threads of a rank's operations; 0: cores / ranks of this machine",
     Names{"omp_num_threads", "num_threads"});
+  p(&P::timeout_seconds, "timeout_seconds", above(0),
+    "a rank silent for so long, or no progress of any rank, ends the run (longer while it starts or saves)",
+    Names{"timeout", "nccl_timeout", "ddp_timeout"});
 }
 
 void add_checkpoint(std::vector<Key>& keys) {

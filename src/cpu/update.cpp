@@ -54,6 +54,8 @@ void update_in_chunks(const Update& args, const Rule& rule) {
   });
 }
 
+bool is_skipped(const Tensor& scalars) { return scalars.as<const float>()[kSkipUpdate] != 0; }
+
 struct AdamWNumbers {
   float lr, clip, correction1, correction2, beta1, beta2, eps, weight_decay;
 
@@ -81,11 +83,13 @@ void CpuOps::clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalar
   check_clip_coefficient(sum_of_squares, scalars);
   const float norm = std::sqrt(sum_of_squares.as<const float>()[0]);
   scalars.as<float>()[kGradNorm] = norm;
+  scalars.as<float>()[kSkipUpdate] = std::isfinite(norm) ? 0.0f : 1.0f;
   scalars.as<float>()[kClipCoefficient] = max_norm > 0 ? std::min(1.0f, max_norm / (norm + 1e-6f)) : 1.0f;
 }
 
 void CpuOps::adamw_update(const AdamWUpdate& args, Stream) {
   check_args(args);
+  if (is_skipped(args.scalars)) return;
   sum_squares_of_spans(args.grad, args.squares);
   const AdamWNumbers numbers = AdamWNumbers::of(args);
   update_in_chunks(args, [&](int64_t first, int64_t count, float* p, const float* g) {
@@ -100,6 +104,7 @@ void CpuOps::adamw_update(const AdamWUpdate& args, Stream) {
 
 void CpuOps::sgd_update(const SgdUpdate& args, Stream) {
   check_args(args);
+  if (is_skipped(args.scalars)) return;
   sum_squares_of_spans(args.grad, args.squares);
   const float* scalars = args.scalars.as<const float>();
   const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
@@ -117,6 +122,7 @@ void CpuOps::sgd_update(const SgdUpdate& args, Stream) {
 
 void CpuOps::lion_update(const LionUpdate& args, Stream) {
   check_args(args);
+  if (is_skipped(args.scalars)) return;
   sum_squares_of_spans(args.grad, args.squares);
   const float* scalars = args.scalars.as<const float>();
   const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
@@ -137,6 +143,7 @@ void CpuOps::lion_update(const LionUpdate& args, Stream) {
 
 void CpuOps::adamw8bit_update(const AdamW8bitUpdate& args, Stream) {
   check_args(args);
+  if (is_skipped(args.scalars)) return;
   sum_squares_of_spans(args.grad, args.squares);
   const AdamWNumbers numbers = AdamWNumbers::of(args);
   const int64_t n = args.param.numel(), size = code_block(args.m.book);

@@ -108,6 +108,7 @@ adamw8bit_kernel(P* __restrict__ param, float* __restrict__ master, const G* __r
   const int64_t end = min(first + spans_of_block, (n + kSquaresSpan - 1) / kSquaresSpan);
   Loaded<Value, G> next;
   next.template load<kAligned>(values, grad, moments, first, n);
+  if (is_skipped(scalars)) return;
   int turn = 0;
   for (int64_t span = first; span < end; ++span, turn ^= 1) {
     const Loaded<Value, G> now = next;

@@ -78,6 +78,7 @@ __global__ void clip_coefficient_kernel(const float* __restrict__ sum_of_squares
                                         float max_norm) {
   const float norm = sqrtf(sum_of_squares[0]);
   scalars[kGradNorm] = norm;
+  scalars[kSkipUpdate] = isfinite(norm) ? 0.0f : 1.0f;
   // min() as torch.clamp does it: a NaN norm stays visible.
   const float coefficient = max_norm / (norm + 1e-6f);
   scalars[kClipCoefficient] = max_norm > 0 ? (coefficient > 1 ? 1.0f : coefficient) : 1.0f;

@@ -23,6 +23,7 @@ adamw_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restr
   auto* const values = values_of<kMaster>(param, master);
   using Value = std::remove_reference_t<decltype(*values)>;
   __shared__ float warps[kUnroll][kUpdateThreads / 32];
+  const bool skipped = is_skipped(scalars);  // looked at once the loads are on their way
   const BlockSquares<kUnroll> own_squares{warps};
   const int64_t begin = int64_t{blockIdx.x} * kUnroll * kStep, first = begin + threadIdx.x * N;
   with_whole<kAligned>(begin + kUnroll * kStep, n, [&](auto is_whole) {
@@ -38,6 +39,7 @@ adamw_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restr
       means[u] = load_some<kWhole, N>(m_state, i, n);
       second_moments[u] = load_some<kWhole, N>(v_state, i, n);
     }
+    if (skipped) return;
     const AdamWStep<kFast> adamw(args, scalars);
     float sums[kUnroll];
 #pragma unroll
@@ -59,7 +61,7 @@ adamw_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restr
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) own_squares.add(u, sums[u]);
   });
-  if (squares) own_squares.write(squares, n);
+  if (squares && !skipped) own_squares.write(squares, n);
 }
 
 /// Updates with at most one state: `Rule` makes of each element's p, g and state the new ones.
@@ -71,6 +73,7 @@ one_state_kernel(P* __restrict__ param, float* __restrict__ master, const G* __r
   constexpr int N = kUpdatePack;
   static_assert(kUpdateThreads * N == kSquaresSpan, "a pack of each thread of a block is one span");
   __shared__ float warps[1][kUpdateThreads / 32];
+  const bool skipped = is_skipped(scalars);
   const BlockSquares<1> own_squares{warps};
   const auto* const values = values_of<kMaster>(param, master);
   const int64_t begin = int64_t{blockIdx.x} * kUpdateThreads * N, i = begin + threadIdx.x * N;
@@ -79,6 +82,7 @@ one_state_kernel(P* __restrict__ param, float* __restrict__ master, const G* __r
     const auto own = load_some<kWhole, N>(values, i, n);
     const auto gradients = load_some<kWhole, N>(grad, i, n);
     const auto old = state ? load_some<kWhole, N>(static_cast<const S*>(state), i, n) : Pack<S, N>{};
+    if (skipped) return;
     float p[N], g[N], s[N];
     unpack(own, p);
     unpack(gradients, g);
@@ -91,7 +95,7 @@ one_state_kernel(P* __restrict__ param, float* __restrict__ master, const G* __r
     store_param<kWhole, kMaster, kStochastic>(param, master, i, n, p, rounding, scalars);
     if (squares) own_squares.add(0, sum);
   });
-  if (squares) own_squares.write(squares, n);
+  if (squares && !skipped) own_squares.write(squares, n);
 }
 
 struct Sgd {

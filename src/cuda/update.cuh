@@ -49,6 +49,9 @@ __device__ __forceinline__ void with_whole(int64_t end, int64_t n, Body&& body) 
   body(std::false_type{});
 }
 
+/// The same for every thread of the launch: all of them leave at once, or none.
+__device__ __forceinline__ bool is_skipped(const float* __restrict__ scalars) { return scalars[kSkipUpdate] != 0; }
+
 template <int N>
 __device__ __forceinline__ float squares_of(const float (&x)[N]) {
   float sum = 0;

@@ -4,6 +4,7 @@
 // worker that finishes a step's last sample lays the step out. Steps come out in order; a step's failure comes out
 // where the step would have.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -29,6 +30,7 @@ namespace {
 
 constexpr int64_t cache_bytes = int64_t{1} << 30;
 constexpr int64_t most_looked_ahead = 256;    // steps, for first_text_shapes()
+constexpr int64_t most_bad_in_a_row = 32;     // samples that are skipped
 
 /// Device::allocate_host memory. Move-only.
 class HostBlock {
@@ -53,6 +55,7 @@ struct StepWork {
   HostBatch batch;
   std::vector<Sampler::Slot> slots;           // [M * B]
   std::vector<BatchSample> samples;           // [M * B]
+  std::vector<std::string> bad;               // [M * B], what is wrong with a sample that is skipped
   int64_t taken = 0, done = 0;                // samples begun and ended
   bool ready = false, out = false;            // laid out; with the trainer
   int64_t failed_slot = std::numeric_limits<int64_t>::max();
@@ -160,6 +163,7 @@ class PrefetchLoader final : public DataLoader {
     StepWork& work = *free_.back();
     work.slots = std::move(slots);
     work.samples.assign(work.slots.size(), {});
+    work.bad.assign(work.slots.size(), {});
     work.taken = work.done = 0;
     work.ready = false;
     work.batch = {};
@@ -225,15 +229,28 @@ class PrefetchLoader final : public DataLoader {
 
   /// One sample's pixels into the block, its text into work.samples.
   void prepare(StepWork& work, int64_t slot) {
-    const int64_t sample = work.slots[slot].sample, bytes = pixel_bytes();
+    BatchSample& sample = work.samples[slot];
     uint8_t* pixels = BatchWriter::pixels(layout_, work.block.get(), slot);
-    TokenizedText& text = work.samples[slot].text;
-    work.samples[slot].key = work.slots[slot].key;
-    if (sample < 0) {
-      work.samples[slot].absent = true;
-      if (pixels) std::fill_n(pixels, bytes, uint8_t{0});
-      return;
+    sample.key = work.slots[slot].key;
+    sample.absent = work.slots[slot].sample < 0;
+    if (!sample.absent) {
+      try {
+        read(work.slots[slot].sample, pixels, sample.text);
+        bad_in_a_row_ = 0;
+      } catch (const UserError& error) {
+        if (data_.on_bad_sample == "stop") throw;
+        BLIPFT_USER_CHECK(++bad_in_a_row_ < most_bad_in_a_row, error.what(), "; ", most_bad_in_a_row,
+                          " samples in a row could not be read (data.on_bad_sample: skip); is ", data_.path,
+                          " still there?");
+        work.bad[slot] = error.what();
+        sample.text = {};
+        sample.absent = true;
+      }
     }
+    if (sample.absent && pixels) std::fill_n(pixels, pixel_bytes(), uint8_t{0});
+  }
+
+  void read(int64_t sample, uint8_t* pixels, TokenizedText& text) {
     if (!pixels && texts_) {
       text = texts_->text(sample);
       return;
@@ -247,7 +264,8 @@ class PrefetchLoader final : public DataLoader {
     if (pixels) decode(source, pixels);
     text = tokenized(source);
     if (samples_recur_)
-      cache_.insert(sample, std::make_shared<PreparedSample>(PreparedSample{{pixels, pixels + bytes}, text}));
+      cache_.insert(sample, std::make_shared<PreparedSample>(
+                                PreparedSample{{pixels, pixels + (pixels ? pixel_bytes() : 0)}, text}));
   }
 
   TokenizedText text_of(int64_t sample) const {
@@ -283,6 +301,8 @@ class PrefetchLoader final : public DataLoader {
       batch.texts_without_target += !sample.absent && !sample.text.has_target();
       batch.texts_cut += sample.text.cut;
     }
+    for (const std::string& bad : work.bad)
+      if (!bad.empty()) batch.bad_samples.push_back(bad);
   }
 
   /// Gives each micro-batch about as many tokens.
@@ -314,6 +334,7 @@ class PrefetchLoader final : public DataLoader {
   const int64_t total_steps_;
   const bool samples_recur_;                  // in one epoch no sample comes twice: nothing to keep
   SampleCache cache_;
+  std::atomic<int64_t> bad_in_a_row_{0};
 
   mutable std::mutex mutex_;
   std::condition_variable_any work_waits_;    // for workers

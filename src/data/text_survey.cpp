@@ -31,8 +31,8 @@ int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1
 struct Surveyed {
   TokenizedText text;
   int64_t length = 0;
-  bool learns = false, cut = false;
-  std::string name;                          // of a sample with nothing to learn
+  bool learns = false, cut = false, bad = false;
+  std::string name;                          // of a sample with nothing to learn; of a bad one what is wrong with it
 };
 
 /// Calls body(i) for each i below `count` from several threads, in about this order. Throws what the first i threw.
@@ -70,21 +70,35 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
   std::atomic<int64_t> bytes{0};
   for_each_in_threads(surveyed_, settings.threads, [&](int64_t i) {
     Surveyed& one = all[static_cast<size_t>(i)];
-    const Dataset::Sample sample = dataset.read(i);
-    // One token more than it may have tells that it is cut.
-    one.text = tokenize(sample, tokenizer, settings.max_text_tokens + 1, settings.vocabulary);
+    try {
+      const Dataset::Sample sample = dataset.read(i);
+      one.name = sample.name;
+      // One token more than it may have tells that it is cut.
+      one.text = tokenize(sample, tokenizer, settings.max_text_tokens + 1, settings.vocabulary);
+    } catch (const UserError& error) {
+      if (!settings.skip_bad) throw;
+      one.bad = true;
+      one.name = error.what();
+      one.text = {};
+      return;
+    }
     one.cut = one.text.size() > settings.max_text_tokens;
     one.length = std::min(one.text.size(), settings.max_text_tokens);
     one.text.ids.resize(static_cast<size_t>(one.length));
     one.text.learnt.resize(static_cast<size_t>(one.length));
     one.learns = one.text.has_target();
-    if (!one.learns) one.name = sample.name;
+    if (one.learns) one.name.clear();
     if (bytes.fetch_add(kTextBytes + one.length * 5) > settings.most_bytes) one.text = {};
   });
   const bool keeps = bytes <= settings.most_bytes;
   for (int64_t i = 0; i < surveyed_; ++i) {
     Surveyed& one = all[static_cast<size_t>(i)];
     cut_ += one.cut;
+    if (one.bad) {
+      ++bad_;
+      if (bad_texts_.size() < kNamed) bad_texts_.push_back(one.name);
+      continue;
+    }
     if (!one.learns) {
       if (left_out_names_.size() < kNamed) left_out_names_.push_back(one.name);
       continue;
@@ -99,12 +113,16 @@ SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> da
                          int64_t vocabulary, int64_t threads, int64_t asked, const char* key) {
   const int64_t size = dataset->size();
   const std::string& path = key == std::string("data.val_path") ? config.data.val_path : config.data.path;
-  auto survey = std::make_shared<TextSurvey>(
-      *dataset, tokenizer, TextSurvey::Settings{asked, config.data.max_text_tokens, vocabulary, threads});
+  const TextSurvey::Settings settings{.samples = asked, .max_text_tokens = config.data.max_text_tokens,
+                                      .vocabulary = vocabulary, .threads = threads,
+                                      .skip_bad = config.data.on_bad_sample == "skip"};
+  auto survey = std::make_shared<TextSurvey>(*dataset, tokenizer, settings);
   BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(config, key), ": ", key, ": ", path, ": none of the ",
                     survey->surveyed(), " texts has a token to learn among its first ",
                     config.data.max_text_tokens, " (data.max_text_tokens)",
-                    survey->left_out_names().empty() ? "" : "; the first is " + survey->left_out_names().front());
+                    survey->left_out_names().empty() ? "" : "; the first is " + survey->left_out_names().front(),
+                    survey->bad() > 0 ? concat("; ", survey->bad(), " cannot be read: ", survey->bad_texts().front())
+                                      : "");
   SampleSet set{std::move(dataset), asked > size ? asked : 0, survey};
   const bool all = static_cast<int64_t>(survey->samples().size()) == size;
   if (!all) set.dataset = std::make_shared<DatasetSubset>(set.dataset, survey->samples());
@@ -115,12 +133,15 @@ std::string survey_text(const Config& config, const TextSurvey& survey) {
   std::string text = concat(survey.surveyed(), " texts");
   if (survey.cut() > 0)
     text += concat(", ", survey.cut(), " cut to data.max_text_tokens ", config.data.max_text_tokens);
-  if (survey.left_out() == 0) return text;
-  text += concat(", ", survey.left_out(), " left out that have nothing to learn (");
-  for (const std::string& name : survey.left_out_names())
-    text += concat(&name == &survey.left_out_names().front() ? "" : ", ", name);
-  const bool more = survey.left_out() > static_cast<int64_t>(survey.left_out_names().size());
-  return text + (more ? ", ...)" : ")");
+  const auto list = [&](int64_t count, const char* why, const std::vector<std::string>& names) {
+    if (count == 0) return;
+    text += concat(", ", count, why, " (");
+    for (const std::string& name : names) text += concat(&name == &names.front() ? "" : ", ", name);
+    text += count > static_cast<int64_t>(names.size()) ? ", ...)" : ")";
+  };
+  list(survey.left_out(), " left out that have nothing to learn", survey.left_out_names());
+  list(survey.bad(), " skipped that cannot be read", survey.bad_texts());
+  return text;
 }
 
 namespace {

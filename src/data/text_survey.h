@@ -34,8 +34,10 @@ class TextSurvey {
     int64_t max_text_tokens = 0, vocabulary = 0;
     int64_t threads = 1;
     int64_t most_bytes = int64_t{2} << 30;   ///< of host memory for ids: where they take more, lengths alone are kept
+    bool skip_bad = false;                   ///< samples that cannot be read or tokenized are left out
   };
-  /// Throws the error of the first sample whose text cannot be read or tokenized. The same on every rank.
+  /// Throws the error of the first sample whose text cannot be read or tokenized, unless it skips them. The same on
+  /// every rank.
   TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const Settings& settings);
 
   int64_t surveyed() const { return surveyed_; }
@@ -46,14 +48,17 @@ class TextSurvey {
   const TokenizedText& text(int64_t i) const { return texts_.at(static_cast<size_t>(i)); }
 
   int64_t cut() const { return cut_; }       ///< of all texts, those longer than max_text_tokens
-  int64_t left_out() const { return surveyed_ - static_cast<int64_t>(samples_.size()); }
+  int64_t bad() const { return bad_; }       ///< that cannot be read or tokenized
+  const std::vector<std::string>& bad_texts() const { return bad_texts_; }  ///< what is wrong with the first few
+  /// With nothing to learn, the bad ones not among them.
+  int64_t left_out() const { return surveyed_ - bad_ - static_cast<int64_t>(samples_.size()); }
   const std::vector<std::string>& left_out_names() const { return left_out_names_; }  ///< the first few
 
  private:
-  int64_t surveyed_ = 0, cut_ = 0;
+  int64_t surveyed_ = 0, cut_ = 0, bad_ = 0;
   std::vector<int64_t> samples_, lengths_;
   std::vector<TokenizedText> texts_;         // empty: they took too much
-  std::vector<std::string> left_out_names_;
+  std::vector<std::string> left_out_names_, bad_texts_;
 };
 
 /// The samples of a run whose texts are surveyed: those of `dataset` with something to learn, of the first `asked` (0:

@@ -13,7 +13,7 @@ StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy
   StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
                        PrecisionTypes::of(*parts.config), parts.optimizer, parts.policy ? parts.policy : &policy};
   const TrainSection& train = parts.config->train;
-  context.used_once = train.accumulate_grad_batches == 1 && train.gradient_clip_val == 0;
+  context.used_once = train.accumulate_grad_batches == 1 && largest_norm(train) == 0;
   context.shards = shard_count(strategy_name, parts.groups.shard->size());
   context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
   return context;
@@ -32,14 +32,17 @@ ShardedSettings with_prefetch(ShardedSettings settings, const ParameterStore& st
 }  // namespace
 
 Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& asked)
-    : policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_name)),
+    : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
+                              : nullptr),
+      policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_name)),
       sharded(with_prefetch(asked, store, parts.model->units())) {
   const StrategyContext context{parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(),
-                                parts.spans};
+                                observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};
   strategy = make_strategy(strategy_name, context, sharded);
   program = std::make_unique<StepProgram>(
       StepParts{parts.config, parts.device, parts.ops, parts.groups.all, parts.arena, parts.model, strategy.get(),
-                parts.optimizer, parts.spans, parts.pixel_statistics},
+                parts.optimizer, parts.spans, parts.pixel_statistics,
+                observer ? static_cast<StepObserver*>(observer.get()) : parts.spans, parts.activity},
       parts.text_shapes);
 }
 

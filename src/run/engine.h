@@ -6,6 +6,7 @@
 
 #include "blipft/store.h"
 #include "blipft/strategy.h"
+#include "run/activity_observer.h"
 #include "run/step_program.h"
 
 namespace blipft {
@@ -23,6 +24,7 @@ struct EngineParts {
   SpanRecorder* spans = nullptr;           ///< optional
   PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
   std::vector<TextShape> text_shapes;      ///< those that steps may have, ascending
+  Activity* activity = nullptr;            ///< optional: is told of units and their collectives
 };
 
 class Engine {
@@ -32,6 +34,7 @@ class Engine {
   /// After Arena::commit.
   void bind();
 
+  const std::unique_ptr<ActivityObserver> observer;  ///< null without an activity
   const std::unique_ptr<StoragePolicy> policy;
   ParameterStore store;
   const ShardedSettings sharded;

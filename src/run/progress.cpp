@@ -54,8 +54,7 @@ void Progress::end_line() {
 }
 
 void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
-  epoch_loss_ += result.loss;
-  ++epoch_steps_;
+  if (std::isfinite(result.loss)) epoch_loss_ += result.loss, ++epoch_steps_;
   const bool early = smooth_seconds_ == 0 || result.step - run_.first_step <= 2;  // the first steps are slow
   const double newest = early ? 1 : 0.2;   // its share
   smooth_seconds_ += newest * (seconds - smooth_seconds_);
@@ -65,12 +64,6 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
   const Clock::time_point now = Clock::now();
   const double since = std::chrono::duration<double>(now - printed_).count();
   if (!silent_) {
-    if (!std::isfinite(result.loss) && !warned_) {
-      end_line();
-      std::printf("warning: the loss of step %lld is %f; a lower train.lr or train.gradient_clip_val=1 may help\n",
-                  static_cast<long long>(result.step), result.loss);
-      warned_ = true;
-    }
     if (since >= (terminal_ ? 0.2 : config_.output.progress_seconds) || last || last_of_epoch ||
         result.step - run_.first_step < 2) {
       printed_ = now;

@@ -42,7 +42,6 @@ class Progress {
   double epoch_loss_ = 0;
   int64_t epoch_steps_ = 0;
   double smooth_seconds_ = 0, smooth_flops_ = 0;
-  bool warned_ = false;
 };
 
 /// The header before training.

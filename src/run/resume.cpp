@@ -97,6 +97,16 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
                     "checkpoint.resume=never and another output.path for a new one");
 }
 
+void check_same_content(const Config& config, const ResumePoint& point, const Facts& facts) {
+  for (const Fact& fact : facts) {
+    const auto found = point.index.run.find(fact.name);
+    BLIPFT_USER_CHECK(found == point.index.run.end() || found->second == fact.value,
+                      place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", point.folder, ": ", fact.name,
+                      " is ", shortened(fact.value), " here (", fact.place, "), ", shortened(found->second),
+                      " there; give the run the files that it began with");
+  }
+}
+
 std::string what_may_change_bits(const ResumePoint& point, const std::map<std::string, std::string>& now) {
   std::string changes;
   for (const auto& [name, value] : now) {

@@ -7,6 +7,7 @@
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "io/state_files.h"
+#include "run/same_run.h"
 
 namespace blipft {
 
@@ -24,6 +25,9 @@ std::string newest_checkpoint(const std::string& checkpoints);
 
 /// Throws UserError that names every key whose value would make another run of it. `config` is resolved for `ranks`.
 void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks);
+
+/// The same for what the run reads: what the checkpoint has of `facts` must be equal. Throws UserError.
+void check_same_content(const Config& config, const ResumePoint& point, const Facts& facts);
 
 /// Samples of a step over all ranks.
 int64_t samples_of_a_step(const Config& config, int64_t ranks);

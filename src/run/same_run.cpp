@@ -74,22 +74,6 @@ bool is_left_out(const std::string& key) {
   return std::any_of(std::begin(kLeftOut), std::end(kLeftOut), [&](const LeftOut& one) { return key == one.key; });
 }
 
-// The keys and values of to_yaml(), which has one line for each.
-template <class Take>
-void each_key(const Config& config, const Take& take) {
-  const std::string text = to_yaml(config);
-  std::string section;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    const size_t colon = line.find(':');
-    if (colon == std::string::npos) continue;
-    if (line[0] != ' ') section = line.substr(0, colon);
-    else take(section + "." + line.substr(2, colon - 2), line.substr(std::min(colon + 2, line.size())));
-  }
-}
-
 // Size and digest: of the header alone of a safetensors file, whose tensors may be hundreds of gigabytes.
 std::string describe_file(const std::string& path, bool header_alone) {
   try {
@@ -186,9 +170,8 @@ std::string difference(const Facts& mine, const Facts& theirs, const std::string
 
 Facts config_facts(const Config& config) {
   Facts facts = {{"the program's commit", version_commit()}, {"the program's build", version_build()}};
-  each_key(config, [&](const std::string& key, const std::string& value) {
+  for (const auto& [key, value] : config_values(config))
     if (!is_left_out(key)) facts.push_back({key, value, place_of(config, key)});
-  });
   // What is left out must all the same be there, or not be there, on every rank.
   facts.push_back({"adapter.path", config.adapter.path.empty() ? "not given" : "given",
                    place_of(config, "adapter.path")});
@@ -219,6 +202,14 @@ Fact data_fact(const std::string& key, const std::string& path, const Dataset& d
   return {concat("the data at ", key), concat(dataset.size(), " samples, digest ", digest.text()), path};
 }
 
+Facts read_facts(const Config& config, const RunData& data) {
+  Facts facts = file_facts("model file", config.model.path, config.model.init == "pretrained");
+  facts.push_back(data_fact("data.path", config.data.path, *data.training.dataset));
+  if (!config.data.val_path.empty())
+    facts.push_back(data_fact("data.val_path", config.data.val_path, *data.validation.dataset));
+  return facts;
+}
+
 void compare_facts(const World& world, const Facts& facts, const std::string& advice) {
   const uint64_t mine = digest_of(facts);
   uint64_t first = mine;
@@ -245,11 +236,7 @@ void check_same_start(const Config& config, const World& world) {
 void check_same_data(const Config& config, const RunData& data, const World& world) {
   if (world.size() == 1) return;
   Facts facts;
-  world.together([&] {
-    facts.push_back(data_fact("data.path", config.data.path, *data.training.dataset));
-    if (!config.data.val_path.empty())
-      facts.push_back(data_fact("data.val_path", config.data.val_path, *data.validation.dataset));
-  });
+  world.together([&] { facts = read_facts(config, data); });
   compare_facts(world, facts, "give all machines the same data");
 }
 

@@ -29,6 +29,9 @@ Facts file_facts(const std::string& kind, const std::string& directory, bool wei
 /// The number of samples, and a digest of what Dataset::identify() tells; `key`: where they come from, "data.path".
 Fact data_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
+/// What the run reads: files of the model, samples of the data.
+Facts read_facts(const Config& config, const RunData& data);
+
 /// Throws AgreedError where a rank has other facts than rank 0: the lowest such rank names the first that differs, with
 /// both values, cut to a line, and all others by name. Called by all ranks, each of which has its facts at hand.
 /// Costs two collectives of 8 bytes; lists of facts travel only where they differ.

@@ -148,7 +148,7 @@ void StepProgram::begin_pass(const TextShape& text, PassKind kind) {
 
 StepContext StepProgram::step_context() const {
   return {*parts_.ops, *parts_.device, *parts_.arena, *parts_.strategy, parts_.device->compute_stream(),
-          parts_.device->side_stream(), forked_, joined_, parts_.spans,
+          parts_.device->side_stream(), forked_, joined_, parts_.observer,
           static_cast<uint64_t>(parts_.config->train.seed)};
 }
 
@@ -163,7 +163,7 @@ void StepProgram::enqueue_step(const TextShape& text) {
   SpanRecorder* spans = parts_.spans;
   const Stream stream = device.compute_stream();
   begin_pass(text, PassKind::step);
-  strategy.begin_step(scalars_, static_cast<float>(parts_.config->train.gradient_clip_val));
+  strategy.begin_step(scalars_, static_cast<float>(largest_norm(parts_.config->train)));
   device.zero(loss_.data, loss_.bytes(), stream);
   enqueue_loss_weights(text);
   const StepContext context = step_context();
@@ -302,7 +302,17 @@ void StepProgram::run(const HostBatch& batch, PassKind kind, Slot& slot) {
   device.record(slot.done, compute);
 }
 
+// While the host waits, it is in the oldest step that is not finished.
+std::unique_ptr<Activity::Scope> StepProgram::waiting(bool waits) const {
+  if (!waits || !parts_.activity || drained_ == launched_) return nullptr;
+  Activity& activity = *parts_.activity;
+  auto scope = std::make_unique<Activity::Scope>(activity, Activity::Doing::device);  // ends with what was before
+  activity.set({activity.state().phase, Activity::Doing::device, slots_[drained_ % kSlots]->result.step, -1});
+  return scope;
+}
+
 bool StepProgram::batch_taken(bool wait) {
+  const auto scope = waiting(wait);
   if (wait) parts_.device->synchronize(staged_);
   return parts_.device->reached(staged_);
 }
@@ -310,6 +320,7 @@ bool StepProgram::batch_taken(bool wait) {
 bool StepProgram::finished(bool wait, StepResult& result) {
   if (drained_ == launched_) return false;
   Slot& slot = *slots_[drained_ % kSlots];
+  const auto scope = waiting(wait);
   if (wait) parts_.device->synchronize(slot.done);
   else if (!parts_.device->reached(slot.done)) return false;
   const char* out = slot.results();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "blipft/activity.h"
 #include "blipft/config.h"
 #include "blipft/data.h"
 #include "blipft/model.h"
@@ -26,6 +27,8 @@ struct StepParts {
   const Optimizer* optimizer = nullptr;
   SpanRecorder* spans = nullptr;           ///< optional
   PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
+  StepObserver* observer = nullptr;        ///< optional: is told of the units' phases
+  Activity* activity = nullptr;            ///< optional: is told when the host waits for the device
 };
 
 /// What runs over a text shape: a step, or an evaluation of one micro-batch.
@@ -109,6 +112,7 @@ class StepProgram {
   Slot& next_slot(const HostBatch& batch, PassKind kind);
   void copy_in(const HostBatch& batch, const Slot& slot);
   void run(const HostBatch& batch, PassKind kind, Slot& slot);
+  std::unique_ptr<Activity::Scope> waiting(bool waits) const;
 
   StepParts parts_;
   std::vector<TextShape> text_shapes_;

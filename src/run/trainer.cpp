@@ -15,12 +15,14 @@
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
 #include "run/checkpoints.h"
+#include "run/end_all.h"
 #include "run/engine.h"
 #include "run/output_folder.h"
 #include "run/placement.h"
 #include "run/progress.h"
 #include "run/resume.h"
 #include "run/run_data.h"
+#include "run/run_faults.h"
 #include "run/same_run.h"
 #include "run/saving.h"
 #include "run/start_times.h"
@@ -52,11 +54,13 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
 // A run in the order in which its parts come to life; destroyed in reverse.
 class Run {
  public:
-  Run(const Config& config, const World& world) : config_(config), world_(world) {}
+  Run(const Config& config, const World& world, Watchdog& watchdog)
+      : config_(config), world_(world), faults_(config_, world, watchdog) {}
   void prepare();
   void steps();
   void finish();
   bool stopped() const { return !stop_reason_.empty(); }
+  void close_trace();
 
  private:
   void go_on_from_checkpoint();
@@ -93,6 +97,7 @@ class Run {
   StartTimes times_;
   std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere
   int64_t first_step_ = 0;
+  Facts read_;                             // what the run reads; on rank 0
   std::string gemm_table_;                 // file of chosen algorithms of products, on GPUs
   std::unique_ptr<OutputFolder> folder_;
   std::unique_ptr<Model> model_;
@@ -117,6 +122,7 @@ class Run {
   std::unique_ptr<Beside> looking_ahead_;  // finds them; only where steps are captured
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Checkpoints> checkpoints_;
+  int64_t done_ = 0;                       // steps, those before a resume counted
   std::string stop_reason_;                // why the run ended before its last step; "": it did not
   double step_seconds_ = 0;                // of the last finished step
   double ready_seconds_ = 0;               // since the process began
@@ -125,6 +131,7 @@ class Run {
   int64_t last_end_ns_ = 0;                // of the step before, on the device's clock; 0: there is none to count from
   double train_seconds_ = 0;
   std::vector<std::string> saved_;         // folders
+  RunFaults faults_;                       // last: its watchdog's check asks the communicators above
 };
 
 void Run::prepare() {
@@ -151,6 +158,11 @@ void Run::prepare() {
     start_loader();
   });
   check_same_data(config_, data_, world_);
+  world_.together([&] {
+    if (!first()) return;                    // the others have the same
+    read_ = read_facts(config_, data_);
+    if (resume_) check_same_content(config_, *resume_, read_);
+  });
   times_.part("data");
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
@@ -158,6 +170,7 @@ void Run::prepare() {
     plan_ = plan_memory(config_, *model_, group_sizes_, available, data_.text_shapes);
   });
   groups_ = make_groups(config_, world_, group_sizes_, *device_);
+  faults_.watch(*groups_);
   times_.part("communication");
   world_.together([&] {
     plan.wait();
@@ -192,7 +205,7 @@ std::vector<FileToWrite> Run::files_to_write() const {
 // What the run goes on from says where it begins, and what was chosen for it where the run file leaves the choice.
 void Run::go_on_from_checkpoint() {
   if (!resume_) return;
-  first_step_ = resume_->index.step;
+  first_step_ = done_ = resume_->index.step;
   world_.together([&] {
     check_same_run(config_, *resume_, world_.size());
     const std::string table = resume_->folder + "/gemm_algorithms.txt";
@@ -265,7 +278,7 @@ void Run::commit() {
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
   engine_ = std::make_unique<Engine>(
       EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(), arena_.get(), optimizer_.get(),
-                  nullptr, spans_, data_.pixel_statistics, plan_.text_shapes},
+                  nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity()},
       plan_.strategy_name, plan_.sharded);
   engine_->strategy->learn_from(*plan_.engine->strategy);
   arena_->commit();
@@ -331,6 +344,7 @@ void Run::fill_weights() {
 }
 
 void Run::start_trace(int64_t start_ns, int64_t part) {
+  faults_.folder_made();
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
                                                  context_bytes_, start_ns, &times_, part, first_step_});
@@ -390,6 +404,7 @@ void Run::finished_step(const StepResult& result) {
   const int64_t epoch = result.step / loader_->steps_per_epoch();
   progress_->step(result, epoch, seconds);
   trace_->step(result, epoch, seconds);
+  faults_.finished(result, *progress_);
   const bool memory =
       result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
   if (memory) {
@@ -455,6 +470,7 @@ bool Run::validates_after(int64_t step) const {
 // collectives but those that gather units.
 void Run::validate(int64_t step) {
   drain();
+  faults_.activity().phase(Activity::Phase::validation);
   const auto start = StartTimes::Clock::now();
   const bool tokens_count = config_.train.loss_normalization == "tokens";
   double loss = 0, weight = 0, tokens = 0;
@@ -467,7 +483,7 @@ void Run::validate(int64_t step) {
     tokens += result.labels;
   };
   for (int64_t i = 0; i < validation_loader_->steps_per_epoch(); ++i) {
-    const HostBatch* batch = validation_loader_->next();
+    const HostBatch* batch = faults_.next(*validation_loader_, step);
     if (program.in_flight() == StepProgram::kSlots && program.finished(true, result)) add();
     program.launch_evaluation(*batch);
     program.batch_taken(true);
@@ -484,21 +500,27 @@ void Run::validate(int64_t step) {
 
 void Run::start_checkpoints() {
   CheckpointParts parts{&config_, &world_, &times_, weight_context(), facts(), ""};
+  for (const Fact& fact : read_) parts.run[fact.name] = fact.value;
   if (device_->kind() == DeviceKind::cuda) parts.gemm_table = gemm_table_;
   checkpoints_ = std::make_unique<Checkpoints>(std::move(parts));
 }
 
 // After `done` steps. Whether the run is to end here.
 bool Run::checkpoint_and_stop(int64_t done) {
+  done_ = done;
   const bool last = done == loader_->total_steps();
   const bool due = checkpoints_->due(done, step_seconds_);
   if (due || (last && writes_checkpoints(config_))) {
     drain();
+    faults_.activity().phase(Activity::Phase::saving);
     checkpoints_->write(done);
     last_end_ns_ = 0;
   }
   if (!last) stop_reason_ = checkpoints_->stop_reason();
-  if (last || stopped()) checkpoints_->finish();
+  if (last || stopped()) {
+    faults_.activity().phase(Activity::Phase::saving);
+    checkpoints_->finish();
+  }
   tell_checkpoint();
   return stopped();
 }
@@ -519,7 +541,7 @@ void Run::steps() {
   StepResult result;
   for (int64_t step = first_step_; step < loader_->total_steps(); ++step) {
     const int64_t wait_begin = unix_ns();
-    const HostBatch* batch = loader_->next();
+    const HostBatch* batch = faults_.next(*loader_, step);
     const int64_t wait_end = unix_ns();
     const std::vector<int64_t>& chosen = config_.trace.kernels;
     const bool recorded = kernels_ && std::find(chosen.begin(), chosen.end(), step) != chosen.end();
@@ -554,6 +576,7 @@ void Run::finish() {
   progress_->done(world_.max(train_seconds_), arena_->total_bytes());
   trace_->driver_memory(loader_->total_steps() - 1);
   print_memory();
+  faults_.before_saving(done_, *progress_);
   if (config_.output.save_model && !stopped()) {
     for (const SaveSettings& settings : SaveSettings::of(config_)) {
       saved_.push_back(config_.output.path + "/" + settings.folder());
@@ -564,8 +587,10 @@ void Run::finish() {
   }
   trace_->close();
   const auto lost = static_cast<long long>(world_.sum(trace_->failure().empty() ? 0.0 : 1.0));
+  faults_.stop_watching();
   groups_->withdraw();
   if (first()) print_end(lost);
+  faults_.after_saving(saved_);
   if (lost > 0 && config_.trace.on_error == "stop")
     throw AgreedError(concat("the traces of ", lost, " rank(s) are not whole (trace.on_error is stop)"));
 }
@@ -584,14 +609,25 @@ void Run::print_end(long long lost) const {
   std::fflush(stdout);
 }
 
+void Run::close_trace() {
+  if (trace_) trace_->close();
+}
+
 }  // namespace
 
 int train(const Config& config, const World& world) {
-  Run run(config, world);
-  run.prepare();
-  run.steps();
-  run.finish();
-  return run.stopped() ? kStoppedCode : 0;
+  Watchdog watchdog(world, config.parallel.timeout_seconds);
+  Run run(config, world, watchdog);
+  try {
+    run.prepare();
+    run.steps();
+    run.finish();
+    return run.stopped() ? kStoppedCode : 0;
+  } catch (const AgreedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    end_all_ranks(error, world, watchdog, [&] { run.close_trace(); });
+  }
 }
 
 }  // namespace blipft

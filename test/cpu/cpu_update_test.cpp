@@ -78,6 +78,52 @@ TEST_SUITE("cpu update") {
     }
   }
 
+  TEST_CASE("a norm that is not finite: no update changes a bit; an infinite largest norm scales nothing") {
+    const int64_t n = 5000;
+    for (const double squares : {4.0, HUGE_VAL, std::nan("")})
+      for (const DType dtype : {kF32, kBf16}) {
+        CAPTURE(squares);
+        OpContext c(cpu());
+        const Tensor square = c.values("squares", kF32, {squares}), grad = c.input("grad", dtype, {n});
+        const Tensor scalars = c.inout("scalars", kF32, {kStepScalars}, 0.1, 0.2);
+        std::vector<std::pair<Tensor, Vec>> tensors;
+        const auto inout = [&](const char* name, DType type) {
+          tensors.push_back({c.inout(name, type, {n}, 0.1, 1), {}});
+          return tensors.back().first;
+        };
+        const SgdUpdate sgd{inout("sgd", dtype), inout("sgd master", kF32), grad, inout("buffer", dtype), scalars};
+        const LionUpdate lion{inout("lion", dtype), {}, grad, inout("mean", dtype), scalars};
+        const AdamWUpdate adamw{inout("adamw", dtype), {}, grad, inout("m", dtype), inout("v", dtype), scalars};
+        AdamW8bitUpdate codes{.param = inout("8bit", dtype), .grad = grad, .scalars = scalars};
+        codes.m = make_quantized(c, "codes of m", CodeBook::dynamic8, n);
+        codes.v = make_quantized(c, "codes of v", CodeBook::dynamic8_unsigned, n);
+        const Tensor numbers = c.input("numbers", kF32, {n}, 0.1, 1);
+        const auto decoded = [&](const char* name) {
+          return tensors.emplace_back(c.output(name, kF32, {n}), Vec()).first;
+        };
+        const Tensor m = decoded("decoded m"), v = decoded("decoded v");
+        c.run([&](Ops& ops, Stream s) {
+          ops.quantize(numbers, codes.m, s);
+          ops.quantize(numbers, codes.v, s);
+          ops.dequantize(codes.m, m, s);
+          ops.dequantize(codes.v, v, s);
+        });
+        for (auto& [tensor, before] : tensors) before = c.read(tensor);
+        c.run([&](Ops& ops, Stream s) {
+          ops.clip_coefficient(square, scalars, HUGE_VALF, s);
+          ops.sgd_update(sgd, s);
+          ops.lion_update(lion, s);
+          ops.adamw_update(adamw, s);
+          ops.adamw8bit_update(codes, s);
+          ops.dequantize(codes.m, m, s);
+          ops.dequantize(codes.v, v, s);
+        });
+        for (const auto& [tensor, before] : tensors) CHECK((c.read(tensor) == before) == !std::isfinite(squares));
+        CHECK(c.read(scalars)[kSkipUpdate] == (std::isfinite(squares) ? 0 : 1));
+        if (std::isfinite(squares)) CHECK(c.read(scalars)[kClipCoefficient] == 1);
+      }
+  }
+
   TEST_CASE("AdamW on codes is decoding, AdamW in f32, encoding, to the bit") {
     for (auto [dtype, master] : {std::pair{kF32, false}, {kBf16, false}, {kBf16, true}})
       for (int64_t n : {1, 256, 700, 4096, 9001}) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <numeric>
 #include <set>
@@ -75,6 +76,7 @@ class SmallDataset final : public Dataset {
     for (const char* picture : pictures) pictures_.push_back(read_bytes(std::string("test/golden/images/") + picture));
   }
   int64_t broken = -1;                        ///< this sample's picture is cut
+  bool all_broken = false;
   std::chrono::milliseconds delay{0};
   mutable std::atomic<int64_t> reads{0};
 
@@ -86,7 +88,7 @@ class SmallDataset final : public Dataset {
     ++reads;
     std::this_thread::sleep_for(delay);
     Sample sample{concat("sample ", index), {{text(index)}}, pictures_[index % 4]};
-    if (index == broken) sample.picture->resize(sample.picture->size() / 2);
+    if (index == broken || all_broken) sample.picture->resize(sample.picture->size() / 2);
     return sample;
   }
 
@@ -398,6 +400,62 @@ TEST_SUITE("loader") {
       }
     }
     CHECK(device.live == 0);
+  }
+
+  TEST_CASE("loader: a broken picture may be skipped: its place is empty, the others are as ever") {
+    Config config = small_config();
+    config.data.shuffle = false;
+    config.train.max_epochs = 2;
+    config.data.text_padding = "max";
+    HostDevice device;
+    const auto batch_of = [&](int64_t broken, const std::function<void(const HostBatch&)>& look) {
+      auto dataset = std::make_shared<SmallDataset>(12);
+      dataset->broken = broken;
+      const auto loader = make_loader(config, dataset, device);
+      for (const HostBatch* batch; (batch = loader->next()); loader->give_back(batch)) look(*batch);
+    };
+    config.data.on_bad_sample = "skip";
+    std::vector<std::vector<int32_t>> labels;
+    std::vector<float> counts;
+    batch_of(-1, [&](const HostBatch& batch) {
+      CHECK(batch.bad_samples.empty());
+      const int32_t* at = part<int32_t>(batch, BatchPart::labels);
+      labels.emplace_back(at, at + batch.layout.micro_batches() * batch.layout.labels());
+    });
+    batch_of(8, [&](const HostBatch& batch) {
+      const bool hit = batch.step % 2 == 1;  // samples 6 to 11; sample 8 is the third of its first micro-batch
+      REQUIRE(batch.bad_samples.size() == (hit ? 1 : 0));
+      if (hit) CHECK(batch.bad_samples[0].find("sample 8") != std::string::npos);
+      const int64_t rows = batch.layout.labels() / batch.layout.batch_size();
+      const int32_t* at = part<int32_t>(batch, BatchPart::labels);
+      const std::vector<int32_t>& ordinary = labels[static_cast<size_t>(batch.step)];
+      int64_t count = 0;
+      for (int64_t i = 0; i < static_cast<int64_t>(ordinary.size()); ++i) {
+        const bool gone = hit && i / rows == 2;
+        CHECK(at[i] == (gone ? -100 : ordinary[static_cast<size_t>(i)]));
+        count += at[i] != -100 && i < batch.layout.labels();
+      }
+      CHECK(part<float>(batch, BatchPart::label_counts)[0] == static_cast<float>(count));
+      const uint8_t* pixels = part<uint8_t>(batch, BatchPart::pixels) + 2 * 12 * 12 * 3;
+      CHECK(std::all_of(pixels, pixels + 12 * 12 * 3, [](uint8_t p) { return p == 0; }) == hit);
+    });
+    CHECK(device.live == 0);
+  }
+
+  TEST_CASE("loader: samples that all cannot be read are not skipped for ever") {
+    Config config = small_config();
+    config.data.on_bad_sample = "skip";
+    config.data.path = "photos";
+    config.train.max_epochs = 20;
+    auto dataset = std::make_shared<SmallDataset>(6);
+    dataset->all_broken = true;
+    HostDevice device;
+    const auto loader = make_loader(config, dataset, device);
+    const std::string message = message_of([&] {
+      while (const HostBatch* batch = loader->next()) loader->give_back(batch);
+    });
+    CHECK_MESSAGE(message.find("32 samples in a row could not be read") != std::string::npos, message);
+    CHECK_MESSAGE(message.find("is photos still there?") != std::string::npos, message);
   }
 
   TEST_CASE("loader: wrong use is an error, not a hang") {

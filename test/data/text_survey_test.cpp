@@ -143,6 +143,24 @@ TEST_SUITE("text survey") {
             "line 321 is broken");
   }
 
+  TEST_CASE("a survey that skips leaves out what cannot be read, and says so") {
+    auto dialogues = std::make_shared<Dialogues>(100, 20, 1);
+    const SampleSet whole = survey(text_config(), dialogues);
+    dialogues->broken = 93;
+    Config config = text_config();
+    config.data.on_bad_sample = "skip";
+    const SampleSet set = survey(config, dialogues);
+    CHECK(set.texts->bad() == 7);
+    CHECK(set.texts->left_out() == 0);
+    CHECK(set.dataset->size() == 93);
+    CHECK(std::equal(set.texts->lengths().begin(), set.texts->lengths().end(), whole.texts->lengths().begin()));
+    CHECK(survey_text(config, *set.texts).find(", 7 skipped that cannot be read (line 93 is broken, line 94") !=
+          std::string::npos);
+    dialogues->broken = 0;
+    const std::string message = message_of([&] { survey(config, dialogues); });
+    CHECK_MESSAGE(message.find("100 cannot be read: line 0 is broken") != std::string::npos, message);
+  }
+
   TEST_CASE("training samples: those with something to learn of the first that were asked for, or an error") {
     const auto dialogues = std::make_shared<Dialogues>(50, 60, 2);
     Config config = text_config();

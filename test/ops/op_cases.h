@@ -417,6 +417,32 @@ inline void add_scalars(Cases& cases) {
         ops.clip_coefficient(squares, scalars, max_norm, s);
       });
     }});
+  // Of the scalars the flag alone counts: the update that finds it changes nothing.
+  for (const double squares : {HUGE_VAL, std::nan("")})
+    for (const float max_norm : {1.0f, HUGE_VALF})
+      cases.push_back({concat("clip_coefficient of ", squares, " at most ", max_norm, ", updates"), kF32, true,
+                       [=](OpContext& c) {
+        const Tensor square = c.values("squares", kF32, {squares}), grad = c.input("grad", kF32, {5000});
+        const Tensor zeros = c.values("zeros", kF32, std::vector<double>(kStepScalars));
+        const Tensor scalars = c.scratch("scalars", kF32, {kStepScalars});
+        const auto inout = [&](const char* name) { return c.inout(name, kF32, {5000}); };
+        const SgdUpdate sgd{inout("sgd"), {}, grad, inout("buffer"), scalars};
+        const LionUpdate lion{inout("lion"), {}, grad, inout("mean"), scalars};
+        const AdamWUpdate adamw{inout("adamw"), inout("master"), grad, inout("m"), inout("v"), scalars};
+        AdamW8bitUpdate codes{.param = inout("8bit"), .grad = grad, .scalars = scalars};
+        codes.m = make_quantized(c, "codes of m", CodeBook::dynamic8, 5000);
+        codes.v = make_quantized(c, "codes of v", CodeBook::dynamic8_unsigned, 5000);
+        c.run([&](Ops& ops, Stream s) {
+          ops.quantize(grad, codes.m, s);
+          ops.quantize(grad, codes.v, s);
+          ops.cast(zeros, scalars, s);
+          ops.clip_coefficient(square, scalars, max_norm, s);
+          ops.sgd_update(sgd, s);
+          ops.lion_update(lion, s);
+          ops.adamw_update(adamw, s);
+          ops.adamw8bit_update(codes, s);
+        });
+      }});
 }
 
 inline std::vector<OpCase> op_cases() {

@@ -209,6 +209,24 @@ def damaged_checkpoints_are_refused_by_name(space):
           and "train.seed is 9 here, 0 there" in other.err, other)
 
 
+@test
+def other_files_are_refused(space):
+    ranks, settings = RUNS["single"]
+    output = whole_run(space, "single").output
+    data, model = space.copy(space.data), space.copy(space.model)
+    same = resumed(space, ranks, [*settings, f"data.path={data}", f"model.path={model}"], output, 2)  # moved
+    check(steps_of(same.output) == steps_of(output)[2:], same)
+    with open(data / "metadata.jsonl", "a") as file:
+        file.write(json.dumps({"file_name": json.loads(open(data / "metadata.jsonl").readline())["file_name"],
+                               "text": "one more"}) + "\n")
+    (model / "tokenizer.json").write_text((model / "tokenizer.json").read_text() + " ")
+    for other, expected in ((f"data.path={data}", "the data at data.path is 49 samples"),
+                            (f"model.path={model}", "model file tokenizer.json is")):
+        refused = start(space, ranks, *settings, other, f"train.max_steps={STEPS}",
+                        f"checkpoint.resume={checkpoint(output, 2)}")
+        check(refused.status == 1 and expected in refused.err, refused)
+
+
 def signalled(space, number, ranks, *overrides):
     """The outcome of a run that gets a signal once it has trained some steps."""
     output = space.new()

@@ -1,0 +1,89 @@
+// Activity: what a rank is in, told by its training thread and read by its watchdog.
+//
+// A change is two stores of one thread; readers take no lock and see a whole state.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace blipft {
+
+class Activity {
+ public:
+  enum class Phase : uint8_t { start, training, validation, saving, end };
+  enum class Doing : uint8_t {
+    host,                                  ///< the host's own work
+    data, device,                          ///< waiting for the next batch; for the GPU
+    forward, recompute, backward, loss, update,
+    gather, reduce_scatter, all_reduce,    ///< collectives of a step
+    barrier, broadcast, sum, gather_on_host, agreement,  ///< of World
+  };
+  static bool is_collective(Doing doing) { return doing >= Doing::gather; }
+
+  /// Phase, doing, step (-1: none) and unit (-1: none), as one word that is changed at once.
+  struct State {
+    Phase phase = Phase::start;
+    Doing doing = Doing::host;
+    int64_t step = -1, unit = -1;
+    uint64_t word() const {
+      return static_cast<uint64_t>(phase) | static_cast<uint64_t>(doing) << 4 |
+             (static_cast<uint64_t>(unit + 1) & 0xffffff) << 12 | static_cast<uint64_t>(step + 1) << 36;
+    }
+    static State of(uint64_t word) {
+      return {static_cast<Phase>(word & 15), static_cast<Doing>(word >> 4 & 255), static_cast<int64_t>(word >> 36) - 1,
+              static_cast<int64_t>(word >> 12 & 0xffffff) - 1};
+    }
+  };
+
+  /// The training thread only.
+  void set(const State& state) {
+    word_.store(state.word(), std::memory_order_relaxed);
+    progress_.store(progress_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+  /// Keeps the step.
+  void phase(Phase phase) { set({phase, Doing::host, state().step, -1}); }
+  void step(int64_t step) { set({Phase::training, Doing::host, step, -1}); }
+  void doing(Doing doing, int64_t unit = -1) {
+    const State now = state();
+    set({now.phase, doing, now.step, unit});
+  }
+
+  /// A part of what goes on, until it ends; the unit stays.
+  class Scope {
+   public:
+    Scope(Activity& activity, Doing doing) : activity_(activity), before_(activity.state()) {
+      activity_.set({before_.phase, doing, before_.step, before_.unit});
+    }
+    ~Scope() { activity_.set(before_); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Activity& activity_;
+    const State before_;
+  };
+
+  /// Any thread.
+  State state() const { return State::of(word()); }
+  uint64_t word() const { return word_.load(std::memory_order_relaxed); }
+  uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }  ///< changes so far
+
+  /// Names of units, for texts; called once, by the training thread.
+  void name_units(std::vector<std::string> names) {
+    if (owned_) return;
+    owned_ = std::make_unique<const std::vector<std::string>>(std::move(names));
+    names_.store(owned_.get(), std::memory_order_release);
+  }
+  /// "step 7: all_reduce of opt.layer.3", "start-up: barrier"; any rank's state, since all have the same units.
+  std::string text(const State& state) const;
+
+ private:
+  std::atomic<uint64_t> word_{State{}.word()}, progress_{0};
+  std::unique_ptr<const std::vector<std::string>> owned_;
+  std::atomic<const std::vector<std::string>*> names_{nullptr};
+};
+
+}  // namespace blipft

@@ -1,0 +1,56 @@
+// ActivityObserver: tells the activity which unit is in which phase or collective, and the trace, if there is one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "blipft/activity.h"
+#include "blipft/model.h"
+#include "blipft/strategy.h"
+#include "trace/span_recorder.h"
+
+namespace blipft {
+
+/// On a GPU steps are replayed, and this hears of nothing: what the host knows then is the step.
+class ActivityObserver : public StepObserver, public CommObserver {
+ public:
+  ActivityObserver(Activity& activity, SpanRecorder* spans, const std::vector<const Unit*>& units)
+      : activity_(activity), spans_(spans) {
+    std::vector<std::string> names;
+    for (const Unit* unit : units) names.push_back(unit->name());
+    activity_.name_units(std::move(names));
+  }
+
+  void begin(Phase phase, const Unit& unit, Stream stream) override {
+    if (spans_) spans_->begin(phase, unit, stream);
+    using Doing = Activity::Doing;
+    activity_.doing(phase == Phase::forward     ? Doing::forward
+                    : phase == Phase::recompute ? Doing::recompute
+                    : phase == Phase::backward  ? Doing::backward
+                                                : Doing::loss,
+                    unit.index);
+  }
+  void end(Phase phase, const Unit& unit, Stream stream) override {
+    if (spans_) spans_->end(phase, unit, stream);
+    activity_.doing(Activity::Doing::host);
+  }
+  void begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override {
+    if (spans_) spans_->begin(kind, unit, bytes, stream);
+    using Doing = Activity::Doing;
+    activity_.doing(kind == Kind::gather           ? Doing::gather
+                    : kind == Kind::reduce_scatter ? Doing::reduce_scatter
+                    : kind == Kind::all_reduce     ? Doing::all_reduce
+                                                   : Doing::update,
+                    unit.index);
+  }
+  void end(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override {
+    if (spans_) spans_->end(kind, unit, bytes, stream);
+    activity_.doing(Activity::Doing::host);
+  }
+
+ private:
+  Activity& activity_;
+  SpanRecorder* const spans_;              // optional
+};
+
+}  // namespace blipft

@@ -1,0 +1,43 @@
+// Faults of a run; see run_faults.h.
+#include "run/run_faults.h"
+
+namespace blipft {
+
+void RunFaults::watch(const CommGroups& groups) const {
+  watchdog_.set_check([&groups] { return groups.failure(); });
+}
+
+const HostBatch* RunFaults::next(DataLoader& loader, int64_t step) {
+  const bool validates = activity_.state().phase == Activity::Phase::validation;
+  if (!validates) activity_.step(step);
+  const Activity::Scope scope(activity_, Activity::Doing::data);
+  const HostBatch* batch = loader.next();
+  bad_samples_.note(*batch, concat(validates ? "validation after step " : "step ", step));
+  return batch;
+}
+
+void RunFaults::finished(const StepResult& result, Progress& progress) {
+  if (const std::string warning = nonfinite_.finished(result); !warning.empty()) progress.warn(warning);
+}
+
+void RunFaults::before_saving(int64_t steps, Progress& progress) {
+  const TrainSection& train = config_.train;
+  const std::string bad =
+      bad_samples_.summary(steps * train.accumulate_grad_batches * train.batch_size * world_.size());
+  if (!bad.empty()) progress.warn(bad);
+  if (nonfinite_.skipped() > 0) progress.warn(nonfinite_.summary(steps));
+  world_.together([&] { nonfinite_.check_run(steps); });
+  activity_.phase(Activity::Phase::saving);
+  vanished_ = folder_.vanished();
+}
+
+void RunFaults::after_saving(const std::vector<std::string>& saved) const {
+  world_.together([&] {
+    BLIPFT_USER_CHECK(!vanished_, place_of(config_, "output.path"), ": output.path: ", config_.output.path, ": the ",
+                      "folder that the run began with was removed or replaced; what was in it is lost",
+                      saved.empty() ? "" : concat("; the model was saved all the same, as ", saved.front()));
+  });
+  activity_.phase(Activity::Phase::end);
+}
+
+}  // namespace blipft
