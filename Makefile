@@ -2,6 +2,8 @@
 #
 #   make              ./blipft (with CUDA when nvcc is found; CUDA=0 or CUDA=1 force it)
 #   make check        builds and passes every test
+#   make check-slurm  the tests on a Slurm cluster of two nodes, which it starts on this machine (as root, on Debian and
+#                     Ubuntu, it also installs slurm and munge; SKIPPED where it cannot)
 #   make demo         trains a small BLIP-2 on pictures it draws itself; MODEL=llama: a small LLaMA on instructions
 #   make bench        times the configurations of the README's table on this machine's GPUs; ARGS="--quick" and others
 #                     are tools/bench.py's options; ARGS=--ops times every GPU operation
@@ -161,6 +163,10 @@ setup:
 check: setup
 	@tools/setup.sh --browser > /dev/null || true
 	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN))
+
+.PHONY: check-slurm
+check-slurm: setup
+	@tools/check_slurm.sh CUDA=$(CUDA) BUILD=$(BUILD)
 
 .PHONY: demo
 demo: setup

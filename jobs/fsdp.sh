@@ -1,33 +1,28 @@
 #!/bin/bash
 # Four GPUs of one node, FSDP: Experiment 3 of the tutorial.    sbatch jobs/fsdp.sh [section.key=value ...]
+#
+#   sbatch --gpus-per-node=8 jobs/fsdp.sh       eight GPUs; ranks, CPUs and memory follow
+#
+# Where jobs may not go back into the queue, a chain of jobs goes on with one run: each starts when the one before it
+# was stopped (code 75), and is dropped when that one was done:
+#   first=$(sbatch --parsable --no-requeue jobs/fsdp.sh output.path=runs/long)
+#   sbatch --no-requeue --dependency=afternotok:$first --kill-on-invalid-dep=yes jobs/fsdp.sh output.path=runs/long
+# After another job, that makes its input: sbatch --dependency=afterok:JOB jobs/fsdp.sh ...
 #SBATCH --job-name=blipft-fsdp
 #SBATCH --nodes=1
-#SBATCH --ntasks-per-node=4
 #SBATCH --gpus-per-node=4
-#SBATCH --cpus-per-task=8
-#SBATCH --mem=256G
+#SBATCH --cpus-per-gpu=8
+#SBATCH --mem-per-gpu=64G
 #SBATCH --time=01:00:00
 #SBATCH --output=%x-%j.log
-#SBATCH --signal=TERM@60
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=USR1@120
 ##SBATCH --partition=gpu
 ##SBATCH --account=project
 
-# One rank for each GPU; every rank sees the GPUs of its node and takes its own, so ask for --gpus-per-node and not
-# for --gpus-per-task. 60 s before the time limit the ranks get SIGTERM. The trace is readable whenever a run is ended.
-
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"  # submit from the repository, where ./blipft is
+source jobs/common.sh                         # modules, ranks, time limit, going back into the queue
 
-# What ./blipft was built with; names differ from cluster to cluster.
-# module purge
-# module load gcc cuda nccl openmpi hdf5
-
-output=runs/fsdp-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)}
-mkdir -p "$output"
-
-# Says whether the job fits the GPUs before it takes them.
-./blipft --plan --ranks 4 inputs/fsdp.yaml "$@"
-
-exec srun --mpi=pmix ./blipft inputs/fsdp.yaml output.path="$output" "$@"
-# Without PMIx in Slurm:
-# exec mpirun -np 4 --bind-to none ./blipft inputs/fsdp.yaml output.path="$output" "$@"
+train fsdp inputs/fsdp.yaml "$@"

@@ -1,32 +1,24 @@
 #!/bin/bash
 # One GPU: Experiment 1 of the tutorial.    sbatch jobs/single.sh [section.key=value ...]
+#
+# Several runs, as an array, each task with its own rate:
+#   sbatch --array=0-2 jobs/single.sh, with this line before `train`:
+#     rates=(1e-5 2e-5 4e-5); set -- train.lr="${rates[SLURM_ARRAY_TASK_ID]}" "$@"
 #SBATCH --job-name=blipft-single
 #SBATCH --nodes=1
-#SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=1
-#SBATCH --cpus-per-task=8
-#SBATCH --mem=64G
+#SBATCH --cpus-per-gpu=8
+#SBATCH --mem-per-gpu=64G
 #SBATCH --time=01:00:00
 #SBATCH --output=%x-%j.log
-#SBATCH --signal=TERM@60
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=USR1@120
 ##SBATCH --partition=gpu
 ##SBATCH --account=project
 
-# 60 s before the time limit the ranks get SIGTERM. The trace is readable whenever a run is ended.
-
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"  # submit from the repository, where ./blipft is
+source jobs/common.sh                         # modules, ranks, time limit, going back into the queue
 
-# What ./blipft was built with; names differ from cluster to cluster.
-# module purge
-# module load gcc cuda openmpi hdf5
-
-output=runs/single-${SLURM_JOB_ID:-$(date +%Y%m%d-%H%M%S)}
-mkdir -p "$output"
-
-# Says whether the job fits the GPU before it takes it.
-./blipft --plan --ranks 1 inputs/single.yaml "$@"
-
-exec srun --mpi=pmix ./blipft inputs/single.yaml output.path="$output" "$@"
-# Without PMIx in Slurm:
-# exec mpirun -np 1 ./blipft inputs/single.yaml output.path="$output" "$@"
+train single inputs/single.yaml "$@"

@@ -42,6 +42,8 @@ class World {
   int64_t size() const { return size_; }
   int64_t local_rank() const { return local_rank_; }   ///< among this world's ranks of this machine
   int64_t local_size() const { return local_size_; }
+  /// Cores that these ranks may run on, together: fewer than the machine's where mpirun or Slurm bound them.
+  int64_t local_cores() const { return local_cores_; }
   int64_t machine() const { return machine_; }         ///< >= 0; the same on the ranks of one machine alone
   std::string host() const;
   /// What this rank is in; groups share it. Host collectives, and tensor collectives of CPUs, tell of themselves.
@@ -89,7 +91,7 @@ class World {
   void find_local_ranks();
   std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
   std::unique_ptr<Communicator> communicator_;
-  int64_t rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, machine_ = 0;
+  int64_t rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, local_cores_ = 1, machine_ = 0;
 };
 
 /// Tensor collectives over a group of ranks, in a stream. Same order of calls on every rank.

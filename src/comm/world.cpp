@@ -1,5 +1,6 @@
 // Worlds: MPI's world of the process, and groups of its ranks.
 #include <mpi.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -61,9 +62,22 @@ int64_t pretended_ranks_per_machine() {
   return ranks;
 }
 
+// Cores that the processes of `group`, all of one machine, may run on: a scheduler may have bound each to its own.
+int64_t cores_of(MPI_Comm group) {
+  constexpr int kSets = 8;                                 // 8,192 cores: the kernel refuses a mask that is too short
+  cpu_set_t mine[kSets] = {}, all[kSets] = {};
+  if (sched_getaffinity(0, sizeof mine, mine) != 0) CPU_SET(0, mine);
+  check_mpi(MPI_Allreduce(mine, all, sizeof mine, MPI_BYTE, MPI_BOR, group), "MPI_Allreduce");
+  return CPU_COUNT_S(sizeof all, all);
+}
+
 }  // namespace
 
 World::World(int* argc, char*** argv) {
+  // Ranks that wait would spin on their core. Where ranks have fewer cores than threads, as on a small machine or a
+  // shared node, the ones that compute then wait for a time slice at every collective: mpirun sets this when it knows
+  // of it, Slurm never does. With cores enough a yield returns at once. What the user set stays.
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   int provided = 0;
   check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   communicator_ = std::make_unique<Communicator>(MPI_COMM_WORLD);
@@ -93,7 +107,7 @@ std::unique_ptr<World> World::on_machines_of(int64_t ranks) const {
 
 void World::find_local_ranks() {
   const std::unique_ptr<Communicator> local = split_mpi(communicator_->mpi, machine_, rank_);
-  local_rank_ = rank_in(local->mpi), local_size_ = size_of(local->mpi);
+  local_rank_ = rank_in(local->mpi), local_size_ = size_of(local->mpi), local_cores_ = cores_of(local->mpi);
 }
 
 std::string World::host() const {

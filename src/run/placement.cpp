@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <thread>
 
 #include "blipft/error.h"
 #include "memory/memory_text.h"
@@ -56,7 +55,7 @@ void check_host_memory(const Config& config, const World& world, int64_t bytes) 
 }
 
 int64_t cores_of_a_rank(const World& world) {
-  return std::max<int64_t>(1, static_cast<int64_t>(std::thread::hardware_concurrency()) / world.local_size());
+  return std::max<int64_t>(1, world.local_cores() / world.local_size());
 }
 
 std::unique_ptr<Device> make_device(const Config& config, const World& world) {
