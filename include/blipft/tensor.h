@@ -48,8 +48,11 @@ struct Shape {
   /// Throws UserError where that is more than any memory holds: sizes come from files and settings.
   int64_t numel() const {
     int64_t n = 1;
-    for (int i = 0; i < rank; ++i)
-      if (__builtin_mul_overflow(n, dims[static_cast<size_t>(i)], &n) || n > kMostElements) [[unlikely]] refuse();
+    for (int i = 0; i < rank; ++i) {
+      const int64_t size = dims[static_cast<size_t>(i)];
+      if (size > 0 && n > kMostElements / size) [[unlikely]] refuse();
+      n *= size;
+    }
     return n;
   }
   bool operator==(const Shape&) const = default;

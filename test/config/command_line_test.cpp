@@ -62,7 +62,7 @@ TEST_SUITE("config") {
     CHECK(contains(parse_message({"--plan", "--gpu-memory", "-1", "a.yaml"}), "--gpu-memory: found \"-1\""));
     for (const char* size : {"24GB", "x", "0", "GiB", "24GiBs", ""})
       CHECK(contains(parse_message({"--plan", "--fit", size, "a.yaml"}),
-                     "--fit: found \"" + std::string(size) + "\", expected a number of GiB > 0, as in --fit 24GiB"));
+                     "--fit: found \"" + std::string(size) + "\", expected a number of GiB > 0 and <= 1e+06, as in --fit 24GiB"));
     CHECK(contains(parse_message({"--fit", "24", "a.yaml"}), "--fit is for --plan"));
     CHECK(contains(parse_message({"--plan", "--fit", "24", "--gpu-memory", "24", "a.yaml"}), "is given already"));
     CHECK(contains(parse_message({"--plan", "--node-ranks", "0", "a.yaml"}), "--node-ranks: found \"0\""));

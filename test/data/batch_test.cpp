@@ -61,8 +61,9 @@ class LetterTokenizer final : public Tokenizer {
   std::vector<int32_t> prefix_ids() const override { return {'<'}; }
   std::vector<int32_t> suffix_ids() const override { return {'>'}; }
   int64_t vocab_size() const override { return 1000; }
-  int32_t pad_id() const override { return 7; }
+  int32_t pad_id() const override { return pad; }
   std::optional<int32_t> eos_id() const override { return end; }
+  int32_t pad = 7;
   std::optional<int32_t> end = {};
 };
 
@@ -275,13 +276,14 @@ TEST_SUITE("batch") {
       CHECK_MESSAGE(message.find(part) != std::string::npos, message);
     config.data.max_text_tokens = 10;
     ModelInputs small = kTextOnly;
-    small.vocabulary = 7;
-    check_text_inputs(config, small, tokenizer);      // nothing reads padding
+    LetterTokenizer padded;
+    padded.pad = small.vocabulary = 70;
+    check_text_inputs(config, small, padded);         // nothing reads padding
     config.train.loss_on_padding = true;
-    message = message_of([&] { check_text_inputs(config, small, tokenizer); });
-    for (const char* part : {"run.yaml: train.loss_on_padding", "has id 7", "has 7 ids"})
+    message = message_of([&] { check_text_inputs(config, small, padded); });
+    for (const char* part : {"run.yaml: train.loss_on_padding", "has id 70", "has 70 ids"})
       CHECK_MESSAGE(message.find(part) != std::string::npos, message);
-    small.vocabulary = 8;
-    check_text_inputs(config, small, tokenizer);
+    small.vocabulary = 71;
+    check_text_inputs(config, small, padded);
   }
 }

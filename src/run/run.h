@@ -1,0 +1,109 @@
+// Run: what a run consists of. Its start is in run_start.cpp, its steps and end in trainer.cpp.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/checkpoint.h"
+#include "blipft/data.h"
+#include "blipft/monitor.h"
+#include "memory/memory_plan.h"
+#include "run/checkpoints.h"
+#include "run/engine.h"
+#include "run/output_folder.h"
+#include "run/progress.h"
+#include "run/resume.h"
+#include "run/run_data.h"
+#include "run/run_faults.h"
+#include "run/start_times.h"
+#include "trace/run_trace.h"
+
+namespace blipft {
+
+/// A run in the order in which its parts come to life; destroyed in reverse.
+class Run {
+ public:
+  Run(const Config& config, const World& world, Watchdog& watchdog)
+      : config_(config), world_(world), faults_(config_, world, watchdog) {}
+  void prepare();                          // run_start.cpp
+  void steps();
+  void finish();
+  bool stopped() const { return !stop_reason_.empty(); }
+  void close_trace();
+
+ private:
+  void go_on_from_checkpoint();
+  std::map<std::string, std::string> facts() const;
+  void open_data();
+  void start_loader();
+  void make_backend();
+  int64_t least_free_memory() const;
+  void commit();
+  WeightContext weight_context() const;
+  std::vector<TextShape> shapes_to_prepare();
+  void fill_weights();
+  void restore();
+  void start_trace(int64_t start_ns, int64_t part);
+  void announce();
+  double step_seconds(const StepResult& result);
+  void finished_step(const StepResult& result);
+  void drain();
+  void check_targets(int64_t steps);
+  bool validates_after(int64_t step) const;
+  void validate(int64_t step);
+  void start_checkpoints();
+  bool checkpoint_and_stop(int64_t done);
+  void tell_checkpoint();
+  void start_kernels();
+  void stop_kernels(int64_t step);
+  void print_memory() const;
+  void print_end(long long lost) const;
+  std::vector<FileToWrite> files_to_write() const;
+  bool first() const { return world_.rank() == 0; }
+
+  Config config_;                          // resolved for this world, once prepare() has begun
+  const World& world_;
+  StartTimes times_;
+  StopRequest stop_request_;
+  std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere
+  int64_t first_step_ = 0;
+  Facts read_;                             // what the run reads; on rank 0
+  std::string gemm_table_;                 // file of chosen algorithms of products, on GPUs
+  std::unique_ptr<OutputFolder> folder_;
+  std::unique_ptr<Model> model_;
+  RunData data_;
+  std::unique_ptr<DeviceMonitor> monitor_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<KernelTracer> kernels_;  // only when the run asks for kernels
+  int64_t context_bytes_ = 0;
+  std::unique_ptr<Ops> ops_;
+  GroupSizes group_sizes_{1};
+  std::unique_ptr<CommGroups> groups_;
+  std::unique_ptr<Optimizer> optimizer_;
+  SpanRecorder span_recorder_;
+  SpanRecorder* spans_ = nullptr;
+  MemoryPlan plan_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<SafetensorsReader> checkpoint_;  // kept while the run is to save what it does not train
+  std::unique_ptr<RunTrace> trace_;
+  std::unique_ptr<DataLoader> loader_, validation_loader_;  // the latter where the run validates
+  std::vector<TextShape> first_shapes_;    // of this rank's first steps
+  std::unique_ptr<Beside> looking_ahead_;  // finds them; only where steps are captured
+  std::unique_ptr<Progress> progress_;
+  std::unique_ptr<Checkpoints> checkpoints_;
+  int64_t done_ = 0;                       // steps, those before a resume counted
+  std::string stop_reason_;                // why the run ended before its last step; "": it did not
+  double step_seconds_ = 0;                // of the last finished step
+  double ready_seconds_ = 0;               // since the process began
+  int64_t texts_without_target_ = 0;       // of this rank's samples so far
+  int64_t texts_cut_ = 0;
+  int64_t last_end_ns_ = 0;                // of the step before, on the device's clock; 0: there is none to count from
+  double train_seconds_ = 0;
+  std::vector<std::string> saved_;         // folders
+  RunFaults faults_;                       // last: its watchdog's check asks the communicators above
+};
+
+}  // namespace blipft

@@ -1,0 +1,297 @@
+// The start of a run, up to its first step; see run.h.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "blipft/version.h"
+#include "data/text_survey.h"
+#include "run/adapter_files.h"
+#include "run/placement.h"
+#include "run/run.h"
+#include "run/training_state.h"
+
+namespace blipft {
+
+namespace {
+
+// Text shapes whose steps are captured before training, at most, and samples that are looked at to find them.
+constexpr size_t kMostPrepared = 8;
+constexpr int64_t kSamplesLookedAt = 512;
+
+// The recorder of kernels that trace.kernels asks for, null when it asks for none.
+std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& device) {
+  if (config.trace.kernels.empty()) return nullptr;
+  const std::string place = place_of(config, "trace.kernels");
+  BLIPFT_USER_CHECK(device.kind() == DeviceKind::cuda, place,
+                    ": trace.kernels: kernels are recorded on GPUs, this run computes on ", device.name(),
+                    "; remove trace.kernels");
+  try {
+    return make_kernel_tracer();
+  } catch (const UserError& error) {
+    throw UserError(concat(place, ": trace.kernels: ", error.what(), "; or remove trace.kernels"));
+  }
+}
+
+}  // namespace
+
+void Run::prepare() {
+  check_same_start(config_, world_);
+  resume_ = find_resume_point(config_, world_);
+  folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ != nullptr);
+  const int64_t node_ranks = ranks_of_each_machine(world_);
+  world_.together([&] {
+    check_ranks(config_, world_.size());
+    config_ = resolve_for_ranks(config_, world_.size());
+  });
+  go_on_from_checkpoint();
+  world_.together([&] {
+    group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
+    check_device(config_, world_);
+    model_ = make_model(config_);
+  });
+  times_.part("model");
+  world_.together([&] {
+    Beside data(times_, "data", [this] { open_data(); });
+    make_backend();
+    times_.part("device");
+    data.wait();
+    start_loader();
+  });
+  check_same_data(config_, data_, world_);
+  world_.together([&] {
+    if (!first()) return;                    // the others have the same
+    read_ = read_facts(config_, data_);
+    if (resume_) check_same_content(config_, *resume_, read_);
+  });
+  times_.part("data");
+  // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
+  const int64_t available = least_free_memory();
+  Beside plan(times_, "plan", [this, available] {
+    plan_ = plan_memory(config_, *model_, group_sizes_, available, data_.text_shapes);
+  });
+  groups_ = make_groups(config_, world_, group_sizes_, *device_);
+  faults_.watch(*groups_);
+  times_.part("communication");
+  world_.together([&] {
+    plan.wait();
+    times_.part("plan");
+    commit();
+  });
+  times_.part("memory");
+  const bool gathers = config_.parallel.direct_gathers && engine_->store.shards() > 1;
+  groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
+  world_.together([&] { engine_->bind(); });
+  times_.part("peers");
+  folder_->check_room([this] { return files_to_write(); });
+  fill_weights();
+  int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
+  world_.broadcast(&start_ns, sizeof start_ns, 0);
+  folder_->remove_earlier();
+  const int64_t part = resume_ && config_.trace.enabled ? RunTrace::next_part(config_, world_) : 0;
+  world_.together([&] { start_trace(start_ns, part); });
+  announce();
+}
+
+std::vector<FileToWrite> Run::files_to_write() const {
+  std::vector<FileToWrite> files = files_to_save(config_, model_->units(), engine_->store);
+  files.push_back({"trace", RunTrace::bytes(config_, plan_, loader_->total_steps()), config_.output.path,
+                   config_.trace.on_error == "stop"});
+  if (writes_checkpoints(config_))         // those that are kept, and one on its way
+    files.push_back({"checkpoints", (config_.checkpoint.keep + 1) * checkpoint_bytes(model_->units(), engine_->store),
+                     checkpoints_folder(config_)});
+  return files;
+}
+
+// What the run goes on from says where it begins, and what was chosen for it where the run file leaves the choice.
+void Run::go_on_from_checkpoint() {
+  if (!resume_) return;
+  first_step_ = done_ = resume_->index.step;
+  world_.together([&] {
+    check_same_run(config_, *resume_, world_.size());
+    const std::string table = resume_->folder + "/gemm_algorithms.txt";
+    if (!std::filesystem::exists(table)) return;
+    gemm_table_ = checkpoints_folder(config_) + "/gemm_algorithms.txt";
+    if (!first()) return;
+    std::filesystem::create_directories(checkpoints_folder(config_));
+    std::filesystem::copy_file(table, gemm_table_, std::filesystem::copy_options::overwrite_existing);
+  });
+  const auto then = [&](const char* name) { return resume_->index.run[name]; };
+  if (config_.parallel.reshard == "auto" && then("ranks") == std::to_string(world_.size()) &&
+      config_.parallel.strategy == "fsdp" && !then("reshard").empty())
+    config_.parallel.reshard = then("reshard");
+}
+
+std::map<std::string, std::string> Run::facts() const {
+  std::map<std::string, std::string> facts{
+      {"ranks", std::to_string(world_.size())},
+      {"strategy", groups_text(plan_)},
+      {"device", concat(device_->name(), " ", device_->code())},
+      {"version", version_commit()},
+      {"batch_size", std::to_string(config_.train.batch_size)},
+      {"samples_of_a_step", std::to_string(samples_of_a_step(config_, world_.size()))}};
+  if (plan_.strategy_name == "fsdp") facts["reshard"] = reshard_name(plan_);
+  return facts;
+}
+
+void Run::open_data() {
+  data_ = open_run_data(config_, model_->inputs(), world_.size(),
+                        std::max(config_.data.num_workers, cores_of_a_rank(world_)));
+}
+
+// Its threads prepare the first steps beside all that comes before them.
+void Run::start_loader() {
+  loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), data_.text_shapes,
+                             data_.tokenizer, data_.training, *device_, first_step_);
+  BLIPFT_USER_CHECK(first_step_ <= loader_->total_steps(), resume_->folder, ": the checkpoint was written after ",
+                    first_step_, " steps, but the run has ", loader_->total_steps(),
+                    " in all; raise train.max_steps or train.max_epochs to go on");
+  if (data_.validates())
+    validation_loader_ = make_validation_loader(config_, world_.rank(), world_.size(), model_->inputs(),
+                                                data_.text_shapes, data_.tokenizer, data_.validation, *device_);
+  if (config_.parallel.cuda_graph && !data_.surveyed())
+    looking_ahead_ = std::make_unique<Beside>(
+        times_, "looking_ahead", [this] { first_shapes_ = loader_->first_text_shapes(kSamplesLookedAt); });
+}
+
+void Run::make_backend() {
+  monitor_ = make_device_monitor(wants_cuda(config_) ? static_cast<int>(world_.local_rank()) : -1);
+  device_ = make_device(config_, world_);
+  device_->bind_thread();
+  kernels_ = make_tracer(config_, *device_);
+  const char* home = std::getenv("HOME");
+  if (gemm_table_.empty() && home) gemm_table_ = std::string(home) + "/.cache/blipft/gemm_algorithms.txt";
+  ops_ = device_->kind() == DeviceKind::cuda
+             ? make_cuda_ops(*device_, gemm_table_,
+                             {config_.parallel.gemm_search == "thorough", config_.train.matmul_precision == "high"})
+             : make_cpu_ops();
+  optimizer_ = make_optimizer(config_.train);
+  context_bytes_ = std::max<int64_t>(0, monitor_->process_bytes());
+}
+
+// Of all ranks' GPUs, because the choice that hangs on it must be the same on every rank; 0 on CPUs.
+int64_t Run::least_free_memory() const {
+  return device_->kind() == DeviceKind::cuda ? -world_.max(-device_->memory().free) : 0;
+}
+
+void Run::commit() {
+  arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
+  if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
+  engine_ = std::make_unique<Engine>(
+      EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(), arena_.get(), optimizer_.get(),
+                  nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity()},
+      plan_.strategy_name, plan_.sharded);
+  engine_->strategy->learn_from(*plan_.engine->strategy);
+  check_host_memory(config_, world_, arena_->host_bytes());
+  arena_->commit();
+}
+
+WeightContext Run::weight_context() const {
+  return {model_->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(), arena_->scratch()};
+}
+
+// Where all texts are known, all that steps have. Else those that any rank's first steps have, the most frequent first;
+// the same on every rank.
+std::vector<TextShape> Run::shapes_to_prepare() {
+  if (data_.surveyed()) return plan_.text_shapes;
+  if (!looking_ahead_) return {};
+  looking_ahead_->wait();
+  std::vector<std::pair<double, TextShape>> counted;
+  for (const TextShape& shape : plan_.text_shapes) {
+    const auto mine = std::count(first_shapes_.begin(), first_shapes_.end(), shape);
+    if (const double all = world_.sum(static_cast<double>(mine)); all > 0) counted.push_back({all, shape});
+  }
+  std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<TextShape> shapes;
+  for (size_t i = 0; i < counted.size() && i < kMostPrepared; ++i) shapes.push_back(counted[i].second);
+  return shapes;
+}
+
+// What was trained before: from a checkpoint of this run, or adapters of another.
+void Run::restore() {
+  if (resume_) restore_state(weight_context(), resume_->index, resume_->folder, 4);
+  else load_adapters(weight_context(), config_);
+}
+
+// A checkpoint is read on other threads, while steps are captured on this one: that runs nothing on the device.
+void Run::fill_weights() {
+  const std::vector<TextShape> shapes = shapes_to_prepare();
+  const WeightContext context = weight_context();
+  const bool random = config_.model.init == "random";
+  engine_->program->warm_up(context.scratch);
+  times_.part("connections");
+  world_.together([&] {
+    init_weights(context, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
+    if (random) {
+      restore();
+      times_.part("weights");
+      engine_->program->prepare(shapes);
+      times_.part("graphs");
+      return;
+    }
+    Beside reading(times_, "reading", [&] {
+      checkpoint_ = std::make_unique<SafetensorsReader>(config_.model.path);
+      check_weights(model_->units(), *checkpoint_);
+      load_weights(resume_ ? frozen_of(context) : context, *checkpoint_, 8);
+      restore();
+    });
+    engine_->program->prepare(shapes);
+    times_.part("graphs");
+    reading.wait();
+    if (!config_.output.save_model) checkpoint_.reset();
+    times_.part("weights");
+  });
+  world_.together([&] { engine_->program->settle(); });
+  times_.part("products");
+}
+
+void Run::start_trace(int64_t start_ns, int64_t part) {
+  faults_.folder_made();
+  trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
+                                                 arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
+                                                 context_bytes_, start_ns, &times_, part, first_step_});
+  if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
+}
+
+void Run::announce() {
+  Progress::Run run;
+  run.total_steps = loader_->total_steps();
+  run.first_step = first_step_;
+  run.steps_per_epoch = loader_->steps_per_epoch();
+  const int64_t micro = config_.train.accumulate_grad_batches, batch = config_.train.batch_size;
+  run.samples_per_step = batch * micro * world_.size();
+  run.memory_bytes = arena_->total_bytes();
+  progress_ = std::make_unique<Progress>(config_, run, !first());
+  times_.part("trace");
+  ready_seconds_ = times_.seconds();
+  if (!first()) return;
+  const std::string code = device_->code();
+  print_header(config_, *model_, concat(world_.size(), " rank(s), ", groups_text(plan_), ", ",
+                                        groups_->groups().all->name()),
+               concat(device_->name(), code.empty() ? "" : ", ", code), times_.text(), plan_table(plan_));
+  std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
+              static_cast<long long>(data_.training.dataset->size()), config_.data.path.c_str(),
+              static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  if (writes_checkpoints(config_))
+    std::printf("checkpoint %s\n", checkpoints_text(config_, model_->units(), engine_->store, world_.size(),
+                                                   world_.local_size()).c_str());
+  if (resume_) {
+    const std::string changes = what_may_change_bits(*resume_, facts());
+    std::printf("resume     after %lld steps, from %s%s%s\n", static_cast<long long>(first_step_),
+                resume_->folder.c_str(),
+                changes.empty() ? "" : "; rounding may differ from a run that was never stopped: ", changes.c_str());
+  }
+  if (data_.validates())
+    std::printf("validation %lld samples%s%s\n", static_cast<long long>(data_.validation.dataset->size()),
+                data_.surveyed() ? ": " : "",
+                data_.surveyed() ? survey_text(config_, *data_.validation.texts).c_str() : "");
+  if (config_.train.matmul_precision == "high" &&
+      (config_.train.precision != Precision::f32_true || device_->kind() != DeviceKind::cuda))
+    std::printf("note       train.matmul_precision high has no effect: only 32-true on GPUs has TF32 products\n");
+  if (data_.surveyed())
+    std::printf("texts      %s; %s\n", survey_text(config_, *data_.training.texts).c_str(),
+                text_shapes_text(plan_.text_shapes).c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace blipft
