@@ -7,6 +7,7 @@
   row(run_file)                  \
   row(model_config)              \
   row(safetensors)               \
+  row(checkpoint)                \
   row(tokenizer)                 \
   row(metadata)                  \
   row(json_records)              \
