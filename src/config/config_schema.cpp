@@ -165,7 +165,7 @@ void add_train(std::vector<Key>& keys) {
   const auto t = [&](auto member, auto... rest) { keys.push_back(key(&Config::train, member, "train", rest...)); };
   using T = TrainSection;
   using Names = std::vector<std::string>;
-  t(&T::lr, "lr", above(0, most_factor), "learning rate", Names{"learning_rate"});
+  t(&T::lr, "lr", above(0, 1e30), "learning rate", Names{"learning_rate"});
   t(&T::lr_schedule, "lr_schedule", one_of({"constant", "linear", "cosine"}),
     "learning rate after the warm-up; linear and cosine end at 0",
     Names{"scheduler", "schedule", "lr_scheduler"});

@@ -144,8 +144,8 @@ StateIndex read_index(const std::string& folder) {
                            "; the checkpoint is damaged: remove it, and resume from another"));
   } catch (const UserError& error) {
     const std::string what = error.what();
-    if (what.rfind(path, 0) == 0) throw;
-    throw UserError(concat(path, ": ", what));
+    if (what.rfind(path, 0) != 0) throw UserError(concat(path, ": ", what));
+    throw UserError(concat(what, "; the checkpoint is damaged: remove it, and resume from another"));
   }
   for (const StateFile& file : index.files) {
     const std::string name = folder + "/" + file.name;

@@ -273,6 +273,10 @@ OutputFolder::~OutputFolder() {
   give_up();
 }
 
+std::function<void()> OutputFolder::unlock() const {
+  return [path = lock_path_, text = lock_text_] { FolderLock::remove(path, text); };
+}
+
 void OutputFolder::give_up() {
   lock_.reset();
   for (const std::string& folder : made_)

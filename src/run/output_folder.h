@@ -52,6 +52,8 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
+  /// What gives the lock up where no destructor will run, from any rank.
+  std::function<void()> unlock() const;
   /// `files` is called on rank 0.
   void check_room(const std::function<std::vector<FileToWrite>()>& files) const;
   /// Once nothing else can refuse the run: removes the results that it overwrites.

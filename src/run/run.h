@@ -31,7 +31,7 @@ class Run {
   void steps();
   void finish();
   bool stopped() const { return !stop_reason_.empty(); }
-  void close_trace();
+  void end_early();                        // in place of finish() and the destructor, on an error of this rank
 
  private:
   void go_on_from_checkpoint();

@@ -39,6 +39,7 @@ void Run::prepare() {
   check_same_start(config_, world_);
   resume_ = find_resume_point(config_, world_);
   folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ != nullptr);
+  faults_.watchdog().set_end(folder_->unlock());
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] {
     check_ranks(config_, world_.size());

@@ -229,8 +229,9 @@ void Run::print_end(long long lost) const {
   std::fflush(stdout);
 }
 
-void Run::close_trace() {
+void Run::end_early() {
   if (trace_) trace_->close();
+  if (folder_) folder_->unlock()();
 }
 
 int train(const Config& config, const World& world) {
@@ -244,7 +245,7 @@ int train(const Config& config, const World& world) {
   } catch (const AgreedError&) {
     throw;
   } catch (const std::exception& error) {
-    end_all_ranks(error, world, watchdog, [&] { run.close_trace(); });
+    end_all_ranks(error, world, watchdog, [&] { run.end_early(); });
   }
 }
 

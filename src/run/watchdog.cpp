@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "blipft/control_channel.h"
+#include "ops/quietly.h"
 #include "run/rank_watch.h"
 
 namespace blipft {
@@ -108,6 +109,10 @@ class Watchdog::Thread {
     changed_.wait_for(lock, std::chrono::seconds(1), [this] { return told_; });
   }
 
+  void set_end(std::function<void()> end) {
+    const std::lock_guard lock(check_mutex_);
+    at_end_ = std::move(end);
+  }
   void set_check(std::function<std::string()> check) {
     const std::lock_guard lock(check_mutex_);
     check_ = std::move(check);
@@ -322,7 +327,11 @@ class Watchdog::Thread {
     (void)!write(STDERR_FILENO, line.data(), line.size());
   }
 
-  [[noreturn]] static void end() {
+  [[noreturn]] void end() const {
+    std::thread([this] {                   // a file system that hangs does not keep it
+      const std::lock_guard lock(check_mutex_);
+      if (at_end_) quietly(at_end_);
+    }).detach();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the others print theirs before mpirun ends them
     _exit(kLostRankExit);
   }
@@ -355,8 +364,9 @@ class Watchdog::Thread {
   bool told_ = false;
   std::string reason_;
   std::atomic<bool> lost_{false};
-  std::mutex check_mutex_;
+  mutable std::mutex check_mutex_;         // of the two that follow
   std::function<std::string()> check_;
+  std::function<void()> at_end_;
   std::thread thread_;
 };
 
@@ -364,6 +374,7 @@ Watchdog::Watchdog(const World& world, double timeout_seconds)
     : thread_(std::make_unique<Thread>(world, timeout_seconds)) {}
 Watchdog::~Watchdog() = default;
 void Watchdog::set_check(std::function<std::string()> failure) { thread_->set_check(std::move(failure)); }
+void Watchdog::set_end(std::function<void()> end) { thread_->set_end(std::move(end)); }
 void Watchdog::failing() { thread_->stop(kFailing); }
 bool Watchdog::peer_lost() const { return thread_->lost(); }
 std::string Watchdog::reason() const { return thread_->reason(); }

@@ -32,6 +32,9 @@ class Watchdog {
   /// Asked about once a second on the watchdog's thread, until it is replaced; not empty: what has gone wrong on this
   /// rank, which ends all.
   void set_check(std::function<std::string()> failure);
+  /// Called in the last moment of a process that ends because another rank is gone; it must be done in 0.2 s. To be set
+  /// before the first step.
+  void set_end(std::function<void()> end);
   /// This rank is about to end all with an error of its own, which it prints itself: the others wait for that.
   void failing();
   /// Whether another rank is gone, or has failed: the process is about to end. Any thread, signal handlers included.

@@ -111,6 +111,7 @@ def readable_traces(result, ranks):
 def a_killed_rank_ends_the_others_who_name_it(space):
     job = Job(space, 3, "parallel.strategy=fsdp", *LONG)
     job.wait_for_step(3)
+    time.sleep(1.5)  # traces are written about once a second
     os.kill(job.pids()[1], signal.SIGKILL)
     result = job.end()
     check(result.status != 0, result)
@@ -171,7 +172,8 @@ def a_loss_that_is_not_finite_ends_the_run_and_leaves_the_model_alone(space):
     (output).mkdir()
     shutil.copytree(good, output / "model")
     before = {p.name: p.read_bytes() for p in (output / "model").iterdir()}
-    result = start(space, 2, f"output.path={output}", "output.save_model=true", "train.lr=1e30", "train.max_epochs=5")
+    result = start(space, 2, f"output.path={output}", "output.overwrite=true", "output.save_model=true",
+                   "train.lr=1e30", "train.max_epochs=5")
     check(result.status == 1, result)
     messages = [line for line in result.err.splitlines() if line.startswith("blipft: ")]
     check(len(messages) == 1 and re.search(
