@@ -61,6 +61,9 @@ class Arena {
   /// A transient tensor; must be given back before the pass ends. 256-byte aligned.
   Tensor take(Owner owner, std::string_view name, DType dtype, const Shape& shape);
   void give(const Tensor& tensor);
+  /// The same in page-locked host memory. What was taken last is given back first.
+  Tensor take_in_host(Owner owner, std::string_view name, DType dtype, const Shape& shape);
+  void give_in_host(const Tensor& tensor);
   /// Names the current moment of the pass (before_forward, ...): memory in use there is part of the plan.
   void mark(const std::string& phase);
 
@@ -70,6 +73,8 @@ class Arena {
   int64_t peak_transient(const std::string& pass) const;
   /// Bytes of all that `owner` takes in the course of a recorded pass.
   int64_t taken_bytes(const std::string& pass, Owner owner) const;
+  /// The same of what it takes in the host.
+  int64_t taken_in_host_bytes(const std::string& pass) const;
 
   /// Finds a place for every take of every recorded pass. Transient memory is at least `scratch_bytes`.
   void plan(int64_t scratch_bytes = 0);
@@ -79,7 +84,8 @@ class Arena {
   int64_t persistent_bytes() const { return persistent_bytes_; }
   int64_t transient_bytes() const { return transient_bytes_; }   ///< of the largest pass, gaps included
   int64_t total_bytes() const { return persistent_bytes_ + transient_bytes_; }
-  int64_t host_bytes() const { return host_bytes_; }             ///< page-locked host memory, in none of the others
+  /// Page-locked host memory, in none of the others.
+  int64_t host_bytes() const { return host_persistent_bytes_ + host_transient_bytes_; }
   /// Live bytes at the peak of the largest recorded pass, without gaps: no plan takes less.
   int64_t peak_live_bytes() const;
   /// Use at the named phases of pass `name`: the state at the mark,
@@ -117,6 +123,7 @@ class Arena {
     std::vector<PhaseUse> phases;
     int64_t events = 0;
     int64_t bytes = 0;                // planned extent
+    int64_t taken_in_host = 0;
     int64_t peak_live = 0;
     MemoryUse peak_use;
   };
@@ -137,7 +144,10 @@ class Arena {
   int64_t peak_beside_communication_ = 0;
   std::map<const void*, size_t> held_;       // address -> index into current_->takes
   std::vector<std::pair<PlanEntry, int64_t>> persistents_;  // with offset
-  int64_t persistent_bytes_ = 0, transient_bytes_ = 0, host_bytes_ = 0;
+  int64_t persistent_bytes_ = 0, transient_bytes_ = 0;
+  int64_t host_persistent_bytes_ = 0, host_transient_bytes_ = 0;
+  std::vector<PlanEntry> host_stack_, most_in_host_;  // taken now; at the moment of the most
+  int64_t host_top_ = 0;                     // bytes of host_stack_
   int64_t expected_persistent_bytes_ = -1;   // of the blueprint
   char* base_ = nullptr;
   char* host_base_ = nullptr;

@@ -90,7 +90,8 @@ struct ParallelSection {
   std::string strategy = "auto";        ///< auto | single | ddp | fsdp (auto: single on one rank, else ddp)
   std::string shard_ranks = "all";      ///< fsdp: ranks that share the parameters: all | node (of a machine) | a number
   std::string reshard = "auto";         ///< fsdp: always | step | auto
-  std::vector<std::string> offload;     ///< what lies in page-locked host memory: optimizer (states, master weights)
+  std::vector<std::string> offload;     ///< what lies in page-locked host memory: optimizer (states, master weights),
+                                        ///< parameters, activations (inputs of checkpointed layers)
   int64_t prefetch_bytes = 0;           ///< fsdp: parameters gathered ahead of use; 0: chosen from the memory plan
   bool direct_gathers = true;           ///< fsdp: gather by copies between GPUs, where they reach each other
   bool direct_reductions = true;        ///< sum gradients by a kernel that reads the other GPUs' memory

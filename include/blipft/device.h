@@ -76,6 +76,8 @@ class Device {
   virtual Stream update_stream() const { return compute_stream(); }
   /// Copies between devices, which need no compute unit and run beside collectives.
   virtual Stream gather_stream() const { return comm_stream(); }
+  /// Tensors that backward needs again, on their way to the host and back.
+  virtual Stream offload_stream() const { return copy_stream(); }
   /// Readings of the clock that tell of other streams' work, which does not wait for them.
   virtual Stream stamp_stream() const { return gather_stream(); }
   /// Readings of the clock that wait for no other work.

@@ -13,6 +13,7 @@
 
 #include "blipft/arena.h"
 #include "blipft/batch.h"
+#include "blipft/host_activations.h"
 #include "blipft/ops.h"
 #include "blipft/unit.h"
 
@@ -40,6 +41,7 @@ struct StepContext {
   StepObserver* observer = nullptr;        ///< optional
   uint64_t seed = 0;                       ///< of dropout
   bool training = true;                    ///< false: nothing is dropped
+  HostActivations* in_host = nullptr;      ///< where inputs of layers that recompute go meanwhile; null: they stay
 };
 
 /// Which layers recompute their forward in backward.

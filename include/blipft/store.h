@@ -43,6 +43,8 @@ class StoragePolicy {
     (void)unit, (void)parameter;
     return spec;
   }
+  /// Where the weights lie that units are made of when they are used. In the host: each use of a unit reads them.
+  virtual Place weights_place() const { return Place::device; }
   /// Where master weights of trained units lie.
   virtual Place master_place() const { return Place::device; }
   /// Whether gradients are consumed by the update as soon as they are final, and never held together. `possible`: steps
@@ -93,6 +95,11 @@ class ParameterStore {
   const Shard& shard(const Unit& unit) const { return of(unit).shard; }
   int64_t shards() const { return context_.shards; }
   const PrecisionTypes& types() const { return context_.types; }
+  /// Where the sections' own shards lie.
+  Place weights_place() const { return context_.policy->weights_place(); }
+  Place master_place() const { return context_.policy->master_place(); }
+  /// Bytes of this rank's shards, as they are stored.
+  int64_t stored_bytes(const Unit& unit) const;
   /// Bytes of all ranks' shards together.
   int64_t gathered_bytes(const Unit& unit) const;
   /// The flat buffer [shard.padded] out of the unit's gathered sections, in their order.

@@ -5,6 +5,7 @@
 // fsdp: each rank of a shard group of N holds 1/N of every unit; units are all-gathered ahead of use and dropped after
 // it, gradients are reduce-scattered during backward, and summed over the replicate group where there are several shard
 // groups (hybrid sharding).
+// Where weights lie in the host, single and ddp gather too: each unit from the rank's own host memory, ahead of use.
 #pragma once
 
 #include <cstdint>
@@ -82,6 +83,9 @@ class Strategy : public UnitAccess {
   bool last_micro_batch() const { return micro_batch_ + 1 == micro_batches_; }
   /// The gradient of `unit` is final once `stream` has come here: the unit may be updated.
   void gradient_final(const Unit& unit, Stream stream);
+  /// `whole` out of the shards of the shard group, of which `mine`, in device or host memory, is this rank's. One from
+  /// the host comes through the link first, in `link`, to its place in `whole`.
+  void gather_shards(const Tensor& mine, Place place, const Tensor& whole, Stream link, Stream stream);
   StrategyContext context_;
   ParameterStore& store_;
   int64_t micro_batch_ = 0, micro_batches_ = 1;
@@ -92,7 +96,7 @@ class Strategy : public UnitAccess {
   Tensor scalars_;
   float max_norm_ = 0;
   std::vector<bool> updated_;              // per unit, in this step
-  Event final_, all_updated_;
+  Event final_, all_updated_, uploaded_;
 };
 
 /// Ranks of a world of `ranks` over which strategy `name` cuts a unit.

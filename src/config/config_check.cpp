@@ -59,13 +59,17 @@ void check_parallel(const Config& config) {
             "is single, but parallel.devices is ", parallel.devices, "; use ddp or fsdp, or devices: 1");
   refuse_if(config, !fsdp && parallel.reshard != "auto", "parallel.reshard", "is of strategy fsdp, but ",
             "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove reshard");
-  refuse_if(config, !fsdp && parallel.prefetch_bytes != 0, "parallel.prefetch_bytes", "is of strategy fsdp, but ",
-            "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove prefetch_bytes");
+  refuse_if(config, !fsdp && !offloads(config, "parameters") && parallel.prefetch_bytes != 0, "parallel.prefetch_bytes",
+            "is of strategy fsdp, but parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove ",
+            "prefetch_bytes");
   refuse_if(config, !fsdp && parallel.shard_ranks != "all", "parallel.shard_ranks", "is of strategy fsdp, but ",
             "parallel.strategy is ", parallel.strategy, "; set strategy: fsdp, or remove shard_ranks");
-  for (const char* later : {"parameters", "activations"})
-    refuse_if(config, offloads(config, later), "parallel.offload", "found ", later,
-              ", which is not supported yet; supported is [optimizer]");
+  refuse_if(config, offloads(config, "parameters") && parallel.reshard == "step", "parallel.reshard", "is step, which ",
+            "keeps the model on the GPU over a step, but parallel.offload has parameters, which keeps it in the host; ",
+            "set reshard: always, or remove one of them");
+  refuse_if(config, offloads(config, "activations") && config.train.act_ckpt == "none", "parallel.offload",
+            "has activations, which are those that checkpointed layers keep, but train.act_ckpt is none; set ",
+            "train.act_ckpt: full or half, or remove activations");
 }
 
 void check_data(const Config& config) {
@@ -172,6 +176,8 @@ Config resolve_for_ranks(const Config& config, int64_t ranks) {
 int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks) {
   const std::string& asked = config.parallel.shard_ranks;
   const char* key = "parallel.shard_ranks";
+  // ddp, or one rank: each has all weights in its own host memory, and gathers units from there.
+  if (offloads(config, "parameters") && config.parallel.strategy != "fsdp") return 1;
   if (asked == "all") return ranks;
   const bool node = asked == "node";
   refuse_if(config, node && node_ranks == 0, key, "is node, but not every machine has the same number of ranks; ",

@@ -237,8 +237,8 @@ void add_parallel(std::vector<Key>& keys) {
     "fsdp: drop gathered parameters after each use or once a step; auto: as memory allows",
     Names{"reshard_after_forward"});
   p(&P::offload, "offload", one_of({"optimizer", "parameters", "activations"}),
-    "[optimizer]: optimizer states and master weights in page-locked host memory, updated through the link; the others "
-    "are not supported yet", Names{"offload_optimizer", "cpu_offload"});
+    "what lies in page-locked host memory: optimizer states and master weights, updated through the link; parameters, "
+    "read ahead of each use; activations that checkpointed layers keep", Names{"offload_optimizer", "cpu_offload"});
   p(&P::prefetch_bytes, "prefetch_bytes", from_to(0, 1e15),
     "fsdp: bytes gathered ahead of use; 0: from the memory plan");
   p(&P::direct_gathers, "direct_gathers", any(), "fsdp: gather by copies between GPUs instead of NCCL, in groups of one machine");

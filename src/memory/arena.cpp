@@ -17,6 +17,7 @@ constexpr int64_t kAlignment = 256;
 // Planned addresses start here: never null, never dereferenced.
 char* const kFictitiousBase = reinterpret_cast<char*>(int64_t{1} << 44);
 char* const kFictitiousHostBase = reinterpret_cast<char*>(int64_t{1} << 46);
+constexpr int64_t kFictitiousTransients = int64_t{1} << 42;  // behind either base
 
 int64_t aligned(int64_t bytes) {
   return std::max<int64_t>(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
@@ -39,18 +40,19 @@ Arena::Arena(Device& device) : device_(device), base_(kFictitiousBase), host_bas
 
 Arena::Arena(Device& device, const Arena& blueprint)
     : device_(device), passes_(blueprint.passes_), transient_bytes_(blueprint.transient_bytes_),
+      host_transient_bytes_(blueprint.host_transient_bytes_), most_in_host_(blueprint.most_in_host_),
       expected_persistent_bytes_(blueprint.persistent_bytes_), base_(kFictitiousBase),
       host_base_(kFictitiousHostBase) {}
 
 Arena::~Arena() {
   if (block_) quietly([&] { device_.free(block_); });
-  if (committed_ && host_bytes_ > 0) quietly([&] { device_.free_host(host_base_); });
+  if (committed_ && host_bytes() > 0) quietly([&] { device_.free_host(host_base_); });
 }
 
 Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const Shape& shape, Place place) {
   BLIPFT_CHECK(!committed_, "persistent memory must be declared before commit(): ", name);
   const int64_t bytes = shape.numel() * dtype_size(dtype);
-  int64_t& sum = place == Place::host ? host_bytes_ : persistent_bytes_;
+  int64_t& sum = place == Place::host ? host_persistent_bytes_ : persistent_bytes_;
   persistents_.push_back({{owner, std::string(name), bytes, place}, sum});
   const Tensor tensor{(place == Place::host ? kFictitiousHostBase : kFictitiousBase) + sum, dtype, shape};
   sum += aligned(bytes);
@@ -60,7 +62,7 @@ Tensor Arena::persistent(Owner owner, std::string_view name, DType dtype, const 
 Tensor Arena::resolve(const Tensor& planned) const {
   if (!planned) return planned;
   const int64_t host_offset = static_cast<char*>(planned.data) - kFictitiousHostBase;
-  if (host_offset >= 0 && host_offset < host_bytes_) return {host_base_ + host_offset, planned.dtype, planned.shape};
+  if (host_offset >= 0 && host_offset < host_persistent_bytes_) return {host_base_ + host_offset, planned.dtype, planned.shape};
   const int64_t offset = static_cast<char*>(planned.data) - kFictitiousBase;
   if (offset < 0 || offset >= persistent_bytes_) return planned;
   return {base_ + offset, planned.dtype, planned.shape};
@@ -85,6 +87,7 @@ void Arena::end_pass() {
   BLIPFT_CHECK(current_, "no pass is open");
   BLIPFT_CHECK(held_.empty(), "pass ends with ", held_.size(), " tensors not given back, the first is ",
                current_->takes[held_.begin()->second].name);
+  BLIPFT_CHECK(host_stack_.empty(), "pass ends with ", host_stack_.size(), " tensors in the host not given back");
   BLIPFT_CHECK(cursor_ == current_->takes.size(), "pass took ", cursor_, " tensors, planned were ",
                current_->takes.size());
   current_ = nullptr;
@@ -101,7 +104,7 @@ Tensor Arena::take(Owner owner, std::string_view name, DType dtype, const Shape&
     live_.by_owner[static_cast<size_t>(owner)] += bytes;
     if (live_.total() > peak_since_mark_.total()) peak_since_mark_ = live_;
     peak_beside_communication_ = std::max(peak_beside_communication_, live_.total() - live_.of(Owner::communication));
-    char* address = kFictitiousBase + (int64_t{1} << 42) + static_cast<int64_t>(cursor_) * (int64_t{1} << 24);
+    char* address = kFictitiousBase + kFictitiousTransients + static_cast<int64_t>(cursor_) * (int64_t{1} << 24);
     held_[address] = cursor_++;
     return {address, dtype, shape};
   }
@@ -129,6 +132,35 @@ void Arena::give(const Tensor& tensor) {
     live_.by_owner[static_cast<size_t>(take.owner)] -= take.bytes;
   }
   held_.erase(found);
+}
+
+// A stack: places follow from the order alone.
+Tensor Arena::take_in_host(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
+  BLIPFT_CHECK(current_, "take outside of a pass: ", name);
+  const int64_t bytes = aligned(shape.numel() * dtype_size(dtype));
+  char* base = host_base_ + (committed_ ? host_persistent_bytes_ : kFictitiousTransients);
+  const Tensor tensor{base + host_top_, dtype, shape};
+  host_stack_.push_back({owner, std::string(name), bytes, Place::host});
+  host_top_ += bytes;
+  if (committed_) {
+    BLIPFT_CHECK(host_top_ <= host_transient_bytes_, "pass takes more host memory than planned: ", name);
+    return tensor;
+  }
+  current_->taken_in_host += bytes;
+  if (host_top_ <= host_transient_bytes_) return tensor;
+  host_transient_bytes_ = host_top_;
+  most_in_host_ = host_stack_;
+  return tensor;
+}
+
+void Arena::give_in_host(const Tensor& tensor) {
+  BLIPFT_CHECK(!host_stack_.empty(), "a tensor ", tensor.shape.str(), " is given back that was not taken");
+  const int64_t at = host_top_ - host_stack_.back().bytes;
+  const char* base = host_base_ + (committed_ ? host_persistent_bytes_ : kFictitiousTransients);
+  BLIPFT_CHECK(tensor.data == base + at, "a tensor ", tensor.shape.str(), " is given back before ",
+               host_stack_.back().name, ", which was taken after it");
+  host_stack_.pop_back();
+  host_top_ = at;
 }
 
 void Arena::mark(const std::string& phase) {
@@ -268,6 +300,12 @@ int64_t Arena::taken_bytes(const std::string& name, Owner owner) const {
   return sum;
 }
 
+int64_t Arena::taken_in_host_bytes(const std::string& name) const {
+  auto found = passes_.find(name);
+  BLIPFT_CHECK(found != passes_.end(), "no pass ", name);
+  return found->second.taken_in_host;
+}
+
 int64_t Arena::peak_live_bytes() const {
   int64_t most = 0;
   for (const auto& [name, pass] : passes_) most = std::max(most, peak_transient(name));
@@ -319,7 +357,7 @@ void Arena::commit() {
   }
   block_ = device_.allocate(std::max<int64_t>(total_bytes(), kAlignment));
   base_ = static_cast<char*>(block_);
-  if (host_bytes_ > 0) host_base_ = static_cast<char*>(device_.allocate_host(host_bytes_));
+  if (host_bytes() > 0) host_base_ = static_cast<char*>(device_.allocate_host(host_bytes()));
   committed_ = true;
 }
 
@@ -365,6 +403,7 @@ std::vector<PlanEntry> Arena::peak_entries() const {
   std::map<std::pair<int, std::string>, int64_t> sums, in_host;
   for (const auto& [entry, offset] : persistents_)
     (entry.place == Place::host ? in_host : sums)[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
+  for (const PlanEntry& entry : most_in_host_) in_host[{static_cast<int>(entry.owner), entry.name}] += entry.bytes;
   if (largest) {
     // The moment of the peak: the first event at which the live sum reaches it.
     std::vector<int64_t> change(static_cast<size_t>(largest->events) + 1, 0);

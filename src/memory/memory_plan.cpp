@@ -147,12 +147,12 @@ void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy) {
   const PlannedRun run{config, model, ranks, std::move(text_shapes), policy};
-  const bool sharded = strategy_name(config, ranks.all()) == "fsdp";
-  if (!sharded) return dry_run(run, false);
+  const bool from_host = offloads(config, "parameters");
+  if (strategy_name(config, ranks.all()) != "fsdp" && !from_host) return dry_run(run, false);
   const int64_t limit =
       device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks) : std::numeric_limits<int64_t>::max();
   const auto always = [&] { return with_idle_memory_used(run, limit, dry_run(run, false)); };
-  if (config.parallel.reshard == "always") return always();
+  if (config.parallel.reshard == "always" || from_host) return always();
   if (config.parallel.reshard == "step") return dry_run(run, true);
   if (device_bytes > 0) {
     MemoryPlan held = dry_run(run, true);
@@ -186,12 +186,14 @@ std::string reshard_name(const MemoryPlan& plan) { return plan.sharded.hold ? "s
 std::string groups_text(const MemoryPlan& plan) {
   const GroupSizes& ranks = plan.ranks;
   const char* plural = ranks.shard == 1 ? " rank" : " ranks";
-  return ranks.hybrid() ? concat(plan.strategy_name, ", ", ranks.replicate, " groups of ", ranks.shard, plural)
+  return ranks.hybrid() && plan.strategy_name == "fsdp" ? concat(plan.strategy_name, ", ", ranks.replicate, " groups of ", ranks.shard, plural)
                         : plan.strategy_name;
 }
 
 std::string strategy_text(const MemoryPlan& plan) {
-  return plan.strategy_name == "fsdp" ? concat(groups_text(plan), ", reshard ", reshard_name(plan)) : groups_text(plan);
+  const bool from_host = plan.engine->store.weights_place() == Place::host;
+  return concat(groups_text(plan), plan.strategy_name == "fsdp" ? ", reshard " + reshard_name(plan) : "",
+                from_host ? ", parameters from the host" : "");
 }
 
 std::string plan_table(const MemoryPlan& plan) {

@@ -58,7 +58,7 @@ int64_t bytes_outside_of_arena(const GroupSizes& ranks);
 
 /// "single", "ddp", "fsdp" or, where parameters are cut in several groups, "fsdp, 2 groups of 4 ranks".
 std::string groups_text(const MemoryPlan& plan);
-/// That, for fsdp with "reshard always" or "step": what `auto` became.
+/// That, for fsdp with "reshard always" or "step": what `auto` became; and whether parameters come from the host.
 std::string strategy_text(const MemoryPlan& plan);
 /// What parallel.reshard became: "always" or "step".
 std::string reshard_name(const MemoryPlan& plan);

@@ -1,6 +1,7 @@
 // A stack of equal layers over the residual stream: unit brackets and activation checkpointing.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "models/blocks.h"
@@ -16,7 +17,7 @@ struct ResidualGradient {
   const Tensor& of_output() const { return dropped ? dropped : dy; }
 };
 
-/// Of a class Layer with `unit`, types `Saved` (what backward needs) and `Call` (what varies from call to call), and
+/// Of a class Layer with `unit`, types `Saved` (what backward needs, its input `x` among it) and `Call` (what varies from call to call), and
 ///   Tensor forward(pass, call, x, saved, save) const: takes x over (it ends in `saved`, or is given back when
 ///     `save` is false); the result is the caller's.
 ///   void give_all_but_input(context, saved) const: leaves what recompute() starts from.
@@ -41,6 +42,7 @@ class LayerStack {
         // Only x stays: backward computes the rest again from it.
         x = layer.forward(pass, call, x, saved_[i], true);
         layer.give_all_but_input(context, saved_[i]);
+        if (in_host(context, i)) context.in_host->put(std::exchange(saved_[i].x, {}));
       } else {
         x = layer.forward(pass, call, x, saved_[i], save);
       }
@@ -53,6 +55,8 @@ class LayerStack {
     ResidualGradient gradient_of_x{dy, {}, {}};
     for (size_t i = layers.size(); i-- > 0;) {
       const Layer& layer = layers[i];
+      if (in_host(context, i)) saved_[i].x = context.in_host->fetch();
+      if (i > 0 && in_host(context, i - 1)) context.in_host->prefetch();
       const UnitPass pass = open(context, call, layer);
       if (recomputes(i)) {
         const ObservedPhase phase(context, Phase::recompute, *layer.unit);
@@ -73,6 +77,10 @@ class LayerStack {
     pass.rows = {.seed = context.seed, .sample_keys = call.sample_keys, .rows_per_sample = call.tokens,
                  .packing = call.packing};
     return pass;
+  }
+  // The last layer's backward comes next: its input would be back before it has gone.
+  bool in_host(const StepContext& context, size_t i) const {
+    return context.in_host && recomputes(i) && i + 1 < layers.size();
   }
   bool recomputes(size_t i) const { return static_cast<int64_t>(i) < checkpointed; }
   std::vector<typename Layer::Saved> saved_;

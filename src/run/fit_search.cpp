@@ -37,6 +37,24 @@ std::vector<Dealing> dealings(const Config& base, int64_t ranks) {
   return all;
 }
 
+// What may lie in the host beside such checkpointing and resharding.
+std::vector<std::vector<std::string>> offloads_with(const std::string& act_ckpt, const std::string& reshard) {
+  std::vector<std::vector<std::string>> all = {{}, {"optimizer"}};
+  if (reshard != "step") all.insert(all.end(), {{"parameters"}, {"optimizer", "parameters"}});
+  if (act_ckpt == "none") return all;
+  for (size_t i = 0, without = all.size(); i < without; ++i) {
+    all.push_back(all[i]);
+    all.back().push_back("activations");
+  }
+  return all;
+}
+
+std::string list_text(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += concat(text.empty() ? "" : ",", name);
+  return text;
+}
+
 bool holds(const Config& config) { return config.parallel.strategy == "fsdp" && config.parallel.reshard == "step"; }
 
 }  // namespace
@@ -76,14 +94,14 @@ std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int6
     candidate.mean = texts_.mean(candidate.config, ranks);
     for (const char* act_ckpt : {"none", "half", "full"})
       for (const Dealing& dealing : dealings(base, ranks))
-        for (const bool offload : {false, true}) {
+        for (const std::vector<std::string>& offload : offloads_with(act_ckpt, dealing.reshard)) {
           candidate.config.train.act_ckpt = act_ckpt;
           ParallelSection& parallel = candidate.config.parallel;
           if (parallel.devices > 0) parallel.devices = ranks;
           parallel.strategy = dealing.strategy;
           parallel.reshard = dealing.reshard;
           parallel.prefetch_bytes = dealing.strategy == "fsdp" ? base.parallel.prefetch_bytes : 0;
-          parallel.offload = offload ? std::vector<std::string>{"optimizer"} : std::vector<std::string>{};
+          parallel.offload = offload;
           candidate.ranks = group_sizes(candidate.config, ranks, node_ranks_ > 0 ? node_ranks_ : ranks);
           all.push_back(candidate);
         }
@@ -163,8 +181,7 @@ std::string fit_overrides(const Config& asked, const Config& config) {
   differs("parallel.prefetch_bytes", asked.parallel.prefetch_bytes, config.parallel.prefetch_bytes);
   differs("train.act_ckpt", asked.train.act_ckpt, config.train.act_ckpt);
   if (asked.parallel.offload != config.parallel.offload)
-    text += concat(text.empty() ? "" : " ", "'parallel.offload=[", offloads(config, "optimizer") ? "optimizer" : "",
-                   "]'");
+    text += concat(text.empty() ? "" : " ", "'parallel.offload=[", list_text(config.parallel.offload), "]'");
   differs("train.batch_size", asked.train.batch_size, config.train.batch_size);
   // Left to train.total_batch_size where the run file does so.
   if (asked.train.accumulate_grad_batches != 0 || config.train.total_batch_size == 0)

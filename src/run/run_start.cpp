@@ -80,7 +80,9 @@ void Run::prepare() {
     commit();
   });
   times_.part("memory");
-  const bool gathers = config_.parallel.direct_gathers && engine_->store.shards() > 1;
+  const ParameterStore& store = engine_->store;
+  const bool gathers =
+      config_.parallel.direct_gathers && store.shards() > 1 && store.weights_place() == Place::device;
   groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
   world_.together([&] { engine_->bind(); });
   times_.part("peers");
@@ -267,7 +269,7 @@ void Run::announce() {
   ready_seconds_ = times_.seconds();
   if (!first()) return;
   const std::string code = device_->code();
-  print_header(config_, *model_, concat(world_.size(), " rank(s), ", groups_text(plan_), ", ",
+  print_header(config_, *model_, concat(world_.size(), " rank(s), ", strategy_text(plan_), ", ",
                                         groups_->groups().all->name()),
                concat(device_->name(), code.empty() ? "" : ", ", code), times_.text(), plan_table(plan_));
   std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",

@@ -36,6 +36,7 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_sha
       batch_size_(parts.config->train.batch_size) {
   BLIPFT_CHECK(!text_shapes_.empty(), "a step program needs the text shapes that steps may have");
   Arena& arena = *parts_.arena;
+  if (offloads(*parts_.config, "activations")) in_host_ = std::make_unique<HostActivations>(*parts_.device, arena);
   for (const TextShape& text : text_shapes_) programs_.push_back({text, PassKind::step, nullptr});
   if (validates(*parts_.config))
     for (const TextShape& text : text_shapes_) programs_.push_back({text, PassKind::evaluation, nullptr});
@@ -149,7 +150,7 @@ void StepProgram::begin_pass(const TextShape& text, PassKind kind) {
 StepContext StepProgram::step_context() const {
   return {*parts_.ops, *parts_.device, *parts_.arena, *parts_.strategy, parts_.device->compute_stream(),
           parts_.device->side_stream(), forked_, joined_, parts_.observer,
-          static_cast<uint64_t>(parts_.config->train.seed)};
+          static_cast<uint64_t>(parts_.config->train.seed), true, in_host_.get()};
 }
 
 void StepProgram::enqueue(const TextShape& text, PassKind kind) {

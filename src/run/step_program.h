@@ -124,6 +124,7 @@ class StepProgram {
   Tensor stamps_;                          // i64, device clock; the step's begin and end come first
 
   std::vector<std::unique_ptr<Slot>> slots_;
+  std::unique_ptr<HostActivations> in_host_;  // null: activations stay on the device
   std::vector<Program> programs_;          // of each text shape: steps, then evaluations where the run validates
   Event staged_, unstaged_, forked_, joined_;
   uint64_t launched_ = 0, drained_ = 0;

@@ -71,6 +71,9 @@ class Estimate {
     using Phase = SpanRecorder;
     switch (span.phase) {
       case Phase::kGather:
+        if (plan_.engine->store.weights_place() == Place::host)
+          streamed_ += share(span) * static_cast<double>(plan_.engine->store.stored_bytes(unit));
+        return add_collective(span, ranks_.shard, 1);
       case Phase::kReduceScatter: return add_collective(span, ranks_.shard, 1);
       case Phase::kAllReduce: return add_collective(span, ranks_.hybrid() ? ranks_.replicate : ranks_.all(), 2);
       case Phase::kForward:
@@ -114,7 +117,10 @@ class Estimate {
     }
     if (clips()) device += static_cast<double>(store.held_gradients().bytes());  // the norm
     time_.update = device / rates_.memory;
-    time_.link = std::max(read, written) / rates_.link;
+    updates_ = std::max(read, written) / rates_.link;
+    const double activations = static_cast<double>(plan_.arena->taken_in_host_bytes(pass_) * micro_batches_) /
+                               static_cast<double>(config_.train.accumulate_grad_batches);
+    time_.link = std::max(read + streamed_, written) / rates_.link + activations / rates_.link;
   }
 
   bool clips() const { return config_.train.gradient_clip_val > 0; }
@@ -123,7 +129,9 @@ class Estimate {
     const double computed = time_.products + time_.memory + time_.update;
     time_.collectives_exposed =
         std::max(kSlowedByCollectives * time_.collectives, time_.collectives - computed);
-    time_.link_exposed = std::max(kSlowedByLink * time_.link, time_.link - (clips() ? 0 : last_backward_));
+    // Updates have the last backward to hide behind, or nothing; all that goes over the link has the whole step.
+    time_.link_exposed = std::max({kSlowedByLink * time_.link, updates_ - (clips() ? 0 : last_backward_),
+                                   time_.link - computed});
   }
 
   Config config_;
@@ -135,6 +143,7 @@ class Estimate {
   MemoryPlan plan_;
   StepTime time_;
   double last_backward_ = 0;
+  double streamed_ = 0, updates_ = 0;      // bytes of units that come from the host; seconds of updates on the link
 };
 
 std::string seconds_text(double seconds) {
@@ -162,8 +171,7 @@ std::string step_time_text(const StepTime& time) {
     text += concat(", collectives ", seconds_text(time.collectives), " of which ",
                    seconds_text(time.collectives_exposed), " show");
   if (time.link > 0)
-    text += concat(", link ", seconds_text(time.link), " each way, of which ", seconds_text(time.link_exposed),
-                   " show");
+    text += concat(", link ", seconds_text(time.link), " of which ", seconds_text(time.link_exposed), " show");
   return text + ")";
 }
 

@@ -25,7 +25,7 @@ struct StepTime {
   double memory = 0;                       ///< weights, gradients and activations, read and written by them
   double update = 0;                       ///< gradients, weights and states in device memory
   double collectives = 0;                  ///< all, hidden behind the above or not
-  double link = 0;                         ///< states and masters in host memory, each way
+  double link = 0;                         ///< all that lies in host memory, the longer way
   double collectives_exposed = 0, link_exposed = 0;  ///< what of these the step waits for
   double total() const { return products + memory + update + collectives_exposed + link_exposed; }
 };
@@ -36,8 +36,10 @@ struct StepTime {
 ///   products of few rows do not hide the weights' way.
 ///   collectives: bytes (n - 1) / n, twice for sums over all ranks, / bus bandwidth. The step waits for what compute is
 ///   too short to hide, and for kSlowedByCollectives of the rest.
-///   link: the larger way's bytes / its rate; updates run beside the last micro-batch's backward, which hides as much
-///   as it lasts, unless gradients are clipped, and is slowed down by kSlowedByLink of that.
+///   link: the larger way's bytes / its rate: states, masters and weights that an update reads and writes, weights for
+///   each gather, activations out and in. The step waits for what compute is too short to hide; for what the last
+///   micro-batch's backward is too short to hide of the updates, or, where gradients are clipped, for all of these;
+///   and is slowed down by kSlowedByLink of the whole.
 StepTime estimate_step_time(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
                             const TextShape& text, const MachineRates& rates = h200_rates());
 

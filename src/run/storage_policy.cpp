@@ -15,6 +15,7 @@ class RunPolicy final : public StoragePolicy {
  public:
   explicit RunPolicy(const Config& config)
       : frozen_weights_(config.model.quantize == "none" ? nullptr : &format_by_name(config.model.quantize)),
+        weights_(offloads(config, "parameters") ? Place::host : Place::device),
         states_(offloads(config, "optimizer") ? Place::host : Place::device) {}
   const Format* frozen_format(const Unit& unit, const Parameter& parameter) const override {
     return quantizable(unit, parameter) ? frozen_weights_ : nullptr;
@@ -23,10 +24,12 @@ class RunPolicy final : public StoragePolicy {
     spec.place = states_;
     return spec;
   }
+  Place weights_place() const override { return weights_; }
   Place master_place() const override { return states_; }
 
  private:
   const Format* frozen_weights_;           // of layers; null: the compute dtype
+  Place weights_;
   Place states_;                           // of the optimizer, and of master weights
 };
 

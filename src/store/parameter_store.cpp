@@ -99,7 +99,7 @@ ParameterStore::ParameterStore(StoreContext context) : context_(std::move(contex
       if (unit->trainable == trained) request_weights(pools, *unit);
   for (const Unit* unit : context_.units)
     if (unit->trainable && context_.types.master)
-      pools.add(of(*unit).master, {Owner::parameters, "master weights", DType::f32, context_.policy->master_place()},
+      pools.add(of(*unit).master, {Owner::parameters, "master weights", DType::f32, master_place()},
                 of(*unit).shard.count);
   for (const Unit* unit : context_.units)
     if (unit->trainable && !transient_gradients())
@@ -155,7 +155,7 @@ void ParameterStore::request_weights(Pools& pools, const Unit& unit) {
       pools.add(section.mine.planes[i],
                 {Owner::parameters,
                  compute ? "parameters" : concat("parameters as ", section.format->name(), ": ", planes[i].name),
-                 planes[i].dtype},
+                 planes[i].dtype, weights_place()},
                 blocks * planes[i].per_block);
   }
 }
@@ -251,11 +251,13 @@ void ParameterStore::fill_state(const Stored& state, float value, Stream stream)
   }
 }
 
-int64_t ParameterStore::gathered_bytes(const Unit& unit) const {
+int64_t ParameterStore::stored_bytes(const Unit& unit) const {
   int64_t sum = 0;
-  for (const Section& section : of(unit).sections) sum += section.mine.bytes() * context_.shards;
+  for (const Section& section : of(unit).sections) sum += section.mine.bytes();
   return sum;
 }
+
+int64_t ParameterStore::gathered_bytes(const Unit& unit) const { return stored_bytes(unit) * context_.shards; }
 
 void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat,
                             Stream stream) const {
@@ -378,15 +380,18 @@ ParameterStore::UpdateTraffic ParameterStore::update_traffic(const Unit& unit) c
   const Held& held = of(unit);
   UpdateTraffic traffic;
   if (!unit.trainable) return traffic;
-  const auto changes = [&](int64_t bytes, Place place) {
-    if (place == Place::device) traffic.device += 2 * bytes;
-    else traffic.host_read += bytes, traffic.host_written += bytes;
+  const auto reads = [&](int64_t bytes, Place place) {
+    (place == Place::device ? traffic.device : traffic.host_read) += bytes;
   };
-  // Where there are masters, weights are written alone.
-  const int64_t weights = held.shard.count * dtype_size(context_.types.compute);
+  const auto writes = [&](int64_t bytes, Place place) {
+    (place == Place::device ? traffic.device : traffic.host_written) += bytes;
+  };
+  const auto changes = [&](int64_t bytes, Place place) { reads(bytes, place), writes(bytes, place); };
   traffic.device += held.shard.count * dtype_size(context_.types.gradient);
-  if (held.master) changes(held.master.bytes(), context_.policy->master_place());
-  traffic.device += held.master ? weights : 2 * weights;
+  if (held.master) changes(held.master.bytes(), master_place());
+  // Where there are masters, weights are written alone.
+  if (!held.master) reads(stored_bytes(unit), weights_place());
+  writes(stored_bytes(unit), weights_place());
   for (const Range& range : held.ranges)
     for (size_t i = 0; i < range.states.size(); ++i)
       changes(range.states[i].bytes(), range.specs[i].place);

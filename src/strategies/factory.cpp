@@ -8,14 +8,13 @@ int64_t shard_count(const std::string& name, int64_t ranks) { return name == "fs
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const StrategyContext& context,
                                         const ShardedSettings& sharded) {
-  if (name == "single") {
-    BLIPFT_USER_CHECK(context.groups.all->size() == 1, "parallel.strategy: single runs on one rank, but there are ",
-                      context.groups.all->size(), "; use ddp or fsdp");
-    return std::make_unique<Replicated>(context);
-  }
-  if (name == "ddp") return std::make_unique<Replicated>(context);
-  if (name == "fsdp") return std::make_unique<Sharded>(context, sharded);
-  throw UserError(concat("parallel.strategy: found ", name, ", known are single, ddp, fsdp"));
+  BLIPFT_USER_CHECK(name == "single" || name == "ddp" || name == "fsdp", "parallel.strategy: found ", name,
+                    ", known are single, ddp, fsdp");
+  BLIPFT_USER_CHECK(name != "single" || context.groups.all->size() == 1, "parallel.strategy: single runs on one rank, "
+                    "but there are ", context.groups.all->size(), "; use ddp or fsdp");
+  if (name == "fsdp" || context.store->weights_place() == Place::host)
+    return std::make_unique<Sharded>(context, sharded);
+  return std::make_unique<Replicated>(context);
 }
 
 }  // namespace blipft

@@ -2,6 +2,11 @@
 // the communication stream, gathers in the gather stream when they are copies, else in the communication stream too.
 // Behind a copy the stamp stream reads the clock, and compute waits for that reading.
 //
+// Weights in the host: a rank's own shard comes through the link in the gather stream, then the others' by collectives.
+// Where a unit is cut over one rank alone (single, ddp) that copy is the whole gather, its gradient is the store's own,
+// and nothing is reduce-scattered. The updates of a step write to the host; the compute stream has waited for them
+// before the next step's first gather.
+//
 // With several shard groups (hybrid) a unit's shard of the gradient, once it holds all micro-batches of its group, is
 // summed over the replicate group: the sum over all ranks is one over a shard group's ranks, in the order of its
 // communicator (mpi and direct reductions: in rank order), then one over shard groups; each rounds to the gradient's
@@ -74,11 +79,19 @@ void Sharded::begin_evaluation() {
 
 void Sharded::begin(Course& course) {
   Comm& shard = *context_.groups.shard;
-  if (shard.direct_gathers()) shard.all_reduce(fence_, context_.device->compute_stream());
+  if (shard.direct_gathers()) {
+    BLIPFT_CHECK(!from_host(), "direct gathers read the other ranks' shards, which lie in the host");
+    shard.all_reduce(fence_, context_.device->compute_stream());
+  }
   course_ = &course;
   if (!course.order.empty()) course.known = true;
   position_ = issued_ = 0;
   ahead_bytes_ = acquired_bytes_ = 0;
+}
+
+void Sharded::follow_compute(Stream stream) {
+  context_.device->record(compute_reached_, context_.device->compute_stream());
+  context_.device->wait(stream, compute_reached_);
 }
 
 // Enqueues the all-gather of a unit that is not there.
@@ -95,11 +108,12 @@ void Sharded::gather(const Unit& unit) {
   entry.awaited = false;
   own_bytes_ += bytes;
   const Stream stream = gather_stream();
-  device.record(compute_reached_, device.compute_stream());
-  device.wait(stream, compute_reached_);
+  follow_compute(stream);
+  const Stream link = device.gather_stream();
+  if (from_host() && link.handle != stream.handle) device.wait(link, compute_reached_);
   // A kernel between two copies costs the copy engine some 50 us, so the clock is read beside them; and compute that
   // waits for a copy itself, not for a kernel behind it, starts 20 to 50 us late.
-  const Stream stamps = context_.groups.shard->direct_gathers() ? device.stamp_stream() : stream;
+  const Stream stamps = copies() ? device.stamp_stream() : stream;
   const auto follow = [&] {
     device.record(observed_, stream);
     device.wait(stamps, observed_);
@@ -110,10 +124,11 @@ void Sharded::gather(const Unit& unit) {
   }
   for (size_t s = 0; s < entry.sections.size(); ++s)
     for (size_t p = 0; p < entry.sections[s].planes.size(); ++p)
-      context_.groups.shard->all_gather(store_.sections(unit)[s].mine.planes[p], entry.sections[s].planes[p], stream);
+      gather_shards(store_.sections(unit)[s].mine.planes[p], store_.weights_place(), entry.sections[s].planes[p], link,
+                    stream);
   follow();
   if (context_.observer) context_.observer->end(CommObserver::Kind::gather, unit, bytes, stamps);
-  else if (context_.groups.shard->direct_gathers()) device.timestamp(landed_.as<int64_t>(), stamps);
+  else if (copies()) device.timestamp(landed_.as<int64_t>(), stamps);
   device.record(entry.arrived, stamps);
 }
 
@@ -130,10 +145,16 @@ void Sharded::warm_up(const Tensor& scratch) {
     for (const ParameterStore::Section& section : store_.sections(*unit))
       for (const Tensor& plane : section.mine.planes)
         if (sizes.insert({plane.numel(), plane.dtype, false}).second)
-          shard.all_gather(plane, full_of(*unit, plane.dtype, plane.numel() * store_.shards()), stream);
+          gather_shards(plane, store_.weights_place(),
+                        full_of(*unit, plane.dtype, plane.numel() * store_.shards()), stream, stream);
     const Shard& range = store_.shard(*unit);
     const DType type = store_.types().gradient;
     if (!unit->trainable || !sizes.insert({range.count, type, true}).second) continue;
+    if (whole()) {
+      const Tensor gradient = full_of(*unit, type, range.count);
+      if (context_.groups.hybrid()) context_.groups.replicate->all_reduce(gradient, stream);
+      continue;
+    }
     const Tensor full = full_of(*unit, type, range.padded), mine = full.part(shard.rank() * range.count, {range.count});
     shard.reduce_scatter(full, mine, stream);
     if (shard.reduce_scatter_accumulates(full)) shard.reduce_scatter(full, mine, stream, true);
@@ -253,6 +274,11 @@ void Sharded::drop(const Unit& unit) {
 }
 
 UnitGradient Sharded::gradient(const Unit& unit) {
+  if (whole()) {
+    const bool accumulate = reduced_[static_cast<size_t>(unit.index)];
+    reduced_[static_cast<size_t>(unit.index)] = true;
+    return {store_.gradient(unit), accumulate};
+  }
   Tensor& full = full_gradients_[static_cast<size_t>(unit.index)];
   const bool accumulate = static_cast<bool>(full);
   if (!full) {
@@ -268,12 +294,13 @@ UnitGradient Sharded::gradient(const Unit& unit) {
 }
 
 void Sharded::pause(const Unit& unit) {
-  if (!settings_.hold) reduce(unit);
+  if (!settings_.hold && !whole()) reduce(unit);
 }
 
 void Sharded::publish(const Unit& unit) {
-  if (settings_.hold && !last_micro_batch()) return;
-  reduce(unit);
+  if ((settings_.hold || whole()) && !last_micro_batch()) return;
+  if (whole()) follow_compute(context_.device->comm_stream());
+  else reduce(unit);
   if (!last_micro_batch()) return;
   if (context_.groups.hybrid()) reduce_over_groups(unit);
   gradient_final(unit, context_.device->comm_stream());
@@ -292,8 +319,7 @@ void Sharded::reduce(const Unit& unit) {
   // added from there.
   const bool adds = !first && context_.groups.shard->reduce_scatter_accumulates(full);
   const Tensor target = first || adds ? mine : full.part(context_.groups.shard->rank() * range.count, {range.count});
-  device.record(compute_reached_, device.compute_stream());
-  device.wait(comm, compute_reached_);
+  follow_compute(comm);
   if (context_.observer) context_.observer->begin(CommObserver::Kind::reduce_scatter, unit, full.bytes(), comm);
   context_.groups.shard->reduce_scatter(full, target, comm, adds);
   if (context_.observer) context_.observer->end(CommObserver::Kind::reduce_scatter, unit, full.bytes(), comm);
@@ -339,7 +365,7 @@ void Sharded::finish_backward() {
     context_.device->wait(context_.device->compute_stream(), replicated_);
     replicating_ = false;
   }
-  if (context_.groups.shard->direct_gathers()) {   // every pass gathers: the stamp stream has forked
+  if (copies()) {                          // every pass gathers: the stamp stream has forked
     context_.device->record(observed_, context_.device->stamp_stream());
     context_.device->wait(context_.device->compute_stream(), observed_);
   }

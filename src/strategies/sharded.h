@@ -50,6 +50,7 @@ class Sharded : public Strategy {
   };
   void begin(Course& course);
   bool holds() const { return settings_.hold && course_ == &training_; }
+  void follow_compute(Stream stream);
   void gather(const Unit& unit);
   void note_memory();
   bool room_for(int64_t bytes, size_t until) const;
@@ -62,8 +63,13 @@ class Sharded : public Strategy {
   void retire_oldest();
   void reduce(const Unit& unit);
   void reduce_over_groups(const Unit& unit);
+  bool from_host() const { return store_.weights_place() == Place::host; }
+  /// A unit is cut over this rank alone.
+  bool whole() const { return store_.shards() == 1; }
+  /// Gathers are copies by the device's engines, and no collectives.
+  bool copies() const { return context_.groups.shard->direct_gathers() || (whole() && from_host()); }
   Stream gather_stream() const {
-    return context_.groups.shard->direct_gathers() ? context_.device->gather_stream() : context_.device->comm_stream();
+    return copies() ? context_.device->gather_stream() : context_.device->comm_stream();
   }
 
   ShardedSettings settings_;

@@ -6,6 +6,7 @@ namespace blipft {
 Strategy::Strategy(StrategyContext context) : context_(std::move(context)), store_(*context_.store) {
   final_ = context_.device->create_event();
   all_updated_ = context_.device->create_event();
+  uploaded_ = context_.device->create_event();
 }
 
 void Strategy::begin_step(const Tensor& scalars, float max_norm) {
@@ -78,12 +79,26 @@ int64_t Strategy::gather_scratch_bytes(const Unit& unit) const {
   return store_.flat(unit) || store_.shards() == 1 ? 0 : store_.gathered_bytes(unit);
 }
 
+void Strategy::gather_shards(const Tensor& mine, Place place, const Tensor& whole, Stream link, Stream stream) {
+  Comm& shard = *context_.groups.shard;
+  if (place == Place::device) return shard.all_gather(mine, whole, stream);
+  Device& device = *context_.device;
+  const Tensor own = whole.part(context_.groups.shard->rank() * mine.numel(), {mine.numel()});
+  device.copy(own.data, mine.data, mine.bytes(), link);
+  if (link.handle != stream.handle) {
+    device.record(uploaded_, link);
+    device.wait(stream, uploaded_);
+  }
+  if (shard.size() > 1) shard.all_gather(own, whole, stream);
+}
+
 void Strategy::gather_weights(const Unit& unit, const Tensor& full, const Tensor& scratch, Stream stream) {
-  const Tensor mine = store_.masters(unit) ? store_.masters(unit)
-                      : store_.flat(unit) ? store_.weights(unit) : Tensor{};
+  const bool masters = static_cast<bool>(store_.masters(unit));
+  const Tensor mine = masters ? store_.masters(unit) : store_.flat(unit) ? store_.weights(unit) : Tensor{};
+  const Place place = masters ? store_.master_place() : store_.weights_place();
   BLIPFT_CHECK(full.numel() == store_.shard(unit).padded && full.dtype == store_.weight_dtype(unit),
                "gather_weights of ", unit.name(), ": ", full.shape.str());
-  if (mine && store_.shards() > 1) return context_.groups.shard->all_gather(mine, full, stream);
+  if (mine && store_.shards() > 1) return gather_shards(mine, place, full, stream, stream);
   if (mine) return context_.device->copy(full.data, mine.data, mine.bytes(), stream);
   std::vector<Stored> gathered;
   int64_t at = 0;
@@ -95,7 +110,7 @@ void Strategy::gather_weights(const Unit& unit, const Tensor& full, const Tensor
         const Tensor shard = plane;
         plane = {static_cast<char*>(scratch.data) + at, shard.dtype, {shard.numel() * store_.shards()}};
         at += plane.bytes();
-        context_.groups.shard->all_gather(shard, plane, stream);
+        gather_shards(shard, place, plane, stream, stream);
       }
     }
     gathered.push_back(std::move(whole));

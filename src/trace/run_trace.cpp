@@ -109,10 +109,12 @@ void RunTrace::note_run() {
   for (const auto& [name, seconds] : parts_.times->parts_beside())
     number(concat("start_beside_", name, "_seconds").c_str(), seconds);
   text("strategy", plan.strategy_name);
-  if (plan.strategy_name == "fsdp") {
+  const bool from_host = plan.engine->store.weights_place() == Place::host;
+  if (plan.strategy_name == "fsdp" || from_host) {
     text("reshard", reshard_name(plan));
     number("prefetch_bytes", plan.sharded.prefetch_bytes);
-    text("gathers", parts_.groups->groups().shard->direct_gathers() ? "copies between devices" : "collectives");
+    text("gathers", from_host ? "from the host"
+                    : parts_.groups->groups().shard->direct_gathers() ? "copies between devices" : "collectives");
     number("shard_ranks", parts_.plan->ranks.shard);
     number("gather_group", parts_.groups->shard_group());
     number("reduce_scatter_group", parts_.groups->shard_group());

@@ -18,9 +18,15 @@ TEST_SUITE("config") {
     CHECK(contains(both("", "prefetch_bytes: 1024"), "FILE:6: parallel.prefetch_bytes: is of strategy fsdp"));
     CHECK(both("", "strategy: fsdp, reshard: step, prefetch_bytes: 1024").empty());
     CHECK(both("", "offload: [optimizer]").empty());
-    CHECK(contains(both("", "offload: [optimizer, parameters]"),
-                   "FILE:6: parallel.offload: found parameters, which is not supported yet; supported is [optimizer]"));
-    CHECK(contains(both("", "offload: [activations]"), "FILE:6: parallel.offload: found activations, which is not"));
+    CHECK(both("", "offload: [optimizer, parameters]").empty());
+    CHECK(contains(both("", "strategy: fsdp, reshard: step, offload: [parameters]"),
+                   "FILE:6: parallel.reshard: is step, which keeps the model on the GPU over a step, but parallel.offload has "
+                   "parameters, which keeps it in the host; set reshard: always, or remove one of them"));
+    CHECK(contains(both("", "offload: [activations]"),
+                   "FILE:6: parallel.offload: has activations, which are those that checkpointed layers keep, but "
+                   "train.act_ckpt is none; set train.act_ckpt: full or half, or remove activations"));
+    CHECK(both("act_ckpt: half", "offload: [activations]").empty());
+    CHECK(both("", "strategy: ddp, offload: [parameters], prefetch_bytes: 1024").empty());
     CHECK(contains(both("", "offload: [optimiser]"), "did you mean optimizer?"));
     CHECK(contains(both("", "offload: optimizer"), "write for example [optimizer]"));
     CHECK(contains(both("momentum: 0.9", ""), "FILE:5: train.momentum: is of optim sgd"));
@@ -126,6 +132,10 @@ TEST_SUITE("config") {
     };
     CHECK(shard_group_size(load(base), 6, 2) == 6);
     CHECK(shard_group_size(load(parallel("shard_ranks: all")), 6, 0) == 6);
+    CHECK(shard_group_size(load(parallel("offload: [parameters]")), 6, 2) == 6);
+    for (const char* strategy : {"ddp", "auto"})  // each rank gathers from its own host memory
+      CHECK(shard_group_size(load(base, {concat("parallel.strategy=", strategy), "parallel.offload=[parameters]"}), 6,
+                             2) == 1);
     CHECK(shard_group_size(load(parallel("shard_ranks: 3")), 6, 2) == 3);
     CHECK(shard_group_size(load(parallel("shard_ranks: \"3\"")), 6, 2) == 3);  // as --print-config prints it
     CHECK(shard_group_size(load(parallel("shard_ranks: 1")), 6, 2) == 1);

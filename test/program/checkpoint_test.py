@@ -98,6 +98,19 @@ def another_world_goes_on_with_the_same_run(space):
 
 
 @test
+def what_lies_in_the_host_is_no_part_of_the_run(space):
+    ranks, settings = RUNS["ddp"]
+    whole = whole_run(space, "ddp")
+    for offload in ("parameters", "optimizer, parameters"):
+        part = resumed(space, ranks, settings, whole.output, 2, f"parallel.offload=[{offload}]",
+                       "checkpoint.every_steps=1", "checkpoint.keep=9")
+        check(steps_of(part.output) == steps_of(whole.output)[2:], offload, part)
+        check(model_of(part.output) == model_of(whole.output), "the model of", offload)
+        back = resumed(space, ranks, settings, part.output, 3)
+        check(model_of(back.output) == model_of(whole.output), "the model of", offload, "and back")
+
+
+@test
 def adapters_go_on(space):
     settings = ["adapter.kind=lora", "adapter.targets=[q, v]", "train.precision=bf16-true", "parallel.strategy=fsdp"]
     whole = run(space, 2, *settings, f"train.max_steps={STEPS}", "checkpoint.every_steps=2", "output.save_model=true")

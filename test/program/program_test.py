@@ -293,7 +293,7 @@ def shard_groups_are_machines(space):
               "train.gradient_clip_val=1", "train.batch_size=1")
     whole = run(space, 4, *common)
     node = run(space, 4, *common, "parallel.shard_ranks=node", "output.save_model=true", BLIPFT_RANKS_PER_MACHINE="2")
-    check("4 rank(s), fsdp, 2 groups of 2 ranks, mpi" in node.out, node)
+    check("4 rank(s), fsdp, 2 groups of 2 ranks, reshard always, mpi" in node.out, node)
     check("peak of a step (fsdp, 2 groups of 2 ranks)" in node.out, node)
     check(np.abs(node.losses() - whole.losses()).max() < 1e-4, node.losses(), whole.losses())
     check((node.output / "model/model.safetensors").exists(), "no model was saved")
@@ -346,17 +346,24 @@ def answers_that_need_no_mpi(space):
 
 
 @test
-def offloaded_states_train_and_save_alike(space):
-    common = ("train.max_steps=2", "train.precision=bf16-mixed", "train.optim=adamw8bit", "parallel.strategy=fsdp",
-              "output.save_model=true")
-    here, there = (run(space, 2, *common, *more) for more in ((), ("parallel.offload=[optimizer]",)))
-    check(list(here.losses()) == list(there.losses()), here.losses(), there.losses())
-    names = ["model.safetensors"]
-    check(all((here.output / "model" / n).read_bytes() == (there.output / "model" / n).read_bytes() for n in names),
-          "saved weights differ")
-    check("page-locked host memory of a rank" in there.out and "page-locked" not in here.out, there)
-    with h5py.File(there.output / "trace.rank0000.h5", "r") as file:
-        check(file.attrs["planned_host_bytes"] > 0, dict(file.attrs))
+def what_lies_in_the_host_trains_and_saves_alike(space):
+    for strategy, offload in (("fsdp", "optimizer"), ("ddp", "parameters"),
+                              ("fsdp", "optimizer, parameters, activations")):
+        common = ("train.max_steps=2", "train.precision=bf16-mixed", "train.optim=adamw8bit", "train.act_ckpt=full",
+                  f"parallel.strategy={strategy}", "output.save_model=true")
+        here, there = (run(space, 2, *common, *more) for more in ((), (f"parallel.offload=[{offload}]",)))
+        check(list(here.losses()) == list(there.losses()), offload, here.losses(), there.losses())
+        check((here.output / "model/model.safetensors").read_bytes() ==
+              (there.output / "model/model.safetensors").read_bytes(), offload, "saved weights differ")
+        check("page-locked host memory of a rank" in there.out and "page-locked" not in here.out, there)
+        check(("parameters from the host" in there.out) == ("parameters" in offload), offload, there)
+        for name in ("activations", "parameters", "optimizer"):
+            check(re.search(rf"\({name}, host\)", there.out) or name not in offload, name, there)
+        with h5py.File(there.output / "trace.rank0000.h5", "r") as file:
+            check(file.attrs["planned_host_bytes"] > 0, dict(file.attrs))
+            check(file.attrs.get("gathers", "") == "from the host" or "parameters" not in offload, dict(file.attrs))
+        status, out, err, _ = mpirun(0, [sys.executable, ROOT / "tools/trace.py", "summary", there.output])
+        check(status == 0, out, err)
 
 
 @test

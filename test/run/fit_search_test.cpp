@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "run/placement.h"
 #include "support/temporary_directory.h"
 
 namespace blipft {
@@ -28,6 +29,21 @@ Config asked_config() {
   return config;
 }
 
+// Every choice of what may lie in the host.
+std::vector<std::vector<std::string>> offloads_of(const std::string& act_ckpt, const std::string& reshard) {
+  std::vector<std::vector<std::string>> all;
+  for (const bool activations : {false, true})
+    for (const bool parameters : {false, true})
+      for (const bool optimizer : {false, true}) {
+        if ((activations && act_ckpt == "none") || (parameters && reshard == "step")) continue;
+        std::vector<std::string>& offload = all.emplace_back();
+        if (optimizer) offload.push_back("optimizer");
+        if (parameters) offload.push_back("parameters");
+        if (activations) offload.push_back("activations");
+      }
+  return all;
+}
+
 struct Tried {
   std::string overrides;
   double seconds;
@@ -41,7 +57,7 @@ std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<st
   for (int64_t batch = 1; batch <= samples; ++batch)
     for (const char* act_ckpt : {"none", "half", "full"})
       for (const auto& [strategy, reshard] : dealings)
-        for (const bool offload : {false, true}) {
+        for (const std::vector<std::string>& offload : offloads_of(act_ckpt, reshard)) {
           if (samples % batch != 0) continue;
           Config config = asked;
           config.train.batch_size = batch;
@@ -49,13 +65,14 @@ std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<st
           config.train.act_ckpt = act_ckpt;
           config.parallel.strategy = strategy;
           config.parallel.reshard = reshard;
-          if (offload) config.parallel.offload = {"optimizer"};
+          config.parallel.offload = offload;
+          const GroupSizes groups = group_sizes(config, ranks, ranks);
           const std::unique_ptr<Model> model = make_model(config);
           const std::vector<TextShape> shapes = possible_text_shapes(config);
-          const StepTime time = estimate_step_time(config, *model, {ranks}, reshard == "step", shapes.back());
-          const MemoryPlan plan = plan_memory(config, *model, {ranks}, 0, shapes);
+          const StepTime time = estimate_step_time(config, *model, groups, reshard == "step", shapes.back());
+          const MemoryPlan plan = plan_memory(config, *model, groups, 0, shapes);
           tried.push_back({fit_overrides(asked, config), time.total(),
-                           plan.arena->total_bytes() + bytes_outside_of_arena({ranks})});
+                           plan.arena->total_bytes() + bytes_outside_of_arena(groups)});
         }
   return tried;
 }
@@ -101,7 +118,7 @@ TEST_SUITE("fit search") {
         for (size_t i = 0; i < found.rows.size(); ++i) {
           const FitRow& row = found.rows[i];
           CHECK(row.device_bytes <= gpu);
-          CHECK(offloads(row.config, "optimizer") == (row.host_bytes > 0));
+          CHECK(!row.config.parallel.offload.empty() == (row.host_bytes > 0));
           CHECK(std::any_of(tried.begin(), tried.end(),
                             [&](const Tried& one) { return one.overrides == row.overrides; }));
           if (i == 0) continue;
@@ -147,7 +164,8 @@ TEST_SUITE("fit search") {
     const PlannedTexts texts(asked, make_model(asked)->inputs(), 1);
     const FitSearch search(asked, 0, int64_t{1} << 40, texts);
     const FitResult found = search.search(asked, 1, 100);
-    CHECK(found.candidates == 7 * 3);      // nothing to offload
+    // No states to offload: parameters or not; with checkpointing also activations or not.
+    CHECK(found.candidates == 7 * (2 + 4 + 4));
     Config quantised = asked;
     quantised.model.quantize = "nf4";
     CHECK(search.search(quantised, 1, 1).candidates == 0);

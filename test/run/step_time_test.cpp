@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 namespace blipft {
 namespace {
 
@@ -104,6 +106,37 @@ TEST_SUITE("step time") {
       CHECK(clipped.time.link_exposed == there.time.link);
       CHECK(clipped.time.update > there.time.update);
     }
+  }
+
+  TEST_CASE("parameters in the host: a layer's weights for each gather, and what the update reads and writes") {
+    Config config = config_of();
+    config.train.accumulate_grad_batches = 3;
+    const double elements = padded_elements(config, *estimated(config).model, {1}, false);
+    config.parallel.offload = {"parameters"};
+    const Estimated once = estimated(config);
+    const MachineRates& rates = h200_rates();
+    // Each micro-batch gathers all units at least once and none more than three times; the update reads them again.
+    CHECK(once.time.link > (3 + 1) * 2 * elements / rates.link);
+    CHECK(once.time.link < (9 + 1) * 2 * elements / rates.link);
+    CHECK(once.time.update == doctest::Approx(elements * (2 + 8) / rates.memory).epsilon(kNear));
+    CHECK(once.time.link_exposed >= 0.1 * once.time.link);
+    config.train.accumulate_grad_batches = 6;
+    const double streamed = once.time.link - 2 * elements / rates.link;
+    CHECK(estimated(config).time.link ==
+          doctest::Approx(2 * streamed + 2 * elements / rates.link).epsilon(0.1));  // the first gathers more
+  }
+
+  TEST_CASE("activations in the host: the inputs of all layers but the last, out and in") {
+    Config config = config_of();
+    config.model.path = "test/golden/llama_mha";  // two layers
+    config.train.act_ckpt = "full";
+    config.train.accumulate_grad_batches = 5;
+    CHECK(estimated(config).time.link == 0);
+    config.parallel.offload = {"activations"};
+    const Estimated there = estimated(config);
+    const int64_t hidden = 32;
+    const double bytes = std::ceil(2 * 12 * hidden * 2 / 256.0) * 256;
+    CHECK(there.time.link == doctest::Approx(5 * bytes / h200_rates().link).epsilon(kNear));
   }
 
   TEST_CASE("collectives: a share of the bytes for each, twice for sums over all") {

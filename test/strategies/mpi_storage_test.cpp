@@ -208,6 +208,77 @@ TEST_SUITE("mpi storage") {
     }
   }
 
+  TEST_CASE("parameters in the host: read ahead of each use, the same losses and weights") {
+    const int64_t ranks = mpi_world().size();
+    std::vector<Deal> deals = {{"ddp", "auto", 0, 1, 1}, {"ddp", "auto", 0, 2, 1}, {"fsdp", "always", 0, 2}};
+    if (ranks == 1) deals.push_back({"single", "auto", 0, 2, 1});
+    if (ranks % 2 == 0) deals.push_back({"fsdp", "always", 0, 1, ranks / 2});
+    struct Row {
+      const char* model;
+      Precision precision;
+      std::vector<std::string> offload;
+      double clip;
+      const char* quantize;                // with adapters
+    };
+    for (const Row& row : {Row{"blip2_ordinary", Precision::bf16_true, {"parameters"}, 0, nullptr},
+                           {"blip2_untied", Precision::bf16_mixed, {"optimizer", "parameters"}, 0.5, nullptr},
+                           {"blip2_ordinary", Precision::bf16_true, {"parameters", "optimizer"}, 0, "none"},
+                           {"blip2_ordinary", Precision::bf16_mixed, {"parameters"}, 0, "nf4"}}) {
+      CAPTURE(row.model);
+      CAPTURE(row.quantize);
+      Job job = make_job(row.model, row.precision);
+      job.samples = 4 * ranks;
+      job.steps = 2;
+      job.evaluates = true;
+      job.config.train.gradient_clip_val = row.clip;
+      if (row.quantize) job.config.adapter.kind = "lora", job.config.model.quantize = row.quantize;
+      for (const Deal& deal : deals) {
+        CAPTURE(deal.strategy);
+        CAPTURE(deal.accumulate);
+        Deal here = deal;
+        if (deal.strategy != "fsdp") here.shard_ranks = 0;  // ddp holds everything: its groups mean nothing
+        job.config.parallel.offload = {};
+        const Outcome on_device = train_together(job, here);
+        job.config.parallel.offload = row.offload;
+        TestRun run(job, deal, &mpi_world());
+        const Outcome from_host = run.train();
+        CHECK(run.arena().host_bytes() > 0);
+        const bool all = row.offload.size() == 2 || row.precision == Precision::bf16_true;
+        if (all) CHECK(run.arena().persistent_use().of(Owner::parameters) == 0);
+        CHECK(from_host.losses == on_device.losses);
+        CHECK(from_host.evaluations == on_device.evaluations);
+        CHECK(from_host.norms == on_device.norms);
+        CHECK(same_bits(from_host.weights, on_device.weights));
+        CHECK(same_on_all_ranks(from_host));
+      }
+    }
+  }
+
+  TEST_CASE("inputs of checkpointed layers in the host: the same losses and weights") {
+    for (const char* model : {"blip2_ordinary", "llama_mha"})
+      for (const char* act_ckpt : {"half", "full"})
+        for (const Deal& deal : {Deal{"ddp", "auto", 0, 2}, {"fsdp", "always", 0, 2}}) {
+          CAPTURE(model);
+          CAPTURE(act_ckpt);
+          CAPTURE(deal.strategy);
+          Job job = make_job(model, Precision::bf16_true);
+          job.samples = 4 * mpi_world().size();
+          job.steps = 2;
+          job.evaluates = true;
+          job.config.train.act_ckpt = act_ckpt;
+          job.config.train.dropout = true;
+          const Outcome here = train_together(job, deal);
+          job.config.parallel.offload = {"activations"};
+          TestRun run(job, deal, &mpi_world());
+          const Outcome there = run.train();
+          CHECK(run.arena().host_bytes() > 0);
+          CHECK(there.losses == here.losses);
+          CHECK(there.evaluations == here.evaluations);
+          CHECK(there.norms == here.norms);
+          CHECK(same_bits(there.weights, here.weights));
+        }
+  }
+
   TEST_CASE("where steps have one micro-batch and clip nothing, gradients are not held: the same bits in less memory") {
     const StoragePolicy as_runs_do;
     std::vector<Deal> deals = kDeals;

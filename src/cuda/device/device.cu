@@ -90,6 +90,7 @@ class CudaDevice : public Device {
     clock_ = make_stream(greatest);
     stamp_ = make_stream(greatest);
     copy_ = make_stream(least);
+    offload_ = make_stream(greatest);
   }
 
   ~CudaDevice() override {
@@ -179,6 +180,7 @@ class CudaDevice : public Device {
   Stream clock_stream() const override { return {clock_.get()}; }
   Stream stamp_stream() const override { return {stamp_.get()}; }
   Stream copy_stream() const override { return {copy_.get()}; }
+  Stream offload_stream() const override { return {offload_.get()}; }
 
   Event create_event() override {
     cudaEvent_t event = nullptr;
@@ -244,7 +246,7 @@ class CudaDevice : public Device {
  private:
   int index_ = 0;
   std::string name_, code_;
-  OwnedStream compute_, side_, update_, comm_, gather_, clock_, stamp_, copy_;
+  OwnedStream compute_, side_, update_, comm_, gather_, clock_, stamp_, copy_, offload_;
   std::vector<OwnedEvent> events_;
   std::map<void*, int64_t> allocations_;
   std::vector<void*> host_allocations_;
