@@ -18,6 +18,8 @@ struct ModelSection {
   std::string init = "pretrained";      ///< pretrained | random
   std::vector<std::string> freeze;      ///< parameter groups of the model that are not trained
   std::string quantize = "none";        ///< none | nf4 | int8: how weights of frozen layers are held
+  bool double_quantize = false;         ///< their scales are held as codes too
+  std::vector<std::string> quantize_groups;  ///< of these parameter groups alone; empty: of all that are frozen
 };
 
 /// Low-rank adapters that are trained in place of the model (LoRA, Hu et al. 2021).
@@ -148,6 +150,9 @@ struct Config {
   std::string file;                           ///< the run file, as given
   std::map<std::string, std::string> places;  ///< "section.key" -> where it was set: "file:line" or override "..."
 };
+
+/// Whether a strategy cuts parameters over ranks: what reshard, prefetch_bytes and shard_ranks are for.
+inline bool cuts_parameters(const std::string& strategy) { return strategy == "fsdp"; }
 
 /// Whether parallel.offload names `what`.
 inline bool offloads(const Config& config, const std::string& what) {

@@ -39,7 +39,8 @@ class Format {
 const Format& plain_format(DType dtype);
 /// The format of blocks of codes of `book`: planes "codes" and "scales".
 const Format& quantized_format(CodeBook book);
-/// By name: nf4, int8, dynamic8, dynamic8_unsigned, f32, bf16, f16. Throws Error naming the known ones.
+/// By name: nf4, int8, dynamic8, dynamic8_unsigned, nf4_double and int8_double (whose scales are codes too), f32, bf16,
+/// f16. Throws Error naming the known ones.
 const Format& format_by_name(const std::string& name);
 
 /// Elements in some format: a view, as Tensor is.

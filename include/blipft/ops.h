@@ -325,11 +325,18 @@ constexpr int64_t code_bits(CodeBook book) { return book == CodeBook::nf4 ? 4 : 
 /// for value * scale, as in bitsandbytes; int8: x * (127 / scale) to the nearest integer, ties to even, which stands
 /// for integer * (scale / 127). All in f32. A block whose scale is below 2^-119 counts as zeros; an infinity or a NaN
 /// in a block makes NaNs of it.
+///
+/// With `outer` the scales themselves are codes (double quantisation, Dettmers et al. 2023): dynamic8_unsigned, 256 of
+/// them a block, which ends the numbers' codes too: `blocks` is then a multiple of 256. A number's code is found with
+/// its block's exact scale, and stands for value * decoded scale. (The paper's codes are signed, of scales less their
+/// mean over a tensor, which whoever encodes a part of it does not know.)
 struct Quantized {
   CodeBook book = CodeBook::nf4;
   Tensor codes;                 ///< u8 [blocks * block * bits / 8]
-  Tensor scales;                ///< f32 [blocks]
+  Tensor scales;                ///< f32 [blocks]; with `outer`: u8 [blocks]
+  Tensor outer;                 ///< optional: f32 [blocks / 256], the scales of the scales
 };
+constexpr int64_t kScaleBlock = code_block(CodeBook::dynamic8_unsigned);  ///< scales that are encoded together
 
 /// AdamWUpdate with moments in blocks of codes, which begin with the first parameter: decoded, updated in f32 and
 /// encoded again in one pass.

@@ -54,7 +54,7 @@ void check_train(const Config& config) {
 
 void check_parallel(const Config& config) {
   const ParallelSection& parallel = config.parallel;
-  const bool fsdp = parallel.strategy == "fsdp";
+  const bool fsdp = cuts_parameters(parallel.strategy);
   refuse_if(config, parallel.strategy == "single" && parallel.devices > 1, "parallel.strategy",
             "is single, but parallel.devices is ", parallel.devices, "; use ddp or fsdp, or devices: 1");
   refuse_if(config, !fsdp && parallel.reshard != "auto", "parallel.reshard", "is of strategy fsdp, but ",
@@ -177,7 +177,7 @@ int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks
   const std::string& asked = config.parallel.shard_ranks;
   const char* key = "parallel.shard_ranks";
   // ddp, or one rank: each has all weights in its own host memory, and gathers units from there.
-  if (offloads(config, "parameters") && config.parallel.strategy != "fsdp") return 1;
+  if (offloads(config, "parameters") && !cuts_parameters(config.parallel.strategy)) return 1;
   if (asked == "all") return ranks;
   const bool node = asked == "node";
   refuse_if(config, node && node_ranks == 0, key, "is node, but not every machine has the same number of ranks; ",

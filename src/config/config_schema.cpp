@@ -85,7 +85,7 @@ Allowed minus_one_or_positive() {
   return allowed;
 }
 
-void add_model_and_data(std::vector<Key>& keys) {
+void add_model(std::vector<Key>& keys) {
   const auto m = [&](auto member, auto... rest) { keys.push_back(key(&Config::model, member, "model", rest...)); };
   using M = ModelSection;
   m(&M::path, "path", required(), "directory saved by Hugging Face: config.json, weights, tokenizer, image processor");
@@ -95,7 +95,13 @@ void add_model_and_data(std::vector<Key>& keys) {
   m(&M::quantize, "quantize", one_of({"none", "nf4", "int8"}),
     "matrices of frozen layers in 4 or 8 bits (blocks of 64); embeddings, norms and head as ever",
     std::vector<std::string>{"quantization", "load_in_4bit", "load_in_8bit"});
+  m(&M::double_quantize, "double_quantize", any(), "the scales of quantised blocks in 8 bits, not 32",
+    std::vector<std::string>{"bnb_4bit_use_double_quant", "double_quant"});
+  m(&M::quantize_groups, "quantize_groups", any(),
+    "frozen parameter groups, as --plan names them, whose layers quantize takes; empty: all that are frozen");
+}
 
+void add_adapter(std::vector<Key>& keys) {
   const auto a = [&](auto member, auto... rest) { keys.push_back(key(&Config::adapter, member, "adapter", rest...)); };
   using A = AdapterSection;
   using Names = std::vector<std::string>;
@@ -112,7 +118,9 @@ void add_model_and_data(std::vector<Key>& keys) {
     "of the adapters' weights, gradients and optimizer states; products run in the compute dtype");
   a(&A::path, "path", any(), "PEFT adapter folder to go on from; empty: new adapters",
     Names{"adapter_name_or_path"});
+}
 
+void add_data(std::vector<Key>& keys) {
   const auto d = [&](auto member, auto... rest) { keys.push_back(key(&Config::data, member, "data", rest...)); };
   using D = DataSection;
   d(&D::path, "path", required(),
@@ -241,7 +249,8 @@ void add_parallel(std::vector<Key>& keys) {
     "read ahead of each use; activations that checkpointed layers keep", Names{"offload_optimizer", "cpu_offload"});
   p(&P::prefetch_bytes, "prefetch_bytes", from_to(0, 1e15),
     "fsdp: bytes gathered ahead of use; 0: from the memory plan");
-  p(&P::direct_gathers, "direct_gathers", any(), "fsdp: gather by copies between GPUs instead of NCCL, in groups of one machine");
+  p(&P::direct_gathers, "direct_gathers", any(),
+    "fsdp: gather by copies between GPUs instead of NCCL, in groups of one machine");
   p(&P::direct_reductions, "direct_reductions", any(),
     "sum gradients by reading the other GPUs' memory instead of NCCL, in groups of one machine");
   p(&P::nccl_max_ctas, "nccl_max_ctas", from_to(0, 1024),
@@ -300,7 +309,8 @@ void add_trace_and_output(std::vector<Key>& keys) {
   o(&O::overwrite, "overwrite", any(),
     "true: replace the results of another run at path (traces, checkpoints, saved model); false: refuse such a path",
     Names{"overwrite_output_dir", "exist_ok", "force"});
-  o(&O::save_model, "save_model", any(), "write model/ in Hugging Face form at the end; with adapters adapter/ in PEFT's form");
+  o(&O::save_model, "save_model", any(),
+    "write model/ in Hugging Face form at the end; with adapters adapter/ in PEFT's form");
   o(&O::save, "save", one_of({"all", "trained"}), "all tensors, or those alone that were trained");
   o(&O::save_merged, "save_merged", any(), "with adapters: write model/ too, with the adapters merged into it",
     Names{"merge", "merge_and_unload"});
@@ -359,7 +369,9 @@ std::string bounds_text(const Allowed& allowed) {
 const std::vector<Key>& config_keys() {
   static const std::vector<Key> keys = [] {
     std::vector<Key> all;
-    add_model_and_data(all);
+    add_model(all);
+    add_adapter(all);
+    add_data(all);
     add_train(all);
     add_parallel(all);
     add_checkpoint(all);

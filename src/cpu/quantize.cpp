@@ -46,6 +46,33 @@ float value_of(CodeBook book, uint8_t code) {
 
 constexpr float kInt8Top = 127;
 
+// The blocks that share an outer scale, with their scales in f32, [kScaleBlock] of the caller's.
+Quantized inner_blocks(const Quantized& q, int64_t group, float* scales) {
+  const int64_t bytes = kScaleBlock * code_block(q.book) * code_bits(q.book) / 8;
+  return {q.book, q.codes.part(group * bytes, {bytes}), {scales, DType::f32, {kScaleBlock}}, {}};
+}
+
+// Their scales' own codes.
+Quantized scale_codes(const Quantized& q, int64_t group) {
+  return {CodeBook::dynamic8_unsigned, q.scales.part(group * kScaleBlock, {kScaleBlock}), q.outer.part(group, {1}), {}};
+}
+
+// f(group, block of the group, first element, elements), the groups in parallel; blocks behind the last number too.
+template <class Begin, class F, class End>
+void for_groups(const Quantized& q, int64_t n, Begin begin, F f, End end) {
+  const int64_t size = code_block(q.book);
+  for_each(q.outer.numel(), [&](int64_t group) {
+    float scales[kScaleBlock];
+    const Quantized inner = inner_blocks(q, group, scales);
+    begin(group, scales);
+    for (int64_t b = 0; b < kScaleBlock; ++b) {
+      const int64_t first = (group * kScaleBlock + b) * size;
+      f(inner, b, first, std::clamp<int64_t>(n - first, 0, size));
+    }
+    end(group, scales);
+  });
+}
+
 // f(block, first element, elements) for the blocks of n numbers, in parallel.
 template <class F>
 void for_blocks(CodeBook book, int64_t n, F f) {
@@ -81,6 +108,15 @@ void decode_block(const Quantized& from, int64_t block, float* values, int64_t c
 
 void CpuOps::quantize(const Tensor& values, const Quantized& to, Stream) {
   check_quantize(values, to);
+  if (to.outer)
+    return for_groups(
+        to, values.numel(), [](int64_t, float*) {},
+        [&](const Quantized& inner, int64_t block, int64_t first, int64_t count) {
+          float numbers[kMostCodes];
+          if (count > 0) load(values, first, count, numbers);
+          encode_block(numbers, count, inner, block);
+        },
+        [&](int64_t group, const float* scales) { encode_block(scales, kScaleBlock, scale_codes(to, group), 0); });
   for_blocks(to.book, values.numel(), [&](int64_t block, int64_t first, int64_t count) {
     float numbers[kMostCodes];
     load(values, first, count, numbers);
@@ -90,6 +126,17 @@ void CpuOps::quantize(const Tensor& values, const Quantized& to, Stream) {
 
 void CpuOps::dequantize(const Quantized& from, const Tensor& values, Stream) {
   check_dequantize(from, values);
+  if (from.outer)
+    return for_groups(
+        from, values.numel(),
+        [&](int64_t group, float* scales) { decode_block(scale_codes(from, group), 0, scales, kScaleBlock); },
+        [&](const Quantized& inner, int64_t block, int64_t first, int64_t count) {
+          float numbers[kMostCodes];
+          if (count == 0) return;
+          decode_block(inner, block, numbers, count);
+          store(numbers, values, first, count);
+        },
+        [](int64_t, const float*) {});
   for_blocks(from.book, values.numel(), [&](int64_t block, int64_t first, int64_t count) {
     float numbers[kMostCodes];
     decode_block(from, block, numbers, count);

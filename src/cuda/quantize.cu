@@ -32,9 +32,23 @@ struct Values {
   }
 };
 
-template <CodeBook kBook, class T, bool kAligned>
+/// Scales in f32, or, with `outer`, codes.
+template <bool kDouble>
+struct Scales {
+  const void* scales;
+  const float* outer;
+
+  __device__ __forceinline__ float operator[](int64_t block) const {
+    if constexpr (kDouble)
+      return kDeviceDynamic8Unsigned.values[__ldg(static_cast<const uint8_t*>(scales) + block)] *
+             __ldg(outer + block / kScaleBlock);
+    else return __ldg(static_cast<const float*>(scales) + block);
+  }
+};
+
+template <CodeBook kBook, class T, bool kAligned, bool kDouble>
 __global__ void __launch_bounds__(kThreads)
-dequantize_kernel(const typename CodePack<kBook>::Word* __restrict__ codes, const float* __restrict__ scales,
+dequantize_kernel(const typename CodePack<kBook>::Word* __restrict__ codes, const Scales<kDouble> scales,
                   T* __restrict__ values, int64_t n) {
   __shared__ float table[Values<kBook>::kTable ? 16 : 1][32];
   const Values<kBook> value_of{table};
@@ -111,6 +125,49 @@ quantize_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __
   if (i % kCodeThreads<kBook> == 0) scales[i / kCodeThreads<kBook>] = scale;
 }
 
+/// A thread block makes the codes of the blocks that share an outer scale, and those of their scales. Codes behind the
+/// last number are those of zeros.
+template <CodeBook kBook, class T, bool kAligned>
+__global__ void __launch_bounds__(kThreads)
+quantize_doubly_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __restrict__ codes,
+                       uint8_t* __restrict__ scale_codes, float* __restrict__ outer, int64_t n) {
+  static_assert(kThreads == kScaleBlock, "a thread for each scale");
+  constexpr int kPacks = kScaleBlock * kCodeThreads<kBook>;
+  __shared__ float scales[kScaleBlock];
+  __shared__ uint32_t warps[kThreads / 32];
+  for (int p = threadIdx.x; p < kPacks; p += kThreads) {
+    const int64_t i = int64_t{blockIdx.x} * kPacks + p, first = i * kCodePack;
+    float x[kCodePack];
+    if (kAligned && first + kCodePack <= n) {
+      load(values + first, x);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kCodePack; ++j) x[j] = first + j < n ? to_float(values[first + j]) : 0.0f;
+    }
+    const float scale = scale_of<kCodeThreads<kBook>>(x);
+    const float factor = code_factor(scale, kBook == CodeBook::int8 ? kInt8Top : 1.0f);
+    uint32_t code[kCodePack];
+#pragma unroll
+    for (int j = 0; j < kCodePack; ++j) code[j] = code_of<kBook>(x[j] * factor);
+    CodePack<kBook> pack;
+    pack.set(code);
+    codes[i] = pack.word;
+    if (p % kCodeThreads<kBook> == 0) scales[p / kCodeThreads<kBook>] = scale;
+  }
+  __syncthreads();
+  const float own = scales[threadIdx.x];
+  const uint32_t most = __reduce_max_sync(0xffffffffu, __float_as_uint(own) & 0x7fffffffu);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = most;
+  __syncthreads();
+  uint32_t top = 0;
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) top = max(top, warps[w]);
+  const float scale = block_scale(top);
+  scale_codes[int64_t{blockIdx.x} * kScaleBlock + threadIdx.x] =
+      static_cast<uint8_t>(code_of<CodeBook::dynamic8_unsigned>(own * code_factor(scale, 1.0f)));
+  if (threadIdx.x == 0) outer[blockIdx.x] = scale;
+}
+
 /// Calls `run` with the code book, the type of the values, and whether they are aligned, as types.
 template <class Run>
 void dispatch_codes(const Quantized& q, const Tensor& values, Run&& run) {
@@ -138,9 +195,15 @@ void CudaOps::quantize(const Tensor& values, const Quantized& to, Stream stream)
   dispatch_codes(to, values, [&](auto book, auto t, auto is_aligned) {
     constexpr CodeBook kBook = decltype(book)::value;
     using T = typename decltype(t)::type;
+    using Word = typename CodePack<kBook>::Word;
+    if constexpr (code_block(kBook) == 64)
+      if (to.outer)
+        return quantize_doubly_kernel<kBook, T, decltype(is_aligned)::value>
+            <<<static_cast<unsigned>(to.outer.numel()), kThreads, 0, queue>>>(
+                values.as<const T>(), to.codes.as<Word>(), to.scales.as<uint8_t>(), to.outer.as<float>(), n);
     quantize_kernel<kBook, T, decltype(is_aligned)::value>
         <<<static_cast<unsigned>(ceil_div(packs, kThreads)), kThreads, 0, queue>>>(
-            values.as<const T>(), to.codes.as<typename CodePack<kBook>::Word>(), to.scales.as<float>(), n, packs);
+            values.as<const T>(), to.codes.as<Word>(), to.scales.as<float>(), n, packs);
   });
   BLIPFT_CUDA_LAUNCHED("quantize_kernel");
 }
@@ -155,9 +218,13 @@ void CudaOps::dequantize(const Quantized& from, const Tensor& values, Stream str
   dispatch_codes(from, values, [&](auto book, auto t, auto is_aligned) {
     constexpr CodeBook kBook = decltype(book)::value;
     using T = typename decltype(t)::type;
-    dequantize_kernel<kBook, T, decltype(is_aligned)::value>
-        <<<static_cast<unsigned>(blocks), kThreads, 0, launch.stream>>>(
-            from.codes.as<const typename CodePack<kBook>::Word>(), from.scales.as<const float>(), values.as<T>(), n);
+    dispatch_bool(code_block(kBook) == 64 && from.outer, [&](auto is_double) {
+      constexpr bool kDouble = decltype(is_double)::value && code_block(kBook) == 64;
+      const Scales<kDouble> scales{from.scales.data, kDouble ? from.outer.as<const float>() : nullptr};
+      dequantize_kernel<kBook, T, decltype(is_aligned)::value, kDouble>
+          <<<static_cast<unsigned>(blocks), kThreads, 0, launch.stream>>>(
+              from.codes.as<const typename CodePack<kBook>::Word>(), scales, values.as<T>(), n);
+    });
   });
   BLIPFT_CUDA_LAUNCHED("dequantize_kernel");
 }

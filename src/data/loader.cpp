@@ -23,7 +23,7 @@
 #include "data/step_order.h"
 #include "data/text_shapes.h"
 #include "data/text_survey.h"
-#include "ops/quietly.h"
+#include "ops/host_memory.h"
 
 namespace blipft {
 namespace {
@@ -32,26 +32,10 @@ constexpr int64_t cache_bytes = int64_t{1} << 30;
 constexpr int64_t most_looked_ahead = 256;    // steps, for first_text_shapes()
 constexpr int64_t most_bad_in_a_row = 32;     // samples that are skipped
 
-/// Device::allocate_host memory. Move-only.
-class HostBlock {
- public:
-  HostBlock(Device& device, int64_t bytes) : device_(&device), memory_(device.allocate_host(bytes)) {}
-  ~HostBlock() {
-    if (memory_) quietly([&] { device_->free_host(memory_); });
-  }
-  HostBlock(HostBlock&& other) noexcept : device_(other.device_), memory_(std::exchange(other.memory_, nullptr)) {}
-  HostBlock& operator=(HostBlock&&) = delete;
-  void* get() const { return memory_; }
-
- private:
-  Device* device_;
-  void* memory_;
-};
-
 /// A step being prepared, waiting, or with the trainer. All but `batch`'s memory is guarded by the loader's mutex.
 struct StepWork {
-  explicit StepWork(HostBlock&& memory) : block(std::move(memory)) {}
-  HostBlock block;
+  explicit StepWork(HostMemory&& memory) : block(std::move(memory)) {}
+  HostMemory block;
   HostBatch batch;
   std::vector<Sampler::Slot> slots;           // [M * B]
   std::vector<BatchSample> samples;           // [M * B]
@@ -79,7 +63,7 @@ class PrefetchLoader final : public DataLoader {
         cache_(cache_bytes), first_step_(first_step), begun_(first_step), delivered_(first_step) {
     const int64_t steps = std::max<int64_t>(data_.prefetch_steps, 1);
     works_.reserve(static_cast<size_t>(steps));
-    for (int64_t i = 0; i < steps; ++i) works_.emplace_back(HostBlock(device, layout_.bytes()));
+    for (int64_t i = 0; i < steps; ++i) works_.emplace_back(HostMemory(device, layout_.bytes()));
     for (StepWork& work : works_) free_.push_back(&work);
     for (int64_t i = 0; i < std::max<int64_t>(data_.num_workers, 1); ++i)
       workers_.emplace_back([this](const std::stop_token& stop) {

@@ -1,5 +1,4 @@
 // The writer of a model directory: everything goes into `directory`.partial, which gets its final name at the end.
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -91,13 +90,9 @@ std::vector<Shard> cut_into_shards(const std::vector<CheckpointWriter::Entry>& e
 }
 
 void check_room(const std::string& directory, int64_t needed) {
-  struct statvfs info{};
-  BLIPFT_USER_CHECK(::statvfs(directory.c_str(), &info) == 0, directory, ": free space cannot be asked for: ",
-                    io::errno_text());
-  const double available = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
-  BLIPFT_USER_CHECK(static_cast<double>(needed) <= available, directory, ": the model needs ", memory_text(needed),
-                    ", but the disk has only ", memory_text(static_cast<int64_t>(available)),
-                    " free; free some or choose another disk");
+  const int64_t available = io::free_bytes(directory);
+  BLIPFT_USER_CHECK(needed <= available, directory, ": the model needs ", memory_text(needed),
+                    ", but the disk has only ", memory_text(available), " free; free some or choose another disk");
 }
 
 }  // namespace

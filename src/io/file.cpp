@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,6 +87,13 @@ void write_at(const FileDescriptor& file, int64_t offset, const void* data, int6
                       errno_text());
     done += put;
   }
+}
+
+int64_t free_bytes(const std::string& folder) {
+  struct statvfs info{};
+  BLIPFT_USER_CHECK(::statvfs(folder.c_str(), &info) == 0, folder, ": free space cannot be asked for: ", errno_text());
+  const double bytes = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
+  return static_cast<int64_t>(std::min(bytes, 0x1p62));
 }
 
 void sync_file(const FileDescriptor& file, const std::string& path) {

@@ -41,6 +41,8 @@ int64_t file_size(const FileDescriptor& file, const std::string& path);
 void read_at(const FileDescriptor& file, int64_t offset, void* out, int64_t bytes, const std::string& what);
 /// Writes exactly `bytes` at `offset`. Thread-safe.
 void write_at(const FileDescriptor& file, int64_t offset, const void* data, int64_t bytes, const std::string& what);
+/// Bytes that may still be written to the disk of an existing folder; UserError naming it when nobody can say.
+int64_t free_bytes(const std::string& folder);
 /// Waits until the file's bytes are on the disk.
 void sync_file(const FileDescriptor& file, const std::string& path);
 /// Waits until a directory's entries are on the disk; file systems that cannot do it are left alone.

@@ -85,7 +85,8 @@ MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPla
 // Bytes of plan_memory()'s plan where memory is short, from one dry run:
 // with_idle_memory_used() stays within the limit.
 int64_t least_planned_bytes(const PlannedRun& run) {
-  const bool hold = strategy_name(run.config, run.ranks.all()) == "fsdp" && run.config.parallel.reshard == "step";
+  const bool hold = cuts_parameters(strategy_name(run.config, run.ranks.all())) &&
+                    run.config.parallel.reshard == "step";
   return dry_run(run, hold).arena->total_bytes();
 }
 
@@ -148,7 +149,7 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy) {
   const PlannedRun run{config, model, ranks, std::move(text_shapes), policy};
   const bool from_host = offloads(config, "parameters");
-  if (strategy_name(config, ranks.all()) != "fsdp" && !from_host) return dry_run(run, false);
+  if (!cuts_parameters(strategy_name(config, ranks.all())) && !from_host) return dry_run(run, false);
   const int64_t limit =
       device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks) : std::numeric_limits<int64_t>::max();
   const auto always = [&] { return with_idle_memory_used(run, limit, dry_run(run, false)); };
@@ -186,13 +187,13 @@ std::string reshard_name(const MemoryPlan& plan) { return plan.sharded.hold ? "s
 std::string groups_text(const MemoryPlan& plan) {
   const GroupSizes& ranks = plan.ranks;
   const char* plural = ranks.shard == 1 ? " rank" : " ranks";
-  return ranks.hybrid() && plan.strategy_name == "fsdp" ? concat(plan.strategy_name, ", ", ranks.replicate, " groups of ", ranks.shard, plural)
-                        : plan.strategy_name;
+  if (!ranks.hybrid() || !cuts_parameters(plan.strategy_name)) return plan.strategy_name;
+  return concat(plan.strategy_name, ", ", ranks.replicate, " groups of ", ranks.shard, plural);
 }
 
 std::string strategy_text(const MemoryPlan& plan) {
   const bool from_host = plan.engine->store.weights_place() == Place::host;
-  return concat(groups_text(plan), plan.strategy_name == "fsdp" ? ", reshard " + reshard_name(plan) : "",
+  return concat(groups_text(plan), cuts_parameters(plan.strategy_name) ? ", reshard " + reshard_name(plan) : "",
                 from_host ? ", parameters from the host" : "");
 }
 

@@ -17,7 +17,8 @@ struct ResidualGradient {
   const Tensor& of_output() const { return dropped ? dropped : dy; }
 };
 
-/// Of a class Layer with `unit`, types `Saved` (what backward needs, its input `x` among it) and `Call` (what varies from call to call), and
+/// Of a class Layer with `unit`, types `Saved` (what backward needs, its input `x` among it) and `Call` (what varies from
+/// call to call), and
 ///   Tensor forward(pass, call, x, saved, save) const: takes x over (it ends in `saved`, or is given back when
 ///     `save` is false); the result is the caller's.
 ///   void give_all_but_input(context, saved) const: leaves what recompute() starts from.

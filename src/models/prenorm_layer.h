@@ -47,7 +47,8 @@ class PreNormLayer {
   void recompute(const UnitPass& pass, const Call& call, Saved& saved) const;
   /// Leaves what recompute() starts from.
   void give_all_but_input(const StepContext& context, Saved& saved) const;
-  /// Takes dy and what was saved over; the result, of x, is the caller's. `below`, the layer that made x, is null for the first one: the result holds what its backward begins with.
+  /// Takes dy and what was saved over; the result, of x, is the caller's. `below`, the layer that made x, is null for
+  /// the first one: the result holds what its backward begins with.
   ResidualGradient backward(const UnitPass& unit_pass, const UnitGradients& gradients, const Call& call,
                             ResidualGradient dy, Saved& saved, const PreNormLayer* below) const;
   /// Operations of one forward over B samples of T tokens (their mean), and of recompute().

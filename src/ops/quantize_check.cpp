@@ -31,6 +31,7 @@ void check_args(const AdamW8bitUpdate& args) {
   check.update(args);
   check.require(args.m.book == CodeBook::dynamic8, "m is not in dynamic8 codes");
   check.require(args.v.book == CodeBook::dynamic8_unsigned, "v is not in dynamic8_unsigned codes");
+  check.require(!args.m.outer && !args.v.outer, "moments are not quantised doubly");
   check.quantized(args.m, "m", args.param.numel());
   check.quantized(args.v, "v", args.param.numel());
 }

@@ -2,7 +2,6 @@
 #include "run/checkpoints.h"
 
 #include <signal.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,12 +38,9 @@ void set_aside(const fs::path& folder) {
 }
 
 void check_room(const std::string& folder, int64_t needed) {
-  struct statvfs info{};
-  if (::statvfs(folder.c_str(), &info) != 0) return;  // making files will tell
-  const double free = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
-  BLIPFT_USER_CHECK(static_cast<double>(needed) <= free, folder, ": a checkpoint takes ", memory_text(needed),
-                    ", but the disk has only ", memory_text(static_cast<int64_t>(free)),
-                    " free; free some, lower checkpoint.keep, or give another checkpoint.path");
+  const int64_t free = io::free_bytes(folder);
+  BLIPFT_USER_CHECK(needed <= free, folder, ": a checkpoint takes ", memory_text(needed), ", but the disk has only ",
+                    memory_text(free), " free; free some, lower checkpoint.keep, or give another checkpoint.path");
 }
 
 }  // namespace

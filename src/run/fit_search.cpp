@@ -55,7 +55,9 @@ std::string list_text(const std::vector<std::string>& names) {
   return text;
 }
 
-bool holds(const Config& config) { return config.parallel.strategy == "fsdp" && config.parallel.reshard == "step"; }
+bool holds(const Config& config) {
+  return cuts_parameters(config.parallel.strategy) && config.parallel.reshard == "step";
+}
 
 }  // namespace
 
@@ -100,7 +102,7 @@ std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int6
           if (parallel.devices > 0) parallel.devices = ranks;
           parallel.strategy = dealing.strategy;
           parallel.reshard = dealing.reshard;
-          parallel.prefetch_bytes = dealing.strategy == "fsdp" ? base.parallel.prefetch_bytes : 0;
+          parallel.prefetch_bytes = cuts_parameters(dealing.strategy) ? base.parallel.prefetch_bytes : 0;
           parallel.offload = offload;
           candidate.ranks = group_sizes(candidate.config, ranks, node_ranks_ > 0 ? node_ranks_ : ranks);
           all.push_back(candidate);

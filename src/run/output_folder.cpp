@@ -2,7 +2,6 @@
 #include "run/output_folder.h"
 
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -170,15 +169,12 @@ std::string check_room(const Config& config, const std::vector<FileToWrite>& fil
   for (const FileToWrite& file : files) {
     const std::string folder = existing(file.folder);
     struct stat status{};
-    struct statvfs info{};
-    BLIPFT_USER_CHECK(::stat(folder.c_str(), &status) == 0 && ::statvfs(folder.c_str(), &info) == 0, folder,
-                      ": free space cannot be asked for: ", io::errno_text());
+    BLIPFT_USER_CHECK(::stat(folder.c_str(), &status) == 0, folder, ": cannot be looked at: ", io::errno_text());
     const auto [found, is_new] = disks.try_emplace(status.st_dev);
     Disk& disk = found->second;
     if (is_new) {
       disk.folder = file.folder;
-      const double bytes = static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
-      disk.free = static_cast<int64_t>(std::min(bytes, 0x1p62));
+      disk.free = io::free_bytes(folder);
       struct stat output{};
       if (::stat(config.output.path.c_str(), &output) == 0 && output.st_dev == status.st_dev) disk.free += reclaimed;
     }

@@ -65,7 +65,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config).c_str());
   std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld\n",
               static_cast<long long>(largest_batch(config, model_settings(config), world, gpu, shapes_of)));
-  if (!wants_cuda(config) && plan.strategy_name == "fsdp") {  // the only strategy that plans by the GPU's size
+  if (!wants_cuda(config) && cuts_parameters(plan.strategy_name)) {  // the only strategy that plans by the GPU's size
     const MemoryPlan here = plan_memory(config, *model, world, 0, plan.text_shapes);
     std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",
                 memory_text(here.arena->total_bytes()).c_str(), strategy_text(here).c_str());

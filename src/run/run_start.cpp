@@ -121,7 +121,7 @@ void Run::go_on_from_checkpoint() {
   });
   const auto then = [&](const char* name) { return resume_->index.run[name]; };
   if (config_.parallel.reshard == "auto" && then("ranks") == std::to_string(world_.size()) &&
-      config_.parallel.strategy == "fsdp" && !then("reshard").empty())
+      cuts_parameters(config_.parallel.strategy) && !then("reshard").empty())
     config_.parallel.reshard = then("reshard");
 }
 
@@ -133,7 +133,7 @@ std::map<std::string, std::string> Run::facts() const {
       {"version", version_commit()},
       {"batch_size", std::to_string(config_.train.batch_size)},
       {"samples_of_a_step", std::to_string(samples_of_a_step(config_, world_.size()))}};
-  if (plan_.strategy_name == "fsdp") facts["reshard"] = reshard_name(plan_);
+  if (cuts_parameters(plan_.strategy_name)) facts["reshard"] = reshard_name(plan_);
   return facts;
 }
 

@@ -6,7 +6,6 @@
 
 #include "io/crc32c.h"
 #include "io/file.h"
-#include "ops/quietly.h"
 
 namespace blipft {
 
@@ -28,7 +27,6 @@ StateWriter::~StateWriter() {
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  for (const auto& chunk : chunks_) quietly([&] { device_.free_host(chunk->memory); });
 }
 
 // Page-locking takes a moment for each GiB: beside the run, and one chunk at a time, so that the first are there soon.
@@ -36,13 +34,9 @@ void StateWriter::take_chunks(int64_t count) {
   try {
     device_.bind_thread();
     for (int64_t i = 0; i < count; ++i) {
-      auto chunk = std::make_unique<Chunk>();
-      chunk->memory = static_cast<char*>(device_.allocate_host(kChunkBytes));
+      auto chunk = std::make_unique<Chunk>(Chunk{HostMemory(device_, kChunkBytes), {}, {}});
       const std::lock_guard lock(mutex_);
-      if (ends_) {
-        device_.free_host(chunk->memory);
-        return;
-      }
+      if (ends_) return;
       chunk->copied = device_.create_event();
       free_.push_back(chunk.get());
       chunks_.push_back(std::move(chunk));
@@ -102,7 +96,7 @@ void StateWriter::copy(std::vector<Segment> segments) {
     if (!chunk && !(chunk = free_chunk())) break;  // nothing can be written any more
     segment.at = chunk->used;
     chunk->used += segment.bytes;
-    device_.copy(chunk->memory + segment.at, segment.source, segment.bytes, stream);
+    device_.copy(chunk->memory.get() + segment.at, segment.source, segment.bytes, stream);
     chunk->segments.push_back(segment);
   }
   if (chunk) send(chunk);
@@ -180,7 +174,7 @@ void StateWriter::run() {
 void StateWriter::write(const Chunk& chunk) {
   device_.synchronize(chunk.copied);
   for (const Segment& segment : chunk.segments) {
-    const char* data = chunk.memory + segment.at;
+    const char* data = chunk.memory.get() + segment.at;
     file_.pieces[segment.piece].checksums[static_cast<size_t>(segment.number)] = io::crc32c(data, segment.bytes);
     io::write_at(*target_, segment.offset, data, segment.bytes, path_);
   }

@@ -17,6 +17,7 @@
 #include "blipft/store.h"
 #include "io/file.h"
 #include "io/state_files.h"
+#include "ops/host_memory.h"
 
 namespace blipft {
 
@@ -52,7 +53,7 @@ class StateWriter {
     int64_t at = 0;                        // in its chunk
   };
   struct Chunk {
-    char* memory;
+    HostMemory memory;
     Event copied;
     std::vector<Segment> segments;
     int64_t used = 0;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/quietly.h"
+#include "ops/host_memory.h"
 
 namespace blipft {
 
@@ -15,17 +15,10 @@ static_assert(kScalarBytes >= 4 * kStepScalars);
 
 // Pinned host memory of one launched step: scalars on their way in, results on their way out.
 struct StepProgram::Slot {
-  Slot(Device& on, int64_t bytes)
-      : device(on), memory(static_cast<char*>(on.allocate_host(bytes))), done(on.create_event()) {}
-  ~Slot() {
-    quietly([&] { device.free_host(memory); });
-  }
-  Slot(const Slot&) = delete;
-  Slot& operator=(const Slot&) = delete;
-  Device& device;
-  char* memory;                            // scalars, then [loss, grad norm], then stamps
-  float* scalars() const { return reinterpret_cast<float*>(memory); }
-  char* results() const { return memory + kScalarBytes; }
+  Slot(Device& device, int64_t bytes) : memory(device, bytes), done(device.create_event()) {}
+  HostMemory memory;                       // scalars, then [loss, grad norm], then stamps
+  float* scalars() const { return reinterpret_cast<float*>(memory.get()); }
+  char* results() const { return memory.get() + kScalarBytes; }
   Event done;
   StepResult result;
 };

@@ -11,14 +11,20 @@ bool quantizable(const Unit& unit, const Parameter& parameter) {
   return !unit.trainable && parameter.kind == ParameterKind::layer_weight && parameter.shape.size() == 2;
 }
 
+const Format& quantized_weights(const ModelSection& model) {
+  return format_by_name(model.double_quantize ? model.quantize + "_double" : model.quantize);
+}
+
 class RunPolicy final : public StoragePolicy {
  public:
   explicit RunPolicy(const Config& config)
-      : frozen_weights_(config.model.quantize == "none" ? nullptr : &format_by_name(config.model.quantize)),
+      : frozen_weights_(config.model.quantize == "none" ? nullptr : &quantized_weights(config.model)),
+        groups_(config.model.quantize_groups),
         weights_(offloads(config, "parameters") ? Place::host : Place::device),
         states_(offloads(config, "optimizer") ? Place::host : Place::device) {}
   const Format* frozen_format(const Unit& unit, const Parameter& parameter) const override {
-    return quantizable(unit, parameter) ? frozen_weights_ : nullptr;
+    const bool meant = groups_.empty() || std::count(groups_.begin(), groups_.end(), unit.group().name) > 0;
+    return meant && quantizable(unit, parameter) ? frozen_weights_ : nullptr;
   }
   StateSpec state(const Unit&, const Parameter&, StateSpec spec) const override {
     spec.place = states_;
@@ -29,12 +35,40 @@ class RunPolicy final : public StoragePolicy {
 
  private:
   const Format* frozen_weights_;           // of layers; null: the compute dtype
+  std::vector<std::string> groups_;        // whose layers; empty: all
   Place weights_;
   Place states_;                           // of the optimizer, and of master weights
 };
 
+// Each group that is named must be one that has something to quantise.
+void check_quantized_groups(const Config& config, const Model& model) {
+  for (const std::string& name : config.model.quantize_groups) {
+    std::string known;
+    for (const ParameterGroup& group : model.groups()) known += concat(known.empty() ? "" : ", ", group.name);
+    const auto group = std::find_if(model.groups().begin(), model.groups().end(),
+                                    [&](const ParameterGroup& one) { return one.name == name; });
+    const std::string place = place_of(config, "model.quantize_groups") + ": model.quantize_groups: ";
+    BLIPFT_USER_CHECK(group != model.groups().end(), place, "found \"", name, "\", expected some of ", known);
+    BLIPFT_USER_CHECK(!group->trained, place, "has ", name, ", which is trained, and quantised weights cannot be; name "
+                      "it in model.freeze, or leave it out");
+    const bool any = std::any_of(model.units().begin(), model.units().end(), [&](const Unit* unit) {
+      return unit->group().name == name &&
+             std::any_of(unit->parameters().begin(), unit->parameters().end(),
+                         [&](const Parameter& parameter) { return quantizable(*unit, parameter); });
+    });
+    BLIPFT_USER_CHECK(any, place, "has ", name, ", which holds no layers' matrices; leave it out");
+  }
+}
+
 void check_quantized(const Config& config, const Model& model) {
+  BLIPFT_USER_CHECK(config.model.quantize != "none" || config.model.quantize_groups.empty(),
+                    place_of(config, "model.quantize_groups"), ": model.quantize_groups: is of model.quantize nf4 or "
+                    "int8, but quantize is none; set it, or remove quantize_groups");
+  BLIPFT_USER_CHECK(config.model.quantize != "none" || !config.model.double_quantize,
+                    place_of(config, "model.double_quantize"), ": model.double_quantize: is of model.quantize nf4 or "
+                    "int8, but quantize is none; set it, or remove double_quantize");
   if (config.model.quantize == "none") return;
+  check_quantized_groups(config, model);
   const bool any = std::any_of(model.units().begin(), model.units().end(), [](const Unit* unit) {
     return std::any_of(unit->parameters().begin(), unit->parameters().end(),
                        [&](const Parameter& parameter) { return quantizable(*unit, parameter); });

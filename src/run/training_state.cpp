@@ -10,7 +10,7 @@
 
 #include "io/crc32c.h"
 #include "io/file.h"
-#include "ops/quietly.h"
+#include "ops/host_memory.h"
 
 namespace blipft {
 
@@ -88,22 +88,6 @@ class Reads {
   std::vector<Read> reads_;
 };
 
-// A reading thread's page-locked buffer.
-class Buffer {
- public:
-  explicit Buffer(Device& device) : device_(device), memory_(device.allocate_host(io::kSegmentBytes)) {}
-  ~Buffer() {
-    quietly([&] { device_.free_host(memory_); });
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  char* memory() const { return static_cast<char*>(memory_); }
-
- private:
-  Device& device_;
-  void* memory_;
-};
-
 void read_segment(const std::string& folder, const io::FileDescriptor& file, const Read& read, char* buffer) {
   const io::StatePiece& piece = *read.piece;
   const int64_t begin = read.number * io::kSegmentBytes, bytes = std::min(io::kSegmentBytes, piece.bytes() - begin);
@@ -151,14 +135,14 @@ void restore_state(const WeightContext& context, const io::StateIndex& index, co
   const auto work = [&] {
     try {
       device.bind_thread();
-      const Buffer buffer(device);
+      const HostMemory buffer(device, io::kSegmentBytes);
       const Event copied = device.create_event();
       for (size_t i = next++; i < reads.all().size(); i = next++) {
         const Read& read = reads.all()[i];
-        read_segment(folder, files.at(read.file), read, buffer.memory());
+        read_segment(folder, files.at(read.file), read, buffer.get());
         {
           const std::lock_guard lock(mutex);
-          device.copy(read.to, buffer.memory() + read.from, read.bytes, stream);
+          device.copy(read.to, buffer.get() + read.from, read.bytes, stream);
           device.record(copied, stream);
         }
         device.synchronize(copied);

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/quietly.h"
+#include "ops/host_memory.h"
 #include "run/stored_tensors.h"
 
 namespace blipft {
@@ -40,20 +40,15 @@ std::vector<Piece> kept_pieces(const WeightContext& context, Source source) {
 class Lane {
  public:
   Lane(const WeightContext& context, int64_t index)
-      : device_(*context.device), host_(device_.allocate_host(kPieceBytes)), event_(device_.create_event()),
+      : device_(*context.device), host_(device_, kPieceBytes), event_(device_.create_event()),
         staging_(context.scratch.part(index * kPieceBytes, {kPieceBytes})) {}
-  ~Lane() {
-    quietly([&] { device_.free_host(host_); });
-  }
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
   void* host() {
     if (used_) device_.synchronize(event_);
-    return host_;
+    return host_.get();
   }
   void send(const WeightContext& context, const Piece& piece, DType stored) {
     const Stream stream = device_.copy_stream();
-    device_.copy(staging_.data, host_, piece.count * dtype_size(stored), stream);
+    device_.copy(staging_.data, host_.get(), piece.count * dtype_size(stored), stream);
     context.store->write(*piece.unit, *piece.parameter, piece.first, {staging_.data, stored, {piece.count}}, stream);
     device_.record(event_, stream);
     used_ = true;
@@ -61,7 +56,7 @@ class Lane {
 
  private:
   Device& device_;
-  void* host_;
+  HostMemory host_;
   Event event_;
   Tensor staging_;
   bool used_ = false;

@@ -7,11 +7,15 @@ namespace {
 
 class QuantizedFormat final : public Format {
  public:
-  QuantizedFormat(const char* name, CodeBook book) : name_(name), book_(book) {}
+  /// `doubly`: the scales are codes too.
+  QuantizedFormat(const char* name, CodeBook book, bool doubly = false)
+      : name_(name), book_(book), doubly_(doubly), scales_(doubly ? kScaleBlock : 1) {}
   std::string name() const override { return name_; }
-  int64_t block() const override { return code_block(book_); }
+  int64_t block() const override { return scales_ * code_block(book_); }
   std::vector<Plane> planes() const override {
-    return {{"codes", DType::u8, code_block(book_) * code_bits(book_) / 8}, {"scales", DType::f32, 1}};
+    std::vector<Plane> planes = {{"codes", DType::u8, code_bytes()}, {"scales", DType::f32, 1}};
+    if (doubly_) planes = {planes[0], {"scales", DType::u8, scales_}, {"outer scales", DType::f32, 1}};
+    return planes;
   }
   void encode(Ops& ops, const Tensor& values, const std::vector<Tensor>& planes, Stream stream) const override {
     ops.quantize(values, first_blocks(planes, values.numel()), stream);
@@ -21,20 +25,24 @@ class QuantizedFormat final : public Format {
   }
 
  private:
+  int64_t code_bytes() const { return block() * code_bits(book_) / 8; }  // of a block
   Quantized first_blocks(const std::vector<Tensor>& planes, int64_t elements) const {
     const int64_t count = blocks(elements);
-    return {book_, planes.at(0).part(0, {count * code_block(book_) * code_bits(book_) / 8}),
-            planes.at(1).part(0, {count})};
+    return {book_, planes.at(0).part(0, {count * code_bytes()}), planes.at(1).part(0, {count * scales_}),
+            doubly_ ? planes.at(2).part(0, {count}) : Tensor{}};
   }
 
   const char* name_;
   CodeBook book_;
+  bool doubly_;
+  int64_t scales_;                         // that a block has
 };
 
 const QuantizedFormat kFormats[] = {{"nf4", CodeBook::nf4},
                                     {"int8", CodeBook::int8},
                                     {"dynamic8", CodeBook::dynamic8},
                                     {"dynamic8_unsigned", CodeBook::dynamic8_unsigned}};
+const QuantizedFormat kDoubleFormats[] = {{"nf4_double", CodeBook::nf4, true}, {"int8_double", CodeBook::int8, true}};
 
 }  // namespace
 
@@ -44,6 +52,7 @@ const Format& format_by_name(const std::string& name) {
   std::vector<const Format*> all;
   for (DType dtype : {DType::f32, DType::bf16, DType::f16}) all.push_back(&plain_format(dtype));
   for (const QuantizedFormat& format : kFormats) all.push_back(&format);
+  for (const QuantizedFormat& format : kDoubleFormats) all.push_back(&format);
   std::string known;
   for (const Format* format : all) {
     if (format->name() == name) return *format;

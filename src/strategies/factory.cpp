@@ -4,7 +4,7 @@
 
 namespace blipft {
 
-int64_t shard_count(const std::string& name, int64_t ranks) { return name == "fsdp" ? ranks : 1; }
+int64_t shard_count(const std::string& name, int64_t ranks) { return cuts_parameters(name) ? ranks : 1; }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const StrategyContext& context,
                                         const ShardedSettings& sharded) {
@@ -12,7 +12,7 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, const StrategyC
                     ", known are single, ddp, fsdp");
   BLIPFT_USER_CHECK(name != "single" || context.groups.all->size() == 1, "parallel.strategy: single runs on one rank, "
                     "but there are ", context.groups.all->size(), "; use ddp or fsdp");
-  if (name == "fsdp" || context.store->weights_place() == Place::host)
+  if (cuts_parameters(name) || context.store->weights_place() == Place::host)
     return std::make_unique<Sharded>(context, sharded);
   return std::make_unique<Replicated>(context);
 }

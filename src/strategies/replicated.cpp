@@ -5,7 +5,8 @@
 
 namespace blipft {
 
-Replicated::Replicated(const StrategyContext& context) : Strategy(context), decoded_(context.units.size()), used_(context.units.size()) {
+Replicated::Replicated(const StrategyContext& context)
+    : Strategy(context), decoded_(context.units.size()), used_(context.units.size()) {
   ready_ = context_.device->create_event();
   done_ = context_.device->create_event();
 }

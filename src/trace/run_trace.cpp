@@ -110,7 +110,7 @@ void RunTrace::note_run() {
     number(concat("start_beside_", name, "_seconds").c_str(), seconds);
   text("strategy", plan.strategy_name);
   const bool from_host = plan.engine->store.weights_place() == Place::host;
-  if (plan.strategy_name == "fsdp" || from_host) {
+  if (cuts_parameters(plan.strategy_name) || from_host) {
     text("reshard", reshard_name(plan));
     number("prefetch_bytes", plan.sharded.prefetch_bytes);
     text("gathers", from_host ? "from the host"

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "blipft/checkpoint.h"
 #include "ops/code_book.h"
@@ -158,6 +159,40 @@ TEST_SUITE("cpu quantize") {
     };
     check(kDynamic8, [](float y) { return dynamic8_code(kDynamic8Index.entries, y); });
     check(kDynamic8Unsigned, [](float y) { return dynamic8_unsigned_code(kDynamic8UnsignedIndex.entries, y); });
+  }
+
+  TEST_CASE("double quantisation: the same codes, scales within half a step of their own code book") {
+    std::mt19937 random(5);
+    std::normal_distribution<double> normal;
+    for (CodeBook book : {CodeBook::nf4, CodeBook::int8})
+      for (int64_t n : {1, 64, 16384, 16384 + 65, 5 * 16384}) {
+        CAPTURE(book_name(book));
+        CAPTURE(n);
+        Vec x(static_cast<size_t>(n));
+        // Blocks of 64 whose sizes differ, as layers' do.
+        for (size_t i = 0; i < x.size(); ++i) x[i] = normal(random) * (1 + static_cast<double>(i / 64 % 7));
+        const Coded once = coded(book, x);
+        OpContext c(cpu());
+        const Tensor values = c.values("x", kF32, x), y = c.output("y", kF32, values.shape);
+        const Quantized q = make_quantized(c, "q", book, n, true, true);
+        const Quantized inner{CodeBook::dynamic8_unsigned, q.scales, q.outer, {}};
+        const Tensor scales = c.output("scales", kF32, q.scales.shape);
+        c.run([&](Ops& ops, Stream s) {
+          ops.quantize(values, q, s);
+          ops.dequantize(q, y, s);
+          ops.dequantize(inner, scales, s);
+        });
+        const Vec codes = c.read(q.codes), decoded = c.read(y), outer = c.read(q.outer), approximate = c.read(scales);
+        CHECK(Vec(codes.begin(), codes.begin() + static_cast<int64_t>(once.codes.size())) == once.codes);
+        for (size_t b = 0; b < once.scales.size(); ++b)
+          CHECK(std::fabs(approximate[b] - once.scales[b]) <=
+                half_gap(CodeBook::dynamic8_unsigned) * outer[b / 256] * (1 + 1e-6));
+        for (size_t b = once.scales.size(); b < approximate.size(); ++b) CHECK(approximate[b] == 0);
+        for (size_t i = 0; i < x.size(); ++i) {
+          const double exact = once.decoded[i] * approximate[i / 64] / once.scales[i / 64];
+          CHECK(decoded[i] == doctest::Approx(exact).epsilon(1e-6));
+        }
+      }
   }
 
   TEST_CASE("arguments of other sizes are refused by name") {

@@ -57,7 +57,9 @@ const ModelInputs kTextOnly{.max_text_tokens = 60, .vocabulary = 100};
 /// "<" and ">" around every text, a word's letters as ids.
 class LetterTokenizer final : public Tokenizer {
  public:
-  std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& = {}) const override { return {text.begin(), text.end()}; }
+  std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& = {}) const override {
+    return {text.begin(), text.end()};
+  }
   std::vector<int32_t> prefix_ids() const override { return {'<'}; }
   std::vector<int32_t> suffix_ids() const override { return {'>'}; }
   int64_t vocab_size() const override { return 1000; }

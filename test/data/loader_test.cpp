@@ -15,112 +15,14 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
-#include "data/text_shapes.h"
+#include "data/loader_fixture.h"
 #include "data/sampler_settings.h"
-#include "support/byte_tokenizer.h"
 #include "support/error_message.h"
 
 using namespace blipft;
-using testing::ByteTokenizer;
-using testing::message_of;
-using testing::settings;
+using namespace blipft::testing;
 
 namespace {
-
-/// Host memory only, counted.
-class HostDevice final : public Device {
- public:
-  int64_t allocated = 0, live = 0;
-  DeviceKind kind() const override { return DeviceKind::cpu; }
-  std::string name() const override { return "host memory"; }
-  void* allocate_host(int64_t bytes) override {
-    ++allocated, ++live;
-    return std::aligned_alloc(256, static_cast<size_t>(bytes));
-  }
-  void free_host(void* memory) override {
-    --live;
-    std::free(memory);
-  }
-  void* allocate(int64_t) override { throw Error("not used here"); }
-  void free(void*) override {}
-  MemoryInfo memory() const override { return {}; }
-  Stream compute_stream() const override { return {}; }
-  Stream comm_stream() const override { return {}; }
-  Stream copy_stream() const override { return {}; }
-  Event create_event() override { return {}; }
-  void record(Event, Stream) override {}
-  void wait(Stream, Event) override {}
-  bool reached(Event) override { return true; }
-  void synchronize(Event) override {}
-  void synchronize(Stream) override {}
-  void synchronize() override {}
-  void copy(void*, const void*, int64_t, Stream) override {}
-  void zero(void*, int64_t, Stream) override {}
-  void timestamp(int64_t*, Stream) override {}
-  std::unique_ptr<Graph> capture(Stream, const std::function<void()>&) override { return nullptr; }
-  void bind_thread() const override {}
-};
-
-const char* const pictures[] = {"baseline_420.jpg", "gray.jpg", "rgba.png", "palette.png"};
-
-std::vector<uint8_t> read_bytes(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  REQUIRE_MESSAGE(in.good(), "cannot open " << file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-/// Sample i: picture i % 4 and a caption of (7 * i) % 23 letters.
-class SmallDataset final : public Dataset {
- public:
-  explicit SmallDataset(int64_t size) : size_(size) {
-    for (const char* picture : pictures) pictures_.push_back(read_bytes(std::string("test/golden/images/") + picture));
-  }
-  int64_t broken = -1;                        ///< this sample's picture is cut
-  bool all_broken = false;
-  std::chrono::milliseconds delay{0};
-  mutable std::atomic<int64_t> reads{0};
-
-  int64_t size() const override { return size_; }
-  static std::string text(int64_t index) {
-    return std::string(static_cast<size_t>(7 * index % 23), static_cast<char>('a' + index % 26));
-  }
-  Sample read(int64_t index) const override {
-    ++reads;
-    std::this_thread::sleep_for(delay);
-    Sample sample{concat("sample ", index), {{text(index)}}, pictures_[index % 4]};
-    if (index == broken || all_broken) sample.picture->resize(sample.picture->size() / 2);
-    return sample;
-  }
-
- private:
-  int64_t size_;
-  std::vector<std::vector<uint8_t>> pictures_;
-};
-
-Config small_config() {
-  Config config;
-  config.data.num_workers = 2;
-  config.data.prefetch_steps = 2;
-  config.data.max_text_tokens = 20;
-  config.train.batch_size = 3;
-  config.train.accumulate_grad_batches = 2;
-  config.train.seed = 5;
-  return config;
-}
-
-ModelInputs small_pictures() { return {.picture_size = 12, .max_text_tokens = 100, .vocabulary = 256}; }
-
-template <class T>
-const T* part(const HostBatch& batch, BatchPart which) {
-  return batch.layout.whole(which, batch.block).as<T>();
-}
-
-std::unique_ptr<DataLoader> make_loader(const Config& config, const std::shared_ptr<SmallDataset>& dataset,
-                                        Device& device,
-                                        int64_t rank = 0, int64_t world = 1) {
-  return make_data_loader(config, rank, world, small_pictures(), possible_text_shapes(config),
-                          std::make_shared<ByteTokenizer>(), {dataset}, device);
-}
 
 /// Checks one batch against the definition in batch.h, computed anew from the dataset.
 void check_batch(const HostBatch& batch, const std::vector<Sampler::Slot>& slots, const SmallDataset& dataset,
@@ -338,26 +240,6 @@ TEST_SUITE("loader") {
       }
   }
 
-  TEST_CASE("loader: a sample that cannot be read ends what is told of shapes, and fails where it is due") {
-    struct Unreadable final : Dataset {
-      int64_t size() const override { return 8; }
-      Sample read(int64_t index) const override {
-        if (index == 5) throw UserError("sample 5 is gone");
-        return {concat("sample ", index), {{"abc", true}}, read_bytes(std::string("test/golden/images/") + pictures[0])};
-      }
-    };
-    Config config = small_config();
-    config.train.batch_size = 1;
-    config.data.shuffle = false;
-    HostDevice device;
-    const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
-                                         std::make_shared<ByteTokenizer>(), {std::make_shared<Unreadable>()},
-                                         device);
-    CHECK(loader->first_text_shapes(8).size() == 2);  // steps of two samples: 0 1, 2 3, 4 5
-    for (int step = 0; step < 2; ++step) loader->give_back(loader->next());
-    CHECK(message_of([&] { loader->next(); }) == "sample 5 is gone");
-  }
-
   TEST_CASE("loader: epochs after the first read nothing") {
     auto dataset = std::make_shared<SmallDataset>(12);
     Config config = small_config();
@@ -381,81 +263,6 @@ TEST_SUITE("loader") {
     CHECK(make_loader(config, dataset, device)->total_steps() == 5);
     config.train.max_steps = -1;
     CHECK_THROWS_AS(make_loader(config, dataset, device), UserError);
-  }
-
-  TEST_CASE("loader: a broken picture is named when its step is due") {
-    auto dataset = std::make_shared<SmallDataset>(30);
-    dataset->broken = 8;  // step 1 of 6 samples each
-    Config config = small_config();
-    config.data.shuffle = false;
-    HostDevice device;
-    {
-      const auto loader = make_loader(config, dataset, device);
-      const HostBatch* batch = loader->next();
-      CHECK(batch->step == 0);
-      loader->give_back(batch);
-      for (int again = 0; again < 2; ++again) {
-        const std::string message = message_of([&] { loader->next(); });
-        CHECK_MESSAGE(message.find("sample 8") != std::string::npos, message);
-      }
-    }
-    CHECK(device.live == 0);
-  }
-
-  TEST_CASE("loader: a broken picture may be skipped: its place is empty, the others are as ever") {
-    Config config = small_config();
-    config.data.shuffle = false;
-    config.train.max_epochs = 2;
-    config.data.text_padding = "max";
-    HostDevice device;
-    const auto batch_of = [&](int64_t broken, const std::function<void(const HostBatch&)>& look) {
-      auto dataset = std::make_shared<SmallDataset>(12);
-      dataset->broken = broken;
-      const auto loader = make_loader(config, dataset, device);
-      for (const HostBatch* batch; (batch = loader->next()); loader->give_back(batch)) look(*batch);
-    };
-    config.data.on_bad_sample = "skip";
-    std::vector<std::vector<int32_t>> labels;
-    std::vector<float> counts;
-    batch_of(-1, [&](const HostBatch& batch) {
-      CHECK(batch.bad_samples.empty());
-      const int32_t* at = part<int32_t>(batch, BatchPart::labels);
-      labels.emplace_back(at, at + batch.layout.micro_batches() * batch.layout.labels());
-    });
-    batch_of(8, [&](const HostBatch& batch) {
-      const bool hit = batch.step % 2 == 1;  // samples 6 to 11; sample 8 is the third of its first micro-batch
-      REQUIRE(batch.bad_samples.size() == (hit ? 1 : 0));
-      if (hit) CHECK(batch.bad_samples[0].find("sample 8") != std::string::npos);
-      const int64_t rows = batch.layout.labels() / batch.layout.batch_size();
-      const int32_t* at = part<int32_t>(batch, BatchPart::labels);
-      const std::vector<int32_t>& ordinary = labels[static_cast<size_t>(batch.step)];
-      int64_t count = 0;
-      for (int64_t i = 0; i < static_cast<int64_t>(ordinary.size()); ++i) {
-        const bool gone = hit && i / rows == 2;
-        CHECK(at[i] == (gone ? -100 : ordinary[static_cast<size_t>(i)]));
-        count += at[i] != -100 && i < batch.layout.labels();
-      }
-      CHECK(part<float>(batch, BatchPart::label_counts)[0] == static_cast<float>(count));
-      const uint8_t* pixels = part<uint8_t>(batch, BatchPart::pixels) + 2 * 12 * 12 * 3;
-      CHECK(std::all_of(pixels, pixels + 12 * 12 * 3, [](uint8_t p) { return p == 0; }) == hit);
-    });
-    CHECK(device.live == 0);
-  }
-
-  TEST_CASE("loader: samples that all cannot be read are not skipped for ever") {
-    Config config = small_config();
-    config.data.on_bad_sample = "skip";
-    config.data.path = "photos";
-    config.train.max_epochs = 20;
-    auto dataset = std::make_shared<SmallDataset>(6);
-    dataset->all_broken = true;
-    HostDevice device;
-    const auto loader = make_loader(config, dataset, device);
-    const std::string message = message_of([&] {
-      while (const HostBatch* batch = loader->next()) loader->give_back(batch);
-    });
-    CHECK_MESSAGE(message.find("32 samples in a row could not be read") != std::string::npos, message);
-    CHECK_MESSAGE(message.find("is photos still there?") != std::string::npos, message);
   }
 
   TEST_CASE("loader: wrong use is an error, not a hang") {

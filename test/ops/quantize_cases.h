@@ -13,22 +13,27 @@ inline const char* book_name(CodeBook book) {
   return kNames[static_cast<int>(book)];
 }
 
-/// Room for the codes of n numbers. `compared`: an output.
-inline Quantized make_quantized(OpContext& c, const std::string& name, CodeBook book, int64_t n, bool compared = true) {
-  const int64_t block = code_block(book), blocks = (n + block - 1) / block;
+/// Room for the codes of n numbers. `compared`: an output. `doubly`: the scales are codes too.
+inline Quantized make_quantized(OpContext& c, const std::string& name, CodeBook book, int64_t n, bool compared = true,
+                                bool doubly = false) {
+  const int64_t block = code_block(book), together = doubly ? kScaleBlock : 1;
+  const int64_t blocks = (n + block * together - 1) / (block * together) * together;
   const int64_t bytes = blocks * block * code_bits(book) / 8;
   const auto place = [&](const std::string& part, DType dtype, int64_t count) {
     return compared ? c.output(name + part, dtype, {count}) : c.scratch(name + part, dtype, {count});
   };
-  return {book, place(".codes", DType::u8, bytes), place(".scales", kF32, blocks)};
+  Quantized q{book, place(".codes", DType::u8, bytes), place(".scales", doubly ? DType::u8 : kF32, blocks), {}};
+  if (doubly) q.outer = place(".outer", kF32, blocks / kScaleBlock);
+  return q;
 }
 
 /// Equal codes, and equal numbers behind them. `shift`: elements that the values lie off a multiple of 16 bytes.
-inline void add_quantize(Cases& cases, CodeBook book, DType t, int64_t n, int64_t shift) {
-  cases.push_back({title(t, "quantize ", book_name(book), " ", n, " shifted ", shift), t, true, [=](OpContext& c) {
+inline void add_quantize(Cases& cases, CodeBook book, DType t, int64_t n, int64_t shift, bool doubly = false) {
+  const std::string name = title(t, "quantize ", doubly ? "doubly " : "", book_name(book), " ", n, " shifted ", shift);
+  cases.push_back({name, t, true, [=](OpContext& c) {
     // Unsigned books give zeros for numbers below zero.
     const Tensor x = c.input("x", t, {n + shift}, -0.3, 1).part(shift, {n});
-    const Quantized q = make_quantized(c, "q", book, n);
+    const Quantized q = make_quantized(c, "q", book, n, true, doubly);
     const Tensor f32 = c.output("f32", kF32, {n}), bf16 = c.output("bf16", kBf16, {n});
     const Tensor shifted = c.inout("shifted", t, {n + shift}).part(shift, {n});
     c.run([&](Ops& ops, Stream s) {
@@ -48,7 +53,7 @@ inline void add_quantize_extremes(Cases& cases, CodeBook book) {
     const Tensor x = c.values("x", kF32, numbers);
     const Quantized q = make_quantized(c, "q", book, x.numel()), all = {
         book, c.input("all codes", DType::u8, {1024}, 0, 256),
-        c.input("all scales", kF32, {1024 * 8 / code_bits(book) / block}, 0, 2)};
+        c.input("all scales", kF32, {1024 * 8 / code_bits(book) / block}, 0, 2), {}};
     const Tensor y = c.output("y", kF32, x.shape), z = c.output("z", kF32, {1024 * 8 / code_bits(book)});
     c.run([&](Ops& ops, Stream s) {
       ops.quantize(x, q, s);
@@ -127,6 +132,10 @@ inline void add_quantize_ops(Cases& cases) {
         add_quantize(cases, book, t, n, shift);
     add_quantize_extremes(cases, book);
   }
+  for (CodeBook book : {CodeBook::nf4, CodeBook::int8})
+    for (DType t : {kF32, kBf16})
+      for (auto [n, shift] : {std::pair<int64_t, int64_t>{1, 0}, {16383, 3}, {16384, 0}, {16385, 8}, {1 << 20, 0}})
+        add_quantize(cases, book, t, n, shift, true);
   for (int64_t n : {1, 255, 1001, 40000, 3000001}) {
     add_adamw8bit(cases, kF32, false, kF32, n);
     add_adamw8bit(cases, kBf16, false, kBf16, n);

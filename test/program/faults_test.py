@@ -129,7 +129,8 @@ def the_first_rank_killed_is_named_too(space):
     os.kill(job.pids()[0], signal.SIGKILL)
     result = job.end()
     lines = lines_of_ranks(result)
-    check(result.status != 0 and sorted(lines) == [1] and "missing: rank 0 on" in lines[1] and "(last heard: " in lines[1], lines, result)
+    check(result.status != 0 and sorted(lines) == [1] and "missing: rank 0 on" in lines[1] and
+          "(last heard: " in lines[1], lines, result)
 
 
 @test

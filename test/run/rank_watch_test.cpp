@@ -80,7 +80,8 @@ TEST_SUITE("rank watch") {
     }
     ranks.moves(0, {Phase::training, Doing::all_reduce, 5, -1}, 10.5);
     ranks.stays(2, 10.5);
-    CHECK(has(ranks.verdict(10.5), "missing: rank 1 on h1 (last heard: step 5: forward): stopped or cut off, no heartbeat for 10.5 s"));
+    CHECK(has(ranks.verdict(10.5), "missing: rank 1 on h1 (last heard: step 5: forward): stopped or cut off, no "
+                                   "heartbeat for 10.5 s"));
     CHECK((ranks.watch.hears(0, 10.5) && !ranks.watch.hears(1, 10.5) && ranks.watch.hears(2, 10.5)));
   }
 

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "data/text_shapes.h"
 #include "memory/memory_plan.h"
 
@@ -48,6 +50,39 @@ TEST_SUITE("storage policy") {
                              "language_model.model.decoder.final_layer_norm.weight",
                              "qformer.encoder.layer.0.output_query.dense.weight", "language_projection.weight"})
       CHECK(has(left, name));
+  }
+
+  TEST_CASE("model.quantize_groups: the layers of these groups alone") {
+    Config config = config_of("int8", {});
+    config.adapter.kind = "lora";            // all of the model is frozen
+    const auto quantized_groups = [&] {
+      const std::unique_ptr<Model> model = make_model(config);
+      const std::unique_ptr<StoragePolicy> policy = make_storage_policy(config);
+      std::set<std::string> groups;
+      for (const Unit* unit : model->units())
+        for (const Parameter& parameter : unit->parameters())
+          if (policy->frozen_format(*unit, parameter)) groups.insert(unit->group().name);
+      return groups;
+    };
+    CHECK(quantized_groups() == std::set<std::string>{"vision", "qformer", "language_projection", "language"});
+    config.model.quantize_groups = {"vision"};
+    CHECK(quantized_groups() == std::set<std::string>{"vision"});
+    const auto refused = [&](const char* name) {
+      config.model.quantize_groups = {name};
+      try {
+        make_model(config);
+      } catch (const UserError& error) {
+        return std::string(error.what());
+      }
+      return std::string();
+    };
+    CHECK(refused("visual").find("run.yaml: model.quantize_groups: found \"visual\", expected some of vision, ") == 0);
+    CHECK(refused("adapter").find("has adapter, which is trained") != std::string::npos);
+    config.model.quantize = "none";
+    CHECK(refused("vision").find("but quantize is none") != std::string::npos);
+    config.model.quantize = "nf4";
+    config.model.path = "test/golden/llama_mha";
+    CHECK(refused("embeddings").find("holds no layers' matrices") != std::string::npos);
   }
 
   TEST_CASE("without a frozen layer it is refused") {

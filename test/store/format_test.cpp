@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -22,7 +23,8 @@ struct Planes {
   Stored stored;
 };
 
-const char* const kNames[] = {"f32", "bf16", "f16", "nf4", "int8", "dynamic8", "dynamic8_unsigned"};
+const char* const kNames[] = {"f32", "bf16", "f16", "nf4", "int8", "dynamic8", "dynamic8_unsigned",
+                              "nf4_double", "int8_double"};
 
 }  // namespace
 
@@ -41,17 +43,18 @@ TEST_SUITE("format") {
 
   TEST_CASE("planes of zero bytes stand for zeros, and parts are encoded and decoded alone") {
     const std::unique_ptr<Ops> ops = make_cpu_ops();
-    constexpr int64_t n = 1000;
     for (const char* name : kNames) {
       CAPTURE(name);
       const Format& format = format_by_name(name);
+      const int64_t blocks = std::max<int64_t>(256, format.block()), n = 4 * blocks - 24;
       Planes whole(format, n), in_parts(format, n);
-      std::vector<float> values(n), decoded(n, 7.0f), decoded_parts(n);
+      const auto size = static_cast<size_t>(n);
+      std::vector<float> values(size), decoded(size, 7.0f), decoded_parts(size);
       whole.stored.decode(*ops, {decoded.data(), DType::f32, {n}}, {});
       for (float value : decoded) CHECK(value == 0);
       for (size_t i = 0; i < values.size(); ++i) values[i] = std::fabs(std::sin(static_cast<float>(i)));
       whole.stored.encode(*ops, {values.data(), DType::f32, {n}}, {});
-      for (auto [first, count] : {std::pair<int64_t, int64_t>{512, n - 512}, {0, 256}, {256, 256}}) {
+      for (auto [first, count] : {std::pair<int64_t, int64_t>{2 * blocks, n - 2 * blocks}, {0, blocks}, {blocks, blocks}}) {
         const Tensor from{values.data() + first, DType::f32, {count}};
         const Tensor to{decoded_parts.data() + first, DType::f32, {count}};
         in_parts.stored.part(first, count).encode(*ops, from, {});

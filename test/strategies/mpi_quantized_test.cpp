@@ -51,13 +51,14 @@ Job text_job() {
 TEST_SUITE("mpi quantized") {
   TEST_CASE("frozen layers in few bits: the values of their codes, everywhere the same") {
     for (const char* name : {"blip2_odd", "blip2_ordinary"})
-      for (const char* quantize : {"nf4", "int8"}) {
+      for (const std::string quantize : {"nf4", "int8", "nf4_double"}) {
         CAPTURE(name);
         CAPTURE(quantize);
         Job job = make_job(name);
         job.config.model.freeze = {"vision", "language"};
         const Outcome plain = train_alone(job);
-        job.config.model.quantize = quantize;
+        job.config.model.quantize = quantize.substr(0, 4) == "int8" ? "int8" : "nf4";
+        job.config.model.double_quantize = quantize.ends_with("_double");
         const Outcome reference = train_alone(job);
         const std::unique_ptr<Model> model = job.make_model();
         int64_t quantized = 0;

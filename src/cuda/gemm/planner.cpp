@@ -75,8 +75,8 @@ GemmPlan::Preference make_gemm_preference(const GemmProblem& problem) {
 
 std::string GemmProblem::key() const {
   const bool strided = lda || ldb || ldc || ldd;
-  return concat("m", m, "n", n, "k", k, transpose_a ? "t" : "n", transpose_b ? "t" : "n", ":", tf32 ? "tf32" : dtype_name(input), "-",
-                dtype_name(output), ":e", epilogue, accumulate ? (in_place ? ":acc" : ":add") : "", ":a", align_a, ".",
+  return concat("m", m, "n", n, "k", k, transpose_a ? "t" : "n", transpose_b ? "t" : "n", ":",
+                tf32 ? "tf32" : dtype_name(input), "-", dtype_name(output), ":e", epilogue, accumulate ? (in_place ? ":acc" : ":add") : "", ":a", align_a, ".",
                 align_b, ".", align_c, ".", align_d,
                 strided ? concat(":l", lda, ".", ldb, ".", ldc, ".", ldd) : std::string());
 }

@@ -385,8 +385,8 @@ void with_thread_packs(int64_t packs, const Body& body) {
 }
 
 /// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well. The norm's output it
-/// makes with parameter gradients only: who wants the one wants the other; of RMSNorm it makes no dbias. Long rows need a GPU with shared memory
-/// enough for a team.
+/// makes with parameter gradients only: who wants the one wants the other; of RMSNorm it makes no dbias. Long rows need
+/// a GPU with shared memory enough for a team.
 template <class T>
 bool fits_packs(const NormBackward& args, const LaunchContext& context) {
   const int64_t cols = args.dy.cols(), packs = cols / kVector<T>;
