@@ -313,7 +313,7 @@ def shard_groups_are_machines(space):
             check((scattered["bytes"] == 2 * span["bytes"]).all() and len(scattered) >= 2, span, scattered)
             check(scattered["end_ns"].max() <= span["begin_ns"], "summed too early:", span, scattered)
     # One machine for all: nothing is replicated.
-    check("fsdp, mpi" in run(space, 2, *common, "parallel.shard_ranks=node").out, "one machine")
+    check("fsdp, reshard always, mpi" in run(space, 2, *common, "parallel.shard_ranks=node").out, "one machine")
     plan = [PROGRAM, "--plan", "--ranks", "4", space.config, "parallel.strategy=fsdp", "parallel.shard_ranks=node"]
     status, out, err, _ = mpirun(0, [*plan, "--node-ranks", "2"])
     check(status == 0 and "strategy fsdp, 2 groups of 2 ranks, reshard" in out, out, err)
