@@ -88,6 +88,8 @@ else
 fi
 
 begin "unit tests"
+unit_limit=1800 ranks_limit=900                # seconds
+[ -n "$san" ] && unit_limit=3600 ranks_limit=3600  # several times as slow
 threads=$((cores > 8 ? 8 : cores))
 if [ -n "$san" ]; then
   export UBSAN_OPTIONS=print_stacktrace=1
@@ -102,7 +104,7 @@ if [ "$san" = thread ]; then
   export OPENBLAS_NUM_THREADS=1
 fi
 export OMP_NUM_THREADS=$threads
-timeout 1800 "$build/tests" -tse='mpi*' -nc=true > "$logs/tests.log" 2>&1
+timeout "$unit_limit" "$build/tests" -tse='mpi*' -nc=true > "$logs/tests.log" 2>&1
 status=$?
 grep -a '^SKIPPED:' "$logs/tests.log"
 count_doctest $status "$logs/tests.log" || { cat "$logs/tests.log"; echo "exit status $status"; }
@@ -117,7 +119,7 @@ run_ranks() {
   [ "$ranks" -gt "$cores" ] && options+=(--mca mpi_yield_when_idle 1)
   export OMP_NUM_THREADS=$((cores / ranks > 0 ? cores / ranks : 1))
   # shellcheck disable=SC2016  # expanded by each rank
-  timeout --kill-after=20 900 mpirun "${options[@]}" bash -c \
+  timeout --kill-after=20 "$ranks_limit" mpirun "${options[@]}" bash -c \
     'exec "$0" -ts="$2" -nc=true > "$1.rank$OMPI_COMM_WORLD_RANK.log" 2>&1' "$build/tests" "$prefix" "$suites" \
     > "$prefix.mpirun.log" 2>&1
 }

@@ -80,8 +80,8 @@ struct Tensor {
   explicit operator bool() const { return data != nullptr; }
   int64_t numel() const { return shape.numel(); }
   int64_t bytes() const { return numel() * dtype_size(dtype); }
-  /// Size of the last dimension, and the product of the others.
-  int64_t cols() const { return shape[shape.rank - 1]; }
+  /// Size of the last dimension, and the product of the others; 0 of an absent tensor.
+  int64_t cols() const { return shape.rank ? shape[shape.rank - 1] : 0; }
   int64_t rows() const { return cols() ? numel() / cols() : 0; }
 
   template <class T>

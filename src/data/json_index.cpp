@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -15,7 +16,7 @@
 namespace blipft {
 namespace {
 
-constexpr size_t block_bytes = size_t{1} << 22;
+constexpr int64_t block_bytes = int64_t{1} << 22;
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -121,7 +122,7 @@ class ListScanner {
     if (closes) --depth_;
   }
   [[noreturn]] void fail(char c, const char* expected) const {
-    throw UserError(concat(path_, ":", line_, ": not valid JSON: found '", c, "', expected ", expected));
+    throw UserError(concat(path_, ":", line_, ": not valid JSON: found '", brief({&c, 1}), "', expected ", expected));
   }
 
   const std::string& path_;
@@ -130,9 +131,14 @@ class ListScanner {
   bool in_string_ = false, escaped_ = false, after_comma_ = false, closed_ = false;
 };
 
+/// Room for a block: no larger than the file, as a folder may have many small ones.
+std::string block_for(const InputFile& file) {
+  return std::string(static_cast<size_t>(std::clamp(file.size(), int64_t{1}, block_bytes)), '\0');
+}
+
 template <class Scanner>
 void scan_file(const InputFile& file, int64_t offset, Scanner scanner) {
-  std::string block(block_bytes, '\0');
+  std::string block = block_for(file);
   for (;;) {
     const size_t count = file.read(offset, block.data(), block.size());
     if (count == 0) break;
@@ -144,7 +150,7 @@ void scan_file(const InputFile& file, int64_t offset, Scanner scanner) {
 
 /// The first character that is not blank; 0: there is none in a block.
 char first_character(const InputFile& file, int64_t offset) {
-  std::string block(block_bytes, '\0');
+  std::string block = block_for(file);
   block.resize(file.read(offset, block.data(), block.size()));
   for (const char c : block)
     if (!is_blank(c)) return c;

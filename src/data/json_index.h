@@ -17,6 +17,8 @@ class InputFile {
 
   /// Up to `bytes` bytes from `offset`; fewer at the end. Thread-safe.
   size_t read(int64_t offset, char* out, size_t bytes) const;
+  /// As it is now: the file may grow or shrink.
+  int64_t size() const { return io::file_size(file_, path_); }
 
  private:
   std::string path_;

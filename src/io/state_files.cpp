@@ -22,7 +22,7 @@ constexpr int64_t kVersion = 1;
 constexpr int64_t kMostIndexBytes = int64_t{1} << 30;  // some millions of pieces
 constexpr int64_t kMostBytes = int64_t{1} << 50;  // of a file: beyond, the index is damaged
 
-int64_t whole_numel(const StatePiece& piece) { return checked_numel(piece.shape, piece.tensor); }
+int64_t whole_numel(const StatePiece& piece) { return checked_numel(piece.shape, blipft::brief(piece.tensor)); }
 
 ordered_json to_json(const StateFile& file) {
   ordered_json pieces = ordered_json::array();
@@ -36,14 +36,16 @@ ordered_json to_json(const StateFile& file) {
 DType dtype_of(const std::string& name) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8})
     if (name == dtype_name(dtype)) return dtype;
-  throw UserError(concat("dtype \"", name.substr(0, 20), "\" is not known"));
+  throw UserError(concat("dtype \"", blipft::brief(name), "\" is not known"));
 }
 
 // Throws UserError, or nlohmann's errors, of what is not as it must be.
 StateFile from_json(const ordered_json& json) {
   StateFile file{json.at("name").get<std::string>(), json.at("bytes").get<int64_t>(), {}};
-  BLIPFT_USER_CHECK(!file.name.empty() && file.name.find('/') == std::string::npos, "\"", file.name.substr(0, 80),
-                    "\" is no file name");
+  // No longer than a message quotes, and without control characters, so that messages can name the file as it is.
+  const std::string shown = blipft::brief(file.name);
+  BLIPFT_USER_CHECK(!file.name.empty() && file.name.find('/') == std::string::npos && file.name == shown, "\"", shown,
+                    "\" is no name of a checkpoint's file");
   BLIPFT_USER_CHECK(file.bytes >= 0 && file.bytes <= kMostBytes, file.name, " has ", file.bytes, " bytes");
   for (const ordered_json& one : json.at("pieces")) {
     StatePiece piece{one.at("tensor").get<std::string>(), dtype_of(one.at("dtype").get<std::string>()),
@@ -51,13 +53,14 @@ StateFile from_json(const ordered_json& json) {
                      one.at("count").get<int64_t>(), one.at("offset").get<int64_t>(),
                      one.at("crc32c").get<std::vector<uint32_t>>()};
     const int64_t whole = whole_numel(piece);
+    const std::string tensor = blipft::brief(piece.tensor);
     BLIPFT_USER_CHECK(piece.first >= 0 && piece.count > 0 && piece.first < whole && piece.count <= whole - piece.first,
-                      "elements ", piece.first, " to ", piece.first, " + ", piece.count, " of ", piece.tensor,
-                      ", which has ", whole);
+                      "elements ", piece.first, " to ", piece.first, " + ", piece.count, " of ", tensor, ", which has ",
+                      whole);
     BLIPFT_USER_CHECK(piece.offset >= 0 && piece.count <= file.bytes && piece.bytes() <= file.bytes &&
                           piece.offset <= file.bytes - piece.bytes(),
-                      piece.tensor, " ends behind the end of ", file.name);
-    BLIPFT_USER_CHECK(static_cast<int64_t>(piece.checksums.size()) == piece.segments(), piece.tensor, " has ",
+                      tensor, " ends behind the end of ", file.name);
+    BLIPFT_USER_CHECK(static_cast<int64_t>(piece.checksums.size()) == piece.segments(), tensor, " has ",
                       piece.checksums.size(), " checksums, expected ", piece.segments());
     file.pieces.push_back(std::move(piece));
   }

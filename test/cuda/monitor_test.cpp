@@ -118,7 +118,9 @@ TEST_CASE("resident memory of the process grows with what it touches") {
   const int64_t grown = host_rss_bytes() - before;
   CHECK(memory[memory.size() / 2] == 1);
   CHECK(grown > 48 * kMiB);                // the rest may have been resident before
+#ifndef __SANITIZE_THREAD__                  // which keeps several bytes of its own for each of the program's
   CHECK(grown < 128 * kMiB);
+#endif
 }
 
 TEST_CASE("without a GPU nothing is asked, and kernels are refused with a reason") {

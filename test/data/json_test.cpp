@@ -401,6 +401,7 @@ TEST_SUITE("json data") {
     check_file("a.json", "[{\"text\": \"a\"},\n,{}]", {":2: not valid JSON: found ','"});
     check_file("a.json", "[{\"text\": \"a\"}\n}", {":2: not valid JSON: found '}'"});
     check_file("a.json", "[{\"text\": \"a\"}]\n\n[]", {":3: not valid JSON: found '[', expected nothing"});
+    check_file("a.json", "[{\"text\": \"a\"}]\033[2J", {":1: not valid JSON: found '?', expected nothing"});
     check_file("a.json", "{\n  \"text\": \"a\"\n}", {":1: not valid JSON"});
     check_file("a.jsonl", "[{\"text\": \"a\"}]", {":1: found a JSON array"});
     check_file("a.jsonl", "{\"a\": 1}\n", {":1: found \"a\""});

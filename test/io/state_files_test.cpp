@@ -72,4 +72,23 @@ TEST_SUITE("state files") {
     CHECK(again.files[0].pieces[1].checksums == std::vector<uint32_t>{0xfedcba98});
     CHECK(file_text(again.files[0]) == file_text(file));
   }
+
+  TEST_CASE("what an index says of names is quoted briefly") {
+    const TemporaryDirectory folder;
+    const auto message = [&](const std::string& name, const std::string& tensor, const std::string& dtype,
+                             const std::string& first) {
+      std::ofstream(folder.path / "checkpoint.json")
+          << R"({"format":"blipft checkpoint","version":1,"step":1,"run":{},"config":{},"files":[{"name":")" << name
+          << R"(","bytes":8,"pieces":[{"tensor":")" << tensor << R"(","dtype":")" << dtype
+          << R"(","shape":[2],"first":)" << first << R"(,"count":1,"offset":0,"crc32c":[1]}]}]})";
+      return testing::message_of([&] { (void)read_index(folder.path.string()); });
+    };
+    const std::string place = folder / "checkpoint.json", longest(80, 'n'), long_name(5000, 'n');
+    const std::string cut = longest + "...";
+    CHECK(message(long_name, "t", "f32", "0") == place + ": \"" + cut + "\" is no name of a checkpoint's file");
+    CHECK(message("a\\n", "t", "f32", "0") == place + ": \"a?\" is no name of a checkpoint's file");
+    CHECK(message(longest, "t", "f32", "0").rfind((folder / longest) + ": cannot be opened", 0) == 0);
+    CHECK(message("s", long_name, "f32", "2") == place + ": elements 2 to 2 + 1 of " + cut + ", which has 2");
+    CHECK(message("s", "t", long_name, "0") == place + ": dtype \"" + cut + "\" is not known");
+  }
 }
