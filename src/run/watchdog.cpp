@@ -242,6 +242,7 @@ class Watchdog::Thread {
 
   void take_from_server(const ControlChannel::Event& event, double now) {
     heard_ = now;
+    if (failing_) return;                  // it has spoken, and ends the others: that they go is no news
     if (event.kind == ControlChannel::Event::Kind::closed) {
       if (!server_left_ && peer_failing_ < 0)
         lose(concat("missing: ", server_name(), ": killed, its process has ended without a word"));
