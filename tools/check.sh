@@ -118,6 +118,7 @@ run_ranks() {
   # Ranks that share a core and wait without yielding take several times as long.
   [ "$ranks" -gt "$cores" ] && options+=(--mca mpi_yield_when_idle 1)
   export OMP_NUM_THREADS=$((cores / ranks > 0 ? cores / ranks : 1))
+  [ "$san" = thread ] && OMP_NUM_THREADS=1
   # shellcheck disable=SC2016  # expanded by each rank
   timeout --kill-after=20 "$ranks_limit" mpirun "${options[@]}" bash -c \
     'exec "$0" -ts="$2" -nc=true > "$1.rank$OMPI_COMM_WORLD_RANK.log" 2>&1' "$build/tests" "$prefix" "$suites" \
