@@ -100,6 +100,30 @@ __device__ __forceinline__ uint32_t code_of(float y) {
   }
 }
 
+/// The numbers from `first` on; zeros behind the last one.
+template <bool kAligned, class T>
+__device__ __forceinline__ void load_pack(const T* __restrict__ values, int64_t first, int64_t n,
+                                          float (&x)[kCodePack]) {
+  if (kAligned && first + kCodePack <= n) {
+    load(values + first, x);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kCodePack; ++j) x[j] = first + j < n ? to_float(values[first + j]) : 0.0f;
+  }
+}
+
+/// The codes of 8 numbers of a block of that scale.
+template <CodeBook kBook>
+__device__ __forceinline__ typename CodePack<kBook>::Word encoded(const float (&x)[kCodePack], float scale) {
+  const float factor = code_factor(scale, kBook == CodeBook::int8 ? kInt8Top : 1.0f);
+  uint32_t code[kCodePack];
+#pragma unroll
+  for (int j = 0; j < kCodePack; ++j) code[j] = code_of<kBook>(x[j] * factor);
+  CodePack<kBook> pack;
+  pack.set(code);
+  return pack.word;
+}
+
 /// `packs`: of whole blocks. Lanes behind them take part in their warp's reductions with zeros.
 template <CodeBook kBook, class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
@@ -107,21 +131,10 @@ quantize_kernel(const T* __restrict__ values, typename CodePack<kBook>::Word* __
                 float* __restrict__ scales, int64_t n, int64_t packs) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = i * kCodePack;
   float x[kCodePack];
-  if (kAligned && first + kCodePack <= n) {
-    load(values + first, x);
-  } else {
-#pragma unroll
-    for (int j = 0; j < kCodePack; ++j) x[j] = first + j < n ? to_float(values[first + j]) : 0.0f;
-  }
+  load_pack<kAligned>(values, first, n, x);
   const float scale = scale_of<kCodeThreads<kBook>>(x);
   if (i >= packs) return;
-  const float factor = code_factor(scale, kBook == CodeBook::int8 ? kInt8Top : 1.0f);
-  uint32_t code[kCodePack];
-#pragma unroll
-  for (int j = 0; j < kCodePack; ++j) code[j] = code_of<kBook>(x[j] * factor);
-  CodePack<kBook> pack;
-  pack.set(code);
-  codes[i] = pack.word;
+  codes[i] = encoded<kBook>(x, scale);
   if (i % kCodeThreads<kBook> == 0) scales[i / kCodeThreads<kBook>] = scale;
 }
 
@@ -138,20 +151,9 @@ quantize_doubly_kernel(const T* __restrict__ values, typename CodePack<kBook>::W
   for (int p = threadIdx.x; p < kPacks; p += kThreads) {
     const int64_t i = int64_t{blockIdx.x} * kPacks + p, first = i * kCodePack;
     float x[kCodePack];
-    if (kAligned && first + kCodePack <= n) {
-      load(values + first, x);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kCodePack; ++j) x[j] = first + j < n ? to_float(values[first + j]) : 0.0f;
-    }
+    load_pack<kAligned>(values, first, n, x);
     const float scale = scale_of<kCodeThreads<kBook>>(x);
-    const float factor = code_factor(scale, kBook == CodeBook::int8 ? kInt8Top : 1.0f);
-    uint32_t code[kCodePack];
-#pragma unroll
-    for (int j = 0; j < kCodePack; ++j) code[j] = code_of<kBook>(x[j] * factor);
-    CodePack<kBook> pack;
-    pack.set(code);
-    codes[i] = pack.word;
+    codes[i] = encoded<kBook>(x, scale);
     if (p % kCodeThreads<kBook> == 0) scales[p / kCodeThreads<kBook>] = scale;
   }
   __syncthreads();

@@ -40,6 +40,15 @@ class RunPolicy final : public StoragePolicy {
   Place states_;                           // of the optimizer, and of master weights
 };
 
+// `group` null: any.
+bool holds_quantizable(const Model& model, const ParameterGroup* group) {
+  return std::any_of(model.units().begin(), model.units().end(), [&](const Unit* unit) {
+    return (!group || &unit->group() == group) &&
+           std::any_of(unit->parameters().begin(), unit->parameters().end(),
+                       [&](const Parameter& parameter) { return quantizable(*unit, parameter); });
+  });
+}
+
 // Each group that is named must be one that has something to quantise.
 void check_quantized_groups(const Config& config, const Model& model) {
   for (const std::string& name : config.model.quantize_groups) {
@@ -51,12 +60,7 @@ void check_quantized_groups(const Config& config, const Model& model) {
     BLIPFT_USER_CHECK(group != model.groups().end(), place, "found \"", name, "\", expected some of ", known);
     BLIPFT_USER_CHECK(!group->trained, place, "has ", name, ", which is trained, and quantised weights cannot be; name "
                       "it in model.freeze, or leave it out");
-    const bool any = std::any_of(model.units().begin(), model.units().end(), [&](const Unit* unit) {
-      return unit->group().name == name &&
-             std::any_of(unit->parameters().begin(), unit->parameters().end(),
-                         [&](const Parameter& parameter) { return quantizable(*unit, parameter); });
-    });
-    BLIPFT_USER_CHECK(any, place, "has ", name, ", which holds no layers' matrices; leave it out");
+    BLIPFT_USER_CHECK(holds_quantizable(model, &*group), place, "has ", name, ", which holds no layers' matrices; leave it out");
   }
 }
 
@@ -69,11 +73,7 @@ void check_quantized(const Config& config, const Model& model) {
                     "int8, but quantize is none; set it, or remove double_quantize");
   if (config.model.quantize == "none") return;
   check_quantized_groups(config, model);
-  const bool any = std::any_of(model.units().begin(), model.units().end(), [](const Unit* unit) {
-    return std::any_of(unit->parameters().begin(), unit->parameters().end(),
-                       [&](const Parameter& parameter) { return quantizable(*unit, parameter); });
-  });
-  BLIPFT_USER_CHECK(any, place_of(config, "model.quantize"), ": model.quantize: is ", config.model.quantize,
+  BLIPFT_USER_CHECK(holds_quantizable(model, nullptr), place_of(config, "model.quantize"), ": model.quantize: is ", config.model.quantize,
                     ", but no layer of the model is frozen, and quantised weights cannot be trained; name the groups "
                     "that are not to be trained in model.freeze, or set quantize: none");
 }

@@ -299,11 +299,15 @@ void Sharded::pause(const Unit& unit) {
 
 void Sharded::publish(const Unit& unit) {
   if ((settings_.hold || whole()) && !last_micro_batch()) return;
-  if (whole()) follow_compute(context_.device->comm_stream());
+  const Device& device = *context_.device;
+  const bool hybrid = context_.groups.hybrid();
+  // No collective, no other stream: one that nothing joins again could not be captured.
+  if (whole() && !hybrid) return gradient_final(unit, device.compute_stream());
+  if (whole()) follow_compute(device.comm_stream());
   else reduce(unit);
   if (!last_micro_batch()) return;
-  if (context_.groups.hybrid()) reduce_over_groups(unit);
-  gradient_final(unit, context_.device->comm_stream());
+  if (hybrid) reduce_over_groups(unit);
+  gradient_final(unit, device.comm_stream());
 }
 
 // Reduce-scatters the unit's full gradient into this rank's shard and hands the buffer over to pending_.
