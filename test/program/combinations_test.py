@@ -11,7 +11,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import PROGRAM, Space, start  # noqa: E402
+from program_runs import PROGRAM, Space, ranks_up_to, start  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 COUNT = int(os.environ.get("BLIPFT_COMBINATIONS", "10"))
@@ -20,7 +20,7 @@ SEED = int(os.environ.get("BLIPFT_COMBINATIONS_SEED", time.time_ns() % 1_000_000
 
 def combination(choose):
     """(ranks, overrides, what may lie in the host)."""
-    ranks = choose.choice((0, 2, 2, 3, 4))
+    ranks = ranks_up_to(choose.choice((0, 2, 2, 3, 4)))
     strategy = choose.choice(("fsdp", "ddp")) if ranks else "single"
     optim, precision = choose.choice(("adamw", "adamw8bit", "lion", "sgd")), choose.choice(
         ("32-true", "bf16-true", "bf16-mixed"))

@@ -24,7 +24,7 @@ try:
 except ImportError as missing:
     print(f"SKIPPED llama_program_test ({missing})")
     sys.exit(0)
-from program_runs import PROGRAM, ROOT, Space, run, start  # noqa: E402
+from program_runs import PROGRAM, ROOT, Space, ranks_up_to, run, start  # noqa: E402
 
 try:
     import torch
@@ -94,7 +94,7 @@ def near(found, expected, tolerance, *what):
 
 
 def blipft_side(space, model, pick, steps, *more):
-    ranks = pick.choice([1, 2])
+    ranks = ranks_up_to(pick.choice([1, 2]))
     micro_batches = pick.choice([1, 2])
     strategy = "single" if ranks == 1 else pick.choice(["ddp", "fsdp"])
     return run(space, ranks, f"model.path={model}", "model.init=pretrained", f"data.max_text_tokens={TOKENS}",

@@ -1,6 +1,7 @@
-"""What the tests of the whole program share: a small BLIP-2 with pictures, and starting the program on CPU ranks.
+"""What the tests of the whole program share: a small BLIP-2 with pictures, and starting the program on ranks.
 
-tools/make_demo.py makes both. BLIPFT names the program (default ./blipft).
+tools/make_demo.py makes both. BLIPFT names the program (default ./blipft). BLIPFT_DEVICE=cuda: the ranks have GPUs, one each;
+what needs more of them than there are is skipped (gpu_runs_test.py starts such tests).
 """
 import json
 import os
@@ -13,11 +14,29 @@ import time
 
 import h5py
 
-from script_tests import check
+from script_tests import Skip, check
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAM = os.environ.get("BLIPFT", str(ROOT / "blipft"))
 SAMPLES = 48
+DEVICE = os.environ.get("BLIPFT_DEVICE", "cpu")
+
+
+def count_gpus():
+    """Of this machine; 0 where there is no driver."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    except FileNotFoundError:
+        return 0
+    return len([line for line in listed.splitlines() if line.startswith("GPU ")])
+
+
+GPUS = count_gpus() if DEVICE == "cuda" else 0
+
+
+def ranks_up_to(wanted):
+    """So many ranks, or one for each GPU where there are fewer."""
+    return min(wanted, GPUS) if DEVICE == "cuda" else wanted
 
 
 class Space:
@@ -35,7 +54,7 @@ class Space:
             f"model:\n  path: {self.model}\n  init: random\n"
             f"data:\n  path: {self.data}\n  max_text_tokens: 32\n  num_workers: 1\n"
             "train:\n  lr: 1.0e-3\n  batch_size: 4\n  precision: 32-true\n  dropout: false\n"
-            "parallel:\n  device: cpu\n")
+            f"parallel:\n  device: {DEVICE}\n")
 
     def shrink(self):
         """Fewer and thinner layers: the tests start the program dozens of times."""
@@ -80,6 +99,8 @@ def environment(ranks):
 
 
 def command_line(ranks, arguments):
+    if DEVICE == "cuda" and ranks > GPUS:
+        raise Skip(f"needs {ranks} GPUs, there are {GPUS}")
     command = [str(a) for a in arguments]
     if not ranks:
         return command

@@ -13,12 +13,13 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import PROGRAM, ROOT, Space, command_line, environment, read_safetensors, run  # noqa: E402
+from program_runs import (PROGRAM, ROOT, Space, command_line, environment, ranks_up_to, read_safetensors,  # noqa: E402
+                          run)
 from script_tests import check, run_tests, test  # noqa: E402
 
 SECONDS = float(os.environ.get("BLIPFT_SOAK_SECONDS", "60"))
 SEED = int(os.environ.get("BLIPFT_SOAK_SEED", time.time_ns() % 1_000_000))
-RANKS, STEPS, FAULTS = 2, 240, 5  # of a round
+RANKS, STEPS, FAULTS = ranks_up_to(2), 240, 5  # of a round
 DISK = 48 << 20                   # bytes of the disk for checkpoints, which holds a few
 SETTINGS = ["parallel.strategy=fsdp", "train.precision=bf16-mixed", "train.dropout=true", f"train.max_steps={STEPS}",
             "train.max_epochs=1000", "output.save_model=true", "output.progress_seconds=0", "trace.enabled=true",

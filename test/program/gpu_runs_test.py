@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""The tests of whole runs that say something about GPUs, on this machine's GPUs, one rank each: checkpoints and resume,
+faults, random combinations with and without memory in the host, random models beside transformers and PEFT.
+
+    test/program/gpu_runs_test.py [WORD...]       tests whose names hold one of the words
+
+BLIPFT names the program (default ./blipft). Skipped where there is no GPU, or where the program has no CUDA; of the tests,
+those that need more GPUs than there are.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+
+os.environ["BLIPFT_DEVICE"] = "cuda"
+FOLDER = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parent / "support"))
+SCRIPTS = ("checkpoint_test.py", "faults_test.py", "combinations_test.py", "llama_program_test.py", "peft_program_test.py")
+
+
+def why_not():
+    try:
+        from program_runs import GPUS, PROGRAM
+    except ImportError as missing:
+        return str(missing)
+    if GPUS == 0:
+        return "no GPU"
+    linked = subprocess.run(["ldd", PROGRAM], stdout=subprocess.PIPE, text=True).stdout
+    return "" if "libnccl" in linked else f"{PROGRAM} was built without CUDA"
+
+
+def main():
+    why = why_not()
+    if why:
+        print(f"SKIPPED gpu_runs_test ({why})")
+        return 0
+    return max([subprocess.run([sys.executable, FOLDER / script, *sys.argv[1:]]).returncode for script in SCRIPTS])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
