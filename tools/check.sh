@@ -7,7 +7,8 @@
 # and those named mpi groups* with 6;
 # test/*/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
 # "SKIPPED: ..." counts as skipped. With SAN the build has sanitizers (see the Makefile), and the doctest binary alone is
-# run, its mpi* suites with 2 ranks. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
+# run, its mpi* suites with 2 ranks. Parts run beside each other where there are cores for it: one more for each 8. Logs
+# stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
 
 cd "$(dirname "$0")/.." || exit 1
 for argument in "$@"; do
@@ -87,10 +88,48 @@ else
   end "1 failed"
 fi
 
-begin "unit tests"
+# Each part is a function, run in a shell of its own: what it prints, and its numbers, go to files, so that parts that run
+# beside each other are told one after the other.
+threads=$((cores > 8 ? 8 : cores))
+at_once=$((cores / 8 > 1 && ${#san} == 0 ? cores / 8 : 1))
+parts=0 told=0
+stop() {
+  for job in $(jobs -p); do pkill -TERM -P "$job"; done
+  exit 130
+}
+trap stop INT TERM
+part() {
+  local n=$parts
+  parts=$((parts + 1))
+  while [ "$(jobs -rp | wc -l)" -ge $at_once ]; do wait -n; tell; done
+  (
+    passed=0 failed=0 skipped=0
+    "$@" > "$logs/part$n.out" 2>&1
+    echo "$passed $failed $skipped" > "$logs/part$n.numbers.partial"
+    mv "$logs/part$n.numbers.partial" "$logs/part$n.numbers"
+  ) &
+  [ $at_once = 1 ] && wait && tell
+}
+# Tells of the parts that have ended, in order.
+tell() {
+  local p f s
+  while [ -e "$logs/part$told.numbers" ]; do
+    cat "$logs/part$told.out"
+    read -r p f s < "$logs/part$told.numbers"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)) told=$((told + 1))
+  done
+}
+tell_all() {
+  wait
+  tell
+  # A part that was killed has no numbers.
+  [ $told = $parts ] && return
+  echo "part $told of $parts did not end"
+  failed=$((failed + 1))
+}
+
 unit_limit=1800 ranks_limit=900                # seconds
 [ -n "$san" ] && unit_limit=3600 ranks_limit=3600  # several times as slow
-threads=$((cores > 8 ? 8 : cores))
 if [ -n "$san" ]; then
   export UBSAN_OPTIONS=print_stacktrace=1
   export ASAN_OPTIONS=detect_stack_use_after_return=1
@@ -103,26 +142,52 @@ if [ "$san" = thread ]; then
   threads=1
   export OPENBLAS_NUM_THREADS=1
 fi
-export OMP_NUM_THREADS=$threads
-timeout "$unit_limit" "$build/tests" -tse='mpi*' -nc=true > "$logs/tests.log" 2>&1
-status=$?
-grep -a '^SKIPPED:' "$logs/tests.log"
-count_doctest $status "$logs/tests.log" || { cat "$logs/tests.log"; echo "exit status $status"; }
-end "$result"
+
+unit_tests() {
+  begin "unit tests"
+  OMP_NUM_THREADS=$threads timeout "$unit_limit" "$build/tests" -tse='mpi*' -nc=true -d=true > "$logs/tests.log" 2>&1
+  local status=$?
+  grep -a '^SKIPPED:' "$logs/tests.log"
+  count_doctest $status "$logs/tests.log" || { cat "$logs/tests.log"; echo "exit status $status"; }
+  end "$result"
+}
+part unit_tests
 
 # Each rank writes its own log, so that lines of ranks do not mix.
 run_ranks() {
-  local ranks=$1 prefix=$2 suites=$3
+  local ranks=$1 prefix=$2 suites=$3 each
   local options=(-np "$ranks" --oversubscribe --bind-to none)
   [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
   # Ranks that share a core and wait without yielding take several times as long.
   [ "$ranks" -gt "$cores" ] && options+=(--mca mpi_yield_when_idle 1)
-  export OMP_NUM_THREADS=$((cores / ranks > 0 ? cores / ranks : 1))
-  [ "$san" = thread ] && OMP_NUM_THREADS=1
+  each=$((cores / ranks / at_once > 0 ? cores / ranks / at_once : 1))
+  [ "$san" = thread ] && each=1
   # shellcheck disable=SC2016  # expanded by each rank
-  timeout --kill-after=20 "$ranks_limit" mpirun "${options[@]}" bash -c \
-    'exec "$0" -ts="$2" -nc=true > "$1.rank$OMPI_COMM_WORLD_RANK.log" 2>&1' "$build/tests" "$prefix" "$suites" \
+  OMP_NUM_THREADS=$each timeout --kill-after=20 "$ranks_limit" mpirun "${options[@]}" bash -c \
+    'exec "$0" -ts="$2" -nc=true -d=true > "$1.rank$OMPI_COMM_WORLD_RANK.log" 2>&1' "$build/tests" "$prefix" "$suites" \
     > "$prefix.mpirun.log" 2>&1
+}
+
+mpi_tests() {
+  local ranks=$1 suites=mpi* prefix=$logs/mpi$1 rank_logs=() rank status
+  [ "$ranks" = 6 ] && suites="mpi groups*"      # 2 x 3 and 3 x 2; the others learn nothing new
+  begin "mpi tests, $ranks $([ "$ranks" = 1 ] && echo rank || echo ranks)"
+  run_ranks "$ranks" "$prefix" "$suites"
+  status=$?
+  for ((rank = 0; rank < ranks; ++rank)); do
+    touch "$prefix.rank$rank.log"
+    rank_logs+=("$prefix.rank$rank.log")
+  done
+  grep -a '^SKIPPED:' "$prefix.rank0.log"
+  count_doctest $status "${rank_logs[@]}" || {
+    for log in "${rank_logs[@]}" "$prefix.mpirun.log"; do
+      [ "$(summary_number "$log" failed)" = 0 ] && continue
+      echo "--- $log"
+      tail -60 "$log"
+    done
+    echo "exit status $status"
+  }
+  end "$result"
 }
 
 mpi_cases=$("$build/tests" -ts='mpi*' -ltc -nc=true 2> /dev/null | grep -c '^[^=[]')
@@ -131,41 +196,17 @@ if [ "$mpi_cases" != 0 ]; then
   export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
   # Open MPI and its libraries keep what they allocated until the process ends, hundreds of places each.
   [ -n "$san" ] && export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
-  for ranks in $([ -n "$san" ] && echo 2 || echo 1 2 3 4 6); do
-    suites=mpi*
-    [ $ranks = 6 ] && suites="mpi groups*"      # 2 x 3 and 3 x 2; the others learn nothing new
-    begin "mpi tests, $ranks $([ $ranks = 1 ] && echo rank || echo ranks)"
-    prefix=$logs/mpi$ranks
-    run_ranks $ranks "$prefix" "$suites"
-    status=$?
-    rank_logs=()
-    for ((rank = 0; rank < ranks; ++rank)); do
-      touch "$prefix.rank$rank.log"
-      rank_logs+=("$prefix.rank$rank.log")
-    done
-    grep -a '^SKIPPED:' "$prefix.rank0.log"
-    count_doctest $status "${rank_logs[@]}" || {
-      for log in "${rank_logs[@]}" "$prefix.mpirun.log"; do
-        [ "$(summary_number "$log" failed)" = 0 ] && continue
-        echo "--- $log"
-        tail -60 "$log"
-      done
-      echo "exit status $status"
-    }
-    end "$result"
-  done
+  for ranks in $([ -n "$san" ] && echo 2 || echo 1 2 3 4 6); do part mpi_tests "$ranks"; done
 fi
-unset OMP_NUM_THREADS
 if [ -n "$san" ]; then
+  tell_all
   echo "SKIPPED: test/*/*_test.py (they run programs and tools that have no sanitizer)"
   skipped=$((skipped + 1))
   finish
 fi
 
-python=$(tools/setup.sh --python 2> /dev/null || echo python3)
-export BLIPFT_PYTHON=$python
-for test in test/*/*_test.py; do
-  [ -e "$test" ] || continue
+script_tests() {
+  local test=$1 log status p f s
   begin "$test"
   log=$logs/$(basename "$test").log
   timeout --kill-after=20 1800 "$python" "$test" > "$log" 2>&1
@@ -179,8 +220,14 @@ for test in test/*/*_test.py; do
   else
     grep -a '^SKIPPED[: ]' "$log"
   fi
-  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  passed=$p failed=$f skipped=$s
   end "$p passed, $f failed, $s skipped"
-done
+}
 
+python=$(tools/setup.sh --python 2> /dev/null || echo python3)
+export BLIPFT_PYTHON=$python
+for test in test/*/*_test.py; do
+  [ -e "$test" ] && part script_tests "$test"
+done
+tell_all
 finish

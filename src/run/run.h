@@ -44,7 +44,7 @@ class Run {
   WeightContext weight_context() const;
   std::vector<TextShape> shapes_to_prepare();
   void fill_weights();
-  void restore();
+  void restore(const WeightContext& context);
   void start_trace(int64_t start_ns, int64_t part);
   void announce();
   double step_seconds(const StepResult& result);

@@ -211,12 +211,13 @@ std::vector<TextShape> Run::shapes_to_prepare() {
 }
 
 // What was trained before: from a checkpoint of this run, or adapters of another.
-void Run::restore() {
-  if (resume_) restore_state(weight_context(), resume_->index, resume_->folder, 4);
-  else load_adapters(weight_context(), config_);
+void Run::restore(const WeightContext& context) {
+  if (resume_) restore_state(context, resume_->index, resume_->folder, 4);
+  else load_adapters(context, config_);
 }
 
-// A checkpoint is read on other threads, while steps are captured on this one: that runs nothing on the device.
+// A checkpoint is read on other threads, while steps are captured on this one: that runs nothing on the device, but the
+// arena is this thread's meanwhile, so that the context is made before.
 void Run::fill_weights() {
   const std::vector<TextShape> shapes = shapes_to_prepare();
   const WeightContext context = weight_context();
@@ -226,7 +227,7 @@ void Run::fill_weights() {
   world_.together([&] {
     init_weights(context, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
     if (random) {
-      restore();
+      restore(context);
       times_.part("weights");
       engine_->program->prepare(shapes);
       times_.part("graphs");
@@ -236,7 +237,7 @@ void Run::fill_weights() {
       checkpoint_ = std::make_unique<SafetensorsReader>(config_.model.path);
       check_weights(model_->units(), *checkpoint_);
       load_weights(resume_ ? frozen_of(context) : context, *checkpoint_, 8);
-      restore();
+      restore(context);
     });
     engine_->program->prepare(shapes);
     times_.part("graphs");
