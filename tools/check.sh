@@ -90,7 +90,7 @@ fi
 
 # Each part is a function, run in a shell of its own: what it prints, and its numbers, go to files, so that parts that run
 # beside each other are told one after the other.
-threads=$((cores > 8 ? 8 : cores))
+threads=$((cores > 4 ? 4 : cores))             # tensors of the tests are small: more threads wait for each other
 at_once=$((cores / 8 > 1 && ${#san} == 0 ? cores / 8 : 1))
 parts=0 told=0
 stop() {
@@ -160,7 +160,7 @@ run_ranks() {
   [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
   # Ranks that share a core and wait without yielding take several times as long.
   [ "$ranks" -gt "$cores" ] && options+=(--mca mpi_yield_when_idle 1)
-  each=$((cores / ranks / at_once > 0 ? cores / ranks / at_once : 1))
+  each=$((threads / ranks > 0 ? threads / ranks : 1))
   [ "$san" = thread ] && each=1
   # shellcheck disable=SC2016  # expanded by each rank
   OMP_NUM_THREADS=$each timeout --kill-after=20 "$ranks_limit" mpirun "${options[@]}" bash -c \
