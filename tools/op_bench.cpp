@@ -1,6 +1,6 @@
 // op_bench: times every op of the CUDA backend and compares it with what the GPU can do.
 //
-//   op_bench [--batch N,N,...] [--filter TEXT] [--json FILE] [--cache FILE] [--device N] [--ceilings]
+//   op_bench [--batch N,N,...] [--filter TEXT] [--json FILE] [--cache FILE] [--device N] [--ceilings] [--tf32]
 //
 // The shapes are those of BLIP-2 opt-2.7b with micro-batches of 16 and of 64 samples; attention also at those of LLaMA.
 // Two ceilings are measured first: a kernel that copies 1 GiB, and a bf16 product of 8192 x 8192 x 8192; --ceilings
@@ -8,6 +8,7 @@
 // at those rates; the last column is that time divided by the op's, and names which of the two it is. "from" tells
 // where the op reads: device memory, or the L2 cache, where small tensors are when the op before has just made them;
 // the latter can exceed the copy. Operations are those of the shapes, not those of the tiles that kernels pad them to.
+// With --tf32, products of f32 factors are in TF32: the rows whose shape ends with "f32".
 #include "bench_options.h"
 #include "op_bench/cases.h"
 
@@ -15,9 +16,10 @@ int main(int argc, char** argv) {
   using namespace blipft::bench;
   return run_main("op_bench", [&] {
     const Options options({{"--batch", "16,64", "N,N,..."}, {"--filter", "", "TEXT"}, {"--json", "", "FILE"},
-                           {"--cache", "build/gemm-cache.txt", "FILE"}, {"--device", "0", "N"}, {"--ceilings", "", ""}},
+                           {"--cache", "build/gemm-cache.txt", "FILE"}, {"--device", "0", "N"}, {"--ceilings", "", ""},
+                           {"--tf32", "", ""}},
                           argc, argv);
-    Harness harness(static_cast<int>(options.number("--device")), options.text("--cache"));
+    Harness harness(static_cast<int>(options.number("--device")), options.text("--cache"), options.flag("--tf32"));
     harness.print_header();
     harness.measure_ceilings();
     if (!options.flag("--ceilings")) {

@@ -420,7 +420,7 @@ class Ops {
 /// How a GPU's matrix products are chosen and computed.
 struct ProductSettings {
   bool thorough = false;                   ///< hundreds of candidates are timed (about a second a product), not a few
-  bool tf32 = false;                       ///< f32 products round their factors to TF32 (10 bits of mantissa)
+  bool tf32 = false;                       ///< f32 products, attention's too, round their factors to TF32 (10 bits)
 };
 
 std::unique_ptr<Ops> make_cpu_ops();

@@ -47,6 +47,7 @@ LaunchContext CudaOps::context(Stream stream) const {
   context.sm_count = sm_count_;
   context.shared_bytes = shared_bytes_;
   context.wgmma = wgmma_;
+  context.tf32 = tf32_;
   context.counters = counters_.get() + (stream.handle == side_.handle ? kCounters : 0);
   if (workspace_) {  // fills and casts of the start-up get along without one
     context.scratch = reinterpret_cast<float*>(workspace_of(stream) + kGemmWorkspaceBytes);

@@ -20,6 +20,7 @@ struct LaunchContext {
   int sm_count = 1;
   int shared_bytes = 48 << 10;       ///< shared memory that a block may have on this GPU, if its kernel asks
   bool wgmma = false;                ///< the kernels with warpgroup products are in the code that this GPU runs
+  bool tf32 = false;                 ///< products of f32 factors may be in TF32
   float* scratch = nullptr;          ///< this op's own part of the workspace
   int64_t scratch_bytes = 0;
   unsigned* counters = nullptr;      ///< [kCounters], zero between kernels: a kernel that counts resets what it used

@@ -1,7 +1,8 @@
-// One comparison of the backends, and its title.
+// One comparison of the backends, its title, and its run.
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "ops/op_context.h"
 
@@ -16,6 +17,14 @@ struct OpCase {
 };
 
 using Cases = std::vector<OpCase>;
+
+/// What the case gives on a backend. `bytes`: how much memory its tensors take.
+inline std::vector<Result> run_case(const OpCase& op_case, Backend& backend, int64_t* bytes = nullptr) {
+  OpContext context(backend);
+  op_case.run(context);
+  if (bytes) *bytes = context.size();
+  return context.results();
+}
 
 template <class... Parts>
 std::string title(DType t, const Parts&... parts) {

@@ -20,6 +20,7 @@ struct AttentionCase {
   bool dbias = false;  ///< also times backward with the gradient of the bias of queries, keys and values
   int64_t kv_heads = 0;               ///< 0: as many as heads
   std::vector<int64_t> lengths = {};  ///< packed samples' rows, queries at most; else all have `queries`
+  DType dtype = DType::bf16;
 
   int64_t heads_of_kv() const { return kv_heads ? kv_heads : heads; }
   int64_t rows() const {
@@ -53,7 +54,7 @@ Packing make_packing(Harness& harness, const AttentionCase& c) {
 AttentionForward make_forward(Harness& harness, const AttentionCase& c) {
   const int64_t width = c.heads * c.size, kv_width = c.heads_of_kv() * c.size;
   AttentionForward args;
-  args.dtype = DType::bf16;
+  args.dtype = c.dtype;
   args.batch = c.batch, args.heads = c.heads, args.head_size = c.size;
   args.query_tokens = c.queries, args.kv_tokens = c.keys;
   args.scale = 1.0f / std::sqrt(static_cast<float>(c.size));
@@ -61,16 +62,16 @@ AttentionForward make_forward(Harness& harness, const AttentionCase& c) {
   args.kv_heads = c.kv_heads;
   args.packing = make_packing(harness, c);
   if (c.queries == c.keys) {  // one matrix of queries, keys and values, as the layers make it
-    const Tensor qkv = harness.tensor({c.rows(), width + c.kv_columns()});
+    const Tensor qkv = harness.tensor({c.rows(), width + c.kv_columns()}, c.dtype);
     args.q = Heads::in(qkv, 0, c.queries), args.k = Heads::in(qkv, width, c.queries);
     args.v = Heads::in(qkv, width + kv_width, c.queries);
   } else {
-    args.q = Heads::in(harness.tensor({c.batch * c.queries, width}), 0, c.queries);
-    const Tensor kv = harness.tensor({c.batch * c.keys, c.kv_columns()});
+    args.q = Heads::in(harness.tensor({c.batch * c.queries, width}, c.dtype), 0, c.queries);
+    const Tensor kv = harness.tensor({c.batch * c.keys, c.kv_columns()}, c.dtype);
     args.k = Heads::in(kv, 0, c.keys), args.v = Heads::in(kv, kv_width, c.keys);
   }
   if (c.p > 0) args.dropout = harness.dropout(c.p, c.batch, 1);
-  args.out = Heads::in(harness.tensor({c.rows(), width}), 0, c.queries);
+  args.out = Heads::in(harness.tensor({c.rows(), width}, c.dtype), 0, c.queries);
   args.lse = harness.tensor({c.batch, c.heads, c.queries}, DType::f32);
   return args;
 }
@@ -80,15 +81,15 @@ AttentionBackward make_backward(Harness& harness, const AttentionCase& c, bool d
   AttentionBackward args;
   args.forward = make_forward(harness, c);
   harness.ops().attention_forward(args.forward, harness.stream());
-  args.dout = Heads::in(harness.tensor({c.rows(), width}), 0, c.queries);
+  args.dout = Heads::in(harness.tensor({c.rows(), width}, c.dtype), 0, c.queries);
   if (dbias) {  // wants one matrix
-    const Tensor dqkv = harness.tensor({c.rows(), columns});
+    const Tensor dqkv = harness.tensor({c.rows(), columns}, c.dtype);
     args.dq = Heads::in(dqkv, 0, c.queries), args.dk = Heads::in(dqkv, width, c.queries);
     args.dv = Heads::in(dqkv, width + kv_width, c.queries);
     args.dbias = harness.tensor({columns}), args.accumulate_dbias = true;
   } else {
-    args.dq = Heads::in(harness.tensor({c.rows(), width}), 0, c.queries);
-    const Tensor dkv = harness.tensor({c.queries == c.keys ? c.rows() : c.batch * c.keys, c.kv_columns()});
+    args.dq = Heads::in(harness.tensor({c.rows(), width}, c.dtype), 0, c.queries);
+    const Tensor dkv = harness.tensor({c.queries == c.keys ? c.rows() : c.batch * c.keys, c.kv_columns()}, c.dtype);
     args.dk = Heads::in(dkv, 0, c.keys), args.dv = Heads::in(dkv, kv_width, c.keys);
   }
   args.delta = harness.tensor({c.batch, c.heads, c.queries}, DType::f32);
@@ -99,16 +100,19 @@ void attention_case(Harness& harness, const AttentionCase& c) {
   double flops = 4.0 * c.scores() * static_cast<double>(c.heads * c.size);
   if (c.causal)  // what is not masked
     flops *= 0.5 * (1.0 + static_cast<double>(c.rows()) / c.scores());
-  // bf16 matrices like the queries and like the keys, and the f32 row of log-sums.
+  // Matrices like the queries and like the keys, and the f32 row of log-sums.
   const int64_t kv_rows = c.queries == c.keys ? c.rows() : c.batch * c.keys;
-  const double q = 2.0 * static_cast<double>(c.rows() * c.heads * c.size),
-               k = 1.0 * static_cast<double>(kv_rows * c.kv_columns()),
+  const double element = static_cast<double>(dtype_size(c.dtype)),
+               q = element * static_cast<double>(c.rows() * c.heads * c.size),
+               k = element / 2 * static_cast<double>(kv_rows * c.kv_columns()),
                lse = 4.0 * static_cast<double>(c.rows() * c.heads);
   const std::string shape = concat(c.name, " ", dims({c.batch, c.heads, c.queries, c.keys, c.size}),
                                    c.causal ? " causal" : "", c.p > 0 ? " dropout" : "",
                                    c.kv_heads ? concat(" kv heads ", c.kv_heads) : "",
-                                   c.lengths.empty() ? "" : concat(" packed ", c.rows()));
-  const bool alone = c.kv_heads > 0 || !c.lengths.empty();  // others are not timed at such shapes
+                                   c.lengths.empty() ? "" : concat(" packed ", c.rows()),
+                                   c.dtype == DType::f32 ? " f32" : "");
+  // Others are not timed at such shapes.
+  const bool alone = c.kv_heads > 0 || !c.lengths.empty() || c.dtype != DType::bf16;
   const std::string fields = alone ? "" :
       concat("\"attention\": {\"name\": \"", c.name, "\", \"batch\": ", c.batch, ", \"heads\": ", c.heads,
              ", \"queries\": ", c.queries, ", \"keys\": ", c.keys, ", \"head_size\": ", c.size,
@@ -160,6 +164,10 @@ void blip2_attention_cases(Harness& harness, int64_t batch) {
 void other_attention_cases(Harness& harness) {
   AttentionCase tiny{"tiny llama 512", 8, 32, 512, 512, 64, true};
   tiny.kv_heads = 4;
+  AttentionCase tiny_f32 = tiny, tiny_texts_f32{"tiny llama texts", 8, 32, 500, 500, 64, true};
+  tiny_texts_f32.kv_heads = 4;
+  tiny_texts_f32.lengths = {50, 60, 70, 85, 95, 110, 130, 500};
+  tiny_f32.dtype = tiny_texts_f32.dtype = DType::f32;
   for (const AttentionCase& c : {AttentionCase{"llama 256", 8, 32, 256, 256, 128, true},
                                  {"llama 512", 4, 32, 512, 512, 128, true},
                                  {"llama 2048", 4, 32, 2048, 2048, 128, true},
@@ -168,7 +176,7 @@ void other_attention_cases(Harness& harness) {
                                  packed("llama texts", 4, 400, 32, 32, 128),
                                  packed("llama texts", 24, 2048, 32, 32, 128),
                                  packed("tiny llama texts", 24, 2048, 32, 4, 64),
-                                 packed("llama 3b texts", 24, 2048, 32, 32, 100)})
+                                 packed("llama 3b texts", 24, 2048, 32, 32, 100), tiny_texts_f32, tiny_f32})
     attention_case(harness, c);
 }
 

@@ -34,8 +34,8 @@ std::string dims(std::initializer_list<int64_t> sizes) {
   return text;
 }
 
-Harness::Harness(int device_index, const std::string& gemm_cache)
-    : device_(make_cuda_device(device_index)), ops_(make_cuda_ops(*device_, gemm_cache)) {
+Harness::Harness(int device_index, const std::string& gemm_cache, bool tf32)
+    : device_(make_cuda_device(device_index)), ops_(make_cuda_ops(*device_, gemm_cache, {.tf32 = tf32})) {
   device_->bind_thread();
   pool_ = static_cast<char*>(device_->allocate(kPoolBytes));
   workspace_ = device_->allocate(kWorkspaceBytes);

@@ -45,7 +45,8 @@ std::string dims(std::initializer_list<int64_t> sizes);
 
 class Harness {
  public:
-  Harness(int device_index, const std::string& gemm_cache);
+  /// `tf32`: products of f32 factors in TF32.
+  Harness(int device_index, const std::string& gemm_cache, bool tf32 = false);
   ~Harness();
   Harness(const Harness&) = delete;
   Harness& operator=(const Harness&) = delete;

@@ -13,7 +13,11 @@
 //                                memory) and `streaming`
 //   backward_short.cu            bf16 backward in one pass over a (sample, head), up to 272 queries
 //   backward_long.cu             bf16 backward for any length: delta, then dK/dV, then dQ
-//   general.cu                   f32, and bf16 heads that are not aligned to 8 bytes
+//   tf32_forward.cu, tf32_backward.cu
+//                                f32 with products in TF32 (mma.sync) where that is allowed (LaunchContext::tf32): any
+//                                length, packed or not, grouped or not, with dropout or not
+//   general.cu                   f32, also in TF32 where heads are not aligned to 16 bytes, and bf16 heads that are not
+//                                aligned to 8 bytes
 // None writes scores to memory or uses float atomics; all are deterministic.
 //
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
@@ -22,10 +26,10 @@
 // Packed samples (AttentionForward::packing) are for all but the wgmma (257 tokens) and the few-queries kernels. Grids
 // and shared memory follow from the most rows a sample can have and from all rows, which the host knows; the kernels
 // read each sample's own first row and number of rows. Grouped queries (kv_heads) are for all but these and the short
-// backward; with dropout for the general ones alone.
+// backward; with dropout for the f32 and the general ones alone.
 //
 // With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of
-// 16, with zeros.
+// 16, with zeros; in TF32 to 64, 96 or 128.
 //
 // Floors on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations as the kernels pad them):
 //   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 9 us; backward 93 MB = 22 us, 18 GFLOP = 22 us
@@ -93,11 +97,11 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
   return p;
 }
 
-/// Whether every row of every head starts at a multiple of `elements` bf16 elements.
-bool aligned(const Params& p, std::initializer_list<View> views, int elements) {
+/// Whether every row of every head starts at a multiple of `elements` elements.
+bool aligned(const Params& p, DType dtype, std::initializer_list<View> views, int elements) {
   if (p.head_size % elements != 0) return false;
   for (const View& v : views)
-    if (reinterpret_cast<uintptr_t>(v.data) % (2 * static_cast<size_t>(elements)) != 0 ||
+    if (reinterpret_cast<uintptr_t>(v.data) % static_cast<uintptr_t>(dtype_size(dtype) * elements) != 0 ||
         v.row_stride % elements != 0 || (!p.starts && v.batch_stride % elements != 0))
       return false;
   return true;
@@ -106,8 +110,13 @@ bool aligned(const Params& p, std::initializer_list<View> views, int elements) {
 /// Whether the tensor-core kernels can take this; sets p.wide. They load 16 or 8 bytes at a time, and they take a row's
 /// maximum before they scale, which needs a positive scale.
 bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
-  p.wide = aligned(p, views, 8);
-  return dtype == DType::bf16 && p.scale > 0 && aligned(p, views, 4);
+  p.wide = aligned(p, dtype, views, 8);
+  return dtype == DType::bf16 && p.scale > 0 && aligned(p, dtype, views, 4);
+}
+
+/// Whether the TF32 kernels may and can take this, 16 bytes at a time.
+bool fits_tf32(const Params& p, DType dtype, std::initializer_list<View> views, const LaunchContext& context) {
+  return context.tf32 && dtype == DType::f32 && p.scale > 0 && aligned(p, dtype, views, 4);
 }
 
 /// Most rows of a packed sample up to which the one-pass kernels come before those of wgmma_long: these compute 7
@@ -116,7 +125,9 @@ constexpr int kMostOnePassRows = 96;
 
 /// Enqueues backward; whether the kernel made p.dbias_partials.
 bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
-  const bool mma = fits_mma(p, dtype, {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv});
+  const auto views = {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv};
+  if (fits_tf32(p, dtype, views, context) && attention::tf32_backward(p, context.stream)) return false;
+  const bool mma = fits_mma(p, dtype, views);
   const bool tiles_first = p.starts && p.query_tokens > kMostOnePassRows && !p.dbias_partials;
   if (mma && tiles_first && attention::wgmma_long_backward(p, context)) return false;
   if (mma && (attention::wgmma_backward(p, context.stream) ||
@@ -133,7 +144,9 @@ bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
 void launch_attention_forward(const AttentionForward& args, const LaunchContext& context) {
   Params p = make_params(args, context);
   if (p.batch == 0) return;
-  if (fits_mma(p, args.dtype, {p.q, p.k, p.v, p.out}) &&
+  const auto views = {p.q, p.k, p.v, p.out};
+  if (fits_tf32(p, args.dtype, views, context) && attention::tf32_forward(p, context.stream)) return;
+  if (fits_mma(p, args.dtype, views) &&
       (attention::wgmma_forward(p, context) || attention::mma_few_queries_forward(p, context.stream) ||
        attention::wgmma_long_forward(p, context) || attention::mma_forward(p, context.stream)))
     return;

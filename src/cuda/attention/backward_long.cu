@@ -32,42 +32,6 @@ __global__ void __launch_bounds__(kDeltaThreads) delta_kernel(const PackedParams
   compute_deltas<kDeltaThreads>(delta, p, b, h, row0, rows);
 }
 
-/// Turns s = k q^T and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and dS^T.
-/// lse and delta: of this block's queries, in shared memory.
-template <int NT, bool Masked, bool Drop>
-__device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], float (&dp)[1][2 * NT][4],
-                                                     const float* lse, const float* delta, int key_row0, int query0,
-                                                     const RowTile& tile, const DropoutMask& mask, float keep_scale) {
-  const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
-  const uint64_t first = tile.element_row0 + static_cast<uint64_t>(query0 + 2 * t) * tile.kv_tokens + key_row0 + g;
-#pragma unroll
-  for (int n = 0; n < 2 * NT; ++n) {
-    const float2 row_lse = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);
-    const float2 row_delta = *reinterpret_cast<const float2*>(delta + 8 * n + 2 * t);
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int query = query0 + 8 * n + 2 * t + e;
-      const int limit = Masked ? tile.limit(query) : 0;
-      const float l = e ? row_lse.y : row_lse.x, d = e ? row_delta.y : row_delta.x;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int key = key_row0 + 8 * half + g;
-        float& x = s[0][n][2 * half + e];
-        float& y = dp[0][n][2 * half + e];
-        float probability = exp2_approx(fmaf(x, tile.scale_log2, -l));
-        if (Masked && key >= limit) probability = 0;
-        float factor = 1;
-        if (Drop) {
-          const uint64_t element = first + static_cast<uint64_t>(8 * n + e) * tile.kv_tokens + 8 * half;
-          factor = mask.keep(element) ? keep_scale : 0.0f;
-        }
-        y = probability * (Drop ? fmaf(y, factor, -d) : y - d);
-        x = Drop ? probability * factor : probability;
-      }
-    }
-  }
-}
-
 /// acc [16][D] += weights [16][16 * NT] (C fragments) times rows [16 * NT][D] from tile row `row`.
 template <int D, int NT>
 __device__ __forceinline__ void accumulate(float (&acc)[1][D / 8][4], const float (&weights)[1][2 * NT][4],

@@ -151,28 +151,28 @@ __device__ __forceinline__ void raise_base(RowState<D, MT>& state, const float (
     }
 }
 
-/// One step: the tile against 16 * NT keys from `key0` on, which lie at tile rows `key_row`... of K and V.
-template <int D, int MT, int NT, bool Masked, bool Drop, class Queries>
-__device__ __forceinline__ void forward_step(RowState<D, MT>& state, const Queries& q, const LaneAddress<D>& keys,
-                                             const LaneAddress<D>& values, int key_row, int key0, const RowTile& tile,
-                                             const DropoutMask& mask) {
+/// Scores of keys from `key0` on that a query does not see become -inf.
+template <int MT, int NT>
+__device__ __forceinline__ void mask_scores(float (&s)[MT][2 * NT][4], const RowTile& tile, int key0) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
-  float s[MT][2 * NT][4];
-  scores<D, MT, NT>(s, q, keys, key_row);
-  if (Masked) {
 #pragma unroll
-    for (int m = 0; m < MT; ++m)
+  for (int m = 0; m < MT; ++m)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int limit = tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
+    for (int half = 0; half < 2; ++half) {
+      const int limit = tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
 #pragma unroll
-        for (int n = 0; n < 2 * NT; ++n) {
-          if (8 * n >= limit) s[m][n][2 * half] = -INFINITY;
-          if (8 * n + 1 >= limit) s[m][n][2 * half + 1] = -INFINITY;
-        }
+      for (int n = 0; n < 2 * NT; ++n) {
+        if (8 * n >= limit) s[m][n][2 * half] = -INFINITY;
+        if (8 * n + 1 >= limit) s[m][n][2 * half + 1] = -INFINITY;
       }
-  }
-  raise_base<D, MT, NT>(state, s, tile.scale_log2);
+    }
+}
+
+/// Turns scores into probabilities relative to `base`, adds them up, and drops some.
+template <int D, int MT, int NT, bool Masked, bool Drop>
+__device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)[MT][2 * NT][4], int key0,
+                                              const RowTile& tile, const DropoutMask& mask) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int m = 0; m < MT; ++m)
 #pragma unroll
@@ -194,6 +194,18 @@ __device__ __forceinline__ void forward_step(RowState<D, MT>& state, const Queri
         }
       }
     }
+}
+
+/// One step: the tile against 16 * NT keys from `key0` on, which lie at tile rows `key_row`... of K and V.
+template <int D, int MT, int NT, bool Masked, bool Drop, class Queries>
+__device__ __forceinline__ void forward_step(RowState<D, MT>& state, const Queries& q, const LaneAddress<D>& keys,
+                                             const LaneAddress<D>& values, int key_row, int key0, const RowTile& tile,
+                                             const DropoutMask& mask) {
+  float s[MT][2 * NT][4];
+  scores<D, MT, NT>(s, q, keys, key_row);
+  if (Masked) mask_scores<MT, NT>(s, tile, key0);
+  raise_base<D, MT, NT>(state, s, tile.scale_log2);
+  probabilities<D, MT, NT, Masked, Drop>(state, s, key0, tile, mask);
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
     uint32_t a[MT][4];

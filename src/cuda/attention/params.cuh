@@ -168,6 +168,9 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
 void general_forward(const Params&, bool bf16, cudaStream_t);
 void general_backward(const Params&, bool bf16, cudaStream_t);
 bool mma_forward(const Params&, cudaStream_t);
+/// f32, aligned to 16 bytes, with products in TF32.
+bool tf32_forward(const Params&, cudaStream_t);
+bool tf32_backward(const Params&, cudaStream_t);
 bool wgmma_forward(const Params&, const LaunchContext&);
 bool wgmma_backward(const Params&, cudaStream_t);
 bool mma_backward_short(const Params&, cudaStream_t);
