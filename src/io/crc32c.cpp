@@ -3,6 +3,7 @@
 
 #include <nmmintrin.h>
 
+#include <array>
 #include <cstring>
 
 namespace blipft::io {
@@ -18,6 +19,27 @@ uint32_t crc32c(const void* data, int64_t bytes, uint32_t before) {
   auto rest = static_cast<uint32_t>(sum);
   for (; bytes > 0; --bytes, ++at) rest = _mm_crc32_u8(rest, *at);
   return ~rest;
+}
+
+// The checksum is linear in the bits before: zeros behind them map it by a matrix over GF(2), whose columns are the images
+// of single bits; 2^k zeros by that matrix squared k times.
+uint32_t crc32c_joined(uint32_t first, uint32_t second, int64_t second_bytes) {
+  using Matrix = std::array<uint32_t, 32>;
+  const auto times = [](const Matrix& matrix, uint32_t vector) {
+    uint32_t sum = 0;
+    for (size_t bit = 0; vector != 0; ++bit, vector >>= 1)
+      if (vector & 1) sum ^= matrix[bit];
+    return sum;
+  };
+  Matrix zeros{};                          // one byte of zeros
+  for (size_t bit = 0; bit < zeros.size(); ++bit) zeros[bit] = _mm_crc32_u8(uint32_t{1} << bit, 0);
+  for (; second_bytes > 0; second_bytes >>= 1) {
+    if (second_bytes & 1) first = times(zeros, first);
+    Matrix squared{};
+    for (size_t bit = 0; bit < squared.size(); ++bit) squared[bit] = times(zeros, zeros[bit]);
+    zeros = squared;
+  }
+  return first ^ second;
 }
 
 }  // namespace blipft::io

@@ -116,7 +116,9 @@ bool Checkpoints::due(int64_t done, double step_seconds) {
 }
 
 void Checkpoints::write(int64_t done) {
+  const double begin = parts_.times->seconds();
   if (writing_step_ >= 0) complete();      // the one before
+  waited_seconds_ = parts_.times->seconds() - begin;
   const World& world = *parts_.world;
   const std::string partial = folder_ + "/" + io::checkpoint_name(done) + kPartial;
   last_minutes_ = parts_.times->seconds() / 60;
@@ -162,7 +164,8 @@ void Checkpoints::complete() {
     }
   }
   last_write_seconds_ = world.max(writer_.write_seconds());
-  Outcome outcome{step, total_bytes_, world.max(writer_.pause_seconds()), last_write_seconds_,
+  const double waited = waited_seconds_;
+  Outcome outcome{step, total_bytes_, world.max(writer_.pause_seconds() + waited), last_write_seconds_, world.max(waited),
                   folder_ + "/" + io::checkpoint_name(step), ""};
   try {
     world.agree(failure.empty() ? "" : concat("the checkpoint after ", step, " steps was not written: ", failure));

@@ -55,6 +55,7 @@ class Checkpoints {
   struct Outcome {
     int64_t step = 0, bytes = 0;           ///< of all ranks
     double pause_seconds = 0, write_seconds = 0;  ///< of the slowest rank
+    double waited_seconds = 0;                    ///< of the pause, for the checkpoint before to be on the disk
     std::string folder, failure;           ///< failure "": it is whole
   };
   bool outcome(Outcome& outcome);
@@ -74,6 +75,7 @@ class Checkpoints {
   std::string stop_reason_, newest_;
   int64_t writing_step_ = -1;              // -1: none is on its way
   std::string failure_;                    // of this rank, before the writer began
+  double waited_seconds_ = 0;              // of the checkpoint under way, for the one before
   double last_write_seconds_ = 0;
   std::deque<Outcome> outcomes_;           // that nobody has asked for yet
 };

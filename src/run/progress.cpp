@@ -100,9 +100,12 @@ void Progress::validation(int64_t step, double loss, int64_t tokens, double seco
 void Progress::checkpoint(const Checkpoints::Outcome& written) {
   if (silent_) return;
   end_line();
-  std::printf("checkpoint after step %lld/%lld  %s  %s  pause %.2f s  on the disk after %.2f s\n",
+  char waited[80] = "";
+  if (written.waited_seconds >= 0.1)
+    std::snprintf(waited, sizeof waited, " (%.2f s of it until the one before was on the disk)", written.waited_seconds);
+  std::printf("checkpoint after step %lld/%lld  %s  %s  pause %.2f s%s  on the disk after %.2f s\n",
               static_cast<long long>(written.step), static_cast<long long>(run_.total_steps), written.folder.c_str(),
-              memory_text(written.bytes).c_str(), written.pause_seconds, written.write_seconds);
+              memory_text(written.bytes).c_str(), written.pause_seconds, waited, written.write_seconds);
   std::fflush(stdout);
 }
 

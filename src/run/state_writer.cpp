@@ -15,7 +15,7 @@ constexpr int64_t kLeastChunks = 3;        // one being filled, one being writte
 }  // namespace
 
 StateWriter::StateWriter(Device& device, int64_t bytes) : device_(device) {
-  const int64_t count = std::max(kLeastChunks, (bytes + kChunkBytes - 1) / kChunkBytes + 1);
+  const int64_t count = std::max(kLeastChunks, (bytes + kChunkBytes - 1) / kChunkBytes);
   threads_.emplace_back([this, count] { take_chunks(count); });
   for (int64_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { run(); });
 }
@@ -49,8 +49,8 @@ void StateWriter::take_chunks(int64_t count) {
   }
 }
 
-std::vector<StateWriter::Segment> StateWriter::segments_of(const std::vector<const void*>& data) const {
-  std::vector<Segment> segments;
+std::vector<StateWriter::Part> StateWriter::segments_of(const std::vector<const void*>& data) const {
+  std::vector<Part> segments;
   for (size_t i = 0; i < file_.pieces.size(); ++i) {
     const io::StatePiece& piece = file_.pieces[i];
     for (int64_t number = 0; number < piece.segments(); ++number) {
@@ -65,6 +65,7 @@ std::vector<StateWriter::Segment> StateWriter::segments_of(const std::vector<con
 void StateWriter::begin(const std::string& path, const std::vector<ParameterStore::Part>& parts) {
   const auto start = begun_ = std::chrono::steady_clock::now();
   file_ = {};
+  written_.clear();
   file_.name = std::filesystem::path(path).filename().string();
   std::map<std::string, const void*> memory;  // pieces change their order; a tensor has one piece here
   for (const ParameterStore::Part& part : parts) {
@@ -88,16 +89,22 @@ void StateWriter::begin(const std::string& path, const std::vector<ParameterStor
   pause_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void StateWriter::copy(std::vector<Segment> segments) {
+// Chunks are filled to the last byte, so that no more of them are needed than the bytes say: a segment may end in the next.
+void StateWriter::copy(const std::vector<Part>& segments) {
   const Stream stream = device_.copy_stream();
   Chunk* chunk = nullptr;
-  for (Segment& segment : segments) {
-    if (chunk && chunk->used + segment.bytes > kChunkBytes) send(std::exchange(chunk, nullptr));
-    if (!chunk && !(chunk = free_chunk())) break;  // nothing can be written any more
-    segment.at = chunk->used;
-    chunk->used += segment.bytes;
-    device_.copy(chunk->memory.get() + segment.at, segment.source, segment.bytes, stream);
-    chunk->segments.push_back(segment);
+  for (Part left : segments) {
+    while (left.bytes > 0) {
+      if (!chunk && !(chunk = free_chunk())) return device_.synchronize(stream);  // nothing can be written any more
+      Part part = left;
+      part.at = chunk->used;
+      part.bytes = std::min(left.bytes, kChunkBytes - chunk->used);
+      device_.copy(chunk->memory.get() + part.at, part.source, part.bytes, stream);
+      chunk->parts.push_back(part);
+      chunk->used += part.bytes;
+      left.offset += part.bytes, left.source += part.bytes, left.bytes -= part.bytes;
+      if (chunk->used == kChunkBytes) send(std::exchange(chunk, nullptr));
+    }
   }
   if (chunk) send(chunk);
   device_.synchronize(stream);
@@ -118,7 +125,7 @@ StateWriter::Chunk* StateWriter::free_chunk() {
   if (error_) return nullptr;
   Chunk* chunk = free_.back();
   free_.pop_back();
-  chunk->segments.clear();
+  chunk->parts.clear();
   chunk->used = 0;
   return chunk;
 }
@@ -171,12 +178,22 @@ void StateWriter::run() {
   }
 }
 
-void StateWriter::write(const Chunk& chunk) {
+void StateWriter::write(Chunk& chunk) {
   device_.synchronize(chunk.copied);
-  for (const Segment& segment : chunk.segments) {
-    const char* data = chunk.memory.get() + segment.at;
-    file_.pieces[segment.piece].checksums[static_cast<size_t>(segment.number)] = io::crc32c(data, segment.bytes);
-    io::write_at(*target_, segment.offset, data, segment.bytes, path_);
+  for (Part& part : chunk.parts) {
+    const char* data = chunk.memory.get() + part.at;
+    part.checksum = io::crc32c(data, part.bytes);
+    io::write_at(*target_, part.offset, data, part.bytes, path_);
+  }
+  const std::lock_guard lock(mutex_);
+  written_.insert(written_.end(), chunk.parts.begin(), chunk.parts.end());
+}
+
+void StateWriter::join_checksums() {
+  std::sort(written_.begin(), written_.end(), [](const Part& a, const Part& b) { return a.offset < b.offset; });
+  for (const Part& part : written_) {
+    uint32_t& sum = file_.pieces[part.piece].checksums[static_cast<size_t>(part.number)];
+    sum = io::crc32c_joined(sum, part.checksum, part.bytes);
   }
 }
 
@@ -190,6 +207,7 @@ io::StateFile StateWriter::finish() {
   changed_.wait(lock, [this] { return synced_; });
   target_.reset();
   if (const std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+  join_checksums();
   return file_;
 }
 

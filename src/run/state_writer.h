@@ -37,7 +37,7 @@ class StateWriter {
   bool busy() const;
   /// Waits for it. What has been written; throws what went wrong.
   io::StateFile finish();
-  /// Device to host, of the last begin().
+  /// How long the last begin() took: device to host.
   double pause_seconds() const { return pause_seconds_; }
   /// From begin() to the last byte on the disk, of the last file that was finished.
   double write_seconds() const { return write_seconds_; }
@@ -45,30 +45,34 @@ class StateWriter {
   static constexpr int64_t kChunkBytes = io::kSegmentBytes;
 
  private:
-  struct Segment {
+  /// What a chunk has of a segment.
+  struct Part {
     size_t piece;
     int64_t number;                        // of the piece's segments
     int64_t offset, bytes;                 // in the file
     const char* source;
     int64_t at = 0;                        // in its chunk
+    uint32_t checksum = 0;
   };
   struct Chunk {
     HostMemory memory;
     Event copied;
-    std::vector<Segment> segments;
+    std::vector<Part> parts;
     int64_t used = 0;
   };
-  std::vector<Segment> segments_of(const std::vector<const void*>& data) const;
+  std::vector<Part> segments_of(const std::vector<const void*>& data) const;
   void take_chunks(int64_t count);
-  void copy(std::vector<Segment> segments);
+  void copy(const std::vector<Part>& segments);
+  void join_checksums();
   void set_complete(bool complete);
   Chunk* free_chunk();
   void send(Chunk* chunk);
   void run();
-  void write(const Chunk& chunk);
+  void write(Chunk& chunk);
 
   Device& device_;
   io::StateFile file_;
+  std::vector<Part> written_;              // of file_, by any thread
   std::string path_;
   std::unique_ptr<io::FileDescriptor> target_;
   double pause_seconds_ = 0, write_seconds_ = 0;

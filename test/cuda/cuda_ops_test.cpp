@@ -110,10 +110,13 @@ TEST_SUITE("cuda_ops") {
     std::vector<std::unique_ptr<Backend>> gpus;
     for (const NamedOps& one : all) gpus.push_back(std::make_unique<Backend>(*cuda_device, *one.ops));
     std::vector<int64_t> outputs(all.size());
+    const int threads = omp_get_max_threads();
     for (const OpCase& op_case : op_cases()) {
       CAPTURE(op_case.name);
       std::vector<Result> expected;
+      omp_set_num_threads(std::max(threads, omp_get_num_procs()));  // large tensors, most of this test's minutes
       CHECK_NOTHROW(expected = run_case(op_case, cpu));
+      omp_set_num_threads(threads);
       for (size_t g = 0; g < gpus.size(); ++g) {
         CAPTURE(all[g].name);
         outputs[g] += compare(op_case, *gpus[g], expected, all[g].tf32);

@@ -7,6 +7,7 @@ faults, random combinations with and without memory in the host, random models b
 BLIPFT names the program (default ./blipft). Skipped where there is no GPU, or where the program has no CUDA; of the tests,
 those that need more GPUs than there are.
 """
+import concurrent.futures
 import os
 import pathlib
 import subprocess
@@ -34,7 +35,15 @@ def main():
     if why:
         print(f"SKIPPED gpu_runs_test ({why})")
         return 0
-    return max([subprocess.run([sys.executable, FOLDER / script, *sys.argv[1:]]).returncode for script in SCRIPTS])
+    def outcome(script):
+        return subprocess.run([sys.executable, FOLDER / script, *sys.argv[1:]], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+    status = 0
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 1) // 6)) as pool:
+        for done in pool.map(outcome, SCRIPTS):
+            print(done.stdout, end="", flush=True)
+            status = max(status, done.returncode)
+    return status
 
 
 if __name__ == "__main__":
