@@ -90,7 +90,8 @@ fi
 
 # Each part is a function, run in a shell of its own: what it prints, and its numbers, go to files, so that parts that run
 # beside each other are told one after the other.
-threads=$((cores > 4 ? 4 : cores))             # tensors of the tests are small: more threads wait for each other
+# Tensors of the tests are small: threads mostly wait for each other, on a machine whose processors others use too for long.
+threads=$((cores > 2 ? 2 : cores))
 at_once=$((cores / 8 > 1 && ${#san} == 0 ? cores / 8 : 1))
 parts=0 told=0
 stop() {

@@ -31,7 +31,13 @@ StopRequest::StopRequest() {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int signal : kSignals) sigaction(signal, &action, nullptr);
+  sigset_t blocked;                        // as whoever started the program may have left them
+  sigemptyset(&blocked);
+  for (const int signal : kSignals) {
+    sigaction(signal, &action, nullptr);
+    sigaddset(&blocked, signal);
+  }
+  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
 }
 
 int StopRequest::signal() const { return received; }

@@ -244,13 +244,14 @@ def other_files_are_refused(space):
         check(refused.status == 1 and expected in refused.err, refused)
 
 
-def signalled(space, number, ranks, *overrides):
-    """The outcome of a run that gets a signal once it has trained some steps."""
+def signalled(space, number, ranks, *overrides, blocked=()):
+    """The outcome of a run that gets a signal once it has trained some steps. blocked: signals, by whoever starts it."""
     output = space.new()
     command = command_line(ranks, [PROGRAM, space.config, f"output.path={output}", "output.progress_seconds=0",
                                    "train.max_epochs=500", *overrides])
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, blocked))
     for line in process.stdout:
         if line.startswith("step 4/"):
             break
@@ -279,7 +280,7 @@ def a_signal_makes_a_checkpoint(space):
                    stdout=subprocess.DEVNULL)
     rows = [row.split(",") for row in (table / "steps.csv").read_text().splitlines()[1:]]
     check([int(row[2]) for row in rows if row[0] == "0"] == list(range(done + 2)), "the parts are one run:", rows)
-    status, out, err, _, _ = signalled(space, signal.SIGTERM, 0)
+    status, out, err, _, _ = signalled(space, signal.SIGTERM, 0, blocked=(signal.SIGTERM, signal.SIGUSR1))
     check(status == 75 and "stopped    by SIGTERM" in out, status, out[-1500:], err[-1500:])
 
 

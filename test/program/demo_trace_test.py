@@ -307,7 +307,7 @@ def children(process):
 def a_killed_run_can_be_read(runs):
     output = runs.space.new()
     command = [program.PROGRAM, runs.space.config, *OPTIONS, "train.max_steps=100000", f"output.path={output}"]
-    process = subprocess.Popen(program.command_line(RANKS, command), cwd=ROOT, env=program.environment(RANKS),
+    process = subprocess.Popen(program.command_line(RANKS, command), cwd=ROOT, env=program.environment(),
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         seen, until = -1, time.monotonic() + 60

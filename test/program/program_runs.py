@@ -92,9 +92,9 @@ class Result:
         return f"status {self.status}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
 
 
-def environment(ranks):
-    threads = min(4, os.cpu_count() or 1)  # tensors are small: more threads wait for each other
-    values = dict(os.environ, OMP_NUM_THREADS=str(max(1, threads // max(ranks, 1))))
+def environment():
+    # One thread: tensors are small, and threads would mostly wait for each other.
+    values = dict(os.environ, OMP_NUM_THREADS="1")
     values.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
     return values
 
@@ -111,7 +111,7 @@ def command_line(ranks, arguments):
 
 def mpirun(ranks, arguments, seconds=180, **variables):
     begin = time.monotonic()
-    done = subprocess.run(command_line(ranks, arguments), cwd=ROOT, env={**environment(ranks), **variables},
+    done = subprocess.run(command_line(ranks, arguments), cwd=ROOT, env={**environment(), **variables},
                           stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=seconds)
     return done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"), time.monotonic() - begin

@@ -190,7 +190,7 @@ def progress_on_a_terminal_stays_on_one_line(space):
         except OSError as error:  # a container without /dev/pts
             raise Skip(f"no pseudo-terminal: {error}") from error
         command = command_line(ranks, [PROGRAM, space.config, "train.max_steps=3", f"output.path={space.new()}"])
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL, stdout=theirs)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=theirs)
         os.close(theirs)
         text = b""
         try:

@@ -80,7 +80,7 @@ def part(space, output, disk, fault, draw):
     """Starts or resumes the run, hurts it after a random number of steps; its status."""
     command = command_line(RANKS, [PROGRAM, space.config, *SETTINGS, f"output.path={output}", "checkpoint.every_steps=9",
                                    f"checkpoint.path={disk.folder}/checkpoints", "checkpoint.resume=auto"])
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(RANKS), stdin=subprocess.DEVNULL,
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     left, lines = draw.randint(2, STEPS // FAULTS), []
     for line in process.stdout:

@@ -38,7 +38,7 @@ def start_unlike(space, own, program=PROGRAM):
     common = [str(space.config), f"output.path={space.new()}"]
     command = [*command_line(1, [PROGRAM, *common]), ":", "-np", "1", str(program), *common, *map(str, own)]
     begin = time.monotonic()
-    done = subprocess.run(command, cwd=ROOT, env=environment(2), stdin=subprocess.DEVNULL, capture_output=True,
+    done = subprocess.run(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, timeout=120)
     check(time.monotonic() - begin < SECONDS_TO_FAIL, "took", time.monotonic() - begin, "s", done)
     return done
@@ -132,7 +132,7 @@ class Running:
         self.output = space.new()
         command = command_line(ranks, [PROGRAM, space.config, "train.max_epochs=1000000", "output.progress_seconds=0",
                                        f"output.path={self.output}", *options])
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL, text=True,
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def __enter__(self):
