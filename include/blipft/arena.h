@@ -110,6 +110,9 @@ class Arena {
   /// The whole transient memory as one u8 tensor, for use outside of any pass (loading, saving).
   Tensor scratch() const;
 
+  /// How many tensors all planned passes take: grows with the kernels of their graphs.
+  int64_t planned_takes() const;
+
  private:
   struct Take {
     Owner owner;

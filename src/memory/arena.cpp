@@ -439,6 +439,12 @@ Tensor Arena::block() const {
   return {block_, DType::u8, {std::max<int64_t>(total_bytes(), kAlignment)}};
 }
 
+int64_t Arena::planned_takes() const {
+  int64_t takes = 0;
+  for (const auto& [name, pass] : passes_) takes += static_cast<int64_t>(pass.takes.size());
+  return takes;
+}
+
 Tensor Arena::scratch() const {
   BLIPFT_CHECK(committed_ && !current_, "scratch memory exists after commit() and outside of a pass");
   return {base_ + persistent_bytes_, DType::u8, {transient_bytes_}};

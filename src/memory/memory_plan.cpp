@@ -82,12 +82,13 @@ MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPla
   return plan;
 }
 
-// Bytes of plan_memory()'s plan where memory is short, from one dry run:
+// Bytes of plan_memory()'s plan where memory is short, and of what is outside of it, from one dry run:
 // with_idle_memory_used() stays within the limit.
 int64_t least_planned_bytes(const PlannedRun& run) {
   const bool hold = cuts_parameters(strategy_name(run.config, run.ranks.all())) &&
                     run.config.parallel.reshard == "step";
-  return dry_run(run, hold).arena->total_bytes();
+  const MemoryPlan plan = dry_run(run, hold);
+  return plan.arena->total_bytes() + bytes_outside_of_arena(run.ranks, plan.arena->planned_takes());
 }
 
 std::string row(const std::string& name, int64_t bytes) {
@@ -124,11 +125,13 @@ std::unique_ptr<Model> make_model(const Config& config) {
   return model;
 }
 
-int64_t bytes_outside_of_arena(const GroupSizes& ranks) {
-  constexpr int64_t kContext = 680, kCommunicator = 920, kCommunicatorOfScalars = 64;  // MiB
+int64_t bytes_outside_of_arena(const GroupSizes& ranks, int64_t planned_takes) {
+  constexpr int64_t kContext = 570, kCommunicator = 920, kCommunicatorOfScalars = 64;  // MiB
+  // A graph has a kernel or two for each tensor that is taken in its pass; the driver keeps some KiB of each.
+  constexpr int64_t kGraphBytesOfTake = 8900;
   int64_t mib = kContext + (ranks.shard > 1 ? kCommunicator : 0);
   if (ranks.hybrid()) mib += kCommunicator + kCommunicatorOfScalars;
-  return mib * (int64_t{1} << 20);
+  return mib * (int64_t{1} << 20) + planned_takes * kGraphBytesOfTake;
 }
 
 MemoryPlan record_plan(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
@@ -150,14 +153,17 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
   const PlannedRun run{config, model, ranks, std::move(text_shapes), policy};
   const bool from_host = offloads(config, "parameters");
   if (!cuts_parameters(strategy_name(config, ranks.all())) && !from_host) return dry_run(run, false);
-  const int64_t limit =
-      device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks) : std::numeric_limits<int64_t>::max();
-  const auto always = [&] { return with_idle_memory_used(run, limit, dry_run(run, false)); };
+  const auto always = [&] {
+    MemoryPlan plan = dry_run(run, false);
+    const int64_t limit = device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks, plan.arena->planned_takes())
+                                           : std::numeric_limits<int64_t>::max();
+    return with_idle_memory_used(run, limit, std::move(plan));
+  };
   if (config.parallel.reshard == "always" || from_host) return always();
   if (config.parallel.reshard == "step") return dry_run(run, true);
   if (device_bytes > 0) {
     MemoryPlan held = dry_run(run, true);
-    if (held.arena->total_bytes() + bytes_outside_of_arena(ranks) <= device_bytes) return held;
+    if (held.arena->total_bytes() + bytes_outside_of_arena(ranks, held.arena->planned_takes()) <= device_bytes) return held;
   }
   return always();
 }
@@ -169,8 +175,7 @@ int64_t largest_batch(const Config& config, const ModelSettings& settings, const
     Config other = config;
     other.train.batch_size = batch;
     other.train.accumulate_grad_batches = 1;
-    const int64_t outside = bytes_outside_of_arena(ranks);
-    return least_planned_bytes({other, *model, ranks, text_shapes(other), nullptr}) + outside <= device_bytes;
+    return least_planned_bytes({other, *model, ranks, text_shapes(other), nullptr}) <= device_bytes;
   };
   if (!fits(1)) return 0;
   int64_t low = 1, high = 2;

@@ -52,9 +52,10 @@ using TextShapesOf = std::function<std::vector<TextShape>(const Config& config)>
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
                       int64_t device_bytes, const TextShapesOf& text_shapes);
 
-/// Device bytes of the CUDA context, library handles and NCCL's buffers, which no arena sees: measured on H200,
-/// rounded up; those of several groups' communicators are estimated from that.
-int64_t bytes_outside_of_arena(const GroupSizes& ranks);
+/// Device bytes of the CUDA context, library handles, NCCL's buffers and the graphs of steps that take so many tensors in all
+/// (Arena::planned_takes), which no arena sees: measured on H200 (docs/results.md); those of several groups' communicators
+/// are estimated from that.
+int64_t bytes_outside_of_arena(const GroupSizes& ranks, int64_t planned_takes);
 
 /// "single", "ddp", "fsdp" or, where parameters are cut in several groups, "fsdp, 2 groups of 4 ranks".
 std::string groups_text(const MemoryPlan& plan);

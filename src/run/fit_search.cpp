@@ -74,13 +74,21 @@ struct FitSearch::Candidate {
     other.train.accumulate_grad_batches = std::min(config.train.accumulate_grad_batches, kRecorded);
     return other;
   }
-  /// What such a step has less, in its two copies; and what is outside of the arena.
-  int64_t besides(const Model& model) const {
+  /// What such a step has less, in its two copies; and what is outside of the arena, at least.
+  int64_t besides(const Model& model, const Arena& of_short) const {
     const auto data = [&](const Config& of) {
       return BatchLayout(model.inputs(), of.train.accumulate_grad_batches, of.train.batch_size, shapes.back()).bytes();
     };
-    return 2 * (data(config) - data(short_step())) + bytes_outside_of_arena(ranks);
+    return 2 * (data(config) - data(short_step())) +
+           bytes_outside_of_arena(ranks, of_short.planned_takes() * shapes_held());
   }
+  /// What the graphs of all micro-batches have more than that, about.
+  int64_t more_graphs(const Arena& of_short) const {
+    const int64_t takes = of_short.planned_takes() * shapes_held();
+    const int64_t all = takes * config.train.accumulate_grad_batches / short_step().train.accumulate_grad_batches;
+    return bytes_outside_of_arena(ranks, all) - bytes_outside_of_arena(ranks, takes);
+  }
+  int64_t shapes_held() const { return static_cast<int64_t>(shapes.size()); }
 };
 
 std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int64_t ranks) const {
@@ -123,11 +131,12 @@ bool FitSearch::estimate(Candidate& candidate) const {
   }
 }
 
-int64_t FitSearch::least_bytes(const Candidate& candidate) const {
+FitSearch::Bound FitSearch::bound(const Candidate& candidate) const {
   const Config config = candidate.short_step();
   const std::unique_ptr<Model> model = candidate.model();
   const MemoryPlan plan = record_plan(config, *model, candidate.ranks, holds(config), {candidate.shapes.back()});
-  return plan.arena->peak_live_bytes() + candidate.besides(*model);
+  const int64_t least = plan.arena->peak_live_bytes() + candidate.besides(*model, *plan.arena);
+  return {least, least + candidate.more_graphs(*plan.arena)};
 }
 
 int64_t FitSearch::short_plan_bytes(const Candidate& candidate) const {
@@ -135,7 +144,7 @@ int64_t FitSearch::short_plan_bytes(const Candidate& candidate) const {
   const std::unique_ptr<Model> model = candidate.model();
   MemoryPlan plan = record_plan(config, *model, candidate.ranks, holds(config), {candidate.shapes.back()});
   place_plan(config, *model, plan);
-  return plan.arena->total_bytes() + candidate.besides(*model);
+  return plan.arena->total_bytes() + candidate.besides(*model, *plan.arena);
 }
 
 // As --plan and a run with these settings plan it.
@@ -143,7 +152,7 @@ FitRow FitSearch::planned(const Candidate& candidate) const {
   const std::unique_ptr<Model> model = candidate.model();
   const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes);
   return {candidate.config, candidate.ranks, fit_overrides(asked_, candidate.config), candidate.time,
-          plan.arena->total_bytes() + bytes_outside_of_arena(candidate.ranks), plan.arena->host_bytes()};
+          plan.arena->total_bytes() + bytes_outside_of_arena(candidate.ranks, plan.arena->planned_takes()), plan.arena->host_bytes()};
 }
 
 FitResult FitSearch::search(const Config& base, int64_t ranks, size_t most) const {
@@ -158,8 +167,8 @@ FitResult FitSearch::search(const Config& base, int64_t ranks, size_t most) cons
   const Candidate* nearest = nullptr;
   for (const Candidate& candidate : all) {
     if (result.rows.size() == most) break;
-    const int64_t least = least_bytes(candidate);
-    if (least < nearest_bytes) nearest_bytes = least, nearest = &candidate;
+    const auto [least, about] = bound(candidate);
+    if (about < nearest_bytes) nearest_bytes = about, nearest = &candidate;
     if (least > limit || short_plan_bytes(candidate) > limit) continue;
     FitRow row = planned(candidate);
     if (row.device_bytes > limit) continue;

@@ -50,8 +50,8 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config));
   std::printf("%s\n%s\n%s%s", model->description().c_str(), parameter_groups_text(*model).c_str(), texts.text().c_str(),
               plan_table(plan).c_str());
-  const int64_t outside = bytes_outside_of_arena(world), total = plan.arena->total_bytes() + outside;
-  std::printf("outside of the plan: CUDA context, libraries, NCCL: about %s\n", memory_text(outside).c_str());
+  const int64_t outside = bytes_outside_of_arena(world, plan.arena->planned_takes()), total = plan.arena->total_bytes() + outside;
+  std::printf("outside of the plan: CUDA context, libraries, NCCL, graphs: about %s\n", memory_text(outside).c_str());
   const std::string checkpoints = checkpoints_text(config, model->units(), plan.engine->store, world.all(), world.all());
   if (!checkpoints.empty()) std::printf("%s\n", checkpoints.c_str());
   std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());

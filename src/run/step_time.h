@@ -13,10 +13,10 @@ struct MachineRates {
   double bf16, tf32, f32;                  ///< FLOP/s of matrix products
   double memory;                           ///< bytes/s read and written
   double collectives;                      ///< bytes/s, bus bandwidth of an all-reduce within a machine
-  double link;                             ///< bytes/s between host and GPU, each way at once
+  double link, link_both;                  ///< bytes/s between host and GPU: one way alone, both ways together
 };
 /// Measured on H200: products of 8192 cubed under sustained load, a copy, an all-reduce on 4 GPUs, a copy from pinned
-/// host memory. TF32 and f32 were not: as many times less than bf16 as in NVIDIA's data sheet (989, 494, 67 TFLOP/s).
+/// host memory, the update of a 13B model whose states lie there. TF32 and f32 were not: as many times less than bf16 as in NVIDIA's data sheet (989, 494, 67 TFLOP/s).
 const MachineRates& h200_rates();
 
 /// Seconds of one rank.
@@ -36,8 +36,9 @@ struct StepTime {
 ///   products of few rows do not hide the weights' way.
 ///   collectives: bytes (n - 1) / n, twice for sums over all ranks, / bus bandwidth. The step waits for what compute is
 ///   too short to hide, and for kSlowedByCollectives of the rest.
-///   link: the larger way's bytes / its rate: states, masters and weights that an update reads and writes, weights for
-///   each gather, activations out and in. The step waits for what compute is too short to hide; for what the last
+///   link: states, masters and weights that an update reads and writes, with the gathers of the last backward beside it:
+///   the larger way's bytes / link, or the sum / link_both, whichever is longer; weights for each other gather,
+///   activations out and in, / link. The step waits for what compute is too short to hide; for what the last
 ///   micro-batch's backward is too short to hide of the updates, or, where gradients are clipped, for all of these;
 ///   and is slowed down by kSlowedByLink of the whole.
 StepTime estimate_step_time(const Config& config, Model& model, const GroupSizes& ranks, bool hold,

@@ -189,7 +189,7 @@ void RunTrace::scratch_memory(int64_t step, const std::string& moment, int64_t b
 
 int64_t RunTrace::planned_bytes() const {
   const bool gpu = parts_.device->kind() == DeviceKind::cuda;
-  return parts_.arena->total_bytes() + (gpu ? bytes_outside_of_arena(parts_.plan->ranks) : 0);
+  return parts_.arena->total_bytes() + (gpu ? bytes_outside_of_arena(parts_.plan->ranks, parts_.plan->arena->planned_takes()) : 0);
 }
 
 void RunTrace::driver_memory(int64_t step) {
