@@ -90,8 +90,10 @@ fi
 
 # Each part is a function, run in a shell of its own: what it prints, and its numbers, go to files, so that parts that run
 # beside each other are told one after the other.
-# Tensors of the tests are small: threads mostly wait for each other, on a machine whose processors others use too for long.
+# Tensors of the tests are small: threads mostly wait for each other. They are not to spin meanwhile: where the processors
+# have other work too, that takes ten times as long.
 threads=$((cores > 2 ? 2 : cores))
+export OMP_WAIT_POLICY=passive
 at_once=$((cores / 8 > 1 && ${#san} == 0 ? cores / 8 : 1))
 parts=0 told=0
 stop() {
