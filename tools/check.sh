@@ -143,7 +143,7 @@ if [ "$san" = thread ]; then
   # libgomp and OpenBLAS are not built with the sanitizer: it sees neither their barriers nor their locks, and takes every
   # parallel loop for a race. With one thread each, what is checked is the threads that this program starts itself.
   threads=1
-  export OPENBLAS_NUM_THREADS=1
+  export OMP_THREAD_LIMIT=1 OPENBLAS_NUM_THREADS=1    # the limit: also where a test asks for two
 fi
 
 unit_tests() {
