@@ -88,8 +88,8 @@ else
   end "1 failed"
 fi
 
-# Each part is a function, run in a shell of its own: what it prints, and its numbers, go to files, so that parts that run
-# beside each other are told one after the other.
+# Each part is a function, run in a shell of its own, which leaves its numbers in a file; where parts run beside each other,
+# so goes what they print, which is told one part after the other.
 # Tensors of the tests are small: threads mostly wait for each other. They are not to spin meanwhile: where the processors
 # have other work too, that takes ten times as long.
 threads=$((cores > 2 ? 2 : cores))
@@ -107,7 +107,8 @@ part() {
   while [ "$(jobs -rp | wc -l)" -ge $at_once ]; do wait -n; tell; done
   (
     passed=0 failed=0 skipped=0
-    "$@" > "$logs/part$n.out" 2>&1
+    [ $at_once = 1 ] || exec > "$logs/part$n.out" 2>&1
+    "$@"
     echo "$passed $failed $skipped" > "$logs/part$n.numbers.partial"
     mv "$logs/part$n.numbers.partial" "$logs/part$n.numbers"
   ) &
@@ -117,7 +118,7 @@ part() {
 tell() {
   local p f s
   while [ -e "$logs/part$told.numbers" ]; do
-    cat "$logs/part$told.out"
+    [ $at_once = 1 ] || cat "$logs/part$told.out"
     read -r p f s < "$logs/part$told.numbers"
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)) told=$((told + 1))
   done
