@@ -10,15 +10,60 @@ namespace blipft {
 constexpr int kUpdateThreads = 256;
 constexpr int kUpdatePack = 8;
 
-/// Elements [i, i + N), those at and after n as zeros. kWhole: all lie below n, at multiples of 16 bytes. Nothing here
-/// is read again soon: what whole packs bring is the first to leave the L2 cache, which the products beside need.
+/// A warp's packs of 32 bytes, one after the other in memory: every access of the warp covers 512 bytes without a gap, of
+/// which a lane's 16 are not all its own; lanes 16 apart exchange them. Memory of the host is read and written over the
+/// link as the accesses ask for it, and half sectors would go over it twice. All 32 lanes call.
+class PairedWords {
+ public:
+  /// `own`: this lane's pack.
+  __device__ __forceinline__ explicit PairedWords(const void* own)
+      : upper_(threadIdx.x & 16),
+        first_(const_cast<uint4*>(static_cast<const uint4*>(own)) - 2 * (threadIdx.x & 31) + 2 * (threadIdx.x & 15) +
+               (upper_ ? 1 : 0)) {}
+  template <class Pack32>
+  __device__ __forceinline__ Pack32 load() const {
+    const uint4 near = __ldcs(first_), far = __ldcs(first_ + 32);
+    const uint4 other = exchanged(chosen(near, far));
+    Pack32 pack;
+    reinterpret_cast<uint4*>(&pack)[0] = chosen(other, near);
+    reinterpret_cast<uint4*>(&pack)[1] = chosen(far, other);
+    return pack;
+  }
+  template <class Pack32>
+  __device__ __forceinline__ void store(const Pack32& pack) const {
+    const uint4 low = reinterpret_cast<const uint4*>(&pack)[0], high = reinterpret_cast<const uint4*>(&pack)[1];
+    const uint4 other = exchanged(chosen(low, high));
+    __stcs(first_, chosen(other, low));
+    __stcs(first_ + 32, chosen(high, other));
+  }
+
+ private:
+  // Word by word: a choice between variables would put them into memory.
+  __device__ __forceinline__ uint4 chosen(uint4 of_upper, uint4 of_lower) const {
+    return {upper_ ? of_upper.x : of_lower.x, upper_ ? of_upper.y : of_lower.y, upper_ ? of_upper.z : of_lower.z,
+            upper_ ? of_upper.w : of_lower.w};
+  }
+  static __device__ __forceinline__ uint4 exchanged(const uint4& mine) {
+    constexpr unsigned kAll = 0xffffffffu;
+    return {__shfl_xor_sync(kAll, mine.x, 16), __shfl_xor_sync(kAll, mine.y, 16), __shfl_xor_sync(kAll, mine.z, 16),
+            __shfl_xor_sync(kAll, mine.w, 16)};
+  }
+  const bool upper_;
+  uint4* const first_;
+};
+
+/// Elements [i, i + N), those at and after n as zeros. kWhole: all lie below n, at multiples of 16 bytes, and the lanes of a
+/// warp ask for consecutive packs. Nothing here is read again soon: what whole packs bring is the first to leave the L2
+/// cache, which the products beside need.
 template <bool kWhole, int N, class T>
 __device__ __forceinline__ Pack<T, N> load_some(const T* from, int64_t i, int64_t n) {
   Pack<T, N> pack;
-  if constexpr (kWhole) {
-#pragma unroll
-    for (int w = 0; w < static_cast<int>(sizeof(pack) / 16); ++w)
-      reinterpret_cast<uint4*>(&pack)[w] = __ldcs(reinterpret_cast<const uint4*>(from + i) + w);
+  if constexpr (kWhole && sizeof(pack) == 32) {
+    const PairedWords words(from + i);
+    pack = words.template load<Pack<T, N>>();
+  } else if constexpr (kWhole) {
+    static_assert(sizeof(pack) == 16);
+    *reinterpret_cast<uint4*>(&pack) = __ldcs(reinterpret_cast<const uint4*>(from + i));
   } else {
 #pragma unroll
     for (int j = 0; j < N; ++j) pack.v[j] = i + j < n ? from[i + j] : from_float<T>(0.0f);
@@ -30,9 +75,8 @@ template <bool kWhole, class T, int N>
 __device__ __forceinline__ void store_some(T* to, int64_t i, int64_t n, const float (&x)[N]) {
   if constexpr (kWhole) {
     const Pack<T, N> pack = packed<T>(x);
-#pragma unroll
-    for (int w = 0; w < static_cast<int>(sizeof(pack) / 16); ++w)
-      __stcs(reinterpret_cast<uint4*>(to + i) + w, reinterpret_cast<const uint4*>(&pack)[w]);
+    if constexpr (sizeof(pack) == 32) PairedWords(to + i).store(pack);
+    else __stcs(reinterpret_cast<uint4*>(to + i), *reinterpret_cast<const uint4*>(&pack));
   } else {
 #pragma unroll
     for (int j = 0; j < N; ++j)
