@@ -77,12 +77,12 @@ BLIPFT_HOST_DEVICE float code_factor(float scale, float top) {
 
 /// Counts the midpoints of a dynamic table below a number with one look-up. Numbers of [2^-23, 1] whose exponent and
 /// first kBits of the mantissa are equal share a bin, which holds one midpoint at most: an entry has the number of
-/// midpoints below the bin in its low byte, and above it the bits of the bin's own midpoint that follow (one more than
-/// any has where there is none).
+/// midpoints below the bin in its top byte, and below that what the following bits of a number must be added to for a
+/// carry, which they give where they are above the midpoint's.
 template <int kBits>
 struct MidpointIndex {
   static constexpr int kShift = 23 - kBits, kBins = (23 << kBits) + 1;
-  static constexpr uint32_t kFirst = uint32_t{127 - 23} << kBits, kMask = (1u << kShift) - 1;
+  static constexpr uint32_t kFirst = uint32_t{127 - 23} << kBits, kMask = (1u << kShift) - 1, kCount = 1u << 24;
   uint32_t entries[kBins]{};
 
   /// Of the table's midpoints between its values that are not negative.
@@ -97,8 +97,9 @@ struct MidpointIndex {
         if ((bits >> kShift) != kFirst + static_cast<uint32_t>(bin)) break;
         if (found > 0) throw Error("two midpoints in one bin");
         own = bits & kMask;
+        if (bin == 0 && own == 0) throw Error("the least number is a midpoint");
       }
-      entries[bin] = own << 8 | below;
+      entries[bin] = below * kCount + (kCount - 1 - own);
       if (own <= kMask) ++below;
     }
     if (next != 255) throw Error("a midpoint lies in no bin");
@@ -108,26 +109,26 @@ struct MidpointIndex {
 inline constexpr MidpointIndex<6> kDynamic8Index(kDynamic8);
 inline constexpr MidpointIndex<7> kDynamic8UnsignedIndex(kDynamic8Unsigned);
 
-/// Midpoints below the magnitude of y (at most 1), and, `or_equal`, at it; `entries` are those of a
-/// MidpointIndex<kBits>.
+/// Midpoints below the number whose bits are `magnitude`, and at it, if `or_equal` is 1 and not 0. Negative ones have
+/// none below, what is above 1 and a NaN as many as 1. `entries`: those of a MidpointIndex<kBits>. No branches: a thread
+/// of a GPU has several look-ups on their way.
 template <int kBits>
-BLIPFT_HOST_DEVICE uint32_t midpoints_below(const uint32_t* entries, float y, bool or_equal) {
+BLIPFT_HOST_DEVICE uint32_t midpoints_below(const uint32_t* entries, int32_t magnitude, uint32_t or_equal) {
   using Index = MidpointIndex<kBits>;
-  const uint32_t bits = std::bit_cast<uint32_t>(y) & 0x7fffffffu, bin = bits >> Index::kShift;
-  if (bin < Index::kFirst) return 0;
-  const uint32_t last = Index::kBins - 1, place = bin - Index::kFirst;
-  const uint32_t entry = entries[place < last ? place : last], low = bits & Index::kMask;
-  return (entry & 0xffu) + (low + (or_equal ? 1u : 0u) > entry >> 8 ? 1u : 0u);
+  constexpr auto kLeast = static_cast<int32_t>(Index::kFirst << Index::kShift), kOne = std::bit_cast<int32_t>(1.0f);
+  const int32_t least = magnitude > kLeast ? magnitude : kLeast;
+  const auto bits = static_cast<uint32_t>(least < kOne ? least : kOne);
+  return (entries[(bits >> Index::kShift) - Index::kFirst] + (bits & Index::kMask) + or_equal) / Index::kCount;
 }
 
 /// The code of y, from -1 to 1: how many midpoints lie below it.
 BLIPFT_HOST_DEVICE uint32_t dynamic8_code(const uint32_t* entries, float y) {
-  const bool negative = y < 0;
-  const uint32_t count = midpoints_below<6>(entries, y, negative);
+  const auto bits = std::bit_cast<uint32_t>(y), negative = bits >> 31;
+  const uint32_t count = midpoints_below<6>(entries, static_cast<int32_t>(bits & 0x7fffffffu), negative);
   return negative ? 127u - (count < 127u ? count : 127u) : 127u + count;
 }
 BLIPFT_HOST_DEVICE uint32_t dynamic8_unsigned_code(const uint32_t* entries, float y) {
-  return y > 0 ? midpoints_below<7>(entries, y, false) : 0u;
+  return midpoints_below<7>(entries, std::bit_cast<int32_t>(y), 0);
 }
 
 }  // namespace blipft
