@@ -57,7 +57,7 @@ CacheLock::CacheLock(const std::string& cache_path) {
   }
   file_ = open((cache_path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) return;
-  // One search takes well under a second; a holder that was stopped must not stop everybody.
+  // All searches of a run take seconds; a holder that was stopped must not stop everybody.
   for (int i = 0; i < 60 * 200; ++i) {
     if (flock(file_, LOCK_EX | LOCK_NB) == 0) return;
     if (errno != EWOULDBLOCK && errno != EINTR) break;
@@ -103,13 +103,14 @@ std::map<std::string, GemmPlanner::CacheEntry> GemmPlanner::read_cache(const std
   return {};
 }
 
-void GemmPlanner::add_to_cache(const std::string& new_key, const CacheEntry& new_entry) {
+void GemmPlanner::add_to_cache(const std::map<std::string, CacheEntry>& found) {
   // A line that is there but does not work with this library is replaced. Otherwise another rank may have written the
   // same line meanwhile: it stays, so that all later runs read one and the same choice.
-  const bool replaces = cache_.count(new_key) > 0;
-  for (const auto& [key, entry] : read_cache(cache_path_)) cache_[key] = entry;
-  if (replaces) cache_[new_key] = new_entry;
-  else cache_.emplace(new_key, new_entry);
+  std::map<std::string, CacheEntry> lines = found;
+  std::erase_if(lines, [this](const auto& line) { return cache_.count(line.first) == 0; });
+  for (const auto& [key, entry] : read_cache(cache_path_)) lines.emplace(key, entry);
+  for (const auto& [key, entry] : lines) cache_[key] = entry;
+  cache_.insert(found.begin(), found.end());
   const std::string temporary = concat(cache_path_, ".", getpid());
   try {
     make_folder_of(cache_path_);

@@ -18,6 +18,9 @@ namespace {
 constexpr int kQuickCandidates = 16, kThoroughCandidates = 64;
 /// Below this, launches cost more than any choice of algorithm saves; f32 products are for comparisons, not speed.
 constexpr double kThoroughFlops = 2e8;
+/// Choices for other sizes of a product that a search goes by: at least, at most, and how far the sizes may lie apart.
+constexpr size_t kFewestSimilar = 2, kMostSimilar = 4;
+constexpr double kSimilarFactor = 2;
 constexpr double kGain = 0.99;  // less than 1 % is noise: the heuristic's first candidate stays then
 
 cudaDataType_t cuda_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
@@ -122,7 +125,7 @@ GemmPlan& GemmPlanner::prepare(const GemmProblem& problem, const GemmBuffers& bu
       plan.algorithm = choice.front().algorithm;
       plan.supported = true;
       if (!cache_path_.empty() && effort_ != GemmEffort::heuristic) {
-        if (capture == cudaStreamCaptureStatusNone) choose(problem, plan);
+        if (capture == cudaStreamCaptureStatusNone) choose({{&problem, &plan}});
         else open_.push_back(problem);
       }
     }
@@ -132,20 +135,27 @@ GemmPlan& GemmPlanner::prepare(const GemmProblem& problem, const GemmBuffers& bu
 
 bool GemmPlanner::settle() {
   const std::vector<GemmProblem> open = std::exchange(open_, {});
-  for (const GemmProblem& problem : open) choose(problem, plans_.at(problem));
-  return !open.empty();
+  std::vector<Open> plans;
+  for (const GemmProblem& problem : open) plans.push_back({&problem, &plans_.at(problem)});
+  if (!plans.empty()) choose(plans);
+  return !plans.empty();
 }
 
-void GemmPlanner::choose(const GemmProblem& problem, GemmPlan& plan) {
+void GemmPlanner::choose(const std::vector<Open>& open) {
   // Before the lock: with it, this process must not wait for work that hangs on others, who may wait for the lock.
   BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
   const CacheLock lock(cache_path_);
   for (const auto& [key, entry] : read_cache(cache_path_)) cache_.emplace(key, entry);
-  if (take_cached(problem, plan)) return;  // chosen by another process meanwhile
-  search(problem, plan);
-  if (plan.microseconds == 0) return;
-  add_to_cache(cache_prefix_ + problem.key(), {plan.microseconds, plan.algorithm});
-  take_cached(problem, plan);  // without a lock another process may have been faster: what the file says holds
+  std::map<std::string, CacheEntry> found;
+  for (const auto& [problem, plan] : open) {
+    if (take_cached(*problem, *plan)) continue;  // chosen by another process meanwhile
+    search(*problem, *plan);
+    if (plan->microseconds > 0) found[cache_prefix_ + problem->key()] = {plan->microseconds, plan->algorithm};
+  }
+  if (found.empty()) return;
+  add_to_cache(found);
+  // Without a lock another process may have been faster: what the file says holds.
+  for (const auto& [problem, plan] : open) take_cached(*problem, *plan);
 }
 
 void GemmPlanner::run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
@@ -213,9 +223,25 @@ GemmSearchReport GemmPlanner::search(const GemmProblem& problem, bool keep) {
   const GemmSearchReport report = search(problem, plan);
   if (keep && plan.microseconds > 0) {
     const CacheLock lock(cache_path_);
-    add_to_cache(cache_prefix_ + problem.key(), {plan.microseconds, plan.algorithm});
+    add_to_cache({{cache_prefix_ + problem.key(), {plan.microseconds, plan.algorithm}}});
   }
   return report;
+}
+
+std::vector<cublasLtMatmulAlgo_t> GemmPlanner::chosen_for_similar(const GemmProblem& problem) const {
+  std::multimap<double, const GemmPlan*> by_factor;
+  for (const auto& [known, plan] : plans_) {
+    if (plan.microseconds == 0) continue;
+    GemmProblem other = known;
+    other.m = problem.m, other.n = problem.n, other.k = problem.k;
+    const int different = (known.m != problem.m) + (known.n != problem.n) + (known.k != problem.k);
+    const double factor = known.flops() > problem.flops() ? known.flops() / problem.flops() : problem.flops() / known.flops();
+    if (different == 1 && other == problem && factor <= kSimilarFactor) by_factor.emplace(factor, &plan);
+  }
+  std::vector<cublasLtMatmulAlgo_t> nearest;
+  for (const auto& [factor, plan] : by_factor)
+    if (nearest.size() < kMostSimilar) nearest.push_back(plan->algorithm);
+  return nearest;
 }
 
 GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan) {
@@ -225,7 +251,9 @@ GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan)
   const bool thorough = effort_ == GemmEffort::thorough && (problem.input == DType::bf16 || problem.tf32) && aligned &&
                         problem.flops() >= kThoroughFlops;
   GemmSearch source(handle_, plan, problem);
-  std::vector<GemmCandidate> pool = source.heuristic(thorough ? kThoroughCandidates : kQuickCandidates);
+  const std::vector<cublasLtMatmulAlgo_t> similar = chosen_for_similar(problem);
+  const bool seeded = similar.size() >= kFewestSimilar;
+  std::vector<GemmCandidate> pool = source.heuristic(seeded ? 1 : thorough ? kThoroughCandidates : kQuickCandidates);
   if (pool.empty()) return report;
   const cublasLtMatmulAlgo_t first = pool.front().algorithm;
   plan.algorithm = first;
@@ -242,8 +270,11 @@ GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan)
     std::stable_sort(pool.begin(), pool.end(),
                      [](const GemmCandidate& a, const GemmCandidate& b) { return a.microseconds < b.microseconds; });
   };
+  if (seeded) {
+    for (const GemmCandidate& candidate : source.among(similar)) pool.push_back(candidate);
+  }
   time_and_sort(std::exchange(pool, {}));
-  if (thorough) {
+  if (thorough && !seeded) {
     time_and_sort(source.related());
     // Each round varies the fastest of all before it.
     for (const size_t tries : search_rounds(best)) {

@@ -86,7 +86,9 @@ bool has_epilogue_vector(const GemmProblem& problem);
 GemmPlan::Preference make_gemm_preference(const GemmProblem& problem);
 
 /// How long a product that the file does not know is searched for: not timed at all; the heuristic's first 16; or many
-/// more, with variations of the fastest (about 0.15 s of GPU time for each product).
+/// more, with variations of the fastest (about 0.15 s of GPU time for each product). Of a product that differs from two
+/// chosen ones in one size alone, as other micro-batches' do: the choices for the nearest of those, and the heuristic's
+/// first.
 enum class GemmEffort { heuristic, quick, thorough };
 
 /// What a search found, for benches.
@@ -138,10 +140,16 @@ class GemmPlanner {
   struct TimingBuffers;
 
   bool take_cached(const GemmProblem& problem, GemmPlan& plan) const;
-  /// Reads the choice that another process made meanwhile, or searches and writes.
-  void choose(const GemmProblem& problem, GemmPlan& plan);
+  struct Open {
+    const GemmProblem* problem;
+    GemmPlan* plan;
+  };
+  /// Reads the choices that another process made meanwhile, or searches and writes, all in one turn.
+  void choose(const std::vector<Open>& open);
   /// Times candidates and puts the fastest into `plan`.
   GemmSearchReport search(const GemmProblem& problem, GemmPlan& plan);
+  /// What was chosen for products that differ from `problem` in one size alone, by a factor of 2 at most.
+  std::vector<cublasLtMatmulAlgo_t> chosen_for_similar(const GemmProblem& problem) const;
   /// Stage one: few launches of many candidates. `best` is the fastest so far (0: none) and is updated; candidates
   /// that do not run are dropped.
   void time_quickly(std::vector<GemmCandidate>& candidates, GemmPlan& plan, const GemmProblem& problem,
@@ -161,7 +169,8 @@ class GemmPlanner {
   static std::map<std::string, CacheEntry> read_cache(const std::string& path);
   /// The table that comes with the program, by the place of the program's file; \"\" when there is none.
   static std::string shipped_table();
-  void add_to_cache(const std::string& new_key, const CacheEntry& new_entry);
+  /// Adds lines to the file.
+  void add_to_cache(const std::map<std::string, CacheEntry>& found);
 
   cublasLtHandle_t handle_ = nullptr;
   std::string cache_path_;

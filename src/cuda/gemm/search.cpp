@@ -173,6 +173,12 @@ std::vector<GemmCandidate> GemmSearch::related() {
   return list;
 }
 
+std::vector<GemmCandidate> GemmSearch::among(const std::vector<Algorithm>& algorithms) {
+  std::vector<GemmCandidate> list;
+  for (const Algorithm& algorithm : algorithms) take(algorithm, list);
+  return list;
+}
+
 void GemmSearch::vary_tiles(const Algorithm& base, size_t limit, std::vector<GemmCandidate>& to) {
   struct Ranked {
     GemmCandidate candidate;

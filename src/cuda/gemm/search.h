@@ -31,6 +31,8 @@ class GemmSearch {
   std::vector<GemmCandidate> heuristic(int count);
   /// What the heuristic proposes for products of nearly this size, without epilogue, and for each algorithm family.
   std::vector<GemmCandidate> related();
+  /// Those of `algorithms` that are new.
+  std::vector<GemmCandidate> among(const std::vector<cublasLtMatmulAlgo_t>& algorithms);
   /// `base` with one setting changed (order of tiles, options, split-K, cluster, stages, tile); at most `limit`.
   std::vector<GemmCandidate> variations(const cublasLtMatmulAlgo_t& base, size_t limit);
 
