@@ -30,7 +30,7 @@ constexpr int kStreamKeys = 64;
 
 constexpr int round16(int x) { return (x + 15) / 16 * 16; }
 
-/// Waits for cp.async groups in order; every warp of the block passes the same kGroups barriers.
+/// Waits for cp.async groups in order; every warp of the block passes the same kGroups barriers, each where it needs them.
 struct Arrivals {
   int rows_per_group;
   int ready = 0;
@@ -43,7 +43,8 @@ struct Arrivals {
         case 2: wait_copies<kGroups - 3>(); break;
         default: wait_copies<0>(); break;
       }
-      __syncthreads();
+      // Not __syncthreads(), which all warps have to call in one place.
+      asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
       ++ready;
     }
   }
