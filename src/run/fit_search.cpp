@@ -131,28 +131,38 @@ bool FitSearch::estimate(Candidate& candidate) const {
   }
 }
 
-FitSearch::Bound FitSearch::bound(const Candidate& candidate) const {
-  const Config config = candidate.short_step();
-  const std::unique_ptr<Model> model = candidate.model();
-  const MemoryPlan plan = record_plan(config, *model, candidate.ranks, holds(config), {candidate.shapes.back()});
-  const int64_t least = plan.arena->peak_live_bytes() + candidate.besides(*model, *plan.arena);
-  return {least, least + candidate.more_graphs(*plan.arena)};
-}
+// A short step of a candidate, recorded once: a bound without places first, then places where that does not rule it out.
+class FitSearch::ShortPlan {
+ public:
+  explicit ShortPlan(const Candidate& candidate)
+      : candidate_(candidate), config_(candidate.short_step()), model_(candidate.model()),
+        plan_(record_plan(config_, *model_, candidate.ranks, holds(config_), {candidate.shapes.back()})) {}
+  /// Device bytes that it cannot do without, gaps between tensors left out.
+  int64_t least() const { return plan_.arena->peak_live_bytes() + besides(); }
+  /// About how many the whole run's plan will have.
+  int64_t about() const { return least() + candidate_.more_graphs(*plan_.arena); }
+  /// With every tensor in its place.
+  int64_t placed() {
+    place_plan(config_, *model_, plan_);
+    return plan_.arena->total_bytes() + besides();
+  }
 
-int64_t FitSearch::short_plan_bytes(const Candidate& candidate) const {
-  const Config config = candidate.short_step();
-  const std::unique_ptr<Model> model = candidate.model();
-  MemoryPlan plan = record_plan(config, *model, candidate.ranks, holds(config), {candidate.shapes.back()});
-  place_plan(config, *model, plan);
-  return plan.arena->total_bytes() + candidate.besides(*model, *plan.arena);
-}
+ private:
+  int64_t besides() const { return candidate_.besides(*model_, *plan_.arena); }
+
+  const Candidate& candidate_;
+  const Config config_;
+  const std::unique_ptr<Model> model_;
+  MemoryPlan plan_;
+};
 
 // As --plan and a run with these settings plan it.
 FitRow FitSearch::planned(const Candidate& candidate) const {
   const std::unique_ptr<Model> model = candidate.model();
   const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes);
   return {candidate.config, candidate.ranks, fit_overrides(asked_, candidate.config), candidate.time,
-          plan.arena->total_bytes() + bytes_outside_of_arena(candidate.ranks, plan.arena->planned_takes()), plan.arena->host_bytes()};
+          plan.arena->total_bytes() + bytes_outside_of_arena(candidate.ranks, plan.arena->planned_takes()),
+          plan.arena->host_bytes()};
 }
 
 FitResult FitSearch::search(const Config& base, int64_t ranks, size_t most) const {
@@ -167,9 +177,9 @@ FitResult FitSearch::search(const Config& base, int64_t ranks, size_t most) cons
   const Candidate* nearest = nullptr;
   for (const Candidate& candidate : all) {
     if (result.rows.size() == most) break;
-    const auto [least, about] = bound(candidate);
-    if (about < nearest_bytes) nearest_bytes = about, nearest = &candidate;
-    if (least > limit || short_plan_bytes(candidate) > limit) continue;
+    ShortPlan plan(candidate);
+    if (plan.about() < nearest_bytes) nearest_bytes = plan.about(), nearest = &candidate;
+    if (plan.least() > limit || plan.placed() > limit) continue;
     FitRow row = planned(candidate);
     if (row.device_bytes > limit) continue;
     limit = static_cast<int64_t>(kNotablyLess * static_cast<double>(row.device_bytes));

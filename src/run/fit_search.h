@@ -39,14 +39,9 @@ class FitSearch {
 
  private:
   struct Candidate;
+  class ShortPlan;
   std::vector<Candidate> candidates(const Config& base, int64_t ranks) const;
   bool estimate(Candidate& candidate) const;
-  /// Device bytes that its plan cannot do without, and about how many it will be, gaps between tensors left out.
-  struct Bound {
-    int64_t least, about;
-  };
-  Bound bound(const Candidate& candidate) const;
-  int64_t short_plan_bytes(const Candidate& candidate) const;
   FitRow planned(const Candidate& candidate) const;
 
   const Config& asked_;
