@@ -40,6 +40,7 @@ void update_cases(Harness& harness, const char* name, DType param, bool master, 
   const auto scalars = [&] {
     const Tensor t = harness.tensor({kStepScalars}, DType::f32, 0, 0);
     harness.ops().fill(t, 0.5f, harness.stream());
+    harness.ops().fill(t.part(kSkipUpdate, {1}), 0, harness.stream());
     return t;
   };
   const std::string shape = concat(name, " ", n);
