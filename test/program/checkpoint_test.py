@@ -12,7 +12,7 @@ import time
 import h5py
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import (PROGRAM, ROOT, Space, command_line, environment, mpirun,  # noqa: E402
+from program_runs import (PROGRAM, ROOT, Space, command_line, environment, mpirun, pids_of_ranks,  # noqa: E402
                           ranks_up_to, read_safetensors, run, saved_model, start)
 from script_tests import check, run_tests, test  # noqa: E402
 
@@ -175,7 +175,7 @@ def the_last_are_kept_and_auto_takes_the_newest(space):
     (output / "checkpoints/step-00000009.partial").mkdir()  # as a killed run leaves it
     longer = run(space, 2, *common, "train.max_steps=4")
     check("after 3 steps, from" in longer.out and [step for step, _, _ in steps_of(output)] == [3], longer)
-    check(sorted(path.name for path in (output / "checkpoints").iterdir()) == ["step-00000003", "step-00000004"],
+    check(sorted(path.name for path in (output / "checkpoints").glob("step-*")) == ["step-00000003", "step-00000004"],
           list((output / "checkpoints").iterdir()))
 
 
@@ -251,12 +251,16 @@ def signalled(space, number, ranks, *overrides, blocked=()):
                                    "train.max_epochs=500", *overrides])
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, blocked))
+                               preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, blocked))
     for line in process.stdout:
         if line.startswith("step 4/"):
             break
     begin = time.monotonic()
-    process.send_signal(number)
+    if ranks and os.environ.get("OMPI_MCA_plm") == "isolated":  # then mpirun forwards none
+        for pid in pids_of_ranks(process).values():
+            os.kill(pid, number)
+    else:
+        process.send_signal(number)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err, time.monotonic() - begin, output
 

@@ -34,6 +34,8 @@ def combination(choose):
             return True
         return False
 
+    if strategy == "fsdp":
+        overrides.append("parallel.reshard=always")  # parameters in the host are never held; step adds up in another order
     if strategy == "fsdp" and ranks == 4:
         perhaps("parallel.shard_ranks=2")
     if lora:

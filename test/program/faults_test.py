@@ -24,8 +24,8 @@ except ImportError as missing:
     sys.exit(0)
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import (PROGRAM, ROOT, Result, Space, command_line, environment, mpirun, read_safetensors,  # noqa: E402
-                          ranks_up_to, run, saved_model, start)
+from program_runs import (DEVICE, PROGRAM, ROOT, Result, Space, command_line, environment, mpirun, pids_of_ranks,  # noqa: E402
+                          ranks_up_to, read_safetensors, run, saved_model, start)
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 LOST = 3              # exit code of ranks that end because another is gone
@@ -37,9 +37,10 @@ LONG = ("train.max_steps=100000", "train.max_epochs=100000", f"parallel.timeout_
 class Job:
     """A run in the background."""
 
-    def __init__(self, space, ranks, *overrides):
+    def __init__(self, space, ranks, *overrides, before=()):
+        """before: a command that each rank's program is started by."""
         self.output = space.new()
-        command = command_line(ranks, [PROGRAM, space.config, f"output.path={self.output}",
+        command = command_line(ranks, [*before, PROGRAM, space.config, f"output.path={self.output}",
                                        "output.progress_seconds=0", *overrides])
         self.logs = [space.new("out"), space.new("err")]
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
@@ -54,17 +55,7 @@ class Job:
 
     def pids(self):
         """Of the ranks, by rank."""
-        found = {}
-        for folder in pathlib.Path("/proc").iterdir():
-            try:
-                if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1]) != self.process.pid:
-                    continue
-                for entry in (folder / "environ").read_bytes().split(b"\0"):
-                    if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
-                        found[int(entry.split(b"=")[1])] = int(folder.name)
-            except (OSError, ValueError, IndexError):
-                pass  # no process, or gone meanwhile
-        return found
+        return pids_of_ranks(self.process)
 
     def end(self, seconds=SECONDS_TO_END):
         begin = time.monotonic()
@@ -148,7 +139,9 @@ def a_stopped_rank_ends_all(space):
     lines = lines_of_ranks(result)
     check(sorted(lines) == list(range(stopped)), "lines of ranks", sorted(lines), result)
     for line in lines.values():
-        check(re.search(rf"missing: rank {stopped} on \S+ .*no heartbeat for \d", line) and "all_reduce" in line, line)
+        check(re.search(rf"missing: rank {stopped} on \S+ .*no heartbeat for \d", line), line)
+        # What a graph of a GPU is in, the host does not see.
+        check("all_reduce" in line or DEVICE == "cuda" and line.startswith("step "), line)
     end = time.monotonic() + 10
     while any(lives(pid) for pid in pids.values()):
         check(time.monotonic() < end, "a rank is left behind", pids)
@@ -167,6 +160,41 @@ def a_job_that_is_stopped_and_continued_as_a_whole_goes_on(space):
         os.kill(pid, signal.SIGCONT)
     result = job.end(120)
     check(result.status == 0, result)
+
+
+def gpu_fault(space, fault, strategy):
+    """The result of a run whose last rank meets this fault of test/support/gpu_faults.cu at its third graph; its line."""
+    if DEVICE != "cuda":
+        raise Skip("needs a GPU; gpu_runs_test runs it where there is one")
+    nvcc = shutil.which("nvcc") or os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin/nvcc"
+    library = space.folder / "gpu_faults.so"
+    if not library.exists():
+        subprocess.run([nvcc, "-shared", "-cudart", "shared", "-Xcompiler", "-fPIC", "-arch", "native", "-o", library,
+                        ROOT / "test/support/gpu_faults.cu", "-ldl"], check=True)
+    ranks = ranks_up_to(2)
+    at_last_rank = f'if [ "$OMPI_COMM_WORLD_RANK" = {ranks - 1} ]; then export LD_PRELOAD={library}; fi; exec "$0" "$@"'
+    job = Job(space, ranks, f"parallel.strategy={strategy if ranks > 1 else 'single'}", *LONG,
+              before=["env", f"FAULT={fault}", "FAULT_STEP=3", "bash", "-c", at_last_rank])
+    result = job.end()
+    check(result.status != 0, result)
+    lines = lines_of_ranks(result)
+    check(ranks - 1 in lines, "no line of the rank that met it", lines, result)
+    return result, lines[ranks - 1]
+
+
+@test
+def an_error_of_a_gpu_ends_all_and_is_told(space):
+    for strategy in ("ddp", "fsdp"):
+        result, line = gpu_fault(space, "gpu", strategy)
+        check(re.search(r"step \d+.*cudaErrorIllegalAddress", line), line, result)
+
+
+@test
+def an_error_of_nccl_ends_all_and_is_told(space):
+    if ranks_up_to(2) < 2:
+        raise Skip("needs 2 GPUs")
+    result, line = gpu_fault(space, "nccl", "fsdp")
+    check(re.search(r"step \d+.*NCCL: remote", line), line, result)
 
 
 @test
@@ -265,7 +293,8 @@ def a_disk_that_is_full_is_an_error_of_saving(space):
 
 @test
 def an_output_folder_that_vanishes_is_an_error_and_the_model_is_saved(space):
-    job = Job(space, 2, "output.save_model=true", "train.max_steps=20", "train.max_epochs=100", *LONG[2:])
+    steps = 2000 if DEVICE == "cuda" else 20  # it is to vanish during the training
+    job = Job(space, 2, "output.save_model=true", f"train.max_steps={steps}", "train.max_epochs=1000", *LONG[2:])
     job.wait_for_step(2)
     shutil.move(job.output, space.new("away"))
     result = job.end()

@@ -116,6 +116,21 @@ def mpirun(ranks, arguments, seconds=180, **variables):
     return done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"), time.monotonic() - begin
 
 
+def pids_of_ranks(process):
+    """{rank: process} of what this mpirun has started."""
+    found = {}
+    for folder in pathlib.Path("/proc").iterdir():
+        try:
+            if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1]) != process.pid:
+                continue
+            for entry in (folder / "environ").read_bytes().split(b"\0"):
+                if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
+                    found[int(entry.split(b"=")[1])] = int(folder.name)
+        except (OSError, ValueError, IndexError):
+            pass  # no process, or gone meanwhile
+    return found
+
+
 def start(space, ranks, *overrides, config=None, **variables):
     """Runs the program; ranks 0: without mpirun. variables: of the environment."""
     output = space.new()

@@ -1,0 +1,48 @@
+// Faults of GPUs and of NCCL in a running program that links both as shared libraries, preloaded into it:
+//
+//   nvcc -shared -cudart shared -Xcompiler -fPIC -arch native -o gpu_faults.so test/support/gpu_faults.cu -ldl
+//   FAULT=gpu|nccl FAULT_STEP=N LD_PRELOAD=gpu_faults.so blipft ...
+//
+// gpu: the stream of the Nth graph that is launched writes to address 16 before it. nccl: from then on every communicator
+// says that it has failed behind the program's back.
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+std::atomic<long> launches{0};
+
+bool is_due(const char* fault) {
+  const char* const chosen = std::getenv("FAULT");
+  const char* const step = std::getenv("FAULT_STEP");
+  return chosen && step && std::strcmp(chosen, fault) == 0 && launches.load() >= std::atol(step);
+}
+
+__global__ void write_to_nowhere() { *reinterpret_cast<volatile int*>(16) = 1; }
+
+template <class Function>
+Function real(Function, const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+// The header declares cudaGraphLaunch for kernels too, which cannot be meant here: hence the other name in this file.
+extern "C" cudaError_t launch_graph(cudaGraphExec_t graph, cudaStream_t stream) __asm__("cudaGraphLaunch");
+
+extern "C" cudaError_t launch_graph(cudaGraphExec_t graph, cudaStream_t stream) {
+  ++launches;
+  if (is_due("gpu")) write_to_nowhere<<<1, 1, 0, stream>>>();
+  return real(&launch_graph, "cudaGraphLaunch")(graph, stream);
+}
+
+extern "C" ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  const ncclResult_t asked = real(&ncclCommGetAsyncError, "ncclCommGetAsyncError")(comm, result);
+  if (is_due("nccl")) *result = ncclRemoteError;
+  return asked;
+}
