@@ -58,6 +58,22 @@ TEST_SUITE("io") {
     CHECK(message.size() < 300);
   }
 
+  TEST_CASE("an object that keeps the order of its keys is refused before it takes minutes") {
+    using nlohmann::ordered_json;
+    const auto keys = [](int count) {
+      std::string text = "{";
+      for (int i = 0; i < count; ++i) text += concat(i ? "," : "", "\"", i, "\":0");
+      return text + "}";
+    };
+    const auto few = io::parse_json<ordered_json>("{\"b\":" + keys(20'000) + ",\"a\":[{\"d\":1},{\"c\":2}]}", "here");
+    CHECK(few["b"].size() == 20'000);
+    CHECK(few.begin().key() == "b");
+    CHECK(few["a"][1]["c"] == 2);
+    const std::string message = message_of([&] { (void)io::parse_json<ordered_json>(keys(2'000'000), "config.json"); });
+    CHECK(contains(message, "config.json: not usable JSON: an object of "));
+    CHECK(io::parse_json(keys(100'000), "vocabulary").size() == 100'000);
+  }
+
   TEST_CASE("deep JSON in a safetensors header and in an index is refused") {
     const TemporaryDirectory directory;
     const std::string deep = nested(100'000);
