@@ -11,58 +11,39 @@ namespace blipft::io {
 
 namespace {
 
-/// Refuses nesting that is too deep. Up to the first mistake in the text this sees what the parser sees: brackets
-/// outside of strings.
-void check_depth(std::string_view text, const std::string& place) {
-  int64_t depth = 0;
+/// An object with an order looks through its keys for every key it takes: a second or two for all objects of a text, at most.
+constexpr int64_t kMostComparisons = 200'000'000;
+
+/// Refuses nesting that is too deep and, where objects are to be `ordered`, objects of too many keys. Up to the first mistake
+/// in the text this sees what the parser sees: brackets and colons outside of strings.
+void check_shape(std::string_view text, const std::string& place, bool ordered) {
+  std::vector<int64_t> keys;               // of each list or object that is open, so far
+  int64_t comparisons = 0;
   for (size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
     if (c == '"') {
       for (++at; at < text.size() && text[at] != '"'; ++at) at += text[at] == '\\';
     } else if (c == ']' || c == '}') {
-      --depth;
-    } else if ((c == '[' || c == '{') && ++depth > most_json_depth) {
-      throw UserError(concat(place, ": not usable JSON: at byte ", at + 1, " lists and objects are nested more than ",
-                             most_json_depth, " deep; is the file damaged?"));
+      if (!keys.empty()) keys.pop_back();
+    } else if (c == '[' || c == '{') {
+      keys.push_back(0);
+      if (static_cast<int64_t>(keys.size()) > most_json_depth)
+        throw UserError(concat(place, ": not usable JSON: at byte ", at + 1, " lists and objects are nested more than ",
+                               most_json_depth, " deep; is the file damaged?"));
+    } else if (c == ':' && ordered && !keys.empty() && (comparisons += keys.back()++) > kMostComparisons) {
+      throw UserError(concat(place, ": not usable JSON: at byte ", at + 1, " an object has ", keys.back(),
+                             " keys and more; is the file damaged?"));
     }
   }
 }
-
-using nlohmann::json;
-using nlohmann::ordered_json;
-
-/// An ordered object looks through its keys for every key it takes: a second or two for all objects of a file, at most.
-constexpr int64_t kMostComparisons = 200'000'000;
-
-/// Refuses objects of too many keys, and passes on what `watch` says.
-class KeyCount {
- public:
-  KeyCount(const std::string& place, const ordered_json::parser_callback_t& watch) : place_(place), watch_(watch) {}
-  bool operator()(int depth, ordered_json::parse_event_t event, ordered_json& value) {
-    using Event = ordered_json::parse_event_t;
-    if (event == Event::object_start) keys_.push_back(0);
-    if (event == Event::object_end) keys_.pop_back();
-    if (event == Event::key && (comparisons_ += keys_.back()++) > kMostComparisons)
-      throw UserError(concat(place_, ": not usable JSON: an object of ", keys_.back(),
-                             " keys and more; is the file damaged?"));
-    return !watch_ || watch_(depth, event, value);
-  }
-
- private:
-  const std::string& place_;
-  const ordered_json::parser_callback_t& watch_;
-  std::vector<int64_t> keys_;              // of the objects that are open
-  int64_t comparisons_ = 0;
-};
 
 }  // namespace
 
 template <class Json>
 Json parse_json(std::string_view text, const std::string& place, const typename Json::parser_callback_t& watch) {
-  check_depth(text, place);
+  check_shape(text, place, std::is_same_v<Json, nlohmann::ordered_json>);
   try {
-    if constexpr (std::is_same_v<Json, ordered_json>) return Json::parse(text, KeyCount(place, watch));
-    else return Json::parse(text, watch);
+    return Json::parse(text, watch);
   } catch (const typename Json::exception& error) {
     // The library quotes the last token, which may be a string without end.
     throw UserError(concat(place, ": not valid JSON: ", blipft::brief(error.what(), 200)));
@@ -73,6 +54,9 @@ template <class Json>
 Json read_json_file(const std::string& file, int64_t most_bytes) {
   return parse_json<Json>(read_whole_file(file, most_bytes), file);
 }
+
+using nlohmann::json;
+using nlohmann::ordered_json;
 
 std::string brief(const json& value, size_t most) {
   return blipft::brief(value.dump(-1, ' ', true, json::error_handler_t::replace), most);

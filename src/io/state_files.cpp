@@ -130,6 +130,8 @@ std::string index_text(const StateIndex& index) {
 
 StateIndex read_index(const std::string& folder) {
   const std::string path = folder + "/checkpoint.json";
+  BLIPFT_USER_CHECK(std::filesystem::exists(path), folder, ": no checkpoint is there; expected a folder of a run's ",
+                    "checkpoints, step-NNNNNNNN with checkpoint.json in it");
   StateIndex index;
   try {
     const auto json = read_json_file<ordered_json>(path, kMostIndexBytes);
