@@ -57,7 +57,7 @@ CacheLock::CacheLock(const std::string& cache_path) {
   }
   file_ = open((cache_path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) return;
-  // All searches of a run take seconds; a holder that was stopped must not stop everybody.
+  // A turn takes seconds; a holder that was stopped must not stop everybody.
   for (int i = 0; i < 60 * 200; ++i) {
     if (flock(file_, LOCK_EX | LOCK_NB) == 0) return;
     if (errno != EWOULDBLOCK && errno != EINTR) break;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <thread>
 #include <utility>
 
 #include "cuda/device/cuda_check.h"
@@ -21,6 +23,9 @@ constexpr double kThoroughFlops = 2e8;
 /// Choices for other sizes of a product that a search goes by: at least, at most, and how far the sizes may lie apart.
 constexpr size_t kFewestSimilar = 2, kMostSimilar = 4;
 constexpr double kSimilarFactor = 2;
+/// A process that searches for many products gives others their turn, and the file what it has found so far.
+constexpr std::chrono::seconds kTurn{2};
+constexpr std::chrono::milliseconds kBetweenTurns{20};
 constexpr double kGain = 0.99;  // less than 1 % is noise: the heuristic's first candidate stays then
 
 cudaDataType_t cuda_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
@@ -144,18 +149,24 @@ bool GemmPlanner::settle() {
 void GemmPlanner::choose(const std::vector<Open>& open) {
   // Before the lock: with it, this process must not wait for work that hangs on others, who may wait for the lock.
   BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
-  const CacheLock lock(cache_path_);
-  for (const auto& [key, entry] : read_cache(cache_path_)) cache_.emplace(key, entry);
-  std::map<std::string, CacheEntry> found;
-  for (const auto& [problem, plan] : open) {
-    if (take_cached(*problem, *plan)) continue;  // chosen by another process meanwhile
-    search(*problem, *plan);
-    if (plan->microseconds > 0) found[cache_prefix_ + problem->key()] = {plan->microseconds, plan->algorithm};
+  for (auto next = open.begin(); next != open.end();) {
+    if (next != open.begin()) std::this_thread::sleep_for(kBetweenTurns);
+    const CacheLock lock(cache_path_);
+    for (const auto& [key, entry] : read_cache(cache_path_)) cache_[key] = entry;
+    const auto turn = next;
+    const auto end = std::chrono::steady_clock::now() + kTurn;
+    std::map<std::string, CacheEntry> found;
+    for (; next != open.end() && std::chrono::steady_clock::now() < end; ++next) {
+      const auto& [problem, plan] = *next;
+      if (take_cached(*problem, *plan)) continue;  // chosen by another process meanwhile
+      search(*problem, *plan);
+      if (plan->microseconds > 0) found[cache_prefix_ + problem->key()] = {plan->microseconds, plan->algorithm};
+    }
+    if (found.empty()) continue;
+    add_to_cache(found);
+    // Without a lock another process may have been faster: what the file said holds.
+    for (auto chosen = turn; chosen != next; ++chosen) take_cached(*chosen->problem, *chosen->plan);
   }
-  if (found.empty()) return;
-  add_to_cache(found);
-  // Without a lock another process may have been faster: what the file says holds.
-  for (const auto& [problem, plan] : open) take_cached(*problem, *plan);
 }
 
 void GemmPlanner::run(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers, void* workspace,
@@ -252,7 +263,8 @@ GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan)
                         problem.flops() >= kThoroughFlops;
   GemmSearch source(handle_, plan, problem);
   const std::vector<cublasLtMatmulAlgo_t> similar = chosen_for_similar(problem);
-  const bool seeded = similar.size() >= kFewestSimilar;
+  const bool seeded =
+      similar.size() >= kFewestSimilar && !GemmSearch(handle_, plan, problem).among(similar).empty();  // that work here
   std::vector<GemmCandidate> pool = source.heuristic(seeded ? 1 : thorough ? kThoroughCandidates : kQuickCandidates);
   if (pool.empty()) return report;
   const cublasLtMatmulAlgo_t first = pool.front().algorithm;

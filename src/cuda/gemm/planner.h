@@ -144,7 +144,7 @@ class GemmPlanner {
     const GemmProblem* problem;
     GemmPlan* plan;
   };
-  /// Reads the choices that another process made meanwhile, or searches and writes, all in one turn.
+  /// Reads the choices that other processes made meanwhile, or searches and writes, some seconds' worth in a turn.
   void choose(const std::vector<Open>& open);
   /// Times candidates and puts the fastest into `plan`.
   GemmSearchReport search(const GemmProblem& problem, GemmPlan& plan);

@@ -45,7 +45,8 @@ struct GemmPlanner::Timing {
 };
 
 /// The cache file's lock between processes, held from construction to destruction. Where the file system has no
-/// locks, or another process holds it for a minute, work goes on without it: then only time is lost.
+/// locks, or another process holds it for a minute, work goes on without it: then ranks may choose for themselves, and
+/// differ in their last bits.
 class CacheLock {
  public:
   explicit CacheLock(const std::string& cache_path);
