@@ -1,5 +1,6 @@
 // The values behind the codes of block-wise quantisation (CodeBook in ops.h), and how a number finds its code. Both
-// backends compute with what stands here, in f32 without fused operations, so that their codes are equal.
+// backends compute with what stands here, in f32 without fused operations, so that their codes are equal; those of a block
+// whose scale is no number mean nothing.
 #pragma once
 
 #include <bit>
@@ -110,7 +111,7 @@ inline constexpr MidpointIndex<6> kDynamic8Index(kDynamic8);
 inline constexpr MidpointIndex<7> kDynamic8UnsignedIndex(kDynamic8Unsigned);
 
 /// Midpoints below the number whose bits are `magnitude`, and at it, if `or_equal` is 1 and not 0. Negative ones have
-/// none below, what is above 1 and a NaN as many as 1. `entries`: those of a MidpointIndex<kBits>. No branches: a thread
+/// none below, what is above 1 as many as 1. `entries`: those of a MidpointIndex<kBits>. No branches: a thread
 /// of a GPU has several look-ups on their way.
 template <int kBits>
 BLIPFT_HOST_DEVICE uint32_t midpoints_below(const uint32_t* entries, int32_t magnitude, uint32_t or_equal) {

@@ -25,7 +25,7 @@ struct StepTime {
   double memory = 0;                       ///< weights, gradients and activations, read and written by them
   double update = 0;                       ///< gradients, weights and states in device memory
   double collectives = 0;                  ///< all, hidden behind the above or not
-  double link = 0;                         ///< all that lies in host memory, the longer way
+  double link = 0;                         ///< all that lies in host memory, both ways as far as they go together
   double collectives_exposed = 0, link_exposed = 0;  ///< what of these the step waits for
   double total() const { return products + memory + update + collectives_exposed + link_exposed; }
 };
