@@ -172,8 +172,10 @@ def gpu_fault(space, fault, strategy):
         subprocess.run([nvcc, "-shared", "-cudart", "shared", "-Xcompiler", "-fPIC", "-arch", "native", "-o", library,
                         ROOT / "test/support/gpu_faults.cu", "-ldl"], check=True)
     ranks = ranks_up_to(2)
+    strategy = strategy if ranks > 1 else "single"
+    run(space, ranks, f"parallel.strategy={strategy}", "train.max_steps=2")  # times products, with graphs of its own
     at_last_rank = f'if [ "$OMPI_COMM_WORLD_RANK" = {ranks - 1} ]; then export LD_PRELOAD={library}; fi; exec "$0" "$@"'
-    job = Job(space, ranks, f"parallel.strategy={strategy if ranks > 1 else 'single'}", *LONG,
+    job = Job(space, ranks, f"parallel.strategy={strategy}", *LONG,
               before=["env", f"FAULT={fault}", "FAULT_STEP=3", "bash", "-c", at_last_rank])
     result = job.end()
     check(result.status != 0, result)
