@@ -96,6 +96,8 @@ class Tokenizer {
 /// Reads tokenizer.json, else vocab.json + merges.txt, else tokenizer.model (SentencePiece), with the special-token
 /// files beside them. Throws UserError naming the missing or broken file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
+/// Whether there is one of these files.
+bool has_tokenizer(const std::string& model_directory);
 
 /// How records become text, by config.data and the tokenizer; and what a dataset may read.
 struct TextSettings {

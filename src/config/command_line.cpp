@@ -166,7 +166,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
 }
 
 std::string help_text() {
-  std::string text = concat("blipft fine-tunes vision-language models: mpirun -np 4 ./blipft inputs/fsdp.yaml\n\n",
+  std::string text = concat("blipft fine-tunes LLaMA-family models and BLIP-2: mpirun -np 4 ./blipft inputs/fsdp.yaml\n\n",
                             usage_line, "\n\nOptions\n");
   const auto padded = [](std::string cell, size_t width) {
     cell.resize(std::max(cell.size() + 1, width), ' ');

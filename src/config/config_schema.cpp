@@ -41,10 +41,11 @@ Allowed one_of(std::vector<std::string> choices) {
   allowed.choices = std::move(choices);
   return allowed;
 }
-/// A choice, or a text with `part` in it.
-Allowed one_of_or_containing(std::vector<std::string> choices, std::string part) {
+/// A choice, or a text with `part` in it, which messages call `form`.
+Allowed one_of_or_containing(std::vector<std::string> choices, std::string part, std::string form = "") {
   Allowed allowed = one_of(std::move(choices));
   allowed.or_containing = std::move(part);
+  allowed.form = std::move(form);
   return allowed;
 }
 /// A choice, or an integer, min <= value <= max.
@@ -278,10 +279,10 @@ void add_checkpoint(std::vector<Key>& keys) {
     Names{"train_time_interval"});
   c(&C::keep, "keep", from_to(1, 1e6), "how many of the newest are kept", Names{"save_total_limit", "save_top_k"});
   c(&C::path, "path", any(), "folder of the checkpoints; empty: checkpoints/ under output.path");
-  c(&C::resume, "resume", one_of_or_containing({"never", "auto"}, "/"),
+  c(&C::resume, "resume", one_of_or_containing({"never", "auto"}, "/", "the path of a checkpoint, with / in it"),
     "auto: go on from the newest whole checkpoint, if there is any; or the path (with a /) of one",
     Names{"resume_from_checkpoint", "ckpt_path"});
-  Allowed limit = one_of_or_containing({"none"}, ":");
+  Allowed limit = one_of_or_containing({"none"}, ":", "H:MM:SS or D-HH:MM:SS");
   limit.or_integer = true;
   limit.min = 1, limit.max = 1e6;
   c(&C::time_limit, "time_limit", limit,
@@ -412,7 +413,8 @@ std::string expected_value(const Key& key) {
           return "a list of integers" + bounds_text(allowed);
         std::vector<std::string> choices = allowed.choices;
         if (allowed.or_integer) choices.push_back("an integer" + bounds_text(allowed));
-        if (!allowed.or_containing.empty()) choices.push_back("a text with " + allowed.or_containing + " in it");
+        if (!allowed.or_containing.empty())
+          choices.push_back(allowed.form.empty() ? "a text with " + allowed.or_containing + " in it" : allowed.form);
         return choices.empty() ? "text" : "one of " + join_names(choices);
       },
       key.field(config));

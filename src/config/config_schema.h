@@ -28,6 +28,7 @@ struct Allowed {
   bool required = false;             ///< text that must be given
   bool or_integer = false;           ///< an integer may stand in place of a choice
   std::string or_containing;         ///< text with this in it may stand in place of a choice; empty: no text may
+  std::string form;                  ///< how messages call such a text; empty: by what is in it
 };
 
 struct Key {

@@ -305,4 +305,10 @@ TokenizerSpec read_tokenizer_files(const std::string& directory) {
   }
 }
 
+bool has_tokenizer(const std::string& model_directory) {
+  for (const char* file : {"tokenizer.json", "vocab.json", "tokenizer.model"})
+    if (is_there(fs::path(model_directory) / file)) return true;
+  return false;
+}
+
 }  // namespace blipft

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iomanip>
 #include <limits>
 #include <map>
@@ -88,13 +89,26 @@ int64_t least_planned_bytes(const PlannedRun& run) {
   const bool hold = cuts_parameters(strategy_name(run.config, run.ranks.all())) &&
                     run.config.parallel.reshard == "step";
   const MemoryPlan plan = dry_run(run, hold);
-  return plan.arena->total_bytes() + bytes_outside_of_arena(run.ranks, plan.arena->planned_takes());
+  return plan.arena->total_bytes() + bytes_outside_of_arena(run.config, run.ranks, plan.arena->planned_takes());
 }
 
 std::string row(const std::string& name, int64_t bytes) {
   std::ostringstream out;
   out << "  " << std::left << std::setw(44) << name << std::right << std::setw(14) << memory_text(bytes) << "\n";
   return out.str();
+}
+
+// The first thing that a new run file gets wrong.
+void check_model_folder(const Config& config) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path folder = config.model.path;
+  const char* const remedy = "give model.path=FOLDER, with config.json, weights in safetensors and the tokenizer, as hf "
+                             "download or save_pretrained leaves it";
+  const std::string found = concat(place_of(config, "model.path"), ": model.path: found \"", brief(config.model.path), "\"");
+  BLIPFT_USER_CHECK(fs::is_directory(folder, ignored), found, ", and ", fs::absolute(folder, ignored).string(),
+                    " is not a directory; ", remedy);
+  BLIPFT_USER_CHECK(fs::exists(folder / "config.json", ignored), found, ", where no config.json is; ", remedy);
 }
 
 }  // namespace
@@ -117,6 +131,7 @@ ModelSettings model_settings(const Config& config) {
 }
 
 std::unique_ptr<Model> make_model(const Config& config) {
+  check_model_folder(config);
   std::unique_ptr<Model> model = make_model(config.model.path, model_settings(config));
   std::vector<std::string> groups;
   for (const ParameterGroup& group : model->groups()) groups.push_back(group.name);
@@ -125,13 +140,13 @@ std::unique_ptr<Model> make_model(const Config& config) {
   return model;
 }
 
-int64_t bytes_outside_of_arena(const GroupSizes& ranks, int64_t planned_takes) {
+int64_t bytes_outside_of_arena(const Config& config, const GroupSizes& ranks, int64_t planned_takes) {
   constexpr int64_t kContext = 570, kCommunicator = 920, kCommunicatorOfScalars = 64;  // MiB
   // A graph has a kernel or two for each tensor that is taken in its pass; the driver keeps some KiB of each.
   constexpr int64_t kGraphBytesOfTake = 8900;
   int64_t mib = kContext + (ranks.shard > 1 ? kCommunicator : 0);
   if (ranks.hybrid()) mib += kCommunicator + kCommunicatorOfScalars;
-  return mib * (int64_t{1} << 20) + planned_takes * kGraphBytesOfTake;
+  return mib * (int64_t{1} << 20) + (config.parallel.cuda_graph ? planned_takes * kGraphBytesOfTake : 0);
 }
 
 MemoryPlan record_plan(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
@@ -155,7 +170,7 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
   if (!cuts_parameters(strategy_name(config, ranks.all())) && !from_host) return dry_run(run, false);
   const auto always = [&] {
     MemoryPlan plan = dry_run(run, false);
-    const int64_t limit = device_bytes > 0 ? device_bytes - bytes_outside_of_arena(ranks, plan.arena->planned_takes())
+    const int64_t limit = device_bytes > 0 ? device_bytes - bytes_outside_of_arena(config, ranks, plan.arena->planned_takes())
                                            : std::numeric_limits<int64_t>::max();
     return with_idle_memory_used(run, limit, std::move(plan));
   };
@@ -163,13 +178,13 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
   if (config.parallel.reshard == "step") return dry_run(run, true);
   if (device_bytes > 0) {
     MemoryPlan held = dry_run(run, true);
-    if (held.arena->total_bytes() + bytes_outside_of_arena(ranks, held.arena->planned_takes()) <= device_bytes) return held;
+    if (held.arena->total_bytes() + bytes_outside_of_arena(config, ranks, held.arena->planned_takes()) <= device_bytes) return held;
   }
   return always();
 }
 
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
-                      int64_t device_bytes, const TextShapesOf& text_shapes) {
+                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most) {
   const std::unique_ptr<Model> model = make_model(config.model.path, settings);
   const auto fits = [&](int64_t batch) {
     Config other = config;
@@ -179,7 +194,11 @@ int64_t largest_batch(const Config& config, const ModelSettings& settings, const
   };
   if (!fits(1)) return 0;
   int64_t low = 1, high = 2;
-  while (high <= 65536 && fits(high)) low = high, high *= 2;
+  while (high <= most && fits(high)) low = high, high *= 2;
+  if (high > most) {
+    if (fits(most)) return most;
+    high = most;
+  }
   while (high - low > std::max<int64_t>(1, low / 64)) {
     const int64_t middle = (low + high) / 2;
     (fits(middle) ? low : high) = middle;

@@ -48,14 +48,15 @@ void place_plan(const Config& config, const Model& model, MemoryPlan& plan);
 /// The text shapes of a run with another train.batch_size and train.accumulate_grad_batches.
 using TextShapesOf = std::function<std::vector<TextShape>(const Config& config)>;
 
-/// The largest train.batch_size that fits `device_bytes`, 0 when not even 1 does.
+/// The largest train.batch_size up to `most` that was found to fit `device_bytes`, to a 64th; 0 when not even 1 does. Texts
+/// of larger steps need more in general, not always.
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
-                      int64_t device_bytes, const TextShapesOf& text_shapes);
+                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most);
 
 /// Device bytes of the CUDA context, library handles, NCCL's buffers and the graphs of steps that take so many tensors in all
 /// (Arena::planned_takes), which no arena sees: measured on H200 (docs/results.md); those of several groups' communicators
 /// are estimated from that.
-int64_t bytes_outside_of_arena(const GroupSizes& ranks, int64_t planned_takes);
+int64_t bytes_outside_of_arena(const Config& config, const GroupSizes& ranks, int64_t planned_takes);
 
 /// "single", "ddp", "fsdp" or, where parameters are cut in several groups, "fsdp, 2 groups of 4 ranks".
 std::string groups_text(const MemoryPlan& plan);

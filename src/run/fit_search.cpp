@@ -80,13 +80,13 @@ struct FitSearch::Candidate {
       return BatchLayout(model.inputs(), of.train.accumulate_grad_batches, of.train.batch_size, shapes.back()).bytes();
     };
     return 2 * (data(config) - data(short_step())) +
-           bytes_outside_of_arena(ranks, of_short.planned_takes() * shapes_held());
+           bytes_outside_of_arena(config, ranks, of_short.planned_takes() * shapes_held());
   }
   /// What the graphs of all micro-batches have more than that, about.
   int64_t more_graphs(const Arena& of_short) const {
     const int64_t takes = of_short.planned_takes() * shapes_held();
     const int64_t all = takes * config.train.accumulate_grad_batches / short_step().train.accumulate_grad_batches;
-    return bytes_outside_of_arena(ranks, all) - bytes_outside_of_arena(ranks, takes);
+    return bytes_outside_of_arena(config, ranks, all) - bytes_outside_of_arena(config, ranks, takes);
   }
   int64_t shapes_held() const { return static_cast<int64_t>(shapes.size()); }
 };
@@ -161,7 +161,7 @@ FitRow FitSearch::planned(const Candidate& candidate) const {
   const std::unique_ptr<Model> model = candidate.model();
   const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes);
   return {candidate.config, candidate.ranks, fit_overrides(asked_, candidate.config), candidate.time,
-          plan.arena->total_bytes() + bytes_outside_of_arena(candidate.ranks, plan.arena->planned_takes()),
+          plan.arena->total_bytes() + bytes_outside_of_arena(candidate.config, candidate.ranks, plan.arena->planned_takes()),
           plan.arena->host_bytes()};
 }
 

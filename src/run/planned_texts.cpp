@@ -2,6 +2,7 @@
 #include "run/planned_texts.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "blipft/error.h"
@@ -11,14 +12,22 @@ namespace blipft {
 
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world) {
   if (inputs.has_picture()) return;
-  try {
-    data_ = std::make_unique<RunData>(
-        open_run_data(config, inputs, world, std::max<int64_t>(1, std::thread::hardware_concurrency())));
-    text_ = concat(survey_text(config, *data_->training.texts), "\n", text_shapes_text(data_->text_shapes), "\n");
-  } catch (const UserError& error) {
-    text_ = concat("assumed: texts of up to ", config.data.max_text_tokens,
-                   " tokens (data.max_text_tokens); the data's own were not seen: ", error.what(), "\n");
+  std::error_code ignored;
+  std::string missing;
+  if (!std::filesystem::exists(config.data.path, ignored)) missing = concat("data.path ", config.data.path, " is not there");
+  else if (!has_tokenizer(config.model.path)) missing = concat("model.path ", config.model.path, " has no tokenizer");
+  if (!missing.empty()) {
+    text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
+                   brief(missing, 300), "; a run needs it\n");
+    return;
   }
+  data_ = std::make_unique<RunData>(
+      open_run_data(config, inputs, world, std::max<int64_t>(1, std::thread::hardware_concurrency())));
+  text_ = concat(survey_text(config, *data_->training.texts), "\n", text_shapes_text(data_->text_shapes), "\n");
+}
+
+int64_t PlannedTexts::samples_of_epoch() const {
+  return data_ ? data_->training.dataset->size() : 0;
 }
 
 std::vector<TextShape> PlannedTexts::shapes(const Config& config, int64_t world) const {

@@ -14,6 +14,8 @@ namespace blipft {
 
 namespace {
 
+constexpr int64_t kMostBatch = 65536;       // that is looked at where the data is not known
+
 struct PlannedGpu {
   int64_t bytes;
   std::string which;
@@ -50,7 +52,8 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config));
   std::printf("%s\n%s\n%s%s", model->description().c_str(), parameter_groups_text(*model).c_str(), texts.text().c_str(),
               plan_table(plan).c_str());
-  const int64_t outside = bytes_outside_of_arena(world, plan.arena->planned_takes()), total = plan.arena->total_bytes() + outside;
+  const int64_t outside = bytes_outside_of_arena(config, world, plan.arena->planned_takes());
+  const int64_t total = plan.arena->total_bytes() + outside;
   std::printf("outside of the plan: CUDA context, libraries, NCCL, graphs: about %s\n", memory_text(outside).c_str());
   const std::string checkpoints = checkpoints_text(config, model->units(), plan.engine->store, world.all(), world.all());
   if (!checkpoints.empty()) std::printf("%s\n", checkpoints.c_str());
@@ -63,8 +66,13 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   const StepTime time =
       estimate_step_time(config, *model, world, plan.sharded.hold, texts.mean(config, world.all()));
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config).c_str());
-  std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld\n",
-              static_cast<long long>(largest_batch(config, model_settings(config), world, gpu, shapes_of)));
+  const int64_t samples = texts.samples_of_epoch() / world.all(), most = samples > 0 ? samples : kMostBatch;
+  const int64_t largest = largest_batch(config, model_settings(config), world, gpu, shapes_of, most);
+  if (largest > 0)
+    std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld%s\n", static_cast<long long>(largest),
+                largest == samples ? ", all samples of an epoch" : "");
+  else
+    std::printf("no train.batch_size fits, not even 1\n");
   if (!wants_cuda(config) && cuts_parameters(plan.strategy_name)) {  // the only strategy that plans by the GPU's size
     const MemoryPlan here = plan_memory(config, *model, world, 0, plan.text_shapes);
     std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",

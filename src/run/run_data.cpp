@@ -17,6 +17,9 @@ struct Datasets {
 
 Datasets open_datasets(const Config& config, const TextSettings& texts) {
   const DataSection& data = config.data;
+  std::error_code missing;
+  BLIPFT_USER_CHECK(std::filesystem::exists(data.path, missing), place_of(config, "data.path"), ": data.path: ", data.path,
+                    " does not exist; expected a JSON or JSONL file or a folder of them, an ImageFolder or WebDataset tars");
   Datasets sets{open_dataset(data.path, data.format, texts), nullptr};
   if (!data.val_path.empty()) {
     std::error_code ignored;

@@ -189,7 +189,10 @@ void RunTrace::scratch_memory(int64_t step, const std::string& moment, int64_t b
 
 int64_t RunTrace::planned_bytes() const {
   const bool gpu = parts_.device->kind() == DeviceKind::cuda;
-  return parts_.arena->total_bytes() + (gpu ? bytes_outside_of_arena(parts_.plan->ranks, parts_.plan->arena->planned_takes()) : 0);
+  const auto outside = [&] {
+    return bytes_outside_of_arena(*parts_.config, parts_.plan->ranks, parts_.plan->arena->planned_takes());
+  };
+  return parts_.arena->total_bytes() + (gpu ? outside() : 0);
 }
 
 void RunTrace::driver_memory(int64_t step) {

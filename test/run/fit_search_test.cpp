@@ -72,7 +72,7 @@ std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<st
           const StepTime time = estimate_step_time(config, *model, groups, reshard == "step", shapes.back());
           const MemoryPlan plan = plan_memory(config, *model, groups, 0, shapes);
           tried.push_back({fit_overrides(asked, config), time.total(),
-                           plan.arena->total_bytes() + bytes_outside_of_arena(groups, plan.arena->planned_takes())});
+                           plan.arena->total_bytes() + bytes_outside_of_arena(config, groups, plan.arena->planned_takes())});
         }
   return tried;
 }
