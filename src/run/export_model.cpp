@@ -1,5 +1,6 @@
 // --export: a model directory from a checkpoint of a run, without running it: on the CPU, with what was trained from the
 // checkpoint and what was not from where the run had it.
+#include <algorithm>
 #include <cstdio>
 
 #include "blipft/trainer.h"
@@ -18,8 +19,6 @@ namespace {
 Config export_config(const io::StateIndex& index, const std::string& folder,
                      const std::vector<std::string>& overrides) {
   Config config = config_from_values(index.config, folder + "/checkpoint.json", overrides);
-  BLIPFT_USER_CHECK(config.places.at("output.path").rfind("override", 0) == 0, "--export ", folder,
-                    " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
   TrainSection plain;
   plain.precision = config.train.precision, plain.seed = config.train.seed;
   plain.optim = "sgd";
@@ -66,6 +65,9 @@ struct Holder {
 void export_model(const std::string& folder, const std::vector<std::string>& overrides, const World& world) {
   BLIPFT_USER_CHECK(world.size() == 1, "--export runs on one rank, but there are ", world.size(),
                     "; start it without mpirun");
+  BLIPFT_USER_CHECK(std::any_of(overrides.begin(), overrides.end(),
+                                [](const std::string& text) { return text.rfind("output.path=", 0) == 0; }),
+                    "--export ", folder, " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
   const io::StateIndex index = io::read_index(folder);
   const Config config = export_config(index, folder, overrides);
   Holder holder(config);
