@@ -1,0 +1,27 @@
+#!/bin/bash
+# Any run file, on the GPUs of one node.    sbatch jobs/run.sh RUN-FILE [section.key=value ...]
+#
+#   sbatch jobs/run.sh inputs/llama/7b-fsdp.yaml model.path=/models/open_llama_7b
+#   sbatch --gpus-per-node=1 --time=04:00:00 jobs/run.sh inputs/llama/7b-lora.yaml model.quantize=nf4
+#
+# Arrays and chains of jobs: jobs/single.sh and fsdp.sh.
+#SBATCH --job-name=blipft
+#SBATCH --nodes=1
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-gpu=8
+#SBATCH --mem-per-gpu=64G
+#SBATCH --time=01:00:00
+#SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=USR1@120
+##SBATCH --partition=gpu
+##SBATCH --account=project
+
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}"  # submit from the repository, where ./blipft is
+source jobs/common.sh                         # modules, ranks, time limit, going back into the queue
+
+file=${1:?a run file is missing: sbatch jobs/run.sh RUN-FILE [section.key=value ...]}
+shift
+train "$(basename "$file" .yaml)" "$file" "$@"
