@@ -7,8 +7,8 @@
 # and those named mpi groups* with 6;
 # test/*/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
 # "SKIPPED: ..." counts as skipped. With SAN the build has sanitizers (see the Makefile), and the doctest binary alone is
-# run, its mpi* suites with 2 ranks. Parts run beside each other where there are cores for it: one more for each 8. Logs
-# stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
+# run, its mpi* suites with 2 ranks. Parts run beside each other where there are cores for it: one more for each 8, and the
+# tools' tests by twos. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
 
 cd "$(dirname "$0")/.." || exit 1
 for argument in "$@"; do
@@ -215,7 +215,7 @@ script_tests() {
   log=$logs/$(basename "$test").log
   timeout --kill-after=20 1800 "$python" "$test" > "$log" 2>&1
   status=$?
-  p=$(grep -ac '^ok ' "$log") f=$(grep -ac '^FAILED ' "$log") s=$(grep -ac '^SKIPPED[: ]' "$log")
+  p=$(grep -ac '^ok ' "$log") f=$(grep -ac '^FAILED [^(]' "$log") s=$(grep -ac '^SKIPPED[: ]' "$log")
   # A script that ends badly, or says nothing, has failed even when no line says so.
   if [ "$f" = 0 ] && { [ $status != 0 ] || [ $((p + s)) = 0 ]; }; then f=1; fi
   if [ "$f" != 0 ]; then
@@ -231,6 +231,8 @@ script_tests() {
 python=$(tools/setup.sh --python 2> /dev/null || echo python3)
 export BLIPFT_PYTHON=$python
 for test in test/*/*_test.py; do
+  # Those of tools start no ranks that share cores: two fit beside each other on two cores too.
+  case "$test" in test/tools/*) [ $at_once = 1 ] && [ "$cores" -ge 2 ] && at_once=2 ;; esac
   [ -e "$test" ] && part script_tests "$test"
 done
 tell_all

@@ -95,7 +95,7 @@ class Bounded(unittest.TestCase):
                 child = min(child, counted("summary", self.run_of(name)), key=lambda c: c.processor)
             return child
         small = measured("small")
-        spans, steps = (measured(name, 1.3 * small.processor) for name in ("more_spans", "more_steps"))
+        spans, steps = (measured(name, 1.6 * small.processor) for name in ("more_spans", "more_steps"))
         for child in (small, spans, steps):
             print(f"{child.rows} rows of spans read, {child.processor:.2f} s, {child.peak / MIB:.0f} MiB")
             # Five steps are read for three in the sample, and whole pieces at either end, which a search adds to.
@@ -103,7 +103,7 @@ class Bounded(unittest.TestCase):
             self.assertLess(child.peak, 350 * MIB)
             self.assertIn("steps, spread over the run (--all-steps reads every one)", child.out)
         for child in (spans, steps):
-            self.assertLess(child.processor, 1.3 * small.processor)
+            self.assertLess(child.processor, 1.6 * small.processor)  # up to twice the rows are read, not four times
             self.assertLess(child.peak, 1.3 * small.peak)
 
     def test_other_commands_need_little_memory(self):
