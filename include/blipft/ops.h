@@ -67,7 +67,9 @@ struct LinearBackwardInput {
   float scale = 1;
   MatrixView add;               ///< [M, K], optional, may be dx itself
   Activation activation = Activation::none;
-  Tensor saved;                 ///< [M, K]: relu: the activation's output; gelu: its input (pre_activation)
+  /// relu: the activation's output [M, K], or u8 [ceil(M K / 8)], what pack_signs() made of it; gelu: its input
+  /// [M, K] (pre_activation).
+  Tensor saved;
   Tensor activated;             ///< [M, K], out, optional, gelu only: act(saved), for the weight gradient
   Tensor dbias;                 ///< [K] parameter gradient, optional: column sums of dx (bias of the layer before)
   bool accumulate_dbias = false;
@@ -366,6 +368,9 @@ class Ops {
   virtual void linear_backward_weight(const LinearBackwardWeight&, Stream) = 0;
   /// y = act(x), element-wise; for recomputation in backward.
   virtual void activate(const Tensor& x, const Tensor& y, Activation, Stream) = 0;
+  /// Bit i % 8 of signs[i / 8] = x[i] > 0, 0 behind the last element: all that the derivative of relu needs of its
+  /// output. x [n] in any shape, f32 or bf16, signs u8 [ceil(n / 8)].
+  virtual void pack_signs(const Tensor& x, const Tensor& signs, Stream) = 0;
   virtual void norm_forward(const NormForward&, Stream) = 0;
   virtual void norm_backward(const NormBackward&, Stream) = 0;
   virtual void dropout_add(const DropoutAdd&, Stream) = 0;

@@ -37,6 +37,7 @@ class CpuOps final : public Ops {
   void loss_weights(const Tensor& denominators, const Tensor& weights, float scale, Stream) override;
   // elementwise.cpp
   void activate(const Tensor& x, const Tensor& y, Activation, Stream) override;
+  void pack_signs(const Tensor& x, const Tensor& signs, Stream) override;
   void swiglu_forward(const Swiglu&, Stream) override;
   void swiglu_backward(const Swiglu&, Stream) override;
   void dropout_add(const DropoutAdd&, Stream) override;

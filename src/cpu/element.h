@@ -176,9 +176,12 @@ inline void apply_dropout_row(const Dropout& dropout, int64_t row, int64_t cols,
   apply_dropout(dropout, sample, sample_r * cols, cols, values);
 }
 
-/// act(x), and act'(x) times x's incoming gradient. For relu `saved` may be the input or the output.
+/// act(x), and act'(x) times x's incoming gradient. For relu `saved` may be anything of the output's sign.
 void activate_values(Activation activation, float* values, int64_t count);
 void activation_gradient(Activation activation, const float* saved, float* gradient, int64_t count);
+
+/// values[i] = 1 where bit first + i of pack_signs()' output is set, else 0.
+void unpack_signs(const Tensor& signs, int64_t first, int64_t count, float* values);
 
 /// The tensor's values as f32: itself, or a converted copy in `scratch`.
 const float* as_floats(const Tensor& t, Scratch& scratch);

@@ -74,6 +74,11 @@ void activation_gradient(Activation activation, const float* saved, float* gradi
     }
 }
 
+void unpack_signs(const Tensor& signs, int64_t first, int64_t count, float* values) {
+  const auto* bytes = signs.as<const uint8_t>();
+  for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>(bytes[(first + i) / 8] >> (first + i) % 8 & 1);
+}
+
 const float* as_floats(const Tensor& t, Scratch& scratch) {
   if (t.dtype == DType::f32) return t.as<const float>();
   float* out = scratch.floats(t.numel());
@@ -106,6 +111,20 @@ void CpuOps::activate(const Tensor& x, const Tensor& y, Activation activation, S
     load(x, first, count, values);
     activate_values(activation, values, count);
     store(values, y, first, count);
+  });
+}
+
+void CpuOps::pack_signs(const Tensor& x, const Tensor& signs, Stream) {
+  check_pack_signs(x, signs);
+  static_assert(kChunk % 8 == 0);
+  for_chunks(x.numel(), [&](int64_t first, int64_t count) {
+    float values[kChunk];
+    load(x, first, count, values);
+    for (int64_t i = 0; i < count; i += 8) {
+      unsigned bits = 0;
+      for (int64_t j = 0; j < std::min<int64_t>(8, count - i); ++j) bits |= unsigned{values[i + j] > 0} << j;
+      signs.as<uint8_t>()[(first + i) / 8] = static_cast<uint8_t>(bits);
+    }
   });
 }
 

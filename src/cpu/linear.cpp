@@ -79,7 +79,8 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
       add_scaled(dx, 1, other, k);
     }
     if (args.saved) {
-      load(args.saved, r * k, k, other);
+      if (args.saved.dtype == DType::u8) unpack_signs(args.saved, r * k, k, other);
+      else load(args.saved, r * k, k, other);
       activation_gradient(args.activation, other, dx, k);
       if (args.activated) {
         activate_values(args.activation, other, k);

@@ -89,7 +89,7 @@ __device__ __forceinline__ void finish_sums(float (&sums)[N], const SumArgs<Out>
 }
 
 /// What the kernel below does with each element before it adds it up.
-enum class Pass { sum_only, relu, gelu, gelu_activated };
+enum class Pass { sum_only, relu, relu_signs, gelu, gelu_activated };
 
 /// Blocks that a multiprocessor has registers for.
 template <Pass pass>
@@ -99,12 +99,26 @@ constexpr int kResident = pass == Pass::sum_only ? 4 : 3;
 template <Pass pass>
 constexpr int kRowsAhead = pass == Pass::sum_only ? 4 : 3;
 
+/// Elements of what is saved: the activation's input or output, or bytes of eight signs.
+template <class T, Pass pass>
+using Saved = std::conditional_t<pass == Pass::relu_signs, uint8_t, T>;
+
+/// N elements of it from element `at` on, a multiple of N; of signs: in the low bits.
+template <int N, class T>
+__device__ __forceinline__ Pack<T, N> load_saved(const T* saved, int64_t at) {
+  return load_pack<N>(saved + at);
+}
+template <int N>
+__device__ __forceinline__ unsigned load_saved(const uint8_t* signs, int64_t at) {
+  return unsigned{signs[at / 8]} >> at % 8;
+}
+
 /// With an activation: dx *= act'(saved), activated = act(saved). With kSums: sums of each column of dx. The rows of
-/// all three start `row_stride` elements apart.
+/// all three start `row_stride` elements apart; signs lie one behind the other.
 template <class T, class Out, int N, Pass pass, bool kSums>
 __global__ void __launch_bounds__(kThreads, kResident<pass>)
-activation_backward_kernel(T* dx, const T* __restrict__ saved, T* __restrict__ activated, int64_t rows, int64_t cols,
-                           int64_t row_stride, int64_t chunk_rows, SumArgs<Out> args) {
+activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* __restrict__ activated, int64_t rows,
+                           int64_t cols, int64_t row_stride, int64_t chunk_rows, SumArgs<Out> args) {
   const int64_t column = (int64_t{blockIdx.x} * kLanes + threadIdx.x % kLanes) * N;
   const int64_t begin = int64_t{blockIdx.y} * chunk_rows + threadIdx.x / kLanes;
   const int64_t end = min(int64_t{blockIdx.y + 1} * chunk_rows, rows);
@@ -113,12 +127,13 @@ activation_backward_kernel(T* dx, const T* __restrict__ saved, T* __restrict__ a
   int64_t at = begin * row_stride + column;
   float sums[N] = {};
   for (int left = column < cols ? static_cast<int>(end - begin) : 0; left > 0; left -= kRowLanes * kRows) {
-    Pack<T, N> gradients[kRows], inputs[kRows];
+    Pack<T, N> gradients[kRows];
+    decltype(load_saved<N>(saved, at)) inputs[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       if (i * kRowLanes >= left) continue;
       gradients[i] = load_pack<N>(static_cast<const T*>(dx) + at + i * step);
-      if constexpr (pass != Pass::sum_only) inputs[i] = load_pack<N>(saved + at + i * step);
+      if constexpr (pass != Pass::sum_only) inputs[i] = load_saved<N>(saved, at + i * step);
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i, at += step) {
@@ -126,10 +141,12 @@ activation_backward_kernel(T* dx, const T* __restrict__ saved, T* __restrict__ a
       float g[N], x[N];
       unpack(gradients[i], g);
       if constexpr (pass != Pass::sum_only) {
-        unpack(inputs[i], x);
+        if constexpr (pass != Pass::relu_signs) unpack(inputs[i], x);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-          if constexpr (pass == Pass::relu) {
+          if constexpr (pass == Pass::relu_signs) {
+            g[j] = inputs[i] >> j & 1 ? g[j] : 0.0f;
+          } else if constexpr (pass == Pass::relu) {
             g[j] = x[j] > 0 ? g[j] : 0.0f;
           } else {
             const Gauss normal = gauss<T>(x[j]);
@@ -177,7 +194,7 @@ void launch_pass(const MatrixView& dx, const Tensor& saved, const Tensor& activa
     const Chunks chunks = make_chunks(rows, stripes, kLanes * N, kResident<pass>, kSums, context);
     const dim3 grid(static_cast<unsigned>(stripes), static_cast<unsigned>(chunks.count));
     activation_backward_kernel<T, Out, N, pass, kSums><<<grid, kThreads, 0, context.stream>>>(
-        dx.as<T>(), saved.as<const T>(), activated.as<T>(), rows, cols, dx.row_stride, chunks.rows_each,
+        dx.as<T>(), saved.as<const Saved<T, pass>>(), activated.as<T>(), rows, cols, dx.row_stride, chunks.rows_each,
         SumArgs<Out>{context.scratch, context.counters, sums.as<Out>(), accumulate});
     BLIPFT_CUDA_LAUNCHED("activation_backward_kernel");
   };
@@ -250,6 +267,37 @@ __global__ void bias_activation_kernel(T* __restrict__ y, const T* __restrict__ 
   }
 }
 
+/// Eight elements and one byte a thread.
+template <class T, bool kPacks>
+__global__ void __launch_bounds__(256)
+pack_signs_kernel(const T* __restrict__ x, uint8_t* __restrict__ signs, int64_t n, int64_t bytes) {
+  constexpr int kUnroll = 4;  // independent loads in flight per thread
+  const int64_t first = int64_t{blockIdx.x} * kUnroll * blockDim.x + threadIdx.x;
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const int64_t byte = first + int64_t{u} * blockDim.x;
+    if (byte >= bytes) continue;
+    float values[8] = {};
+    if (kPacks && 8 * byte + 8 <= n) {
+      constexpr int N = kVector<T>;
+#pragma unroll
+      for (int part = 0; part < 8; part += N) {
+        float loaded[N];
+        load(x + 8 * byte + part, loaded);
+#pragma unroll
+        for (int j = 0; j < N; ++j) values[part + j] = loaded[j];
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) values[j] = 8 * byte + j < n ? to_float(x[8 * byte + j]) : 0.0f;
+    }
+    unsigned bits = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) bits |= (values[j] > 0 ? 1u : 0u) << j;
+    signs[byte] = static_cast<uint8_t>(bits);
+  }
+}
+
 struct Identity {
   __device__ __forceinline__ float operator()(float x) const { return x; }
 };
@@ -268,7 +316,9 @@ void launch_column_sums(const MatrixView& x, const Tensor& out, bool accumulate,
 
 void launch_activation_backward(const Tensor& dx, const Tensor& saved, const Tensor& activated, Activation activation,
                                 const Tensor& dbias, bool accumulate, const LaunchContext& context) {
-  if (activation == Activation::relu) run_pass<Pass::relu>(dx, saved, activated, dbias, accumulate, context);
+  if (activation == Activation::relu && saved.dtype == DType::u8)
+    run_pass<Pass::relu_signs>(dx, saved, activated, dbias, accumulate, context);
+  else if (activation == Activation::relu) run_pass<Pass::relu>(dx, saved, activated, dbias, accumulate, context);
   else if (activated) run_pass<Pass::gelu_activated>(dx, saved, activated, dbias, accumulate, context);
   else run_pass<Pass::gelu>(dx, saved, activated, dbias, accumulate, context);
 }
@@ -292,6 +342,20 @@ void launch_activate(const Tensor& x, const Tensor& y, Activation activation, co
     else if (activation == Activation::relu) launch_map<T, T>(x, y, Relu(), context);
     else launch_map<T, T>(x, y, Identity(), context);
   });
+}
+
+void CudaOps::pack_signs(const Tensor& x, const Tensor& signs, Stream stream) {
+  check_pack_signs(x, signs);
+  const int64_t bytes = signs.numel();
+  if (bytes == 0) return;
+  const auto blocks = static_cast<unsigned>(ceil_div(bytes, 4 * 256));
+  const cudaStream_t in = context(stream).stream;
+  dispatch_float(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto run = all_aligned16(x) ? &pack_signs_kernel<T, true> : &pack_signs_kernel<T, false>;
+    run<<<blocks, 256, 0, in>>>(x.as<const T>(), signs.as<uint8_t>(), x.numel(), bytes);
+  });
+  BLIPFT_CUDA_LAUNCHED("pack_signs_kernel");
 }
 
 void CudaOps::activate(const Tensor& x, const Tensor& y, Activation activation, Stream stream) {

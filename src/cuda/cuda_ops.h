@@ -28,6 +28,7 @@ class CudaOps : public Ops {
   void linear_backward_input(const LinearBackwardInput& args, Stream stream) override;
   void linear_backward_weight(const LinearBackwardWeight& args, Stream stream) override;
   void activate(const Tensor& x, const Tensor& y, Activation activation, Stream stream) override;
+  void pack_signs(const Tensor& x, const Tensor& signs, Stream stream) override;
   void norm_forward(const NormForward& args, Stream stream) override;
   void norm_backward(const NormBackward& args, Stream stream) override;
   void dropout_add(const DropoutAdd& args, Stream stream) override;

@@ -111,6 +111,7 @@ class PlanOps final : public Ops {
   void activate(const Tensor& x, const Tensor& y, Activation activation, Stream) override {
     check_activate(x, y, activation);
   }
+  void pack_signs(const Tensor& x, const Tensor& signs, Stream) override { check_pack_signs(x, signs); }
   void norm_forward(const NormForward& args, Stream) override { check_args(args); }
   void norm_backward(const NormBackward& args, Stream) override { check_args(args); }
   void dropout_add(const DropoutAdd& args, Stream) override { check_args(args); }

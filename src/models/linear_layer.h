@@ -146,6 +146,8 @@ class LinearLayer {
   /// Whether weight_gradient() will read x. A caller that holds x for nothing else need not keep it, or compute it
   /// again, when not.
   bool needs_input(const UnitBackward& pass) const { return trained(pass) || !adapters.empty(); }
+  /// The same during forward.
+  bool needs_input(const Unit& unit) const { return unit.trainable || !adapters.empty(); }
   /// What the producer of dy is handed, within this unit's backward.
   BiasGradient bias_gradient(const UnitBackward& pass) const;
   /// The same for a producer in the backward of another unit, which comes before `unit`'s. Takes memory that

@@ -113,7 +113,14 @@ Tensor PreNormLayer::mlp_forward(const UnitPass& pass, const Call& call, const M
   } else {
     fc2.forward(pass, {.x = activated, .residual = middle.sum, .y = y});
   }
-  if (save && !gelu) saved.inner = activated.keep();
+  if (save && !gelu) {
+    if (fc2.needs_input(*unit)) {
+      saved.inner = activated.keep();
+    } else {
+      saved.inner = Taken(context, "mlp signs", DType::u8, {(rows * shape.inner + 7) / 8}).keep();
+      context.ops.pack_signs(activated, saved.inner, context.stream);
+    }
+  }
   return y.keep();
 }
 
@@ -138,7 +145,8 @@ ResidualGradient PreNormLayer::mlp_backward(UnitBackward& pass, const Call& call
   const BiasGradient fc1_bias = fc1.bias_gradient(pass);
   fc2.input_gradient(pass, {.dy = dout, .activation = shape.activation, .saved = saved.inner, .activated = activated,
                             .dbias = fc1_bias.sums, .accumulate_dbias = fc1_bias.accumulate, .dx = dinner});
-  fc2.weight_gradient(pass, dout, gelu ? activated : saved.inner, incoming.bias);
+  // Where fc2 does not need its input, saved.inner may be signs.
+  fc2.weight_gradient(pass, dout, gelu || !fc2.needs_input(pass) ? activated : saved.inner, incoming.bias);
   pass.keep(activated);
   if (gelu) give(context, saved.inner); else pass.keep(saved.inner);
   saved.inner = {};

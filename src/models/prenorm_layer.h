@@ -25,7 +25,9 @@ class PreNormLayer {
     Tensor lse;                            // f32 [B, N, T]
     Tensor middle;                         // [M, H], after the first residual
     NormResult norm1, norm2;               // the statistics alone
-    Tensor inner;                          // [M, F]: gelu: before the activation; relu: after it
+    // [M, F]: gelu: before the activation; relu: after it, or its signs alone, u8 [ceil(M F / 8)], where no weight
+    // gradient reads it
+    Tensor inner;
   };
   /// What varies from call to call.
   struct Call {

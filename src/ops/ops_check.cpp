@@ -40,7 +40,10 @@ void check_args(const LinearBackwardInput& args) {
   if (args.dbias) check.contiguous(args.dx, "dx", "dbias");
   check.require((args.activation == Activation::none) != bool(args.saved),
                 "saved is required with an activation and absent otherwise");
-  if (args.saved) check.matrix(args.saved, "saved", t, m, k);
+  if (args.activation == Activation::relu && args.saved.dtype == DType::u8)
+    check.vector(args.saved, "saved", DType::u8, (m * k + 7) / 8);
+  else if (args.saved)
+    check.matrix(args.saved, "saved", t, m, k);
   if (args.activated) {
     check.require(args.activation == Activation::gelu, "activated goes with gelu only");
     check.matrix(args.activated, "activated", t, m, k);
@@ -180,6 +183,12 @@ void check_activate(const Tensor& x, const Tensor& y, Activation) {
   const Checker check{"activate"};
   check.floating(x, "x");
   check.vector(y, "y", x.dtype, x.numel());
+}
+
+void check_pack_signs(const Tensor& x, const Tensor& signs) {
+  const Checker check{"pack_signs"};
+  check.floating(x, "x");
+  check.vector(signs, "signs", DType::u8, (x.numel() + 7) / 8);
 }
 
 void check_tile_rows(const Tensor& rows, const Tensor& tiled) {

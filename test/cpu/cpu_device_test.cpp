@@ -133,6 +133,25 @@ TEST_SUITE("cpu_device") {
     }, "linear_forward: y has rows of 4 that lie 8 elements apart, but gelu needs them one behind the other");
   }
 
+  TEST_CASE("argument checks of signs in place of a relu's output") {
+    const auto device = make_plan_device();
+    const auto ops = make_plan_ops();
+    const Stream s = device->compute_stream();
+    const auto tensor = [&](DType t, Shape shape) { return Tensor{device->allocate(8 * shape.numel()), t, shape}; };
+    LinearBackwardInput a;
+    a.dy = tensor(kF32, {3, 2}), a.w = tensor(kF32, {2, 5}), a.dx = tensor(kF32, {3, 5});
+    a.activation = Activation::relu, a.saved = tensor(DType::u8, {2});
+    CHECK_NOTHROW(ops->linear_backward_input(a, s));
+    a.saved = tensor(DType::u8, {3, 5});
+    CHECK_THROWS_WITH_AS(ops->linear_backward_input(a, s),
+                         doctest::Contains("linear_backward_input: saved has shape [3, 5], expected 2 elements"), Error);
+    a.activation = Activation::gelu, a.saved = tensor(DType::u8, {2});
+    CHECK_THROWS_WITH_AS(ops->linear_backward_input(a, s),
+                         doctest::Contains("linear_backward_input: saved has dtype u8, expected f32"), Error);
+    CHECK_THROWS_WITH_AS(ops->pack_signs(tensor(kF32, {9}), tensor(DType::u8, {1}), s),
+                         doctest::Contains("pack_signs: signs has shape [1], expected 2 elements"), Error);
+  }
+
   TEST_CASE("argument checks of attention, dropout and row blocks") {
     const auto device = make_plan_device();
     const auto ops = make_plan_ops();

@@ -276,6 +276,38 @@ TEST_SUITE("cpu_rows") {
     }
   }
 
+  TEST_CASE("the signs of a relu's output serve its derivative as the output does") {
+    for (DType t : {kF32, kBf16})
+      for (auto [m, k, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 5, 2}, {7, 24, 9}, {65, 128, 3}}) {
+        OpContext c(cpu());
+        const Tensor x = c.input("x", t, {m, k}, -1, 1), relu = c.output("relu", t, {m, k});
+        const Tensor signs = c.output("signs", DType::u8, {(m * k + 7) / 8});
+        const Tensor dy = c.input("dy", t, {m, n}), w = c.input("w", t, {n, k});
+        const Tensor dx = c.output("dx", t, {m, k}), dx_signs = c.output("dx from signs", t, {m, k});
+        const Tensor sums = c.output("sums", kF32, {k}), sums_signs = c.output("sums from signs", kF32, {k});
+        c.run([&](Ops& ops, Stream s) {
+          ops.activate(x, relu, Activation::relu, s);
+          ops.pack_signs(relu, signs, s);
+          LinearBackwardInput a;
+          a.dy = dy, a.w = w, a.activation = Activation::relu;
+          a.saved = relu, a.dbias = sums, a.dx = dx;
+          ops.linear_backward_input(a, s);
+          a.saved = signs, a.dbias = sums_signs, a.dx = dx_signs;
+          ops.linear_backward_input(a, s);
+        });
+        CHECK(c.read(dx) == c.read(dx_signs));
+        CHECK(c.read(sums) == c.read(sums_signs));
+        const Vec in = c.read(x), bits = c.read(signs);
+        for (size_t i = 0; i < 8 * bits.size(); ++i)
+          CHECK((static_cast<int>(bits[i / 8]) >> i % 8 & 1) == (i < in.size() && in[i] > 0));
+      }
+    OpContext c(cpu());
+    const Tensor odd = c.values("odd", kF32, {0, -0.0, std::nan(""), 1e-40, INFINITY, -INFINITY});
+    const Tensor signs = c.output("signs", DType::u8, {1});
+    c.run([&](Ops& ops, Stream s) { ops.pack_signs(odd, signs, s); });
+    CHECK(c.read(signs) == Vec{0b011000});
+  }
+
   TEST_CASE("activations, sums, casts, adds and fills") {
     for (DType t : {kF32, kBf16})
       for (int64_t n : {1, 5, 4096, 9001}) {

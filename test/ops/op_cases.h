@@ -89,6 +89,19 @@ inline void add_linear_backward(Cases& cases, DType t, const Gemm& g) {
     }});
   }
 
+  for (bool dbias : {false, true})
+    cases.push_back({title(t, "linear_backward_input ", g.m, "x", g.k, "x", g.n, " signs, dbias ", dbias), t, false,
+                     [=](OpContext& c) {
+      LinearBackwardInput a;
+      a.dy = c.input("dy", t, {g.m, g.n});
+      a.w = c.input("w", t, {g.n, g.k}, -weight_range(g.n), weight_range(g.n));
+      a.activation = Activation::relu;
+      a.saved = c.input("saved", DType::u8, {(g.m * g.k + 7) / 8}, 0, 256);
+      a.dx = c.output("dx", t, {g.m, g.k});
+      if (dbias) a.dbias = c.output("dbias", kF32, {g.k});
+      c.run([&](Ops& ops, Stream s) { ops.linear_backward_input(a, s); });
+    }});
+
   struct Weight {
     DType gradient;
     bool dbias, accumulate;
@@ -293,6 +306,11 @@ inline void add_elementwise(Cases& cases, DType t) {
         const Tensor x = c.input("x", t, {n}, -4, 4), y = c.output("y", t, {n});
         c.run([&](Ops& ops, Stream s) { ops.activate(x, y, activation, s); });
       }});
+  for (int64_t n : {1, 1001, 8192})
+    cases.push_back({title(t, "pack_signs ", n), t, false, [=](OpContext& c) {
+      const Tensor x = c.input("x", t, {n}, -1, 1), signs = c.output("signs", DType::u8, {(n + 7) / 8});
+      c.run([&](Ops& ops, Stream s) { ops.pack_signs(x, signs, s); });
+    }});
   for (int variant = 0; variant < 16; ++variant)
     for (int64_t n : {1, 37, 64, 100, 2560}) {
       const bool packed = variant & 8;
@@ -480,6 +498,10 @@ inline std::vector<OpCase> op_cases() {
     add_updates(cases, kBf16, false, kBf16, kBf16, n);
     add_updates(cases, kBf16, true, kF32, kF32, n);
     add_updates(cases, kBf16, true, kBf16, kF32, n);
+  }
+  for (int64_t n : {1, 40000, 600001}) {  // one block's turn and several
+    add_updates(cases, kBf16, false, kBf16, kBf16, n, true);
+    add_updates(cases, kBf16, true, kF32, kF32, n, true);
   }
   add_quantize_ops(cases);
   add_scalars(cases);
