@@ -233,6 +233,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dkv_kernel(const P
   const int end = block0 < kv_length ? queries : first;  // nothing to do for keys that nobody may see
   QueryBlock block{first_head, first};
   if (first < end) load_block(0, block);
+  else commit_copies();
   wait_copies<0>();  // without queries too: these threads' copies are the only ones
   round_rows<D, kRows>(k_tile);
   round_rows<D, kRows>(v_tile);
