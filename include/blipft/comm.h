@@ -101,7 +101,8 @@ class Comm {
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
   virtual std::string name() const = 0;     ///< "self", "mpi", "nccl 2.28.3"
-  /// full[r * shard.numel() ..] = shard of rank r; full has size() * shard.numel() elements.
+  /// full[r * shard.numel() ..] = shard of rank r; full has size() * shard.numel() elements. In place where the shard
+  /// lies at its own place of `full`.
   virtual void all_gather(const Tensor& shard, const Tensor& full, Stream stream) = 0;
   /// shard (+)= sum over ranks of their full[rank() * shard.numel() ..]; summed in rank order on mpi, f32 inside.
   /// `accumulate` only where reduce_scatter_accumulates() says so.
@@ -117,7 +118,7 @@ class Comm {
   /// ranks of the group.
   /// `gathers`: all_gather of a shard inside the block is then a set of copies by copy engines, which occupy no compute
   /// unit and wait for nobody; shards lie at the same place on all ranks. Whoever changes the block must keep changes
-  /// apart from such gathers of any rank by collectives.
+  /// apart from such gathers of any rank by collectives. Gathers in place are none of them.
   /// `reductions`: reduce_scatter and all_reduce of large tensors inside the block are then one kernel on few compute
   /// units, which sums all ranks in rank order, in f32. These come in one stream;
   /// a tensor may lie elsewhere on each rank.

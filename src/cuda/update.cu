@@ -10,12 +10,13 @@
 namespace blipft {
 namespace {
 
-/// A thread takes kUnroll packs of N elements, kUpdateThreads packs apart.
-template <class P, class G, class S, bool kMaster, bool kAligned, bool kStochastic, int kUnroll>
+/// A thread takes kUnroll packs of N elements, kUpdateThreads packs apart, in each of its block's turns: one, or with
+/// kTurns as many as `turns` leave it.
+template <class P, class G, class S, bool kMaster, bool kAligned, bool kStochastic, bool kTurns, int kUnroll>
 __global__ void __launch_bounds__(kUpdateThreads, kUnroll == 1 ? 1 : 3)
 adamw_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restrict__ grad, S* __restrict__ m_state,
              S* __restrict__ v_state, const float* __restrict__ scalars, float* __restrict__ squares, int64_t n,
-             AdamWNumbers args, Rounding rounding) {
+             int64_t turns, AdamWNumbers args, Rounding rounding) {
   constexpr int N = kUpdatePack;
   static_assert(kUpdateThreads * N == kSquaresSpan, "a pack of each thread of a block is one span");
   constexpr bool kFast = sizeof(P) == 2 && sizeof(S) == 2 && !kMaster;
@@ -25,50 +26,54 @@ adamw_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restr
   __shared__ float warps[kUnroll][kUpdateThreads / 32];
   const bool skipped = is_skipped(scalars);  // looked at once the loads are on their way
   const BlockSquares<kUnroll> own_squares{warps};
-  const int64_t begin = int64_t{blockIdx.x} * kUnroll * kStep, first = begin + threadIdx.x * N;
-  with_whole<kAligned>(begin + kUnroll * kStep, n, [&](auto is_whole) {
-    constexpr bool kWhole = decltype(is_whole)::value;
-    Pack<Value, N> own[kUnroll];
-    Pack<G, N> gradients[kUnroll];
-    Pack<S, N> means[kUnroll], second_moments[kUnroll];
+  for (int64_t turn = blockIdx.x;; turn += gridDim.x) {
+    const int64_t begin = turn * kUnroll * kStep, first = begin + threadIdx.x * N;
+    with_whole<kAligned>(begin + kUnroll * kStep, n, [&](auto is_whole) {
+      constexpr bool kWhole = decltype(is_whole)::value;
+      Pack<Value, N> own[kUnroll];
+      Pack<G, N> gradients[kUnroll];
+      Pack<S, N> means[kUnroll], second_moments[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t i = first + u * kStep;
-      own[u] = load_some<kWhole, N>(values, i, n);
-      gradients[u] = load_some<kWhole, N>(grad, i, n);
-      means[u] = load_some<kWhole, N>(m_state, i, n);
-      second_moments[u] = load_some<kWhole, N>(v_state, i, n);
-    }
-    if (skipped) return;
-    const AdamWStep<kFast> adamw(args, scalars);
-    float sums[kUnroll];
+      for (int u = 0; u < kUnroll; ++u) {
+        const int64_t i = first + u * kStep;
+        own[u] = load_some<kWhole, N>(values, i, n);
+        gradients[u] = load_some<kWhole, N>(grad, i, n);
+        means[u] = load_some<kWhole, N>(m_state, i, n);
+        second_moments[u] = load_some<kWhole, N>(v_state, i, n);
+      }
+      if (skipped) return;
+      const AdamWStep<kFast> adamw(args, scalars);
+      float sums[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t i = first + u * kStep;
-      float p[N], g[N], m[N], v[N];
-      unpack(own[u], p);
-      unpack(gradients[u], g);
-      unpack(means[u], m);
-      unpack(second_moments[u], v);
-      sums[u] = squares_of(g);
+      for (int u = 0; u < kUnroll; ++u) {
+        const int64_t i = first + u * kStep;
+        float p[N], g[N], m[N], v[N];
+        unpack(own[u], p);
+        unpack(gradients[u], g);
+        unpack(means[u], m);
+        unpack(second_moments[u], v);
+        sums[u] = squares_of(g);
 #pragma unroll
-      for (int j = 0; j < N; ++j) adamw(p[j], g[j], m[j], v[j]);
-      store_param<kWhole, kMaster, kStochastic>(param, master, i, n, p, rounding, scalars);
-      store_some<kWhole>(m_state, i, n, m);
-      store_some<kWhole>(v_state, i, n, v);
-    }
-    if (!squares) return;
+        for (int j = 0; j < N; ++j) adamw(p[j], g[j], m[j], v[j]);
+        store_param<kWhole, kMaster, kStochastic>(param, master, i, n, p, rounding, scalars);
+        store_some<kWhole>(m_state, i, n, m);
+        store_some<kWhole>(v_state, i, n, v);
+      }
+      if (!squares) return;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) own_squares.add(u, sums[u]);
-  });
-  if (squares && !skipped) own_squares.write(squares, n);
+      for (int u = 0; u < kUnroll; ++u) own_squares.add(u, sums[u]);
+    });
+    if (squares && !skipped) own_squares.write(squares, turn, n);
+    if (!kTurns || skipped || turn + gridDim.x >= turns) return;
+    __syncthreads();
+  }
 }
 
 /// Updates with at most one state: `Rule` makes of each element's p, g and state the new ones.
-template <class Rule, class P, class G, class S, bool kMaster, bool kAligned, bool kStochastic>
+template <class Rule, class P, class G, class S, bool kMaster, bool kAligned, bool kStochastic, bool kTurns>
 __global__ void __launch_bounds__(kUpdateThreads)
 one_state_kernel(P* __restrict__ param, float* __restrict__ master, const G* __restrict__ grad, S* __restrict__ state,
-                 const float* __restrict__ scalars, float* __restrict__ squares, int64_t n, Rule rule,
+                 const float* __restrict__ scalars, float* __restrict__ squares, int64_t n, int64_t turns, Rule rule,
                  Rounding rounding) {
   constexpr int N = kUpdatePack;
   static_assert(kUpdateThreads * N == kSquaresSpan, "a pack of each thread of a block is one span");
@@ -76,26 +81,30 @@ one_state_kernel(P* __restrict__ param, float* __restrict__ master, const G* __r
   const bool skipped = is_skipped(scalars);
   const BlockSquares<1> own_squares{warps};
   const auto* const values = values_of<kMaster>(param, master);
-  const int64_t begin = int64_t{blockIdx.x} * kUpdateThreads * N, i = begin + threadIdx.x * N;
-  with_whole<kAligned>(begin + kUpdateThreads * N, n, [&](auto is_whole) {
-    constexpr bool kWhole = decltype(is_whole)::value;
-    const auto own = load_some<kWhole, N>(values, i, n);
-    const auto gradients = load_some<kWhole, N>(grad, i, n);
-    const auto old = state ? load_some<kWhole, N>(static_cast<const S*>(state), i, n) : Pack<S, N>{};
-    if (skipped) return;
-    float p[N], g[N], s[N];
-    unpack(own, p);
-    unpack(gradients, g);
-    unpack(old, s);
-    const float sum = squares_of(g);
-    const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
+  for (int64_t turn = blockIdx.x;; turn += gridDim.x) {
+    const int64_t begin = turn * kUpdateThreads * N, i = begin + threadIdx.x * N;
+    with_whole<kAligned>(begin + kUpdateThreads * N, n, [&](auto is_whole) {
+      constexpr bool kWhole = decltype(is_whole)::value;
+      const auto own = load_some<kWhole, N>(values, i, n);
+      const auto gradients = load_some<kWhole, N>(grad, i, n);
+      const auto old = state ? load_some<kWhole, N>(static_cast<const S*>(state), i, n) : Pack<S, N>{};
+      if (skipped) return;
+      float p[N], g[N], s[N];
+      unpack(own, p);
+      unpack(gradients, g);
+      unpack(old, s);
+      const float sum = squares_of(g);
+      const float lr = scalars[kLearningRate], clip = scalars[kClipCoefficient];
 #pragma unroll
-    for (int j = 0; j < N; ++j) rule(lr, g[j] * clip, p[j], s[j]);
-    if (state) store_some<kWhole>(state, i, n, s);
-    store_param<kWhole, kMaster, kStochastic>(param, master, i, n, p, rounding, scalars);
-    if (squares) own_squares.add(0, sum);
-  });
-  if (squares && !skipped) own_squares.write(squares, n);
+      for (int j = 0; j < N; ++j) rule(lr, g[j] * clip, p[j], s[j]);
+      if (state) store_some<kWhole>(state, i, n, s);
+      store_param<kWhole, kMaster, kStochastic>(param, master, i, n, p, rounding, scalars);
+      if (squares) own_squares.add(0, sum);
+    });
+    if (squares && !skipped) own_squares.write(squares, turn, n);
+    if (!kTurns || skipped || turn + gridDim.x >= turns) return;
+    __syncthreads();
+  }
 }
 
 struct Sgd {
@@ -122,16 +131,22 @@ void launch_one_state(const Update& args, const Tensor& state, const Rule& rule,
   const int64_t n = args.param.numel();
   if (n == 0) return;
   const bool aligned = all_aligned16(args.param, args.master, args.grad, state);
+  const int64_t turns = update_turns(n);
+  const bool few = args.over_link && (args.master ? 4 : 0) + (state ? dtype_size(state.dtype) : 0) >= kLeastLinkBytes;
   dispatch_update(args, aligned, [&](auto p, auto g, auto has_master, auto is_aligned, auto is_stochastic) {
     dispatch_float(state ? state.dtype : DType::f32, [&](auto s) {
-      using P = typename decltype(p)::type;
-      using G = typename decltype(g)::type;
-      using S = typename decltype(s)::type;
-      one_state_kernel<Rule, P, G, S, decltype(has_master)::value, decltype(is_aligned)::value,
-                       decltype(is_stochastic)::value><<<update_blocks(n), kUpdateThreads, 0, queue>>>(
-          args.param.template as<P>(), args.master.template as<float>(), args.grad.template as<const G>(),
-          state.as<S>(), args.scalars.template as<const float>(), args.squares.template as<float>(), n, rule,
-          args.rounding);
+      dispatch_turns(few, is_aligned, [&](auto takes_turns) {
+        using P = typename decltype(p)::type;
+        using G = typename decltype(g)::type;
+        using S = typename decltype(s)::type;
+        constexpr bool kTurns = decltype(takes_turns)::value;
+        one_state_kernel<Rule, P, G, S, decltype(has_master)::value, decltype(is_aligned)::value,
+                         decltype(is_stochastic)::value, kTurns>
+            <<<update_blocks(turns, kTurns), kUpdateThreads, 0, queue>>>(
+                args.param.template as<P>(), args.master.template as<float>(), args.grad.template as<const G>(),
+                state.as<S>(), args.scalars.template as<const float>(), args.squares.template as<float>(), n, turns,
+                rule, args.rounding);
+      });
     });
   });
   BLIPFT_CUDA_LAUNCHED("one_state_kernel");
@@ -149,16 +164,20 @@ void CudaOps::adamw_update(const AdamWUpdate& args, Stream stream) {
   const bool aligned = all_aligned16(args.param, args.master, args.grad, args.m, args.v);
   dispatch_update(args, aligned, [&](auto p, auto g, auto has_master, auto is_aligned, auto is_stochastic) {
     dispatch_float(args.m.dtype, [&](auto s) {
-      using P = typename decltype(p)::type;
-      using G = typename decltype(g)::type;
-      using S = typename decltype(s)::type;
-      // Pure bf16 moves half the bytes a pack: two packs keep as many of them on their way.
-      constexpr int kUnroll = sizeof(P) + sizeof(G) + sizeof(S) == 6 && !decltype(has_master)::value ? 2 : 1;
-      adamw_kernel<P, G, S, decltype(has_master)::value, decltype(is_aligned)::value, decltype(is_stochastic)::value,
-                   kUnroll><<<update_blocks(n, kUnroll), kUpdateThreads, 0, queue>>>(
-          args.param.as<P>(), args.master.as<float>(), args.grad.as<const G>(), args.m.as<S>(), args.v.as<S>(),
-          args.scalars.as<const float>(), args.squares.as<float>(), n,
-          AdamWNumbers{args.beta1, args.beta2, args.eps, args.weight_decay}, args.rounding);
+      dispatch_turns(args.over_link, is_aligned, [&](auto takes_turns) {  // two moments are bytes enough
+        using P = typename decltype(p)::type;
+        using G = typename decltype(g)::type;
+        using S = typename decltype(s)::type;
+        // Pure bf16 moves half the bytes a pack: two packs keep as many of them on their way.
+        constexpr int kUnroll = sizeof(P) + sizeof(G) + sizeof(S) == 6 && !decltype(has_master)::value ? 2 : 1;
+        constexpr bool kTurns = decltype(takes_turns)::value;
+        const int64_t turns = update_turns(n, kUnroll);
+        adamw_kernel<P, G, S, decltype(has_master)::value, decltype(is_aligned)::value, decltype(is_stochastic)::value,
+                     kTurns, kUnroll><<<update_blocks(turns, kTurns), kUpdateThreads, 0, queue>>>(
+            args.param.as<P>(), args.master.as<float>(), args.grad.as<const G>(), args.m.as<S>(), args.v.as<S>(),
+            args.scalars.as<const float>(), args.squares.as<float>(), n, turns,
+            AdamWNumbers{args.beta1, args.beta2, args.eps, args.weight_decay}, args.rounding);
+      });
     });
   });
   BLIPFT_CUDA_LAUNCHED("adamw_kernel");

@@ -114,10 +114,11 @@ struct BlockSquares {
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) warps[u][threadIdx.x / 32] = sum;
   }
-  /// To their places. Every thread of the block calls it.
-  __device__ __forceinline__ void write(float* __restrict__ squares, int64_t n) const {
+  /// To their places: those of the block's turn `turn`. Every thread of the block calls it, and comes to a barrier before
+  /// the next add().
+  __device__ __forceinline__ void write(float* __restrict__ squares, int64_t turn, int64_t n) const {
     __syncthreads();
-    const int64_t span = int64_t{blockIdx.x} * kUnroll + threadIdx.x;
+    const int64_t span = turn * kUnroll + threadIdx.x;
     if (threadIdx.x >= kUnroll || span * kSquaresSpan >= n) return;
     float sum = 0;
 #pragma unroll
@@ -217,8 +218,28 @@ void dispatch_update(const Update& args, bool aligned, Run&& run) {
   });
 }
 
-inline unsigned update_blocks(int64_t n, int unroll = 1) {
-  return static_cast<unsigned>(ceil_div(n, int64_t{kUpdateThreads} * kUpdatePack * unroll));
+/// Blocks of an update that reads and writes the host's memory, one on a processor each: together they keep the link busy
+/// (8 do not), and the products beside have the other processors. One block for each turn would fill the GPU with blocks
+/// that wait for the link, and what runs beside would stand still until the last of them.
+inline constexpr int64_t kLinkBlocks = 16;
+/// Bytes of each element that come over the link, from which on so few blocks have enough on its way.
+inline constexpr int64_t kLeastLinkBytes = 4;
+
+/// One block for each turn, or a few that take several.
+inline unsigned update_blocks(int64_t turns, bool several) {
+  return static_cast<unsigned>(several ? std::min(turns, kLinkBlocks) : turns);
+}
+
+/// Calls run(takes_turns): whether a few blocks take turns. They do where every pack is aligned; else single elements go
+/// over the link, which is slow in any case.
+template <class Aligned, class Run>
+void dispatch_turns(bool few, Aligned, Run&& run) {
+  if constexpr (Aligned::value) dispatch_bool(few, run);
+  else run(std::false_type{});
+}
+
+constexpr int64_t update_turns(int64_t n, int unroll = 1) {
+  return ceil_div(n, int64_t{kUpdateThreads} * kUpdatePack * unroll);
 }
 
 }  // namespace blipft

@@ -423,6 +423,9 @@ void ParameterStore::update_part(const Unit& unit, const Range& range, int64_t f
   operands.squares = squares_.part(range.squares + first / kSquaresSpan, {squares_count(count)});
   operands.unit = unit.index;
   operands.first = held.shard.first + range.first + first;
+  operands.over_link = (held.master ? master_place() : weights_place()) == Place::host ||
+                       std::any_of(range.specs.begin(), range.specs.end(),
+                                   [](const StateSpec& spec) { return spec.place == Place::host; });
   int64_t staged = 0;
   for (const Stored& state : range.states) {
     Stored mine = state.part(first, count);

@@ -373,11 +373,13 @@ inline void add_elementwise(Cases& cases, DType t) {
     }});
 }
 
-inline void add_updates(Cases& cases, DType param, bool master, DType grad, DType state, int64_t n) {
+inline void add_updates(Cases& cases, DType param, bool master, DType grad, DType state, int64_t n,
+                        bool over_link = false) {
   const DType bound = param == kF32 && state == kF32 ? kF32 : kBf16;
   const auto scalars = [](OpContext& c) { return c.values("scalars", kF32, {0.05, 0.19, 0.002, 0.7, 1.5, 0, 0, 0}); };
   const std::string tail =
-      concat(master ? " master" : "", " grad ", dtype_name(grad), " state ", dtype_name(state), " ", n);
+      concat(master ? " master" : "", " grad ", dtype_name(grad), " state ", dtype_name(state), " ", n,
+             over_link ? " over the link" : "");
   cases.push_back({title(param, "adamw_update", tail), bound, false, [=](OpContext& c) {
     AdamWUpdate a;
     a.param = c.inout("param", param, {n});
@@ -388,6 +390,7 @@ inline void add_updates(Cases& cases, DType param, bool master, DType grad, DTyp
     a.scalars = scalars(c);
     if (n != 1001) a.squares = c.output("squares", kF32, {squares_count(n)});
     a.weight_decay = 0.1f;
+    a.over_link = over_link;
     c.run([&](Ops& ops, Stream s) { ops.adamw_update(a, s); });
   }});
   for (bool momentum : {false, true})
@@ -401,6 +404,7 @@ inline void add_updates(Cases& cases, DType param, bool master, DType grad, DTyp
       a.weight_decay = 0.1f;
       a.scalars = scalars(c);
       if (n != 1001) a.squares = c.output("squares", kF32, {squares_count(n)});
+      a.over_link = over_link;
       c.run([&](Ops& ops, Stream s) { ops.sgd_update(a, s); });
     }});
 }
