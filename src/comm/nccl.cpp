@@ -94,7 +94,9 @@ class NcclComm : public Comm {
   void all_gather(const Tensor& shard, const Tensor& full, Stream stream) override {
     BLIPFT_CHECK(full.numel() == shard.numel() * size_, "all_gather: ", full.shape.str(), " is not ", size_, " times ",
                  shard.shape.str());
-    if (direct_gathers() && peers_.contains(shard)) return gather_by_copies(shard, full, cuda(stream));
+    // A shard in place has just been written, at a place of each rank's own.
+    const bool in_place = shard.data == static_cast<char*>(full.data) + rank_ * shard.bytes();
+    if (direct_gathers() && !in_place && peers_.contains(shard)) return gather_by_copies(shard, full, cuda(stream));
     BLIPFT_NCCL(ncclAllGather(shard.data, full.data, static_cast<size_t>(shard.numel()), nccl_type(shard.dtype), comm_,
                               cuda(stream)));
   }

@@ -179,6 +179,13 @@ TEST_SUITE("mpi gpu comm") {
         }
         CHECK(gpu.read(full) == gathered);
         mpi_world().barrier();
+        // In place, the shard written in the stream before: nobody else takes care that it is there.
+        gpu.write(full, std::vector<float>(gathered.size(), -1.0f));
+        const Tensor own = full.part(rank * count, {count});
+        gpu.device->copy(own.data, shard.data, shard.bytes(), stream);
+        gpu.comm->all_gather(own, full, stream);
+        CHECK(gpu.read(full) == gathered);
+        mpi_world().barrier();
 
         const Tensor everything = gpu.tensor(numbers(rank, count, dtype), dtype);
         gpu.comm->all_reduce(everything, stream);
