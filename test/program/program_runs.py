@@ -23,12 +23,14 @@ DEVICE = os.environ.get("BLIPFT_DEVICE", "cpu")
 
 
 def count_gpus():
-    """Of this machine; 0 where there is no driver."""
+    """That programs started here see; 0 where there is no driver."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     except FileNotFoundError:
         return 0
-    return len([line for line in listed.splitlines() if line.startswith("GPU ")])
+    there = len([line for line in listed.splitlines() if line.startswith("GPU ")])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return there if visible is None else min(there, len([word for word in visible.split(",") if word.strip()]))
 
 
 GPUS = count_gpus() if DEVICE == "cuda" else 0
