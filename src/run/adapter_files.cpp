@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -40,6 +41,8 @@ bool all_adapted(const Units& units, const std::set<std::string>& modules, const
 // The saved adapters must mean what the run file says.
 void check_adapter_config(const Config& config) {
   const std::string file = config.adapter.path + "/adapter_config.json";
+  BLIPFT_USER_CHECK(std::filesystem::exists(file), place_of(config, "adapter.path"), ": found no ", file,
+                    "; expected a folder that PEFT's save_pretrained wrote, or a run's output.save_model (adapter/)");
   const ordered_json saved = io::read_json_file<ordered_json>(file);
   BLIPFT_USER_CHECK(saved.is_object(), file, ": found a JSON ", saved.type_name(), ", expected an object");
   const auto expect = [&](const char* key, const ordered_json& wanted, const char* ours) {
@@ -111,11 +114,16 @@ std::string adapter_config(const Config& config, const Units& units) {
   return text.dump(2) + "\n";
 }
 
-void load_adapters(const WeightContext& context, const Config& config) {
+void check_adapters(const Config& config, const Units& units) {
   if (config.adapter.path.empty()) return;
   check_adapter_config(config);
+  check_weights(units, SafetensorsReader(config.adapter.path, "adapter_model"), Source::adapter);
+}
+
+void load_adapters(const WeightContext& context, const Config& config) {
+  if (config.adapter.path.empty()) return;
+  check_adapters(config, context.units);
   const SafetensorsReader reader(config.adapter.path, "adapter_model");
-  check_weights(context.units, reader, Source::adapter);
   check_base_weights(reader, context.units, config);
   load_weights(context, reader, 1, Source::adapter);
 }

@@ -11,8 +11,12 @@ namespace blipft {
 /// adapter_config.json for the adapters of `units`; "" where there are none.
 std::string adapter_config(const Config& config, const Units& units);
 
-/// Fills the adapters from adapter.path, if the run gives one. Throws UserError when adapter_config.json there describes
-/// others than the run file, and when the folder also holds weights of the model itself that differ from model.path's.
+/// Throws UserError when adapter.path, if it is given, has no adapters, or others than the run file describes: its settings,
+/// and names and shapes of the tensors that `units` wait for. Reads no more than headers.
+void check_adapters(const Config& config, const Units& units);
+
+/// Fills the adapters from adapter.path, if it is given. Throws UserError as check_adapters(), and when the folder also holds
+/// weights of the model itself that differ from model.path's.
 void load_adapters(const WeightContext& context, const Config& config);
 
 }  // namespace blipft

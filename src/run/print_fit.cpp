@@ -4,6 +4,7 @@
 
 #include "blipft/trainer.h"
 #include "memory/memory_text.h"
+#include "run/adapter_files.h"
 #include "run/fit_search.h"
 #include "run/placement.h"
 
@@ -90,6 +91,7 @@ bool print_fit(const Config& asked, int64_t ranks, int64_t node_ranks, double gp
   const Config config = resolve_for_ranks(asked, world);
   const int64_t gpu = static_cast<int64_t>(gpu_gib * (int64_t{1} << 30));
   const std::unique_ptr<Model> model = make_model(config);
+  check_adapters(config, model->units());
   const PlannedTexts texts(config, model->inputs(), world);
   const FitSearch search(asked, node_ranks, gpu, texts);
   const int64_t batch = config.train.batch_size, micro_batches = config.train.accumulate_grad_batches;

@@ -5,6 +5,7 @@
 #include "blipft/trainer.h"
 #include "memory/memory_plan.h"
 #include "memory/memory_text.h"
+#include "run/adapter_files.h"
 #include "run/checkpoints.h"
 #include "run/placement.h"
 #include "run/planned_texts.h"
@@ -47,6 +48,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
   const std::unique_ptr<Model> model = make_model(config);
+  check_adapters(config, model->units());
   const PlannedTexts texts(config, model->inputs(), world.all());
   const auto shapes_of = [&](const Config& other) { return texts.shapes(other, world.all()); };
   const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config));

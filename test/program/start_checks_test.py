@@ -26,7 +26,7 @@ except ImportError as missing:
 os.environ.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import (  # noqa: E402
-    PROGRAM, ROOT, Space, command_line, environment, run, saved_model, start)
+    PROGRAM, ROOT, Space, command_line, environment, mpirun, run, saved_model, start)
 from script_tests import check, run_tests, test  # noqa: E402
 
 SECONDS_TO_FAIL = 20
@@ -123,6 +123,24 @@ def a_run_does_not_replace_the_model_that_it_reads(space):
             f"model.path={output / 'model'}", "model.init=pretrained", f"output.path={output}", "output.save_model=true",
             "output.overwrite=true")
     check((output / "model/model.safetensors").exists() and not (output / "run.lock").exists(), list(output.iterdir()))
+
+
+@test
+def adapters_that_do_not_fit_are_refused_by_a_run_and_by_its_plan(space):
+    lora = ("adapter.kind=lora", "adapter.r=2")
+    adapter = run(space, 0, *lora, "train.max_steps=1", "output.save_model=true").output / "adapter"
+    for pattern, *options in ((r'adapter\.path=/nothing_here": found no /nothing_here/adapter_config\.json; expected a folder',
+                               "adapter.path=/nothing_here"),
+                              (r"adapter_config\.json: r: found 2, the run file has 4 \(adapter\.r\)",
+                               f"adapter.path={adapter}", "adapter.r=4"),
+                              (r"adapter_model\.safetensors: tensor .* is missing .*section adapter",
+                               f"adapter.path={adapter}", "adapter.targets=[q, v, k]")):
+        refused(space, pattern, *lora, *options)
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", space.config, f"output.path={space.new()}", *lora, *options])
+        check(status == 2 and re.search(pattern, err), status, out, err)
+    status, out, err, _ = mpirun(0, [PROGRAM, "--plan", space.config, f"output.path={space.new()}", *lora,
+                                     f"adapter.path={adapter}"])
+    check(status == 0, out, err)
 
 
 class Running:
