@@ -49,12 +49,15 @@ finish_sum_kernel(const float* __restrict__ partials, int count, float* __restri
   if (threadIdx.x == 0) out[0] = accumulate ? out[0] + sum : sum;
 }
 
+/// At most: four for each multiprocessor of an H100 or H200, and as many on every GPU. The sum's order hangs on it, and
+/// replicas on unlike GPUs, each of which computes the norm of equal gradients for itself, must get equal bits.
+constexpr int64_t kSumBlocks = 528;
+
 template <bool kSquares>
 void launch_sum(const Tensor& x, const Tensor& out, bool accumulate, const LaunchContext& context) {
   BLIPFT_CHECK(context.scratch, "set_workspace() comes before sums");
   const int64_t n = x.numel();
-  const int blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(n, int64_t{kThreads} * 32), 1,
-      int64_t{context.sm_count} * 4));
+  const int blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(n, int64_t{kThreads} * 32), 1, kSumBlocks));
   dispatch_float(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto grid = static_cast<unsigned>(blocks);
