@@ -287,7 +287,8 @@ struct AdamWUpdate {
   Tensor squares;               ///< f32 [squares_count(n)], out, optional
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
   Rounding rounding;            ///< stochastic only of bf16 without master
-  bool over_link = false;       ///< param, master or states are in the host: no more processors than the link keeps busy
+  int64_t link_bytes = 0;       ///< of an element that are read from the host's memory: where they are many, few processors
+                                ///< keep the link busy and do it
 };
 
 /// torch.optim.SGD: g += wd p; buf = momentum buf + g (buf = g at step 1); p -= lr buf.
@@ -297,7 +298,7 @@ struct SgdUpdate {
   Tensor scalars, squares;      ///< as in AdamWUpdate
   float momentum = 0, weight_decay = 0;
   Rounding rounding;            ///< as in AdamWUpdate
-  bool over_link = false;       ///< as in AdamWUpdate
+  int64_t link_bytes = 0;       ///< as in AdamWUpdate
 };
 
 /// Lion (Chen et al. 2023): p -= lr wd p; p -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g.
@@ -307,7 +308,7 @@ struct LionUpdate {
   Tensor scalars, squares;      ///< as in AdamWUpdate
   float beta1 = 0.9f, beta2 = 0.99f, weight_decay = 0;
   Rounding rounding;            ///< as in AdamWUpdate
-  bool over_link = false;       ///< as in AdamWUpdate
+  int64_t link_bytes = 0;       ///< as in AdamWUpdate
 };
 
 /// What the codes of a block of numbers stand for. A block keeps its largest magnitude as its scale; each number is

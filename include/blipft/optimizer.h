@@ -42,7 +42,7 @@ class Optimizer {
     std::vector<Stored> state;             ///< [n] each: in the formats that takes() agreed to, or plain
     Tensor squares;                        ///< f32 [squares_count(n)], out, optional: see ops.h
     int64_t unit = 0, first = 0;           ///< the elements of that unit's flat buffer from `first` on
-    bool over_link = false;                ///< some of it is in the host's memory
+    int64_t link_bytes = 0;                ///< of an element of param, master and states that are read from the host
   };
   virtual void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const = 0;
 };

@@ -1,4 +1,4 @@
-// Optimizer updates: one fused pass over a flat shard, 8 or 16 elements a thread.
+// Optimizer updates: one fused pass over a flat shard, 8 or 16 elements of a thread in each turn.
 //
 // All arithmetic is f32, whatever the tensors hold; a value is rounded once, when it is stored. torch's bf16 AdamW
 // rounds every intermediate result to bf16 instead, so a bf16 step here is at least as close to exact arithmetic.
@@ -132,10 +132,9 @@ void launch_one_state(const Update& args, const Tensor& state, const Rule& rule,
   if (n == 0) return;
   const bool aligned = all_aligned16(args.param, args.master, args.grad, state);
   const int64_t turns = update_turns(n);
-  const bool few = args.over_link && (args.master ? 4 : 0) + (state ? dtype_size(state.dtype) : 0) >= kLeastLinkBytes;
   dispatch_update(args, aligned, [&](auto p, auto g, auto has_master, auto is_aligned, auto is_stochastic) {
     dispatch_float(state ? state.dtype : DType::f32, [&](auto s) {
-      dispatch_turns(few, is_aligned, [&](auto takes_turns) {
+      dispatch_turns(few_blocks_do(args.link_bytes), is_aligned, [&](auto takes_turns) {
         using P = typename decltype(p)::type;
         using G = typename decltype(g)::type;
         using S = typename decltype(s)::type;
@@ -164,12 +163,12 @@ void CudaOps::adamw_update(const AdamWUpdate& args, Stream stream) {
   const bool aligned = all_aligned16(args.param, args.master, args.grad, args.m, args.v);
   dispatch_update(args, aligned, [&](auto p, auto g, auto has_master, auto is_aligned, auto is_stochastic) {
     dispatch_float(args.m.dtype, [&](auto s) {
-      dispatch_turns(args.over_link, is_aligned, [&](auto takes_turns) {  // two moments are bytes enough
-        using P = typename decltype(p)::type;
-        using G = typename decltype(g)::type;
-        using S = typename decltype(s)::type;
-        // Pure bf16 moves half the bytes a pack: two packs keep as many of them on their way.
-        constexpr int kUnroll = sizeof(P) + sizeof(G) + sizeof(S) == 6 && !decltype(has_master)::value ? 2 : 1;
+      using P = typename decltype(p)::type;
+      using G = typename decltype(g)::type;
+      using S = typename decltype(s)::type;
+      // Pure bf16 moves half the bytes a pack: two packs keep as many of them on their way.
+      constexpr int kUnroll = sizeof(P) + sizeof(G) + sizeof(S) == 6 && !decltype(has_master)::value ? 2 : 1;
+      dispatch_turns(few_blocks_do(args.link_bytes, kUnroll), is_aligned, [&](auto takes_turns) {
         constexpr bool kTurns = decltype(takes_turns)::value;
         const int64_t turns = update_turns(n, kUnroll);
         adamw_kernel<P, G, S, decltype(has_master)::value, decltype(is_aligned)::value, decltype(is_stochastic)::value,

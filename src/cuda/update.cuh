@@ -218,12 +218,16 @@ void dispatch_update(const Update& args, bool aligned, Run&& run) {
   });
 }
 
-/// Blocks of an update that reads and writes the host's memory, one on a processor each: together they keep the link busy
-/// (8 do not), and the products beside have the other processors. One block for each turn would fill the GPU with blocks
-/// that wait for the link, and what runs beside would stand still until the last of them.
-inline constexpr int64_t kLinkBlocks = 16;
-/// Bytes of each element that come over the link, from which on so few blocks have enough on its way.
-inline constexpr int64_t kLeastLinkBytes = 4;
+/// Blocks of an update that reads the host's memory: with so many bytes of each thread on their way they keep the link busy
+/// (on H200: with 64 and 96 bytes; 8 blocks with 96 do not), and the products beside have the other processors. One block
+/// for each turn would fill the GPU with blocks that wait for the link, and what runs beside would stand still until the
+/// last of them.
+inline constexpr int64_t kLinkBlocks = 16, kLeastLinkBytes = 64;
+
+/// Whether they do, for an update of `link_bytes` an element whose threads take `unroll` packs in a turn.
+constexpr bool few_blocks_do(int64_t link_bytes, int unroll = 1) {
+  return link_bytes * kUpdatePack * unroll >= kLeastLinkBytes;
+}
 
 /// One block for each turn, or a few that take several.
 inline unsigned update_blocks(int64_t turns, bool several) {

@@ -23,7 +23,7 @@ class AdamW : public Optimizer {
                       .v = of.state[1].tensor(), .scalars = scalars, .squares = of.squares,
                       .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
                       .eps = static_cast<float>(train_.eps), .weight_decay = static_cast<float>(train_.weight_decay),
-                      .rounding = rounding(train_, of), .over_link = of.over_link},
+                      .rounding = rounding(train_, of), .link_bytes = of.link_bytes},
                      stream);
   }
 

@@ -20,7 +20,7 @@ class Lion : public Optimizer {
                      .scalars = scalars, .squares = of.squares,
                      .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
                      .weight_decay = static_cast<float>(train_.weight_decay),
-                     .rounding = rounding(train_, of), .over_link = of.over_link},
+                     .rounding = rounding(train_, of), .link_bytes = of.link_bytes},
                     stream);
   }
 

@@ -22,7 +22,7 @@ class Sgd : public Optimizer {
                     .squares = of.squares,
                     .momentum = static_cast<float>(train_.momentum),
                     .weight_decay = static_cast<float>(train_.weight_decay),
-                    .rounding = rounding(train_, of), .over_link = of.over_link},
+                    .rounding = rounding(train_, of), .link_bytes = of.link_bytes},
                    stream);
   }
 

@@ -423,12 +423,12 @@ void ParameterStore::update_part(const Unit& unit, const Range& range, int64_t f
   operands.squares = squares_.part(range.squares + first / kSquaresSpan, {squares_count(count)});
   operands.unit = unit.index;
   operands.first = held.shard.first + range.first + first;
-  operands.over_link = (held.master ? master_place() : weights_place()) == Place::host ||
-                       std::any_of(range.specs.begin(), range.specs.end(),
-                                   [](const StateSpec& spec) { return spec.place == Place::host; });
+  const Tensor& values = held.master ? operands.master : operands.param;
+  if ((held.master ? master_place() : weights_place()) == Place::host) operands.link_bytes += dtype_size(values.dtype);
   int64_t staged = 0;
-  for (const Stored& state : range.states) {
-    Stored mine = state.part(first, count);
+  for (size_t i = 0; i < range.states.size(); ++i) {
+    Stored mine = range.states[i].part(first, count);
+    if (mine.plain() && range.specs[i].place == Place::host) operands.link_bytes += dtype_size(mine.tensor().dtype);
     if (range.decoded && !mine.plain()) {
       const Tensor values = staging_.part(staged++ * kDecodedElements, {count});
       mine.decode(*context_.ops, values, stream);

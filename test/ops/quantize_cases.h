@@ -91,11 +91,14 @@ inline void add_adamw8bit(Cases& cases, DType param, bool master, DType grad, in
 }
 
 /// Where the sign is that of nearly nothing, backends may disagree: gradient and mean have one sign.
-inline void add_lion(Cases& cases, DType param, bool master, DType grad, DType state, int64_t n) {
+inline void add_lion(Cases& cases, DType param, bool master, DType grad, DType state, int64_t n,
+                     int64_t link_bytes = 0) {
   const DType bound = param == kF32 && state == kF32 ? kF32 : kBf16;
   cases.push_back({title(param, "lion_update", master ? " master" : "", " grad ", dtype_name(grad), " state ",
-                         dtype_name(state), " ", n), bound, false, [=](OpContext& c) {
+                         dtype_name(state), " ", n, link_bytes ? " over the link" : ""), bound, false,
+                   [=](OpContext& c) {
     LionUpdate a;
+    a.link_bytes = link_bytes;
     a.param = c.inout("param", param, {n});
     if (master) a.master = c.inout("master", kF32, {n});
     a.grad = c.input("grad", grad, {n}, n % 2 ? -1 : 0.01, n % 2 ? -0.01 : 1);
@@ -108,8 +111,9 @@ inline void add_lion(Cases& cases, DType param, bool master, DType grad, DType s
 }
 
 /// Equal bits: the gradient is 0, so that rounding alone is left. Elements begin inside of a block of random bits too.
-inline void add_stochastic_rounding(Cases& cases, int64_t n, int64_t first) {
-  cases.push_back({concat("stochastic rounding ", n, " from ", first), kBf16, true, [=](OpContext& c) {
+inline void add_stochastic_rounding(Cases& cases, int64_t n, int64_t first, int64_t link_bytes = 0) {
+  cases.push_back({concat("stochastic rounding ", n, " from ", first, link_bytes ? " over the link" : ""), kBf16, true,
+                   [=](OpContext& c) {
     const Tensor zeros = c.values("zeros", kBf16, std::vector<double>(static_cast<size_t>(n)));
     const Rounding rounding{true, 0x123456789abcdef, 5, first};
     // lr * wd is a power of two: the decayed parameters are exact in f32 on every backend.
@@ -117,6 +121,7 @@ inline void add_stochastic_rounding(Cases& cases, int64_t n, int64_t first) {
     SgdUpdate sgd{c.inout("sgd", kBf16, {n}), {}, zeros, {}, scalars, {}, 0, 0.125f, rounding};
     LionUpdate lion{c.inout("lion", kBf16, {n}), {}, zeros, c.inout("m", kF32, {n}, 0, 0), scalars, {}, 0.5f, 0.5f,
                     0.125f, rounding};
+    sgd.link_bytes = lion.link_bytes = link_bytes;
     c.run([&](Ops& ops, Stream s) {
       ops.sgd_update(sgd, s);
       ops.lion_update(lion, s);
@@ -147,9 +152,11 @@ inline void add_quantize_ops(Cases& cases) {
     add_lion(cases, kF32, false, kF32, kF32, n);
     add_lion(cases, kBf16, false, kBf16, kBf16, n);
     add_lion(cases, kBf16, true, kF32, kF32, n);
+    add_lion(cases, kBf16, true, kF32, kF32, n, 8);
   }
   for (auto [n, first] : {std::pair<int64_t, int64_t>{1, 0}, {1000, 0}, {40000, 64}, {1001, 3}, {5000, 8 + 7}})
     add_stochastic_rounding(cases, n, first);
+  add_stochastic_rounding(cases, 100001, 64, 8);
 }
 
 }  // namespace blipft::test
