@@ -80,7 +80,16 @@ void PreNormLayer::recompute(const UnitPass& pass, const Call& call, Saved& save
   give(context, middle.normed.y);
   saved.norm2 = middle.normed;
   saved.middle = middle.sum;
-  saved.inner = inner.keep();
+  saved.inner = shape.activation == Activation::relu ? keep_activated(context, inner) : inner.keep();
+}
+
+Tensor PreNormLayer::keep_activated(const StepContext& context, Taken& activated) const {
+  if (fc2.needs_input(*unit)) return activated.keep();
+  const Tensor whole = activated;
+  Taken signs(context, "mlp signs", DType::u8, {(whole.numel() + 7) / 8});
+  context.ops.pack_signs(whole, signs, context.stream);
+  activated.give();
+  return signs.keep();
 }
 
 void PreNormLayer::give_all_but_input(const StepContext& context, Saved& saved) const {
@@ -113,14 +122,7 @@ Tensor PreNormLayer::mlp_forward(const UnitPass& pass, const Call& call, const M
   } else {
     fc2.forward(pass, {.x = activated, .residual = middle.sum, .y = y});
   }
-  if (save && !gelu) {
-    if (fc2.needs_input(*unit)) {
-      saved.inner = activated.keep();
-    } else {
-      saved.inner = Taken(context, "mlp signs", DType::u8, {(rows * shape.inner + 7) / 8}).keep();
-      context.ops.pack_signs(activated, saved.inner, context.stream);
-    }
-  }
+  if (save && !gelu) saved.inner = keep_activated(context, activated);
   return y.keep();
 }
 
@@ -148,7 +150,7 @@ ResidualGradient PreNormLayer::mlp_backward(UnitBackward& pass, const Call& call
   // Where fc2 does not need its input, saved.inner may be signs.
   fc2.weight_gradient(pass, dout, gelu || !fc2.needs_input(pass) ? activated : saved.inner, incoming.bias);
   pass.keep(activated);
-  if (gelu) give(context, saved.inner); else pass.keep(saved.inner);
+  if (gelu || !fc2.needs_input(pass)) give(context, saved.inner); else pass.keep(saved.inner);
   saved.inner = {};
   if (dout.data != dy.data) pass.keep(dout);
 

@@ -64,6 +64,8 @@ class PreNormLayer {
   };
   AttentionForward attention_call(const Call& call, const Tensor& qkv_rows, const Tensor& out, const Tensor& lse) const;
   Dropout dropout(const StepContext& context, const Call& call, uint32_t which) const;
+  /// What backward needs of relu's output, which is taken over: itself, or its signs.
+  Tensor keep_activated(const StepContext& context, Taken& activated) const;
   Middle attention_forward(const UnitPass& pass, const Call& call, const Tensor& x, Saved& saved, bool save) const;
   Tensor mlp_forward(const UnitPass& pass, const Call& call, const Middle& middle, Saved& saved, bool save) const;
   ResidualGradient mlp_backward(UnitBackward& pass, const Call& call, const ResidualGradient& incoming,

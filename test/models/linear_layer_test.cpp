@@ -348,10 +348,14 @@ TEST_SUITE("linear layer") {
       UnitBackward trained({context, packed.flat.tensor()}, {into, {}}), frozen({context, packed.flat.tensor()}, {});
       CHECK(packed.layer.needs_input(trained));
       CHECK(!packed.layer.needs_input(frozen));
+      const Unit still("frozen", kFrozen);
+      CHECK(packed.layer.needs_input(packed.unit));
+      CHECK(!packed.layer.needs_input(still));
       CHECK_NOTHROW(packed.layer.weight_gradient(frozen, packed.dy.tensor(), {}));
       LinearLayer adapted = packed.layer;
       adapted.attach(std::make_shared<LowRank>(kIn, kOut, kRank));
       CHECK(adapted.needs_input(frozen));
+      CHECK(adapted.needs_input(still));
       frozen.join();
     });
   }

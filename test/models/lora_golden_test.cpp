@@ -101,8 +101,8 @@ TEST_SUITE("lora golden") {
       for (const char* text_padding : {"max", "packed"}) check_lora(name, DeviceKind::cpu, text_padding);
   }
   TEST_CASE("activation checkpointing changes no bit of adapters' gradients") {
-    const Golden golden("lora_all");
-    const auto run = [&](const char* act_ckpt) {
+    const auto run = [&](const char* name, const char* act_ckpt) {
+      const Golden golden(name);
       Config config = lora_config(golden, Precision::f32_true, "packed");
       config.train.act_ckpt = act_ckpt;
       config.adapter.dropout = 0.25;
@@ -113,9 +113,23 @@ TEST_SUITE("lora golden") {
         if (holds_adapters(*unit)) found.push_back(trainer.host(trainer.engine->store.gradient(*unit)));
       return found;
     };
-    const auto none = run("none");
-    CHECK(run("half") == none);
-    CHECK(run("full") == none);
+    for (const char* name : {"lora_all", "lora_blip2"}) {  // of OPT's MLP, signs are kept
+      CAPTURE(name);
+      const auto none = run(name, "none");
+      CHECK(run(name, "half") == none);
+      CHECK(run(name, "full") == none);
+    }
+  }
+  TEST_CASE("of a frozen MLP's relu signs are kept, not its output") {
+    const Golden golden("lora_blip2");
+    const Trainer trainer(golden, lora_config(golden, Precision::f32_true, "packed"), DeviceKind::cpu);
+    int64_t signs = 0, outputs = 0;
+    for (const PlanEntry& entry : trainer.arena->peak_entries()) {
+      if (entry.name == "mlp signs") signs = entry.bytes;
+      if (entry.name == "mlp inner") outputs = entry.bytes;
+    }
+    CHECK(signs > 0);
+    CHECK(outputs < 32 * signs);           // those of two layers at most, where all of them were kept
   }
   TEST_CASE("what adapters are refused") {
     const Golden golden("lora_all");
