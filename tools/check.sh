@@ -92,8 +92,8 @@ fi
 # so goes what they print, which is told one part after the other.
 # Tensors of the tests are small: threads mostly wait for each other. They are not to spin meanwhile: where the processors
 # have other work too, that takes ten times as long.
-# But the reference of the GPU's operations is the CPU's: where there are many processors, more of them.
-threads=$((cores > 8 ? cores / 4 : cores > 2 ? 2 : cores))
+# The GPU's operations are compared with the CPU's on large tensors too: where there are many processors, more of them.
+threads=$((cores > 32 ? 8 : cores > 8 ? cores / 4 : cores > 2 ? 2 : cores))
 export OMP_WAIT_POLICY=passive
 at_once=$((cores / 8 > 1 && ${#san} == 0 ? cores / 8 : 1))
 parts=0 told=0
@@ -231,8 +231,10 @@ script_tests() {
 
 python=$(tools/setup.sh --python 2> /dev/null || echo python3)
 export BLIPFT_PYTHON=$python
-# The longest first, where there is a GPU.
-for test in test/program/gpu_runs_test.py $(ls test/*/*_test.py | grep -v /gpu_runs_test.py); do
+longest=test/program/gpu_runs_test.py        # where there is a GPU: it goes first
+for test in "$longest" test/*/*_test.py; do
+  [ "$test" = "$longest" ] && [ -n "$begun" ] && continue
+  [ "$test" = "$longest" ] && begun=1
   # Those of tools start no ranks that share cores: two fit beside each other on two cores too.
   case "$test" in test/tools/*) [ $at_once = 1 ] && [ "$cores" -ge 2 ] && at_once=2 ;; esac
   [ -e "$test" ] && part script_tests "$test"

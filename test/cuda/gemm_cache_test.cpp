@@ -82,8 +82,7 @@ TEST_SUITE("cuda gemm cache") {
     const GemmSearchReport seeded = planner.search(product(576));
     CHECK(fresh.candidates > 16);
     CHECK(seeded.candidates >= 1);
-    CHECK(seeded.candidates <= 5);  // four neighbours and the heuristic's first
-    CHECK(seeded.best_microseconds < seeded.first_microseconds + 0.01);
+    CHECK(seeded.candidates <= 3);  // two neighbours' choices and the heuristic's first
     CHECK(planner.search(product(2048)).candidates > 16);  // too far from both
 #endif
   }
@@ -97,6 +96,13 @@ TEST_SUITE("cuda gemm cache") {
     const std::vector<int64_t> rows = {256, 1024, 384, 768, 320};
     const std::vector<int64_t> reversed(rows.rbegin(), rows.rend());
     std::vector<Algorithm> first, second;
+    const auto caught = [](auto body) {      // an exception that leaves a thread would end all tests
+      try {
+        body();
+      } catch (const std::exception& error) {
+        FAIL_CHECK(error.what());
+      }
+    };
     // As in a captured step: its products are met first, and chosen for together.
     GemmPlanner captured(file, GemmEffort::quick);
     cudaStream_t stream = nullptr;
@@ -107,12 +113,12 @@ TEST_SUITE("cuda gemm cache") {
     CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
     CHECK(cudaGraphDestroy(graph) == cudaSuccess);
     CHECK(cudaStreamDestroy(stream) == cudaSuccess);
-    std::thread one([&] {
+    std::thread one(caught, [&] {
       device->bind_thread();
       GemmPlanner planner(file, GemmEffort::quick);
       first = choose(planner, rows);
     });
-    std::thread two([&] {
+    std::thread two(caught, [&] {
       device->bind_thread();
       CHECK(captured.settle());
       second = choose(captured, rows);

@@ -28,9 +28,14 @@ def count_gpus():
         listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     except FileNotFoundError:
         return 0
-    there = len([line for line in listed.splitlines() if line.startswith("GPU ")])
+    there = [line for line in listed.splitlines() if line.startswith("GPU ")]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return there if visible is None else min(there, len([word for word in visible.split(",") if word.strip()]))
+    if visible is None:
+        return len(there)
+    # CUDA stops at the first that is none.
+    words = [word.strip() for word in visible.split(",")]
+    known = [any(word and (line.startswith(f"GPU {word}:") or f"UUID: {word}" in line) for line in there) for word in words]
+    return known.index(False) if False in known else len(known)
 
 
 GPUS = count_gpus() if DEVICE == "cuda" else 0
