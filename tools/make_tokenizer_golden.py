@@ -114,10 +114,10 @@ def write(path, value):
         out.write("\n")
 
 
-def write_cases(path, tokenizer, random_count):
+def write_cases(path, tokenizer, random_count, **more):
     cases = [case(tokenizer, text) for text in ODD + INVALID + LLAMA_ODD + random_texts(7, random_count)]
     plain = "a </s> b<s>  c"  # without special tokens around it, and with those in it taken for text
-    write(path, {"pad_id": tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+    write(path, {**more, "pad_id": tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
                  "bos_id": tokenizer.bos_token_id, "eos_id": tokenizer.eos_token_id,
                  "vocab_size": max(tokenizer.get_vocab().values()) + 1,
                  "plain": {"text": plain, "without_special": tokenizer(plain, add_special_tokens=False)["input_ids"],
@@ -281,6 +281,35 @@ def reference(path):
         return AutoTokenizer.from_pretrained(copy)
 
 
+# A golden tokenizer.json in a model of another family, whose rules AutoTokenizer may prefer to the file's:
+# name: (directory, model_type, tokenizer_config.json, None: the directory's).
+FAMILIES = {
+    "mistral_llama_class": ("llama_class", "mistral", None),
+    "qwen2_fast_class": ("llama3", "qwen2", None),
+    "qwen2_no_class": ("llama3", "qwen2", {"eos_token": "<|eot_id|>"}),
+    "qwen2_llama_class": ("byte_fallback", "qwen2", {"tokenizer_class": "LlamaTokenizerFast", "eos_token": "</s>"}),
+    "llama_gpt2_class": ("llama3", "llama", {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|eot_id|>"}),
+    "blip2_gpt2_class": ("fast_strings", "blip-2", {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True,
+                                                    "bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>"}),
+    "blip2_no_class": ("qwen2", "blip-2", {"eos_token": "<|im_end|>"}),
+    "llama_class_of_bytes": ("qwen2", "llama", {"tokenizer_class": "LlamaTokenizer", "eos_token": "<|im_end|>"}),
+}
+
+
+def write_family(out, name, random_count):
+    directory, family, config = FAMILIES[name]
+    with tempfile.TemporaryDirectory() as copy:
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            source = os.path.join(out, directory, file)
+            if os.path.exists(source):
+                shutil.copy(source, copy)
+        if config is not None:
+            write(os.path.join(copy, "tokenizer_config.json"), config)
+        write(os.path.join(copy, "config.json"), {"model_type": family})
+        write_cases(os.path.join(out, f"family_{name}.json"), AutoTokenizer.from_pretrained(copy), random_count,
+                    directory=directory, model_type=family, tokenizer_config=config)
+
+
 def opt_reference(shared):
     """OPT's tokenizer with the settings that its repositories have in tokenizer_config.json."""
     with tempfile.TemporaryDirectory() as path:
@@ -342,6 +371,8 @@ def main():
                        {"tokenizer_class": "Qwen2Tokenizer", "bos_token": None, "eos_token": "<|im_end|>",
                         "pad_token": "<|endoftext|>", "unk_token": None, "additional_special_tokens": chat[1:]})):
         write_cases(os.path.join(path, "cases.json"), tokenizer, args.random)
+    for name in FAMILIES:
+        write_family(args.out, name, args.random // 3)
     for name in ("llama", "open_llama"):
         tokenizer = reference(os.path.join(args.shared, "data/tokenizers", name))
         write_cases(os.path.join(args.out, name + "_cases.json"), tokenizer, args.random)

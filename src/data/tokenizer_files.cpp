@@ -205,14 +205,25 @@ void read_sentencepiece(const fs::path& directory, const std::string& tokenizer_
   if (!config.contains("add_bos_token")) config["add_bos_token"] = true;
 }
 
-/// tokenizer_config.json's word, else config.json's; without the ending "Fast", which means the same.
-std::string class_of(const fs::path& directory, const Json& config, const std::string& otherwise) {
+/// tokenizer_config.json's word, else that of the model's config.json; without the ending "Fast", which means the same.
+std::string class_of(const Json& config, const Json& model, const std::string& otherwise) {
   Json name = member(config, "tokenizer_class");
-  if (const auto model = name.is_string() ? std::nullopt : read_json(directory / "config.json"))
-    name = member(*model, "tokenizer_class");
+  if (!name.is_string()) name = member(model, "tokenizer_class");
   std::string text = name.is_string() ? name.get<std::string>() : otherwise;
   if (text.ends_with("Fast")) text.resize(text.size() - 4);
   return text;
+}
+
+/// The class that AutoTokenizer takes for a tokenizer.json: `named` by the files, but some families have their own. "":
+/// the file as it is.
+std::string class_for_file(const std::string& named, const Json& model, const Json& fast) {
+  const Json& family = member(model, "model_type");
+  if (family == "qwen2") return "Qwen2Tokenizer";
+  if (family == "mistral") return "";
+  // LLaMA 3's file under this name.
+  if (named == "LlamaTokenizer" && has_part(fast, "ByteLevel")) return "";
+  if (named.empty() && (family == "blip-2" || family == "opt")) return "GPT2Tokenizer";
+  return named;
 }
 
 void add_bos_and_eos(const Json& config, TokenizerSpec& spec) {
@@ -232,21 +243,20 @@ TokenizerSpec read_files(const fs::path& directory) {
   spec.file = (directory / "tokenizer.json").string();
   Json config = read_json(directory / "tokenizer_config.json").value_or(Json::object());
   const std::optional<Json> fast = read_json(spec.file);
+  const Json model = read_json(directory / "config.json").value_or(Json::object());
   std::string padding_token, tokenizer_class;
   if (fast) {
-    tokenizer_class = class_of(directory, config, "");
-    // LLaMA 3 style files that name this class all the same: transformers then takes the file as it is.
-    if (tokenizer_class == "LlamaTokenizer" && has_part(*fast, "ByteLevel")) tokenizer_class.clear();
+    tokenizer_class = class_for_file(class_of(config, model, ""), model, *fast);
     tokenizer_json::read(*fast, tokenizer_class, config, spec);
     padding_token = content_of(member(member(*fast, "padding"), "pad_token"));
   } else if (is_there(directory / "vocab.json")) {
-    tokenizer_class = class_of(directory, config, "GPT2Tokenizer");
+    tokenizer_class = class_of(config, model, "GPT2Tokenizer");
     read_vocab_and_merges(directory, tokenizer_class, config, spec);
   } else {
     BLIPFT_USER_CHECK(is_there(directory / "tokenizer.model"), directory.string(),
                       ": no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor tokenizer.model is "
                       "there; copy the tokenizer's files there, or correct model.path");
-    tokenizer_class = class_of(directory, config, "LlamaTokenizer");
+    tokenizer_class = class_of(config, model, "LlamaTokenizer");
     read_sentencepiece(directory, tokenizer_class, config, spec);
   }
   const SpecialTokens tokens = read_special_tokens(directory, config, tokenizer_class);

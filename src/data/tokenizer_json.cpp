@@ -258,6 +258,10 @@ void put_parts_of_class(const std::string& tokenizer_class, const Json& config, 
     const Json bytes = {{"type", "ByteLevel"}, {"use_regex", false},
                         {"add_prefix_space", flag(config, "add_prefix_space", false)}};
     json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
+  } else if (tokenizer_class == "GPT2Tokenizer") {
+    model.update({{"unk_token", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}});
+    json["normalizer"] = nullptr;
+    json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", flag(config, "add_prefix_space", false)}};
   } else if (code_llama || tokenizer_class == "LlamaTokenizer") {
     model.update({{"fuse_unk", true}, {"byte_fallback", true}, {"ignore_merges", false}});
     if (code_llama) {

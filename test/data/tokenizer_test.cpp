@@ -134,6 +134,19 @@ TEST_SUITE("tokenizer") {
       check_cases(*load_tokenizer(golden + form), std::string(form) + "/cases.json");
   }
 
+  TEST_CASE("a model's family may know better than tokenizer.json and the class that files name") {
+    for (const char* name : {"mistral_llama_class", "qwen2_fast_class", "qwen2_no_class", "qwen2_llama_class",
+                             "llama_gpt2_class", "blip2_gpt2_class", "blip2_no_class", "llama_class_of_bytes"}) {
+      const std::string file = std::string("family_") + name + ".json";
+      const Json json = read_json(golden + file);
+      const Directory directory(json["directory"].get<std::string>());
+      write_text(directory / "config.json", Json{{"model_type", json["model_type"]}}.dump());
+      if (!json["tokenizer_config"].is_null())
+        write_text(directory / "tokenizer_config.json", json["tokenizer_config"].dump());
+      check_cases(*load_tokenizer(directory.string()), file);
+    }
+  }
+
   TEST_CASE("OPT, LLaMA and OpenLLaMA give the ids of transformers on odd texts") {
     for (const std::string name : {"opt", "llama", "open_llama"})
       if (const auto tokenizer = shared_tokenizer(name, "on odd texts"))
