@@ -121,8 +121,20 @@ std::vector<std::string> chat_template_names() {
 }
 
 std::string known_chat_template(std::string_view jinja) {
+  // Inside of Jinja's quotes a line's end means the same as backslash n, and files have either.
+  const auto with_line_ends = [](std::string_view text) {
+    std::string out;
+    for (size_t i = 0; i < text.size(); ++i) {
+      const bool escaped = text.substr(i, 2) == "\\n";
+      out += escaped ? '\n' : text[i];
+      i += escaped;
+    }
+    return out;
+  };
+  const std::string wanted = with_line_ends(jinja);
   for (const Row& row : table())
-    if (std::find(row.published.begin(), row.published.end(), jinja) != row.published.end()) return row.name;
+    for (const std::string_view published : row.published)
+      if (with_line_ends(published) == wanted) return row.name;
   return {};
 }
 

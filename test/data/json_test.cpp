@@ -289,6 +289,11 @@ TEST_SUITE("json data") {
     for (const auto& [name, text] : golden.items()) {
       CHECK(known_chat_template(text.get<std::string>()) == name);
       CHECK(known_chat_template(text.get<std::string>() + " ") == "");
+      // The same text with line ends in Jinja's quotes, as files have it whose JSON says \n.
+      std::string lines = text.get<std::string>();
+      for (size_t at = 0; (at = lines.find("\\n", at)) != std::string::npos;) lines.replace(at, 2, "\n");
+      CHECK(lines != text.get<std::string>());
+      CHECK(known_chat_template(lines) == name);
       directory.write("tokenizer_config.json", Json{{"chat_template", text}}.dump());
       CHECK(found() == name);
       directory.write("tokenizer_config.json",
