@@ -88,6 +88,7 @@ class JsonFields {
   bool has(const std::string& key) const { return object_.contains(key) && !object_[key].is_null(); }
   /// Whether the file says null, where an absent key would mean a default.
   bool is_null(const std::string& key) const { return object_.contains(key) && object_[key].is_null(); }
+  bool empty() const { return object_.empty(); }
   const std::string& file() const { return file_; }
   const std::string& prefix() const { return prefix_; }
 

@@ -71,13 +71,16 @@ void read_lengths(const JsonFields& fields, const Defaults& defaults, LlamaConfi
 
 // Long wavelengths are stretched, short ones stay, with a smooth passage between: transformers'
 // _compute_llama3_parameters, operation by operation in f32.
-void scale_llama3(const JsonFields& rope, int64_t positions, LlamaConfig& config) {
+void scale_llama3(const JsonFields& fields, const JsonFields& rope, int64_t positions, LlamaConfig& config) {
   const auto required = [&](const char* key) {
     BLIPFT_USER_CHECK(rope.has(key), rope.file(), ": ", rope.prefix(), key, ": is missing, llama3 scaling needs it");
     return rope.get<double>(key, 0);
   };
   const double factor = required("factor"), low = required("low_freq_factor"), high = required("high_freq_factor");
-  const auto length = static_cast<double>(rope.rows("original_max_position_embeddings", positions));
+  // transformers prefers the one that stands beside.
+  const auto length = static_cast<double>(fields.has("original_max_position_embeddings")
+                                              ? fields.rows("original_max_position_embeddings", positions)
+                                              : rope.rows("original_max_position_embeddings", positions));
   BLIPFT_USER_CHECK(factor >= 1 && factor <= kMostScaling && low >= 1 / kMostScaling && high > low &&
                         high <= kMostScaling,
                     rope.file(), ": ", rope.prefix(), "factor ", factor,
@@ -98,8 +101,11 @@ void scale_llama3(const JsonFields& rope, int64_t positions, LlamaConfig& config
 
 // transformers 5 writes rope_parameters, with the base in it; before it, rope_scaling stood beside rope_theta.
 void read_rotary(const JsonFields& fields, const Defaults& defaults, LlamaConfig& config) {
-  const bool old = fields.has("rope_scaling");
+  const bool old = fields.has("rope_scaling") && !fields.section("rope_scaling").empty();
   const JsonFields rope = fields.section(old ? "rope_scaling" : "rope_parameters");
+  for (const char* layers : {"full_attention", "sliding_attention"})
+    BLIPFT_USER_CHECK(!rope.has(layers), rope.file(), ": ", rope.prefix(), layers,
+                      ": layers with rotary positions of their own are not supported");
   const std::string type = rope.get<std::string>("rope_type", rope.get<std::string>("type", "default"));
   BLIPFT_USER_CHECK(type == "default" || type == "linear" || type == "llama3", rope.file(), ": ", rope.prefix(),
                     rope.has("rope_type") ? "rope_type" : "type", ": found \"", brief(type),
@@ -116,7 +122,7 @@ void read_rotary(const JsonFields& fields, const Defaults& defaults, LlamaConfig
     const auto power = static_cast<float>(std::pow(static_cast<double>(static_cast<float>(base)), double{exponent}));
     config.frequencies[static_cast<size_t>(i)] = 1.0f / power;
   }
-  if (type == "llama3") scale_llama3(rope, fields.rows("max_position_embeddings", defaults.positions), config);
+  if (type == "llama3") scale_llama3(fields, rope, fields.rows("max_position_embeddings", defaults.positions), config);
   if (type != "linear") return;
   const double factor = rope.get<double>("factor", 0);
   BLIPFT_USER_CHECK(factor >= 1 && factor <= kMostScaling, rope.file(), ": ", rope.prefix(), "factor: found ",

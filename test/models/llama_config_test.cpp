@@ -135,6 +135,14 @@ TEST_SUITE("llama config") {
     json nested = scaling;
     nested["rope_theta"] = 500000.0;
     CHECK(read("llama", {{"rope_parameters", nested}}).frequencies == llama3.frequencies);
+    CHECK(read("llama", {{"rope_parameters", nested}, {"rope_scaling", json::object()}}).frequencies ==
+          llama3.frequencies);
+    json elsewhere = nested;
+    elsewhere["original_max_position_embeddings"] = 77;
+    CHECK(read("llama", {{"rope_parameters", elsewhere}, {"original_max_position_embeddings", 8192}}).frequencies ==
+          llama3.frequencies);
+    CHECK(read("llama", {{"rope_parameters", elsewhere}}).frequencies != llama3.frequencies);
+    check_refused({{"rope_parameters", {{"full_attention", nested}}}}, {"rope_parameters.full_attention"});
   }
 
   TEST_CASE("what is not supported is refused by file, key, found and supported") {
