@@ -35,6 +35,8 @@ void check_train(const Config& config) {
   refuse_if(config, train.stochastic_rounding && train.precision != Precision::bf16_true, "train.stochastic_rounding",
             "is of precision bf16-true, whose weights have no more exact copy, but train.precision is ",
             precision_name(train.precision), "; set precision: bf16-true, or remove stochastic_rounding");
+  refuse_if(config, train.stochastic_rounding && config.adapter.kind != "none" && config.adapter.dtype == "f32",
+            "train.stochastic_rounding", "rounds what is updated in bf16, but adapters are f32 (adapter.dtype); remove it");
   refuse_if(config, train.warmup_steps > 0 && train.warmup_ratio > 0, "train.warmup_ratio", "is ", train.warmup_ratio,
             ", but train.warmup_steps is ", train.warmup_steps, "; remove one of them");
   refuse_if(config, train.max_steps > 0 && train.warmup_steps >= train.max_steps, "train.warmup_steps", "is ",
@@ -101,6 +103,9 @@ void check_adapter(const Config& config) {
   needs_lora(adapter.targets != standard.targets, "adapter.targets");
   needs_lora(adapter.dtype != standard.dtype, "adapter.dtype");
   needs_lora(!adapter.path.empty(), "adapter.path");
+  refuse_if(config, !none && adapter.dtype == "bf16" && config.train.precision != Precision::bf16_true, "adapter.dtype",
+            "is bf16, which needs train.precision bf16-true, but that is ", precision_name(config.train.precision),
+            "; remove one of them");
   needs_lora(config.output.save_merged, "output.save_merged");
   refuse_if(config, config.output.save_merged && config.model.init != "pretrained", "output.save_merged",
             "merges adapters into the checkpoint's weights, but model.init is ", config.model.init,
@@ -130,7 +135,8 @@ void check_freeze(const Config& config, const std::vector<std::string>& groups) 
     refuse_if(config, !known, "model.freeze", "found \"", name, "\", expected a list of ", join_names(groups),
               near.empty() ? "" : "; did you mean " + near + "?");
   }
-  refuse_if(config, !groups.empty() && frozen.size() == groups.size(), "model.freeze",
+  const bool all = config.adapter.kind == "none" && frozen.size() == groups.size();  // adapters freeze the rest anyway
+  refuse_if(config, !groups.empty() && all, "model.freeze",
             "every part of the model is frozen, so nothing would be trained; remove one");
 }
 

@@ -134,7 +134,8 @@ std::unique_ptr<Model> make_model(const Config& config) {
   check_model_folder(config);
   std::unique_ptr<Model> model = make_model(config.model.path, model_settings(config));
   std::vector<std::string> groups;
-  for (const ParameterGroup& group : model->groups()) groups.push_back(group.name);
+  for (const ParameterGroup& group : model->groups())
+    if (group.name != kAdapterGroup) groups.push_back(group.name);
   check_freeze(config, groups);
   check_storage(config, *model);
   return model;

@@ -2,6 +2,7 @@
 #include "run/adapter_files.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -38,6 +39,28 @@ bool all_adapted(const Units& units, const std::set<std::string>& modules, const
   return true;
 }
 
+// Keys of PEFT's LoraConfig that make no other model of the same tensors: which layers have adapters, the tensors tell;
+// the rest is about how they were trained, or where.
+const std::set<std::string> kOtherKeys = {
+    "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules",
+    "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_ga_config",
+    "megatron_config", "megatron_core", "peft_type", "peft_version", "revision", "runtime_config", "target_modules",
+    "target_parameters", "task_type", "use_rslora"};
+
+// What may stand at any other key: nothing, off, none; a number is of something that a text or a list turns on.
+bool is_off(const ordered_json& value) {
+  return value.is_null() || value == false || value.is_number() || (value.is_structured() && value.empty()) ||
+         value == "none";
+}
+
+// Some initialisations take from the model's weights what the adapters begin with, and PEFT does so again on loading.
+bool keeps_model(const ordered_json& initialisation) {
+  if (!initialisation.is_string()) return true;
+  std::string name = initialisation.get<std::string>();
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name == "gaussian" || name == "orthogonal" || name == "eva";
+}
+
 // The saved adapters must mean what the run file says.
 void check_adapter_config(const Config& config) {
   const std::string file = config.adapter.path + "/adapter_config.json";
@@ -56,17 +79,20 @@ void check_adapter_config(const Config& config) {
   expect("peft_type", "LORA", "adapter.kind: lora");
   expect("r", config.adapter.r, "adapter.r");
   expect("lora_alpha", config.adapter.alpha, "adapter.alpha");
-  if (saved.contains("use_rslora")) expect("use_rslora", config.adapter.rslora, "adapter.rslora");
-  for (const char* key : {"use_dora", "fan_in_fan_out"})
-    BLIPFT_USER_CHECK(!saved.contains(key) || saved[key] == false || saved[key].is_null(), file, ": ", key, ": found ",
-                      io::brief(saved[key]), ", supported is false");
-  for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save"})
-    BLIPFT_USER_CHECK(!saved.contains(key) || saved[key].empty(), file, ": ", key, ": found ",
-                      io::brief(saved[key]), ", supported is none");
+  if (saved.contains("use_rslora") || config.adapter.rslora)
+    expect("use_rslora", config.adapter.rslora, "adapter.rslora");
+  for (const auto& [key, value] : saved.items())
+    BLIPFT_USER_CHECK(kOtherKeys.count(key) || key == "r" || key == "lora_alpha" || key == "lora_dropout" || is_off(value),
+                      file, ": ", brief(key), ": found ", io::brief(value),
+                      ": adapters of this kind are not supported; train others without it");
+  const ordered_json initialisation = saved.value("init_lora_weights", ordered_json());
+  BLIPFT_USER_CHECK(keeps_model(initialisation), file, ": init_lora_weights: found ", io::brief(initialisation),
+                    ", which changes the weights of the model itself; save the adapters with PEFT's "
+                    "path_initial_model_for_weight_conversion, which makes usual ones of them");
 }
 
-// PEFT saves the weight of an adapted head as well: it must be the model's own.
-void check_base_weights(const SafetensorsReader& adapters, const Units& units, const Config& config) {
+// PEFT saves the weight of an adapted head as well: it must be the model's own. `numbers`: also by its numbers.
+void check_base_weights(const SafetensorsReader& adapters, const Units& units, const Config& config, bool numbers) {
   std::set<std::string> known;
   for (const Unit* unit : units)
     if (holds_adapters(*unit))
@@ -77,14 +103,17 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
     std::string name = stored.first;
     if (name.starts_with(kAdapterPrefix)) name = name.substr(kAdapterPrefix.size());
     if (const size_t at = name.find(kBaseLayer); at != std::string::npos) name.replace(at, kBaseLayer.size(), ".");
-    if (!model && config.model.init == "pretrained") model = std::make_unique<SafetensorsReader>(config.model.path);
+    if (numbers && !model && config.model.init == "pretrained") model = std::make_unique<SafetensorsReader>(config.model.path);
     const NamedTensor* own = nullptr;
+    bool is_there = false;
     for (const Unit* unit : units)
       for (const Parameter& parameter : unit->parameters()) {
         const bool names_it = parameter.name == name || std::find(parameter.aliases.begin(), parameter.aliases.end(),
                                                                   name) != parameter.aliases.end();
+        is_there = is_there || names_it;
         if (names_it && model) own = find_stored(*model, parameter);
       }
+    if (!numbers && is_there) continue;
     BLIPFT_USER_CHECK(own && own->second.shape == stored.second.shape && same_numbers(*model, *own, adapters, stored),
                       stored.second.file, ": tensor ", stored.first, ": it is no adapter that the run file describes, ",
                       own ? concat("and differs from ", own->first, " of ", config.model.path)
@@ -117,14 +146,16 @@ std::string adapter_config(const Config& config, const Units& units) {
 void check_adapters(const Config& config, const Units& units) {
   if (config.adapter.path.empty()) return;
   check_adapter_config(config);
-  check_weights(units, SafetensorsReader(config.adapter.path, "adapter_model"), Source::adapter);
+  const SafetensorsReader reader(config.adapter.path, "adapter_model");
+  check_weights(units, reader, Source::adapter);
+  check_base_weights(reader, units, config, false);
 }
 
 void load_adapters(const WeightContext& context, const Config& config) {
   if (config.adapter.path.empty()) return;
   check_adapters(config, context.units);
   const SafetensorsReader reader(config.adapter.path, "adapter_model");
-  check_base_weights(reader, context.units, config);
+  check_base_weights(reader, context.units, config, true);
   load_weights(context, reader, 1, Source::adapter);
 }
 

@@ -36,6 +36,17 @@ TEST_SUITE("config") {
     CHECK(both("eps: 1.0e-6, beta2: 0.95, optim: adamw8bit", "").empty());
     CHECK(contains(both("eps: 1.0e-6, optim: lion", ""), "FILE:5: train.eps: is of optim adamw, but train.optim is l"));
     CHECK(both("stochastic_rounding: true", "").empty());
+    const std::vector<std::string> lora{"adapter.kind=lora", "train.precision=bf16-true"};
+    const auto with_lora = [&](const std::string& more) {
+      std::vector<std::string> all = lora;
+      all.push_back(more);
+      return message(base, all);
+    };
+    CHECK(with_lora("adapter.dtype=bf16").empty());
+    CHECK(contains(message(base, {"adapter.kind=lora", "adapter.dtype=bf16", "train.precision=32-true"}),
+                   "adapter.dtype: is bf16, which needs train.precision bf16-true, but that is 32-true"));
+    CHECK(contains(with_lora("train.stochastic_rounding=true"),
+                   "train.stochastic_rounding: rounds what is updated in bf16, but adapters are f32"));
     CHECK(contains(both("stochastic_rounding: true, precision: bf16-mixed", ""),
                    "FILE:5: train.stochastic_rounding: is of precision bf16-true, whose weights have no more exact "
                    "copy, but train.precision is bf16-mixed"));
@@ -69,6 +80,8 @@ TEST_SUITE("config") {
     CHECK(frozen("eyes, month") ==
           ":3: model.freeze: found \"month\", expected a list of eyes, ears or mouth; did you mean mouth?");
     CHECK(frozen("language") == ":3: model.freeze: found \"language\", expected a list of eyes, ears or mouth");
+    const Config lora = load("model: {path: m, freeze: [ears, mouth, eyes]}\ndata: {path: d}\nadapter: {kind: lora}\n");
+    CHECK(message_of([&] { check_freeze(lora, groups); }).empty());
     CHECK(frozen("ears, mouth, eyes") ==
           ":3: model.freeze: every part of the model is frozen, so nothing would be trained; remove one");
   }

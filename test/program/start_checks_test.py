@@ -6,6 +6,7 @@ the output folder is this run's, and what becomes of a trace that cannot be writ
 
 Prints "ok NAME", "FAILED NAME" or "SKIPPED NAME (why)" for each test; exits 1 when one failed.
 """
+import json
 import os
 import pathlib
 import re
@@ -86,6 +87,20 @@ def copies_on_each_machine_are_as_good(space):
     check(done.returncode == 0, done)
 
 
+@test
+def ranks_that_see_other_folders_are_told_apart(space):
+    # As on machines without a file system that they share.
+    common = [str(space.config), "output.path=here", "train.max_steps=2"]
+    first, second = space.new("first"), space.new("second")
+    for folder in (first, second):
+        folder.mkdir()
+    command = [*command_line(1, ["-wdir", first, PROGRAM, *common]), ":", "-np", "1", "-wdir", second, PROGRAM, *common]
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=120)
+    check(done.returncode == 1 and re.search(r"rank 1 on .*: here: is not the folder in which rank 0 on", done.stderr), done)
+    check(not list(first.iterdir()) and not list(second.iterdir()), "the folders are left as they were")
+
+
 def refused(space, pattern, *options):
     result = start(space, 2, *options)
     messages = [line for line in result.err.splitlines() if line.startswith("blipft: ")]
@@ -138,9 +153,38 @@ def adapters_that_do_not_fit_are_refused_by_a_run_and_by_its_plan(space):
         refused(space, pattern, *lora, *options)
         status, out, err, _ = mpirun(0, [PROGRAM, "--plan", space.config, f"output.path={space.new()}", *lora, *options])
         check(status == 2 and re.search(pattern, err), status, out, err)
-    status, out, err, _ = mpirun(0, [PROGRAM, "--plan", space.config, f"output.path={space.new()}", *lora,
-                                     f"adapter.path={adapter}"])
+    def planned(folder, *options):
+        return mpirun(0, [PROGRAM, "--plan", space.config, f"output.path={space.new()}", *lora,
+                          f"adapter.path={folder}", *options])[:3]
+    status, out, err = planned(adapter)
     check(status == 0, out, err)
+    status, out, err = planned(adapter, "adapter.targets=[v]")
+    check(status == 2 and "it is no adapter that the run file describes" in err, out, err)
+    changed = space.copy(adapter)
+    config = json.loads((changed / "adapter_config.json").read_text())
+
+    def with_key(**keys):
+        (changed / "adapter_config.json").write_text(json.dumps({**config, **keys}))
+        return planned(changed)
+    # As PEFT writes them: off, or about how the adapters were trained.
+    fine = dict(use_dora=False, rank_pattern={}, modules_to_save=None, bias="none", qalora_group_size=16, eva_config=None,
+                loftq_config={}, init_lora_weights="gaussian", runtime_config={"ephemeral_gpu_offload": False},
+                layers_to_transform=[0, 1], peft_version="0.21.2", some_later_key=None)
+    status, out, err = with_key(**fine)
+    check(status == 0, out, err)
+    for key, value in dict(use_dora=True, bias="all", alora_invocation_tokens=[1, 2], use_qalora=True, lora_bias=True,
+                           rank_pattern={"q": 3}, modules_to_save=["x"], kasa_config={"beta": 1}, a_later_key=True,
+                           use_rslora=True).items():
+        status, out, err = with_key(**{**fine, key: value})
+        check(status == 2 and f"adapter_config.json: {key}: found " in err, key, out, err)
+    for value in ("pissa", "pissa_niter_4", "olora", "corda", "loftq", "mica"):
+        status, out, err = with_key(init_lora_weights=value)
+        check(status == 2 and "which changes the weights of the model itself" in err, value, out, err)
+    (changed / "adapter_config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "use_rslora"}))
+    status, out, err = planned(changed, "adapter.rslora=true")
+    check(status == 2 and "use_rslora: found null, the run file has true" in err, out, err)
+    result = start(space, 0, *lora, "model.freeze=[adapter]")
+    check(result.status == 1 and 'model.freeze: found "adapter"' in result.err, result)
 
 
 class Running:
