@@ -54,7 +54,7 @@ class Strategy : public UnitAccess {
   virtual void bind() {}
   /// Opens the connections that a step's collectives need, with one collective of each kind and size in comm_stream().
   /// All ranks call it after bind(), when all weights and gradients are zero, and they stay so. `scratch`: u8 memory,
-  /// zeros, as large as the largest unit's parameters or gradients.
+  /// zeros, as large as what a step takes: the largest unit that is gathered, the largest gradient that is not held.
   virtual void warm_up(const Tensor& scratch) { (void)scratch; }
   /// Takes over what the strategy of a dry run has learnt (the order of acquires).
   virtual void learn_from(const Strategy& dry_run) { (void)dry_run; }
@@ -80,6 +80,8 @@ class Strategy : public UnitAccess {
   int64_t gather_scratch_bytes(const Unit& unit) const;
 
  protected:
+  /// The unit's part of the gradients, for warm_up(): the held one, else out of `scratch`. Sums of its zeros are zeros.
+  Tensor zero_gradient(const Unit& unit, const Tensor& scratch);
   bool last_micro_batch() const { return micro_batch_ + 1 == micro_batches_; }
   /// The gradient of `unit` is final once `stream` has come here: the unit may be updated.
   void gradient_final(const Unit& unit, Stream stream);

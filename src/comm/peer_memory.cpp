@@ -8,7 +8,8 @@ namespace blipft {
 bool PeerMemory::open(const World& world, void* block, int64_t bytes) {
   close();
   cudaIpcMemHandle_t mine{};
-  const bool alike = world.max(bytes) == bytes && world.max(-bytes) == -bytes;
+  const int64_t most = world.max(bytes), least = -world.max(-bytes);  // every rank asks for both
+  const bool alike = most == bytes && least == bytes;
   bool works = alike && world.local_size() == world.size() && cudaIpcGetMemHandle(&mine, block) == cudaSuccess;
   std::vector<cudaIpcMemHandle_t> handles(static_cast<size_t>(world.size()));
   world.gather(&mine, sizeof mine, handles.data());

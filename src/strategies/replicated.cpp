@@ -66,17 +66,11 @@ void Replicated::finish_backward() {
   device.wait(device.compute_stream(), done_);
 }
 
-// Sums of zeros are zeros.
 void Replicated::warm_up(const Tensor& scratch) {
   std::set<int64_t> sizes;
-  for (const Unit* unit : context_.units) {
-    const int64_t count = store_.shard(*unit).count;
-    const Tensor zeros{scratch.data, store_.types().gradient, {count}};
-    if (!unit->trainable || !sizes.insert(count).second) continue;
-    BLIPFT_CHECK(zeros.bytes() <= scratch.numel(), "unit ", unit->name(), " takes more than the ", scratch.numel(),
-                 " bytes of scratch memory");
-    context_.groups.all->all_reduce(zeros, context_.device->comm_stream());
-  }
+  for (const Unit* unit : context_.units)
+    if (unit->trainable && sizes.insert(store_.shard(*unit).count).second)
+      context_.groups.all->all_reduce(zero_gradient(*unit, scratch), context_.device->comm_stream());
 }
 
 }  // namespace blipft

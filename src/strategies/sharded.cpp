@@ -135,6 +135,7 @@ void Sharded::gather(const Unit& unit) {
 void Sharded::warm_up(const Tensor& scratch) {
   const Stream stream = context_.device->comm_stream();
   Comm& shard = *context_.groups.shard;
+  if (shard.direct_gathers()) shard.all_reduce(fence_, stream);
   const auto full_of = [&](const Unit& unit, DType dtype, int64_t elements) {
     BLIPFT_CHECK(elements * dtype_size(dtype) <= scratch.numel(), "unit ", unit.name(), " takes more than the ",
                  scratch.numel(), " bytes of scratch memory");
@@ -151,8 +152,7 @@ void Sharded::warm_up(const Tensor& scratch) {
     const DType type = store_.types().gradient;
     if (!unit->trainable || !sizes.insert({range.count, type, true}).second) continue;
     if (whole()) {
-      const Tensor gradient = full_of(*unit, type, range.count);
-      if (context_.groups.hybrid()) context_.groups.replicate->all_reduce(gradient, stream);
+      if (context_.groups.hybrid()) context_.groups.replicate->all_reduce(zero_gradient(*unit, scratch), stream);
       continue;
     }
     const Tensor full = full_of(*unit, type, range.padded), mine = full.part(shard.rank() * range.count, {range.count});

@@ -92,6 +92,14 @@ void Strategy::gather_shards(const Tensor& mine, Place place, const Tensor& whol
   if (shard.size() > 1) shard.all_gather(own, whole, stream);
 }
 
+Tensor Strategy::zero_gradient(const Unit& unit, const Tensor& scratch) {
+  if (!store_.transient_gradients()) return store_.gradient(unit);
+  const Tensor zeros{scratch.data, store_.types().gradient, {store_.shard(unit).count}};
+  BLIPFT_CHECK(zeros.bytes() <= scratch.numel(), "unit ", unit.name(), " takes more than the ", scratch.numel(),
+               " bytes of scratch memory");
+  return zeros;
+}
+
 void Strategy::gather_weights(const Unit& unit, const Tensor& full, const Tensor& scratch, Stream stream) {
   const bool masters = static_cast<bool>(store_.masters(unit));
   const Tensor mine = masters ? store_.masters(unit) : store_.flat(unit) ? store_.weights(unit) : Tensor{};

@@ -10,6 +10,7 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import subprocess
 import sys
 
@@ -287,12 +288,25 @@ def strategies_and_world_sizes_have_one_loss_curve(space):
 
 
 @test
+def ranks_connect_within_the_planned_memory(space):
+    # The gradients are held, and the largest is larger than all that a step takes beside them.
+    model = space.new("model")
+    shutil.copytree(space.model, model)
+    config = json.loads((model / "config.json").read_text())
+    config["text_config"].update(vocab_size=120000)
+    (model / "config.json").write_text(json.dumps(config))
+    for more in ([], ["parallel.offload=[parameters]"]):
+        run(space, 2, "parallel.strategy=ddp", f"model.path={model}", "train.gradient_clip_val=1", "train.batch_size=1",
+            "data.max_text_tokens=4", "train.max_steps=1", *more)
+
+
+@test
 def shard_groups_are_machines(space):
     # 2 ranks of each of 2 machines, both of them this one. The tolerance is that of the test above.
     common = ("parallel.strategy=fsdp", "train.max_steps=4", "train.accumulate_grad_batches=2", "train.eps=1e-4",
               "train.gradient_clip_val=1", "train.batch_size=1")
     whole = run(space, 4, *common)
-    node = run(space, 4, *common, "parallel.shard_ranks=node", "output.save_model=true", BLIPFT_RANKS_PER_MACHINE="2")
+    node = run(space, 4, *common, "parallel.shard_ranks=node", "output.save_model=true", BLIPFT_MACHINES="0,0,1,1")
     check("4 rank(s), fsdp, 2 groups of 2 ranks, reshard always, mpi" in node.out, node)
     check("peak of a step (fsdp, 2 groups of 2 ranks)" in node.out, node)
     check(np.abs(node.losses() - whole.losses()).max() < 1e-4, node.losses(), whole.losses())
