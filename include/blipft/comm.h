@@ -27,7 +27,7 @@ class World {
  public:
   /// All ranks. Starts MPI, and ends it when destroyed, after every group: one object, made by main(). A program that
   /// was not started by mpirun is a world of one rank.
-  /// BLIPFT_RANKS_PER_MACHINE=N in the environment does what on_machines_of(N) does.
+  /// BLIPFT_MACHINES=0,0,1,1 in the environment says which machine each rank is taken to be on.
   World(int* argc, char*** argv);
   ~World();
   World(const World&) = delete;

@@ -2,7 +2,6 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include <cstdlib>
 #include <memory>
 
 #include "blipft/comm.h"
@@ -47,9 +46,6 @@ class NcclComm : public Comm {
     world.broadcast(&id, sizeof id, 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.maxCTAs = static_cast<int>(max_ctas > 0 ? max_ctas : kDefaultCtas);
-    // Registering buffers while a collective is captured asks that all ranks capture it. Here each rank decides when it
-    // captures the step of a text shape; and the arena is not of the memory that registering would speed up.
-    for (const char* name : {"NCCL_GRAPH_REGISTER", "NCCL_LOCAL_REGISTER"}) (void)setenv(name, "0", 0);
     BLIPFT_NCCL(ncclCommInitRankConfig(&comm_, static_cast<int>(size_), id, static_cast<int>(rank_), &config));
     device_bytes_ = free_before - device.memory().free;
     BLIPFT_CUDA_CHECK(cudaStreamCreateWithFlags(&beside_, cudaStreamNonBlocking));

@@ -7,7 +7,8 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "blipft/comm.h"
@@ -50,16 +51,23 @@ int64_t first_rank_here() {
   return first;
 }
 
-// BLIPFT_RANKS_PER_MACHINE, 0: not set.
-int64_t pretended_ranks_per_machine() {
-  const char* text = std::getenv("BLIPFT_RANKS_PER_MACHINE");
-  if (!text) return 0;
-  int64_t ranks = 0;
-  const char* end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, ranks);
-  BLIPFT_USER_CHECK(error == std::errc() && stop == end && ranks >= 1, "BLIPFT_RANKS_PER_MACHINE: found \"", text,
-                    "\", expected an integer >= 1; or unset it");
-  return ranks;
+// The machine of `rank` as BLIPFT_MACHINES says, a number for each rank ("0,0,1,1"); -1: it is not set.
+int64_t pretended_machine(int64_t rank, int64_t ranks) {
+  const char* text = std::getenv("BLIPFT_MACHINES");
+  if (!text) return -1;
+  std::istringstream numbers(text);
+  std::vector<int64_t> machines;
+  for (std::string number; std::getline(numbers, number, ',');) {
+    int64_t machine = -1;
+    const char* end = number.data() + number.size();
+    const auto [stop, error] = std::from_chars(number.data(), end, machine);
+    BLIPFT_USER_CHECK(error == std::errc() && stop == end && machine >= 0, "BLIPFT_MACHINES: found \"", text,
+                      "\", expected a number from 0 for each rank, as 0,0,1,1; or unset it");
+    machines.push_back(machine);
+  }
+  BLIPFT_USER_CHECK(static_cast<int64_t>(machines.size()) == ranks, "BLIPFT_MACHINES: found \"", text, "\", which is ",
+                    machines.size(), " numbers for ", ranks, " ranks; or unset it");
+  return machines[static_cast<size_t>(rank)];
 }
 
 // Cores that the processes of `group`, all of one machine, may run on: a scheduler may have bound each to its own.
@@ -78,13 +86,17 @@ World::World(int* argc, char*** argv) {
   // shared node, the ones that compute then wait for a time slice at every collective: mpirun sets this when it knows
   // of it, Slurm never does. With cores enough a yield returns at once. What the user set stays.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+  // For NCCL, and here because there are no other threads yet. Registering buffers while a collective is captured asks
+  // that all ranks capture it, but each decides by itself when it captures the step of a text shape; and the arena is not
+  // of the memory that registering would speed up.
+  for (const char* name : {"NCCL_GRAPH_REGISTER", "NCCL_LOCAL_REGISTER"}) setenv(name, "0", 0);
   int provided = 0;
   check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   communicator_ = std::make_unique<Communicator>(MPI_COMM_WORLD);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // groups inherit it
   rank_ = rank_in(MPI_COMM_WORLD), size_ = size_of(MPI_COMM_WORLD);
-  const int64_t pretended = pretended_ranks_per_machine();
-  machine_ = pretended > 0 ? rank_ / pretended : first_rank_here();
+  const int64_t pretended = pretended_machine(rank_, size_);
+  machine_ = pretended >= 0 ? pretended : first_rank_here();
   find_local_ranks();
 }
 

@@ -20,9 +20,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Room for config.json, tokenizer and index beside the tensors.
-constexpr int64_t small_files_bytes = int64_t{32} << 20;
-
 /// The set of bytes written so far, as disjoint intervals begin -> end.
 class Coverage {
  public:
@@ -202,7 +199,7 @@ CheckpointWriter::CheckpointWriter(const std::string& directory, const std::vect
   state->stem = stem;
   check_replaceable(state->directory, stem);
   state->shards = cut_into_shards(entries, shard_bytes, stem);
-  int64_t total = small_files_bytes;
+  int64_t total = kSmallFilesBytes;
   for (const Shard& shard : state->shards) total += shard.bytes;
 
   std::error_code error;

@@ -125,7 +125,26 @@ std::string index_text(const StateIndex& index) {
   for (const auto& [key, value] : index.config) config[key] = value;
   for (const StateFile& file : index.files) files.push_back(to_json(file));
   return ordered_json{{"format", kFormat}, {"version", kVersion}, {"step", index.step}, {"run", index.run},
-                      {"config", std::move(config)}, {"files", std::move(files)}}.dump(1) + "\n";
+                      {"config", std::move(config)}, {"files", std::move(files)}}.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";  // a path may be in another encoding
+}
+
+void check_whole(const StateIndex& index, int64_t bytes) {
+  std::map<std::string, std::map<int64_t, int64_t>> ranges;  // of each tensor: first element, count
+  int64_t found = 0;
+  for (const StateFile& file : index.files)
+    for (const StatePiece& piece : file.pieces) {
+      BLIPFT_CHECK(ranges[piece.tensor].emplace(piece.first, piece.count).second, file.name, ": ", piece.tensor,
+                   " from element ", piece.first, " on was written by another rank too");
+      found += piece.bytes();
+    }
+  for (const auto& [tensor, parts] : ranges) {
+    int64_t end = 0;
+    for (const auto& [first, count] : parts) {
+      BLIPFT_CHECK(first >= end, tensor, ": elements ", first, " to ", end - 1, " were written by two ranks");
+      end = first + count;
+    }
+  }
+  BLIPFT_CHECK(found == bytes, "the ranks wrote ", found, " of ", bytes, " bytes");
 }
 
 StateIndex read_index(const std::string& folder) {
@@ -152,6 +171,9 @@ StateIndex read_index(const std::string& folder) {
     if (what.rfind(path, 0) != 0) throw UserError(concat(path, ": ", what));
     throw UserError(concat(what, "; the checkpoint is damaged: remove it, and resume from another"));
   }
+  const int64_t named = checkpoint_step((fs::path(folder + "/").parent_path()).filename().string());
+  BLIPFT_USER_CHECK(named < 0 || named == index.step, path, ": step ", index.step, ", but the folder's name says ", named,
+                    "; the checkpoint is damaged: remove it, and resume from another");
   for (const StateFile& file : index.files) {
     const std::string name = folder + "/" + file.name;
     const int64_t found = file_size(open_for_reading(name), name);

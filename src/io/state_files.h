@@ -55,6 +55,8 @@ std::string index_text(const StateIndex& index);
 /// The same for one file, to be sent to the rank that writes the index.
 std::string file_text(const StateFile& file);
 StateFile parse_file(const std::string& text);
+/// Throws Error unless the pieces of all files are `bytes` together, and none overlaps another.
+void check_whole(const StateIndex& index, int64_t bytes);
 /// The index of the checkpoint in `folder`, which is whole as far as file sizes tell. Throws UserError naming the file,
 /// what was found and expected.
 StateIndex read_index(const std::string& folder);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iomanip>
 #include <sstream>
@@ -80,6 +81,9 @@ std::string checkpoints_text(const Config& config, const Units& units, const Par
 Checkpoints::Checkpoints(CheckpointParts parts)
     : parts_(std::move(parts)), folder_(checkpoints_folder(*parts_.config)),
       total_bytes_(checkpoint_bytes(parts_.weights.units, *parts_.weights.store)),
+      piece_bytes_(std::llround(parts_.world->sum(static_cast<double>(
+                       held_state_bytes(parts_.weights.units, *parts_.weights.store)))) *
+                   parts_.weights.store->shards() / parts_.world->size()),
       limit_seconds_(time_limit_seconds(*parts_.config)),
       last_minutes_(parts_.times->seconds() / 60),
       writer_(*parts_.weights.device,
@@ -135,8 +139,7 @@ void Checkpoints::write(int64_t done) {
     });
     const int64_t shards = parts_.weights.store->shards();
     writer_.begin(partial + "/" + io::state_file_name(world.rank(), world.size()),
-                  parts_to_write(parts_.weights.units, *parts_.weights.store, world.rank() / shards,
-                                 world.size() / shards));
+                  parts_to_write(parts_.weights.units, *parts_.weights.store, parts_.replica, world.size() / shards));
   } catch (const std::exception& error) {  // told when the others have come as far
     failure_ = error.what();
   }
@@ -189,6 +192,7 @@ void Checkpoints::publish(const Outcome& outcome, const std::vector<std::string>
     io::StateFile file = io::parse_file(text);
     if (!file.pieces.empty()) index.files.push_back(std::move(file));
   }
+  io::check_whole(index, piece_bytes_);
   const std::string partial = outcome.folder + kPartial;
   std::error_code error;
   if (!parts_.gemm_table.empty()) fs::copy_file(parts_.gemm_table, partial + "/gemm_algorithms.txt", error);

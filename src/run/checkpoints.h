@@ -34,6 +34,7 @@ struct CheckpointParts {
   const StartTimes* times = nullptr;
   const StopRequest* stop = nullptr;
   WeightContext weights;
+  int64_t replica = 0;                     ///< which of the ranks that hold the same shards this one is
   std::map<std::string, std::string> run;  ///< see StateIndex
   std::string gemm_table;                  ///< file with the chosen algorithms of products, copied; "": none
 };
@@ -69,7 +70,8 @@ class Checkpoints {
 
   CheckpointParts parts_;
   std::string folder_;
-  int64_t total_bytes_;                    // of all files
+  int64_t total_bytes_;                    // of all files, at most
+  int64_t piece_bytes_;                    // of all pieces
   double limit_seconds_, last_minutes_;
   StateWriter writer_;
   std::string stop_reason_, newest_;

@@ -95,6 +95,7 @@ class Run {
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Checkpoints> checkpoints_;
   int64_t done_ = 0;                       // steps, those before a resume counted
+  std::string lost_checkpoint_;            // why the last one was not written; "": it was, or none was asked for
   std::string stop_reason_;                // why the run ended before its last step; "": it did not
   double step_seconds_ = 0;                // of the last finished step
   double ready_seconds_ = 0;               // since the process began

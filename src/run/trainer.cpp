@@ -119,7 +119,9 @@ void Run::validate(int64_t step) {
 }
 
 void Run::start_checkpoints() {
-  CheckpointParts parts{&config_, &world_, &times_, &stop_request_, weight_context(), facts(), ""};
+  CheckpointParts parts{&config_, &world_, &times_, &stop_request_, weight_context(), 0, facts(), ""};
+  // Without shards every rank holds the same; else the ranks at the same place of each shard group do.
+  parts.replica = engine_->store.shards() == 1 ? world_.rank() : groups_->shard_group();
   for (const Fact& fact : read_) parts.run[fact.name] = fact.value;
   if (device_->kind() == DeviceKind::cuda) parts.gemm_table = gemm_table_;
   checkpoints_ = std::make_unique<Checkpoints>(std::move(parts));
@@ -139,7 +141,12 @@ bool Run::checkpoint_and_stop(int64_t done) {
   if (!last) stop_reason_ = checkpoints_->stop_reason();
   if (last || stopped()) {
     faults_.activity().phase(Activity::Phase::saving);
-    checkpoints_->finish();
+    try {
+      checkpoints_->finish();
+    } catch (const AgreedError& error) {
+      if (stopped()) throw;
+      lost_checkpoint_ = error.what();     // told when the model is saved
+    }
   }
   tell_checkpoint();
   return stopped();
@@ -211,6 +218,7 @@ void Run::finish() {
   groups_->withdraw();
   if (first()) print_end(lost);
   faults_.after_saving(saved_);
+  if (!lost_checkpoint_.empty()) throw AgreedError(lost_checkpoint_);
   if (lost > 0 && config_.trace.on_error == "stop")
     throw AgreedError(concat("the traces of ", lost, " rank(s) are not whole (trace.on_error is stop)"));
 }

@@ -45,6 +45,21 @@ TEST_SUITE("state files") {
       CHECK(checkpoint_step(other) == -1);
   }
 
+  TEST_CASE("a checkpoint is whole when every element was written once") {
+    const auto check = [](std::vector<StatePiece> one, std::vector<StatePiece> other, int64_t bytes) {
+      StateIndex index;
+      index.files = {{"one", 0, std::move(one)}, {"other", 0, std::move(other)}};
+      check_whole(index, bytes);
+    };
+    const StatePiece head{"weight/a", DType::bf16, {4, 3}, 0, 5, 0, {}}, tail{"weight/a", DType::bf16, {4, 3}, 5, 7, 0, {}};
+    const StatePiece more{"weight/a", DType::bf16, {4, 3}, 4, 8, 0, {}}, b{"weight/b", DType::f32, {3}, 0, 3, 0, {}};
+    CHECK_NOTHROW(check({head, b}, {tail}, 24 + 12));
+    CHECK_NOTHROW(check({tail}, {b, head}, 24 + 12));
+    CHECK_THROWS_WITH(check({head}, {tail}, 24 + 12), doctest::Contains("wrote 24 of 36 bytes"));
+    CHECK_THROWS_WITH(check({head}, {head, b}, 10 + 10 + 12), doctest::Contains("written by another rank too"));
+    CHECK_THROWS_WITH(check({head}, {more}, 10 + 16), doctest::Contains("elements 4 to 4 were written by two ranks"));
+  }
+
   TEST_CASE("a file's header can be read as safetensors, and the index comes back") {
     const TemporaryDirectory folder;
     StateFile file{"state-00000-of-00001.safetensors", 0, {}};
