@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 
 #include "blipft/comm.h"
 #include "blipft/config.h"
@@ -10,6 +11,7 @@
 #include "blipft/error.h"
 #include "blipft/trainer.h"
 #include "blipft/version.h"
+#include "run/stop_request.h"
 
 namespace {
 
@@ -42,6 +44,8 @@ int answer(const CommandLine& line) {
 
 int run(const CommandLine& line, const std::string& mistake, int* argc, char*** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is an error of write(), told as such
+  std::optional<StopRequest> stop;
+  if (line.action == CommandLine::Action::train) stop.emplace();
   World world(argc, argv);
   try {
     if (line.action == CommandLine::Action::export_model) {

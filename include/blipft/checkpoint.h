@@ -43,6 +43,9 @@ class SafetensorsReader {
 /// model, with files named after `stem`. Anything else is the user's and stays.
 void check_replaceable(const std::string& directory, const std::string& stem = "model");
 
+/// Room that config.json, tokenizer and index take at most beside the tensors.
+constexpr int64_t kSmallFilesBytes = int64_t{32} << 20;
+
 /// Writes a model directory: tensors in the order they come, shards of at most `shard_bytes`, an index when there is
 /// more than one shard. Everything goes to `directory`.partial and gets its final name in finish(); a writer that is
 /// destroyed before removes what it wrote.

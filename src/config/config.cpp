@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <sstream>
@@ -309,6 +310,15 @@ void check_required(const Config& config) {
   }
 }
 
+/// "~/" at the begin of a path: a shell leaves it as it is behind "key=", and in a file nothing else would know it.
+void expand_home(Config& config) {
+  const char* home = std::getenv("HOME");
+  if (!home) return;
+  for (std::string* path : {&config.model.path, &config.adapter.path, &config.data.path, &config.data.val_path,
+                            &config.checkpoint.path, &config.checkpoint.resume, &config.output.path})
+    if (path->starts_with("~/")) *path = home + path->substr(1);
+}
+
 // `text` is what `file` holds.
 Config parse_config(const std::string& file, const std::string& text, const std::vector<std::string>& overrides) {
   Config config;
@@ -323,6 +333,7 @@ Config parse_config(const std::string& file, const std::string& text, const std:
   for (const std::string& one : overrides) apply_override(config, one);
   if (config.train.total_batch_size > 0 && !config.places.count("train.accumulate_grad_batches"))
     config.train.accumulate_grad_batches = 0;
+  expand_home(config);
   check_required(config);
   check_combinations(config);
   return config;

@@ -2,11 +2,13 @@
 // checkpoint and what was not from where the run had it.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "blipft/trainer.h"
 #include "io/state_files.h"
 #include "memory/memory_plan.h"
 #include "run/adapter_files.h"
+#include "run/folder_lock.h"
 #include "run/saving.h"
 #include "run/storage_policy.h"
 #include "run/training_state.h"
@@ -26,6 +28,8 @@ Config export_config(const io::StateIndex& index, const std::string& folder,
   config.parallel = {};
   config.parallel.strategy = "single";
   config.output.save_model = true;
+  const auto says_overwrite = [](const std::string& text) { return text.rfind("output.overwrite=", 0) == 0; };
+  if (std::none_of(overrides.begin(), overrides.end(), says_overwrite)) config.output.overwrite = false;  // the run's was
   return config;
 }
 
@@ -70,6 +74,15 @@ void export_model(const std::string& folder, const std::vector<std::string>& ove
                     "--export ", folder, " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
   const io::StateIndex index = io::read_index(folder);
   const Config config = export_config(index, folder, overrides);
+  std::error_code error;
+  std::filesystem::create_directories(config.output.path, error);
+  BLIPFT_USER_CHECK(!error, "output.path: cannot create the folder ", config.output.path, ": ", error.message());
+  const FolderLock lock(config.output.path);
+  for (const SaveSettings& settings : SaveSettings::of(config)) {
+    const std::string target = config.output.path + "/" + settings.folder();
+    BLIPFT_USER_CHECK(config.output.overwrite || !std::filesystem::exists(target), "output.path: ", target,
+                      " is there already; choose another output.path, or replace it with output.overwrite=true");
+  }
   Holder holder(config);
   const WeightContext context = holder.context();
   const bool random = config.model.init == "random";

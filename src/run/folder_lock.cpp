@@ -111,7 +111,7 @@ bool create_lock(const std::string& path, const std::string& text) {
   const io::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (file.get() < 0 && errno == EEXIST) return false;
   BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", io::errno_text(),
-                    "; choose an output.path that you may write to");
+                    "; choose a folder that you may write to (output.path, checkpoint.path)");
   try {
     io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
     io::sync_file(file, path);             // an empty lock would tell nothing after a crash of the machine
@@ -127,13 +127,13 @@ bool create_lock(const std::string& path, const std::string& text) {
   const std::string run = concat("process ", owner.pid, " on ", owner.host, ", started ", owner.started);
   if (owner.pid.empty() || owner.host.empty())
     throw UserError(concat(folder, ": in use by another run, it seems: ", path, " is there, but does not say by ",
-                           "which; if there is none, remove that file; or choose another output.path"));
+                           "which; if there is none, remove that file; or choose another folder"));
   if (owner.state() == LockOwner::State::lives)
     throw UserError(concat(folder, ": in use by another run: ", run, " (", path, "); wait for its end, or choose ",
-                           "another output.path"));
+                           "another folder"));
   throw UserError(concat(folder, ": in use by another run, says ", path, ": ", run, "; whether it still runs cannot ",
                          "be seen from ", host_name(), ". If it does not, remove that file; or choose another ",
-                         "output.path"));
+                         "folder"));
 }
 
 // Takes away a lock that a dead process left behind. Two runs may both have read it: only the one whose rename found
@@ -218,11 +218,19 @@ FolderLock::FolderLock(const std::string& folder)
     if (owner.state() != LockOwner::State::dead) refuse(path_, owner);
     take_away(path_, *found);
   }
-  throw UserError(concat(path_, ": other runs take this folder and leave it again and again; choose another ",
-                         "output.path"));
+  throw UserError(concat(path_, ": other runs take this folder and leave it again and again; choose another folder"));
 }
 
 FolderLock::~FolderLock() { remove(path_, text_); }
+
+bool FolderLock::is_there(const std::string& path, const std::string& text) {
+  constexpr int kTries = 100;              // 10 s
+  for (int i = 0; i < kTries; ++i) {
+    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (read_lock(path) == text) return true;
+  }
+  return false;
+}
 
 void FolderLock::remove(const std::string& path, const std::string& text) {
   try {

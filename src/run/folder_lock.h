@@ -24,6 +24,8 @@ class FolderLock {
 
   const std::string& path() const { return path_; }
   const std::string& text() const { return text_; }
+  /// Whether `path` holds `text`, for ranks of other machines: waits, since a network file system may show it late.
+  static bool is_there(const std::string& path, const std::string& text);
   /// Removes `path` if it holds `text`: for other ranks, where the one that locked may no longer be able to.
   static void remove(const std::string& path, const std::string& text);
 

@@ -13,6 +13,7 @@
 #include "blipft/checkpoint.h"
 #include "blipft/error.h"
 #include "io/file.h"
+#include "io/state_files.h"
 #include "memory/memory_text.h"
 
 namespace blipft {
@@ -123,12 +124,41 @@ std::vector<std::string> results_in(const std::string& folder) {
   return names;
 }
 
+std::vector<std::string> checkpoints_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
+    const std::string name = item->path().filename().string();
+    if (io::checkpoint_step(name) >= 0) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool has_whole_checkpoint(const std::string& folder) {
+  const std::vector<std::string> names = checkpoints_in(folder);
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    std::error_code ignored;
+    return fs::exists(in(in(folder, name), "checkpoint.json"), ignored);
+  });
+}
+
+std::string checkpoints_elsewhere(const Config& config) {
+  const std::string folder = checkpoints_folder(config);
+  return is_same(folder, in(config.output.path, kCheckpoints)) ||
+                 fs::path(folder).lexically_normal() == fs::path(in(config.output.path, kCheckpoints)).lexically_normal()
+             ? ""
+             : folder;
+}
+
 bool replaces_results(const Config& config, bool resumed) {
   if (resumed || config.output.overwrite) return !resumed;
   if (config.checkpoint.resume != "auto") return false;
   const std::vector<std::string> found = results_in(config.output.path);
   const auto saved = [](const std::string& name) { return name == "model" || name == "adapter"; };
-  return std::none_of(found.begin(), found.end(), saved);
+  const bool whole = has_whole_checkpoint(in(config.output.path, kCheckpoints)) ||
+                     has_whole_checkpoint(checkpoints_folder(config));
+  return !whole && std::none_of(found.begin(), found.end(), saved);
 }
 
 void check_results(const Config& config, bool resumed) {
@@ -137,6 +167,13 @@ void check_results(const Config& config, bool resumed) {
   BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || found.empty(), place_of(config, "output.path"),
                     ": output.path: ", path, " holds another run's results (", names_text(found),
                     "); choose another output.path, or replace them with output.overwrite=true");
+  if (const std::string folder = checkpoints_elsewhere(config); !folder.empty()) {
+    const std::vector<std::string> there = checkpoints_in(folder);
+    BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || there.empty(),
+                      place_of(config, "checkpoint.path"), ": checkpoint.path: ", folder,
+                      " holds another run's checkpoints (", names_text(there),
+                      "); choose another checkpoint.path, or replace them with output.overwrite=true");
+  }
   for (const auto& [folder, stem] : saved_folders(config)) {
     check_replaceable(folder, stem);
     BLIPFT_USER_CHECK(::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,
@@ -232,13 +269,23 @@ void remove_results(const std::string& folder) {
   }
 }
 
+void remove_checkpoints(const std::string& folder) {
+  for (const std::string& name : checkpoints_in(folder)) {
+    std::error_code error;
+    fs::remove_all(in(folder, name), error);
+    BLIPFT_USER_CHECK(!error, in(folder, name), ": left by another run, cannot be removed: ", error.message());
+  }
+}
+
 OutputFolder::OutputFolder(const Config& config, const World& world, bool resumed)
     : config_(config), world_(world), resumed_(resumed) {
   world_.together([&] {
     if (world_.rank() != 0) return;
     check_sources(config_, resumed_);
     try {
-      make_folder();
+      make_folder("output.path", config_.output.path);
+      lock(config_.output.path);
+      make_checkpoints_folder();
       check_results(config_, resumed_);
       replaces_ = replaces_results(config_, resumed_);
     } catch (...) {
@@ -246,37 +293,75 @@ OutputFolder::OutputFolder(const Config& config, const World& world, bool resume
       throw;
     }
   });
-  lock_path_ = world_.from_rank(0, lock_ ? lock_->path() : "");
-  lock_text_ = world_.from_rank(0, lock_ ? lock_->text() : "");
+  try {
+    share_locks();
+  } catch (...) {
+    give_up();
+    throw;
+  }
 }
 
-// The lock is what shows that the folder can be written to.
-void OutputFolder::make_folder() {
-  const std::string& path = config_.output.path;
+// Tells all ranks of the locks, which must be seen by all of them: they work in one folder.
+void OutputFolder::share_locks() {
+  const auto count = static_cast<size_t>(std::stoul(world_.from_rank(0, std::to_string(locks_.size()))));
+  for (size_t i = 0; i < count; ++i) {
+    const bool mine = i < locks_.size();   // on rank 0
+    const std::string path = world_.from_rank(0, mine ? locks_[i]->path() : "");
+    held_.push_back({path, world_.from_rank(0, mine ? locks_[i]->text() : "")});
+  }
+  const std::string host = world_.from_rank(0, world_.host());
+  world_.together([&] {
+    for (const auto& [path, text] : held_)
+      BLIPFT_USER_CHECK(FolderLock::is_there(path, text), fs::path(path).parent_path().string(),
+                        ": is not the folder in which rank 0 on ", host, " works: its ", path,
+                        " cannot be seen here; give output.path and checkpoint.path a file system that all ranks share, ",
+                        "and as absolute paths");
+  });
+}
+
+void OutputFolder::make_folder(const std::string& key, const std::string& path) {
+  std::vector<std::string> made;
   std::error_code error;
   for (fs::path at = fs::absolute(path, error); !fs::exists(at, error) && at != at.root_path(); at = at.parent_path())
-    if (at.has_filename()) made_.push_back(at.string());
+    if (at.has_filename()) made.push_back(at.string());
+  made_.insert(made_.begin(), made.begin(), made.end());
   error.clear();
   fs::create_directories(path, error);
-  BLIPFT_USER_CHECK(!error && fs::is_directory(path), place_of(config_, "output.path"),
-                    ": output.path: cannot create the folder ", path, ": ",
-                    error ? error.message() : "it is a file");
-  lock_ = std::make_unique<FolderLock>(path);
+  BLIPFT_USER_CHECK(!error && fs::is_directory(path), place_of(config_, key), ": ", key, ": cannot create the folder ",
+                    path, ": ", error ? error.message() : "it is a file");
+}
+
+// It also shows that the folder can be written to.
+void OutputFolder::lock(const std::string& path) { locks_.push_back(std::make_unique<FolderLock>(path)); }
+
+// One of its own may be another run's too. That of a run that writes none but when it is stopped is made then.
+void OutputFolder::make_checkpoints_folder() {
+  const std::string elsewhere = checkpoints_elsewhere(config_);
+  if (!elsewhere.empty()) {
+    make_folder("checkpoint.path", elsewhere);
+    if (!is_same(elsewhere, config_.output.path)) lock(elsewhere);
+  } else if (writes_checkpoints(config_)) {
+    const std::string folder = checkpoints_folder(config_);
+    make_folder("checkpoint.path", folder);
+    BLIPFT_USER_CHECK(::access(folder.c_str(), W_OK | X_OK) == 0, folder,
+                      ": checkpoints are to be written there, but you may not: ", io::errno_text());
+  }
 }
 
 OutputFolder::~OutputFolder() {
-  if (std::uncaught_exceptions() > 0 && !lock_path_.empty()) FolderLock::remove(lock_path_, lock_text_);
+  if (std::uncaught_exceptions() > 0) unlock()();
   give_up();
 }
 
 std::function<void()> OutputFolder::unlock() const {
-  return [path = lock_path_, text = lock_text_] { FolderLock::remove(path, text); };
+  return [held = held_] {
+    for (const auto& [path, text] : held) FolderLock::remove(path, text);
+  };
 }
 
 void OutputFolder::give_up() {
-  lock_.reset();
-  for (const std::string& folder : made_)
-    if (::rmdir(folder.c_str()) != 0) break;  // not empty
+  locks_.clear();
+  for (const std::string& folder : made_) ::rmdir(folder.c_str());  // one that is not empty stays
 }
 
 void OutputFolder::check_room(const std::function<std::vector<FileToWrite>()>& files) const {
@@ -290,7 +375,9 @@ void OutputFolder::check_room(const std::function<std::vector<FileToWrite>()>& f
 
 void OutputFolder::remove_earlier() const {
   world_.together([&] {
-    if (world_.rank() == 0 && replaces_) remove_results(config_.output.path);
+    if (world_.rank() != 0 || !replaces_) return;
+    remove_results(config_.output.path);
+    remove_checkpoints(checkpoints_folder(config_));
   });
 }
 

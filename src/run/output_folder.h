@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "blipft/comm.h"
@@ -23,11 +24,17 @@ struct FileToWrite {
 
 /// What of a run lies in `folder`, by name: trace files (trace*.h5), and what there is of model, adapter, checkpoints.
 std::vector<std::string> results_in(const std::string& folder);
+/// Names of the checkpoints in `folder`.
+std::vector<std::string> checkpoints_in(const std::string& folder);
+/// Whether one of them has an index, so that a run could go on from it.
+bool has_whole_checkpoint(const std::string& folder);
+/// checkpoint.path, where it is not the folder in output.path; else "".
+std::string checkpoints_elsewhere(const Config& config);
 /// Whether the run removes what another left in output.path: as output.overwrite says, and with checkpoint.resume=auto
-/// what a run left that was ended before its first checkpoint: nothing but traces.
+/// what a run left that was ended before its first checkpoint: nothing but traces and checkpoints that are not whole.
 bool replaces_results(const Config& config, bool resumed);
-/// Throws UserError, with what is there and what to do, where output.path holds another run's results, and the run is
-/// neither resumed nor may overwrite them (output.overwrite); or where what it saves may not be replaced.
+/// Throws UserError, with what is there and what to do, where output.path holds another run's results, or
+/// checkpoint.path another run's checkpoints, and the run is neither resumed nor may overwrite them (output.overwrite); or where what it saves may not be replaced.
 void check_results(const Config& config, bool resumed);
 /// Throws UserError where saving, or overwriting, would replace what the run reads: model.path, adapter.path,
 /// data.path, data.val_path, or a folder around one of them, under whatever name.
@@ -40,19 +47,22 @@ std::vector<FileToWrite> files_to_save(const Config& config, const Units& units,
 /// Removes traces and checkpoints; a saved model stays until the new one replaces it. Throws UserError.
 void remove_results(const std::string& folder);
 
+/// Those of `folder`, which may hold other things. Throws UserError.
+void remove_checkpoints(const std::string& folder);
+
 /// All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
 class OutputFolder {
  public:
-  /// Makes output.path, locks it, and checks all that the configuration tells: check_results, check_sources. `resumed`:
+  /// Makes output.path and the folder of the checkpoints, locks them, and checks all that the configuration tells: check_results, check_sources. `resumed`:
   /// the run goes on with what is there.
   OutputFolder(const Config& config, const World& world, bool resumed);
-  /// Gives the lock up, and removes the folder if it was made here and is empty. On an error any rank does: rank 0 may
+  /// Gives the locks up, and removes the folders that were made here and are empty. On an error any rank does: rank 0 may
   /// be ended before it can.
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  /// What gives the lock up where no destructor will run, from any rank.
+  /// What gives the locks up where no destructor will run, from any rank.
   std::function<void()> unlock() const;
   /// `files` is called on rank 0.
   void check_room(const std::function<std::vector<FileToWrite>()>& files) const;
@@ -60,15 +70,18 @@ class OutputFolder {
   void remove_earlier() const;
 
  private:
-  void make_folder();
+  void make_folder(const std::string& key, const std::string& path);
+  void lock(const std::string& path);
+  void make_checkpoints_folder();
+  void share_locks();
   void give_up();
   const Config config_;
   const World& world_;
   const bool resumed_;
   bool replaces_ = false;                  // replaces_results(); on rank 0
   std::vector<std::string> made_;          // folders, the innermost first; on rank 0
-  std::unique_ptr<FolderLock> lock_;       // on rank 0
-  std::string lock_path_, lock_text_;
+  std::vector<std::unique_ptr<FolderLock>> locks_;         // on rank 0
+  std::vector<std::pair<std::string, std::string>> held_;  // path and text of each, on all ranks
 };
 
 }  // namespace blipft

@@ -31,27 +31,36 @@ std::string shortened(const std::string& text) { return text.size() > 80 ? text.
 }  // namespace
 
 std::string newest_checkpoint(const std::string& checkpoints) {
+  // A folder that cannot be looked at is not one without checkpoints: the run would begin anew.
+  const auto check = [](const std::error_code& error, const fs::path& path) {
+    const bool absent = error == std::errc::no_such_file_or_directory;
+    BLIPFT_USER_CHECK(!error || (absent && !fs::is_symlink(path)), path.string(), ": cannot be looked at for checkpoints: ",
+                      error.message(), "; is its file system mounted? With checkpoint.resume=never a run begins anew");
+    return !error;
+  };
   std::string newest;
   fs::file_time_type newest_time;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(checkpoints, error)) {
-    if (io::checkpoint_step(entry.path().filename().string()) < 0) continue;
-    const fs::file_time_type time = fs::last_write_time(entry.path() / "checkpoint.json", error);
-    if (error || (!newest.empty() && time <= newest_time)) continue;
-    newest = entry.path().string(), newest_time = time;
+  fs::directory_iterator item(checkpoints, error), end;
+  for (; check(error, checkpoints) && item != end; item.increment(error)) {
+    if (io::checkpoint_step(item->path().filename().string()) < 0) continue;
+    const fs::path index = item->path() / "checkpoint.json";
+    std::error_code unread;
+    const fs::file_time_type time = fs::last_write_time(index, unread);
+    if (!check(unread, index) || (!newest.empty() && time <= newest_time)) continue;
+    newest = item->path().string(), newest_time = time;
   }
   return newest;
 }
 
 std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World& world) {
   if (config.checkpoint.resume == "never") return nullptr;
-  std::string folder = config.checkpoint.resume == "auto" ? newest_checkpoint(checkpoints_folder(config))
-                                                          : config.checkpoint.resume;
+  std::string folder = config.checkpoint.resume;
   // One rank's choice: another may see a folder of a network file system later.
-  auto length = static_cast<int64_t>(folder.size());
-  world.broadcast(&length, sizeof length, 0);
-  folder.resize(static_cast<size_t>(length));
-  world.broadcast(folder.data(), length, 0);
+  world.together([&] {
+    if (folder == "auto") folder = world.rank() == 0 ? newest_checkpoint(checkpoints_folder(config)) : "";
+  });
+  folder = world.from_rank(0, folder);
   if (folder.empty()) return nullptr;
   auto point = std::make_unique<ResumePoint>();
   point->folder = folder;

@@ -301,7 +301,7 @@ int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, co
 
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
                     const SafetensorsReader* checkpoint) {
-  int64_t bytes = 0;
+  int64_t bytes = kSmallFilesBytes;
   for (const Unit* unit : units) {
     if (!is_saved(*unit, settings)) continue;
     for (const Parameter& parameter : unit->parameters())

@@ -41,7 +41,7 @@ bool is_input_file(const std::string& name);
 /// Scratch bytes that saving takes.
 int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, const Strategy& strategy,
                              const SaveSettings& settings);
-/// Bytes of the tensors that saving writes. `checkpoint`: where the weights come from, null: they are drawn.
+/// Bytes of the tensors that saving writes, and kSmallFilesBytes. `checkpoint`: where the weights come from, null: they are drawn.
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
                     const SafetensorsReader* checkpoint);
 /// Writes tensors, config and tokenizer files (rank 0 writes, all ranks take part). What was not trained is copied from

@@ -44,7 +44,7 @@ void StateWriter::take_chunks(int64_t count) {
     }
   } catch (...) {                          // those that are there must do
     const std::lock_guard lock(mutex_);
-    if (chunks_.empty()) error_ = std::current_exception();
+    if (chunks_.empty()) no_memory_ = std::current_exception();
     changed_.notify_all();
   }
 }
@@ -121,7 +121,8 @@ void StateWriter::set_complete(bool complete) {
 
 StateWriter::Chunk* StateWriter::free_chunk() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return error_ || !free_.empty(); });
+  changed_.wait(lock, [this] { return error_ || no_memory_ || !free_.empty(); });
+  if (!error_) error_ = no_memory_;
   if (error_) return nullptr;
   Chunk* chunk = free_.back();
   free_.pop_back();

@@ -86,7 +86,8 @@ class StateWriter {
   int64_t writing_ = 0;                    // chunks that threads hold
   bool complete_ = true, synced_ = true;   // all chunks were sent; all is on the disk
   bool ends_ = false;
-  std::exception_ptr error_;
+  std::exception_ptr error_;               // of the file under way
+  std::exception_ptr no_memory_;           // for good: there is not one chunk
   std::vector<std::thread> threads_;       // last: they use the members above
 };
 

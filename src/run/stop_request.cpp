@@ -26,7 +26,6 @@ void note(int signal) {
 }  // namespace
 
 StopRequest::StopRequest() {
-  received = 0;
   struct sigaction action{};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;

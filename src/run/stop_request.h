@@ -8,7 +8,8 @@ namespace blipft {
 constexpr int kStoppedCode = 75;
 
 /// From its making on SIGTERM and SIGUSR1 are noted instead of ending the process, also when it is gone: one that comes
-/// while a stopped run ends changes nothing. A second one ends the process at once. Both are unblocked. One in a process.
+/// while a stopped run ends changes nothing. A second one ends the process at once. Both are unblocked. All that a process
+/// makes share what came; the first is made before MPI starts, which takes a moment.
 class StopRequest {
  public:
   StopRequest();

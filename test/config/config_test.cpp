@@ -59,6 +59,19 @@ TEST_SUITE("config") {
     CHECK(place_of(config, "train.lr") == "override \"train.lr=3e-4\"");
   }
 
+  TEST_CASE("~ at the begin of a path is the home directory") {
+    setenv("HOME", "/home/ada", 1);
+    const RunFile file("model: {path: ~/m}\ndata: {path: \"~ada/d\"}\n");
+    const Config config = load_config(file.name(), {"output.path=~/runs/1", "data.val_path=~", "adapter.path=x/~/y",
+                                                    "adapter.kind=lora", "checkpoint.resume=~/c"});
+    CHECK(config.model.path == "/home/ada/m");
+    CHECK(config.data.path == "~ada/d");
+    CHECK(config.output.path == "/home/ada/runs/1");
+    CHECK(config.data.val_path == "~");
+    CHECK(config.adapter.path == "x/~/y");
+    CHECK(config.checkpoint.resume == "/home/ada/c");
+  }
+
   TEST_CASE("places: file and line") {
     const RunFile file(base + "\n# a comment\nparallel:\n  devices: 4\n");
     const Config config = load_config(file.name(), {});

@@ -12,9 +12,9 @@ import time
 import h5py
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import (PROGRAM, ROOT, Space, command_line, environment, mpirun, pids_of_ranks,  # noqa: E402
+from program_runs import (DEVICE, PROGRAM, ROOT, Space, command_line, environment, mpirun, pids_of_ranks,  # noqa: E402
                           ranks_up_to, read_safetensors, run, saved_model, start)
-from script_tests import check, run_tests, test  # noqa: E402
+from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 STEPS = 4
 
@@ -98,6 +98,19 @@ def another_world_goes_on_with_the_same_run(space):
         for mine, theirs in zip(steps_of(part.output), steps[2:], strict=True):
             # The same samples in another order of sums, in f32: a few roundings of 1e-7 in sums of some 1,000 terms.
             check(mine[0] == theirs[0] and abs(mine[1] / theirs[1] - 1) < 1e-5, mine, theirs)
+
+
+@test
+def ranks_dealt_to_machines_in_turn_write_a_whole_checkpoint(space):
+    if DEVICE == "cuda":
+        raise Skip("the machines that are pretended would share GPUs")
+    ranks, settings = 4, ["parallel.strategy=fsdp", "parallel.shard_ranks=node", "train.precision=bf16-mixed",
+                          f"train.max_steps={STEPS}", "output.save_model=true"]
+    for machines in ("0,1,0,1", "0,1,1,0"):
+        whole = run(space, ranks, *settings, "checkpoint.every_steps=2", BLIPFT_MACHINES=machines)
+        part = run(space, ranks, *settings, f"checkpoint.resume={checkpoint(whole.output, 2)}", BLIPFT_MACHINES=machines)
+        check(steps_of(part.output) == steps_of(whole.output)[2:], machines, part)
+        check(model_of(part.output) == model_of(whole.output), machines)
 
 
 @test
@@ -319,10 +332,133 @@ def a_time_limit_makes_a_checkpoint(space):
 def a_checkpoint_that_cannot_be_written_is_told(space):
     blocked = space.new("blocked")
     blocked.write_text("a file where the folder would be")
-    result = start(space, 2, "train.max_steps=3", "checkpoint.every_steps=1", f"checkpoint.path={blocked}/x",
-                   "parallel.strategy=fsdp")
-    check("warning: the checkpoint after 1 steps was not written" in result.out, result)
-    check(result.status == 1 and "the checkpoint after 3 steps was not written" in result.err, result)
+    for path in (blocked, f"{blocked}/x"):
+        refused = start(space, 2, "train.max_steps=3", "checkpoint.every_steps=1", f"checkpoint.path={path}")
+        check(refused.status == 1 and "checkpoint.path: cannot create the folder" in refused.err, refused)
+    output = space.new()
+    command = command_line(2, [PROGRAM, space.config, "parallel.strategy=fsdp", "train.max_steps=40", "train.max_epochs=9",
+                               "checkpoint.every_steps=1", f"output.path={output}"])
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if line.startswith("step "):
+            break
+    (output / "checkpoints").rename(output / "gone")
+    (output / "checkpoints").write_text("a file where the folder was")
+    out, err = process.communicate(timeout=120)
+    check("warning: the checkpoint after" in out and "was not written" in out, out, err)
+    check(process.returncode == 1 and "the checkpoint after 40 steps was not written" in err, out, err)
+
+
+@test
+def a_model_is_saved_though_its_last_checkpoint_is_not(space):
+    output = space.new()
+    command = command_line(2, [PROGRAM, space.config, "parallel.strategy=fsdp", "train.max_steps=30", "train.max_epochs=9",
+                               "checkpoint.every_steps=30", "output.save_model=true", f"output.path={output}"])
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if line.startswith("step "):
+            break
+    (output / "checkpoints").rmdir()
+    (output / "checkpoints").write_text("a file where the folder was")
+    out, err = process.communicate(timeout=120)
+    check(process.returncode == 1 and "the checkpoint after 30 steps was not written" in err, out, err)
+    check("model      " in out and len(model_of(output)) > 10, out, err)
+
+
+@test
+def resume_auto_removes_no_checkpoint_that_is_whole(space):
+    first = run(space, 0, "train.max_steps=2", "checkpoint.every_steps=1")
+    here = f"output.path={first.output}"
+    there = sorted((first.output / "checkpoints").iterdir())
+    refused = start(space, 0, "train.max_steps=3", "checkpoint.resume=auto", here, f"checkpoint.path={space.new()}")
+    check(refused.status == 1 and "holds another run's results" in refused.err, refused)
+    # A link to a disk that is not mounted is no folder without checkpoints.
+    moved = space.new("moved")
+    (first.output / "checkpoints").rename(moved)
+    (first.output / "checkpoints").symlink_to(space.folder / "not_mounted")
+    refused = start(space, 0, "train.max_steps=3", "checkpoint.resume=auto", here)
+    check(refused.status == 1 and "checkpoints: cannot be looked at for checkpoints" in refused.err, refused)
+    (first.output / "checkpoints").unlink()
+    moved.rename(first.output / "checkpoints")
+    check(sorted((first.output / "checkpoints").iterdir()) == there and
+          (first.output / "trace.rank0000.h5").exists(), there)
+    # The number of steps stands in the name and in the index.
+    path = there[-1] / "checkpoint.json"
+    text = path.read_text()
+    path.write_text(text.replace('"step": 2', '"step": 5'))
+    refused = start(space, 0, "train.max_steps=9", "checkpoint.resume=auto", here)
+    check(refused.status == 1 and "checkpoint.json: step 5, but the folder's name says 2" in refused.err, refused)
+    path.write_text(text)
+    run(space, 0, "train.max_steps=3", "checkpoint.resume=auto", here)
+
+
+@test
+def an_export_replaces_nothing_unasked(space):
+    first = run(space, 0, "train.max_steps=1", "checkpoint.every_steps=1", "output.save_model=true",
+                "output.overwrite=true")
+    def export(*more):
+        return subprocess.run([PROGRAM, "--export", checkpoint(first.output, 1), f"output.path={first.output}", *more],
+                              cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    refused = export()
+    check(refused.returncode == 1 and "model is there already" in refused.stderr, refused)
+    model = model_of(first.output)
+    done = export("output.overwrite=true")
+    check(done.returncode == 0 and model_of(first.output) == model, done)
+    (first.output / "run.lock").write_text("someone's")
+    refused = export("output.overwrite=true")
+    check(refused.returncode == 1 and "in use by another run" in refused.stderr, refused)
+
+
+@test
+def a_path_in_another_encoding_is_no_reason_to_lose_a_checkpoint(space):
+    data = os.fsencode(space.folder) + b"/caf\xe9"
+    os.symlink(space.data, data)
+    output = space.new()
+    for more in (["train.max_steps=2", "checkpoint.every_steps=1"], ["train.max_steps=3", "checkpoint.resume=auto"]):
+        done = subprocess.run([PROGRAM, space.config, b"data.path=" + data, f"output.path={output}", *more], cwd=ROOT,
+                              env=environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        check(done.returncode == 0, done)
+    check(b"after 2 steps, from" in done.stdout, done)
+
+
+@test
+def a_signal_before_the_first_step_is_no_end_without_a_word(space):
+    for delay in (0.03, 0.1, 0.3):
+        output = space.new()
+        process = subprocess.Popen([PROGRAM, space.config, "train.max_epochs=5000", f"output.path={output}"], cwd=ROOT,
+                                   env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        time.sleep(delay)
+        process.send_signal(signal.SIGUSR1)
+        out, err = process.communicate(timeout=60)
+        check(process.returncode == 75 and "stopped    by SIGUSR1" in out, delay, process.returncode, out, err)
+
+
+@test
+def runs_with_one_folder_of_checkpoints_do_not_remove_each_others(space):
+    shared = space.new("shared")
+    first = run(space, 2, "parallel.strategy=fsdp", "train.max_steps=2", "checkpoint.every_steps=1", "checkpoint.keep=2",
+                f"checkpoint.path={shared}")
+    there = sorted(path.name for path in shared.iterdir())
+    check(there == ["step-00000001", "step-00000002"], there)
+    (shared / "notes.txt").write_text("kept")
+    other = ("train.max_steps=1", "checkpoint.every_steps=1", "train.seed=7", f"checkpoint.path={shared}")
+    refused = start(space, 0, *other)
+    check(refused.status == 1 and "checkpoint.path: " in refused.err and
+          "holds another run's checkpoints (step-00000001, step-00000002)" in refused.err, refused)
+    refused = start(space, 0, *other, "checkpoint.resume=auto")
+    check(refused.status == 1 and "train.seed" in refused.err, refused)
+    (shared / "run.lock").write_text("blipft works in this folder; the file goes when the run ends\nhost: elsewhere\n")
+    refused = start(space, 2, "parallel.strategy=fsdp", "train.max_steps=3", "checkpoint.every_steps=1",
+                    f"checkpoint.path={shared}", "checkpoint.resume=auto")
+    check(refused.status == 1 and f"{shared}/run.lock" in refused.err and "in use by another run" in refused.err, refused)
+    (shared / "run.lock").unlink()
+    check(sorted(path.name for path in shared.iterdir()) == ["notes.txt", *there], list(shared.iterdir()))
+    run(space, 0, *other, "output.overwrite=true")
+    check(sorted(path.name for path in shared.iterdir()) == ["notes.txt", "step-00000001"], list(shared.iterdir()))
+    check(first.status == 0, first)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ TEST_CASE("a folder has one lock at a time, which goes with its object") {
     const std::string second = refusal(folder);
     CHECK_MESSAGE(contains(second, concat("in use by another run: process ", getpid(), " on ", LockOwner::self().host)),
                   second);
-    CHECK(contains(second, "wait for its end, or choose another output.path"));
+    CHECK(contains(second, "wait for its end, or choose another folder"));
   }
   CHECK(std::filesystem::is_empty(folder.path));
   CHECK(refusal(folder) == "");
