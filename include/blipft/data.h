@@ -143,6 +143,8 @@ class Dataset {
 /// becomes U+FFFD, as other ill-formed text does in the tokenizer. Captions that are all known to be empty are refused.
 std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format,
                                       const TextSettings& settings = {});
+/// Whether something is at `path`, or matches it where it is a pattern of .tar files.
+bool dataset_exists(const std::string& path);
 /// What of config.data depends on the files at data.path, where the run file does not say it: texts of JSON data have
 /// at most 512 tokens. To be called after load_config().
 void settle_data(Config& config);

@@ -98,6 +98,11 @@ std::string caption_from_json(const nlohmann::json& object, const std::string& p
                                                                                                                200)));
 }
 
+bool dataset_exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored) || !find_shards(path).empty();
+}
+
 std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format,
                                       const TextSettings& settings) {
   std::string names;

@@ -65,7 +65,8 @@ TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer
 
 void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer) {
   BLIPFT_USER_CHECK(config.data.max_text_tokens <= inputs.max_text_tokens, place_of(config, "data.max_text_tokens"),
-                    ": data.max_text_tokens: found ", config.data.max_text_tokens, ", expected at most ",
+                    ": data.max_text_tokens: found ", config.data.max_text_tokens,
+                    config.places.contains("data.max_text_tokens") ? "" : " (the default)", ", expected at most ",
                     inputs.max_text_tokens, ": the model has ", inputs.prefix_rows + inputs.max_text_tokens,
                     " positions (config.json: max_position_embeddings, or a shorter sliding_window), of which ",
                     inputs.prefix_rows, " come before the text");

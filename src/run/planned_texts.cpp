@@ -2,7 +2,6 @@
 #include "run/planned_texts.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <thread>
 
 #include "blipft/error.h"
@@ -12,9 +11,8 @@ namespace blipft {
 
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world) {
   if (inputs.has_picture()) return;
-  std::error_code ignored;
   std::string missing;
-  if (!std::filesystem::exists(config.data.path, ignored)) missing = concat("data.path ", config.data.path, " is not there");
+  if (!dataset_exists(config.data.path)) missing = concat("data.path ", config.data.path, " is not there");
   else if (!has_tokenizer(config.model.path)) missing = concat("model.path ", config.model.path, " has no tokenizer");
   if (!missing.empty()) {
     text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
@@ -27,7 +25,8 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
 }
 
 int64_t PlannedTexts::samples_of_epoch() const {
-  return data_ ? data_->training.dataset->size() : 0;
+  if (!data_) return 0;
+  return data_->training.epoch_samples > 0 ? data_->training.epoch_samples : data_->training.dataset->size();
 }
 
 std::vector<TextShape> PlannedTexts::shapes(const Config& config, int64_t world) const {

@@ -1,8 +1,6 @@
 // Opening what a run reads; see run_data.h.
 #include "run/run_data.h"
 
-#include <filesystem>
-
 #include "blipft/error.h"
 #include "data/step_order.h"
 #include "data/text_survey.h"
@@ -17,13 +15,11 @@ struct Datasets {
 
 Datasets open_datasets(const Config& config, const TextSettings& texts) {
   const DataSection& data = config.data;
-  std::error_code missing;
-  BLIPFT_USER_CHECK(std::filesystem::exists(data.path, missing), place_of(config, "data.path"), ": data.path: ", data.path,
+  BLIPFT_USER_CHECK(dataset_exists(data.path), place_of(config, "data.path"), ": data.path: ", data.path,
                     " does not exist; expected a JSON or JSONL file or a folder of them, an ImageFolder or WebDataset tars");
   Datasets sets{open_dataset(data.path, data.format, texts), nullptr};
   if (!data.val_path.empty()) {
-    std::error_code ignored;
-    BLIPFT_USER_CHECK(std::filesystem::exists(data.val_path, ignored), place_of(config, "data.val_path"),
+    BLIPFT_USER_CHECK(dataset_exists(data.val_path), place_of(config, "data.val_path"),
                       ": data.val_path: ", data.val_path,
                       " does not exist; expected samples in a format of data.path");
     sets.validation = open_dataset(data.val_path, data.format, texts);

@@ -237,6 +237,7 @@ TEST_SUITE("dataset") {
     for (const std::string& path : {directory.path.string(), directory / "shard-*.tar",
                                     directory / "shard-{001,002}.tar"}) {
       CAPTURE(path);
+      CHECK(dataset_exists(path));
       const auto dataset = open_dataset(path, "auto");
       REQUIRE(dataset->size() == 7);
       const char* const texts[] = {"a cat\n", "a dog", "text", "prefix", "gnu", "pax", "base-256"};
@@ -253,6 +254,8 @@ TEST_SUITE("dataset") {
       CHECK(dataset->read(1).name == (directory / "shard-001.tar") + ":0002.JPEG");
     }
     CHECK(open_dataset(directory / "shard-001.tar", "webdataset")->size() == 3);
+    CHECK(!dataset_exists(directory / "shard-003.tar"));
+    CHECK(!dataset_exists(directory / "other-*.tar"));
   }
 
   TEST_CASE("webdataset: captions keep their white space, and zeros may follow the end") {
