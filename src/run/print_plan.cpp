@@ -57,7 +57,8 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   const int64_t outside = bytes_outside_of_arena(config, world, plan.arena->planned_takes());
   const int64_t total = plan.arena->total_bytes() + outside;
   std::printf("outside of the plan: CUDA context, libraries, NCCL, graphs: about %s\n", memory_text(outside).c_str());
-  const std::string checkpoints = checkpoints_text(config, model->units(), plan.engine->store, world.all(), world.all());
+  const std::string checkpoints = checkpoints_text(config, model->units(), plan.engine->store, world.all(),
+                                                   node_ranks > 0 ? node_ranks : world.all());
   if (!checkpoints.empty()) std::printf("%s\n", checkpoints.c_str());
   std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());
   if (total <= gpu)

@@ -38,7 +38,7 @@ class Progress {
   Run run_;
   bool silent_, terminal_;
   bool line_open_ = false;
-  Clock::time_point start_ = Clock::now(), printed_{};
+  Clock::time_point printed_{};
   double epoch_loss_ = 0;
   int64_t epoch_steps_ = 0;
   double smooth_seconds_ = 0, smooth_flops_ = 0;

@@ -131,13 +131,14 @@ class Estimate {
     if (clips()) device += static_cast<double>(store.held_gradients().bytes());  // the norm
     time_.update = device / rates_.memory;
     updates_ = both_ways(read, written);
-    const double activations = static_cast<double>(plan_.arena->taken_in_host_bytes(pass_) * micro_batches_) /
+    // Out in forward, in again in backward: never both at once.
+    const double activations = 2 * static_cast<double>(plan_.arena->taken_in_host_bytes(pass_) * micro_batches_) /
                                static_cast<double>(config_.train.accumulate_grad_batches);
     time_.link = both_ways(read + streamed_beside_updates_, written) +
                  (streamed_ - streamed_beside_updates_ + activations) / rates_.link;
   }
 
-  bool clips() const { return config_.train.gradient_clip_val > 0; }
+  bool clips() const { return largest_norm(config_.train) > 0; }  // or waits for the norm for another reason
 
   void expose() {
     const double computed = time_.products + time_.memory + time_.update;

@@ -118,12 +118,6 @@ class Watchdog::Thread {
     check_ = std::move(check);
   }
 
-  bool lost() const { return lost_.load(std::memory_order_acquire); }
-  std::string reason() const {
-    const std::lock_guard lock(mutex_);
-    return reason_;
-  }
-
  private:
   ControlAddress listen() {
     try {
@@ -265,7 +259,6 @@ class Watchdog::Thread {
     if (peer_failing_ >= 0) return;
     peer_failing_ = rank;
     failing_since_ = now;
-    note(concat("rank ", rank, " ends the run with an error"));
   }
 
   void judge(double now) {
@@ -287,16 +280,7 @@ class Watchdog::Thread {
     }
   }
 
-  void note(const std::string& why) {
-    {
-      const std::lock_guard lock(mutex_);
-      reason_ = why;
-    }
-    lost_.store(true, std::memory_order_release);
-  }
-
   void lose(const std::string& why) {
-    note(why);
     int64_t told = 0;
     if (rank_ == 0 && channel_) {
       ControlMessage verdict = message(kVerdict, 0);
@@ -363,8 +347,6 @@ class Watchdog::Thread {
   std::condition_variable changed_;
   uint32_t last_word_ = 0;                 // what stop() has asked for
   bool told_ = false;
-  std::string reason_;
-  std::atomic<bool> lost_{false};
   mutable std::mutex check_mutex_;         // of the two that follow
   std::function<std::string()> check_;
   std::function<void()> at_end_;
@@ -377,7 +359,5 @@ Watchdog::~Watchdog() = default;
 void Watchdog::set_check(std::function<std::string()> failure) { thread_->set_check(std::move(failure)); }
 void Watchdog::set_end(std::function<void()> end) { thread_->set_end(std::move(end)); }
 void Watchdog::failing() { thread_->stop(kFailing); }
-bool Watchdog::peer_lost() const { return thread_->lost(); }
-std::string Watchdog::reason() const { return thread_->reason(); }
 
 }  // namespace blipft

@@ -37,10 +37,6 @@ class Watchdog {
   void set_end(std::function<void()> end);
   /// This rank is about to end all with an error of its own, which it prints itself: the others wait for that.
   void failing();
-  /// Whether another rank is gone, or has failed: the process is about to end. Any thread, signal handlers included.
-  bool peer_lost() const;
-  /// Who it is and why; empty: nobody is gone. Any thread.
-  std::string reason() const;
 
  private:
   class Thread;

@@ -137,7 +137,7 @@ TEST_SUITE("step time") {
     const Estimated there = estimated(config);
     const int64_t hidden = 32;
     const double bytes = std::ceil(2 * 12 * hidden * 2 / 256.0) * 256;
-    CHECK(there.time.link == doctest::Approx(5 * bytes / h200_rates().link).epsilon(kNear));
+    CHECK(there.time.link == doctest::Approx(2 * 5 * bytes / h200_rates().link).epsilon(kNear));
   }
 
   TEST_CASE("collectives: a share of the bytes for each, twice for sums over all") {

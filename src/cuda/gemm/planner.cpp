@@ -1,5 +1,5 @@
-// GemmPlanner: descriptors and choice (see gemm_planner.h). Candidates are in gemm_search.cpp, timing in
-// gemm_timing.cpp, the file in gemm_cache.cpp.
+// GemmPlanner: descriptors and choice (see planner.h). Candidates are in search.cpp, timing in timing.cpp, the
+// file in cache.cpp.
 #include "cuda/gemm/planner.h"
 
 #include <algorithm>
