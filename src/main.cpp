@@ -44,6 +44,7 @@ int answer(const CommandLine& line) {
 
 int run(const CommandLine& line, const std::string& mistake, int* argc, char*** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is an error of write(), told as such
+  std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go, the run goes on
   std::optional<StopRequest> stop;
   if (line.action == CommandLine::Action::train) stop.emplace();
   World world(argc, argv);

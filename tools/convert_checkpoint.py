@@ -63,6 +63,8 @@ def load(path):
         fail(path, ": cannot be read as tensors alone: ", error)
     if not isinstance(tensors, dict):
         fail(path, ": found a ", type(tensors).__name__, ", expected a dictionary of tensors")
+    if not tensors:
+        fail(path, ": has no tensors, expected those of a model")
     for name, tensor in tensors.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             fail(path, ": found a ", type(tensor).__name__, " under ", repr(name), ", expected tensors alone; is it a "

@@ -213,7 +213,8 @@ void add_train(std::vector<Key>& keys) {
     Names{"activation_checkpointing", "gradient_checkpointing"});
   t(&T::max_epochs, "max_epochs", from_to(1, 1e6), "passes over the data",
     Names{"epochs", "num_epochs", "num_train_epochs"});
-  t(&T::max_steps, "max_steps", minus_one_or_positive(), "stop after that many steps; -1: as max_epochs says",
+  t(&T::max_steps, "max_steps", minus_one_or_positive(),
+    "stop after that many steps, or after max_epochs where these are fewer; -1: as max_epochs says",
     Names{"steps"});
   t(&T::limit_train_batches, "limit_train_batches", above(0, most_steps),
     "<= 1: this fraction of an epoch's steps; > 1: that many steps of each epoch");

@@ -41,10 +41,7 @@ void Run::prepare() {
   folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ != nullptr);
   faults_.watchdog().set_end(folder_->unlock());
   const int64_t node_ranks = ranks_of_each_machine(world_);
-  world_.together([&] {
-    check_ranks(config_, world_.size());
-    config_ = resolve_for_ranks(config_, world_.size());
-  });
+  world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
   go_on_from_checkpoint();
   world_.together([&] {
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
@@ -62,7 +59,7 @@ void Run::prepare() {
   });
   check_same_data(config_, data_, world_);
   world_.together([&] {
-    if (!first()) return;                    // the others have the same
+    if (!first()) return;                  // the others have the same
     read_ = read_facts(config_, data_);
     if (resume_) check_same_content(config_, *resume_, read_);
   });

@@ -6,6 +6,7 @@ samples, a full disk, an output folder that vanishes. Each must end all ranks in
 
 Prints "ok NAME", "FAILED NAME" or "SKIPPED NAME (why)" for each test; exits 1 when one failed.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -163,7 +164,7 @@ def a_job_that_is_stopped_and_continued_as_a_whole_goes_on(space):
 
 
 def gpu_fault(space, fault, strategy):
-    """The result of a run whose last rank meets this fault of test/support/gpu_faults.cu at its third graph; its line."""
+    """The result of a run whose last rank meets this fault of test/support/gpu_faults.cu behind its second step; its line."""
     if DEVICE != "cuda":
         raise Skip("needs a GPU; gpu_runs_test runs it where there is one")
     nvcc = shutil.which("nvcc") or os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/bin/nvcc"
@@ -173,10 +174,12 @@ def gpu_fault(space, fault, strategy):
                         ROOT / "test/support/gpu_faults.cu", "-ldl"], check=True)
     ranks = ranks_up_to(2)
     strategy = strategy if ranks > 1 else "single"
-    run(space, ranks, f"parallel.strategy={strategy}", "train.max_steps=2")  # times products, with graphs of its own
     at_last_rank = f'if [ "$OMPI_COMM_WORLD_RANK" = {ranks - 1} ]; then export LD_PRELOAD={library}; fi; exec "$0" "$@"'
+    now = space.new("now")
     job = Job(space, ranks, f"parallel.strategy={strategy}", *LONG,
-              before=["env", f"FAULT={fault}", "FAULT_STEP=3", "bash", "-c", at_last_rank])
+              before=["env", f"FAULT={fault}", f"FAULT_FILE={now}", "bash", "-c", at_last_rank])
+    job.wait_for_step(2)
+    now.touch()
     result = job.end()
     check(result.status != 0, result)
     lines = lines_of_ranks(result)
@@ -282,12 +285,22 @@ def a_file_that_may_not_grow_is_an_error_of_saving(space):
 def a_disk_that_is_full_is_an_error_of_saving(space):
     mount = space.new("mount")
     mount.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=33m", "tmpfs", mount], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=36m", "tmpfs", mount], capture_output=True).returncode:
         raise Skip("no right to mount a small file system")
     try:
-        (mount / "filler").write_bytes(bytes(33_000_000))
+        (mount / "filler").write_bytes(bytes(8_000_000))
         result = start(space, 2, f"output.path={mount}/run", "output.save_model=true", "trace.enabled=false",
                        "train.max_steps=2")
+        check(result.status == 1 and re.search(r"the disk of .* has .* free, but this run is going to write", result.err),
+              result)
+        (mount / "filler").unlink()
+        job = Job(space, 2, f"output.path={mount}/run", "output.save_model=true", "output.overwrite=true",
+                  "trace.enabled=false", "train.max_steps=2000" if DEVICE == "cuda" else "train.max_steps=60",
+                  "train.max_epochs=1000")
+        job.wait_for_step(2)
+        with contextlib.suppress(OSError):
+            (mount / "filler").write_bytes(bytes(40_000_000))
+        result = job.end()
         check(result.status == 1 and re.search(r"the disk has only|No space left", result.err), result)
     finally:
         subprocess.run(["umount", "-l", mount], check=True)

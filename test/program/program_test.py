@@ -301,6 +301,18 @@ def ranks_connect_within_the_planned_memory(space):
 
 
 @test
+def a_reader_of_the_log_that_goes_does_not_end_the_run(space):
+    output = space.new()
+    process = subprocess.Popen([PROGRAM, space.config, f"output.path={output}", "output.save_model=true",
+                                "output.progress_seconds=0", "train.max_epochs=3"], cwd=ROOT, env=environment(),
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    check(process.wait(timeout=60) == 0 and (output / "model/model.safetensors").exists(), process.returncode, err)
+
+
+@test
 def shard_groups_are_machines(space):
     # 2 ranks of each of 2 machines, both of them this one. The tolerance is that of the test above.
     common = ("parallel.strategy=fsdp", "train.max_steps=4", "train.accumulate_grad_batches=2", "train.eps=1e-4",

@@ -115,7 +115,9 @@ def a_hurt_run_ends_with_the_same_model(space):
                 if status == 0:
                     break
                 check(fault is not None, "ended by itself:", tail)
-                check(not (output / "model").exists(), "a model before the end:", tail)
+                # A full disk may take the last checkpoint alone.
+                check(not (output / "model").exists() or f"the checkpoint after {STEPS} steps was not written" in tail,
+                      "a model before the end:", tail)
             check(status == 0, "never ended:", tail)
             check(read_safetensors(output / "model/model.safetensors") == expected, "another model", SEED, rounds)
         finally:

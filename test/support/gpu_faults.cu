@@ -1,26 +1,24 @@
 // Faults of GPUs and of NCCL in a running program that links both as shared libraries, preloaded into it:
 //
 //   nvcc -shared -cudart shared -Xcompiler -fPIC -arch native -o gpu_faults.so test/support/gpu_faults.cu -ldl
-//   FAULT=gpu|nccl FAULT_STEP=N LD_PRELOAD=gpu_faults.so blipft ...
+//   FAULT=gpu|nccl FAULT_FILE=PATH LD_PRELOAD=gpu_faults.so blipft ...
 //
-// gpu: the stream of the Nth graph that is launched writes to address 16 before it. nccl: from then on every communicator
-// says that it has failed behind the program's back.
+// Once there is a file at PATH: gpu: the stream of a graph that is launched writes to address 16 before it. nccl: every
+// communicator says that it has failed behind the program's back.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <nccl.h>
+#include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
 namespace {
 
-std::atomic<long> launches{0};
-
 bool is_due(const char* fault) {
   const char* const chosen = std::getenv("FAULT");
-  const char* const step = std::getenv("FAULT_STEP");
-  return chosen && step && std::strcmp(chosen, fault) == 0 && launches.load() >= std::atol(step);
+  const char* const file = std::getenv("FAULT_FILE");
+  return chosen && file && std::strcmp(chosen, fault) == 0 && access(file, F_OK) == 0;
 }
 
 __global__ void write_to_nowhere() { *reinterpret_cast<volatile int*>(16) = 1; }
@@ -36,7 +34,6 @@ Function real(Function, const char* name) {
 extern "C" cudaError_t launch_graph(cudaGraphExec_t graph, cudaStream_t stream) __asm__("cudaGraphLaunch");
 
 extern "C" cudaError_t launch_graph(cudaGraphExec_t graph, cudaStream_t stream) {
-  ++launches;
   if (is_due("gpu")) write_to_nowhere<<<1, 1, 0, stream>>>();
   return real(&launch_graph, "cudaGraphLaunch")(graph, stream);
 }
