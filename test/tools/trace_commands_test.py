@@ -191,6 +191,15 @@ class Commands(unittest.TestCase):
         self.assertIn("rank 7: 1 steps", one)
         self.assertNotIn("rank 9: 1 steps", one)
 
+    def test_a_rank_without_a_file_is_told(self):
+        rows = {"steps": [step_row(i, 10 * i, 10 * i + 10) for i in range(3)]}
+        with Run(rows, rows, attributes=[{"world_size": 2.0}] * 2) as run:
+            self.assertNotIn("no file", call("summary", run)[2])
+            (pathlib.Path(run) / "trace.rank0000.h5").unlink()
+            status, out, err = call("summary", run)
+        self.assertEqual(status, 0, err)
+        self.assertIn("1 of 2 ranks have no file there", err)
+
     def test_loss_picture(self):
         try:
             import matplotlib  # noqa: F401

@@ -78,6 +78,10 @@ class Part:
         if self.unreadable:
             note(f"{len(self.unreadable)} of {len(self.paths)} files of {first.path.parent}" +
                  f", part {self.number}," * (self.number > 0) + f" are left out: {self.unreadable[0]}")
+        ranks = int(self.attributes.get("world_size", 0))
+        if ranks > len(self.paths):
+            note(f"{first.path.parent}: {ranks - len(self.paths)} of {ranks} ranks have no file there" +
+                 f" for part {self.number}" * (self.number > 0) + "; what follows is of the others")
         return traces
 
     @functools.cached_property

@@ -177,4 +177,5 @@ def write_report(directory, path, step=None, part=None):
 </body></html>
 """
     close_all(results)
-    pathlib.Path(path).write_text(page, encoding="utf-8")
+    # Names of files in the page may be in another encoding.
+    pathlib.Path(path).write_text(page, encoding="utf-8", errors="replace")
