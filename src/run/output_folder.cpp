@@ -61,6 +61,13 @@ std::vector<std::pair<std::string, std::string>> saved_folders(const Config& con
   return folders;
 }
 
+// One spelling of a folder, whether it is there or not.
+fs::path resolved(const fs::path& folder) {
+  std::error_code error;
+  const fs::path path = fs::weakly_canonical(fs::absolute(folder, error), error);
+  return path.has_filename() ? path : path.parent_path();
+}
+
 bool is_same(const fs::path& a, const fs::path& b) {
   std::error_code error;
   return fs::equivalent(a, b, error) && !error;  // by device and inode
@@ -145,10 +152,7 @@ bool has_whole_checkpoint(const std::string& folder) {
 
 std::string checkpoints_elsewhere(const Config& config) {
   const std::string folder = checkpoints_folder(config);
-  return is_same(folder, in(config.output.path, kCheckpoints)) ||
-                 fs::path(folder).lexically_normal() == fs::path(in(config.output.path, kCheckpoints)).lexically_normal()
-             ? ""
-             : folder;
+  return resolved(folder) == resolved(in(config.output.path, kCheckpoints)) ? "" : folder;
 }
 
 bool replaces_results(const Config& config, bool resumed) {
@@ -156,9 +160,7 @@ bool replaces_results(const Config& config, bool resumed) {
   if (config.checkpoint.resume != "auto") return false;
   const std::vector<std::string> found = results_in(config.output.path);
   const auto saved = [](const std::string& name) { return name == "model" || name == "adapter"; };
-  const bool whole = has_whole_checkpoint(in(config.output.path, kCheckpoints)) ||
-                     has_whole_checkpoint(checkpoints_folder(config));
-  return !whole && std::none_of(found.begin(), found.end(), saved);
+  return !has_whole_checkpoint(in(config.output.path, kCheckpoints)) && std::none_of(found.begin(), found.end(), saved);
 }
 
 void check_results(const Config& config, bool resumed) {
@@ -167,13 +169,6 @@ void check_results(const Config& config, bool resumed) {
   BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || found.empty(), place_of(config, "output.path"),
                     ": output.path: ", path, " holds another run's results (", names_text(found),
                     "); choose another output.path, or replace them with output.overwrite=true");
-  if (const std::string folder = checkpoints_elsewhere(config); !folder.empty()) {
-    const std::vector<std::string> there = checkpoints_in(folder);
-    BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || there.empty(),
-                      place_of(config, "checkpoint.path"), ": checkpoint.path: ", folder,
-                      " holds another run's checkpoints (", names_text(there),
-                      "); choose another checkpoint.path, or replace them with output.overwrite=true");
-  }
   for (const auto& [folder, stem] : saved_folders(config)) {
     check_replaceable(folder, stem);
     BLIPFT_USER_CHECK(::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,
@@ -181,11 +176,26 @@ void check_results(const Config& config, bool resumed) {
   }
 }
 
+void check_checkpoints(const Config& config, const std::string& resumed) {
+  const std::string folder = checkpoints_elsewhere(config);
+  if (folder.empty()) return;
+  const std::string place = place_of(config, "checkpoint.path"), own = resolved(in(config.output.path, kCheckpoints)).string();
+  BLIPFT_USER_CHECK(!resolved(folder).string().starts_with(own + "/"), place, ": checkpoint.path: ", folder, " lies in ",
+                    own, ", which is the run's own folder of checkpoints; leave checkpoint.path out, or choose another");
+  const bool goes_on = !resumed.empty() && resolved(fs::path(resumed) / "..") == resolved(folder);
+  const std::vector<std::string> there = checkpoints_in(folder);
+  BLIPFT_USER_CHECK(goes_on || config.output.overwrite || there.empty(), place, ": checkpoint.path: ", folder,
+                    " holds another run's checkpoints (", names_text(there),
+                    "); choose another checkpoint.path, or replace them with output.overwrite=true");
+}
+
 void check_sources(const Config& config, bool resumed) {
   std::vector<std::string> replaced;
   for (const auto& [folder, stem] : saved_folders(config))
     for (const char* end : {"", ".partial", ".old"}) replaced.push_back(folder + end);
   if (replaces_results(config, resumed)) replaced.push_back(in(config.output.path, kCheckpoints));
+  if (const std::string elsewhere = checkpoints_elsewhere(config); config.output.overwrite && !resumed && !elsewhere.empty())
+    for (const std::string& name : checkpoints_in(elsewhere)) replaced.push_back(in(elsewhere, name));
   struct ReadPath {
     const char* key;
     const std::string& path;
@@ -272,21 +282,23 @@ void remove_results(const std::string& folder) {
 void remove_checkpoints(const std::string& folder) {
   for (const std::string& name : checkpoints_in(folder)) {
     std::error_code error;
+    if (!fs::exists(in(in(folder, name), "checkpoint.json"), error)) continue;  // other programs have such names too
     fs::remove_all(in(folder, name), error);
     BLIPFT_USER_CHECK(!error, in(folder, name), ": left by another run, cannot be removed: ", error.message());
   }
 }
 
-OutputFolder::OutputFolder(const Config& config, const World& world, bool resumed)
-    : config_(config), world_(world), resumed_(resumed) {
+OutputFolder::OutputFolder(const Config& config, const World& world, const std::string& resumed)
+    : config_(config), world_(world), resumed_(!resumed.empty()) {
   world_.together([&] {
     if (world_.rank() != 0) return;
     check_sources(config_, resumed_);
     try {
       make_folder("output.path", config_.output.path);
       lock(config_.output.path);
-      make_checkpoints_folder();
       check_results(config_, resumed_);
+      make_checkpoints_folder();
+      check_checkpoints(config_, resumed);
       replaces_ = replaces_results(config_, resumed_);
     } catch (...) {
       give_up();                           // no destructor runs for an object that was never made
@@ -377,7 +389,7 @@ void OutputFolder::remove_earlier() const {
   world_.together([&] {
     if (world_.rank() != 0 || !replaces_) return;
     remove_results(config_.output.path);
-    remove_checkpoints(checkpoints_folder(config_));
+    if (config_.output.overwrite) remove_checkpoints(checkpoints_folder(config_));
   });
 }
 

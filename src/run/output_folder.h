@@ -33,9 +33,12 @@ std::string checkpoints_elsewhere(const Config& config);
 /// Whether the run removes what another left in output.path: as output.overwrite says, and with checkpoint.resume=auto
 /// what a run left that was ended before its first checkpoint: nothing but traces and checkpoints that are not whole.
 bool replaces_results(const Config& config, bool resumed);
-/// Throws UserError, with what is there and what to do, where output.path holds another run's results, or
-/// checkpoint.path another run's checkpoints, and the run is neither resumed nor may overwrite them (output.overwrite); or where what it saves may not be replaced.
+/// Throws UserError, with what is there and what to do, where output.path holds another run's results, and the run is
+/// neither resumed nor may overwrite them (output.overwrite); or where what it saves may not be replaced.
 void check_results(const Config& config, bool resumed);
+/// The same of checkpoints in a checkpoint.path elsewhere, from which output.overwrite alone removes some. `resumed`: the
+/// checkpoint from which the run goes on, "": none; others beside it are its own.
+void check_checkpoints(const Config& config, const std::string& resumed);
 /// Throws UserError where saving, or overwriting, would replace what the run reads: model.path, adapter.path,
 /// data.path, data.val_path, or a folder around one of them, under whatever name.
 void check_sources(const Config& config, bool resumed);
@@ -47,15 +50,15 @@ std::vector<FileToWrite> files_to_save(const Config& config, const Units& units,
 /// Removes traces and checkpoints; a saved model stays until the new one replaces it. Throws UserError.
 void remove_results(const std::string& folder);
 
-/// Those of `folder`, which may hold other things. Throws UserError.
+/// Those of `folder` that have an index; it may hold other things. Throws UserError.
 void remove_checkpoints(const std::string& folder);
 
 /// All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
 class OutputFolder {
  public:
-  /// Makes output.path and the folder of the checkpoints, locks them, and checks all that the configuration tells: check_results, check_sources. `resumed`:
-  /// the run goes on with what is there.
-  OutputFolder(const Config& config, const World& world, bool resumed);
+  /// Makes output.path and the folder of the checkpoints, locks them, and checks all that the configuration tells: check_results, check_sources,
+  /// check_checkpoints. `resumed`: the checkpoint from which the run goes on with what is there; "": none.
+  OutputFolder(const Config& config, const World& world, const std::string& resumed);
   /// Gives the locks up, and removes the folders that were made here and are empty. On an error any rank does: rank 0 may
   /// be ended before it can.
   ~OutputFolder();

@@ -33,7 +33,7 @@ std::string shortened(const std::string& text) { return text.size() > 80 ? text.
 std::string newest_checkpoint(const std::string& checkpoints) {
   // A folder that cannot be looked at is not one without checkpoints: the run would begin anew.
   const auto check = [](const std::error_code& error, const fs::path& path) {
-    const bool absent = error == std::errc::no_such_file_or_directory;
+    const bool absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
     BLIPFT_USER_CHECK(!error || (absent && !fs::is_symlink(path)), path.string(), ": cannot be looked at for checkpoints: ",
                       error.message(), "; is its file system mounted? With checkpoint.resume=never a run begins anew");
     return !error;

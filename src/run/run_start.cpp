@@ -38,7 +38,7 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
 void Run::prepare() {
   check_same_start(config_, world_);
   resume_ = find_resume_point(config_, world_);
-  folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ != nullptr);
+  folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ ? resume_->folder : "");
   faults_.watchdog().set_end(folder_->unlock());
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });

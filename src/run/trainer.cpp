@@ -145,7 +145,8 @@ bool Run::checkpoint_and_stop(int64_t done) {
       checkpoints_->finish();
     } catch (const AgreedError& error) {
       if (stopped()) throw;
-      lost_checkpoint_ = error.what();     // told when the model is saved
+      lost_checkpoint_ = error.what();     // the run ends with it when the model is saved
+      progress_->warn(lost_checkpoint_);
     }
   }
   tell_checkpoint();

@@ -462,8 +462,29 @@ def runs_with_one_folder_of_checkpoints_do_not_remove_each_others(space):
     check(refused.status == 1 and f"{shared}/run.lock" in refused.err and "in use by another run" in refused.err, refused)
     (shared / "run.lock").unlink()
     check(sorted(path.name for path in shared.iterdir()) == ["notes.txt", *there], list(shared.iterdir()))
+    # Other programs call their folders so, too.
+    (shared / "step-500").mkdir()
+    (shared / "step-500/weights").write_text("another's")
     run(space, 0, *other, "output.overwrite=true")
-    check(sorted(path.name for path in shared.iterdir()) == ["notes.txt", "step-00000001"], list(shared.iterdir()))
+    check(sorted(path.name for path in shared.iterdir()) == ["notes.txt", "step-00000001", "step-500"],
+          list(shared.iterdir()))
+    foreign = space.new("foreign")
+    (foreign / "step-000500").mkdir(parents=True)
+    refused = start(space, 0, *other[:2], "checkpoint.resume=auto", f"checkpoint.path={foreign}")
+    check(refused.status == 1 and "(step-000500)" in refused.err and (foreign / "step-000500").exists(), refused)
+    # Going on from elsewhere is no leave to remove what lies here.
+    refused = start(space, 0, "train.max_steps=3", "train.seed=7", f"checkpoint.path={foreign}",
+                    f"checkpoint.resume={shared}/step-00000001")
+    check(refused.status == 1 and "(step-000500)" in refused.err, refused)
+    # The run's own folder in another spelling.
+    output = space.new()
+    for more in (["train.max_steps=1"], ["train.max_steps=2", "checkpoint.resume=auto"]):
+        run(space, 0, "checkpoint.every_steps=1", f"output.path={output}", f"checkpoint.path={output}/../{output.name}/checkpoints/",
+            *more)
+    check(sorted(path.name for path in (output / "checkpoints").iterdir()) == ["step-00000001", "step-00000002"], output)
+    refused = start(space, 0, "train.max_steps=1", f"output.path={space.folder}/nested",
+                    f"checkpoint.path={space.folder}/nested/checkpoints/sub")
+    check(refused.status == 1 and "the run's own folder of checkpoints" in refused.err, refused)
     check(first.status == 0, first)
 
 
