@@ -19,6 +19,8 @@ constexpr const char* kNoCuda =
 std::unique_ptr<Device> make_cuda_device(int) { throw UserError(kNoCuda); }
 void check_cuda_device(int) { throw UserError(kNoCuda); }
 int cuda_device_count() { return 0; }
+bool ranks_share_gpus() { return false; }
+int cuda_device_of(int64_t local_rank) { return static_cast<int>(local_rank); }
 std::unique_ptr<Ops> make_cuda_ops(Device&, const std::string&, const ProductSettings&) { throw UserError(kNoCuda); }
 std::unique_ptr<Comm> make_nccl_comm(const World&, Device&, int64_t) { throw UserError(kNoCuda); }
 std::unique_ptr<DeviceMonitor> make_device_monitor(int) { return make_host_monitor(); }

@@ -115,6 +115,11 @@ std::unique_ptr<Device> make_cuda_device(int index);
 void check_cuda_device(int index);
 /// Number of GPUs this process sees; 0 in a build without CUDA.
 int cuda_device_count();
+/// Ranks take the GPUs of their machine in turn, rather than one each: NCCL_MULTI_RANK_GPU_ENABLE=1, by which NCCL (2.30 and
+/// newer) allows it too. To try several ranks where one GPU is: each still moves and computes everything.
+bool ranks_share_gpus();
+/// The GPU of the `local_rank`-th rank of a machine; with more ranks than GPUs that do not share them, one that is not there.
+int cuda_device_of(int64_t local_rank);
 /// A device that only hands out addresses: nothing behind them may be read. For planning.
 std::unique_ptr<Device> make_plan_device();
 

@@ -39,6 +39,7 @@ class NcclComm : public Comm {
  public:
   NcclComm(const World& world, Device& device, int64_t max_ctas)
       : world_(world), rank_(world.rank()), size_(world.size()), max_ctas_(max_ctas) {
+    check_sharing();
     device.bind_thread();
     const int64_t free_before = device.memory().free;
     ncclUniqueId id;
@@ -64,9 +65,7 @@ class NcclComm : public Comm {
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
   std::string name() const override {
-    int version = 0;
-    ncclGetVersion(&version);
-    return concat("nccl ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+    return version_text();
   }
   int64_t device_bytes() const override { return device_bytes_; }
   std::string failure() const override {
@@ -123,6 +122,22 @@ class NcclComm : public Comm {
   static constexpr int64_t kReduceBlocks = 12;
   // Smaller ones go through NCCL, which allows them in any stream.
   static constexpr int64_t kLeastDirectBytes = 64 << 10;
+
+  static int version() {
+    int version = 0;
+    ncclGetVersion(&version);
+    return version;
+  }
+  static std::string version_text() {
+    return concat("nccl ", version() / 10000, ".", version() / 100 % 100, ".", version() % 100);
+  }
+  void check_sharing() const {
+    constexpr int kShares = 23000;
+    BLIPFT_USER_CHECK(version() >= kShares || !ranks_share_gpus() || world_.local_size() <= cuda_device_count(),
+                      "NCCL_MULTI_RANK_GPU_ENABLE=1: ", world_.local_size(), " ranks on ", world_.host(), ", which has ",
+                      cuda_device_count(), " GPUs; ", version_text(), " lets no ranks share one, 2.30 does: start one rank a ",
+                      "GPU, or put a newer libnccl.so.2 into LD_LIBRARY_PATH");
+  }
 
   int64_t reduction_blocks() const { return max_ctas_ > 0 ? max_ctas_ : kReduceBlocks; }
 

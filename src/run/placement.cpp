@@ -18,10 +18,12 @@ bool wants_cuda(const Config& config) {
 
 void check_device(const Config& config, const World& world) {
   if (!wants_cuda(config)) return;
-  BLIPFT_USER_CHECK(world.local_rank() < cuda_device_count() || cuda_device_count() == 0,
-                    place_of(config, "parallel.devices"), ": ", world.local_size(), " ranks on ", world.host(),
-                    ", which has ", cuda_device_count(), " GPUs; start one rank a GPU, or use parallel.device=cpu");
-  check_cuda_device(static_cast<int>(world.local_rank()));
+  const int gpu = cuda_device_of(world.local_rank());
+  BLIPFT_USER_CHECK(gpu < cuda_device_count() || cuda_device_count() == 0, place_of(config, "parallel.devices"), ": ",
+                    world.local_size(), " ranks on ", world.host(), ", which has ", cuda_device_count(),
+                    " GPUs; start one rank a GPU, use parallel.device=cpu, or, to try several ranks on one GPU, set ",
+                    "NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30 and newer)");
+  check_cuda_device(gpu);
 }
 
 int64_t available_host_memory() {
@@ -59,7 +61,7 @@ int64_t cores_of_a_rank(const World& world) {
 }
 
 std::unique_ptr<Device> make_device(const Config& config, const World& world) {
-  if (wants_cuda(config)) return make_cuda_device(static_cast<int>(world.local_rank()));
+  if (wants_cuda(config)) return make_cuda_device(cuda_device_of(world.local_rank()));
   return make_cpu_device(
       static_cast<int>(config.parallel.threads > 0 ? config.parallel.threads : cores_of_a_rank(world)));
 }

@@ -156,7 +156,7 @@ void Run::start_loader() {
 }
 
 void Run::make_backend() {
-  monitor_ = make_device_monitor(wants_cuda(config_) ? static_cast<int>(world_.local_rank()) : -1);
+  monitor_ = make_device_monitor(wants_cuda(config_) ? cuda_device_of(world_.local_rank()) : -1);
   device_ = make_device(config_, world_);
   device_->bind_thread();
   kernels_ = make_tracer(config_, *device_);

@@ -51,7 +51,7 @@ class GpuComm {
   static constexpr int64_t kBytes = 96 << 20;
   explicit GpuComm(bool direct) : GpuComm(direct, mpi_world().size()) {}
   GpuComm(bool direct, int64_t shard_ranks)
-      : world_(mpi_world()), device(make_cuda_device(static_cast<int>(world_.local_rank()))) {
+      : world_(mpi_world()), device(make_cuda_device(cuda_device_of(world_.local_rank()))) {
     device->bind_thread();
     owner_ = std::make_unique<CommGroups>(world_, GroupSizes{shard_ranks, world_.size() / shard_ranks}, *device,
                                           [&](const World& ranks, bool scalars) {
@@ -111,7 +111,8 @@ class GpuComm {
 
 bool no_gpus(const char* test) {
   const World& world = mpi_world();
-  if (world.size() > 1 && cuda_device_count() >= world.local_size()) return false;
+  const bool enough = cuda_device_count() >= world.local_size() || (ranks_share_gpus() && cuda_device_count() > 0);
+  if (world.size() > 1 && enough) return false;
   if (world.rank() == 0) std::cout << "SKIPPED: " << test << " (needs a GPU for each of several ranks)" << std::endl;
   return true;
 }

@@ -1,7 +1,8 @@
 """What the tests of the whole program share: a small BLIP-2 with pictures, and starting the program on ranks.
 
 tools/make_demo.py makes both. BLIPFT names the program (default ./blipft). BLIPFT_DEVICE=cuda: the ranks have GPUs, one each;
-what needs more of them than there are is skipped (gpu_runs_test.py starts such tests).
+what needs more of them than there are is skipped (gpu_runs_test.py starts such tests). With NCCL_MULTI_RANK_GPU_ENABLE=1
+ranks share GPUs, and nothing is skipped for want of them.
 """
 import json
 import os
@@ -39,6 +40,8 @@ def count_gpus():
 
 
 GPUS = count_gpus() if DEVICE == "cuda" else 0
+if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
+    GPUS *= 4
 
 
 def ranks_up_to(wanted):

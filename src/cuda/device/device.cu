@@ -2,9 +2,11 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -268,6 +270,16 @@ int cuda_device_count() {
   (void)cudaGetLastError();
   // No driver or no GPU is an answer, not a failure.
   return 0;
+}
+
+bool ranks_share_gpus() {
+  const char* shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return shared && std::string_view(shared) == "1";
+}
+
+int cuda_device_of(int64_t local_rank) {
+  const int count = cuda_device_count();
+  return static_cast<int>(ranks_share_gpus() && count > 0 ? local_rank % count : local_rank);
 }
 
 void check_cuda_device(int index) {
