@@ -45,6 +45,7 @@ void Run::prepare() {
   go_on_from_checkpoint();
   world_.together([&] {
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
+    choose_gpu_queues(config_, world_);
     check_device(config_, world_);
     model_ = make_model(config_);
     if (!resume_) check_adapters(config_, model_->units());  // here already: the model itself takes its time to be read

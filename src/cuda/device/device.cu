@@ -256,14 +256,9 @@ class CudaDevice : public Device {
   mutable std::mutex mutex_;  // the data loader's threads allocate too
 };
 
-/// Streams and the branches of a captured step share the driver's queues to the GPU, 8 unless told otherwise: with
-/// more, copies and collectives far ahead do not hold up kernels that do not depend on them. Read when CUDA starts.
-void allow_connections() { (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
-
 }  // namespace
 
 int cuda_device_count() {
-  allow_connections();
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess) return count;
@@ -283,7 +278,6 @@ int cuda_device_of(int64_t local_rank) {
 }
 
 void check_cuda_device(int index) {
-  allow_connections();
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
