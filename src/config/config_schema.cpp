@@ -23,7 +23,8 @@ Key key(Section Config::*section, T Section::*member, const char* section_name, 
 // Largest numbers: far above what anybody wants, and so small that no product of them overflows, and that what is taken
 // for them (an order of so many samples) fits into a machine.
 constexpr double most_samples = 1e9;        // of an epoch
-constexpr double most_batch = 1 << 20;      // samples of a micro-batch, micro-batches of a step
+constexpr double most_at_once = 65535;      // samples of a micro-batch: a dimension of a GPU's grids
+constexpr double most_batch = 1 << 20;      // micro-batches of a step
 constexpr double most_steps = 1e12;
 constexpr double most_ranks = 1 << 20;
 constexpr double most_threads = 4096;
@@ -181,7 +182,7 @@ void add_train(std::vector<Key>& keys) {
   t(&T::warmup_steps, "warmup_steps", from_to(0, most_steps),
     "the first n steps: step s, counted from 0, learns at lr * s / n; 0: no warm-up", Names{"warmup"});
   t(&T::warmup_ratio, "warmup_ratio", half_open(0, 1), "warmup_steps as a share of all steps, rounded up; 0: none");
-  t(&T::batch_size, "batch_size", from_to(1, most_batch), "samples of one micro-batch of one rank",
+  t(&T::batch_size, "batch_size", from_to(1, most_at_once), "samples of one micro-batch of one rank",
     Names{"micro_batch_size", "per_device_batch_size"});
   t(&T::accumulate_grad_batches, "accumulate_grad_batches", from_to(0, most_batch),
     "micro-batches of one step; 0: as total_batch_size says, which is so where that alone is given",

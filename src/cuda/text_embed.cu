@@ -74,11 +74,15 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
   const int64_t own = blockIdx.x, count = args.samples * args.text;
   const int32_t id = args.ids[own];
   if (id == args.padding_id || !has_row<kPacked>(args, own)) return;
-  bool earlier = false;
+  constexpr int64_t kScanned = 16 * kThreads;  // ids between two looks at what was found: most ids come again soon
+  for (int64_t base = 0; base < own; base += kScanned) {
+    const int64_t end = base + kScanned < own ? base + kScanned : own;
+    bool earlier = false;
 #pragma unroll 4
-  for (int64_t i = threadIdx.x; i < own; i += kThreads)
-    earlier |= (args.ids[i] == id) & has_row<kPacked>(args, i);  // no branch: the loads of four rounds at once
-  if (__syncthreads_or(earlier)) return;
+    for (int64_t i = base + threadIdx.x; i < end; i += kThreads)
+      earlier |= (args.ids[i] == id) & has_row<kPacked>(args, i);  // no branch: the loads of four rounds at once
+    if (__syncthreads_or(earlier)) return;
+  }
 
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
   float sums[N] = {};

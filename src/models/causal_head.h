@@ -20,7 +20,7 @@ class CausalHead {
   Tensor forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
   /// The loss alone: takes x over, adds to batch.loss.
   void forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
-  /// Rows of logits that exist at a time.
+  /// Rows of logits that exist at a time: 64 Mi elements at most, or what 16 chunks take where that is more.
   int64_t chunk_rows(int64_t rows) const;
 
  private:

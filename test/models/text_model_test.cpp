@@ -88,6 +88,17 @@ Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, dou
 }  // namespace
 
 TEST_SUITE("text model") {
+  TEST_CASE("the head takes 64 Mi logits at a time, more where that would be more than 16 chunks") {
+    CausalHead head;
+    head.output.out = 151936;              // 441 rows
+    CHECK(head.chunk_rows(1) == 1);
+    CHECK(head.chunk_rows(441) == 441);
+    CHECK(head.chunk_rows(4096) == 410);   // 10 chunks
+    CHECK(head.chunk_rows(16 * 441) == 441);
+    CHECK(head.chunk_rows(65536) == 4096);
+    CHECK(head.chunk_rows(200001) == 12501);
+  }
+
   TEST_CASE("text alone runs through loader and step program, and is learnt") {
     const auto questions = std::make_shared<Questions>();
     for (const char* padding : {"packed", "longest", "max"}) {

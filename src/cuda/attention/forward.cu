@@ -229,8 +229,10 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Args p) {
 
 template <int D, int MT, bool Drop, class Args>
 bool launch_resident(const Args& p, cudaStream_t stream) {
-  const int bytes = 2 * round16(p.kv_tokens) * pitch<D> * 2, most = std::min(kResidentBytes, p.shared_bytes);
-  if (bytes > most) return false;
+  const int64_t all_keys = int64_t{2} * round16(p.kv_tokens) * pitch<D> * 2;
+  const int most = std::min(kResidentBytes, p.shared_bytes);
+  if (all_keys > most) return false;
+  const int bytes = static_cast<int>(all_keys);
   constexpr int kRows = 16 * MT;
   int tiles = (p.query_tokens + kRows - 1) / kRows;
   const int tail = p.query_tokens % kRows, merge_bytes = kWarps * tail * (D + 2) * 4;
