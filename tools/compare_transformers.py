@@ -44,12 +44,36 @@ PRECISIONS = {"32-true": torch.float32, "bf16-true": torch.bfloat16}
 
 def read_rows(directory):
     path = os.path.join(directory, "metadata.jsonl")
-    with open(path, encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file if line.strip()]
-    for number, row in enumerate(rows, 1):
-        if "file_name" not in row or "text" not in row:
-            raise SystemExit(f"{path}:{number}: found keys {sorted(row)}, expected file_name and text")
+    rows = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict) or "file_name" not in row or "text" not in row:
+                    raise SystemExit(f"{path}:{number}: found {line.strip()[:80]}, expected file_name and text")
+                rows.append(row)
+    except OSError as error:
+        raise SystemExit(f"{path}: {error.strerror}; DATA_DIR is a folder that holds metadata.jsonl")
+    except ValueError as error:
+        raise SystemExit(f"{path}:{len(rows) + 1}: no JSON: {error}")
     return rows
+
+
+def rows_of_step(arguments, rows):
+    if arguments.batch > len(rows):
+        raise SystemExit(f"{arguments.data}: {len(rows)} samples, --batch {arguments.batch} needs more")
+    if not arguments.samples:
+        return range(arguments.batch)
+    try:
+        chosen = [int(number) for number in arguments.samples.split(",")]
+    except ValueError:
+        raise SystemExit(f"--samples {arguments.samples}: expected row numbers, as 7,3,12")
+    for number in chosen:
+        if not 0 <= number < len(rows):
+            raise SystemExit(f"--samples {arguments.samples}: row {number} is not in {arguments.data}, which has {len(rows)}")
+    return chosen
 
 
 def load_processor(directory):
@@ -177,9 +201,9 @@ def main():
 
     rows = read_rows(arguments.data)
     size = arguments.batch
-    if size > len(rows):
-        raise SystemExit(f"{arguments.data}: {len(rows)} samples, --batch {size} needs more")
-    chosen = [int(i) for i in arguments.samples.split(",")] if arguments.samples else range(size)
+    chosen = rows_of_step(arguments, rows)
+    if not os.path.exists(os.path.join(arguments.model, "config.json")):
+        raise SystemExit(f"{arguments.model}: no config.json there; MODEL_DIR is a folder that save_pretrained wrote")
     model = load_model(arguments.model, arguments)
     pictures = reads_pictures(model)
     processor = load_processor(arguments.model) if pictures else None

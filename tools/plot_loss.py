@@ -71,7 +71,10 @@ def main():
     axes.legend(*zip(*handles), loc="upper right")
     first = arguments.runs[0]
     out = arguments.out or os.path.join(first if os.path.isdir(first) else os.path.dirname(first), "loss.png")
-    figure.savefig(out, dpi=120)
+    try:
+        figure.savefig(out, dpi=120)
+    except (OSError, ValueError) as error:  # a place that cannot be written, or an ending that names no picture
+        sys.exit(f"plot_loss: {out}: {error}; --out names another file")
     print(out)
 
 

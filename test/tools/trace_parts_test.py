@@ -169,6 +169,11 @@ class OneRun(unittest.TestCase):
                 contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             plot_loss.main()
         self.assertIn(f"run: 22 steps, loss 3.0000 -> {loss_of(21):.4f}\n", out.getvalue())
+        for place in (self.out / "plot.nothing", self.out / "nowhere" / "plot.png"):
+            with mock.patch.object(sys, "argv", ["plot_loss.py", str(self.run_), "--out", str(place)]), \
+                    contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+                with self.assertRaisesRegex(SystemExit, f"plot_loss: {place}: .*; --out names another file"):
+                    plot_loss.main()
 
     def test_summary_is_of_the_last_part(self):
         text, err = self.said("summary", self.run_)
