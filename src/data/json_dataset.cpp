@@ -4,6 +4,7 @@
 // when they are asked for. A file is open only while it is read: a dataset may have more files than a process may open.
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -24,7 +25,7 @@ class JsonDataset final : public Dataset {
   JsonDataset(std::vector<std::string> files, TextSettings settings)
       : files_(std::move(files)), settings_(std::move(settings)) {
     for (const std::string& file : files_) {
-      index_json_file(file, file.ends_with(".json"), records_);
+      lists_.push_back(index_json_file(file, file.ends_with(".json"), records_));
       BLIPFT_USER_CHECK(size() > first_records_.back(), file, ": empty, expected records: a JSON object in each line",
                         file.ends_with(".json") ? ", or a list of them" : "");
       first_records_.push_back(size());
@@ -44,9 +45,11 @@ class JsonDataset final : public Dataset {
   Sample read(int64_t index) const override {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const auto next = std::upper_bound(first_records_.begin(), first_records_.end(), index);
-    const std::string& file = files_[static_cast<size_t>(next - first_records_.begin()) - 1];
+    const size_t number = static_cast<size_t>(next - first_records_.begin()) - 1;
+    const std::string& file = files_[number];
     const JsonRecord& record = records_[static_cast<size_t>(index)];
-    const std::string place = concat(file, ":", record.line);
+    std::string place = concat(file, ":", record.line);
+    if (lists_[number]) place += concat(" (record ", index - first_records_[number] + 1, ")");  // perhaps all in one line
     std::string text(record.bytes, '\0');
     BLIPFT_USER_CHECK(InputFile(file).read(record.offset, text.data(), text.size()) == text.size(), place,
                       ": the file ends before this record's end; it has become shorter since the run began");
@@ -58,7 +61,22 @@ class JsonDataset final : public Dataset {
   const TextSettings settings_;
   std::vector<JsonRecord> records_;         // of all files, in order
   std::vector<int64_t> first_records_ = {0};  // of each file, and the end
+  std::vector<bool> lists_;                 // whether a file is one
 };
+
+// A folder is one set. Texts kept apart for validation would be learnt.
+void check_folder(const std::string& path, const std::vector<std::string>& files) {
+  const std::set<std::string> apart = {"val", "valid", "validation", "dev", "eval", "test"};
+  std::string train, other;
+  for (const std::string& file : files) {
+    const fs::path name = fs::path(file).filename();
+    if (name.stem() == "train") train = name.string();
+    else if (other.empty() && apart.contains(name.stem().string())) other = name.string();
+  }
+  BLIPFT_USER_CHECK(train.empty() || other.empty(), path, ": holds ", train, " and ", other,
+                    ", and a folder is read whole, as one set; give data.path: ", path, "/", train,
+                    " and data.val_path: ", path, "/", other);
+}
 
 }  // namespace
 
@@ -81,6 +99,7 @@ std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& 
   std::vector<std::string> files = find_json_files(path);
   BLIPFT_USER_CHECK(!files.empty(), "no JSON data at ", path, ": expected a .json or .jsonl file, or a directory of ",
                     "them");
+  check_folder(path, files);
   return std::make_unique<JsonDataset>(std::move(files), settings);
 }
 

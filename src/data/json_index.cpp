@@ -171,15 +171,15 @@ size_t InputFile::read(int64_t offset, char* out, size_t bytes) const {
   return done;
 }
 
-void index_json_file(const std::string& path, bool may_be_list, std::vector<JsonRecord>& records) {
+bool index_json_file(const std::string& path, bool may_be_list, std::vector<JsonRecord>& records) {
   const InputFile file(path);
   char mark[3];
   const bool marked = file.read(0, mark, sizeof mark) == 3 && std::string_view(mark, 3) == byte_order_mark;
   const int64_t begin = marked ? 3 : 0;
-  if (may_be_list && first_character(file, begin) == '[')
-    scan_file(file, begin, ListScanner(path, records));
-  else
-    scan_file(file, begin, LineScanner(path, records));
+  const bool list = may_be_list && first_character(file, begin) == '[';
+  if (list) scan_file(file, begin, ListScanner(path, records));
+  else scan_file(file, begin, LineScanner(path, records));
+  return list;
 }
 
 }  // namespace blipft

@@ -134,7 +134,7 @@ TEST_SUITE("json data") {
     directory.write("d/sub.json/x", "a folder");
     const auto dataset = open_dataset(directory / "d", "auto");
     CHECK(texts_in(*dataset) == std::vector<std::string>{"a1 ] , \" [", "a2", "b1", "b2\n", "c1", "c2"});
-    CHECK(dataset->read(1).name == (directory / "d/a.json") + ":3");
+    CHECK(dataset->read(1).name == (directory / "d/a.json") + ":3 (record 2)");
     CHECK(dataset->read(2).name == (directory / "d/b.jsonl") + ":1");
     CHECK(dataset->read(3).name == (directory / "d/b.jsonl") + ":4");
     CHECK(dataset->read(5).name == (directory / "d/c.json") + ":2");
@@ -421,6 +421,14 @@ TEST_SUITE("json data") {
     directory.write("a.jsonl", "{\"text\": \"a\"}\n");
     const std::string empty = directory.write("b.jsonl", "");
     refused(directory.path.string(), "auto", {empty, "empty"});
+    const std::string apart = directory.path.string() + "/apart";
+    directory.write("apart/train.json", "[{\"text\": \"a\"},{\"text\": \"b\"}]");
+    CHECK(open_dataset(apart, "auto")->size() == 2);
+    directory.write("apart/val.json", "[{\"text\": \"a\"},{\"text\":1}]");
+    refused(apart, "auto", {apart + ": holds train.json and val.json, and a folder is read whole, as one set; give data.path: " +
+                            apart + "/train.json and data.val_path: " + apart + "/val.json"});
+    check_parts(message_of([&] { open_dataset(apart + "/val.json", "auto")->read(1); }),
+                {"val.json:1 (record 2): key \"text\" is 1"});
     refused(directory.write("a.jsonl.gz", ""), "auto", {"a.jsonl.gz", "decompress"});
     refused(directory / "a.jsonl", "jsonl", {"data.format is \"jsonl\"", "auto, imagefolder, webdataset, json"});
   }
