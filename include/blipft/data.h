@@ -162,6 +162,7 @@ class Sampler {
     uint64_t seed = 0;
     bool shuffle = true;
     double limit_train_batches = 1.0;
+    std::string place, lower;               ///< of errors: where the size of a step is set, what to lower; may be empty
   };
   explicit Sampler(const Settings& settings);  ///< throws UserError when not even one step fits
   int64_t steps_per_epoch() const;
@@ -228,7 +229,9 @@ std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t
 /// The text shapes that steps of such a run may have, ascending, as far as the config tells: for texts of any length up
 /// to data.max_text_tokens. Where texts are known before, text_survey.h chooses better ones.
 std::vector<TextShape> possible_text_shapes(const Config& config);
-/// Throws UserError when the texts that `config` asks for do not fit the model, or padding that is learnt.
+/// Throws UserError when texts of data.max_text_tokens are longer than the model's positions allow.
+void check_text_length(const Config& config, const ModelInputs& inputs);
+/// The same, and when ids that the tokenizer puts around texts, or padding that is learnt, are not the model's.
 void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer);
 
 }  // namespace blipft

@@ -5,6 +5,7 @@
 // main() catches both, one rank prints, and all ranks end.
 #pragma once
 
+#include <cstdint>
 #include <source_location>
 #include <sstream>
 #include <stdexcept>
@@ -20,6 +21,9 @@ std::string concat(const Parts&... parts) {
   (out << ... << parts);
   return out.str();
 }
+
+/// "1 sample", "3 samples".
+inline std::string counted(int64_t number, std::string_view what) { return concat(number, " ", what, number == 1 ? "" : "s"); }
 
 /// `text` as a message quotes it: at most `most` bytes, and "?" for each control character, so that a broken file
 /// neither fills the screen nor steers the terminal.

@@ -285,11 +285,13 @@ void apply_override(Config& config, const std::string& text) {
   if (equals == std::string::npos) throw UserError(concat(place, ": expected section.key=value"));
   const Target target{key_of_override(place, text.substr(0, equals)), place};
   const std::string value = text.substr(equals + 1);
-  // The shell took the quotes of a text away, so a text is what it is, but for the way in which nothing is printed;
-  // everything else is read as in a file.
+  // The shell took the quotes of a text away, so a text is what it is; one that still has quotes around it, and everything
+  // else, is read as in a file.
+  const bool text_key = std::holds_alternative<std::string*>(target.key.field(config));
+  const bool quoted = value.size() > 1 && value.front() == value.back() && (value.front() == '"' || value.front() == '\'');
   YAML::Node node;
-  if (std::holds_alternative<std::string*>(target.key.field(config))) {
-    node = YAML::Node(value == quote_scalar("") ? "" : value);
+  if (text_key && !quoted) {
+    node = YAML::Node(value);
     node.SetTag("!");
   } else {
     try {
@@ -376,13 +378,13 @@ std::string checkpoints_folder(const Config& config) {
   return config.checkpoint.path.empty() ? config.output.path + "/checkpoints" : config.checkpoint.path;
 }
 
-// [[D-]H:]MM:SS, or minutes.
+// As Slurm writes times: [[D-]H:]MM:SS, or minutes. Fields behind another one end at 59, hours behind days at 23.
 double time_limit_seconds(const Config& config) {
   const std::string& text = config.checkpoint.time_limit;
   if (text == "none") return 0;
   const auto refuse = [&] {
     throw UserError(concat(place_of(config, "checkpoint.time_limit"), ": checkpoint.time_limit: found ", shown(text),
-                           ", expected none, a number of minutes, H:MM:SS or D-HH:MM:SS"));
+                           ", expected none, a number of minutes, MM:SS, H:MM:SS or D-HH:MM:SS"));
   };
   const auto number = [&](const std::string& digits) {
     int64_t value = -1;
@@ -392,11 +394,13 @@ double time_limit_seconds(const Config& config) {
   };
   if (text.find(':') == std::string::npos) return 60 * number(text);
   const size_t dash = text.find('-');
-  double seconds = 0;
+  double seconds = 0, most = dash == std::string::npos ? 1e6 : 23;
   for (size_t begin = dash == std::string::npos ? 0 : dash + 1; begin <= text.size();) {
     const size_t end = std::min(text.find(':', begin), text.size());
-    seconds = 60 * seconds + number(text.substr(begin, end - begin));
-    begin = end + 1;
+    const double field = number(text.substr(begin, end - begin));
+    if (field > most) refuse();
+    seconds = 60 * seconds + field;
+    begin = end + 1, most = 59;
   }
   if (dash != std::string::npos) seconds += 86400 * number(text.substr(0, dash));
   if (seconds == 0 || std::count(text.begin(), text.end(), ':') > 2) refuse();

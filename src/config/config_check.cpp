@@ -41,7 +41,7 @@ void check_train(const Config& config) {
             ", but train.warmup_steps is ", train.warmup_steps, "; remove one of them");
   refuse_if(config, train.max_steps > 0 && train.warmup_steps >= train.max_steps, "train.warmup_steps", "is ",
             train.warmup_steps, ", not less than train.max_steps ", train.max_steps,
-            "; the learning rate would never be reached");
+            "; the learning rate would never be reached; lower it, or give train.warmup_ratio in its place");
   refuse_if(config, train.batch_size * std::max<int64_t>(train.accumulate_grad_batches, 1) > most_step_samples,
             "train.accumulate_grad_batches", "is ", train.accumulate_grad_batches, " micro-batches of ",
             train.batch_size, " samples (train.batch_size), expected a step of at most ", most_step_samples,
@@ -123,6 +123,8 @@ void check_rest(const Config& config) {
             config.output.save, ", but output.save_model is false; set save_model: true, or remove save");
   refuse_if(config, !config.trace.enabled && !config.trace.kernels.empty(), "trace.kernels",
             "needs the trace, but trace.enabled is false");
+  refuse_if(config, config.parallel.device == "cpu" && !config.trace.kernels.empty(), "trace.kernels",
+            "records kernels on GPUs, but parallel.device is cpu; remove one of them");
 }
 
 }  // namespace

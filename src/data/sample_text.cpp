@@ -63,13 +63,17 @@ TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer
   return text;
 }
 
-void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer) {
+void check_text_length(const Config& config, const ModelInputs& inputs) {
   BLIPFT_USER_CHECK(config.data.max_text_tokens <= inputs.max_text_tokens, place_of(config, "data.max_text_tokens"),
                     ": data.max_text_tokens: found ", config.data.max_text_tokens,
                     config.places.contains("data.max_text_tokens") ? "" : " (the default)", ", expected at most ",
                     inputs.max_text_tokens, ": the model has ", inputs.prefix_rows + inputs.max_text_tokens,
                     " positions (config.json: max_position_embeddings, or a shorter sliding_window), of which ",
                     inputs.prefix_rows, " come before the text");
+}
+
+void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer) {
+  check_text_length(config, inputs);
   const int32_t padding = tokenizer.pad_id();
   for (const std::vector<int32_t>& ids : {tokenizer.prefix_ids(), tokenizer.suffix_ids()})
     for (const int32_t id : ids)

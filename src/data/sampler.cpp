@@ -61,10 +61,11 @@ Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::ma
                     settings.micro_batches, " x ", settings.world, " ranks has more samples than can be counted; ",
                     "lower these");
   const int64_t all = samples_ / global_batch;
-  BLIPFT_USER_CHECK(all > 0, "an epoch has ", samples_, " samples, but one step takes ", global_batch,
-                    " (train.batch_size ", settings.batch_size, " x train.accumulate_grad_batches ",
-                    settings.micro_batches, " x ", settings.world,
-                    " ranks); lower these, or repeat samples with data.num_train_samples: ", global_batch);
+  BLIPFT_USER_CHECK(all > 0, settings.place, settings.place.empty() ? "" : ": ", "an epoch has ",
+                    counted(samples_, "sample"), ", but one step takes ", global_batch, " (train.batch_size ",
+                    settings.batch_size, " x train.accumulate_grad_batches ", settings.micro_batches, " x ",
+                    counted(settings.world, "rank"), "); lower ", settings.lower.empty() ? "these" : settings.lower,
+                    ", or repeat samples with data.num_train_samples: ", global_batch);
   const double limit = settings.limit_train_batches;
   BLIPFT_USER_CHECK(limit > 0, "train.limit_train_batches is ", limit, ", expected a positive number");
   steps_ = limit <= 1 ? static_cast<int64_t>(std::floor(static_cast<double>(all) * limit))

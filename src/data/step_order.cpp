@@ -59,6 +59,10 @@ Sampler::Settings sampler_settings(const Config& config, int64_t rank, int64_t w
   settings.seed = static_cast<uint64_t>(config.train.seed);
   settings.shuffle = config.data.shuffle;
   settings.limit_train_batches = config.train.limit_train_batches;
+  const bool total = config.train.total_batch_size > 0;
+  const std::string key = total ? "train.total_batch_size" : "train.batch_size";
+  settings.place = place_of(config, key) + ": " + key;
+  settings.lower = total ? "train.total_batch_size" : "";
   return settings;
 }
 
@@ -75,7 +79,14 @@ int64_t count_steps(const TrainSection& train, int64_t steps_per_epoch) {
 
 std::unique_ptr<StepOrder> make_training_order(const Config& config, int64_t rank, int64_t world, int64_t samples,
                                                int64_t epoch_samples) {
-  return std::make_unique<TrainingOrder>(sampler_settings(config, rank, world, samples, epoch_samples), config.train);
+  auto order = std::make_unique<TrainingOrder>(sampler_settings(config, rank, world, samples, epoch_samples),
+                                               config.train);
+  BLIPFT_USER_CHECK(config.train.warmup_steps < order->total_steps() || order->total_steps() == 0,
+                    place_of(config, "train.warmup_steps"), ": train.warmup_steps: is ", config.train.warmup_steps,
+                    ", not less than the run's ", counted(order->total_steps(), "step"), " (", config.train.max_epochs,
+                    " x ", order->steps_per_epoch(), "); the learning rate would never be reached; lower it, or give "
+                    "train.warmup_ratio in its place");
+  return order;
 }
 
 int64_t validation_steps(const Config& config, int64_t world, int64_t samples) {

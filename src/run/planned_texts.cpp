@@ -5,12 +5,18 @@
 #include <thread>
 
 #include "blipft/error.h"
+#include "data/step_order.h"
 #include "data/text_survey.h"
 
 namespace blipft {
 
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world) {
-  if (inputs.has_picture()) return;
+  check_text_length(config, inputs);
+  if (inputs.has_picture()) {              // its data are not looked at, but for what the run file says of them
+    const int64_t samples = config.data.num_train_samples;
+    if (samples > 0) (void)make_training_order(config, 0, world, samples, samples);
+    return;
+  }
   std::string missing;
   if (!dataset_exists(config.data.path)) missing = concat("data.path ", config.data.path, " is not there");
   else if (!has_tokenizer(config.model.path)) missing = concat("model.path ", config.model.path, " has no tokenizer");

@@ -9,6 +9,7 @@
 #include "run/checkpoints.h"
 #include "run/placement.h"
 #include "run/planned_texts.h"
+#include "run/resume.h"
 #include "run/step_time.h"
 
 namespace blipft {
@@ -45,6 +46,8 @@ std::string parameter_groups_text(const Model& model) {
 bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double gpu_gib) {
   const GroupSizes world = planned_groups(asked, ranks, node_ranks);
   const Config config = resolve_for_ranks(asked, world.all());
+  const std::string& resume = config.checkpoint.resume;
+  if (resume != "never" && resume != "auto") check_resume_folder(config, resume);
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
   const std::unique_ptr<Model> model = make_model(config);

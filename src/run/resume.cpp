@@ -53,6 +53,12 @@ std::string newest_checkpoint(const std::string& checkpoints) {
   return newest;
 }
 
+void check_resume_folder(const Config& config, const std::string& folder) {
+  BLIPFT_USER_CHECK(fs::is_directory(folder), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", folder,
+                    " is no folder; expected a checkpoint, such as ", checkpoints_folder(config), "/",
+                    io::checkpoint_name(100), ", or auto");
+}
+
 std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World& world) {
   if (config.checkpoint.resume == "never") return nullptr;
   std::string folder = config.checkpoint.resume;
@@ -65,9 +71,7 @@ std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World
   auto point = std::make_unique<ResumePoint>();
   point->folder = folder;
   world.together([&] {
-    BLIPFT_USER_CHECK(fs::is_directory(folder), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", folder,
-                      " is no folder; expected a checkpoint, such as ", checkpoints_folder(config), "/",
-                      io::checkpoint_name(100), ", or auto");
+    check_resume_folder(config, folder);
     point->index = io::read_index(folder);
   });
   return point;
@@ -89,7 +93,7 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
     if (found == before.end() || found->second == value || is_free(config, key)) continue;
     differs(key, value, found->second);
   }
-  const bool means = config.train.loss_normalization == "micro_batch";
+  const bool means = config.train.loss_normalization == "micro_batch", padding = config.train.loss_on_padding;
   const auto number = [&](const char* name) {
     const auto found = point.index.run.find(name);
     return found == point.index.run.end() ? "unknown" : found->second;
@@ -98,9 +102,10 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
   if (samples != number("samples_of_a_step"))
     differs("the number of samples of a step (train.batch_size x train.accumulate_grad_batches x ranks)", samples,
             number("samples_of_a_step"));
-  if (const std::string batch = std::to_string(config.train.batch_size); means && batch != number("batch_size"))
-    differs("train.batch_size (which the mean of train.loss_normalization=micro_batch depends on)", batch,
-            number("batch_size"));
+  if (const std::string batch = std::to_string(config.train.batch_size);
+      (means || padding) && batch != number("batch_size"))
+    differs(concat("train.batch_size (which ", means ? "the mean of train.loss_normalization=micro_batch" :
+                   "the padding that train.loss_on_padding learns", " depends on)"), batch, number("batch_size"));
   BLIPFT_USER_CHECK(differences.empty(), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", point.folder,
                     " is of another run: ", differences, ". Give what was there to go on with that run, or ",
                     "checkpoint.resume=never and another output.path for a new one");

@@ -54,6 +54,7 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
     return survey_samples(config, dataset, *data.tokenizer, inputs.vocabulary, threads, asked, key);
   };
   data.training = samples_of(datasets.training, config.data.num_train_samples, "data.path");
+  (void)make_training_order(config, 0, world, data.training.dataset->size(), data.training.epoch_samples);  // or throws
   if (datasets.validation)
     data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
   if (data.validates()) (void)validation_steps(config, world, data.validation.dataset->size());  // or it leaves none

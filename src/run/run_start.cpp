@@ -128,7 +128,7 @@ std::map<std::string, std::string> Run::facts() const {
   std::map<std::string, std::string> facts{
       {"ranks", std::to_string(world_.size())},
       {"strategy", groups_text(plan_)},
-      {"device", concat(device_->name(), " ", device_->code())},
+      {"device", concat(device_->name(), device_->code().empty() ? "" : " ", device_->code())},
       {"version", version_commit()},
       {"batch_size", std::to_string(config_.train.batch_size)},
       {"samples_of_a_step", std::to_string(samples_of_a_step(config_, world_.size()))}};

@@ -430,9 +430,9 @@ void ParameterStore::update_part(const Unit& unit, const Range& range, int64_t f
     Stored mine = range.states[i].part(first, count);
     if (mine.plain() && range.specs[i].place == Place::host) operands.link_bytes += dtype_size(mine.tensor().dtype);
     if (range.decoded && !mine.plain()) {
-      const Tensor values = staging_.part(staged++ * kDecodedElements, {count});
-      mine.decode(*context_.ops, values, stream);
-      mine = {&plain_format(DType::f32), {values}, count};
+      const Tensor decoded = staging_.part(staged++ * kDecodedElements, {count});
+      mine.decode(*context_.ops, decoded, stream);
+      mine = {&plain_format(DType::f32), {decoded}, count};
     }
     operands.state.push_back(std::move(mine));
   }

@@ -62,6 +62,8 @@ TEST_SUITE("config") {
     CHECK(contains(message(base, {"data.text_padding=packed", "train.loss_on_padding=true"}),
                    "data.text_padding: is packed, which leaves out the padding"));
     CHECK(message(base, {"data.text_padding=packed", "train.loss_normalization=micro_batch"}).empty());
+    CHECK(contains(after_base("parallel: {device: cpu}\ntrace: {kernels: [0]}\n"),
+                   "FILE:6: trace.kernels: records kernels on GPUs, but parallel.device is cpu"));
     CHECK(contains(after_base("trace: {enabled: false, kernels: [0]}\n"), "FILE:5: trace.kernels: needs the trace"));
     CHECK(after_base("output:\n  save: trained\n") ==
           "FILE:6: output.save: is trained, but output.save_model is false; set save_model: true, or remove save");

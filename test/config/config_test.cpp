@@ -121,12 +121,12 @@ TEST_SUITE("config") {
     CHECK(train("lr: ~") == "FILE:6: train.lr: found nothing, expected a number > 0 and <= 1e+30");
     CHECK(train("lr: [1]") == "FILE:6: train.lr: found a list, expected a number > 0 and <= 1e+30");
     CHECK(train("lr: {a: 1}") == "FILE:6: train.lr: found a section, expected a number > 0 and <= 1e+30");
-    CHECK(train("batch_size: 4.5") == "FILE:6: train.batch_size: found 4.5, expected an integer >= 1 and <= 1048576");
+    CHECK(train("batch_size: 4.5") == "FILE:6: train.batch_size: found 4.5, expected an integer >= 1 and <= 65535");
     CHECK(train("batch_size: 99999999999999999999") ==
-          "FILE:6: train.batch_size: found 99999999999999999999, expected an integer >= 1 and <= 1048576; it "
+          "FILE:6: train.batch_size: found 99999999999999999999, expected an integer >= 1 and <= 65535; it "
           "is too large");
     CHECK(train("batch_size: 0x10") ==
-          "FILE:6: train.batch_size: found \"0x10\", expected an integer >= 1 and <= 1048576");
+          "FILE:6: train.batch_size: found \"0x10\", expected an integer >= 1 and <= 65535");
     CHECK(train("loss_on_padding: yes") == "FILE:6: train.loss_on_padding: found \"yes\", expected true or false");
     CHECK(train("loss_on_padding: 1") == "FILE:6: train.loss_on_padding: found \"1\", expected true or false");
     CHECK(train("loss_on_padding: 'true'") ==
@@ -168,7 +168,7 @@ TEST_SUITE("config") {
     CHECK(train("max_steps: -1").empty());
     CHECK(train("beta1: 1") == "FILE:6: train.beta1: found 1, expected a number >= 0 and < 1");
     CHECK(train("beta1: 0").empty());
-    CHECK(train("batch_size: 0") == "FILE:6: train.batch_size: found 0, expected an integer >= 1 and <= 1048576");
+    CHECK(train("batch_size: 0") == "FILE:6: train.batch_size: found 0, expected an integer >= 1 and <= 65535");
     CHECK(after_base("trace:\n  kernels: [-1]\n") ==
           "FILE:6: trace.kernels: found -1, expected a list of integers >= 0 and <= 1000000000000");
   }
@@ -222,6 +222,16 @@ TEST_SUITE("config") {
     CHECK(with_override("output.path=") == "override \"output.path=\": output.path: found \"\", expected text");
     CHECK(contains(with_override("train.precision=bf16-tru"), "did you mean bf16-true?"));
     CHECK(contains(with_override("parallel.reshard=step"), "override \"parallel.reshard=step\": parallel.reshard: "));
+  }
+
+  TEST_CASE("a text of an override is what it is, and read as in a file where it has quotes around it") {
+    const auto style = [](const std::string& value) {
+      return load("model: {path: m}\ndata: {path: d}\n", {"data.prompt_style=" + value}).data.prompt_style;
+    };
+    CHECK(style(R"({instruction}\n: # "x")") == R"({instruction}\n: # "x")");
+    CHECK(style(R"("Q: {instruction}\nA:")") == "Q: {instruction}\nA:");
+    CHECK(style("'{instruction} it''s'") == "{instruction} it's");
+    CHECK(contains(with_override("data.prompt_style=\"{instruction}\"\""), "override \"data.prompt_style="));
   }
 
   TEST_CASE("data.max_text_tokens may be written max_seq_length") {

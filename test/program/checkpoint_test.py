@@ -102,6 +102,18 @@ def another_world_goes_on_with_the_same_run(space):
 
 
 @test
+def a_loss_on_padding_goes_on_with_its_batch_size(space):
+    settings = ("train.loss_on_padding=true", "train.total_batch_size=8", f"train.max_steps={STEPS}")
+    whole = run(space, 0, *settings, "train.batch_size=8", "checkpoint.every_steps=2")
+    source = checkpoint(whole.output, 2)
+    refused = start(space, 0, *settings, "train.batch_size=2", f"checkpoint.resume={source}")
+    check(refused.status == 1 and "is of another run: train.batch_size (which the padding that train.loss_on_padding "
+          "learns depends on) is 2 here, 8 there" in refused.err, refused)
+    part = run(space, 0, *settings, "train.batch_size=8", f"checkpoint.resume={source}")
+    check(steps_of(part.output) == steps_of(whole.output)[2:], part)
+
+
+@test
 def ranks_dealt_to_machines_in_turn_write_a_whole_checkpoint(space):
     if DEVICE == "cuda":
         raise Skip("the machines that are pretended would share GPUs")
@@ -324,7 +336,7 @@ def a_time_limit_makes_a_checkpoint(space):
     result = start(space, 0, "train.max_epochs=5000", f"output.path={output}", "checkpoint.time_limit=0:00:05")
     check(result.status == 75 and "stopped    by checkpoint.time_limit" in result.out and result.seconds < 15, result)
     check(len(list((output / "checkpoints").iterdir())) == 1, result)
-    for wrong in ("1:2:3:4", "5:x", "-5", "soon", "0:00"):
+    for wrong in ("1:2:3:4", "5:x", "-5", "soon", "0:00", "3:99:00", "0:00:99", "1-24:00:00"):
         refused = start(space, 0, f"checkpoint.time_limit={wrong}")
         check(refused.status == 1 and "checkpoint.time_limit: found" in refused.err, wrong, refused)
 

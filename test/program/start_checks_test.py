@@ -214,6 +214,24 @@ class Running:
 
 
 @test
+def a_plan_of_a_model_with_pictures_refuses_what_its_run_refuses(space):
+    for pattern, *options in ((r"data\.max_text_tokens: found 9999, expected at most \d+: the model has \d+ positions",
+                               "data.max_text_tokens=9999"),
+                              (r"train\.batch_size: an epoch has 1 sample, but one step takes 4 .* x 1 rank\); lower these",
+                               "data.num_train_samples=1"),
+                              (r"train\.total_batch_size=4.*: an epoch has 3 samples.*; lower train\.total_batch_size",
+                               "data.num_train_samples=3", "train.total_batch_size=4"),
+                              (r"train\.warmup_steps: is 24, not less than the run's 24 steps \(2 x 12\); the learning rate "
+                               r"would never be reached", "train.warmup_steps=24", "train.max_epochs=2",
+                               "data.num_train_samples=48"),
+                              (r"checkpoint\.resume: /nothing_here is no folder", "checkpoint.resume=/nothing_here")):
+        result = start(space, 0, *options)
+        check(result.status == 1 and re.search(pattern, result.err), pattern, result)
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", space.config, f"output.path={space.new()}", *options])
+        check(status == 2 and re.search(pattern, err), pattern, status, out, err)
+
+
+@test
 def one_run_at_a_time_and_a_killed_one_does_not_stand_in_the_way(space):
     with Running(space, 0) as running:
         options = [f"output.path={running.output}", "output.overwrite=true", "train.max_steps=1"]

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
 #include "run/placement.h"
 #include "support/temporary_directory.h"
 
@@ -15,10 +17,20 @@ namespace {
 
 using testing::TemporaryDirectory;
 
+// A small model whose positions are enough for 512 tokens.
+std::string model_folder() {
+  static const TemporaryDirectory folder;
+  std::ifstream in("test/golden/llama_mha/config.json");
+  nlohmann::json config = nlohmann::json::parse(in);
+  config["max_position_embeddings"] = 512;
+  std::ofstream(folder / "config.json") << config.dump();
+  return folder.path.string();
+}
+
 Config asked_config() {
   Config config;
   config.file = "run.yaml";
-  config.model.path = "test/golden/llama_mha";
+  config.model.path = model_folder();
   config.model.init = "random";            // loading's room would hide what steps take
   config.data.path = "none";
   config.data.max_text_tokens = 512;
@@ -143,7 +155,7 @@ TEST_SUITE("fit search") {
                               "parallel: {strategy: fsdp, reshard: step, prefetch_bytes: 4096, offload: [optimizer]}\n",
                               "parallel: {devices: 4}\n"}) {
       CAPTURE(lines);
-      std::ofstream(file) << "model: {path: test/golden/llama_mha, init: random}\ndata: {path: none}\n" << lines;
+      std::ofstream(file) << "model: {path: " << model_folder() << ", init: random}\ndata: {path: none}\n" << lines;
       const Config asked = load_config(file, {});
       const PlannedTexts texts(resolve_for_ranks(asked, 4), make_model(asked)->inputs(), 4);
       const FitResult found = FitSearch(asked, 0, int64_t{1} << 40, texts).search(asked, 4, 6);
