@@ -36,6 +36,7 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
 }  // namespace
 
 void Run::prepare() {
+  choose_gpu_queues(config_, world_);      // whatever asks for GPUs starts CUDA
   check_same_start(config_, world_);
   resume_ = find_resume_point(config_, world_);
   folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ ? resume_->folder : "");
@@ -45,7 +46,6 @@ void Run::prepare() {
   go_on_from_checkpoint();
   world_.together([&] {
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
-    choose_gpu_queues(config_, world_);
     check_device(config_, world_);
     model_ = make_model(config_);
     if (!resume_) check_adapters(config_, model_->units());  // here already: the model itself takes its time to be read
