@@ -12,8 +12,9 @@ constexpr int64_t kLogitsOfChunk = int64_t{64} << 20;  // elements: 128 MiB of b
 constexpr int64_t kMostChunks = 16;
 }
 
-int64_t CausalHead::chunk_rows(int64_t rows) const {
-  const int64_t most = std::max({int64_t{1}, kLogitsOfChunk / output.out, (rows + kMostChunks - 1) / kMostChunks});
+int64_t CausalHead::chunk_rows(int64_t rows, bool rounded) const {
+  const int64_t least = rounded ? (rows + kMostChunks - 1) / kMostChunks : 1;
+  const int64_t most = std::max(least, kLogitsOfChunk / output.out);
   const int64_t chunks = (rows + most - 1) / most;
   return (rows + chunks - 1) / chunks;
 }
@@ -51,13 +52,13 @@ CausalHead::Input CausalHead::input(const StepContext& context, const Tensor& fl
   return {picked.keep(), normed};
 }
 
-// `backward` gets each chunk's pass and gradient of the logits [n, V], which begins at row `first`.
+// `backward`, which adds up in bf16 where the gradient is `rounded` to it, gets each chunk's pass and gradient of the logits [n, V], which begins at row `first`.
 void CausalHead::loss_in_chunks(
-    const UnitPass& pass, const Tensor& normed, const MicroBatch& batch,
+    const UnitPass& pass, const Tensor& normed, const MicroBatch& batch, bool rounded,
     const std::function<void(const UnitPass&, const Tensor&, int64_t)>& backward) const {
   const StepContext& context = pass.context;
   const Tensor labels = batch.labels.view({normed.rows()});
-  const int64_t rows = normed.rows(), chunk = chunk_rows(rows);
+  const int64_t rows = normed.rows(), chunk = chunk_rows(rows, rounded);
   Taken logits(context, "logits of a chunk", normed.dtype, {chunk, output.out});
   Taken row_loss(context, "loss of rows", DType::f32, {rows});
   for (int64_t first = 0; first < rows; first += chunk) {
@@ -80,7 +81,7 @@ void CausalHead::forward_loss(const StepContext& context, Tensor x, RowBlocks pr
   const ObservedPhase phase(context, Phase::loss, *unit);
   Input rows = input(context, opened.flat, x, predicting, batch.labels.numel());
   give(context, rows.picked);
-  loss_in_chunks(opened.weight, rows.normed.y, batch, {});
+  loss_in_chunks(opened.weight, rows.normed.y, batch, false, {});
   give(context, rows.normed);
   if (tied()) context.units.release(*weight_unit);
   release(context, *unit);
@@ -106,7 +107,8 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlo
     output.weight_gradient(pass, dlogits, normed_y.row_range(first, n));
     pass.join();
   };
-  loss_in_chunks(weight, normed.y, batch, backward);
+  const auto in_bf16 = [](const std::optional<UnitGradient>& sum) { return sum && sum->flat.dtype == DType::bf16; };
+  loss_in_chunks(weight, normed.y, batch, in_bf16(weight_gradients.own) || in_bf16(weight_gradients.adapter), backward);
   if (tied()) {
     context.units.release(*weight_unit);
     if (weight_unit->trainable) pause_tied_gradient(context, *weight_gradients.own);

@@ -20,8 +20,9 @@ class CausalHead {
   Tensor forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
   /// The loss alone: takes x over, adds to batch.loss.
   void forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
-  /// Rows of logits that exist at a time: 64 Mi elements at most, or what 16 chunks take where that is more.
-  int64_t chunk_rows(int64_t rows) const;
+  /// Rows of logits that exist at a time: 64 Mi elements at most; where a gradient is `rounded` to bf16 once a chunk, what
+  /// 16 chunks take where that is more.
+  int64_t chunk_rows(int64_t rows, bool rounded) const;
 
  private:
   struct Opened {
@@ -35,7 +36,7 @@ class CausalHead {
   bool tied() const { return weight_unit != unit; }
   Opened open(const StepContext& context, const MicroBatch& batch) const;
   Input input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting, int64_t rows) const;
-  void loss_in_chunks(const UnitPass& pass, const Tensor& normed, const MicroBatch& batch,
+  void loss_in_chunks(const UnitPass& pass, const Tensor& normed, const MicroBatch& batch, bool rounded,
                       const std::function<void(const UnitPass&, const Tensor&, int64_t)>& backward) const;
   void pause_tied_gradient(const StepContext& context, const UnitGradient& gradient) const;
 };

@@ -88,15 +88,18 @@ Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, dou
 }  // namespace
 
 TEST_SUITE("text model") {
-  TEST_CASE("the head takes 64 Mi logits at a time, more where that would be more than 16 chunks") {
+  TEST_CASE("the head takes 64 Mi logits at a time, more where a sum in bf16 would be of more than 16 chunks") {
     CausalHead head;
     head.output.out = 151936;              // 441 rows
-    CHECK(head.chunk_rows(1) == 1);
-    CHECK(head.chunk_rows(441) == 441);
-    CHECK(head.chunk_rows(4096) == 410);   // 10 chunks
-    CHECK(head.chunk_rows(16 * 441) == 441);
-    CHECK(head.chunk_rows(65536) == 4096);
-    CHECK(head.chunk_rows(200001) == 12501);
+    for (const bool rounded : {false, true}) {
+      CHECK(head.chunk_rows(1, rounded) == 1);
+      CHECK(head.chunk_rows(441, rounded) == 441);
+      CHECK(head.chunk_rows(4096, rounded) == 410);  // 10 chunks
+      CHECK(head.chunk_rows(16 * 441, rounded) == 441);
+    }
+    CHECK(head.chunk_rows(65536, true) == 4096);
+    CHECK(head.chunk_rows(65536, false) == 440);
+    CHECK(head.chunk_rows(200001, true) == 12501);
   }
 
   TEST_CASE("text alone runs through loader and step program, and is learnt") {
