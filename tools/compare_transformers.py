@@ -44,7 +44,7 @@ PRECISIONS = {"32-true": torch.float32, "bf16-true": torch.bfloat16}
 
 def read_rows(directory):
     path = os.path.join(directory, "metadata.jsonl")
-    rows = []
+    rows, number = [], 0
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
@@ -57,7 +57,7 @@ def read_rows(directory):
     except OSError as error:
         raise SystemExit(f"{path}: {error.strerror}; DATA_DIR is a folder that holds metadata.jsonl")
     except ValueError as error:
-        raise SystemExit(f"{path}:{len(rows) + 1}: no JSON: {error}")
+        raise SystemExit(f"{path}:{number}: no JSON: {error}")
     return rows
 
 

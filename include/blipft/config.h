@@ -111,7 +111,7 @@ struct CheckpointSection {
   int64_t keep = 2;                     ///< the newest so many are kept
   std::string path;                     ///< their folder; empty: checkpoints/ under output.path
   std::string resume = "never";         ///< never | auto (from the newest whole one, if there is any) | a checkpoint
-  std::string time_limit = "none";      ///< none | minutes | H:MM:SS | D-HH:MM:SS since the start: in time for it the
+  std::string time_limit = "none";      ///< none | minutes | a time as Slurm writes it, since the start: in time for it the
                                         ///< run writes a checkpoint and ends
   double host_gib = 0;                  ///< page-locked host memory of a rank for what is being written; 0: as much as a
                                         ///< checkpoint takes, but at most a quarter of the rank's share of the machine
@@ -150,6 +150,9 @@ struct Config {
   std::string file;                           ///< the run file, as given
   std::map<std::string, std::string> places;  ///< "section.key" -> where it was set: "file:line" or override "..."
 };
+
+/// The largest train.batch_size: a dimension of a GPU's grids.
+constexpr int64_t kMostSamplesAtOnce = 65535;
 
 /// Whether a strategy cuts parameters over ranks: what reshard, prefetch_bytes and shard_ranks are for.
 inline bool cuts_parameters(const std::string& strategy) { return strategy == "fsdp"; }

@@ -135,7 +135,7 @@ class NcclComm : public Comm {
     constexpr int kShares = 23000;
     BLIPFT_USER_CHECK(version() >= kShares || !ranks_share_gpus() || world_.local_size() <= cuda_device_count(),
                       "NCCL_MULTI_RANK_GPU_ENABLE=1: ", world_.local_size(), " ranks on ", world_.host(), ", which has ",
-                      cuda_device_count(), " GPUs; ", version_text(), " lets no ranks share one, 2.30 does: start one rank a ",
+                      counted(cuda_device_count(), "GPU"), "; ", version_text(), " lets no ranks share one, 2.30 does: start one rank a ",
                       "GPU, or put a newer libnccl.so.2 into LD_LIBRARY_PATH");
   }
 

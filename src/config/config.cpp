@@ -279,6 +279,17 @@ const Key& key_of_override(const std::string& place, const std::string& name) {
   throw UserError(concat(place, ": unknown key ", brief(name), suggest_key(near_section, leaf)));
 }
 
+/// Whether quotes begin and end a text, with none between them that ends it before.
+bool is_quoted(const std::string& text) {
+  if (text.size() < 2 || (text[0] != '"' && text[0] != '\'')) return false;
+  for (size_t i = 1; i < text.size(); ++i) {
+    if (text[0] == '"' && text[i] == '\\') ++i;
+    else if (text[i] == text[0] && text[0] == '\'' && i + 1 < text.size() && text[i + 1] == text[0]) ++i;
+    else if (text[i] == text[0]) return i + 1 == text.size();
+  }
+  return false;
+}
+
 void apply_override(Config& config, const std::string& text) {
   const std::string place = "override \"" + brief(text) + "\"";
   const size_t equals = text.find('=');
@@ -288,16 +299,17 @@ void apply_override(Config& config, const std::string& text) {
   // The shell took the quotes of a text away, so a text is what it is; one that still has quotes around it, and everything
   // else, is read as in a file.
   const bool text_key = std::holds_alternative<std::string*>(target.key.field(config));
-  const bool quoted = value.size() > 1 && value.front() == value.back() && (value.front() == '"' || value.front() == '\'');
   YAML::Node node;
-  if (text_key && !quoted) {
+  if (text_key && !is_quoted(value)) {
     node = YAML::Node(value);
     node.SetTag("!");
   } else {
     try {
       node = load_document(place, value);
-    } catch (const YAML::Exception&) {
-      refuse(target, shown(value));
+    } catch (const YAML::Exception& error) {
+      if (!text_key) refuse(target, shown(value));
+      throw UserError(concat(place, ": ", target.key.full(), ": found ", shown(value), ", no text in quotes as YAML has it (",
+                             error.msg, "); without them a text is what it is"));
     }
   }
   set_value(config, target, node);
@@ -378,13 +390,14 @@ std::string checkpoints_folder(const Config& config) {
   return config.checkpoint.path.empty() ? config.output.path + "/checkpoints" : config.checkpoint.path;
 }
 
-// As Slurm writes times: [[D-]H:]MM:SS, or minutes. Fields behind another one end at 59, hours behind days at 23.
+// As Slurm writes times: minutes, MM:SS, H:MM:SS, D-HH:MM, D-HH:MM:SS. Fields behind another one end at 59, hours
+// behind days at 23.
 double time_limit_seconds(const Config& config) {
   const std::string& text = config.checkpoint.time_limit;
   if (text == "none") return 0;
   const auto refuse = [&] {
     throw UserError(concat(place_of(config, "checkpoint.time_limit"), ": checkpoint.time_limit: found ", shown(text),
-                           ", expected none, a number of minutes, MM:SS, H:MM:SS or D-HH:MM:SS"));
+                           ", expected none, minutes, MM:SS, H:MM:SS, D-HH:MM or D-HH:MM:SS"));
   };
   const auto number = [&](const std::string& digits) {
     int64_t value = -1;
@@ -392,18 +405,19 @@ double time_limit_seconds(const Config& config) {
     if (error != std::errc() || stop != digits.data() + digits.size() || value < 0 || value > 1'000'000) refuse();
     return static_cast<double>(value);
   };
-  if (text.find(':') == std::string::npos) return 60 * number(text);
   const size_t dash = text.find('-');
-  double seconds = 0, most = dash == std::string::npos ? 1e6 : 23;
-  for (size_t begin = dash == std::string::npos ? 0 : dash + 1; begin <= text.size();) {
+  const bool days = dash != std::string::npos;
+  std::vector<double> fields;
+  for (size_t begin = days ? dash + 1 : 0; begin <= text.size();) {
     const size_t end = std::min(text.find(':', begin), text.size());
-    const double field = number(text.substr(begin, end - begin));
-    if (field > most) refuse();
-    seconds = 60 * seconds + field;
-    begin = end + 1, most = 59;
+    fields.push_back(number(text.substr(begin, end - begin)));
+    if (fields.back() > (fields.size() > 1 ? 59 : days ? 23 : 1e6)) refuse();
+    begin = end + 1;
   }
-  if (dash != std::string::npos) seconds += 86400 * number(text.substr(0, dash));
-  if (seconds == 0 || std::count(text.begin(), text.end(), ':') > 2) refuse();
+  if (fields.size() > 3) refuse();
+  double unit = days || fields.size() == 3 ? 3600 : 60, seconds = days ? 86400 * number(text.substr(0, dash)) : 0;
+  for (const double field : fields) seconds += field * unit, unit /= 60;
+  if (seconds == 0) refuse();
   return seconds;
 }
 

@@ -23,7 +23,6 @@ Key key(Section Config::*section, T Section::*member, const char* section_name, 
 // Largest numbers: far above what anybody wants, and so small that no product of them overflows, and that what is taken
 // for them (an order of so many samples) fits into a machine.
 constexpr double most_samples = 1e9;        // of an epoch
-constexpr double most_at_once = 65535;      // samples of a micro-batch: a dimension of a GPU's grids
 constexpr double most_batch = 1 << 20;      // micro-batches of a step
 constexpr double most_steps = 1e12;
 constexpr double most_ranks = 1 << 20;
@@ -182,7 +181,7 @@ void add_train(std::vector<Key>& keys) {
   t(&T::warmup_steps, "warmup_steps", from_to(0, most_steps),
     "the first n steps: step s, counted from 0, learns at lr * s / n; 0: no warm-up", Names{"warmup"});
   t(&T::warmup_ratio, "warmup_ratio", half_open(0, 1), "warmup_steps as a share of all steps, rounded up; 0: none");
-  t(&T::batch_size, "batch_size", from_to(1, most_at_once), "samples of one micro-batch of one rank",
+  t(&T::batch_size, "batch_size", from_to(1, kMostSamplesAtOnce), "samples of one micro-batch of one rank",
     Names{"micro_batch_size", "per_device_batch_size"});
   t(&T::accumulate_grad_batches, "accumulate_grad_batches", from_to(0, most_batch),
     "micro-batches of one step; 0: as total_batch_size says, which is so where that alone is given",
@@ -284,11 +283,11 @@ void add_checkpoint(std::vector<Key>& keys) {
   c(&C::resume, "resume", one_of_or_containing({"never", "auto"}, "/", "the path of a checkpoint, with / in it"),
     "auto: go on from the newest whole checkpoint, if there is any; or the path (with a /) of one",
     Names{"resume_from_checkpoint", "ckpt_path"});
-  Allowed limit = one_of_or_containing({"none"}, ":", "H:MM:SS or D-HH:MM:SS");
+  Allowed limit = one_of_or_containing({"none"}, ":", "MM:SS, H:MM:SS, D-HH:MM or D-HH:MM:SS");
   limit.or_integer = true;
   limit.min = 1, limit.max = 1e6;
   c(&C::time_limit, "time_limit", limit,
-    "none, minutes or H:MM:SS: in time for it the run writes a checkpoint and ends with code 75", Names{"max_time"});
+    "none, minutes, or a time as Slurm writes it: in time for it the run writes a checkpoint and ends with code 75", Names{"max_time"});
   c(&C::host_gib, "host_gib", from_to(0, 1e6),
     "page-locked host memory of a rank for a checkpoint on its way; 0: all of it, or a quarter of the rank's share");
 }

@@ -33,8 +33,8 @@ struct JsonRecord {
 };
 
 /// Appends the records of a file: the elements of its list where it begins with "[" and `may_be_list`, else its lines
-/// that are not blank. Returns whether it is a list. Records are not parsed. Throws UserError naming file and line where the list is not well-formed,
-/// or a record has more than most_text_bytes.
+/// that are not blank. Returns whether it is a list. Records are not parsed. Throws UserError naming file and line where the
+/// list is not well-formed, or a record has more than most_text_bytes.
 bool index_json_file(const std::string& path, bool may_be_list, std::vector<JsonRecord>& records);
 
 }  // namespace blipft

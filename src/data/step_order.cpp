@@ -62,7 +62,7 @@ Sampler::Settings sampler_settings(const Config& config, int64_t rank, int64_t w
   const bool total = config.train.total_batch_size > 0;
   const std::string key = total ? "train.total_batch_size" : "train.batch_size";
   settings.place = place_of(config, key) + ": " + key;
-  settings.lower = total ? "train.total_batch_size" : "";
+  settings.lower = total ? "train.total_batch_size and train.batch_size" : "";
   return settings;
 }
 
@@ -81,7 +81,10 @@ std::unique_ptr<StepOrder> make_training_order(const Config& config, int64_t ran
                                                int64_t epoch_samples) {
   auto order = std::make_unique<TrainingOrder>(sampler_settings(config, rank, world, samples, epoch_samples),
                                                config.train);
-  BLIPFT_USER_CHECK(config.train.warmup_steps < order->total_steps() || order->total_steps() == 0,
+  // A run that began with such a warm-up may go on with it.
+  const std::string& resume = config.checkpoint.resume;
+  const bool checked = order->total_steps() > 0 && (resume == "never" || resume == "auto");
+  BLIPFT_USER_CHECK(!checked || config.train.warmup_steps < order->total_steps(),
                     place_of(config, "train.warmup_steps"), ": train.warmup_steps: is ", config.train.warmup_steps,
                     ", not less than the run's ", counted(order->total_steps(), "step"), " (", config.train.max_epochs,
                     " x ", order->steps_per_epoch(), "); the learning rate would never be reached; lower it, or give "

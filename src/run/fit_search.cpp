@@ -96,6 +96,7 @@ std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int6
   const Config resolved = resolve_for_ranks(base, ranks);
   const int64_t samples = resolved.train.batch_size * resolved.train.accumulate_grad_batches;
   for (const int64_t batch : divisors(samples)) {
+    if (batch > kMostSamplesAtOnce) continue;
     Candidate candidate;
     candidate.config = resolved;
     candidate.config.train.batch_size = batch;

@@ -12,17 +12,15 @@ namespace blipft {
 
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world) {
   check_text_length(config, inputs);
-  if (inputs.has_picture()) {              // its data are not looked at, but for what the run file says of them
-    const int64_t samples = config.data.num_train_samples;
-    if (samples > 0) (void)make_training_order(config, 0, world, samples, samples);
-    return;
-  }
   std::string missing;
   if (!dataset_exists(config.data.path)) missing = concat("data.path ", config.data.path, " is not there");
   else if (!has_tokenizer(config.model.path)) missing = concat("model.path ", config.model.path, " has no tokenizer");
-  if (!missing.empty()) {
-    text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
-                   brief(missing, 300), "; a run needs it\n");
+  if (inputs.has_picture() || !missing.empty()) {  // not looked at, but for what the run file says of them
+    const int64_t samples = config.data.num_train_samples;
+    if (samples > 0) (void)make_training_order(config, 0, world, samples, samples);
+    if (!inputs.has_picture())
+      text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
+                     brief(missing, 300), "; a run needs it\n");
     return;
   }
   data_ = std::make_unique<RunData>(

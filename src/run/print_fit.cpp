@@ -7,6 +7,7 @@
 #include "run/adapter_files.h"
 #include "run/fit_search.h"
 #include "run/placement.h"
+#include "run/resume.h"
 
 namespace blipft {
 
@@ -47,7 +48,7 @@ class Others {
 Config on_ranks(const Config& resolved, int64_t world, int64_t ranks) {
   Config other = resolved;
   const int64_t samples = resolved.train.batch_size * resolved.train.accumulate_grad_batches * world;
-  const bool divides = samples % ranks == 0;
+  const bool divides = samples % ranks == 0 && samples / ranks <= kMostSamplesAtOnce;
   other.train.batch_size = divides ? samples / ranks : 1;
   other.train.accumulate_grad_batches = 1;
   if (!divides) other.train.total_batch_size = 0;
@@ -89,6 +90,7 @@ void print_what_would(const FitSearch& search, const Config& asked, int64_t worl
 bool print_fit(const Config& asked, int64_t ranks, int64_t node_ranks, double gpu_gib) {
   const int64_t world = planned_groups(asked, ranks, node_ranks).all();
   const Config config = resolve_for_ranks(asked, world);
+  check_resume_folder(config);
   const int64_t gpu = static_cast<int64_t>(gpu_gib * (int64_t{1} << 30));
   const std::unique_ptr<Model> model = make_model(config);
   check_adapters(config, model->units());

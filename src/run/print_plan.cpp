@@ -16,8 +16,6 @@ namespace blipft {
 
 namespace {
 
-constexpr int64_t kMostBatch = 65536;       // that is looked at where the data is not known
-
 struct PlannedGpu {
   int64_t bytes;
   std::string which;
@@ -46,8 +44,7 @@ std::string parameter_groups_text(const Model& model) {
 bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double gpu_gib) {
   const GroupSizes world = planned_groups(asked, ranks, node_ranks);
   const Config config = resolve_for_ranks(asked, world.all());
-  const std::string& resume = config.checkpoint.resume;
-  if (resume != "never" && resume != "auto") check_resume_folder(config, resume);
+  check_resume_folder(config);
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
   const std::unique_ptr<Model> model = make_model(config);
@@ -72,7 +69,8 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   const StepTime time =
       estimate_step_time(config, *model, world, plan.sharded.hold, texts.mean(config, world.all()));
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config).c_str());
-  const int64_t samples = texts.samples_of_epoch() / world.all(), most = samples > 0 ? samples : kMostBatch;
+  const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: not known
+  const int64_t most = samples > 0 ? std::min(samples, kMostSamplesAtOnce) : kMostSamplesAtOnce;
   const int64_t largest = largest_batch(config, model_settings(config), world, gpu, shapes_of, most);
   if (largest > 0)
     std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld%s\n", static_cast<long long>(largest),

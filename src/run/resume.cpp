@@ -53,7 +53,9 @@ std::string newest_checkpoint(const std::string& checkpoints) {
   return newest;
 }
 
-void check_resume_folder(const Config& config, const std::string& folder) {
+void check_resume_folder(const Config& config) {
+  const std::string& folder = config.checkpoint.resume;
+  if (folder == "never" || folder == "auto") return;
   BLIPFT_USER_CHECK(fs::is_directory(folder), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", folder,
                     " is no folder; expected a checkpoint, such as ", checkpoints_folder(config), "/",
                     io::checkpoint_name(100), ", or auto");
@@ -71,7 +73,7 @@ std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World
   auto point = std::make_unique<ResumePoint>();
   point->folder = folder;
   world.together([&] {
-    check_resume_folder(config, folder);
+    check_resume_folder(config);
     point->index = io::read_index(folder);
   });
   return point;

@@ -20,8 +20,8 @@ struct ResumePoint {
 /// which get the same one. Throws AgreedError naming what is missing or damaged.
 std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World& world);
 
-/// Throws UserError where `folder`, checkpoint.resume's, is none.
-void check_resume_folder(const Config& config, const std::string& folder);
+/// Throws UserError where checkpoint.resume names a folder that is none.
+void check_resume_folder(const Config& config);
 
 /// The newest folder in `checkpoints` with a whole index; "" when there is none.
 std::string newest_checkpoint(const std::string& checkpoints);

@@ -231,7 +231,25 @@ TEST_SUITE("config") {
     CHECK(style(R"({instruction}\n: # "x")") == R"({instruction}\n: # "x")");
     CHECK(style(R"("Q: {instruction}\nA:")") == "Q: {instruction}\nA:");
     CHECK(style("'{instruction} it''s'") == "{instruction} it's");
-    CHECK(contains(with_override("data.prompt_style=\"{instruction}\"\""), "override \"data.prompt_style="));
+    for (const char* plain : {R"("{instruction}" and "{input}")", R"('{instruction}' # 'x')", R"("{instruction}"")"})
+      CHECK(style(plain) == plain);
+    CHECK(contains(with_override(R"(data.prompt_style="\q {instruction}")"),
+                   ", no text in quotes as YAML has it (unknown escape character: q); without them a text is what it is"));
+  }
+
+  TEST_CASE("time limits are read as Slurm writes them") {
+    const auto seconds = [](const std::string& limit) {
+      return time_limit_seconds(load("model: {path: m}\ndata: {path: d}\n", {"checkpoint.time_limit=" + limit}));
+    };
+    CHECK(seconds("none") == 0);
+    CHECK(seconds("90") == 5400);
+    CHECK(seconds("3:50") == 230);
+    CHECK(seconds("3:50:01") == 13801);
+    CHECK(seconds("100:00:00") == 360000);
+    CHECK(seconds("1-12:30") == 131400);
+    CHECK(seconds("2-00:00:01") == 172801);
+    for (const char* wrong : {"0:00", "3:99:00", "0:00:60", "1-24:00", "1-1:2:3:4", "-1:00", "1:-1", "x:00", "1:", ":1"})
+      CHECK(contains(with_override(std::string("checkpoint.time_limit=") + wrong), "checkpoint.time_limit: found"));
   }
 
   TEST_CASE("data.max_text_tokens may be written max_seq_length") {
