@@ -3,18 +3,13 @@
 import json
 import os
 import pathlib
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
-
-import h5py
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import (DEVICE, PROGRAM, ROOT, Space, command_line, environment, mpirun, pids_of_ranks,  # noqa: E402
-                          ranks_up_to, read_safetensors, run, saved_model, start)
+from program_runs import (DEVICE, PROGRAM, ROOT, Space, checkpoint, command_line, environment, model_of, mpirun,  # noqa: E402
+                          ranks_up_to, read_safetensors, run, saved_model, start, steps_of)
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 STEPS = 4
@@ -28,21 +23,6 @@ RUNS = {
     "hybrid": (4, ["parallel.strategy=fsdp", "parallel.shard_ranks=2", "train.batch_size=2",
                    "train.precision=bf16-mixed", "train.dropout=true"]),
 }
-
-
-def model_of(output):
-    return read_safetensors(output / "model/model.safetensors")
-
-
-def steps_of(output):
-    """(step, loss, gradient norm) of the latest part of a run."""
-    files = sorted(pathlib.Path(output).glob("trace*rank0000.h5"), key=lambda path: path.stat().st_mtime_ns)
-    with h5py.File(files[-1], "r") as file:
-        return [(int(row["step"]), float(row["loss"]), float(row["grad_norm"])) for row in file["steps"][:]]
-
-
-def checkpoint(output, step):
-    return output / f"checkpoints/step-{step:08d}"
 
 
 def whole_run(space, name, *overrides):
@@ -286,61 +266,6 @@ def other_files_are_refused(space):
         check(refused.status == 1 and expected in refused.err, refused)
 
 
-def signalled(space, number, ranks, *overrides, blocked=()):
-    """The outcome of a run that gets a signal once it has trained some steps. blocked: signals, by whoever starts it."""
-    output = space.new()
-    command = command_line(ranks, [PROGRAM, space.config, f"output.path={output}", "output.progress_seconds=0",
-                                   "train.max_epochs=500", *overrides])
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, blocked))
-    for line in process.stdout:
-        if line.startswith("step 4/"):
-            break
-    begin = time.monotonic()
-    if ranks and os.environ.get("OMPI_MCA_plm") == "isolated":  # then mpirun forwards none
-        for pid in pids_of_ranks(process).values():
-            os.kill(pid, number)
-    else:
-        process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err, time.monotonic() - begin, output
-
-
-@test
-def a_signal_makes_a_checkpoint(space):
-    settings = ["parallel.strategy=fsdp"]
-    status, out, err, seconds, output = signalled(space, signal.SIGUSR1, 2, *settings)
-    check(status == 75 and "stopped    by SIGUSR1" in out and seconds < 20, status, out[-1500:], err[-1500:])
-    check(not (output / "model").exists(), "a stopped run saved a model")
-    done = len(steps_of(output))
-    check(checkpoint(output, done).is_dir(), done, list((output / "checkpoints").iterdir()))
-    whole = run(space, 2, *settings, f"train.max_steps={done + 2}", "train.max_epochs=500",
-                "output.save_model=true")
-    part = run(space, 2, *settings, f"train.max_steps={done + 2}", "train.max_epochs=500",
-                "output.save_model=true", "checkpoint.resume=auto",
-               f"output.path={output}")
-    check(model_of(output) == model_of(whole.output), part)
-    table = space.new("csv")
-    subprocess.run([sys.executable, ROOT / "tools/trace.py", "csv", output, "-o", table], check=True,
-                   stdout=subprocess.DEVNULL)
-    rows = [row.split(",") for row in (table / "steps.csv").read_text().splitlines()[1:]]
-    check([int(row[2]) for row in rows if row[0] == "0"] == list(range(done + 2)), "the parts are one run:", rows)
-    status, out, err, _, _ = signalled(space, signal.SIGTERM, 0, blocked=(signal.SIGTERM, signal.SIGUSR1))
-    check(status == 75 and "stopped    by SIGTERM" in out, status, out[-1500:], err[-1500:])
-
-
-@test
-def a_time_limit_makes_a_checkpoint(space):
-    output = space.new()
-    result = start(space, 0, "train.max_epochs=5000", f"output.path={output}", "checkpoint.time_limit=0:00:05")
-    check(result.status == 75 and "stopped    by checkpoint.time_limit" in result.out and result.seconds < 15, result)
-    check(len(list((output / "checkpoints").iterdir())) == 1, result)
-    for wrong in ("1:2:3:4", "5:x", "-5", "soon", "0:00", "3:99:00", "0:00:99", "1-24:00:00"):
-        refused = start(space, 0, f"checkpoint.time_limit={wrong}")
-        check(refused.status == 1 and "checkpoint.time_limit: found" in refused.err, wrong, refused)
-
-
 @test
 def a_checkpoint_that_cannot_be_written_is_told(space):
     blocked = space.new("blocked")
@@ -434,24 +359,6 @@ def a_path_in_another_encoding_is_no_reason_to_lose_a_checkpoint(space):
                               env=environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False)
         check(done.returncode == 0, done)
     check(b"after 2 steps, from" in done.stdout, done)
-
-
-@test
-def a_signal_before_the_first_step_is_no_end_without_a_word(space):
-    # While CUDA starts, its driver has a handler of its own for half a second, and a signal that comes then is lost.
-    for delay in (0,) if DEVICE == "cuda" else (0, 0.1, 0.3):
-        output = space.new()
-        process = subprocess.Popen([PROGRAM, space.config, "train.max_epochs=5000", f"output.path={output}"], cwd=ROOT,
-                                   env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True)
-        caught = 0                         # the program's first moment: until then libraries are loaded
-        while not caught >> (signal.SIGUSR1 - 1) & 1:
-            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-            caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)
-        time.sleep(delay)
-        process.send_signal(signal.SIGUSR1)
-        out, err = process.communicate(timeout=60)
-        check(process.returncode == 75 and "stopped    by SIGUSR1" in out, delay, process.returncode, out, err)
 
 
 @test

@@ -26,7 +26,7 @@ except ImportError as missing:
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import (DEVICE, PROGRAM, ROOT, Result, Space, command_line, environment, mpirun, pids_of_ranks,  # noqa: E402
-                          ranks_up_to, read_safetensors, run, saved_model, start)
+                          ranks_up_to, model_of, run, saved_model, start)
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 LOST = 3              # exit code of ranks that end because another is gone
@@ -314,7 +314,7 @@ def an_output_folder_that_vanishes_is_an_error_and_the_model_is_saved(space):
     shutil.move(job.output, space.new("away"))
     result = job.end()
     check(result.status == 1 and "removed or replaced" in result.err and "output.path" in result.err, result)
-    check(read_safetensors(result.output / "model/model.safetensors"), "no model was saved")
+    check(model_of(result.output), "no model was saved")
 
 
 if __name__ == "__main__":

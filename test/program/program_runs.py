@@ -195,3 +195,20 @@ def saved_model(space):
         result = run(space, 2, "train.max_steps=3", "output.save_model=true", "parallel.strategy=fsdp")
         _saved[space] = result.output / "model"
     return _saved[space]
+
+
+def model_of(output):
+    """The tensors of the model that a run saved."""
+    return read_safetensors(output / "model/model.safetensors")
+
+
+def steps_of(output):
+    """(step, loss, gradient norm) of the latest part of a run."""
+    files = sorted(pathlib.Path(output).glob("trace*rank0000.h5"), key=lambda path: path.stat().st_mtime_ns)
+    with h5py.File(files[-1], "r") as file:
+        return [(int(row["step"]), float(row["loss"]), float(row["grad_norm"])) for row in file["steps"][:]]
+
+
+def checkpoint(output, step):
+    """The folder of a run's checkpoint after so many steps."""
+    return output / f"checkpoints/step-{step:08d}"

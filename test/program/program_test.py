@@ -23,7 +23,7 @@ except ImportError as missing:
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import (  # noqa: E402
-    PROGRAM, ROOT, SAMPLES, Space, command_line, environment, mpirun, read_safetensors, read_table, run, saved_model)
+    PROGRAM, ROOT, SAMPLES, Space, command_line, environment, mpirun, model_of, read_safetensors, read_table, run, saved_model)
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 
@@ -151,7 +151,7 @@ def packing_keeps_the_steps(space):
     work = [steps["tflops"] * np.diff(steps["end_ns"].astype(float), prepend=float(steps["begin_ns"][0]))
             for steps in (plain, packed)]
     check(work[1].sum() < 0.99 * work[0].sum(), "work:", *work)
-    weights = [read_safetensors(result.output / "model/model.safetensors") for result in results]
+    weights = [model_of(result.output) for result in results]
     for name, (_, _, data) in weights[0].items():
         one, other = (np.frombuffer(w[name][2], np.float32) for w in weights)
         check(np.abs(one - other).max() < 1e-3, name, np.abs(one - other).max())
@@ -240,7 +240,7 @@ def a_saved_model_goes_on_where_it_stopped(space):
         second = run(space, ranks, *common, "train.max_steps=1", f"model.path={first.output / 'model'}",
                      "model.init=pretrained")
         check(second.losses()[0] == whole.losses()[3], strategy, precision, second.losses(), "after", whole.losses())
-        tensors = read_safetensors(first.output / "model/model.safetensors")
+        tensors = model_of(first.output)
         dtypes = {t[0] for t in tensors.values()}
         check(dtypes == {"BF16" if precision == "bf16-true" else "F32"}, "dtypes of", precision, dtypes)
 
@@ -248,8 +248,8 @@ def a_saved_model_goes_on_where_it_stopped(space):
 @test
 def a_model_saved_in_bf16_is_the_rounded_one(space):
     common = ("train.max_steps=2", "output.save_model=true")
-    exact = read_safetensors(run(space, 2, *common).output / "model/model.safetensors")
-    rounded = read_safetensors(run(space, 2, *common, "output.save_dtype=bf16").output / "model/model.safetensors")
+    exact = model_of(run(space, 2, *common).output)
+    rounded = model_of(run(space, 2, *common, "output.save_dtype=bf16").output)
     check(list(exact) == list(rounded), "other tensors")
     for name in exact:
         bits = np.frombuffer(exact[name][2], np.uint32).astype(np.uint64)

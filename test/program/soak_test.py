@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import (PROGRAM, ROOT, Space, command_line, environment, ranks_up_to, read_safetensors,  # noqa: E402
+from program_runs import (PROGRAM, ROOT, Space, command_line, environment, ranks_up_to, model_of,  # noqa: E402
                           run)
 from script_tests import check, run_tests, test  # noqa: E402
 
@@ -102,7 +102,7 @@ def part(space, output, disk, fault, draw):
 def a_hurt_run_ends_with_the_same_model(space):
     draw = random.Random(SEED)
     print(f"BLIPFT_SOAK_SEED={SEED}", flush=True)
-    expected = read_safetensors(run(space, RANKS, *SETTINGS).output / "model/model.safetensors")
+    expected = model_of(run(space, RANKS, *SETTINGS).output)
     begin, rounds = time.monotonic(), 0
     while rounds == 0 or time.monotonic() - begin < SECONDS:
         output, disk = space.new("soak"), Disk(space.new("disk"))
@@ -120,7 +120,7 @@ def a_hurt_run_ends_with_the_same_model(space):
                     check(f"the checkpoint after {STEPS} steps was not written" in tail, "a model before the end:", tail)
                     shutil.rmtree(output / "model")
             check(status == 0, "never ended:", tail)
-            check(read_safetensors(output / "model/model.safetensors") == expected, "another model", SEED, rounds)
+            check(model_of(output) == expected, "another model", SEED, rounds)
         finally:
             disk.close()
         rounds += 1
