@@ -64,9 +64,7 @@ class NcclComm : public Comm {
 
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
-  std::string name() const override {
-    return version_text();
-  }
+  std::string name() const override { return version_text(); }
   int64_t device_bytes() const override { return device_bytes_; }
   std::string failure() const override {
     ncclResult_t result = ncclSuccess;
@@ -135,8 +133,8 @@ class NcclComm : public Comm {
     constexpr int kShares = 23000;
     BLIPFT_USER_CHECK(version() >= kShares || !ranks_share_gpus() || world_.local_size() <= cuda_device_count(),
                       "NCCL_MULTI_RANK_GPU_ENABLE=1: ", world_.local_size(), " ranks on ", world_.host(), ", which has ",
-                      counted(cuda_device_count(), "GPU"), "; ", version_text(), " lets no ranks share one, 2.30 does: start one rank a ",
-                      "GPU, or put a newer libnccl.so.2 into LD_LIBRARY_PATH");
+                      counted(cuda_device_count(), "GPU"), "; ", version_text(), " lets no ranks share one, 2.30 does: start ",
+                      "one rank a GPU, or put a newer libnccl.so.2 into LD_LIBRARY_PATH");
   }
 
   int64_t reduction_blocks() const { return max_ctas_ > 0 ? max_ctas_ : kReduceBlocks; }

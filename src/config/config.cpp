@@ -281,10 +281,11 @@ const Key& key_of_override(const std::string& place, const std::string& name) {
 
 /// Whether quotes begin and end a text, with none between them that ends it before.
 bool is_quoted(const std::string& text) {
-  if (text.size() < 2 || (text[0] != '"' && text[0] != '\'')) return false;
+  const bool doubles = text.starts_with('"');
+  if (!doubles && !text.starts_with('\'')) return false;
   for (size_t i = 1; i < text.size(); ++i) {
-    if (text[0] == '"' && text[i] == '\\') ++i;
-    else if (text[i] == text[0] && text[0] == '\'' && i + 1 < text.size() && text[i + 1] == text[0]) ++i;
+    const bool escapes = doubles ? text[i] == '\\' : text.substr(i, 2) == "''";
+    if (escapes) ++i;
     else if (text[i] == text[0]) return i + 1 == text.size();
   }
   return false;

@@ -287,7 +287,8 @@ void add_checkpoint(std::vector<Key>& keys) {
   limit.or_integer = true;
   limit.min = 1, limit.max = 1e6;
   c(&C::time_limit, "time_limit", limit,
-    "none, minutes, or a time as Slurm writes it: in time for it the run writes a checkpoint and ends with code 75", Names{"max_time"});
+    "none, minutes, or a time as Slurm writes it: in time for it the run writes a checkpoint and ends with code 75",
+    Names{"max_time"});
   c(&C::host_gib, "host_gib", from_to(0, 1e6),
     "page-locked host memory of a rank for a checkpoint on its way; 0: all of it, or a quarter of the rank's share");
 }

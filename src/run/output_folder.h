@@ -56,8 +56,9 @@ void remove_checkpoints(const std::string& folder);
 /// All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
 class OutputFolder {
  public:
-  /// Makes output.path and the folder of the checkpoints, locks them, and checks all that the configuration tells: check_results, check_sources,
-  /// check_checkpoints. `resumed`: the checkpoint from which the run goes on with what is there; "": none.
+  /// Makes output.path and the folder of the checkpoints, locks them, and checks all that the configuration tells:
+  /// check_results, check_sources, check_checkpoints. `resumed`: the checkpoint from which the run goes on with what is
+  /// there; "": none.
   OutputFolder(const Config& config, const World& world, const std::string& resumed);
   /// Gives the locks up, and removes the folders that were made here and are empty. On an error any rank does: rank 0 may
   /// be ended before it can.

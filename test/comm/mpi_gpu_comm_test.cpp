@@ -111,8 +111,7 @@ class GpuComm {
 
 bool no_gpus(const char* test) {
   const World& world = mpi_world();
-  const bool enough = cuda_device_count() >= world.local_size() || (ranks_share_gpus() && cuda_device_count() > 0);
-  if (world.size() > 1 && enough) return false;
+  if (world.size() > 1 && cuda_device_of(world.local_size() - 1) < cuda_device_count()) return false;
   if (world.rank() == 0) std::cout << "SKIPPED: " << test << " (needs a GPU for each of several ranks)" << std::endl;
   return true;
 }

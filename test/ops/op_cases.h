@@ -234,7 +234,8 @@ inline void add_embeddings(Cases& cases, DType t, DType gradient, bool accumulat
   for (const Text& v : {Text{3, 7, 5, 40, 11, true}, Text{2, 50, 32, 2560, 1000, true}, Text{16, 33, 0, 64, 50, false},
                         Text{1, 1, 1, 17, 3, true}, Text{5, 7, 5, 40, 11, true, true},
                         Text{4, 50, 32, 2560, 1000, true, true}, Text{16, 33, 0, 64, 50, false, true},
-                        Text{3, 9, 2, 17, 3, true, true}, Text{3, 2000, 0, 64, 900, false}, Text{3, 2000, 2, 40, 900, false, true}})
+                        Text{3, 9, 2, 17, 3, true, true}, Text{3, 2000, 0, 64, 900, false},
+                        Text{3, 2000, 2, 40, 900, false, true}})
     cases.push_back({title(t, "text_embed ", v.samples, "x", v.tokens, "x", v.n, tail, v.packed ? " packed" : ""),
                      limit, false, [=](OpContext& c) {
       const int64_t rows = v.prefix + v.tokens;
