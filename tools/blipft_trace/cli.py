@@ -24,7 +24,7 @@ def run_csv(args):
 
 def run_loss(args):
     from .plots import write_loss
-    write_loss(args.run, args.output, args.part)
+    write_loss(args.runs, args.output, args.part)
     print(args.output)
 
 
@@ -60,6 +60,21 @@ def run_diff(args):
     print(json.dumps(answer, indent=1) if args.json else to_text(answer))
 
 
+def run_compare(args):
+    import json
+    from .compare import compare, to_csv, to_text
+    answer = compare(args.runs)
+    print(json.dumps(answer, indent=1) if args.json else to_csv(answer) if args.csv else to_text(answer),
+          end="" if args.csv else "\n")
+
+
+def run_tensorboard(args):
+    from .tensorboard import write
+    directory = args.output or pathlib.Path(args.run) / "tensorboard"
+    count = write(args.run, directory, args.follow, args.interval)
+    print(f"{directory}: {count} values; show them with: tensorboard --logdir {directory}")
+
+
 def run_kernels(args):
     import json
     from .kernels import analyze, to_text
@@ -82,9 +97,12 @@ def make_parser():
     parser = argparse.ArgumentParser(prog="trace.py", description="Reads the trace files (trace.*rank*.h5) of a run.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name, action, description, of_part=None):
+    def add(name, action, description, of_part=None, several=False):
         command = commands.add_parser(name, help=description, description=description)
-        command.add_argument("run", metavar="RUN", help="directory of the run")
+        if several:
+            command.add_argument("runs", metavar="RUN", nargs="+", help="directories of runs")
+        else:
+            command.add_argument("run", metavar="RUN", help="directory of the run")
         if of_part:
             command.add_argument("--part", type=int, metavar="N",
                                  help=f"only this part of a run that was resumed, counted from 0 ({of_part})")
@@ -102,6 +120,10 @@ def make_parser():
     command.add_argument("--warmup", type=int, default=3, metavar="N", help="leave out the first N steps (3)")
     command.add_argument("--all-steps", action="store_true", help="read the spans of every step, however long it takes")
     command.add_argument("--json", action="store_true", help="as JSON")
+    command = add("compare", run_compare, "a table of runs: the settings in which they differ, and their results",
+                  several=True)
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("--csv", action="store_true", help="as CSV, a row a run")
     command = add("kernels", run_kernels, "kernels by time, of the steps in trace.kernels", "the newest")
     command.add_argument("--rank", type=int, action="append", metavar="R", help="only this rank (may be repeated)")
     command.add_argument("--top", type=int, default=30, metavar="N", help="how many (30)")
@@ -114,13 +136,18 @@ def make_parser():
     command = add("watch", run_watch, "follows a run in the terminal")
     command.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (1)")
     command.add_argument("--once", action="store_true", help="look once and end")
-    command = add("loss", run_loss, "picture of loss and learning rate", "all")
+    command = add("loss", run_loss, "picture of loss and learning rate, or of the losses of several runs", "all",
+                  several=True)
     command.add_argument("-o", "--output", default="loss.png", metavar="FILE", help="PNG, SVG or PDF (loss.png)")
     command = add("perfetto", run_perfetto, "timeline for ui.perfetto.dev and chrome://tracing",
                   "the newest; with --steps all")
     command.add_argument("-o", "--output", default="trace.json", metavar="FILE", help="JSON file (trace.json)")
     command.add_argument("--steps", type=steps_range, metavar="A:B",
                          help="these steps (the last ones, about 200,000 spans)")
+    command = add("tensorboard", run_tensorboard, "event files for TensorBoard, with the tensorboardX package")
+    command.add_argument("-o", "--output", metavar="DIR", help="directory (RUN/tensorboard)")
+    command.add_argument("--follow", action="store_true", help="go on with the rows of a running job, until it is done")
+    command.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (1)")
     command = add("csv", run_csv, "every table as a CSV file", "all")
     command.add_argument("-o", "--output", metavar="DIR", help="directory (RUN/csv)")
     command.add_argument("--table", action="append", metavar="T", help="only this table, e.g. steps (may be repeated)")

@@ -6,6 +6,7 @@ middle 99 % of these do not contain 0.
 """
 import numpy as np
 
+from . import settings
 from .parts import open_run, repeated_text
 from .summary import PARTS, analyze_series
 from .summary_text import NAMES
@@ -67,7 +68,9 @@ def diff(run_a, run_b, warmup=3, all_steps=False):
     rows = {"step time": compare(a["every_step"], b["every_step"])}
     for part in PARTS:
         rows[NAMES[part]] = compare(a[part], b[part])
-    return {"loss": compare_losses(*runs), "validation": dict(zip("ab", map(summarize_validation, runs))),
+    told = settings.different([settings.of_run(path, run) for path, run in zip((run_a, run_b), runs)])
+    return {"settings": {key: dict(zip("ab", values)) for key, values in told.items()},
+            "loss": compare_losses(*runs), "validation": dict(zip("ab", map(summarize_validation, runs))),
             "part": dict(zip("ab", (part.number for part in shown))),
             "parts": dict(zip("ab", (run.about() for run in runs))),
             "time_ns": rows, "peak_bytes": {"a": a["peak_bytes"], "b": b["peak_bytes"]},
@@ -83,6 +86,14 @@ def loss_line(loss):
         return name + f"equal in all {loss['steps']} steps that both took"
     return name + (f"differs in {loss['different']} of {loss['steps']} steps that both took, first in step "
                    f"{loss['first_step']}, most in step {loss['largest_step']}, by {loss['largest']:.3g}")
+
+
+def setting_lines(told):
+    if not told:
+        return ["all settings are the same"]
+    width = max(map(len, told)) + 2
+    return ["settings that differ (A, B):",
+            *(f"  {key:{width}s}{of_run['a'] or '-'}, {of_run['b'] or '-'}" for key, of_run in told.items())]
 
 
 def to_text(answer):
@@ -111,4 +122,4 @@ def to_text(answer):
             continue
         name = f"validation loss, {which}"
         lines.append(f"{name:24s}{losses[0]:11.4f}{losses[1]:11.4f}{losses[1] - losses[0]:+11.4f}")
-    return "\n".join(several + lines)
+    return "\n".join(several + setting_lines(answer["settings"]) + lines)

@@ -1,6 +1,7 @@
 """Pictures with matplotlib, which is loaded only when one is wanted."""
 import numpy as np
 
+from .compare import names_of
 from .files import TraceError
 from .parts import open_run
 from .validation import rows_of as validation_rows
@@ -76,11 +77,43 @@ def draw_loss(run, figure):
     axis.legend(handles, labels, loc="upper right")
 
 
-def write_loss(run, path, part=None):
-    run = open_run(run, part)
-    run.tell()
+def smooth(values, width):
+    """Mean of the last `width` values, of fewer at the beginning."""
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    begins = np.maximum(0, ends - width)
+    return (sums[ends] - sums[begins]) / (ends - begins)
+
+
+def draw_losses(runs, names, figure):
+    """The losses of several runs over their steps: each as it is, pale, and smoothed; validations as points."""
+    axis = figure.subplots()
+    for run, name in zip(runs, names):
+        steps, mean, *_ = loss_by_step(run)
+        width = max(1, len(steps) // 20)
+        (line,) = axis.plot(steps, mean, linewidth=0.8, alpha=0.35)
+        axis.plot(steps, smooth(mean, width), color=line.get_color(), linewidth=1.4,
+                  label=f"{name} (mean of {width} steps)" if width > 1 else name)
+        steps, loss = validation_rows(run, "step", "loss")
+        if len(steps):
+            axis.plot(steps, loss, color=line.get_color(), marker="o", markersize=4, linewidth=0.8, linestyle="--",
+                      label=f"{name}: validation")
+    axis.set_xlabel("step")
+    axis.set_ylabel("loss [nat]")
+    axis.grid(alpha=0.3)
+    axis.legend(loc="upper right")
+
+
+def write_loss(paths, path, part=None):
+    """One run with its learning rate, or the losses of several."""
+    runs = [open_run(run, part) for run in paths]
+    for run in runs:
+        run.tell()
     plt = pyplot()
     figure = plt.figure(figsize=(8, 4.5), layout="constrained")
-    draw_loss(run, figure)
+    if len(runs) == 1:
+        draw_loss(runs[0], figure)
+    else:
+        draw_losses(runs, names_of(paths), figure)
     figure.savefig(path, dpi=130)
     plt.close(figure)
