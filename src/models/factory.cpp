@@ -1,32 +1,51 @@
 // The table of model families, by config.json's model_type.
 #include <filesystem>
 
+#include "blipft/model_class.h"
 #include "models/blip2.h"
 #include "models/json_fields.h"
 #include "models/llama.h"
 
 namespace blipft {
 
-std::unique_ptr<Model> make_model(const std::string& model_directory, const ModelSettings& settings) {
-  struct Row {
-    const char* model_type;
-    std::unique_ptr<Model> (*make)(const std::string&, const ModelSettings&);
-  };
-  static constexpr Row kTable[] = {
-      {"blip-2", make_blip2}, {"llama", make_llama}, {"mistral", make_llama}, {"qwen2", make_llama}};
+namespace {
+
+struct Family {
+  const char* model_type;
+  std::unique_ptr<Model> (*make)(const std::string&, const ModelSettings&);
+  ModelClass saved_as;
+};
+
+// `file`: the model's config.json.
+const Family& family_of(const std::string& model_directory, const std::string& file) {
+  static const Family kTable[] = {
+      {"blip-2", make_blip2, {"Blip2ForConditionalGeneration", "transformers.models.blip_2.modeling_blip_2", false}},
+      {"llama", make_llama, {"LlamaForCausalLM", "transformers.models.llama.modeling_llama", true}},
+      {"mistral", make_llama, {"MistralForCausalLM", "transformers.models.mistral.modeling_mistral", true}},
+      {"qwen2", make_llama, {"Qwen2ForCausalLM", "transformers.models.qwen2.modeling_qwen2", true}}};
   std::error_code ignored;
   BLIPFT_USER_CHECK(
       std::filesystem::is_directory(model_directory, ignored), "model.path: found \"", model_directory,
       "\", which is not a directory; expected one that save_pretrained wrote or that was downloaded from the hub");
-  const std::string file = model_directory + "/config.json";
   const nlohmann::json root = io::read_json_file(file);
   const std::string type = JsonFields(root, file).get<std::string>("model_type", "");
   std::string known;
-  for (const Row& row : kTable) {
-    if (type == row.model_type) return row.make(file, settings);
-    known += concat(known.empty() ? "" : ", ", row.model_type);
+  for (const Family& family : kTable) {
+    if (type == family.model_type) return family;
+    known += concat(known.empty() ? "" : ", ", family.model_type);
   }
   throw UserError(concat(file, ": model_type: found \"", brief(type), "\", known are ", known));
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const std::string& model_directory, const ModelSettings& settings) {
+  const std::string file = model_directory + "/config.json";
+  return family_of(model_directory, file).make(file, settings);
+}
+
+ModelClass model_class(const std::string& model_directory) {
+  return family_of(model_directory, model_directory + "/config.json").saved_as;
 }
 
 }  // namespace blipft

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "blipft/model_class.h"
 #include "io/json.h"
 #include "run/stored_tensors.h"
 
@@ -122,6 +123,12 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
   }
 }
 
+// The folder by a name that holds from any working directory; links in it stay as they are.
+std::string absolute_path(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).string();
+}
+
 }  // namespace
 
 std::string adapter_config(const Config& config, const Units& units) {
@@ -136,8 +143,14 @@ std::string adapter_config(const Config& config, const Units& units) {
   const auto number = [](double value) {   // alpha is an integer in most files
     return value == std::floor(value) ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
   };
-  ordered_json text = {{"peft_type", "LORA"}, {"task_type", nullptr}, {"base_model_name_or_path", config.model.path},
-                       {"r", adapter.r}, {"lora_alpha", number(adapter.alpha)}, {"lora_dropout", adapter.dropout},
+  // As PEFT's save_pretrained writes them: AutoPeftModelForCausalLM asks for the task, AutoPeftModel for the class.
+  const ModelClass base = model_class(config.model.path);
+  ordered_json task = nullptr, mapping = nullptr;
+  if (base.causal_lm) task = "CAUSAL_LM";
+  else mapping = {{"base_model_class", base.name}, {"parent_library", base.module}};
+  ordered_json text = {{"peft_type", "LORA"}, {"task_type", task}, {"auto_mapping", mapping},
+                       {"base_model_name_or_path", absolute_path(config.model.path)}, {"r", adapter.r},
+                       {"lora_alpha", number(adapter.alpha)}, {"lora_dropout", adapter.dropout},
                        {"use_rslora", adapter.rslora}, {"bias", "none"}, {"fan_in_fan_out", false},
                        {"inference_mode", true}, {"target_modules", targets}};
   return text.dump(2) + "\n";

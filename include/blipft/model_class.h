@@ -1,0 +1,16 @@
+// How transformers calls the model that it reads from a folder of one of our families.
+#pragma once
+
+#include <string>
+
+namespace blipft {
+
+struct ModelClass {
+  std::string name, module;                ///< "LlamaForCausalLM", "transformers.models.llama.modeling_llama"
+  bool causal_lm = false;                  ///< AutoModelForCausalLM finds it
+};
+
+/// Of the family that config.json of `model_directory` names. Throws UserError as make_model() does.
+ModelClass model_class(const std::string& model_directory);
+
+}  // namespace blipft
