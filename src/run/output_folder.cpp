@@ -15,6 +15,7 @@
 #include "io/file.h"
 #include "io/state_files.h"
 #include "memory/memory_text.h"
+#include "run/record_files.h"
 
 namespace blipft {
 
@@ -126,6 +127,7 @@ struct Disk {
 
 std::vector<std::string> results_in(const std::string& folder) {
   std::vector<std::string> names = traces_in(folder);
+  for (const std::string& name : record_files_in(folder)) names.push_back(name);
   for (const char* name : {"model", "adapter", kCheckpoints})
     if (has_entries(in(folder, name))) names.push_back(name);
   return names;
@@ -268,6 +270,7 @@ void remove_results(const std::string& folder) {
     fs::remove(in(folder, name), error);
     check(in(folder, name));
   }
+  remove_record_files(folder);
   const std::string checkpoints = in(folder, kCheckpoints);  // stays: it may be a link to another disk
   std::vector<fs::path> old;
   std::error_code none;

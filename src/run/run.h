@@ -17,6 +17,8 @@
 #include "run/resume.h"
 #include "run/run_data.h"
 #include "run/run_faults.h"
+#include "run/run_id.h"
+#include "run/run_record.h"
 #include "run/start_times.h"
 #include "trace/run_trace.h"
 
@@ -46,6 +48,7 @@ class Run {
   void fill_weights();
   void restore(const WeightContext& context);
   void start_trace(int64_t start_ns, int64_t part);
+  void start_record(int64_t part);
   void announce();
   double step_seconds(const StepResult& result);
   void finished_step(const StepResult& result);
@@ -68,6 +71,7 @@ class Run {
   StartTimes times_;
   StopRequest stop_request_;
   std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere
+  std::string run_id_;
   int64_t first_step_ = 0;
   Facts read_;                             // what the run reads; on rank 0
   std::string gemm_table_;                 // file of chosen algorithms of products, on GPUs
@@ -93,6 +97,7 @@ class Run {
   std::vector<TextShape> first_shapes_;    // of this rank's first steps
   std::unique_ptr<Beside> looking_ahead_;  // finds them; only where steps are captured
   std::unique_ptr<Progress> progress_;
+  std::unique_ptr<RunRecord> record_;      // on rank 0
   std::unique_ptr<Checkpoints> checkpoints_;
   int64_t done_ = 0;                       // steps, those before a resume counted
   std::string lost_checkpoint_;            // why the last one was not written; "": it was, or none was asked for

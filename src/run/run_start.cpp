@@ -39,6 +39,7 @@ void Run::prepare() {
   choose_gpu_queues(config_, world_);      // whatever asks for GPUs starts CUDA
   check_same_start(config_, world_);
   resume_ = find_resume_point(config_, world_);
+  run_id_ = agree_on_run_id(world_, resume_ ? run_id_of(resume_->index.run) : "");
   folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ ? resume_->folder : "");
   faults_.watchdog().set_end(folder_->unlock());
   const int64_t node_ranks = ranks_of_each_machine(world_);
@@ -91,7 +92,10 @@ void Run::prepare() {
   world_.broadcast(&start_ns, sizeof start_ns, 0);
   folder_->remove_earlier();
   const int64_t part = resume_ && config_.trace.enabled ? RunTrace::next_part(config_, world_) : 0;
-  world_.together([&] { start_trace(start_ns, part); });
+  world_.together([&] {
+    start_trace(start_ns, part);
+    if (first()) start_record(part);
+  });
   announce();
 }
 
@@ -254,6 +258,17 @@ void Run::start_trace(int64_t start_ns, int64_t part) {
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
                                                  context_bytes_, start_ns, &times_, part, first_step_});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
+}
+
+void Run::start_record(int64_t part) {
+  RunRecord::Part own{run_id_, world_.size()};
+  own.samples_per_step = samples_of_a_step(config_, world_.size());
+  own.resumed = resume_ != nullptr;
+  own.number = own.resumed ? std::max<int64_t>(1, part) : 0;
+  own.first_step = first_step_;
+  own.total_steps = loader_->total_steps();
+  own.strategy = groups_text(plan_);
+  record_ = std::make_unique<RunRecord>(config_, own);
 }
 
 void Run::announce() {

@@ -10,7 +10,8 @@ namespace blipft {
 
 namespace {
 constexpr int64_t kScalarBytes = 256, kResultBytes = 256;
-static_assert(kScalarBytes >= 4 * kStepScalars);
+constexpr int64_t kSentScalars = kStepScalars + 1;  // behind those of the update: this rank's text tokens
+static_assert(kScalarBytes >= 4 * kSentScalars);
 }  // namespace
 
 // Pinned host memory of one launched step: scalars on their way in, results on their way out.
@@ -36,9 +37,9 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_sha
   const int64_t bytes = layout(text_shapes_.back(), PassKind::step).bytes();
   staging_ = arena.persistent(Owner::data, "batch being copied in", DType::u8, {bytes});
   batch_ = arena.persistent(Owner::data, "batch of the step", DType::u8, {bytes});
-  scalars_staging_ = arena.persistent(Owner::data, "step scalars", DType::f32, {kStepScalars});
-  scalars_ = arena.persistent(Owner::data, "step scalars", DType::f32, {kStepScalars});
-  loss_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
+  scalars_staging_ = arena.persistent(Owner::data, "step scalars", DType::f32, {kSentScalars});
+  scalars_ = arena.persistent(Owner::data, "step scalars", DType::f32, {kSentScalars});
+  loss_ = arena.persistent(Owner::data, "step results", DType::f32, {2});
   norm_square_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
   label_count_ = arena.persistent(Owner::data, "step results", DType::f32, {1});
   loss_weights_ = arena.persistent(Owner::data, "step results", DType::f32, {micro_batches_});
@@ -99,7 +100,7 @@ MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text, PassKind k
   MicroBatch batch = layout(text, kind).micro_batch(batch_.data, m);
   batch.pixel_statistics = parts_.pixel_statistics;
   batch.loss_weight = loss_weights_.part(parts_.config->train.loss_normalization == "micro_batch" ? m : 0, {1});
-  batch.loss = loss_;
+  batch.loss = loss_.part(0, {1});
   return batch;
 }
 
@@ -157,8 +158,9 @@ void StepProgram::enqueue_step(const TextShape& text) {
   SpanRecorder* spans = parts_.spans;
   const Stream stream = device.compute_stream();
   begin_pass(text, PassKind::step);
-  strategy.begin_step(scalars_, static_cast<float>(largest_norm(parts_.config->train)));
+  strategy.begin_step(scalars_.part(0, {kStepScalars}), static_cast<float>(largest_norm(parts_.config->train)));
   device.zero(loss_.data, loss_.bytes(), stream);
+  parts_.ops->sum(scalars_.part(kStepScalars, {1}), loss_.part(1, {1}), false, stream);  // summed over ranks with the loss
   enqueue_loss_weights(text);
   const StepContext context = step_context();
   for (int64_t m = 0; m < micro_batches_; ++m) {
@@ -240,7 +242,7 @@ StepProgram::Slot& StepProgram::next_slot(const HostBatch& batch, PassKind kind)
   slot.result.step = batch.step;
   slot.result.kind = kind;
   slot.result.text = text;
-  std::fill_n(slot.scalars(), kStepScalars, 0.0f);
+  std::fill_n(slot.scalars(), kSentScalars, 0.0f);
   return slot;
 }
 
@@ -253,6 +255,7 @@ void StepProgram::launch(const HostBatch& batch, double lr, int64_t wait_begin_n
   parts_.optimizer->scalars(batch.step + 1, lr, slot.scalars());
   slot.scalars()[kClipCoefficient] = 1;
   slot.scalars()[kStepNumber] = static_cast<float>(batch.step + 1);
+  slot.scalars()[kStepScalars] = static_cast<float>(batch.text_tokens_used);
   run(batch, PassKind::step, slot);
 }
 
@@ -290,8 +293,8 @@ void StepProgram::run(const HostBatch& batch, PassKind kind, Slot& slot) {
     program.warm = true;
   }
   char* out = slot.results();
-  device.copy(out, loss_.data, 4, compute);
-  device.copy(out + 4, scalars_.as<float>() + kGradNorm, 4, compute);
+  device.copy(out, loss_.data, loss_.bytes(), compute);
+  device.copy(out + 8, scalars_.as<float>() + kGradNorm, 4, compute);
   device.copy(out + kResultBytes, stamps_.data, stamps_.bytes(), compute);
   device.record(slot.done, compute);
 }
@@ -318,11 +321,11 @@ bool StepProgram::finished(bool wait, StepResult& result) {
   if (wait) parts_.device->synchronize(slot.done);
   else if (!parts_.device->reached(slot.done)) return false;
   const char* out = slot.results();
-  float loss, norm;
-  std::memcpy(&loss, out, 4);
-  std::memcpy(&norm, out + 4, 4);
-  slot.result.loss = loss;
-  slot.result.grad_norm = norm;
+  float found[3];                          // loss, text tokens, norm
+  std::memcpy(found, out, sizeof found);
+  slot.result.loss = found[0];
+  slot.result.text_tokens = found[1];
+  slot.result.grad_norm = found[2];
   const int64_t* stamps = reinterpret_cast<const int64_t*>(out + kResultBytes);
   slot.result.stamps.assign(stamps, stamps + stamps_.numel());
   slot.result.begin_ns = stamps[0];

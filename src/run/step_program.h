@@ -40,6 +40,7 @@ struct StepResult {
   PassKind kind = PassKind::step;
   double loss = 0, grad_norm = 0, lr = 0;  ///< of an evaluation: this rank's mean over its labels
   double labels = 0;                       ///< of an evaluation: how many these are
+  double text_tokens = 0;                  ///< of a step: of all ranks' samples, without padding
   double flops = 0;                        ///< of this rank; see step_flops()
   int64_t begin_ns = 0, end_ns = 0;        ///< device clock
   TextShape text;
@@ -118,8 +119,8 @@ class StepProgram {
   std::vector<TextShape> text_shapes_;
   int64_t micro_batches_, batch_size_;
   Tensor staging_, batch_;                 // u8: where the copy stream writes, and what the step reads
-  Tensor scalars_staging_, scalars_;       // f32 [kStepScalars]: the same for what the host adds to a batch
-  Tensor loss_, norm_square_, label_count_, loss_weights_;  // f32 [1], [1], [1], [M]
+  Tensor scalars_staging_, scalars_;       // f32 [kStepScalars + 1]: the same for what the host adds to a batch
+  Tensor loss_, norm_square_, label_count_, loss_weights_;  // f32 [2] (loss, text tokens), [1], [1], [M]
   Tensor workspace_;                       // u8, the ops' scratch
   Tensor stamps_;                          // i64, device clock; the step's begin and end come first
 

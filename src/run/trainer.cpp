@@ -8,6 +8,7 @@
 #include "run/adapter_files.h"
 #include "run/end_all.h"
 #include "run/run.h"
+#include "run/run_log.h"
 #include "run/saving.h"
 
 namespace blipft {
@@ -24,6 +25,7 @@ void Run::finished_step(const StepResult& result) {
   const int64_t epoch = result.step / loader_->steps_per_epoch();
   progress_->step(result, epoch, seconds);
   trace_->step(result, epoch, seconds);
+  if (record_) record_->step(result, epoch, seconds);
   faults_.finished(result, *progress_);
   const bool memory =
       result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
@@ -115,6 +117,7 @@ void Run::validate(int64_t step) {
   const double seconds = seconds_since(start);
   progress_->validation(step, loss, learnt, seconds);
   trace_->validation(step, loss, learnt, seconds);
+  if (record_) record_->validation(step, loss, learnt, seconds);
   last_end_ns_ = 0;                        // the next step is not to count this as its own time
 }
 
@@ -123,6 +126,7 @@ void Run::start_checkpoints() {
   // Without shards every rank holds the same; else the ranks at the same place of each shard group do.
   parts.replica = engine_->store.shards() == 1 ? world_.rank() : groups_->shard_group();
   for (const Fact& fact : read_) parts.run[fact.name] = fact.value;
+  parts.run[kRunId] = run_id_;
   if (device_->kind() == DeviceKind::cuda) parts.gemm_table = gemm_table_;
   checkpoints_ = std::make_unique<Checkpoints>(std::move(parts));
 }
@@ -217,7 +221,11 @@ void Run::finish() {
   const auto lost = static_cast<long long>(world_.sum(trace_->failure().empty() ? 0.0 : 1.0));
   faults_.stop_watching();
   groups_->withdraw();
-  if (first()) print_end(lost);
+  if (first()) {
+    record_->end(done_, train_seconds_, stopped() ? stop_reason_ : "done");
+    record_->close();
+    print_end(lost);
+  }
   faults_.after_saving(saved_);
   if (!lost_checkpoint_.empty()) throw AgreedError(lost_checkpoint_);
   if (lost > 0 && config_.trace.on_error == "stop")
@@ -240,10 +248,12 @@ void Run::print_end(long long lost) const {
 
 void Run::end_early() {
   if (trace_) trace_->close();
+  if (record_) record_->close();
   if (folder_) folder_->unlock()();
 }
 
 int train(const Config& config, const World& world) {
+  if (world.rank() == 0) start_run_log();
   Watchdog watchdog(world, config.parallel.timeout_seconds);
   Run run(config, world, watchdog);
   try {

@@ -20,6 +20,7 @@ from script_tests import Skip, check
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAM = os.environ.get("BLIPFT", str(ROOT / "blipft"))
 SAMPLES = 48
+RECORD_FILES = ("config.yaml", "log.txt", "metrics.jsonl")  # in every run folder, beside traces
 DEVICE = os.environ.get("BLIPFT_DEVICE", "cpu")
 
 

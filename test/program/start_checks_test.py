@@ -27,7 +27,7 @@ except ImportError as missing:
 os.environ.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import (  # noqa: E402
-    PROGRAM, ROOT, Space, command_line, environment, mpirun, run, saved_model, start)
+    PROGRAM, RECORD_FILES, ROOT, Space, command_line, environment, mpirun, run, saved_model, start)
 from script_tests import check, run_tests, test  # noqa: E402
 
 SECONDS_TO_FAIL = 20
@@ -114,7 +114,7 @@ def another_runs_results_are_kept_unless_they_may_be_overwritten(space):
     folder = pathlib.Path(options[1].split("=")[1])
     run(space, 3, *options)
     traces = {path.name: path.read_bytes() for path in folder.iterdir()}
-    check(sorted(traces) == [f"trace.rank{rank:04d}.h5" for rank in range(3)], sorted(traces))
+    check(sorted(traces) == [*RECORD_FILES, *(f"trace.rank{rank:04d}.h5" for rank in range(3))], sorted(traces))
     refused(space, r"output\.path: .* holds another run's results \(trace\.rank0000\.h5, .*output\.overwrite=true",
             *options)
     check({path.name: path.read_bytes() for path in folder.iterdir()} == traces, "something changed")
@@ -124,7 +124,7 @@ def another_runs_results_are_kept_unless_they_may_be_overwritten(space):
     check((folder / "checkpoints/step10/part").exists(), "a run that did not begin removed what it would overwrite")
     run(space, 2, *options, "output.overwrite=true")
     check(sorted(path.name for path in folder.iterdir()) ==
-          ["checkpoints", "trace.rank0000.h5", "trace.rank0001.h5"], list(folder.iterdir()))
+          ["checkpoints", *RECORD_FILES, "trace.rank0000.h5", "trace.rank0001.h5"], list(folder.iterdir()))
     check(not list((folder / "checkpoints").iterdir()), "old checkpoints")
 
 

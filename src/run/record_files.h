@@ -1,0 +1,49 @@
+// The files by which a run folder explains itself: what they are called, whose they are, and how each is begun or gone on
+// with.
+//
+//   config.yaml     the effective configuration; a run file that gives the same run
+//   log.txt         what rank 0 printed, with times
+//   metrics.jsonl   a row a step, a validation, an event
+//
+// The first line of each names the run that wrote it. A file without such a line is not this program's: nothing here
+// writes to it, replaces or removes it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/config.h"
+#include "io/line_file.h"
+
+namespace blipft {
+
+constexpr const char *kConfigFile = "config.yaml", *kLogFile = "log.txt", *kMetricsFile = "metrics.jsonl";
+
+/// Of the three, those in `folder` that a run wrote.
+std::vector<std::string> record_files_in(const std::string& folder);
+/// The run that wrote this file; "" where none of this program did, or nothing is there. Follows no link, never blocks.
+std::string run_of_record_file(const std::string& folder, const std::string& name);
+/// Removes those of record_files_in(). Throws UserError.
+void remove_record_files(const std::string& folder);
+
+/// The configuration of a run on `ranks` ranks as a run file: with absolute paths, and for just so many ranks.
+std::string run_file_text(Config config, int64_t ranks, const std::string& run_id);
+
+/// Files of one run in its folder. Each function throws UserError where the name is taken by a file that is not this
+/// run's, or nothing can be written.
+struct RecordFolder {
+  std::string folder, run_id;
+  /// Whole or not at all, in place of this run's older one.
+  void write_config(const std::string& text) const;
+  /// Begun with `heading` as its first line, or gone on with.
+  std::unique_ptr<io::LineFile> open(const std::string& name, const std::string& heading,
+                                     io::LineFile::LostText lost_text) const;
+  /// Cuts metrics.jsonl off at its first row of a step from `first_step` on; returns how many rows that are.
+  int64_t cut_metrics(int64_t first_step) const;
+};
+
+/// First lines. That of metrics.jsonl is a row itself.
+std::string record_heading(const std::string& name, const std::string& run_id);
+
+}  // namespace blipft

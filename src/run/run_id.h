@@ -1,0 +1,23 @@
+// RunId: by which the things that a run has written are known as this run's.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "blipft/comm.h"
+
+namespace blipft {
+
+/// Its key among what a checkpoint knows of its run (StateIndex::run).
+constexpr const char* kRunId = "run_id";
+/// "" where a checkpoint of an earlier version does not say it.
+std::string run_id_of(const std::map<std::string, std::string>& run);
+
+/// 32 hex digits, which no other run has.
+std::string new_run_id();
+
+/// The id of a run, the same on every rank: `earlier`, that of the checkpoint it goes on from, or a new one that rank 0
+/// draws where there is none (""; a checkpoint of an earlier version has none). Called by all ranks.
+std::string agree_on_run_id(const World& world, const std::string& earlier);
+
+}  // namespace blipft

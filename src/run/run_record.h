@@ -1,0 +1,46 @@
+// RunRecord: keeps the files by which a run folder explains itself, on rank 0; see record_files.h and docs/traces.md.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "run/record_files.h"
+#include "run/step_program.h"
+
+namespace blipft {
+
+class RunRecord {
+ public:
+  struct Part {
+    std::string run_id;
+    int64_t ranks = 1, samples_per_step = 0;  ///< the latter of all ranks
+    int64_t number = 0, first_step = 0, total_steps = 0;
+    bool resumed = false;
+    std::string strategy;
+  };
+  /// Begins the three files, or goes on with them. What cannot be kept is told as a warning, or, where trace.on_error is
+  /// stop, as a UserError, here and by step(). Called on rank 0, when nothing else can refuse the run.
+  RunRecord(const Config& config, const Part& part);
+  ~RunRecord();
+
+  /// After each step, in order; `seconds` as in Progress::step().
+  void step(const StepResult& result, int64_t epoch, double seconds);
+  void validation(int64_t step, double loss, int64_t tokens, double seconds);
+  /// The end of the run after `steps` steps; `reason`: "done", or what stopped it.
+  void end(int64_t steps, double train_seconds, const std::string& reason);
+  /// Writes what waits, some seconds at most.
+  void close() { metrics_.reset(); }
+
+ private:
+  template <class Body>
+  void keep(const Body& body);
+  void fail(const std::string& why);
+  void begin_metrics(const RecordFolder& folder);
+
+  const Config& config_;
+  Part part_;
+  std::unique_ptr<io::LineFile> metrics_;  // null: it is not kept
+  bool told_ = false;                      // that a file is not whole
+};
+
+}  // namespace blipft
