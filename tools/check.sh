@@ -3,7 +3,8 @@
 #
 #   tools/check.sh [CUDA=0|1] [BUILD=build/cpu] [SAN=1|thread]        (make check calls it)
 #
-# The tests: the layering rules; the doctest binary; its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks,
+# The tests: the layering rules; the doctest binary; its suites named *golden* with the matrix products of other processors
+# (OpenBLAS' kernels, those that this one can run); its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks,
 # and those named mpi groups* with 6;
 # test/*/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
 # "SKIPPED: ..." counts as skipped. With SAN the build has sanitizers (see the Makefile), and the doctest binary alone is
@@ -157,6 +158,31 @@ unit_tests() {
   end "$result"
 }
 part unit_tests
+
+# What OpenBLAS runs depends on the processor, and each kernel adds up in an order of its own.
+has_flags() {
+  local flag
+  for flag in "$@"; do grep -qw -m1 "$flag" /proc/cpuinfo || return 1; done
+}
+golden_tests() {
+  local kernel=$1 log=$logs/golden.$1.log status
+  begin "golden files with OpenBLAS' $kernel kernels"
+  OPENBLAS_CORETYPE=$kernel OPENBLAS_VERBOSE=2 OMP_NUM_THREADS=1 timeout "$unit_limit" "$build/tests" -ts='*golden*' -tse='mpi*' \
+    -tce='*on the GPU*' -nc=true -d=true > "$log" 2>&1
+  status=$?
+  if [ $status = 0 ] && ! grep -qax "Core: $kernel" "$log"; then
+    echo "SKIPPED: this OpenBLAS has no kernels of $kernel"
+    skipped=1 result="0 passed, 0 failed, 1 skipped"
+  else
+    count_doctest $status "$log" || { cat "$log"; echo "exit status $status"; }
+  fi
+  end "$result"
+}
+if [ -z "$san" ]; then
+  if has_flags avx; then part golden_tests Sandybridge; fi
+  if has_flags avx2 fma; then part golden_tests Haswell; part golden_tests Zen; fi
+  if has_flags avx512f avx512bw avx512cd avx512dq avx512vl; then part golden_tests SkylakeX; fi
+fi
 
 # Each rank writes its own log, so that lines of ranks do not mix.
 run_ranks() {
