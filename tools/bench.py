@@ -30,9 +30,14 @@ import statistics
 import sys
 import time
 
-from blipft_bench import blipft, inputs, machine, ops, pytorch, rows, table
-from blipft_bench.commands import BenchError, OutOfTime
-from blipft_bench.machine import ROOT, say, shown
+import own_python
+
+if __name__ == "__main__":
+    own_python.need("numpy", "h5py", "PIL")
+
+from blipft_bench import blipft, inputs, machine, ops, pytorch, rows, table  # noqa: E402
+from blipft_bench.commands import BenchError, OutOfTime  # noqa: E402
+from blipft_bench.machine import ROOT, say, shown  # noqa: E402
 
 SMOKE_RANKS = 2
 QUICK = dict(steps=8, repeats=1, budget=285)  # the last command ends and the table is printed in the rest of 300 s

@@ -35,9 +35,15 @@ import argparse
 import json
 import os
 
-import torch
-import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Blip2ForConditionalGeneration, GPT2Tokenizer
+import own_python
+
+if __name__ == "__main__":
+    own_python.need("torch", "transformers")
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, Blip2ForConditionalGeneration,  # noqa: E402
+                          GPT2Tokenizer)
 
 PRECISIONS = {"32-true": torch.float32, "bf16-true": torch.bfloat16}
 

@@ -3,24 +3,28 @@
 
   convert_checkpoint.py SOURCE TARGET
 
-SOURCE holds pytorch_model.bin, or the shards that pytorch_model.bin.index.json names. They are opened with
-torch.load(weights_only=True), which refuses whatever is no tensor, and mapped, not read: tensors are copied one at a
-time, as stored, so that memory stays at one tensor. Each file becomes one .safetensors file; several get an index.
+SOURCE holds pytorch_model.bin, or the shards that pytorch_model.bin.index.json names. tools/torch_files.py reads them
+without torch, refuses whatever is no tensor, and maps them: tensors are copied one at a time, as stored, so that memory
+stays at one tensor. Each file becomes one .safetensors file; several get an index.
 Tensors that share memory are written once for each of their names. Configuration, tokenizer and the other small files
 of SOURCE are copied. TARGET appears when all of it is written.
 
-Needs torch.
+Needs numpy.
 """
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
 
-import torch
+import own_python
 
-DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
+if __name__ == "__main__":
+    own_python.need("numpy")
+
+import torch_files  # noqa: E402
+
 SINGLE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
@@ -49,29 +53,21 @@ def files_of(source):
 
 
 def load(path):
-    """{name: tensor}, mapped where the file's format allows it."""
-    def read(mapped):
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    """{name: tensor}, mapped."""
     try:
-        try:
-            tensors = read(True)
-        except RuntimeError as error:
-            if "mmap" not in str(error):
-                raise
-            tensors = read(False)          # written by a torch before 1.6
-    except Exception as error:             # what torch raises for broken or unsafe files has no common class
+        tensors = torch_files.load(path)
+    except (torch_files.Refused, OSError) as error:
         fail(path, ": cannot be read as tensors alone: ", error)
     if not isinstance(tensors, dict):
         fail(path, ": found a ", type(tensors).__name__, ", expected a dictionary of tensors")
     if not tensors:
         fail(path, ": has no tensors, expected those of a model")
     for name, tensor in tensors.items():
-        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+        if not isinstance(name, str) or not isinstance(tensor, torch_files.Tensor):
             fail(path, ": found a ", type(tensor).__name__, " under ", repr(name), ", expected tensors alone; is it a "
                  "training state instead of a model?")
-        if tensor.dtype not in DTYPES or tensor.layout != torch.strided:
-            fail(path, ": tensor ", name, " has dtype ", tensor.dtype, " and layout ", tensor.layout,
-                 ", which safetensors files do not hold")
+        if tensor.dtype is None:
+            fail(path, ": tensor ", name, " is of a torch.", tensor.storage.kind, ", which safetensors files do not hold")
     return tensors
 
 
@@ -79,16 +75,15 @@ def write(path, tensors):
     """One safetensors file; returns the bytes of its tensors."""
     header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape),
-                        "data_offsets": [offset, offset + size]}
+        size = math.prod(tensor.shape) * tensor.storage.size
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
-            file.write(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            file.write(tensor.elements().reshape(-1).view("u1").data)
     return offset
 
 

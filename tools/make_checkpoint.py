@@ -20,9 +20,14 @@ import os
 import shutil
 import time
 
-import torch
-import transformers
-from transformers import (Blip2Config, Blip2ForConditionalGeneration, Blip2QFormerConfig, Blip2VisionConfig,
+import own_python
+
+if __name__ == "__main__":
+    own_python.need("torch", "transformers")
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from transformers import (Blip2Config, Blip2ForConditionalGeneration, Blip2QFormerConfig, Blip2VisionConfig,  # noqa: E402
                           LlamaConfig, LlamaForCausalLM, OPTConfig)
 
 # vision, qformer: what differs from the official tower; text: OPT's sizes; queries: image positions before the text.

@@ -17,8 +17,13 @@ import re
 import sys
 import time
 
-import numpy as np
-from PIL import Image, ImageDraw
+import own_python
+
+if __name__ == "__main__":
+    own_python.need("numpy", "PIL")
+
+import numpy as np  # noqa: E402
+from PIL import Image, ImageDraw  # noqa: E402
 
 COLOURS = {
     "red": (214, 39, 40), "orange": (255, 140, 20), "yellow": (245, 214, 30), "green": (44, 150, 60),

@@ -12,9 +12,14 @@ import json
 import os
 import time
 
-import numpy as np
+import own_python
 
-from make_demo import SPECIALS, parse_arguments, tokenizer_json, train_bpe, write_json
+if __name__ == "__main__":
+    own_python.need("numpy", "PIL")
+
+import numpy as np  # noqa: E402
+
+from make_demo import SPECIALS, parse_arguments, tokenizer_json, train_bpe, write_json  # noqa: E402
 
 WORDS = ("apple bread chair cloud dance eagle field grape house island jacket kitten lemon music night ocean paper queen "
          "river stone table uncle voice water young zebra amber bridge candle dragon engine forest garden hammer insect "

@@ -12,14 +12,19 @@ import sys
 
 os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")  # before h5py: a running run may be plotted too
 
-import matplotlib
+import own_python
+
+if __name__ == "__main__":
+    own_python.need("numpy", "h5py", "matplotlib")
+
+import matplotlib  # noqa: E402
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-import numpy as np
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
 
-from blipft_trace.files import TraceError
-from blipft_trace.parts import open_run
+from blipft_trace.files import TraceError  # noqa: E402
+from blipft_trace.parts import open_run  # noqa: E402
 
 
 def read_steps(run):

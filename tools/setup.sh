@@ -3,7 +3,8 @@
 #
 #   tools/setup.sh                    installs the missing packages through apt (as root), or prints the command
 #   tools/setup.sh --check CUDA=0|1   only names what the build misses; make calls it at each build, so it is fast
-#   tools/setup.sh --python           prints the python3 that has the modules of tools/*.py
+#   tools/setup.sh --python [MODULE ...]   prints the python3 that has these modules (default: what most of tools/*.py
+#                                     need): BLIPFT_PYTHON where it is set, the first in PATH, or the system's
 #   tools/setup.sh --browser          prints the browser that the test of the report page uses; installs one where apt
 #                                     has it (as root on Debian); without one the test is skipped
 #
@@ -106,8 +107,9 @@ has_modules() {
 # The python3 of the tools: the first in PATH when it has the modules, else the system's, where apt puts them.
 find_python() {
   local candidate
-  for candidate in ${BLIPFT_PYTHON:-} python3 /usr/bin/python3; do
-    has_modules "$candidate" "${modules[@]}" && echo "$candidate" && return 0
+  [ $# = 0 ] && set -- "${modules[@]}"
+  for candidate in "${BLIPFT_PYTHON:-}" python3 /usr/bin/python3; do
+    [ -n "$candidate" ] && has_modules "$candidate" "$@" && echo "$candidate" && return 0
   done
   return 1
 }
@@ -188,8 +190,9 @@ case "${1:-}" in
     exit 1
     ;;
   --python)
-    find_python && exit 0
-    echo "setup: no python3 has ${modules[*]}; make setup installs them" >&2
+    shift
+    find_python "$@" && exit 0
+    [ $# = 0 ] && echo "setup: no python3 has ${modules[*]}; make setup installs them" >&2
     exit 1
     ;;
   --browser)
@@ -199,7 +202,7 @@ case "${1:-}" in
     ;;
   "") ;;
   *)
-    echo "setup: unknown option $1; usage: tools/setup.sh [--check CUDA=0|1 | --python | --browser]" >&2
+    echo "setup: unknown option $1; usage: tools/setup.sh [--check CUDA=0|1 | --python [MODULE ...] | --browser]" >&2
     exit 2
     ;;
 esac
