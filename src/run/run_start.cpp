@@ -92,8 +92,8 @@ void Run::prepare() {
   world_.broadcast(&start_ns, sizeof start_ns, 0);
   folder_->remove_earlier();
   const int64_t part = resume_ && config_.trace.enabled ? RunTrace::next_part(config_, world_) : 0;
-  world_.together([&] {
-    start_trace(start_ns, part);
+  world_.together([&] { start_trace(start_ns, part); });
+  world_.together([&] {                    // once no rank's trace can refuse the run
     if (first()) start_record(part);
   });
   announce();
