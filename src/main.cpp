@@ -18,8 +18,11 @@ namespace {
 using namespace blipft;
 
 Config configuration(const CommandLine& line) {
-  Config config = load_config(line.config_file, line.overrides);
+  std::vector<std::string> overrides = line.overrides;
+  if (line.smoke_steps > 0) overrides.push_back(concat("train.max_steps=", line.smoke_steps));
+  Config config = load_config(line.config_file, overrides);
   settle_data(config);
+  if (line.smoke_steps > 0) make_smoke(config, line.smoke_steps);
   return config;
 }
 
@@ -27,11 +30,12 @@ Config configuration(const CommandLine& line) {
 // Returns the exit status: 1 when the planned job does not fit, or no settings do.
 int answer(const CommandLine& line) {
   if (line.action == CommandLine::Action::help) {
-    std::fputs(help_text().c_str(), stdout);
+    std::fputs(help_text(line.help_section).c_str(), stdout);
   } else if (line.action == CommandLine::Action::version) {
     std::printf("blipft %s\n", version_commit());
   } else {
     const Config config = configuration(line);
+    tell_notes(config);
     if (line.action == CommandLine::Action::plan) {
       const auto print = line.plan_fit ? print_fit : print_plan;
       return print(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
@@ -55,6 +59,7 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
     }
     Config config;
     world.together([&] { config = mistake.empty() ? configuration(line) : throw UserError(mistake); });
+    if (world.rank() == 0) tell_notes(config);
     return train(config, world);
   } catch (const AgreedError& error) {
     if (world.rank() == 0) std::fprintf(stderr, "blipft: %s\n", error.what());

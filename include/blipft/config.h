@@ -149,6 +149,8 @@ struct Config {
 
   std::string file;                           ///< the run file, as given
   std::map<std::string, std::string> places;  ///< "section.key" -> where it was set: "file:line" or override "..."
+  std::vector<std::string> notes;             ///< what of the file the command line made moot, for the user to read
+  int64_t smoke_steps = 0;                    ///< > 0: a trial of so many steps, see make_smoke()
 };
 
 /// The largest train.batch_size: a dimension of a GPU's grids.
@@ -218,21 +220,30 @@ struct CommandLine {
   std::string checkpoint;               ///< --export: the folder of a checkpoint; then there is no config_file
   double plan_gpu_gib = 0;              ///< --gpu-memory or --fit GiB, for --plan; 0: the GPU here, else an H200's
   bool plan_fit = false;                ///< --fit, for --plan: settings that fit such a GPU, fastest first
+  int64_t smoke_steps = 0;              ///< --smoke: try so many steps, and leave nothing behind; 0: a whole run
+  std::string help_section;             ///< --help: of this section alone; "": of all
 };
 
 /// Throws UserError that names the unknown option and the nearest one.
 CommandLine parse_command_line(int argc, const char* const* argv);
-std::string help_text();
+/// The text of --help; `section` "": of all sections. Lines have at most 100 characters.
+std::string help_text(const std::string& section = "");
 
 /// With train.total_batch_size alone, train.accumulate_grad_batches is 0 until resolve_for_ranks().
-/// Reads `file`, applies the overrides, checks every key, type and combination. Throws UserError with file, line, key
-/// and the nearest valid key. Paths stay as written (relative to the working directory).
+/// Reads `file`, applies the overrides, leaves out what these make moot (with a note), checks every key, type and
+/// combination. Throws UserError with file, line, key and the nearest valid key. Paths stay as written (relative to the working directory).
 Config load_config(const std::string& file, const std::vector<std::string>& overrides);
 /// The config of `values`, as config_values() gives them, with the overrides; `file` names them in messages.
 Config config_from_values(const std::vector<std::pair<std::string, std::string>>& values, const std::string& file,
                           const std::vector<std::string>& overrides);
 /// The full effective configuration as YAML that load_config reads back.
 std::string to_yaml(const Config& config);
+
+/// Prints config.notes, each as a line "note: ..." on stderr.
+void tell_notes(const Config& config);
+/// Turns a run into a trial of `steps` steps, whatever its run file says: no checkpoints, no saved model, one batch of
+/// validation where it validates. Its output.path stays; make_smoke_folder() gives it another.
+void make_smoke(Config& config, int64_t steps);
 
 std::string precision_name(Precision precision);
 

@@ -1,11 +1,10 @@
-// Command line: options, the run file, overrides; and the text of --help.
+// Command line: options, the run file, overrides. The text of --help is in help_text.cpp.
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <iterator>
 
 #include "blipft/config.h"
 #include "blipft/error.h"
+#include "config/command_line.h"
 #include "config/config_schema.h"
 #include "config/nearest.h"
 
@@ -13,56 +12,51 @@ namespace blipft {
 
 namespace {
 
-struct Option {
-  const char* name;
-  const char* short_name;  ///< "" for none
-  const char* value;       ///< what follows it; "" for nothing
-  const char* doc;
-};
+// What somebody means who writes a key as other programs' options are: --train.lr 1e-4, --learning-rate=1e-4, or
+// train.lr 1e-4. "" where it is no key.
+std::string advice_for_key(const std::string& argument) {
+  const size_t begin = std::min(argument.find_first_not_of('-'), argument.size());
+  const size_t end = std::min(argument.find('=', begin), argument.size()), dot = argument.find('.', begin);
+  std::string name = argument.substr(begin, end - begin);
+  std::vector<std::string> meant;
+  if (dot < end) {
+    if (find_key(name.substr(0, dot - begin), name.substr(dot - begin + 1))) meant = {name};
+  } else {
+    std::replace(name.begin(), name.end(), '-', '_');
+    for (const Key& key : config_keys())
+      if (key.name == name || std::count(key.aliases.begin(), key.aliases.end(), name) > 0) meant.push_back(key.full());
+  }
+  const std::string value = end < argument.size() ? argument.substr(end + 1) : "VALUE";
+  for (std::string& key : meant) key += "=" + brief(value);
+  return meant.empty() ? "" : concat("; keys are given without dashes and with an =: ", join_names(meant));
+}
 
-constexpr Option options[] = {
-    {"--plan", "", "", "print the memory plan and stop; needs no GPU"},
-    {"--ranks", "", "N", "with --plan: plan for N ranks (default: parallel.devices)"},
-    {"--node-ranks", "", "N",
-     "with --plan: ranks of a machine, for parallel.shard_ranks=node (default: the GPUs that are here)"},
-    {"--gpu-memory", "", "GiB",
-     "with --plan: memory of one GPU (default: of the GPU that is there, else an H200's 140.4)"},
-    {"--export", "", "CHECKPOINT",
-     "write the model (or adapters) of a run's checkpoint under output.path=FOLDER, which must be given, and stop"},
-    {"--fit", "", "GiB",
-     "with --plan: settings that fit a GPU of that size (--fit 24GiB), the fastest first, with estimated times"},
-    {"--print-config", "", "", "print the full effective configuration and stop"},
-    {"--help", "-h", "", "print this help"},
-    {"--version", "-V", "", "print the version"},
-};
-
-constexpr const char* usage_line =
-    "usage: blipft [--plan [--ranks N] [--node-ranks N] [--gpu-memory GiB | --fit GiB]] [--print-config] FILE.yaml "
-    "[section.key=value ...]\n"
-    "       blipft --export CHECKPOINT output.path=FOLDER [section.key=value ...]";
-
-const Option& find_option(const std::string& name) {
+const Option& find_option(const std::string& argument) {
+  const std::string name = argument.substr(0, argument.find('='));
   std::vector<std::string> names;
-  for (const Option& option : options) {
+  for (const Option& option : command_line_options()) {
     if (name == option.name || (*option.short_name && name == option.short_name)) return option;
     names.push_back(option.name);
   }
   const std::string near = nearest_name(name, names);
+  if (const std::string advice = advice_for_key(argument); near.empty() && !advice.empty())
+    throw UserError(concat("unknown option ", brief(argument), advice));
   const std::string all = "; the options are " + join_names(names, " and ");
   throw UserError(concat("unknown option ", brief(name), near.empty() ? all : "; did you mean " + near + "?"));
 }
 
-constexpr int64_t most_ranks = 1 << 20;
+constexpr int64_t most_ranks = 1 << 20, most_smoke_steps = 1'000'000;
 constexpr double most_gib = 1e6;
 
-int64_t parse_ranks(const std::string& option, const std::string& text) {
-  int64_t ranks = 0;
+/// An integer, 1 <= value <= most.
+int64_t parse_count(const std::string& option, const std::string& text, int64_t most) {
+  int64_t count = 0;
   const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, ranks);
-  BLIPFT_USER_CHECK(error == std::errc() && stop == end && ranks >= 1 && ranks <= most_ranks, option, ": found \"",
+  const auto [stop, error] = std::from_chars(text.data(), end, count);
+  BLIPFT_USER_CHECK(error == std::errc() && stop == end && count >= 1 && count <= most, option, ": found \"",
                     brief(text),
-                    "\", expected an integer >= 1 and <= ", most_ranks);
-  return ranks;
+                    "\", expected an integer >= 1 and <= ", most);
+  return count;
 }
 
 /// "24", "79.5GiB", "24 GiB"
@@ -97,11 +91,12 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   const std::string name = option.name;
   if (name == "--plan") set_action(line, Action::plan);
   else if (name == "--print-config") set_action(line, Action::print_config);
-  else if (name == "--help") set_action(line, Action::help);
+  else if (name == "--help") set_action(line, Action::help), line.help_section = value;
+  else if (name == "--smoke") line.smoke_steps = value.empty() ? 5 : parse_count(name, value, most_smoke_steps);
   else if (name == "--version") set_action(line, Action::version);
   else if (name == "--export") set_action(line, Action::export_model), line.checkpoint = value;
-  else if (name == "--ranks") line.plan_ranks = parse_ranks(name, value);
-  else if (name == "--node-ranks") line.plan_node_ranks = parse_ranks(name, value);
+  else if (name == "--ranks") line.plan_ranks = parse_count(name, value, most_ranks);
+  else if (name == "--node-ranks") line.plan_node_ranks = parse_count(name, value, most_ranks);
   else set_gpu_gib(line, name, value);
 }
 
@@ -116,39 +111,36 @@ void take_argument(CommandLine& line, const std::string& argument) {
     line.overrides.push_back(argument);
     return;
   }
-  BLIPFT_USER_CHECK(!argument.empty(), "found an empty argument; ", usage_line);
+  BLIPFT_USER_CHECK(!argument.empty(), "found an empty argument; ", usage_line());
+  if (const std::string advice = advice_for_key(argument); argument.find('.') != std::string::npos && !advice.empty())
+    throw UserError(concat("found ", brief(argument), advice));
   BLIPFT_USER_CHECK(line.config_file.empty(), "found \"", argument, "\" beside the run file ", line.config_file,
                     "; expected one run file, and overrides as section.key=value");
   line.config_file = argument;
 }
 
-}  // namespace
+/// Whether `text` may be what stands behind an option that needs none: a number of steps, a section.
+bool is_optional_value(const Option& option, const std::string& text) {
+  const std::string name = option.name;
+  if (name == "--smoke") return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  const std::vector<std::string>& sections = config_sections();
+  return name == "--help" && std::find(sections.begin(), sections.end(), text) != sections.end();
+}
 
-CommandLine parse_command_line(int argc, const char* const* argv) {
+/// What is given to an option, behind its = or as the next argument; `i` goes on to that.
+std::string value_of(const Option& option, int argc, const char* const* argv, int& i) {
+  const std::string argument = argv[i];
+  const size_t equals = argument.find('=');
+  const bool takes_value = *option.value != 0, optional = *option.value == '[';
+  BLIPFT_USER_CHECK(takes_value || equals == std::string::npos, option.name, " takes no value, found \"", argument, "\"");
+  if (equals != std::string::npos) return argument.substr(equals + 1);
+  if (!takes_value || (optional && (i + 1 >= argc || !is_optional_value(option, argv[i + 1])))) return "";
+  BLIPFT_USER_CHECK(i + 1 < argc, option.name, " needs a value: ", option.name, " ", option.value);
+  return argv[++i];
+}
+
+void check_line(const CommandLine& line) {
   using Action = CommandLine::Action;
-  CommandLine line;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument.size() < 2 || argument[0] != '-') {
-      take_argument(line, argument);
-      continue;
-    }
-    const size_t equals = argument.find('=');
-    const std::string name = argument.substr(0, equals);
-    const Option& option = find_option(name);
-    const bool takes_value = *option.value != 0;
-    BLIPFT_USER_CHECK(takes_value || equals == std::string::npos, option.name, " takes no value, found \"", argument,
-                      "\"");
-    std::string value;
-    if (takes_value && equals != std::string::npos) {
-      value = argument.substr(equals + 1);
-    } else if (takes_value) {
-      BLIPFT_USER_CHECK(i + 1 < argc, option.name, " needs a value: ", option.name, " ", option.value);
-      value = argv[++i];
-    }
-    take_option(line, option, value);
-  }
-  if (line.action == Action::help || line.action == Action::version) return line;
   const bool plan = line.action == Action::plan;
   BLIPFT_USER_CHECK(plan || line.plan_ranks == 0,
                     "--ranks is for --plan; the number of ranks of a run is mpirun's -np");
@@ -156,38 +148,30 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
                     "--node-ranks is for --plan; a run's ranks of a machine are those that mpirun starts there");
   BLIPFT_USER_CHECK(plan || line.plan_gpu_gib == 0, line.plan_fit ? "--fit" : "--gpu-memory",
                     " is for --plan; give --plan too");
-  if (line.action == Action::export_model) {
+  BLIPFT_USER_CHECK(line.smoke_steps == 0 || line.action == Action::train,
+                    "--smoke tries a run, and neither plans, prints nor exports; give it alone");
+  if (line.action == Action::export_model)
     BLIPFT_USER_CHECK(line.config_file.empty(), "found \"", line.config_file, "\" beside --export ", line.checkpoint,
                       ", which has the run's configuration; expected overrides as section.key=value alone");
-    return line;
-  }
-  BLIPFT_USER_CHECK(!line.config_file.empty(), "no run file given; ", usage_line, "; see --help");
-  return line;
+  else BLIPFT_USER_CHECK(!line.config_file.empty(), "no run file given; ", usage_line(), "; see --help");
 }
 
-std::string help_text() {
-  std::string text = concat("blipft fine-tunes LLaMA-family models and BLIP-2: mpirun -np 4 ./blipft inputs/fsdp.yaml\n\n",
-                            usage_line, "\n\nOptions\n");
-  const auto padded = [](std::string cell, size_t width) {
-    cell.resize(std::max(cell.size() + 1, width), ' ');
-    return cell;
-  };
-  for (const Option& option : options) {
-    std::string name = *option.short_name ? concat(option.short_name, ", ", option.name) : option.name;
-    if (*option.value) name += concat(" ", option.value);
-    text += concat("  ", padded(name, 20), option.doc, "\n");
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CommandLine line;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.size() < 2 || argument[0] != '-') {
+      take_argument(line, argument);
+      continue;
+    }
+    const Option& option = find_option(argument);
+    take_option(line, option, value_of(option, argc, argv, i));
   }
-  text += "\nKeys of the run file, with their defaults; section.key=value on the command line overrides them\n";
-  const Config defaults;
-  std::string section;
-  for (const Key& key : config_keys()) {
-    if (key.section != section) text += concat("\n", key.section, ":\n");
-    section = key.section;
-    const bool needed = key.allowed.required && value_text(key, defaults) == quote_scalar("");
-    const std::string value = needed ? "(required)" : value_text(key, defaults);
-    text += concat("  ", padded(key.name + ": " + value, 36), key.doc, " (", expected_value(key), ")\n");
-  }
-  return text;
+  const bool answered = line.action == CommandLine::Action::help || line.action == CommandLine::Action::version;
+  if (!answered) check_line(line);
+  return line;
 }
 
 }  // namespace blipft

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "blipft/error.h"
+#include "config/config_rules.h"
 #include "config/config_schema.h"
 #include "config/nearest.h"
 #include "io/file.h"
@@ -59,7 +60,9 @@ void check_choice(const Target& target, const std::string& text) {
   const std::string& part = target.key.allowed.or_containing;
   if (!part.empty() && text.find(part) != std::string::npos) return;
   if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end()) return;
-  const std::string near = nearest_name(text, choices);
+  std::string near = nearest_name(text, choices);
+  for (const auto& [word, choice] : target.key.allowed.meant)
+    if (name_distance(word, text) == 0) near = choice;
   refuse(target, shown(text), near.empty() ? "" : "; did you mean " + near + "?");
 }
 
@@ -135,15 +138,31 @@ void read_value(const Target& target, const YAML::Node& node, Precision& value) 
     if (precision_name(precision) == text) value = precision;
 }
 
+/// The elements of "q, v", which is a list too.
+std::vector<YAML::Node> split_list(const std::string& text) {
+  std::vector<YAML::Node> elements;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const size_t first = std::min(text.find_first_not_of(" \t", begin), end), last = text.find_last_not_of(" \t", end - 1);
+    elements.emplace_back(first < end ? text.substr(first, last + 1 - first) : "");
+    begin = end + 1;
+  }
+  return elements;
+}
+
 template <class T>
 void read_value(const Target& target, const YAML::Node& node, std::vector<T>& values) {
-  if (!node.IsSequence()) {
+  const bool text = node.IsScalar() && !node.Scalar().empty();
+  if (!node.IsSequence() && !text) {
     const std::vector<std::string>& choices = target.key.allowed.choices;
     const std::string names = "[" + (choices.empty() ? "name" : choices[0]) + "]";
     refuse(target, found_text(node), "; write for example " + (std::is_same_v<T, std::string> ? names : "[0, 1]"));
   }
+  const std::vector<YAML::Node> elements =
+      text ? split_list(node.Scalar()) : std::vector<YAML::Node>(node.begin(), node.end());
   std::vector<T> read;
-  for (const YAML::Node& element : node) {
+  for (const YAML::Node& element : elements) {
+    if (text && element.Scalar().empty()) refuse(target, shown(node.Scalar()), "; nothing stands before or behind a comma");
     T value{};
     read_value(target, element, value);
     if (std::find(read.begin(), read.end(), value) != read.end())
@@ -292,7 +311,7 @@ bool is_quoted(const std::string& text) {
 }
 
 void apply_override(Config& config, const std::string& text) {
-  const std::string place = "override \"" + brief(text) + "\"";
+  const std::string place = override_place + brief(text) + "\"";
   const size_t equals = text.find('=');
   if (equals == std::string::npos) throw UserError(concat(place, ": expected section.key=value"));
   const Target target{key_of_override(place, text.substr(0, equals)), place};
@@ -325,13 +344,56 @@ void check_required(const Config& config) {
   }
 }
 
-/// "~/" at the begin of a path: a shell leaves it as it is behind "key=", and in a file nothing else would know it.
-void expand_home(Config& config) {
+/// `path` with the values of the $NAME and ${NAME} in it.
+std::string with_environment(const Config& config, const std::string& key, const std::string& path) {
+  const auto part_of_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  std::string out;
+  for (size_t at = 0; at < path.size(); ++at) {
+    const bool braces = path[at] == '$' && path[std::min(at + 1, path.size() - 1)] == '{';
+    size_t begin = at + 1 + braces, end = begin;
+    while (end < path.size() && part_of_name(path[end])) ++end;
+    const bool closed = !braces || (end < path.size() && path[end] == '}');
+    if (path[at] != '$' || begin == end || !closed || std::isdigit(static_cast<unsigned char>(path[begin])) != 0) {
+      out += path[at];
+      continue;
+    }
+    const std::string name = path.substr(begin, end - begin);
+    const char* value = std::getenv(name.c_str());
+    BLIPFT_USER_CHECK(value && *value, place_of(config, key), ": ", key, ": ", shown(path), " names the environment ",
+                      "variable ", name, ", which is not set here; set it (export ", name, "=...), or write the path out");
+    out += value;
+    at = end - !braces;
+  }
+  return out;
+}
+
+/// Variables, and "~/" at the begin of a path: a shell leaves these as they are behind "key=" and in quotes, and in a
+/// file nothing else would know them.
+void expand_paths(Config& config) {
   const char* home = std::getenv("HOME");
-  if (!home) return;
-  for (std::string* path : {&config.model.path, &config.adapter.path, &config.data.path, &config.data.val_path,
-                            &config.checkpoint.path, &config.checkpoint.resume, &config.output.path})
-    if (path->starts_with("~/")) *path = home + path->substr(1);
+  const std::pair<const char*, std::string*> paths[] = {
+      {"model.path", &config.model.path},           {"adapter.path", &config.adapter.path},
+      {"data.path", &config.data.path},             {"data.val_path", &config.data.val_path},
+      {"checkpoint.path", &config.checkpoint.path}, {"checkpoint.resume", &config.checkpoint.resume},
+      {"output.path", &config.output.path}};
+  for (const auto& [key, path] : paths) {
+    *path = with_environment(config, key, *path);
+    if (home && path->starts_with("~/")) *path = home + path->substr(1);
+  }
+}
+
+/// PEFT's word for every matrix of the language model but the head.
+void expand_targets(Config& config) {
+  std::vector<std::string> targets;
+  const auto add = [&](const std::string& name) {
+    if (std::find(targets.begin(), targets.end(), name) == targets.end()) targets.push_back(name);
+  };
+  for (const std::string& name : config.adapter.targets) {
+    if (name != "all-linear") add(name);
+    else
+      for (const char* each : {"q", "k", "v", "o", "mlp"}) add(each);
+  }
+  config.adapter.targets = targets;
 }
 
 // `text` is what `file` holds.
@@ -346,9 +408,11 @@ Config parse_config(const std::string& file, const std::string& text, const std:
                            "; check indentation, colons and quotes there"));
   }
   for (const std::string& one : overrides) apply_override(config, one);
+  settle_contradictions(config);
   if (config.train.total_batch_size > 0 && !config.places.count("train.accumulate_grad_batches"))
     config.train.accumulate_grad_batches = 0;
-  expand_home(config);
+  expand_paths(config);
+  expand_targets(config);
   check_required(config);
   check_combinations(config);
   return config;
@@ -389,37 +453,6 @@ std::vector<std::pair<std::string, std::string>> config_values(const Config& con
 
 std::string checkpoints_folder(const Config& config) {
   return config.checkpoint.path.empty() ? config.output.path + "/checkpoints" : config.checkpoint.path;
-}
-
-// As Slurm writes times: minutes, MM:SS, H:MM:SS, D-HH:MM, D-HH:MM:SS. Fields behind another one end at 59, hours
-// behind days at 23.
-double time_limit_seconds(const Config& config) {
-  const std::string& text = config.checkpoint.time_limit;
-  if (text == "none") return 0;
-  const auto refuse = [&] {
-    throw UserError(concat(place_of(config, "checkpoint.time_limit"), ": checkpoint.time_limit: found ", shown(text),
-                           ", expected none, minutes, MM:SS, H:MM:SS, D-HH:MM or D-HH:MM:SS"));
-  };
-  const auto number = [&](const std::string& digits) {
-    int64_t value = -1;
-    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || stop != digits.data() + digits.size() || value < 0 || value > 1'000'000) refuse();
-    return static_cast<double>(value);
-  };
-  const size_t dash = text.find('-');
-  const bool days = dash != std::string::npos;
-  std::vector<double> fields;
-  for (size_t begin = days ? dash + 1 : 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(':', begin), text.size());
-    fields.push_back(number(text.substr(begin, end - begin)));
-    if (fields.back() > (fields.size() > 1 ? 59 : days ? 23 : 1e6)) refuse();
-    begin = end + 1;
-  }
-  if (fields.size() > 3) refuse();
-  double unit = days || fields.size() == 3 ? 3600 : 60, seconds = days ? 86400 * number(text.substr(0, dash)) : 0;
-  for (const double field : fields) seconds += field * unit, unit /= 60;
-  if (seconds == 0) refuse();
-  return seconds;
 }
 
 std::string precision_name(Precision precision) {

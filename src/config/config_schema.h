@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct Allowed {
   bool or_integer = false;           ///< an integer may stand in place of a choice
   std::string or_containing;         ///< text with this in it may stand in place of a choice; empty: no text may
   std::string form;                  ///< how messages call such a text; empty: by what is in it
+  std::vector<std::pair<std::string, std::string>> meant = {};  ///< other programs' word for a choice, for suggestions
 };
 
 struct Key {
@@ -61,6 +63,9 @@ enum class ScalarKind { null, boolean, number, text };
 ScalarKind scalar_kind(const std::string& text);
 /// `text` as a YAML scalar: plain where that is safe, else quoted.
 std::string quote_scalar(const std::string& text);
+
+/// How Config::places begin for a key that the command line gives.
+constexpr const char* override_place = "override \"";
 
 /// Throws UserError, with file and line, on a combination of values that cannot work.
 void check_combinations(const Config& config);

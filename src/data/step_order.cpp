@@ -79,21 +79,12 @@ int64_t count_steps(const TrainSection& train, int64_t steps_per_epoch) {
 
 std::unique_ptr<StepOrder> make_training_order(const Config& config, int64_t rank, int64_t world, int64_t samples,
                                                int64_t epoch_samples) {
-  auto order = std::make_unique<TrainingOrder>(sampler_settings(config, rank, world, samples, epoch_samples),
-                                               config.train);
-  // A run that began with such a warm-up may go on with it.
-  const std::string& resume = config.checkpoint.resume;
-  const bool checked = order->total_steps() > 0 && (resume == "never" || resume == "auto");
-  BLIPFT_USER_CHECK(!checked || config.train.warmup_steps < order->total_steps(),
-                    place_of(config, "train.warmup_steps"), ": train.warmup_steps: is ", config.train.warmup_steps,
-                    ", not less than the run's ", counted(order->total_steps(), "step"), " (", config.train.max_epochs,
-                    " x ", order->steps_per_epoch(), "); the learning rate would never be reached; lower it, or give "
-                    "train.warmup_ratio in its place");
-  return order;
+  return std::make_unique<TrainingOrder>(sampler_settings(config, rank, world, samples, epoch_samples), config.train);
 }
 
 int64_t validation_steps(const Config& config, int64_t world, int64_t samples) {
   const int64_t together = config.train.batch_size * world, all = (samples + together - 1) / together;
+  if (config.smoke_steps > 0) return 1;
   const double limit = config.train.limit_val_batches;
   const int64_t steps = limit <= 1 ? static_cast<int64_t>(std::floor(static_cast<double>(all) * limit))
                                    : static_cast<int64_t>(std::min(static_cast<double>(all), limit));

@@ -44,6 +44,14 @@ TEST_SUITE("config") {
     CHECK(parse({"-h"}).action == Action::help);
     CHECK(parse({"--plan", "--help", "--version"}).action == Action::help);
     CHECK(parse({"--version"}).action == Action::version);
+    CHECK(parse({"--help", "train"}).help_section == "train");
+    CHECK(parse({"--help=train"}).help_section == "train");
+    CHECK(parse({"--help", "a.yaml"}).help_section.empty());
+    CHECK(parse({"a.yaml"}).smoke_steps == 0);
+    CHECK(parse({"--smoke", "a.yaml"}).smoke_steps == 5);
+    CHECK(parse({"a.yaml", "--smoke"}).smoke_steps == 5);
+    CHECK(parse({"--smoke", "3", "a.yaml"}).smoke_steps == 3);
+    CHECK(parse({"--smoke=12", "a.yaml"}).smoke_steps == 12);
     CHECK(parse({"dir/x=1.yaml"}).config_file == "dir/x=1.yaml");
     CHECK(parse({"output.path=/a/b", "x.yaml"}).overrides == std::vector<std::string>{"output.path=/a/b"});
   }
@@ -52,7 +60,7 @@ TEST_SUITE("config") {
     CHECK(parse_message({"--pln", "a.yaml"}) == "unknown option --pln; did you mean --plan?");
     CHECK(parse_message({"--printconfig"}) == "unknown option --printconfig; did you mean --print-config?");
     CHECK(parse_message({"-plan"}) == "unknown option -plan; did you mean --plan?");
-    CHECK(contains(parse_message({"--zzzzzz"}), "unknown option --zzzzzz; the options are --plan"));
+    CHECK(contains(parse_message({"--zzzzzz"}), "unknown option --zzzzzz; the options are --smoke, --plan"));
     CHECK(contains(parse_message({}), "no run file given; usage: blipft"));
     CHECK(contains(parse_message({"a.yaml", "b.yaml"}), "found \"b.yaml\" beside the run file a.yaml"));
     CHECK(contains(parse_message({"a.yaml", "--ranks"}), "--ranks needs a value"));
@@ -71,5 +79,15 @@ TEST_SUITE("config") {
     CHECK(contains(parse_message({"--plan", "--print-config", "a.yaml"}), "exclude each other"));
     CHECK(contains(parse_message({"--plan=3", "a.yaml"}), "--plan takes no value"));
     CHECK(contains(parse_message({"", "a.yaml"}), "empty argument"));
+    CHECK(parse_message({"a.yaml", "--train.lr", "1e-4"}) ==
+          "unknown option --train.lr; keys are given without dashes and with an =: train.lr=VALUE");
+    CHECK(parse_message({"a.yaml", "--train.lr=1e-4"}) ==
+          "unknown option --train.lr=1e-4; keys are given without dashes and with an =: train.lr=1e-4");
+    CHECK(contains(parse_message({"a.yaml", "--learning-rate", "1e-4"}), "with an =: train.lr=VALUE"));
+    CHECK(contains(parse_message({"a.yaml", "--max_steps=5"}), "with an =: train.max_steps=5"));
+    CHECK(parse_message({"a.yaml", "train.lr", "1e-4"}) ==
+          "found train.lr; keys are given without dashes and with an =: train.lr=VALUE");
+    CHECK(contains(parse_message({"--smoke=0", "a.yaml"}), "--smoke: found \"0\", expected an integer >= 1"));
+    CHECK(contains(parse_message({"--smoke", "--plan", "a.yaml"}), "--smoke tries a run"));
   }
 }

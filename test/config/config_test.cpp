@@ -134,21 +134,21 @@ TEST_SUITE("config") {
     CHECK(train("optim: adam") ==
           "FILE:6: train.optim: found \"adam\", expected one of adamw, adamw8bit, lion or sgd; did you mean adamw?");
     CHECK(train("precision: bf16") ==
-          "FILE:6: train.precision: found \"bf16\", expected one of 32-true, bf16-true or bf16-mixed");
+          "FILE:6: train.precision: found \"bf16\", expected one of 32-true, bf16-true or bf16-mixed; did you mean bf16-true?");
     CHECK(train("optim: null") == "FILE:6: train.optim: found nothing, expected one of adamw, adamw8bit, lion or sgd");
     CHECK(after_base("output:\n  path: true\n") ==
           "FILE:6: output.path: found true (a boolean), expected text; write it in quotes");
     CHECK(after_base("output:\n  path: 12\n") ==
           "FILE:6: output.path: found 12 (a number), expected text; write it in quotes");
     CHECK(after_base("output:\n  path: \"\"\n") == "FILE:6: output.path: found \"\", expected text");
-    CHECK(after_base("trace:\n  kernels: 3\n") ==
-          "FILE:6: trace.kernels: found \"3\", expected a list of integers >= 0 and <= 1000000000000; write "
+    CHECK(after_base("trace:\n  kernels: {a: 3}\n") ==
+          "FILE:6: trace.kernels: found a section, expected a list of integers >= 0 and <= 1000000000000; write "
           "for example [0, 1]");
     CHECK(after_base("trace:\n  kernels: [1, x]\n") ==
           "FILE:6: trace.kernels: found \"x\", expected a list of integers >= 0 and <= 1000000000000");
     CHECK(after_base("trace:\n  kernels: [1, 1]\n") == "FILE:6: trace.kernels: \"1\" is listed twice");
-    CHECK(message("model:\n  path: m\n  freeze: vision\ndata: {path: d}\n") ==
-          "FILE:3: model.freeze: found \"vision\", expected a list of names; write for example [name]");
+    CHECK(message("model:\n  path: m\n  freeze:\ndata: {path: d}\n") ==
+          "FILE:3: model.freeze: found nothing, expected a list of names; write for example [name]");
     CHECK(message("model: {path: m, quantize: nf5}\ndata: {path: d}\n") ==
           "FILE:1: model.quantize: found \"nf5\", expected one of none, nf4 or int8; did you mean nf4?");
     CHECK(message("model: {path: m, load_in_4bit: true}\ndata: {path: d}\n").find("did you mean model.quantize?") !=

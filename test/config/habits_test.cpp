@@ -1,0 +1,267 @@
+// What people do on a first day: settings that contradict the run file, and words and ways of other programs. Each has
+// its result or its message here.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "config/config_rules.h"
+#include "config/config_schema.h"
+#include "config/run_file.h"
+
+using namespace blipft;
+using namespace blipft::testing;
+
+namespace {
+
+/// The value of a key in YAML.
+std::string value(const Config& config, const std::string& name) {
+  for (const auto& [key, text] : config_values(config))
+    if (key == name) return text;
+  return "no such key";
+}
+
+const std::string lora =
+    "adapter: {kind: lora, r: 16, alpha: 32, rslora: true, dropout: 0.05, targets: [q, v, mlp], dtype: bf16, path: p}\n";
+
+/// A run file, what the command line adds, the value that a key then has, how many keys went, each with a note; and the
+/// key that is refused where all of it comes from the command line ("": it is not).
+struct Win {
+  std::string file, override_text, key, after;
+  size_t notes;
+  std::string refused;
+};
+
+// Every rule that has a side that yields.
+const std::vector<Win>& wins() {
+  static const std::vector<Win> rows{
+      {"train: {warmup_steps: 100}\n", "train.max_steps=5", "train.warmup_steps", "0", 1, ""},
+      {"train: {warmup_steps: 100, max_steps: 500}\n", "train.max_steps=100", "train.warmup_steps", "0", 1, ""},
+      {"train: {warmup_steps: 100, max_steps: 500}\n", "train.max_steps=101", "train.warmup_steps", "100", 0, ""},
+      {"train: {warmup_steps: 10}\n", "train.warmup_ratio=0.1", "train.warmup_steps", "0", 1, "train.warmup_ratio"},
+      {"train: {warmup_ratio: 0.1}\n", "train.warmup_steps=10", "train.warmup_ratio", "0", 1, "train.warmup_ratio"},
+      {"train: {val_check_interval: 9}\ndata: {path: d, val_split_fraction: 0.5}\n", "data.val_split_fraction=0",
+       "train.val_check_interval", "0", 1, "train.val_check_interval"},
+      {"train: {val_check_interval: 9}\ndata: {path: d, val_path: v}\n", "data.val_path=", "train.val_check_interval",
+       "0", 1, "train.val_check_interval"},
+      {"data: {path: d, val_split_fraction: 0.5}\n", "data.val_path=v", "data.val_split_fraction", "0", 1, "data.val_split_fraction"},
+      {"data: {path: d, val_path: v}\n", "data.val_split_fraction=0.5", "data.val_path", "\"\"", 1, "data.val_split_fraction"},
+      {lora, "adapter.kind=none", "adapter.targets", "[q, v]", 7, "adapter.r"},
+      {lora + "output: {save_model: true, save_merged: true}\n", "adapter.kind=none", "output.save_merged", "false", 8, "adapter.r"},
+      {lora, "train.precision=32-true", "adapter.dtype", "f32", 1, "adapter.dtype"},
+      {"adapter: {kind: lora}\nmodel: {path: m, quantize: nf4, double_quantize: true}\n", "adapter.kind=none",
+       "model.quantize", "none", 2, ""},
+      {"model: {path: m, freeze: [language], quantize: nf4, quantize_groups: [language]}\n", "model.freeze=[]",
+       "model.quantize_groups", "[]", 2, ""},
+      {"model: {path: m, freeze: [language], quantize: nf4, double_quantize: true}\n", "model.quantize=none",
+       "model.double_quantize", "false", 1, ""},
+      {"train: {momentum: 0.9, optim: sgd}\n", "train.optim=adamw", "train.momentum", "0", 1, "train.momentum"},
+      {"train: {beta1: 0.8, beta2: 0.95, eps: 1.0e-6}\n", "train.optim=sgd", "train.beta2", "0.999", 3, "train.beta1"},
+      {"train: {eps: 1.0e-6}\n", "train.optim=lion", "train.eps", "1e-08", 1, "train.eps"},
+      {"train: {stochastic_rounding: true}\n", "train.precision=bf16-mixed", "train.stochastic_rounding", "false", 1, "train.stochastic_rounding"},
+      {"train: {stochastic_rounding: true}\n", "adapter.kind=lora", "train.stochastic_rounding", "false", 1, "train.stochastic_rounding"},
+      {"train: {total_batch_size: 64, batch_size: 4}\n", "train.accumulate_grad_batches=2", "train.total_batch_size",
+       "0", 1, ""},
+      {"train: {accumulate_grad_batches: 4}\n", "train.total_batch_size=64", "train.accumulate_grad_batches", "0", 1, ""},
+      {"train: {total_batch_size: 64, batch_size: 4, accumulate_grad_batches: 16}\n", "train.batch_size=8",
+       "train.accumulate_grad_batches", "0", 1, ""},
+      {"train: {accumulate_grad_batches: 0, total_batch_size: 8}\n", "train.total_batch_size=0",
+       "train.accumulate_grad_batches", "1", 1, "train.accumulate_grad_batches"},
+      {"train: {accumulate_grad_batches: 1024}\n", "train.batch_size=60000", "train.accumulate_grad_batches", "1", 1, "train.accumulate_grad_batches"},
+      {"parallel: {strategy: single}\n", "parallel.devices=4", "parallel.strategy", "auto", 1, "parallel.strategy"},
+      {"parallel: {devices: 4}\n", "parallel.strategy=single", "parallel.devices", "0", 1, "parallel.strategy"},
+      {"parallel: {strategy: fsdp, reshard: step, prefetch_bytes: 1024, shard_ranks: node}\n", "parallel.strategy=ddp",
+       "parallel.shard_ranks", "all", 3, "parallel.reshard"},
+      {"parallel: {offload: [parameters], prefetch_bytes: 1024}\n", "parallel.offload=[]", "parallel.prefetch_bytes",
+       "0", 1, "parallel.prefetch_bytes"},
+      {"parallel: {strategy: fsdp, reshard: step}\n", "parallel.offload=parameters", "parallel.reshard", "auto", 1, "parallel.reshard"},
+      {"parallel: {strategy: fsdp, offload: [optimizer, parameters]}\n", "parallel.reshard=step", "parallel.offload",
+       "[optimizer]", 1, "parallel.reshard"},
+      {"train: {act_ckpt: full}\nparallel: {offload: [optimizer, activations]}\n", "train.act_ckpt=none",
+       "parallel.offload", "[optimizer]", 1, "parallel.offload"},
+      {"parallel: {offload: [optimizer]}\n", "train.optim=sgd", "parallel.offload", "[]", 1, ""},
+      {"train: {loss_on_padding: true}\n", "data.text_padding=packed", "train.loss_on_padding", "false", 1, "data.text_padding"},
+      {"data: {path: d, text_padding: packed}\n", "train.loss_on_padding=true", "data.text_padding", "auto", 1, "data.text_padding"},
+      {"output: {save_model: true, save: trained}\n", "output.save_model=false", "output.save", "all", 1, "output.save"},
+      {"output: {save_model: true, save: trained}\n", "adapter.kind=lora", "output.save", "all", 1, "output.save"},
+      {"adapter: {kind: lora}\noutput: {save_model: true, save_merged: true}\n", "output.save_model=false",
+       "output.save_merged", "false", 1, "output.save_merged"},
+      {"adapter: {kind: lora}\noutput: {save_model: true, save_merged: true}\n", "model.init=random",
+       "output.save_merged", "false", 1, "output.save_merged"},
+      {"trace: {kernels: [3]}\n", "trace.enabled=false", "trace.kernels", "[]", 1, "trace.kernels"},
+      {"trace: {enabled: false}\n", "trace.kernels=[3]", "trace.enabled", "true", 1, "trace.kernels"},
+      {"trace: {kernels: [3]}\n", "parallel.device=cpu", "trace.kernels", "[]", 1, "trace.kernels"},
+  };
+  return rows;
+}
+
+std::string whole(const std::string& text) {
+  std::string file = text;
+  if (!contains(text, "model: {")) file = "model: {path: m}\n" + file;
+  if (!contains(text, "data: {")) file = "data: {path: d}\n" + file;
+  return file;
+}
+
+std::string word(const std::string& name, const std::string& text) { return message(base, {name + "=" + text}); }
+
+}  // namespace
+
+TEST_SUITE("config") {
+  TEST_CASE("the command line wins over the run file, with a note") {
+    for (const Win& row : wins()) {
+      CAPTURE(row.file);
+      CAPTURE(row.override_text);
+      REQUIRE(message(whole(row.file)).empty());  // the file by itself is fine
+      const Config config = load(whole(row.file), {row.override_text});
+      CHECK(value(config, row.key) == row.after);
+      CHECK(config.notes.size() == row.notes);
+      for (const std::string& note : config.notes) {
+        CHECK(contains(note, ".yaml:"));
+        CHECK(contains(note, " is left out: it cannot stand beside "));
+        CHECK(contains(note, row.override_text.substr(0, row.override_text.find('=') + 1)));
+      }
+      CHECK(message(to_yaml(config)).empty());  // what is left is a whole configuration
+    }
+    const Config one = load(base + "train: {warmup_steps: 100}\n", {"train.max_steps=5"});
+    REQUIRE(one.notes.size() == 1);
+    CHECK(one.notes[0] == one.file + ":5: train.warmup_steps: 100 is left out: it cannot stand beside train.max_steps=5 "
+                                     "of the command line");
+  }
+
+  TEST_CASE("every rule of two sides has its row in that table, for each side that yields") {
+    std::vector<std::string> notes;
+    for (const Win& row : wins())
+      for (const std::string& note : load(whole(row.file), {row.override_text}).notes) notes.push_back(note);
+    const auto told = [&](const std::string& loser, const std::string& winner) {
+      return std::any_of(notes.begin(), notes.end(), [&](const std::string& note) {
+        return contains(note, ": " + loser + ": ") && contains(note, " beside " + winner + "=");
+      });
+    };
+    for (const Rule& rule : config_rules()) {
+      CAPTURE(rule.key);
+      const auto& yields = rule.yields_to;
+      CHECK((yields.empty() ||
+             std::any_of(yields.begin(), yields.end(), [&](const char* winner) { return told(rule.key, winner); })));
+      for (const char* loser : rule.wins_over) CHECK(told(loser, rule.key));
+    }
+  }
+
+  TEST_CASE("what contradicts itself in one place is refused") {
+    for (const Win& row : wins()) {
+      CAPTURE(row.file);
+      CAPTURE(row.override_text);
+      const Config file = load(whole(row.file));
+      std::vector<std::string> all;        // the file's keys on the command line: neither side wins
+      for (const auto& [key, place] : file.places)
+        if (key != row.override_text.substr(0, row.override_text.find('='))) all.push_back(key + "=" + value(file, key));
+      all.push_back(row.override_text);
+      const std::string text = message("model: {path: m}\ndata: {path: d}\n", all);
+      CHECK((row.refused.empty() ? text.empty() : contains(text, "\": " + row.refused + ": ")));
+    }
+    const std::vector<std::string> both{"train.warmup_steps=5", "train.warmup_ratio=0.1"};
+    CHECK(contains(message(base, both), "override \"train.warmup_ratio=0.1\": train.warmup_ratio: is 0.1, but "));
+    CHECK(contains(message(base, {"adapter.kind=none", "adapter.r=4"}), "is of adapter.kind lora, but kind is none"));
+    CHECK(contains(message(base, {"parallel.strategy=single", "parallel.devices=2"}), "is single, but parallel.devices"));
+    // A detail on the command line cannot mean another choice than the file's.
+    CHECK(contains(message(base + "train: {optim: lion}\n", {"train.eps=1e-6"}), "is of optim adamw, but train.optim is lion"));
+    CHECK(contains(message(base + "adapter: {kind: none}\n", {"adapter.r=4"}), "is of adapter.kind lora, but kind is none"));
+  }
+
+  TEST_CASE("the last of one key on the command line counts, and the file's notes are of that") {
+    const Config config = load(base + "train: {warmup_steps: 50}\n", {"train.max_steps=5", "train.max_steps=100"});
+    CHECK(config.notes.empty());
+    CHECK(config.train.warmup_steps == 50);
+  }
+
+  TEST_CASE("words of other programs name the choice that is meant") {
+    for (const auto& [name, text, choice] : std::vector<std::array<std::string, 3>>{
+             {"parallel.device", "gpu", "cuda"},
+             {"train.optim", "adamw_torch", "adamw"},
+             {"train.optim", "paged_adamw_8bit", "adamw8bit"},
+             {"train.precision", "bf16", "bf16-true"},
+             {"train.precision", "fp32", "32-true"},
+             {"train.lr_schedule", "constant_with_warmup", "constant"},
+             {"model.quantize", "4bit", "nf4"},
+             {"parallel.strategy", "deepspeed", "fsdp"},
+             {"output.save_dtype", "float32", "f32"}}) {
+      CAPTURE(text);
+      CHECK(contains(word(name, text), "; did you mean " + choice + "?"));
+    }
+  }
+
+  TEST_CASE("lists may be written as words with commas") {
+    const auto targets = [](const std::string& text) {
+      return load(base, {"adapter.kind=lora", "adapter.targets=" + text}).adapter.targets;
+    };
+    using Names = std::vector<std::string>;
+    CHECK(targets("q,v") == Names{"q", "v"});
+    CHECK(targets("q, v") == Names{"q", "v"});
+    CHECK(targets("[q, v]") == Names{"q", "v"});
+    CHECK(targets("q_proj") == Names{"q_proj"});
+    CHECK(targets("all-linear") == Names{"q", "k", "v", "o", "mlp"});
+    CHECK(targets("[all-linear, head]") == Names{"q", "k", "v", "o", "mlp", "head"});
+    CHECK(load(base, {"trace.kernels=3,4"}).trace.kernels == std::vector<int64_t>{3, 4});
+    CHECK(load(base, {"parallel.offload=optimizer"}).parallel.offload == Names{"optimizer"});
+    CHECK(contains(word("trace.kernels", "3,x"), "trace.kernels: found \"x\""));
+    CHECK(contains(word("adapter.targets", "q,,v"), "adapter.targets: found \"q,,v\", expected a list of names"));
+    CHECK(contains(message(base, {"adapter.kind=lora", "adapter.targets=q,q"}), "\"q\" is listed twice"));
+  }
+
+  TEST_CASE("variables of the environment in paths") {
+    setenv("BLIPFT_TEST_DISK", "/big disk", 1);
+    unsetenv("BLIPFT_TEST_NOTHING");
+    setenv("HOME", "/home/ada", 1);
+    const auto output = [](const std::string& text) { return load(base, {"output.path=" + text}).output.path; };
+    CHECK(output("$HOME/runs") == "/home/ada/runs");
+    CHECK(output("${HOME}/runs") == "/home/ada/runs");
+    CHECK(output("$BLIPFT_TEST_DISK/${BLIPFT_TEST_DISK}x") == "/big disk//big diskx");
+    CHECK(output("a$/b$1") == "a$/b$1");
+    CHECK(output("a${HOME") == "a${HOME");
+    CHECK(load("model: {path: $HOME/m}\ndata: {path: d}\n").model.path == "/home/ada/m");
+    CHECK(message("model: {path: m}\ndata: {path: $BLIPFT_TEST_NOTHING/d}\n") ==
+          "FILE:2: data.path: \"$BLIPFT_TEST_NOTHING/d\" names the environment variable BLIPFT_TEST_NOTHING, which is "
+          "not set here; set it (export BLIPFT_TEST_NOTHING=...), or write the path out");
+  }
+
+  TEST_CASE("no memory lines") {
+    CHECK(load(base, {"output.memory_every=0"}).output.memory_every == 0);
+    CHECK(contains(word("output.memory_every", "-1"), "expected an integer >= 0"));
+  }
+
+  TEST_CASE("a trial keeps what is learnt and leaves nothing behind") {
+    Config config = load(base + "train: {max_epochs: 1, limit_train_batches: 3, val_check_interval: 2}\n"
+                                "output: {save_model: true, save: trained, overwrite: true}\n"
+                                "checkpoint: {every_steps: 1, resume: auto, path: c}\n",
+                         {"data.val_split_fraction=0.5", "train.max_steps=7"});
+    make_smoke(config, 7);
+    CHECK(config.train.max_steps == 7);
+    CHECK(config.train.val_check_interval == 7);
+    CHECK_FALSE(config.output.save_model);
+    CHECK_FALSE(config.output.overwrite);
+    CHECK_FALSE(writes_checkpoints(config));
+    CHECK(config.checkpoint.resume == "never");
+    CHECK(message(to_yaml(config)).empty());
+    Config plain = load(base);
+    make_smoke(plain, 5);
+    CHECK(plain.train.val_check_interval == 0);
+  }
+
+  TEST_CASE("help has lines of at most 100 characters, for all sections and for each") {
+    std::vector<std::string> texts{help_text()};
+    for (const std::string& section : config_sections()) {
+      texts.push_back(help_text(section));
+      CHECK(texts.back().starts_with(section + ":\n"));
+      CHECK(contains(texts[0], texts.back()));
+      for (const std::string& other : config_sections())
+        CHECK(contains(texts.back(), "\n" + other + ":\n") == false);
+    }
+    for (const std::string& text : texts)
+      for (size_t begin = 0; begin < text.size();) {
+        const size_t end = std::min(text.find('\n', begin), text.size());
+        CHECK_MESSAGE(end - begin <= 100, text.substr(begin, end - begin));
+        begin = end + 1;
+      }
+    CHECK(contains(message_of([] { help_text("trian"); }), "expected one of the sections model, adapter"));
+  }
+}
