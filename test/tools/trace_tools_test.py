@@ -182,9 +182,9 @@ class Summary(unittest.TestCase):
                 (0, b"after_backward", b"gradients", 6, 40),
                 (1, b"after_forward", b"parameters", 7, 100), (1, b"after_forward", b"activations", 7, 60)]
         plan = [(b"w0", b"parameters", 60), (b"w1", b"parameters", 40), (b"x", b"activations", 68)]
-        wanted = {"parameters": {"planned": 100, "measured": 100, "largest": 100},
-                  "activations": {"planned": 68, "measured": 70, "largest": 70},
-                  "gradients": {"planned": 0, "measured": 0, "largest": 40}}   # they are largest at another moment
+        wanted = {"parameters": {"planned": 100, "replayed": 100, "largest": 100},
+                  "activations": {"planned": 68, "replayed": 70, "largest": 70},
+                  "gradients": {"planned": 0, "replayed": 0, "largest": 40}}   # they are largest at another moment
         for piece in (memory.PIECE, 3):   # a moment's rows may lie in two pieces
             old, memory.PIECE = memory.PIECE, piece
             try:
@@ -195,10 +195,12 @@ class Summary(unittest.TestCase):
                 memory.PIECE = old
             self.assertEqual(rank["memory"], wanted)
             self.assertEqual(rank["memory_total"],
-                             {"planned": 168, "measured": 170, "step": 0, "moment": "after_forward", "host": 0})
-            self.assertEqual(sum(owner["measured"] for owner in rank["memory"].values()), 170)
+                             {"planned": 168, "replayed": 170, "step": 0, "moment": "after_forward", "host": 0})
+            self.assertEqual(sum(owner["replayed"] for owner in rank["memory"].values()), 170)
             self.assertEqual(sum(owner["planned"] for owner in rank["memory"].values()), 168)
-            self.assertIn("measured peak: step 0, after_forward; memory is noted at such moments only", text)
+            self.assertIn("peak as run: step 0, after_forward; memory is noted at such moments only", text)
+            self.assertNotIn("planned       measured", text)   # neither column is a measurement
+            self.assertIn("no driver measured", text)
 
     def test_memory_at_the_moment_of_the_peak(self):
         rows = [(0, moment, owner, 5, size) for moment, sizes in ((b"after_forward", (100, 60)), (b"peak", (100, 68)))
@@ -207,17 +209,17 @@ class Summary(unittest.TestCase):
         with Run({"steps": [step_row(0, 0, 10)], "memory": rows, "plan": plan}) as run:
             rank, = summary.analyze(run)
             text = call("summary", run)[1]
-        self.assertEqual(rank["memory_total"], {"planned": 168, "measured": 168, "step": 0, "moment": "peak", "host": 0})
+        self.assertEqual(rank["memory_total"], {"planned": 168, "replayed": 168, "step": 0, "moment": "peak", "host": 0})
         for owner in rank["memory"].values():
-            self.assertEqual(owner["planned"], owner["measured"])
-        self.assertIn("measured peak: step 0, peak\n", text)
+            self.assertEqual(owner["planned"], owner["replayed"])
+        self.assertIn("peak as run: step 0, peak\n", text)
 
     def test_memory_of_a_moment_that_comes_for_every_micro_batch(self):
         rows = [(0, b"after_forward", owner, time, size) for time, sizes in ((5, (100, 70)), (8, (100, 80)))
                 for owner, size in zip((b"parameters", b"activations"), sizes)]
         with Run({"steps": [step_row(0, 0, 10)], "memory": rows}) as run:
             rank, = summary.analyze(run)
-        self.assertEqual(rank["memory_total"]["measured"], 180)
+        self.assertEqual(rank["memory_total"]["replayed"], 180)
 
     def test_dropped_spans_are_told(self):
         with Run({"steps": [step_row(0, 0, 10)], "dropped": [(0, 1, 7), (3, 4, 5)]}) as run:

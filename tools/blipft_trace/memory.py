@@ -1,4 +1,4 @@
-"""What held the memory: at the planned peak, and at the largest moment that was measured."""
+"""What held the memory: at the planned peak, and at the largest moment of the steps that ran."""
 import collections
 
 import numpy as np
@@ -66,12 +66,13 @@ def largest_moment(rows):
 
 
 def memory_by_owner(trace):
-    """Bytes by owner at the planned and at the measured peak of their sum, and the most an owner ever had; totals.
+    """Bytes by owner at the planned peak of their sum and at that of the steps, and the most an owner ever had; totals.
 
-    The totals also say which moment the measured peak was.
+    Both are the plan's figures: "planned" of the largest step that may come, "replayed" of the steps that ran, as the
+    arena replayed its plan in them. driver_memory() has what was measured. The totals also say which moment the latter was.
     """
     plan = trace.read("plan")
-    owners = collections.defaultdict(lambda: {"planned": 0, "measured": 0, "largest": 0})
+    owners = collections.defaultdict(lambda: {"planned": 0, "replayed": 0, "largest": 0})
     for owner, size in zip(plan["owner"], plan["bytes"]):
         owners[owner.decode("utf-8", "replace")]["planned"] += int(size)
     peak, at_peak = 0, None
@@ -84,10 +85,10 @@ def memory_by_owner(trace):
         total, moment = largest_moment(rows)
         if total > peak:
             peak, at_peak = total, moment
-    total = {"planned": int(plan["bytes"].sum()), "measured": peak}
+    total = {"planned": int(plan["bytes"].sum()), "replayed": peak}
     if at_peak is not None:
         for owner, size in zip(at_peak["owner"], at_peak["bytes"]):
-            owners[owner.decode("utf-8", "replace")]["measured"] += int(size)
+            owners[owner.decode("utf-8", "replace")]["replayed"] += int(size)
         total["step"] = int(at_peak["step"][0])
         total["moment"] = at_peak["phase"][0].decode("utf-8", "replace")
     total["host"] = int(trace.read("host_plan")["bytes"].sum()) if trace.has("host_plan") else 0

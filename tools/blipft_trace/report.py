@@ -54,7 +54,8 @@ def table(head, rows, name=""):
 
 def ranks_table(summary):
     head = ["rank", "steps", "step, ms", *(NAMES[name] + ", %" for name in PARTS), "communication hidden, %",
-            "waited for slower ranks, ms a step", "peak planned, GiB", "peak measured, GiB"]
+            "waited for slower ranks, ms a step", "peak planned, GiB", "peak as run, GiB",
+            "whole process by the driver, GiB"]
     rows = []
     for rank in summary:
         overlap = rank["overlap_percent"]
@@ -62,7 +63,8 @@ def ranks_table(summary):
                      *(f"{rank['parts'][name]['percent']:.2f}" for name in PARTS),
                      f"{overlap:.1f}" if overlap is not None else "",
                      f"{rank['waited_for_slower_ns'] / rank['steps'] / 1e6:.3f}",
-                     *(f"{rank['memory_total'][name] / 2**30:.2f}" for name in ("planned", "measured"))])
+                     *(f"{rank['memory_total'][name] / 2**30:.2f}" for name in ("planned", "replayed")),
+                     f"{rank['driver_memory']['total_bytes'] / 2**30:.2f}" if rank["driver_memory"] else ""])
     return table(head, rows, "ranks")
 
 

@@ -169,7 +169,7 @@ def memory_over_step(results, summary):
     recorded = [number for number, rank in enumerate(summary) if "step" in rank["memory_total"]]
     if not recorded:
         return None
-    most = max(recorded, key=lambda number: summary[number]["memory_total"]["measured"])
+    most = max(recorded, key=lambda number: summary[number]["memory_total"]["replayed"])
     first = summary[most]["memory_total"]["step"]
     step = max(first, 0)
     rows = StepIndex(results[most].trace, "memory").read(first, step)
@@ -208,7 +208,7 @@ def draw_memory_by_owner(summary):
     def draw(figure):
         axis = figure.subplots()
         owners = {owner for rank in summary for owner in rank["memory"]}
-        kinds = ("planned", "measured")
+        kinds, labels = ("planned", "replayed"), ("planned for the largest step", "of the steps that ran")
         table = {owner: [[rank["memory"].get(owner, {}).get(kind, 0) for rank in summary] for kind in kinds]
                  for owner in owners}
         table["sum"] = [[rank["memory_total"][kind] for rank in summary] for kind in kinds]
@@ -217,7 +217,7 @@ def draw_memory_by_owner(summary):
         place = np.arange(len(names))
         for offset, kind, colour in ((0.2, 0, "#bbbbbb"), (-0.2, 1, "#4477aa")):
             least, most = (np.array([pick(table[name][kind]) for name in names]) / size for pick in (min, max))
-            bars = axis.barh(place + offset, most, 0.38, color=colour, label=kinds[kind])
+            bars = axis.barh(place + offset, most, 0.38, color=colour, label=labels[kind])
             texts = [f"{b:.3g}" if b - a <= 0.005 * b else f"{a:.3g} to {b:.3g}" for a, b in zip(least, most)]
             axis.bar_label(bars, texts, fontsize=7, padding=2)
         axis.set_yticks(place, names, fontsize=8)
@@ -302,7 +302,7 @@ def all_pictures(plt, run, part, results, summary, series):
         figures.append(picture(plt, "memory", "Memory by owner over a step", None,
                                "No memory was recorded: the trace has no rows in /memory."))
     if any(rank["memory"] for rank in summary):
-        figures.append(picture(plt, "plan", "Memory at the peak, planned and measured", draw_memory_by_owner(summary)))
+        figures.append(picture(plt, "plan", "Memory at the peak: planned for the largest step, and of the steps that ran", draw_memory_by_owner(summary)))
     samples = list(device_series(results, part.shift_ns))
     more = f"The first {MOST_CURVES} ranks." if len(results) > MOST_CURVES else ""
     if any(np.isfinite(sample[2]).any() for sample in samples):

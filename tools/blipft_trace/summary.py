@@ -431,7 +431,7 @@ def analyze(run, warmup=0, all_steps=False, part=None):
 def series_of(results):
     """Per step, over the split steps that all ranks finished: the longest step time, the mean of each part over ranks.
 
-    And "every_step", the longest step time of all steps that all ranks finished; and the largest measured memory peak
+    And "every_step", the longest step time of all steps that all ranks finished; and the largest memory peak
     of any rank.
     """
     common = results[0].split_steps["step"]
@@ -448,7 +448,7 @@ def series_of(results):
     series["number"] = common
     series["step"] = longest[np.searchsorted(every, common)]
     series["every_step"] = longest
-    series["peak_bytes"] = max(memory_by_owner(result.trace)[1]["measured"] for result in results)
+    series["peak_bytes"] = max(memory_by_owner(result.trace)[1]["replayed"] for result in results)
     return series
 
 

@@ -43,9 +43,9 @@ def time_text(r):
 def communication_text(r):
     lines, n = [], max(r["steps"], 1)
     if r["communication_ns"]:
-        lines.append(f"  communication     {ms(r['communication_ns'] / n)} a step: "
+        lines.append(f"  communication     {ms(r['communication_ns'] / n)} a step, in the mean: "
                      f"{ms(r['hidden_communication_ns'] / n).strip()} hidden behind compute, "
-                     f"{ms(r['exposed_communication_ns'] / n).strip()} exposed; overlap {r['overlap_percent']:.1f} %")
+                     f"{ms(r['exposed_communication_ns'] / n).strip()} exposed (above: the median); overlap {r['overlap_percent']:.1f} %")
         lines.append(f"  slower ranks      {ms(r['waited_for_slower_ns'] / n)} a step waited for in collectives; "
                      f"this rank came last {r['came_last']} times, "
                      f"{ms(r['made_others_wait_ns'] / n).strip()} a step after the others")
@@ -63,24 +63,26 @@ def communication_text(r):
 def memory_text(r):
     lines = []
     if r["memory"]:
-        lines.append("  memory at the peak         planned       measured")
-        for owner, size in sorted(r["memory"].items(), key=lambda i: (-max(i[1]["planned"], i[1]["measured"]), i[0])):
-            more = f"  (at most {gib(size['largest']).strip()})" if size["largest"] > size["measured"] else ""
-            lines.append(f"    {owner:20s}{gib(size['planned'])} {gib(size['measured'])}{more}")
+        lines.append("  memory at the peak    plan, largest  plan, as run")
+        for owner, size in sorted(r["memory"].items(), key=lambda i: (-max(i[1]["planned"], i[1]['replayed']), i[0])):
+            more = f"  (at most {gib(size['largest']).strip()})" if size["largest"] > size['replayed'] else ""
+            lines.append(f"    {owner:20s}{gib(size['planned'])} {gib(size['replayed'])}{more}")
         total = r["memory_total"]
-        both = total["planned"] and total["measured"]
-        off = f"  ({100 * (total['measured'] / total['planned'] - 1):+.2f} %)" if both else ""
-        lines.append(f"    {'sum':20s}{gib(total['planned'])} {gib(total['measured'])}{off}")
+        both = total["planned"] and total['replayed']
+        off = f"  ({100 * (total['replayed'] / total['planned'] - 1):+.2f} %)" if both else ""
+        lines.append(f"    {'sum':20s}{gib(total['planned'])} {gib(total['replayed'])}{off}")
         if total["host"]:
             lines.append(f"    {'in the host':20s}{gib(total['host'])}  (page-locked, planned; in none of the above)")
         if "moment" in total:
             between = ("" if total["moment"] in ("peak", "loading", "saving") else
                        "; memory is noted at such moments only, the plan knows also what is between them")
-            lines.append(f"    measured peak: step {total['step']}, {total['moment']}{between}")
+            lines.append(f"    peak as run: step {total['step']}, {total['moment']}{between}")
     driver = r["driver_memory"]
+    if r["memory"] and not driver:
+        lines.append("    both are the plan's: for the largest step that may come, and replayed in those that ran; no driver "
+                     "measured")
     if driver:
-        if not r["memory"]:
-            lines.append("  memory                     planned       measured")
+        lines.append("  memory, measured           planned       measured")
         off = 100 * (driver["total_bytes"] / driver["planned_bytes"] - 1) if driver["planned_bytes"] else 0
         lines.append(f"    {'whole process':20s}{gib(driver['planned_bytes'])} {gib(driver['total_bytes'])}  "
                      f"({off:+.2f} %), as the driver reports it, of which")
