@@ -108,7 +108,9 @@ void check_model_folder(const Config& config) {
   const std::string found = concat(place_of(config, "model.path"), ": model.path: found \"", brief(config.model.path), "\"");
   BLIPFT_USER_CHECK(fs::is_directory(folder, ignored), found, ", and ", fs::absolute(folder, ignored).string(),
                     " is not a directory; ", remedy);
-  BLIPFT_USER_CHECK(fs::exists(folder / "config.json", ignored), found, ", where no config.json is; ", remedy);
+  const bool is_model = fs::exists(folder / "config.json", ignored);
+  if (!is_model) refuse_adapter_as_model(found, config.model.path);
+  BLIPFT_USER_CHECK(is_model, found, ", where no config.json is; ", remedy);
 }
 
 }  // namespace

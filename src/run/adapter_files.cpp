@@ -172,4 +172,16 @@ void load_adapters(const WeightContext& context, const Config& config) {
   load_weights(context, reader, 1, Source::adapter);
 }
 
+void refuse_adapter_as_model(const std::string& found, const std::string& folder) {
+  const std::string file = folder + "/adapter_config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return;
+  const nlohmann::json adapter = io::read_json_file(file);
+  const auto base = adapter.is_object() ? adapter.find("base_model_name_or_path") : adapter.end();
+  const bool named = base != adapter.end() && base->is_string() && !base->get<std::string>().empty();
+  throw UserError(concat(found, ", which is an adapter (it has adapter_config.json and no config.json), expected a model; "
+                         "give adapter.kind=lora, adapter.path=", folder, ", and as model.path the model that it was ",
+                         "trained on", named ? ", " + brief(base->get<std::string>()) : ""));
+}
+
 }  // namespace blipft

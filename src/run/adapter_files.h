@@ -19,4 +19,8 @@ void check_adapters(const Config& config, const Units& units);
 /// weights of the model itself that differ from model.path's.
 void load_adapters(const WeightContext& context, const Config& config);
 
+/// Throws UserError, which begins with `found` and names the base model, where `folder` holds what PEFT saves: it is often
+/// taken for a model.
+void refuse_adapter_as_model(const std::string& found, const std::string& folder);
+
 }  // namespace blipft

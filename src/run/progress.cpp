@@ -26,6 +26,14 @@ std::string time_text(double seconds) {
   return text;
 }
 
+// A CPU's would be 0.0 TFLOP/s.
+std::string flops_text(double flops) {
+  char text[64];
+  const bool few = flops < 0.1e12;
+  std::snprintf(text, sizeof text, "%.1f %s", flops * (few ? 1e-9 : 1e-12), few ? "GFLOP/s" : "TFLOP/s");
+  return text;
+}
+
 // Whether a person watches. Open MPI gives rank 0 a pseudo-terminal of its own, wherever mpirun's output goes; what
 // counts then is the output of mpirun, the parent process.
 bool watched_on_terminal() {
@@ -53,12 +61,31 @@ void Progress::end_line() {
   line_open_ = false;
 }
 
+void Progress::count(const StepResult& result, double seconds) {
+  if (steps_++ == 0) first_loss_ = result.loss;
+  if (steps_ == 2) timed_seconds_ = timed_tokens_ = 0, timed_steps_ = 0;
+  last_loss_ = result.loss;
+  timed_seconds_ += seconds, ++timed_steps_, timed_tokens_ += result.text_tokens;
+}
+
+// "12.3 samples/s  456 tokens/s", of a model of text alone: with pictures tokens are not what takes the time.
+std::string Progress::rates(double samples, double tokens, double seconds, const char* between) const {
+  char text[96];
+  const int size = std::snprintf(text, sizeof text, "%.1f samples/s", samples / seconds);
+  if (run_.text_only)
+    std::snprintf(text + size, sizeof text - static_cast<size_t>(size), "%s%.*f tokens/s", between, tokens < 10 * seconds ? 1 : 0,
+                  tokens / seconds);
+  return text;
+}
+
 void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
+  count(result, seconds);
   if (std::isfinite(result.loss)) epoch_loss_ += result.loss, ++epoch_steps_;
   const bool early = smooth_seconds_ == 0 || result.step - run_.first_step <= 2;  // the first steps are slow
   const double newest = early ? 1 : 0.2;   // its share
   smooth_seconds_ += newest * (seconds - smooth_seconds_);
   smooth_flops_ += newest * (result.flops - smooth_flops_);
+  smooth_tokens_ += newest * (result.text_tokens - smooth_tokens_);
   const bool last_of_epoch = (result.step + 1) % run_.steps_per_epoch == 0;
   const bool last = result.step + 1 == run_.total_steps;
   const Clock::time_point now = Clock::now();
@@ -67,14 +94,14 @@ void Progress::step(const StepResult& result, int64_t epoch, double seconds) {
     if (since >= (terminal_ ? 0.2 : config_.output.progress_seconds) || last || last_of_epoch ||
         result.step - run_.first_step < 2) {
       printed_ = now;
-      const double rate = static_cast<double>(run_.samples_per_step) / smooth_seconds_;
+      const auto samples = static_cast<double>(run_.samples_per_step);
       const MemoryUnit unit(run_.memory_bytes);
       std::printf(
-          "%sstep %lld/%lld  epoch %lld  loss %.4f  lr %.3g  grad norm %.4g  %.1f samples/s  %.1f TFLOP/s/rank  "
+          "%sstep %lld/%lld  epoch %lld  loss %.4f  lr %.3g  grad norm %.4g  %s  %s/rank  "
           "%.2f %s  left %s%s",
           terminal_ ? "\r\033[K" : "", static_cast<long long>(result.step + 1),
           static_cast<long long>(run_.total_steps), static_cast<long long>(epoch), result.loss, result.lr,
-          result.grad_norm, rate, smooth_flops_ / smooth_seconds_ * 1e-12, unit(run_.memory_bytes), unit.name,
+          result.grad_norm, rates(samples, smooth_tokens_, smooth_seconds_, "  ").c_str(), flops_text(smooth_flops_ / smooth_seconds_).c_str(), unit(run_.memory_bytes), unit.name,
           time_text(smooth_seconds_ * static_cast<double>(run_.total_steps - result.step - 1)).c_str(),
           terminal_ ? "" : "\n");
       line_open_ = terminal_;
@@ -141,8 +168,22 @@ void Progress::done(double train_seconds, int64_t peak_bytes) {
   if (silent_) return;
   end_line();
   const MemoryUnit unit(peak_bytes);
-  std::printf("[done] train time %.2f s | peak memory %.2f %s\n", train_seconds, unit(peak_bytes), unit.name);
+  std::printf("[done] train time %.2f s | peak memory %.2f %s | %s\n", train_seconds, unit(peak_bytes), unit.name,
+              mean_rates(" | ").c_str());
   std::fflush(stdout);
+}
+
+std::string Progress::mean_rates(const char* between) const {
+  const double samples = static_cast<double>(timed_steps_ * run_.samples_per_step);
+  return rates(samples, timed_tokens_, timed_seconds_ > 0 ? timed_seconds_ : 1, between);
+}
+
+std::string Progress::summary(int64_t bytes) const {
+  char text[200];
+  const MemoryUnit unit(bytes);
+  std::snprintf(text, sizeof text, ", loss %.4f to %.4f, %s, %.2f %s a rank", first_loss_, last_loss_,
+                mean_rates(", ").c_str(), unit(bytes), unit.name);
+  return counted(steps_, "step") + " on " + counted(run_.ranks, "rank") + text;
 }
 
 void print_header(const Config& config, const Model& model, const std::string& world_text,

@@ -19,6 +19,7 @@
 #include "run/run_faults.h"
 #include "run/run_id.h"
 #include "run/run_record.h"
+#include "run/smoke_folder.h"
 #include "run/start_times.h"
 #include "trace/run_trace.h"
 
@@ -50,6 +51,7 @@ class Run {
   void start_trace(int64_t start_ns, int64_t part);
   void start_record(int64_t part);
   void announce();
+  void warn_at_start() const;
   double step_seconds(const StepResult& result);
   void finished_step(const StepResult& result);
   void drain();
@@ -63,6 +65,7 @@ class Run {
   void stop_kernels(int64_t step);
   void print_memory() const;
   void print_end(long long lost) const;
+  void print_smoke_end() const;
   std::vector<FileToWrite> files_to_write() const;
   bool first() const { return world_.rank() == 0; }
 
@@ -75,6 +78,7 @@ class Run {
   int64_t first_step_ = 0;
   Facts read_;                             // what the run reads; on rank 0
   std::string gemm_table_;                 // file of chosen algorithms of products, on GPUs
+  std::unique_ptr<SmokeFolder> smoke_;     // of a trial; goes after all that is in it
   std::unique_ptr<OutputFolder> folder_;
   std::unique_ptr<Model> model_;
   RunData data_;

@@ -40,8 +40,15 @@ void Run::prepare() {
   check_same_start(config_, world_);
   resume_ = find_resume_point(config_, world_);
   run_id_ = agree_on_run_id(world_, resume_ ? run_id_of(resume_->index.run) : "");
+  if (config_.smoke_steps > 0) {
+    smoke_ = std::make_unique<SmokeFolder>(config_, world_);
+    config_.output.path = smoke_->path();
+  }
   folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ ? resume_->folder : "");
-  faults_.watchdog().set_end(folder_->unlock());
+  faults_.watchdog().set_end([this, unlock = folder_->unlock()] {
+    unlock();
+    if (smoke_) smoke_->remove();
+  });
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
   go_on_from_checkpoint();
@@ -271,6 +278,23 @@ void Run::start_record(int64_t part) {
   record_ = std::make_unique<RunRecord>(config_, own);
 }
 
+// What is most often no intention.
+void Run::warn_at_start() const {
+  const int64_t steps = loader_->total_steps(), warmup = config_.train.warmup_steps;
+  if (warmup >= steps && warmup > 0 && !resume_)
+    progress_->warn(concat(place_of(config_, "train.warmup_steps"), ": train.warmup_steps is ", warmup, ", and the run has ",
+                           counted(steps, "step"), ": the learning rate never reaches train.lr; lower it, or give ",
+                           "train.warmup_ratio in its place"));
+  if (!model_->inputs().has_picture() && data_.training.dataset->has_pictures())
+    progress_->warn(concat("the model reads no pictures: of the samples in ", config_.data.path,
+                           " it learns the captions alone"));
+  if (!data_.surveyed()) return;
+  const TextSurvey& texts = *data_.training.texts;
+  if (texts.surveyed() > 0 && texts.cut() == texts.surveyed())
+    progress_->warn(concat("all ", texts.surveyed(), " texts are cut to ", config_.data.max_text_tokens, " tokens (",
+                           "data.max_text_tokens); none is learnt to its end"));
+}
+
 void Run::announce() {
   Progress::Run run;
   run.total_steps = loader_->total_steps();
@@ -278,6 +302,8 @@ void Run::announce() {
   run.steps_per_epoch = loader_->steps_per_epoch();
   const int64_t micro = config_.train.accumulate_grad_batches, batch = config_.train.batch_size;
   run.samples_per_step = batch * micro * world_.size();
+  run.ranks = world_.size();
+  run.text_only = !model_->inputs().has_picture();
   run.memory_bytes = arena_->total_bytes();
   progress_ = std::make_unique<Progress>(config_, run, !first());
   times_.part("trace");
@@ -303,6 +329,7 @@ void Run::announce() {
     std::printf("validation %lld samples%s%s\n", static_cast<long long>(data_.validation.dataset->size()),
                 data_.surveyed() ? ": " : "",
                 data_.surveyed() ? survey_text(config_, *data_.validation.texts).c_str() : "");
+  warn_at_start();
   if (config_.train.matmul_precision == "high" &&
       (config_.train.precision != Precision::f32_true || device_->kind() != DeviceKind::cuda))
     std::printf("note       train.matmul_precision high has no effect: only 32-true on GPUs has TF32 products\n");

@@ -31,7 +31,8 @@ void Run::finished_step(const StepResult& result) {
       result.step <= 1 || (config_.output.memory_every > 0 && result.step % config_.output.memory_every == 0);
   if (memory) {
     const std::string pass = StepProgram::pass_name(result.text);
-    progress_->memory(result.step, arena_->phases(pass), device_->memory().process);
+    if (config_.output.memory_every > 0)
+      progress_->memory(result.step, arena_->phases(pass), device_->memory().process);
     trace_->memory(result.step, pass);
     trace_->driver_memory(result.step);
   }
@@ -184,6 +185,9 @@ void Run::steps() {
     program.batch_taken(true);
     texts_without_target_ += batch->texts_without_target;
     texts_cut_ += batch->texts_cut;
+    if (step == first_step_ && batch->texts_cut == batch->layout.samples() && !data_.surveyed())
+      progress_->warn(concat("all ", batch->texts_cut, " texts of this rank's first step are cut to ",
+                             config_.data.max_text_tokens, " tokens (data.max_text_tokens)"));
     loader_->give_back(batch);
     if (recorded) stop_kernels(step);
     while (program.finished(false, result)) finished_step(result);
@@ -232,7 +236,16 @@ void Run::finish() {
     throw AgreedError(concat("the traces of ", lost, " rank(s) are not whole (trace.on_error is stop)"));
 }
 
+// The answer to "does it run here?".
+void Run::print_smoke_end() const {
+  std::printf("smoke      %s, %s; nothing was saved\n",
+              stopped() ? concat("stopped by ", stop_reason_).c_str() : "it runs here",
+              progress_->summary(std::max(trace_->measured_bytes(), arena_->total_bytes())).c_str());
+  std::fflush(stdout);
+}
+
 void Run::print_end(long long lost) const {
+  if (smoke_) return print_smoke_end();
   const std::string traces = trace_->path();
   if (config_.trace.enabled && lost == 0) std::printf("trace      %s (one file a rank)\n", traces.c_str());
   if (lost > 0) std::printf("trace      %s (one file a rank; not whole: those of %lld ranks)\n", traces.c_str(), lost);
@@ -250,6 +263,7 @@ void Run::end_early() {
   if (trace_) trace_->close();
   if (record_) record_->close();
   if (folder_) folder_->unlock()();
+  if (smoke_) smoke_->remove();
 }
 
 int train(const Config& config, const World& world) {

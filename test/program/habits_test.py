@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""What people try on a first day, with the whole program: trials, wrong folders, settings that teach little. What needs no
+run is in test/config/habits_test.cpp, what recipes take in recipes_test.py.
+
+    python3 test/program/habits_test.py [PART-OF-A-NAME...]
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+try:
+    import h5py  # noqa: F401
+    import numpy  # noqa: F401
+    import PIL  # noqa: F401
+except ImportError as missing:
+    print(f"SKIPPED habits_test ({missing})")
+    sys.exit(0)
+from program_runs import DEVICE, PROGRAM, ROOT, Space, mpirun, ranks_up_to, read_table, run, start  # noqa: E402
+from script_tests import check, run_tests, test  # noqa: E402
+
+
+def everything_in(folder):
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+def text_model(space):
+    """A small LLaMA with its data."""
+    folder = space.folder / "text"
+    if not folder.exists():
+        subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(folder), "--samples", "48"],
+                       check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@test
+def a_trial_leaves_everything_as_it_was(space):
+    home = space.new("home")
+    (home / ".smoke-abcdef").mkdir(parents=True)
+    (home / ".smoke-abcdef/mine").write_text("a folder of that name, and not the program's")
+    earlier = run(space, 0, "train.max_steps=1", f"output.path={home}/run", "checkpoint.every_steps=1")
+    check(earlier.status == 0, earlier)
+    before = everything_in(home)
+    for ranks, *options in ((0,), (ranks_up_to(2), "parallel.strategy=fsdp"),
+                            (0, "output.save_model=true", "output.overwrite=true", "checkpoint.every_steps=1",
+                             "checkpoint.resume=auto", "data.val_split_fraction=0.5", "train.val_check_interval=1",
+                             "train.max_steps=1", "train.limit_val_batches=0.001")):
+        result = start(space, ranks, "--smoke", "2", f"output.path={home}/run", *options)
+        check(result.status == 0, options, result)
+        check(re.search(r"^smoke      it runs here, 2 steps on .*; nothing was saved\n\Z", result.out, re.M), result)
+        check(result.out.count("validation after") == (1 if "train.val_check_interval=1" in options else 0), result)
+        check("checkpoint after" not in result.out and "model      /" not in result.out, result)
+        check(everything_in(home) == before, options, set(everything_in(home)) ^ set(before))
+    # Where nothing is there yet, nothing is there afterwards.
+    result = start(space, 0, "--smoke", f"output.path={space.folder}/new/folders/run")
+    check(result.status == 0 and "5 steps on 1 rank" in result.out, result)
+    check(not (space.folder / "new").exists(), list(space.folder.iterdir()))
+
+
+@test
+def a_trial_that_fails_takes_its_folder_away(space):
+    home = space.new("home")
+    home.mkdir()
+    for ranks in (0, ranks_up_to(2)):
+        broken = space.copy(space.data)
+        for picture in list(broken.rglob("*.png")) + list(broken.rglob("*.jpg")):
+            picture.write_bytes(b"no picture")
+        for options in ((f"data.path={broken}",), (f"data.path={space.folder}/nothing",), ("model.freeze=[nothing]",)):
+            result = start(space, ranks, "--smoke", f"output.path={home}/run", *options)
+            check(result.status != 0 and "smoke      " not in result.out, options, result)
+            check(os.listdir(home) == [], options, os.listdir(home), result)
+
+
+@test
+def a_trial_needs_a_folder_that_it_may_write_beside(space):
+    file = space.new("file")
+    file.write_text("")
+    result = start(space, 0, "--smoke", f"output.path={file}/run")
+    check(result.status == 1 and "output.path: " in result.err and "cannot make a folder for the trial" in result.err, result)
+
+
+@test
+def the_command_line_wins_with_one_note(space):
+    config = space.new("run.yaml")
+    config.write_text(space.config.read_text().replace("train:\n", "train:\n  warmup_steps: 100\n"))
+    for ranks in (0, ranks_up_to(2)):
+        result = start(space, ranks, "train.max_steps=2", config=config)
+        check(result.status == 0 and result.err.count("note: ") == 1, result)
+        check(f"note: {config}:" in result.err and "train.warmup_steps: 100 is left out: it cannot stand beside "
+              "train.max_steps=2 of the command line" in result.err, result)
+        check(result.steps()["lr"].tolist() == [1e-3, 1e-3], result.steps()["lr"])
+    status, out, err, _ = mpirun(0, [PROGRAM, "--print-config", config, "train.max_steps=2"])
+    check(status == 0 and "warmup_steps: 0\n" in out and "note: " not in out and err.count("note: ") == 1, out, err)
+
+
+@test
+def a_warm_up_that_never_ends_is_warned_of(space):
+    for options in (("train.warmup_steps=4", "train.max_steps=4"), ("train.warmup_steps=24", "train.max_epochs=1")):
+        result = run(space, 0, *options)
+        check(result.out.count("the learning rate never reaches train.lr") == 1, result)
+        check(result.out.index("never reaches") < result.out.index("step 1/"), result)
+    check("never reaches" not in run(space, 0, "train.warmup_steps=3", "train.max_steps=4").out, "warned of a good one")
+
+
+@test
+def an_adapter_is_no_model(space):
+    adapter = space.new("adapter")
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "org/base"}))
+    for options in ((), ("--plan",)):
+        status, out, err, _ = mpirun(0, [PROGRAM, *options, space.config, f"model.path={adapter}",
+                                         f"output.path={space.new()}"])
+        check(status in (1, 2) and f'model.path: found "{adapter}", which is an adapter' in err and f"adapter.path={adapter}" in err and
+              "org/base" in err, out, err)
+
+
+@test
+def a_model_of_text_says_that_it_reads_no_pictures(space):
+    model = text_model(space) / "model"
+    result = run(space, 0, f"model.path={model}", "train.max_steps=1", "data.max_text_tokens=128")
+    check(result.out.count("warning: the model reads no pictures: of the samples in ") == 1, result)
+    check("reads no pictures" not in run(space, 0, "train.max_steps=1").out, "told of a model with pictures")
+    plain = run(space, 0, f"model.path={model}", f"data.path={text_model(space)}/data/instructions.jsonl",
+                "train.max_steps=2", "data.max_text_tokens=128")
+    check("reads no pictures" not in plain.out, plain)
+    check(len(re.findall(r"^step .* [\d.]+ samples/s  [\d.]+ tokens/s ", plain.out, re.M)) == 2, plain)
+    check(re.search(r"^\[done\] .* \| [\d.]+ samples/s \| [\d.]+ tokens/s$", plain.out, re.M), plain)
+
+
+@test
+def texts_that_are_all_cut_are_told_before_they_are_learnt(space):
+    model, data = text_model(space) / "model", text_model(space) / "data/instructions.jsonl"
+    for options in ((f"model.path={model}", f"data.path={data}", "data.max_text_tokens=4"), ("data.max_text_tokens=2",)):
+        result = run(space, 0, "train.max_steps=3", *options)
+        told = re.search(r"^warning: all \d+ texts .*are cut to \d tokens", result.out, re.M)
+        check(told and told.start() < result.out.index("step 2/3"), options, result)
+    check("warning: all" not in run(space, 0, "train.max_steps=1").out, "told without cause")
+
+
+@test
+def memory_lines_can_be_left_out(space):
+    result = run(space, 0, "train.max_steps=3", "output.memory_every=0")
+    check("memory step" not in result.out, result)
+    check(len(read_table(result.output, 0, "memory")) > 0, "the trace has lost them too")
+
+
+@test
+def a_small_rate_is_not_rounded_to_nothing(space):
+    result = run(space, 0, "train.max_steps=2")
+    rates = re.findall(r" ([\d.]+) ([GT])FLOP/s/rank", result.out)
+    check(len(rates) == 2 and all(unit == "T" or DEVICE == "cpu" for _, unit in rates), result)
+    check(all(float(rate) > 0 for rate, _ in rates) or DEVICE != "cpu", rates)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("habits_test", Space, PROGRAM))

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Every recipe in inputs/ takes what people try first, --smoke and train.max_steps=5, on tiny random models of its family
+and on as many ranks as it is written for. The path of model and data, the device and a small batch are all that is given
+besides. And the shapes in share/models are those that were published.
+
+    python3 test/program/recipes_test.py [PART-OF-A-NAME...]
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+try:
+    import h5py  # noqa: F401
+    import numpy  # noqa: F401
+    import PIL  # noqa: F401
+except ImportError as missing:
+    print(f"SKIPPED recipes_test ({missing})")
+    sys.exit(0)
+from program_runs import DEVICE, GPUS, PROGRAM, ROOT, Space, mpirun, read_table  # noqa: E402
+from script_tests import check, run_tests, test  # noqa: E402
+
+RECIPES = sorted((ROOT / "inputs").rglob("*.yaml"))
+SMALL = (f"parallel.device={DEVICE}", "parallel.threads=1", "train.batch_size=1", "data.num_workers=1")
+MODELS = ROOT / "share/models"
+# Parameters, as the models' pages tell, in millions; BLIP-2's as transformers counts them.
+PUBLISHED = {"tiny-llama-1.1b": 1100.048, "open_llama_3b": 3426.474, "open_llama_7b": 6738.416, "open_llama_13b": 13015.864,
+             "llama-2-7b": 6738.416, "llama-2-13b": 13015.864, "llama-3-8b": 8030.261, "codellama-7b": 6738.547,
+             "mistral-7b": 7241.732, "qwen2.5-0.5b": 494.033, "qwen2.5-1.5b": 1543.714, "qwen2.5-7b": 7615.617,
+             "blip2-opt-2.7b": 3744.762}
+
+
+class Recipes(Space):
+    """The demos' models and data, and that data as the other recipes name it."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.text = self.folder / "text"
+        subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(self.text), "--samples", "96"],
+                       check=True, stdout=subprocess.DEVNULL)
+        config = self.text / "model/config.json"
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                 "num_key_value_heads": 1, "max_position_embeddings": 2048}
+        config.write_text(json.dumps({**json.loads(config.read_text()), **sizes}))
+        records = [json.loads(line) for line in (self.text / "data/instructions.jsonl").read_text().splitlines()]
+        self.games = self.folder / "games.jsonl"
+        self.games.write_text("".join(json.dumps({"text": r["output"]}) + "\n" for r in records * 8))
+
+    def of(self, recipe):
+        """Model and data for a recipe."""
+        text = recipe.read_text()
+        if "llama" not in text.lower():
+            return self.model, self.data
+        return self.text / "model", self.games if "games" in text else self.text / "data/instructions.jsonl"
+
+
+def ranks_of(recipe):
+    """What its comment tells to start; 0: without mpirun."""
+    found = re.search(r"mpirun -np (\d+) ./blipft", recipe.read_text())
+    devices = re.search(r"^  devices: (\d+)", recipe.read_text(), re.M)
+    ranks = int(found.group(1)) if found else int(devices.group(1)) if devices and int(devices.group(1)) > 1 else 0
+    return ranks if DEVICE == "cpu" or ranks <= GPUS else None
+
+
+def at_once(function, items):
+    """As many as there are cores for four ranks; the first error counts."""
+    workers = max(1, (os.cpu_count() or 1) // 4) if DEVICE == "cpu" else 1
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(function, items))
+
+
+def start_recipe(space, recipe, *options):
+    ranks = ranks_of(recipe)
+    fewer = ("parallel.devices=1", "parallel.strategy=auto") if ranks is None else ()
+    model, data = space.of(recipe)
+    output = space.folder / f"{recipe.stem}-{len(options)}"
+    status, out, err, _ = mpirun(ranks or 0, [PROGRAM, recipe, f"model.path={model}", "model.init=random",
+                                              f"data.path={data}", f"output.path={output}", *SMALL, *fewer, *options],
+                                 seconds=600)
+    return output, status, out, err
+
+
+@test
+def every_recipe_takes_five_steps(space):
+    check(len(RECIPES) >= 21, RECIPES)
+
+    def try_it(recipe):
+        output, status, out, err = start_recipe(space, recipe, "train.max_steps=5")
+        check(status == 0, recipe, out[-2000:], err)
+        check(len(read_table(output, 0, "steps")) == 5, recipe)
+        warms = re.search(r"^  warmup_steps: (\d+)", recipe.read_text(), re.M)
+        noted = "train.warmup_steps: " in err and "it cannot stand beside train.max_steps=5" in err
+        check(noted == bool(warms and int(warms.group(1)) >= 5), recipe, err)
+        check(err.count("note: ") == (1 if noted else 0), "not one note, from one rank:", recipe, err)
+
+    at_once(try_it, RECIPES)
+
+
+@test
+def every_recipe_takes_a_trial(space):
+    def try_it(recipe):
+        before = set(os.listdir(space.folder))
+        output, status, out, err = start_recipe(space, recipe, "--smoke", "2")
+        check(status == 0, recipe, out[-2000:], err)
+        ranks = re.search(r"^smoke      it runs here, 2 steps on (\d) ranks?, loss [\d.]+ to [\d.]+, [\d.]+ samples/s, .*"
+                          r"[\d.]+ .iB a rank; nothing was saved\n\Z", out, re.M)
+        check(ranks and int(ranks.group(1)) == (ranks_of(recipe) or 1), recipe, out[-2000:])
+        validates = "val_split_fraction" in recipe.read_text()
+        check(out.count("validation after step") == (1 if validates else 0), recipe, out[-2000:])
+        check(not output.exists(), recipe, "left something behind")
+        return before
+
+    at_once(try_it, RECIPES)
+    check(not [name for name in os.listdir(space.folder) if name.startswith(".smoke")], os.listdir(space.folder))
+
+
+@test
+def shapes_of_common_models_plan_without_weights_or_tokenizer(space):
+    for folder in sorted(path for path in MODELS.iterdir() if path.is_dir()):
+        check([path.name for path in folder.iterdir()] == ["config.json"], folder)
+        blip2 = folder.name.startswith("blip2")
+        recipe = ROOT / "inputs" / ("blip2-lora.yaml" if blip2 else "llama/7b-lora.yaml")
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", recipe, f"model.path={folder}", "model.init=random",
+                                         "adapter.kind=none", "train.optim=sgd", "train.precision=bf16-true",
+                                         "train.batch_size=1", "train.accumulate_grad_batches=1", "--gpu-memory", "10000"])
+        check(status == 0, folder, out, err)
+        size, unit = re.search(r"^  parameters +([\d.]+) (.iB)$", out, re.M).groups()
+        millions = float(size) * {"MiB": 2 ** 20, "GiB": 2 ** 30}[unit] / 2 / 1e6  # in bf16
+        if folder.name in PUBLISHED:
+            # The plan tells 0.01 GiB, and tensors begin at round places.
+            check(abs(millions - PUBLISHED[folder.name]) < 0.002 * PUBLISHED[folder.name] + 6, folder, millions)
+    check(set(PUBLISHED) <= {path.name for path in MODELS.iterdir()}, "a shape is missing")
+    status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--fit", "24GiB", ROOT / "inputs/llama/7b-lora.yaml",
+                                     f"model.path={MODELS / 'llama-2-7b'}", "model.init=random"])
+    check(status == 0 and "fit a GPU of 24.00 GiB" in out and "assumed: texts of up to 512 tokens" in out, out, err)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("recipes_test", Recipes, PROGRAM))
