@@ -18,9 +18,7 @@ namespace {
 using namespace blipft;
 
 Config configuration(const CommandLine& line) {
-  std::vector<std::string> overrides = line.overrides;
-  if (line.smoke_steps > 0) overrides.push_back(concat("train.max_steps=", line.smoke_steps));
-  Config config = load_config(line.config_file, overrides);
+  Config config = load_config(line.config_file, line.overrides);
   settle_data(config);
   if (line.smoke_steps > 0) make_smoke(config, line.smoke_steps);
   return config;

@@ -35,11 +35,8 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
 
 }  // namespace
 
-void Run::prepare() {
-  choose_gpu_queues(config_, world_);      // whatever asks for GPUs starts CUDA
-  check_same_start(config_, world_);
-  resume_ = find_resume_point(config_, world_);
-  run_id_ = agree_on_run_id(world_, resume_ ? run_id_of(resume_->index.run) : "");
+// output.path, which is another one in a trial.
+void Run::claim_folder() {
   if (config_.smoke_steps > 0) {
     smoke_ = std::make_unique<SmokeFolder>(config_, world_);
     config_.output.path = smoke_->path();
@@ -49,6 +46,14 @@ void Run::prepare() {
     unlock();
     if (smoke_) smoke_->remove();
   });
+}
+
+void Run::prepare() {
+  choose_gpu_queues(config_, world_);      // whatever asks for GPUs starts CUDA
+  check_same_start(config_, world_);
+  resume_ = find_resume_point(config_, world_);
+  run_id_ = agree_on_run_id(world_, resume_ ? run_id_of(resume_->index.run) : "");
+  claim_folder();
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
   go_on_from_checkpoint();

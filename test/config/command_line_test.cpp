@@ -51,7 +51,9 @@ TEST_SUITE("config") {
     CHECK(parse({"--smoke", "a.yaml"}).smoke_steps == 5);
     CHECK(parse({"a.yaml", "--smoke"}).smoke_steps == 5);
     CHECK(parse({"--smoke", "3", "a.yaml"}).smoke_steps == 3);
-    CHECK(parse({"--smoke=12", "a.yaml"}).smoke_steps == 12);
+    line = parse({"--smoke=12", "a.yaml", "train.max_steps=500"});
+    CHECK(line.smoke_steps == 12);
+    CHECK(line.overrides == std::vector<std::string>{"train.max_steps=500", "train.max_steps=12"});
     CHECK(parse({"dir/x=1.yaml"}).config_file == "dir/x=1.yaml");
     CHECK(parse({"output.path=/a/b", "x.yaml"}).overrides == std::vector<std::string>{"output.path=/a/b"});
   }
