@@ -2,6 +2,7 @@
 #
 #   make              ./blipft (with CUDA when nvcc is found; CUDA=0 or CUDA=1 force it)
 #   make check        builds and passes every test
+#   make check-gpu    those alone that need a GPU: what is compared on it, its graphs, its runs (CUDA=1)
 #   make check-slurm  the tests on a Slurm cluster of two nodes, which it starts on this machine (as root, on Debian and
 #                     Ubuntu, it also installs slurm and munge; SKIPPED where it cannot)
 #   make demo         trains a small BLIP-2 on pictures it draws itself; MODEL=llama: a small LLaMA on instructions
@@ -14,8 +15,9 @@
 #   make setup        installs what is missing (make demo and make check do it too)
 #   make clean
 #
-# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH, BUILD (default build/cpu or build/cuda), OPT (default -O3), TEST_OPT (of the
-# tests' own code, default -O1, which compiles in two thirds of the time).
+# Variables: CUDA=0|1, CUDA_HOME, CUDA_ARCH, HDF5_ROOT (a folder with include/ and lib/), BUILD (default build/cpu or
+# build/cuda), OPT (default -O3), TEST_OPT (of the tests' own code; default -O0, which compiles in half the time, and -O1
+# where tests compute).
 # SAN=1 builds with the address and undefined behaviour sanitizers (build/san), SAN=thread with that of data races
 # (build/tsan): make check SAN=1. Without CUDA.
 # CUDA_ARCH: the GPUs to build for, as compute capabilities: 90a (the default: H100, H200), 80 (A100), 100 (B200), or
@@ -44,7 +46,6 @@ CUDA_HOME ?= $(if $(NVCC_FOUND),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC_FOUND)
 CUDA_ARCH ?= 90a
 BUILD ?= build/$(if $(filter 1,$(CUDA)),cuda,cpu)
 OPT ?= -O3
-TEST_OPT ?= -O1
 CXX := $(shell command -v g++ || echo c++)
 ifneq ($(shell command -v ccache 2>/dev/null),)
 CCACHE ?= ccache
@@ -54,9 +55,21 @@ GIT_COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
 MPI_FLAGS := -DOMPI_SKIP_MPICXX $(patsubst -I%,-isystem %,$(shell mpicxx --showme:compile 2>/dev/null))
 MPI_LIBS := $(shell mpicxx --showme:link 2>/dev/null)
+ifneq ($(HDF5_ROOT),)
+ifeq ($(wildcard $(HDF5_ROOT)/include/hdf5.h),)
+$(error HDF5_ROOT: found "$(HDF5_ROOT)", which has no include/hdf5.h; expected the folder that HDF5 is installed in)
+endif
+HDF5_LIB_DIR := $(firstword $(foreach d,lib lib64,$(if $(wildcard $(HDF5_ROOT)/$d/libhdf5.*),$(HDF5_ROOT)/$d)))
+ifeq ($(HDF5_LIB_DIR),)
+$(error HDF5_ROOT: found "$(HDF5_ROOT)", which has no lib/libhdf5.so; expected the folder that HDF5 is installed in)
+endif
+HDF5_FLAGS := -I$(HDF5_ROOT)/include
+HDF5_LIBS := -L$(HDF5_LIB_DIR) -Wl,-rpath,$(abspath $(HDF5_LIB_DIR)) -lhdf5
+else
 HDF5_DIR := $(firstword $(wildcard /usr/include/hdf5/serial))
 HDF5_FLAGS := $(if $(HDF5_DIR),-I$(HDF5_DIR))
 HDF5_LIBS := $(if $(HDF5_DIR),-lhdf5_serial,-lhdf5)
+endif
 BLAS_FLAGS := $(shell pkg-config --cflags openblas 2>/dev/null)
 BLAS_LIBS := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
 
@@ -112,7 +125,10 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/flags | dependencies
 	@mkdir -p $(@D)
 	$(CCACHE) $(NVCC) $(NVCCFLAGS) $(CPPFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
-$(TEST_OBJECTS): CXXFLAGS += $(TEST_OPT)
+# Of the tests' own code: cases of these rooms go over large tensors, or count how often they get around.
+COMPUTING_TESTS := $(BUILD)/test/cpu/% $(BUILD)/test/cuda/% $(BUILD)/test/fuzz/% $(BUILD)/test/ops/%
+$(filter-out $(COMPUTING_TESTS),$(TEST_OBJECTS)): CXXFLAGS += $(or $(TEST_OPT),-O0)
+$(filter $(COMPUTING_TESTS),$(TEST_OBJECTS)): CXXFLAGS += $(or $(TEST_OPT),-O1)
 
 # Only version.cpp knows the commit.
 $(BUILD)/src/run/version.cpp.o: CPPFLAGS += -DBLIPFT_COMMIT='"$(GIT_COMMIT)"'
@@ -122,9 +138,10 @@ $(BUILD)/commit: FORCE
 	@echo '$(GIT_COMMIT)' | cmp -s - $@ || echo '$(GIT_COMMIT)' > $@
 
 # Objects depend on the flags they were built with.
+BUILD_FLAGS := $(OPT) $(TEST_OPT) $(SAN_FLAGS) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)$(addprefix $() ,$(HDF5_ROOT))
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(OPT) $(TEST_OPT) $(SAN_FLAGS) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' | cmp -s - $@ || echo '$(OPT) $(TEST_OPT) $(SAN_FLAGS) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)' > $@
+	@echo '$(BUILD_FLAGS)' | cmp -s - $@ || echo '$(BUILD_FLAGS)' > $@
 FORCE:
 
 -include $(OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(BUILD)/src/main.cpp.d $(OP_BENCH_OBJECTS:.o=.d) $(BUILD)/tools/gemm_bench.cpp.d
@@ -167,6 +184,10 @@ setup:
 check: setup
 	@tools/setup.sh --browser > /dev/null || true
 	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN))
+
+.PHONY: check-gpu
+check-gpu: setup
+	@tools/check.sh CUDA=1 BUILD=$(or $(filter-out build/cpu,$(BUILD)),build/cuda) GPU=1
 
 .PHONY: check-slurm
 check-slurm: setup

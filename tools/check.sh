@@ -1,23 +1,25 @@
 #!/bin/bash
 # Check: builds everything, runs every test, and ends with one line "N passed, N failed, N skipped".
 #
-#   tools/check.sh [CUDA=0|1] [BUILD=build/cpu] [SAN=1|thread]        (make check calls it)
+#   tools/check.sh [CUDA=0|1] [BUILD=build/cpu] [SAN=1|thread] [GPU=1]        (make check calls it)
 #
 # The tests: the layering rules; the doctest binary; its suites named *golden* with the matrix products of other processors
 # (OpenBLAS' kernels, those that this one can run); its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks,
 # and those named mpi groups* with 6;
 # test/*/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
 # "SKIPPED: ..." counts as skipped. With SAN the build has sanitizers (see the Makefile), and the doctest binary alone is
-# run, its mpi* suites with 2 ranks. Parts run beside each other where there are cores for it: one more for each 8, and the
-# tools' tests by twos. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
+# run, its mpi* suites with 2 ranks. With GPU=1 (make check-gpu) only what a GPU is needed for: the cases on the GPU, its
+# collectives, and gpu_runs_test.py. Parts run beside each other where there are cores for it: one more for each 8 (4 with
+# CUDA), and scripts by twos. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
 
 cd "$(dirname "$0")/.." || exit 1
 for argument in "$@"; do
   case "$argument" in
     CUDA=[01]) cuda=${argument#CUDA=} ;;
     BUILD=?*) build=${argument#BUILD=} ;;
+    GPU=1) only_gpu=1 ;;
     SAN=1|SAN=thread) san=${argument#SAN=} ;;
-    *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER] [SAN=1|thread]" >&2; exit 2 ;;
+    *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER] [SAN=1|thread] [GPU=1]" >&2; exit 2 ;;
   esac
 done
 cuda=${cuda:-0}
@@ -96,7 +98,10 @@ fi
 # The GPU's operations are compared with the CPU's on large tensors too: where there are many processors, more of them.
 threads=$((cores > 32 ? 8 : cores > 8 ? cores / 4 : cores > 2 ? 2 : cores))
 export OMP_WAIT_POLICY=passive
-at_once=$((cores / 8 > 1 && ${#san} == 0 ? cores / 8 : 1))
+each_part=$((cuda ? 4 : 8))
+at_once=$((cores / each_part > 1 && ${#san} == 0 ? cores / each_part : 1))
+# Ranks of parts that share cores are not to spin either while they wait for each other.
+export OMPI_MCA_mpi_yield_when_idle=1
 parts=0 told=0
 stop() {
   for job in $(jobs -p); do pkill -TERM -P "$job"; done
@@ -149,15 +154,31 @@ if [ "$san" = thread ]; then
   export OMP_THREAD_LIMIT=1 OPENBLAS_NUM_THREADS=1    # the limit: also where a test asks for two
 fi
 
+# unit_tests NAME OPTION...: doctest's options choose the cases.
 unit_tests() {
-  begin "unit tests"
-  OMP_NUM_THREADS=$threads timeout "$unit_limit" "$build/tests" -tse='mpi*' -nc=true -d=true > "$logs/tests.log" 2>&1
+  local name=$1 log=$logs/${1// /_}.log
+  shift
+  begin "$name"
+  OMP_NUM_THREADS=$threads timeout "$unit_limit" "$build/tests" -tse='mpi*' "$@" -nc=true -d=true > "$log" 2>&1
   local status=$?
-  grep -a '^SKIPPED:' "$logs/tests.log"
-  count_doctest $status "$logs/tests.log" || { cat "$logs/tests.log"; echo "exit status $status"; }
+  grep -a '^SKIPPED:' "$log"
+  count_doctest $status "$log" || { cat "$log"; echo "exit status $status"; }
   end "$result"
 }
-part unit_tests
+# On a GPU the comparison of every operation takes minutes: four processes share it. Without one it is skipped, once.
+compared="every case on the GPU*"
+gpu_operations() { BLIPFT_OPS_PART=$1/4 unit_tests "operations on the GPU, part $1 of 0 to 3" -tc="$compared"; }
+if [ "$cuda" = 1 ]; then
+  for quarter in 0 1 2 3; do part gpu_operations $quarter; done
+fi
+if [ "$only_gpu" = 1 ]; then
+  part unit_tests "the GPU's own tests" -ts="cuda*,monitor,architecture" -tce="$compared"
+  part unit_tests "models and clock on the GPU" -tc="*on the GPU,the clock of a GPU*"
+elif [ "$cuda" = 1 ]; then
+  part unit_tests "unit tests" -tce="$compared"
+else
+  part unit_tests "unit tests"
+fi
 
 # What OpenBLAS runs depends on the processor, and each kernel adds up in an order of its own.
 has_flags() {
@@ -178,7 +199,7 @@ golden_tests() {
   fi
   end "$result"
 }
-if [ -z "$san" ]; then
+if [ -z "$san$only_gpu" ]; then
   if has_flags avx; then part golden_tests Sandybridge; fi
   if has_flags avx2 fma; then part golden_tests Haswell; part golden_tests Zen; fi
   if has_flags avx512f avx512bw avx512cd avx512dq avx512vl; then part golden_tests SkylakeX; fi
@@ -200,7 +221,7 @@ run_ranks() {
 }
 
 mpi_tests() {
-  local ranks=$1 suites=mpi* prefix=$logs/mpi$1 rank_logs=() rank status
+  local ranks=$1 suites=${2:-mpi*} prefix=$logs/mpi$1 rank_logs=() rank status
   [ "$ranks" = 6 ] && suites="mpi groups*"      # 2 x 3 and 3 x 2; the others learn nothing new
   begin "mpi tests, $ranks $([ "$ranks" = 1 ] && echo rank || echo ranks)"
   run_ranks "$ranks" "$prefix" "$suites"
@@ -227,7 +248,11 @@ if [ "$mpi_cases" != 0 ]; then
   export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
   # Open MPI and its libraries keep what they allocated until the process ends, hundreds of places each.
   [ -n "$san" ] && export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
-  for ranks in $([ -n "$san" ] && echo 2 || echo 1 2 3 4 6); do part mpi_tests "$ranks"; done
+  if [ "$only_gpu" = 1 ]; then
+    for ranks in 1 2; do part mpi_tests "$ranks" 'mpi gpu*,mpi lora*'; done
+  else
+    for ranks in $([ -n "$san" ] && echo 2 || echo 1 2 3 4 6); do part mpi_tests "$ranks"; done
+  fi
 fi
 if [ -n "$san" ]; then
   tell_all
@@ -258,12 +283,10 @@ script_tests() {
 python=$(tools/setup.sh --python 2> /dev/null || echo python3)
 export BLIPFT_PYTHON=$python
 longest=test/program/gpu_runs_test.py        # where there is a GPU: it goes first
-for test in "$longest" test/*/*_test.py; do
-  [ "$test" = "$longest" ] && [ -n "$begun" ] && continue
-  [ "$test" = "$longest" ] && begun=1
-  # Those of tools start no ranks that share cores: two fit beside each other on two cores too.
-  case "$test" in test/tools/*) [ $at_once = 1 ] && [ "$cores" -ge 2 ] && at_once=2 ;; esac
-  [ -e "$test" ] && part script_tests "$test"
-done
+tests=("$longest")
+for test in test/*/*_test.py; do [ "$only_gpu" = 1 ] || [ "$test" = "$longest" ] || tests+=("$test"); done
+# Scripts wait much, for time limits and for programs to start: two fit beside each other on two cores too.
+[ $at_once = 1 ] && [ "$cores" -ge 2 ] && at_once=2
+for test in "${tests[@]}"; do part script_tests "$test"; done
 tell_all
 finish

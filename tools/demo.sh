@@ -4,7 +4,8 @@
 #
 #   tools/demo.sh [CUDA=0|1] [MODEL=blip2|llama]       (make demo calls it)
 #
-# Uses up to four GPUs where there are some, else four CPU ranks (two for LLaMA).
+# Uses up to four GPUs where there are some, else four CPU ranks (two for LLaMA): then it builds without CUDA, whose kernels
+# take minutes to compile.
 
 set -e
 cd "$(dirname "$0")/.."
@@ -33,11 +34,15 @@ else
   fi
 fi
 
+gpus=0
+if [ "$cuda" = 1 ]; then gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU' || true); fi
+if [ "$cuda" = 1 ] && [ "$gpus" = 0 ]; then
+  echo "== this machine has nvcc but no GPU: building for the CPU, and training on it (./blipft is then that program)"
+  cuda=0
+fi
 echo "== building"
 make -s -j"$(nproc)" CUDA="$cuda" blipft
 
-gpus=0
-if [ "$cuda" = 1 ]; then gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU' || true); fi
 ranks=$most_ranks
 [ "$gpus" -ge 1 ] && ranks=$((gpus < 4 ? gpus : 4))
 batch=$((samples / ranks))  # the same 32 samples a step, shared by the ranks (30 on three)

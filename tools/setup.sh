@@ -17,6 +17,10 @@ multiarch=$(uname -m)-linux-gnu
 include_dirs=(/usr/include "/usr/include/$multiarch" /usr/local/include /usr/include/hdf5/serial)
 library_dirs=("/usr/lib/$multiarch" "/usr/lib/$multiarch/hdf5/serial" /usr/lib64 /usr/lib
               /usr/local/lib /usr/local/lib64)
+if [ -n "${HDF5_ROOT:-}" ]; then  # make takes it too
+  include_dirs+=("$HDF5_ROOT/include")
+  library_dirs+=("$HDF5_ROOT/lib" "$HDF5_ROOT/lib64")
+fi
 IFS=: read -ra more <<< "${CPATH:-}:${CPLUS_INCLUDE_PATH:-}"
 for d in "${more[@]}"; do [ -n "$d" ] && include_dirs+=("$d"); done
 IFS=: read -ra more <<< "${LIBRARY_PATH:-}"

@@ -106,6 +106,7 @@ class Result:
 def environment():
     values = dict(os.environ, OMP_WAIT_POLICY="passive")  # threads that spin while others need the core take ten times as long
     values.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
+    values.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # likewise ranks that wait for each other
     return values
 
 
