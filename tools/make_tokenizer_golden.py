@@ -20,6 +20,9 @@ from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+          r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 ODD = [
@@ -114,8 +117,19 @@ def write(path, value):
         out.write("\n")
 
 
-def write_cases(path, tokenizer, random_count, **more):
-    cases = [case(tokenizer, text) for text in ODD + INVALID + LLAMA_ODD + random_texts(7, random_count)]
+CAPITALS = ["camelCaseWord HTTPServer iPhone", "ABC", "ABCd", "aBC", "\u4e2d\u6587ABCd\u4e2d", "A\u4e2dB", "\u01c5a \u01c5B",
+            "a\u02b0B\u02b0c", "\u02b0\u02b1A", "\u0301\u0302A", "!\u0301A\u0301", "x\u0301Y\u0301z", "\u0301", "A\u0301B",
+            "a/b\n//c/\r\n d", "!/\n/x", " \u0301\u0301!", "-\u0301-", "don't I'M", "\u00c5NGSTR\u00d6M \u00c5ngstr\u00f6m",
+            "\u0905\u0902\u0915 \u0e01\u0e33\u0e01", "\u10d0\u1c90\u10d0 \u2160\u2170", "1A2b", "_Ab", "__AB__c",
+            "\n\u0301a", "\r\nAb", "AbC dEF Gh1jK", "A\u4e2d", "ABC\u4e2dDEF", "\u00aa\u00ba\u2071 \u1e9eS\u1e9e"]
+INFILLING = ["x <FILL_ME> y", "x<FILL_ME>y", "<FILL_ME>y", "x<FILL_ME>", "<FILL_ME>", " x<FILL_ME></s>z",
+             "def f(a):\n    <FILL_ME>\n    return b", "\u2581<PRE> a \u2581<SUF>b<FILL_ME> \u2581<MID>"]
+
+
+def write_cases(path, tokenizer, random_count, texts=(), fresh=(), **more):
+    """`texts`: others in front; `fresh`: (tokenizer, text), of tokenizers that keep a state."""
+    cases = [case(tokenizer, text) for text in [*texts, *ODD, *INVALID, *LLAMA_ODD, *random_texts(7, random_count)]]
+    cases += [case(*pair) for pair in fresh]
     plain = "a </s> b<s>  c"  # without special tokens around it, and with those in it taken for text
     write(path, {**more, "pad_id": tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
                  "bos_id": tokenizer.bos_token_id, "eos_id": tokenizer.eos_token_id,
@@ -281,6 +295,9 @@ def reference(path):
         return AutoTokenizer.from_pretrained(copy)
 
 
+FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+DECODER = {str(i): {**FLAGS, "content": content} for i, content in enumerate(["<unk>", "<s>", "</s>"])}
+LLAMA_CLASS = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "LlamaTokenizer", "legacy": False}
 # A golden tokenizer.json in a model of another family, whose rules AutoTokenizer may prefer to the file's:
 # name: (directory, model_type, tokenizer_config.json, None: the directory's).
 FAMILIES = {
@@ -292,6 +309,15 @@ FAMILIES = {
     "blip2_gpt2_class": ("fast_strings", "blip-2", {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True,
                                                     "bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>"}),
     "blip2_no_class": ("qwen2", "blip-2", {"eos_token": "<|im_end|>"}),
+    "llama_split_special": ("llama_class", "llama", {**LLAMA_CLASS, "split_special_tokens": True}),
+    "llama_decoder": ("llama_class", "llama", {**LLAMA_CLASS, "added_tokens_decoder": {
+        **DECODER, "570": {**FLAGS, "content": "<big>"}}}),
+    "qwen2_decoder": ("qwen2", "qwen2", {"eos_token": "<|im_end|>", "added_tokens_decoder": {
+        "480": {**FLAGS, "content": "<|endoftext|>"}, "482": {**FLAGS, "content": "<|im_end|>"}}}),
+    "code_llama": ("llama_class", "llama", {**LLAMA_CLASS, "tokenizer_class": "CodeLlamaTokenizer"}),
+    "code_llama_python": ("llama_class", "llama", {
+        **LLAMA_CLASS, "tokenizer_class": "CodeLlamaTokenizer", "added_tokens_decoder": DECODER,
+        **dict.fromkeys(("prefix_token", "middle_token", "suffix_token", "eot_token", "fill_token"))}),
     "llama_class_of_bytes": ("qwen2", "llama", {"tokenizer_class": "LlamaTokenizer", "eos_token": "<|im_end|>"}),
 }
 
@@ -306,7 +332,9 @@ def write_family(out, name, random_count):
         if config is not None:
             write(os.path.join(copy, "tokenizer_config.json"), config)
         write(os.path.join(copy, "config.json"), {"model_type": family})
+        texts = INFILLING if name.startswith("code_llama") else []
         write_cases(os.path.join(out, f"family_{name}.json"), AutoTokenizer.from_pretrained(copy), random_count,
+                    fresh=[(AutoTokenizer.from_pretrained(copy), text) for text in texts],
                     directory=directory, model_type=family, tokenizer_config=config)
 
 
@@ -371,6 +399,10 @@ def main():
                        {"tokenizer_class": "Qwen2Tokenizer", "bos_token": None, "eos_token": "<|im_end|>",
                         "pad_token": "<|endoftext|>", "unk_token": None, "additional_special_tokens": chat[1:]})):
         write_cases(os.path.join(path, "cases.json"), tokenizer, args.random)
+    path, tokenizer = make_split(args.out, "tekken", TEKKEN, None, ["<s>", "</s>", "[INST]"],
+                                 {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
+                                  "eos_token": "</s>"}, begin="<s>")
+    write_cases(os.path.join(path, "cases.json"), tokenizer, args.random, CAPITALS)
     for name in FAMILIES:
         write_family(args.out, name, args.random // 3)
     for name in ("llama", "open_llama"):

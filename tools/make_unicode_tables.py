@@ -2,8 +2,9 @@
 """Writes src/data/unicode_tables.cpp: the character classes and the NFC data that the tokenizer needs.
 
 The classes are those that the `tokenizers` library works with, found by asking it about every code point:
-letters and numbers as its ByteLevel pre-tokenizer splits them (\\p{L}, \\p{N}), white space (\\s), and word characters
-(\\w) as its added tokens with `single_word` see them. NFC data come from its normalizers;
+letters and numbers as its ByteLevel pre-tokenizer splits them (\\p{L}, \\p{N}), white space (\\s), word characters
+(\\w) as its added tokens with `single_word` see them, and capital letters (\\p{Lu}, \\p{Lt}), small letters (\\p{Ll}) and
+marks (\\p{M}) as its regular expressions match them. NFC data come from its normalizers;
 the values of the combining classes from Python's unicodedata, where the library knows the character.
 
     python3 tools/make_unicode_tables.py src/data/unicode_tables.cpp        (needs the `tokenizers` package)
@@ -12,7 +13,7 @@ import sys
 import unicodedata
 
 import tokenizers
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 LAST = 0x10FFFF
 
@@ -63,6 +64,12 @@ def stripped_spaces():
         if chr(cp) != "#" and tokenizer.encode("#" + chr(cp)).offsets[0][1] == 2:
             found.append(cp)
     return found
+
+
+def matching(expression):
+    """Code points that the library's regular expressions find in a text between two exclamation marks."""
+    splitter = pre_tokenizers.Split(Regex(expression), "isolated")
+    return [cp for cp in scalars() if len(splitter.pre_tokenize_str("!" + chr(cp) + "!")) == 3]
 
 
 def ranges(cps):
@@ -170,6 +177,9 @@ def main():
         write_ranges(out, "numbers", numbers)
         write_ranges(out, "spaces", spaces)
         write_ranges(out, "words", words)
+        write_ranges(out, "capitals", matching(r"\p{Lu}|\p{Lt}"))
+        write_ranges(out, "small_letters", matching(r"\p{Ll}"))
+        write_ranges(out, "marks", matching(r"\p{M}"))
         write_array(out, f"const CombiningClass combining_classes[{len(classes)}]",
                     [f"{{0x{a:x}, 0x{b:x}, {c}}}" for a, b, c in classes])
         out.write(f"const size_t combining_classes_size = {len(classes)};\n\n")

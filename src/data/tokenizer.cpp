@@ -54,6 +54,27 @@ class BpeTokenizer final : public FileTokenizer {
 
   std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
                                    TextPlaces& places) const override {
+    const auto& infilling = spec().infilling;
+    const size_t mark = infilling ? text.find(infilling->mark) : std::string::npos;
+    if (mark == std::string::npos) return encode_all(text, options, places);
+    const size_t behind = mark + infilling->mark.size();
+    BLIPFT_USER_CHECK(text.find(infilling->mark, behind) == std::string::npos, spec().file, ": a text has ",
+                      infilling->mark, " more than once, expected one place to fill; correct the text");
+    BLIPFT_USER_CHECK(places.bytes.empty(), spec().file, ": a conversation has ", infilling->mark,
+                      ", which is for texts alone: take it out");
+    if (behind == text.size()) return encode_all(text.substr(0, mark), options, places);
+    std::vector<int32_t> ids = {infilling->prefix_id};
+    const auto add = [&](const std::string& part, int32_t id_behind) {
+      const std::vector<int32_t> more = encode_all(part, options, places);
+      ids.insert(ids.end(), more.begin(), more.end());
+      ids.push_back(id_behind);
+    };
+    add(" " + text.substr(0, mark), infilling->suffix_id);
+    add(text.substr(behind), infilling->middle_id);
+    return ids;
+  }
+
+  std::vector<int32_t> encode_all(const std::string& text, const EncodeOptions& options, TextPlaces& places) const {
     std::vector<int32_t> ids;
     std::vector<TextPiece> pieces;
     raw_tokens_.split(text, options.split_special_tokens, pieces);

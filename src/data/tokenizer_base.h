@@ -18,13 +18,13 @@ class FileTokenizer : public Tokenizer {
   }
   std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& options = {}) const final {
     TextPlaces none;
-    return encode_text(unicode::repair_utf8(text), options, none);
+    return encode_text(unicode::repair_utf8(text), by_files(options), none);
   }
   std::vector<int32_t> encode_with_places(const std::string& text, TextPlaces& places) const final {
     TextPlaces repaired;
     for (const size_t byte : places.bytes)
       repaired.bytes.push_back(unicode::repair_utf8(std::string_view(text).substr(0, byte)).size());
-    std::vector<int32_t> ids = encode_text(unicode::repair_utf8(text), {}, repaired);
+    std::vector<int32_t> ids = encode_text(unicode::repair_utf8(text), by_files({}), repaired);
     repaired.ids.resize(repaired.bytes.size(), std::max<size_t>(ids.size(), 1) - 1);  // those at the text's end
     places.ids = std::move(repaired.ids);
     return ids;
@@ -52,6 +52,10 @@ class FileTokenizer : public Tokenizer {
   BpeSpec take_model() { return std::move(spec_.bpe); }
 
  private:
+  EncodeOptions by_files(EncodeOptions options) const {
+    options.split_special_tokens |= spec_.split_special_tokens;
+    return options;
+  }
   void count(int32_t id) { vocab_size_ = std::max(vocab_size_, int64_t{id} + 1); }
   TokenizerSpec spec_;
   int64_t vocab_size_ = 0;

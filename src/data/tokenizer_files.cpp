@@ -81,6 +81,35 @@ Json default_tokens(const std::string& tokenizer_class) {
   return Json::object();
 }
 
+/// CodeLlamaTokenizer's tokens for infilling; null in the file: there is none.
+constexpr std::pair<const char*, const char*> infilling_tokens[] = {{"prefix_token", "\u2581<PRE>"},
+                                                                   {"middle_token", "\u2581<MID>"},
+                                                                   {"suffix_token", "\u2581<SUF>"},
+                                                                   {"eot_token", "\u2581<EOT>"},
+                                                                   {"fill_token", "<FILL_ME>"}};
+std::string infilling_token(const Json& config, std::string_view key) {
+  for (const auto& [name, otherwise] : infilling_tokens)
+    if (key == name) return config.contains(name) ? content_of(config[name]) : otherwise;
+  return {};
+}
+
+/// Nothing where one of the tokens is missing: the mark is text, or a token, like any other.
+std::optional<Infilling> infilling_of(const Json& config, const TokenizerSpec& spec) {
+  Infilling found{infilling_token(config, "fill_token"), -1, -1, -1};
+  for (const auto& [key, id] : {std::pair{"prefix_token", &found.prefix_id}, std::pair{"suffix_token", &found.suffix_id},
+                                std::pair{"middle_token", &found.middle_id}})
+    *id = id_of(spec, infilling_token(config, key)).value_or(-1);
+  const bool whole = !found.mark.empty() && found.prefix_id >= 0 && found.suffix_id >= 0 && found.middle_id >= 0;
+  return whole ? std::optional(found) : std::nullopt;
+}
+
+/// Classes that transformers builds from the vocabulary alone.
+bool is_built(const std::string& tokenizer_class) {
+  for (const char* name : {"LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer"})
+    if (tokenizer_class == name) return true;
+  return false;
+}
+
 SpecialTokens read_special_tokens(const fs::path& directory, Json config, const std::string& tokenizer_class) {
   SpecialTokens out;
   const bool has_decoder = !member(config, "added_tokens_decoder").is_null();
@@ -101,8 +130,9 @@ SpecialTokens read_special_tokens(const fs::path& directory, Json config, const 
     for (const Json& value : member(config, key))
       if (!content_of(value).empty()) out.extra.push_back(added_token(value, true));
   if (tokenizer_class == "CodeLlamaTokenizer")
-    for (const char* content : {"\u2581<PRE>", "\u2581<MID>", "\u2581<SUF>", "\u2581<EOT>", "<FILL_ME>"})
-      out.extra.push_back(added_token(content, true));
+    for (const auto& [key, otherwise] : infilling_tokens)
+      if (const std::string content = infilling_token(config, key); !content.empty())
+        out.extra.push_back(added_token(content, true));
   std::unordered_set<std::string> special_names;
   for (const char* key : named_tokens) special_names.insert(content_of(member(config, key)));
   for (const AddedToken& token : out.extra) special_names.insert(token.content);
@@ -248,6 +278,8 @@ TokenizerSpec read_files(const fs::path& directory) {
   if (fast) {
     tokenizer_class = class_for_file(class_of(config, model, ""), model, *fast);
     tokenizer_json::read(*fast, tokenizer_class, config, spec);
+    // Then added_tokens_decoder, where there is one, is all that these classes hear of added tokens.
+    if (is_built(tokenizer_class) && !member(config, "added_tokens_decoder").is_null()) clear_added(spec);
     padding_token = content_of(member(member(*fast, "padding"), "pad_token"));
   } else if (is_there(directory / "vocab.json")) {
     tokenizer_class = class_of(config, model, "GPT2Tokenizer");
@@ -271,6 +303,8 @@ TokenizerSpec read_files(const fs::path& directory) {
     spec.eos_id = id_of(spec, token->content);
   }
   if (!fast) add_bos_and_eos(config, spec);
+  spec.split_special_tokens = flag(config, "split_special_tokens", false);
+  if (tokenizer_class == "CodeLlamaTokenizer") spec.infilling = infilling_of(config, spec);
   if (fast && tokenizer_class == "CodeLlamaTokenizer" && spec.bos_id) {  // this class looks at no file for these
     spec.prefix_ids = {*spec.bos_id};
     spec.suffix_ids.clear();
@@ -287,6 +321,12 @@ std::optional<int32_t> id_of(const TokenizerSpec& spec, const std::string& conte
   const auto found = spec.bpe.vocab.find(content);
   if (found == spec.bpe.vocab.end()) return std::nullopt;
   return found->second;
+}
+
+void clear_added(TokenizerSpec& spec) {
+  spec.added.clear();
+  spec.added_places.clear();
+  spec.largest_added_id = -1;
 }
 
 void add_token(TokenizerSpec& spec, AddedToken token) {

@@ -37,6 +37,13 @@ struct SentencePieceSpec {
   std::string unknown_token = "<unk>";
 };
 
+/// What CodeLlamaTokenizer makes of a text with a mark in it: what stands before and behind the mark, in an order in which
+/// a model can write what belongs between.
+struct Infilling {
+  std::string mark;  ///< "<FILL_ME>"
+  int32_t prefix_id = -1, suffix_id = -1, middle_id = -1;
+};
+
 struct TokenizerSpec {
   std::string file;  ///< tokenizer.json, vocab.json or tokenizer.model: for messages
   BpeSpec bpe;       ///< of tokenizer.model: the vocabulary alone
@@ -49,6 +56,8 @@ struct TokenizerSpec {
   std::unordered_map<std::string, size_t> added_places;  ///< content -> index of added
   int32_t largest_added_id = -1;
   std::vector<int32_t> prefix_ids, suffix_ids;  ///< put around every text
+  bool split_special_tokens = false;            ///< special tokens in a text are text
+  std::optional<Infilling> infilling;
   int32_t pad_id = -1;                          ///< -1: there is none
   std::optional<int32_t> bos_id, eos_id;
   std::string bos_token, eos_token;
@@ -68,6 +77,8 @@ constexpr int64_t most_tokenizer_bytes = int64_t{256} << 20;
 
 /// The id of a token, added or not.
 std::optional<int32_t> id_of(const TokenizerSpec& spec, const std::string& content);
+/// Takes all added tokens out; those of the vocabulary stay in it.
+void clear_added(TokenizerSpec& spec);
 /// Adds a token or changes its flags. One that has no id yet gets the next free one.
 void add_token(TokenizerSpec& spec, AddedToken token);
 

@@ -163,7 +163,7 @@ void read_split(const Json& part, const std::string& file, TokenizerSpec& spec) 
   const Json& expression = member(pattern, "Regex");
   const auto known = expression.is_string() ? known_pattern(expression.get<std::string>()) : std::nullopt;
   BLIPFT_USER_CHECK(known.has_value(), file, ": pre_tokenizer: Split.pattern is ", io::brief(pattern),
-                    "; supported are the patterns of GPT-2, LLaMA 3 and Qwen 2, as their files spell them");
+                    "; supported are the patterns of GPT-2, LLaMA 3, Qwen 2 and Mistral (tekken), as their files spell them");
   BLIPFT_USER_CHECK(member(part, "behavior") == "Isolated" && !flag(part, "invert", false), file,
                     ": pre_tokenizer: Split.behavior is ", io::brief(member(part, "behavior")), ", invert ",
                     io::brief(member(part, "invert")), "; supported are \"Isolated\", false");

@@ -76,6 +76,59 @@ size_t gpt2_word_end(std::string_view text, size_t begin) {
   return run_end(text, next, found);
 }
 
+/// What a character may be in tekken's words: in capitals that they begin with, in small letters that they end with.
+struct LetterCase {
+  bool capital = false, small = false;
+};
+LetterCase case_at(std::string_view text, size_t position, size_t& next) {
+  next = position;
+  if (position >= text.size()) return {};
+  const uint32_t code_point = unicode::next_code_point(text, next);
+  if (unicode::is_capital(code_point)) return {true, false};
+  if (unicode::is_small_letter(code_point)) return {false, true};
+  const bool other = unicode::is_letter(code_point) || unicode::is_mark(code_point);
+  return {other, other};
+}
+
+/// The end of U*S+ or, where that is nowhere, of U+S* from `begin` on; `begin`: neither is there.
+/// U* takes all it can. Where no S follows, it gives back what it took until S+ has one.
+size_t cased_word_end(std::string_view text, size_t begin, bool& small) {
+  size_t end = begin, next = begin, last_small = begin;
+  for (LetterCase found = case_at(text, end, next); found.capital; found = case_at(text, end, next)) {
+    end = next;
+    if (found.small) last_small = end;
+  }
+  size_t small_end = end;
+  while (case_at(text, small_end, next).small) small_end = next;
+  small = small_end > end || last_small > begin;
+  return small_end > end ? small_end : last_small > begin ? last_small : end;
+}
+
+size_t tekken_word_end(std::string_view text, size_t begin) {
+  size_t next = begin, behind = begin;
+  const CharacterClass found = class_at(text, begin, next);
+  const bool may_lead = found != CharacterClass::letter && found != CharacterClass::number && !is_line_end(text[begin]);
+  for (const bool wants_small : {true, false})             // the two alternatives, each with and without a character before
+    for (const size_t from : {next, begin}) {
+      if (from == next && !may_lead) continue;
+      bool small = false;
+      const size_t end = cased_word_end(text, from, small);
+      if (end > from && (small || !wants_small)) return end;
+    }
+  if (found == CharacterClass::number) return next;
+  //  ?[^\s\p{L}\p{N}]+[\r\n/]*
+  const CharacterClass follower = class_at(text, next, behind);
+  if (found == CharacterClass::other || (text[begin] == ' ' && follower == CharacterClass::other)) {
+    size_t end = run_end(text, next, CharacterClass::other);
+    while (end < text.size() && (is_line_end(text[end]) || text[end] == '/')) ++end;
+    return end;
+  }
+  const size_t spaces_end = run_end(text, begin, CharacterClass::space);
+  for (size_t end = spaces_end; end > begin; --end)
+    if (is_line_end(text[end - 1])) return end;
+  return space_end(text, begin);
+}
+
 size_t llama3_word_end(std::string_view text, size_t begin, size_t digits) {
   if (const size_t length = contraction_length_any_case(text.substr(begin))) return begin + length;
   size_t next = begin, behind = begin;
@@ -113,6 +166,10 @@ std::optional<SplitPattern> known_pattern(std::string_view expression) {
                     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)")
     return SplitPattern::llama3;
   if (expression == qwen2_expression) return SplitPattern::qwen2;
+  if (expression == R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+                    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+                    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)")
+    return SplitPattern::tekken;
   return std::nullopt;
 }
 
@@ -121,8 +178,9 @@ std::vector<std::string_view> split_words(std::string_view text, SplitPattern pa
   std::vector<std::string_view> words;
   const size_t digits = pattern == SplitPattern::llama3 ? 3 : 1;
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end =
-        pattern == SplitPattern::gpt2 ? gpt2_word_end(text, begin) : llama3_word_end(text, begin, digits);
+    const size_t end = pattern == SplitPattern::gpt2     ? gpt2_word_end(text, begin)
+                       : pattern == SplitPattern::tekken ? tekken_word_end(text, begin)
+                                                         : llama3_word_end(text, begin, digits);
     words.push_back(text.substr(begin, end - begin));
     begin = end;
   }

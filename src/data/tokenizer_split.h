@@ -12,6 +12,8 @@ enum class SplitPattern {
   gpt2,    ///< 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
   llama3,  ///< (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*
            ///< |\s*[\r\n]+|\s+(?!\S)|\s+
+  tekken,  ///< [^\r\n\p{L}\p{N}]?U*S+|[^\r\n\p{L}\p{N}]?U+S*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
+           ///< with U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], S = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: Mistral's, from NeMo on
   qwen2,   ///< llama3 with \p{N} in place of \p{N}{1,3}
 };
 

@@ -155,6 +155,18 @@ bool is_letter(uint32_t code_point) {
   return in_ranges(letters, letters_size, code_point);
 }
 
+bool is_capital(uint32_t code_point) {
+  if (code_point < 0x80) return code_point - 'A' < 26;
+  return in_ranges(capitals, capitals_size, code_point);
+}
+
+bool is_small_letter(uint32_t code_point) {
+  if (code_point < 0x80) return code_point - 'a' < 26;
+  return in_ranges(small_letters, small_letters_size, code_point);
+}
+
+bool is_mark(uint32_t code_point) { return code_point >= 0x80 && in_ranges(marks, marks_size, code_point); }
+
 bool is_number(uint32_t code_point) {
   if (code_point < 0x80) return code_point - '0' < 10;
   return in_ranges(numbers, numbers_size, code_point);

@@ -19,6 +19,9 @@ void append_utf8(std::string& text, uint32_t code_point);
 std::string repair_utf8(std::string_view text);
 
 bool is_letter(uint32_t code_point);          ///< \p{L}
+bool is_capital(uint32_t code_point);         ///< \p{Lu} or \p{Lt}
+bool is_small_letter(uint32_t code_point);    ///< \p{Ll}
+bool is_mark(uint32_t code_point);            ///< \p{M}
 bool is_number(uint32_t code_point);          ///< \p{N}
 bool is_space(uint32_t code_point);           ///< \s
 bool is_word_character(uint32_t code_point);  ///< \w

@@ -130,13 +130,15 @@ Words words_of(const std::string& text, SplitPattern pattern) {
 TEST_SUITE("tokenizer") {
   TEST_CASE("small tokenizers in every form of files give the ids of transformers") {
     for (const char* form : {"vocab_merges", "fast_strings", "fast_pairs", "byte_fallback", "llama_class", "llama3",
-                             "qwen2", "sentencepiece_legacy", "sentencepiece_new", "sentencepiece_no_prefix"})
+                             "qwen2", "tekken", "sentencepiece_legacy", "sentencepiece_new", "sentencepiece_no_prefix"})
       check_cases(*load_tokenizer(golden + form), std::string(form) + "/cases.json");
   }
 
   TEST_CASE("a model's family may know better than tokenizer.json and the class that files name") {
     for (const char* name : {"mistral_llama_class", "qwen2_fast_class", "qwen2_no_class", "qwen2_llama_class",
-                             "llama_gpt2_class", "blip2_gpt2_class", "blip2_no_class", "llama_class_of_bytes"}) {
+                             "llama_gpt2_class", "blip2_gpt2_class", "blip2_no_class", "llama_class_of_bytes",
+                             "llama_split_special", "llama_decoder", "qwen2_decoder", "code_llama",
+                             "code_llama_python"}) {
       const std::string file = std::string("family_") + name + ".json";
       const Json json = read_json(golden + file);
       const Directory directory(json["directory"].get<std::string>());
@@ -216,6 +218,22 @@ TEST_SUITE("tokenizer") {
     CHECK(words("   ") == Words{"   "});
     CHECK(words_of("12 3", SplitPattern::qwen2) == Words{"1", "2", " ", "3"});
     CHECK(words_of("12 3", SplitPattern::none) == Words{"12 3"});
+  }
+
+  TEST_CASE("the pattern of tekken: capitals and small letters are words of their own") {
+    const auto words = [](const std::string& text) { return words_of(text, SplitPattern::tekken); };
+    CHECK(words("camelCase HTTPServer 12") == Words{"camel", "Case", " HTTPServer", " ", "1", "2"});
+    CHECK(words("ABC\u4e2dDEF aB/\n/c") == Words{"ABC\u4e2d", "DEF", " a", "B", "/\n/", "c"});
+  }
+
+  TEST_CASE("a text to fill has one place, and is no conversation") {
+    const Directory directory("llama_class");
+    directory.change("tokenizer_config.json", [](Json& json) { json["tokenizer_class"] = "CodeLlamaTokenizer"; });
+    const auto tokenizer = load_tokenizer(directory.string());
+    CHECK(has(testing::message_of([&] { tokenizer->encode("a<FILL_ME>b<FILL_ME>"); }), "<FILL_ME> more than once"));
+    TextPlaces places;
+    places.bytes = {0};
+    CHECK(has(testing::message_of([&] { tokenizer->encode_with_places("a<FILL_ME>b", places); }), "conversation"));
   }
 
   TEST_CASE("ill-formed UTF-8 becomes U+FFFD, one for each maximal part") {
