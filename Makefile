@@ -75,7 +75,10 @@ BLAS_LIBS := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
 
 CXXFLAGS := -std=c++20 $(OPT) $(SAN_FLAGS) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
 CPPFLAGS := -Iinclude -Isrc -Itest -Itools $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS)
-LDLIBS := -Wl,--build-id=sha1 $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng -lsentencepiece -ldl -lpthread
+# WebP pictures are read where libwebp is.
+WEBP := $(shell echo '\#include <webp/demux.h>' | $(CXX) -x c++ -E - > /dev/null 2>&1 && echo 1)
+WEBP_LIBS := $(if $(WEBP),-lwebpdemux -lwebp)
+LDLIBS := -Wl,--build-id=sha1 $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng $(WEBP_LIBS) -lsentencepiece -ldl -lpthread
 ifeq ($(CUDA),1)
 ifneq ($(filter-out 8% 9% 1%,$(CUDA_ARCH))$(if $(strip $(CUDA_ARCH)),,none),)
 $(error CUDA_ARCH: found "$(CUDA_ARCH)", expected one or more of 80, 86, 89, 90a, 100, ...: blipft needs compute capability 8.0)
@@ -137,8 +140,10 @@ $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
 	@echo '$(GIT_COMMIT)' | cmp -s - $@ || echo '$(GIT_COMMIT)' > $@
 
+$(BUILD)/src/data/image_webp.cpp.o build/fuzz/src/data/image_webp.cpp.o: CPPFLAGS += $(if $(WEBP),-DBLIPFT_WEBP=1)
+
 # Objects depend on the flags they were built with.
-BUILD_FLAGS := $(OPT) $(TEST_OPT) $(SAN_FLAGS) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)$(addprefix $() ,$(HDF5_ROOT))
+BUILD_FLAGS := $(OPT) $(TEST_OPT) $(SAN_FLAGS) $(CUDA) $(CUDA_HOME) $(CUDA_ARCH) $(MPI_FLAGS)$(addprefix $() ,$(HDF5_ROOT)) $(WEBP_LIBS)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(BUILD_FLAGS)' | cmp -s - $@ || echo '$(BUILD_FLAGS)' > $@
@@ -162,7 +167,7 @@ build/fuzz/%.cpp.o: %.cpp
 build/fuzz/libfuzz.a: $(FUZZ_OBJECTS)
 	rm -f $@ && ar rcs $@ $^
 $(FUZZ_TARGETS): build/fuzz/%: build/fuzz/test/fuzz/%_fuzz.cpp.o build/fuzz/libfuzz.a
-	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ -lyaml-cpp -ljpeg -lpng -lsentencepiece
+	$(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ -lyaml-cpp -ljpeg -lpng $(WEBP_LIBS) -lsentencepiece
 -include $(FUZZ_OBJECTS:.o=.d) $(FUZZ_TARGETS:build/fuzz/%=build/fuzz/test/fuzz/%_fuzz.cpp.d)
 .PRECIOUS: build/fuzz/%.cpp.o
 

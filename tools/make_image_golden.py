@@ -13,6 +13,7 @@ fixed seed.
                    give it other pixels.
                    resize: file, width, height, expected (a .rgb file)
                    broken: files that must be refused
+                   webp, broken_webp: likewise, of WebP, which a build may not read
                    photos: file, crc32 of u8 [224, 224, 3], and pixel values (float) at a few places
 """
 import argparse
@@ -270,6 +271,34 @@ def png_files():
     return files
 
 
+def webp_files():
+    """WebP of every kind: one list of its own, since a build may lack libwebp."""
+    def webp(image, **options):
+        out = io.BytesIO()
+        image.save(out, "WEBP", **options)
+        return out.getvalue()
+
+    rgb = Image.fromarray(drawing(45, 31, 71))
+    alpha = np.mgrid[0:31, 0:45][1] * 255 // 44
+    rgba = Image.fromarray(np.dstack([drawing(45, 31, 72), alpha.astype(np.uint8)]))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf tiff:Orientation="3"/></x:xmpmeta>'
+    frames = [Image.fromarray(drawing(20, 14, seed)) for seed in (73, 74)]
+    return {"lossy.webp": webp(rgb, quality=70), "lossless.webp": webp(rgb, lossless=True),
+            "lossy_alpha.webp": webp(rgba, quality=70), "lossless_alpha.webp": webp(rgba, lossless=True, exact=True),
+            "oriented.webp": webp(rgb, lossless=True, exif=exif),
+            "oriented_xmp.webp": webp(rgb, lossless=True, xmp=xmp),
+            "animated.webp": webp(frames[0], lossless=True, save_all=True, append_images=frames[1:]),
+            "one_pixel.webp": webp(rgb.crop((0, 0, 1, 1)), lossless=True)}
+
+
+def broken_webp_files(good):
+    lossy = good["lossy.webp"]
+    return {"cut_half.webp": lossy[:len(lossy) // 2], "cut_header.webp": lossy[:18],
+            "cut_animated.webp": good["animated.webp"][:len(good["animated.webp"]) // 3]}
+
+
 def broken_files(good):
     """Files that must be refused, made of good ones."""
     baseline, progressive, png = good["baseline_444.jpg"], good["progressive.jpg"], good["rgb.png"]
@@ -382,7 +411,7 @@ def main():
     out = arguments.output
     out.mkdir(parents=True, exist_ok=True)
     index_file = out / "index.json"
-    index = {"decode": [], "resize": [], "broken": [],
+    index = {"decode": [], "webp": [], "resize": [], "broken": [], "broken_webp": [],
              "photos": json.loads(index_file.read_text())["photos"] if index_file.exists() else []}
 
     good = {**jpeg_files(), **oriented_files(), **png_files(), **transparent_files()}
@@ -391,6 +420,13 @@ def main():
         (out / name).write_bytes(data)
         index["decode"] += decode_records(out, name, data)
         checked += check_against_libraries(name, data, to_rgb(decoded(data, True), "white"))
+    good_webp = webp_files()
+    for name, data in good_webp.items():
+        (out / name).write_bytes(data)
+        index["webp"] += decode_records(out, name, data)
+    for name, data in broken_webp_files(good_webp).items():
+        (out / name).write_bytes(data)
+        index["broken_webp"].append(name)
     print(f"{checked} of {len(good)} files as datasets and transformers read them")
     for name, width, height in resize_cases():
         picture = to_rgb(decoded((out / name).read_bytes(), True), "white")

@@ -78,6 +78,23 @@ need_build_packages() {
   fi
 }
 
+# WebP pictures are read where libwebp is; without it everything else works. A failure is remembered for a day, so that
+# checks without a network stay fast.
+want_webp() {
+  has_header webp/demux.h && return 0
+  local failed=build/no_webp
+  if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null && [ -z "$(find "$failed" -mtime -1 2> /dev/null)" ]; then
+    echo "setup: installing libwebp-dev, with which WebP pictures are read" >&2
+    local run=(timeout 300 apt-get -q -o DPkg::Lock::Timeout=120)
+    export DEBIAN_FRONTEND=noninteractive
+    { "${run[@]}" install -y --no-install-recommends libwebp-dev ||
+      { "${run[@]}" update && "${run[@]}" install -y --no-install-recommends libwebp-dev; }; } >&2
+    has_header webp/demux.h && return 0
+    mkdir -p build && touch "$failed"
+  fi
+  echo "setup: note: without libwebp-dev (webp/demux.h) WebP pictures will not be read" >&2
+}
+
 # The CUDA toolkit and NCCL come from NVIDIA; nothing of them is installed here.
 need_cuda() {
   local nvcc home
@@ -213,6 +230,7 @@ esac
 
 need_build_packages
 need_python
+want_webp
 [ ${#names[@]} = 0 ] && exit 0
 [ ${#packages[@]} != 0 ] && install_missing
 names=() packages=()

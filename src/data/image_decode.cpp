@@ -1,4 +1,4 @@
-// decode_image: JPEG through libjpeg and PNG through libpng, into the pixels that PIL gives a training script.
+// decode_image: JPEG through libjpeg, PNG through libpng and WebP (image_webp.cpp), into the pixels that PIL gives a training script.
 //
 // Both libraries report errors with longjmp, so each stage between setjmp and return holds plain values only; memory
 // and library handles live in owners outside of it.
@@ -18,23 +18,11 @@
 #include "blipft/data.h"
 #include "blipft/error.h"
 #include "data/image_orientation.h"
+#include "data/image_pixels.h"
+#include "data/image_webp.h"
 
 namespace blipft {
 namespace {
-
-[[noreturn]] void fail(const std::string& name, const std::string& what) {
-  throw UserError(concat("cannot decode the picture ", name, ": ", what,
-                         "; replace this file or remove it from the dataset"));
-}
-
-void set_size(Image& image, int64_t width, int64_t height, const std::string& name) {
-  if (width <= 0 || height <= 0) fail(name, "it has no pixels");
-  if (width > most_picture_side || height > most_picture_side || width > most_picture_pixels / height)
-    fail(name, concat(width, " x ", height, " pixels, at most ", most_picture_pixels, " pixels, and ",
-                      most_picture_side, " a side, are accepted"));
-  image.width = width;
-  image.height = height;
-}
 
 /// Room for `rows` more rows. Memory is taken as rows are decoded: a short file may promise any size.
 uint8_t* add_row(std::vector<uint8_t>& pixels, int64_t row_bytes, int64_t rows) {
@@ -158,25 +146,25 @@ void cmyk_row_to_rgb(const uint8_t* cmyk, int64_t width, uint8_t* rgb) {
 
 Image decode_jpeg(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
   JpegReader reader(bytes, size);
-  if (!reader.read_header(settings.exif_orientation)) fail(name, reader.message());
+  if (!reader.read_header(settings.exif_orientation)) refuse_picture(name, reader.message());
   const int orientation = reader.orientation();
   const int components = reader.components();
   if (components != 1 && components != 3 && components != 4)
-    fail(name, concat("a JPEG with ", components, " channels; 1 (gray), 3 (colour) or 4 (CMYK) are expected"));
+    refuse_picture(name, concat("a JPEG with ", components, " channels; 1 (gray), 3 (colour) or 4 (CMYK) are expected"));
   Image image;
-  set_size(image, reader.width(), reader.height(), name);
+  set_picture_size(image, reader.width(), reader.height(), name);
   if (const int64_t kept = reader.kept_bytes(); kept > most_jpeg_bytes)
-    fail(name, concat("a progressive JPEG of ", image.width, " x ", image.height, " pixels, which takes ", kept,
+    refuse_picture(name, concat("a progressive JPEG of ", image.width, " x ", image.height, " pixels, which takes ", kept,
                       " bytes besides its pixels, at most ", most_jpeg_bytes,
                       " are accepted; store it as a baseline JPEG, or smaller"));
-  if (!reader.start()) fail(name, reader.message());
+  if (!reader.start()) refuse_picture(name, reader.message());
   std::vector<uint8_t> cmyk(components == 4 ? static_cast<size_t>(image.width * 4) : 0);
   for (int64_t y = 0; y < image.height; ++y) {
     uint8_t* row = add_row(image.rgb, image.width * 3, image.height);
-    if (!reader.read_row(components == 4 ? cmyk.data() : row)) fail(name, reader.message());
+    if (!reader.read_row(components == 4 ? cmyk.data() : row)) refuse_picture(name, reader.message());
     if (components == 4) cmyk_row_to_rgb(cmyk.data(), image.width, row);
   }
-  if (!reader.finish()) fail(name, reader.message());
+  if (!reader.finish()) refuse_picture(name, reader.message());
   return turned(std::move(image), orientation);
 }
 
@@ -353,15 +341,9 @@ class PngPixels {
     }
     const size_t values = static_cast<size_t>(channels_);
     if (chunk.size() < 2 * values)
-      fail(name, concat("its tRNS chunk has ", chunk.size(), " bytes, at least ", 2 * values, " are expected"));
+      refuse_picture(name, concat("its tRNS chunk has ", chunk.size(), " bytes, at least ", 2 * values, " are expected"));
     for (size_t c = 0; c < 3; ++c) key_[c] = static_cast<uint8_t>(chunk[2 * (c % values) + 1]);
     has_key_ = true;
-  }
-
-  /// PIL's Image.alpha_composite on opaque white, in its fixed point of 7 bits.
-  static uint8_t on_white(uint32_t value, uint32_t alpha) {
-    const uint32_t sum = ((value * alpha + 255 * (255 - alpha)) << 7) + (0x80 << 7);
-    return static_cast<uint8_t>(((sum >> 8) + sum) >> 8 >> 7);
   }
 
   int64_t channels_;
@@ -376,7 +358,7 @@ void check_chunks(const uint8_t* bytes, size_t size, const std::string& name) {
     const size_t length = static_cast<size_t>(bytes[at]) << 24 | static_cast<size_t>(bytes[at + 1]) << 16 |
                           static_cast<size_t>(bytes[at + 2]) << 8 | bytes[at + 3];
     const size_t left = size - at - 8;
-    if (length > left || left - length < 4) fail(name, "the file ends too early");
+    if (length > left || left - length < 4) refuse_picture(name, "the file ends too early");
     if (!std::memcmp(bytes + at + 4, "IEND", 4)) return;
     at += 12 + length;
   }
@@ -385,15 +367,15 @@ void check_chunks(const uint8_t* bytes, size_t size, const std::string& name) {
 Image decode_png(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
   check_chunks(bytes, size, name);
   PngReader reader(bytes, size);
-  if (!reader.read_header(settings.white_background)) fail(name, reader.message());
+  if (!reader.read_header(settings.white_background)) refuse_picture(name, reader.message());
   Image image;
-  set_size(image, reader.width(), reader.height(), name);
-  if (!reader.start()) fail(name, reader.message());
+  set_picture_size(image, reader.width(), reader.height(), name);
+  if (!reader.start()) refuse_picture(name, reader.message());
   const int64_t pixel_bytes = reader.gray16() ? 2 : reader.channels();
   BLIPFT_CHECK(reader.row_bytes() == image.width * pixel_bytes, name, ": ", reader.channels(), " channels, ",
                reader.row_bytes(), " bytes a row");
   std::vector<uint8_t> rows;
-  if (!reader.read_rows(rows)) fail(name, reader.message());
+  if (!reader.read_rows(rows)) refuse_picture(name, reader.message());
   const PngPixels pixels(reader, settings.white_background, name);
   // Pixels of three or four channels become RGB in their place: a large picture is not held twice.
   const bool in_place = pixel_bytes >= 3;
@@ -420,16 +402,31 @@ std::string first_bytes(const uint8_t* bytes, size_t size) {
 
 }  // namespace
 
+void refuse_picture(const std::string& name, const std::string& what) {
+  throw UserError(concat("cannot decode the picture ", name, ": ", what,
+                         "; replace this file or remove it from the dataset"));
+}
+
+void set_picture_size(Image& image, int64_t width, int64_t height, const std::string& name) {
+  if (width <= 0 || height <= 0) refuse_picture(name, "it has no pixels");
+  if (width > most_picture_side || height > most_picture_side || width > most_picture_pixels / height)
+    refuse_picture(name, concat(width, " x ", height, " pixels, at most ", most_picture_pixels, " pixels, and ",
+                                most_picture_side, " a side, are accepted"));
+  image.width = width;
+  image.height = height;
+}
+
 Image decode_image(const uint8_t* bytes, size_t size, const std::string& name, const DecodeSettings& settings) {
   static constexpr uint8_t jpeg_start[] = {0xff, 0xd8, 0xff};
   static constexpr uint8_t png_start[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
-  if (size == 0) fail(name, "the file is empty");
+  if (size == 0) refuse_picture(name, "the file is empty");
   const auto starts_with = [&](const auto& start) {
     return size >= sizeof start && !std::memcmp(bytes, start, sizeof start);
   };
   if (starts_with(jpeg_start)) return decode_jpeg(bytes, size, name, settings);
   if (starts_with(png_start)) return decode_png(bytes, size, name, settings);
-  fail(name, concat("neither a JPEG nor a PNG (its first bytes are ", first_bytes(bytes, size), ")"));
+  if (is_webp(bytes, size)) return decode_webp(bytes, size, name, settings);
+  refuse_picture(name, concat("neither a JPEG nor a PNG nor a WebP (its first bytes are ", first_bytes(bytes, size), ")"));
 }
 
 }  // namespace blipft

@@ -13,6 +13,7 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "data/image_webp.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 
@@ -101,6 +102,33 @@ TEST_SUITE("image") {
         }
     }
     CHECK(differ > 100);                        // or the settings would not matter
+  }
+
+  TEST_CASE("WebP: decoded pixels are PIL's") {
+    const json index = golden_index();
+    REQUIRE(index["webp"].size() >= 10);
+    if (!reads_webp()) {
+      const std::string message = message_of([] { decode_file(golden + "lossy.webp"); });
+      CHECK_MESSAGE(message.find("lossy.webp: it is a WebP, and this program was built without libwebp") !=
+                        std::string::npos, message);
+      std::cout << "SKIPPED: WebP: decoded pixels are PIL's (built without libwebp)" << std::endl;
+      return;
+    }
+    for (const json& record : index["webp"]) {
+      CAPTURE(record.dump());
+      const std::string file = record["file"];
+      const Image image = decode_file(golden + file, {record["exif_orientation"], record["transparency"] == json("white")});
+      CHECK(image.width == record["width"].get<int64_t>());
+      CHECK(image.height == record["height"].get<int64_t>());
+      // Lossless pictures are bits; of lossy ones a version of libwebp may round a colour the other way.
+      const int most = file.starts_with("lossy") ? 1 : 0;
+      CHECK(largest_difference(image.rgb, read_bytes(golden + record["expected"].get<std::string>())) <= most);
+    }
+    for (const json& file : index["broken_webp"]) {
+      CAPTURE(file.dump());
+      const std::string name = golden + file.get<std::string>();
+      CHECK(message_of([&] { decode_file(name); }).starts_with("cannot decode the picture " + name));
+    }
   }
 
   TEST_CASE("resized pixels are PIL's, bit for bit") {
