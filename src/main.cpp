@@ -11,6 +11,7 @@
 #include "blipft/error.h"
 #include "blipft/trainer.h"
 #include "blipft/version.h"
+#include "run/hub_cache.h"
 #include "run/stop_request.h"
 
 namespace {
@@ -19,6 +20,7 @@ using namespace blipft;
 
 Config configuration(const CommandLine& line) {
   Config config = load_config(line.config_file, line.overrides);
+  config.model.path = folder_of_model(config.model.path);
   settle_data(config);
   if (line.smoke_steps > 0) make_smoke(config, line.smoke_steps);
   return config;

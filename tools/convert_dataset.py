@@ -1,22 +1,31 @@
 #!/usr/bin/env python3
-"""Converts a dataset saved by the `datasets` library (save_to_disk) into an ImageFolder.
+"""Converts parquet and arrow files, and datasets saved by the `datasets` library, into what blipft reads.
 
     tools/convert_dataset.py saved/ pictures/
     tools/convert_dataset.py saved/ pictures/ --split train --text-column caption --limit 1000
+    tools/convert_dataset.py train-00000-of-00001.parquet records/
 
-The source is a directory with state.json and .arrow files, or with dataset_dict.json and one such directory a split.
-The result is pictures/images/*.jpg|png and pictures/metadata.jsonl with the keys file_name and text.
+The source is a .parquet or .arrow file; or a directory of them, perhaps in data/ or a folder for each split, as the hub
+has them; or a directory that save_to_disk wrote: state.json and .arrow files, or dataset_dict.json and one such directory
+a split. Where files are named after splits (train-00000-of-00004.parquet), --split chooses one; train, where there is.
+
+With a column of pictures the result is an ImageFolder: OUTPUT/images/*.jpg|png and OUTPUT/metadata.jsonl with the keys
+file_name and text. Else it is OUTPUT/data.jsonl, a record with all columns in each line; data.keys tells blipft what they
+are called where they are not called as it expects.
 
 Needs pyarrow, not `datasets`. Pictures that are neither JPEG nor PNG are saved as PNG, which needs PIL.
 """
 import argparse
 import io
 import json
+import math
+import re
 import shutil
 import sys
 import time
 from pathlib import Path
 
+COLUMNAR = (".parquet", ".arrow")
 CAPTION_COLUMNS = ("text", "caption")
 ORIENTATION = 0x0112  # the EXIF tag
 
@@ -29,6 +38,7 @@ def import_pyarrow():
     try:
         import pyarrow
         import pyarrow.ipc
+        import pyarrow.parquet
         return pyarrow
     except ImportError:
         fail("the Python package pyarrow is missing; install it with: python3 -m pip install pyarrow "
@@ -78,8 +88,60 @@ def arrow_files(directory):
     return files
 
 
+SPLIT_NAMES = ("train", "validation", "valid", "val", "dev", "eval", "test")
+
+
+def split_of(file, source):
+    """The split that a file, or a folder between it and the source, is named after; None: none."""
+    for part in file.relative_to(source).parts[::-1]:
+        name = re.split(r"[-_.]", part)[0].lower()
+        if name in SPLIT_NAMES:
+            return {"valid": "validation", "val": "validation", "dev": "validation"}.get(name, name)
+    return None
+
+
+def loose_files(source, split):
+    """The .parquet and .arrow files of a directory, of one split where they have some."""
+    files = sorted(file for file in source.rglob("*")
+                   if file.suffix in COLUMNAR and not any(part.startswith(".") for part in file.relative_to(source).parts))
+    if not files:
+        fail(f"{source}: no .parquet and no .arrow files, and no state.json or dataset_dict.json of save_to_disk")
+    splits = sorted({split_of(file, source) for file in files} - {None})
+    if not splits:
+        if split is not None:
+            fail(f"{source}: --split {split} was given, but no file there is named after a split")
+        return files
+    if split is None and len(splits) > 1 and "train" not in splits:
+        fail(f"{source}: has the splits {', '.join(splits)}; choose one with --split")
+    split = split or (splits[0] if len(splits) == 1 else "train")
+    if split not in splits:
+        fail(f"{source}: no split \"{split}\"; it has {', '.join(splits)}")
+    return [file for file in files if split_of(file, source) == split]
+
+
+def source_files(source, split):
+    """(files, the directory that paths in them are relative to)."""
+    if not source.exists():
+        fail(f"{source}: does not exist")
+    if source.is_file():
+        if source.suffix not in COLUMNAR:
+            fail(f"{source}: expected a file {' or '.join(COLUMNAR)}, or a directory of them")
+        if split is not None:
+            fail(f"{source}: --split {split} was given, but this is a single file")
+        return [source], source.parent
+    if not (source / "state.json").exists() and not (source / "dataset_dict.json").exists():
+        return loose_files(source, split), source
+    directory = split_directory(source, split)
+    return arrow_files(directory), directory
+
+
 def open_batches(pyarrow, file):
-    """Record batches of an Arrow file; `datasets` writes the stream form, other tools the file form."""
+    """Record batches of a file; of Arrow, `datasets` writes the stream form, other tools the file form."""
+    if file.suffix == ".parquet":
+        try:
+            return pyarrow.parquet.ParquetFile(str(file)).iter_batches(batch_size=1024)
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            fail(f"{file}: not a parquet file: {error}")
     source = pyarrow.memory_map(str(file))
     try:
         return pyarrow.ipc.open_stream(source)
@@ -150,20 +212,35 @@ def caption_text(value, place):
     return value
 
 
+def plain(value, place):
+    """A value as JSON has it: numbers that are none become null, as pandas writes what is missing."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: plain(item, place) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item, place) for item in value]
+    if isinstance(value, bytes):
+        fail(f"{place}: found bytes, which no record of text has; name a column of pictures with --image-column")
+    return value if value is None or isinstance(value, (str, int, bool)) else str(value)
+
+
 def prepare_output(output, force):
     """A fresh directory. Only what this tool writes is removed: of an unfinished conversion, or with --force."""
     if output.exists() and not output.is_dir():
         fail(f"{output}: exists and is not a directory")
     found = {item.name for item in output.iterdir()} if output.exists() else set()
     if found:
-        unfinished = "metadata.jsonl.part" in found and found <= {"images", "metadata.jsonl.part"}
+        parts = {"metadata.jsonl.part", "data.jsonl.part"}
+        unfinished = found & parts and found <= {"images", *parts}
         if not force and not unfinished:
             fail(f"{output}: exists and is not empty; choose another directory, "
-                 "or replace its images/ and metadata.jsonl with --force")
-        (output / "metadata.jsonl").unlink(missing_ok=True)
+                 "or replace its images/, metadata.jsonl and data.jsonl with --force")
+        for name in ("metadata.jsonl", "data.jsonl", *parts):
+            (output / name).unlink(missing_ok=True)
         if (output / "images").exists():
             shutil.rmtree(output / "images")
-    (output / "images").mkdir(parents=True)
+    output.mkdir(parents=True, exist_ok=True)
 
 
 class Progress:
@@ -180,51 +257,79 @@ class Progress:
         self.last = now
         rate = count / max(now - self.start, 1e-9)
         end = "\n" if last or not self.terminal else ""
-        print(f"{chr(13) if self.terminal else ''}{count} pictures, {rate:.0f}/s", end=end, file=sys.stderr, flush=True)
+        print(f"{chr(13) if self.terminal else ''}{count} samples, {rate:.0f}/s", end=end, file=sys.stderr, flush=True)
+
+
+def picture_column(schema, wanted, file):
+    """The column of pictures, or None: it is called as asked for, or image, or holds {bytes, path}."""
+    if wanted:
+        return choose_column(schema.names, wanted, (), "image", file)
+    for field in schema:
+        names = {child.name for child in field.type} if str(field.type).startswith("struct") else set()
+        if names == {"bytes", "path"} or (field.name == "image" and str(field.type) == "binary"):
+            return field.name
+    return None
+
+
+def rows_of(batch, at_once=64):
+    """The rows as Python values, a few at a time: they may hold pictures."""
+    for start in range(0, batch.num_rows, at_once):
+        yield from batch.slice(start, at_once).to_pylist()
+
+
+def write_samples(pyarrow, files, base, arguments, out):
+    """Writes the samples of all files, and the pictures; (how many, whether they have pictures)."""
+    progress, count, pictures = Progress(), 0, False
+    for file in files:
+        row = 0
+        for batch in open_batches(pyarrow, file):
+            names = batch.schema.names
+            image_column = picture_column(batch.schema, arguments.image_column, file)
+            if image_column:
+                pictures = True
+                text_column = choose_column(names, arguments.text_column, CAPTION_COLUMNS, "caption", file)
+            for values in rows_of(batch):
+                if arguments.limit and count >= arguments.limit:
+                    progress.show(count, last=True)
+                    return count, pictures
+                place = f"{file}, row {row}"
+                if image_column:
+                    (arguments.output / "images").mkdir(exist_ok=True)
+                    data, extension = encoded(picture_bytes(values[image_column], base, place), place)
+                    name = f"images/{count:08d}.{extension}"
+                    (arguments.output / name).write_bytes(data)
+                    record = {"file_name": name, "text": caption_text(values[text_column], place)}
+                else:
+                    record = plain(values, place)
+                out.write(json.dumps(record, ensure_ascii=False) + "\n")
+                row += 1
+                count += 1
+                progress.show(count)
+    progress.show(count, last=True)
+    return count, pictures
 
 
 def convert(arguments):
-    directory = split_directory(arguments.source, arguments.split)
-    files = arrow_files(directory)
+    files, base = source_files(arguments.source, arguments.split)
     pyarrow = import_pyarrow()
     prepare_output(arguments.output, arguments.force)
-    progress = Progress()
-    count = 0
-    partial = arguments.output / "metadata.jsonl.part"  # renamed at the end: a half conversion is no dataset
-    with open(partial, "w", encoding="utf-8") as metadata:
-        for file in files:
-            row = 0
-            for batch in open_batches(pyarrow, file):
-                names = batch.schema.names
-                image_column = choose_column(names, arguments.image_column, ("image",), "image", file)
-                text_column = choose_column(names, arguments.text_column, CAPTION_COLUMNS, "caption", file)
-                images, texts = batch.column(names.index(image_column)), batch.column(names.index(text_column))
-                for i in range(batch.num_rows):
-                    if arguments.limit and count >= arguments.limit:
-                        break
-                    place = f"{file}, row {row + i}"
-                    data, extension = encoded(picture_bytes(images[i].as_py(), directory, place), place)
-                    name = f"images/{count:08d}.{extension}"
-                    (arguments.output / name).write_bytes(data)
-                    text = caption_text(texts[i].as_py(), place)
-                    metadata.write(json.dumps({"file_name": name, "text": text}, ensure_ascii=False) + "\n")
-                    count += 1
-                    progress.show(count)
-                row += batch.num_rows
+    partial = arguments.output / "data.jsonl.part"  # renamed at the end: a half conversion is no dataset
+    with open(partial, "w", encoding="utf-8") as out:
+        count, pictures = write_samples(pyarrow, files, base, arguments, out)
     if count == 0:
-        fail(f"{directory}: no samples in it")
-    partial.rename(arguments.output / "metadata.jsonl")
-    progress.show(count, last=True)
-    print(f"{arguments.output}: {count} pictures with captions")
+        fail(f"{arguments.source}: no samples in it")
+    partial.rename(arguments.output / ("metadata.jsonl" if pictures else "data.jsonl"))
+    what = "pictures with captions" if pictures else "records"
+    print(f"{arguments.output}: {count} {what}; train with data.path={arguments.output}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, help="directory written by save_to_disk")
+    parser.add_argument("source", type=Path, help="parquet or arrow file, or directory")
     parser.add_argument("output", type=Path, help="directory to write")
-    parser.add_argument("--split", help="split of a dataset dictionary (default: the only one, else train)")
-    parser.add_argument("--image-column", help="default: image")
-    parser.add_argument("--text-column", help="default: text, else caption")
+    parser.add_argument("--split", help="split, where there are several (default: train)")
+    parser.add_argument("--image-column", help="of pictures (default: image, or the one that has bytes and path)")
+    parser.add_argument("--text-column", help="of the pictures' captions (default: text, else caption)")
     parser.add_argument("--limit", type=int, default=0, help="at most this many samples")
     parser.add_argument("--force", action="store_true", help="replace an earlier result in the output directory")
     convert(parser.parse_args())

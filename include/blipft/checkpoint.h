@@ -18,6 +18,7 @@ struct StoredTensor {
   std::vector<int64_t> shape;                ///< as stored; may have more than four dimensions
   std::string file;
   int64_t begin = 0, end = 0;                ///< bytes, from the file's start
+  bool f64 = false;                          ///< the file has 64-bit numbers, which read() rounds to dtype, f32
   int64_t numel() const;
 };
 

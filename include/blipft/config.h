@@ -35,12 +35,15 @@ struct AdapterSection {
 };
 
 struct DataSection {
-  std::string path;                     ///< ImageFolder directory, or a .tar / directory of .tar shards (WebDataset), or
-                                        ///< a .json / .jsonl file / directory of them
+  std::string path;                     ///< ImageFolder directory or COCO captions (.json), or a .tar / directory of .tar
+                                        ///< shards (WebDataset), or a .json / .jsonl / .csv file / directory of them
   std::string val_path;                 ///< validation samples, in the same format; empty: none
   double val_split_fraction = 0;        ///< share of the samples at `path` that are kept for validation
-  std::string format = "auto";          ///< auto | imagefolder | webdataset | json
+  std::string format = "auto";          ///< auto | imagefolder | webdataset | json | csv
   int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
+  std::map<std::string, std::string> keys;  ///< what the records call the keys that this program knows: prompt: question
+  std::string pictures;                 ///< folder that the names of pictures in metadata are relative to; empty: looked
+                                        ///< for beside the metadata
   bool allow_outside = false;           ///< an ImageFolder's pictures may lie outside of its folder
   bool exif_orientation = true;         ///< turn pictures as their EXIF says
   std::string transparency = "white";   ///< white (what is transparent lies on white) | drop (as if it were opaque)

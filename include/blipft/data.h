@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,7 +42,7 @@ constexpr int64_t most_jpeg_scans = 64;
 /// Of a caption, a JSON record, or a line of metadata.
 constexpr int64_t most_text_bytes = int64_t{64} << 20;
 
-/// Decodes a JPEG or PNG (by its first bytes) into RGB as PIL's Image.open(...).convert("RGB") does, after what
+/// Decodes a JPEG, PNG or WebP (by its first bytes) into RGB as PIL's Image.open(...).convert("RGB") does, after what
 /// `settings` ask for. 16-bit gray is clipped, CMYK read as Adobe writes it, as PIL does. EXIF that cannot be read is
 /// ignored. `name` is for error messages only. Throws UserError on anything corrupt or truncated; stricter than PIL in
 /// that damage which libjpeg papers over with invented pixels counts as corrupt.
@@ -107,6 +108,8 @@ struct TextSettings {
   std::optional<bool> append_eos;           ///< nullopt: auto
   std::string bos_token, eos_token;         ///< for the chat templates
   bool allow_outside = false;               ///< an ImageFolder's pictures may lie outside of its folder
+  std::map<std::string, std::string> keys;  ///< what records call the keys that are known here
+  std::string pictures;                     ///< folder of an ImageFolder's pictures; empty: beside the metadata
 };
 /// With data.chat_template auto, the template is the one whose published text the tokenizer's files have.
 TextSettings text_settings(const Config& config, const Tokenizer& tokenizer);
@@ -121,7 +124,7 @@ class Dataset {
   struct Sample {
     std::string name;                       ///< for messages: the picture's file, or tar member, or file and line
     std::vector<Segment> segments;          ///< its text: each is tokenized apart, then they are joined
-    std::optional<std::vector<uint8_t>> picture;  ///< encoded JPEG or PNG
+    std::optional<std::vector<uint8_t>> picture;  ///< encoded JPEG, PNG or WebP
     bool whole = false;                     ///< the segments are one text, tokenized in one go: what it begins and ends
                                             ///< with stands in it
     std::optional<bool> ends = {};          ///< whether the end token stands behind the joined segments, once; nullopt:
@@ -137,7 +140,7 @@ class Dataset {
   using Take = std::function<void(std::string_view text, int64_t bytes)>;
   virtual void identify(const Take& take) const { take("", size()); }
 };
-/// Opens a dataset by `format`: imagefolder, webdataset, json, or "auto", which looks. Throws UserError naming file and
+/// Opens a dataset by `format`: imagefolder, webdataset, json, csv, or "auto", which looks. Throws UserError naming file and
 /// line. JSON files are indexed when they are opened, and each record is parsed, and checked, when it is read.
 /// Captions are taken as they are, white space at their ends too. A surrogate escape in JSON that is no half of a pair
 /// becomes U+FFFD, as other ill-formed text does in the tokenizer. Captions that are all known to be empty are refused.
@@ -231,6 +234,8 @@ std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t
 std::vector<TextShape> possible_text_shapes(const Config& config);
 /// Throws UserError when texts of data.max_text_tokens are longer than the model's positions allow.
 void check_text_length(const Config& config, const ModelInputs& inputs);
+/// Throws UserError when the longest text, of so many tokens, is longer than the layers' sliding window.
+void check_sliding_window(const Config& config, const ModelInputs& inputs, int64_t longest);
 /// The same, and when ids that the tokenizer puts around texts, or padding that is learnt, are not the model's.
 void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer);
 

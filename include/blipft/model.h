@@ -77,6 +77,7 @@ struct ModelSettings {
   ActivationCheckpointing checkpointing;
   bool dropout = true;                     ///< false: all dropout probabilities are 0
   AdapterSettings adapter;
+  bool untied_head = false;                ///< the head has a weight of its own, whatever config.json says
 };
 
 class Model {

@@ -172,6 +172,22 @@ void read_value(const Target& target, const YAML::Node& node, std::vector<T>& va
   values = std::move(read);
 }
 
+void read_value(const Target& target, const YAML::Node& node, std::map<std::string, std::string>& values) {
+  if (!node.IsMap()) refuse(target, found_text(node));
+  std::map<std::string, std::string> read;
+  for (const auto& entry : node) {
+    if (!entry.first.IsScalar()) refuse(target, found_text(entry.first));
+    const std::string name = entry.first.Scalar();
+    check_choice(target, name);
+    if (!entry.second.IsScalar() || entry.second.Scalar().empty())
+      throw UserError(concat(target.place, ": ", target.key.full(), ": ", name, ": found ", found_text(entry.second),
+                             ", expected the name that the records have for it"));
+    if (!read.emplace(name, entry.second.Scalar()).second)
+      throw UserError(concat(target.place, ": ", target.key.full(), ": ", name, " is given twice; remove one"));
+  }
+  values = std::move(read);
+}
+
 void set_value(Config& config, const Target& target, const YAML::Node& node) {
   std::visit([&](auto* field) { read_value(target, node, *field); }, target.key.field(config));
   config.places[target.key.full()] = target.place;
@@ -374,6 +390,7 @@ void expand_paths(Config& config) {
   const std::pair<const char*, std::string*> paths[] = {
       {"model.path", &config.model.path},           {"adapter.path", &config.adapter.path},
       {"data.path", &config.data.path},             {"data.val_path", &config.data.val_path},
+      {"data.pictures", &config.data.pictures},
       {"checkpoint.path", &config.checkpoint.path}, {"checkpoint.resume", &config.checkpoint.resume},
       {"output.path", &config.output.path}};
   for (const auto& [key, path] : paths) {

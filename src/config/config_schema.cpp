@@ -131,17 +131,25 @@ void add_data_files(std::vector<Key>& keys) {
   using D = DataSection;
   using Names = std::vector<std::string>;
   d(&D::path, "path", required(),
-    "the samples: an ImageFolder directory, a .tar file or a directory of .tar shards (WebDataset), a .json or .jsonl "
-    "file or a directory of them");
+    "the samples: an ImageFolder directory, COCO captions (.json), a .tar file or a directory of .tar shards "
+    "(WebDataset), a .json, .jsonl or .csv file or a directory of them");
   d(&D::val_path, "val_path", any(), "samples for validation, in a form that path may have; empty: there are none",
     Names{"validation_path", "eval_path"});
   d(&D::val_split_fraction, "val_split_fraction", half_open(0, 1),
     "the share of the samples at path, drawn by train.seed, that is kept for validation",
     Names{"val_split", "val_fraction", "validation_split"});
-  d(&D::format, "format", one_of({"auto", "imagefolder", "webdataset", "json"}),
+  d(&D::format, "format", one_of({"auto", "imagefolder", "webdataset", "json", "csv"}),
     "auto takes the format that the files at data.path have");
   d(&D::num_train_samples, "num_train_samples", from_to(0, most_samples),
     "uses the first n samples; 0 uses all; a set with fewer than n repeats", Names{"num_samples", "samples"});
+  d(&D::keys, "keys",
+    one_of({"messages", "role", "content", "weight", "instruction", "input", "output", "prompt", "completion", "text",
+            "file_name", "records"}),
+    "what the records call the keys that are known here: {prompt: question, completion: answer}",
+    Names{"columns", "column_mapping", "text_column", "caption_column", "image_column", "field_map"});
+  d(&D::pictures, "pictures", any(),
+    "the folder that the pictures' names in metadata are relative to; empty: looked for beside the metadata",
+    Names{"image_root", "image_folder", "image_dir", "images"});
   d(&D::allow_outside, "allow_outside", any(),
     "true: pictures of an ImageFolder may lie outside of its folder, by .., an absolute path or a link");
   d(&D::exif_orientation, "exif_orientation", any(),
@@ -385,6 +393,12 @@ std::string field_text(const std::vector<T>& values) {
   return "[" + text + "]";
 }
 
+std::string field_text(const std::map<std::string, std::string>& values) {
+  std::string text;
+  for (const auto& [name, value] : values) text += concat(text.empty() ? "" : ", ", name, ": ", element_text(value));
+  return "{" + text + "}";
+}
+
 std::string bound_text(double bound) {
   const bool whole = bound == std::floor(bound) && std::fabs(bound) < 1e16;
   return whole ? number_text(static_cast<int64_t>(bound)) : number_text(bound);
@@ -446,6 +460,8 @@ std::string expected_value(const Key& key) {
           return "a list of " + (allowed.choices.empty() ? "names" : join_names(allowed.choices));
         else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
           return "a list of integers" + bounds_text(allowed);
+        else if constexpr (std::is_same_v<T, std::map<std::string, std::string>>)
+          return concat("a map, {", allowed.choices.front(), ": name}, of ", join_names(allowed.choices));
         std::vector<std::string> choices = allowed.choices;
         if (allowed.or_integer) choices.push_back("an integer" + bounds_text(allowed));
         if (!allowed.or_containing.empty())

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <variant>
@@ -15,10 +16,10 @@ namespace blipft {
 
 /// A pointer to the member of a Config that a key sets.
 using Field = std::variant<std::string*, int64_t*, double*, bool*, Precision*, std::vector<std::string>*,
-                           std::vector<int64_t>*>;
+                           std::vector<int64_t>*, std::map<std::string, std::string>*>;
 
 /// The allowed values of a key. Bounds are for numbers, elements of lists of numbers, and integers written for a choice;
-/// choices are for text.
+/// choices are for text, and for the names of a map.
 struct Allowed {
   std::vector<std::string> choices;  ///< empty: any text
   double min = -std::numeric_limits<double>::infinity();

@@ -18,6 +18,8 @@ void add(Segments& segments, const std::string& text, bool learnt) {
   segments.back().text += text;
 }
 
+bool is_learnt(const ChatMessage& message) { return message.role == "assistant" && message.learnt; }
+
 std::string stripped(const std::string& text) { return std::string(unicode::stripped(text)); }
 
 /// A system message, if any, becomes part of the first user message; then users and assistants take turns.
@@ -27,7 +29,7 @@ Segments llama2(const Messages& messages, const TextSettings& settings, const st
   const std::string system = has_system ? "<<SYS>>\n" + messages.front().content + "\n<</SYS>>\n\n" : "";
   for (size_t i = has_system; i < messages.size(); ++i) {
     const size_t turn = i - has_system;
-    const auto& [role, content] = messages[i];
+    const auto& [role, content, learnt] = messages[i];
     const char* const expected = turn % 2 == 0 ? "user" : "assistant";
     BLIPFT_USER_CHECK(role == expected, place, ": message ", i + 1, " is of role \"", role, "\", expected \"",
                       expected, "\": with data.chat_template llama2, user and assistant take turns, behind a system "
@@ -36,7 +38,7 @@ Segments llama2(const Messages& messages, const TextSettings& settings, const st
       add(segments, settings.bos_token + "[INST] " + stripped((turn == 0 ? system : "") + content) + " [/INST]",
           false);
     else
-      add(segments, " " + stripped(content) + " " + settings.eos_token, true);
+      add(segments, " " + stripped(content) + " " + settings.eos_token, learnt);
   }
   return segments;
 }
@@ -44,18 +46,18 @@ Segments llama2(const Messages& messages, const TextSettings& settings, const st
 Segments llama3(const Messages& messages, const TextSettings& settings, const std::string&) {
   Segments segments;
   add(segments, settings.bos_token, false);
-  for (const auto& [role, content] : messages) {
-    add(segments, "<|start_header_id|>" + role + "<|end_header_id|>\n\n", false);
-    add(segments, stripped(content) + "<|eot_id|>", role == "assistant");
+  for (const ChatMessage& message : messages) {
+    add(segments, "<|start_header_id|>" + message.role + "<|end_header_id|>\n\n", false);
+    add(segments, stripped(message.content) + "<|eot_id|>", is_learnt(message));
   }
   return segments;
 }
 
 Segments chatml(const Messages& messages, const TextSettings&, const std::string&) {
   Segments segments;
-  for (const auto& [role, content] : messages) {
-    add(segments, "<|im_start|>" + role + "\n", false);
-    add(segments, content + "<|im_end|>", role == "assistant");
+  for (const ChatMessage& message : messages) {
+    add(segments, "<|im_start|>" + message.role + "\n", false);
+    add(segments, message.content + "<|im_end|>", is_learnt(message));
     add(segments, "\n", false);
   }
   return segments;
@@ -63,9 +65,9 @@ Segments chatml(const Messages& messages, const TextSettings&, const std::string
 
 Segments zephyr(const Messages& messages, const TextSettings& settings, const std::string&) {
   Segments segments;
-  for (const auto& [role, content] : messages) {
-    add(segments, "<|" + role + "|>\n", false);
-    add(segments, content + settings.eos_token, role == "assistant");
+  for (const ChatMessage& message : messages) {
+    add(segments, "<|" + message.role + "|>\n", false);
+    add(segments, message.content + settings.eos_token, is_learnt(message));
     add(segments, "\n", false);
   }
   return segments;
@@ -144,7 +146,7 @@ std::vector<Dataset::Segment> render_chat(const std::string& chat_template, cons
   if (row == table().end()) {
     std::string names;
     for (const std::string& name : chat_template_names()) names += (names.empty() ? "" : ", ") + name;
-    throw UserError(concat(place, ": a conversation (\"messages\"), and the template that makes a text of it is not "
+    throw UserError(concat(place, ": a conversation, and the template that makes a text of it is not "
                            "known: set data.chat_template to one of ", names, " (the tokenizer's files name none of "
                            "these as chat_template)"));
   }

@@ -12,6 +12,7 @@ namespace blipft {
 struct ChatMessage {
   std::string role;  ///< system, user or assistant
   std::string content;
+  bool learnt = true;  ///< false: this answer of the assistant's is not to be learnt
 };
 
 /// The names of the templates, as data.chat_template takes them.

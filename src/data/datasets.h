@@ -11,15 +11,18 @@
 
 namespace blipft {
 
-/// The metadata file of the ImageFolder at `path`: metadata.jsonl or metadata.csv, there or in train/. Empty: none.
+/// The metadata file of the ImageFolder at `path`: metadata.jsonl or metadata.csv, there or in train/; or that path itself
+/// where it is a JSON file of COCO's captions. Empty: none.
 std::string find_metadata(const std::string& path);
+/// Whether `path` is a folder with a picture and, by the same name, a .txt.
+bool has_text_captions(const std::string& path);
 std::unique_ptr<Dataset> open_image_folder(const std::string& path, const TextSettings& settings);
 
 /// The .tar files that `path` means: a file, a directory, or a pattern with * ? [ ] { }; sorted. Empty: none.
 std::vector<std::string> find_shards(const std::string& path);
 std::unique_ptr<Dataset> open_webdataset(const std::string& path, const TextSettings& settings);
 
-/// The .json and .jsonl files that `path` means: a file, or a directory of them; sorted. Empty: none.
+/// The .json, .jsonl and .csv files that `path` means: a file, or a directory of them; sorted. Empty: none.
 std::vector<std::string> find_json_files(const std::string& path);
 std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& settings);
 
@@ -27,8 +30,8 @@ std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& 
 /// stand for no text. Throws UserError naming `place` (file and line) where it is not JSON.
 nlohmann::json parse_json(const std::string& text, const std::string& place);
 
-/// The caption in a JSON object: its "text", else its "caption"; of a list the first. `place` (file and line) is for
-/// messages. Throws UserError when there is none.
-std::string caption_from_json(const nlohmann::json& object, const std::string& place);
+/// The caption in a JSON object: under the key that settings.keys has for text, else its "text", else its "caption"; of a
+/// list the first. `place` (file and line) is for messages. Throws UserError when there is none.
+std::string caption_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place);
 
 }  // namespace blipft

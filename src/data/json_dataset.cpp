@@ -1,4 +1,4 @@
-// JSON data: files of records, one a line or the elements of a list.
+// JSON data: files of records, one a line or the elements of a list; and CSV.
 //
 // Opening looks once over the files and remembers where each record lies; records are read, parsed and made text of
 // when they are asked for. A file is open only while it is read: a dataset may have more files than a process may open.
@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "blipft/error.h"
+#include "data/csv.h"
 #include "data/datasets.h"
 #include "data/json_index.h"
 #include "data/record_text.h"
@@ -18,16 +19,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool has_json_name(const fs::path& path) { return path.extension() == ".json" || path.extension() == ".jsonl"; }
+bool has_record_name(const fs::path& path) {
+  return path.extension() == ".json" || path.extension() == ".jsonl" || path.extension() == ".csv";
+}
+
+ListChoice list_choice(const TextSettings& settings) {
+  const auto named = settings.keys.find("records");
+  return {named == settings.keys.end() ? "" : named->second, {name_of(settings, "messages"), "conversations"}};
+}
 
 class JsonDataset final : public Dataset {
  public:
-  JsonDataset(std::vector<std::string> files, TextSettings settings)
-      : files_(std::move(files)), settings_(std::move(settings)) {
-    for (const std::string& file : files_) {
-      lists_.push_back(index_json_file(file, file.ends_with(".json"), records_));
-      BLIPFT_USER_CHECK(size() > first_records_.back(), file, ": empty, expected records: a JSON object in each line",
-                        file.ends_with(".json") ? ", or a list of them" : "");
+  JsonDataset(std::vector<std::string> files, TextSettings settings) : settings_(std::move(settings)) {
+    for (std::string& file : files) {
+      File& one = files_.emplace_back(File{std::move(file), RecordForm::lines, {}});
+      const size_t before = records_.size();
+      one.form = index_records(one.path, list_choice(settings_), records_);
+      if (one.form == RecordForm::csv && records_.size() > before) {
+        one.columns = csv_columns(one.path, fields_of(one, records_[before]));
+        records_.erase(records_.begin() + static_cast<ptrdiff_t>(before));
+      }
+      BLIPFT_USER_CHECK(records_.size() > before, one.path, ": empty, expected ",
+                        one.form == RecordForm::csv ? "a header line with the columns' names and records behind it"
+                                                    : "records: a JSON object in each line",
+                        one.path.ends_with(".json") ? ", or a list of them" : "");
       first_records_.push_back(size());
     }
     records_.shrink_to_fit();
@@ -38,7 +53,7 @@ class JsonDataset final : public Dataset {
   bool has_pictures() const override { return false; }
 
   void identify(const Take& take) const override {
-    for (size_t i = 0; i < files_.size(); ++i) take(fs::path(files_[i]).filename().string(), first_records_[i]);
+    for (size_t i = 0; i < files_.size(); ++i) take(fs::path(files_[i].path).filename().string(), first_records_[i]);
     for (const JsonRecord& record : records_) take("", record.bytes);
   }
 
@@ -46,22 +61,45 @@ class JsonDataset final : public Dataset {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const auto next = std::upper_bound(first_records_.begin(), first_records_.end(), index);
     const size_t number = static_cast<size_t>(next - first_records_.begin()) - 1;
-    const std::string& file = files_[number];
+    const File& file = files_[number];
     const JsonRecord& record = records_[static_cast<size_t>(index)];
-    std::string place = concat(file, ":", record.line);
-    if (lists_[number]) place += concat(" (record ", index - first_records_[number] + 1, ")");  // perhaps all in one line
-    std::string text(record.bytes, '\0');
-    BLIPFT_USER_CHECK(InputFile(file).read(record.offset, text.data(), text.size()) == text.size(), place,
-                      ": the file ends before this record's end; it has become shorter since the run began");
-    return sample_of_record(parse_json(text, place), settings_, place);
+    std::string place = concat(file.path, ":", record.line);
+    if (file.form == RecordForm::csv) {
+      const std::vector<std::string> fields = fields_of(file, record);
+      check_csv_fields(place, fields.size(), file.columns.size());
+      nlohmann::json object = nlohmann::json::object();
+      for (size_t i = 0; i < fields.size(); ++i) object[file.columns[i]] = fields[i];
+      return sample_of_record(object, settings_, place);
+    }
+    if (file.form == RecordForm::list)       // perhaps all in one line
+      place += concat(" (record ", index - first_records_[number] + 1, ")");
+    return sample_of_record(parse_json(text_of(file, record), place), settings_, place);
   }
 
  private:
-  const std::vector<std::string> files_;
+  struct File {
+    std::string path;
+    RecordForm form;
+    std::vector<std::string> columns;       // of CSV
+  };
+
+  static std::string text_of(const File& file, const JsonRecord& record) {
+    std::string text(record.bytes, '\0');
+    BLIPFT_USER_CHECK(InputFile(file.path).read(record.offset, text.data(), text.size()) == text.size(), file.path, ":",
+                      record.line, ": the file ends before this record's end; it has become shorter since the run began");
+    return text;
+  }
+  static std::vector<std::string> fields_of(const File& file, const JsonRecord& record) {
+    const std::string text = text_of(file, record);
+    std::vector<std::string> fields;
+    CsvReader(file.path, text, record.line).next(fields);
+    return fields;
+  }
+
+  std::vector<File> files_;
   const TextSettings settings_;
   std::vector<JsonRecord> records_;         // of all files, in order
   std::vector<int64_t> first_records_ = {0};  // of each file, and the end
-  std::vector<bool> lists_;                 // whether a file is one
 };
 
 // A folder is one set. Texts kept apart for validation would be learnt.
@@ -84,12 +122,12 @@ std::vector<std::string> find_json_files(const std::string& path) {
   std::vector<std::string> files;
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
-    if (has_json_name(path)) files.push_back(path);
+    if (has_record_name(path)) files.push_back(path);
     return files;
   }
   for (fs::directory_iterator item(path, ignored), end; !ignored && item != end; item.increment(ignored)) {
     std::error_code broken;                 // a link to nowhere is no file
-    if (has_json_name(item->path()) && item->is_regular_file(broken)) files.push_back(item->path().string());
+    if (has_record_name(item->path()) && item->is_regular_file(broken)) files.push_back(item->path().string());
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -97,8 +135,8 @@ std::vector<std::string> find_json_files(const std::string& path) {
 
 std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& settings) {
   std::vector<std::string> files = find_json_files(path);
-  BLIPFT_USER_CHECK(!files.empty(), "no JSON data at ", path, ": expected a .json or .jsonl file, or a directory of ",
-                    "them");
+  BLIPFT_USER_CHECK(!files.empty(), "no JSON data at ", path, ": expected a .json, .jsonl or .csv file, or a directory ",
+                    "of them");
   check_folder(path, files);
   return std::make_unique<JsonDataset>(std::move(files), settings);
 }

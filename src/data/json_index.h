@@ -1,8 +1,12 @@
-// Where the records of a JSON file lie.
+// Where the records of a JSON or CSV file lie.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/file.h"
@@ -25,16 +29,35 @@ class InputFile {
   io::FileDescriptor file_;
 };
 
-/// A line, or an element of a list.
+/// A line, or an element of a list, or a record of CSV.
 struct JsonRecord {
   int64_t offset = 0;
   uint32_t bytes = 0;
   uint32_t line = 0;                       ///< where it begins, from 1
 };
 
-/// Appends the records of a file: the elements of its list where it begins with "[" and `may_be_list`, else its lines
-/// that are not blank. Returns whether it is a list. Records are not parsed. Throws UserError naming file and line where the
-/// list is not well-formed, or a record has more than most_text_bytes.
-bool index_json_file(const std::string& path, bool may_be_list, std::vector<JsonRecord>& records);
+/// What the records of a file are: JSON in each line, the elements of a list, or CSV, the header first.
+enum class RecordForm { lines, list, csv };
+
+/// A list of objects that stands under a key of the object that a file is.
+struct JsonList {
+  std::string name;
+  std::vector<JsonRecord> records;
+};
+/// These lists, which hold at least one object; nullopt: the file is not one object, or has a key that `takes_key`
+/// refuses (null: it has none). Throws UserError naming the file where it ends inside of one of them.
+std::optional<std::vector<JsonList>> lists_in_object(const std::string& path,
+                                                     const std::function<bool(std::string_view)>& takes_key = nullptr);
+
+/// Which list of a file that is an object holds the records.
+struct ListChoice {
+  std::string name;                        ///< empty: the only one there is
+  std::set<std::string> others;            ///< keys of a record: these lists are none
+};
+/// Appends the records of a file: of .csv the lines with their header, of .json the elements of its list where it begins
+/// with "[" or is an object with such a list, else its lines that are not blank. Records are not parsed. Throws UserError
+/// naming file and line where the list is not well-formed, or a record has more than most_text_bytes, or where it is not
+/// clear which list is meant.
+RecordForm index_records(const std::string& path, const ListChoice& choice, std::vector<JsonRecord>& records);
 
 }  // namespace blipft

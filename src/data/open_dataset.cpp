@@ -6,6 +6,7 @@
 
 #include "blipft/error.h"
 #include "data/datasets.h"
+#include "data/record_text.h"
 #include "io/json.h"
 
 namespace blipft {
@@ -20,14 +21,33 @@ bool is_saved_by_datasets(const std::string& path) {
   return fs::exists(folder / "state.json", ignored) || fs::exists(folder / "dataset_dict.json", ignored);
 }
 
+/// A file of pyarrow's formats at or below `path`, two folders deep; empty: none.
+std::string columnar_file(const fs::path& path) {
+  const auto is_columnar = [](const fs::path& file) {
+    return file.extension() == ".parquet" || file.extension() == ".arrow" || file.extension() == ".feather";
+  };
+  if (is_columnar(path)) return path.string();
+  std::error_code error;
+  for (fs::recursive_directory_iterator item(path, error), end; !error && item != end; item.increment(error)) {
+    if (is_columnar(item->path())) return item->path().string();
+    if (item.depth() >= 1) item.disable_recursion_pending();
+  }
+  return {};
+}
+
 /// What a path that is no dataset looks like, with advice.
 std::string hint(const std::string& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return "it does not exist; check data.path";
-  if (is_saved_by_datasets(path))
-    return "it was saved by the datasets library; convert it with tools/convert_dataset.py";
+  if (const std::string file = columnar_file(path); is_saved_by_datasets(path) || !file.empty())
+    return concat(file.empty() ? "it was saved by the datasets library" : concat("found ", file),
+                  "; convert it with\n  python3 tools/convert_dataset.py ", path, " FOLDER\nand give data.path=FOLDER");
   if (fs::path(path).filename() == "metadata.jsonl")
     return "it is an ImageFolder's metadata; data.path is the folder that it lies in";
+  for (fs::directory_iterator item(fs::path(path) / "annotations", ignored), end; !ignored && item != end;
+       item.increment(ignored))
+    if (item->path().filename().string().starts_with("captions_"))
+      return concat("COCO's captions are single files: give data.path=", item->path().string());
   if (path.ends_with(".gz") || path.ends_with(".tgz"))
     return "it is compressed; decompress it, samples are read at random";
   return "found none of these there";
@@ -72,7 +92,9 @@ const Format kFormats[] = {
      DataSection().max_text_tokens},
     {"webdataset", [](const std::string& path) { return !find_shards(path).empty(); }, open_webdataset,
      DataSection().max_text_tokens},
-    {"json", is_json_data, open_json, 512}};
+    {"json", is_json_data, open_json, 512},
+    {"csv", is_json_data, open_json, 512},
+    {"imagefolder", has_text_captions, open_image_folder, DataSection().max_text_tokens}};
 
 }  // namespace
 
@@ -80,10 +102,12 @@ nlohmann::json parse_json(const std::string& text, const std::string& place) {
   return io::parse_json(replace_lone_surrogates(text), place);
 }
 
-std::string caption_from_json(const nlohmann::json& object, const std::string& place) {
+std::string caption_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place) {
   BLIPFT_USER_CHECK(object.is_object(), place, ": found a JSON ", object.type_name(),
                     ", expected an object with \"text\"");
-  for (const char* key : {"text", "caption"}) {
+  const bool renamed = settings.keys.contains("text");
+  const std::string& text = name_of(settings, "text");
+  for (const std::string& key : renamed ? std::vector{text} : std::vector<std::string>{"text", "caption"}) {
     const auto found = object.find(key);
     if (found == object.end()) continue;
     const nlohmann::json* value = &*found;
@@ -94,8 +118,9 @@ std::string caption_from_json(const nlohmann::json& object, const std::string& p
   }
   std::string keys;
   for (const auto& item : object.items()) keys += (keys.empty() ? "\"" : ", \"") + item.key() + "\"";
-  throw UserError(concat(place, ": no key \"text\" (or \"caption\"); found ", keys.empty() ? "no keys" : brief(keys,
-                                                                                                               200)));
+  throw UserError(concat(place, ": no key \"", text, "\"", renamed ? "" : " (or \"caption\")", "; found ",
+                         keys.empty() ? "no keys" : brief(keys, 200),
+                         "; where another key has it, say which: data.keys={text: KEY} (in quotes on a command line)"));
 }
 
 bool dataset_exists(const std::string& path) {
@@ -108,12 +133,13 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string
   std::string names;
   for (const Format& row : kFormats) {
     if (format == row.name || (format == "auto" && row.is_there(path))) return row.open(path, settings);
-    names += concat(", ", row.name);
+    if (names.find(row.name) == std::string::npos) names += concat(", ", row.name);
   }
   BLIPFT_USER_CHECK(format == "auto", "data.format is \"", format, "\", expected one of auto", names);
   throw UserError(concat("no dataset at ", path, ": expected an ImageFolder (metadata.jsonl or metadata.csv, there or",
-                         " in train/), a WebDataset (a .tar file, or a directory of them) or JSON data (a .json or ",
-                         ".jsonl file, or a directory of them); ", hint(path)));
+                         " in train/, or a .txt beside each picture, or COCO's captions_*.json), a WebDataset (a .tar ",
+                         "file, or a directory of them) or records (a .json, .jsonl or .csv file, or a directory of them)",
+                         "; ", hint(path)));
 }
 
 void settle_data(Config& config) {

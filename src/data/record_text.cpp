@@ -2,6 +2,7 @@
 #include "data/record_text.h"
 
 #include <algorithm>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -20,11 +21,14 @@ std::string keys_of(const json& record) {
   return keys.empty() ? "no keys" : brief(keys, 200);
 }
 
-std::string text_at(const json& object, const char* key, const std::string& place) {
+std::string text_at(const json& object, const std::string& key, const std::string& place) {
   const json& value = object.at(key);
   BLIPFT_USER_CHECK(value.is_string(), place, ": key \"", key, "\" is ", io::brief(value), ", expected a string");
   return value.get<std::string>();
 }
+
+/// A name as data.keys takes it.
+std::string quoted_name(const std::string& name) { return io::brief(json(name)); }
 
 /// One pass, so that what an instruction holds is left as it is.
 std::string filled(const std::string& style, const std::string& instruction, const std::string& input) {
@@ -39,28 +43,66 @@ std::string filled(const std::string& style, const std::string& instruction, con
   return text;
 }
 
-ChatMessage message_of(const json& message, size_t number, const std::string& place) {
+/// Their name here; null: there is no such role in a conversation.
+const char* known_role(const std::string& role) {
+  static const std::map<std::string, const char*> roles = {
+      {"system", "system"}, {"user", "user"}, {"human", "user"}, {"assistant", "assistant"}, {"gpt", "assistant"}};
+  const auto found = roles.find(role);
+  return found == roles.end() ? nullptr : found->second;
+}
+
+/// The key of a message that has this meaning: what settings.keys says, else ours, else ShareGPT's.
+std::string message_key(const json& message, const TextSettings& settings, const char* ours, const char* sharegpt) {
+  const bool theirs = !settings.keys.contains(ours) && !message.contains(ours) && message.contains(sharegpt);
+  return theirs ? sharegpt : name_of(settings, ours);
+}
+
+/// Weights are 0 or 1, as in the records that other programs fine-tune chat models on.
+bool has_weight(const json& message, const TextSettings& settings, const std::string& here) {
+  const std::string& key = name_of(settings, "weight");
+  if (!message.contains(key) || message[key].is_null()) return true;
+  const json& value = message[key];
+  BLIPFT_USER_CHECK(value.is_number() && (value == 0 || value == 1), here, ": key \"", key, "\" is ",
+                    io::brief(value), ", expected 0 (this answer is not learnt) or 1");
+  return value == 1;
+}
+
+ChatMessage message_of(const json& message, const TextSettings& settings, size_t number, const std::string& place) {
   const std::string here = concat(place, ": message ", number);
   BLIPFT_USER_CHECK(message.is_object(), here, " is ", io::brief(message), ", expected an object with \"role\" and ",
                     "\"content\"");
-  for (const char* key : {"role", "content"})
-    BLIPFT_USER_CHECK(message.contains(key), here, " has no key \"", key, "\"; found ", keys_of(message));
-  const std::string role = text_at(message, "role", here);
-  BLIPFT_USER_CHECK(role == "system" || role == "user" || role == "assistant", here, " is of role ",
-                    io::brief(message["role"]), ", expected system, user or assistant");
-  return {role, text_at(message, "content", here)};
+  const std::string role_key = message_key(message, settings, "role", "from");
+  const std::string content_key = message_key(message, settings, "content", "value");
+  for (const std::string& key : {role_key, content_key})
+    BLIPFT_USER_CHECK(message.contains(key), here, " has no key \"", key, "\"; found ", keys_of(message),
+                      "; say what they are called here, as in data.keys: {role: speaker, content: words}");
+  const char* const role = known_role(text_at(message, role_key, here));
+  BLIPFT_USER_CHECK(role, here, " is of role ", io::brief(message[role_key]), ", expected system, user (or human) or ",
+                    "assistant (or gpt); the templates have no place for others: rename the role, or take the record ",
+                    "out");
+  return {role, text_at(message, content_key, here), has_weight(message, settings, here)};
+}
+
+void read_conversation(const json& record, const std::string& key, const TextSettings& settings,
+                       const std::string& place, Dataset::Sample& sample) {
+  const json& list = record[key];
+  BLIPFT_USER_CHECK(list.is_array(), place, ": key \"", key, "\" is ", io::brief(list),
+                    ", expected a list of {\"role\": ..., \"content\": ...}");
+  BLIPFT_USER_CHECK(!list.empty(), place, ": key \"", key, "\" is an empty list, expected at least one message");
+  std::vector<ChatMessage> messages;
+  for (const json& message : list) messages.push_back(message_of(message, settings, messages.size() + 1, place));
+  sample.segments = render_chat(settings.chat_template, messages, settings, place);
+  sample.whole = true;
 }
 
 void read_messages(const json& record, const TextSettings& settings, const std::string& place,
                    Dataset::Sample& sample) {
-  const json& list = record["messages"];
-  BLIPFT_USER_CHECK(list.is_array(), place, ": key \"messages\" is ", io::brief(list),
-                    ", expected a list of {\"role\": ..., \"content\": ...}");
-  BLIPFT_USER_CHECK(!list.empty(), place, ": key \"messages\" is an empty list, expected at least one message");
-  std::vector<ChatMessage> messages;
-  for (const json& message : list) messages.push_back(message_of(message, messages.size() + 1, place));
-  sample.segments = render_chat(settings.chat_template, messages, settings, place);
-  sample.whole = true;
+  read_conversation(record, name_of(settings, "messages"), settings, place, sample);
+}
+
+void read_conversations(const json& record, const TextSettings& settings, const std::string& place,
+                        Dataset::Sample& sample) {
+  read_conversation(record, "conversations", settings, place, sample);
 }
 
 void read_answer(const std::string& prompt, const std::string& answer, const TextSettings& settings,
@@ -71,30 +113,76 @@ void read_answer(const std::string& prompt, const std::string& answer, const Tex
 
 void read_instruction(const json& record, const TextSettings& settings, const std::string& place,
                       Dataset::Sample& sample) {
-  const bool has_input = record.contains("input") && !record["input"].is_null();
-  const std::string input = has_input ? text_at(record, "input", place) : "";
-  const std::string prompt = prompt_of(settings.prompt_style, text_at(record, "instruction", place), input, place);
-  read_answer(prompt, text_at(record, "output", place), settings, sample);
+  const std::string& input_key = name_of(settings, "input");
+  const bool has_input = record.contains(input_key) && !record[input_key].is_null();
+  const std::string input = has_input ? text_at(record, input_key, place) : "";
+  const std::string prompt =
+      prompt_of(settings.prompt_style, text_at(record, name_of(settings, "instruction"), place), input, place);
+  read_answer(prompt, text_at(record, name_of(settings, "output"), place), settings, sample);
 }
 
 void read_prompt(const json& record, const TextSettings& settings, const std::string& place, Dataset::Sample& sample) {
-  read_answer(text_at(record, "prompt", place), text_at(record, "completion", place), settings, sample);
+  read_answer(text_at(record, name_of(settings, "prompt"), place),
+              text_at(record, name_of(settings, "completion"), place), settings, sample);
 }
 
 void read_text(const json& record, const TextSettings& settings, const std::string& place, Dataset::Sample& sample) {
-  sample.segments = {{text_at(record, "text", place)}};
+  sample.segments = {{text_at(record, name_of(settings, "text"), place)}};
   sample.ends = settings.append_eos;
 }
 
 struct Kind {
   std::vector<const char*> keys;            ///< all must be there
+  std::vector<const char*> more;            ///< others of this kind, which settings.keys may name
   void (*read)(const json&, const TextSettings&, const std::string& place, Dataset::Sample&);
+
+  bool is_named(const TextSettings& settings) const {
+    const auto named = [&](const char* key) { return settings.keys.contains(key); };
+    return std::any_of(keys.begin(), keys.end(), named) || std::any_of(more.begin(), more.end(), named);
+  }
+  bool is_in(const json& record, const TextSettings& settings) const {
+    return std::all_of(keys.begin(), keys.end(),
+                       [&](const char* key) { return record.contains(name_of(settings, key)); });
+  }
 };
 
-const Kind kKinds[] = {{{"messages"}, read_messages},
-                       {{"instruction", "output"}, read_instruction},
-                       {{"prompt", "completion"}, read_prompt},
-                       {{"text"}, read_text}};
+const Kind kKinds[] = {{{"messages"}, {"role", "content", "weight"}, read_messages},
+                       {{"instruction", "output"}, {"input"}, read_instruction},
+                       {{"prompt", "completion"}, {}, read_prompt},
+                       {{"text"}, {}, read_text},
+                       {{"conversations"}, {"role", "content", "weight"}, read_conversations}};
+
+/// The value of data.keys that may suit such a record, ready to be given.
+std::string suggested_keys(const json& record) {
+  const auto first_of = [&](std::initializer_list<const char*> names) -> std::string {
+    for (const char* name : names)
+      if (record.contains(name) && record[name].is_string()) return name;
+    return "NAME";
+  };
+  if (record.size() == 1) return concat("{text: ", quoted_name(record.begin().key()), "}");
+  if (record.contains("instruction"))
+    return concat("{output: ", first_of({"response", "answer", "completion", "target", "output_text"}), "}");
+  return concat("{prompt: ", first_of({"prompt", "question", "query", "input", "source", "article", "instruction"}),
+                ", completion: ",
+                first_of({"completion", "answer", "response", "output", "target", "summary", "chosen"}), "}");
+}
+
+/// None of the kinds' keys are in the record.
+[[noreturn]] void refuse_keys(const json& record, const TextSettings& settings, bool named, const std::string& place) {
+  if (!named)
+    throw UserError(concat(place, ": found ", keys_of(record), ", expected \"instruction\" and \"output\" (and perhaps ",
+                           "\"input\"), or \"prompt\" and \"completion\", or \"messages\" or \"conversations\", or ",
+                           "\"text\"; say what they are called here: data.keys=", suggested_keys(record), " (in quotes ",
+                           "on a command line)"));
+  std::string expected;
+  for (const Kind& kind : kKinds) {
+    if (!kind.is_named(settings)) continue;
+    std::string keys;
+    for (const char* key : kind.keys) keys += concat(keys.empty() ? "\"" : " and \"", name_of(settings, key), "\"");
+    expected += (expected.empty() ? "" : ", or ") + keys;
+  }
+  throw UserError(concat(place, ": found ", keys_of(record), ", expected ", expected, " by data.keys"));
+}
 
 }  // namespace
 
@@ -118,15 +206,19 @@ Dataset::Sample sample_of_record(const json& record, const TextSettings& setting
   BLIPFT_USER_CHECK(record.is_object(), place, ": found a JSON ", record.type_name(), ", expected an object");
   Dataset::Sample sample;
   sample.name = place;
+  const bool named = std::any_of(std::begin(kKinds), std::end(kKinds),
+                                 [&](const Kind& kind) { return kind.is_named(settings); });
   for (const Kind& kind : kKinds) {
-    if (!std::all_of(kind.keys.begin(), kind.keys.end(), [&](const char* key) { return record.contains(key); }))
-      continue;
+    if ((named && !kind.is_named(settings)) || !kind.is_in(record, settings)) continue;
     kind.read(record, settings, place, sample);
     return sample;
   }
-  throw UserError(concat(place, ": found ", keys_of(record), ", expected \"instruction\" and \"output\" (and perhaps ",
-                         "\"input\"), or \"prompt\" and \"completion\", or \"messages\", or \"text\"; rename the ",
-                         "keys"));
+  refuse_keys(record, settings, named, place);
+}
+
+const std::string& name_of(const TextSettings& settings, const std::string& key) {
+  const auto found = settings.keys.find(key);
+  return found == settings.keys.end() ? key : found->second;
 }
 
 }  // namespace blipft

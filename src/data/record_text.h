@@ -10,12 +10,18 @@
 namespace blipft {
 
 /// The text of a record, by the first kind of which it has all the keys:
-///   messages: a conversation, a list of {role, content}; learnt is what assistants say
+///   messages: a conversation, a list of {role, content}; learnt is what assistants say, but where their weight is 0
 ///   instruction, output and perhaps input: settings.prompt_style, then the output
 ///   prompt, completion: both as they are
 ///   text: as it is
+///   conversations: messages by another name
+/// The messages of both may have {from, value} in place of {role, content}, as ShareGPT has. settings.keys says what
+/// records call these keys; where it names keys of some kinds, no other kind counts.
 /// Throws UserError naming `place` (file and line), what was found and what was expected.
 Dataset::Sample sample_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);
+
+/// What the records call `key`.
+const std::string& name_of(const TextSettings& settings, const std::string& key);
 
 /// The prompt of an instruction by data.prompt_style. alpaca: the wording of Stanford Alpaca, as LitGPT has it.
 /// Throws UserError naming `place` when a style of one's own has no {input} for one that is there.

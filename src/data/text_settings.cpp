@@ -44,6 +44,8 @@ TextSettings text_settings(const Config& config, const Tokenizer& tokenizer) {
   const DataSection& data = config.data;
   TextSettings settings;
   settings.allow_outside = data.allow_outside;
+  settings.keys = data.keys;
+  settings.pictures = data.pictures;
   settings.prompt_style = data.prompt_style;
   settings.chat_template = data.chat_template == "auto" ? known_chat_template(published_template(config.model.path))
                                                         : data.chat_template;

@@ -231,7 +231,7 @@ void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entr
     const size_t dot = member->name.find('.', base);
     if (dot == std::string::npos || dot == base) continue;  // no extension, or a hidden file
     const std::string extension = lower(member->name.substr(dot + 1));
-    static const std::set<std::string> known = {"jpg", "jpeg", "png", "txt", "json"};
+    static const std::set<std::string> known = {"jpg", "jpeg", "png", "webp", "txt", "json"};
     if (!known.contains(extension)) continue;
     const std::string key = member->name.substr(0, dot);
     const auto [place, added] = places.try_emplace(key, entries.size());
@@ -243,7 +243,7 @@ void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entr
     BLIPFT_USER_CHECK(entry.picture, path, ": member \"", brief(entry.caption_name()),
                       "\" has no picture beside it (\"",
                       brief(entry.key),
-                      ".jpg\", .jpeg or .png)");
+                      ".jpg\", .jpeg, .png or .webp)");
     BLIPFT_USER_CHECK(entry.caption, path, ": member \"", brief(entry.picture_name()),
                       "\" has no caption beside it (\"",
                       brief(entry.key),
@@ -253,8 +253,8 @@ void index_shard(const std::string& path, size_t shard, std::vector<Entry>& entr
 
 class WebDataset final : public Dataset {
  public:
-  WebDataset(const std::vector<std::string>& shards, std::optional<bool> append_eos)
-      : shards_(shards), append_eos_(append_eos) {
+  WebDataset(const std::vector<std::string>& shards, const TextSettings& settings)
+      : shards_(shards), settings_(settings) {
     for (size_t i = 0; i < shards_.size(); ++i) index_shard(shards_[i], i, entries_);
     entries_.shrink_to_fit();
     const auto is_empty = [](const Entry& entry) { return entry.has_text_file() && entry.caption.bytes == 0; };
@@ -284,22 +284,22 @@ class WebDataset final : public Dataset {
     tar.read(entry.picture.offset, sample.picture->data(), entry.picture.bytes,
              concat("member \"", brief(entry.picture_name()), "\""));
     sample.segments = {{caption(tar, entry)}};
-    sample.ends = append_eos_;
+    sample.ends = settings_.append_eos;
     return sample;
   }
 
  private:
-  static std::string caption(const TarFile& tar, const Entry& entry) {
+  std::string caption(const TarFile& tar, const Entry& entry) const {
     std::string text(static_cast<size_t>(entry.caption.bytes), '\0');
     tar.read(entry.caption.offset, text.data(), entry.caption.bytes, concat("member \"", brief(entry.caption_name()),
                                                                             "\""));
     if (entry.has_text_file()) return text;
     const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
-    return caption_from_json(parse_json(text, place), place);
+    return caption_from_json(parse_json(text, place), settings_, place);
   }
 
   const std::vector<std::string> shards_;
-  const std::optional<bool> append_eos_;
+  const TextSettings settings_;
   std::vector<Entry> entries_;
 };
 
@@ -328,9 +328,9 @@ std::unique_ptr<Dataset> open_webdataset(const std::string& path, const TextSett
   const std::vector<std::string> shards = find_shards(path);
   BLIPFT_USER_CHECK(!shards.empty(), "no WebDataset at ", path,
                     ": expected a .tar file, a directory of .tar files, or a pattern");
-  auto dataset = std::make_unique<WebDataset>(shards, settings.append_eos);
+  auto dataset = std::make_unique<WebDataset>(shards, settings);
   BLIPFT_USER_CHECK(dataset->size() > 0, path, ": no samples in ", shards.size(),
-                    " shards; expected pictures (.jpg, .jpeg, .png) with .txt or .json captions beside them");
+                    " shards; expected pictures (.jpg, .jpeg, .png, .webp) with .txt or .json captions beside them");
   return dataset;
 }
 

@@ -31,8 +31,9 @@ DType parse_dtype(const json& info, const std::string& what) {
   const auto& text = info["dtype"].get_ref<const std::string&>();
   for (const DTypeName& known : dtype_names)
     if (text == known.name) return known.dtype;
+  if (text == "F64") return DType::f32;      // see StoredTensor::f64
   throw UserError(concat(what, ": dtype ", blipft::brief(text),
-                         " is not supported; supported are F32, F16, BF16, I64, I32 and U8"));
+                         " is not supported; supported are F64, F32, F16, BF16, I64, I32 and U8"));
 }
 
 int64_t parse_size(const json& value, const std::string& what, const char* where) {
@@ -48,6 +49,7 @@ StoredTensor parse_tensor(const json& info, const std::string& path, const std::
   StoredTensor tensor;
   tensor.file = path;
   tensor.dtype = parse_dtype(info, what);
+  tensor.f64 = info["dtype"] == "F64";
   BLIPFT_USER_CHECK(info.contains("shape") && info["shape"].is_array(), what, ": the header gives no shape");
   for (const json& size : info["shape"]) tensor.shape.push_back(parse_size(size, what, "shape"));
   BLIPFT_USER_CHECK(info.contains("data_offsets") && info["data_offsets"].is_array() &&
@@ -58,10 +60,11 @@ StoredTensor parse_tensor(const json& info, const std::string& path, const std::
   BLIPFT_USER_CHECK(tensor.begin <= tensor.end, what, ": data_offsets [", tensor.begin, ", ", tensor.end,
                     "] end before they begin");
   int64_t expected = 0;
-  BLIPFT_USER_CHECK(!__builtin_mul_overflow(checked_numel(tensor.shape, what), dtype_size(tensor.dtype), &expected),
+  BLIPFT_USER_CHECK(!__builtin_mul_overflow(checked_numel(tensor.shape, what), tensor.f64 ? 8 : dtype_size(tensor.dtype),
+                                            &expected),
                     what, ": shape ", shape_text(tensor.shape), " is larger than any file");
   BLIPFT_USER_CHECK(tensor.end - tensor.begin == expected, what, ": shape ", shape_text(tensor.shape), " of ",
-                    dtype_name(tensor.dtype), " needs ", expected, " bytes, but data_offsets [", tensor.begin, ", ",
+                    tensor.f64 ? "f64" : dtype_name(tensor.dtype), " needs ", expected, " bytes, but data_offsets [", tensor.begin, ", ",
                     tensor.end, "] hold ", tensor.end - tensor.begin);
   return tensor;
 }

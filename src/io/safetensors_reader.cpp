@@ -1,6 +1,7 @@
 // The reader of a model directory's tensors: one safetensors file, or an index and its shards.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -120,13 +121,22 @@ void SafetensorsReader::read(const std::string& name, int64_t first, int64_t cou
   const auto found = tensors_.find(name);
   BLIPFT_CHECK(found != tensors_.end(), "no tensor '", name, "' among the ", tensors_.size(), " of this model");
   const StoredTensor& tensor = found->second;
-  const int64_t size = dtype_size(tensor.dtype);
+  const int64_t size = tensor.f64 ? 8 : dtype_size(tensor.dtype);
   const int64_t numel = (tensor.end - tensor.begin) / size;
   BLIPFT_CHECK(first >= 0 && count >= 0 && first <= numel && count <= numel - first, "elements [", first, ", ",
                first + count, ") of tensor '", name, "', which has ", numel);
   if (count == 0) return;
-  io::read_at(files_->by_path.at(tensor.file), tensor.begin + first * size, out, count * size,
-              concat(tensor.file, ": tensor '", name, "'"));
+  const io::FileDescriptor& file = files_->by_path.at(tensor.file);
+  const std::string what = concat(tensor.file, ": tensor '", name, "'");
+  if (!tensor.f64) return io::read_at(file, tensor.begin + first * size, out, count * size, what);
+  constexpr int64_t kPiece = int64_t{1} << 16;
+  std::vector<double> piece(static_cast<size_t>(std::min(count, kPiece)));
+  float* rounded = static_cast<float*>(out);
+  for (int64_t done = 0; done < count; done += kPiece) {
+    const int64_t part = std::min(kPiece, count - done);
+    io::read_at(file, tensor.begin + (first + done) * size, piece.data(), part * size, what);
+    for (int64_t i = 0; i < part; ++i) *rounded++ = static_cast<float>(piece[static_cast<size_t>(i)]);
+  }
 }
 
 }  // namespace blipft

@@ -11,6 +11,8 @@
 
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
+#include "run/hub_cache.h"
+#include "run/own_head.h"
 #include "run/saving.h"
 #include "run/step_program.h"
 #include "run/storage_policy.h"
@@ -107,7 +109,8 @@ void check_model_folder(const Config& config) {
                              "download or save_pretrained leaves it";
   const std::string found = concat(place_of(config, "model.path"), ": model.path: found \"", brief(config.model.path), "\"");
   BLIPFT_USER_CHECK(fs::is_directory(folder, ignored), found, ", and ", fs::absolute(folder, ignored).string(),
-                    " is not a directory; ", remedy);
+                    " is not a directory; ",
+                    is_hub_name(config.model.path) ? hub_advice(config.model.path) + "or " : "", remedy);
   const bool is_model = fs::exists(folder / "config.json", ignored);
   if (!is_model) refuse_adapter_as_model(found, config.model.path);
   BLIPFT_USER_CHECK(is_model, found, ", where no config.json is; ", remedy);
@@ -134,7 +137,7 @@ ModelSettings model_settings(const Config& config) {
 
 std::unique_ptr<Model> make_model(const Config& config) {
   check_model_folder(config);
-  std::unique_ptr<Model> model = make_model(config.model.path, model_settings(config));
+  std::unique_ptr<Model> model = make_model(config.model.path, with_own_head(model_settings(config), config));
   std::vector<std::string> groups;
   for (const ParameterGroup& group : model->groups())
     if (group.name != kAdapterGroup) groups.push_back(group.name);

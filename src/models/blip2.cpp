@@ -10,6 +10,7 @@
 
 #include "models/blip2_config.h"
 #include "models/causal_head.h"
+#include "models/json_fields.h"
 #include "models/linear_lora.h"
 #include "models/prenorm_layer.h"
 
@@ -471,7 +472,11 @@ double Blip2::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, doub
 }  // namespace
 
 std::unique_ptr<Model> make_blip2(const std::string& config_file, const ModelSettings& settings) {
-  return std::make_unique<Blip2>(Blip2Config::read(config_file), settings);
+  Blip2Config config = Blip2Config::read(config_file);
+  check_dropout(config_file, "vision_config.attention_dropout", config.vision.attention_dropout, settings.dropout);
+  check_dropout(config_file, "text_config.attention_dropout", config.text.attention_dropout, settings.dropout);
+  if (settings.untied_head) config.text.tied = false;
+  return std::make_unique<Blip2>(config, settings);
 }
 
 }  // namespace blipft

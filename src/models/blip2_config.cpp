@@ -40,7 +40,7 @@ Blip2Config::Vision read_vision(const JsonFields& fields) {
   vision.qkv_bias = fields.get<bool>("qkv_bias", true);
   vision.init_std = init_std(fields, "initializer_range");
   fields.only<std::string>("hidden_act", "gelu");
-  fields.only<double>("attention_dropout", 0.0);
+  vision.attention_dropout = fields.probability("attention_dropout", 0);
   check_heads(fields, vision.hidden, vision.heads);
   BLIPFT_USER_CHECK(vision.image >= vision.patch, fields.file(), ": ", fields.prefix(), "patch_size: ", vision.patch,
                     " is larger than image_size ", vision.image);
@@ -88,7 +88,8 @@ Blip2Config::Text read_text(const JsonFields& fields) {
   fields.only<bool>("do_layer_norm_before", true);
   fields.only<bool>("_remove_final_layer_norm", false);
   fields.only<bool>("layer_norm_elementwise_affine", true);
-  fields.only<double>("attention_dropout", 0.0);
+  text.attention_dropout = fields.probability("attention_dropout", 0);
+  fields.only<bool>("is_causal", true);
   fields.only<double>("layerdrop", 0.0);
   check_heads(fields, text.hidden, text.heads);
   return text;
@@ -100,6 +101,8 @@ Blip2Config Blip2Config::read(const std::string& file) {
   const nlohmann::json root = io::read_json_file(file);
   const JsonFields fields(root, file);
   fields.only<bool>("use_decoder_only_language_model", true);
+  for (const char* part : {"vision_config", "qformer_config", "text_config"}) fields.section(part).refuse_quantised();
+  fields.refuse_quantised();
   Blip2Config config;
   config.vision = read_vision(fields.section("vision_config"));
   config.qformer =

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "models/causal_head.h"
+#include "models/json_fields.h"
 #include "models/llama_config.h"
 #include "models/llama_layer.h"
 #include "models/linear_lora.h"
@@ -39,7 +40,7 @@ class Llama : public Model {
                   config_.kv_heads, " key/value heads)");
   }
   ModelInputs inputs() const override {
-    return {.max_text_tokens = config_.max_text_tokens, .vocabulary = config_.vocabulary, .positions = true,
+    return {.max_text_tokens = config_.max_text_tokens, .sliding_window = config_.sliding_window, .vocabulary = config_.vocabulary, .positions = true,
             .key_lengths = true,
             .label_rows = head_.unit->adapter && settings_.adapter.dropout > 0};
   }
@@ -180,7 +181,10 @@ double Llama::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, doub
 }  // namespace
 
 std::unique_ptr<Model> make_llama(const std::string& config_file, const ModelSettings& settings) {
-  return std::make_unique<Llama>(LlamaConfig::read(config_file), settings);
+  LlamaConfig config = LlamaConfig::read(config_file);
+  check_dropout(config_file, "attention_dropout", config.attention_dropout, settings.dropout);
+  if (settings.untied_head) config.tied = false;
+  return std::make_unique<Llama>(config, settings);
 }
 
 }  // namespace blipft

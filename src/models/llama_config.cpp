@@ -1,7 +1,6 @@
 // Reading config.json of LLaMA, Mistral and Qwen 2. Defaults are those of transformers' configuration classes.
 #include "models/llama_config.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "models/json_fields.h"
@@ -65,8 +64,7 @@ int64_t sliding_window(const JsonFields& fields, const Defaults& defaults, int64
 
 void read_lengths(const JsonFields& fields, const Defaults& defaults, LlamaConfig& config) {
   config.max_text_tokens = fields.rows("max_position_embeddings", defaults.positions);
-  const int64_t window = sliding_window(fields, defaults, config.layers);
-  if (window > 0) config.max_text_tokens = std::min(config.max_text_tokens, window);
+  config.sliding_window = sliding_window(fields, defaults, config.layers);
 }
 
 // Long wavelengths are stretched, short ones stay, with a smooth passage between: transformers'
@@ -154,8 +152,11 @@ LlamaConfig LlamaConfig::read(const std::string& file) {
     config.qkv_bias = config.output_bias = fields.get<bool>("attention_bias", false);
     config.mlp_bias = fields.get<bool>("mlp_bias", false);
   }
-  fields.only<std::string>("hidden_act", "silu");
-  fields.only<double>("attention_dropout", 0.0);
+  const std::string activation = fields.get<std::string>("hidden_act", "silu");
+  if (activation != "swish") fields.only<std::string>("hidden_act", "silu");  // two names of one function
+  config.attention_dropout = fields.probability("attention_dropout", 0);
+  fields.only<bool>("is_causal", true);
+  fields.refuse_quantised();
   fields.only<int64_t>("pretraining_tp", 1);
   read_heads(fields, defaults, config);
   read_lengths(fields, defaults, config);

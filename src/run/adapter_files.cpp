@@ -10,6 +10,7 @@
 
 #include "blipft/model_class.h"
 #include "io/json.h"
+#include "run/hub_cache.h"
 #include "run/stored_tensors.h"
 
 namespace blipft {
@@ -129,6 +130,12 @@ std::string absolute_path(const std::string& folder) {
   return (path.has_filename() ? path : path.parent_path()).string();
 }
 
+// A model in the hub's cache has a name that holds on every machine.
+std::string name_of_base(const std::string& folder) {
+  const std::string name = hub_name_of(folder);
+  return name.empty() ? absolute_path(folder) : name;
+}
+
 }  // namespace
 
 std::string adapter_config(const Config& config, const Units& units) {
@@ -149,7 +156,7 @@ std::string adapter_config(const Config& config, const Units& units) {
   if (base.causal_lm) task = "CAUSAL_LM";
   else mapping = {{"base_model_class", base.name}, {"parent_library", base.module}};
   ordered_json text = {{"peft_type", "LORA"}, {"task_type", task}, {"auto_mapping", mapping},
-                       {"base_model_name_or_path", absolute_path(config.model.path)}, {"r", adapter.r},
+                       {"base_model_name_or_path", name_of_base(config.model.path)}, {"r", adapter.r},
                        {"lora_alpha", number(adapter.alpha)}, {"lora_dropout", adapter.dropout},
                        {"use_rslora", adapter.rslora}, {"bias", "none"}, {"fan_in_fan_out", false},
                        {"inference_mode", true}, {"target_modules", targets}};

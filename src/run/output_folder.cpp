@@ -206,7 +206,8 @@ void check_sources(const Config& config, bool resumed) {
   for (const ReadPath& source : {ReadPath{"model.path", config.model.path, true},
                                ReadPath{"adapter.path", config.adapter.path, true},
                                ReadPath{"data.path", config.data.path, false},
-                               ReadPath{"data.val_path", config.data.val_path, false}})
+                               ReadPath{"data.val_path", config.data.val_path, false},
+                               ReadPath{"data.pictures", config.data.pictures, false}})
     for (const std::string& folder : replaced)
       BLIPFT_USER_CHECK(source.path.empty() || !reads_from(source.path, source.look_inside, folder),
                         place_of(config, source.key), ": ", source.key, ": ", source.path, " is read from ", folder,

@@ -7,6 +7,7 @@
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
 #include "run/checkpoints.h"
+#include "run/own_head.h"
 #include "run/placement.h"
 #include "run/planned_texts.h"
 #include "run/resume.h"
@@ -71,7 +72,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config).c_str());
   const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: not known
   const int64_t most = samples > 0 ? std::min(samples, kMostSamplesAtOnce) : kMostSamplesAtOnce;
-  const int64_t largest = largest_batch(config, model_settings(config), world, gpu, shapes_of, most);
+  const int64_t largest = largest_batch(config, with_own_head(model_settings(config), config), world, gpu, shapes_of, most);
   if (largest > 0)
     std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld%s\n", static_cast<long long>(largest),
                 largest == samples ? ", all samples of an epoch" : "");

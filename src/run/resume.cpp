@@ -14,7 +14,7 @@ namespace {
 // How a run is computed, told and stored, and where its files lie: none of it makes another run of it.
 const std::set<std::string> kFreeSections = {"parallel", "checkpoint", "trace", "output"};
 const std::set<std::string> kFreeKeys = {
-    "model.path", "adapter.path", "data.path", "data.val_path", "data.num_workers", "data.prefetch_steps",
+    "model.path", "adapter.path", "data.path", "data.val_path", "data.pictures", "data.num_workers", "data.prefetch_steps",
     "train.val_check_interval", "train.limit_val_batches", "train.act_ckpt",
     // Together they are the samples of a step, which must be the same.
     "train.batch_size", "train.accumulate_grad_batches", "train.total_batch_size"};

@@ -1,6 +1,8 @@
 // Opening what a run reads; see run_data.h.
 #include "run/run_data.h"
 
+#include <algorithm>
+
 #include "blipft/error.h"
 #include "data/step_order.h"
 #include "data/text_survey.h"
@@ -16,7 +18,8 @@ struct Datasets {
 Datasets open_datasets(const Config& config, const TextSettings& texts) {
   const DataSection& data = config.data;
   BLIPFT_USER_CHECK(dataset_exists(data.path), place_of(config, "data.path"), ": data.path: ", data.path,
-                    " does not exist; expected a JSON or JSONL file or a folder of them, an ImageFolder or WebDataset tars");
+                    " does not exist; expected a JSON, JSONL or CSV file or a folder of them, an ImageFolder, COCO's captions or "
+                    "WebDataset tars");
   Datasets sets{open_dataset(data.path, data.format, texts), nullptr};
   if (!data.val_path.empty()) {
     BLIPFT_USER_CHECK(dataset_exists(data.val_path), place_of(config, "data.val_path"),
@@ -30,6 +33,11 @@ Datasets open_datasets(const Config& config, const TextSettings& texts) {
     sets.training = std::make_shared<DatasetSubset>(sets.training, std::move(split.training));
   }
   return sets;
+}
+
+int64_t longest_text(const TextSurvey& survey) {
+  const std::vector<int64_t>& lengths = survey.lengths();
+  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
 }
 
 }  // namespace
@@ -58,6 +66,8 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   if (datasets.validation)
     data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
   if (data.validates()) (void)validation_steps(config, world, data.validation.dataset->size());  // or it leaves none
+  for (const SampleSet* set : {&data.training, &data.validation})
+    if (set->texts) check_sliding_window(config, inputs, longest_text(*set->texts));
   data.text_shapes = text_shapes_of(config, world, data);
   return data;
 }

@@ -7,6 +7,7 @@
 #include "blipft/version.h"
 #include "data/text_survey.h"
 #include "run/adapter_files.h"
+#include "run/own_head.h"
 #include "run/placement.h"
 #include "run/run.h"
 #include "run/training_state.h"
@@ -338,6 +339,10 @@ void Run::announce() {
   if (config_.train.matmul_precision == "high" &&
       (config_.train.precision != Precision::f32_true || device_->kind() != DeviceKind::cuda))
     std::printf("note       train.matmul_precision high has no effect: only 32-true on GPUs has TF32 products\n");
+  if (config_.model.init == "pretrained" && has_head(model_->units()) &&
+      says_tied(io::read_json_file<nlohmann::ordered_json>(config_.model.path + "/config.json")))
+    std::printf("note       config.json ties the head to the embeddings, but the checkpoint has another weight for it: the "
+                "head is trained untied, as transformers loads it\n");
   if (data_.surveyed())
     std::printf("texts      %s; %s\n", survey_text(config_, *data_.training.texts).c_str(),
                 text_shapes_text(plan_.text_shapes).c_str());

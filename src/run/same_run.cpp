@@ -65,6 +65,7 @@ constexpr LeftOut kLeftOut[] = {
     {"adapter.path", "the same"},
     {"data.path", "the same; its samples are compared"},
     {"data.val_path", "the same"},
+    {"data.pictures", "the same"},
     {"data.num_workers", "machines have different numbers of cores; samples do not depend on it"},
     {"data.prefetch_steps", "machines have different amounts of memory; samples do not depend on it"},
     {"parallel.threads", "machines have different numbers of cores, and 0 means theirs anyway"},

@@ -12,6 +12,7 @@
 #include "io/json.h"
 #include "memory/memory_plan.h"
 #include "run/adapter_files.h"
+#include "run/own_head.h"
 #include "run/stored_tensors.h"
 
 namespace blipft {
@@ -33,13 +34,13 @@ void untie(nlohmann::ordered_json& config) {
 }
 
 // config.json with the dtype that was saved.
-std::string saved_config(const std::string& source, DType dtype, bool untied) {
+std::string saved_config(const std::string& source, DType dtype, bool untied, bool own_head) {
   nlohmann::ordered_json config = io::read_json_file<nlohmann::ordered_json>(source + "/config.json");
   const char* name = dtype == DType::bf16 ? "bfloat16" : "float32";
   set_dtype(config, name);
   config["dtype"] = name;
   config["torch_dtype"] = name;
-  if (untied) untie(config);
+  if (untied || (own_head && says_tied(config))) untie(config);
   return config.dump(2) + "\n";
 }
 
@@ -155,7 +156,7 @@ void Saver::open() {
     return;
   }
   writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries);
-  writer_->write_text("config.json", saved_config(job_.source, job_.settings.trained, unties));
+  writer_->write_text("config.json", saved_config(job_.source, job_.settings.trained, unties, has_head(context_.units)));
   writer_->copy_files(job_.source, input_files(job_.source));
 }
 

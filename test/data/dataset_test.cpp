@@ -191,6 +191,80 @@ TEST_SUITE("dataset") {
     csv("file_name,text\n1.jpg,x\n9.jpg,y\n", {"metadata.csv:3", "9.jpg", "1 of 2"});
   }
 
+  TEST_CASE("COCO's captions: a sample for each, pictures in the folder of the split") {
+    TemporaryDirectory directory;
+    const std::string images = R"("images": [{"id": 7, "file_name": "b.jpg", "height": 5}, {"id": 3, "file_name": "a.jpg"}])";
+    const std::string captions = R"("annotations": [{"id": 1, "image_id": 3, "caption": "one"},
+      {"id": 2, "image_id": 7, "caption": "two"}, {"id": 5, "image_id": 3, "caption": "three"}])";
+    const std::string file = directory.write("annotations/captions_train2017.json",
+                                             R"({"info": {"year": 2017}, "licenses": [{"id": 1}], )" + images + ", " +
+                                                 captions + "}");
+    check_refused(file, {"a.jpg", "none of the folders", "train2017", "data.pictures=FOLDER"});
+    directory.write("train2017/a.jpg", "A");
+    directory.write("train2017/b.jpg", "B");
+    const auto check = [](const Dataset& dataset) {
+      REQUIRE(dataset.size() == 3);
+      const char* const texts[] = {"one", "two", "three"};
+      const char* const pictures[] = {"A", "B", "A"};
+      for (int64_t i = 0; i < 3; ++i) {
+        CHECK(dataset.read(i).segments.at(0).text == texts[i]);
+        CHECK(text_of(dataset.read(i)) == pictures[i]);
+      }
+    };
+    check(*open_dataset(file, "auto"));
+    check(*open_dataset(file, "imagefolder"));
+    TextSettings settings;
+    settings.pictures = directory / "train2017";
+    const std::string other = directory.write("elsewhere/c.json", "{" + captions + ", " + images + "}");
+    check(*open_dataset(other, "auto", settings));
+    check_refused(directory.path.string(), {"COCO's captions are single files: give data.path=" + file});
+    const auto refused = [&](const std::string& content, const std::vector<std::string>& parts) {
+      check_refused(directory.write("bad.json", content), parts);
+    };
+    refused("{" + images + R"(, "annotations": [{"image_id": 9, "caption": "x"}]})", {"bad.json:1", "image_id", "9"});
+    refused("{" + images + R"(, "annotations": [{"image_id": 3, "bbox": [1]}]})", {"bad.json:1", "no key \"caption\""});
+    refused("{" + images + R"(, "annotations": [{"caption": "x"}]})", {"bad.json:1", "\"image_id\" is missing"});
+  }
+
+  TEST_CASE("a .txt beside each picture is its caption") {
+    TemporaryDirectory directory;
+    directory.write("2.png", "two");
+    directory.write("2.txt", " a dog \r\n");
+    directory.write("1.JPG", "one");
+    directory.write("1.txt", "a cat");
+    directory.write("3.webp", "three");
+    directory.write("3.txt", "");
+    const auto dataset = open_dataset(directory.path.string(), "auto");
+    REQUIRE(dataset->size() == 3);
+    const char* const texts[] = {"a cat", " a dog ", ""};
+    const char* const pictures[] = {"one", "two", "three"};
+    for (int64_t i = 0; i < 3; ++i) {
+      CHECK(dataset->read(i).segments.at(0).text == texts[i]);
+      CHECK(text_of(dataset->read(i)) == pictures[i]);
+    }
+    directory.write("4.jpeg", "four");
+    check_refused(directory.path.string(), {"4.jpeg", "has no caption beside it, expected 4.txt", "1 of 4"});
+    directory.write("metadata.csv", "file_name,text\n4.jpeg,x\n");  // it counts, where it is
+    CHECK(open_dataset(directory.path.string(), "auto")->size() == 1);
+  }
+
+  TEST_CASE("metadata with other names, and pictures elsewhere") {
+    TemporaryDirectory directory;
+    directory.write("far/1.jpg", "one");
+    TextSettings settings;
+    settings.keys = {{"file_name", "image"}, {"text", "caption_en"}};
+    settings.pictures = directory / "far";
+    directory.write("set/metadata.jsonl", R"({"image": "1.jpg", "caption_en": "a", "text": "b"})");
+    CHECK(open_dataset(directory / "set", "auto", settings)->read(0).segments.at(0).text == "a");
+    fs::remove(directory.path / "set/metadata.jsonl");
+    directory.write("set/metadata.csv", "image,caption_en\n1.jpg,a\n");
+    CHECK(open_dataset(directory / "set", "auto", settings)->read(0).segments.at(0).text == "a");
+    settings.keys["text"] = "absent";
+    const std::string message = message_of([&] { open_dataset(directory / "set", "auto", settings); });
+    CHECK_MESSAGE(message.find("no column \"absent\" in the header") != std::string::npos, message);
+    check_refused(directory / "set", {"metadata.csv:1", "no column \"file_name\"", "data.keys={file_name: COLUMN}"});
+  }
+
   TEST_CASE("what is no dataset is said to be none") {
     TemporaryDirectory directory;
     check_refused(directory / "absent", {directory / "absent", "does not exist"});

@@ -15,14 +15,14 @@
 #include "config/config_schema.h"
 #include "data/chat_template.h"
 #include "data/json_index.h"
+#include "data/record_checks.h"
 #include "data/record_text.h"
 #include "data/sample_text.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 
 using namespace blipft;
-using testing::message_of;
-using testing::TemporaryDirectory;
+using namespace blipft::testing;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
@@ -74,52 +74,6 @@ std::string lines_of(const Json& records) {
 
 TokenizedText ids_of(const Dataset& dataset, size_t index, const Tokenizer& tokenizer, int64_t most = kLong) {
   return tokenize(dataset.read(static_cast<int64_t>(index)), tokenizer, most, kLong);
-}
-
-void check_parts(const std::string& message, const std::vector<std::string>& parts) {
-  CAPTURE(message);
-  for (const std::string& part : parts) {
-    CAPTURE(part);
-    CHECK(message.find(part) != std::string::npos);
-  }
-}
-
-/// Reading the second record (line 3 of a.jsonl) must fail with a message that has the line and all these parts.
-void check_record(const std::string& record, const std::vector<std::string>& parts, const TextSettings& settings = {}) {
-  const TemporaryDirectory directory;
-  const std::string file = directory.write("a.jsonl", "{\"text\": \"good\"}\n\n" + record + "\n{\"text\": \"good\"}\n");
-  const auto dataset = open_dataset(file, "auto", settings);
-  REQUIRE(dataset->size() == 3);
-  CHECK(dataset->read(2).segments.at(0).text == "good");
-  const std::string message = message_of([&] { dataset->read(1); });
-  CHECK(message.starts_with(file + ":3: "));
-  check_parts(message, parts);
-}
-
-/// Opening this file must fail with a message that names it and has these parts.
-void check_file(const std::string& name, const std::string& content, const std::vector<std::string>& parts) {
-  const TemporaryDirectory directory;
-  const std::string file = directory.write(name, content);
-  const std::string message = message_of([&] { open_dataset(file, "auto"); });
-  CHECK(message.starts_with(file));
-  check_parts(message, parts);
-}
-
-/// Lines of the records, and those of the same records in other forms of files.
-std::vector<std::string> texts_in(const Dataset& dataset) {
-  std::vector<std::string> texts;
-  for (int64_t i = 0; i < dataset.size(); ++i) texts.push_back(dataset.read(i).segments.at(0).text);
-  return texts;
-}
-
-Dataset::Sample sample_in(const std::string& record, const TextSettings& settings = {}) {
-  return sample_of_record(Json::parse(record), settings, "here");
-}
-
-std::string marked(const Dataset::Sample& sample) {
-  std::string text;
-  for (const Dataset::Segment& segment : sample.segments) text += (segment.learnt ? "+" : "-") + segment.text;
-  return text;
 }
 
 }  // namespace
@@ -362,9 +316,12 @@ TEST_SUITE("json data") {
 
   TEST_CASE("broken records name file and line, what was found and what was expected") {
     check_record("{\"text\": ", {"not valid JSON"});
+    check_record("{\"text\": \"a\", \"score\": NaN}", {"not valid JSON", "NaN", "null"});
     check_record("{\"text\": \"\xff\"}", {"not valid JSON", "UTF-8"});
     check_record("[1]", {"found a JSON array, expected an object"});
     check_record("\"x\"", {"found a JSON string"});
+    check_record(R"({"question": "a", "answer": "b"})",
+                 {"found \"answer\", \"question\"", "data.keys={prompt: question, completion: answer}"});
     check_record("{}", {"found no keys", "\"instruction\" and \"output\"", "\"messages\"", "\"text\""});
     check_record(R"({"instruction": "a", "response": "b"})", {"found \"instruction\", \"response\"", "\"completion\""});
     check_record(R"({"prompt": "a"})", {"found \"prompt\"", "\"prompt\" and \"completion\""});
@@ -384,9 +341,13 @@ TEST_SUITE("json data") {
     messages("{}", {"key \"messages\" is {}, expected a list"});
     messages("[]", {"key \"messages\" is an empty list"});
     messages("[" + user + ", 5]", {"message 2 is 5, expected an object"});
-    messages(R"([{"from": "human", "value": "a"}])", {"message 1 has no key \"role\"", "\"from\", \"value\""});
+    messages(R"([{"speaker": "a", "words": "a"}])",
+             {"message 1 has no key \"role\"", "\"speaker\", \"words\"", "data.keys: {role: speaker, content: words}"});
+    messages(R"([{"from": "function_call", "value": "a"}])", {"message 1 is of role \"function_call\"", "user (or human)"});
+    messages(R"([{"role": "assistant", "content": "a", "weight": 0.5}])",
+             {"message 1: key \"weight\" is 0.5, expected 0", "or 1"});
     messages(R"([{"role": "user"}])", {"message 1 has no key \"content\""});
-    messages(R"([{"role": "tool", "content": "a"}])", {"message 1 is of role \"tool\"", "system, user or assistant"});
+    messages(R"([{"role": "tool", "content": "a"}])", {"message 1 is of role \"tool\"", "assistant (or gpt)"});
     messages(R"([{"role": "user", "content": [{"type": "text"}]}])", {"message 1: key \"content\" is [", "a string"});
     messages("[" + user + "," + user + "]",
              {"message 2 is of role \"user\", expected \"assistant\"", "data.chat_template llama2"});
@@ -430,7 +391,10 @@ TEST_SUITE("json data") {
     check_parts(message_of([&] { open_dataset(apart + "/val.json", "auto")->read(1); }),
                 {"val.json:1 (record 2): key \"text\" is 1"});
     refused(directory.write("a.jsonl.gz", ""), "auto", {"a.jsonl.gz", "decompress"});
-    refused(directory / "a.jsonl", "jsonl", {"data.format is \"jsonl\"", "auto, imagefolder, webdataset, json"});
+    refused(directory / "a.jsonl", "jsonl", {"data.format is \"jsonl\"", "auto, imagefolder, webdataset, json, csv"});
+    const std::string columnar = directory.write("table/data/train-0.parquet", "PAR1");
+    refused(columnar, "auto", {columnar, "python3 tools/convert_dataset.py " + columnar + " FOLDER"});
+    refused(directory / "table", "auto", {"found " + columnar, "tools/convert_dataset.py"});
   }
 
   TEST_CASE("the run file's choices are the formats and templates that there are") {

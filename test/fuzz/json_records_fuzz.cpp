@@ -1,4 +1,5 @@
-// Records of text: a list, or lines, where the input begins with "[", else lines.
+// Records of text: CSV where the input begins with "c" and a line end, which are left out; a list, or an object with one,
+// or lines, where it begins with "[" or "{"; else lines.
 #include <algorithm>
 
 #include "blipft/data.h"
@@ -7,14 +8,16 @@
 BLIPFT_FUZZ_TARGET(json_records) {
   using namespace blipft;
   static const testing::FuzzFolder folder;
-  const std::string file = folder.write(input.starts_with('[') ? "data.json" : "data.jsonl", input);
+  const bool csv = input.starts_with("c\n");
+  const char* const name = csv ? "data.csv" : input.starts_with('[') || input.starts_with('{') ? "data.json" : "data.jsonl";
+  const std::string file = folder.write(name, csv ? input.substr(2) : input);
   TextSettings settings;
   settings.prompt_style = "{instruction} and {input}:";
   settings.bos_token = "<s>", settings.eos_token = "</s>";
   for (const char* chat_template : {"llama2", "llama3", "chatml", "zephyr"}) {
     settings.chat_template = chat_template;
     testing::refuses_or_takes([&] {
-      const auto dataset = open_dataset(file, "json", settings);
+      const auto dataset = open_dataset(file, csv ? "csv" : "json", settings);
       for (int64_t i = 0; i < std::min<int64_t>(dataset->size(), 100); ++i)
         testing::refuses_or_takes([&] { (void)dataset->read(i); });
     });

@@ -276,7 +276,7 @@ TEST_CASE("broken files are refused, and the message names file and tensor") {
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "1234567", "cut short"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "123456789", "tensors end at 8"},
       {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "12345678", "needs 12 bytes"},
-      {R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})", "12345678", "dtype F64 is not supported"},
+      {R"({"a":{"dtype":"C64","shape":[1],"data_offsets":[0,8]}})", "12345678", "dtype C64 is not supported"},
       {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", "12345678", "shape holds -2"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", "12345678", "end before they begin"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", "12345678", "no pair data_offsets"},
@@ -313,6 +313,23 @@ TEST_CASE("broken files are refused, and the message names file and tensor") {
   CHECK(holds(read_error("1234"), "has 4 bytes"));
   CHECK(holds(read_error(std::string(8, '\x7f')), "claims a header"));
   CHECK(holds(read_error(raw_file(good, "12345678").substr(0, 30)), "cut short"));
+}
+
+TEST_CASE("64-bit numbers are read as f32") {
+  const TemporaryDirectory folder;
+  std::vector<double> stored(200000);          // more than are read at once
+  for (size_t i = 0; i < stored.size(); ++i) stored[i] = 0.1 * static_cast<double>(i);
+  const std::string header = R"({"a":{"dtype":"F64","shape":[400,500],"data_offsets":[0,1600000]}})";
+  write_file(folder / "model.safetensors",
+             raw_file(header, {reinterpret_cast<const char*>(stored.data()), stored.size() * sizeof(double)}));
+  const SafetensorsReader reader(folder.path.string());
+  const StoredTensor& tensor = reader.tensors().at("a");
+  CHECK(tensor.dtype == DType::f32);
+  CHECK(tensor.numel() == 200000);
+  std::vector<float> read(150000);
+  reader.read("a", 3, 150000, read.data());
+  for (size_t i = 0; i < read.size(); ++i) REQUIRE(read[i] == static_cast<float>(stored[i + 3]));
+  CHECK(holds(broken(R"({"a":{"dtype":"F64","shape":[2],"data_offsets":[0,8]}})", "12345678"), "[2] of f64 needs 16 bytes"));
 }
 
 TEST_CASE("missing files, shards and tensors") {

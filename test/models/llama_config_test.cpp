@@ -58,7 +58,8 @@ TEST_SUITE("llama config") {
     const LlamaConfig mistral = read("mistral");
     CHECK(mistral.inner == 14336);
     CHECK(mistral.kv_heads == 8);
-    CHECK(mistral.max_text_tokens == 4096);
+    CHECK(mistral.max_text_tokens == 131072);
+    CHECK(mistral.sliding_window == 4096);
     const LlamaConfig qwen2 = read("qwen2");
     CHECK(qwen2.vocabulary == 151936);
     CHECK(qwen2.inner == 22016);
@@ -93,21 +94,31 @@ TEST_SUITE("llama config") {
   }
 
   TEST_CASE("a sliding window bounds the text, where layers have one") {
-    CHECK(read("mistral", {{"sliding_window", nullptr}}).max_text_tokens == 131072);
-    CHECK(read("mistral", {{"sliding_window", 100}}).max_text_tokens == 100);
+    CHECK(read("mistral", {{"sliding_window", nullptr}}).sliding_window == 0);
+    CHECK(read("mistral", {{"sliding_window", 100}}).sliding_window == 100);
     CHECK(read("mistral", {{"sliding_window", 100}, {"max_position_embeddings", 64}}).max_text_tokens == 64);
-    CHECK(read("llama", {{"sliding_window", 100}}).max_text_tokens == 2048);
-    CHECK(read("qwen2", {{"sliding_window", 100}}).max_text_tokens == 32768);
+    CHECK(read("llama", {{"sliding_window", 100}}).sliding_window == 0);
+    CHECK(read("qwen2", {{"sliding_window", 100}}).sliding_window == 0);
     const json on = {{"sliding_window", 100}, {"use_sliding_window", true}};
-    CHECK(read("qwen2", on).max_text_tokens == 100);
+    CHECK(read("qwen2", on).sliding_window == 100);
+    CHECK(read("qwen2", on).max_text_tokens == 32768);
     json some = on;
     some["max_window_layers"] = 32;
-    CHECK(read("qwen2", some).max_text_tokens == 32768);
+    CHECK(read("qwen2", some).sliding_window == 0);
     some["layer_types"] = {"full_attention", "sliding_attention"};
-    CHECK(read("qwen2", some).max_text_tokens == 100);
+    CHECK(read("qwen2", some).sliding_window == 100);
     some["layer_types"] = {"full_attention"};
     some["max_window_layers"] = 1;
-    CHECK(read("qwen2", some).max_text_tokens == 32768);
+    CHECK(read("qwen2", some).sliding_window == 0);
+  }
+
+  TEST_CASE("one function has two names, and what is not here is refused by its name") {
+    CHECK(read("llama", {{"hidden_act", "swish"}}).layers == 32);
+    CHECK(read("llama", {{"attention_dropout", 0.1}}).attention_dropout == 0.1f);
+    check_refused({{"is_causal", false}}, {"is_causal: found false, supported is true"});
+    check_refused({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}},
+                  {"quantization_config: found {\"bits\":4,\"quant_method\":\"gptq\"}", "model.quantize"});
+    CHECK(read("llama", {{"quantization_config", nullptr}, {"is_causal", true}}).layers == 32);
   }
 
   // Values of transformers 5.23: AutoModel.from_config(config).rotary_emb.inv_freq.
@@ -147,7 +158,7 @@ TEST_SUITE("llama config") {
 
   TEST_CASE("what is not supported is refused by file, key, found and supported") {
     check_refused({{"model_type", "llama"}, {"hidden_act", "gelu"}}, {"hidden_act: found \"gelu\"", "\"silu\""});
-    check_refused({{"attention_dropout", 0.1}}, {"attention_dropout: found 0.1", "0.0"});
+    check_refused({{"attention_dropout", 1.5}}, {"attention_dropout: found 1.5", ">= 0 and < 1"});
     check_refused({{"pretraining_tp", 2}}, {"pretraining_tp: found 2", "1"});
     check_refused({{"num_key_value_heads", 5}}, {"num_key_value_heads: found 5", "32"});
     check_refused({{"num_attention_heads", 7}}, {"num_attention_heads: 7", "4096", "head_dim"});

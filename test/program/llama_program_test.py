@@ -76,6 +76,10 @@ def make_model(space, seed):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(source / name, folder / name)
     tied = "tied" if config.tie_word_embeddings else "untied"
+    if not config.tie_word_embeddings and seed % 2:  # the checkpoint knows better than config.json
+        text = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**text, "tie_word_embeddings": True}))
+        tied = "untied against its config.json"
     return folder, f"seed {seed}: {family}, {dtype}, {tied}, {config.rope_parameters['rope_type']}, {tokenizer}"
 
 

@@ -1,0 +1,245 @@
+// Reading the metadata of an ImageFolder; see image_metadata.h.
+#include "data/image_metadata.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <unordered_map>
+
+#include <nlohmann/json.hpp>
+
+#include "blipft/error.h"
+#include "data/csv.h"
+#include "data/datasets.h"
+#include "data/json_index.h"
+#include "data/record_text.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace blipft {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// All of it is held in memory.
+constexpr int64_t most_metadata_bytes = int64_t{2} << 30;
+
+std::string read_text(const std::string& file) {
+  std::string text = io::read_whole_file(file, most_metadata_bytes);
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // byte order mark
+  return text;
+}
+
+bool is_blank(const std::string& line) { return line.find_first_not_of(" \t\r") == std::string::npos; }
+
+/// The name of a picture in a record.
+std::string picture_name(const json& object, const TextSettings& settings, const std::string& place) {
+  const std::string& key = name_of(settings, "file_name");
+  const auto name = object.find(key);
+  BLIPFT_USER_CHECK(name != object.end(), place, ": no key \"", key, "\", expected the picture's path; where another key "
+                    "has it, say which: data.keys={file_name: KEY} (in quotes on a command line)");
+  BLIPFT_USER_CHECK(name->is_string() && !name->get_ref<const std::string&>().empty(), place, ": key \"", key, "\" is ",
+                    io::brief(*name), ", expected the picture's path");
+  return name->get<std::string>();
+}
+
+std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSettings& settings) {
+  std::vector<PictureEntry> entries;
+  const std::string text = read_text(file);
+  int64_t line = 0;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    const std::string row = text.substr(start, end - start);
+    start = end + 1;
+    ++line;
+    if (is_blank(row)) continue;
+    const std::string place = concat(file, ":", line);
+    const json object = parse_json(row, place);
+    std::string caption = caption_from_json(object, settings, place);
+    entries.push_back({picture_name(object, settings, place), std::move(caption), line});
+  }
+  return entries;
+}
+
+std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings& settings) {
+  const std::string text = read_text(file);
+  CsvReader reader(file, text);
+  std::vector<std::string> fields;
+  BLIPFT_USER_CHECK(reader.next(fields), file, ": empty, expected a header line with the columns file_name and text");
+  const std::vector<std::string> columns = csv_columns(file, fields);
+  const auto column = [&](const std::string& name) {
+    return static_cast<size_t>(std::find(columns.begin(), columns.end(), name) - columns.begin());
+  };
+  const std::string& name_key = name_of(settings, "file_name");
+  const std::string& text_key = name_of(settings, "text");
+  const size_t name = column(name_key);
+  const bool renamed = settings.keys.contains("text");
+  const size_t caption = renamed || column("text") < columns.size() ? column(text_key) : column("caption");
+  const char* const advice = "; where another column has it, say which: data.keys=";
+  BLIPFT_USER_CHECK(name < columns.size(), file, ":1: no column \"", name_key, "\" in the header", advice,
+                    "{file_name: COLUMN} (in quotes on a command line)");
+  BLIPFT_USER_CHECK(caption < columns.size(), file, ":1: no column \"", text_key, "\"", renamed ? "" : " (or \"caption\")",
+                    " in the header", advice, "{text: COLUMN} (in quotes on a command line)");
+  std::vector<PictureEntry> entries;
+  while (reader.next(fields)) {
+    if (fields.size() == 1 && is_blank(fields[0])) continue;
+    const std::string place = concat(file, ":", reader.line());
+    check_csv_fields(place, fields.size(), columns.size());
+    BLIPFT_USER_CHECK(!fields[name].empty(), place, ": column \"", name_key, "\" is empty");
+    entries.push_back({fields[name], fields[caption], reader.line()});
+  }
+  return entries;
+}
+
+// ---------------------------------------------------------------- COCO
+
+/// The two lists, where the file is an object of COCO's keys.
+std::optional<std::vector<JsonList>> coco_lists(const std::string& file) {
+  static const std::set<std::string_view> known = {"info", "licenses", "images", "annotations", "categories", "type"};
+  auto lists = lists_in_object(file, [](std::string_view key) { return known.contains(key); });
+  if (!lists) return std::nullopt;
+  std::erase_if(*lists, [](const JsonList& list) { return list.name != "images" && list.name != "annotations"; });
+  if (lists->size() != 2) return std::nullopt;
+  if (lists->front().name != "images") std::swap(lists->front(), lists->back());
+  return lists;
+}
+
+/// Calls take(record, place, line) with the records of a list.
+template <class Take>
+void for_each_record(const InputFile& input, const std::string& file, const JsonList& list, const Take& take) {
+  std::string text;
+  for (const JsonRecord& record : list.records) {
+    const std::string place = concat(file, ":", record.line, " (", list.name, " ", &record - list.records.data() + 1, ")");
+    text.resize(record.bytes);
+    BLIPFT_USER_CHECK(input.read(record.offset, text.data(), text.size()) == text.size(), place,
+                      ": the file ends before this record's end; it has become shorter");
+    take(parse_json(text, place), place, record.line);
+  }
+}
+
+/// An id as text: a number or a string.
+std::string id_of(const json& object, const char* key, const std::string& place) {
+  const auto id = object.find(key);
+  BLIPFT_USER_CHECK(id != object.end() && (id->is_number_integer() || id->is_string()), place, ": key \"", key, "\" is ",
+                    id == object.end() ? "missing" : io::brief(*id), ", expected the id of a picture");
+  return id->dump();
+}
+
+/// Where COCO's pictures lie: beside the annotations, in a folder by the name of the split.
+std::string coco_root(const std::string& file, const std::string& picture, const TextSettings& settings) {
+  if (!settings.pictures.empty()) return settings.pictures;
+  const fs::path folder = fs::path(file).parent_path(), above = folder / "..";
+  const std::string stem = fs::path(file).stem().string();
+  const size_t underscore = stem.rfind('_');
+  const std::string split = underscore == std::string::npos ? stem : stem.substr(underscore + 1);
+  std::string looked;
+  for (const fs::path& root : {folder, folder / split, folder / "images", above / split, above / "images" / split,
+                               above / "images", above}) {
+    std::error_code ignored;
+    const fs::path clean = root.empty() ? fs::path(".") : root.lexically_normal();
+    if (fs::exists(clean / picture, ignored)) return clean.string();
+    looked += concat(looked.empty() ? "" : ", ", clean.string());
+  }
+  throw UserError(concat(file, ": its first picture, ", brief(picture), ", is in none of the folders ", looked,
+                         "; say where the pictures are: data.pictures=FOLDER"));
+}
+
+PictureList read_coco(const std::string& file, const TextSettings& settings) {
+  const std::vector<JsonList> lists = *coco_lists(file);
+  const InputFile input(file);
+  std::unordered_map<std::string, std::string> names;
+  for_each_record(input, file, lists[0], [&](const json& image, const std::string& place, int64_t) {
+    names.emplace(id_of(image, "id", place), picture_name(image, settings, place));
+  });
+  PictureList list{file, "", {}};
+  for_each_record(input, file, lists[1], [&](const json& annotation, const std::string& place, int64_t line) {
+    const auto name = names.find(id_of(annotation, "image_id", place));
+    BLIPFT_USER_CHECK(name != names.end(), place, ": key \"image_id\" is ", io::brief(annotation["image_id"]),
+                      ", and \"images\" has no picture of this id");
+    const bool named = settings.keys.contains("text") || annotation.contains("caption") || annotation.contains("text");
+    BLIPFT_USER_CHECK(named, place, ": no key \"caption\": these annotations are no captions; choose the file "
+                      "of the captions (captions_*.json)");
+    list.entries.push_back({name->second, caption_from_json(annotation, settings, place), line});
+  });
+  list.root = coco_root(file, list.entries.front().file, settings);
+  return list;
+}
+
+// ---------------------------------------------------------------- a .txt beside each picture
+
+bool is_picture_name(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  static const std::set<std::string> known = {".jpg", ".jpeg", ".png", ".webp"};
+  return known.contains(extension);
+}
+
+PictureList read_text_captions(const std::string& folder) {
+  PictureList list{folder, folder, {}};
+  std::set<std::string> texts;
+  std::error_code error;
+  for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
+    const std::string name = item->path().filename().string();
+    if (is_picture_name(name)) list.entries.push_back({name, "", 0, true});
+    if (name.ends_with(".txt")) texts.insert(name);
+  }
+  std::sort(list.entries.begin(), list.entries.end(),
+            [](const PictureEntry& a, const PictureEntry& b) { return a.file < b.file; });
+  int64_t absent = 0;
+  const PictureEntry* first = nullptr;
+  for (const PictureEntry& entry : list.entries)
+    if (!texts.contains(caption_file_of(entry.file)) && absent++ == 0) first = &entry;
+  BLIPFT_USER_CHECK(absent == 0, folder, ": the picture ", brief(first->file), " has no caption beside it, expected ",
+                    brief(caption_file_of(first->file)), " (", absent, " of ", list.entries.size(),
+                    " pictures have none); write it, or move these pictures away");
+  return list;
+}
+
+bool is_coco(const std::string& path) {
+  std::error_code ignored;
+  if (!path.ends_with(".json") || !fs::is_regular_file(path, ignored)) return false;
+  try {
+    return coco_lists(path).has_value();
+  } catch (const UserError&) {             // whoever opens it as JSON data tells of it
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string caption_file_of(const std::string& picture) { return fs::path(picture).replace_extension(".txt").string(); }
+
+std::string find_metadata(const std::string& path) {
+  for (const fs::path& directory : {fs::path(path), fs::path(path) / "train"})
+    for (const char* name : {"metadata.jsonl", "metadata.csv"}) {
+      std::error_code ignored;
+      if (fs::is_regular_file(directory / name, ignored)) return (directory / name).string();
+    }
+  return is_coco(path) ? path : "";
+}
+
+bool has_text_captions(const std::string& path) {
+  std::error_code error;
+  for (fs::directory_iterator item(path, error), end; !error && item != end; item.increment(error)) {
+    std::error_code ignored;
+    if (is_picture_name(item->path()) && fs::is_regular_file(caption_file_of(item->path().string()), ignored)) return true;
+  }
+  return false;
+}
+
+PictureList read_picture_list(const std::string& path, const TextSettings& settings) {
+  const std::string metadata = find_metadata(path);
+  if (metadata.empty() && has_text_captions(path)) return read_text_captions(path);
+  BLIPFT_USER_CHECK(!metadata.empty(), "no ImageFolder at ", path,
+                    ": expected metadata.jsonl or metadata.csv there or in train/, or a .txt beside each picture, or a "
+                    "JSON file of COCO's captions");
+  if (metadata == path) return read_coco(path, settings);
+  const std::string root = settings.pictures.empty() ? fs::path(metadata).parent_path().string() : settings.pictures;
+  const bool csv = metadata.ends_with(".csv");
+  return {metadata, root, csv ? parse_csv(metadata, settings) : parse_jsonl(metadata, settings)};
+}
+
+}  // namespace blipft

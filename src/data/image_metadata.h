@@ -1,0 +1,32 @@
+// Which pictures an ImageFolder has, and their captions: metadata.jsonl, metadata.csv, COCO's captions, or a .txt beside
+// each picture.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "blipft/data.h"
+
+namespace blipft {
+
+struct PictureEntry {
+  std::string file;        ///< the picture, as the metadata says: relative to PictureList::root
+  std::string text;        ///< its caption
+  int64_t line = 0;        ///< of the metadata file, from 1
+  bool text_beside = false;  ///< the caption is in a .txt beside the picture, which is read with it
+};
+
+struct PictureList {
+  std::string metadata;    ///< the file, for messages; the folder where captions lie beside the pictures
+  std::string root;        ///< the folder that pictures are relative to
+  std::vector<PictureEntry> entries;
+};
+
+/// What is at `path`, by settings.keys and settings.pictures. Throws UserError naming file and line.
+PictureList read_picture_list(const std::string& path, const TextSettings& settings);
+
+/// The .txt of a picture.
+std::string caption_file_of(const std::string& picture);
+
+}  // namespace blipft
