@@ -67,6 +67,17 @@ class Folders {
   std::unordered_map<std::string, Folder> folders_;
 };
 
+// What there is in place of a picture's file.
+std::string why_absent(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found)
+    return fs::is_symlink(fs::symlink_status(path, error)) ? "is a link that leads nowhere" : "does not exist";
+  if (status.type() == fs::file_type::none) return concat("cannot be looked at: ", error.message());
+  if (status.type() == fs::file_type::directory) return "is a folder, expected a file";
+  return "is a named pipe, a device or a socket, expected a regular file";
+}
+
 void check_pictures(const PictureList& list, bool allow_outside) {
   Folders folders(list.root, allow_outside);
   int64_t absent = 0;
@@ -84,7 +95,8 @@ void check_pictures(const PictureList& list, bool allow_outside) {
     ++absent;
   }
   BLIPFT_USER_CHECK(absent == 0, place(*first), ": picture ", brief((fs::path(list.root) / first->file).string(), 200),
-                    " does not exist (", absent, " of ", list.entries.size(), " pictures are absent); paths are relative to ",
+                    " ", why_absent(fs::path(list.root) / first->file), " (so it is with ", absent, " of ", list.entries.size(),
+                    " pictures); paths are relative to ",
                     list.root, ", or to the folder that data.pictures names");
 }
 

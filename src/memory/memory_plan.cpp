@@ -103,15 +103,22 @@ std::string row(const std::string& name, int64_t bytes) {
 // The first thing that a new run file gets wrong.
 void check_model_folder(const Config& config) {
   namespace fs = std::filesystem;
-  std::error_code ignored;
+  std::error_code ignored, error;
   const fs::path folder = config.model.path;
   const char* const remedy = "give model.path=FOLDER, with config.json, weights in safetensors and the tokenizer, as hf "
                              "download or save_pretrained leaves it";
   const std::string found = concat(place_of(config, "model.path"), ": model.path: found \"", brief(config.model.path), "\"");
-  BLIPFT_USER_CHECK(fs::is_directory(folder, ignored), found, ", and ", fs::absolute(folder, ignored).string(),
+  const auto check_readable = [&](const fs::path& path) {
+    BLIPFT_USER_CHECK(!error, found, ", but ", path.string(), " cannot be looked at: ", error.message(),
+                      "; you need the right to read the folder and to enter it and those around it");
+  };
+  const bool there = fs::exists(folder, error);
+  check_readable(folder);
+  BLIPFT_USER_CHECK(there && fs::is_directory(folder, ignored), found, ", and ", fs::absolute(folder, ignored).string(),
                     " is not a directory; ",
                     is_hub_name(config.model.path) ? hub_advice(config.model.path) + "or " : "", remedy);
-  const bool is_model = fs::exists(folder / "config.json", ignored);
+  const bool is_model = fs::exists(folder / "config.json", error);
+  check_readable(folder / "config.json");
   if (!is_model) refuse_adapter_as_model(found, config.model.path);
   BLIPFT_USER_CHECK(is_model, found, ", where no config.json is; ", remedy);
 }
