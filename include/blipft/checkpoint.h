@@ -40,12 +40,18 @@ class SafetensorsReader {
   std::unique_ptr<Files> files_;
 };
 
-/// Throws UserError unless `directory` may be replaced by a saved model: there is none, it is empty, or it is an older
-/// model, with files named after `stem`. Anything else is the user's and stays.
-void check_replaceable(const std::string& directory, const std::string& stem = "model");
+/// Throws UserError unless `directory` may be replaced by a saved model: there is none, it is empty, or it is a model that
+/// this program has saved (its marker says so), with nothing else in it. Anything else is the user's and stays.
+void check_replaceable(const std::string& directory);
 
 /// Room that config.json, tokenizer and index take at most beside the tensors.
 constexpr int64_t kSmallFilesBytes = int64_t{32} << 20;
+
+/// Which run a model is of, and after how many steps; noted in the folder's marker (io/marker.h).
+struct ModelOrigin {
+  std::string run_id;                        ///< "": not known
+  int64_t step = -1;                         ///< -1: not known
+};
 
 /// Writes a model directory: tensors in the order they come, shards of at most `shard_bytes`, an index when there is
 /// more than one shard. Everything goes to `directory`.partial and gets its final name in finish(); a writer that is
@@ -60,7 +66,8 @@ class CheckpointWriter {
   /// All tensors are declared at once, so that headers are written first. Throws UserError when the folder cannot be
   /// written or the disk has too little room.
   CheckpointWriter(const std::string& directory, const std::vector<Entry>& entries,
-                   int64_t shard_bytes = int64_t{5} << 30, const std::string& stem = "model");
+                   int64_t shard_bytes = int64_t{5} << 30, const std::string& stem = "model",
+                   const ModelOrigin& origin = {});
   ~CheckpointWriter();
   /// The bytes [first, first + count) elements of `name`, host memory, any order.
   void write(const std::string& name, int64_t first, int64_t count, const void* data);

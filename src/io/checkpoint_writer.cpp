@@ -11,6 +11,8 @@
 #include "blipft/checkpoint.h"
 #include "blipft/error.h"
 #include "io/file.h"
+#include "io/marker.h"
+#include "io/saved_model.h"
 #include "io/safetensors_header.h"
 #include "memory/memory_text.h"
 
@@ -94,22 +96,11 @@ void check_room(const std::string& directory, int64_t needed) {
 
 }  // namespace
 
-void check_replaceable(const std::string& directory, const std::string& stem) {
-  std::error_code error;
-  const fs::file_status status = fs::status(directory, error);
-  if (status.type() == fs::file_type::not_found) return;
-  BLIPFT_USER_CHECK(status.type() == fs::file_type::directory, directory, ": ",
-                    error ? error.message() : "exists and is not a folder", "; choose another folder for the model");
-  const bool empty = fs::is_empty(directory, error);
-  BLIPFT_USER_CHECK(!error, directory, ": cannot be read: ", error.message(), "; choose another folder for the model");
-  BLIPFT_USER_CHECK(empty || fs::exists(fs::path(directory) / (stem + ".safetensors"), error) ||
-                        fs::exists(fs::path(directory) / (stem + ".safetensors.index.json"), error),
-                    directory, ": exists and holds files that are not a saved model; it is not replaced. "
-                    "Choose another folder for the model, or remove this one");
-}
+void check_replaceable(const std::string& directory) { io::check_saving(directory); }
 
 struct CheckpointWriter::State {
   std::string directory, partial, stem;
+  io::Marker marker;               // files: all but the tensors' so far
   std::vector<Shard> shards;
   std::unordered_map<std::string, Target> targets;
   std::mutex mutex;                // guards every Target::written
@@ -118,6 +109,7 @@ struct CheckpointWriter::State {
   void open_shards();
   std::string index_text() const;
   void move_into_place();
+  void discard() const;
   std::string plain_path(const std::string& name) const;
 };
 
@@ -157,27 +149,18 @@ std::string CheckpointWriter::State::index_text() const {
   return text + "\n  }\n}\n";
 }
 
-/// The older directory steps aside before the new one takes its name, and goes only after that: at every moment one
-/// of the two is whole on the disk.
 void CheckpointWriter::State::move_into_place() {
-  std::error_code error;
-  const std::string aside = directory + ".old";
-  const bool replaces = fs::exists(directory, error);
-  if (replaces) {
-    fs::remove_all(aside, error);
-    fs::rename(directory, aside, error);
-    BLIPFT_USER_CHECK(!error, directory, ": the older model cannot be moved to ", aside, ": ", error.message());
-  }
-  fs::rename(partial, directory, error);
-  if (error) {
-    const std::string reason = error.message();
-    if (replaces) fs::rename(aside, directory, error);
-    throw UserError(concat(partial, ": cannot be renamed to ", directory, ": ", reason));
-  }
+  io::replace_saved(directory);
   finished = true;
-  const fs::path parent = fs::path(directory).parent_path();
-  io::sync_directory(parent.empty() ? "." : parent.string());
-  if (replaces) fs::remove_all(aside, error);
+}
+
+// What was written so far.
+void CheckpointWriter::State::discard() const {
+  try {
+    io::remove_saved(partial);
+  } catch (const UserError&) {
+    // It stays; the next saving tries again.
+  }
 }
 
 std::string CheckpointWriter::State::plain_path(const std::string& name) const {
@@ -190,39 +173,40 @@ std::string CheckpointWriter::State::plain_path(const std::string& name) const {
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& directory, const std::vector<Entry>& entries,
-                                   int64_t shard_bytes, const std::string& stem) {
+                                   int64_t shard_bytes, const std::string& stem, const ModelOrigin& origin) {
   BLIPFT_USER_CHECK(!directory.empty(), "the folder for the saved model has an empty name");
   BLIPFT_CHECK(shard_bytes > 0, "shards of ", shard_bytes, " bytes");
   auto state = std::make_unique<State>();
   state->directory = fs::path(directory + "/").lexically_normal().parent_path().string();  // without a last slash
   state->partial = state->directory + ".partial";
   state->stem = stem;
-  check_replaceable(state->directory, stem);
+  state->marker = {stem == "model" ? io::Marker::kModel : io::Marker::kAdapter, origin.run_id, origin.step, {}};
+  check_replaceable(state->directory);
   state->shards = cut_into_shards(entries, shard_bytes, stem);
   int64_t total = kSmallFilesBytes;
   for (const Shard& shard : state->shards) total += shard.bytes;
 
   std::error_code error;
-  fs::remove_all(state->partial, error);  // what an earlier, killed run left
+  io::remove_saved(state->partial);        // what an earlier, killed run left
   fs::create_directories(state->partial, error);
   BLIPFT_USER_CHECK(!error, state->partial, ": the folder cannot be created: ", error.message(),
-                    "; choose a folder that you may write to");
+                    io::creation_advice(error.value()));
   state->made_partial = true;
   state_ = std::move(state);
   try {
     check_room(state_->partial, total);
+    io::write_marker(state_->partial, state_->marker);
     state_->open_shards();
   } catch (...) {
     // The destructor does not run for an object that was never made.
-    fs::remove_all(state_->partial, error);
+    state_->discard();
     throw;
   }
 }
 
 CheckpointWriter::~CheckpointWriter() {
   if (!state_ || state_->finished || !state_->made_partial) return;
-  std::error_code ignored;
-  fs::remove_all(state_->partial, ignored);
+  state_->discard();
 }
 
 void CheckpointWriter::write(const std::string& name, int64_t first, int64_t count, const void* data) {
@@ -249,8 +233,10 @@ void CheckpointWriter::copy_files(const std::string& source, const std::vector<s
     std::error_code error;
     if (!fs::is_regular_file(from, error)) continue;
     fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-    BLIPFT_USER_CHECK(!error, from.string(), ": cannot be copied to ", to, ": ", error.message());
+    BLIPFT_USER_CHECK(!error, from.string(), ": cannot be copied to ", to, ": ", error.message(),
+                      io::creation_advice(error.value()));
     fs::permissions(to, fs::perms::owner_read | fs::perms::owner_write, fs::perm_options::add, error);
+    state_->marker.files.push_back(name);
   }
 }
 
@@ -258,6 +244,7 @@ void CheckpointWriter::write_text(const std::string& name, const std::string& te
   const std::string path = state_->plain_path(name);
   const io::FileDescriptor file = io::create_file(path);
   io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+  state_->marker.files.push_back(name);
 }
 
 void CheckpointWriter::finish() {
@@ -275,11 +262,15 @@ void CheckpointWriter::finish() {
     const std::string text = state_->index_text();
     const io::FileDescriptor file = io::create_file(path);
     io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+    state_->marker.files.push_back(fs::path(path).filename().string());
   }
   for (Shard& shard : state_->shards) {
+    state_->marker.files.push_back(shard.file_name);
     io::sync_file(shard.file, shard.file_name);
     shard.file = io::FileDescriptor();
   }
+  std::sort(state_->marker.files.begin(), state_->marker.files.end());
+  io::write_marker(state_->partial, state_->marker);
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(state_->partial, error)) {
     if (entry.path().extension() == ".safetensors") continue;

@@ -50,10 +50,17 @@ std::string read_whole_file(const std::string& path, int64_t most_bytes) {
   return text;
 }
 
+std::string creation_advice(int error) {
+  if (error == EACCES || error == EPERM || error == EROFS) return "; choose a folder that you may write to";
+  if (error == ENOSPC || error == EDQUOT)
+    return "; the disk has no room, or no inodes (df -i), for another file: remove some, or choose another disk";
+  return "";
+}
+
 FileDescriptor create_file(const std::string& path) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", errno_text(),
-                    "; choose a folder that you may write to");
+  const int error = errno;
+  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", std::strerror(error), creation_advice(error));
   return file;
 }
 

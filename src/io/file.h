@@ -32,6 +32,9 @@ std::string errno_text();
 FileDescriptor open_for_reading(const std::string& path);
 /// The content of a regular file of at most `most_bytes`; UserError naming it when that fails.
 std::string read_whole_file(const std::string& path, int64_t most_bytes);
+/// What to do about the errno of a file that could not be created, to follow the reason: "; choose a folder that ...", "; the
+/// disk has no room ..."; "": nothing is known.
+std::string creation_advice(int error);
 /// Creates (or empties) a file for writing; UserError naming it when that fails.
 FileDescriptor create_file(const std::string& path);
 /// Size in bytes.

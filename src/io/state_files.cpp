@@ -176,7 +176,13 @@ StateIndex read_index(const std::string& folder) {
                     "; the checkpoint is damaged: remove it, and resume from another");
   for (const StateFile& file : index.files) {
     const std::string name = folder + "/" + file.name;
-    const int64_t found = file_size(open_for_reading(name), name);
+    int64_t found = 0;
+    try {
+      found = file_size(open_for_reading(name), name);
+    } catch (const UserError& error) {
+      throw UserError(concat(error.what(), "; the checkpoint is damaged, or a copy that is not complete: remove ", folder,
+                             ", and resume from another"));
+    }
     BLIPFT_USER_CHECK(found == file.bytes, name, ": has ", found, " bytes, expected ", file.bytes,
                       "; the checkpoint is damaged: remove ", folder, ", and resume from another");
   }

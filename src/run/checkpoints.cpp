@@ -2,17 +2,23 @@
 #include "run/checkpoints.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <iomanip>
 #include <sstream>
 #include <vector>
 
 #include "io/file.h"
+#include "io/marker.h"
+#include "io/named_checkpoints.h"
 #include "memory/memory_text.h"
+#include "run/run_id.h"
 #include "run/training_state.h"
 
 namespace blipft {
@@ -28,14 +34,36 @@ enum Bits : uint64_t { kBusy = 1, kMinutesOver = 2, kTimeOver = 4, kTerminated =
 constexpr double kAssumedBandwidth = 0.5e9;
 constexpr double kLinkBandwidth = 50e9;    // from a GPU into page-locked memory
 
-constexpr const char *kPartial = ".partial", *kAside = ".aside";  // of a folder that is not whole yet, or no more
-
 int64_t host_memory() { return sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE); }
 
-// A folder that is being removed must not look like a checkpoint.
-void set_aside(const fs::path& folder) {
+// Says whose checkpoints a folder has. One that cannot be marked serves as well.
+void mark(const std::string& folder, const std::string& run_id) {
+  try {
+    const std::optional<io::Marker> marker = io::read_marker(io::open_folder(folder, true));
+    if (!marker || marker->run_id != run_id) io::write_marker(folder, {io::Marker::kCheckpoints, run_id, -1, {}});
+  } catch (const UserError&) {
+    // Something else has the marker's name.
+  }
+}
+
+// What cannot be removed takes room, and is told of, but is no reason to end a run.
+void quietly_remove(const std::string& folder, const io::NamedCheckpoint& checkpoint) {
+  try {
+    io::remove_checkpoint(folder, checkpoint);
+  } catch (const UserError& error) {
+    std::fprintf(stderr, "warning: %s\n", error.what());
+  }
+}
+
+// Makes the folder of a checkpoint that is going to be written. One of that name goes if it is this program's.
+void make_partial(const std::string& folder, int64_t step) {
+  const std::string name = io::partial_name(step), path = folder + "/" + name;
+  if (const io::NamedCheckpoint left = io::named_checkpoint(folder, name); left.own) io::remove_checkpoint(folder, left);
   std::error_code error;
-  fs::rename(folder, folder.string() + kAside, error);
+  fs::create_directories(folder, error);
+  BLIPFT_USER_CHECK(!error && ::mkdir(path.c_str(), 0777) == 0, path, ": the folder cannot be created: ",
+                    error ? error.message() : errno == EEXIST ? "something of that name is there, which blipft did not write"
+                                                              : io::errno_text());
 }
 
 void check_room(const std::string& folder, int64_t needed) {
@@ -88,14 +116,11 @@ Checkpoints::Checkpoints(CheckpointParts parts)
       last_minutes_(parts_.times->seconds() / 60),
       writer_(*parts_.weights.device,
               checkpoint_staging_bytes(*parts_.config, total_bytes_ / parts_.world->size(),
-                                       parts_.world->local_size())) {
-  std::error_code error;                   // what killed runs left
-  if (parts_.world->rank() == 0)
-    for (const auto& entry : fs::directory_iterator(folder_, error)) {
-      const fs::path& name = entry.path();
-      const bool left = name.extension() == kPartial || name.extension() == kAside;
-      if (left && io::checkpoint_step(name.stem().string()) >= 0) fs::remove_all(name, error);
-    }
+                                       parts_.world->local_size())),
+      whole_(parts_.resumed) {
+  if (parts_.world->rank() == 0)           // what killed runs left
+    for (const io::NamedCheckpoint& one : io::named_checkpoints(folder_))
+      if (one.own && !one.is_whole()) quietly_remove(folder_, one);
 }
 
 // Only one rank looks at the clock, the others hear of it.
@@ -124,18 +149,17 @@ void Checkpoints::write(int64_t done) {
   if (writing_step_ >= 0) complete();      // the one before
   waited_seconds_ = parts_.times->seconds() - begin;
   const World& world = *parts_.world;
-  const std::string partial = folder_ + "/" + io::checkpoint_name(done) + kPartial;
+  const std::string partial = folder_ + "/" + io::partial_name(done);
   last_minutes_ = parts_.times->seconds() / 60;
   writing_step_ = done;
   failure_.clear();
   try {
     world.together([&] {
       if (world.rank() != 0) return;
-      std::error_code error;
-      fs::remove_all(partial, error);
-      fs::create_directories(partial, error);
-      BLIPFT_USER_CHECK(!error, partial, ": the folder cannot be created: ", error.message());
+      make_partial(folder_, done);
       check_room(partial, total_bytes_);
+      mark(folder_, run_id_of(parts_.run));
+      io::write_marker(partial, {io::Marker::kCheckpoint, run_id_of(parts_.run), done, {}});
     });
     const int64_t shards = parts_.weights.store->shards();
     writer_.begin(partial + "/" + io::state_file_name(world.rank(), world.size()),
@@ -171,16 +195,17 @@ void Checkpoints::complete() {
   Outcome outcome{step, total_bytes_, world.max(writer_.pause_seconds() + waited), last_write_seconds_, world.max(waited),
                   folder_ + "/" + io::checkpoint_name(step), ""};
   try {
-    world.agree(failure.empty() ? "" : concat("the checkpoint after ", step, " steps was not written: ", failure));
+    world.agree(failure);
     const std::vector<std::string> files = world.gather_texts(file);
     world.together([&] {
       if (world.rank() == 0) publish(outcome, files);
     });
-    newest_ = outcome.folder;
-  } catch (const AgreedError& error) {
-    outcome.failure = error.what();
-    std::error_code ignored;
-    if (world.rank() == 0) fs::remove_all(outcome.folder + kPartial, ignored);
+    newest_ = whole_ = outcome.folder;
+  } catch (const AgreedError& error) {     // whichever file it was that failed
+    outcome.failure = concat("the checkpoint after ", step, " steps was not written: ", error.what(), "; ",
+                             whole_.empty() ? "this run has none that is whole" : "the newest that is whole is " + whole_);
+    const io::NamedCheckpoint left = io::named_checkpoint(folder_, io::partial_name(step));
+    if (world.rank() == 0 && left.own) quietly_remove(folder_, left);
   }
   outcomes_.push_back(std::move(outcome));
 }
@@ -193,31 +218,24 @@ void Checkpoints::publish(const Outcome& outcome, const std::vector<std::string>
     if (!file.pieces.empty()) index.files.push_back(std::move(file));
   }
   io::check_whole(index, piece_bytes_);
-  const std::string partial = outcome.folder + kPartial;
+  const std::string partial = folder_ + "/" + io::partial_name(outcome.step);
   std::error_code error;
   if (!parts_.gemm_table.empty()) fs::copy_file(parts_.gemm_table, partial + "/gemm_algorithms.txt", error);
   io::write_whole_file(partial + "/checkpoint.json", io::index_text(index));
   io::sync_directory(partial);
-  set_aside(outcome.folder);             // one of the same step, from a part of the run that was done again
-  fs::rename(partial, outcome.folder, error);
-  BLIPFT_USER_CHECK(!error, partial, ": cannot be renamed to ", outcome.folder, ": ", error.message());
+  io::publish_checkpoint(folder_, outcome.step);
   io::sync_directory(folder_);
-  keep_newest(outcome.folder);
+  keep_newest(io::checkpoint_name(outcome.step));
 }
 
+// By step, not by the time of files: clocks go back. Those of other runs are not this run's to remove.
 void Checkpoints::keep_newest(const std::string& newest) {
-  std::vector<std::pair<fs::file_time_type, fs::path>> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder_, error)) {
-    if (io::checkpoint_step(entry.path().filename().string()) < 0) continue;
-    const fs::file_time_type time = fs::last_write_time(entry.path() / "checkpoint.json", error);
-    if (!error && entry.path() != fs::path(newest)) found.push_back({time, entry.path()});
-  }
-  std::sort(found.rbegin(), found.rend());
-  for (size_t i = static_cast<size_t>(parts_.config->checkpoint.keep) - 1; i < found.size(); ++i)
-    set_aside(found[i].second);
-  for (const auto& entry : fs::directory_iterator(folder_, error))
-    if (entry.path().extension() == kAside) fs::remove_all(entry.path(), error);
+  std::vector<io::NamedCheckpoint> found = io::named_checkpoints(folder_);
+  std::erase_if(found, [&](const io::NamedCheckpoint& one) {
+    return !one.is_whole() || one.name == newest || !(one.run_id.empty() || one.run_id == run_id_of(parts_.run));
+  });
+  const auto others = static_cast<size_t>(parts_.config->checkpoint.keep) - 1;
+  for (size_t i = 0; i + others < found.size(); ++i) quietly_remove(folder_, found[i]);
 }
 
 bool Checkpoints::outcome(Outcome& outcome) {

@@ -36,6 +36,7 @@ struct CheckpointParts {
   WeightContext weights;
   int64_t replica = 0;                     ///< which of the ranks that hold the same shards this one is
   std::map<std::string, std::string> run;  ///< see StateIndex
+  std::string resumed;                     ///< the checkpoint that the run goes on from; "": none
   std::string gemm_table;                  ///< file with the chosen algorithms of products, copied; "": none
 };
 
@@ -75,6 +76,7 @@ class Checkpoints {
   double limit_seconds_, last_minutes_;
   StateWriter writer_;
   std::string stop_reason_, newest_;
+  std::string whole_;                      // the last whole one, also one that the run went on from
   int64_t writing_step_ = -1;              // -1: none is on its way
   std::string failure_;                    // of this rank, before the writer began
   double waited_seconds_ = 0;              // of the checkpoint under way, for the one before

@@ -5,10 +5,12 @@
 #include <filesystem>
 
 #include "blipft/trainer.h"
+#include "io/saved_model.h"
 #include "io/state_files.h"
 #include "memory/memory_plan.h"
 #include "run/adapter_files.h"
 #include "run/folder_lock.h"
+#include "run/run_id.h"
 #include "run/saving.h"
 #include "run/storage_policy.h"
 #include "run/training_state.h"
@@ -80,6 +82,7 @@ void export_model(const std::string& folder, const std::vector<std::string>& ove
   const FolderLock lock(config.output.path);
   for (const SaveSettings& settings : SaveSettings::of(config)) {
     const std::string target = config.output.path + "/" + settings.folder();
+    if (const std::string done = io::restore_saved(target); !done.empty()) std::fprintf(stderr, "note: %s\n", done.c_str());
     BLIPFT_USER_CHECK(config.output.overwrite || !std::filesystem::exists(target), "output.path: ", target,
                       " is there already; choose another output.path, or replace it with output.overwrite=true");
   }
@@ -97,7 +100,7 @@ void export_model(const std::string& folder, const std::vector<std::string>& ove
   for (const SaveSettings& settings : SaveSettings::of(config)) {
     const std::string target = config.output.path + "/" + settings.folder();
     save_weights(context, world, {target, config.model.path, settings, checkpoint.get(),
-                                  adapter_config(config, context.units)});
+                                  adapter_config(config, context.units), {run_id_of(index.run), index.step}});
     std::printf("model      %s (after %lld steps)\n", target.c_str(), static_cast<long long>(index.step));
   }
 }

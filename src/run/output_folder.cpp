@@ -8,14 +8,15 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <map>
+#include <set>
 
 #include "blipft/checkpoint.h"
 #include "blipft/error.h"
 #include "io/file.h"
-#include "io/state_files.h"
-#include "memory/memory_text.h"
+#include "io/named_checkpoints.h"
+#include "io/saved_model.h"
 #include "run/record_files.h"
+#include "trace/trace_files.h"
 
 namespace blipft {
 
@@ -24,25 +25,21 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kCheckpoints = "checkpoints";
+constexpr const char* kSaved[] = {"model", "adapter"};
 
 std::string in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
 
-bool has_entries(const std::string& folder) {
+// With a slash behind it, a link's name would be what it leads to.
+fs::path without_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
+
+bool is_link(const std::string& path) {
   std::error_code error;
-  return fs::is_directory(folder, error) && !fs::is_empty(folder, error) && !error;
+  return fs::is_symlink(fs::symlink_status(without_slash(path), error));
 }
 
-// Trace files of any rank and any part of a run.
-std::vector<std::string> traces_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
-    const std::string name = item->path().filename().string();
-    std::error_code broken;
-    if (name.starts_with("trace") && name.ends_with(".h5") && item->is_regular_file(broken)) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+bool is_there(const std::string& path) {
+  struct stat status{};
+  return ::lstat(path.c_str(), &status) == 0;
 }
 
 std::string names_text(const std::vector<std::string>& names) {
@@ -52,13 +49,24 @@ std::string names_text(const std::vector<std::string>& names) {
   return names.size() > kNamed ? concat(text, " and ", names.size() - kNamed, " more") : text;
 }
 
-// The folders that the run saves into, with the stem of the files that may be replaced there.
-std::vector<std::pair<std::string, std::string>> saved_folders(const Config& config) {
-  std::vector<std::pair<std::string, std::string>> folders;
+// The folders that the run saves into.
+std::vector<std::string> saved_folders(const Config& config) {
+  std::vector<std::string> folders;
   if (!config.output.save_model) return folders;
   for (const SaveSettings& settings : SaveSettings::of(config))
-    folders.push_back({in(config.output.path, settings.folder()),
-                       settings.what == SaveSettings::What::adapters ? "adapter_model" : "model"});
+    folders.push_back(in(config.output.path, settings.folder()));
+  return folders;
+}
+
+// What an overwriting run takes away before it begins: own models stay that its own is going to replace.
+std::vector<std::string> removed_models(const Config& config) {
+  std::vector<std::string> folders;
+  if (!config.output.overwrite) return folders;
+  const std::vector<std::string> replaced = saved_folders(config);
+  for (const char* name : kSaved)
+    if (const std::string folder = in(config.output.path, name);
+        std::find(replaced.begin(), replaced.end(), folder) == replaced.end() && io::saved_model(folder).own)
+      folders.push_back(folder);
   return folders;
 }
 
@@ -93,63 +101,30 @@ bool reads_from(const std::string& path, bool look_inside, const std::string& fo
   return false;
 }
 
-// The folder, or the nearest around it that is there.
-std::string existing(const std::string& folder) {
-  std::error_code error;
-  fs::path path = fs::absolute(folder, error);
-  while (!fs::exists(path, error) && path != path.root_path()) path = path.parent_path();
-  return path.string();
-}
-
-int64_t bytes_of(const fs::path& path) {
-  struct stat status{};
-  return ::lstat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) ? int64_t{status.st_blocks} * 512 : 0;
-}
-
-// What remove_results() would free.
-int64_t removable_bytes(const std::string& folder) {
-  int64_t bytes = 0;
-  for (const std::string& name : traces_in(folder)) bytes += bytes_of(in(folder, name));
-  std::error_code error;
-  for (fs::recursive_directory_iterator item(in(folder, kCheckpoints), error), end; !error && item != end;
-       item.increment(error))
-    bytes += bytes_of(item->path());
-  return bytes;
-}
-
-struct Disk {
-  std::string folder;                      // one that is on it
-  int64_t free = 0, needed = 0, all = 0;
-  std::string list;                        // "model 14.00 GiB, trace 1.00 GiB"
-};
-
 }  // namespace
 
 std::vector<std::string> results_in(const std::string& folder) {
-  std::vector<std::string> names = traces_in(folder);
+  std::vector<std::string> names;
+  for (const TraceFile& file : own_trace_files(folder)) names.push_back(fs::path(file.path).filename().string());
   for (const std::string& name : record_files_in(folder)) names.push_back(name);
-  for (const char* name : {"model", "adapter", kCheckpoints})
-    if (has_entries(in(folder, name))) names.push_back(name);
+  for (const char* name : kSaved)
+    if (const io::SavedModel model = io::saved_model(in(folder, name)); model.own && model.whole) names.push_back(name);
+  const auto all = io::named_checkpoints(in(folder, kCheckpoints));
+  if (std::any_of(all.begin(), all.end(), [](const auto& one) { return one.own || one.claims; }))
+    names.push_back(kCheckpoints);
   return names;
 }
 
 std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
-    const std::string name = item->path().filename().string();
-    if (io::checkpoint_step(name) >= 0) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
+  for (const io::NamedCheckpoint& one : io::named_checkpoints(folder))
+    if (one.is_whole()) names.push_back(one.name);
   return names;
 }
 
 bool has_whole_checkpoint(const std::string& folder) {
-  const std::vector<std::string> names = checkpoints_in(folder);
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    std::error_code ignored;
-    return fs::exists(in(in(folder, name), "checkpoint.json"), ignored);
-  });
+  const auto all = io::named_checkpoints(folder);
+  return std::any_of(all.begin(), all.end(), [](const auto& one) { return one.is_whole() || one.claims; });
 }
 
 std::string checkpoints_elsewhere(const Config& config) {
@@ -167,15 +142,21 @@ bool replaces_results(const Config& config, bool resumed) {
 
 void check_results(const Config& config, bool resumed) {
   const std::string& path = config.output.path;
-  const std::vector<std::string> found = results_in(path);
+  const std::vector<std::string> found = resumed ? std::vector<std::string>() : results_in(path);
   BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || found.empty(), place_of(config, "output.path"),
                     ": output.path: ", path, " holds another run's results (", names_text(found),
                     "); choose another output.path, or replace them with output.overwrite=true");
-  for (const auto& [folder, stem] : saved_folders(config)) {
-    check_replaceable(folder, stem);
+  for (const std::string& folder : saved_folders(config)) {
+    check_replaceable(folder);
     BLIPFT_USER_CHECK(::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,
                       ": is to be replaced by the saved model, but you may not write to it: ", io::errno_text());
   }
+  const std::string folder = checkpoints_folder(config);
+  const std::vector<std::string> whole = checkpoints_in(folder);
+  BLIPFT_USER_CHECK(resumed || !config.output.overwrite || whole.empty() || !is_link(folder), folder,
+                    ": is a link, behind which are a run's checkpoints (", names_text(whole), "); output.overwrite ",
+                    "removes nothing through a link. Give the folder itself, checkpoint.path=", resolved(folder).string(),
+                    ", or take the link away");
 }
 
 void check_checkpoints(const Config& config, const std::string& resumed) {
@@ -193,11 +174,13 @@ void check_checkpoints(const Config& config, const std::string& resumed) {
 
 void check_sources(const Config& config, bool resumed) {
   std::vector<std::string> replaced;
-  for (const auto& [folder, stem] : saved_folders(config))
+  for (const std::string& folder : saved_folders(config))
     for (const char* end : {"", ".partial", ".old"}) replaced.push_back(folder + end);
-  if (replaces_results(config, resumed)) replaced.push_back(in(config.output.path, kCheckpoints));
-  if (const std::string elsewhere = checkpoints_elsewhere(config); config.output.overwrite && !resumed && !elsewhere.empty())
-    for (const std::string& name : checkpoints_in(elsewhere)) replaced.push_back(in(elsewhere, name));
+  if (!resumed)
+    for (const std::string& folder : removed_models(config)) replaced.push_back(folder);
+  if (replaces_results(config, resumed))
+    for (const std::string& folder : {in(config.output.path, kCheckpoints), checkpoints_folder(config)})
+      for (const std::string& name : checkpoints_in(folder)) replaced.push_back(in(folder, name));
   struct ReadPath {
     const char* key;
     const std::string& path;
@@ -214,82 +197,42 @@ void check_sources(const Config& config, bool resumed) {
                         ", which this run would replace; choose another output.path");
 }
 
-std::string check_room(const Config& config, const std::vector<FileToWrite>& files, int64_t reclaimed) {
-  std::map<dev_t, Disk> disks;
-  for (const FileToWrite& file : files) {
-    const std::string folder = existing(file.folder);
-    struct stat status{};
-    BLIPFT_USER_CHECK(::stat(folder.c_str(), &status) == 0, folder, ": cannot be looked at: ", io::errno_text());
-    const auto [found, is_new] = disks.try_emplace(status.st_dev);
-    Disk& disk = found->second;
-    if (is_new) {
-      disk.folder = file.folder;
-      disk.free = io::free_bytes(folder);
-      struct stat output{};
-      if (::stat(config.output.path.c_str(), &output) == 0 && output.st_dev == status.st_dev) disk.free += reclaimed;
-    }
-    disk.all += file.bytes;
-    if (file.needed) disk.needed += file.bytes;
-    disk.list += concat(disk.list.empty() ? "" : ", ", file.what, " ", memory_text(file.bytes));
-  }
-  std::string warning;
-  for (const auto& [device, disk] : disks) {
-    const std::string text = concat("the disk of ", disk.folder, " has ", memory_text(disk.free),
-                                    " free, but this run is going to write ", memory_text(disk.all), " there: ",
-                                    disk.list);
-    BLIPFT_USER_CHECK(disk.needed <= disk.free, place_of(config, "output.path"), ": output.path: ", text,
-                      "; free some, or choose another output.path");
-    if (disk.all > disk.free) warning = text;
-  }
-  return warning;
-}
-
-std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store) {
-  std::vector<FileToWrite> files;
-  if (!config.output.save_model) return files;
-  std::unique_ptr<SafetensorsReader> checkpoint;
-  for (const SaveSettings& settings : SaveSettings::of(config)) {
-    // A checkpoint that cannot be read is told of when it is loaded.
-    if (settings.pretrained && !checkpoint) {
-      try {
-        checkpoint = std::make_unique<SafetensorsReader>(config.model.path);
-      } catch (const UserError&) {
-      }
-    }
-    files.push_back({settings.folder(), saved_bytes(units, store, settings, checkpoint.get()),
-                     in(config.output.path, settings.folder())});
-  }
-  return files;
-}
-
-void remove_results(const std::string& folder) {
-  std::error_code error;
-  const auto check = [&](const std::string& path) {
-    BLIPFT_USER_CHECK(!error, path, ": left by another run, cannot be removed: ", error.message());
+void check_names_free(const Config& config, int64_t first_step, int64_t steps, int64_t ranks, bool resumed) {
+  const auto refuse = [](const std::string& path, const std::string& why, const char* what) {
+    throw UserError(concat(path, ": ", why, ", and it has the name of ", what, " that this run is going to write; move it ",
+                           "away, or choose another folder"));
   };
-  for (const std::string& name : traces_in(folder)) {
-    fs::remove(in(folder, name), error);
-    check(in(folder, name));
-  }
-  remove_record_files(folder);
-  const std::string checkpoints = in(folder, kCheckpoints);  // stays: it may be a link to another disk
-  std::vector<fs::path> old;
-  std::error_code none;
-  for (fs::directory_iterator item(checkpoints, none), end; !none && item != end; item.increment(none))
-    old.push_back(item->path());
-  for (const fs::path& path : old) {
-    fs::remove_all(path, error);
-    check(path.string());
+  const std::string folder = checkpoints_folder(config);
+  if (writes_checkpoints(config))
+    for (const io::NamedCheckpoint& one : io::named_checkpoints(folder)) {
+      const bool in_the_way = one.step > first_step && one.step <= steps && one.end != io::NamedCheckpoint::End::aside;
+      if (in_the_way && !one.own) refuse(in(folder, one.name), one.why, "a checkpoint");
+      if (in_the_way && !one.foreign.empty())
+        refuse(in(folder, one.name), concat("holds ", one.foreign, ", which blipft did not write"), "a checkpoint");
+    }
+  if (!config.trace.enabled || resumed) return;
+  std::set<std::string> own;
+  for (const TraceFile& file : own_trace_files(config.output.path)) own.insert(fs::path(file.path).filename().string());
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const std::string name = trace_file_name(0, rank), path = in(config.output.path, name);
+    if (is_there(path) && !own.count(name)) refuse(path, "is no trace that blipft wrote", "a trace");
   }
 }
 
+// An own checkpoint that holds something else too is taken away as far as it is own.
 void remove_checkpoints(const std::string& folder) {
-  for (const std::string& name : checkpoints_in(folder)) {
-    std::error_code error;
-    if (!fs::exists(in(in(folder, name), "checkpoint.json"), error)) continue;  // other programs have such names too
-    fs::remove_all(in(folder, name), error);
-    BLIPFT_USER_CHECK(!error, in(folder, name), ": left by another run, cannot be removed: ", error.message());
-  }
+  if (is_link(folder)) return;
+  for (const io::NamedCheckpoint& one : io::named_checkpoints(folder))
+    if (one.own) io::remove_checkpoint(folder, one);
+}
+
+void remove_results(const Config& config) {
+  remove_trace_files(own_trace_files(config.output.path));
+  remove_record_files(config.output.path);
+  remove_checkpoints(in(config.output.path, kCheckpoints));
+  if (!config.output.overwrite) return;
+  remove_checkpoints(checkpoints_folder(config));  // where these are elsewhere, or under a name that is no link
+  for (const std::string& model : removed_models(config)) io::remove_saved(model);
 }
 
 OutputFolder::OutputFolder(const Config& config, const World& world, const std::string& resumed)
@@ -300,6 +243,9 @@ OutputFolder::OutputFolder(const Config& config, const World& world, const std::
     try {
       make_folder("output.path", config_.output.path);
       lock(config_.output.path);
+      for (const char* name : kSaved)
+        if (const std::string done = io::restore_saved(in(config_.output.path, name)); !done.empty())
+          std::fprintf(stderr, "note: %s\n", done.c_str());
       check_results(config_, resumed_);
       make_checkpoints_folder();
       check_checkpoints(config_, resumed);
@@ -342,6 +288,10 @@ void OutputFolder::make_folder(const std::string& key, const std::string& path) 
     if (at.has_filename()) made.push_back(at.string());
   made_.insert(made_.begin(), made.begin(), made.end());
   error.clear();
+  BLIPFT_USER_CHECK(!is_link(path) || fs::exists(path, error), place_of(config_, key), ": ", key, ": ", path, " is a link to ",
+                    fs::read_symlink(without_slash(path), error).string(),
+                    ", where nothing is; make that folder (is its file system mounted?), or take the link away");
+  error.clear();
   fs::create_directories(path, error);
   BLIPFT_USER_CHECK(!error && fs::is_directory(path), place_of(config_, key), ": ", key, ": cannot create the folder ",
                     path, ": ", error ? error.message() : "it is a file");
@@ -383,17 +333,39 @@ void OutputFolder::give_up() {
 void OutputFolder::check_room(const std::function<std::vector<FileToWrite>()>& files) const {
   world_.together([&] {
     if (world_.rank() != 0) return;
-    const std::string warning =
-        blipft::check_room(config_, files(), replaces_ ? removable_bytes(config_.output.path) : 0);
+    const std::string warning = blipft::check_room(config_, files(), reclaimed());
     if (!warning.empty()) std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  });
+}
+
+// What the run removes before it needs the room, and nothing else.
+std::vector<FileToWrite> OutputFolder::reclaimed() const {
+  std::vector<FileToWrite> goes;
+  const std::string folder = checkpoints_folder(config_);
+  if (replaces_) {
+    for (const TraceFile& file : own_trace_files(config_.output.path)) goes.push_back({"", file.bytes, config_.output.path});
+    for (const std::string& model : removed_models(config_)) goes.push_back({"", io::saved_model(model).bytes, model});
+    if (const std::string own = in(config_.output.path, kCheckpoints); resolved(own) != resolved(folder) && !is_link(own))
+      for (const io::NamedCheckpoint& one : io::named_checkpoints(own)) goes.push_back({"", one.bytes, own});
+  }
+  // Whole ones stay for a run that goes on: checkpoints_to_write() counts those.
+  const bool all = replaces_ && config_.output.overwrite && !is_link(folder);
+  for (const io::NamedCheckpoint& one : io::named_checkpoints(folder))
+    if (all || !one.is_whole()) goes.push_back({"", one.bytes, folder});
+  for (const std::string& model : saved_folders(config_))
+    goes.push_back({"", io::saved_model(model + ".partial").bytes, model});
+  return goes;
+}
+
+void OutputFolder::check_names(int64_t first_step, int64_t steps) const {
+  world_.together([&] {
+    if (world_.rank() == 0) check_names_free(config_, first_step, steps, world_.size(), resumed_);
   });
 }
 
 void OutputFolder::remove_earlier() const {
   world_.together([&] {
-    if (world_.rank() != 0 || !replaces_) return;
-    remove_results(config_.output.path);
-    if (config_.output.overwrite) remove_checkpoints(checkpoints_folder(config_));
+    if (world_.rank() == 0 && replaces_) remove_results(config_);
   });
 }
 

@@ -9,24 +9,16 @@
 
 #include "blipft/comm.h"
 #include "blipft/config.h"
+#include "run/disk_room.h"
 #include "run/folder_lock.h"
-#include "run/saving.h"
 
 namespace blipft {
 
-/// Something that a run is going to write.
-struct FileToWrite {
-  std::string what;                        ///< "model"
-  int64_t bytes = 0;
-  std::string folder;                      ///< that it lies in; need not be there yet
-  bool needed = true;                      ///< false: the run goes on without it
-};
-
-/// What of a run lies in `folder`, by name: trace files (trace*.h5), and what there is of model, adapter, checkpoints.
+/// What of a run of this program lies in `folder`, by name: traces, and what there is of model, adapter, checkpoints.
 std::vector<std::string> results_in(const std::string& folder);
-/// Names of the checkpoints in `folder`.
+/// Names of the whole checkpoints of this program in `folder`.
 std::vector<std::string> checkpoints_in(const std::string& folder);
-/// Whether one of them has an index, so that a run could go on from it.
+/// Whether there is one, so that a run could go on from it; one that is damaged counts.
 bool has_whole_checkpoint(const std::string& folder);
 /// checkpoint.path, where it is not the folder in output.path; else "".
 std::string checkpoints_elsewhere(const Config& config);
@@ -42,16 +34,13 @@ void check_checkpoints(const Config& config, const std::string& resumed);
 /// Throws UserError where saving, or overwriting, would replace what the run reads: model.path, adapter.path,
 /// data.path, data.val_path, or a folder around one of them, under whatever name.
 void check_sources(const Config& config, bool resumed);
-/// Throws UserError, with all that is to be written, where a file system has no room for what is needed. Returns a
-/// warning where it has none for the rest, "" where all fits. `reclaimed`: bytes in output.path that go before.
-std::string check_room(const Config& config, const std::vector<FileToWrite>& files, int64_t reclaimed = 0);
-/// The folders that a run saves at its end, if any, and the bytes of their tensors.
-std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store);
-/// Removes traces and checkpoints; a saved model stays until the new one replaces it. Throws UserError.
-void remove_results(const std::string& folder);
-
-/// Those of `folder` that have an index; it may hold other things. Throws UserError.
-void remove_checkpoints(const std::string& folder);
+/// Throws UserError where something has a name that the run needs, and is not this program's: a checkpoint of a step after
+/// `first_step` up to `steps`, a trace of one of its ranks.
+void check_names_free(const Config& config, int64_t first_step, int64_t steps, int64_t ranks, bool resumed);
+/// Removes what replaces_results() means: traces and checkpoints that this program has written, and with output.overwrite
+/// also models that this run will not replace (those it will stay until then). Nothing else, and nothing through a link.
+/// Throws UserError.
+void remove_results(const Config& config);
 
 /// All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
 class OutputFolder {
@@ -70,6 +59,8 @@ class OutputFolder {
   std::function<void()> unlock() const;
   /// `files` is called on rank 0.
   void check_room(const std::function<std::vector<FileToWrite>()>& files) const;
+  /// check_names_free(), once the steps are known.
+  void check_names(int64_t first_step, int64_t steps) const;
   /// Once nothing else can refuse the run: removes the results that it overwrites.
   void remove_earlier() const;
 
@@ -79,6 +70,7 @@ class OutputFolder {
   void make_checkpoints_folder();
   void share_locks();
   void give_up();
+  std::vector<FileToWrite> reclaimed() const;
   const Config config_;
   const World& world_;
   const bool resumed_;

@@ -2,8 +2,11 @@
 #include "run/resume.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <set>
+
+#include "io/named_checkpoints.h"
 
 namespace blipft {
 
@@ -38,18 +41,29 @@ std::string newest_checkpoint(const std::string& checkpoints) {
                       error.message(), "; is its file system mounted? With checkpoint.resume=never a run begins anew");
     return !error;
   };
-  std::string newest;
-  fs::file_time_type newest_time;
   std::error_code error;
-  fs::directory_iterator item(checkpoints, error), end;
-  for (; check(error, checkpoints) && item != end; item.increment(error)) {
-    if (io::checkpoint_step(item->path().filename().string()) < 0) continue;
-    const fs::path index = item->path() / "checkpoint.json";
+  const fs::directory_iterator looked(checkpoints, error);
+  if (!check(error, checkpoints)) return "";
+  std::string newest, latest;              // by step, and by time
+  fs::file_time_type latest_time;
+  for (const io::NamedCheckpoint& one : io::named_checkpoints(checkpoints)) {
+    if (one.end != io::NamedCheckpoint::End::none) continue;
+    const fs::path index = fs::path(checkpoints) / one.name / "checkpoint.json";
     std::error_code unread;
     const fs::file_time_type time = fs::last_write_time(index, unread);
-    if (!check(unread, index) || (!newest.empty() && time <= newest_time)) continue;
-    newest = item->path().string(), newest_time = time;
+    if (one.claims) check(unread, index);
+    if (!one.own && !one.claims) {         // of another program; a copy that has not come to its end
+      std::fprintf(stderr, "note: %s is left out of account: %s\n", index.parent_path().c_str(), one.why.c_str());
+      continue;
+    }
+    newest = index.parent_path().string(); // they come by step
+    if (unread || (!latest.empty() && time <= latest_time)) continue;
+    latest = newest, latest_time = time;
   }
+  if (!latest.empty() && latest != newest)
+    std::fprintf(stderr, "note: %s is of the latest step, and the run goes on from it, though %s was written later; was a "
+                 "clock set back, or an earlier checkpoint gone on from? checkpoint.resume=PATH takes another\n",
+                 newest.c_str(), latest.c_str());
   return newest;
 }
 

@@ -23,7 +23,8 @@ std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World
 /// Throws UserError where checkpoint.resume names a folder that is none.
 void check_resume_folder(const Config& config);
 
-/// The newest folder in `checkpoints` with a whole index; "" when there is none.
+/// The folder of the latest step in `checkpoints` that this program has written, be it damaged; "" when there is none. Tells on
+/// stderr what it leaves out, and where file times say otherwise.
 std::string newest_checkpoint(const std::string& checkpoints);
 
 /// Throws UserError that names every key whose value would make another run of it. `config` is resolved for `ranks`.

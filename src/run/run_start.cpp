@@ -99,6 +99,7 @@ void Run::prepare() {
   groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
   world_.together([&] { engine_->bind(); });
   times_.part("peers");
+  folder_->check_names(first_step_, loader_->total_steps());
   folder_->check_room([this] { return files_to_write(); });
   fill_weights();
   int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
@@ -114,11 +115,9 @@ void Run::prepare() {
 
 std::vector<FileToWrite> Run::files_to_write() const {
   std::vector<FileToWrite> files = files_to_save(config_, model_->units(), engine_->store);
-  files.push_back({"trace", RunTrace::bytes(config_, plan_, loader_->total_steps()), config_.output.path,
+  files.push_back({"trace", RunTrace::bytes(config_, plan_, loader_->total_steps() - first_step_), config_.output.path,
                    config_.trace.on_error == "stop"});
-  if (writes_checkpoints(config_))         // those that are kept, and one on its way
-    files.push_back({"checkpoints", (config_.checkpoint.keep + 1) * checkpoint_bytes(model_->units(), engine_->store),
-                     checkpoints_folder(config_)});
+  files.push_back(checkpoints_to_write(config_, checkpoint_bytes(model_->units(), engine_->store), run_id_));
   return files;
 }
 
@@ -130,7 +129,7 @@ void Run::go_on_from_checkpoint() {
     check_same_run(config_, *resume_, world_.size());
     const std::string table = resume_->folder + "/gemm_algorithms.txt";
     if (!std::filesystem::exists(table)) return;
-    gemm_table_ = checkpoints_folder(config_) + "/gemm_algorithms.txt";
+    gemm_table_ = checkpoints_folder(config_) + "/gemm_algorithms." + run_id_ + ".txt";  // nobody else's name
     if (!first()) return;
     std::filesystem::create_directories(checkpoints_folder(config_));
     std::filesystem::copy_file(table, gemm_table_, std::filesystem::copy_options::overwrite_existing);
@@ -269,7 +268,7 @@ void Run::start_trace(int64_t start_ns, int64_t part) {
   faults_.folder_made();
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
-                                                 context_bytes_, start_ns, &times_, part, first_step_});
+                                                 context_bytes_, start_ns, &times_, part, first_step_, run_id_});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
 }
 

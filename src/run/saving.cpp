@@ -19,6 +19,8 @@ namespace blipft {
 
 namespace {
 
+constexpr int64_t kShardBytes = int64_t{5} << 30;  // of a file of tensors, at most
+
 // Gives every object inside of `object` that says its dtype this one.
 void set_dtype(nlohmann::ordered_json& object, const char* name) {
   for (auto& [key, value] : object.items()) {
@@ -151,11 +153,11 @@ void Saver::open() {
   }
   if (job_.settings.what == SaveSettings::What::adapters) {
     writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, std::numeric_limits<int64_t>::max(),
-                                                 "adapter_model");
+                                                 "adapter_model", job_.origin);
     writer_->write_text("adapter_config.json", job_.adapter_config);
     return;
   }
-  writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries);
+  writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, kShardBytes, "model", job_.origin);
   writer_->write_text("config.json", saved_config(job_.source, job_.settings.trained, unties, has_head(context_.units)));
   writer_->copy_files(job_.source, input_files(job_.source));
 }

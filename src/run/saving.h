@@ -32,6 +32,7 @@ struct SaveJob {
   SaveSettings settings;
   const SafetensorsReader* checkpoint = nullptr;  // where the weights came from, if from one
   std::string adapter_config;              // adapter_config.json, with What::adapters
+  ModelOrigin origin = {};
 };
 
 /// Whether a file beside config.json and weights says how text and pictures become inputs, and outputs text: of a

@@ -123,7 +123,8 @@ void Run::validate(int64_t step) {
 }
 
 void Run::start_checkpoints() {
-  CheckpointParts parts{&config_, &world_, &times_, &stop_request_, weight_context(), 0, facts(), ""};
+  CheckpointParts parts{&config_, &world_, &times_, &stop_request_, weight_context(), 0, facts(),
+                        resume_ ? resume_->folder : "", ""};
   // Without shards every rank holds the same; else the ranks at the same place of each shard group do.
   parts.replica = engine_->store.shards() == 1 ? world_.rank() : groups_->shard_group();
   for (const Fact& fact : read_) parts.run[fact.name] = fact.value;
@@ -217,7 +218,7 @@ void Run::finish() {
     for (const SaveSettings& settings : SaveSettings::of(config_)) {
       saved_.push_back(config_.output.path + "/" + settings.folder());
       save_weights(weight_context(), world_, {saved_.back(), config_.model.path, settings, checkpoint_.get(),
-                                              adapter_config(config_, model_->units())});
+                                              adapter_config(config_, model_->units()), {run_id_, done_}});
     }
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }

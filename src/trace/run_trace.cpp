@@ -95,6 +95,7 @@ void RunTrace::note_run() {
   number("rank", world.rank());
   number("world_size", world.size());
   note_part(*trace_, parts_.part, parts_.first_step);
+  text("run_id", parts_.run_id);
   text("host", world.host());
   text("device", parts_.device->name());
   text("communication", parts_.groups->groups().all->name());

@@ -36,6 +36,7 @@ struct TraceParts {
   const StartTimes* times = nullptr;       ///< the start's parts so far
   int64_t part = 0;                        ///< of the run: next_part() where it goes on from a checkpoint
   int64_t first_step = 0;                  ///< that this part begins with
+  std::string run_id;
 };
 
 class RunTrace {

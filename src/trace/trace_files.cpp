@@ -1,14 +1,21 @@
 // The names of a run's trace files; see trace_files.h.
 #include "trace/trace_files.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
 #include <string_view>
 #include <tuple>
 
 #include "blipft/error.h"
+#include "io/file.h"
+#include "io/hdf5_handle.h"
 
 namespace blipft {
 
@@ -25,6 +32,58 @@ bool take_number(std::string_view& name, std::string_view word, int64_t& number)
   if (error != std::errc() || *begin == '-' || number > kMostNumber) return false;
   name.remove_prefix(static_cast<size_t>(last - name.data()));
   return true;
+}
+
+// The value of a text attribute of the root group of `file`; "" where there is none. Under hdf5_mutex().
+std::string text_attribute(hid_t file, const char* name) {
+  if (H5Aexists(file, name) <= 0) return "";
+  const io::Hdf5Handle attribute = io::own(H5Aopen(file, name, H5P_DEFAULT), H5Aclose, name, "opening an attribute");
+  const io::Hdf5Handle type = io::own(H5Aget_type(attribute.get()), H5Tclose, name, "asking for a type");
+  if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) <= 0) return "";
+  const io::Hdf5Handle space = io::own(H5Aget_space(attribute.get()), H5Sclose, name, "asking for a space");
+  if (H5Sget_simple_extent_npoints(space.get()) != 1) return "";
+  char* value = nullptr;
+  if (H5Aread(attribute.get(), type.get(), &value) < 0 || !value) return "";
+  const std::string text = value;
+  H5free_memory(value);
+  return text;
+}
+
+// A run that was killed before its first record leaves a file that HDF5 takes for one that is being written, and does not
+// open: its beginning must do.
+bool begins_as_trace(const io::FileDescriptor& file) {
+  constexpr int64_t kLooked = int64_t{64} << 10;
+  struct stat status{};
+  if (::fstat(file.get(), &status) != 0) return false;
+  std::string text(static_cast<size_t>(std::min<int64_t>(status.st_size, kLooked)), '\0');
+  if (::pread(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) return false;
+  return text.starts_with("\x89HDF\r\n\x1a\n") && text.find("creator") != std::string::npos &&
+         text.find("blipft") != std::string::npos;
+}
+
+// Whether an open file is a trace of this program.
+bool is_own_trace(const io::FileDescriptor& file) {
+  try {
+    const std::lock_guard lock(io::hdf5_mutex());
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    const std::string path = concat("/proc/self/fd/", file.get());  // that file, whatever its name leads to by now
+    for (const unsigned mode : {H5F_ACC_RDONLY, H5F_ACC_RDONLY | H5F_ACC_SWMR_READ}) {
+      const hid_t opened = H5Fopen(path.c_str(), mode, H5P_DEFAULT);
+      if (opened < 0) continue;
+      const io::Hdf5Handle handle = io::own(opened, H5Fclose, path, "opening a trace");
+      return text_attribute(handle.get(), "creator") == "blipft";
+    }
+  } catch (const std::exception&) {
+    // Damaged, or not HDF5.
+  }
+  return begins_as_trace(file);
+}
+
+// An own trace, open; no descriptor where `path` is something else.
+io::FileDescriptor open_own_trace(const std::string& path, struct stat& status) {
+  io::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) || !is_own_trace(file)) return {};
+  return file;
 }
 
 // The part and rank of a file's name; false for other files.
@@ -64,6 +123,29 @@ std::vector<TraceFile> find_trace_files(const std::string& folder) {
     return std::tie(a.part, a.rank) < std::tie(b.part, b.rank);
   });
   return found;
+}
+
+std::vector<TraceFile> own_trace_files(const std::string& folder) {
+  std::vector<TraceFile> own;
+  for (TraceFile& file : find_trace_files(folder)) {
+    struct stat status{};
+    const bool exact = std::filesystem::path(file.path).filename().string() == trace_file_name(file.part, file.rank);
+    if (!exact || open_own_trace(file.path, status).get() < 0) continue;
+    file.bytes = int64_t{status.st_blocks} * 512;
+    own.push_back(std::move(file));
+  }
+  return own;
+}
+
+void remove_trace_files(const std::vector<TraceFile>& files) {
+  for (const TraceFile& file : files) {
+    struct stat then{}, now{};
+    const io::FileDescriptor held = open_own_trace(file.path, then);
+    const bool same = held.get() >= 0 && ::lstat(file.path.c_str(), &now) == 0 && now.st_dev == then.st_dev &&
+                      now.st_ino == then.st_ino;
+    BLIPFT_USER_CHECK(!same || ::unlink(file.path.c_str()) == 0, file.path, ": left by another run, cannot be removed: ",
+                      io::errno_text());
+  }
 }
 
 int64_t next_trace_part(const std::string& folder) {

@@ -3,10 +3,15 @@
 // The file is in HDF5's single-writer/multiple-reader (SWMR) mode from the first record on: what was flushed stays
 // readable when the process is killed, and other processes can follow the file while it grows. In that mode nothing
 // but rows can be added, so names and attributes are collected first and written when the first record comes.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -138,9 +143,20 @@ class Hdf5Trace final : public Trace {
   std::thread thread_;
 };
 
+// Gives a new file its name, unless something has it already.
+void name_file(const std::string& from, const std::string& to) {
+  bool named = ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0;
+  if (!named && errno != EEXIST && ::link(from.c_str(), to.c_str()) == 0) {  // file systems without that
+    ::unlink(from.c_str());
+    named = true;
+  }
+  const int error = errno;
+  BLIPFT_USER_CHECK(named, to, ": creating the trace file: ",
+                    error == EEXIST ? "something of that name is there already; move it away" : std::strerror(error));
+}
+
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.8";
-  attributes_["creator"] = "blipft";
+  attributes_["format_version"] = "1.9";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
@@ -153,8 +169,18 @@ Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path),
     // Some network file systems know no locks; a trace there is better than none.
     io::check(H5Pset_file_locking(access.get(), true, true), path, "choosing file locks");
 #endif
-    file_ = io::own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose, path,
-                    "creating the trace file (is the folder there, may you write to it, does another run use it?)");
+    // Never over something, or through a link. Until it says whose it is, it has no trace's name.
+    const std::string begun = concat(path, ".", ::getpid(), ".", std::chrono::steady_clock::now().time_since_epoch().count());
+    file_ = io::own(H5Fcreate(begun.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get()), H5Fclose, path,
+                    "creating the trace file (is the folder there, may you write to it?)");
+    try {
+      io::write_attribute(file_.get(), path, "creator", std::string("blipft"));
+      io::check(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL), path, "writing the trace file");
+      name_file(begun, path);
+    } catch (...) {
+      ::unlink(begun.c_str());
+      throw;
+    }
     unsigned major = 0, minor = 0, release = 0;
     io::check(H5get_libversion(&major, &minor, &release), path, "asking for the version of HDF5");
     attributes_["hdf5"] = concat(major, ".", minor, ".", release);

@@ -30,7 +30,7 @@ os.environ.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import (  # noqa: E402
     PROGRAM, RECORD_FILES, ROOT, Space, command_line, environment, mpirun, run, saved_model, start)
-from script_tests import check, run_tests, test  # noqa: E402
+from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 SECONDS_TO_FAIL = 20
 HOST = socket.gethostname()
@@ -120,14 +120,48 @@ def another_runs_results_are_kept_unless_they_may_be_overwritten(space):
     refused(space, r"output\.path: .* holds another run's results \(trace\.rank0000\.h5, .*output\.overwrite=true",
             *options)
     check({path.name: path.read_bytes() for path in folder.iterdir()} == traces, "something changed")
-    (folder / "checkpoints/step10").mkdir(parents=True)
-    (folder / "checkpoints/step10/part").write_text("x")
+    other = run(space, 0, "train.max_steps=1", "checkpoint.every_steps=1").output
+    shutil.move(other / "checkpoints", folder)
     refused(space, r"data\.path|nothing_here", *options, "output.overwrite=true", "data.path=nothing_here")
-    check((folder / "checkpoints/step10/part").exists(), "a run that did not begin removed what it would overwrite")
+    check((folder / "checkpoints/step-00000001/checkpoint.json").exists(),
+          "a run that did not begin removed what it would overwrite")
     run(space, 2, *options, "output.overwrite=true")
     check(sorted(path.name for path in folder.iterdir()) ==
           ["checkpoints", *RECORD_FILES, "trace.rank0000.h5", "trace.rank0001.h5"], list(folder.iterdir()))
-    check(not list((folder / "checkpoints").iterdir()), "old checkpoints")
+    check(not list((folder / "checkpoints").glob("step-*")), "old checkpoints")
+
+
+@test
+def what_is_there_and_cannot_be_used_is_called_what_it_is(space):
+    link = space.new("link")
+    link.symlink_to(space.folder / "not_mounted")
+    refused(space, r"output\.path: .* is a link to .*not_mounted, where nothing is; make that folder", f"output.path={link}")
+    first = json.loads((space.data / "metadata.jsonl").read_text().splitlines()[0])["file_name"]
+    for make, what in ((os.mkfifo, "is a named pipe, a device or a socket, expected a regular file"),
+                       (lambda path: path.symlink_to("nowhere"), "is a link that leads nowhere"),
+                       (pathlib.Path.mkdir, "is a folder, expected a file")):
+        data = space.copy(space.data)
+        (data / first).unlink()
+        make(data / first)
+        refused(space, rf"picture .* {what} \(so it is with 1 of", f"data.path={data}")
+
+
+@test
+def a_model_folder_that_may_not_be_read_is_not_one_without_a_config(space):
+    model = space.copy(space.model)
+    model.chmod(0)
+    try:
+        for path in (space.folder, space.config):
+            path.chmod(path.stat().st_mode | 0o055)
+        as_nobody = ["setpriv", "--reuid=65534", "--clear-groups"] if os.getuid() == 0 else []
+        if as_nobody and subprocess.run([*as_nobody, PROGRAM, "--version"], capture_output=True).returncode:
+            raise Skip("the program cannot be run as another user here")
+        done = subprocess.run([*as_nobody, PROGRAM, "--plan", space.config, f"model.path={model}"], cwd=ROOT, env=environment(),
+                              capture_output=True, text=True)
+        check(done.returncode != 0 and "config.json cannot be looked at: Permission denied" in done.stderr and
+              "no config.json is" not in done.stderr, done)
+    finally:
+        model.chmod(0o755)
 
 
 @test
