@@ -1,9 +1,6 @@
 // blipft: the command line, and the end of every error.
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
-#include <optional>
 
 #include "blipft/comm.h"
 #include "blipft/config.h"
@@ -12,11 +9,17 @@
 #include "blipft/trainer.h"
 #include "blipft/version.h"
 #include "run/hub_cache.h"
+#include "run/launch_watch.h"
 #include "run/stop_request.h"
 
 namespace {
-
 using namespace blipft;
+using Action = CommandLine::Action;
+
+// Before the initialisers of all libraries: from here on a signal is noted. A sanitizer is not ready by then.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+[[gnu::section(".preinit_array"), gnu::used]] void (*first_of_all)(int, char**, char**) = StopRequest::listen;
+#endif
 
 Config configuration(const CommandLine& line) {
   Config config = load_config(line.config_file, line.overrides);
@@ -26,17 +29,16 @@ Config configuration(const CommandLine& line) {
   return config;
 }
 
-// What needs no MPI: help, version, the effective configuration, the plan.
-// Returns the exit status: 1 when the planned job does not fit, or no settings do.
+// What needs no MPI. Returns the exit status: 1 when the planned job does not fit, or no settings do.
 int answer(const CommandLine& line) {
-  if (line.action == CommandLine::Action::help) {
+  if (line.action == Action::help) {
     std::fputs(help_text(line.help_section).c_str(), stdout);
-  } else if (line.action == CommandLine::Action::version) {
+  } else if (line.action == Action::version) {
     std::printf("blipft %s\n", version_commit());
   } else {
     const Config config = configuration(line);
     tell_notes(config);
-    if (line.action == CommandLine::Action::plan) {
+    if (line.action == Action::plan) {
       const auto print = line.plan_fit ? print_fit : print_plan;
       return print(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
     }
@@ -47,16 +49,12 @@ int answer(const CommandLine& line) {
 }
 
 int run(const CommandLine& line, const std::string& mistake, int* argc, char*** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is an error of write(), told as such
-  std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go, the run goes on
-  std::optional<StopRequest> stop;
-  if (line.action == CommandLine::Action::train) stop.emplace();
+  ignore_signals_of_writes();
+  const LaunchWatch launch(line);
   World world(argc, argv);
+  LaunchWatch::mpi_started();
   try {
-    if (line.action == CommandLine::Action::export_model) {
-      export_model(line.checkpoint, line.overrides, world);
-      return 0;
-    }
+    if (line.action == Action::export_model) return export_model(line.checkpoint, line.overrides, world), 0;
     Config config;
     world.together([&] { config = mistake.empty() ? configuration(line) : throw UserError(mistake); });
     if (world.rank() == 0) tell_notes(config);
@@ -78,12 +76,12 @@ int main(int argc, char** argv) {
     try {
       line = parse_command_line(argc, argv);
     } catch (const UserError& error) {
-      if (!std::getenv("OMPI_COMM_WORLD_SIZE") && !std::getenv("PMIX_RANK")) throw;
+      if (!LaunchWatch::one_of_several()) throw;
       mistake = error.what();
     }
-    using Action = CommandLine::Action;
-    if (line.action == Action::train || line.action == Action::export_model) return run(line, mistake, &argc, &argv);
-    return answer(line);
+    if (line.action == Action::train) return run(line, mistake, &argc, &argv);
+    StopRequest::release();
+    return line.action == Action::export_model ? run(line, mistake, &argc, &argv) : answer(line);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "blipft: %s\n", describe(error).c_str());
     return 2;

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // What ranks tell each other after every step.
-enum Bits : uint64_t { kBusy = 1, kMinutesOver = 2, kTimeOver = 4, kTerminated = 8, kSignalled = 16 };
+enum Bits : uint64_t { kBusy = 1, kMinutesOver = 2, kTimeOver = 4, kTerminated = 8, kSignalled = 16, kInterrupted = 32 };
 
 // Of a file system that nobody has measured yet, bytes a second of one rank.
 constexpr double kAssumedBandwidth = 0.5e9;
@@ -134,11 +134,13 @@ bool Checkpoints::due(int64_t done, double step_seconds) {
     const double write = last_write_seconds_ > 0 ? last_write_seconds_ : mine_bytes / kAssumedBandwidth;
     if (limit_seconds_ > 0 && now + 1.5 * write + 2 * step_seconds + 1 >= limit_seconds_) mine |= kTimeOver;
   }
-  if (const int signal = parts_.stop->signal()) mine |= signal == SIGTERM ? kTerminated : kSignalled;
+  if (const int signal = parts_.stop->signal())
+    mine |= signal == SIGTERM ? kTerminated : signal == SIGINT ? kInterrupted : kSignalled;
   const uint64_t all = parts_.world->size() > 1 ? parts_.world->any(mine) : mine;
   if (writing_step_ >= 0 && !(all & kBusy)) complete();
   if (all & kTerminated) stop_reason_ = "SIGTERM";
   else if (all & kSignalled) stop_reason_ = "SIGUSR1";
+  else if (all & kInterrupted) stop_reason_ = "SIGINT";
   else if (all & kTimeOver) stop_reason_ = "checkpoint.time_limit";
   const bool by_steps = asked.every_steps > 0 && done % asked.every_steps == 0;
   return by_steps || (all & kMinutesOver) || !stop_reason_.empty();

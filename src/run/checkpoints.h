@@ -46,7 +46,7 @@ class Checkpoints {
   /// After `done` steps, of which the last took about `step_seconds`: whether a checkpoint is to be written now. Called
   /// by all ranks after every step. A checkpoint whose last byte has come to the disk meanwhile becomes whole.
   bool due(int64_t done, double step_seconds);
-  /// Why the run is to end with that checkpoint ("SIGUSR1", "checkpoint.time_limit"); "": it goes on.
+  /// Why the run is to end with that checkpoint ("SIGUSR1", "SIGINT", "checkpoint.time_limit"); "": it goes on.
   const std::string& stop_reason() const { return stop_reason_; }
   /// Begins to write what the ranks hold after `done` steps; the device is idle.
   void write(int64_t done);

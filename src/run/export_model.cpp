@@ -10,6 +10,7 @@
 #include "memory/memory_plan.h"
 #include "run/adapter_files.h"
 #include "run/folder_lock.h"
+#include "run/launch_watch.h"
 #include "run/run_id.h"
 #include "run/saving.h"
 #include "run/storage_policy.h"
@@ -74,6 +75,7 @@ void export_model(const std::string& folder, const std::vector<std::string>& ove
   BLIPFT_USER_CHECK(std::any_of(overrides.begin(), overrides.end(),
                                 [](const std::string& text) { return text.rfind("output.path=", 0) == 0; }),
                     "--export ", folder, " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
+  LaunchWatch::together();
   const io::StateIndex index = io::read_index(folder);
   const Config config = export_config(index, folder, overrides);
   std::error_code error;

@@ -6,21 +6,23 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <climits>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "blipft/error.h"
 #include "io/file.h"
+#include "run/launcher.h"
+#include "run/process_info.h"
 
 namespace blipft {
 
@@ -31,49 +33,9 @@ namespace fs = std::filesystem;
 constexpr const char* kFirstLine = "blipft works in this folder; the file goes when the run ends";
 constexpr size_t kMostText = 4096;
 
-// The first line of a small file; empty where there is none.
-std::string first_line(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-
 std::string environment(const char* name) {
   const char* text = std::getenv(name);
   return text ? text : "";
-}
-
-std::string link_target(const char* path) {
-  std::error_code error;
-  const fs::path target = fs::read_symlink(path, error);
-  return error ? "" : target.string();
-}
-
-std::optional<int64_t> number(const std::string& text) {
-  int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end && !text.empty() ? std::optional(value) : std::nullopt;
-}
-
-// Field 3 (state) and 22 (start, in ticks since the boot) of /proc/PID/stat; fields are counted from behind the name,
-// which may have anything in it.
-struct ProcessStat {
-  std::string state, start;
-};
-ProcessStat process_stat(const std::string& pid) {
-  const std::string line = first_line("/proc/" + pid + "/stat");
-  const size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return {};
-  std::istringstream fields(line.substr(name_end + 1));
-  ProcessStat stat;
-  std::string field;
-  for (int i = 3; i <= 22 && fields >> field; ++i) {
-    if (i == 3) stat.state = field;
-    if (i == 22) stat.start = field;
-  }
-  return stat;
 }
 
 std::string now_text() {
@@ -85,33 +47,38 @@ std::string now_text() {
   return text;
 }
 
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
+// What is in the lock's file; nothing where there is none. A fifo or a device that somebody has put there is not waited
+// for, a link is not followed.
+std::optional<std::string> read_lock(const std::string& path) {
+  const io::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+  const int problem = errno;
+  struct stat status{};
+  const bool there = ::lstat(path.c_str(), &status) == 0;
+  if (file.get() < 0 && (!there || problem == ENOENT)) return std::nullopt;
+  BLIPFT_USER_CHECK(!there || S_ISREG(status.st_mode), path, ": is no file that blipft made, and is left as it is: it cannot ",
+                    "be known whether a run works in this folder; remove it, or choose another folder");
+  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be read (", std::strerror(problem), "), so that it cannot be ",
+                    "known whether another run works in this folder");
+  std::string text(kMostText, '\0');
+  const ssize_t bytes = ::read(file.get(), text.data(), text.size());
+  if (bytes < 0 && errno == ESTALE) return std::nullopt;  // a network file system's word for gone
+  BLIPFT_USER_CHECK(bytes >= 0, path, ": cannot be read: ", io::errno_text());
+  text.resize(static_cast<size_t>(bytes));
+  return text;
 }
 
-// Nothing where there is no such file.
-std::optional<std::string> read_lock(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    std::error_code error;
-    BLIPFT_USER_CHECK(!fs::exists(fs::symlink_status(path, error)), path, ": cannot be read, so that it cannot be ",
-                      "known whether another run works in this folder");
-    return std::nullopt;
-  }
-  std::string text(kMostText, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  return text;
+std::string create_advice(int problem) {
+  if (problem == ENOSPC || problem == EDQUOT)
+    return "the disk has no room for one more file (df, df -i and quota tell of bytes, files and your share); free some, or "
+           "choose another folder (output.path, checkpoint.path)";
+  return "choose a folder that you may write to (output.path, checkpoint.path)";
 }
 
 // False where the file is there already.
 bool create_lock(const std::string& path, const std::string& text) {
   const io::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (file.get() < 0 && errno == EEXIST) return false;
-  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", io::errno_text(),
-                    "; choose a folder that you may write to (output.path, checkpoint.path)");
+  BLIPFT_USER_CHECK(file.get() >= 0, path, ": cannot be created: ", io::errno_text(), "; ", create_advice(errno));
   try {
     io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
     io::sync_file(file, path);             // an empty lock would tell nothing after a crash of the machine
@@ -122,12 +89,19 @@ bool create_lock(const std::string& path, const std::string& text) {
   return true;
 }
 
+std::string described(const LockOwner& owner) {
+  return concat("process ", owner.pid, " on ", owner.host, ", started ", owner.started);
+}
+
 [[noreturn]] void refuse(const std::string& path, const LockOwner& owner) {
   const std::string folder = fs::path(path).parent_path().string();
-  const std::string run = concat("process ", owner.pid, " on ", owner.host, ", started ", owner.started);
+  const std::string run = described(owner);
   if (owner.pid.empty() || owner.host.empty())
     throw UserError(concat(folder, ": in use by another run, it seems: ", path, " is there, but does not say by ",
                            "which; if there is none, remove that file; or choose another folder"));
+  if (owner.state() == LockOwner::State::orphaned)
+    throw UserError(concat(folder, ": in use by another run: ", run, ", has lost its launcher (process ", owner.launcher,
+                           ") but goes on (", path, "); end it (kill -9 ", owner.pid, "), or choose another folder"));
   if (owner.state() == LockOwner::State::lives)
     throw UserError(concat(folder, ": in use by another run: ", run, " (", path, "); wait for its end, or choose ",
                            "another folder"));
@@ -154,22 +128,25 @@ void take_away(const std::string& path, const std::string& text) {
 
 LockOwner LockOwner::self() {
   const std::string pid = concat(getpid());
+  const Launcher& launcher = Launcher::own();
   const char* const jobs[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"};
   std::string job;
   for (const char* name : jobs)
     if (job.empty()) job = environment(name);
   return {host_name(), first_line("/proc/sys/kernel/random/boot_id"), link_target("/proc/self/ns/pid"), pid,
-          process_stat(pid).start, job, environment("SLURM_RESTART_COUNT"), now_text()};
+          process_stat(getpid()).start, launcher.pid == 0 ? "" : concat(launcher.pid), launcher.start, job,
+          environment("SLURM_RESTART_COUNT"), now_text()};
 }
 
 std::string LockOwner::text() const {
   return concat(kFirstLine, "\nhost: ", host, "\nboot: ", boot, "\npid_namespace: ", pid_namespace, "\npid: ", pid,
-                "\nprocess_start: ", process_start, "\njob: ", job, "\njob_restarts: ", job_restarts, "\nstarted: ",
-                started, "\n");
+                "\nprocess_start: ", process_start, "\nlauncher: ", launcher, "\nlauncher_start: ", launcher_start,
+                "\njob: ", job, "\njob_restarts: ", job_restarts, "\nstarted: ", started, "\n");
 }
 
 LockOwner LockOwner::parse(const std::string& text) {
   LockOwner owner;
+  if (!text.starts_with(kFirstLine)) return owner;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
     const size_t colon = line.find(": ");
@@ -180,6 +157,8 @@ LockOwner LockOwner::parse(const std::string& text) {
     if (key == "pid_namespace") owner.pid_namespace = value;
     if (key == "pid") owner.pid = value;
     if (key == "process_start") owner.process_start = value;
+    if (key == "launcher") owner.launcher = value;
+    if (key == "launcher_start") owner.launcher_start = value;
     if (key == "job") owner.job = value;
     if (key == "job_restarts") owner.job_restarts = value;
     if (key == "started") owner.started = value;
@@ -190,22 +169,26 @@ LockOwner LockOwner::parse(const std::string& text) {
 LockOwner::State LockOwner::state() const {
   const LockOwner me = self();
   // A job is requeued when its processes are gone, wherever they ran.
-  if (!job.empty() && job == me.job && number(me.job_restarts).value_or(0) > number(job_restarts).value_or(0))
+  if (!job.empty() && job == me.job && whole_number(me.job_restarts).value_or(0) > whole_number(job_restarts).value_or(0))
     return State::dead;
   if (host == me.host && !boot.empty() && boot != me.boot) return State::dead;  // it was rebooted since
   if (host != me.host || boot.empty() || pid_namespace != me.pid_namespace) return State::unknown;
-  const std::optional<int64_t> process = number(pid);
+  const std::optional<int64_t> process = whole_number(pid);
   if (!process || *process <= 0 || *process > INT_MAX) return State::unknown;
   if (::kill(static_cast<pid_t>(*process), 0) != 0 && errno == ESRCH) return State::dead;
-  const ProcessStat stat = process_stat(pid);
+  const ProcessStat stat = process_stat(*process);
   if (stat.start.empty()) return State::lives;  // somebody else's, who does not show it
-  const bool ended = stat.state == "Z" || stat.state == "X";
-  return ended || stat.start != process_start ? State::dead : State::lives;
+  if (stat.ended() || stat.start != process_start) return State::dead;
+  const bool lost = Launcher{whole_number(launcher).value_or(0), launcher_start, ""}.gone();
+  return lost ? State::orphaned : State::lives;
 }
 
-FolderLock::FolderLock(const std::string& folder)
-    : path_((fs::path(folder) / "run.lock").string()), text_(LockOwner::self().text()) {
+FolderLock::FolderLock(const std::string& folder, double wait_seconds)
+    : path_((fs::path(folder) / kName).string()), text_(LockOwner::self().text()) {
+  using Clock = std::chrono::steady_clock;
   constexpr int kTries = 20;
+  const auto last = Clock::now() + std::chrono::duration<double>(wait_seconds);
+  bool told = false;
   for (int i = 0; i < kTries; ++i) {
     if (create_lock(path_, text_)) return;
     const std::optional<std::string> found = read_lock(path_);
@@ -215,7 +198,16 @@ FolderLock::FolderLock(const std::string& folder)
       continue;
     }
     const LockOwner owner = LockOwner::parse(*found);
-    if (owner.state() != LockOwner::State::dead) refuse(path_, owner);
+    const LockOwner::State state = owner.state();
+    if (state == LockOwner::State::orphaned && Clock::now() < last) {
+      if (!std::exchange(told, true))
+        std::fprintf(stderr, "note: %s: the run of %s, has lost its launcher and ends; waiting for that, %g s at most\n",
+                     folder.c_str(), described(owner).c_str(), wait_seconds);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      --i;
+      continue;
+    }
+    if (state != LockOwner::State::dead) refuse(path_, owner);
     take_away(path_, *found);
   }
   throw UserError(concat(path_, ": other runs take this folder and leave it again and again; choose another folder"));

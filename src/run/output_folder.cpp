@@ -235,21 +235,16 @@ void remove_results(const Config& config) {
   for (const std::string& model : removed_models(config)) io::remove_saved(model);
 }
 
-OutputFolder::OutputFolder(const Config& config, const World& world, const std::string& resumed)
-    : config_(config), world_(world), resumed_(!resumed.empty()) {
+OutputFolder::OutputFolder(const Config& config, const World& world) : config_(config), world_(world) {
   world_.together([&] {
     if (world_.rank() != 0) return;
-    check_sources(config_, resumed_);
     try {
       make_folder("output.path", config_.output.path);
       lock(config_.output.path);
       for (const char* name : kSaved)
         if (const std::string done = io::restore_saved(in(config_.output.path, name)); !done.empty())
           std::fprintf(stderr, "note: %s\n", done.c_str());
-      check_results(config_, resumed_);
       make_checkpoints_folder();
-      check_checkpoints(config_, resumed);
-      replaces_ = replaces_results(config_, resumed_);
     } catch (...) {
       give_up();                           // no destructor runs for an object that was never made
       throw;
@@ -261,6 +256,17 @@ OutputFolder::OutputFolder(const Config& config, const World& world, const std::
     give_up();
     throw;
   }
+}
+
+void OutputFolder::claim(const std::string& resumed) {
+  world_.together([&] {
+    if (world_.rank() != 0) return;
+    resumed_ = !resumed.empty();
+    check_sources(config_, resumed_);
+    check_checkpoints(config_, resumed);
+    check_results(config_, resumed_);
+    replaces_ = replaces_results(config_, resumed_);
+  });
 }
 
 // Tells all ranks of the locks, which must be seen by all of them: they work in one folder.
@@ -300,18 +306,14 @@ void OutputFolder::make_folder(const std::string& key, const std::string& path) 
 // It also shows that the folder can be written to.
 void OutputFolder::lock(const std::string& path) { locks_.push_back(std::make_unique<FolderLock>(path)); }
 
-// One of its own may be another run's too. That of a run that writes none but when it is stopped is made then.
+// Another run's checkpoint.path may lead to this one's folder in output.path, so that every run locks its folder, also
+// where it writes none but when it is stopped; one that stays empty goes when the run ends.
 void OutputFolder::make_checkpoints_folder() {
-  const std::string elsewhere = checkpoints_elsewhere(config_);
-  if (!elsewhere.empty()) {
-    make_folder("checkpoint.path", elsewhere);
-    if (!is_same(elsewhere, config_.output.path)) lock(elsewhere);
-  } else if (writes_checkpoints(config_)) {
-    const std::string folder = checkpoints_folder(config_);
-    make_folder("checkpoint.path", folder);
-    BLIPFT_USER_CHECK(::access(folder.c_str(), W_OK | X_OK) == 0, folder,
-                      ": checkpoints are to be written there, but you may not: ", io::errno_text());
-  }
+  const std::string folder = checkpoints_folder(config_);
+  make_folder("checkpoint.path", folder);
+  BLIPFT_USER_CHECK(::access(folder.c_str(), W_OK | X_OK) == 0, folder,
+                    ": checkpoints are to be written there, but you may not: ", io::errno_text());
+  if (!is_same(folder, config_.output.path)) lock(folder);
 }
 
 OutputFolder::~OutputFolder() {

@@ -45,16 +45,17 @@ void remove_results(const Config& config);
 /// All calls are made by all ranks, and throw AgreedError; rank 0 looks and acts.
 class OutputFolder {
  public:
-  /// Makes output.path and the folder of the checkpoints, locks them, and checks all that the configuration tells:
-  /// check_results, check_sources, check_checkpoints. `resumed`: the checkpoint from which the run goes on with what is
-  /// there; "": none.
-  OutputFolder(const Config& config, const World& world, const std::string& resumed);
+  /// Makes output.path and the folder of the checkpoints, and locks them: from now on no other run changes what is there.
+  OutputFolder(const Config& config, const World& world);
   /// Gives the locks up, and removes the folders that were made here and are empty. On an error any rank does: rank 0 may
   /// be ended before it can.
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
+  /// Checks all that the configuration tells: check_sources, check_results, check_checkpoints. `resumed`: the checkpoint
+  /// from which the run goes on with what is there; "": none.
+  void claim(const std::string& resumed);
   /// What gives the locks up where no destructor will run, from any rank.
   std::function<void()> unlock() const;
   /// `files` is called on rank 0.
@@ -73,7 +74,7 @@ class OutputFolder {
   std::vector<FileToWrite> reclaimed() const;
   const Config config_;
   const World& world_;
-  const bool resumed_;
+  bool resumed_ = false;                   // what claim() was told; on rank 0
   bool replaces_ = false;                  // replaces_results(); on rank 0
   std::vector<std::string> made_;          // folders, the innermost first; on rank 0
   std::vector<std::unique_ptr<FolderLock>> locks_;         // on rank 0

@@ -26,6 +26,29 @@ void choose_gpu_queues(const Config& config, const World& world) {
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 0);
 }
 
+void check_started_together(const Config& config, const World& world) {
+  if (world.size() > 1 || config.parallel.devices == 1) return;
+  struct Starter {
+    const char *variable, *also;           // the number of processes, and one that tells that this is one of them
+    const char* what;
+  };
+  // In a batch script Slurm sets SLURM_NTASKS, but only srun sets the number of a step's tasks.
+  constexpr Starter kStarters[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "another Open MPI's mpirun"},
+                                   {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun without PMIx"},
+                                   {"PMI_SIZE", "PMI_RANK", "another MPI's launcher"},
+                                   {"WORLD_SIZE", "LOCAL_RANK", "torchrun or the like"}};
+  world.together([&] {
+    for (const Starter& starter : kStarters) {
+      const char *text = std::getenv(starter.variable), *number = std::getenv(starter.also);
+      const int64_t processes = text && number ? std::strtoll(text, nullptr, 10) : 0;
+      BLIPFT_USER_CHECK(processes <= 1, "this is one of ", processes, " processes (", starter.variable, "=", text, ", ",
+                        starter.also, "=", number, "), but MPI knows of no other: each would train alone. It was started by ",
+                        starter.what, "; start it with mpirun -np ", processes, " or srun --mpi=pmix -n ", processes,
+                        ". For ", processes, " runs of one rank, give each parallel.devices=1 and its own output.path");
+    }
+  });
+}
+
 void check_device(const Config& config, const World& world) {
   if (!wants_cuda(config)) return;
   const int gpu = cuda_device_of(world.local_rank());

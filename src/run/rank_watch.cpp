@@ -106,7 +106,7 @@ std::optional<std::string> RankWatch::still(double now) const {
   const std::string who = missing.empty() ? concat("all are alike: ", list(inside.empty() ? outside : inside, true))
                                           : concat("missing: ", list(missing, true));
   return concat("no rank has got any further for ", seconds_text(now - progress_), " (parallel.timeout_seconds ",
-                timeout_, "); ", who);
+                timeout_, "); ", who, absent().empty() ? "" : concat("; never heard of: rank(s) ", absent()));
 }
 
 std::optional<std::string> RankWatch::verdict(double now) const {
@@ -117,6 +117,10 @@ std::optional<std::string> RankWatch::verdict(double now) const {
 bool RankWatch::hears(int64_t rank, double now) const {
   const Rank& one = ranks_.at(static_cast<size_t>(rank));
   return one.joined && !one.gone && now - one.heard <= timeout_;
+}
+
+bool RankWatch::has_gone() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.gone; });
 }
 
 std::string RankWatch::absent() const {

@@ -40,6 +40,8 @@ class RankWatch {
   std::optional<std::string> verdict(double now) const;
   /// Whether it is still to be heard: neither gone nor silent.
   bool hears(int64_t rank, double now) const;
+  /// Whether the connection of one is closed that has not left before.
+  bool has_gone() const;
   /// Ranks that have not joined; "3, 5, 6".
   std::string absent() const;
 

@@ -37,7 +37,7 @@ class Run {
   void end_early();                        // in place of finish() and the destructor, on an error of this rank
 
  private:
-  void claim_folder();
+  void claim_folders();
   void go_on_from_checkpoint();
   std::map<std::string, std::string> facts() const;
   void open_data();

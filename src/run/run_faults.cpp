@@ -1,7 +1,19 @@
 // Faults of a run; see run_faults.h.
 #include "run/run_faults.h"
 
+#include "run/launch_watch.h"
+
 namespace blipft {
+
+RunFaults::~RunFaults() {
+  watchdog_.set_check(nullptr);
+  LaunchWatch::set_end(nullptr);
+}
+
+void RunFaults::unlock_at_end(const std::function<void()>& unlock) const {
+  watchdog_.set_end(unlock);
+  LaunchWatch::set_end(unlock);
+}
 
 void RunFaults::watch(const CommGroups& groups) const {
   watchdog_.set_check([&groups] { return groups.failure(); });

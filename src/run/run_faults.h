@@ -2,6 +2,7 @@
 // folder that vanishes; and what it tells its watchdog.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,7 @@ class RunFaults {
  public:
   RunFaults(const Config& config, const World& world, Watchdog& watchdog)
       : config_(config), world_(world), activity_(world.activity()), watchdog_(watchdog) {}
-  ~RunFaults() { watchdog_.set_check(nullptr); }
+  ~RunFaults();
   RunFaults(const RunFaults&) = delete;
   RunFaults& operator=(const RunFaults&) = delete;
 
@@ -29,6 +30,8 @@ class RunFaults {
   Watchdog& watchdog() const { return watchdog_; }
   /// Communicators that may fail behind the program's back; they outlive this, or stop_watching() comes before.
   void watch(const CommGroups& groups) const;
+  /// What gives the folders up where this process ends because another is gone, a rank or the launcher.
+  void unlock_at_end(const std::function<void()>& unlock) const;
   void stop_watching() const { watchdog_.set_check(nullptr); }
   /// The next batch of step `step`, or of the validation after it.
   const HostBatch* next(DataLoader& loader, int64_t step);

@@ -36,25 +36,29 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
 
 }  // namespace
 
-// output.path, which is another one in a trial.
-void Run::claim_folder() {
+// output.path, which is another one in a trial, and the folder of the checkpoints; then what the run goes on from.
+void Run::claim_folders() {
+  world_.together([&] {                    // before anything is made: what cannot be looked at is told
+    if (first() && config_.checkpoint.resume == "auto") newest_checkpoint(checkpoints_folder(config_));
+  });
   if (config_.smoke_steps > 0) {
     smoke_ = std::make_unique<SmokeFolder>(config_, world_);
     config_.output.path = smoke_->path();
   }
-  folder_ = std::make_unique<OutputFolder>(config_, world_, resume_ ? resume_->folder : "");
-  faults_.watchdog().set_end([this, unlock = folder_->unlock()] {
+  folder_ = std::make_unique<OutputFolder>(config_, world_);
+  faults_.unlock_at_end([this, unlock = folder_->unlock()] {
     unlock();
     if (smoke_) smoke_->remove();
   });
+  resume_ = find_resume_point(config_, world_);  // the run that held the folder until now may have written another one
+  run_id_ = agree_on_run_id(world_, resume_ ? run_id_of(resume_->index.run) : "");
+  folder_->claim(resume_ ? resume_->folder : "");
 }
 
 void Run::prepare() {
   choose_gpu_queues(config_, world_);      // whatever asks for GPUs starts CUDA
   check_same_start(config_, world_);
-  resume_ = find_resume_point(config_, world_);
-  run_id_ = agree_on_run_id(world_, resume_ ? run_id_of(resume_->index.run) : "");
-  claim_folder();
+  claim_folders();
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
   go_on_from_checkpoint();

@@ -7,9 +7,14 @@ namespace blipft {
 /// (EX_TEMPFAIL of sysexits.h).
 constexpr int kStoppedCode = 75;
 
-/// From its making on SIGTERM and SIGUSR1 are noted instead of ending the process, also when it is gone: one that comes
-/// while a stopped run ends changes nothing. A second one ends the process at once. Both are unblocked. All that a process
-/// makes share what came; the first is made before MPI starts, which takes a moment.
+/// A file that may not grow further (SIGXFSZ) and a log that nobody reads any more (SIGPIPE) are errors of write() from now
+/// on, told as such or gone through, and no end of the process.
+void ignore_signals_of_writes();
+
+/// SIGINT (Ctrl-C), SIGTERM and SIGUSR1 are noted instead of ending the process, also when this object is gone: one that
+/// comes while a stopped run ends changes nothing. The first is answered with a line, by one rank; a second one ends the
+/// process at once. All are unblocked; a SIGINT that whoever started the process had it ignore (a shell's background
+/// job) stays ignored. All that a process makes share what came.
 class StopRequest {
  public:
   StopRequest();
@@ -18,6 +23,12 @@ class StopRequest {
   /// The signal that came, 0: none.
   int signal() const;
   static const char* name(int signal);
+
+  /// What the constructor does, as a function that the system calls before the initialisers of all libraries, with
+  /// main()'s arguments and the environment; it uses nothing that is initialised later.
+  static void listen(int argc, char** argv, char** environment);
+  /// Back to what signals do by default, for what is no run. One that came already does that now.
+  static void release();
 };
 
 }  // namespace blipft

@@ -7,6 +7,8 @@
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
 #include "run/end_all.h"
+#include "run/launch_watch.h"
+#include "run/placement.h"
 #include "run/run.h"
 #include "run/run_log.h"
 #include "run/saving.h"
@@ -268,8 +270,10 @@ void Run::end_early() {
 }
 
 int train(const Config& config, const World& world) {
+  check_started_together(config, world);
   if (world.rank() == 0) start_run_log();
   Watchdog watchdog(world, config.parallel.timeout_seconds);
+  LaunchWatch::together();
   Run run(config, world, watchdog);
   try {
     run.prepare();

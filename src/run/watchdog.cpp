@@ -183,7 +183,9 @@ class Watchdog::Thread {
 
   void tick() {
     if (channel_) {
-      for (const ControlChannel::Event& event : channel_->poll(period_ / 2)) take(event);
+      const std::vector<ControlChannel::Event> events = channel_->poll(period_ / 2);
+      note_absence();
+      for (const ControlChannel::Event& event : events) take(event);
     } else {
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, std::chrono::duration<double>(period_ / 2), [this] { return last_word_ != 0 && !told_; });
@@ -195,6 +197,20 @@ class Watchdog::Thread {
     }
     judge(now);
     follow_signal(now);
+  }
+
+  // Whether this process itself did not run for a time, in which the others may have ended without it.
+  void note_absence() {
+    const Clock::time_point now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - ticked_).count();
+    ticked_ = now;
+    if (seconds > timeout_ / 2) absent_seconds_ = seconds, back_ = now;
+  }
+  // Why ranks are gone: `killed`, unless it was this one that was missing a moment ago.
+  std::string why_gone(const std::string& killed) const {
+    if (absent_seconds_ == 0 || Clock::now() - back_ > std::chrono::seconds(5)) return killed;
+    return concat("this rank itself did not run for ", static_cast<int64_t>(absent_seconds_ + 0.5), " s (stopped, or without ",
+                  "a processor; parallel.timeout_seconds ", timeout_, "): the others have ended without it");
   }
 
   void beat(double now) {
@@ -239,7 +255,7 @@ class Watchdog::Thread {
     if (failing_) return;                  // it has spoken, and ends the others: that they go is no news
     if (event.kind == ControlChannel::Event::Kind::closed) {
       if (!server_left_ && peer_failing_ < 0)
-        lose(concat("missing: ", server_name(), ": killed, its process has ended without a word"));
+        lose(why_gone(concat("missing: ", server_name(), ": killed, its process has ended without a word")));
       server_left_ = true;
       return;
     }
@@ -273,7 +289,7 @@ class Watchdog::Thread {
         warn(concat("no TCP connection from rank(s) ", absent, ": the watchdog goes on without them"));
     }
     if (rank_ == 0 || watches_itself_) {
-      if (const auto verdict = watch_.verdict(now)) lose(*verdict);
+      if (const auto verdict = watch_.verdict(now)) lose(watch_.has_gone() ? why_gone(*verdict) : *verdict);
     } else if (channel_ && !server_left_ && now - heard_ > timeout_) {
       lose(concat("missing: ", server_name(), ": stopped or cut off, no heartbeat for ",
                   static_cast<int64_t>(now - heard_), " s (parallel.timeout_seconds ", timeout_, ")"));
@@ -339,6 +355,8 @@ class Watchdog::Thread {
   ControlAddress server_;
   std::unique_ptr<ControlChannel> channel_;  // null: no connection
   bool handles_ = false, checked_join_ = false, watches_itself_ = false, server_left_ = false, failing_ = false;
+  Clock::time_point ticked_ = Clock::now(), back_;
+  double absent_seconds_ = 0;
   double heard_ = 0, beaten_ = -1e9, terminated_since_ = -1, failing_since_ = 0;
   int64_t peer_failing_ = -1;
   uint64_t io_ = 0, server_state_ = 0;

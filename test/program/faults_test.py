@@ -47,12 +47,20 @@ class Job:
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
                                         stdout=open(self.logs[0], "w"), stderr=open(self.logs[1], "w"))
 
-    def wait_for_step(self, step, seconds=60):
+    def wait_for(self, condition, what, seconds=60):
         end = time.monotonic() + seconds
-        while f"step {step}/" not in self.logs[0].read_text():
+        while not condition():
             check(self.process.poll() is None, "ended early", self.result(0))
-            check(time.monotonic() < end, "no step", step, "after", seconds, "s", self.logs[0].read_text()[-2000:])
-            time.sleep(0.05)
+            check(time.monotonic() < end, "no", what, "after", seconds, "s", self.logs[0].read_text()[-2000:])
+            time.sleep(0.01)
+
+    def wait_for_step(self, step, seconds=60):
+        self.wait_for(lambda: f"step {step}/" in self.logs[0].read_text(), f"step {step}", seconds)
+
+    def wait_for_traces(self, ranks, seconds=60):
+        """Until each of these ranks' traces has a step: they are written about once a second."""
+        for rank in ranks:
+            self.wait_for(lambda: steps_in_trace(self.output, rank) > 0, f"trace of rank {rank}", seconds)
 
     def pids(self):
         """Of the ranks, by rank."""
@@ -93,10 +101,18 @@ def lives(pid):
         return False
 
 
+def steps_in_trace(output, rank):
+    """0 where there is no trace yet."""
+    try:
+        with h5py.File(output / f"trace.rank{rank:04d}.h5", "r", libver="latest", swmr=True) as file:
+            return file["steps"].shape[0]
+    except (OSError, KeyError):
+        return 0
+
+
 def readable_traces(result, ranks):
     for rank in ranks:
-        with h5py.File(result.output / f"trace.rank{rank:04d}.h5", "r", libver="latest", swmr=True) as file:
-            check(file["steps"].shape[0] > 0, "no steps of rank", rank)
+        check(steps_in_trace(result.output, rank) > 0, "no steps of rank", rank)
 
 
 @test
@@ -104,12 +120,12 @@ def a_killed_rank_ends_the_others_who_name_it(space):
     ranks = max(2, ranks_up_to(3))
     job = Job(space, ranks, "parallel.strategy=fsdp", *LONG)
     job.wait_for_step(3)
-    time.sleep(1.5)  # traces are written about once a second
+    others = [rank for rank in range(ranks) if rank != 1]
+    job.wait_for_traces(others)
     os.kill(job.pids()[1], signal.SIGKILL)
     result = job.end()
     check(result.status != 0, result)
     lines = lines_of_ranks(result)
-    others = [rank for rank in range(ranks) if rank != 1]
     check(sorted(lines) == others, "lines of ranks", sorted(lines), result)
     for line in lines.values():
         check(re.search(r"^step \d+.*; missing: rank 1 on \S+ \(last heard: .*\): killed", line), line)
@@ -143,24 +159,56 @@ def a_stopped_rank_ends_all(space):
         check(re.search(rf"missing: rank {stopped} on \S+ .*no heartbeat for \d", line), line)
         # What a graph of a GPU is in, the host does not see.
         check("all_reduce" in line or DEVICE == "cuda" and line.startswith("step "), line)
-    end = time.monotonic() + 10
+    end = time.monotonic() + SECONDS_TO_END
     while any(lives(pid) for pid in pids.values()):
         check(time.monotonic() < end, "a rank is left behind", pids)
         time.sleep(0.1)
 
 
 @test
+def a_first_rank_that_was_stopped_does_not_say_that_others_were_killed(space):
+    job = Job(space, 2, *LONG)
+    job.wait_for_step(3)
+    os.kill(job.pids()[0], signal.SIGSTOP)
+    result = job.end()                     # mpirun continues it before it ends it
+    lines = lines_of_ranks(result)
+    check(1 in lines and "missing: rank 0 on" in lines[1] and "no heartbeat" in lines[1], lines, result)
+    check(not any("killed" in line for line in lines.values()), lines, result)
+    check(0 not in lines or "this rank itself did not run for" in lines[0], lines, result)
+
+
+@test
+def a_rank_that_does_not_come_to_mpi_init_ends_all(space):
+    """Stopped, before it is the program, or gone; the others name it, and end by themselves."""
+    stopped = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then kill -STOP $$; fi; exec "$0" "$@"'
+    sleeps = 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then sleep 1000; fi; exec "$0" "$@"'
+    for script, missing in ((stopped, r"rank 1 on \S+ \(process \d+\) is stopped"),
+                            (sleeps, r"rank 1 on \S+ \(process \d+, (bash|sleep)\) has not begun blipft")):
+        job = Job(space, 2, *LONG[:2], "parallel.timeout_seconds=1", before=["bash", "-c", script])
+        result = job.end()
+        check(result.status == LOST, result)
+        said = [line for line in result.err.splitlines() if "MPI_Init is not through after" in line]
+        check(len(said) == 2 and all(re.search(rf"rank 0 on \S+: .*; missing: {missing}", line) for line in said), result)
+        check("all end after 5 s" in said[0] and "(5 times parallel.timeout_seconds, 1)" in said[1], said)
+
+
+@test
 def a_job_that_is_stopped_and_continued_as_a_whole_goes_on(space):
-    job = Job(space, 2, "parallel.timeout_seconds=2", "train.max_steps=30", "train.max_epochs=1000")
+    job = Job(space, 2, *LONG)
     job.wait_for_step(3)
     pids = job.pids()
     for pid in pids.values():
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(5)
+    time.sleep(2 * TIMEOUT + 1)
+    before = len(job.logs[0].read_text())
     for pid in pids.values():
         os.kill(pid, signal.SIGCONT)
+    job.wait_for(lambda: "\nstep " in job.logs[0].read_text()[before:], "step after it was continued")
+    time.sleep(TIMEOUT)                    # in which a verdict would have come
+    for pid in pids.values():
+        os.kill(pid, signal.SIGUSR1)
     result = job.end(120)
-    check(result.status == 0, result)
+    check(result.status == 75, result)
 
 
 def gpu_fault(space, fault, strategy):
@@ -295,7 +343,7 @@ def a_disk_that_is_full_is_an_error_of_saving(space):
               result)
         (mount / "filler").unlink()
         job = Job(space, 2, f"output.path={mount}/run", "output.save_model=true", "output.overwrite=true",
-                  "trace.enabled=false", "train.max_steps=2000" if DEVICE == "cuda" else "train.max_steps=60",
+                  "trace.enabled=false", "train.max_steps=2000" if DEVICE == "cuda" else "train.max_steps=300",
                   "train.max_epochs=1000")
         job.wait_for_step(2)
         with contextlib.suppress(OSError):
@@ -308,7 +356,7 @@ def a_disk_that_is_full_is_an_error_of_saving(space):
 
 @test
 def an_output_folder_that_vanishes_is_an_error_and_the_model_is_saved(space):
-    steps = 2000 if DEVICE == "cuda" else 20  # it is to vanish during the training
+    steps = 2000 if DEVICE == "cuda" else 300  # it is to vanish during the training
     job = Job(space, 2, "output.save_model=true", f"train.max_steps={steps}", "train.max_epochs=1000", *LONG[2:])
     job.wait_for_step(2)
     shutil.move(job.output, space.new("away"))

@@ -1,14 +1,18 @@
 // Locks of output folders: one run at a time, and none that outlives its process on the same machine.
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "blipft/checkpoint.h"
 #include "run/folder_lock.h"
+#include "run/process_info.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 
@@ -108,6 +112,58 @@ TEST_CASE("another machine's lock is told of with what to do, but not after its 
   folder.write("run.lock", std::string(100000, 'x'));
   CHECK(contains(refusal(folder), "does not say by which"));
   CHECK(read_text_file(folder / "run.lock").size() == 100000);
+}
+
+TEST_CASE("a lock whose process has lost its launcher is waited for, and no longer than asked for") {
+  const TemporaryDirectory folder;
+  const auto start_process = [] {
+    const pid_t child = fork();
+    if (child == 0)
+      for (;;) pause();
+    return child;
+  };
+  const pid_t launcher = start_process(), holder = start_process();
+  LockOwner owner = LockOwner::self();
+  const auto start_of = [](pid_t pid) { return process_stat(pid).start; };
+  owner.pid = concat(holder), owner.process_start = start_of(holder);
+  owner.launcher = concat(launcher), owner.launcher_start = start_of(launcher);
+  CHECK(LockOwner::parse(owner.text()).text() == owner.text());
+  CHECK(owner.state() == LockOwner::State::lives);
+  kill(launcher, SIGKILL);
+  waitpid(launcher, nullptr, 0);
+  CHECK(owner.state() == LockOwner::State::orphaned);
+  write_owner(folder, owner);
+  const std::string text = message_of([&] { FolderLock lock(folder.path.string(), 0.2); });
+  CHECK_MESSAGE(contains(text, concat("process ", holder, " on ")), text);
+  CHECK_MESSAGE(contains(text, concat("has lost its launcher (process ", launcher, ") but goes on")), text);
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    kill(holder, SIGKILL);
+    waitpid(holder, nullptr, 0);
+  });
+  CHECK(message_of([&] { FolderLock lock(folder.path.string(), 600); }) == "");
+  ends.join();
+  CHECK(std::filesystem::is_empty(folder.path));
+}
+
+TEST_CASE("what blipft did not make is no lock of its own, whatever it says") {
+  const TemporaryDirectory folder;
+  LockOwner dead = LockOwner::self();
+  dead.boot = "before";
+  const std::string foreign = "another program's\n" + dead.text();
+  folder.write("run.lock", foreign);
+  CHECK(contains(refusal(folder), "does not say by which"));
+  CHECK(read_text_file(folder / "run.lock") == foreign);
+  std::filesystem::remove(folder / "run.lock");
+  folder.write("elsewhere", dead.text());
+  for (const bool link : {true, false}) {
+    if (link) std::filesystem::create_symlink(folder / "elsewhere", folder / "run.lock");
+    else REQUIRE(mkfifo((folder / "run.lock").c_str(), 0600) == 0);
+    CHECK(contains(refusal(folder), "is no file that blipft made"));
+    FolderLock::remove(folder / "run.lock", dead.text());
+    CHECK(std::filesystem::exists(std::filesystem::symlink_status(folder / "run.lock")));
+    std::filesystem::remove(folder / "run.lock");
+  }
 }
 
 TEST_CASE("a lock that another run has taken over is not removed") {

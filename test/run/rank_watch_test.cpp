@@ -95,6 +95,13 @@ TEST_SUITE("rank watch") {
     for (int i = 1; i < 100; ++i) watch.beat(0, {beat.state, static_cast<uint64_t>(i), 0}, i);
     CHECK(!watch.verdict(99));
     CHECK(watch.absent() == "1");
+    watch.beat(0, {beat.state, 99, 0}, 120);
+    CHECK(has(watch.verdict(120).value_or(""), "; never heard of: rank(s) 1"));
+    CHECK(!watch.has_gone());
+    watch.closed(2, 121);
+    CHECK(!watch.has_gone());              // it had left
+    watch.closed(0, 121);
+    CHECK(watch.has_gone());
   }
 
   TEST_CASE("no progress: the missing one is outside of the collective that the others are in, or behind") {
