@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "blipft/error.h"
+#include "io/crc32c.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors_header.h"
@@ -18,9 +19,37 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kFormat = "blipft checkpoint";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
+constexpr const char* kDamaged = "; the checkpoint is damaged: remove it, and resume from another";
 constexpr int64_t kMostIndexBytes = int64_t{1} << 30;  // some millions of pieces
 constexpr int64_t kMostBytes = int64_t{1} << 50;  // of a file: beyond, the index is damaged
+
+// The index's last line: the checksum of all the text before it.
+std::string checksum_line(std::string_view text) {
+  return concat(",\n \"crc32c\": ", crc32c(text.data(), static_cast<int64_t>(text.size())), "\n}\n");
+}
+
+bool has_its_checksum(std::string_view text) {
+  const size_t at = text.rfind(",\n \"crc32c\": ");
+  return at != std::string_view::npos && text.substr(at) == checksum_line(text.substr(0, at));
+}
+
+// Before anything of an index is believed: a changed number or name would make another run of it.
+void check_index(const ordered_json& json, const std::string& text) {
+  BLIPFT_USER_CHECK(json.is_object() && json.value("format", "") == kFormat, "is not the index of a checkpoint");
+  const auto version = json.at("version").get<int64_t>();
+  const bool whole = has_its_checksum(text);
+  if (!whole && version == 1 && !json.contains("crc32c")) {
+    const ordered_json run = json.value("run", ordered_json::object());
+    throw UserError(concat("version 1 of the format, which has no checksum of the index: a damaged one cannot be told from a ",
+                           "whole one, expected version ", kVersion, "; go on with the version of blipft that wrote it (commit ",
+                           blipft::brief(run.is_object() ? run.value("version", "unknown") : "unknown"),
+                           "), or export the model with that (--export), and begin a new run from it"));
+  }
+  BLIPFT_USER_CHECK(whole, "its text does not have the checksum in its last line", kDamaged);
+  BLIPFT_USER_CHECK(version == kVersion, "version ", version, " of the format, expected ", kVersion,
+                    "; it was written by another version of blipft: go on with that");
+}
 
 int64_t whole_numel(const StatePiece& piece) { return checked_numel(piece.shape, blipft::brief(piece.tensor)); }
 
@@ -120,12 +149,17 @@ StateFile parse_file(const std::string& text) {
   return from_json(parse_json<ordered_json>(text, "the list of a rank's pieces"));
 }
 
+std::string with_checksum(const std::string& text) { return text + checksum_line(text); }
+
 std::string index_text(const StateIndex& index) {
   ordered_json config = ordered_json::object(), files = ordered_json::array();
   for (const auto& [key, value] : index.config) config[key] = value;
   for (const StateFile& file : index.files) files.push_back(to_json(file));
-  return ordered_json{{"format", kFormat}, {"version", kVersion}, {"step", index.step}, {"run", index.run},
-                      {"config", std::move(config)}, {"files", std::move(files)}}.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";  // a path may be in another encoding
+  const ordered_json json{{"format", kFormat}, {"version", kVersion}, {"step", index.step}, {"run", index.run},
+                          {"config", std::move(config)}, {"files", std::move(files)}};
+  std::string text = json.dump(1, ' ', false, ordered_json::error_handler_t::replace);  // a path may be in another encoding
+  text.resize(text.size() - 2);            // the line end and bracket that close it
+  return with_checksum(text);
 }
 
 void check_whole(const StateIndex& index, int64_t bytes) {
@@ -153,11 +187,9 @@ StateIndex read_index(const std::string& folder) {
                     "checkpoints, step-NNNNNNNN with checkpoint.json in it");
   StateIndex index;
   try {
-    const auto json = read_json_file<ordered_json>(path, kMostIndexBytes);
-    BLIPFT_USER_CHECK(json.is_object() && json.value("format", "") == kFormat, "is not the index of a checkpoint");
-    const auto version = json.at("version").get<int64_t>();
-    BLIPFT_USER_CHECK(version == kVersion, "version ", version, " of the format, expected ", kVersion,
-                      "; it was written by another version of blipft");
+    const std::string text = read_whole_file(path, kMostIndexBytes);
+    const auto json = parse_json<ordered_json>(text, path);
+    check_index(json, text);
     index.step = json.at("step").get<int64_t>();
     BLIPFT_USER_CHECK(index.step >= 0, "step ", index.step);
     index.run = json.at("run").get<std::map<std::string, std::string>>();
@@ -165,15 +197,15 @@ StateIndex read_index(const std::string& folder) {
     for (const ordered_json& file : json.at("files")) index.files.push_back(from_json(file));
   } catch (const nlohmann::json::exception& error) {
     throw UserError(concat(path, ": ", std::string(error.what()).substr(0, 200),
-                           "; the checkpoint is damaged: remove it, and resume from another"));
+                           kDamaged));
   } catch (const UserError& error) {
     const std::string what = error.what();
     if (what.rfind(path, 0) != 0) throw UserError(concat(path, ": ", what));
-    throw UserError(concat(what, "; the checkpoint is damaged: remove it, and resume from another"));
+    throw UserError(concat(what, kDamaged));
   }
   const int64_t named = checkpoint_step((fs::path(folder + "/").parent_path()).filename().string());
   BLIPFT_USER_CHECK(named < 0 || named == index.step, path, ": step ", index.step, ", but the folder's name says ", named,
-                    "; the checkpoint is damaged: remove it, and resume from another");
+                    kDamaged);
   for (const StateFile& file : index.files) {
     const std::string name = folder + "/" + file.name;
     int64_t found = 0;

@@ -3,7 +3,7 @@
 // A checkpoint is a folder step-00000100/. Each rank that holds something writes one safetensors file,
 // state-00000-of-00004.safetensors, with its pieces of tensors: "master/model.norm.weight" where the piece is the whole
 // tensor, "master/model.norm.weight[0:512]" where it is a range of its elements. checkpoint.json, written last, tells of
-// every piece, with checksums. docs/checkpoints.md describes the format.
+// every piece, with checksums, and ends with its own. docs/checkpoints.md describes the format.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,10 @@ int64_t checkpoint_step(const std::string& name);
 /// Gives the pieces of `file` their places. Returns the safetensors header, which comes first.
 std::string lay_out(StateFile& file);
 
+/// checkpoint.json, whose last line has the checksum of the text before it.
 std::string index_text(const StateIndex& index);
+/// Closes a JSON object, `text` but for its bracket, with that line.
+std::string with_checksum(const std::string& text);
 /// The same for one file, to be sent to the rank that writes the index.
 std::string file_text(const StateFile& file);
 StateFile parse_file(const std::string& text);

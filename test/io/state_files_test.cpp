@@ -91,14 +91,55 @@ TEST_SUITE("state files") {
     CHECK(file_text(again.files[0]) == file_text(file));
   }
 
+  TEST_CASE("an index is refused when anything of its text is another, an index without a checksum by its version") {
+    const TemporaryDirectory folder;
+    const StateIndex index{7, {{"train.lr", "0.1"}, {"train.seed", "3"}}, {{"ranks", "1"}, {"version", "abc123"}}, {}};
+    const std::string whole = index_text(index), path = folder / "checkpoint.json";
+    const auto message = [&](const std::string& text) {
+      std::ofstream(path, std::ios::binary) << text;
+      return testing::message_of([&] { (void)read_index(folder.path.string()); });
+    };
+    CHECK(message(whole) == "");
+    for (size_t i = 0; i < whole.size(); ++i)
+      for (const int bit : {0, 3, 5}) {
+        std::string text = whole;
+        text[i] = static_cast<char>(text[i] ^ (1 << bit));
+        const std::string found = message(text);
+        CAPTURE(text);
+        CHECK(found.rfind(path + ": ", 0) == 0);
+        text.erase(i, 1);
+        CHECK(message(text).rfind(path + ": ", 0) == 0);
+      }
+    const auto without = [&](const std::string& part, const std::string& instead) {
+      std::string text = whole;
+      REQUIRE(text.find(part) != std::string::npos);
+      return text.replace(text.find(part), part.size(), instead);
+    };
+    const std::string damaged = path + ": its text does not have the checksum in its last line; the checkpoint is damaged: "
+                                       "remove it, and resume from another";
+    CHECK(message(without(",\n  \"train.seed\": \"3\"", "")) == damaged);
+    CHECK(message(without("\"train.seed\"", "\"train.seee\"")) == damaged);
+    CHECK(message(without("\"version\": 2", "\"version\": 1")) == damaged);
+    const std::string bare = whole.substr(0, whole.rfind(",\n \"crc32c\"")) + "\n}\n";
+    CHECK(message(bare) == damaged);
+    std::string first = bare;
+    first.replace(first.find("\"version\": 2"), 12, "\"version\": 1");
+    const std::string old = message(first);
+    CHECK_MESSAGE((old.find(": version 1 of the format, which has no checksum") != std::string::npos &&
+                   old.find("(commit abc123)") != std::string::npos), old);
+    std::string later = whole.substr(0, whole.rfind(",\n \"crc32c\""));
+    later.replace(later.find("\"version\": 2"), 12, "\"version\": 3");
+    CHECK(message(with_checksum(later)) == path + ": version 3 of the format, expected 2; it was written by another version "
+                                                  "of blipft: go on with that");
+  }
+
   TEST_CASE("what an index says of names is quoted briefly") {
     const TemporaryDirectory folder;
     const auto message = [&](const std::string& name, const std::string& tensor, const std::string& dtype,
                              const std::string& first) {
-      std::ofstream(folder.path / "checkpoint.json")
-          << R"({"format":"blipft checkpoint","version":1,"step":1,"run":{},"config":{},"files":[{"name":")" << name
-          << R"(","bytes":8,"pieces":[{"tensor":")" << tensor << R"(","dtype":")" << dtype
-          << R"(","shape":[2],"first":)" << first << R"(,"count":1,"offset":0,"crc32c":[1]}]}]})";
+      std::ofstream(folder.path / "checkpoint.json") << with_checksum(concat(
+          R"({"format":"blipft checkpoint","version":2,"step":1,"run":{},"config":{},"files":[{"name":")", name, R"(","bytes":8,"pieces":[{"tensor":")", tensor,
+          R"(","dtype":")", dtype, R"(","shape":[2],"first":)", first, R"(,"count":1,"offset":0,"crc32c":[1]}]}])"));
       return testing::message_of([&] { (void)read_index(folder.path.string()); });
     };
     const std::string place = folder / "checkpoint.json", longest(80, 'n'), long_name(5000, 'n');

@@ -211,6 +211,29 @@ def steps_of(output):
         return [(int(row["step"]), float(row["loss"]), float(row["grad_norm"])) for row in file["steps"][:]]
 
 
+_CRC32C = [0] * 256
+for _byte in range(256):
+    _value = _byte
+    for _ in range(8):
+        _value = (_value >> 1) ^ (0x82F63B78 if _value & 1 else 0)
+    _CRC32C[_byte] = _value
+
+
+def crc32c(data):
+    """CRC-32C (Castagnoli), byte by byte."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = (value >> 8) ^ _CRC32C[(value ^ byte) & 0xFF]
+    return value ^ 0xFFFFFFFF
+
+
+def write_index(folder, index):
+    """Writes a checkpoint.json that says `index`, with the right checksum: what the program must then judge by itself."""
+    index = {key: value for key, value in index.items() if key != "crc32c"}
+    text = json.dumps(index, indent=1, ensure_ascii=False).removesuffix("\n}").encode()
+    (folder / "checkpoint.json").write_bytes(text + b',\n "crc32c": %d\n}\n' % crc32c(text))
+
+
 def checkpoint(output, step):
     """The folder of a run's checkpoint after so many steps."""
     return output / f"checkpoints/step-{step:08d}"
