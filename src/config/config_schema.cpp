@@ -89,11 +89,15 @@ Allowed minus_one_or_positive() {
 }
 
 void add_model(std::vector<Key>& keys) {
-  const auto m = [&](auto member, auto... rest) { keys.push_back(key(&Config::model, member, "model", rest...)); };
+  const auto m = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::model, member, "model", rest...));
+  };
   using M = ModelSection;
   using Names = std::vector<std::string>;
+  // Each machine may have a copy of its own: ranks, and parts of a run, compare what is in it.
   m(&M::path, "path", required(),
-    "the directory that Hugging Face saved: config.json, weights, tokenizer and image processor");
+    "the directory that Hugging Face saved: config.json, weights, tokenizer and image processor")
+      .on_resume_is(OnResume::untold).may_differ_between_ranks();
   m(&M::init, "init", one_of({"pretrained", "random"}), "where the first weights come from");
   m(&M::freeze, "freeze", any(), "parameter groups of the model that are not trained; --plan prints their names");
   m(&M::quantize, "quantize",
@@ -108,7 +112,9 @@ void add_model(std::vector<Key>& keys) {
 }
 
 void add_adapter(std::vector<Key>& keys) {
-  const auto a = [&](auto member, auto... rest) { keys.push_back(key(&Config::adapter, member, "adapter", rest...)); };
+  const auto a = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::adapter, member, "adapter", rest...));
+  };
   using A = AdapterSection;
   using Names = std::vector<std::string>;
   a(&A::kind, "kind", one_of({"none", "lora"}, {{"qlora", "lora"}}),
@@ -123,18 +129,21 @@ void add_adapter(std::vector<Key>& keys) {
   a(&A::dtype, "dtype", one_of({"f32", "bf16"}, {{"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}}),
     "the type of the adapters' weights, gradients and optimizer states; products run in the compute type");
   a(&A::path, "path", any(), "a PEFT adapter folder to go on from; empty: the adapters are new",
-    Names{"adapter_name_or_path"});
+    Names{"adapter_name_or_path"}).on_resume_is(OnResume::untold).may_differ_between_ranks();
 }
 
 void add_data_files(std::vector<Key>& keys) {
-  const auto d = [&](auto member, auto... rest) { keys.push_back(key(&Config::data, member, "data", rest...)); };
+  const auto d = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::data, member, "data", rest...));
+  };
   using D = DataSection;
   using Names = std::vector<std::string>;
   d(&D::path, "path", required(),
     "the samples: an ImageFolder directory, COCO captions (.json), a .tar file or a directory of .tar shards "
-    "(WebDataset), a .json, .jsonl or .csv file or a directory of them");
+    "(WebDataset), a .json, .jsonl or .csv file or a directory of them")
+      .on_resume_is(OnResume::untold).may_differ_between_ranks();
   d(&D::val_path, "val_path", any(), "samples for validation, in a form that path may have; empty: there are none",
-    Names{"validation_path", "eval_path"});
+    Names{"validation_path", "eval_path"}).on_resume_is(OnResume::allowed).may_differ_between_ranks();
   d(&D::val_split_fraction, "val_split_fraction", half_open(0, 1),
     "the share of the samples at path, drawn by train.seed, that is kept for validation",
     Names{"val_split", "val_fraction", "validation_split"});
@@ -149,9 +158,10 @@ void add_data_files(std::vector<Key>& keys) {
     Names{"columns", "column_mapping", "text_column", "caption_column", "image_column", "field_map"});
   d(&D::pictures, "pictures", any(),
     "the folder that the pictures' names in metadata are relative to; empty: looked for beside the metadata",
-    Names{"image_root", "image_folder", "image_dir", "images"});
+    Names{"image_root", "image_folder", "image_dir", "images"}).on_resume_is(OnResume::untold).may_differ_between_ranks();
   d(&D::allow_outside, "allow_outside", any(),
-    "true: pictures of an ImageFolder may lie outside of its folder, by .., an absolute path or a link");
+    "true: pictures of an ImageFolder may lie outside of its folder, by .., an absolute path or a link")
+      .on_resume_is(OnResume::allowed);
   d(&D::exif_orientation, "exif_orientation", any(),
     "true turns pictures as their EXIF orientation says, as the datasets library does; false takes them as stored");
   d(&D::transparency, "transparency", one_of({"white", "drop"}),
@@ -161,7 +171,9 @@ void add_data_files(std::vector<Key>& keys) {
 
 void add_data(std::vector<Key>& keys) {
   add_data_files(keys);
-  const auto d = [&](auto member, auto... rest) { keys.push_back(key(&Config::data, member, "data", rest...)); };
+  const auto d = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::data, member, "data", rest...));
+  };
   using D = DataSection;
   using Names = std::vector<std::string>;
   d(&D::max_text_tokens, "max_text_tokens", from_to(2, 1 << 27),
@@ -180,17 +192,21 @@ void add_data(std::vector<Key>& keys) {
   d(&D::text_padding, "text_padding", one_of({"auto", "packed", "longest", "max"}),
     "packed gives each text its own length; longest pads all texts of a step to its longest, rounded up to 8; max pads "
     "to max_text_tokens; auto packs, but pads to the longest where padding is learnt", Names{"padding"});
+  // Samples do not depend on how many threads prepare them, or how far ahead.
   d(&D::num_workers, "num_workers", from_to(1, most_threads), "each rank decodes and tokenizes with so many threads",
-    Names{"workers"});
+    Names{"workers"}).on_resume_is(OnResume::allowed).may_differ_between_ranks();
   d(&D::prefetch_steps, "prefetch_steps", from_to(1, 4096), "so many steps are prepared ahead",
-    Names{"prefetch_factor"});
+    Names{"prefetch_factor"}).on_resume_is(OnResume::allowed).may_differ_between_ranks();
   d(&D::shuffle, "shuffle", any(), "true: every epoch has a new order");
   d(&D::on_bad_sample, "on_bad_sample", one_of({"stop", "skip"}),
-    "what to do with a sample that cannot be read, decoded or tokenized; skip goes on without it, counts it and lists it");
+    "what to do with a sample that cannot be read, decoded or tokenized; skip goes on without it, counts it and lists it")
+      .on_resume_is(OnResume::allowed);
 }
 
 void add_learning(std::vector<Key>& keys) {
-  const auto t = [&](auto member, auto... rest) { keys.push_back(key(&Config::train, member, "train", rest...)); };
+  const auto t = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::train, member, "train", rest...));
+  };
   using T = TrainSection;
   using Names = std::vector<std::string>;
   t(&T::lr, "lr", above(0, 1e30), "the learning rate", Names{"learning_rate"});
@@ -199,14 +215,15 @@ void add_learning(std::vector<Key>& keys) {
   t(&T::warmup_steps, "warmup_steps", from_to(0, most_steps),
     "the rate rises over the first n steps: step s, counted from 0, learns at lr * s / n", Names{"warmup"});
   t(&T::warmup_ratio, "warmup_ratio", half_open(0, 1), "warmup_steps as a share of all steps, rounded up");
+  // Together they are the samples of a step, which must be the same.
   t(&T::batch_size, "batch_size", from_to(1, kMostSamplesAtOnce), "the samples of one micro-batch of one rank",
-    Names{"micro_batch_size", "per_device_batch_size", "per_device_train_batch_size"});
+    Names{"micro_batch_size", "per_device_batch_size", "per_device_train_batch_size"}).on_resume_is(OnResume::allowed);
   t(&T::accumulate_grad_batches, "accumulate_grad_batches", from_to(0, most_batch),
     "the micro-batches of one step; 0 (which it is where total_batch_size alone is given) leaves it to that",
-    Names{"gradient_accumulation_steps", "accumulation", "grad_accum"});
+    Names{"gradient_accumulation_steps", "accumulation", "grad_accum"}).on_resume_is(OnResume::allowed);
   t(&T::total_batch_size, "total_batch_size", from_to(0, most_samples),
     "the samples of one step over all ranks; accumulate_grad_batches follows from it; 0 leaves it to the other two",
-    Names{"global_batch_size", "effective_batch_size"});
+    Names{"global_batch_size", "effective_batch_size"}).on_resume_is(OnResume::allowed);
   t(&T::precision, "precision",
     one_of({"32-true", "bf16-true", "bf16-mixed"},
            {{"32", "32-true"}, {"f32", "32-true"}, {"fp32", "32-true"}, {"float32", "32-true"}, {"bf16", "bf16-true"},
@@ -233,29 +250,32 @@ void add_learning(std::vector<Key>& keys) {
 
 void add_train(std::vector<Key>& keys) {
   add_learning(keys);
-  const auto t = [&](auto member, auto... rest) { keys.push_back(key(&Config::train, member, "train", rest...)); };
+  const auto t = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::train, member, "train", rest...));
+  };
   using T = TrainSection;
   using Names = std::vector<std::string>;
   t(&T::gradient_clip_val, "gradient_clip_val", from_to(0, 1e30),
     "the largest norm that the gradient may have; 0 clips nothing", Names{"max_grad_norm", "grad_clip", "clip_grad_norm"});
   t(&T::on_nonfinite, "on_nonfinite", one_of({"stop", "skip"}),
     "what to do with a step whose gradient norm is not finite: stop ends with an error, skip changes no weight and goes on",
-    Names{"skip_nan", "skip_nonfinite"});
+    Names{"skip_nan", "skip_nonfinite"}).on_resume_is(OnResume::allowed);
   t(&T::act_ckpt, "act_ckpt", one_of({"none", "half", "full"}, {{"true", "full"}, {"false", "none"}}),
-    "which layers recompute their forward pass in the backward pass", Names{"activation_checkpointing", "gradient_checkpointing"});
+    "which layers recompute their forward pass in the backward pass", Names{"activation_checkpointing", "gradient_checkpointing"})
+      .on_resume_is(OnResume::allowed);
   t(&T::max_epochs, "max_epochs", from_to(1, 1e6), "the run passes over the data so many times",
-    Names{"epochs", "num_epochs", "num_train_epochs"});
+    Names{"epochs", "num_epochs", "num_train_epochs"}).on_resume_is(OnResume::length);
   t(&T::max_steps, "max_steps", minus_one_or_positive(),
     "the run ends after so many steps, or after max_epochs where that is sooner; -1 leaves it to max_epochs",
-    Names{"steps"});
+    Names{"steps"}).on_resume_is(OnResume::length);
   t(&T::limit_train_batches, "limit_train_batches", above(0, most_steps),
     "up to 1 it is a fraction of an epoch's steps; above 1 it is a number of steps of each epoch");
   t(&T::val_check_interval, "val_check_interval", from_to(0, most_steps),
     "the run validates after every so many steps and at the end; 0 validates after every epoch",
-    Names{"val_every", "eval_interval", "eval_steps", "check_val_every_n_epoch"});
+    Names{"val_every", "eval_interval", "eval_steps", "check_val_every_n_epoch"}).on_resume_is(OnResume::allowed);
   t(&T::limit_val_batches, "limit_val_batches", above(0, most_steps),
     "up to 1 it is a fraction of a validation's batches; above 1 it is a number of batches",
-    Names{"eval_iters", "max_eval_batches"});
+    Names{"eval_iters", "max_eval_batches"}).on_resume_is(OnResume::allowed);
   t(&T::seed, "seed", at_least(0), "the random seed of shuffling, dropout and random weights");
   t(&T::loss_on_padding, "loss_on_padding", any(), "true: padding is learnt too, as in the BLIP-2 tutorial");
   t(&T::loss_normalization, "loss_normalization", one_of({"tokens", "micro_batch"}),
@@ -264,8 +284,9 @@ void add_train(std::vector<Key>& keys) {
 }
 
 void add_parallel(std::vector<Key>& keys) {
-  const auto p = [&](auto member, auto... rest) {
-    keys.push_back(key(&Config::parallel, member, "parallel", rest...));
+  // How a run is computed makes no other run of it.
+  const auto p = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::parallel, member, "parallel", rest...)).on_resume_is(OnResume::allowed);
   };
   using P = ParallelSection;
   using Names = std::vector<std::string>;
@@ -280,9 +301,10 @@ void add_parallel(std::vector<Key>& keys) {
   p(&P::shard_ranks, "shard_ranks", one_of_or_integer({"all", "node"}, 1, most_ranks),
     "fsdp: the ranks that share one copy of the parameters; node means those of a machine; gradients are summed over "
     "the groups", Names{"sharding_strategy", "hybrid_shard", "hybrid_sharding"});
+  // auto becomes what the checkpoint's part of the run chose.
   p(&P::reshard, "reshard", one_of({"auto", "always", "step"}),
     "fsdp: always drops gathered parameters after each use, step does once a step, auto decides by the memory",
-    Names{"reshard_after_forward"});
+    Names{"reshard_after_forward"}).on_resume_is(OnResume::untold);
   p(&P::offload, "offload", one_of({"optimizer", "parameters", "activations"}),
     "what lies in page-locked host memory: optimizer states and master weights, which are updated through the link; "
     "parameters, which are read ahead of each use; activations that checkpointed layers keep",
@@ -300,15 +322,15 @@ void add_parallel(std::vector<Key>& keys) {
   p(&P::cuda_graph, "cuda_graph", any(), "true: the step of each text shape is captured once and replayed");
   p(&P::threads, "threads", from_to(0, most_threads),
     "each rank computes with so many CPU threads; 0 divides the machine's cores by its ranks",
-    Names{"omp_num_threads", "num_threads"});
+    Names{"omp_num_threads", "num_threads"}).may_differ_between_ranks();
   p(&P::timeout_seconds, "timeout_seconds", from_to(0.01, 1e6),
     "a rank that is silent for so long, or no progress of any rank, ends the run (longer while it starts or saves)",
     Names{"timeout", "nccl_timeout", "ddp_timeout"});
 }
 
 void add_checkpoint(std::vector<Key>& keys) {
-  const auto c = [&](auto member, auto... rest) {
-    keys.push_back(key(&Config::checkpoint, member, "checkpoint", rest...));
+  const auto c = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::checkpoint, member, "checkpoint", rest...)).on_resume_is(OnResume::allowed);
   };
   using C = CheckpointSection;
   using Names = std::vector<std::string>;
@@ -317,10 +339,11 @@ void add_checkpoint(std::vector<Key>& keys) {
   c(&C::every_minutes, "every_minutes", from_to(0, 1e6), "a checkpoint is written every so many minutes; 0: never",
     Names{"train_time_interval"});
   c(&C::keep, "keep", from_to(1, 1e6), "so many of the newest are kept", Names{"save_total_limit", "save_top_k"});
-  c(&C::path, "path", any(), "the folder of the checkpoints; empty: checkpoints/ under output.path");
+  c(&C::path, "path", any(), "the folder of the checkpoints; empty: checkpoints/ under output.path")
+      .on_resume_is(OnResume::untold);
   c(&C::resume, "resume", one_of_or_containing({"never", "auto"}, "/", "the path of a checkpoint, with / in it"),
     "auto goes on from the newest whole checkpoint, if there is one; a path (with a /) names one",
-    Names{"resume_from_checkpoint", "ckpt_path"});
+    Names{"resume_from_checkpoint", "ckpt_path"}).on_resume_is(OnResume::untold);
   Allowed limit = one_of_or_containing({"none"}, ":", "MM:SS, H:MM:SS, D-HH:MM or D-HH:MM:SS");
   limit.or_integer = true;
   limit.min = 1, limit.max = 1e6;
@@ -333,7 +356,9 @@ void add_checkpoint(std::vector<Key>& keys) {
 }
 
 void add_trace_and_output(std::vector<Key>& keys) {
-  const auto t = [&](auto member, auto... rest) { keys.push_back(key(&Config::trace, member, "trace", rest...)); };
+  const auto t = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::trace, member, "trace", rest...)).on_resume_is(OnResume::allowed);
+  };
   using T = TraceSection;
   t(&T::enabled, "enabled", any(), "true: every rank writes trace.rankNNNN.h5 under output.path");
   t(&T::spans, "spans", one_of({"none", "units"}), "units records when the work of every unit begins and ends");
@@ -344,13 +369,16 @@ void add_trace_and_output(std::vector<Key>& keys) {
   t(&T::on_error, "on_error", one_of({"warn", "stop"}),
     "what to do when the trace cannot be written: warn says so and trains on without it, stop ends the run");
 
-  const auto o = [&](auto member, auto... rest) { keys.push_back(key(&Config::output, member, "output", rest...)); };
+  const auto o = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::output, member, "output", rest...)).on_resume_is(OnResume::allowed);
+  };
   using O = OutputSection;
   using Names = std::vector<std::string>;
-  o(&O::path, "path", required(), "the directory of this run, for traces and the saved model", Names{"output_dir", "save_dir"});
+  o(&O::path, "path", required(), "the directory of this run, for traces and the saved model", Names{"output_dir", "save_dir"})
+      .on_resume_is(OnResume::untold);
   o(&O::overwrite, "overwrite", any(),
     "true replaces another run's results at path (traces, checkpoints, saved model); false refuses such a path",
-    Names{"overwrite_output_dir", "exist_ok", "force"});
+    Names{"overwrite_output_dir", "exist_ok", "force"}).on_resume_is(OnResume::untold);
   o(&O::save_model, "save_model", any(),
     "true writes model/ in Hugging Face's form at the end; with adapters it writes adapter/ in PEFT's form");
   o(&O::save, "save", one_of({"all", "trained"}), "all writes every tensor; trained writes those alone that were trained");
@@ -445,6 +473,13 @@ const Key* find_key(const std::string& section, const std::string& name) {
   for (const Key& key : config_keys())
     if (key.section == section && (key.name == name || (!name.empty() && key.other_name == name))) return &key;
   return nullptr;
+}
+
+KeyRules rules_of(const std::string& key) {
+  const size_t dot = std::min(key.find('.'), key.size() - 1);
+  const Key* found = find_key(key.substr(0, dot), key.substr(dot + 1));
+  BLIPFT_CHECK(found, "no key ", key);
+  return {found->on_resume, found->of_each_rank, value_text(*found, Config())};
 }
 
 std::string expected_value(const Key& key) {

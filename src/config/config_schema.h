@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "blipft/config.h"
+#include "blipft/config_rules.h"
 
 namespace blipft {
 
@@ -41,8 +42,12 @@ struct Key {
   std::string doc;                   ///< one line
   std::vector<std::string> aliases;  ///< names that other programs give it, for suggestions only
   std::string other_name = {};       ///< a second name under which it may be given; empty: none
+  OnResume on_resume = OnResume::refused;
+  bool of_each_rank = false;         ///< see KeyRules
 
   std::string full() const { return section + "." + name; }
+  Key& on_resume_is(OnResume how) { return on_resume = how, *this; }
+  Key& may_differ_between_ranks() { return of_each_rank = true, *this; }
 };
 
 /// Every key, in the order of the structs of config.h.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "blipft/config_rules.h"
 #include "config/config_schema.h"
 #include "config/run_file.h"
 
@@ -331,6 +332,25 @@ TEST_SUITE("config") {
     // A member of Config that the table forgot would change this sum: 4 + 8 + 18 + 28 + 14 + 7 + 5 + 8 keys in
     // config.h.
     CHECK(config_keys().size() == 94);
+  }
+
+  TEST_CASE("the table: what may differ between ranks, and when a run is resumed") {
+    for (const char* key : {"train.lr", "train.seed", "data.shuffle", "model.quantize", "adapter.r", "train.optim",
+                            "data.val_split_fraction", "train.gradient_clip_val"}) {
+      CAPTURE(key);
+      CHECK(rules_of(key).on_resume == OnResume::refused);
+      CHECK_FALSE(rules_of(key).of_each_rank);
+    }
+    for (const char* key : {"data.on_bad_sample", "train.on_nonfinite", "checkpoint.keep", "parallel.timeout_seconds",
+                            "trace.spans", "output.save_dtype", "train.act_ckpt", "train.limit_val_batches"})
+      CHECK(rules_of(key).on_resume == OnResume::allowed);
+    CHECK(rules_of("train.max_steps").on_resume == OnResume::length);
+    CHECK(rules_of("output.path").on_resume == OnResume::untold);
+    for (const char* key : {"model.path", "adapter.path", "data.path", "data.val_path", "data.num_workers",
+                            "data.prefetch_steps", "parallel.threads"})
+      CHECK(rules_of(key).of_each_rank);
+    CHECK(rules_of("train.seed").default_value == "0");
+    CHECK_THROWS_AS((void)rules_of("train.nothing"), Error);
   }
 
   TEST_CASE("the run files of the repository") {
