@@ -34,6 +34,16 @@ class SafetensorsReader {
   /// Copies `count` elements of `name`, from element `first` on, as stored (no conversion), into `out`.
   void read(const std::string& name, int64_t first, int64_t count, void* out) const;
 
+  /// Paths of the files, and their bytes when they were opened.
+  std::map<std::string, int64_t> files() const;
+  /// Copies bytes of a file from `offset` on.
+  void read_file(const std::string& path, int64_t offset, int64_t bytes, void* out) const;
+  /// Of the file as it was opened. Equal texts: the very same file, unchanged, also from another machine that shares its
+  /// file system; a copy of it has another.
+  std::string identity(const std::string& path) const;
+  /// Throws UserError when the file was written to since it was opened.
+  void check_unchanged(const std::string& path) const;
+
  private:
   std::map<std::string, StoredTensor> tensors_;
   struct Files;

@@ -26,6 +26,11 @@ std::unique_ptr<Dataset> open_webdataset(const std::string& path, const TextSett
 std::vector<std::string> find_json_files(const std::string& path);
 std::unique_ptr<Dataset> open_json(const std::string& path, const TextSettings& settings);
 
+/// Some of `size` samples, at most `most`, evenly spread: whose files stand for all where looking at each takes too long.
+std::vector<int64_t> spread_samples(int64_t size, int64_t most);
+constexpr int64_t most_sizes_looked_at = 1024, most_pictures_looked_into = 64;
+constexpr int64_t most_bytes_looked_at = int64_t{1} << 20;  // of each of these pictures
+
 /// `text` as JSON, with U+FFFD for each surrogate escape that is no half of a pair: Python's json keeps those, but they
 /// stand for no text. Throws UserError naming `place` (file and line) where it is not JSON.
 nlohmann::json parse_json(const std::string& text, const std::string& place);

@@ -128,6 +128,24 @@ class ImageFolder final : public Dataset {
     }
   }
 
+  void identify_contents(const Take& take) const override {
+    for (const int64_t i : spread_samples(size(), most_sizes_looked_at)) {
+      std::error_code error;
+      take("", static_cast<int64_t>(fs::file_size(root_ / entries_[static_cast<size_t>(i)].file, error)));
+    }
+    for (const int64_t i : spread_samples(size(), most_pictures_looked_into)) {
+      try {
+        const std::string name = (root_ / entries_[static_cast<size_t>(i)].file).string();
+        const io::FileDescriptor file = io::open_for_reading(name);
+        std::string bytes(static_cast<size_t>(std::min(io::file_size(file, name), most_bytes_looked_at)), '\0');
+        io::read_at(file, 0, bytes.data(), static_cast<int64_t>(bytes.size()), name);
+        take(bytes, i);
+      } catch (const UserError&) {
+        take("cannot be read", i);
+      }
+    }
+  }
+
   Sample read(int64_t index) const override {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const PictureEntry& entry = entries_[index];

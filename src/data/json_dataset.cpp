@@ -32,9 +32,9 @@ class JsonDataset final : public Dataset {
  public:
   JsonDataset(std::vector<std::string> files, TextSettings settings) : settings_(std::move(settings)) {
     for (std::string& file : files) {
-      File& one = files_.emplace_back(File{std::move(file), RecordForm::lines, {}});
+      File& one = files_.emplace_back(File{std::move(file), RecordForm::lines, {}, 0});
       const size_t before = records_.size();
-      one.form = index_records(one.path, list_choice(settings_), records_);
+      one.form = index_records(one.path, list_choice(settings_), records_, one.checksum);
       if (one.form == RecordForm::csv && records_.size() > before) {
         one.columns = csv_columns(one.path, fields_of(one, records_[before]));
         records_.erase(records_.begin() + static_cast<ptrdiff_t>(before));
@@ -55,6 +55,10 @@ class JsonDataset final : public Dataset {
   void identify(const Take& take) const override {
     for (size_t i = 0; i < files_.size(); ++i) take(fs::path(files_[i].path).filename().string(), first_records_[i]);
     for (const JsonRecord& record : records_) take("", record.bytes);
+  }
+
+  void identify_contents(const Take& take) const override {
+    for (const File& file : files_) take("", file.checksum);
   }
 
   Sample read(int64_t index) const override {
@@ -81,6 +85,7 @@ class JsonDataset final : public Dataset {
     std::string path;
     RecordForm form;
     std::vector<std::string> columns;       // of CSV
+    uint32_t checksum;                      // CRC-32C of the file
   };
 
   static std::string text_of(const File& file, const JsonRecord& record) {

@@ -12,6 +12,7 @@
 
 #include "blipft/data.h"
 #include "blipft/error.h"
+#include "io/crc32c.h"
 
 namespace blipft {
 namespace {
@@ -277,15 +278,18 @@ std::string block_for(const InputFile& file) {
 }
 
 template <class Scanner>
-void scan_file(const InputFile& file, int64_t offset, Scanner scanner) {
+uint32_t scan_file(const InputFile& file, int64_t offset, Scanner scanner) {
+  uint32_t checksum = 0;
   std::string block = block_for(file);
   for (;;) {
     const size_t count = file.read(offset, block.data(), block.size());
     if (count == 0) break;
+    checksum = io::crc32c(block.data(), static_cast<int64_t>(count), checksum);
     scanner.scan(std::string_view(block).substr(0, count), offset);
     offset += static_cast<int64_t>(count);
   }
   scanner.finish(offset);
+  return checksum;
 }
 
 /// Where a file's text begins: behind a byte order mark.
@@ -318,7 +322,8 @@ size_t InputFile::read(int64_t offset, char* out, size_t bytes) const {
 }
 
 std::optional<std::vector<JsonList>> lists_in_object(const std::string& path,
-                                                     const std::function<bool(std::string_view)>& takes_key) {
+                                                     const std::function<bool(std::string_view)>& takes_key,
+                                                     uint32_t* checksum) {
   const InputFile file(path);
   int64_t offset = text_begin(file);
   if (first_character(file, offset) != '{') return std::nullopt;
@@ -327,6 +332,7 @@ std::optional<std::vector<JsonList>> lists_in_object(const std::string& path,
   for (;;) {
     const size_t count = file.read(offset, block.data(), block.size());
     if (count == 0) return scanner.finish();
+    if (checksum) *checksum = io::crc32c(block.data(), static_cast<int64_t>(count), *checksum);
     if (!scanner.scan(std::string_view(block).substr(0, count), offset)) return std::nullopt;
     offset += static_cast<int64_t>(count);
   }
@@ -335,8 +341,9 @@ std::optional<std::vector<JsonList>> lists_in_object(const std::string& path,
 namespace {
 
 /// Whether the file is an object with a list of records, which are appended.
-bool index_list_in_object(const std::string& path, const ListChoice& choice, std::vector<JsonRecord>& records) {
-  std::optional<std::vector<JsonList>> lists = lists_in_object(path);
+bool index_list_in_object(const std::string& path, const ListChoice& choice, std::vector<JsonRecord>& records,
+                          uint32_t& checksum) {
+  std::optional<std::vector<JsonList>> lists = lists_in_object(path, nullptr, &checksum);
   if (!lists) return false;
   std::erase_if(*lists, [&](const JsonList& list) {
     return choice.others.contains(list.name) || (!choice.name.empty() && list.name != choice.name);
@@ -357,17 +364,19 @@ bool index_list_in_object(const std::string& path, const ListChoice& choice, std
 
 }  // namespace
 
-RecordForm index_records(const std::string& path, const ListChoice& choice, std::vector<JsonRecord>& records) {
+RecordForm index_records(const std::string& path, const ListChoice& choice, std::vector<JsonRecord>& records,
+                         uint32_t& checksum) {
   const InputFile file(path);
   const int64_t begin = text_begin(file);
   if (path.ends_with(".csv")) {
-    scan_file(file, begin, CsvScanner(path, records));
+    checksum = scan_file(file, begin, CsvScanner(path, records));
     return RecordForm::csv;
   }
   const char first = path.ends_with(".json") ? first_character(file, begin) : char{0};
-  if (first == '{' && index_list_in_object(path, choice, records)) return RecordForm::list;
-  if (first == '[') scan_file(file, begin, ListScanner(path, records));
-  else scan_file(file, begin, LineScanner(path, records));
+  checksum = 0;
+  if (first == '{' && index_list_in_object(path, choice, records, checksum)) return RecordForm::list;
+  if (first == '[') checksum = scan_file(file, begin, ListScanner(path, records));
+  else checksum = scan_file(file, begin, LineScanner(path, records));
   return first == '[' ? RecordForm::list : RecordForm::lines;
 }
 

@@ -45,9 +45,10 @@ struct JsonList {
   std::vector<JsonRecord> records;
 };
 /// These lists, which hold at least one object; nullopt: the file is not one object, or has a key that `takes_key`
-/// refuses (null: it has none). Throws UserError naming the file where it ends inside of one of them.
+/// refuses (null: it has none). `checksum`, optional, is 0 and becomes the CRC-32C of the text. Throws UserError naming the file where it ends inside of one of them.
 std::optional<std::vector<JsonList>> lists_in_object(const std::string& path,
-                                                     const std::function<bool(std::string_view)>& takes_key = nullptr);
+                                                     const std::function<bool(std::string_view)>& takes_key = nullptr,
+                                                     uint32_t* checksum = nullptr);
 
 /// Which list of a file that is an object holds the records.
 struct ListChoice {
@@ -55,9 +56,10 @@ struct ListChoice {
   std::set<std::string> others;            ///< keys of a record: these lists are none
 };
 /// Appends the records of a file: of .csv the lines with their header, of .json the elements of its list where it begins
-/// with "[" or is an object with such a list, else its lines that are not blank. Records are not parsed. Throws UserError
+/// with "[" or is an object with such a list, else its lines that are not blank. `checksum` becomes the CRC-32C of its text. Records are not parsed. Throws UserError
 /// naming file and line where the list is not well-formed, or a record has more than most_text_bytes, or where it is not
 /// clear which list is meant.
-RecordForm index_records(const std::string& path, const ListChoice& choice, std::vector<JsonRecord>& records);
+RecordForm index_records(const std::string& path, const ListChoice& choice, std::vector<JsonRecord>& records,
+                         uint32_t& checksum);
 
 }  // namespace blipft

@@ -1,4 +1,5 @@
 // open_dataset: looks at a path and opens what is there.
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
@@ -121,6 +122,13 @@ std::string caption_from_json(const nlohmann::json& object, const TextSettings& 
   throw UserError(concat(place, ": no key \"", text, "\"", renamed ? "" : " (or \"caption\")", "; found ",
                          keys.empty() ? "no keys" : brief(keys, 200),
                          "; where another key has it, say which: data.keys={text: KEY} (in quotes on a command line)"));
+}
+
+std::vector<int64_t> spread_samples(int64_t size, int64_t most) {
+  std::vector<int64_t> samples(static_cast<size_t>(std::min(size, most)));
+  for (size_t i = 0; i < samples.size(); ++i)
+    samples[i] = static_cast<int64_t>(i) * size / static_cast<int64_t>(samples.size());
+  return samples;
 }
 
 bool dataset_exists(const std::string& path) {

@@ -21,6 +21,7 @@ class DatasetSubset final : public Dataset {
   Sample read(int64_t index) const override { return whole_->read(samples_.at(static_cast<size_t>(index))); }
   bool has_pictures() const override { return whole_->has_pictures(); }
   void identify(const Take& take) const override { whole_->identify(take); }
+  void identify_contents(const Take& take) const override { whole_->identify_contents(take); }
 
  private:
   std::shared_ptr<const Dataset> whole_;

@@ -274,6 +274,24 @@ class WebDataset final : public Dataset {
     }
   }
 
+  void identify_contents(const Take& take) const override {
+    std::optional<TarFile> tar;            // of one shard after the other
+    size_t opened = 0;
+    const auto tell = [&](const Entry& entry, const Piece& piece, int64_t most) {
+      try {
+        if (!tar || opened != entry.shard) tar.reset(), tar.emplace(shards_[entry.shard]), opened = entry.shard;
+        std::string bytes(static_cast<size_t>(std::min(piece.bytes, most)), '\0');
+        tar->read(piece.offset, bytes.data(), static_cast<int64_t>(bytes.size()), "a member");
+        take(bytes, piece.bytes);
+      } catch (const UserError&) {
+        take("cannot be read", piece.bytes);
+      }
+    };
+    for (const Entry& entry : entries_) tell(entry, entry.caption, most_text_bytes);
+    for (const int64_t i : spread_samples(size(), most_pictures_looked_into))
+      tell(entries_[static_cast<size_t>(i)], entries_[static_cast<size_t>(i)].picture, most_bytes_looked_at);
+  }
+
   Sample read(int64_t index) const override {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const Entry& entry = entries_[index];

@@ -1,5 +1,6 @@
 // The reader of a model directory's tensors: one safetensors file, or an index and its shards.
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -19,10 +20,21 @@ using nlohmann::json;
 int64_t StoredTensor::numel() const { return io::checked_numel(shape, file); }
 
 struct SafetensorsReader::Files {
-  std::map<std::string, io::FileDescriptor> by_path;
+  struct Open {
+    io::FileDescriptor file;
+    struct stat status {};                 // when it was opened
+  };
+  std::map<std::string, Open> by_path;
+  const Open& at(const std::string& path) const { return by_path.at(path); }
 };
 
 namespace {
+
+struct stat status_of(const io::FileDescriptor& file, const std::string& path) {
+  struct stat status {};
+  BLIPFT_USER_CHECK(::fstat(file.get(), &status) == 0, path, ": cannot be examined: ", io::errno_text());
+  return status;
+}
 
 /// tensor name -> shard file name, from the index.
 std::map<std::string, std::string> read_weight_map(const std::string& index_path) {
@@ -76,7 +88,8 @@ SafetensorsReader::SafetensorsReader(const std::string& model_directory, const s
     // Weights are read from front to back: ask for long read-ahead.
     ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
     auto tensors = io::read_safetensors_header(file, path);
-    files_->by_path.emplace(path, std::move(file));
+    const struct stat status = status_of(file, path);
+    files_->by_path.emplace(path, Files::Open{std::move(file), status});
     return tensors;
   };
   // The single file goes first when both are there, as in transformers.
@@ -126,7 +139,7 @@ void SafetensorsReader::read(const std::string& name, int64_t first, int64_t cou
   BLIPFT_CHECK(first >= 0 && count >= 0 && first <= numel && count <= numel - first, "elements [", first, ", ",
                first + count, ") of tensor '", name, "', which has ", numel);
   if (count == 0) return;
-  const io::FileDescriptor& file = files_->by_path.at(tensor.file);
+  const io::FileDescriptor& file = files_->at(tensor.file).file;
   const std::string what = concat(tensor.file, ": tensor '", name, "'");
   if (!tensor.f64) return io::read_at(file, tensor.begin + first * size, out, count * size, what);
   constexpr int64_t kPiece = int64_t{1} << 16;
@@ -137,6 +150,31 @@ void SafetensorsReader::read(const std::string& name, int64_t first, int64_t cou
     io::read_at(file, tensor.begin + (first + done) * size, piece.data(), part * size, what);
     for (int64_t i = 0; i < part; ++i) *rounded++ = static_cast<float>(piece[static_cast<size_t>(i)]);
   }
+}
+
+std::map<std::string, int64_t> SafetensorsReader::files() const {
+  std::map<std::string, int64_t> files;
+  for (const auto& [path, open] : files_->by_path) files[path] = open.status.st_size;
+  return files;
+}
+
+void SafetensorsReader::read_file(const std::string& path, int64_t offset, int64_t bytes, void* out) const {
+  io::read_at(files_->at(path).file, offset, out, bytes, path);
+}
+
+// Nobody can set the time of a file's last change (st_ctim), and no copy keeps it.
+std::string SafetensorsReader::identity(const std::string& path) const {
+  const struct stat& status = files_->at(path).status;
+  return concat(status.st_ino, " ", status.st_size, " ", status.st_mtim.tv_sec, ".", status.st_mtim.tv_nsec, " ",
+                status.st_ctim.tv_sec, ".", status.st_ctim.tv_nsec);
+}
+
+void SafetensorsReader::check_unchanged(const std::string& path) const {
+  const auto& [file, before] = files_->at(path);
+  const struct stat now = status_of(file, path);
+  BLIPFT_USER_CHECK(now.st_size == before.st_size && now.st_mtim.tv_sec == before.st_mtim.tv_sec &&
+                        now.st_mtim.tv_nsec == before.st_mtim.tv_nsec,
+                    path, ": was written to while the run began with it; start the run again when it is whole");
 }
 
 }  // namespace blipft

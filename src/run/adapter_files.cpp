@@ -171,12 +171,13 @@ void check_adapters(const Config& config, const Units& units) {
   check_base_weights(reader, units, config, false);
 }
 
-void load_adapters(const WeightContext& context, const Config& config) {
-  if (config.adapter.path.empty()) return;
+std::shared_ptr<const SafetensorsReader> load_adapters(const WeightContext& context, const Config& config) {
+  if (config.adapter.path.empty()) return nullptr;
   check_adapters(config, context.units);
-  const SafetensorsReader reader(config.adapter.path, "adapter_model");
-  check_base_weights(reader, context.units, config, true);
-  load_weights(context, reader, 1, Source::adapter);
+  auto reader = std::make_shared<const SafetensorsReader>(config.adapter.path, "adapter_model");
+  check_base_weights(*reader, context.units, config, true);
+  load_weights(context, *reader, 1, Source::adapter);
+  return reader;
 }
 
 void refuse_adapter_as_model(const std::string& found, const std::string& folder) {

@@ -16,8 +16,8 @@ std::string adapter_config(const Config& config, const Units& units);
 void check_adapters(const Config& config, const Units& units);
 
 /// Fills the adapters from adapter.path, if it is given. Throws UserError as check_adapters(), and when the folder also holds
-/// weights of the model itself that differ from model.path's.
-void load_adapters(const WeightContext& context, const Config& config);
+/// weights of the model itself that differ from model.path's. Returns what has read them; null: none was given.
+std::shared_ptr<const SafetensorsReader> load_adapters(const WeightContext& context, const Config& config);
 
 /// Throws UserError, which begins with `found` and names the base model, where `folder` holds what PEFT saves: it is often
 /// taken for a model.

@@ -171,6 +171,10 @@ void Checkpoints::write(int64_t done) {
   }
 }
 
+void Checkpoints::add_to_run(const std::map<std::string, std::string>& facts) {
+  for (const auto& [name, value] : facts) parts_.run[name] = value;
+}
+
 void Checkpoints::finish() {
   if (writing_step_ < 0) return;
   complete();

@@ -50,6 +50,8 @@ class Checkpoints {
   const std::string& stop_reason() const { return stop_reason_; }
   /// Begins to write what the ranks hold after `done` steps; the device is idle.
   void write(int64_t done);
+  /// What became known of the run meanwhile; of checkpoints that are written from now on.
+  void add_to_run(const std::map<std::string, std::string>& facts);
   /// Waits for the last one, if it is still being written. Throws what went wrong with it.
   void finish();
 

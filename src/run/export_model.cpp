@@ -9,6 +9,7 @@
 #include "io/state_files.h"
 #include "memory/memory_plan.h"
 #include "run/adapter_files.h"
+#include "run/content_check.h"
 #include "run/folder_lock.h"
 #include "run/launch_watch.h"
 #include "run/run_id.h"
@@ -67,6 +68,12 @@ struct Holder {
   std::unique_ptr<Strategy> strategy;
 };
 
+// Weights that were not trained must be those that the others were trained with.
+void check_frozen(const Config& config, const ResumePoint& point, const WeightContext& frozen,
+                  const std::shared_ptr<const SafetensorsReader>& reader) {
+  if (!frozen.units.empty()) (void)check_same_content(config, point, content_facts({"model file", reader}, 4));
+}
+
 }  // namespace
 
 void export_model(const std::string& folder, const std::vector<std::string>& overrides, const World& world) {
@@ -91,12 +98,13 @@ void export_model(const std::string& folder, const std::vector<std::string>& ove
   Holder holder(config);
   const WeightContext context = holder.context();
   const bool random = config.model.init == "random";
-  std::unique_ptr<SafetensorsReader> checkpoint;
+  std::shared_ptr<const SafetensorsReader> checkpoint;
   init_weights(context, static_cast<uint64_t>(config.train.seed), random ? Filled::all : Filled::fresh);
   if (!random) {
-    checkpoint = std::make_unique<SafetensorsReader>(config.model.path);
+    checkpoint = std::make_shared<const SafetensorsReader>(config.model.path);
     check_weights(context.units, *checkpoint);
     load_weights(frozen_of(context), *checkpoint, 8);
+    check_frozen(config, {folder, index}, frozen_of(context), checkpoint);
   }
   restore_state(context, index, folder, 4);
   for (const SaveSettings& settings : SaveSettings::of(config)) {

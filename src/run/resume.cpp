@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <set>
+
+#include "blipft/config_rules.h"
 
 #include "io/named_checkpoints.h"
 
@@ -14,19 +15,30 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// How a run is computed, told and stored, and where its files lie: none of it makes another run of it.
-const std::set<std::string> kFreeSections = {"parallel", "checkpoint", "trace", "output"};
-const std::set<std::string> kFreeKeys = {
-    "model.path", "adapter.path", "data.path", "data.val_path", "data.pictures", "data.num_workers", "data.prefetch_steps",
-    "train.val_check_interval", "train.limit_val_batches", "train.act_ckpt",
-    // Together they are the samples of a step, which must be the same.
-    "train.batch_size", "train.accumulate_grad_batches", "train.total_batch_size"};
-// They say where the run ends, and with that the learning rate of each step, unless it is constant.
-const std::set<std::string> kLengthKeys = {"train.max_steps", "train.max_epochs"};
+// Whether a run goes on as the same run though a key has another value.
+bool may_change(const Config& config, OnResume rule) {
+  if (rule != OnResume::length) return rule != OnResume::refused;
+  return config.train.lr_schedule == "constant" && config.train.warmup_ratio == 0;
+}
 
-bool is_free(const Config& config, const std::string& key) {
-  if (kFreeSections.count(key.substr(0, key.find('.'))) || kFreeKeys.count(key)) return true;
-  return kLengthKeys.count(key) && config.train.lr_schedule == "constant" && config.train.warmup_ratio == 0;
+// A key whose value is not the checkpoint's.
+struct Changed {
+  std::string key;
+  OnResume rule;
+  std::string now, then;
+};
+
+// A key that the checkpoint does not have came after the version that wrote it, which did what the default says.
+std::vector<Changed> changed_keys(const Config& config, const ResumePoint& point) {
+  const std::map<std::string, std::string> before(point.index.config.begin(), point.index.config.end());
+  std::vector<Changed> changed;
+  for (const auto& [key, value] : config_values(config)) {
+    const KeyRules rules = rules_of(key);
+    const auto found = before.find(key);
+    const std::string then = found == before.end() ? rules.default_value : found->second;
+    if (value != then) changed.push_back({key, rules.on_resume, value, then});
+  }
+  return changed;
 }
 
 std::string shortened(const std::string& text) { return text.size() > 80 ? text.substr(0, 77) + "..." : text; }
@@ -98,17 +110,13 @@ int64_t samples_of_a_step(const Config& config, int64_t ranks) {
 }
 
 void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks) {
-  std::map<std::string, std::string> before(point.index.config.begin(), point.index.config.end());
   std::string differences;
   const auto differs = [&](const std::string& key, const std::string& now, const std::string& then) {
     differences += concat(differences.empty() ? "" : "; ", key, " is ", shortened(now), " here, ", shortened(then),
                           " there");
   };
-  for (const auto& [key, value] : config_values(config)) {
-    const auto found = before.find(key);
-    if (found == before.end() || found->second == value || is_free(config, key)) continue;
-    differs(key, value, found->second);
-  }
+  for (const Changed& one : changed_keys(config, point))
+    if (!may_change(config, one.rule)) differs(one.key, one.now, one.then);
   const bool means = config.train.loss_normalization == "micro_batch", padding = config.train.loss_on_padding;
   const auto number = [&](const char* name) {
     const auto found = point.index.run.find(name);
@@ -127,14 +135,28 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
                     "checkpoint.resume=never and another output.path for a new one");
 }
 
-void check_same_content(const Config& config, const ResumePoint& point, const Facts& facts) {
+std::string check_same_content(const Config& config, const ResumePoint& point, const Facts& facts) {
+  std::string changes;
   for (const Fact& fact : facts) {
     const auto found = point.index.run.find(fact.name);
-    BLIPFT_USER_CHECK(found == point.index.run.end() || found->second == fact.value,
-                      place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", point.folder, ": ", fact.name,
-                      " is ", shortened(fact.value), " here (", fact.place, "), ", shortened(found->second),
-                      " there; give the run the files that it began with");
+    if (found == point.index.run.end() || found->second == fact.value) continue;
+    // Texts of a validation may be padded otherwise than before, and with them those of the training.
+    BLIPFT_USER_CHECK(fact.evaluates && !config.train.loss_on_padding, place_of(config, "checkpoint.resume"),
+                      ": checkpoint.resume: ", point.folder, ": ", fact.name, " is ", shortened(fact.value), " here (",
+                      fact.place, "), ", shortened(found->second), " there; give the run the files that it began with");
+    changes += concat(changes.empty() ? "" : ", ", fact.name, " ", shortened(fact.value), " instead of ",
+                      shortened(found->second));
   }
+  return changes;
+}
+
+std::string what_was_changed(const Config& config, const ResumePoint& point) {
+  std::string changes;
+  for (const Changed& one : changed_keys(config, point))
+    if (one.rule != OnResume::untold)
+      changes += concat(changes.empty() ? "" : ", ", one.key, " ", shortened(one.now), " instead of ",
+                        shortened(one.then));
+  return changes;
 }
 
 std::string what_may_change_bits(const ResumePoint& point, const std::map<std::string, std::string>& now) {

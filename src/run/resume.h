@@ -30,11 +30,16 @@ std::string newest_checkpoint(const std::string& checkpoints);
 /// Throws UserError that names every key whose value would make another run of it. `config` is resolved for `ranks`.
 void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks);
 
-/// The same for what the run reads: what the checkpoint has of `facts` must be equal. Throws UserError.
-void check_same_content(const Config& config, const ResumePoint& point, const Facts& facts);
+/// The same for what the run reads: what the checkpoint has of `facts` must be equal. Throws UserError. Returns what is not,
+/// and may be: "the data at data.val_path is ... instead of ...", or "".
+std::string check_same_content(const Config& config, const ResumePoint& point, const Facts& facts);
 
 /// Samples of a step over all ranks.
 int64_t samples_of_a_step(const Config& config, int64_t ranks);
+
+/// The keys with another value than when the checkpoint was written, of which no step so far depends; "" where there are
+/// none. "data.on_bad_sample skip instead of stop, ..."; of the paths of files, and of the start itself, none.
+std::string what_was_changed(const Config& config, const ResumePoint& point);
 
 /// What of `now` is not as it was when the checkpoint was written, and may change rounding; "" where nothing is.
 /// "ranks 4 instead of 2, strategy ..."

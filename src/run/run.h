@@ -11,6 +11,7 @@
 #include "blipft/monitor.h"
 #include "memory/memory_plan.h"
 #include "run/checkpoints.h"
+#include "run/content_check.h"
 #include "run/engine.h"
 #include "run/output_folder.h"
 #include "run/progress.h"
@@ -49,6 +50,8 @@ class Run {
   std::vector<TextShape> shapes_to_prepare();
   void fill_weights();
   void restore(const WeightContext& context);
+  void begin_to_check_weights();
+  void check_contents(bool wait);
   void start_trace(int64_t start_ns, int64_t part);
   void start_record(int64_t part);
   void announce();
@@ -77,6 +80,7 @@ class Run {
   std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere
   std::string run_id_;
   int64_t first_step_ = 0;
+  std::string changed_;                    // keys with another value than before the resume
   Facts read_;                             // what the run reads; on rank 0
   std::string gemm_table_;                 // file of chosen algorithms of products, on GPUs
   std::unique_ptr<SmokeFolder> smoke_;     // of a trial; goes after all that is in it
@@ -96,7 +100,9 @@ class Run {
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<SafetensorsReader> checkpoint_;  // kept while the run is to save what it does not train
+  std::shared_ptr<const SafetensorsReader> adapters_;  // that the run began with, if with any
+  std::shared_ptr<const SafetensorsReader> checkpoint_;  // kept while the run is to save what it does not train
+  std::unique_ptr<ContentCheck> contents_;
   std::unique_ptr<RunTrace> trace_;
   std::unique_ptr<DataLoader> loader_, validation_loader_;  // the latter where the run validates
   std::vector<TextShape> first_shapes_;    // of this rank's first steps

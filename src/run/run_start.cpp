@@ -80,8 +80,12 @@ void Run::prepare() {
   world_.together([&] {
     if (!first()) return;                  // the others have the same
     read_ = read_facts(config_, data_);
-    if (resume_) check_same_content(config_, *resume_, read_);
+    if (!resume_) return;
+    const std::string other = check_same_content(config_, *resume_, read_);
+    changed_ += concat(other.empty() || changed_.empty() ? "" : ", ", other);
   });
+  contents_ = std::make_unique<ContentCheck>(config_, world_, resume_.get(), std::min<int64_t>(4, cores_of_a_rank(world_)));
+  contents_->begin_data(data_);
   times_.part("data");
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
@@ -131,6 +135,7 @@ void Run::go_on_from_checkpoint() {
   first_step_ = done_ = resume_->index.step;
   world_.together([&] {
     check_same_run(config_, *resume_, world_.size());
+    changed_ = what_was_changed(config_, *resume_);
     const std::string table = resume_->folder + "/gemm_algorithms.txt";
     if (!std::filesystem::exists(table)) return;
     gemm_table_ = checkpoints_folder(config_) + "/gemm_algorithms." + run_id_ + ".txt";  // nobody else's name
@@ -232,7 +237,7 @@ std::vector<TextShape> Run::shapes_to_prepare() {
 // What was trained before: from a checkpoint of this run, or adapters of another.
 void Run::restore(const WeightContext& context) {
   if (resume_) restore_state(context, resume_->index, resume_->folder, 4);
-  else load_adapters(context, config_);
+  else adapters_ = load_adapters(context, config_);
 }
 
 // A checkpoint is read on other threads, while steps are captured on this one: that runs nothing on the device, but the
@@ -253,7 +258,7 @@ void Run::fill_weights() {
       return;
     }
     Beside reading(times_, "reading", [&] {
-      checkpoint_ = std::make_unique<SafetensorsReader>(config_.model.path);
+      checkpoint_ = std::make_shared<const SafetensorsReader>(config_.model.path);
       check_weights(model_->units(), *checkpoint_);
       load_weights(resume_ ? frozen_of(context) : context, *checkpoint_, 8);
       restore(context);
@@ -261,18 +266,27 @@ void Run::fill_weights() {
     engine_->program->prepare(shapes);
     times_.part("graphs");
     reading.wait();
-    if (!config_.output.save_model) checkpoint_.reset();
     times_.part("weights");
   });
+  begin_to_check_weights();
   world_.together([&] { engine_->program->settle(); });
   times_.part("products");
+}
+
+// Those that were read; adapters of another run are in the checkpoints from the first step on.
+void Run::begin_to_check_weights() {
+  std::vector<WeightSource> sources;
+  if (checkpoint_ && (!resume_ || !frozen_of(weight_context()).units.empty())) sources.push_back({"model file", checkpoint_});
+  if (adapters_) sources.push_back({"adapter file", std::move(adapters_), false});
+  contents_->begin_weights(std::move(sources));
+  if (!config_.output.save_model) checkpoint_.reset();
 }
 
 void Run::start_trace(int64_t start_ns, int64_t part) {
   faults_.folder_made();
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
-                                                 context_bytes_, start_ns, &times_, part, first_step_, run_id_});
+                                                 context_bytes_, start_ns, &times_, part, first_step_, run_id_, changed_});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
 }
 
@@ -333,6 +347,7 @@ void Run::announce() {
     std::printf("resume     after %lld steps, from %s%s%s\n", static_cast<long long>(first_step_),
                 resume_->folder.c_str(),
                 changes.empty() ? "" : "; rounding may differ from a run that was never stopped: ", changes.c_str());
+    if (!changed_.empty()) std::printf("changed    %s\n", changed_.c_str());
   }
   if (data_.validates())
     std::printf("validation %lld samples%s%s\n", static_cast<long long>(data_.validation.dataset->size()),

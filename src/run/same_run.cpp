@@ -2,12 +2,13 @@
 #include "run/same_run.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string_view>
 
+#include "blipft/config_rules.h"
 #include "blipft/version.h"
+#include "io/digest.h"
 #include "io/file.h"
 #include "io/safetensors_header.h"
 #include "run/placement.h"
@@ -23,58 +24,6 @@ constexpr int64_t kPiece = int64_t{1} << 20;       // of a file that is read
 constexpr int64_t kMostOfFile = int64_t{256} << 20;  // of a file that goes into its digest
 constexpr size_t kShown = 80;                      // characters of a value in a message
 
-// 64 bits that differ where the bytes do, but by chance; not against intent. Eight bytes at a time, as a dataset has
-// some hundred megabytes of names.
-class Digest {
- public:
-  void add(const void* data, size_t bytes) {
-    const char* from = static_cast<const char*>(data);
-    for (; bytes >= 8; bytes -= 8, from += 8) {
-      uint64_t word = 0;
-      std::memcpy(&word, from, 8);
-      mix(word);
-    }
-    uint64_t rest = static_cast<uint64_t>(bytes) << 56;
-    std::memcpy(&rest, from, bytes);
-    mix(rest);                             // with the length, so that "ab" "c" is not "a" "bc"
-  }
-  void add(std::string_view text) { add(text.data(), text.size()); }
-  void add(int64_t value) { mix(static_cast<uint64_t>(value)); }
-  uint64_t value() const { return state_ ^ (state_ >> 29); }
-  std::string text() const {
-    char hex[17];
-    std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(value()));
-    return hex;
-  }
-
- private:
-  void mix(uint64_t word) {
-    state_ = (state_ ^ word) * 0x9e3779b97f4a7c15u;  // odd: no two states become one
-    state_ ^= state_ >> 32;
-  }
-  uint64_t state_ = 0xcbf29ce484222325u;
-};
-
-// Keys that may have another value on each machine.
-struct LeftOut {
-  const char* key;
-  const char* why;
-};
-constexpr LeftOut kLeftOut[] = {
-    {"model.path", "a copy on each machine's own disk is as good; its files are compared"},
-    {"adapter.path", "the same"},
-    {"data.path", "the same; its samples are compared"},
-    {"data.val_path", "the same"},
-    {"data.pictures", "the same"},
-    {"data.num_workers", "machines have different numbers of cores; samples do not depend on it"},
-    {"data.prefetch_steps", "machines have different amounts of memory; samples do not depend on it"},
-    {"parallel.threads", "machines have different numbers of cores, and 0 means theirs anyway"},
-};
-
-bool is_left_out(const std::string& key) {
-  return std::any_of(std::begin(kLeftOut), std::end(kLeftOut), [&](const LeftOut& one) { return key == one.key; });
-}
-
 // Size and digest: of the header alone of a safetensors file, whose tensors may be hundreds of gigabytes.
 std::string describe_file(const std::string& path, bool header_alone) {
   try {
@@ -86,7 +35,7 @@ std::string describe_file(const std::string& path, bool header_alone) {
       if (size >= 8) io::read_at(file, 0, &length, 8, path);
       read = std::min<int64_t>(size, 8 + static_cast<int64_t>(std::min<uint64_t>(length, io::max_header_bytes)));
     }
-    Digest digest;
+    io::Digest digest;
     std::string piece;
     for (int64_t at = 0; at < read; at += kPiece) {
       piece.resize(static_cast<size_t>(std::min(kPiece, read - at)));
@@ -100,7 +49,7 @@ std::string describe_file(const std::string& path, bool header_alone) {
 }
 
 uint64_t digest_of(const Facts& facts) {
-  Digest digest;
+  io::Digest digest;
   for (const Fact& fact : facts) digest.add(fact.name), digest.add(fact.value);
   return digest.value();
 }
@@ -172,7 +121,7 @@ std::string difference(const Facts& mine, const Facts& theirs, const std::string
 Facts config_facts(const Config& config) {
   Facts facts = {{"the program's commit", version_commit()}, {"the program's build", version_build()}};
   for (const auto& [key, value] : config_values(config))
-    if (!is_left_out(key)) facts.push_back({key, value, place_of(config, key)});
+    if (!rules_of(key).of_each_rank) facts.push_back({key, value, place_of(config, key)});
   // What is left out must all the same be there, or not be there, on every rank.
   facts.push_back({"adapter.path", config.adapter.path.empty() ? "not given" : "given",
                    place_of(config, "adapter.path")});
@@ -198,9 +147,10 @@ Facts file_facts(const std::string& kind, const std::string& directory, bool wei
 }
 
 Fact data_fact(const std::string& key, const std::string& path, const Dataset& dataset) {
-  Digest digest;
+  io::Digest digest;
   dataset.identify([&](std::string_view text, int64_t bytes) { digest.add(text), digest.add(bytes); });
-  return {concat("the data at ", key), concat(dataset.size(), " samples, digest ", digest.text()), path};
+  return {concat("the data at ", key), concat(dataset.size(), " samples, digest ", digest.text()), path,
+          key == "data.val_path"};
 }
 
 Facts read_facts(const Config& config, const RunData& data) {

@@ -16,6 +16,7 @@ struct Fact {
   std::string name;                        ///< "train.lr", "model file config.json"; different from the others'
   std::string value;                       ///< or sizes and a digest
   std::string place = {};                  ///< where this rank has it from; for messages, not compared
+  bool evaluates = false;                  ///< nothing is trained by it: it may be another when a run is resumed
 };
 using Facts = std::vector<Fact>;
 

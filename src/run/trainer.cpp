@@ -135,14 +135,25 @@ void Run::start_checkpoints() {
   checkpoints_ = std::make_unique<Checkpoints>(std::move(parts));
 }
 
+// Whether all ranks, and all parts of the run, have read the same.
+void Run::check_contents(bool wait) {
+  if (contents_->done() || (!wait && !contents_->ready())) return;
+  drain();                                 // the run may end here
+  contents_->finish();
+  checkpoints_->add_to_run(contents_->recorded());
+  if (!contents_->notes().empty()) progress_->warn("changed since the checkpoint: " + contents_->notes());
+}
+
 // After `done` steps. Whether the run is to end here.
 bool Run::checkpoint_and_stop(int64_t done) {
   done_ = done;
   const bool last = done == loader_->total_steps();
   const bool due = checkpoints_->due(done, step_seconds_);
+  check_contents(false);
   if (due || (last && writes_checkpoints(config_))) {
     drain();
     faults_.activity().phase(Activity::Phase::saving);
+    check_contents(true);                  // before anything that others may go on from
     checkpoints_->write(done);
     last_end_ns_ = 0;
   }
@@ -171,6 +182,7 @@ void Run::tell_checkpoint() {
 
 void Run::steps() {
   start_checkpoints();
+  check_contents(false);
   world_.barrier();
   const auto start = StartTimes::Clock::now();
   StepProgram& program = *engine_->program;
@@ -199,6 +211,7 @@ void Run::steps() {
     if (checkpoint_and_stop(step + 1)) break;
   }
   drain();
+  check_contents(true);
   world_.barrier();
   train_seconds_ = seconds_since(start);
 }

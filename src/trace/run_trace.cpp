@@ -103,6 +103,7 @@ void RunTrace::note_run() {
   number("parameters", model.parameter_count());
   number("trainable_parameters", model.trainable_parameter_count());
   text("config", to_yaml(config));
+  if (!parts_.changed_keys.empty()) text("changed_keys", parts_.changed_keys);
   text("commit", version_commit());
   number("start_unix_ns", parts_.start_ns);
   number("start_seconds", parts_.times->seconds());

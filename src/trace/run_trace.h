@@ -37,6 +37,7 @@ struct TraceParts {
   int64_t part = 0;                        ///< of the run: next_part() where it goes on from a checkpoint
   int64_t first_step = 0;                  ///< that this part begins with
   std::string run_id;
+  std::string changed_keys;                ///< that have another value than in the part before; "": none
 };
 
 class RunTrace {

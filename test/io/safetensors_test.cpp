@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -55,6 +56,22 @@ std::string broken(const std::string& header, const std::string& data) {
 }  // namespace
 
 TEST_SUITE("safetensors") {
+  TEST_CASE("a file is the very same until it is written to, and a copy is another") {
+    const TemporaryDirectory folder, other;
+    const std::string text = raw_file(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "abcd");
+    const std::string path = folder.write("model.safetensors", text), copy = other.write("model.safetensors", text);
+    const SafetensorsReader reader(folder.path.string()), again(folder.path.string()), copied(other.path.string());
+    REQUIRE(reader.files() == std::map<std::string, int64_t>{{path, static_cast<int64_t>(text.size())}});
+    CHECK(reader.identity(path) == again.identity(path));
+    CHECK(reader.identity(path) != copied.identity(copy));
+    std::string bytes(4, ' ');
+    reader.read_file(path, static_cast<int64_t>(text.size()) - 4, 4, bytes.data());
+    CHECK(bytes == "abcd");
+    CHECK_NOTHROW(reader.check_unchanged(path));
+    std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) + std::chrono::seconds(1));
+    CHECK_THROWS_WITH(reader.check_unchanged(path), doctest::Contains("was written to while the run began"));
+  }
+
 
 TEST_CASE("a file that the Python package wrote") {
   const TemporaryDirectory folder;

@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import sys
 
+import h5py
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import (DEVICE, PROGRAM, ROOT, Space, checkpoint, command_line, environment, model_of, mpirun,  # noqa: E402
-                          ranks_up_to, read_safetensors, run, saved_model, start, steps_of)
+                          ranks_up_to, read_safetensors, run, saved_model, start, steps_of, write_index)
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 STEPS = 4
@@ -226,10 +228,9 @@ def damaged_checkpoints_are_refused_by_name(space):
 
     def edit(change):
         def spoil(folder, _):
-            path = folder / "checkpoint.json"
-            index = json.loads(path.read_text())
+            index = json.loads((folder / "checkpoint.json").read_text())
             change(index)
-            path.write_text(json.dumps(index))
+            write_index(folder, index)
         return spoil
 
     refused(cut, "state-00000-of-00001.safetensors", "bytes, expected", "resume from another")
@@ -238,7 +239,13 @@ def damaged_checkpoints_are_refused_by_name(space):
             "resume from another")
     refused(lambda folder, _: (folder / "checkpoint.json").write_text('{"format": "blipft'), "checkpoint.json",
             "damaged")
-    refused(edit(lambda index: index.update(version=2)), "checkpoint.json", "version 2")
+    refused(edit(lambda index: index.update(version=3)), "checkpoint.json", "version 3")
+
+    def old(folder, _):
+        index = json.loads((folder / "checkpoint.json").read_text())
+        index.pop("crc32c"), index.update(version=1)
+        (folder / "checkpoint.json").write_text(json.dumps(index))
+    refused(old, "checkpoint.json", "version 1 of the format, which has no checksum", "(commit ")
     refused(edit(lambda index: index["files"][0]["pieces"].pop()), "has no tensor")
     refused(edit(lambda index: index["files"][0]["pieces"][0].update(first=-1)), "checkpoint.json")
     refused(edit(lambda index: index["files"][0]["pieces"][0].update(offset=2**62)), "checkpoint.json")
@@ -248,6 +255,40 @@ def damaged_checkpoints_are_refused_by_name(space):
                   f"checkpoint.resume={checkpoint(output, 2)}")
     check(other.status == 1 and "is of another run" in other.err and "train.lr is 0.5 here, 0.001 there" in other.err
           and "train.seed is 9 here, 0 there" in other.err, other)
+
+
+@test
+def what_changes_nothing_so_far_may_be_given_when_resuming(space):
+    data = space.copy(space.data)
+    lines = (data / "metadata.jsonl").read_text().splitlines()
+    (data / json.loads(lines[30])["file_name"]).write_bytes(b"no picture")
+    settings = (f"data.path={data}", "data.shuffle=false", "train.max_steps=10", "checkpoint.every_steps=1",
+                "checkpoint.keep=99", "output.save_model=true")  # the picture is in the eighth step
+    skip = ("data.on_bad_sample=skip", "train.on_nonfinite=skip")
+    whole = run(space, 0, *settings, *skip)
+    stopped = start(space, 0, *settings)
+    check(stopped.status == 1 and "no picture" not in stopped.out and not checkpoint(stopped.output, 8).exists(), stopped)
+    others = ("data.allow_outside=true", "data.val_path=" + str(space.data), "train.val_check_interval=2",
+              "train.limit_val_batches=1", "checkpoint.keep=2", "checkpoint.every_minutes=9", "parallel.timeout_seconds=99",
+              "trace.sample_seconds=0.5", "output.memory_every=3", "output.progress_seconds=0", "data.num_workers=2",
+              "train.act_ckpt=full")
+    part = run(space, 0, *settings, *skip, *others, f"checkpoint.resume={checkpoint(stopped.output, 5)}")
+    check(steps_of(part.output) == steps_of(whole.output)[5:], part)
+    check(model_of(part.output) == model_of(whole.output), "other weights")
+    told, = [line for line in part.out.splitlines() if line.startswith("changed ")]
+    for text in ("data.on_bad_sample skip instead of stop", "train.on_nonfinite skip instead of stop",
+                 "checkpoint.keep 2 instead of 99", "parallel.timeout_seconds 99 instead of 60", "train.val_check_interval 2"):
+        check(text in told, text, told)
+    check("output.path" not in told and "resume" not in told, told)
+    with h5py.File(part.output / "trace.rank0000.h5") as trace:
+        noted = trace.attrs["changed_keys"]
+        check((noted.decode() if isinstance(noted, bytes) else noted) == told.split(None, 1)[1], noted, told)
+    again = run(space, 0, *settings, *skip, f"checkpoint.resume={checkpoint(whole.output, 9)}")
+    check("changed " not in again.out, again)
+    refused = start(space, 0, *settings, *skip, "train.momentum=0.5", "train.optim=sgd", "data.shuffle=true",
+                    f"checkpoint.resume={checkpoint(stopped.output, 5)}")
+    check(refused.status == 1 and "train.optim is sgd here, adamw there" in refused.err and "data.shuffle" in refused.err,
+          refused)
 
 
 @test
@@ -328,7 +369,7 @@ def resume_auto_removes_no_checkpoint_that_is_whole(space):
     # The number of steps stands in the name and in the index.
     path = there[-1] / "checkpoint.json"
     text = path.read_text()
-    path.write_text(text.replace('"step": 2', '"step": 5'))
+    write_index(path.parent, {**json.loads(text), "step": 5})
     refused = start(space, 0, "train.max_steps=9", "checkpoint.resume=auto", here)
     check(refused.status == 1 and "checkpoint.json: step 5, but the folder's name says 2" in refused.err, refused)
     path.write_text(text)
