@@ -5,6 +5,8 @@
     tools/bench.py --quick                       the same within 5 minutes, with as much of PyTorch as then fits
     tools/bench.py --rows single-16x4,ddp-64x1   these alone
     tools/bench.py --ops                         every GPU operation, and attention beside PyTorch's
+    tools/bench.py --auto                        what train.batch_size: auto chooses, beside what else --fit lists, on one GPU
+    tools/bench.py --auto --free 24              the same where another process leaves 24 GiB of the GPU free
     tools/bench.py --cpu-smoke                   tests this script with a tiny model on two CPU ranks
 
 A configuration is named STRATEGY-BxA: micro-batches of B samples, A of them a step, on each GPU. The model is BLIP-2
@@ -35,12 +37,13 @@ import own_python
 if __name__ == "__main__":
     own_python.need("numpy", "h5py", "PIL")
 
-from blipft_bench import blipft, inputs, machine, ops, pytorch, rows, table  # noqa: E402
+from blipft_bench import auto, blipft, inputs, machine, ops, pytorch, rows, table  # noqa: E402
 from blipft_bench.commands import BenchError, OutOfTime  # noqa: E402
 from blipft_bench.machine import ROOT, say, shown  # noqa: E402
 
 SMOKE_RANKS = 2
 QUICK = dict(steps=8, repeats=1, budget=285)  # the last command ends and the table is printed in the rest of 300 s
+AUTO = dict(steps=8, repeats=1, budget=285)
 USUAL = dict(steps=10, repeats=1, budget=None)
 
 
@@ -183,14 +186,19 @@ def parse_arguments():
     add("--op-bench", default=ROOT / "build/cuda/op_bench", help="measures the GEMM rate (default build/cuda/op_bench)")
     add("--ops", action="store_true", help="time the GPU operations instead of whole steps")
     add("--filter", help="with --ops: only operations whose name and shape hold this text")
+    add("--auto", action="store_true", help="time train.batch_size: auto; --rows: " + ", ".join(auto.NAMES))
+    add("--free", type=float, help="with --auto: hold the GPU's memory but for so many GiB")
     add("--cpu-smoke", action="store_true", help="a tiny model on two CPU ranks: tests this script, measures nothing")
     arguments = parser.parse_args()
-    for key, value in (QUICK if arguments.quick else USUAL).items():
+    for key, value in (AUTO if arguments.auto else QUICK if arguments.quick else USUAL).items():
         if getattr(arguments, key) is None:
             setattr(arguments, key, value)
-    wrong = [name for name in (arguments.rows or "").split(",") if name and name not in rows.NAMES]
+    names = auto.NAMES if arguments.auto else rows.NAMES
+    wrong = [name for name in (arguments.rows or "").split(",") if name and name not in names]
     if wrong:
-        parser.error(f"--rows: there is no {wrong[0]}; expected some of {', '.join(rows.NAMES)}")
+        parser.error(f"--rows: there is no {wrong[0]}; expected some of {', '.join(names)}")
+    if arguments.free is not None and not arguments.auto:
+        parser.error("--free is of --auto")
     arguments.torch_variants = arguments.torch_variants.split(",")
     if not set(arguments.torch_variants) <= set(rows.VARIANTS):
         parser.error(f"--torch-variants is {','.join(arguments.torch_variants)}; expected best, eager or both")
@@ -212,7 +220,7 @@ def open_bench(arguments):
     out = pathlib.Path(arguments.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
     bench = Bench(arguments, gpus, ranks, out)
-    if not arguments.cpu_smoke and not arguments.ops:
+    if not arguments.cpu_smoke and not arguments.ops and not arguments.auto:
         bench.torch = pytorch.find(arguments.torch, arguments.torch_python)
     bench.record["versions"] = machine.versions(gpus, bench.program, bench.torch)
     return bench
@@ -223,6 +231,9 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt: ends the ranks, prints the table
     try:
         bench = open_bench(arguments)
+        if arguments.auto:
+            chosen = [row for row in auto.ROWS if not arguments.rows or row["name"] in arguments.rows.split(",")]
+            return auto.run(bench, chosen, arguments.free)
         if not arguments.ops:
             bench.model, bench.data = inputs.prepare(arguments.model, arguments.data, arguments.tokenizer,
                                                      arguments.cpu_smoke, bench.out)

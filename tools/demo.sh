@@ -21,13 +21,13 @@ done
 
 python=$(tools/setup.sh --python)
 if [ "$model" = blip2 ]; then
-  demo=demo run=demo samples=32 most_ranks=4
+  demo=demo run=demo most_ranks=4
   if [ ! -d demo/model ] || [ ! -d demo/data ]; then
     echo "== drawing the pictures (demo/)"
     "$python" tools/make_demo.py --out demo --samples 384 --seed 0
   fi
 else
-  demo=demo-llama run=demo-llama samples=32 most_ranks=2
+  demo=demo-llama run=demo-llama most_ranks=2
   if [ ! -d demo-llama/model ] || [ ! -d demo-llama/data ]; then
     echo "== writing the instructions (demo-llama/)"
     "$python" tools/make_text_demo.py --out demo-llama
@@ -45,8 +45,6 @@ make -s -j"$(nproc)" CUDA="$cuda" blipft
 
 ranks=$most_ranks
 [ "$gpus" -ge 1 ] && ranks=$((gpus < 4 ? gpus : 4))
-batch=$((samples / ranks))  # the same 32 samples a step, shared by the ranks (30 on three)
-total=$((batch * ranks))
 
 options=(-np "$ranks" --oversubscribe --bind-to none)
 [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
@@ -54,9 +52,7 @@ options=(-np "$ranks" --oversubscribe --bind-to none)
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
 
 echo "== training on $ranks $([ "$gpus" -ge 1 ] && echo "GPU(s)" || echo "CPU ranks")"
-command=(mpirun "${options[@]}" ./blipft inputs/$demo.yaml parallel.devices="$ranks" train.batch_size=$batch
-  output.overwrite=true)
-[ "$model" = llama ] && command+=(train.total_batch_size=$total)
+command=(mpirun "${options[@]}" ./blipft inputs/$demo.yaml parallel.devices="$ranks" output.overwrite=true)
 "${command[@]}"
 
 "$python" tools/plot_loss.py runs/$run

@@ -67,7 +67,8 @@ struct TrainSection {
   std::string lr_schedule = "constant"; ///< constant | linear | cosine
   int64_t warmup_steps = 0;             ///< n: step s < n learns at lr * s / n
   double warmup_ratio = 0;              ///< warmup_steps as a share of all steps, rounded up; 0: as warmup_steps says
-  int64_t batch_size = 16;              ///< samples of one micro-batch of one rank
+  int64_t batch_size = 16;              ///< samples of one micro-batch of one rank, at most; 0 (auto): chosen when the run
+                                        ///< starts; load_config(): so where total_batch_size alone is given
   int64_t accumulate_grad_batches = 1;  ///< micro-batches of a step; 0: as total_batch_size says, see resolve_for_ranks
   int64_t total_batch_size = 0;         ///< samples of a step over all ranks; 0: as the others say
   Precision precision = Precision::bf16_true;
@@ -159,6 +160,23 @@ struct Config {
 /// The largest train.batch_size: a dimension of a GPU's grids.
 constexpr int64_t kMostSamplesAtOnce = 65535;
 
+/// Whether train.batch_size is auto: the fastest micro-batch that fits is chosen when the run starts.
+inline bool chooses_batch_size(const Config& config) { return config.train.batch_size == 0; }
+
+/// Samples of a step over all `ranks`. The last places of some micro-batches stay empty where train.total_batch_size does not
+/// come out even. `config` is resolved.
+inline int64_t samples_of_a_step(const Config& config, int64_t ranks) {
+  const TrainSection& train = config.train;
+  return train.total_batch_size > 0 ? train.total_batch_size : train.batch_size * train.accumulate_grad_batches * ranks;
+}
+
+/// Of these, the samples of rank `rank`: as Sampler deals them.
+inline int64_t samples_of_a_rank(const Config& config, int64_t ranks, int64_t rank) {
+  const int64_t micro_batches = config.train.accumulate_grad_batches, all = samples_of_a_step(config, ranks);
+  const int64_t larger = all % (micro_batches * ranks);  // micro-batches that have one sample more than the others
+  return all / (micro_batches * ranks) * micro_batches + larger / ranks + (rank < larger % ranks);
+}
+
 /// Whether a strategy cuts parameters over ranks: what reshard, prefetch_bytes and shard_ranks are for.
 inline bool cuts_parameters(const std::string& strategy) { return strategy == "fsdp"; }
 
@@ -199,10 +217,19 @@ std::string place_of(const Config& config, const std::string& key);
 /// from `ranks`, or strategy single is asked for with several ranks.
 void check_ranks(const Config& config, int64_t ranks);
 
-/// The config of a run on `ranks` ranks: train.accumulate_grad_batches as train.total_batch_size asks for. Throws
-/// UserError that names the nearest totals when ranks x train.batch_size does not divide it, or when
-/// accumulate_grad_batches is given and is another.
+/// The config of a run on `ranks` ranks: train.accumulate_grad_batches as train.total_batch_size asks for. A batch_size that
+/// is auto stays so. Throws UserError when there are fewer samples than ranks, when accumulate_grad_batches is given and is
+/// another, and, where the loss depends on who shares a micro-batch, when ranks x train.batch_size does not divide the total:
+/// it names the nearest that do.
 Config resolve_for_ranks(const Config& config, int64_t ranks);
+
+/// The setting by which the loss depends on who shares a micro-batch, as messages call it; null: it does not.
+const char* depends_on_micro_batch(const Config& config);
+
+/// The samples of a step that a rank has at most, of a config with train.total_batch_size.
+int64_t share_of_a_step(const Config& config, int64_t ranks);
+/// `config`, which has train.total_batch_size, with that share in `micro_batches` micro-batches as equal as can be.
+Config with_micro_batches(const Config& config, int64_t ranks, int64_t micro_batches);
 
 /// The ranks of a shard group, by parallel.shard_ranks, of `ranks` ranks in all; they divide them. `node_ranks`: of each
 /// machine, 0: machines have different numbers of ranks. Throws UserError that names the nearest divisors.
@@ -232,7 +259,8 @@ CommandLine parse_command_line(int argc, const char* const* argv);
 /// The text of --help; `section` "": of all sections. Lines have at most 100 characters.
 std::string help_text(const std::string& section = "");
 
-/// With train.total_batch_size alone, train.accumulate_grad_batches is 0 until resolve_for_ranks().
+/// With train.total_batch_size alone, train.batch_size is auto, and train.accumulate_grad_batches is 0 until
+/// resolve_for_ranks().
 /// Reads `file`, applies the overrides, leaves out what these make moot (with a note), checks every key, type and
 /// combination. Throws UserError with file, line, key and the nearest valid key. Paths stay as written (relative to the working directory).
 Config load_config(const std::string& file, const std::vector<std::string>& overrides);

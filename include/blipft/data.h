@@ -158,13 +158,15 @@ void settle_data(Config& config);
 /// Which samples make up a step. The whole world shares one seeded permutation per epoch; step s takes positions
 /// [s * G, (s + 1) * G) of it, G = batch_size * micro_batches * world, the last incomplete step is dropped; micro-batch
 /// m of rank r takes [ (m * world + r) * batch_size, ... + batch_size ) of those. So the global batch is the same for
-/// every world size with equal G.
+/// every world size with equal G. With step_samples G is that number: the micro-batches take as many of it each, the first
+/// ones one more where that does not come out even, and places behind them stay empty.
 class Sampler {
  public:
   struct Settings {
     int64_t dataset_size = 0;               ///< samples in the files
     int64_t num_train_samples = 0;          ///< 0: dataset_size; may be larger: the set repeats
     int64_t batch_size = 1, micro_batches = 1, world = 1, rank = 0;
+    int64_t step_samples = 0;               ///< G; 0: as many as there are places
     uint64_t seed = 0;
     bool shuffle = true;
     double limit_train_batches = 1.0;
@@ -174,7 +176,7 @@ class Sampler {
   int64_t steps_per_epoch() const;
   int64_t samples_per_epoch() const;           ///< samples that one epoch uses (over all ranks)
   struct Slot {
-    int64_t sample = 0;                        ///< index into the dataset
+    int64_t sample = 0;                        ///< index into the dataset; -1: the place stays empty
     int64_t key = 0;                           ///< counts samples since the run began: epoch * samples + position
   };
   /// This rank's samples of step `step` (counted from the run's start), [micro_batches * batch_size]. Thread-safe; fast
@@ -186,6 +188,7 @@ class Sampler {
   struct EpochOrder;                           // the permutation in use; thread-safe
   Settings settings_;
   int64_t samples_ = 0;
+  int64_t step_samples_ = 0;                   // G
   int64_t steps_ = 0;
   std::shared_ptr<EpochOrder> order_;
 };

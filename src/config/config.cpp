@@ -80,6 +80,15 @@ std::string number_text_of(const Target& target, const YAML::Node& node) {
 }
 
 void read_value(const Target& target, const YAML::Node& node, int64_t& value) {
+  if (const std::string& word = target.key.allowed.zero_word; !word.empty() && node.IsScalar()) {
+    if (node.Scalar() == word) {
+      value = 0;
+      return;
+    }
+    // A word can only be meant for that one.
+    if (kind_of(node) == ScalarKind::text && !nearest_name(node.Scalar(), {word}).empty())
+      refuse(target, shown(node.Scalar()), "; did you mean " + word + "?");
+  }
   const std::string text = number_text_of(target, node);
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
@@ -428,6 +437,7 @@ Config parse_config(const std::string& file, const std::string& text, const std:
   settle_contradictions(config);
   if (config.train.total_batch_size > 0 && !config.places.count("train.accumulate_grad_batches"))
     config.train.accumulate_grad_batches = 0;
+  if (config.train.total_batch_size > 0 && !config.places.count("train.batch_size")) config.train.batch_size = 0;
   expand_paths(config);
   expand_targets(config);
   check_required(config);

@@ -51,20 +51,51 @@ void check_ranks(const Config& config, int64_t ranks) {
             were, "; start one rank, or set parallel.strategy=ddp or fsdp");
 }
 
+const char* depends_on_micro_batch(const Config& config) {
+  if (config.train.loss_normalization == "micro_batch") return "train.loss_normalization: micro_batch";
+  return config.train.loss_on_padding ? "train.loss_on_padding: true" : nullptr;
+}
+
+int64_t share_of_a_step(const Config& config, int64_t ranks) {
+  return (config.train.total_batch_size + ranks - 1) / ranks;
+}
+
+Config with_micro_batches(const Config& config, int64_t ranks, int64_t micro_batches) {
+  Config other = config;
+  other.train.accumulate_grad_batches = micro_batches;
+  other.train.batch_size = (share_of_a_step(config, ranks) + micro_batches - 1) / micro_batches;
+  return other;
+}
+
 Config resolve_for_ranks(const Config& config, int64_t ranks) {
   const TrainSection& train = config.train;
   if (train.total_batch_size == 0) return config;
-  const int64_t together = ranks * train.batch_size, total = train.total_batch_size;
-  const std::string unit = concat(ranks, ranks == 1 ? " rank" : " ranks", " x train.batch_size ", train.batch_size);
-  const int64_t below = total / together * together;
-  refuse_if(config, total % together != 0, "train.total_batch_size", "is ", total, ", which is no multiple of ", unit,
-            " = ", together, "; the nearest that ", below > 0 ? concat("are: ", below, " or ") : "is: ",
-            below + together);
-  const int64_t accumulate = total / together, asked = train.accumulate_grad_batches;
-  refuse_if(config, asked != 0 && asked != accumulate, "train.accumulate_grad_batches", "is ", asked,
+  const int64_t total = train.total_batch_size, share = share_of_a_step(config, ranks);
+  const std::string given = concat("is ", total);
+  refuse_if(config, total < ranks, "train.total_batch_size", given, ", less than the ", ranks,
+            " ranks, so that some would have no sample; start at most ", counted(total, "rank"), ", or raise it");
+  const int64_t asked = train.accumulate_grad_batches;
+  if (chooses_batch_size(config)) {
+    refuse_if(config, asked > share, "train.accumulate_grad_batches", "is ", asked, ", but of train.total_batch_size ", total,
+              " a rank has ", counted(share, "sample"), "; lower it, or remove it: train.batch_size is auto");
+    return config;
+  }
+  const int64_t together = ranks * train.batch_size, below = total / together * together;
+  const std::string unit = concat(counted(ranks, "rank"), " x train.batch_size ", train.batch_size);
+  const char* depends = depends_on_micro_batch(config);
+  refuse_if(config, depends && total % together != 0, "train.total_batch_size", given, ", which is no multiple of ", unit,
+            " = ", together, ", and with ", depends, " micro-batches must be equal; the nearest that ",
+            below > 0 ? concat("are: ", below, " or ") : "is: ", below + together);
+  refuse_if(config, train.batch_size > share, "train.batch_size", "is ", train.batch_size, ", but of train.total_batch_size ",
+            total, " each of ", counted(ranks, "rank"), " has ", counted(share, "sample"), "; lower it to ", share,
+            ", or give auto");
+  const int64_t accumulate = (share + train.batch_size - 1) / train.batch_size;
+  // As many more as still leave no other size are fine: 13 samples are 6 x 3, with places that stay empty.
+  const bool fine = asked == accumulate || (asked > 0 && (share + asked - 1) / asked == train.batch_size);
+  refuse_if(config, asked != 0 && !fine, "train.accumulate_grad_batches", "is ", asked,
             ", but train.total_batch_size ", total, " on ", unit, " takes ", accumulate, "; remove one of them");
   Config resolved = config;
-  resolved.train.accumulate_grad_batches = accumulate;
+  resolved.train.accumulate_grad_batches = asked > 0 ? asked : accumulate;
   return resolved;
 }
 

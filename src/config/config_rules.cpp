@@ -92,6 +92,22 @@ void add_steps(std::vector<Rule>& rules) {
   limit("train.limit_val_batches", &TrainSection::limit_val_batches, "batches");
 }
 
+// What train.batch_size: auto needs, and what it may not choose: the micro-batch where that is part of the mathematics.
+void add_choice(std::vector<Rule>& rules) {
+  rules.push_back({"train.batch_size", [](const Config& c) {
+                     return when(chooses_batch_size(c) && c.train.total_batch_size == 0,
+                                 "is auto, which chooses how the samples of a step are cut into micro-batches, but ",
+                                 "train.total_batch_size, which says how many these are, is not given; give it, or a number");
+                   }});
+  rules.push_back({"train.batch_size", [](const Config& c) {
+                     const char* depends = depends_on_micro_batch(c);
+                     return when(chooses_batch_size(c) && depends, "is auto",
+                                 given(c, "train.batch_size") ? "" : ", since train.total_batch_size is given alone",
+                                 ", but with ", depends ? depends : "", " the loss depends on the micro-batch; give ",
+                                 "train.batch_size, a number, or remove ", depends ? depends : "");
+                   }});
+}
+
 void add_batch(std::vector<Rule>& rules) {
   rules.push_back({"train.accumulate_grad_batches",
                    [](const Config& c) {
@@ -359,6 +375,7 @@ Config settled(const Config& config, const Rule& rule) {
 const std::vector<Rule>& config_rules() {
   static const std::vector<Rule> rules = [] {
     std::vector<Rule> all;
+    add_choice(all);
     add_batch(all);
     add_optimizer(all);
     add_steps(all);

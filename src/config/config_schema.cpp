@@ -58,6 +58,14 @@ Allowed one_of_or_integer(std::vector<std::string> choices, double min, double m
   allowed.max = max;
   return allowed;
 }
+/// An integer, min <= value <= max with min > 0, or `word`, which stands for 0.
+Allowed word_or_from_to(std::string word, double min, double max) {
+  Allowed allowed;
+  allowed.zero_word = std::move(word);
+  allowed.min = min;
+  allowed.max = max;
+  return allowed;
+}
 Allowed at_least(double min) {
   Allowed allowed;
   allowed.min = min;
@@ -216,7 +224,8 @@ void add_learning(std::vector<Key>& keys) {
     "the rate rises over the first n steps: step s, counted from 0, learns at lr * s / n", Names{"warmup"});
   t(&T::warmup_ratio, "warmup_ratio", half_open(0, 1), "warmup_steps as a share of all steps, rounded up");
   // Together they are the samples of a step, which must be the same.
-  t(&T::batch_size, "batch_size", from_to(1, kMostSamplesAtOnce), "the samples of one micro-batch of one rank",
+  t(&T::batch_size, "batch_size", word_or_from_to("auto", 1, kMostSamplesAtOnce),
+    "the samples of one micro-batch of one rank; auto (where total_batch_size alone is given) takes the fastest that fit",
     Names{"micro_batch_size", "per_device_batch_size", "per_device_train_batch_size"}).on_resume_is(OnResume::allowed);
   t(&T::accumulate_grad_batches, "accumulate_grad_batches", from_to(0, most_batch),
     "the micro-batches of one step; 0 (which it is where total_batch_size alone is given) leaves it to that",
@@ -489,7 +498,8 @@ std::string expected_value(const Key& key) {
       [&](auto* field) -> std::string {
         using T = std::remove_pointer_t<decltype(field)>;
         if constexpr (std::is_same_v<T, bool>) return "true or false";
-        else if constexpr (std::is_same_v<T, int64_t>) return "an integer" + bounds_text(allowed);
+        else if constexpr (std::is_same_v<T, int64_t>)
+          return "an integer" + bounds_text(allowed) + (allowed.zero_word.empty() ? "" : ", or " + allowed.zero_word);
         else if constexpr (std::is_same_v<T, double>) return "a number" + bounds_text(allowed);
         else if constexpr (std::is_same_v<T, std::vector<std::string>>)
           return "a list of " + (allowed.choices.empty() ? "names" : join_names(allowed.choices));
@@ -509,6 +519,8 @@ std::string expected_value(const Key& key) {
 std::string value_text(const Key& key, const Config& config) {
   // The table's fields are mutable pointers; nothing is written through them here.
   const Field field = key.field(const_cast<Config&>(config));
+  int64_t* const* const number = std::get_if<int64_t*>(&field);
+  if (number && **number == 0 && !key.allowed.zero_word.empty()) return key.allowed.zero_word;
   return std::visit([](const auto* value) { return field_text(*value); }, field);
 }
 

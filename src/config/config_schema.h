@@ -29,6 +29,7 @@ struct Allowed {
   bool below_max = false;            ///< max itself is not allowed
   bool zero = true;                  ///< 0 is allowed
   bool required = false;             ///< text that must be given
+  std::string zero_word;             ///< an integer's 0 is written so; empty: as a number
   bool or_integer = false;           ///< an integer may stand in place of a choice
   std::string or_containing;         ///< text with this in it may stand in place of a choice; empty: no text may
   std::string form;                  ///< how messages call such a text; empty: by what is in it

@@ -114,6 +114,10 @@ class PrefetchLoader final : public DataLoader {
     for (int64_t step = first_step_; step < std::min(total_steps_, first_step_ + most_looked_ahead); ++step) {
       std::vector<BatchSample> samples;
       for (const Sampler::Slot& slot : order_->slots(step)) {
+        if (slot.sample < 0) {
+          samples.push_back({{}, slot.key, true});
+          continue;
+        }
         auto found = known.find(slot.sample);
         if (found == known.end()) {
           if (static_cast<int64_t>(known.size()) == most_samples) return shapes;

@@ -60,12 +60,16 @@ Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::ma
                     "a step of train.batch_size ", settings.batch_size, " x train.accumulate_grad_batches ",
                     settings.micro_batches, " x ", settings.world, " ranks has more samples than can be counted; ",
                     "lower these");
-  const int64_t all = samples_ / global_batch;
+  const int64_t asked = settings.step_samples, micro_batches = settings.micro_batches * settings.world;
+  BLIPFT_CHECK(asked >= 0 && (asked + micro_batches - 1) / micro_batches <= settings.batch_size, asked,
+               " samples do not fit into ", micro_batches, " micro-batches of ", settings.batch_size);
+  step_samples_ = asked > 0 ? asked : global_batch;
+  const int64_t all = samples_ / step_samples_;
   BLIPFT_USER_CHECK(all > 0, settings.place, settings.place.empty() ? "" : ": ", "an epoch has ",
-                    counted(samples_, "sample"), ", but one step takes ", global_batch, " (train.batch_size ",
+                    counted(samples_, "sample"), ", but one step takes ", step_samples_, " (train.batch_size ",
                     settings.batch_size, " x train.accumulate_grad_batches ", settings.micro_batches, " x ",
                     counted(settings.world, "rank"), "); lower ", settings.lower.empty() ? "these" : settings.lower,
-                    ", or repeat samples with data.num_train_samples: ", global_batch);
+                    ", or repeat samples with data.num_train_samples: ", step_samples_);
   const double limit = settings.limit_train_batches;
   BLIPFT_USER_CHECK(limit > 0, "train.limit_train_batches is ", limit, ", expected a positive number");
   steps_ = limit <= 1 ? static_cast<int64_t>(std::floor(static_cast<double>(all) * limit))
@@ -76,16 +80,15 @@ Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::ma
 
 int64_t Sampler::steps_per_epoch() const { return steps_; }
 
-int64_t Sampler::samples_per_epoch() const {
-  return steps_ * settings_.batch_size * settings_.micro_batches * settings_.world;
-}
+int64_t Sampler::samples_per_epoch() const { return steps_ * step_samples_; }
 
 std::vector<Sampler::Slot> Sampler::slots(int64_t step) const {
   BLIPFT_CHECK(step >= 0, "step ", step);
   const Settings& s = settings_;
   const int64_t epoch = epoch_of(step);
-  const int64_t global_batch = s.batch_size * s.micro_batches * s.world;
-  const int64_t begin = (step - epoch * steps_) * global_batch;  // of this step, in the epoch's order
+  const int64_t begin = (step - epoch * steps_) * step_samples_;  // of this step, in the epoch's order
+  const int64_t micro_batches = s.micro_batches * s.world, each = step_samples_ / micro_batches;
+  const int64_t larger = step_samples_ % micro_batches;           // so many of them have one sample more
 
   std::lock_guard lock(order_->mutex);
   if (s.shuffle && order_->epoch != epoch) {
@@ -95,12 +98,15 @@ std::vector<Sampler::Slot> Sampler::slots(int64_t step) const {
   }
   std::vector<Slot> slots;
   slots.reserve(static_cast<size_t>(s.micro_batches * s.batch_size));
-  for (int64_t m = 0; m < s.micro_batches; ++m)
+  for (int64_t m = 0; m < s.micro_batches; ++m) {
+    const int64_t k = m * s.world + s.rank, first = begin + k * each + std::min(k, larger);
+    const int64_t count = each + (k < larger);
     for (int64_t b = 0; b < s.batch_size; ++b) {
-      const int64_t position = begin + (m * s.world + s.rank) * s.batch_size + b;
+      const int64_t position = first + std::min(b, count - 1);  // an empty place has a key that nothing depends on
       const int64_t sample = s.shuffle ? order_->order[position] : position;
-      slots.push_back({sample % s.dataset_size, epoch * samples_per_epoch() + position});
+      slots.push_back({b < count ? sample % s.dataset_size : -1, epoch * samples_per_epoch() + position});
     }
+  }
   return slots;
 }
 

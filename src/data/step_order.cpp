@@ -54,6 +54,7 @@ Sampler::Settings sampler_settings(const Config& config, int64_t rank, int64_t w
   settings.num_train_samples = epoch_samples;
   settings.batch_size = config.train.batch_size;
   settings.micro_batches = config.train.accumulate_grad_batches;
+  settings.step_samples = config.train.total_batch_size;
   settings.world = world;
   settings.rank = rank;
   settings.seed = static_cast<uint64_t>(config.train.seed);

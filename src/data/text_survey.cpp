@@ -146,6 +146,11 @@ std::string survey_text(const Config& config, const TextSurvey& survey) {
 
 namespace {
 
+/// Where places stay empty: every row but a sample's last may have a label, and one label is there.
+int64_t with_a_label(const Config& config, int64_t needed) {
+  return std::max(needed, packs_text(config) ? config.train.batch_size + 1 : 2);
+}
+
 /// How often the run's steps need which size; see needed_size().
 std::map<int64_t, int64_t> needs_of_steps(const Config& config, int64_t world, const SampleSet& samples) {
   const bool packed = packs_text(config), balances = balances_micro_batches(config);
@@ -165,14 +170,14 @@ std::map<int64_t, int64_t> needs_of_steps(const Config& config, int64_t world, c
     for (int64_t rank = 0; rank < world; ++rank) {
       for (int64_t i = 0; i < batch * micro_batches; ++i) {
         const Sampler::Slot& slot = slots[static_cast<size_t>((i / batch * world + rank) * batch + i % batch)];
-        lengths[static_cast<size_t>(i)] = known[static_cast<size_t>(slot.sample)];
+        lengths[static_cast<size_t>(i)] = slot.sample < 0 ? 0 : known[static_cast<size_t>(slot.sample)];
       }
       if (balances) {
         const std::vector<size_t> order = balanced_order(lengths, micro_batches);
         for (size_t i = 0; i < order.size(); ++i) dealt[i] = lengths[order[i]];
         std::swap(lengths, dealt);
       }
-      ++needs[needed_size(packed, lengths, batch)];
+      ++needs[with_a_label(config, needed_size(packed, lengths, batch))];
     }
   }
   if (seen == steps) return needs;
@@ -195,8 +200,7 @@ std::map<int64_t, int64_t> needs_of_validation(const Config& config, int64_t wor
   for (size_t first = 0; first < known.size() && first < steps * batch * static_cast<size_t>(world); first += batch) {
     std::vector<int64_t> lengths(batch, 0);  // behind the last sample are empty places
     for (size_t i = 0; i < batch && first + i < known.size(); ++i) lengths[i] = known[first + i];
-    // Every row but a sample's last may have a label, and one label is there.
-    ++needs[std::max(needed_size(packs_text(config), lengths, config.train.batch_size), config.train.batch_size + 1)];
+    ++needs[with_a_label(config, needed_size(packs_text(config), lengths, config.train.batch_size))];
   }
   return needs;
 }

@@ -203,6 +203,7 @@ int64_t largest_batch(const Config& config, const ModelSettings& settings, const
     Config other = config;
     other.train.batch_size = batch;
     other.train.accumulate_grad_batches = 1;
+    other.train.total_batch_size = 0;
     return least_planned_bytes({other, *model, ranks, text_shapes(other), nullptr}) <= device_bytes;
   };
   if (!fits(1)) return 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "run/placement.h"
 
@@ -17,22 +18,38 @@ namespace {
 constexpr int64_t kRecorded = 2;
 // A row beside a faster one is worth printing when it takes so much less.
 constexpr double kNotablyLess = 0.93;
+// What a run measures is within 0.7 % of its plan (docs/results.md): a choice that nobody looks at leaves so much.
+constexpr double kPlanned = 0.99;
+// Samples of a run that its mean text shape is estimated from.
+constexpr int64_t kSamplesOfMean = int64_t{1} << 18;
 
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> all;
-  for (int64_t d = n; d >= 1; --d)
-    if (n % d == 0) all.push_back(d);
-  return all;
+const std::vector<std::string> kActCkpt = {"none", "half", "full"};  // each slower than the one before it
+
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Into how many micro-batches a rank's samples of a step may be cut, the fewest first: those that come out even, and
+// halves, with places that stay empty, where these are far apart.
+std::vector<int64_t> counts_of_micro_batches(const Config& resolved, int64_t ranks) {
+  const TrainSection& train = resolved.train;
+  const bool total = train.total_batch_size > 0;
+  const int64_t share = total ? share_of_a_step(resolved, ranks) : train.batch_size * train.accumulate_grad_batches;
+  if (chooses_batch_size(resolved) && train.accumulate_grad_batches > 0) return {train.accumulate_grad_batches};
+  std::set<int64_t> counts;
+  for (int64_t count = 1; count * count <= share; ++count)
+    if (share % count == 0) counts.insert({count, share / count});
+  if (total && !depends_on_micro_batch(resolved))
+    for (int64_t half = 2; half < share; half *= 2) {
+      const auto next = counts.lower_bound(half);  // there is one: one sample each
+      if (*next >= half + (half + 1) / 2) counts.insert(ceil_of(share, ceil_of(share, half)));
+    }
+  std::erase_if(counts, [&](int64_t count) { return ceil_of(share, count) > kMostSamplesAtOnce; });
+  return {counts.begin(), counts.end()};
 }
 
-struct Dealing {
-  std::string strategy, reshard;
-};
-
-std::vector<Dealing> dealings(const Config& base, int64_t ranks) {
+std::vector<FitDealing> dealings(const Config& base, int64_t ranks) {
   if (ranks == 1) return {{base.parallel.strategy, base.parallel.reshard}};
   const std::string ddp = base.parallel.strategy == "auto" ? "auto" : "ddp";  // which it stands for
-  std::vector<Dealing> all = {{ddp, "auto"}, {"fsdp", "step"}, {"fsdp", "always"}};
+  std::vector<FitDealing> all = {{ddp, "auto"}, {"fsdp", "step"}, {"fsdp", "always"}};
   if (base.parallel.shard_ranks != "all") all.erase(all.begin());
   return all;
 }
@@ -91,30 +108,51 @@ struct FitSearch::Candidate {
   int64_t shapes_held() const { return static_cast<int64_t>(shapes.size()); }
 };
 
-std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int64_t ranks) const {
+// What a search may change besides the micro-batches.
+struct FitSearch::Freedom {
+  std::vector<std::string> act_ckpt = kActCkpt;
+  std::vector<FitDealing> dealings;
+  std::optional<std::vector<std::string>> offload;  // null: any
+};
+
+FitSearch::Candidate FitSearch::candidate(const Config& resolved, int64_t ranks, int64_t micro_batches) const {
+  Candidate candidate;
+  candidate.config = resolved;
+  TrainSection& train = candidate.config.train;
+  if (train.total_batch_size > 0) {
+    candidate.config = with_micro_batches(resolved, ranks, micro_batches);
+  } else {
+    train.batch_size = train.batch_size * train.accumulate_grad_batches / micro_batches;
+    train.accumulate_grad_batches = micro_batches;
+  }
+  Config beginning = candidate.config;
+  const int64_t steps = std::max<int64_t>(1, kSamplesOfMean / samples_of_a_step(candidate.config, ranks));
+  if (train.max_steps < 0 || train.max_steps > steps) beginning.train.max_steps = steps;
+  candidate.mean = texts_.mean(beginning, ranks);
+  return candidate;
+}
+
+std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int64_t ranks,
+                                                        const Freedom& freedom) const {
   std::vector<Candidate> all;
   const Config resolved = resolve_for_ranks(base, ranks);
-  const int64_t samples = resolved.train.batch_size * resolved.train.accumulate_grad_batches;
-  for (const int64_t batch : divisors(samples)) {
-    if (batch > kMostSamplesAtOnce) continue;
-    Candidate candidate;
-    candidate.config = resolved;
-    candidate.config.train.batch_size = batch;
-    candidate.config.train.accumulate_grad_batches = samples / batch;
-    candidate.shapes = texts_.shapes(candidate.config, ranks);
-    candidate.mean = texts_.mean(candidate.config, ranks);
-    for (const char* act_ckpt : {"none", "half", "full"})
-      for (const Dealing& dealing : dealings(base, ranks))
-        for (const std::vector<std::string>& offload : offloads_with(act_ckpt, dealing.reshard)) {
-          candidate.config.train.act_ckpt = act_ckpt;
-          ParallelSection& parallel = candidate.config.parallel;
+  for (const int64_t micro_batches : counts_of_micro_batches(resolved, ranks)) {
+    Candidate one = candidate(resolved, ranks, micro_batches);
+    for (const std::string& act_ckpt : freedom.act_ckpt)
+      for (const FitDealing& dealing : freedom.dealings)
+        for (const std::vector<std::string>& offload :
+             freedom.offload ? std::vector<std::vector<std::string>>{*freedom.offload}
+                             : offloads_with(act_ckpt, dealing.reshard)) {
+          one.config.train.act_ckpt = act_ckpt;
+          ParallelSection& parallel = one.config.parallel;
           if (parallel.devices > 0) parallel.devices = ranks;
           parallel.strategy = dealing.strategy;
           parallel.reshard = dealing.reshard;
-          parallel.prefetch_bytes = cuts_parameters(dealing.strategy) ? base.parallel.prefetch_bytes : 0;
           parallel.offload = offload;
-          candidate.ranks = group_sizes(candidate.config, ranks, node_ranks_ > 0 ? node_ranks_ : ranks);
-          all.push_back(candidate);
+          const bool gathers = cuts_parameters(dealing.strategy) || offloads(one.config, "parameters");
+          parallel.prefetch_bytes = gathers ? base.parallel.prefetch_bytes : 0;
+          one.ranks = group_sizes(one.config, ranks, node_ranks_ > 0 ? node_ranks_ : ranks);
+          all.push_back(one);
         }
   }
   return all;
@@ -125,11 +163,16 @@ bool FitSearch::estimate(Candidate& candidate) const {
   try {
     const std::unique_ptr<Model> model = candidate.model();
     candidate.time =
-        estimate_step_time(candidate.config, *model, candidate.ranks, holds(candidate.config), candidate.mean);
+        estimate_step_time(candidate.config, *model, candidate.ranks, holds(candidate.config), candidate.mean, rates_);
     return true;
   } catch (const UserError&) {
     return false;
   }
+}
+
+// Looked for in all of a run's steps, and so only where memory is asked for.
+void FitSearch::find_shapes(Candidate& candidate) const {
+  if (candidate.shapes.empty()) candidate.shapes = texts_.shapes(candidate.config, candidate.ranks.all());
 }
 
 // A short step of a candidate, recorded once: a bound without places first, then places where that does not rule it out.
@@ -166,27 +209,118 @@ FitRow FitSearch::planned(const Candidate& candidate) const {
           plan.arena->host_bytes()};
 }
 
+// Null: more than `limit` bytes.
+std::optional<FitRow> FitSearch::fitting(Candidate& candidate, int64_t limit) const {
+  find_shapes(candidate);
+  {
+    ShortPlan plan(candidate);
+    if (plan.least() > limit || plan.placed() > limit) return std::nullopt;
+  }
+  FitRow row = planned(candidate);
+  if (row.device_bytes > limit) return std::nullopt;
+  return row;
+}
+
 FitResult FitSearch::search(const Config& base, int64_t ranks, size_t most) const {
-  std::vector<Candidate> all = candidates(base, ranks);
+  Freedom freedom;
+  freedom.dealings = dealings(base, ranks);
+  std::vector<Candidate> all = candidates(base, ranks, freedom);
   std::erase_if(all, [this](Candidate& candidate) { return !estimate(candidate); });
   // Where the estimate sees no difference, what was tried first: larger micro-batches, less recomputed or moved.
   std::stable_sort(all.begin(), all.end(),
                    [](const Candidate& a, const Candidate& b) { return a.time.total() < b.time.total(); });
   FitResult result;
   result.candidates = static_cast<int64_t>(all.size());
-  int64_t limit = gpu_bytes_, nearest_bytes = std::numeric_limits<int64_t>::max();
-  const Candidate* nearest = nullptr;
-  for (const Candidate& candidate : all) {
+  int64_t limit = gpu_bytes_;
+  for (Candidate& candidate : all) {
     if (result.rows.size() == most) break;
-    ShortPlan plan(candidate);
-    if (plan.about() < nearest_bytes) nearest_bytes = plan.about(), nearest = &candidate;
-    if (plan.least() > limit || plan.placed() > limit) continue;
-    FitRow row = planned(candidate);
-    if (row.device_bytes > limit) continue;
-    limit = static_cast<int64_t>(kNotablyLess * static_cast<double>(row.device_bytes));
-    result.rows.push_back(std::move(row));
+    std::optional<FitRow> row = fitting(candidate, limit);
+    if (!row) continue;
+    limit = static_cast<int64_t>(kNotablyLess * static_cast<double>(row->device_bytes));
+    result.rows.push_back(std::move(*row));
   }
-  if (result.rows.empty() && nearest) result.nearest = planned(*nearest);
+  if (result.rows.empty()) result.nearest = nearest(all);
+  return result;
+}
+
+FitRow FitSearch::row_of(const Config& config, int64_t ranks) const {
+  Candidate candidate;
+  candidate.config = config;
+  candidate.mean = texts_.mean(config, ranks);
+  candidate.ranks = group_sizes(config, ranks, node_ranks_ > 0 ? node_ranks_ : ranks);
+  find_shapes(candidate);
+  const std::unique_ptr<Model> model = candidate.model();
+  candidate.time = estimate_step_time(config, *model, candidate.ranks, holds(config), candidate.mean, rates_);
+  return planned(candidate);
+}
+
+// What takes least, about.
+std::optional<FitRow> FitSearch::nearest(std::vector<Candidate>& all) const {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  const Candidate* found = nullptr;
+  for (Candidate& candidate : all) {
+    find_shapes(candidate);
+    if (const int64_t about = ShortPlan(candidate).about(); about < least) least = about, found = &candidate;
+  }
+  return found ? std::optional(planned(*found)) : std::nullopt;
+}
+
+// What recomputes more is slower, and is tried only where that which recomputes less does not fit.
+FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) const {
+  const auto given = [&](const char* key) { return asked_.places.count(key) > 0; };
+  const auto limit = static_cast<int64_t>(kPlanned * static_cast<double>(gpu_bytes_));
+  const ParallelSection& parallel = asked_.parallel;
+  Freedom freedom;
+  freedom.dealings = {{parallel.strategy, parallel.reshard}};
+  const bool held = !offloads(asked_, "parameters") && cuts_parameters(parallel.strategy) && parallel.reshard == "auto";
+  if (held) freedom.dealings = {{parallel.strategy, "step"}, {parallel.strategy, "always"}};
+  const bool free_ckpt = !given("train.act_ckpt") && asked_.train.act_ckpt == "none";
+  freedom.act_ckpt = {asked_.train.act_ckpt};
+  freedom.offload = parallel.offload;
+  FitResult result;
+  std::vector<Candidate> open = candidates(asked_, ranks, freedom), tried;
+  std::erase_if(open, [this](Candidate& candidate) { return !estimate(candidate); });
+  while (!open.empty() && result.rows.size() < most) {
+    const auto first = std::min_element(open.begin(), open.end(), [](const Candidate& a, const Candidate& b) {
+      return a.time.total() < b.time.total();
+    });
+    Candidate next = *first;
+    open.erase(first);
+    ++result.candidates;
+    if (std::optional<FitRow> row = fitting(next, limit)) {
+      result.rows.push_back(std::move(*row));
+      continue;
+    }
+    tried.push_back(next);
+    const auto more = std::find(kActCkpt.begin(), kActCkpt.end(), next.config.train.act_ckpt) + 1;
+    if (!free_ckpt || more == kActCkpt.end()) continue;
+    next.config.train.act_ckpt = *more;
+    if (estimate(next)) open.push_back(std::move(next));
+  }
+  if (!result.rows.empty()) return result;
+  if (!given("parallel.offload") && parallel.offload.empty()) {
+    if (free_ckpt) freedom.act_ckpt = kActCkpt;
+    freedom.offload.reset();
+    result = choose_with_offload(candidates(asked_, ranks, freedom), limit, host_bytes, most);
+  } else {
+    result.nearest = nearest(tried);
+  }
+  return result;
+}
+
+FitResult FitSearch::choose_with_offload(std::vector<Candidate> all, int64_t limit, int64_t host_bytes,
+                                         size_t most) const {
+  std::erase_if(all, [this](Candidate& candidate) { return !estimate(candidate); });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.time.total() < b.time.total(); });
+  FitResult result;
+  result.candidates = static_cast<int64_t>(all.size());
+  for (Candidate& candidate : all) {
+    if (result.rows.size() == most) break;
+    std::optional<FitRow> row = fitting(candidate, limit);
+    if (row && (host_bytes == 0 || row->host_bytes <= host_bytes)) result.rows.push_back(std::move(*row));
+  }
+  if (result.rows.empty()) result.nearest = nearest(all);
   return result;
 }
 
@@ -204,7 +338,7 @@ std::string fit_overrides(const Config& asked, const Config& config) {
   differs("train.act_ckpt", asked.train.act_ckpt, config.train.act_ckpt);
   if (asked.parallel.offload != config.parallel.offload)
     text += concat(text.empty() ? "" : " ", "'parallel.offload=[", list_text(config.parallel.offload), "]'");
-  differs("train.batch_size", asked.train.batch_size, config.train.batch_size);
+  differs("train.batch_size", asked.train.batch_size, config.train.batch_size);  // auto: always
   // Left to train.total_batch_size where the run file does so.
   if (asked.train.accumulate_grad_batches != 0 || config.train.total_batch_size == 0)
     differs("train.accumulate_grad_batches", asked.train.accumulate_grad_batches,

@@ -24,8 +24,9 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
                      brief(missing, 300), "; a run needs it\n");
     return;
   }
-  data_ = std::make_unique<RunData>(
+  opened_ = std::make_unique<RunData>(
       open_run_data(config, inputs, world, std::max<int64_t>(1, std::thread::hardware_concurrency())));
+  data_ = opened_.get();
   text_ = concat(survey_text(config, *data_->training.texts), "\n", text_shapes_text(data_->text_shapes), "\n");
 }
 

@@ -14,6 +14,8 @@ class PlannedTexts {
   /// Where the data or the tokenizer is not there yet, texts are assumed. Throws UserError as a run of `config` would where
   /// they are there and something is wrong with them.
   PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world);
+  /// Of data that is open, and outlives this.
+  explicit PlannedTexts(const RunData& data) : data_(data.surveyed() ? &data : nullptr) {}
   /// The text shapes of steps of `config` on `world` ranks, ascending; what texts may take at most where the data has
   /// not one step of so many samples.
   std::vector<TextShape> shapes(const Config& config, int64_t world) const;
@@ -25,7 +27,8 @@ class PlannedTexts {
   const std::string& text() const { return text_; }
 
  private:
-  std::unique_ptr<RunData> data_;          // null: not seen
+  std::unique_ptr<RunData> opened_;
+  const RunData* data_ = nullptr;          // null: not seen
   std::string text_;
 };
 

@@ -5,6 +5,7 @@
 #include "blipft/trainer.h"
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
+#include "run/batch_choice.h"
 #include "run/fit_search.h"
 #include "run/placement.h"
 #include "run/resume.h"
@@ -47,7 +48,8 @@ class Others {
 // The same samples a step on `ranks` ranks; where they are too few, one a rank.
 Config on_ranks(const Config& resolved, int64_t world, int64_t ranks) {
   Config other = resolved;
-  const int64_t samples = resolved.train.batch_size * resolved.train.accumulate_grad_batches * world;
+  const int64_t samples = samples_of_a_step(resolved, world);
+  if (chooses_batch_size(resolved) && samples >= ranks) return other;
   const bool divides = samples % ranks == 0 && samples / ranks <= kMostSamplesAtOnce;
   other.train.batch_size = divides ? samples / ranks : 1;
   other.train.accumulate_grad_batches = 1;
@@ -85,22 +87,32 @@ void print_what_would(const FitSearch& search, const Config& asked, int64_t worl
   }
 }
 
+// What a run of this file would take of them, where parallel.strategy stays and nothing lies in the host without need.
+void print_choice(const FitSearch& search, int64_t world, int64_t gpu_bytes) {
+  const FitResult found = search.choose(world, 2);
+  std::printf("train.batch_size: auto chooses %s\n",
+              found.rows.empty() ? "none: nothing that the run file leaves open fits" : choice_text(found.rows, gpu_bytes).c_str());
+}
+
 }  // namespace
 
 bool print_fit(const Config& asked, int64_t ranks, int64_t node_ranks, double gpu_gib) {
   const int64_t world = planned_groups(asked, ranks, node_ranks).all();
-  const Config config = resolve_for_ranks(asked, world);
+  Config config = resolve_for_ranks(asked, world);
+  const bool chooses = chooses_batch_size(config);
+  if (chooses) config = before_choice(config, world);
   check_resume_folder(config);
   const int64_t gpu = static_cast<int64_t>(gpu_gib * (int64_t{1} << 30));
   const std::unique_ptr<Model> model = make_model(config);
   check_adapters(config, model->units());
   const PlannedTexts texts(config, model->inputs(), world);
   const FitSearch search(asked, node_ranks, gpu, texts);
-  const int64_t batch = config.train.batch_size, micro_batches = config.train.accumulate_grad_batches;
-  std::printf("%s\n%ssamples a step: %lld (%lld x %lld on each of %lld rank(s))\n%s\n", model->description().c_str(),
-              texts.text().c_str(), static_cast<long long>(batch * micro_batches * world),
-              static_cast<long long>(batch), static_cast<long long>(micro_batches), static_cast<long long>(world),
-              rates_text(config).c_str());
+  const std::string cut = chooses ? concat("train.batch_size auto") :
+      concat(config.train.batch_size, " x ", config.train.accumulate_grad_batches);
+  std::printf("%s\n%ssamples a step: %lld (%s on each of %lld rank(s))\n%s\n", model->description().c_str(),
+              texts.text().c_str(), static_cast<long long>(samples_of_a_step(config, world)), cut.c_str(),
+              static_cast<long long>(world), rates_text(config).c_str());
+  if (chooses) print_choice(search, world, gpu);
   const FitResult found = search.search(asked, world, kMostRows);
   const bool fits = !found.rows.empty();
   std::printf("of %lld settings %s a GPU of %s%s\n", static_cast<long long>(found.candidates),

@@ -6,6 +6,7 @@
 #include "memory/memory_plan.h"
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
+#include "run/batch_choice.h"
 #include "run/checkpoints.h"
 #include "run/own_head.h"
 #include "run/placement.h"
@@ -20,6 +21,7 @@ namespace {
 struct PlannedGpu {
   int64_t bytes;
   std::string which;
+  const MachineRates& rates = h200_rates();
 };
 
 // The GPU that a plan is for: the one asked for, else the one that is there, else an H200.
@@ -27,9 +29,22 @@ PlannedGpu planned_gpu(double gib) {
   if (gib > 0) return {static_cast<int64_t>(gib * (int64_t{1} << 30)), "--gpu-memory"};
   if (cuda_device_count() > 0) {
     const std::unique_ptr<Device> device = make_cuda_device(0);
-    return {device->memory().total, device->name()};
+    return {device->memory().total, device->name(), rates_of(device->name())};
   }
   return {int64_t{143771} << 20, "an H200, taken because no GPU is here; --gpu-memory GiB names another size"};
+}
+
+// What train.batch_size: auto becomes there; where nothing fits what comes nearest, so that the plan tells what it takes.
+Config print_choice(const FitSearch& search, int64_t ranks, int64_t gpu_bytes) {
+  const FitResult found = search.choose(ranks, 2);
+  if (!found.rows.empty()) {
+    std::printf("train.batch_size: auto chooses %s\n", choice_text(found.rows, gpu_bytes).c_str());
+    return found.rows.front().config;
+  }
+  BLIPFT_USER_CHECK(found.nearest, "train.batch_size: auto found no settings that the model takes");
+  std::printf("train.batch_size: auto finds none that fit; this comes nearest: %s\n",
+              ChosenSettings::of(found.nearest->config).description().c_str());
+  return found.nearest->config;
 }
 
 // "parameter groups: vision (frozen), language"
@@ -44,13 +59,19 @@ std::string parameter_groups_text(const Model& model) {
 
 bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double gpu_gib) {
   const GroupSizes world = planned_groups(asked, ranks, node_ranks);
-  const Config config = resolve_for_ranks(asked, world.all());
+  Config config = resolve_for_ranks(asked, world.all());
+  const bool chooses = chooses_batch_size(config);
+  if (chooses) config = before_choice(config, world.all());
   check_resume_folder(config);
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
-  const std::unique_ptr<Model> model = make_model(config);
+  std::unique_ptr<Model> model = make_model(config);
   check_adapters(config, model->units());
   const PlannedTexts texts(config, model->inputs(), world.all());
+  if (chooses) {
+    config = print_choice(FitSearch(asked, node_ranks, gpu, texts, planned.rates), world.all(), gpu);
+    model = make_model(config);
+  }
   const auto shapes_of = [&](const Config& other) { return texts.shapes(other, world.all()); };
   const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config));
   std::printf("%s\n%s\n%s%s", model->description().c_str(), parameter_groups_text(*model).c_str(), texts.text().c_str(),
@@ -68,8 +89,8 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   else
     std::printf("does not fit: needs %s, the GPU has %s\n", memory_text(total).c_str(), memory_text(gpu).c_str());
   const StepTime time =
-      estimate_step_time(config, *model, world, plan.sharded.hold, texts.mean(config, world.all()));
-  std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config).c_str());
+      estimate_step_time(config, *model, world, plan.sharded.hold, texts.mean(config, world.all()), planned.rates);
+  std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config, planned.rates).c_str());
   const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: not known
   const int64_t most = samples > 0 ? std::min(samples, kMostSamplesAtOnce) : kMostSamplesAtOnce;
   const int64_t largest = largest_batch(config, with_own_head(model_settings(config), config), world, gpu, shapes_of, most);

@@ -105,10 +105,6 @@ std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World
   return point;
 }
 
-int64_t samples_of_a_step(const Config& config, int64_t ranks) {
-  return config.train.batch_size * config.train.accumulate_grad_batches * ranks;
-}
-
 void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks) {
   std::string differences;
   const auto differs = [&](const std::string& key, const std::string& now, const std::string& then) {

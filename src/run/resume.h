@@ -34,9 +34,6 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
 /// and may be: "the data at data.val_path is ... instead of ...", or "".
 std::string check_same_content(const Config& config, const ResumePoint& point, const Facts& facts);
 
-/// Samples of a step over all ranks.
-int64_t samples_of_a_step(const Config& config, int64_t ranks);
-
 /// The keys with another value than when the checkpoint was written, of which no step so far depends; "" where there are
 /// none. "data.on_bad_sample skip instead of stop, ..."; of the paths of files, and of the start itself, none.
 std::string what_was_changed(const Config& config, const ResumePoint& point);

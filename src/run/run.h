@@ -10,6 +10,7 @@
 #include "blipft/data.h"
 #include "blipft/monitor.h"
 #include "memory/memory_plan.h"
+#include "run/batch_choice.h"
 #include "run/checkpoints.h"
 #include "run/content_check.h"
 #include "run/engine.h"
@@ -41,6 +42,7 @@ class Run {
   void claim_folders();
   void go_on_from_checkpoint();
   std::map<std::string, std::string> facts() const;
+  void choose_settings(int64_t node_ranks);
   void open_data();
   void start_loader();
   void make_backend();
@@ -75,6 +77,9 @@ class Run {
 
   Config config_;                          // resolved for this world, once prepare() has begun
   const World& world_;
+  std::unique_ptr<Config> asked_;          // the config as given, where train.batch_size is auto
+  ChosenSettings kept_;                    // what an earlier part of the run chose
+  std::string choice_;                     // what was chosen, and why; "": the run file says all
   StartTimes times_;
   StopRequest stop_request_;
   std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere

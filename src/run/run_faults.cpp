@@ -33,9 +33,7 @@ void RunFaults::finished(const StepResult& result, Progress& progress) {
 }
 
 void RunFaults::before_saving(int64_t steps, Progress& progress) {
-  const TrainSection& train = config_.train;
-  const std::string bad =
-      bad_samples_.summary(steps * train.accumulate_grad_batches * train.batch_size * world_.size());
+  const std::string bad = bad_samples_.summary(steps * samples_of_a_step(config_, world_.size()));
   if (!bad.empty()) progress.warn(bad);
   if (nonfinite_.skipped() > 0) progress.warn(nonfinite_.summary(steps));
   world_.together([&] { nonfinite_.check_run(steps); });

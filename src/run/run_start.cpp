@@ -61,6 +61,10 @@ void Run::prepare() {
   claim_folders();
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
+  if (chooses_batch_size(config_)) {
+    asked_ = std::make_unique<Config>(config_);
+    config_ = before_choice(config_, world_.size());
+  }
   go_on_from_checkpoint();
   world_.together([&] {
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
@@ -74,8 +78,9 @@ void Run::prepare() {
     make_backend();
     times_.part("device");
     data.wait();
-    start_loader();
   });
+  choose_settings(node_ranks);
+  world_.together([&] { start_loader(); });
   check_same_data(config_, data_, world_);
   world_.together([&] {
     if (!first()) return;                  // the others have the same
@@ -144,6 +149,7 @@ void Run::go_on_from_checkpoint() {
     std::filesystem::copy_file(table, gemm_table_, std::filesystem::copy_options::overwrite_existing);
   });
   const auto then = [&](const char* name) { return resume_->index.run[name]; };
+  if (asked_ && then("ranks") == std::to_string(world_.size())) kept_ = ChosenSettings::of(resume_->index.config);
   if (config_.parallel.reshard == "auto" && then("ranks") == std::to_string(world_.size()) &&
       cuts_parameters(config_.parallel.strategy) && !then("reshard").empty())
     config_.parallel.reshard = then("reshard");
@@ -159,6 +165,30 @@ std::map<std::string, std::string> Run::facts() const {
       {"samples_of_a_step", std::to_string(samples_of_a_step(config_, world_.size()))}};
   if (cuts_parameters(plan_.strategy_name)) facts["reshard"] = reshard_name(plan_);
   return facts;
+}
+
+// What the run file leaves to the program: rank 0 chooses for all, by the least memory that any rank has.
+void Run::choose_settings(int64_t node_ranks) {
+  if (!asked_) return;
+  const MemoryLeft left = memory_left(world_, *device_, context_bytes_);
+  std::string chosen;
+  world_.together([&] {
+    if (!first()) return;
+    const PlannedTexts texts(data_);
+    const FitSearch search(*asked_, node_ranks, left.device, texts, rates_of(device_->name()));
+    const BatchChoice choice = choose_batch(search, *asked_, world_.size(), left.device, left.host, kept_);
+    chosen = ChosenSettings::of(choice.config).text();
+    choice_ = choice.reason;
+  });
+  choice_ = world_.from_rank(0, choice_);
+  ChosenSettings::of(world_.from_rank(0, chosen)).apply(config_);
+  compare_facts(world_, config_facts(config_), "the ranks do not agree on train.batch_size: auto");
+  world_.together([&] {
+    model_ = make_model(config_);          // which knows what is recomputed
+    group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
+    data_.text_shapes = text_shapes_of(config_, world_.size(), data_);
+  });
+  times_.part("choice");
 }
 
 void Run::open_data() {
@@ -286,7 +316,7 @@ void Run::start_trace(int64_t start_ns, int64_t part) {
   faults_.folder_made();
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
-                                                 context_bytes_, start_ns, &times_, part, first_step_, run_id_, changed_});
+                                                 context_bytes_, start_ns, &times_, part, first_step_, run_id_, changed_, choice_});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
 }
 
@@ -323,8 +353,7 @@ void Run::announce() {
   run.total_steps = loader_->total_steps();
   run.first_step = first_step_;
   run.steps_per_epoch = loader_->steps_per_epoch();
-  const int64_t micro = config_.train.accumulate_grad_batches, batch = config_.train.batch_size;
-  run.samples_per_step = batch * micro * world_.size();
+  run.samples_per_step = samples_of_a_step(config_, world_.size());
   run.ranks = world_.size();
   run.text_only = !model_->inputs().has_picture();
   run.memory_bytes = arena_->total_bytes();
@@ -339,6 +368,7 @@ void Run::announce() {
   std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
               static_cast<long long>(data_.training.dataset->size()), config_.data.path.c_str(),
               static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  if (!choice_.empty()) std::printf("auto       %s\n", choice_.c_str());
   if (writes_checkpoints(config_))
     std::printf("checkpoint %s\n", checkpoints_text(config_, model_->units(), engine_->store, world_.size(),
                                                    world_.local_size()).c_str());

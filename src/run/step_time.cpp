@@ -17,6 +17,8 @@ constexpr double kSlowedByCollectives = 0.27;
 constexpr double kSlowedByLink = 0.1;
 // A transient tensor is written once and read at least once.
 constexpr double kAccesses = 2;
+// Of what goes through memory beside products, as far as these and the L2 do not hide it: by the rows of docs/fit.md.
+constexpr double kMemoryShown = 0.6;
 // Micro-batches that are recorded at most: the first, those that are alike, the last.
 constexpr int64_t kRecorded = 3;
 
@@ -41,7 +43,10 @@ class Estimate {
     for (const Owner owner : {Owner::activations, Owner::workspace})
       transient += static_cast<double>(plan_.arena->taken_bytes(pass_, owner));
     const double recorded = static_cast<double>(config_.train.accumulate_grad_batches);
-    time_.memory += kAccesses * transient * static_cast<double>(micro_batches_) / recorded / rates_.memory;
+    time_.memory += kMemoryShown * kAccesses * transient * static_cast<double>(micro_batches_) / recorded / rates_.memory;
+    // Of the one pass that is recorded: about a kernel for each tensor that it takes.
+    const auto takes = static_cast<double>(plan_.arena->planned_takes());
+    time_.kernels = takes * static_cast<double>(micro_batches_) / recorded * rates_.kernel;
     add_update();
     expose();
     return time_;
@@ -113,7 +118,7 @@ class Estimate {
       const bool adds = span.micro_batch > 0 && (store.shards() == 1 || plan_.sharded.hold);
       bytes += (adds ? 2 : 1) * bytes_of(unit, types.gradient);
     }
-    const double products = span.flops / product_rate(config_, rates_), memory = bytes / rates_.memory;
+    const double products = span.flops / product_rate(config_, rates_), memory = kMemoryShown * bytes / rates_.memory;
     time_.products += share(span) * products;
     time_.memory += share(span) * memory;
     if (backward && span.micro_batch + 1 == config_.train.accumulate_grad_batches) last_backward_ += products + memory;
@@ -141,7 +146,7 @@ class Estimate {
   bool clips() const { return largest_norm(config_.train) > 0; }  // or waits for the norm for another reason
 
   void expose() {
-    const double computed = time_.products + time_.memory + time_.update;
+    const double computed = time_.products + time_.memory + time_.update + time_.kernels;
     time_.collectives_exposed =
         std::max(kSlowedByCollectives * time_.collectives, time_.collectives - computed);
     // Updates have the last backward to hide behind, or nothing; all that goes over the link has the whole step.
@@ -170,10 +175,37 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
+namespace {
+
+// Of a GPU that nobody has measured: an H200's, as many times more or less as data sheets say of dense bf16 and TF32
+// products, f32, memory, NVLink and PCIe.
+MachineRates from_data_sheet(const char* name, double bf16, double tf32, double f32, double memory, double nvlink,
+                             double pcie) {
+  const MachineRates& h200 = h200_rates();
+  return {name, h200.bf16 * bf16 / 989, h200.tf32 * tf32 / 494, h200.f32 * f32 / 67, h200.memory * memory / 4.8,
+          h200.collectives * nvlink / 900, h200.link * pcie / 5, h200.link_both * pcie / 5, h200.kernel, false};
+}
+
+}  // namespace
+
 const MachineRates& h200_rates() {
-  static const MachineRates rates{"NVIDIA H200", 695e12, 695e12 * 494 / 989, 695e12 * 67 / 989, 4.1e12, 355e9, 55e9,
-                                 79e9};
+  static const MachineRates rates{"H200", 695e12, 280e12, 695e12 * 67 / 989, 4.1e12, 355e9, 55e9, 79e9, 5e-6, true};
   return rates;
+}
+
+// TFLOP/s, TB/s, GB/s of both ways, PCIe's generation as its rate: 5, and half of it for 4.
+const MachineRates& rates_of(const std::string& name) {
+  static const std::vector<MachineRates> sheets = {
+      from_data_sheet("H100 NVL", 835, 417, 60, 3.9, 600, 5), from_data_sheet("H100 PCIe", 756, 378, 51, 2.0, 600, 5),
+      from_data_sheet("H100", 989, 494, 67, 3.35, 900, 5), from_data_sheet("H800", 989, 494, 67, 3.35, 400, 5),
+      from_data_sheet("A100-PCIE-40GB", 312, 156, 19.5, 1.555, 600, 2.5),
+      from_data_sheet("A100-SXM4-40GB", 312, 156, 19.5, 1.555, 600, 2.5),
+      from_data_sheet("A100", 312, 156, 19.5, 2.039, 600, 2.5), from_data_sheet("B200", 2250, 1125, 80, 8, 1800, 5),
+      from_data_sheet("L40S", 362, 183, 91.6, 0.864, 64, 2.5), from_data_sheet("A6000", 155, 77, 38.7, 0.768, 112, 2.5),
+      from_data_sheet("RTX 4090", 165, 82.6, 82.6, 1.008, 64, 2.5)};
+  for (const MachineRates& rates : sheets)
+    if (name.find(rates.name) != std::string::npos) return rates;
+  return h200_rates();
 }
 
 StepTime estimate_step_time(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
@@ -183,7 +215,8 @@ StepTime estimate_step_time(const Config& config, Model& model, const GroupSizes
 
 std::string step_time_text(const StepTime& time) {
   std::string text = concat(seconds_text(time.total()), " s (products ", seconds_text(time.products), ", memory ",
-                            seconds_text(time.memory), ", update ", seconds_text(time.update));
+                            seconds_text(time.memory), ", update ", seconds_text(time.update), ", kernels ",
+                            seconds_text(time.kernels));
   if (time.collectives > 0)
     text += concat(", collectives ", seconds_text(time.collectives), " of which ",
                    seconds_text(time.collectives_exposed), " show");
@@ -196,9 +229,9 @@ std::string rates_text(const Config& config, const MachineRates& rates) {
   const bool bf16 = PrecisionTypes::of(config).compute == DType::bf16;
   char text[256];
   std::snprintf(text, sizeof text,
-                "estimated by an %s's rates: %s products %.0f TFLOP/s, memory %.1f TB/s, collectives %.0f GB/s, link "
+                "estimated by an %s's %s: %s products %.0f TFLOP/s, memory %.1f TB/s, collectives %.0f GB/s, link "
                 "%.0f GB/s one way, %.0f both",
-                rates.name, bf16 ? "bf16" : config.train.matmul_precision == "high" ? "TF32" : "f32",
+                rates.name, rates.measured ? "measured rates" : "data sheet", bf16 ? "bf16" : config.train.matmul_precision == "high" ? "TF32" : "f32",
                 product_rate(config, rates) / 1e12, rates.memory / 1e12, rates.collectives / 1e9, rates.link / 1e9,
                 rates.link_both / 1e9);
   return text;

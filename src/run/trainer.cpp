@@ -48,7 +48,7 @@ void Run::drain() {
 // After `steps` steps, the first epoch's or all there are. Some captions may be empty: their samples add nothing to the
 // loss, and a step of nothing else has loss 0 and no gradient. When all are empty, the run would teach nothing.
 void Run::check_targets(int64_t steps) {
-  const int64_t samples = steps * config_.train.accumulate_grad_batches * config_.train.batch_size * world_.size();
+  const int64_t samples = steps * samples_of_a_step(config_, world_.size());
   const auto empty = static_cast<int64_t>(world_.sum(static_cast<double>(texts_without_target_)));
   const auto cut = static_cast<int64_t>(world_.sum(static_cast<double>(texts_cut_)));
   if (cut > 0)

@@ -61,7 +61,7 @@ void RunTrace::fail(const std::string& why, bool may_stop) {
 
 RunTrace::RunTrace(const TraceParts& parts)
     : parts_(parts), trace_(open()),
-      samples_(parts.config->train.batch_size * parts.config->train.accumulate_grad_batches), clock_(*parts.device) {
+      samples_(samples_of_a_rank(*parts.config, parts.world->size(), parts.world->rank())), clock_(*parts.device) {
   std::vector<std::string> units;
   for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
   trace_->set_names(units, SpanRecorder::phase_names());
@@ -104,6 +104,7 @@ void RunTrace::note_run() {
   number("trainable_parameters", model.trainable_parameter_count());
   text("config", to_yaml(config));
   if (!parts_.changed_keys.empty()) text("changed_keys", parts_.changed_keys);
+  if (!parts_.choice.empty()) text("choice", parts_.choice);
   text("commit", version_commit());
   number("start_unix_ns", parts_.start_ns);
   number("start_seconds", parts_.times->seconds());

@@ -38,6 +38,7 @@ struct TraceParts {
   int64_t first_step = 0;                  ///< that this part begins with
   std::string run_id;
   std::string changed_keys;                ///< that have another value than in the part before; "": none
+  std::string choice = {};                 ///< what was chosen where the run file leaves it to the program, and why
 };
 
 class RunTrace {

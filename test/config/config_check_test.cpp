@@ -128,9 +128,16 @@ TEST_SUITE("config") {
     const auto refused = [&](const Config& some, int64_t ranks) {
       return message_of([&] { resolve_for_ranks(some, ranks); });
     };
-    CHECK(contains(refused(config, 5), ":5: train.total_batch_size: is 48, which is no multiple of 5 ranks x "
-                                       "train.batch_size 4 = 20; the nearest that are: 40 or 60"));
-    CHECK(contains(refused(config, 16), "16 ranks x train.batch_size 4 = 64; the nearest that is: 64"));
+    // What does not come out even leaves places empty: 10 samples of a rank in 3 micro-batches of at most 4.
+    CHECK(resolve_for_ranks(config, 5).train.accumulate_grad_batches == 3);
+    CHECK(samples_of_a_step(resolve_for_ranks(config, 5), 5) == 48);
+    for (const char* means : {"loss_normalization: micro_batch", "loss_on_padding: true"})
+      CHECK(contains(refused(load(base + "train: {batch_size: 4, total_batch_size: 48, " + means + "}\n"), 5),
+                     concat(":5: train.total_batch_size: is 48, which is no multiple of 5 ranks x train.batch_size 4 = 20, "
+                            "and with train.", means, " micro-batches must be equal; the nearest that are: 40 or 60")));
+    CHECK(contains(refused(config, 16), ":5: train.batch_size: is 4, but of train.total_batch_size 48 each of 16 ranks has 3 "
+                                        "samples; lower it to 3, or give auto"));
+    CHECK(contains(refused(config, 49), "is 48, less than the 49 ranks"));
     const Config both = load(base + "train: {batch_size: 4, total_batch_size: 48, accumulate_grad_batches: 3}\n");
     CHECK(resolve_for_ranks(both, 4).train.accumulate_grad_batches == 3);
     CHECK(contains(refused(both, 2), "train.accumulate_grad_batches: is 3, but train.total_batch_size 48 on 2 ranks x "
@@ -138,6 +145,39 @@ TEST_SUITE("config") {
     CHECK(resolve_for_ranks(load(base), 3).train.accumulate_grad_batches == 1);
     CHECK(contains(message(base, {"train.accumulate_grad_batches=0"}), "and that is not given; give one of them"));
     CHECK(contains(message(base, {"train.total_batch_size=-1"}), "expected an integer >= 0"));
+  }
+
+  TEST_CASE("a micro-batch that the program chooses") {
+    const auto chooses = [&](const std::string& keys) { return chooses_batch_size(load(base + "train: {" + keys + "}\n")); };
+    CHECK(chooses("total_batch_size: 48"));
+    CHECK(chooses("total_batch_size: 48, batch_size: auto"));
+    CHECK(chooses("total_batch_size: 48, accumulate_grad_batches: 2"));
+    CHECK(!chooses("total_batch_size: 48, batch_size: 16"));
+    CHECK(!chooses("total_batch_size: 0"));
+    const Config asked = load(base, {"train.total_batch_size=50"});
+    const Config resolved = resolve_for_ranks(asked, 4);
+    CHECK(chooses_batch_size(resolved));
+    CHECK(contains(to_yaml(resolved), "\n  batch_size: auto\n"));
+    CHECK(to_yaml(load(to_yaml(resolved))) == to_yaml(resolved));
+    for (int64_t micro_batches = 1; micro_batches <= 13; ++micro_batches) {
+      const Config cut = with_micro_batches(resolved, 4, micro_batches);
+      const int64_t places = cut.train.batch_size * micro_batches * 4;
+      CHECK(cut.train.accumulate_grad_batches == micro_batches);
+      CHECK(places >= 50);
+      CHECK(places - 4 * micro_batches < 50);  // one less in each would not do
+      CHECK(to_yaml(resolve_for_ranks(load(to_yaml(cut)), 4)) == to_yaml(cut));
+      int64_t samples = 0;
+      for (int64_t rank = 0; rank < 4; ++rank) samples += samples_of_a_rank(cut, 4, rank);
+      CHECK(samples == 50);
+      CHECK(samples_of_a_rank(cut, 4, 0) - samples_of_a_rank(cut, 4, 3) <= 1);
+    }
+    CHECK(contains(message(base, {"train.batch_size=auto"}), "train.total_batch_size, which says how many these are, is not"));
+    CHECK(contains(message(base, {"train.total_batch_size=8", "train.loss_normalization=micro_batch"}),
+                   "train.batch_size: is auto, since train.total_batch_size is given alone, but with "
+                   "train.loss_normalization: micro_batch the loss depends on the micro-batch; give train.batch_size"));
+    CHECK(message(base, {"train.total_batch_size=8", "train.batch_size=4", "train.loss_normalization=micro_batch"}).empty());
+    CHECK(contains(message(base, {"train.batch_size=\"automatic\""}), "expected an integer >= 1 and <= 65535, or auto"));
+    CHECK(contains(message(base, {"train.lr=auto"}), "expected a number"));
   }
 
   TEST_CASE("shard groups") {

@@ -122,12 +122,12 @@ TEST_SUITE("config") {
     CHECK(train("lr: ~") == "FILE:6: train.lr: found nothing, expected a number > 0 and <= 1e+30");
     CHECK(train("lr: [1]") == "FILE:6: train.lr: found a list, expected a number > 0 and <= 1e+30");
     CHECK(train("lr: {a: 1}") == "FILE:6: train.lr: found a section, expected a number > 0 and <= 1e+30");
-    CHECK(train("batch_size: 4.5") == "FILE:6: train.batch_size: found 4.5, expected an integer >= 1 and <= 65535");
+    CHECK(train("batch_size: 4.5") == "FILE:6: train.batch_size: found 4.5, expected an integer >= 1 and <= 65535, or auto");
     CHECK(train("batch_size: 99999999999999999999") ==
-          "FILE:6: train.batch_size: found 99999999999999999999, expected an integer >= 1 and <= 65535; it "
+          "FILE:6: train.batch_size: found 99999999999999999999, expected an integer >= 1 and <= 65535, or auto; it "
           "is too large");
     CHECK(train("batch_size: 0x10") ==
-          "FILE:6: train.batch_size: found \"0x10\", expected an integer >= 1 and <= 65535");
+          "FILE:6: train.batch_size: found \"0x10\", expected an integer >= 1 and <= 65535, or auto");
     CHECK(train("loss_on_padding: yes") == "FILE:6: train.loss_on_padding: found \"yes\", expected true or false");
     CHECK(train("loss_on_padding: 1") == "FILE:6: train.loss_on_padding: found \"1\", expected true or false");
     CHECK(train("loss_on_padding: 'true'") ==
@@ -169,7 +169,7 @@ TEST_SUITE("config") {
     CHECK(train("max_steps: -1").empty());
     CHECK(train("beta1: 1") == "FILE:6: train.beta1: found 1, expected a number >= 0 and < 1");
     CHECK(train("beta1: 0").empty());
-    CHECK(train("batch_size: 0") == "FILE:6: train.batch_size: found 0, expected an integer >= 1 and <= 65535");
+    CHECK(train("batch_size: 0") == "FILE:6: train.batch_size: found 0, expected an integer >= 1 and <= 65535, or auto");
     CHECK(after_base("trace:\n  kernels: [-1]\n") ==
           "FILE:6: trace.kernels: found -1, expected a list of integers >= 0 and <= 1000000000000");
   }

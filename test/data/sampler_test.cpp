@@ -55,6 +55,41 @@ TEST_SUITE("sampler") {
     CHECK((start[0].sample != epochs[0][0] || start[1].sample != epochs[0][1]));
   }
 
+  TEST_CASE("a step's samples are dealt as evenly as can be, the rest of the places stays empty") {
+    for (const int64_t total : {5, 7, 12, 23, 24})
+      for (const int64_t world : {1, 2, 3, 5})
+        for (const int64_t micro : {1, 2, 4}) {
+          CAPTURE(total);
+          CAPTURE(world);
+          CAPTURE(micro);
+          const int64_t parts = world * micro, batch = (total + parts - 1) / parts;
+          Sampler::Settings even = settings(60, total, 1), s = settings(60, batch, micro, world);
+          even.step_samples = s.step_samples = total;
+          CHECK(Sampler(s).steps_per_epoch() == 60 / total);
+          CHECK(Sampler(s).samples_per_epoch() == 60 / total * total);
+          for (const int64_t step : {int64_t{0}, int64_t{1}, 60 / total, int64_t{7}}) {
+            const std::vector<Sampler::Slot> all = global_slots(s, step), expected = global_slots(even, step);
+            std::vector<Sampler::Slot> taken;
+            for (int64_t part = 0; part < parts; ++part) {
+              int64_t count = 0;
+              for (int64_t b = 0; b < batch; ++b) {
+                const Sampler::Slot& slot = all.at(static_cast<size_t>(part * batch + b));
+                if (slot.sample < 0) continue;
+                CHECK(count == b);         // what is empty comes last
+                ++count;
+                taken.push_back(slot);
+              }
+              CHECK((count == total / parts || count == total / parts + 1));
+            }
+            REQUIRE(taken.size() == expected.size());
+            for (size_t i = 0; i < taken.size(); ++i) {
+              CHECK(taken[i].sample == expected[i].sample);
+              CHECK(taken[i].key == expected[i].key);
+            }
+          }
+        }
+  }
+
   TEST_CASE("positions are evenly likely") {
     // 2000 epochs of 6 samples: each of the 36 (position, sample) counts is binomial with mean 333 and standard
     // deviation 16.7; 5.5 of them are exceeded by chance with probability under 1e-5 over all 36.

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
+#include <set>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
 
+#include "run/batch_choice.h"
 #include "run/placement.h"
 #include "support/temporary_directory.h"
 
@@ -60,6 +63,7 @@ struct Tried {
   std::string overrides;
   double seconds;
   int64_t bytes;
+  Config config = {};
 };
 
 std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<std::string, std::string>>& dealings,
@@ -84,7 +88,7 @@ std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<st
           const StepTime time = estimate_step_time(config, *model, groups, reshard == "step", shapes.back());
           const MemoryPlan plan = plan_memory(config, *model, groups, 0, shapes);
           tried.push_back({fit_overrides(asked, config), time.total(),
-                           plan.arena->total_bytes() + bytes_outside_of_arena(config, groups, plan.arena->planned_takes())});
+                           plan.arena->total_bytes() + bytes_outside_of_arena(config, groups, plan.arena->planned_takes()), config});
         }
   return tried;
 }
@@ -146,18 +150,119 @@ TEST_SUITE("fit search") {
     }
   }
 
+  TEST_CASE("train.batch_size: auto is the fastest that fits, with something in the host only where nothing else does") {
+    Config asked = asked_config();
+    asked.train.batch_size = asked.train.accumulate_grad_batches = 0;
+    const PlannedTexts texts(before_choice(asked_config(), 1), make_model(asked)->inputs(), 1);
+    for (const int64_t ranks : {1, 4}) {
+      CAPTURE(ranks);
+      asked.train.total_batch_size = 64 * ranks;
+      asked.parallel.strategy = ranks == 1 ? "auto" : "fsdp";
+      const std::vector<Tried> tried =
+          all_tried(asked_config(), ranks == 1 ? kAlone : decltype(kTogether)(kTogether.begin() + 1, kTogether.end()), ranks);
+      // The fastest of those that take at most so much; null: there is none.
+      const auto fastest = [&](int64_t bytes, bool offloads) {
+        const Tried* found = nullptr;
+        for (const Tried& one : tried)
+          if (one.bytes <= bytes && (offloads || one.config.parallel.offload.empty()) &&
+              (!found || one.seconds < found->seconds))
+            found = &one;
+        return found;
+      };
+      const auto least = [&](bool offloads) {
+        int64_t bytes = std::numeric_limits<int64_t>::max();
+        for (const Tried& one : tried)
+          if (offloads || one.config.parallel.offload.empty()) bytes = std::min(bytes, one.bytes);
+        return bytes;
+      };
+      const int64_t all = int64_t{1} << 40, on_device = least(false), in_host = least(true);
+      REQUIRE(in_host < on_device);
+      std::set<std::string> chosen;
+      for (const int64_t bytes : {all, 2 * on_device, on_device + on_device / 8, on_device, (on_device + in_host) / 2, in_host}) {
+        CAPTURE(bytes);
+        const int64_t gpu = (bytes * 100 + 98) / 99;  // with the margin that a choice leaves
+        const FitResult found = FitSearch(asked, 0, gpu, texts).choose(ranks, 2);
+        const bool offloads = bytes < on_device;
+        REQUIRE(!found.rows.empty());
+        const FitRow& row = found.rows.front();
+        CHECK(row.device_bytes <= bytes);
+        CHECK(row.time.total() == doctest::Approx(fastest(bytes, offloads)->seconds).epsilon(1e-12));
+        CHECK(row.config.parallel.offload.empty() == !offloads);
+        CHECK(samples_of_a_step(row.config, ranks) == 64 * ranks);
+        CHECK(to_yaml(resolve_for_ranks(row.config, ranks)) == to_yaml(row.config));
+        if (found.rows.size() > 1) CHECK(found.rows[1].time.total() >= row.time.total());
+        chosen.insert(ChosenSettings::of(row.config).text());
+      }
+      CHECK(chosen.size() >= 3);           // less memory, another choice
+      const FitResult none = FitSearch(asked, 0, in_host, texts).choose(ranks, 2);
+      CHECK(none.rows.empty());
+      CHECK(none.nearest);
+      CHECK_THROWS_WITH_AS(choose_batch(FitSearch(asked, 0, in_host, texts), asked, ranks, in_host, 0, {}),
+                           doctest::Contains("is auto, and no settings that the run file leaves open fit"), UserError);
+    }
+  }
+
+  TEST_CASE("train.batch_size: auto leaves alone what the run file says, and keeps what an earlier part chose") {
+    const TemporaryDirectory folder;
+    const std::string file = folder / "run.yaml";
+    const std::string begin = "model: {path: " + model_folder() + ", init: random}\ndata: {path: none, max_text_tokens: 512}\n";
+    const auto choice = [&](const std::string& lines, int64_t gpu, const ChosenSettings& kept = {}, int64_t ranks = 4) {
+      std::ofstream(file) << begin << lines;
+      const Config asked = load_config(file, {});
+      const PlannedTexts texts(before_choice(asked, ranks), make_model(asked)->inputs(), ranks);
+      const FitSearch search(asked, 0, gpu, texts);
+      return choose_batch(search, asked, ranks, gpu, 0, kept);
+    };
+    const int64_t all = int64_t{1} << 40;
+    const auto settings = [&](const std::string& lines) { return ChosenSettings::of(choice(lines, all).config); };
+    CHECK(settings("train: {total_batch_size: 64}\n") == ChosenSettings{16, 1, "none", "auto", {}});
+    CHECK(settings("train: {total_batch_size: 61}\n") == ChosenSettings{16, 1, "none", "auto", {}});
+    CHECK(settings("train: {total_batch_size: 64, accumulate_grad_batches: 3}\n") ==
+          ChosenSettings{6, 3, "none", "auto", {}});
+    CHECK(settings("train: {total_batch_size: 64, act_ckpt: half}\n") == ChosenSettings{16, 1, "half", "auto", {}});
+    CHECK(settings("train: {total_batch_size: 64}\nparallel: {strategy: fsdp}\n") ==
+          ChosenSettings{16, 1, "none", "step", {}});
+    CHECK(settings("train: {total_batch_size: 64}\nparallel: {strategy: fsdp, reshard: always}\n") ==
+          ChosenSettings{16, 1, "none", "always", {}});
+    CHECK(settings("train: {total_batch_size: 64}\nparallel: {offload: [optimizer]}\n") ==
+          ChosenSettings{16, 1, "none", "auto", {"optimizer"}});
+
+    const std::string lines = "train: {total_batch_size: 64}\n";
+    const ChosenSettings kept{4, 4, "full", "auto", {}};
+    CHECK(ChosenSettings::of(kept.text()) == kept);
+    CHECK(ChosenSettings::of(config_values(choice(lines, all, kept).config)) == kept);
+    CHECK(choice(lines, all, kept).reason.find("as chosen when the run began") != std::string::npos);
+    // One that does not fit any more, or that keys now forbid, is not kept.
+    const ChosenSettings whole{64, 1, "none", "auto", {}};
+    const BatchChoice first = choice(lines, all, {}, 1);
+    REQUIRE(ChosenSettings::of(first.config) == whole);
+    const PlannedTexts texts(first.config, make_model(first.config)->inputs(), 1);
+    const int64_t tight = FitSearch(first.config, 0, all, texts).row_of(first.config, 1).device_bytes - 1;
+    const BatchChoice anew = choice(lines, tight, whole, 1);
+    CHECK(anew.reason.find("; chosen anew, since the 64 samples x 1 micro-batch that the run began with take") !=
+          std::string::npos);
+    CHECK(ChosenSettings::of(anew.config) != whole);
+    CHECK(choice(lines, tight + 1, whole, 1).reason.find("as chosen when the run began") != std::string::npos);
+    CHECK(choice("train: {total_batch_size: 64, act_ckpt: none}\n", all, kept).reason.find("chosen anew") !=
+          std::string::npos);
+    CHECK(choice("train: {total_batch_size: 128}\n", all, kept).reason.find("chosen anew") != std::string::npos);
+  }
+
   TEST_CASE("what is proposed can be pasted: the run file with it is the proposed config") {
     const TemporaryDirectory folder;
     const std::string file = folder / "run.yaml";
     for (const char* lines : {"train: {batch_size: 2, accumulate_grad_batches: 4}\n",
                               "train: {batch_size: 2, total_batch_size: 32}\n",
+                              "train: {batch_size: 2, total_batch_size: 30}\n", "train: {total_batch_size: 32}\n",
                               "train: {batch_size: 8, act_ckpt: full}\n"
                               "parallel: {strategy: fsdp, reshard: step, prefetch_bytes: 4096, offload: [optimizer]}\n",
                               "parallel: {devices: 4}\n"}) {
       CAPTURE(lines);
       std::ofstream(file) << "model: {path: " << model_folder() << ", init: random}\ndata: {path: none}\n" << lines;
       const Config asked = load_config(file, {});
-      const PlannedTexts texts(resolve_for_ranks(asked, 4), make_model(asked)->inputs(), 4);
+      const Config resolved = resolve_for_ranks(asked, 4);
+      const PlannedTexts texts(chooses_batch_size(asked) ? before_choice(resolved, 4) : resolved,
+                               make_model(asked)->inputs(), 4);
       const FitResult found = FitSearch(asked, 0, int64_t{1} << 40, texts).search(asked, 4, 6);
       REQUIRE(found.rows.size() >= 1);
       for (const FitRow& row : found.rows) {

@@ -52,7 +52,8 @@ class Result:
         lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.out.splitlines()
                  if line.startswith("|")]
         self.rows = {line[0]: dict(zip(lines[0], line)) for line in lines[2:]}
-        path = self.out_folder / ("ops.json" if "--ops" in arguments else "bench.json")
+        name = next((name for name in ("ops", "auto") if "--" + name in arguments), "bench")
+        path = self.out_folder / (name + ".json")
         self.json = json.loads(path.read_text()) if path.exists() else None
 
     def __str__(self):
@@ -159,6 +160,21 @@ def smoke_run(space):
     command = result.json["rows"][1]["runs"][0]["command"]
     check("-np 2" in command and "train.act_ckpt=full" in command and "parallel.reshard=always" in command, command)
     check("--cpu-smoke" in result.json["command"] and result.json["date"].startswith("20"), result.json["command"])
+
+
+@test
+def auto_beside_what_fit_lists(space):
+    result = Result(space, "--cpu-smoke", "--auto", "--rows", "tiny-full,blip2-lora")
+    check(result.status == 0, result)
+    for row in result.json["rows"]:
+        runs = row["runs"]
+        check(2 <= len(runs) <= 4 and [run["what"] for run in runs].count("auto") == 1, row)
+        check("train.batch_size=auto" in runs[0]["command"] and "an estimated" in runs[0]["choice"], runs[0])
+        for run in runs:
+            check(close(run["step_s"], float(np.median(run["periods_s"][0][3:]))), run)
+        check(len({(run["config"].split("batch_size: ")[1].split()[0], run["choice"]) for run in runs}) == len(runs), row)
+    lines = [line for line in result.out.splitlines() if "**auto**" in line]
+    check(len(lines) == 2 and "1.000" in result.out, result)
 
 
 @test

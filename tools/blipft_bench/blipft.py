@@ -47,8 +47,8 @@ def run(bench, row, ranks, repeat, limit):
     return result
 
 
-def read_traces(folder, ranks, steps, command_ns):
-    """Times of the steps and what the trace says of the run; the slowest rank counts."""
+def read_traces(folder, ranks, steps, command_ns, with_config=False):
+    """Times of the steps and what the trace says of the run; the slowest rank counts. with_config: its config too."""
     try:
         traces = open_run(folder).parts[0].traces
     except TraceError as error:
@@ -76,7 +76,8 @@ def read_traces(folder, ranks, steps, command_ns):
         data_wait_s=max(statistics.median(rank[WARMUP:]) for rank in waits),
         planned_bytes=about.get("planned_total_bytes", about["planned_bytes"]),
         driver_bytes=max(driver) if driver else None, periods_s=periods, data_waits_s=waits,
-        attributes={key: about[key] for key in sorted(about) if key not in ("config", "rank")})
+        attributes={key: about[key] for key in sorted(about) if key not in ("config", "rank")},
+        **(dict(config=about["config"]) if with_config else {}))
 
 
 def line_of(run):

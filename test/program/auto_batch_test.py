@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""train.batch_size: auto and totals that do not come out even, in the whole program: the same losses as any other way to cut
+a step into micro-batches, the same choice when a run goes on, and a refusal where the micro-batch is part of the loss."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from program_runs import (DEVICE, PROGRAM, ROOT, Space, checkpoint, model_of, mpirun, ranks_up_to, run, start,  # noqa: E402
+                          steps_of)
+from script_tests import check, run_tests, test  # noqa: E402
+
+import h5py  # noqa: E402
+
+TOTAL, STEPS = 12, 3
+LORA = ("adapter.kind=lora", "adapter.targets=[q, v, mlp]")
+MODELS = {"blip2": ("picture", ()), "llama": ("text", ()), "lora": ("text", LORA),
+          "qlora": ("text", (*LORA, "model.quantize=nf4"))}
+
+
+class TwoModels(Space):
+    """A small BLIP-2 with pictures, and a small LLaMA with instructions of many lengths."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        demo = self.folder / "text"
+        subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(demo), "--samples", "80"],
+                       check=True, stdout=subprocess.DEVNULL)
+        path = demo / "model/config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 2, "hidden_size": 64,
+                                    "intermediate_size": 96}))
+        train = f"train:\n  lr: 1.0e-3\n  total_batch_size: {TOTAL}\n  precision: 32-true\n  max_steps: {STEPS}\n"
+        parallel = f"parallel:\n  device: {DEVICE}\n  threads: 1\n"
+        self.configs = {"picture": self.folder / "picture.yaml", "text": self.folder / "text.yaml"}
+        self.configs["picture"].write_text(
+            f"model:\n  path: {self.model}\n  init: random\n"
+            f"data:\n  path: {self.data}\n  max_text_tokens: 32\n  num_workers: 1\n" + train + parallel)
+        self.configs["text"].write_text(
+            f"model:\n  path: {demo / 'model'}\n  init: random\n"
+            f"data:\n  path: {demo / 'data/instructions.jsonl'}\n  max_text_tokens: 96\n  num_workers: 1\n"
+            + train + parallel)
+
+
+def trained(space, kind, ranks, *overrides):
+    result = start(space, ranks, *overrides, config=space.configs[kind])
+    check(result.status == 0, overrides, result)
+    return result
+
+
+def chosen(result):
+    """(batch_size, accumulate_grad_batches) of a run's trace, and what it says of the choice."""
+    with h5py.File(result.output / "trace.rank0000.h5", "r") as file:
+        texts = {name: value.decode() if isinstance(value, bytes) else str(value)
+                 for name, value in ((name, file.attrs.get(name, "")) for name in ("config", "choice"))}
+    number = {key: int(re.search(rf"^  {key}: (\d+)$", texts["config"], re.M)[1])
+              for key in ("batch_size", "accumulate_grad_batches")}
+    return number["batch_size"], number["accumulate_grad_batches"], texts["choice"]
+
+
+def same_losses(steps, expected, *what):
+    check(len(steps) == len(expected), steps, expected)
+    for (step, loss, norm), (_, other, other_norm) in zip(steps, expected, strict=True):
+        # Sums of f32 in another order: a few roundings of 1e-7 in sums of some 1,000 terms, and of what was learnt by them.
+        check(abs(loss / other - 1) < 2e-5 and abs(norm / other_norm - 1) < 2e-4, "step", step, loss, other, norm,
+              other_norm, *what)
+
+
+def compared(name):
+    def losses(space):
+        kind, settings = MODELS[name]
+        expected = None
+        for ranks in range(1, ranks_up_to(4) + 1):
+            strategy = ("auto", "parallel.strategy=ddp", "parallel.strategy=fsdp", "parallel.strategy=fsdp")[ranks - 1]
+            where = (*settings, *([strategy] if ranks > 1 else []))
+            auto = trained(space, kind, ranks, *where)
+            batch, micro_batches, said = chosen(auto)
+            line = re.search(r"^auto +(.*)$", auto.out, re.M)
+            check(line and line[1] == said and said.startswith(f"{batch} sample"), said, auto)
+            check(TOTAL <= batch * micro_batches * ranks < TOTAL + ranks * micro_batches, batch, micro_batches)
+            expected = expected or steps_of(auto.output)
+            same_losses(steps_of(auto.output), expected, ranks, "auto")
+            for batch in ((1, 2, 5) if ranks == 1 else (ranks - 1,)):
+                other = trained(space, kind, ranks, *where, f"train.batch_size={batch}")
+                check(chosen(other) == (batch, -(-TOTAL // ranks // batch) if TOTAL % (ranks * batch) == 0 else
+                                        chosen(other)[1], ""), chosen(other))
+                same_losses(steps_of(other.output), expected, ranks, batch)
+    losses.__name__ = f"losses_do_not_depend_on_the_choice_{name}"
+    return test(losses)
+
+
+for each in MODELS:
+    compared(each)
+
+
+@test
+def a_total_that_does_not_come_out_even_is_that_many_samples(space):
+    for kind in ("picture", "text"):
+        whole = trained(space, kind, 1, "train.total_batch_size=7", "train.batch_size=7")
+        for ranks, *how in ((1, "train.batch_size=2"), (1, "train.batch_size=3", "train.act_ckpt=half"), (2,),
+                            (2, "train.batch_size=3"), (3, "parallel.strategy=fsdp"), (4, "train.batch_size=1")):
+            if ranks > ranks_up_to(4):
+                continue
+            other = trained(space, kind, ranks, "train.total_batch_size=7", *how)
+            same_losses(steps_of(other.output), steps_of(whole.output), kind, ranks, how)
+            rate = sum(h5py.File(other.output / f"trace.rank{rank:04d}.h5", "r").attrs["samples_per_step"]
+                       for rank in range(ranks))
+            check(rate == 7, "the ranks' samples of a step are", rate)
+
+
+@test
+def a_run_goes_on_with_what_it_chose(space):
+    settings = ("checkpoint.every_steps=1", "checkpoint.keep=9", "output.save_model=true")
+    for ranks, begun in ((1, ()), (2, ("train.batch_size=2",))):  # the latter: not what auto would choose here
+        whole = trained(space, "text", ranks, *settings, *begun)
+        batch, micro_batches, _ = chosen(whole)
+        part = trained(space, "text", ranks, "output.save_model=true",
+                       f"checkpoint.resume={checkpoint(whole.output, 1)}")
+        check(chosen(part)[:2] == (batch, micro_batches) and "as chosen when the run began" in part.out, part)
+        check("rounding may differ" not in part.out, part)
+        check(steps_of(part.output) == steps_of(whole.output)[1:], part)
+        check(model_of(part.output) == model_of(whole.output), "another model")
+    # Another number of ranks has other shares.
+    if ranks_up_to(3) == 3:
+        other = trained(space, "text", 3, f"checkpoint.resume={checkpoint(whole.output, 1)}")
+        check(chosen(other)[0] == 4 and "as chosen" not in other.out, other)
+        same_losses(steps_of(other.output), steps_of(whole.output)[1:])
+    # A key that is given now is not taken from there.
+    given = trained(space, "text", 2, "train.act_ckpt=full", f"checkpoint.resume={checkpoint(whole.output, 1)}")
+    check("chosen anew, since the run began with 2 samples x 3 micro-batches" in given.out, given)
+
+
+@test
+def what_auto_cannot_choose_is_refused(space):
+    config = space.configs["text"]
+    for overrides, expected in (
+            (("train.loss_normalization=micro_batch",), "with train.loss_normalization: micro_batch the loss depends on the "
+             "micro-batch; give train.batch_size, a number"),
+            (("train.loss_on_padding=true", "train.batch_size=auto"), "train.batch_size: is auto, but with "
+             "train.loss_on_padding: true the loss depends"),
+            (("train.batch_size=auto", "train.total_batch_size=0"), "train.batch_size: is auto, which chooses"),
+            (("train.batch_size=aut",), "expected an integer >= 1 and <= 65535, or auto; did you mean auto?"),
+            (("train.batch_size=0",), "train.batch_size: found 0, expected an integer"),
+            (("train.accumulate_grad_batches=13",), "is 13, but of train.total_batch_size 12 a rank has 12 samples")):
+        result = start(space, 1, *overrides, config=config)
+        check(result.status == 1 and expected in result.err, overrides, result)
+    few = start(space, 3, "train.total_batch_size=2", config=config)
+    check(few.status == 1 and "is 2, less than the 3 ranks, so that some would have no sample" in few.err, few)
+
+
+@test
+def plan_and_fit_print_the_choice(space):
+    config = space.configs["text"]
+    for options in (("--plan",), ("--plan", "--fit", "24GiB"), ("--plan", "--ranks", "5")):
+        status, out, err, _ = mpirun(0, [PROGRAM, *options, config])
+        found = re.search(r"^train\.batch_size: auto chooses (\d+) samples? x (\d+) micro-batch(es)?: an estimated "
+                          r"[0-9.]+ s a step, .* of .*; next (\d+) x (\d+)", out, re.M)
+        check(status == 0 and found, options, out, err)
+        if "5" not in options:
+            check((found[1], found[2]) == ("12", "1"), out)
+    status, out, _, _ = mpirun(0, [PROGRAM, "--print-config", config])
+    check(status == 0 and re.search(r"^  batch_size: auto$", out, re.M), out)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("auto_batch_test", TwoModels, PROGRAM))
