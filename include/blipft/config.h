@@ -177,9 +177,6 @@ inline int64_t samples_of_a_rank(const Config& config, int64_t ranks, int64_t ra
   return all / (micro_batches * ranks) * micro_batches + larger / ranks + (rank < larger % ranks);
 }
 
-/// Whether a strategy cuts parameters over ranks: what reshard, prefetch_bytes and shard_ranks are for.
-inline bool cuts_parameters(const std::string& strategy) { return strategy == "fsdp"; }
-
 /// Whether parallel.offload names `what`.
 inline bool offloads(const Config& config, const std::string& what) {
   const std::vector<std::string>& all = config.parallel.offload;

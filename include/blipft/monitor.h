@@ -10,9 +10,28 @@
 #include <string>
 #include <vector>
 
-#include "blipft/trace.h"
-
 namespace blipft {
+
+/// What could not be asked is NaN, unknown bytes are 0.
+struct DeviceRecord {
+  int64_t time_ns = 0;
+  double utilization = 0, power_watts = 0, sm_mhz = 0, memory_mhz = 0, temperature_c = 0;
+  int64_t memory_bytes = 0;                     ///< used on the device, by everybody
+  int64_t host_rss_bytes = 0;
+};
+
+/// One kernel, copy or fill on the device.
+struct KernelRecord {
+  enum Kind : int32_t { kernel, copy, fill };
+  int64_t step = 0;
+  int64_t begin_ns = 0, end_ns = 0;
+  int64_t bytes = 0;                            ///< of copies and fills
+  int64_t graph_node = 0;                       ///< node of the captured graph that it belongs to, 0: none
+  int32_t kind = kernel;
+  int32_t stream = 0;                           ///< the driver's number
+  int32_t device = 0;                           ///< number among the GPUs of this process
+  std::string name;
+};
 
 /// Asks about one device. Needs no current device in the calling thread, and makes none.
 class DeviceMonitor {

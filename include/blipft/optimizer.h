@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "blipft/config.h"
 #include "blipft/format.h"
 #include "blipft/ops.h"
 #include "blipft/unit.h"
@@ -47,13 +46,31 @@ class Optimizer {
   virtual void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const = 0;
 };
 
-/// By train.optim; throws UserError naming the known ones.
-std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train);
+/// What optimizers are made of; each takes what it has a use for.
+struct OptimizerSettings {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
+  bool stochastic_rounding = false;        ///< of parameters in bf16 that have no masters
+  uint64_t seed = 0;                       ///< of its random numbers
+};
+
+/// The names of the table of optimizers.
+std::vector<std::string> optimizer_names();
+/// The optimizer of that name; throws UserError naming the known ones.
+std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerSettings& settings);
+
+/// The learning rate of each step.
+struct LearningRateSchedule {
+  enum class Curve { constant, linear, cosine };
+  double lr = 0;
+  Curve curve = Curve::constant;
+  int64_t warmup_steps = 0;
+  double warmup_ratio = 0;                 ///< warmup_steps as a share of all steps, rounded up; 0: as warmup_steps says
+};
 
 /// Learning rate of step `step` (from 0) of `total`: constant, linear or cosine after a linear warm-up of W steps:
 ///   s < W: lr s / W;  linear: lr (total - s) / (total - W);  cosine: lr (1 + cos(pi (s - W) / (total - W))) / 2.
 /// These are transformers' get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup, and LitGPT's LambdaLR
-/// followed by CosineAnnealingLR(T_max = total - W). W is train.warmup_steps, or ceil(total x train.warmup_ratio).
-double learning_rate(const TrainSection& train, int64_t step, int64_t total);
+/// followed by CosineAnnealingLR(T_max = total - W). W is warmup_steps, or ceil(total x warmup_ratio).
+double learning_rate(const LearningRateSchedule& schedule, int64_t step, int64_t total);
 
 }  // namespace blipft

@@ -13,20 +13,16 @@
 #include <vector>
 
 #include "blipft/arena.h"
-#include "blipft/config.h"
 #include "blipft/format.h"
 #include "blipft/optimizer.h"
 #include "blipft/unit.h"
 
 namespace blipft {
 
-/// Dtypes that follow from train.precision.
+/// Dtypes of a run's products, gradients and optimizer states.
 struct PrecisionTypes {
   DType compute, gradient, state;
   bool master;                             ///< f32 master weights beside the compute weights
-  static PrecisionTypes of(Precision precision);
-  /// Of what a run trains: adapters keep f32 weights beside bf16 products where adapter.dtype asks for it.
-  static PrecisionTypes of(const Config& config);
 };
 
 /// What is stored otherwise than train.precision and the optimizer say.

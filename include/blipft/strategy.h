@@ -101,6 +101,8 @@ class Strategy : public UnitAccess {
   Event final_, all_updated_, uploaded_;
 };
 
+/// Whether the strategy of this name cuts parameters over ranks: what reshard, prefetch_bytes and shard_ranks are for.
+bool cuts_parameters(const std::string& name);
 /// Ranks of a world of `ranks` over which strategy `name` cuts a unit.
 int64_t shard_count(const std::string& name, int64_t ranks);
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "blipft/monitor.h"
+
 namespace blipft {
 
 /// All times are ns on one clock aligned across ranks, 0 at the run's start.
@@ -54,14 +56,6 @@ struct PlanRecord {
   bool in_host = false;                         ///< page-locked host memory: a row of /host_plan
 };
 
-/// What could not be asked is NaN, unknown bytes are 0.
-struct DeviceRecord {
-  int64_t time_ns = 0;
-  double utilization = 0, power_watts = 0, sm_mhz = 0, memory_mhz = 0, temperature_c = 0;
-  int64_t memory_bytes = 0;                     ///< used on the device, by everybody
-  int64_t host_rss_bytes = 0;
-};
-
 /// The memory that the driver reports for this process on its device, and what it is made of: total_bytes is the sum of
 /// context, nccl, allocated and unplanned.
 struct DriverMemoryRecord {
@@ -73,19 +67,6 @@ struct DriverMemoryRecord {
   int64_t allocated_bytes = 0;                  ///< the arena, and what else this program has allocated
   int64_t unplanned_bytes = 0;                  ///< the rest: kernels loaded later, graphs, NCCL's later buffers, ...
   int64_t planned_bytes = 0;                    ///< the prediction of total_bytes
-};
-
-/// One kernel, copy or fill on the device.
-struct KernelRecord {
-  enum Kind : int32_t { kernel, copy, fill };
-  int64_t step = 0;
-  int64_t begin_ns = 0, end_ns = 0;
-  int64_t bytes = 0;                            ///< of copies and fills
-  int64_t graph_node = 0;                       ///< node of the captured graph that it belongs to, 0: none
-  int32_t kind = kernel;
-  int32_t stream = 0;                           ///< the driver's number
-  int32_t device = 0;                           ///< number among the GPUs of this process
-  std::string name;
 };
 
 /// The writer of one rank's file. add() only appends to a queue; a thread of its own writes and flushes at least every

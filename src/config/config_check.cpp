@@ -103,7 +103,7 @@ int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks
   const std::string& asked = config.parallel.shard_ranks;
   const char* key = "parallel.shard_ranks";
   // ddp, or one rank: each has all weights in its own host memory, and gathers units from there.
-  if (offloads(config, "parameters") && !cuts_parameters(config.parallel.strategy)) return 1;
+  if (offloads(config, "parameters") && config.parallel.strategy != "fsdp") return 1;
   if (asked == "all") return ranks;
   const bool node = asked == "node";
   refuse_if(config, node && node_ranks == 0, key, "is node, but not every machine has the same number of ranks; ",

@@ -249,7 +249,7 @@ void add_data(std::vector<Rule>& rules) {
 Rule of_fsdp(const char* key, const char* name, std::vector<const char*> choices, Asked asked) {
   return {key,
           [=, asked = std::move(asked)](const Config& c) {
-            return when(!cuts_parameters(c.parallel.strategy) && asked(c),
+            return when(c.parallel.strategy != "fsdp" && asked(c),
                         "is of strategy fsdp, but parallel.strategy is ", c.parallel.strategy,
                         "; set strategy: fsdp, or remove ", name);
           },

@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "engine/settings.h"
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
 #include "run/hub_cache.h"
@@ -131,7 +132,7 @@ std::string strategy_name(const Config& config, int64_t ranks) {
 }
 
 ModelSettings model_settings(const Config& config) {
-  ModelSettings settings{PrecisionTypes::of(config).compute, config.model.freeze,
+  ModelSettings settings{precision_types(config).compute, config.model.freeze,
                          ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout, {}};
   const AdapterSection& adapter = config.adapter;
   if (adapter.kind == "none") return settings;

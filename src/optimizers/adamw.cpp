@@ -9,30 +9,30 @@ namespace {
 
 class AdamW : public Optimizer {
  public:
-  explicit AdamW(const TrainSection& train) : train_(train) {}
+  explicit AdamW(const OptimizerSettings& settings) : settings_(settings) {}
   std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
     return {{"exp_avg", &plain_format(dtype)}, {"exp_avg_sq", &plain_format(dtype)}};
   }
   void scalars(int64_t step, double lr, float* values) const override {
     values[kLearningRate] = static_cast<float>(lr);
-    values[kBiasCorrection1] = static_cast<float>(1.0 - std::pow(train_.beta1, static_cast<double>(step)));
-    values[kBiasCorrection2] = static_cast<float>(1.0 - std::pow(train_.beta2, static_cast<double>(step)));
+    values[kBiasCorrection1] = static_cast<float>(1.0 - std::pow(settings_.beta1, static_cast<double>(step)));
+    values[kBiasCorrection2] = static_cast<float>(1.0 - std::pow(settings_.beta2, static_cast<double>(step)));
   }
   void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const override {
     ops.adamw_update({.param = of.param, .master = of.master, .grad = of.grad, .m = of.state[0].tensor(),
                       .v = of.state[1].tensor(), .scalars = scalars, .squares = of.squares,
-                      .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
-                      .eps = static_cast<float>(train_.eps), .weight_decay = static_cast<float>(train_.weight_decay),
-                      .rounding = rounding(train_, of), .link_bytes = of.link_bytes},
+                      .beta1 = static_cast<float>(settings_.beta1), .beta2 = static_cast<float>(settings_.beta2),
+                      .eps = static_cast<float>(settings_.eps), .weight_decay = static_cast<float>(settings_.weight_decay),
+                      .rounding = rounding(settings_, of), .link_bytes = of.link_bytes},
                      stream);
   }
 
  private:
-  TrainSection train_;
+  OptimizerSettings settings_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const TrainSection& train) { return std::make_unique<AdamW>(train); }
+std::unique_ptr<Optimizer> make_adamw(const OptimizerSettings& settings) { return std::make_unique<AdamW>(settings); }
 
 }  // namespace blipft

@@ -9,7 +9,7 @@ namespace {
 
 class AdamW8bit : public Optimizer {
  public:
-  explicit AdamW8bit(const TrainSection& train) : train_(train), plain_(make_adamw(train)) {}
+  explicit AdamW8bit(const OptimizerSettings& settings) : settings_(settings), plain_(make_adamw(settings)) {}
   std::vector<StateSpec> states(const Parameter& parameter, DType) const override {
     const bool small = parameter.numel() < kLeastElements || parameter.kind == ParameterKind::embedding ||
                        parameter.offset % code_block(CodeBook::dynamic8) != 0;
@@ -29,10 +29,10 @@ class AdamW8bit : public Optimizer {
                           .m = codes(CodeBook::dynamic8, of.state[0]),
                           .v = codes(CodeBook::dynamic8_unsigned, of.state[1]), .scalars = scalars,
                           .squares = of.squares,
-                          .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
-                          .eps = static_cast<float>(train_.eps),
-                          .weight_decay = static_cast<float>(train_.weight_decay),
-                          .rounding = rounding(train_, of)},
+                          .beta1 = static_cast<float>(settings_.beta1), .beta2 = static_cast<float>(settings_.beta2),
+                          .eps = static_cast<float>(settings_.eps),
+                          .weight_decay = static_cast<float>(settings_.weight_decay),
+                          .rounding = rounding(settings_, of)},
                          stream);
   }
 
@@ -41,12 +41,12 @@ class AdamW8bit : public Optimizer {
   static const Format& mean_format() { return quantized_format(CodeBook::dynamic8); }
   static const Format& square_format() { return quantized_format(CodeBook::dynamic8_unsigned); }
 
-  TrainSection train_;
+  OptimizerSettings settings_;
   std::unique_ptr<Optimizer> plain_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw8bit(const TrainSection& train) { return std::make_unique<AdamW8bit>(train); }
+std::unique_ptr<Optimizer> make_adamw8bit(const OptimizerSettings& settings) { return std::make_unique<AdamW8bit>(settings); }
 
 }  // namespace blipft

@@ -7,7 +7,7 @@ namespace {
 
 class Lion : public Optimizer {
  public:
-  explicit Lion(const TrainSection& train) : train_(train) {}
+  explicit Lion(const OptimizerSettings& settings) : settings_(settings) {}
   std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
     return {{"exp_avg", &plain_format(dtype)}};
   }
@@ -18,18 +18,18 @@ class Lion : public Optimizer {
   void update(Ops& ops, const Operands& of, const Tensor& scalars, Stream stream) const override {
     ops.lion_update({.param = of.param, .master = of.master, .grad = of.grad, .m = of.state[0].tensor(),
                      .scalars = scalars, .squares = of.squares,
-                     .beta1 = static_cast<float>(train_.beta1), .beta2 = static_cast<float>(train_.beta2),
-                     .weight_decay = static_cast<float>(train_.weight_decay),
-                     .rounding = rounding(train_, of), .link_bytes = of.link_bytes},
+                     .beta1 = static_cast<float>(settings_.beta1), .beta2 = static_cast<float>(settings_.beta2),
+                     .weight_decay = static_cast<float>(settings_.weight_decay),
+                     .rounding = rounding(settings_, of), .link_bytes = of.link_bytes},
                     stream);
   }
 
  private:
-  TrainSection train_;
+  OptimizerSettings settings_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_lion(const TrainSection& train) { return std::make_unique<Lion>(train); }
+std::unique_ptr<Optimizer> make_lion(const OptimizerSettings& settings) { return std::make_unique<Lion>(settings); }
 
 }  // namespace blipft

@@ -5,14 +5,14 @@
 
 namespace blipft {
 
-std::unique_ptr<Optimizer> make_adamw(const TrainSection& train);
-std::unique_ptr<Optimizer> make_adamw8bit(const TrainSection& train);
-std::unique_ptr<Optimizer> make_lion(const TrainSection& train);
-std::unique_ptr<Optimizer> make_sgd(const TrainSection& train);
+std::unique_ptr<Optimizer> make_adamw(const OptimizerSettings& settings);
+std::unique_ptr<Optimizer> make_adamw8bit(const OptimizerSettings& settings);
+std::unique_ptr<Optimizer> make_lion(const OptimizerSettings& settings);
+std::unique_ptr<Optimizer> make_sgd(const OptimizerSettings& settings);
 
-/// How these operands' parameters are rounded: those in bf16 as train.stochastic_rounding says.
-inline Rounding rounding(const TrainSection& train, const Optimizer::Operands& of) {
-  return {train.stochastic_rounding && of.param.dtype == DType::bf16 && !of.master, static_cast<uint64_t>(train.seed),
+/// How these operands' parameters are rounded: those in bf16 as settings.stochastic_rounding says.
+inline Rounding rounding(const OptimizerSettings& settings, const Optimizer::Operands& of) {
+  return {settings.stochastic_rounding && of.param.dtype == DType::bf16 && !of.master, settings.seed,
           static_cast<uint32_t>(of.unit), of.first};
 }
 

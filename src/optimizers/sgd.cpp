@@ -7,9 +7,9 @@ namespace {
 
 class Sgd : public Optimizer {
  public:
-  explicit Sgd(const TrainSection& train) : train_(train) {}
+  explicit Sgd(const OptimizerSettings& settings) : settings_(settings) {}
   std::vector<StateSpec> states(const Parameter&, DType dtype) const override {
-    if (train_.momentum == 0) return {};
+    if (settings_.momentum == 0) return {};
     return {{"momentum_buffer", &plain_format(dtype)}};
   }
   void scalars(int64_t, double lr, float* values) const override {
@@ -20,18 +20,18 @@ class Sgd : public Optimizer {
     ops.sgd_update({.param = of.param, .master = of.master, .grad = of.grad,
                     .momentum_buffer = of.state.empty() ? Tensor{} : of.state[0].tensor(), .scalars = scalars,
                     .squares = of.squares,
-                    .momentum = static_cast<float>(train_.momentum),
-                    .weight_decay = static_cast<float>(train_.weight_decay),
-                    .rounding = rounding(train_, of), .link_bytes = of.link_bytes},
+                    .momentum = static_cast<float>(settings_.momentum),
+                    .weight_decay = static_cast<float>(settings_.weight_decay),
+                    .rounding = rounding(settings_, of), .link_bytes = of.link_bytes},
                    stream);
   }
 
  private:
-  TrainSection train_;
+  OptimizerSettings settings_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_sgd(const TrainSection& train) { return std::make_unique<Sgd>(train); }
+std::unique_ptr<Optimizer> make_sgd(const OptimizerSettings& settings) { return std::make_unique<Sgd>(settings); }
 
 }  // namespace blipft

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/settings.h"
 #include "run/storage_policy.h"
 
 namespace blipft {
@@ -11,7 +12,7 @@ namespace {
 
 StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, const std::string& strategy_name) {
   StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
-                       PrecisionTypes::of(*parts.config), parts.optimizer, parts.policy ? parts.policy : &policy};
+                       precision_types(*parts.config), parts.optimizer, parts.policy ? parts.policy : &policy};
   const TrainSection& train = parts.config->train;
   context.used_once = train.accumulate_grad_batches == 1 && largest_norm(train) == 0;
   context.shards = shard_count(strategy_name, parts.groups.shard->size());

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "blipft/trainer.h"
+#include "engine/settings.h"
 #include "io/saved_model.h"
 #include "io/state_files.h"
 #include "memory/memory_plan.h"
@@ -42,7 +43,7 @@ struct Holder {
   explicit Holder(const Config& of)
       : config(of), model(make_model(config)), optimizer(make_optimizer(config.train)),
         policy(make_storage_policy(config)),
-        store({device.get(), ops.get(), &arena, model->units(), PrecisionTypes::of(config), optimizer.get(),
+        store({device.get(), ops.get(), &arena, model->units(), precision_types(config), optimizer.get(),
                policy.get(), true}),
         strategy(make_strategy("single", {device.get(), ops.get(), Groups(self.get()), &arena, &store,
                                           model->units()}, {})) {

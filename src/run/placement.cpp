@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "blipft/error.h"
+#include "blipft/strategy.h"
 #include "memory/memory_text.h"
 
 namespace blipft {

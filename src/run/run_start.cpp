@@ -6,6 +6,7 @@
 
 #include "blipft/version.h"
 #include "data/text_survey.h"
+#include "engine/settings.h"
 #include "run/adapter_files.h"
 #include "run/own_head.h"
 #include "run/placement.h"

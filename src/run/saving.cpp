@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blipft/model.h"
+#include "engine/settings.h"
 #include "io/json.h"
 #include "memory/memory_plan.h"
 #include "run/adapter_files.h"
@@ -268,7 +269,7 @@ bool is_input_file(const std::string& name) {
 }
 
 std::vector<SaveSettings> SaveSettings::of(const Config& config) {
-  const PrecisionTypes types = PrecisionTypes::of(config);
+  const PrecisionTypes types = precision_types(config);
   SaveSettings settings;
   if (config.output.save == "trained") settings.what = What::trained;
   settings.trained = types.master ? DType::f32 : types.compute;

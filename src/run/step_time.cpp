@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "engine/settings.h"
+
 namespace blipft {
 
 namespace {
@@ -23,7 +25,7 @@ constexpr double kMemoryShown = 0.6;
 constexpr int64_t kRecorded = 3;
 
 double product_rate(const Config& config, const MachineRates& rates) {
-  if (PrecisionTypes::of(config).compute == DType::bf16) return rates.bf16;
+  if (precision_types(config).compute == DType::bf16) return rates.bf16;
   return config.train.matmul_precision == "high" ? rates.tf32 : rates.f32;
 }
 
@@ -226,7 +228,7 @@ std::string step_time_text(const StepTime& time) {
 }
 
 std::string rates_text(const Config& config, const MachineRates& rates) {
-  const bool bf16 = PrecisionTypes::of(config).compute == DType::bf16;
+  const bool bf16 = precision_types(config).compute == DType::bf16;
   char text[256];
   std::snprintf(text, sizeof text,
                 "estimated by an %s's %s: %s products %.0f TFLOP/s, memory %.1f TB/s, collectives %.0f GB/s, link "

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/settings.h"
+
 namespace blipft {
 
 namespace {
@@ -79,7 +81,7 @@ void check_quantized(const Config& config, const Model& model) {
 }
 
 void check_offloaded(const Config& config, const Model& model) {
-  if (!offloads(config, "optimizer") || PrecisionTypes::of(config).master) return;
+  if (!offloads(config, "optimizer") || precision_types(config).master) return;
   const std::unique_ptr<Optimizer> optimizer = make_optimizer(config.train);
   const Parameter& any = model.units().front()->parameters().front();
   BLIPFT_USER_CHECK(!optimizer->states(any, DType::f32).empty(), place_of(config, "parallel.offload"),

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "blipft/config.h"
 #include "blipft/model.h"
 #include "blipft/store.h"
 

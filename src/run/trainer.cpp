@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "engine/settings.h"
 #include "memory/memory_text.h"
 #include "run/adapter_files.h"
 #include "run/end_all.h"

@@ -15,21 +15,6 @@ constexpr int64_t kDecodedElements = int64_t{1} << 20;  // of a state that is up
 constexpr int64_t kUnitsInFlight = 2;      // of transient gradients that updates may still read when another begins
 }  // namespace
 
-PrecisionTypes PrecisionTypes::of(Precision precision) {
-  switch (precision) {
-    case Precision::f32_true: return {DType::f32, DType::f32, DType::f32, false};
-    case Precision::bf16_true: return {DType::bf16, DType::bf16, DType::bf16, false};
-    case Precision::bf16_mixed: return {DType::bf16, DType::f32, DType::f32, true};
-  }
-  throw Error("unknown precision");
-}
-
-PrecisionTypes PrecisionTypes::of(const Config& config) {
-  const bool exact = config.adapter.kind != "none" && config.adapter.dtype == "f32";
-  if (exact && config.train.precision == Precision::bf16_true) return of(Precision::bf16_mixed);
-  return of(config.train.precision);
-}
-
 // Contiguous buffers, one for each owner, name, dtype and place, in the order in which they are first asked for.
 class ParameterStore::Pools {
  public:

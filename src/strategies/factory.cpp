@@ -4,6 +4,8 @@
 
 namespace blipft {
 
+bool cuts_parameters(const std::string& name) { return name == "fsdp"; }
+
 int64_t shard_count(const std::string& name, int64_t ranks) { return cuts_parameters(name) ? ranks : 1; }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const StrategyContext& context,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "blipft/optimizer.h"
+#include "engine/settings.h"
 
 using namespace blipft;
 

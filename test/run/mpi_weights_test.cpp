@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "engine/settings.h"
 #include "strategies/strategy_harness.h"
 #include "support/temporary_directory.h"
 
@@ -130,7 +131,7 @@ class Adapted {
       units.push_back(unit);
     }
     config_.output.save_model = true;
-    StoreContext held{device_.get(), ops_.get(), &arena_, units, PrecisionTypes::of(config_),
+    StoreContext held{device_.get(), ops_.get(), &arena_, units, precision_types(config_),
                       optimizer_.get()};
     held.shards = mpi_world().size(), held.index = mpi_world().rank();
     store_ = std::make_unique<ParameterStore>(held);

@@ -12,6 +12,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "engine/settings.h"
 #include "ops/bf16.h"
 #include "blipft/checkpoint.h"
 #include "blipft/philox.h"

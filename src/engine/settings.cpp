@@ -1,0 +1,36 @@
+// Keys of a run file as settings of the parts below; see settings.h.
+#include "engine/settings.h"
+
+#include "blipft/error.h"
+
+namespace blipft {
+
+PrecisionTypes precision_types(Precision precision) {
+  switch (precision) {
+    case Precision::f32_true: return {DType::f32, DType::f32, DType::f32, false};
+    case Precision::bf16_true: return {DType::bf16, DType::bf16, DType::bf16, false};
+    case Precision::bf16_mixed: return {DType::bf16, DType::f32, DType::f32, true};
+  }
+  throw Error("unknown precision");
+}
+
+PrecisionTypes precision_types(const Config& config) {
+  const bool exact = config.adapter.kind != "none" && config.adapter.dtype == "f32";
+  if (exact && config.train.precision == Precision::bf16_true) return precision_types(Precision::bf16_mixed);
+  return precision_types(config.train.precision);
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train) {
+  return make_optimizer(train.optim, {train.beta1, train.beta2, train.eps, train.weight_decay, train.momentum,
+                                      train.stochastic_rounding, static_cast<uint64_t>(train.seed)});
+}
+
+double learning_rate(const TrainSection& train, int64_t step, int64_t total) {
+  using Curve = LearningRateSchedule::Curve;
+  const Curve curve = train.lr_schedule == "linear"   ? Curve::linear
+                      : train.lr_schedule == "cosine" ? Curve::cosine
+                                                      : Curve::constant;
+  return learning_rate({train.lr, curve, train.warmup_steps, train.warmup_ratio}, step, total);
+}
+
+}  // namespace blipft
