@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "blipft/ops.h"
-#include "models/causal_head.h"
+#include "models/blocks/language_head.h"
 
 namespace blipft::bench {
 
@@ -48,9 +48,9 @@ inline std::vector<LinearLayer> blip2_layers(int64_t batch, int64_t text = 50) {
       {"opt fc1", opt, 2560, 10240, 32, true, false, relu, none},
       {"opt fc2", opt, 10240, 2560, 32, true, false, none, relu}};
   // The head's rows come in chunks, which share one weight gradient.
-  CausalHead head;
+  LanguageHead head;
   head.output.out = vocabulary;
-  const int64_t rows = batch * (text - 1), chunk = head.chunk_rows(rows);
+  const int64_t rows = batch * (text - 1), chunk = head.chunk_rows(rows, true);
   const int chunks = static_cast<int>(rows / chunk);
   LinearLayer part{"head", chunk, 2560, vocabulary, chunks, false, false};
   part.adding = chunks - 1;

@@ -2,9 +2,9 @@
 #include <filesystem>
 
 #include "blipft/model_class.h"
-#include "models/blip2.h"
+#include "models/families/blip2.h"
 #include "models/json_fields.h"
-#include "models/llama.h"
+#include "models/families/llama.h"
 
 namespace blipft {
 

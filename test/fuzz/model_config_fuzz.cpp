@@ -1,8 +1,8 @@
 // The JSON files of a model that say sizes: config.json of each family, preprocessor_config.json.
 #include "blipft/data.h"
 #include "fuzz/fuzz_target.h"
-#include "models/blip2_config.h"
-#include "models/llama_config.h"
+#include "models/families/blip2_config.h"
+#include "models/families/llama_config.h"
 
 BLIPFT_FUZZ_TARGET(model_config) {
   using namespace blipft;

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "models/blocks.h"
+#include "models/blocks/norm.h"
 #include "ops/op_reference.h"
 
 namespace blipft::test {
@@ -70,15 +70,15 @@ class LowRank final : public LinearAdapter {
 
   void forward(const UnitPass& pass, const MatrixView& x, const MatrixView& y) const override {
     const StepContext& context = pass.context;
-    const Taken inner(context, "adapter", x.dtype, {x.rows(), a.shape[0]});
+    const ScopedTensor inner(context, "adapter", x.dtype, {x.rows(), a.shape[0]});
     context.ops.linear_forward({.x = x, .w = a.tensor(), .y = inner}, context.stream);
     context.ops.linear_forward({.x = inner, .w = b.tensor(), .residual = y, .y = y}, context.stream);
   }
   Tensor reduce(UnitBackward& pass, const MatrixView& dy) const override {
-    Taken reduced(pass.context, "adapter", dy.dtype, {dy.rows(), a.shape[0]});
+    ScopedTensor reduced(pass.context, "adapter", dy.dtype, {dy.rows(), a.shape[0]});
     pass.context.ops.linear_backward_input({.dy = dy, .w = b.tensor(), .dx = reduced}, pass.context.stream);
     ++reductions;
-    return reduced.keep();
+    return reduced.release();
   }
   void input_gradient(UnitBackward& pass, const MatrixView&, const Tensor& reduced, const MatrixView& add,
                       const MatrixView& dx) const override {
@@ -88,14 +88,14 @@ class LowRank final : public LinearAdapter {
   void weight_gradient(UnitBackward& pass, const MatrixView& dy, const Tensor& reduced,
                        const MatrixView& x) const override {
     const StepContext& context = pass.context;
-    Taken inner(context, "adapter", x.dtype, {x.rows(), a.shape[0]});
+    ScopedTensor inner(context, "adapter", x.dtype, {x.rows(), a.shape[0]});
     const Stream stream = pass.weight_stream();
     context.ops.linear_forward({.x = x, .w = a.tensor(), .y = inner}, stream);
     context.ops.linear_backward_weight({.dy = dy, .x = inner, .dw = db.tensor(), .accumulate = pass.later_rows()},
                                        stream);
     context.ops.linear_backward_weight({.dy = reduced, .x = x, .dw = da.tensor(), .accumulate = pass.later_rows()},
                                        stream);
-    pass.keep(inner.keep());
+    pass.keep(inner.release());
   }
 
   mutable Numbers a, b, da, db;            // [r, in], [part, r]

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "engine/settings.h"
 #include "ops/bf16.h"
 #include "blipft/checkpoint.h"
 #include "data/text_shapes.h"

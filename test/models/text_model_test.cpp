@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "blipft/data.h"
+#include "engine/settings.h"
 #include "memory/memory_plan.h"
 #include "run/step_program.h"
 #include "run/weights.h"
@@ -89,7 +90,7 @@ Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, dou
 
 TEST_SUITE("text model") {
   TEST_CASE("the head takes 64 Mi logits at a time, more where a sum in bf16 would be of more than 16 chunks") {
-    CausalHead head;
+    LanguageHead head;
     head.output.out = 151936;              // 441 rows
     for (const bool rounded : {false, true}) {
       CHECK(head.chunk_rows(1, rounded) == 1);

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -171,5 +172,19 @@ class LinearLayer {
   Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
   Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
 };
+
+/// Adds "<name>.weight" and, if wanted, "<name>.bias" to the unit.
+LinearLayer add_linear(Unit& unit, const std::string& name, int64_t in, int64_t out, bool bias, float init_std);
+/// One of several linear layers over one input.
+struct PackedLinear {
+  std::string name;
+  int64_t out = 0;
+};
+/// Adds the weights of several linear layers over one input as one matrix, then their biases as one vector.
+LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layers, int64_t in, bool bias,
+                              float init_std);
+/// The same for layers of equal width.
+LinearLayer add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each,
+                              bool bias, float init_std);
 
 }  // namespace blipft

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/linear_layer.h"
+#include "models/blocks/linear_layer.h"
 
 namespace blipft {
 

@@ -1,5 +1,5 @@
 // LoRA; see linear_lora.h.
-#include "models/linear_lora.h"
+#include "models/blocks/linear_lora.h"
 
 #include <algorithm>
 #include <cmath>

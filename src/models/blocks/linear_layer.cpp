@@ -1,5 +1,5 @@
 // LinearLayer and the side stream of weight gradients; see linear_layer.h.
-#include "models/linear_layer.h"
+#include "models/blocks/linear_layer.h"
 
 namespace blipft {
 
@@ -113,6 +113,36 @@ void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, cons
     const MatrixView columns = dy.columns(a.part.first, a.part.count);
     a.adapter->weight_gradient(pass, columns, pass.reduced(*a.adapter, columns), x);
   }
+}
+
+LinearLayer add_linear(Unit& unit, const std::string& name, int64_t in, int64_t out, bool bias, float init_std) {
+  return add_packed_linear(unit, {PackedLinear{name, out}}, in, bias, init_std);
+}
+
+LinearLayer add_packed_linear(Unit& unit, const std::vector<std::string>& names, int64_t in, int64_t out_each,
+                              bool bias, float init_std) {
+  std::vector<PackedLinear> layers;
+  for (const std::string& name : names) layers.push_back({name, out_each});
+  return add_packed_linear(unit, layers, in, bias, init_std);
+}
+
+LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layers, int64_t in, bool bias,
+                              float init_std) {
+  LinearLayer linear{.in = in};
+  for (const PackedLinear& layer : layers) {
+    const int64_t offset =
+        unit.add(layer.name + ".weight", {layer.out, in}, Init::normal(init_std), linear.weight >= 0,
+                 ParameterKind::layer_weight);
+    if (linear.weight < 0) linear.weight = offset;
+    linear.parts.push_back({linear.out, layer.out});
+    linear.out += layer.out;
+  }
+  if (!bias) return linear;
+  for (const PackedLinear& layer : layers) {
+    const int64_t offset = unit.add(layer.name + ".bias", {layer.out}, Init::constant(0), linear.bias >= 0);
+    if (linear.bias < 0) linear.bias = offset;
+  }
+  return linear;
 }
 
 }  // namespace blipft

@@ -1,5 +1,5 @@
 // Reading config.json of LLaMA, Mistral and Qwen 2. Defaults are those of transformers' configuration classes.
-#include "models/llama_config.h"
+#include "models/families/llama_config.h"
 
 #include <cmath>
 

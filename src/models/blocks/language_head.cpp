@@ -1,5 +1,5 @@
-// Head and loss in chunks; see causal_head.h.
-#include "models/causal_head.h"
+// Head and loss in chunks; see language_head.h.
+#include "models/blocks/language_head.h"
 
 #include <algorithm>
 
@@ -12,7 +12,23 @@ constexpr int64_t kLogitsOfChunk = int64_t{64} << 20;  // elements: 128 MiB of b
 constexpr int64_t kMostChunks = 16;
 }
 
-int64_t CausalHead::chunk_rows(int64_t rows, bool rounded) const {
+void LanguageHead::add_output(Unit& embeddings, const std::string& tied_to, const std::string& name, int64_t hidden,
+                              int64_t vocabulary, float init_std) {
+  output = {.in = hidden, .out = vocabulary, .parts = {{0, vocabulary}}};
+  weight_unit = tied_to.empty() ? unit : &embeddings;
+  if (tied_to.empty()) {
+    output.weight = unit->add(name + ".weight", {vocabulary, hidden}, Init::normal(init_std));
+    return;
+  }
+  embeddings.add_alias(tied_to, name + ".weight");
+  const auto& parameters = embeddings.parameters();
+  const auto table = std::find_if(parameters.begin(), parameters.end(),
+                                  [&](const Parameter& parameter) { return parameter.name == tied_to; });
+  BLIPFT_CHECK(table != parameters.end(), "no parameter ", tied_to, " to tie ", name, " to");
+  output.weight = table->offset;
+}
+
+int64_t LanguageHead::chunk_rows(int64_t rows, bool rounded) const {
   const int64_t least = rounded ? (rows + kMostChunks - 1) / kMostChunks : 1;
   const int64_t most = std::max(least, kLogitsOfChunk / output.out);
   const int64_t chunks = (rows + most - 1) / most;
@@ -21,7 +37,7 @@ int64_t CausalHead::chunk_rows(int64_t rows, bool rounded) const {
 
 // The embeddings' gradient holds the head's contribution now. Their own comes at the end of backward and adds to it, so
 // whatever the head does not write begins at zero.
-void CausalHead::pause_tied_gradient(const StepContext& context, const UnitGradient& gradient) const {
+void LanguageHead::pause_tied_gradient(const StepContext& context, const UnitGradient& gradient) const {
   if (!gradient.accumulate) {
     const int64_t end = output.weight + output.out * output.in, size = dtype_size(gradient.flat.dtype);
     const auto zero = [&](int64_t first, int64_t last) {
@@ -34,7 +50,7 @@ void CausalHead::pause_tied_gradient(const StepContext& context, const UnitGradi
   context.units.pause(*weight_unit);
 }
 
-CausalHead::Opened CausalHead::open(const StepContext& context, const MicroBatch& batch) const {
+LanguageHead::Opened LanguageHead::open(const StepContext& context, const MicroBatch& batch) const {
   UnitPass pass = acquire(context, *unit);
   const Tensor flat = pass.flat;
   if (tied()) pass.flat = context.units.acquire(*weight_unit);
@@ -42,25 +58,25 @@ CausalHead::Opened CausalHead::open(const StepContext& context, const MicroBatch
   return {flat, pass};
 }
 
-CausalHead::Input CausalHead::input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting,
+LanguageHead::Input LanguageHead::input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting,
                                     int64_t rows) const {
-  Taken picked(context, "head input", x.dtype, {rows, output.in});
+  ScopedTensor picked(context, "head input", x.dtype, {rows, output.in});
   predicting.blocks = x, predicting.rows = picked;
   context.ops.pick_rows(predicting, context.stream);
   give(context, x);
   const NormResult normed = take_norm(context, norm, flat, picked);
-  return {picked.keep(), normed};
+  return {picked.release(), normed};
 }
 
 // `backward`, which adds up in bf16 where the gradient is `rounded` to it, gets each chunk's pass and gradient of the logits [n, V], which begins at row `first`.
-void CausalHead::loss_in_chunks(
+void LanguageHead::loss_in_chunks(
     const UnitPass& pass, const Tensor& normed, const MicroBatch& batch, bool rounded,
     const std::function<void(const UnitPass&, const Tensor&, int64_t)>& backward) const {
   const StepContext& context = pass.context;
   const Tensor labels = batch.labels.view({normed.rows()});
   const int64_t rows = normed.rows(), chunk = chunk_rows(rows, rounded);
-  Taken logits(context, "logits of a chunk", normed.dtype, {chunk, output.out});
-  Taken row_loss(context, "loss of rows", DType::f32, {rows});
+  ScopedTensor logits(context, "logits of a chunk", normed.dtype, {chunk, output.out});
+  ScopedTensor row_loss(context, "loss of rows", DType::f32, {rows});
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t n = std::min(chunk, rows - first);
     const Tensor part = logits.get().row_range(0, n);
@@ -75,7 +91,7 @@ void CausalHead::loss_in_chunks(
   context.ops.sum(row_loss, batch.loss, true, context.stream);
 }
 
-void CausalHead::forward_loss(const StepContext& context, Tensor x, RowBlocks predicting,
+void LanguageHead::forward_loss(const StepContext& context, Tensor x, RowBlocks predicting,
                               const MicroBatch& batch) const {
   const Opened opened = open(context, batch);
   const ObservedPhase phase(context, Phase::loss, *unit);
@@ -87,7 +103,7 @@ void CausalHead::forward_loss(const StepContext& context, Tensor x, RowBlocks pr
   release(context, *unit);
 }
 
-Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlocks predicting,
+Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, RowBlocks predicting,
                                     const MicroBatch& batch) const {
   const DType type = x.dtype;
   const Shape x_shape = x.shape;
@@ -95,7 +111,7 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlo
   const auto [flat, weight] = open(context, batch);
   const ObservedPhase phase(context, Phase::loss, *unit);
   auto [picked, normed] = input(context, flat, x, predicting, rows);
-  Taken dnormed(context, "gradients", type, {rows, h});
+  ScopedTensor dnormed(context, "gradients", type, {rows, h});
   UnitGradients weight_gradients;
   if (weight_unit->trainable) weight_gradients.own = context.units.gradient(*weight_unit);
   if (unit->adapter) weight_gradients.adapter = context.units.gradient(*unit->adapter);
@@ -124,11 +140,11 @@ Tensor CausalHead::forward_backward(const StepContext& context, Tensor x, RowBlo
   give(context, normed);
   release(context, *unit);
   publish(context, *unit);
-  Taken dx(context, "gradients of the residual stream", type, x_shape);
+  ScopedTensor dx(context, "gradients of the residual stream", type, x_shape);
   predicting.blocks = dx, predicting.rows = dnormed;
   context.ops.spread_rows(predicting, context.stream);
   give(context, picked);
-  return dx.keep();
+  return dx.release();
 }
 
 }  // namespace blipft

@@ -4,16 +4,20 @@
 
 #include <functional>
 
-#include "models/blocks.h"
+#include "models/blocks/norm.h"
 
 namespace blipft {
 
-class CausalHead {
+class LanguageHead {
  public:
   Unit* unit = nullptr;                    // final norm, and the head's own weight when it is not tied
   Norm norm;
   const Unit* weight_unit = nullptr;       // where the head's weight is: `unit`, or the embeddings (tied)
   LinearLayer output;                      // [V, H], no bias
+
+  /// Declares "<name>.weight" [V, H]: the parameter `tied_to` of `embeddings`, or, where that is empty, one of `unit`.
+  void add_output(Unit& embeddings, const std::string& tied_to, const std::string& name, int64_t hidden,
+                  int64_t vocabulary, float init_std);
 
   /// x [M, H] is taken over. `predicting` (without its tensors) says which of its rows predict the batch's labels, one
   /// each. Adds the weighted loss to batch.loss; returns dx of the same shape. Does not publish a tied weight's unit.

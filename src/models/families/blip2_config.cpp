@@ -1,5 +1,5 @@
 // Reading config.json of BLIP-2. Defaults are those of transformers' configuration classes.
-#include "models/blip2_config.h"
+#include "models/families/blip2_config.h"
 
 #include "models/json_fields.h"
 
@@ -28,8 +28,8 @@ float init_std(const JsonFields& fields, const std::string& key) {
   return value < 1e-4f ? 0.02f : value;
 }
 
-Blip2Config::Vision read_vision(const JsonFields& fields) {
-  Blip2Config::Vision vision;
+VitShape read_vision(const JsonFields& fields) {
+  VitShape vision;
   vision.hidden = fields.positive("hidden_size", vision.hidden);
   vision.inner = fields.positive("intermediate_size", vision.inner);
   vision.layers = fields.layers("num_hidden_layers", vision.layers);
@@ -69,8 +69,8 @@ QFormerShape read_qformer(const JsonFields& fields, int64_t picture_hidden, int6
   return shape;
 }
 
-Blip2Config::Text read_text(const JsonFields& fields) {
-  Blip2Config::Text text;
+OptShape read_text(const JsonFields& fields) {
+  OptShape text;
   fields.only<std::string>("model_type", "opt");
   text.vocabulary = fields.rows("vocab_size", text.vocabulary);
   text.hidden = fields.positive("hidden_size", text.hidden);
@@ -107,7 +107,7 @@ Blip2Config Blip2Config::read(const std::string& file) {
   config.vision = read_vision(fields.section("vision_config"));
   config.qformer =
       read_qformer(fields.section("qformer_config"), config.vision.hidden, fields.positive("num_query_tokens", 32));
-  config.qformer_init_std = init_std(fields.section("qformer_config"), "initializer_range");
+  config.qformer.init_std = init_std(fields.section("qformer_config"), "initializer_range");
   config.text = read_text(fields.section("text_config"));
   return config;
 }

@@ -1,0 +1,113 @@
+// MLPs, forward and backward; see mlp.h.
+#include "models/blocks/mlp.h"
+
+namespace blipft {
+
+namespace {
+
+Block::Flops product_flops(int64_t batch, double tokens, const LinearLayer& first, const LinearLayer& last) {
+  return {2 * static_cast<double>(batch) * tokens * static_cast<double>(first.in * first.out + last.in * last.out), 0, 0};
+}
+
+}  // namespace
+
+Tensor Mlp::keep_activated(const StepContext& context, Tensor activated) const {
+  if (fc2_.needs_input(unit())) return activated;
+  const Tensor signs = take(context, "mlp signs", DType::u8, {(activated.numel() + 7) / 8});
+  context.ops.pack_signs(activated, signs, context.stream);
+  give(context, activated);
+  return signs;
+}
+
+Tensor Mlp::forward(const UnitPass& pass, const LayerCall&, Input input, const Output& output, SavedBlock& saved,
+                    bool save) const {
+  const StepContext& context = pass.context;
+  const DType type = input.x.dtype;
+  const Shape inner = {input.x.rows(), fc1_.out};
+  Tensor activated = take(context, "mlp inner", type, inner);
+  Tensor before = keeps_input_of_activation() ? take(context, "mlp inner", type, inner) : Tensor{};
+  fc1_.forward(pass, {.x = input.x, .activation = activation_, .pre_activation = before, .y = activated});
+  if (input.owned) give(context, input.x);
+  if (save) saved.inner = before; else give(context, before);
+  const Tensor y = take(context, output.name, type, {inner[0], fc2_.out});
+  fc2_.forward(pass, {.x = activated, .residual = output.residual, .y = y});
+  if (save && !keeps_input_of_activation()) saved.inner = keep_activated(context, activated);
+  else give(context, activated);
+  return y;
+}
+
+void Mlp::recompute(const UnitPass& pass, const LayerCall&, Input input, SavedBlock& saved) const {
+  const StepContext& context = pass.context;
+  const bool before = keeps_input_of_activation();
+  const Tensor inner = take(context, "mlp inner", input.x.dtype, {input.x.rows(), fc1_.out});
+  fc1_.forward(pass, {.x = input.x, .activation = before ? Activation::none : activation_, .y = inner});
+  if (input.owned) give(context, input.x);
+  saved.inner = before ? inner : keep_activated(context, inner);
+}
+
+Block::InputGradient Mlp::backward(UnitBackward& pass, const LayerCall&, const OutputGradient& incoming,
+                                   SavedBlock& saved) const {
+  const StepContext& context = pass.context;
+  const Tensor& dy = incoming.dy;
+  const Shape inner = {dy.rows(), fc1_.out};
+  const bool again = keeps_input_of_activation() && fc2_.needs_input(pass);
+  const Tensor dinner = take(context, "gradients of mlp inner", dy.dtype, inner);
+  const Tensor activated = again ? take(context, "mlp inner", dy.dtype, inner) : Tensor{};
+  const BiasGradient bias = fc1_.bias_gradient(pass);
+  fc2_.input_gradient(pass, {.dy = dy, .activation = activation_, .saved = saved.inner, .activated = activated,
+                             .dbias = bias.sums, .accumulate_dbias = bias.accumulate, .dx = dinner});
+  // Where fc2 does not need its input, saved.inner may be signs.
+  const bool reads_saved = !keeps_input_of_activation() && fc2_.needs_input(pass);
+  fc2_.weight_gradient(pass, dy, reads_saved ? saved.inner : activated, incoming.bias);
+  pass.keep(activated);
+  if (reads_saved) pass.keep(std::exchange(saved.inner, {}));
+  give(context, saved.inner);
+  return input_gradient(pass, incoming, dinner, bias);
+}
+
+Block::Flops Mlp::forward_flops(int64_t batch, double tokens, double) const {
+  return product_flops(batch, tokens, fc1_, fc2_);
+}
+
+void GatedMlp::recompute(const UnitPass& pass, const LayerCall&, Input input, SavedBlock& saved) const {
+  saved.inner = take(pass.context, "gate and up", input.x.dtype, {input.x.rows(), gate_up_.out});
+  gate_up_.forward(pass, {.x = input.x, .y = saved.inner});
+  if (input.owned) give(pass.context, input.x);
+}
+
+Tensor GatedMlp::forward(const UnitPass& pass, const LayerCall& call, Input input, const Output& output,
+                         SavedBlock& saved, bool save) const {
+  const StepContext& context = pass.context;
+  const DType type = input.x.dtype;
+  const int64_t rows = input.x.rows();
+  recompute(pass, call, input, saved);
+  ScopedTensor inner(context, "mlp inner", type, {rows, down_.in});
+  context.ops.swiglu_forward({.gate_up = saved.inner, .y = inner}, context.stream);
+  if (!save) give(context, saved.inner);
+  const Tensor y = take(context, output.name, type, {rows, down_.out});
+  down_.forward(pass, {.x = inner, .residual = output.residual, .y = y});
+  return y;
+}
+
+Block::InputGradient GatedMlp::backward(UnitBackward& pass, const LayerCall&, const OutputGradient& incoming,
+                                        SavedBlock& saved) const {
+  const StepContext& context = pass.context;
+  const Tensor& dy = incoming.dy;
+  const Shape width = {dy.rows(), down_.in};
+  const Tensor gates = std::exchange(saved.inner, {});  // becomes its own gradient
+  const Tensor inner = down_.needs_input(pass) ? take(context, "mlp inner", dy.dtype, width) : Tensor{};
+  {
+    ScopedTensor dinner(context, "gradients of mlp inner", dy.dtype, width);
+    down_.input_gradient(pass, {.dy = dy, .dx = dinner});
+    context.ops.swiglu_backward({.gate_up = gates, .y = inner, .dy = dinner, .dgate_up = gates}, context.stream);
+  }
+  down_.weight_gradient(pass, dy, inner, incoming.bias);
+  leave(pass, down_, inner);
+  return input_gradient(pass, incoming, gates, {});
+}
+
+Block::Flops GatedMlp::forward_flops(int64_t batch, double tokens, double) const {
+  return product_flops(batch, tokens, gate_up_, down_);
+}
+
+}  // namespace blipft

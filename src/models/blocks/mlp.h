@@ -1,0 +1,56 @@
+// The MLP of a transformer layer: plain, fc2(act(fc1(x))), or gated (SwiGLU), down(silu(gate(x)) * up(x)).
+//
+// Dimension legend: as in block.h; F inner size.
+#pragma once
+
+#include "models/blocks/block.h"
+
+namespace blipft {
+
+/// fc2(act(fc1(x))). What it saves, [M, F]: of gelu what was before the activation; of relu what came out of it, or its
+/// signs alone, u8 [ceil(M F / 8)], where no weight gradient reads it.
+class Mlp : public Block {
+ public:
+  /// fc1 [F, H], fc2 [H, F].
+  Mlp(const Unit& unit, Activation activation, LinearLayer fc1, LinearLayer fc2)
+      : Block(unit), activation_(activation), fc1_(std::move(fc1)), fc2_(std::move(fc2)) {}
+
+  const LinearLayer& first() const override { return fc1_; }
+  const LinearLayer& last() const override { return fc2_; }
+  Tensor forward(const UnitPass& pass, const LayerCall& call, Input input, const Output& output, SavedBlock& saved,
+                 bool save) const override;
+  void recompute(const UnitPass& pass, const LayerCall& call, Input input, SavedBlock& saved) const override;
+  InputGradient backward(UnitBackward& pass, const LayerCall& call, const OutputGradient& incoming,
+                         SavedBlock& saved) const override;
+  Flops forward_flops(int64_t batch, double tokens, double memory_tokens) const override;
+
+ private:
+  bool keeps_input_of_activation() const { return activation_ == Activation::gelu; }
+  /// What backward needs of relu's output, which is taken over: itself, or its signs.
+  Tensor keep_activated(const StepContext& context, Tensor activated) const;
+
+  Activation activation_;
+  LinearLayer fc1_, fc2_;
+};
+
+/// down(silu(gate(x)) * up(x)). What it saves: gate and up, [M, 2 F], which become their own gradients.
+class GatedMlp : public Block {
+ public:
+  /// gate_up [2 F, H], gate before up; down [H, F].
+  GatedMlp(const Unit& unit, LinearLayer gate_up, LinearLayer down)
+      : Block(unit), gate_up_(std::move(gate_up)), down_(std::move(down)) {}
+
+  const LinearLayer& first() const override { return gate_up_; }
+  const LinearLayer& last() const override { return down_; }
+  Tensor forward(const UnitPass& pass, const LayerCall& call, Input input, const Output& output, SavedBlock& saved,
+                 bool save) const override;
+  void recompute(const UnitPass& pass, const LayerCall& call, Input input, SavedBlock& saved) const override;
+  InputGradient backward(UnitBackward& pass, const LayerCall& call, const OutputGradient& incoming,
+                         SavedBlock& saved) const override;
+  Flops forward_flops(int64_t batch, double tokens, double memory_tokens) const override;
+
+ private:
+  LinearLayer gate_up_, down_;
+};
+
+}  // namespace blipft

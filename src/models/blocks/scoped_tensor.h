@@ -1,0 +1,47 @@
+// Tensors of the arena that models hold for a while.
+#pragma once
+
+#include "blipft/model.h"
+
+namespace blipft {
+
+/// A tensor taken from the arena for the length of a scope (or until reset()).
+class ScopedTensor {
+ public:
+  ScopedTensor(const StepContext& context, const char* name, DType dtype, const Shape& shape,
+               Owner owner = Owner::activations)
+      : arena_(&context.arena), tensor_(arena_->take(owner, name, dtype, shape)) {}
+  ~ScopedTensor() { reset(); }
+  ScopedTensor(const ScopedTensor&) = delete;
+  ScopedTensor& operator=(const ScopedTensor&) = delete;
+  void reset() {
+    if (tensor_) arena_->give(tensor_);
+    tensor_ = {};
+  }
+  /// The caller becomes responsible for giving it back.
+  Tensor release() {
+    Tensor tensor = tensor_;
+    tensor_ = {};
+    return tensor;
+  }
+  operator const Tensor&() const { return tensor_; }
+  operator MatrixView() const { return tensor_; }
+  const Tensor& get() const { return tensor_; }
+
+ private:
+  Arena* arena_;
+  Tensor tensor_;
+};
+
+/// A tensor of activations that the caller gives back.
+inline Tensor take(const StepContext& context, const char* name, DType dtype, const Shape& shape) {
+  return context.arena.take(Owner::activations, name, dtype, shape);
+}
+
+/// Gives `tensor` back to the arena and forgets it; absent tensors are fine.
+inline void give(const StepContext& context, Tensor& tensor) {
+  if (tensor) context.arena.give(tensor);
+  tensor = {};
+}
+
+}  // namespace blipft

@@ -1,0 +1,137 @@
+// Layers and their stack; see stack.h.
+#include "models/blocks/stack.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace blipft {
+
+namespace {
+
+bool norms_sum(const Sublayer& sublayer) { return sublayer.after && sublayer.after_sum; }
+
+UnitPass open(const StepContext& context, const LayerCall& call, const Layer& layer) {
+  UnitPass pass = acquire(context, *layer.unit);
+  pass.rows = {.seed = context.seed, .sample_keys = call.sample_keys, .rows_per_sample = call.tokens,
+               .packing = call.packing};
+  return pass;
+}
+
+}  // namespace
+
+Sublayer::Place Layer::place_of(size_t i) const {
+  return {.last = i + 1 == sublayers.size(), .makes_input_again = i > 0 && norms_sum(sublayers[i - 1])};
+}
+
+Tensor Layer::forward(const UnitPass& pass, const LayerCall& call, Tensor x, Saved& saved, bool save) const {
+  saved.resize(sublayers.size());
+  ResidualStream stream{.x = x};
+  for (size_t i = 0; i < sublayers.size(); ++i)
+    stream = sublayers[i].forward(pass, call, stream, place_of(i), saved[i], save);
+  return stream.x;
+}
+
+void Layer::give_all_but_input(const StepContext& context, Saved& saved) const {
+  const Tensor x = std::exchange(saved[0].x, {});
+  for (Sublayer::Saved& one : saved) give(context, one);
+  saved[0].x = x;
+}
+
+void Layer::recompute(const UnitPass& pass, const LayerCall& call, Saved& saved) const {
+  ResidualStream stream{.x = saved[0].x, .saved = true};
+  const size_t last = sublayers.size() - 1;
+  for (size_t i = 0; i < last; ++i)
+    stream = sublayers[i].forward(pass, call, stream, place_of(i), saved[i], true);
+  sublayers[last].recompute(pass, call, stream, place_of(last), saved[last]);
+}
+
+ResidualGradient Layer::backward(const UnitPass& unit_pass, const UnitGradients& gradients, const LayerCall& call,
+                                 ResidualGradient dy, Saved& saved, const Layer* below) const {
+  UnitBackward pass(unit_pass, gradients);
+  std::vector<Tensor> inputs(sublayers.size());
+  for (size_t i = 1; i < sublayers.size(); ++i)
+    if (norms_sum(sublayers[i - 1])) inputs[i] = sublayers[i - 1].output_again(pass, saved[i - 1]);
+  for (size_t i = sublayers.size(); i-- > 0;) {
+    Sublayer::Below of;
+    if (i > 0) of.sublayer = &sublayers[i - 1];
+    else if (below) of = {&below->sublayers.back(), below->unit};
+    dy = sublayers[i].backward(pass, call, dy, saved[i], inputs[i], of);
+  }
+  pass.join();
+  return dy;
+}
+
+Block::Flops Layer::flops(int64_t batch, double tokens, double memory_tokens) const {
+  Block::Flops sum;
+  for (const Sublayer& sublayer : sublayers) {
+    const Block::Flops one = sublayer.block->forward_flops(batch, tokens, memory_tokens);
+    sum.products += one.products, sum.memory_products += one.memory_products, sum.attention += one.attention;
+  }
+  return sum;
+}
+
+double Layer::forward_flops(int64_t batch, double tokens, double memory_tokens) const {
+  return flops(batch, tokens, memory_tokens).all();
+}
+
+double Layer::recompute_flops(int64_t batch, double tokens, double memory_tokens) const {
+  const double all = forward_flops(batch, tokens, memory_tokens);
+  if (sublayers.back().after) return all;
+  const LinearLayer& left_out = sublayers.back().block->last();
+  return all - 2 * static_cast<double>(batch) * tokens * static_cast<double>(left_out.in * left_out.out);
+}
+
+// The recomputed scores inside of attention's backward do not count.
+double Layer::backward_flops(int64_t batch, double tokens, bool trained, double memory_tokens,
+                             bool memory_gradient) const {
+  const Block::Flops forward = flops(batch, tokens, memory_tokens);
+  return (trained ? 2 : 1) * forward.products + ((trained ? 1 : 0) + (memory_gradient ? 1 : 0)) * forward.memory_products +
+         2 * forward.attention;
+}
+
+Tensor Stack::forward(const StepContext& context, const LayerCall& call, Tensor x, bool save) {
+  saved_.assign(layers.size(), {});
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const Layer& layer = layers[i];
+    const UnitPass pass = open(context, call, layer);
+    const ObservedPhase phase(context, Phase::forward, *layer.unit);
+    x = layer.forward(pass, call, x, saved_[i], save);
+    if (save && recomputes(i)) {           // only x stays: backward computes the rest again from it
+      layer.give_all_but_input(context, saved_[i]);
+      if (in_host(context, i)) context.in_host->put(std::exchange(saved_[i][0].x, {}));
+    }
+    release(context, *layer.unit);
+  }
+  return x;
+}
+
+Tensor Stack::backward(const StepContext& context, const LayerCall& call, Tensor dy) {
+  ResidualGradient gradient_of_x{dy, {}, {}};
+  for (size_t i = layers.size(); i-- > 0;) {
+    const Layer& layer = layers[i];
+    if (in_host(context, i)) saved_[i][0].x = context.in_host->fetch();
+    if (i > 0 && in_host(context, i - 1)) context.in_host->prefetch();
+    const UnitPass pass = open(context, call, layer);
+    if (recomputes(i)) {
+      const ObservedPhase phase(context, Phase::recompute, *layer.unit);
+      layer.recompute(pass, call, saved_[i]);
+    }
+    const ObservedPhase phase(context, Phase::backward, *layer.unit);
+    gradient_of_x = layer.backward(pass, gradients(context, *layer.unit), call, gradient_of_x, saved_[i],
+                                   i > 0 ? &layers[i - 1] : nullptr);
+    release(context, *layer.unit);
+    publish(context, *layer.unit);
+  }
+  return gradient_of_x.dy;
+}
+
+const Layer* Stack::layer_of(const Unit& unit) const {
+  const auto found = std::find_if(layers.begin(), layers.end(), [&](const Layer& layer) { return layer.unit == &unit; });
+  return found == layers.end() ? nullptr : &*found;
+}
+
+bool Stack::adapted() const {
+  return std::any_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.unit->adapter != nullptr; });
+}
+
+}  // namespace blipft

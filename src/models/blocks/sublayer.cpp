@@ -1,0 +1,192 @@
+// Sublayers, forward and backward; see sublayer.h.
+#include "models/blocks/sublayer.h"
+
+namespace blipft {
+
+namespace {
+
+const char* stream_name(Sublayer::Place place) { return place.last ? "residual stream" : "middle residual"; }
+
+void give_x(const StepContext& context, ResidualStream& stream) {
+  if (!stream.saved) give(context, stream.x);
+  stream.x = {};
+}
+
+// x + dropout(branch) as a tensor of its own. Takes the stream over.
+Tensor added_up(const StepContext& context, ResidualStream& stream, const char* name) {
+  if (!stream.branch) return stream.x;
+  const Tensor sum = take(context, name, stream.branch.dtype, stream.branch.shape);
+  context.ops.dropout_add({.x = stream.branch, .residual = stream.x, .dropout = stream.dropout, .y = sum}, context.stream);
+  give(context, stream.branch);
+  give_x(context, stream);
+  return sum;
+}
+
+}  // namespace
+
+void give(const StepContext& context, Sublayer::Saved& saved) {
+  give(context, saved.x);
+  give(context, saved.before);
+  give(context, saved.after);
+  give(context, saved.normed);
+  give(context, saved.block);
+}
+
+// What the block reads. Leaves in.x the input with nothing to be added any more; the norm adds up what was left.
+Block::Input Sublayer::block_input(const UnitPass& pass, ResidualStream& in, Saved& saved, bool save) const {
+  const StepContext& context = pass.context;
+  if (!before) {
+    in = {.x = added_up(context, in, "middle residual")};
+    return {in.x, false};
+  }
+  NormResult normed;
+  if (in.branch) {
+    const Tensor sum = take(context, "middle residual", in.branch.dtype, in.branch.shape);
+    normed = take_norm_of_sum(context, *before, pass.flat, in.branch, in.x, in.dropout, sum);
+    give(context, in.branch);
+    give_x(context, in);
+    in = {.x = sum};
+  } else {
+    normed = take_norm(context, *before, pass.flat, in.x);
+  }
+  const Block::Input input{normed.y, true};
+  normed.y = {};
+  if (save) saved.before = normed; else give(context, normed);
+  return input;
+}
+
+// The stream behind the branch. Takes both over.
+ResidualStream Sublayer::add(const UnitPass& pass, const LayerCall& call, ResidualStream in, Tensor branch, Place place,
+                             Saved& saved, bool save) const {
+  const StepContext& context = pass.context;
+  if (after && after_sum) {
+    ScopedTensor sum(context, "residual sum", branch.dtype, branch.shape);
+    NormResult normed = take_norm_of_sum(context, *after, pass.flat, branch, in.x, dropout.of(context, call), sum);
+    give(context, branch);
+    give_x(context, in);
+    const Tensor y = std::exchange(normed.y, {});
+    if (save) saved.after = normed, saved.normed = sum.release(); else give(context, normed);
+    return {.x = y};
+  }
+  if (after) {
+    NormResult normed = take_norm(context, *after, pass.flat, branch);
+    if (save) saved.normed = branch; else give(context, branch);
+    branch = std::exchange(normed.y, {});
+    if (save) saved.after = normed; else give(context, normed);
+  }
+  in.branch = branch, in.dropout = dropout.of(context, call);
+  if (!place.last) return in;
+  return {.x = added_up(context, in, stream_name(place))};
+}
+
+ResidualStream Sublayer::forward(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+                                 Saved& saved, bool save) const {
+  const StepContext& context = pass.context;
+  const Block::Input input = block_input(pass, in, saved, save);
+  const bool keep = save && !place.makes_input_again;
+  if (keep) saved.x = in.x;
+  in.saved |= keep;
+  if (!after && !dropout.of(context, call)) {  // the last product adds the residual
+    const Tensor y = block->forward(pass, call, input, {stream_name(place), in.x}, saved.block, save);
+    give_x(context, in);
+    return {.x = y};
+  }
+  const Tensor branch = block->forward(pass, call, input, {"sublayer output", {}}, saved.block, save);
+  return add(pass, call, in, branch, place, saved, save);
+}
+
+void Sublayer::recompute(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+                         Saved& saved) const {
+  const StepContext& context = pass.context;
+  if (after) {                             // which reads the block's output
+    ResidualStream out = forward(pass, call, in, place, saved, true);
+    give(context, out.x);
+    return;
+  }
+  const Block::Input input = block_input(pass, in, saved, true);
+  if (!place.makes_input_again) saved.x = in.x;
+  block->recompute(pass, call, input, saved.block);
+  if (place.makes_input_again) give_x(context, in);
+}
+
+Tensor Sublayer::output_again(const UnitPass& pass, const Saved& saved) const {
+  return take_norm_again(pass.context, *after, pass.flat, saved.normed, saved.after);
+}
+
+// The gradient of the block's output, `dropped` or dy, out of that of the sublayer's output; dy becomes that of the sum.
+ResidualGradient Sublayer::branch_gradient(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
+                                           Saved& saved) const {
+  const StepContext& context = pass.context;
+  const Tensor dy = incoming.dy;
+  const Dropout mask = dropout.of(context, call);
+  ResidualGradient result = incoming;
+  if (after && after_sum) {
+    result.bias = block->last().bias_gradient(pass);
+    if (mask) result.dropped = take(context, "gradients", dy.dtype, dy.shape);
+    after->backward(pass, {.dy = dy, .x = saved.normed, .mean = saved.after.mean, .rstd = saved.after.rstd,
+                           .dropout = mask, .dropped = result.dropped, .dbias = result.bias.sums,
+                           .accumulate_dbias = result.bias.accumulate, .dx = dy});
+  } else {
+    if (dropout && !result.dropped) {
+      result.dropped = take(context, "gradients", dy.dtype, dy.shape);
+      context.ops.dropout_add({.x = dy, .dropout = mask, .y = result.dropped}, context.stream);
+    }
+    if (!after) return result;
+    if (!result.dropped) result.dropped = take(context, "gradients", dy.dtype, dy.shape);
+    const Tensor of_normed = dropout ? result.dropped : dy;
+    result.bias = block->last().bias_gradient(pass);
+    after->backward(pass, {.dy = of_normed, .x = saved.normed, .mean = saved.after.mean, .rstd = saved.after.rstd,
+                           .dbias = result.bias.sums, .accumulate_dbias = result.bias.accumulate,
+                           .dx = result.dropped});
+  }
+  give(context, saved.normed);
+  give(context, saved.after);
+  return result;
+}
+
+// What the writer of the input's gradient is handed for the sublayer below.
+ResidualGradient Sublayer::hand(UnitBackward& pass, const Tensor& like, const Below& below) const {
+  ResidualGradient handed;
+  const Sublayer* to = below.sublayer;
+  if (!to || (to->after && to->after_sum)) return handed;  // its own norm is the writer
+  if (to->dropout) handed.dropped = take(pass.context, "gradients", like.dtype, like.shape);
+  if (to->after) return handed;            // its bias comes before that norm
+  const LinearLayer& last = to->block->last();
+  handed.bias = below.unit ? last.bias_gradient_ahead(pass.context, *below.unit) : last.bias_gradient(pass);
+  return handed;
+}
+
+ResidualGradient Sublayer::backward(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
+                                    Saved& saved, Tensor input, const Below& below) const {
+  const StepContext& context = pass.context;
+  const ResidualGradient branch = branch_gradient(pass, call, incoming, saved);
+  const Tensor dy = branch.dy, dbranch = branch.dropped ? branch.dropped : dy;
+  const Tensor x = input ? input : saved.x;
+  Block::OutputGradient of_block{dbranch, branch.bias, {}, {}};
+  if (!before) of_block.input = x, of_block.add = dy;
+  Block::InputGradient dx = block->backward(pass, call, of_block, saved.block);
+  const LinearLayer& last = block->last();
+  leave(pass, last, branch.dropped);
+  if (!before) {
+    leave(pass, block->first(), x);        // its weight gradient may still read it
+    saved.x = {};
+    leave(pass, last, dy);
+    return {.dy = dx.dx};
+  }
+  ResidualGradient result = hand(pass, dx.dx, below);
+  // The norm's output, which the first product read, comes out of the norm's backward: that has the norm's input.
+  const Tensor normed =
+      block->first().needs_input(pass) ? take(context, "norm output", dy.dtype, dy.shape) : Tensor{};
+  before->backward(pass, {.dy = dx.dx, .x = x, .mean = saved.before.mean, .rstd = saved.before.rstd, .y = normed,
+                          .add = dy, .dropout = result.dropped ? below.sublayer->dropout.of(context, call) : Dropout{},
+                          .dropped = result.dropped, .dbias = result.bias.sums,
+                          .accumulate_dbias = result.bias.accumulate, .dx = dx.dx});
+  result.dy = dx.dx;
+  block->weight_gradient(pass, dx, normed);
+  give(context, saved.before);
+  if (input) give(context, input); else give(context, saved.x);
+  leave(pass, last, dy);                   // whose weight gradient may still read it
+  return result;
+}
+
+}  // namespace blipft

@@ -1,0 +1,168 @@
+// BLIP-2 (Li et al. 2023): a vision tower, a Q-Former that reads it, and an OPT language model that continues from what the
+// Q-Former read.
+//
+// Parameter groups: vision, qformer, language_projection, language.
+//
+// Dimension legend: B samples; V picture tokens, E vision hidden size; Q queries, D Q-Former hidden size; M rows of the
+// language model in all, H its hidden size.
+#include "models/families/blip2.h"
+
+#include "models/families/blip2_config.h"
+#include "models/json_fields.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr uint32_t kQFormerSites = 1000, kLanguageSites = 2000;  // dropout sites: one number per place in the model
+
+class Blip2 : public Model {
+ public:
+  Blip2(const Blip2Config& config, const ModelSettings& settings)
+      : config_(config), compute_(settings.compute), vision_group_(add_group(settings, "vision")),
+        qformer_group_(add_group(settings, "qformer")),
+        projection_group_(add_group(settings, "language_projection")),
+        language_group_(add_group(settings, "language")), adapter_group_(add_adapter_group(settings)),
+        lora_(settings.adapter, "language_model.", units_of(adapter_group_)),
+        vision_(config.vision, "vision_model.", settings, units_of(&vision_group_)),
+        qformer_(config.qformer, kQFormerSites, settings, units_of(&qformer_group_)) {
+    projection_unit_ = &add_unit("language_projection", projection_group_);
+    projection_ = add_linear(*projection_unit_, "language_projection", config.qformer.hidden, config.text.hidden, true,
+                             config.qformer.init_std);
+    language_ = make_opt(config.text, {"language_model.", "language.", kLanguageSites, config.qformer.queries}, settings,
+                         units_of(&language_group_), lora_);
+    lora_.check();
+    label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
+  }
+
+  std::string description() const override {
+    return concat("blip2-opt (vision ", config_.vision.layers, " x ", config_.vision.hidden, ", Q-Former ",
+                  config_.qformer.layers, " x ", config_.qformer.hidden, ", OPT ", config_.text.layers, " x ",
+                  config_.text.hidden, ")");
+  }
+  ModelInputs inputs() const override {
+    const int64_t queries = config_.qformer.queries;
+    return {.picture_size = config_.vision.image, .prefix_rows = queries,
+            .max_text_tokens = config_.text.positions - queries, .vocabulary = config_.text.vocabulary,
+            .key_lengths = true, .label_rows = label_rows_};
+  }
+
+  void forward_backward(const StepContext& context, const MicroBatch& batch) override;
+  void forward_loss(const StepContext& context, const MicroBatch& batch) override;
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override;
+
+ private:
+  // How far backward goes: out of the language model into the projection, and from there into the Q-Former.
+  bool into_qformer() const { return vision_group_.trained || qformer_group_.trained; }
+  bool into_prefix() const { return into_qformer() || projection_group_.trained; }
+  std::function<Unit&(const std::string&)> units_of(const ParameterGroup* group) {
+    return [this, group](const std::string& name) -> Unit& { return add_unit(name, *group); };
+  }
+  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save);
+  Tensor project_forward(const StepContext& context, const Tensor& queries);
+  Tensor project_backward(const StepContext& context, Tensor dprefix);
+
+  Blip2Config config_;
+  DType compute_;
+  const ParameterGroup &vision_group_, &qformer_group_, &projection_group_, &language_group_;
+  const ParameterGroup* adapter_group_;
+  LoraBuilder lora_;
+  Vit vision_;
+  QFormer qformer_;
+  Unit* projection_unit_ = nullptr;
+  LinearLayer projection_;
+  LanguageModel language_;
+  bool label_rows_ = false;
+
+  // Saved for backward.
+  Tensor picture_, queries_;               // [B * V, E], what the Q-Former reads; [B * Q, D], what it gives
+};
+
+// The queries, projected into the language model's space: [B * Q, H].
+Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries) {
+  const Tensor flat = context.units.acquire(*projection_unit_);
+  const ObservedPhase phase(context, Phase::forward, *projection_unit_);
+  const Tensor prefix = take(context, "picture prefix", compute_, {queries.rows(), config_.text.hidden});
+  projection_.forward({context, flat, {}, {}}, {.x = queries, .y = prefix});
+  context.units.release(*projection_unit_);
+  return prefix;
+}
+
+// The gradient of the queries, or nothing when nobody wants it.
+Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
+  const UnitPass unit_pass = acquire(context, *projection_unit_);
+  const ObservedPhase phase(context, Phase::backward, *projection_unit_);
+  UnitBackward pass(unit_pass, gradients(context, *projection_unit_));
+  Tensor dqueries;
+  if (into_qformer()) {
+    dqueries = take(context, "gradients", compute_, {dprefix.rows(), config_.qformer.hidden});
+    projection_.input_gradient(pass, {.dy = dprefix, .dx = dqueries});
+  }
+  projection_.weight_gradient(pass, dprefix, queries_);
+  pass.keep(dprefix);
+  pass.keep(queries_);
+  queries_ = {};
+  pass.join();
+  release(context, *projection_unit_);
+  publish(context, *projection_unit_);
+  return dqueries;
+}
+
+// What the head reads [M, H]; `save` keeps what backward needs.
+Tensor Blip2::forward(const StepContext& context, const MicroBatch& batch, bool save) {
+  context.arena.mark("before_forward");
+  picture_ = vision_.forward(context, batch, save && vision_group_.trained);
+  queries_ = qformer_.forward(context, batch, picture_, save && into_qformer());
+  if (!save || !into_qformer()) give(context, picture_);
+  const Tensor prefix = project_forward(context, queries_);
+  const Tensor x = language_.forward(context, batch, compute_, prefix, save && language_.trains_below_head(into_prefix()));
+  if (!save || !into_prefix()) give(context, queries_);
+  context.arena.mark("after_forward");
+  return x;
+}
+
+void Blip2::forward_loss(const StepContext& context, const MicroBatch& batch) {
+  StepContext evaluation = context;
+  evaluation.training = false;
+  language_.loss(evaluation, batch, forward(evaluation, batch, false));
+}
+
+void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch) {
+  const Tensor x = forward(context, batch, true);
+  const Tensor dprefix = language_.loss_and_backward(context, batch, x, into_prefix());
+  Tensor dqueries;
+  if (into_prefix()) dqueries = project_backward(context, dprefix);
+  if (into_qformer()) {
+    Tensor dpicture;
+    if (vision_group_.trained) dpicture = take(context, "gradients", compute_, picture_.shape);
+    qformer_.backward(context, batch, picture_, dqueries, dpicture);
+    give(context, picture_);
+    if (vision_group_.trained) vision_.backward(context, batch, dpicture);
+  }
+  context.arena.mark("after_backward");
+}
+
+double Blip2::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const {
+  if (const auto flops = vision_.unit_flops(unit, phase, batch_size)) return *flops;
+  if (const auto flops = qformer_.unit_flops(unit, phase, batch_size, config_.vision.tokens(), into_qformer(),
+                                             vision_group_.trained))
+    return *flops;
+  if (const auto flops = language_.unit_flops(unit, phase, batch_size, text_rows, into_prefix())) return *flops;
+  if (&unit != projection_unit_) return 0;
+  const double product = 2 * static_cast<double>(batch_size * config_.qformer.queries) *
+                         static_cast<double>(projection_.in * projection_.out);
+  if (phase == Phase::forward) return product;
+  return phase == Phase::backward ? product * ((projection_group_.trained ? 1 : 0) + (into_qformer() ? 1 : 0)) : 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_blip2(const std::string& config_file, const ModelSettings& settings) {
+  Blip2Config config = Blip2Config::read(config_file);
+  check_dropout(config_file, "vision_config.attention_dropout", config.vision.attention_dropout, settings.dropout);
+  check_dropout(config_file, "text_config.attention_dropout", config.text.attention_dropout, settings.dropout);
+  if (settings.untied_head) config.text.tied = false;
+  return std::make_unique<Blip2>(config, settings);
+}
+
+}  // namespace blipft

@@ -1,0 +1,22 @@
+// What config.json says of a BLIP-2 model with an OPT language model.
+#pragma once
+
+#include <string>
+
+#include "models/families/opt.h"
+#include "models/families/qformer.h"
+#include "models/families/vit.h"
+
+namespace blipft {
+
+struct Blip2Config {
+  VitShape vision;
+  QFormerShape qformer;
+  OptShape text;
+
+  /// Reads and checks `file`; absent keys have transformers' defaults. Throws UserError naming file, key, found value
+  /// and what is supported.
+  static Blip2Config read(const std::string& file);
+};
+
+}  // namespace blipft

@@ -1,0 +1,96 @@
+// Layout of a unit's flat buffer; groups, units and counts of a model.
+#include "blipft/model.h"
+
+#include <algorithm>
+
+#include "blipft/error.h"
+
+namespace blipft {
+
+int64_t Parameter::numel() const {
+  int64_t n = 1;
+  for (int64_t size : shape) n *= size;
+  return n;
+}
+
+int64_t Unit::add(const std::string& name, const std::vector<int64_t>& shape, Init init, bool packed,
+                  ParameterKind kind) {
+  Parameter parameter{name, shape, numel_, init, group_.source, {}, kind};
+  const int64_t alignment = parameter.numel() < kBlockedParameter ? kParameterAlignment : kBlockAlignment;
+  if (!packed) parameter.offset = (numel_ + alignment - 1) / alignment * alignment;
+  parameters_.push_back(parameter);
+  numel_ = parameter.offset + parameter.numel();
+  return parameter.offset;
+}
+
+void Unit::add_alias(const std::string& name, const std::string& other) {
+  for (Parameter& parameter : parameters_)
+    if (parameter.name == name) return parameter.aliases.push_back(other);
+  throw Error(concat("unit ", name_, " has no parameter ", name));
+}
+
+int64_t Unit::parameter_count() const {
+  int64_t n = 0;
+  for (const Parameter& parameter : parameters_) n += parameter.numel();
+  return n;
+}
+
+std::vector<std::pair<int64_t, int64_t>> Unit::gaps(int64_t padded) const {
+  std::vector<std::pair<int64_t, int64_t>> gaps;
+  int64_t end = 0;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.offset > end) gaps.push_back({end, parameter.offset});
+    end = parameter.offset + parameter.numel();
+  }
+  if (padded > end) gaps.push_back({end, padded});
+  return gaps;
+}
+
+ActivationCheckpointing ActivationCheckpointing::from_name(const std::string& name) {
+  if (name == "none") return {Kind::none};
+  if (name == "half") return {Kind::half};
+  if (name == "full") return {Kind::full};
+  throw UserError(concat("train.act_ckpt: found ", name, ", known are none, half, full"));
+}
+
+const ParameterGroup& Model::add_group(const ModelSettings& settings, const std::string& name, Source source) {
+  const bool frozen = std::find(settings.freeze.begin(), settings.freeze.end(), name) != settings.freeze.end();
+  groups_.push_back({name, !frozen && (!settings.adapter.any() || name == kAdapterGroup), source});
+  return groups_.back();
+}
+
+const ParameterGroup* Model::add_adapter_group(const ModelSettings& settings) {
+  if (!settings.adapter.any()) return nullptr;
+  return &add_group(settings, kAdapterGroup, settings.adapter.saved ? Source::adapter : Source::fresh);
+}
+
+Unit& Model::add_unit(const std::string& name, const ParameterGroup& group) {
+  units_.push_back(std::make_unique<Unit>(name, group));
+  Unit& unit = *units_.back();
+  unit.index = static_cast<int64_t>(units_.size()) - 1;
+  unit_list_.push_back(&unit);
+  return unit;
+}
+
+int64_t Model::parameter_count() const {
+  int64_t count = 0;
+  for (const Unit* unit : unit_list_) count += unit->parameter_count();
+  return count;
+}
+
+double Model::flops(int64_t batch_size, double text_rows) const {
+  double total = 0;
+  for (const Unit* unit : unit_list_)
+    for (const Phase phase : {Phase::forward, Phase::loss, Phase::backward})
+      total += unit_flops(*unit, phase, batch_size, text_rows);
+  return total;
+}
+
+int64_t Model::trainable_parameter_count() const {
+  int64_t count = 0;
+  for (const Unit* unit : unit_list_)
+    if (unit->trainable) count += unit->parameter_count();
+  return count;
+}
+
+}  // namespace blipft

@@ -1,0 +1,245 @@
+// Sublayers in every placement of their norms, mixed in one stack, and cross attention to another stack's output: gradients
+// against differences of the loss, and recomputation to the same bits. No family of src/ is made so.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "models/blocks/attention.h"
+#include "models/blocks/language_model.h"
+#include "models/blocks/mlp.h"
+#include "models/model_rig.h"
+
+using namespace blipft;
+using testing::Rig;
+
+namespace {
+
+enum class Norms { before, after_sum, around, after_branch };
+constexpr int64_t kHidden = 16, kVocabulary = 128;
+
+struct Design {
+  std::vector<std::vector<Norms>> layers;  // of each layer its two sublayers, attention and MLP; three: cross attention between
+  bool rms = false, gated = false;
+  float dropout = 0;
+  bool encoder = false;                    // a stack whose output the cross attentions read
+};
+
+Norm make_norm(const Design& design, Unit& unit, const std::string& name) {
+  return design.rms ? add_rms_norm(unit, name, kHidden, 1e-5f) : add_norm(unit, name, kHidden, 1e-5f);
+}
+
+Sublayer place(const Design& design, Norms norms, std::shared_ptr<const Block> block, Unit& unit, const std::string& name,
+               float p, uint32_t site) {
+  Sublayer sublayer;
+  sublayer.block = std::move(block);
+  if (norms == Norms::before || norms == Norms::around) sublayer.before = make_norm(design, unit, name + ".before");
+  if (norms != Norms::before) sublayer.after = make_norm(design, unit, name + ".after");
+  sublayer.after_sum = norms == Norms::after_sum;
+  sublayer.dropout = {p, site};
+  return sublayer;
+}
+
+class PlacedModel : public Model {
+ public:
+  PlacedModel(const Design& design, const ModelSettings& settings) : design_(design), compute_(settings.compute) {
+    const ParameterGroup& all = add_group(settings, "all");
+    Unit& embeddings = add_unit("embeddings", all);
+    language_.embedding = {.unit = &embeddings, .vocabulary = kVocabulary, .hidden = kHidden};
+    language_.embedding.tokens =
+        embeddings.add("tokens", {kVocabulary, kHidden}, Init::normal(0.5f), false, ParameterKind::embedding);
+    if (design.encoder) {
+      encoder_embedding_ = language_.embedding;
+      encoder_embedding_.unit = &add_unit("encoder.embeddings", all);
+      encoder_embedding_.tokens = encoder_embedding_.unit->add("encoder.tokens", {kVocabulary, kHidden}, Init::normal(0.5f));
+      encoder_.layers.push_back(make_layer({Norms::before, Norms::around}, add_unit("encoder", all), false, settings, 900));
+      encoder_.checkpointed = settings.checkpointing.layers_of(1);
+    }
+    for (size_t i = 0; i < design.layers.size(); ++i)
+      language_.layers.layers.push_back(make_layer(design.layers[i], add_unit(concat("layers.", i), all), true, settings,
+                                                   static_cast<uint32_t>(10 * i)));
+    language_.layers.checkpointed = settings.checkpointing.layers_of(static_cast<int64_t>(design.layers.size()));
+    language_.head.unit = &add_unit("head", all);
+    language_.head.norm = add_norm(*language_.head.unit, "norm", kHidden, 1e-5f);
+    language_.head.add_output(embeddings, "", "head", kHidden, kVocabulary, 0.2f);
+  }
+  std::string description() const override { return "norms in all places, for tests"; }
+  ModelInputs inputs() const override { return {.max_text_tokens = 40, .vocabulary = kVocabulary}; }
+  double unit_flops(const Unit&, Phase, int64_t, double) const override { return 0; }
+
+  void forward_backward(const StepContext& context, const MicroBatch& batch) override {
+    MemoryGradient gradient;
+    Tensor memory = encode(context, batch, true);
+    if (memory) gradient.sum = take(context, "gradients", compute_, memory.shape);
+    const LayerCall decoder = call(batch, memory, &gradient);
+    Tensor x = language_.layers.forward(context, decoder, language_.embedding.forward(context, batch, compute_, {}), true);
+    Tensor dx = language_.head.forward_backward(context, x, predicting(batch), batch);
+    dx = language_.layers.backward(context, decoder, dx);
+    language_.embedding.backward(context, batch, dx, false);
+    give(context, memory);
+    if (!gradient.sum) return;
+    CHECK(gradient.started);
+    encoder_embedding_.backward(context, batch, encoder_.backward(context, call(batch, {}, nullptr), gradient.sum), false);
+  }
+  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
+    StepContext evaluation = context;
+    evaluation.training = false;
+    Tensor memory = encode(evaluation, batch, false);
+    Tensor x = language_.embedding.forward(evaluation, batch, compute_, {});
+    x = language_.layers.forward(evaluation, call(batch, memory, nullptr), x, false);
+    give(context, memory);
+    language_.head.forward_loss(evaluation, x, predicting(batch), batch);
+  }
+
+ private:
+  Layer make_layer(const std::vector<Norms>& norms, Unit& unit, bool causal, const ModelSettings& settings, uint32_t site) {
+    const float p = settings.dropout ? design_.dropout : 0, std = 0.3f;
+    const Attention::Shape heads{.heads = 4, .kv_heads = 2, .head_size = 6, .causal = causal};
+    const auto linear = [&](const char* name, int64_t in, int64_t out) {
+      return add_linear(unit, unit.name() + name, in, out, true, std);
+    };
+    Layer layer{&unit, {}};
+    const auto add = [&](Norms where, std::shared_ptr<const Block> block, const char* name) {
+      layer.sublayers.push_back(place(design_, where, std::move(block), unit, unit.name() + name, p, site++));
+    };
+    LinearLayer qkv = linear(".qkv", kHidden, heads.q_width() + 2 * heads.kv_width());
+    LinearLayer output = linear(".output", heads.q_width(), kHidden);
+    add(norms[0], std::make_shared<Attention>(unit, heads, std::move(qkv), std::move(output)), ".attention");
+    if (norms.size() == 3) {
+      Attention::Shape cross = heads;
+      cross.causal = false;
+      LinearLayer query = linear(".query", kHidden, cross.q_width());
+      LinearLayer key_value = linear(".key_value", kHidden, 2 * cross.kv_width());
+      LinearLayer out = linear(".cross_output", cross.q_width(), kHidden);
+      add(norms[1],
+          std::make_shared<Attention>(unit, cross, std::move(query), std::move(key_value), std::move(out)), ".cross");
+    }
+    LinearLayer first = linear(".first", kHidden, design_.gated ? 40 : 20), last = linear(".last", 20, kHidden);
+    if (design_.gated) add(norms.back(), std::make_shared<GatedMlp>(unit, std::move(first), std::move(last)), ".mlp");
+    else add(norms.back(), std::make_shared<Mlp>(unit, Activation::gelu, std::move(first), std::move(last)), ".mlp");
+    return layer;
+  }
+  LayerCall call(const MicroBatch& batch, const Tensor& memory, MemoryGradient* gradient) const {
+    return {.batch = batch.samples, .tokens = batch.most_rows, .sample_keys = batch.sample_keys, .memory = memory,
+            .memory_tokens = batch.most_rows, .memory_gradient = gradient};
+  }
+  RowBlocks predicting(const MicroBatch& batch) const {
+    return {.block_rows = batch.most_rows, .count = batch.most_rows - 1};
+  }
+  Tensor encode(const StepContext& context, const MicroBatch& batch, bool save) {
+    if (!design_.encoder) return {};
+    const Tensor x = encoder_embedding_.forward(context, batch, compute_, {});
+    return encoder_.forward(context, call(batch, {}, nullptr), x, save);
+  }
+
+  Design design_;
+  DType compute_;
+  TextEmbedding encoder_embedding_;
+  Stack encoder_;
+  LanguageModel language_;
+};
+
+// One run in f32, without updates.
+struct Run {
+  Run(const Design& design, const char* checkpointing)
+      : settings{.checkpointing = ActivationCheckpointing::from_name(checkpointing), .dropout = design.dropout > 0},
+        make([design](const ModelSettings& s) { return std::make_unique<PlacedModel>(design, s); }),
+        layout(make(settings)->inputs(), 1, 4, {12}), plan(make, settings, layout, nullptr),
+        rig(make, settings, layout, &plan) {}
+  ModelSettings settings;
+  testing::MakeModel make;
+  BatchLayout layout;
+  Rig plan, rig;
+
+  std::vector<float> gradients(const Unit& unit) {
+    const Tensor tensor = rig.store->gradient(unit);
+    return {tensor.as<float>(), tensor.as<float>() + tensor.numel()};
+  }
+};
+
+// Of each parameter the derivative of the loss along a random direction, from its gradient and from differences. With a
+// step of 1e-2 of a weight's size the difference is off by some 1e-4 of what curvature there is, and by the loss's rounding,
+// 1e-6 of it over the step.
+void check_gradients(const Design& design) {
+  Run run(design, "none");
+  run.rig.loss_of(true);
+  std::vector<std::vector<float>> gradients;
+  for (const Unit* unit : run.rig.model->units()) gradients.push_back(run.gradients(*unit));
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (const Unit* unit : run.rig.model->units()) {
+    const std::vector<float>& gradient = gradients[static_cast<size_t>(unit->index)];
+    for (const Parameter& parameter : unit->parameters()) {
+      CAPTURE(parameter.name);
+      float* const weights = run.rig.store->weights(*unit).as<float>() + parameter.offset;
+      const size_t n = static_cast<size_t>(parameter.numel());
+      const std::vector<float> before(weights, weights + n);
+      std::vector<float> direction(n);
+      double expected = 0, norm = 0;
+      for (size_t i = 0; i < n; ++i) {
+        direction[i] = normal(random) / std::sqrt(static_cast<float>(n));
+        const double g = static_cast<double>(gradient[static_cast<size_t>(parameter.offset) + i]);
+        expected += g * static_cast<double>(direction[i]), norm += g * g;
+      }
+      double loss[2];
+      constexpr float kStep = 1e-2f;
+      for (int side = 0; side < 2; ++side) {
+        for (size_t i = 0; i < n; ++i) weights[i] = before[i] + (side ? -kStep : kStep) * direction[i];
+        loss[side] = static_cast<double>(run.rig.loss_of(true));
+      }
+      std::memcpy(weights, before.data(), n * sizeof(float));
+      const double found = (loss[0] - loss[1]) / (2 * static_cast<double>(kStep));
+      const double rounding = 4e-7 * std::fabs(loss[0]) / static_cast<double>(kStep);
+      CHECK(std::fabs(found - expected) <= 2e-2 * std::sqrt(norm / static_cast<double>(n)) + 4 * rounding);
+    }
+  }
+}
+
+void check_recomputation(const Design& design) {
+  Run kept(design, "none");
+  const float loss = kept.rig.loss_of(true);
+  for (const char* checkpointing : {"half", "full"}) {
+    CAPTURE(checkpointing);
+    Run again(design, checkpointing);
+    CHECK(again.rig.loss_of(true) == loss);
+    CHECK(again.plan.arena->peak_transient(Rig::pass(true)) <= kept.plan.arena->peak_transient(Rig::pass(true)));
+    for (const Unit* unit : kept.rig.model->units()) CHECK(again.gradients(*unit) == kept.gradients(*unit));
+    CHECK(again.rig.loss_of(false) == kept.rig.loss_of(false));
+  }
+}
+
+constexpr Norms kAll[] = {Norms::before, Norms::after_sum, Norms::around, Norms::after_branch};
+
+}  // namespace
+
+TEST_SUITE("sublayers") {
+  TEST_CASE("norms in every place: gradients agree with differences of the loss") {
+    for (const Norms norms : kAll)
+      for (const bool rms : {false, true})
+        for (const float dropout : {0.0f, 0.2f}) {
+          CAPTURE(static_cast<int>(norms));
+          CAPTURE(rms);
+          CAPTURE(dropout);
+          check_gradients({{{norms, norms}, {norms, norms}}, rms, rms, dropout});
+        }
+  }
+  TEST_CASE("every place beside every other, in one layer and from layer to layer") {
+    for (const Norms a : kAll)
+      for (const Norms b : kAll) {
+        CAPTURE(static_cast<int>(a));
+        CAPTURE(static_cast<int>(b));
+        const Design design{{{a, b}, {b, a}, {a, b}}, false, true, 0.1f};
+        check_gradients(design);
+        check_recomputation(design);
+      }
+  }
+  TEST_CASE("cross attention: the memory's gradient goes into the stack that made it") {
+    for (const Norms a : kAll)
+      for (const Norms b : kAll) {
+        const Design design{{{a, b, a}, {b, a, b}}, false, false, 0, true};
+        check_gradients(design);
+        check_recomputation(design);
+      }
+  }
+}
