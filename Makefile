@@ -76,7 +76,7 @@ BLAS_LIBS := $(or $(shell pkg-config --libs openblas 2>/dev/null),-lopenblas)
 CXXFLAGS := -std=c++20 $(OPT) $(SAN_FLAGS) -g1 -march=x86-64-v3 -fopenmp -fPIC -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-restrict
 CPPFLAGS := -Iinclude -Isrc -Itest -Itools $(MPI_FLAGS) $(HDF5_FLAGS) $(BLAS_FLAGS)
 # WebP pictures are read where libwebp is.
-WEBP := $(shell echo '\#include <webp/demux.h>' | $(CXX) -x c++ -E - > /dev/null 2>&1 && echo 1)
+WEBP := $(shell $(CXX) -x c++ -E -include webp/demux.h /dev/null > /dev/null 2>&1 && echo 1)
 WEBP_LIBS := $(if $(WEBP),-lwebpdemux -lwebp)
 LDLIBS := -Wl,--build-id=sha1 $(MPI_LIBS) $(HDF5_LIBS) $(BLAS_LIBS) -lyaml-cpp -ljpeg -lpng $(WEBP_LIBS) -lsentencepiece -ldl -lpthread
 ifeq ($(CUDA),1)
