@@ -277,6 +277,9 @@ void OutputFolder::share_locks() {
     const std::string path = world_.from_rank(0, mine ? locks_[i]->path() : "");
     held_.push_back({path, world_.from_rank(0, mine ? locks_[i]->text() : "")});
   }
+  const auto folders = static_cast<size_t>(std::stoul(world_.from_rank(0, std::to_string(made_.size()))));
+  for (size_t i = 0; i < folders; ++i)
+    made_by_run_.push_back(world_.from_rank(0, i < made_.size() ? made_[i] : ""));
   const std::string host = world_.from_rank(0, world_.host());
   world_.together([&] {
     for (const auto& [path, text] : held_)
@@ -322,8 +325,9 @@ OutputFolder::~OutputFolder() {
 }
 
 std::function<void()> OutputFolder::unlock() const {
-  return [held = held_] {
+  return [held = held_, made = made_by_run_] {
     for (const auto& [path, text] : held) FolderLock::remove(path, text);
+    for (const std::string& folder : made) ::rmdir(folder.c_str());  // one that is not empty stays
   };
 }
 

@@ -77,6 +77,7 @@ class OutputFolder {
   bool resumed_ = false;                   // what claim() was told; on rank 0
   bool replaces_ = false;                  // replaces_results(); on rank 0
   std::vector<std::string> made_;          // folders, the innermost first; on rank 0
+  std::vector<std::string> made_by_run_;   // the same, on all ranks
   std::vector<std::unique_ptr<FolderLock>> locks_;         // on rank 0
   std::vector<std::pair<std::string, std::string>> held_;  // path and text of each, on all ranks
 };
