@@ -119,7 +119,8 @@ void add_batch(std::vector<Rule>& rules) {
   // Two of the three say the third. Whether all three agree is known with the ranks (resolve_for_ranks).
   Rule three{"train.accumulate_grad_batches",
              [](const Config& c) {
-               const bool all = given(c, "train.accumulate_grad_batches") && c.train.accumulate_grad_batches > 0;
+               const bool all = given(c, "train.accumulate_grad_batches") && c.train.accumulate_grad_batches > 0 &&
+                                given(c, "train.batch_size") && !chooses_batch_size(c);
                return when(all && c.train.total_batch_size > 0, "is given beside train.total_batch_size");
              },
              {"train.total_batch_size", "train.batch_size"},
