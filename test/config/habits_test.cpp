@@ -63,7 +63,7 @@ const std::vector<Win>& wins() {
       {"train: {stochastic_rounding: true}\n", "adapter.kind=lora", "train.stochastic_rounding", "false", 1, "train.stochastic_rounding"},
       {"train: {total_batch_size: 64, batch_size: 4}\n", "train.accumulate_grad_batches=2", "train.total_batch_size",
        "0", 1, ""},
-      {"train: {accumulate_grad_batches: 4}\n", "train.total_batch_size=64", "train.accumulate_grad_batches", "0", 1, ""},
+      {"train: {accumulate_grad_batches: 4, batch_size: 16}\n", "train.total_batch_size=64", "train.accumulate_grad_batches", "0", 1, ""},
       {"train: {total_batch_size: 64, batch_size: 4, accumulate_grad_batches: 16}\n", "train.batch_size=8",
        "train.accumulate_grad_batches", "0", 1, ""},
       {"train: {accumulate_grad_batches: 0, total_batch_size: 8}\n", "train.total_batch_size=0",

@@ -139,7 +139,7 @@ def the_summary_accounts_for_all_time_and_memory(runs):
             check(told["bytes"] == rows["bytes"].sum(), kind, told, rows["bytes"].sum())
         plan = read(runs.first, number, "plan")
         check(rank["memory_total"]["planned"] == plan["bytes"].sum(), rank["memory_total"])
-        check(rank["memory_total"]["measured"] == rank["memory_total"]["planned"] > 0, rank["memory_total"])
+        check(rank["memory_total"]["replayed"] == rank["memory_total"]["planned"] > 0, rank["memory_total"])
         check({owner.decode() for owner in plan["owner"]} <= set(rank["memory"]), rank["memory"])
     text = says("summary", runs.first)
     for rank in summary:

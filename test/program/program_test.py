@@ -396,7 +396,7 @@ def what_lies_in_the_host_trains_and_saves_alike(space):
 def settings_that_fit_are_proposed_and_can_be_pasted(space):
     fit = [PROGRAM, "--plan", "--fit"]
     status, out, err, _ = mpirun(0, [*fit, "24GiB", "--ranks", "2", space.config, "train.accumulate_grad_batches=2"])
-    check(status == 0 and "these fit a GPU of 24.00 GiB" in out and "H200's rates" in out, out, err)
+    check(status == 0 and "these fit a GPU of 24.00 GiB" in out and "H200's measured rates" in out, out, err)
     row = re.search(r"^ +[0-9.]+ +[0-9.]+ [GM]iB +(?:-|[0-9.]+ [GM]iB) +((?:'?\S+=\S+ ?)+)$", out, re.M)
     check(row, out)
     overrides = row[1].replace("'", "").split()
