@@ -61,8 +61,8 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
       text = substr($0, length(place) + 2)
       gsub(/^[[:space:]]+|[[:space:]]+$/, "", text)
       if (text !~ /^#/) {
-        if (file ~ /^src\/models\// && file !~ /^src\/models\/linear_[a-z_]*\.cpp$/)
-          breach("models multiply through LinearLayer; only src/models/linear_*.cpp may call it")
+        if (file ~ /^src\/models\// && file !~ /^src\/models\/blocks\/linear_[a-z_]*\.cpp$/)
+          breach("models multiply through LinearLayer; only src/models/blocks/linear_*.cpp may call it")
         next
       }
       if (!match(text, /[<"][^>"]+[>"]/)) next

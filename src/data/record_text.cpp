@@ -216,7 +216,7 @@ Dataset::Sample sample_of_record(const json& record, const TextSettings& setting
   refuse_keys(record, settings, named, place);
 }
 
-const std::string& name_of(const TextSettings& settings, const std::string& key) {
+std::string name_of(const TextSettings& settings, const std::string& key) {
   const auto found = settings.keys.find(key);
   return found == settings.keys.end() ? key : found->second;
 }

@@ -21,7 +21,7 @@ namespace blipft {
 Dataset::Sample sample_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);
 
 /// What the records call `key`.
-const std::string& name_of(const TextSettings& settings, const std::string& key);
+std::string name_of(const TextSettings& settings, const std::string& key);
 
 /// The prompt of an instruction by data.prompt_style. alpaca: the wording of Stanford Alpaca, as LitGPT has it.
 /// Throws UserError naming `place` when a style of one's own has no {input} for one that is there.

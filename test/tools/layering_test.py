@@ -24,7 +24,7 @@ GOOD = {
                         '#include "blipft/ops.h"\n',
     "src/cpu/gemm.cpp": '#include <cblas.h>\n#include <immintrin.h>\n#include "ops/ops_check.h"\n',
     "src/models/vit.cpp": '#include "blipft/ops.h"\n',
-    "src/models/linear_layer.cpp": "  ops.linear_forward({.x = x, .y = y}, stream);\n",
+    "src/models/blocks/linear_layer.cpp": "  ops.linear_forward({.x = x, .y = y}, stream);\n",
     "src/strategies/fsdp.cpp": '#include "blipft/comm.h"\n#include "blipft/optimizer.h"\n',
     "src/optimizers/adamw.cpp": '#include "blipft/optimizer.h"\n#include "blipft/ops.h"\n',
 }
