@@ -20,8 +20,8 @@
 
 namespace blipft {
 
-enum class Owner { parameters, gradients, optimizer, activations, communication, workspace, data };
-constexpr int kOwners = 7;
+enum class Owner { parameters, gradients, optimizer, activations, communication, workspace, data, cache };
+constexpr int kOwners = 8;
 const char* owner_name(Owner owner);
 
 /// Bytes in use by owner.
@@ -61,6 +61,10 @@ class Arena {
   /// A transient tensor; must be given back before the pass ends. 256-byte aligned.
   Tensor take(Owner owner, std::string_view name, DType dtype, const Shape& shape);
   void give(const Tensor& tensor);
+  /// A transient tensor that keeps its contents from pass to pass: where several passes take the same ones before anything
+  /// else, in the same order, and give them back last, they lie at the same places in each. Passes that do not take them
+  /// write over them.
+  Tensor take_kept(Owner owner, std::string_view name, DType dtype, const Shape& shape);
   /// The same in page-locked host memory. What was taken last is given back first.
   Tensor take_in_host(Owner owner, std::string_view name, DType dtype, const Shape& shape);
   void give_in_host(const Tensor& tensor);
@@ -107,6 +111,8 @@ class Arena {
 
   /// The one block behind everything, after commit(): u8 [bytes], at the start of a device allocation.
   Tensor block() const;
+  /// Memory of a kept tensor of a planned pass, the `i`-th it takes, for use between passes: u8 [bytes], after commit().
+  Tensor kept(const std::string& pass, size_t i) const;
   /// The whole transient memory as one u8 tensor, for use outside of any pass (loading, saving).
   Tensor scratch() const;
 
@@ -120,6 +126,7 @@ class Arena {
     int64_t bytes = 0;
     int64_t begin = 0, end = -1;      // event numbers; end -1: still held
     int64_t offset = 0;
+    bool kept = false;                // its offset is given, not found
   };
   struct Pass {
     std::vector<Take> takes;          // in the order they were taken
@@ -132,6 +139,7 @@ class Arena {
   };
   /// Gives `pass` the places of `larger` if it takes and gives alike, nothing larger; else false.
   static bool adopt_places(const Pass& larger, Pass& pass);
+  Tensor take(Take take, DType dtype, const Shape& shape);
   /// Any placement within `enough` bytes is as good as another.
   void place(Pass& pass, int64_t enough) const;
   static int64_t place_in_order(const Pass& pass, const std::vector<size_t>& order, int64_t top,

@@ -13,6 +13,7 @@
 
 #include "blipft/arena.h"
 #include "blipft/batch.h"
+#include "blipft/decode_ops.h"
 #include "blipft/host_activations.h"
 #include "blipft/ops.h"
 #include "blipft/unit.h"
@@ -42,6 +43,17 @@ struct StepContext {
   uint64_t seed = 0;                       ///< of dropout
   bool training = true;                    ///< false: nothing is dropped
   HostActivations* in_host = nullptr;      ///< where inputs of layers that recompute go meanwhile; null: they stay
+};
+
+/// What a pass of decoding reads and writes besides the batch; legend as in decode_ops.h.
+struct CacheCall {
+  std::vector<KvCache> layers;             ///< as Model::cache_widths() says
+  Tensor slots;                            ///< i32 [M], prompts: of each row; absent in a decode step
+  Tensor places;                           ///< i32 [M], of each row; negative: the row is kept nowhere
+  Tensor last_rows;                        ///< i32 [B, 1], prompts: the row of each whose logits are wanted
+  Tensor tokens;                           ///< i32 [S, 1], a decode step: the id of each slot's row
+  Tensor lengths;                          ///< i32 [S], a decode step: places that each row sees
+  Tensor sources;                          ///< i32 [S, C], a decode step, optional: see AttentionDecode
 };
 
 /// Which layers recompute their forward in backward.
@@ -78,6 +90,7 @@ struct ModelSettings {
   bool dropout = true;                     ///< false: all dropout probabilities are 0
   AdapterSettings adapter;
   bool untied_head = false;                ///< the head has a weight of its own, whatever config.json says
+  bool trained = true;                     ///< false: nothing is trained, adapters neither
 };
 
 class Model {
@@ -100,6 +113,14 @@ class Model {
   /// Forward and loss alone, without dropout: adds to batch.loss, keeps nothing for a backward, asks for no gradient.
   /// Marks the arena's phases before_forward and after_forward.
   virtual void forward_loss(const StepContext& context, const MicroBatch& batch) = 0;
+
+  /// Decoding keeps keys and values of these widths (K * D), one a layer that texts attend in. Empty: it generates no text.
+  virtual std::vector<int64_t> cache_widths() const { return {}; }
+  /// Reads prompts, packed as a micro-batch without labels: writes keys and values of their rows into the cache. Returns
+  /// the logits [B, V] behind each prompt's last row, taken from the arena, which the caller gives back.
+  virtual Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache);
+  /// One row of every slot. Returns the logits [S, V], likewise.
+  virtual Tensor decode(const StepContext& context, const CacheCall& cache);
 
   /// Floating-point operations of one phase of `unit` in a micro-batch, of matrix products and attention, 2 per
   /// multiply-add; 0 for phases that the unit does not have. `loss` is forward and backward together.

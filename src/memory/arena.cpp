@@ -26,7 +26,7 @@ int64_t aligned(int64_t bytes) {
 
 const char* owner_name(Owner owner) {
   static const char* const names[kOwners] = {"parameters", "gradients", "optimizer", "activations",
-                                             "communication", "workspace", "data"};
+                                             "communication", "workspace", "data", "cache"};
   return names[static_cast<size_t>(owner)];
 }
 
@@ -94,13 +94,30 @@ void Arena::end_pass() {
 }
 
 Tensor Arena::take(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
+  return take({owner, std::string(name)}, dtype, shape);
+}
+
+Tensor Arena::take_kept(Owner owner, std::string_view name, DType dtype, const Shape& shape) {
+  Take kept{owner, std::string(name)};
+  kept.kept = true;
+  if (current_ && !committed_ && cursor_ > 0) {
+    const Take& before = current_->takes.back();
+    BLIPFT_CHECK(before.kept && before.end < 0, "what a pass keeps is taken before anything else: ", name);
+    kept.offset = before.offset + before.bytes;
+  }
+  return take(std::move(kept), dtype, shape);
+}
+
+Tensor Arena::take(Take wanted, DType dtype, const Shape& shape) {
+  const std::string name = wanted.name;
   BLIPFT_CHECK(current_, "take outside of a pass: ", name);
   const int64_t bytes = aligned(shape.numel() * dtype_size(dtype));
   Pass& pass = *current_;
   if (!committed_) {
     // While recording, every take gets an address of its own, so that give() can tell them apart.
-    Take take{owner, std::string(name), bytes, pass.events++, -1, 0};
-    pass.takes.push_back(std::move(take));
+    const Owner owner = wanted.owner;
+    wanted.bytes = bytes, wanted.begin = pass.events++;
+    pass.takes.push_back(std::move(wanted));
     live_.by_owner[static_cast<size_t>(owner)] += bytes;
     if (live_.total() > peak_since_mark_.total()) peak_since_mark_ = live_;
     peak_beside_communication_ = std::max(peak_beside_communication_, live_.total() - live_.of(Owner::communication));
@@ -213,8 +230,14 @@ int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order
   std::vector<size_t> placed;  // sorted by offset
   placed.reserve(order.size());
   int64_t bytes = 0;
+  for (size_t i = 0; i < pass.takes.size() && pass.takes[i].kept; ++i) {
+    offsets[i] = pass.takes[i].offset;
+    bytes = offsets[i] + pass.takes[i].bytes;
+    placed.push_back(i);
+  }
   for (size_t index : order) {
     const Take& take = pass.takes[index];
+    if (take.kept) continue;
     const bool from_top = top > 0 && take.owner == Owner::communication;
     int64_t end = 0, lowest = -1, highest = -1;  // end of what lies below; free places found
     const auto see_gap = [&](int64_t limit) {    // [end, limit) is free
@@ -241,7 +264,8 @@ int64_t Arena::place_in_order(const Pass& pass, const std::vector<size_t>& order
 
 bool Arena::adopt_places(const Pass& larger, Pass& pass) {
   const auto fits = [](const Take& take, const Take& other) {
-    return take.begin == other.begin && take.end == other.end && take.bytes <= other.bytes;
+    return take.begin == other.begin && take.end == other.end && take.kept == other.kept &&
+           (take.kept ? take.bytes == other.bytes : take.bytes <= other.bytes);
   };
   if (!std::equal(pass.takes.begin(), pass.takes.end(), larger.takes.begin(), larger.takes.end(), fits)) return false;
   pass.bytes = 0;
@@ -443,6 +467,14 @@ int64_t Arena::planned_takes() const {
   int64_t takes = 0;
   for (const auto& [name, pass] : passes_) takes += static_cast<int64_t>(pass.takes.size());
   return takes;
+}
+
+Tensor Arena::kept(const std::string& name, size_t i) const {
+  const auto found = passes_.find(name);
+  BLIPFT_CHECK(committed_ && found != passes_.end(), "kept memory exists after commit(), of a planned pass: ", name);
+  const Take& take = found->second.takes.at(i);
+  BLIPFT_CHECK(take.kept, "pass ", name, " does not keep ", take.name);
+  return {base_ + persistent_bytes_ + take.offset, DType::u8, {take.bytes}};
 }
 
 Tensor Arena::scratch() const {

@@ -55,7 +55,8 @@ ActivationCheckpointing ActivationCheckpointing::from_name(const std::string& na
 
 const ParameterGroup& Model::add_group(const ModelSettings& settings, const std::string& name, Source source) {
   const bool frozen = std::find(settings.freeze.begin(), settings.freeze.end(), name) != settings.freeze.end();
-  groups_.push_back({name, !frozen && (!settings.adapter.any() || name == kAdapterGroup), source});
+  const bool trained = settings.trained && !frozen && (!settings.adapter.any() || name == kAdapterGroup);
+  groups_.push_back({name, trained, source});
   return groups_.back();
 }
 
@@ -70,6 +71,14 @@ Unit& Model::add_unit(const std::string& name, const ParameterGroup& group) {
   unit.index = static_cast<int64_t>(units_.size()) - 1;
   unit_list_.push_back(&unit);
   return unit;
+}
+
+Tensor Model::read_prompts(const StepContext&, const MicroBatch&, const CacheCall&) {
+  throw Error(concat(description(), ": generates no text"));
+}
+
+Tensor Model::decode(const StepContext&, const CacheCall&) {
+  throw Error(concat(description(), ": generates no text"));
 }
 
 int64_t Model::parameter_count() const {

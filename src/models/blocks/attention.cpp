@@ -51,13 +51,45 @@ Tensor Attention::forward(const UnitPass& pass, const LayerCall& call, Input inp
                           SavedBlock& saved, bool save) const {
   const StepContext& context = pass.context;
   const DType type = input.x.dtype;
-  recompute(pass, call, input, saved);
+  if (call.cache && call.decoding->lengths && !cross_) {
+    saved.attention = attend_to_cache(pass, call, input);
+  } else {
+    recompute(pass, call, input, saved);
+    if (call.cache && !cross_) write_cache(context, call, saved.qkv);
+  }
   if (!save)
     for (Tensor* tensor : {&saved.qkv, &saved.kv, &saved.lse}) give(context, *tensor);
   const Tensor y = take(context, output.name, type, {saved.attention.rows(), output_.out});
   output_.forward(pass, {.x = saved.attention, .residual = output.residual, .y = y});
   if (!save) give(context, saved.attention);
   return y;
+}
+
+// Keys, as queries meet them, and values.
+void Attention::write_cache(const StepContext& context, const LayerCall& call, const Tensor& qkv) const {
+  const MatrixView all(qkv);
+  const int64_t q = shape_.q_width(), kv = shape_.kv_width();
+  context.ops.cache_write({.k = all.columns(q, kv), .v = all.columns(q + kv, kv), .slots = call.decoding->slots,
+                           .places = call.decoding->places, .cache = *call.cache},
+                          context.stream);
+}
+
+// One row of each slot, which sees what the cache holds of its text, itself too: [S, N D], the caller's.
+Tensor Attention::attend_to_cache(const UnitPass& pass, const LayerCall& call, Input input) const {
+  const StepContext& context = pass.context;
+  const int64_t rows = input.x.rows();
+  ScopedTensor qkv(context, "qkv", input.x.dtype, {rows, from_rows_.out});
+  from_rows_.forward(pass, {.x = input.x, .y = qkv.get()});
+  if (input.owned) give(context, input.x);
+  if (shape_.rotary) rotate(context, call, qkv, false);
+  write_cache(context, call, qkv);
+  const Tensor out = take(context, "attention output", input.x.dtype, {rows, shape_.q_width()});
+  context.ops.attention_decode(
+      {.q = MatrixView(qkv.get()).columns(0, shape_.q_width()), .heads = shape_.heads, .kv_heads = shape_.kv_heads,
+       .head_size = shape_.head_size, .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_size)),
+       .lengths = call.decoding->lengths, .sources = call.decoding->sources, .cache = *call.cache, .out = out},
+      context.stream);
+  return out;
 }
 
 Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& call, const OutputGradient& incoming,

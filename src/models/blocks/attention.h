@@ -42,11 +42,14 @@ class Attention : public Block {
   InputGradient backward(UnitBackward& pass, const LayerCall& call, const OutputGradient& incoming,
                          SavedBlock& saved) const override;
   Flops forward_flops(int64_t batch, double tokens, double memory_tokens) const override;
+  int64_t cache_width() const override { return cross_ ? 0 : shape_.kv_width(); }
 
  private:
   AttentionForward arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved) const;
   void rotate(const StepContext& context, const LayerCall& call, const Tensor& qkv, bool inverse) const;
   void memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const;
+  void write_cache(const StepContext& context, const LayerCall& call, const Tensor& qkv) const;
+  Tensor attend_to_cache(const UnitPass& pass, const LayerCall& call, Input input) const;
 
   Shape shape_;
   bool cross_ = false;

@@ -29,6 +29,8 @@ struct LayerCall {
   Tensor memory;                           ///< [B * P, E], of cross attention
   int64_t memory_tokens = 0;               ///< P
   MemoryGradient* memory_gradient = nullptr;  ///< in backward
+  const CacheCall* decoding = nullptr;     ///< optional: keys and values of self attention are kept, and read in its steps
+  const KvCache* cache = nullptr;          ///< of the layer, with `decoding`
 };
 
 /// A dropout of a stack's rows: its probability and its place in the model.
@@ -98,6 +100,8 @@ class Block {
     double all() const { return products + memory_products + attention; }
   };
   virtual Flops forward_flops(int64_t batch, double tokens, double memory_tokens) const = 0;
+  /// Width of the keys, and of the values, that a row leaves in a cache; 0: none.
+  virtual int64_t cache_width() const { return 0; }
 
  protected:
   const Unit& unit() const { return *unit_; }

@@ -103,6 +103,28 @@ void LanguageHead::forward_loss(const StepContext& context, Tensor x, RowBlocks 
   release(context, *unit);
 }
 
+Tensor LanguageHead::logits(const StepContext& context, Tensor x, const Tensor& picked) const {
+  UnitPass pass = acquire(context, *unit);
+  const Tensor flat = pass.flat;
+  if (tied()) pass.flat = context.units.acquire(*weight_unit);
+  const ObservedPhase phase(context, Phase::loss, *unit);
+  if (picked) {                            // a table of which some rows are looked up
+    const Tensor rows = take(context, "head input", x.dtype, {picked.rows(), output.in});
+    context.ops.text_embed_forward({.ids = picked, .lengths = picked.view({picked.rows()}), .tokens = x, .x = rows},
+                                   context.stream);
+    give(context, x);
+    x = rows;
+  }
+  NormResult normed = take_norm(context, norm, flat, x);
+  const Tensor y = take(context, "logits", x.dtype, {x.rows(), output.out});
+  give(context, x);
+  output.forward(pass, {.x = normed.y, .y = y});
+  give(context, normed);
+  if (tied()) context.units.release(*weight_unit);
+  release(context, *unit);
+  return y;
+}
+
 Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, RowBlocks predicting,
                                     const MicroBatch& batch) const {
   const DType type = x.dtype;

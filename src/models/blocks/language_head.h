@@ -24,6 +24,8 @@ class LanguageHead {
   Tensor forward_backward(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
   /// The loss alone: takes x over, adds to batch.loss.
   void forward_loss(const StepContext& context, Tensor x, RowBlocks predicting, const MicroBatch& batch) const;
+  /// Logits [R, V], the caller's, of the rows that `picked` i32 [R, 1] names; absent: of all rows. Takes x [M, H] over.
+  Tensor logits(const StepContext& context, Tensor x, const Tensor& picked) const;
   /// Rows of logits that exist at a time: 64 Mi elements at most; where a gradient is `rounded` to bf16 once a chunk, what
   /// 16 chunks take where that is more.
   int64_t chunk_rows(int64_t rows, bool rounded) const;

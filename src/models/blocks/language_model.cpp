@@ -38,6 +38,20 @@ Tensor LanguageModel::loss_and_backward(const StepContext& context, const MicroB
   return embedding.backward(context, batch, dx, prefix_gradient);
 }
 
+Tensor LanguageModel::read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+                                   const CacheCall& cache) {
+  const Tensor x = embedding.forward(context, batch, dtype, prefix);
+  LayerCall of_prompts = call(batch);
+  of_prompts.decoding = &cache;
+  return head.logits(context, layers.forward(context, of_prompts, x, false), cache.last_rows);
+}
+
+Tensor LanguageModel::decode(const StepContext& context, DType dtype, const CacheCall& cache) {
+  const Tensor x = embedding.decode(context, dtype, cache);
+  const LayerCall of_step{.batch = cache.tokens.rows(), .tokens = 1, .positions = cache.places, .decoding = &cache};
+  return head.logits(context, layers.forward(context, of_step, x, false), {});
+}
+
 std::optional<double> LanguageModel::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows,
                                                 bool prefix_gradient) const {
   if (&unit == embedding.unit) return 0;   // no matrix product

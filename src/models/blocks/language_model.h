@@ -27,6 +27,10 @@ class LanguageModel {
   void loss(const StepContext& context, const MicroBatch& batch, Tensor x) const;
   /// The same, and backward: publishes every trained unit. The gradient of the prefix [B * Q, H], where it is wanted.
   Tensor loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x, bool prefix_gradient);
+  /// As Model::read_prompts() and Model::decode(). Takes `prefix` [B * Q, H] over.
+  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+                      const CacheCall& cache);
+  Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache);
   /// As Model::unit_flops; nothing for a unit that is not of this model.
   std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows,
                                    bool prefix_gradient) const;

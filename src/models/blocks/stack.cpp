@@ -95,7 +95,9 @@ Tensor Stack::forward(const StepContext& context, const LayerCall& call, Tensor 
     const Layer& layer = layers[i];
     const UnitPass pass = open(context, call, layer);
     const ObservedPhase phase(context, Phase::forward, *layer.unit);
-    x = layer.forward(pass, call, x, saved_[i], save);
+    LayerCall of_layer = call;
+    if (call.decoding) of_layer.cache = &call.decoding->layers.at(i);
+    x = layer.forward(pass, of_layer, x, saved_[i], save);
     if (save && recomputes(i)) {           // only x stays: backward computes the rest again from it
       layer.give_all_but_input(context, saved_[i]);
       if (in_host(context, i)) context.in_host->put(std::exchange(saved_[i][0].x, {}));
@@ -128,6 +130,15 @@ Tensor Stack::backward(const StepContext& context, const LayerCall& call, Tensor
 const Layer* Stack::layer_of(const Unit& unit) const {
   const auto found = std::find_if(layers.begin(), layers.end(), [&](const Layer& layer) { return layer.unit == &unit; });
   return found == layers.end() ? nullptr : &*found;
+}
+
+std::vector<int64_t> Stack::cache_widths() const {
+  std::vector<int64_t> widths;
+  for (const Layer& layer : layers) {
+    widths.push_back(0);
+    for (const Sublayer& sublayer : layer.sublayers) widths.back() = std::max(widths.back(), sublayer.block->cache_width());
+  }
+  return widths;
 }
 
 bool Stack::adapted() const {

@@ -52,6 +52,7 @@ class Stack {
   /// The layer of this unit; null: none.
   const Layer* layer_of(const Unit& unit) const;
   bool adapted() const;                    ///< whether a layer has adapters
+  std::vector<int64_t> cache_widths() const;  ///< of each layer; see Block::cache_width()
 
  private:
   // The last layer's backward comes next: its input would be back before it has gone.

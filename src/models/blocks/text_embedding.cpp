@@ -26,6 +26,17 @@ Tensor TextEmbedding::forward(const StepContext& context, const MicroBatch& batc
   return x;
 }
 
+Tensor TextEmbedding::decode(const StepContext& context, DType dtype, const CacheCall& cache) const {
+  const Tensor flat = context.units.acquire(*unit);
+  const ObservedPhase phase(context, Phase::forward, *unit);
+  const Tensor x = take(context, "residual stream", dtype, {cache.tokens.rows(), hidden});
+  TextEmbed args{.ids = cache.tokens, .lengths = cache.lengths, .row_positions = cache.places, .x = x};
+  set_tables(args, flat);
+  context.ops.text_embed_forward(args, context.stream);
+  context.units.release(*unit);
+  return x;
+}
+
 Tensor TextEmbedding::backward(const StepContext& context, const MicroBatch& batch, Tensor dx,
                                bool prefix_gradient) const {
   if (!prefix_gradient && !unit->trainable) {

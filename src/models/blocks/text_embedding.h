@@ -19,6 +19,8 @@ class TextEmbedding {
 
   /// [M, H], the caller's. Takes `prefix` [B * Q, H] over, absent without prefix rows.
   Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix) const;
+  /// A decode step's rows, of cache.tokens at cache.places: [S, H], the caller's.
+  Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache) const;
   /// Takes dx [M, H] over, publishes the unit where it is trained. The prefix's gradient [B * Q, H], where it is wanted.
   Tensor backward(const StepContext& context, const MicroBatch& batch, Tensor dx, bool prefix_gradient) const;
 

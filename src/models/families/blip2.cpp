@@ -49,6 +49,11 @@ class Blip2 : public Model {
 
   void forward_backward(const StepContext& context, const MicroBatch& batch) override;
   void forward_loss(const StepContext& context, const MicroBatch& batch) override;
+  std::vector<int64_t> cache_widths() const override { return language_.layers.cache_widths(); }
+  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) override;
+  Tensor decode(const StepContext& context, const CacheCall& cache) override {
+    return language_.decode(context, compute_, cache);
+  }
   double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override;
 
  private:
@@ -119,6 +124,15 @@ Tensor Blip2::forward(const StepContext& context, const MicroBatch& batch, bool 
   if (!save || !into_prefix()) give(context, queries_);
   context.arena.mark("after_forward");
   return x;
+}
+
+Tensor Blip2::read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) {
+  Tensor picture = vision_.forward(context, batch, false);
+  Tensor queries = qformer_.forward(context, batch, picture, false);
+  give(context, picture);
+  const Tensor prefix = project_forward(context, queries);
+  give(context, queries);
+  return language_.read_prompts(context, batch, compute_, prefix, cache);
 }
 
 void Blip2::forward_loss(const StepContext& context, const MicroBatch& batch) {

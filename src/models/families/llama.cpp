@@ -58,6 +58,13 @@ class Llama : public Model {
     evaluation.training = false;
     language_.loss(evaluation, batch, forward(evaluation, batch, false));
   }
+  std::vector<int64_t> cache_widths() const override { return language_.layers.cache_widths(); }
+  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) override {
+    return language_.read_prompts(context, batch, compute_, {}, cache);
+  }
+  Tensor decode(const StepContext& context, const CacheCall& cache) override {
+    return language_.decode(context, compute_, cache);
+  }
   double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override {
     return language_.unit_flops(unit, phase, batch_size, text_rows, false).value_or(0);
   }

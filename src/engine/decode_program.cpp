@@ -1,0 +1,384 @@
+// Reading prompts and decoding; see decode_program.h.
+#include "engine/decode_program.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace blipft {
+
+namespace {
+
+constexpr int64_t kAlignment = 256;
+constexpr float kNoBeam = -1e9f;           // transformers' score of a beam that is not there
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+// Tensors laid out one after the other; without memory it only counts.
+class DecodeProgram::Block {
+ public:
+  explicit Block(void* memory = nullptr) : memory_(static_cast<char*>(memory)) {}
+  Tensor add(DType dtype, const Shape& shape) {
+    const Tensor tensor{memory_ ? memory_ + bytes_ : nullptr, dtype, shape};
+    bytes_ += aligned(tensor.bytes());
+    return tensor;
+  }
+  int64_t bytes() const { return std::max(bytes_, kAlignment); }
+
+ private:
+  char* memory_;
+  int64_t bytes_ = 0;
+};
+
+struct DecodeProgram::State {
+  // What is copied from the host for a reading of prompts, as one: the batch, then the rows' places.
+  Tensor batch;                            // u8
+  Tensor row_slots, row_places;            // i32 [R]
+  Tensor last_rows, prompt_slots;          // i32 [G, 1], [G]: with beams the text's number
+  int64_t prompt_bytes = 0;                // of all of it
+  DecodeState decode;
+  Tensor ends;                             // i32 [E]
+  Tensor tokens, row_of_slot, lengths;     // i32 [S, 1], [S], [S]: of a step
+  Tensor scores, log_probs;                // f32 [S, V] scratch; [S, L]
+  // Of beams.
+  Tensor sources, sources_before, ids_before;  // i32 [S, C], [S, C], [S, L]
+  Tensor beam_scores, finished_scores;     // f32 [S / B, B]
+  Tensor finished_ids, finished_lengths, closed;  // i32 [S / B, B, L], [S / B, B], [S / B]
+  std::vector<KvCache> layers;
+};
+
+// Copies of the state on their way to the host.
+struct DecodeProgram::Readback {
+  Readback(Device& device, int64_t bytes) : memory(device, bytes), done(device.create_event()) {}
+  HostMemory memory;
+  Event done;
+};
+
+DecodeProgram::DecodeProgram(const DecodeParts& parts, DecodeSettings settings)
+    : parts_(parts), settings_(std::move(settings)), inputs_(parts.model->inputs()),
+      layout_(inputs_, 1, settings_.prompts, settings_.prompt_text), state_(std::make_unique<State>()) {
+  const DecodeSettings& s = settings_;
+  BLIPFT_CHECK(s.beams >= 1 && s.slots >= s.beams && s.slots % s.beams == 0, s.slots, " slots for ", s.beams, " beams");
+  BLIPFT_CHECK(s.most_ids >= 2 && s.prompts >= 1 && s.prompt_text.packed(), "generation of ", s.most_ids, " ids, ",
+               s.prompts, " prompts at once, packed");
+  if (parts_.own_workspace)
+    workspace_ = parts_.arena->persistent(Owner::workspace, "workspace of the ops", DType::u8, {2 * kWorkspaceBytes});
+  Block data, cache;
+  lay_out(data, cache, *state_);
+  data_bytes_ = data.bytes();
+  cache_bytes_ = cache.bytes();
+}
+
+DecodeProgram::~DecodeProgram() = default;
+
+int64_t DecodeProgram::cache_bytes() const { return cache_bytes_; }
+
+void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
+  const int64_t s = settings_.slots, l = settings_.most_ids, g = settings_.prompts, b = settings_.beams;
+  const int64_t v = inputs_.vocabulary, rows = layout_.rows(), c = places();
+  const auto i32 = [&](const Shape& shape) { return data.add(DType::i32, shape); };
+  state.batch = data.add(DType::u8, {layout_.bytes()});
+  state.row_slots = i32({rows});
+  state.row_places = i32({rows});
+  state.last_rows = i32({g, 1});
+  state.prompt_slots = i32({g});
+  state.prompt_bytes = data.bytes();
+  state.decode = {i32({s, l}), i32({s}), i32({s}), i32({s}), data.add(DType::i64, {s}), i32({s})};
+  if (!settings_.ends.empty()) state.ends = i32({static_cast<int64_t>(settings_.ends.size())});
+  state.tokens = i32({s, 1});
+  state.row_of_slot = i32({s});
+  state.lengths = i32({s});
+  state.scores = data.add(DType::f32, {std::max(s, g * b), v});
+  state.log_probs = data.add(DType::f32, {s, l});
+  if (b > 1) {
+    state.sources = i32({s, c});
+    state.sources_before = i32({s, c});
+    state.ids_before = i32({s, l});
+    state.beam_scores = data.add(DType::f32, {texts(), b});
+    state.finished_scores = data.add(DType::f32, {texts(), b});
+    state.finished_ids = i32({texts(), b, l});
+    state.finished_lengths = i32({texts(), b});
+    state.closed = i32({texts()});
+  }
+  state.layers.clear();
+  for (const int64_t width : parts_.model->cache_widths())
+    state.layers.push_back({cache.add(parts_.compute, {s * c, width}), cache.add(parts_.compute, {s * c, width}), c});
+}
+
+void DecodeProgram::record_passes() {
+  for (const Pass pass : {Pass::prompts, Pass::token}) enqueue(pass);
+}
+
+void DecodeProgram::bind() {
+  Device& device = *parts_.device;
+  if (parts_.own_workspace) {
+    workspace_ = parts_.arena->resolve(workspace_);
+    parts_.ops->set_workspace(workspace_);
+  }
+  forked_ = device.create_event();
+  joined_ = device.create_event();
+  taken_ = device.create_event();
+  host_block_ = std::make_unique<HostMemory>(device, state_->prompt_bytes);
+  const int64_t s = settings_.slots, b = settings_.beams, l = settings_.most_ids, c = places();
+  host_state_ = std::make_unique<HostMemory>(device, s * (l + (b > 1 ? c : 0) + 16) * 4 + 4 * kAlignment);
+  const int64_t view = 4 * (2 * s * l + 2 * s + s * l + 2 * s) + 8 * kAlignment;
+  for (int64_t i = 0; i < kViews; ++i) views_.push_back(std::make_unique<Readback>(device, view));
+  Block data(parts_.arena->kept(pass_name(true), 1).data), cache(parts_.arena->kept(pass_name(true), 0).data);
+  lay_out(data, cache, *state_);
+}
+
+void DecodeProgram::begin() {
+  const Stream stream = parts_.device->compute_stream();
+  const State& state = *state_;
+  parts_.device->synchronize(stream);
+  for (const Tensor& tensor : {state.decode.ids, state.decode.lengths, state.decode.prompt_lengths, state.decode.limits,
+                               state.decode.keys, state.decode.done, state.sources, state.finished_lengths,
+                               state.finished_ids, state.closed, state.log_probs})
+    if (tensor) parts_.device->zero(tensor.data, tensor.bytes(), stream);
+  for (const Tensor& tensor : {state.beam_scores, state.finished_scores})
+    if (tensor) parts_.ops->fill(tensor, kNoBeam, stream);
+  // What a cache never held must not be a NaN: times a probability of 0 it would be one.
+  for (const KvCache& layer : state.layers)
+    for (const Tensor& tensor : {layer.keys, layer.values}) parts_.device->zero(tensor.data, tensor.bytes(), stream);
+  if (state.ends) {
+    parts_.device->copy(state.ends.data, settings_.ends.data(), state.ends.bytes(), stream);
+    parts_.device->synchronize(stream);    // `ends` is no page-locked memory
+  }
+  sent_ = seen_ = 0;
+}
+
+bool DecodeProgram::fits(int64_t prompts, int64_t ids) const {
+  const int64_t others = settings_.prompts - prompts;  // which take a row each
+  return prompts <= settings_.prompts && ids + others <= settings_.prompt_text.packed_rows;
+}
+
+// The block of a reading: the batch, and where each of its rows goes.
+void DecodeProgram::write_prompts(std::span<const NewText> texts) {
+  char* const block = host_block_->get();
+  State host;
+  Block data(block), cache;
+  lay_out(data, cache, host);
+  std::vector<BatchSample> samples(static_cast<size_t>(settings_.prompts));
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].absent = i >= texts.size();
+    if (samples[i].absent) continue;
+    samples[i].text.ids = texts[i].ids;
+    samples[i].text.learnt.assign(texts[i].ids.size(), 0);
+    samples[i].key = texts[i].key;
+    const int64_t side = inputs_.picture_size;
+    if (inputs_.has_picture())
+      std::memcpy(BatchWriter::pixels(layout_, block, static_cast<int64_t>(i)), texts[i].pixels,
+                  static_cast<size_t>(3 * side * side));
+  }
+  BatchWriter(parts_.pad_id, false).write(layout_, samples, block);
+  const MicroBatch batch = layout_.micro_batch(block, 0);
+  std::fill_n(host.row_slots.as<int32_t>(), host.row_slots.numel(), -1);
+  std::fill_n(host.row_places.as<int32_t>(), host.row_places.numel(), -1);
+  const int32_t* starts = batch.packing.starts.as<const int32_t>();
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const int32_t start = starts[i];
+    host.last_rows.as<int32_t>()[i] = start;
+    host.prompt_slots.as<int32_t>()[i] = -1;
+    if (samples[i].absent) continue;
+    const auto rows = static_cast<int32_t>(inputs_.prefix_rows + static_cast<int64_t>(texts[i].ids.size()));
+    for (int32_t t = 0; t < rows; ++t) {
+      host.row_slots.as<int32_t>()[start + t] = static_cast<int32_t>(texts[i].slot);
+      host.row_places.as<int32_t>()[start + t] = t;
+    }
+    host.last_rows.as<int32_t>()[i] = start + rows - 1;
+    host.prompt_slots.as<int32_t>()[i] = static_cast<int32_t>(texts[i].slot / settings_.beams);
+  }
+}
+
+// The state of a slot in which a text begins. The host's copy of a slot stays until another text begins there.
+void DecodeProgram::write_slot(const NewText& text, int64_t beam) {
+  Device& device = *parts_.device;
+  const Stream stream = device.compute_stream();
+  const int64_t slot = text.slot + beam, l = settings_.most_ids, c = places(), b = settings_.beams;
+  const int64_t per_slot = l + (b > 1 ? c : 0) + 16;
+  auto* const ids = reinterpret_cast<int32_t*>(host_state_->get()) + slot * per_slot;
+  const auto count = static_cast<int64_t>(text.ids.size());
+  std::copy(text.ids.begin(), text.ids.end(), ids);
+  device.copy(state_->decode.ids.as<int32_t>() + slot * l, ids, 4 * count, stream);
+  int32_t* const scalars = ids + l + (b > 1 ? c : 0);
+  scalars[0] = scalars[1] = static_cast<int32_t>(count);
+  scalars[2] = static_cast<int32_t>(text.limit);
+  scalars[3] = kRunning;
+  std::memcpy(scalars + 4, &text.key, sizeof text.key);
+  const DecodeState& to = state_->decode;
+  const Tensor* const tensors[] = {&to.lengths, &to.prompt_lengths, &to.limits, &to.done};
+  for (size_t i = 0; i < 4; ++i) device.copy(tensors[i]->as<int32_t>() + slot, scalars + i, 4, stream);
+  device.copy(to.keys.as<int64_t>() + slot, scalars + 4, 8, stream);
+  if (b == 1) return;
+  int32_t* const sources = ids + l;        // the prompt lies in the first beam's cache
+  std::fill_n(sources, c, static_cast<int32_t>(text.slot));
+  device.copy(state_->sources.as<int32_t>() + slot * c, sources, 4 * c, stream);
+  if (beam > 0) return;
+  const int64_t number = text.slot / b;
+  const auto zero = [&](const Tensor& tensor, int64_t first, int64_t n) {
+    device.zero(tensor.as<int32_t>() + first, 4 * n, stream);
+  };
+  zero(state_->finished_lengths, number * b, b);
+  zero(state_->closed, number, 1);
+  parts_.ops->fill(state_->finished_scores.part(number * b, {b}), kNoBeam, stream);
+}
+
+void DecodeProgram::read_prompts(std::span<const NewText> texts) {
+  Device& device = *parts_.device;
+  const Stream stream = device.compute_stream();
+  int64_t ids = 0;
+  for (const NewText& text : texts) {
+    const auto count = static_cast<int64_t>(text.ids.size());
+    BLIPFT_CHECK(count >= 1 && count < text.limit && text.limit <= settings_.most_ids &&
+                     count <= settings_.prompt_text.tokens, "a prompt of ", count, " ids that is to end at ", text.limit);
+    BLIPFT_CHECK(text.slot >= 0 && text.slot + settings_.beams <= settings_.slots && text.slot % settings_.beams == 0,
+                 "no slot ", text.slot);
+    ids += count;
+  }
+  BLIPFT_CHECK(!texts.empty() && fits(static_cast<int64_t>(texts.size()), ids), texts.size(), " prompts of ", ids,
+               " ids do not fit a reading");
+  device.synchronize(taken_);              // the block of the reading before
+  write_prompts(texts);
+  device.copy(state_->batch.data, host_block_->get(), state_->prompt_bytes, stream);
+  device.record(taken_, stream);
+  for (const NewText& text : texts)
+    for (int64_t beam = 0; beam < settings_.beams; ++beam) write_slot(text, beam);
+  run(Pass::prompts);
+}
+
+void DecodeProgram::decode(int64_t tokens) {
+  for (int64_t i = 0; i < tokens; ++i) run(Pass::token);
+}
+
+void DecodeProgram::stop(int64_t slot) {
+  const Stream stream = parts_.device->compute_stream();
+  const Tensor done = state_->decode.done.part(slot, {1});
+  // The bits of a float: there is no fill of integers.
+  float bits = 0;
+  const int32_t stopped = kStopped;
+  std::memcpy(&bits, &stopped, sizeof bits);
+  parts_.ops->fill({done.data, DType::f32, done.shape}, bits, stream);
+}
+
+void DecodeProgram::run(Pass pass) {
+  Program& program = programs_[static_cast<size_t>(pass)];
+  const Stream stream = parts_.device->compute_stream();
+  if (!parts_.graphs || !program.warm) {   // products are timed in the first one
+    enqueue(pass);
+    program.warm = true;
+    return;
+  }
+  if (!program.graph) program.graph = parts_.device->capture(stream, [this, pass] { enqueue(pass); });
+  program.graph->launch(stream);
+}
+
+CacheCall DecodeProgram::cache_call() const { return {.layers = state_->layers, .places = state_->row_of_slot}; }
+
+void DecodeProgram::enqueue(Pass pass) {
+  Arena& arena = *parts_.arena;
+  arena.begin_pass(pass_name(pass == Pass::prompts));
+  const Tensor cache = arena.take_kept(Owner::cache, "keys and values", DType::u8, {cache_bytes_});
+  const Tensor data = arena.take_kept(Owner::data, "texts being generated", DType::u8, {data_bytes_});
+  Block data_block(data.data), cache_block(cache.data);
+  lay_out(data_block, cache_block, *state_);
+  const StepContext context{*parts_.ops, *parts_.device, arena, *parts_.strategy, parts_.device->compute_stream(),
+                            parts_.device->side_stream(), forked_, joined_, nullptr, 0, false, nullptr};
+  parts_.strategy->begin_evaluation();
+  if (pass == Pass::prompts) enqueue_prompts(context);
+  else enqueue_token(context);
+  parts_.strategy->finish_backward();
+  arena.give(data);
+  arena.give(cache);
+  arena.end_pass();
+}
+
+void DecodeProgram::enqueue_prompts(const StepContext& context) {
+  MicroBatch batch = layout_.micro_batch(state_->batch.data, 0);
+  batch.pixel_statistics = parts_.pixel_statistics;
+  CacheCall cache = cache_call();
+  cache.slots = state_->row_slots;
+  cache.places = state_->row_places;
+  cache.last_rows = state_->last_rows;
+  const Tensor logits = parts_.model->read_prompts(context, batch, cache);
+  choose(logits, true);
+  context.arena.give(logits);
+}
+
+void DecodeProgram::enqueue_token(const StepContext& context) {
+  context.ops.next_rows({.state = state_->decode, .prefix_rows = inputs_.prefix_rows, .tokens = state_->tokens,
+                         .places = state_->row_of_slot, .cache_lengths = state_->lengths},
+                        context.stream);
+  CacheCall cache = cache_call();
+  cache.tokens = state_->tokens;
+  cache.lengths = state_->lengths;
+  cache.sources = state_->sources;
+  const Tensor logits = parts_.model->decode(context, cache);
+  choose(logits, false);
+  context.arena.give(logits);
+}
+
+// The next token of each text, `first` behind its prompt.
+void DecodeProgram::choose(const Tensor& logits, bool first) {
+  const Stream stream = parts_.device->compute_stream();
+  const State& state = *state_;
+  TokenRules rules = settings_.rules;
+  rules.ends = state.ends;
+  if (settings_.beams == 1) {
+    parts_.ops->pick_tokens({.logits = logits, .slots = first ? state.prompt_slots : Tensor{}, .rules = rules,
+                             .scores = state.scores.part(0, {logits.rows(), logits.cols()}), .state = state.decode,
+                             .log_probs = state.log_probs},
+                            stream);
+    return;
+  }
+  const int64_t rows = first ? logits.rows() * settings_.beams : logits.rows();
+  parts_.ops->beam_step({.logits = logits, .first = first, .texts = first ? state.prompt_slots : Tensor{},
+                         .beams = settings_.beams, .rules = rules, .length_penalty = settings_.length_penalty,
+                         .early_stopping = settings_.early_stopping, .prefix_rows = inputs_.prefix_rows,
+                         .candidates = state.scores.part(0, {rows, logits.cols()}), .state = state.decode,
+                         .sources = state.sources, .ids_before = state.ids_before,
+                         .sources_before = state.sources_before, .scores = state.beam_scores,
+                         .finished_ids = state.finished_ids, .finished_lengths = state.finished_lengths,
+                         .finished_scores = state.finished_scores, .closed = state.closed},
+                        stream);
+}
+
+void DecodeProgram::read_back() {
+  BLIPFT_CHECK(sent_ - seen_ < kViews, "a view must be read before the next is asked for");
+  Device& device = *parts_.device;
+  const Stream stream = device.compute_stream();
+  Readback& to = *views_[sent_++ % kViews];
+  Block block(to.memory.get());
+  const State& state = *state_;
+  for (const Tensor& from : {state.decode.ids, state.decode.lengths, state.decode.done, state.log_probs,
+                             state.finished_ids, state.finished_lengths, state.finished_scores})
+    if (from) device.copy(block.add(from.dtype, from.shape).data, from.data, from.bytes(), stream);
+  device.record(to.done, stream);
+}
+
+DecodeView DecodeProgram::view() {
+  BLIPFT_CHECK(seen_ < sent_, "no view was asked for");
+  const Readback& from = *views_[seen_++ % kViews];
+  parts_.device->synchronize(from.done);
+  Block block(from.memory.get());
+  const State& state = *state_;
+  const auto i32 = [&](const Tensor& like) -> std::span<const int32_t> {
+    if (!like) return {};
+    return {block.add(like.dtype, like.shape).as<const int32_t>(), static_cast<size_t>(like.numel())};
+  };
+  const auto f32 = [&](const Tensor& like) -> std::span<const float> {
+    if (!like) return {};
+    return {block.add(like.dtype, like.shape).as<const float>(), static_cast<size_t>(like.numel())};
+  };
+  DecodeView view{.most_ids = settings_.most_ids};
+  view.ids = i32(state.decode.ids);
+  view.lengths = i32(state.decode.lengths);
+  view.done = i32(state.decode.done);
+  view.log_probs = f32(state.log_probs);
+  view.finished_ids = i32(state.finished_ids);
+  view.finished_lengths = i32(state.finished_lengths);
+  view.finished_scores = f32(state.finished_scores);
+  return view;
+}
+
+}  // namespace blipft

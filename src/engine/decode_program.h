@@ -1,0 +1,138 @@
+// DecodeProgram: everything a rank enqueues to generate texts, beside the step program: reading prompts, and steps of one
+// token a slot. Both are passes of the arena that the dry run plans, and captured graphs; no host is between tokens.
+//
+// A slot is a place in the batch in which one text grows (with beams, one beam of it). Prompts are read packed, as a
+// micro-batch is, and leave keys and values in the cache; a step reads the last token of every slot. Which texts are where
+// is the caller's to say; what happens in a slot depends on its own text alone.
+//
+// Dimension legend: S slots, B beams of a text, G prompts that are read at once, L most ids of a text, Q rows before its
+// first id, C = Q + L places of a slot in the cache.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "blipft/batch.h"
+#include "blipft/decode_ops.h"
+#include "blipft/model.h"
+#include "blipft/strategy.h"
+#include "ops/host_memory.h"
+
+namespace blipft {
+
+/// What generation needs room for, and how it chooses tokens.
+struct DecodeSettings {
+  int64_t slots = 1;                       ///< S, a multiple of `beams`
+  int64_t beams = 1;                       ///< B; 1: no beam search
+  int64_t prompts = 1;                     ///< G
+  int64_t most_ids = 0;                    ///< L
+  TextShape prompt_text;                   ///< of a reading of G prompts; packed
+  TokenRules rules;                        ///< but for its tensor: ends
+  std::vector<int32_t> ends;               ///< ids that end a text
+  float length_penalty = 1;                ///< of beams
+  EarlyStopping early_stopping = EarlyStopping::no;
+};
+
+/// What the decode program works with; nothing here is owned.
+struct DecodeParts {
+  Device* device = nullptr;
+  Ops* ops = nullptr;
+  Arena* arena = nullptr;
+  Model* model = nullptr;
+  Strategy* strategy = nullptr;
+  PixelStatistics pixel_statistics;
+  DType compute = DType::f32;
+  int32_t pad_id = 0;                      ///< stands behind prompts
+  bool graphs = true;                      ///< passes are captured
+  bool own_workspace = false;              ///< there is no step program that gives the ops theirs
+};
+
+/// A text that begins: what is read of it, and where it grows.
+struct NewText {
+  std::vector<int32_t> ids;                ///< of its prompt; at least one
+  int64_t key = 0;                         ///< its number, which keys random draws
+  int64_t limit = 0;                       ///< ids at which it ends, prompt included; at most L
+  int64_t slot = 0;                        ///< its first one; with beams a multiple of B
+  const uint8_t* pixels = nullptr;         ///< u8 [P, P, 3] of its picture, where the model reads one
+};
+
+/// The state of all slots after a step, in host memory that holds until the next step but one is read back.
+struct DecodeView {
+  int64_t most_ids = 0;
+  std::span<const int32_t> ids, lengths, done;  ///< [S, L], [S], [S] (DecodeEnd)
+  std::span<const float> log_probs;             ///< [S, L], of generated ids; without beams
+  std::span<const int32_t> finished_ids, finished_lengths;  ///< [S / B, B, L] and [S / B, B]: best first; with beams
+  std::span<const float> finished_scores;       ///< [S / B, B]
+};
+
+class DecodeProgram {
+ public:
+  DecodeProgram(const DecodeParts& parts, DecodeSettings settings);
+  ~DecodeProgram();
+
+  /// Dry run: records both passes.
+  void record_passes();
+  /// After Arena::commit.
+  void bind();
+
+  /// Empties all slots: to be called before the first text, and after any pass of another program.
+  void begin();
+  /// Reads at most G prompts, whose rows fit the prompt shape, and chooses the first token of each. Slots must be free.
+  void read_prompts(std::span<const NewText> texts);
+  /// Whether so many prompts of so many rows in all can be read at once.
+  bool fits(int64_t prompts, int64_t ids) const;
+  /// Enqueues so many tokens of every slot.
+  void decode(int64_t tokens);
+  /// Ends the text in a slot where the host has seen its end.
+  void stop(int64_t slot);
+  /// Enqueues a copy of the state to the host; at most kViews may be under way.
+  void read_back();
+  /// Waits for the oldest of them.
+  DecodeView view();
+  static constexpr int64_t kViews = 2;
+
+  const DecodeSettings& settings() const { return settings_; }
+  int64_t prefix_rows() const { return inputs_.prefix_rows; }
+  int64_t vocabulary() const { return inputs_.vocabulary; }
+  /// Bytes of keys and values.
+  int64_t cache_bytes() const;
+  static std::string pass_name(bool prompts) { return prompts ? "reading of prompts" : "token of every slot"; }
+
+ private:
+  enum class Pass { prompts, token };
+  class Block;                             // tensors laid out one after the other in a block
+  struct State;                            // what the passes keep: tensors on the device
+  struct Readback;                         // page-locked memory of one view
+  struct Program {
+    std::unique_ptr<Graph> graph;
+    bool warm = false;                     // has run once without a graph
+  };
+  int64_t places() const { return inputs_.prefix_rows + settings_.most_ids; }
+  int64_t texts() const { return settings_.slots / settings_.beams; }
+  void lay_out(Block& data, Block& cache, State& state) const;
+  void run(Pass pass);
+  void enqueue(Pass pass);
+  void enqueue_prompts(const StepContext& context);
+  void enqueue_token(const StepContext& context);
+  void choose(const Tensor& logits, bool first);
+  void write_prompts(std::span<const NewText> texts);
+  void write_slot(const NewText& text, int64_t beam);
+  CacheCall cache_call() const;
+
+  DecodeParts parts_;
+  DecodeSettings settings_;
+  ModelInputs inputs_;
+  BatchLayout layout_;                     // of a reading of prompts
+  int64_t data_bytes_ = 0, cache_bytes_ = 0;
+  Tensor workspace_;
+  std::unique_ptr<State> state_;           // at the arena's addresses; while planning at fictitious ones
+  std::unique_ptr<HostMemory> host_block_, host_state_;
+  std::vector<std::unique_ptr<Readback>> views_;
+  uint64_t sent_ = 0, seen_ = 0;           // views
+  Program programs_[2];
+  Event forked_, joined_, taken_;
+};
+
+}  // namespace blipft
