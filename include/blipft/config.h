@@ -84,6 +84,7 @@ struct TrainSection {
   double limit_train_batches = 1.0;     ///< <= 1: a fraction of an epoch's steps; > 1: that many steps
   int64_t val_check_interval = 0;       ///< validation after every so many steps, and at the end; 0: every epoch
   double limit_val_batches = 1.0;       ///< <= 1: a fraction of a validation's batches; > 1: that many
+  int64_t early_stopping_patience = 0;  ///< the run ends after so many validations without a better one; 0: never
   int64_t seed = 0;
   bool loss_on_padding = false;         ///< train on padding as the tutorial does
   std::string loss_normalization = "tokens";  ///< tokens (of the whole step) | micro_batch (mean of micro-batch means)
@@ -113,6 +114,8 @@ struct CheckpointSection {
   int64_t every_steps = 0;              ///< 0: not by steps
   double every_minutes = 0;             ///< 0: not by time
   int64_t keep = 2;                     ///< the newest so many are kept
+  std::string keep_best = "none";       ///< none | a metric of validations, whose best checkpoint is kept beside them: loss,
+                                        ///< or one of evaluate.metrics
   std::string path;                     ///< their folder; empty: checkpoints/ under output.path
   std::string resume = "never";         ///< never | auto (from the newest whole one, if there is any) | a checkpoint
   std::string time_limit = "none";      ///< none | minutes | a time as Slurm writes it, since the start: in time for it the
@@ -133,12 +136,40 @@ struct OutputSection {
   std::string path = "runs/run";        ///< directory of this run: traces, saved model
   bool overwrite = false;               ///< a directory that holds another run's results is taken, these are replaced
   bool save_model = false;              ///< write model/ in Hugging Face form at the end
+  bool save_best = false;               ///< of the best checkpoint (checkpoint.keep_best) in place of the last step's weights
   std::string save = "all";             ///< all | trained: the trained tensors alone
   bool save_merged = false;             ///< with adapters: write model/ too, with the adapters merged into its weights
   std::string save_dtype = "auto";      ///< auto (trained: the dtype of the master weights; frozen: as stored,
                                         ///< bit for bit) | f32 | bf16 (all tensors)
   int64_t memory_every = 50;            ///< steps between the memory lines; also at steps 0 and 1
   double progress_seconds = 2;          ///< between progress lines when not on a terminal
+};
+
+/// How texts are generated: by --generate and --evaluate, and by evaluations during training. What is not given is as the
+/// model's generation_config.json says.
+struct GenerateSection {
+  std::string path;                     ///< samples whose prompts are answered; empty: data.val_path, else data.path
+  int64_t samples = 0;                  ///< the first so many; 0: all
+  std::string weights = "auto";         ///< auto (what the run at output.path saved, else model.path's) | base (model.path's)
+                                        ///< | a folder: of a model, an adapter or a checkpoint
+  std::string prompt;                   ///< of --prompt, or before each picture's caption
+  int64_t max_new_tokens = 64;          ///< not of generation_config.json, where it is most often an old default
+  int64_t min_new_tokens = 0;
+  std::string do_sample = "auto";       ///< auto | true | false (the largest logit, or beams)
+  double temperature = 1, top_p = 1, min_p = 0;
+  int64_t top_k = 50;                   ///< 0: all
+  double repetition_penalty = 1;
+  int64_t num_beams = 1, num_return_sequences = 1;
+  double length_penalty = 1;
+  std::string early_stopping = "false";  ///< false | true | never, as transformers means them
+  std::vector<std::string> stop;        ///< texts at which an answer ends; they are left out of it
+  int64_t batch_size = 0;               ///< texts that grow at once on a rank; 0: chosen from what there is room for
+};
+
+/// Scores of generated texts.
+struct EvaluateSection {
+  std::vector<std::string> metrics;     ///< bleu4, rouge_l, cider, vqa_accuracy, exact_match, ...; empty: none
+  int64_t samples = 0;                  ///< of each validation, generated and scored; 0: during training none
 };
 
 struct Config {
@@ -148,6 +179,8 @@ struct Config {
   TrainSection train;
   ParallelSection parallel;
   CheckpointSection checkpoint;
+  GenerateSection generate;
+  EvaluateSection evaluate;
   TraceSection trace;
   OutputSection output;
 
@@ -238,7 +271,7 @@ void check_freeze(const Config& config, const std::vector<std::string>& groups);
 
 /// What the command line asks for.
 struct CommandLine {
-  enum class Action { train, print_config, plan, export_model, help, version };
+  enum class Action { train, generate, evaluate, print_config, plan, export_model, help, version };
   Action action = Action::train;
   std::string config_file;
   std::vector<std::string> overrides;   ///< "section.key=value"
@@ -247,6 +280,8 @@ struct CommandLine {
   std::string checkpoint;               ///< --export: the folder of a checkpoint; then there is no config_file
   double plan_gpu_gib = 0;              ///< --gpu-memory or --fit GiB, for --plan; 0: the GPU here, else an H200's
   bool plan_fit = false;                ///< --fit, for --plan: settings that fit such a GPU, fastest first
+  std::string prompt;                   ///< --prompt TEXT, for --generate: one text in place of a data set
+  std::string image;                    ///< --image FILE, for --generate: the picture that goes with it
   int64_t smoke_steps = 0;              ///< --smoke: try so many steps, and leave nothing behind; 0: a whole run
   std::string help_section;             ///< --help: of this section alone; "": of all
 };

@@ -82,7 +82,7 @@ void set_action(CommandLine& line, CommandLine::Action action) {
   using Action = CommandLine::Action;
   if (line.action == Action::help) return;  // help is given whatever else is asked for
   const bool conflict = action != Action::help && line.action != Action::train && line.action != action;
-  BLIPFT_USER_CHECK(!conflict, "--plan, --export, --print-config and --version exclude each other; give one");
+  BLIPFT_USER_CHECK(!conflict, "--generate, --evaluate, --plan, --export, --print-config and --version exclude each other; give one");
   line.action = action;
 }
 
@@ -94,6 +94,10 @@ void take_option(CommandLine& line, const Option& option, const std::string& val
   else if (name == "--help") set_action(line, Action::help), line.help_section = value;
   else if (name == "--smoke") line.smoke_steps = value.empty() ? 5 : parse_count(name, value, most_smoke_steps);
   else if (name == "--version") set_action(line, Action::version);
+  else if (name == "--generate") set_action(line, Action::generate);
+  else if (name == "--evaluate") set_action(line, Action::evaluate);
+  else if (name == "--prompt") line.prompt = value;
+  else if (name == "--image") line.image = value;
   else if (name == "--export") set_action(line, Action::export_model), line.checkpoint = value;
   else if (name == "--ranks") line.plan_ranks = parse_count(name, value, most_ranks);
   else if (name == "--node-ranks") line.plan_node_ranks = parse_count(name, value, most_ranks);
@@ -149,7 +153,9 @@ void check_line(const CommandLine& line) {
   BLIPFT_USER_CHECK(plan || line.plan_gpu_gib == 0, line.plan_fit ? "--fit" : "--gpu-memory",
                     " is for --plan; give --plan too");
   BLIPFT_USER_CHECK(line.smoke_steps == 0 || line.action == Action::train,
-                    "--smoke tries a run, and neither plans, prints nor exports; give it alone");
+                    "--smoke tries a run, and neither plans, prints, exports nor generates; give it alone");
+  BLIPFT_USER_CHECK(line.action == Action::generate || (line.prompt.empty() && line.image.empty()),
+                    line.prompt.empty() ? "--image" : "--prompt", " is for --generate; give --generate too");
   if (line.action == Action::export_model)
     BLIPFT_USER_CHECK(line.config_file.empty(), "found \"", line.config_file, "\" beside --export ", line.checkpoint,
                       ", which has the run's configuration; expected overrides as section.key=value alone");

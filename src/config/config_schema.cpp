@@ -285,6 +285,9 @@ void add_train(std::vector<Key>& keys) {
   t(&T::limit_val_batches, "limit_val_batches", above(0, most_steps),
     "up to 1 it is a fraction of a validation's batches; above 1 it is a number of batches",
     Names{"eval_iters", "max_eval_batches"}).on_resume_is(OnResume::allowed);
+  t(&T::early_stopping_patience, "early_stopping_patience", from_to(0, most_steps),
+    "the run ends after so many validations in a row none of which was better by checkpoint.keep_best (loss, where that is "
+    "none); 0: it does not", Names{"patience"}).on_resume_is(OnResume::allowed);
   t(&T::seed, "seed", at_least(0), "the random seed of shuffling, dropout and random weights");
   t(&T::loss_on_padding, "loss_on_padding", any(), "true: padding is learnt too, as in the BLIP-2 tutorial");
   t(&T::loss_normalization, "loss_normalization", one_of({"tokens", "micro_batch"}),
@@ -348,6 +351,9 @@ void add_checkpoint(std::vector<Key>& keys) {
   c(&C::every_minutes, "every_minutes", from_to(0, 1e6), "a checkpoint is written every so many minutes; 0: never",
     Names{"train_time_interval"});
   c(&C::keep, "keep", from_to(1, 1e6), "so many of the newest are kept", Names{"save_total_limit", "save_top_k"});
+  c(&C::keep_best, "keep_best", any(),
+    "loss, or one of evaluate.metrics: the checkpoint of the best validation by it is kept too; none: none is",
+    Names{"metric_for_best_model", "monitor"}).on_resume_is(OnResume::refused);
   c(&C::path, "path", any(), "the folder of the checkpoints; empty: checkpoints/ under output.path")
       .on_resume_is(OnResume::untold);
   c(&C::resume, "resume", one_of_or_containing({"never", "auto"}, "/", "the path of a checkpoint, with / in it"),
@@ -362,6 +368,46 @@ void add_checkpoint(std::vector<Key>& keys) {
   c(&C::host_gib, "host_gib", from_to(0, 1e6),
     "the page-locked host memory of a rank, in GiB, for a checkpoint on its way; 0 takes what it needs, up to a quarter "
     "of the rank's share");
+}
+
+void add_generate(std::vector<Key>& keys) {
+  const auto g = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::generate, member, "generate", rest...)).on_resume_is(OnResume::allowed);
+  };
+  using G = GenerateSection;
+  using Names = std::vector<std::string>;
+  g(&G::path, "path", any(), "the samples whose prompts are answered; empty: data.val_path, else data.path");
+  g(&G::samples, "samples", from_to(0, most_samples), "the first so many of them; 0: all", Names{"limit"});
+  g(&G::weights, "weights", one_of_or_containing({"auto", "base"}, "/", "a path, with / in it"),
+    "auto takes what the run at output.path saved, else model.path's; base those of model.path; a path (with a /) names a "
+    "model, an adapter or a checkpoint", Names{"checkpoint", "ckpt"});
+  g(&G::prompt, "prompt", any(), "the text that answers go on from, where samples have none: before each picture's caption");
+  g(&G::max_new_tokens, "max_new_tokens", from_to(1, most_batch), "an answer ends after so many tokens", Names{"max_length"});
+  g(&G::min_new_tokens, "min_new_tokens", from_to(0, most_batch), "and not before so many", Names{"min_length"});
+  g(&G::do_sample, "do_sample", one_of({"auto", "true", "false"}),
+    "true draws tokens at random, by train.seed; false takes the likeliest; auto does as generation_config.json says");
+  g(&G::temperature, "temperature", above(0, most_factor), "logits are divided by it before a draw");
+  g(&G::top_p, "top_p", above(0, 1), "draws from the likeliest tokens that together have this probability");
+  g(&G::min_p, "min_p", from_to(0, 1), "draws from tokens that have this share of the likeliest one's probability");
+  g(&G::top_k, "top_k", from_to(0, most_batch), "draws from the so many likeliest tokens; 0: from all");
+  g(&G::repetition_penalty, "repetition_penalty", above(0, most_factor), "makes tokens less likely that the text has already");
+  g(&G::num_beams, "num_beams", from_to(1, 64), "more than 1: beam search with so many", Names{"beam_size", "beams"});
+  g(&G::num_return_sequences, "num_return_sequences", from_to(1, 64), "the so many best beams are answers");
+  g(&G::length_penalty, "length_penalty", from_to(-100, 100), "of beams: above 0 favours long texts, below 0 short ones");
+  g(&G::early_stopping, "early_stopping", one_of({"false", "true", "never"}), "of beams, as transformers' generate() means it");
+  g(&G::stop, "stop", any(), "texts at which an answer ends", Names{"stop_strings"});
+  g(&G::batch_size, "batch_size", word_or_from_to("auto", 1, kMostSamplesAtOnce),
+    "so many texts grow at once on a rank; auto: as many as are useful and fit", Names{"slots"});
+}
+
+void add_evaluate(std::vector<Key>& keys) {
+  const auto e = [&](auto member, auto... rest) -> Key& {
+    return keys.emplace_back(key(&Config::evaluate, member, "evaluate", rest...));
+  };
+  using E = EvaluateSection;
+  e(&E::metrics, "metrics", any(), "the scores of generated texts: bleu4, rouge_l, cider, vqa_accuracy, exact_match");
+  e(&E::samples, "samples", from_to(0, most_samples),
+    "during training so many samples of each validation are answered and scored; 0: none");
 }
 
 void add_trace_and_output(std::vector<Key>& keys) {
@@ -390,6 +436,8 @@ void add_trace_and_output(std::vector<Key>& keys) {
     Names{"overwrite_output_dir", "exist_ok", "force"}).on_resume_is(OnResume::untold);
   o(&O::save_model, "save_model", any(),
     "true writes model/ in Hugging Face's form at the end; with adapters it writes adapter/ in PEFT's form");
+  o(&O::save_best, "save_best", any(),
+    "true: what is saved is the best checkpoint (checkpoint.keep_best), not what the last step left", Names{"load_best_model_at_end"});
   o(&O::save, "save", one_of({"all", "trained"}), "all writes every tensor; trained writes those alone that were trained");
   o(&O::save_merged, "save_merged", any(), "true: with adapters model/ is written too, with the adapters merged into it",
     Names{"merge", "merge_and_unload"});
@@ -462,6 +510,8 @@ const std::vector<Key>& config_keys() {
     add_train(all);
     add_parallel(all);
     add_checkpoint(all);
+    add_generate(all);
+    add_evaluate(all);
     add_trace_and_output(all);
     return all;
   }();

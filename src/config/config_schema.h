@@ -53,7 +53,7 @@ struct Key {
 
 /// Every key, in the order of the structs of config.h.
 const std::vector<Key>& config_keys();
-/// The sections in order: model, adapter, data, train, parallel, checkpoint, trace, output.
+/// The sections in order: model, adapter, data, train, parallel, checkpoint, generate, evaluate, trace, output.
 const std::vector<std::string>& config_sections();
 /// Null when there is none.
 const Key* find_key(const std::string& section, const std::string& name);

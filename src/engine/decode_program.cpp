@@ -236,7 +236,7 @@ void DecodeProgram::read_prompts(std::span<const NewText> texts) {
                  "no slot ", text.slot);
     ids += count;
   }
-  BLIPFT_CHECK(!texts.empty() && fits(static_cast<int64_t>(texts.size()), ids), texts.size(), " prompts of ", ids,
+  BLIPFT_CHECK(fits(static_cast<int64_t>(texts.size()), ids), texts.size(), " prompts of ", ids,
                " ids do not fit a reading");
   device.synchronize(taken_);              // the block of the reading before
   write_prompts(texts);

@@ -80,6 +80,7 @@ class DecodeProgram {
   /// Empties all slots: to be called before the first text, and after any pass of another program.
   void begin();
   /// Reads at most G prompts, whose rows fit the prompt shape, and chooses the first token of each. Slots must be free.
+  /// None: takes part in the other ranks' reading.
   void read_prompts(std::span<const NewText> texts);
   /// Whether so many prompts of so many rows in all can be read at once.
   bool fits(int64_t prompts, int64_t ids) const;

@@ -1,0 +1,161 @@
+// Settings of generation; see generate_settings.h.
+#include "generate/generate_settings.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "models/json_fields.h"
+
+namespace blipft {
+
+namespace {
+
+using nlohmann::json;
+
+// Keys that change tokens unless they have this value or are absent. What only samples is looked at where the run samples.
+struct Neutral {
+  const char* key;
+  json value;
+  bool sampling = false;
+};
+
+const std::vector<Neutral>& not_supported() {
+  static const std::vector<Neutral> keys = {
+      {"no_repeat_ngram_size", 0}, {"encoder_no_repeat_ngram_size", 0}, {"encoder_repetition_penalty", 1.0},
+      {"bad_words_ids", nullptr}, {"suppress_tokens", nullptr}, {"begin_suppress_tokens", nullptr},
+      {"forced_bos_token_id", nullptr}, {"forced_eos_token_id", nullptr}, {"sequence_bias", nullptr},
+      {"num_beam_groups", 1}, {"penalty_alpha", 0}, {"guidance_scale", 1}, {"constraints", nullptr},
+      {"force_words_ids", nullptr}, {"exponential_decay_length_penalty", nullptr},
+      {"typical_p", 1.0, true}, {"epsilon_cutoff", 0.0, true}, {"eta_cutoff", 0.0, true}, {"top_h", nullptr, true}};
+  return keys;
+}
+
+bool is_neutral(const json& found, const json& value) {
+  if (found.is_null() || found == value || found == false) return true;
+  return found.is_structured() && found.empty();
+}
+
+void refuse_unknown(const json& object, const std::string& file, bool sample) {
+  for (const Neutral& neutral : not_supported()) {
+    const auto found = object.find(neutral.key);
+    if (found == object.end() || (neutral.sampling && !sample)) continue;
+    BLIPFT_USER_CHECK(is_neutral(*found, neutral.value), file, ": ", neutral.key, ": found ",
+                      io::brief(*found), ", which is not supported: the tokens would be others; remove it from the file");
+  }
+}
+
+// eos_token_id: one id or a list.
+void add_ends(const json& object, const std::string& file, std::vector<int32_t>& ends) {
+  const auto found = object.find("eos_token_id");
+  if (found == object.end() || found->is_null()) return;
+  const auto add = [&](const json& id) {
+    BLIPFT_USER_CHECK(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMostRows, file,
+                      ": eos_token_id: found ", io::brief(*found), ", expected an id or a list of ids");
+    ends.push_back(id.get<int32_t>());
+  };
+  if (found->is_array()) std::for_each(found->begin(), found->end(), add);
+  else add(*found);
+}
+
+json read_object(const std::string& file) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return json::object();
+  json object = io::read_json_file(file);
+  BLIPFT_USER_CHECK(object.is_object(), file, ": found ", io::brief(object), ", expected an object");
+  return object;
+}
+
+// The ids that end a text: those of generation_config.json, else of config.json (of its language model), else the tokenizer's.
+std::vector<int32_t> ends_of(const std::string& folder, const json& generation, const std::string& file,
+                             const Tokenizer& tokenizer) {
+  std::vector<int32_t> ends;
+  add_ends(generation, file, ends);
+  const std::string config_file = folder + "/config.json";
+  const json config = read_object(config_file);
+  if (ends.empty()) add_ends(config, config_file, ends);
+  if (const auto text = config.find("text_config"); ends.empty() && text != config.end() && text->is_object())
+    add_ends(*text, config_file, ends);
+  if (const auto id = tokenizer.eos_id(); ends.empty() && id) ends.push_back(*id);
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return ends;
+}
+
+EarlyStopping early_stopping_of(const json& object, const std::string& file) {
+  const auto found = object.find("early_stopping");
+  if (found == object.end() || found->is_null() || *found == false) return EarlyStopping::no;
+  if (*found == true) return EarlyStopping::yes;
+  BLIPFT_USER_CHECK(*found == "never", file, ": early_stopping: found ", io::brief(*found),
+                    ", expected true, false or \"never\"");
+  return EarlyStopping::never;
+}
+
+}  // namespace
+
+GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer& tokenizer) {
+  const std::string file = folder + "/generation_config.json";
+  const json object = read_object(file);
+  const JsonFields fields(object, file);
+  const GenerateSection& g = config.generate;
+  const auto given = [&](const char* key) { return config.places.count(std::string("generate.") + key) > 0; };
+  const auto number = [&](const char* key, double ours) { return given(key) ? ours : fields.get<double>(key, ours); };
+  const auto count = [&](const char* key, int64_t ours) { return given(key) ? ours : fields.get<int64_t>(key, ours); };
+  GenerateSettings settings;
+  TokenRules& rules = settings.rules;
+  rules.sample = g.do_sample == "auto" ? fields.get<bool>("do_sample", false) : g.do_sample == "true";
+  refuse_unknown(object, file, rules.sample);
+  rules.seed = static_cast<uint64_t>(config.train.seed);
+  if (rules.sample) {
+    rules.temperature = static_cast<float>(number("temperature", g.temperature));
+    rules.top_k = count("top_k", g.top_k);
+    rules.top_p = static_cast<float>(number("top_p", g.top_p));
+    rules.min_p = static_cast<float>(number("min_p", g.min_p));
+    BLIPFT_USER_CHECK(rules.temperature > 0 && rules.top_k >= 0 && rules.top_p > 0 && rules.top_p <= 1 && rules.min_p >= 0 &&
+                          rules.min_p <= 1, file, ": found temperature ", rules.temperature, ", top_k ", rules.top_k,
+                      ", top_p ", rules.top_p, ", min_p ", rules.min_p,
+                      "; expected a temperature > 0, a top_k >= 0, 0 < top_p <= 1 and 0 <= min_p <= 1");
+  }
+  rules.repetition_penalty = static_cast<float>(number("repetition_penalty", g.repetition_penalty));
+  BLIPFT_USER_CHECK(rules.repetition_penalty > 0, file, ": repetition_penalty: found ", rules.repetition_penalty,
+                    ", expected a number > 0");
+  rules.min_new_tokens = count("min_new_tokens", g.min_new_tokens);
+  rules.min_length = fields.get<int64_t>("min_length", 0);
+  settings.beams = given("num_beams") ? g.num_beams : fields.positive("num_beams", g.num_beams, 64);
+  settings.returned = given("num_return_sequences") ? g.num_return_sequences
+                                                    : fields.positive("num_return_sequences", g.num_return_sequences, 64);
+  BLIPFT_USER_CHECK(!rules.sample || settings.beams == 1, place_of(config, "generate.num_beams"), ": generate.num_beams: ",
+                    settings.beams, " beams and draws (do_sample) at once are not supported; give generate.num_beams=1 or "
+                    "generate.do_sample=false");
+  BLIPFT_USER_CHECK(settings.returned <= settings.beams, place_of(config, "generate.num_return_sequences"),
+                    ": generate.num_return_sequences: found ", settings.returned, ", but there are ", settings.beams,
+                    " beams (generate.num_beams); expected at most as many");
+  settings.length_penalty = static_cast<float>(number("length_penalty", g.length_penalty));
+  settings.early_stopping = !given("early_stopping")      ? early_stopping_of(object, file)
+                            : g.early_stopping == "true"  ? EarlyStopping::yes
+                            : g.early_stopping == "never" ? EarlyStopping::never
+                                                          : EarlyStopping::no;
+  settings.max_new_tokens = given("max_new_tokens") ? g.max_new_tokens
+                                                    : fields.positive("max_new_tokens", g.max_new_tokens, kMostRows);
+  settings.ends = ends_of(folder, object, file, tokenizer);
+  settings.stop = g.stop;
+  BLIPFT_USER_CHECK(std::count(g.stop.begin(), g.stop.end(), "") == 0, place_of(config, "generate.stop"),
+                    ": generate.stop: has an empty text, at which every answer would end; remove it");
+  BLIPFT_USER_CHECK(settings.stop.empty() || settings.beams == 1, place_of(config, "generate.stop"),
+                    ": generate.stop: texts at which answers end are of one beam, but generate.num_beams is ", settings.beams,
+                    "; remove one of them");
+  return settings;
+}
+
+std::string GenerateSettings::text() const {
+  std::string text = beams > 1 ? concat("beam search of ", beams) : rules.sample ? "drawn" : "greedy";
+  if (rules.sample) {
+    text += concat(" at temperature ", rules.temperature);
+    if (rules.top_k > 0) text += concat(", top_k ", rules.top_k);
+    if (rules.top_p < 1) text += concat(", top_p ", rules.top_p);
+    if (rules.min_p > 0) text += concat(", min_p ", rules.min_p);
+  }
+  if (rules.repetition_penalty != 1) text += concat(", repetition_penalty ", rules.repetition_penalty);
+  return concat(text, ", at most ", max_new_tokens, " tokens");
+}
+
+}  // namespace blipft

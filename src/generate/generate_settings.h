@@ -1,0 +1,29 @@
+// What config.generate and a model folder's generation_config.json say together about how texts are generated.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "blipft/config.h"
+#include "blipft/data.h"
+#include "blipft/decode_ops.h"
+
+namespace blipft {
+
+struct GenerateSettings {
+  TokenRules rules;                        ///< but for its tensor: ends
+  std::vector<int32_t> ends;               ///< ids that end a text, ascending
+  std::vector<std::string> stop;
+  int64_t beams = 1, returned = 1;
+  float length_penalty = 1;
+  EarlyStopping early_stopping = EarlyStopping::no;
+  int64_t max_new_tokens = 0;
+  std::string text() const;                ///< "greedy", "beam search of 5", "drawn at temperature 0.7, top_p 0.9"
+};
+
+/// A key that the run file gives is as given; else as generation_config.json in `folder` says, else as transformers does.
+/// Throws UserError naming file and key of what generation_config.json asks for and this program does not do, where that
+/// would change tokens.
+GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer& tokenizer);
+
+}  // namespace blipft

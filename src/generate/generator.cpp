@@ -1,0 +1,132 @@
+// The rounds of generation; see generator.h.
+#include "generate/generator.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace blipft {
+
+namespace {
+constexpr int64_t kTokensOfRound = 8;      // a slot that is done computes so many for nothing, at most twice
+}  // namespace
+
+const char* text_end_name(TextEnd end) {
+  switch (end) {
+    case TextEnd::token: return "stop";
+    case TextEnd::length: return "length";
+    case TextEnd::stop_string: return "stop string";
+  }
+  return "?";
+}
+
+Generator::Generator(DecodeProgram& program, int64_t returned, bool synchronous)
+    : program_(program), returned_(returned), synchronous_(synchronous),
+      texts_(static_cast<size_t>(program.settings().slots / program.settings().beams)) {
+  BLIPFT_CHECK(returned >= 1 && returned <= program.settings().beams, returned, " texts of ", program.settings().beams,
+               " beams");
+}
+
+int64_t Generator::busy() const {
+  return std::count_if(texts_.begin(), texts_.end(), [](const Growing& text) { return text.busy; });
+}
+
+// Reads prompts until the slots are full, or there are none.
+void Generator::admit(const GeneratorCalls& calls) {
+  const DecodeSettings& settings = program_.settings();
+  for (;;) {
+    std::vector<TextRequest> requests;
+    std::vector<NewText> read;
+    int64_t ids = 0;
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      if (texts_[i].busy) continue;
+      if (!waiting_ && !ended_) waiting_ = calls.next();
+      if (!waiting_) {
+        ended_ = true;
+        break;
+      }
+      const auto count = static_cast<int64_t>(waiting_->ids.size());
+      if (!program_.fits(static_cast<int64_t>(read.size()) + 1, ids + count)) break;
+      ids += count;
+      texts_[i] = {.busy = true, .number = waiting_->number, .prompt = count, .first_view = sent_, .begin_ns = unix_ns()};
+      const int64_t limit = std::min(settings.most_ids, count + waiting_->new_tokens);
+      requests.push_back(*std::exchange(waiting_, std::nullopt));
+      read.push_back({.ids = requests.back().ids, .key = requests.back().number, .limit = limit,
+                      .slot = static_cast<int64_t>(i) * settings.beams});
+    }
+    if (!(calls.any ? calls.any(!read.empty()) : !read.empty())) return;
+    for (size_t i = 0; i < read.size(); ++i) read[i].pixels = requests[i].pixels.data();
+    program_.read_prompts(read);
+  }
+}
+
+TextResult Generator::of_beams(const DecodeView& view, size_t text) const {
+  const auto beams = static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.most_ids);
+  TextResult result{.number = texts_[text].number};
+  for (size_t b = 0; b < beams && result.texts.size() < static_cast<size_t>(returned_); ++b) {
+    const auto length = static_cast<size_t>(view.finished_lengths[text * beams + b]);
+    if (length == 0) continue;
+    const auto ids = view.finished_ids.subspan((text * beams + b) * most, length).subspan(static_cast<size_t>(texts_[text].prompt));
+    const std::vector<int32_t>& ends = program_.settings().ends;
+    const bool ended = !ids.empty() && std::count(ends.begin(), ends.end(), ids.back()) > 0;
+    result.texts.push_back({{ids.begin(), ids.end()}, view.finished_scores[text * beams + b],
+                            ended ? TextEnd::token : TextEnd::length});
+  }
+  return result;
+}
+
+// Whether the text has ended, and was told of.
+bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text) {
+  Growing& growing = texts_[text];
+  const auto slot = text * static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.most_ids);
+  const auto seconds = [&] { return static_cast<double>(unix_ns() - growing.begin_ns) * 1e-9; };
+  const int32_t done = view.done[slot];
+  if (program_.settings().beams > 1) {
+    if (done == kRunning) return false;
+    TextResult result = of_beams(view, text);
+    result.seconds = seconds();
+    for (const GeneratedText& one : result.texts) tokens_ += static_cast<int64_t>(one.ids.size());
+    calls.done(std::move(result));
+    return true;
+  }
+  const auto prompt = static_cast<size_t>(growing.prompt), length = static_cast<size_t>(view.lengths[slot]);
+  std::span<const int32_t> ids = view.ids.subspan(slot * most, length).subspan(prompt);
+  const std::optional<size_t> stays = calls.stops ? calls.stops(ids) : std::nullopt;
+  if (stays) ids = ids.first(*stays);
+  if (calls.grown && ids.size() > growing.told) calls.grown(growing.number, ids);
+  growing.told = ids.size();
+  if (done == kRunning && !stays) return false;
+  if (done == kRunning) program_.stop(static_cast<int64_t>(slot));
+  GeneratedText generated{.ids = {ids.begin(), ids.end()}};
+  generated.end = stays ? TextEnd::stop_string : done == kEndToken ? TextEnd::token : TextEnd::length;
+  for (size_t i = 0; i < ids.size(); ++i) generated.score += static_cast<double>(view.log_probs[slot * most + prompt + i]);
+  tokens_ += static_cast<int64_t>(ids.size());
+  calls.done({growing.number, {std::move(generated)}, seconds()});
+  return true;
+}
+
+void Generator::look(const GeneratorCalls& calls) {
+  const uint64_t number = seen_++;
+  const DecodeView view = program_.view();
+  for (size_t i = 0; i < texts_.size(); ++i)
+    if (texts_[i].busy && texts_[i].first_view <= number && look_at(calls, view, i)) texts_[i].busy = false;
+}
+
+void Generator::run(const GeneratorCalls& calls) {
+  const int64_t tokens = synchronous_ || calls.grown ? 1 : kTokensOfRound;
+  program_.begin();
+  sent_ = seen_ = 0;
+  ended_ = false;
+  for (;;) {
+    admit(calls);
+    const bool mine = busy() > 0;
+    if (!(calls.any ? calls.any(mine) : mine)) break;
+    program_.read_back();                  // what was read shows its first token before the next are computed
+    ++sent_;
+    if (synchronous_) look(calls);
+    program_.decode(tokens);
+    while (sent_ - seen_ >= DecodeProgram::kViews) look(calls);
+  }
+  while (seen_ < sent_) look(calls);
+}
+
+}  // namespace blipft

@@ -1,0 +1,84 @@
+// Generator: texts through the slots of a decode program. Prompts are read as slots become free, and texts leave theirs when
+// they end; the host reads behind what the device computes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/decode_program.h"
+
+namespace blipft {
+
+/// A text to be continued.
+struct TextRequest {
+  int64_t number = 0;                      ///< keys its random draws; whatever order texts come in
+  std::vector<int32_t> ids;                ///< of the prompt, at least one
+  int64_t new_tokens = 1;                  ///< at most so many; the text has room for them
+  std::vector<uint8_t> pixels;             ///< u8 [P, P, 3], where the model reads a picture
+};
+
+/// Why a text ended.
+enum class TextEnd { token, length, stop_string };
+const char* text_end_name(TextEnd end);    ///< "stop", "length", "stop string"
+
+struct GeneratedText {
+  std::vector<int32_t> ids;                ///< the new ones, with the end's
+  /// Sum of the new ids' log probabilities, of the logits as the model gave them; of beams the score of the search: their
+  /// sum over length ^ length_penalty.
+  double score = 0;
+  TextEnd end = TextEnd::length;
+};
+
+struct TextResult {
+  int64_t number = 0;
+  std::vector<GeneratedText> texts;        ///< best first; one without beams
+  double seconds = 0;                      ///< since its prompt was read
+};
+
+/// What the generator asks, and tells.
+struct GeneratorCalls {
+  std::function<std::optional<TextRequest>()> next;   ///< the next text; none: there are no more
+  std::function<void(TextResult)> done;
+  /// A text has grown to these new ids; optional. Where it is given, it is called for each token.
+  std::function<void(int64_t number, std::span<const int32_t> ids)> grown;
+  /// Whether new ids end a text because of what they say, and how many of them stay; optional.
+  std::function<std::optional<size_t>(std::span<const int32_t> ids)> stops;
+  /// Whether this holds on any rank, for strategies in whose passes all ranks take part; optional.
+  std::function<bool(bool mine)> any;
+};
+
+class Generator {
+ public:
+  /// `returned`: texts of each request, at most as many as there are beams.
+  Generator(DecodeProgram& program, int64_t returned, bool synchronous);
+  void run(const GeneratorCalls& calls);
+  int64_t tokens() const { return tokens_; }  ///< new ones so far
+
+ private:
+  struct Growing {
+    bool busy = false;
+    int64_t number = 0, prompt = 0;
+    uint64_t first_view = 0;               // views before it show the text that was here before
+    size_t told = 0;                       // new ids that grown() knows
+    int64_t begin_ns = 0;
+  };
+  void admit(const GeneratorCalls& calls);
+  void look(const GeneratorCalls& calls);
+  bool look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text);
+  TextResult of_beams(const DecodeView& view, size_t text) const;
+  int64_t busy() const;
+
+  DecodeProgram& program_;
+  int64_t returned_;
+  bool synchronous_;                       // the device computes while it is called: nothing runs ahead
+  std::vector<Growing> texts_;             // of each slot, or group of beams
+  std::optional<TextRequest> waiting_;     // asked for, and not read yet
+  bool ended_ = false;                     // there are no more
+  uint64_t sent_ = 0, seen_ = 0;           // views
+  int64_t tokens_ = 0;
+};
+
+}  // namespace blipft
