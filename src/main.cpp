@@ -8,8 +8,10 @@
 #include "blipft/error.h"
 #include "blipft/trainer.h"
 #include "blipft/version.h"
+#include "checkpoint/export_model.h"
 #include "faults/launch_watch.h"
 #include "faults/stop_request.h"
+#include "plan/print_plan.h"
 #include "weights/hub_cache.h"
 
 namespace {

@@ -1,10 +1,11 @@
 // --export: a model directory from a checkpoint of a run, without running it: on the CPU, with what was trained from the
 // checkpoint and what was not from where the run had it.
+#include "checkpoint/export_model.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
-#include "blipft/trainer.h"
 #include "checkpoint/content_check.h"
 #include "checkpoint/run_id.h"
 #include "checkpoint/saving.h"
@@ -15,7 +16,6 @@
 #include "faults/launch_watch.h"
 #include "io/saved_model.h"
 #include "io/state_files.h"
-#include "plan/memory_plan.h"
 #include "weights/adapter_files.h"
 
 namespace blipft {

@@ -11,8 +11,8 @@
 #include "blipft/model.h"
 #include "engine/settings.h"
 #include "io/json.h"
-#include "plan/memory_plan.h"
 #include "weights/adapter_files.h"
+#include "weights/model_files.h"
 #include "weights/own_head.h"
 #include "weights/stored_tensors.h"
 
@@ -260,13 +260,6 @@ void Saver::copy(const std::string& key, const Parameter& parameter, DType dtype
 }
 
 }  // namespace
-
-bool is_input_file(const std::string& name) {
-  const std::string kind = std::filesystem::path(name).extension().string();
-  if (kind != ".json" && kind != ".txt" && kind != ".jinja" && kind != ".model") return false;
-  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-  return has("token") || has("processor") || has("vocab") || has("merges") || has("chat_template") || kind == ".model";
-}
 
 std::vector<SaveSettings> SaveSettings::of(const Config& config) {
   const PrecisionTypes types = precision_types(config);

@@ -35,10 +35,6 @@ struct SaveJob {
   ModelOrigin origin = {};
 };
 
-/// Whether a file beside config.json and weights says how text and pictures become inputs, and outputs text: of a
-/// tokenizer (tokenizer.json, special_tokens_map.json, vocab.txt, spiece.model, ...), a processor, a template.
-bool is_input_file(const std::string& name);
-
 /// Scratch bytes that saving takes.
 int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, const Strategy& strategy,
                              const SaveSettings& settings);

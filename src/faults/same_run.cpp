@@ -8,11 +8,11 @@
 
 #include "blipft/config_rules.h"
 #include "blipft/version.h"
-#include "checkpoint/saving.h"
 #include "engine/placement.h"
 #include "io/digest.h"
 #include "io/file.h"
 #include "io/safetensors_header.h"
+#include "weights/model_files.h"
 
 namespace blipft {
 

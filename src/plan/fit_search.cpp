@@ -9,6 +9,7 @@
 #include <set>
 
 #include "engine/placement.h"
+#include "engine/settings.h"
 
 namespace blipft {
 

@@ -2,8 +2,6 @@
 #include "plan/memory_plan.h"
 
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
 #include <iomanip>
 #include <limits>
 #include <map>
@@ -13,10 +11,6 @@
 #include "checkpoint/saving.h"
 #include "engine/settings.h"
 #include "engine/step_program.h"
-#include "engine/storage_policy.h"
-#include "weights/adapter_files.h"
-#include "weights/hub_cache.h"
-#include "weights/own_head.h"
 
 namespace blipft {
 
@@ -101,58 +95,7 @@ std::string row(const std::string& name, int64_t bytes) {
   return out.str();
 }
 
-// The first thing that a new run file gets wrong.
-void check_model_folder(const Config& config) {
-  namespace fs = std::filesystem;
-  std::error_code ignored, error;
-  const fs::path folder = config.model.path;
-  const char* const remedy = "give model.path=FOLDER, with config.json, weights in safetensors and the tokenizer, as hf "
-                             "download or save_pretrained leaves it";
-  const std::string found = concat(place_of(config, "model.path"), ": model.path: found \"", brief(config.model.path), "\"");
-  const auto check_readable = [&](const fs::path& path) {
-    BLIPFT_USER_CHECK(!error, found, ", but ", path.string(), " cannot be looked at: ", error.message(),
-                      "; you need the right to read the folder and to enter it and those around it");
-  };
-  const bool there = fs::exists(folder, error);
-  check_readable(folder);
-  BLIPFT_USER_CHECK(there && fs::is_directory(folder, ignored), found, ", and ", fs::absolute(folder, ignored).string(),
-                    " is not a directory; ",
-                    is_hub_name(config.model.path) ? hub_advice(config.model.path) + "or " : "", remedy);
-  const bool is_model = fs::exists(folder / "config.json", error);
-  check_readable(folder / "config.json");
-  if (!is_model) refuse_adapter_as_model(found, config.model.path);
-  BLIPFT_USER_CHECK(is_model, found, ", where no config.json is; ", remedy);
-}
-
 }  // namespace
-
-std::string strategy_name(const Config& config, int64_t ranks) {
-  if (config.parallel.strategy != "auto") return config.parallel.strategy;
-  return ranks == 1 ? "single" : "ddp";
-}
-
-ModelSettings model_settings(const Config& config) {
-  ModelSettings settings{precision_types(config).compute, config.model.freeze,
-                         ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout, {}};
-  const AdapterSection& adapter = config.adapter;
-  if (adapter.kind == "none") return settings;
-  const double rank = static_cast<double>(adapter.r);
-  settings.adapter = {adapter.r, static_cast<float>(adapter.alpha / (adapter.rslora ? std::sqrt(rank) : rank)),
-                      config.train.dropout ? static_cast<float>(adapter.dropout) : 0, adapter.targets,
-                      !adapter.path.empty()};
-  return settings;
-}
-
-std::unique_ptr<Model> make_model(const Config& config) {
-  check_model_folder(config);
-  std::unique_ptr<Model> model = make_model(config.model.path, with_own_head(model_settings(config), config));
-  std::vector<std::string> groups;
-  for (const ParameterGroup& group : model->groups())
-    if (group.name != kAdapterGroup) groups.push_back(group.name);
-  check_freeze(config, groups);
-  check_storage(config, *model);
-  return model;
-}
 
 int64_t bytes_outside_of_arena(const Config& config, const GroupSizes& ranks, int64_t planned_takes) {
   constexpr int64_t kContext = 570, kCommunicator = 920, kCommunicatorOfScalars = 64;  // MiB

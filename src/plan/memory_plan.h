@@ -30,9 +30,6 @@ struct MemoryPlan {
   int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
 };
 
-/// The strategy that `auto` stands for on `ranks` ranks.
-std::string strategy_name(const Config& config, int64_t ranks);
-
 /// Dry-runs a step of `config` on `ranks` ranks for each of `text_shapes`. With parallel.reshard=auto, units are held
 /// over the step if the plan then fits `device_bytes` (0: unknown, not held).
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
@@ -66,9 +63,4 @@ std::string strategy_text(const MemoryPlan& plan);
 std::string reshard_name(const MemoryPlan& plan);
 /// The table of owners and the largest buffers.
 std::string plan_table(const MemoryPlan& plan);
-/// Model settings that follow from the config.
-ModelSettings model_settings(const Config& config);
-/// The config's model. Throws UserError where model.freeze or model.quantize do not fit its parameter groups.
-std::unique_ptr<Model> make_model(const Config& config);
-
 }  // namespace blipft

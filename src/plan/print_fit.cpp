@@ -1,11 +1,13 @@
 // --plan --fit: settings under which a run fits a GPU of a given size, and what would help where none do.
+#include "plan/print_plan.h"
+
 #include <algorithm>
 #include <cstdio>
 
 #include "base/memory_text.h"
-#include "blipft/trainer.h"
 #include "checkpoint/resume.h"
 #include "engine/placement.h"
+#include "engine/settings.h"
 #include "plan/batch_choice.h"
 #include "plan/fit_search.h"
 #include "weights/adapter_files.h"

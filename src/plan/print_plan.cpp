@@ -1,12 +1,14 @@
 // --plan: the memory of a run, without running it.
+#include "plan/print_plan.h"
+
 #include <algorithm>
 #include <cstdio>
 
 #include "base/memory_text.h"
-#include "blipft/trainer.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
 #include "engine/placement.h"
+#include "engine/settings.h"
 #include "plan/batch_choice.h"
 #include "plan/memory_plan.h"
 #include "plan/planned_texts.h"

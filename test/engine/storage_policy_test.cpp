@@ -6,6 +6,7 @@
 #include <set>
 
 #include "data/text_shapes.h"
+#include "engine/settings.h"
 #include "plan/memory_plan.h"
 
 namespace blipft {

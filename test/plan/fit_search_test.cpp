@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/placement.h"
+#include "engine/settings.h"
 #include "plan/batch_choice.h"
 #include "support/temporary_directory.h"
 

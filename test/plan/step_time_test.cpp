@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "engine/settings.h"
+
 namespace blipft {
 namespace {
 
