@@ -55,10 +55,10 @@ struct DecodeProgram::Readback {
   Event done;
 };
 
-DecodeProgram::DecodeProgram(const DecodeParts& parts, DecodeSettings settings)
+DecodeProgram::DecodeProgram(const DecodeParts& parts, DecodeProgramSettings settings)
     : parts_(parts), settings_(std::move(settings)), inputs_(parts.model->inputs()),
       layout_(inputs_, 1, settings_.prompts, settings_.prompt_text), state_(std::make_unique<State>()) {
-  const DecodeSettings& s = settings_;
+  const DecodeProgramSettings& s = settings_;
   BLIPFT_CHECK(s.beams >= 1 && s.slots >= s.beams && s.slots % s.beams == 0, s.slots, " slots for ", s.beams, " beams");
   BLIPFT_CHECK(s.most_ids >= 2 && s.prompts >= 1 && s.prompt_text.packed(), "generation of ", s.most_ids, " ids, ",
                s.prompts, " prompts at once, packed");

@@ -23,7 +23,7 @@
 namespace blipft {
 
 /// What generation needs room for, and how it chooses tokens.
-struct DecodeSettings {
+struct DecodeProgramSettings {
   int64_t slots = 1;                       ///< S, a multiple of `beams`
   int64_t beams = 1;                       ///< B; 1: no beam search
   int64_t prompts = 1;                     ///< G
@@ -69,7 +69,7 @@ struct DecodeView {
 
 class DecodeProgram {
  public:
-  DecodeProgram(const DecodeParts& parts, DecodeSettings settings);
+  DecodeProgram(const DecodeParts& parts, DecodeProgramSettings settings);
   ~DecodeProgram();
 
   /// Dry run: records both passes.
@@ -94,7 +94,7 @@ class DecodeProgram {
   DecodeView view();
   static constexpr int64_t kViews = 2;
 
-  const DecodeSettings& settings() const { return settings_; }
+  const DecodeProgramSettings& settings() const { return settings_; }
   int64_t prefix_rows() const { return inputs_.prefix_rows; }
   int64_t vocabulary() const { return inputs_.vocabulary; }
   /// Bytes of keys and values.
@@ -123,7 +123,7 @@ class DecodeProgram {
   CacheCall cache_call() const;
 
   DecodeParts parts_;
-  DecodeSettings settings_;
+  DecodeProgramSettings settings_;
   ModelInputs inputs_;
   BatchLayout layout_;                     // of a reading of prompts
   int64_t data_bytes_ = 0, cache_bytes_ = 0;

@@ -32,7 +32,7 @@ int64_t Generator::busy() const {
 
 // Reads prompts until the slots are full, or there are none.
 void Generator::admit(const GeneratorCalls& calls) {
-  const DecodeSettings& settings = program_.settings();
+  const DecodeProgramSettings& settings = program_.settings();
   for (;;) {
     std::vector<TextRequest> requests;
     std::vector<NewText> read;
