@@ -25,10 +25,13 @@ class CpuOps final : public Ops {
   void attention_backward(const AttentionBackward&, Stream) override;
   void head_norm_forward(const HeadNormForward&, Stream) override { not_implemented("head_norm_forward"); }
   void head_norm_backward(const HeadNormBackward&, Stream) override { not_implemented("head_norm_backward"); }
-  void next_rows(const NextRows&, Stream) override { not_implemented("next_rows"); }
-  void cache_write(const CacheWrite&, Stream) override { not_implemented("cache_write"); }
-  void attention_decode(const AttentionDecode&, Stream) override { not_implemented("attention_decode"); }
+  // decode.cpp
+  void next_rows(const NextRows&, Stream) override;
+  void cache_write(const CacheWrite&, Stream) override;
+  void attention_decode(const AttentionDecode&, Stream) override;
+  // pick_tokens.cpp
   void pick_tokens(const PickTokens&, Stream) override { not_implemented("pick_tokens"); }
+  // beam_step.cpp
   void beam_step(const BeamStep&, Stream) override { not_implemented("beam_step"); }
   // embed.cpp
   void patchify(const Patchify&, Stream) override;

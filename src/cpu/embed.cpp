@@ -16,6 +16,10 @@ void copy_row(const Tensor& from, int64_t from_row, const Tensor& to, int64_t to
 
 /// The row of the position table that row t of sample b of a TextEmbed uses.
 int64_t position_row(const TextEmbed& args, int64_t b, int64_t t) {
+  if (args.row_positions) {
+    const int64_t place = args.row_positions.as<const int32_t>()[b];
+    return place >= 0 ? place + 2 : 1;
+  }
   return t < args.prefix_rows + args.lengths.as<const int32_t>()[b] ? t + 2 : 1;
 }
 
@@ -45,6 +49,9 @@ void check_numbers(const TextEmbed& args) {
     BLIPFT_CHECK(ids[i] >= 0 && ids[i] < args.tokens.rows(), "token id ", ids[i], " is outside of the table of ",
                  args.tokens.rows(), " rows");
   });
+  for (int64_t b = 0; args.row_positions && args.positions && b < args.ids.rows(); ++b)
+    BLIPFT_CHECK(position_row(args, b, 0) < args.positions.rows(), "row_positions[", b, "] is ",
+                 args.row_positions.as<const int32_t>()[b], ", but positions has ", args.positions.rows(), " rows");
 }
 
 /// The row of args.rows that row r of args.blocks becomes, or -1 where it is left out.

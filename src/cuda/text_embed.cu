@@ -12,6 +12,7 @@ struct TextArgs {
   const int32_t *ids = nullptr, *lengths = nullptr;
   int64_t samples = 0, text = 0, prefix = 0, cols = 0, padding_id = -1;
   const int32_t *starts = nullptr, *padded_rows = nullptr;   ///< of packed samples
+  const int32_t* row_positions = nullptr;                    ///< forward only: rows' places in their texts
 
   /// The first row of a sample in x.
   template <bool kPacked>
@@ -21,7 +22,10 @@ struct TextArgs {
 };
 
 /// The position row of row t of a sample: OPT counts from 2, padding has row 1.
-__device__ __forceinline__ int64_t position_of(int64_t t, int64_t valid_rows) { return t < valid_rows ? t + 2 : 1; }
+__device__ __forceinline__ int64_t position_of(const TextArgs& args, int64_t sample, int64_t t) {
+  if (args.row_positions) return args.row_positions[sample] >= 0 ? args.row_positions[sample] + 2 : 1;
+  return t < args.prefix + args.lengths[sample] ? t + 2 : 1;
+}
 
 /// One block per row of x.
 template <class T, int N>
@@ -31,8 +35,7 @@ __global__ void text_embed_kernel(const T* __restrict__ prefix, const T* __restr
   const int64_t sample = row / rows, t = row % rows;
   const T* from = t < args.prefix ? prefix + (sample * args.prefix + t) * args.cols
                                   : tokens + args.ids[sample * args.text + t - args.prefix] * args.cols;
-  const T* position =
-      positions ? positions + position_of(t, args.prefix + args.lengths[sample]) * args.cols : nullptr;
+  const T* position = positions ? positions + position_of(args, sample, t) * args.cols : nullptr;
   for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N) {
     float v[N];
     load(from + c, v);
@@ -187,7 +190,7 @@ __global__ void prefix_gradient_kernel(const T* __restrict__ x, T* __restrict__ 
 TextArgs kernel_args(const TextEmbed& args) {
   return {args.ids.as<const int32_t>(), args.lengths.as<const int32_t>(), args.ids.rows(), args.ids.cols(),
           args.prefix_rows, args.x.cols(), args.padding_id, args.packing.starts.as<const int32_t>(),
-          args.packing.padded_rows.as<const int32_t>()};
+          args.packing.padded_rows.as<const int32_t>(), args.row_positions.as<const int32_t>()};
 }
 
 unsigned row_threads(int64_t cols, int width) {

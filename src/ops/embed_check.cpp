@@ -25,7 +25,13 @@ void check_text(const Checker& check, const TextEmbed& args) {
   check.dtype(args.ids, "ids", DType::i32);
   const int64_t n = args.x.cols(), samples = args.ids.rows(), tokens = args.ids.cols();
   check.require(args.prefix_rows >= 0, "prefix_rows is negative");
-  check.vector(args.lengths, "lengths", DType::i32, samples);
+  if (args.row_positions) {
+    check.vector(args.row_positions, "row_positions", DType::i32, samples);
+    check.require(tokens == 1 && args.prefix_rows == 0 && !args.packing,
+                  "row_positions goes with one id a sample, without prefix and packing");
+  } else {
+    check.vector(args.lengths, "lengths", DType::i32, samples);
+  }
   const int64_t rows = args.packing ? args.x.rows() : samples * (args.prefix_rows + tokens);
   check.matrix(args.x, "x", rows, n);
   check.packing(args.packing, samples, args.prefix_rows + tokens, rows);
@@ -84,6 +90,7 @@ void check_args(const TextEmbed& args) {
 void check_backward_args(const TextEmbed& args) {
   const Checker check{"text_embed_backward"};
   check_text(check, args);
+  check.require(!args.row_positions, "row_positions goes with forward only");
   if (args.tokens) check.parameter_gradient(args.tokens, "tokens", args.x.dtype);
   if (args.positions) check.parameter_gradient(args.positions, "positions", args.x.dtype);
 }

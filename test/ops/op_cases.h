@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ops/attention_cases.h"
+#include "ops/decode_cases.h"
 #include "ops/llama_cases.h"
 #include "ops/norm_cases.h"
 #include "ops/op_case.h"
@@ -269,6 +270,14 @@ inline void add_embeddings(Cases& cases, DType t, DType gradient, bool accumulat
         ops.text_embed_backward(b, s);
       });
     }});
+  cases.push_back({title(t, "text_embed of one place", tail), limit, false, [=](OpContext& c) {
+    TextEmbed f;
+    f.ids = c.input("ids", DType::i32, {6, 1}, 0, 11);
+    f.row_positions = c.values("row_positions", DType::i32, {0, 7, -1, 3, 3, 1});
+    f.tokens = c.input("tokens", t, {11, 40}), f.positions = c.input("positions", t, {10, 40});
+    f.x = c.output("x", t, {6, 40});
+    c.run([&](Ops& ops, Stream s) { ops.text_embed_forward(f, s); });
+  }});
   cases.push_back({title(t, "sum_tiles", tail), limit, false, [=](OpContext& c) {
     const Tensor tiled = c.input("tiled", t, {5 * 32, 77}), rows = parameter(c, "rows", {32, 77});
     c.run([&](Ops& ops, Stream s) { ops.sum_tiles(tiled, rows, accumulate, s); });
@@ -521,6 +530,7 @@ inline std::vector<OpCase> op_cases() {
   }
   add_updates(cases, kF32, false, kF32, kF32, 600001, 8, true);
   add_quantize_ops(cases);
+  add_decode_ops(cases);
   add_scalars(cases);
   return cases;
 }

@@ -64,9 +64,11 @@ class OpContext {
   }
   /// Given numbers, any dtype.
   Tensor values(const std::string& name, DType dtype, const std::vector<double>& numbers) {
-    const Tensor t = place(name, dtype, {static_cast<int64_t>(numbers.size())}, Role::input);
-    for (size_t i = 0; i < numbers.size() && !planning(); ++i) set(t, static_cast<int64_t>(i), numbers[i]);
-    return t;
+    return given(name, dtype, numbers, Role::input);
+  }
+  /// Given numbers before, compared after.
+  Tensor changing_values(const std::string& name, DType dtype, const std::vector<double>& numbers) {
+    return given(name, dtype, numbers, Role::output);
   }
   Tensor output(const std::string& name, DType dtype, Shape shape) { return place(name, dtype, shape, Role::output); }
   /// Poisoned, not compared.
@@ -153,6 +155,11 @@ class OpContext {
     size_ += stride(t.bytes());
     if (!planning()) image_.resize(static_cast<size_t>(size_), '\xff');  // all ones is a NaN in each format
     BLIPFT_CHECK(size() <= Backend::kBytes, "the case needs ", size(), " bytes");
+    return t;
+  }
+  Tensor given(const std::string& name, DType dtype, const std::vector<double>& numbers, Role role) {
+    const Tensor t = place(name, dtype, {static_cast<int64_t>(numbers.size())}, role);
+    for (size_t i = 0; i < numbers.size() && !planning(); ++i) set(t, static_cast<int64_t>(i), numbers[i]);
     return t;
   }
   Tensor random(const std::string& name, DType dtype, Shape shape, double low, double high, Role role) {

@@ -1,0 +1,110 @@
+// One-token steps of decoding: the rows that come next, the cache, and attention over it.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "blipft/decode_ops.h"
+#include "cpu/cpu_ops.h"
+#include "ops/ops_check.h"
+
+namespace blipft::cpu {
+namespace {
+
+/// The row of the cache that place j of slot s lies in.
+int64_t cache_row(const AttentionDecode& args, int64_t s, int64_t j) {
+  const int64_t places = args.cache.places;
+  return (args.sources ? args.sources.as<const int32_t>()[s * places + j] : s) * places + j;
+}
+
+/// The places [first, end) that slot s sees.
+struct Places {
+  int64_t first, end;
+};
+Places places_of(const AttentionDecode& args, int64_t s) {
+  const int64_t end = args.lengths.as<const int32_t>()[s];
+  return {args.window > 0 ? std::max<int64_t>(0, end - args.window) : 0, end};
+}
+
+/// Throws unless every slot sees places that there are.
+void check_numbers(const AttentionDecode& args) {
+  const int64_t slots = args.cache.keys.rows() / args.cache.places;
+  for (int64_t s = 0; s < args.q.rows(); ++s) {
+    const auto [first, end] = places_of(args, s);
+    BLIPFT_CHECK(end >= 0 && end <= args.cache.places, "attention_decode: lengths[", s, "] is ", end,
+                 ", but a slot has ", args.cache.places, " places");
+    for (int64_t j = first; args.sources && j < end; ++j) {
+      const int64_t source = cache_row(args, s, j) / args.cache.places;
+      BLIPFT_CHECK(cache_row(args, s, j) >= 0 && source < slots, "attention_decode: sources[", s, ", ", j, "] is ",
+                   args.sources.as<const int32_t>()[s * args.cache.places + j], ", but there are ", slots, " slots");
+    }
+  }
+}
+
+void attend(const AttentionDecode& args, int64_t s, int64_t h) {
+  const int64_t d = args.head_size, column = h / (args.heads / args.kv_heads) * d;
+  const auto [first, end] = places_of(args, s);
+  float* q = thread_buffer(0, d);
+  float* kv = thread_buffer(1, d);
+  float* out = thread_buffer(2, d);
+  float* p = thread_buffer(3, end);
+  const auto row = [&](const Tensor& matrix, int64_t j) {
+    load(matrix, cache_row(args, s, j) * matrix.cols() + column, d, kv);
+    return kv;
+  };
+  load(args.q.data, args.q.dtype, s * args.q.row_stride + h * d, d, q);
+  std::fill_n(out, d, 0.0f);
+  float highest = -std::numeric_limits<float>::infinity(), total = 0;
+  for (int64_t j = first; j < end; ++j) {
+    p[j] = args.scale * dot(q, row(args.cache.keys, j), d);
+    if (args.cap > 0) p[j] = args.cap * std::tanh(p[j] / args.cap);
+    highest = std::max(highest, p[j]);
+  }
+  for (int64_t j = first; j < end; ++j) total += p[j] = std::exp(p[j] - highest);
+  for (int64_t j = first; j < end; ++j) add_scaled(out, p[j] / total, row(args.cache.values, j), d);
+  store(out, args.out, (s * args.heads + h) * d, d);
+}
+
+}  // namespace
+
+void CpuOps::next_rows(const NextRows& args, Stream) {
+  check_args(args);
+  const DecodeState& state = args.state;
+  const int64_t most = state.ids.cols();
+  for (int64_t s = 0; s < state.lengths.numel(); ++s) {
+    const int32_t length = state.lengths.as<const int32_t>()[s];
+    BLIPFT_CHECK(length >= 0 && length <= most, "next_rows: lengths[", s, "] is ", length, ", but a text has at most ",
+                 most, " ids");
+    const bool grows = length > 0 && state.done.as<const int32_t>()[s] == kRunning;
+    const auto end = static_cast<int32_t>(args.prefix_rows + length);
+    args.tokens.as<int32_t>()[s] = grows ? state.ids.as<const int32_t>()[s * most + length - 1] : 0;
+    args.places.as<int32_t>()[s] = grows ? end - 1 : -1;
+    args.cache_lengths.as<int32_t>()[s] = grows ? end : 0;
+  }
+}
+
+void CpuOps::cache_write(const CacheWrite& args, Stream) {
+  check_args(args);
+  const int64_t places = args.cache.places, slots = args.cache.keys.rows() / places;
+  const auto copy = [&](const MatrixView& from, int64_t r, const Tensor& to, int64_t row) {
+    const int64_t size = dtype_size(from.dtype);
+    std::memcpy(to.as<char>() + row * to.cols() * size, from.as<const char>() + r * from.row_stride * size,
+                static_cast<size_t>(from.cols() * size));
+  };
+  for (int64_t r = 0; r < args.k.rows(); ++r) {
+    const int64_t slot = args.slots ? args.slots.as<const int32_t>()[r] : r;
+    const int64_t place = args.places.as<const int32_t>()[r];
+    if (place < 0) continue;
+    BLIPFT_CHECK(slot >= 0 && slot < slots && place < places, "cache_write: row ", r, " goes to place ", place,
+                 " of slot ", slot, ", but there are ", slots, " slots of ", places, " places");
+    copy(args.k, r, args.cache.keys, slot * places + place);
+    copy(args.v, r, args.cache.values, slot * places + place);
+  }
+}
+
+void CpuOps::attention_decode(const AttentionDecode& args, Stream) {
+  check_args(args);
+  check_numbers(args);
+  for_each(args.q.rows() * args.heads, [&](int64_t i) { attend(args, i / args.heads, i % args.heads); });
+}
+
+}  // namespace blipft::cpu

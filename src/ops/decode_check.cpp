@@ -1,0 +1,144 @@
+// Argument checks of the ops that decoding adds (see ops_check.h).
+#include <cmath>
+
+#include "blipft/decode_ops.h"
+#include "ops/checker.h"
+#include "ops/ops_check.h"
+
+namespace blipft {
+namespace {
+
+/// Longest row of logits: its weights, of up to 2^44 each, are summed in 64 bits (ops/token_weights.h).
+constexpr int64_t kMostTokens = int64_t{1} << 19;
+
+/// Returns how many slots there are.
+int64_t check_state(const Checker& check, const DecodeState& state) {
+  check.dtype(state.ids, "state.ids", DType::i32);
+  if (state.ids.shape.rank != 2 || state.ids.numel() < 1) [[unlikely]]
+    check.fail(concat("state.ids has shape ", state.ids.shape.str(), ", expected [slots, most ids of a text]"));
+  const int64_t slots = state.ids.shape[0];
+  check.vector(state.lengths, "state.lengths", DType::i32, slots);
+  check.vector(state.prompt_lengths, "state.prompt_lengths", DType::i32, slots);
+  check.vector(state.limits, "state.limits", DType::i32, slots);
+  check.vector(state.keys, "state.keys", DType::i64, slots);
+  check.vector(state.done, "state.done", DType::i32, slots);
+  return slots;
+}
+
+/// Returns how many slots the cache has.
+int64_t check_cache(const Checker& check, const KvCache& cache, DType dtype, int64_t width) {
+  check.dtype(cache.keys, "cache.keys", dtype);
+  if (cache.places < 1 || cache.keys.cols() != width || cache.keys.rows() % cache.places != 0 ||
+      cache.keys.rows() < 1) [[unlikely]]
+    check.fail(concat("cache.keys has shape ", cache.keys.shape.str(), ", expected a multiple of ", cache.places,
+                      " places with rows of ", width));
+  check.matrix(cache.values, "cache.values", dtype, cache.keys.rows(), width);
+  return cache.keys.rows() / cache.places;
+}
+
+void check_rules(const Checker& check, const TokenRules& rules) {
+  const auto number = [&](bool good, const char* name, double found, const char* expected) {
+    if (!good) [[unlikely]] check.fail(concat("rules.", name, " is ", found, ", expected ", expected));
+  };
+  number(rules.temperature > 0 && std::isfinite(rules.temperature), "temperature", rules.temperature, "a number above 0");
+  number(rules.top_k >= 0, "top_k", static_cast<double>(rules.top_k), "0 or more");
+  number(rules.top_p > 0 && rules.top_p <= 1, "top_p", rules.top_p, "0 < top_p <= 1");
+  number(rules.min_p >= 0 && rules.min_p <= 1, "min_p", rules.min_p, "0 <= min_p <= 1");
+  number(rules.repetition_penalty > 0 && std::isfinite(rules.repetition_penalty), "repetition_penalty",
+         rules.repetition_penalty, "a number above 0");
+  number(rules.min_new_tokens >= 0, "min_new_tokens", static_cast<double>(rules.min_new_tokens), "0 or more");
+  number(rules.min_length >= 0, "min_length", static_cast<double>(rules.min_length), "0 or more");
+  if (rules.ends) check.dtype(rules.ends, "rules.ends", DType::i32);
+}
+
+void check_logits(const Checker& check, const Tensor& logits) {
+  check.floating(logits, "logits");
+  if (logits.cols() < 1 || logits.cols() > kMostTokens) [[unlikely]]
+    check.fail(concat("logits has rows of ", logits.cols(), ", expected 1 to ", kMostTokens));
+}
+
+}  // namespace
+
+void check_args(const NextRows& args) {
+  const Checker check{"next_rows"};
+  const int64_t slots = check_state(check, args.state);
+  check.require(args.prefix_rows >= 0, "prefix_rows is negative");
+  check.vector(args.tokens, "tokens", DType::i32, slots);
+  check.vector(args.places, "places", DType::i32, slots);
+  check.vector(args.cache_lengths, "cache_lengths", DType::i32, slots);
+}
+
+void check_args(const CacheWrite& args) {
+  const Checker check{"cache_write"};
+  check.floating(args.k, "k");
+  check.layout(args.k, "k");
+  const int64_t rows = args.k.rows(), width = args.k.cols();
+  check.matrix(args.v, "v", args.k.dtype, rows, width);
+  if (args.slots) check.vector(args.slots, "slots", DType::i32, rows);
+  check.vector(args.places, "places", DType::i32, rows);
+  const int64_t slots = check_cache(check, args.cache, args.k.dtype, width);
+  if (!args.slots && rows > slots) [[unlikely]]
+    check.fail(concat("there are ", rows, " rows without slots, but the cache has ", slots, " slots"));
+}
+
+void check_args(const AttentionDecode& args) {
+  const Checker check{"attention_decode"};
+  check.floating(args.q, "q");
+  if (args.heads < 1 || args.kv_heads < 1 || args.head_size < 1 || args.heads % args.kv_heads != 0) [[unlikely]]
+    check.fail(concat("sizes must be positive, and kv_heads divide heads: heads ", args.heads, ", kv_heads ",
+                      args.kv_heads, ", head_size ", args.head_size));
+  const int64_t slots = args.q.rows(), width = args.heads * args.head_size;
+  check.matrix(args.q, "q", args.q.dtype, slots, width);
+  check.matrix(args.out, "out", args.q.dtype, slots, width);
+  const int64_t cached = check_cache(check, args.cache, args.q.dtype, args.kv_heads * args.head_size);
+  if (cached < slots) [[unlikely]]
+    check.fail(concat("there are ", slots, " queries, but the cache has ", cached, " slots"));
+  check.vector(args.lengths, "lengths", DType::i32, slots);
+  if (args.sources) check.matrix(args.sources, "sources", DType::i32, slots, args.cache.places);
+  check.require(args.window >= 0, "window is negative");
+  check.require(args.cap >= 0, "cap is negative");
+}
+
+void check_args(const PickTokens& args) {
+  const Checker check{"pick_tokens"};
+  check_logits(check, args.logits);
+  const int64_t slots = check_state(check, args.state), rows = args.logits.rows();
+  if (args.slots) check.vector(args.slots, "slots", DType::i32, rows);
+  else if (rows > slots) [[unlikely]]
+    check.fail(concat("there are ", rows, " rows without slots, but ", slots, " slots"));
+  check_rules(check, args.rules);
+  check.matrix(args.scores, "scores", DType::f32, rows, args.logits.cols());
+  check.matrix(args.log_probs, "log_probs", DType::f32, slots, args.state.ids.cols());
+}
+
+void check_args(const BeamStep& args) {
+  const Checker check{"beam_step"};
+  check_logits(check, args.logits);
+  const int64_t slots = check_state(check, args.state), beams = args.beams, most = args.state.ids.cols();
+  if (beams < 1 || slots % beams != 0) [[unlikely]]
+    check.fail(concat("beams is ", beams, ", expected a divisor of ", slots, " slots"));
+  const int64_t texts = slots / beams, of_text = args.first ? 1 : beams, rows = args.logits.rows() / of_text;
+  if (args.logits.rows() % of_text != 0) [[unlikely]]
+    check.fail(concat("logits has ", args.logits.rows(), " rows, expected a multiple of ", beams, " beams"));
+  if (args.texts) check.vector(args.texts, "texts", DType::i32, rows);
+  else if (rows > texts) [[unlikely]]
+    check.fail(concat("there are rows of ", rows, " texts without numbers, but ", texts, " texts"));
+  check.require(!args.rules.sample, "beams are not sampled: rules.sample must be off");
+  check_rules(check, args.rules);
+  check.require(std::isfinite(args.length_penalty), "length_penalty is not a finite number");
+  check.require(args.prefix_rows >= 0, "prefix_rows is negative");
+  check.matrix(args.candidates, "candidates", DType::f32, rows * beams, args.logits.cols());
+  const int64_t places = args.sources.cols();
+  check.matrix(args.sources, "sources", DType::i32, slots, places);
+  if (places < args.prefix_rows + most) [[unlikely]]
+    check.fail(concat("sources has rows of ", places, ", expected ", args.prefix_rows, " + ", most, " places"));
+  check.matrix(args.ids_before, "ids_before", DType::i32, slots, most);
+  check.matrix(args.sources_before, "sources_before", DType::i32, slots, places);
+  check.matrix(args.scores, "scores", DType::f32, texts, beams);
+  check.matrix(args.finished_ids, "finished_ids", DType::i32, slots, most);
+  check.matrix(args.finished_lengths, "finished_lengths", DType::i32, texts, beams);
+  check.matrix(args.finished_scores, "finished_scores", DType::f32, texts, beams);
+  check.vector(args.closed, "closed", DType::i32, texts);
+}
+
+}  // namespace blipft

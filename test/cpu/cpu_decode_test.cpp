@@ -1,0 +1,192 @@
+// The CPU ops of one-token steps: next_rows, cache_write, attention_decode against float64 and against
+// attention_forward's last row, positions of single rows.
+#include <doctest/doctest.h>
+
+#include "ops/decode_cases.h"
+#include "ops/op_reference.h"
+
+namespace blipft::test {
+namespace {
+
+/// softmax(scale q k^T, capped) v over the places that each slot sees.
+Vec attention_reference(const OpContext& c, const AttentionDecode& a) {
+  const Vec q = c.read(a.q), keys = c.read(a.cache.keys), values = c.read(a.cache.values), lengths = c.read(a.lengths);
+  const Vec sources = a.sources ? c.read(a.sources) : Vec{};
+  const int64_t d = a.head_size, places = a.cache.places, group = a.heads / a.kv_heads;
+  Vec out(q.size());
+  for (int64_t s = 0; s < a.q.rows(); ++s)
+    for (int64_t h = 0; h < a.heads; ++h) {
+      const auto end = static_cast<int64_t>(at(lengths, s)), first = a.window ? std::max<int64_t>(0, end - a.window) : 0;
+      const auto element = [&](int64_t j) {
+        const int64_t slot = a.sources ? static_cast<int64_t>(at(sources, s * places + j)) : s;
+        return (slot * places + j) * a.kv_heads * d + h / group * d;
+      };
+      Vec p;
+      double total = 0;
+      for (int64_t j = first; j < end; ++j) {
+        double score = 0;
+        for (int64_t i = 0; i < d; ++i) score += at(q, (s * a.heads + h) * d + i) * at(keys, element(j) + i);
+        score *= static_cast<double>(a.scale);
+        if (a.cap > 0) score = static_cast<double>(a.cap) * std::tanh(score / static_cast<double>(a.cap));
+        p.push_back(std::exp(score));
+        total += p.back();
+      }
+      for (int64_t j = first; j < end; ++j)
+        for (int64_t i = 0; i < d; ++i)
+          at(out, (s * a.heads + h) * d + i) += at(p, j - first) / total * at(values, element(j) + i);
+    }
+  return out;
+}
+
+/// Texts of 1 to 9 rows, packed: attention_decode of each text's last row is attention_forward's.
+void check_last_rows(DType t, int64_t heads, int64_t kv_heads) {
+  constexpr int64_t kTexts = 4, kMost = 9, kHeadSize = 6;
+  const int64_t width = heads * kHeadSize, kv_width = kv_heads * kHeadSize;
+  const auto rows = uneven_rows(kTexts, 1, kMost);
+  const int64_t m = total_rows(rows);
+  OpContext c(cpu());
+  const Tensor qkv = c.input("qkv", t, {m, width + 2 * kv_width}, -2, 2), all = c.output("all", t, {m, width});
+  AttentionForward f;
+  f.dtype = t, f.batch = kTexts, f.heads = heads, f.kv_heads = kv_heads, f.head_size = kHeadSize;
+  f.query_tokens = f.kv_tokens = kMost, f.causal = true, f.scale = 0.5f;
+  f.q = Heads::in(qkv, 0, kMost), f.k = Heads::in(qkv, width, kMost), f.v = Heads::in(qkv, width + kv_width, kMost);
+  f.out = Heads::in(all, 0, kMost), f.lse = c.scratch("lse", kF32, {kTexts, heads, kMost});
+  f.packing = make_packing(c, rows, kMost);
+  Vec slots, places, lengths;
+  for (int64_t b = 0; b < kTexts; ++b)
+    for (int64_t r = 0; r < rows[static_cast<size_t>(b)]; ++r)
+      slots.push_back(static_cast<double>(kTexts - 1 - b)), places.push_back(static_cast<double>(r));
+  for (int64_t b = kTexts - 1; b >= 0; --b) lengths.push_back(static_cast<double>(rows[static_cast<size_t>(b)]));
+  CacheWrite write;
+  write.k = MatrixView(qkv).columns(width, kv_width), write.v = MatrixView(qkv).columns(width + kv_width, kv_width);
+  write.slots = integers(c, "slots", slots), write.places = integers(c, "places", places);
+  write.cache = {c.inout("keys", t, {kTexts * kMost, kv_width}), c.inout("values", t, {kTexts * kMost, kv_width}), kMost};
+  const Tensor queries = c.scratch("queries", t, {kTexts, width}), out = c.output("out", t, {kTexts, width});
+  AttentionDecode a;
+  a.q = queries, a.heads = heads, a.kv_heads = kv_heads, a.head_size = kHeadSize, a.scale = 0.5f;
+  a.lengths = integers(c, "lengths", lengths), a.cache = write.cache, a.out = out;
+  c.run([&](Ops& ops, Stream s) {
+    ops.attention_forward(f, s);
+    ops.cache_write(write, s);
+    int64_t end = 0;
+    for (int64_t b = 0; b < kTexts; ++b) {
+      end += rows[static_cast<size_t>(b)];
+      const MatrixView last = MatrixView(qkv).columns(0, width).row_range(end - 1, 1);
+      ops.cast(last.tensor(), queries.row_range(kTexts - 1 - b, 1), s);
+    }
+    ops.attention_decode(a, s);
+  });
+  Vec expected;
+  int64_t end = m;
+  for (int64_t b = kTexts - 1; b >= 0; --b) {
+    for (double x : c.read(all.row_range(end - 1, 1))) expected.push_back(x);
+    end -= rows[static_cast<size_t>(b)];
+  }
+  CHECK_CLOSE(c.read(out), expected, bound(t));
+}
+
+}  // namespace
+
+TEST_SUITE("cpu_decode") {
+  TEST_CASE("next_rows gives the last id, its place and what it sees; nothing of slots that are empty or done") {
+    OpContext c(cpu());
+    NextRows a;
+    a.state.ids = c.changing_values("ids", DType::i32, {7, 8, 9, 4, 5, 6, 1, 2, 3, 9, 9, 9}).view({4, 3});
+    a.state.lengths = integers(c, "lengths", {2, 0, 3, 1});
+    a.state.prompt_lengths = integers(c, "prompts", {1, 0, 1, 1});
+    a.state.limits = integers(c, "limits", {3, 3, 3, 3});
+    a.state.keys = c.values("keys", DType::i64, {0, 1, 2, 3});
+    a.state.done = integers(c, "done", {kRunning, kRunning, kEndToken, kRunning});
+    a.prefix_rows = 32;
+    a.tokens = c.output("tokens", DType::i32, {4, 1});
+    a.places = c.output("places", DType::i32, {4}), a.cache_lengths = c.output("cache_lengths", DType::i32, {4});
+    c.run([&](Ops& ops, Stream s) { ops.next_rows(a, s); });
+    CHECK(c.read(a.tokens) == Vec{8, 0, 0, 9});
+    CHECK(c.read(a.places) == Vec{33, -1, -1, 32});
+    CHECK(c.read(a.cache_lengths) == Vec{34, 0, 0, 33});
+  }
+
+  TEST_CASE("cache_write puts rows at their slots and places, leaves negative ones out, and refuses others") {
+    OpContext c(cpu());
+    CacheWrite a;
+    a.k = c.input("k", kBf16, {4, 3}), a.v = c.input("v", kBf16, {4, 3});
+    a.slots = integers(c, "slots", {1, 0, 1, 0}), a.places = integers(c, "places", {0, 2, -1, 1});
+    a.cache = {c.inout("keys", kBf16, {6, 3}), c.inout("values", kBf16, {6, 3}), 3};
+    const auto before = [&](const char* name) {
+      OpContext other(cpu());
+      const Tensor t = other.input(name, kBf16, {6, 3});
+      other.run([](Ops&, Stream) {});
+      return other.read(t);
+    };
+    Vec keys = before("keys"), values = before("values");
+    c.run([&](Ops& ops, Stream s) { ops.cache_write(a, s); });
+    const Vec k = c.read(a.k), v = c.read(a.v);
+    for (auto [from, to] : {std::pair{0, 3}, {1, 2}, {3, 1}})
+      for (int64_t i = 0; i < 3; ++i) {
+        at(keys, to * 3 + i) = at(k, from * 3 + i);
+        at(values, to * 3 + i) = at(v, from * 3 + i);
+      }
+    CHECK(c.read(a.cache.keys) == keys);
+    CHECK(c.read(a.cache.values) == values);
+    OpContext other(cpu());
+    CacheWrite wrong;
+    wrong.k = other.input("k", kF32, {1, 3}), wrong.v = other.input("v", kF32, {1, 3});
+    wrong.places = integers(other, "places", {3});
+    wrong.cache = {other.inout("keys", kF32, {6, 3}), other.inout("values", kF32, {6, 3}), 3};
+    CHECK_THROWS_WITH_AS(other.run([&](Ops& ops, Stream s) { ops.cache_write(wrong, s); }),
+                         doctest::Contains("row 0 goes to place 3 of slot 0, but there are 2 slots of 3 places"), Error);
+  }
+
+  TEST_CASE("attention_decode against float64: windows, caps, grouped heads, shared places, empty slots") {
+    for (DType t : {kF32, kBf16})
+      for (const DecodeShape& v : kDecodeShapes) {
+        if (v.slots * v.heads * v.d * v.places > 1'500'000) continue;
+        CAPTURE(name_of(t)); CAPTURE(v.slots); CAPTURE(v.d); CAPTURE(v.places);
+        OpContext c(cpu());
+        const AttentionDecode a = make_attention_decode(c, t, v);
+        c.run([&](Ops& ops, Stream s) { ops.attention_decode(a, s); });
+        CHECK_CLOSE(c.read(a.out), attention_reference(c, a), bound(t));
+      }
+  }
+
+  TEST_CASE("attention_decode of a text's last row is attention_forward's") {
+    for (DType t : {kF32, kBf16})
+      for (auto [heads, kv_heads] : {std::pair{3, 3}, {4, 2}, {4, 1}}) {
+        CAPTURE(name_of(t)); CAPTURE(heads);
+        check_last_rows(t, heads, kv_heads);
+      }
+  }
+
+  TEST_CASE("attention_decode refuses lengths and sources beyond the cache") {
+    OpContext c(cpu());
+    AttentionDecode a = make_attention_decode(c, kF32, {2, 2, 1, 4, 3, 0, 0, true});
+    AttentionDecode far = a;
+    a.lengths = integers(c, "too long", {3, 4});
+    far.lengths = integers(c, "right", {3, 3}), far.sources = integers(c, "far", {0, 0, 0, 0, 2, 0}).view({2, 3});
+    CHECK_THROWS_WITH_AS(c.run([&](Ops& ops, Stream s) { ops.attention_decode(a, s); }),
+                         doctest::Contains("lengths[1] is 4, but a slot has 3 places"), Error);
+    CHECK_THROWS_WITH_AS(c.run([&](Ops& ops, Stream s) { ops.attention_decode(far, s); }),
+                         doctest::Contains("sources[1, 1] is 2, but there are 2 slots"), Error);
+  }
+
+  TEST_CASE("text_embed of one place takes OPT's position of it, and the padding's of a negative one") {
+    for (DType t : {kF32, kBf16}) {
+      OpContext c(cpu());
+      TextEmbed f;
+      f.ids = integers(c, "ids", {2, 0, 1}).view({3, 1}), f.row_positions = integers(c, "row_positions", {5, -1, 0});
+      f.tokens = c.input("tokens", t, {3, 4}), f.positions = c.input("positions", t, {8, 4});
+      f.x = c.output("x", t, {3, 4});
+      c.run([&](Ops& ops, Stream s) { ops.text_embed_forward(f, s); });
+      Vec expected;
+      const Vec tokens = c.read(f.tokens), positions = c.read(f.positions);
+      for (auto [id, row] : {std::pair{2, 7}, {0, 1}, {1, 2}})
+        for (int64_t i = 0; i < 4; ++i) expected.push_back(at(tokens, id * 4 + i) + at(positions, row * 4 + i));
+      CHECK_CLOSE(c.read(f.x), expected, t == kF32 ? 1e-7 : 1.0 / 256);
+      f.row_positions = integers(c, "beyond", {6, 0, 0});
+      CHECK_THROWS_WITH_AS(c.run([&](Ops& ops, Stream s) { ops.text_embed_forward(f, s); }),
+                           doctest::Contains("row_positions[0] is 6, but positions has 8 rows"), Error);
+    }
+  }
+}
+
+}  // namespace blipft::test
