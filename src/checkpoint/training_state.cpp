@@ -120,10 +120,10 @@ int64_t held_state_bytes(const Units& units, const ParameterStore& store) {
   return bytes;
 }
 
-void restore_state(const WeightContext& context, const io::StateIndex& index, const std::string& folder,
-                   int64_t threads) {
-  Reads reads(index, folder);
-  for (const Part& part : all_parts(context.units, *context.store)) reads.add(part);
+namespace {
+
+// Carries out the reads into the device's memory, with `threads` threads.
+void fill(const WeightContext& context, const Reads& reads, const std::string& folder, int64_t threads) {
   std::map<const io::StateFile*, io::FileDescriptor> files;
   for (const Read& read : reads.all())
     if (!files.count(read.file)) files[read.file] = io::open_for_reading(folder + "/" + read.file->name);
@@ -157,9 +157,53 @@ void restore_state(const WeightContext& context, const io::StateIndex& index, co
   for (int64_t i = 0; i < std::max<int64_t>(threads, 1); ++i) workers.emplace_back(work);
   for (std::thread& worker : workers) worker.join();
   if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+void restore_state(const WeightContext& context, const io::StateIndex& index, const std::string& folder,
+                   int64_t threads) {
+  Reads reads(index, folder);
+  for (const Part& part : all_parts(context.units, *context.store)) reads.add(part);
+  fill(context, reads, folder, threads);
+  const Stream stream = context.device->copy_stream();
   for (const Unit* unit : context.units)
     if (unit->trainable) context.store->round_masters(*unit, stream);
-  device.synchronize(stream);
+  context.device->synchronize(stream);
+}
+
+void load_trained_weights(const WeightContext& context, const std::string& folder) {
+  const io::StateIndex index = io::read_index(folder);
+  std::map<std::string, const io::StatePiece*> stored;
+  for (const io::StateFile& file : index.files)
+    for (const io::StatePiece& piece : file.pieces) stored[piece.tensor] = &piece;
+  // The most exact weights that there are.
+  const auto find = [&](const Parameter& parameter) -> std::pair<std::string, const io::StatePiece*> {
+    for (const char* name : {"master", "weight"})
+      if (const auto found = stored.find(concat(name, "/", parameter.name)); found != stored.end())
+        return {name, found->second};
+    return {};
+  };
+  constexpr int64_t kElements = kPieceBytes / 4;  // a multiple of every format's block
+  const Stream stream = context.device->copy_stream();
+  int64_t taken = 0;
+  for (const Unit* unit : context.units)
+    context.store->for_each_range(*unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
+      const auto [name, piece] = find(parameter);
+      if (!piece) return;
+      ++taken;
+      for (int64_t at = first; at < first + count; at += kElements) {
+        const int64_t n = std::min(kElements, first + count - at);
+        const Tensor values{context.scratch.data, piece->dtype, {n}};
+        BLIPFT_CHECK(values.bytes() <= context.scratch.bytes(), "scratch of ", context.scratch.bytes(), " bytes");
+        Reads reads(index, folder);
+        reads.add({name, &parameter, parameter.shape, at, values});
+        fill(context, reads, folder, 1);
+        context.store->write(*unit, parameter, at, values, stream);
+        context.device->synchronize(stream);
+      }
+    });
+  BLIPFT_USER_CHECK(taken > 0, folder, ": the checkpoint has no weight of this model; it is of another one");
 }
 
 }  // namespace blipft

@@ -21,4 +21,8 @@ int64_t held_state_bytes(const Units& units, const ParameterStore& store);
 void restore_state(const WeightContext& context, const io::StateIndex& index, const std::string& folder,
                    int64_t threads);
 
+/// Fills the weights of a model in which nothing is trained, as far as the checkpoint in `folder` has them. Throws UserError
+/// naming file and tensor.
+void load_trained_weights(const WeightContext& context, const std::string& folder);
+
 }  // namespace blipft

@@ -37,9 +37,11 @@ void check_model_folder(const Config& config) {
 
 }  // namespace
 
-std::unique_ptr<Model> make_model(const Config& config) {
+std::unique_ptr<Model> make_model(const Config& config) { return make_model(config, model_settings(config)); }
+
+std::unique_ptr<Model> make_model(const Config& config, const ModelSettings& settings) {
   check_model_folder(config);
-  std::unique_ptr<Model> model = make_model(config.model.path, with_own_head(model_settings(config), config));
+  std::unique_ptr<Model> model = make_model(config.model.path, with_own_head(settings, config));
   std::vector<std::string> groups;
   for (const ParameterGroup& group : model->groups())
     if (group.name != kAdapterGroup) groups.push_back(group.name);

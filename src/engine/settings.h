@@ -29,5 +29,7 @@ std::string strategy_name(const Config& config, int64_t ranks);
 ModelSettings model_settings(const Config& config);
 /// The config's model. Throws UserError where model.freeze or model.quantize do not fit its parameter groups.
 std::unique_ptr<Model> make_model(const Config& config);
+/// The same with other settings than the config's.
+std::unique_ptr<Model> make_model(const Config& config, const ModelSettings& settings);
 
 }  // namespace blipft

@@ -1,0 +1,191 @@
+// A rank that generates texts; see generation.h.
+#include "generate/generation.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/memory_text.h"
+#include "checkpoint/training_state.h"
+#include "engine/placement.h"
+#include "engine/settings.h"
+#include "weights/adapter_files.h"
+#include "weights/weights.h"
+
+namespace blipft {
+
+namespace {
+
+// Texts that grow at once: more make a step longer about as much as they bring, past some hundreds.
+constexpr int64_t kMostSlots = 256, kMostSlotsOnCpu = 16;
+// Rows of prompts that are read at once: enough for the matrix products to be at their best.
+constexpr int64_t kPromptRows = 4096, kPromptRowsOnCpu = 512, kMostPrompts = 64;
+
+Groups plan_groups(const GenerationPlan& plan) { return {plan.all.get(), plan.shard.get(), plan.replicate.get()}; }
+
+ModelSettings untrained(const Config& config) {
+  ModelSettings settings = model_settings(config);
+  settings.trained = false;
+  settings.checkpointing = {};
+  settings.dropout = false;
+  settings.adapter.dropout = 0;
+  return settings;
+}
+
+std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, Device& device, Ops& ops, Groups groups,
+                                          Arena& arena, const std::string& strategy, const PixelStatistics& statistics,
+                                          const DecodeProgramSettings& settings, int32_t pad_id) {
+  EngineParts parts{&config, &model, &device, &ops, groups, &arena};
+  parts.pixel_statistics = statistics;
+  return std::make_unique<DecodeEngine>(parts, strategy, ShardedSettings{}, settings, pad_id);
+}
+
+}  // namespace
+
+DecodeProgramSettings decode_settings(const GenerateSettings& settings, const ModelInputs& inputs,
+                                      const TextsToGenerate& work, int64_t slots, bool gpu) {
+  DecodeProgramSettings program;
+  program.slots = slots;
+  program.beams = settings.beams;
+  program.most_ids = std::min(inputs.max_text_tokens, work.longest_prompt + settings.max_new_tokens);
+  const int64_t tokens = std::max<int64_t>(2, work.longest_prompt);
+  const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + inputs.prefix_rows;
+  program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMostPrompts, slots / settings.beams));
+  program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens};
+  program.rules = settings.rules;
+  program.ends = settings.ends;
+  program.length_penalty = settings.length_penalty;
+  program.early_stopping = settings.early_stopping;
+  return program;
+}
+
+GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, const std::string& strategy,
+                               const DecodeProgramSettings& settings, int32_t pad_id) {
+  GenerationPlan plan;
+  plan.device = make_plan_device();
+  plan.ops = make_plan_ops();
+  plan.arena = std::make_unique<Arena>(*plan.device);
+  plan.all = make_plan_comm(ranks.all());
+  plan.shard = make_plan_comm(ranks.shard);
+  plan.replicate = make_plan_comm(ranks.replicate);
+  plan.settings = settings;
+  plan.strategy = strategy;
+  plan.engine = make_engine(config, model, *plan.device, *plan.ops, plan_groups(plan), *plan.arena, strategy, {}, settings,
+                            pad_id);
+  // The first passes teach a strategy that gathers the order of units.
+  for (int i = 0; i < (cuts_parameters(strategy) ? 2 : 1); ++i) plan.engine->program.record_passes();
+  plan.arena->plan(std::max(loading_scratch_bytes(), init_scratch_bytes()));
+  return plan;
+}
+
+Generation::Generation(const Config& config, const World& world) : world_(world) {
+  world_.together([&] {
+    source_ = weight_source(config);
+    config_ = source_.config;
+    model_ = make_model(config_, untrained(config_));
+    inputs_ = model_->inputs();
+    BLIPFT_USER_CHECK(!model_->cache_widths().empty(), config_.model.path, ": ", model_->description(),
+                      " generates no text");
+    check_adapters(config_, model_->units());
+    tokenizer_ = load_tokenizer(config_.model.path);
+    if (inputs_.has_picture()) image_processor_ = ImageProcessor::from_directory(config_.model.path);
+    settings_ = generate_settings(config, config_.model.path, *tokenizer_);
+    for (const int32_t id : settings_.ends)
+      BLIPFT_USER_CHECK(id < inputs_.vocabulary, config_.model.path, ": eos_token_id: found ", id,
+                        ", but the model has ", inputs_.vocabulary, " tokens");
+    check_device(config_, world_);
+  });
+  world_.together([&] {
+    device_ = make_device(config_, world_);
+    device_->bind_thread();
+    const char* home = std::getenv("HOME");
+    ops_ = device_->kind() == DeviceKind::cuda
+               ? make_cuda_ops(*device_, home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "",
+                               {config_.parallel.gemm_search == "thorough", config_.train.matmul_precision == "high"})
+               : make_cpu_ops();
+    self_ = make_self_comm(*device_);
+  });
+}
+
+Generation::~Generation() {
+  engine_.reset();
+  if (device_) device_->synchronize();
+}
+
+// As many slots as there are texts for, as far as memory goes: each rank with all weights, or, where these alone do not fit
+// or fsdp is asked for, cut over the ranks.
+void Generation::choose(const TextsToGenerate& work) {
+  const bool gpu = device_->kind() == DeviceKind::cuda;
+  const int64_t free = gpu ? -world_.max(-device_->memory().free) : 0;
+  const int64_t beams = settings_.beams, asked = config_.generate.batch_size;
+  const int64_t useful = std::min(work.texts * beams, gpu ? kMostSlots : kMostSlotsOnCpu);
+  const int64_t most = asked > 0 ? asked * beams : std::max(beams, useful / beams * beams);
+  std::vector<std::string> strategies = {"single"};
+  if (config_.parallel.strategy == "fsdp" && world_.size() > 1) strategies = {"fsdp"};
+  else if (world_.size() > 1) strategies.push_back("fsdp");
+  int64_t least = 0;
+  for (const std::string& strategy : strategies) {
+    const GroupSizes ranks = strategy == "fsdp" ? GroupSizes(world_.size()) : GroupSizes(1);
+    for (int64_t slots = most;;) {
+      plan_ = plan_generation(config_, *model_, ranks, strategy, decode_settings(settings_, inputs_, work, slots, gpu),
+                              std::max(0, tokenizer_->pad_id()));
+      least = plan_.arena->total_bytes();
+      if (!gpu || least <= free) return;
+      const int64_t fewer = slots / 2 / beams * beams;
+      if (asked > 0 || fewer < beams) break;
+      slots = fewer;
+    }
+  }
+  throw UserError(concat("generation needs ", memory_text(least), " of GPU memory (", memory_text(plan_.engine->program.cache_bytes()),
+                         " of it keys and values of ", plan_.settings.slots, " texts of ", plan_.settings.most_ids,
+                         " tokens), and ", memory_text(free), " is free on ", device_->name(),
+                         ". What helps: a smaller generate.batch_size or generate.max_new_tokens, model.quantize=nf4, "
+                         "train.precision=bf16-true, or more GPUs"));
+}
+
+void Generation::load(const TextsToGenerate& work) {
+  world_.together([&] { choose(work); });
+  const bool cut = plan_.strategy == "fsdp";
+  if (cut) groups_ = make_groups(config_, world_, GroupSizes(world_.size()), *device_);
+  world_.together([&] {
+    arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
+    engine_ = make_engine(config_, *model_, *device_, *ops_, cut ? groups_->groups() : Groups(self_.get()), *arena_,
+                          plan_.strategy, image_processor_.statistics, plan_.settings, std::max(0, tokenizer_->pad_id()));
+    engine_->strategy->learn_from(*plan_.engine->strategy);
+    arena_->commit();
+  });
+  if (cut) groups_->expose(arena_->block(), config_.parallel.direct_gathers, false);
+  world_.together([&] {
+    engine_->bind();
+    load_weights();
+  });
+}
+
+void Generation::load_weights() {
+  const WeightContext context{model_->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(),
+                              arena_->scratch()};
+  const bool random = config_.model.init == "random";
+  init_weights(context, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
+  if (!random) {
+    const SafetensorsReader reader(config_.model.path);
+    check_weights(model_->units(), reader);
+    blipft::load_weights(context, reader, 8);
+  }
+  (void)load_adapters(context, config_);
+  if (!source_.checkpoint.empty()) load_trained_weights(context, source_.checkpoint);
+}
+
+void Generation::run(const GeneratorCalls& asked) {
+  GeneratorCalls calls = asked;
+  if (plan_.strategy == "fsdp") calls.any = [this](bool mine) { return world_.any(mine ? 1 : 0) != 0; };
+  Generator generator(engine_->program, settings_.returned, device_->kind() != DeviceKind::cuda);
+  generator.run(calls);
+  tokens_ += generator.tokens();
+}
+
+std::string Generation::text() const {
+  return concat(source_.text, ", ", device_->name(), ", ", world_.size(), world_.size() == 1 ? " rank" : " ranks",
+                plan_.strategy == "fsdp" ? " (weights cut over them)" : "", ", ", plan_.settings.slots / plan_.settings.beams,
+                " texts at once, ", memory_text(arena_->total_bytes()));
+}
+
+}  // namespace blipft
