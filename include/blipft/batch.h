@@ -72,6 +72,7 @@ struct MicroBatch {
   Packing packing;                         ///< of the R rows; absent when every sample has S
   Tensor loss_weight;                      ///< f32 [1], of each label that is not -100
   Tensor loss;                             ///< f32 [1], the weighted loss is added to it
+  Tensor row_loss;                         ///< f32 [labels], optional: the weighted loss of each label goes here
 };
 
 /// A part of a step's block: an array [M, ...], so that micro-batch m has its m-th element.

@@ -66,6 +66,7 @@ class Reads {
   }
 
   const std::vector<Read>& all() const { return reads_; }
+  void clear() { reads_.clear(); }
 
  private:
   void add_range(const io::StateFile& file, const io::StatePiece& piece, const Part& part, int64_t first,
@@ -186,6 +187,7 @@ void load_trained_weights(const WeightContext& context, const std::string& folde
   };
   constexpr int64_t kElements = kPieceBytes / 4;  // a multiple of every format's block
   const Stream stream = context.device->copy_stream();
+  Reads reads(index, folder);
   int64_t taken = 0;
   for (const Unit* unit : context.units)
     context.store->for_each_range(*unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
@@ -196,7 +198,7 @@ void load_trained_weights(const WeightContext& context, const std::string& folde
         const int64_t n = std::min(kElements, first + count - at);
         const Tensor values{context.scratch.data, piece->dtype, {n}};
         BLIPFT_CHECK(values.bytes() <= context.scratch.bytes(), "scratch of ", context.scratch.bytes(), " bytes");
-        Reads reads(index, folder);
+        reads.clear();
         reads.add({name, &parameter, parameter.shape, at, values});
         fill(context, reads, folder, 1);
         context.store->write(*unit, parameter, at, values, stream);

@@ -41,6 +41,7 @@ struct DecodeProgram::State {
   Tensor ends;                             // i32 [E]
   Tensor tokens, row_of_slot, lengths;     // i32 [S, 1], [S], [S]: of a step
   Tensor scores, log_probs;                // f32 [S, V] scratch; [S, L]
+  Tensor row_loss, loss, loss_weight;      // f32 [labels], [1], [1]: of scored texts
   // Of beams.
   Tensor sources, sources_before, ids_before;  // i32 [S, C], [S, C], [S, L]
   Tensor beam_scores, finished_scores;     // f32 [S / B, B]
@@ -74,6 +75,15 @@ DecodeProgram::~DecodeProgram() = default;
 
 int64_t DecodeProgram::cache_bytes() const { return cache_bytes_; }
 
+const char* DecodeProgram::pass_name(Pass pass) {
+  switch (pass) {
+    case Pass::prompts: return "reading of prompts";
+    case Pass::token: return "token of every slot";
+    case Pass::scores: return "scoring of texts";
+  }
+  return "?";
+}
+
 void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   const int64_t s = settings_.slots, l = settings_.most_ids, g = settings_.prompts, b = settings_.beams;
   const int64_t v = inputs_.vocabulary, rows = layout_.rows(), c = places();
@@ -91,6 +101,11 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   state.lengths = i32({s});
   state.scores = data.add(DType::f32, {std::max(s, g * b), v});
   state.log_probs = data.add(DType::f32, {s, l});
+  if (settings_.scores) {
+    state.row_loss = data.add(DType::f32, {layout_.labels()});
+    state.loss = data.add(DType::f32, {1});
+    state.loss_weight = data.add(DType::f32, {1});
+  }
   if (b > 1) {
     state.sources = i32({s, c});
     state.sources_before = i32({s, c});
@@ -107,7 +122,8 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
 }
 
 void DecodeProgram::record_passes() {
-  for (const Pass pass : {Pass::prompts, Pass::token}) enqueue(pass);
+  for (const Pass pass : {Pass::prompts, Pass::token, Pass::scores})
+    if (has(pass)) enqueue(pass);
 }
 
 void DecodeProgram::bind() {
@@ -124,7 +140,8 @@ void DecodeProgram::bind() {
   host_state_ = std::make_unique<HostMemory>(device, s * (l + (b > 1 ? c : 0) + 16) * 4 + 4 * kAlignment);
   const int64_t view = 4 * (2 * s * l + 2 * s + s * l + 2 * s) + 8 * kAlignment;
   for (int64_t i = 0; i < kViews; ++i) views_.push_back(std::make_unique<Readback>(device, view));
-  Block data(parts_.arena->kept(pass_name(true), 1).data), cache(parts_.arena->kept(pass_name(true), 0).data);
+  const char* const pass = pass_name(Pass::prompts);
+  Block data(parts_.arena->kept(pass, 1).data), cache(parts_.arena->kept(pass, 0).data);
   lay_out(data, cache, *state_);
 }
 
@@ -153,25 +170,32 @@ bool DecodeProgram::fits(int64_t prompts, int64_t ids) const {
   return prompts <= settings_.prompts && ids + others <= settings_.prompt_text.packed_rows;
 }
 
+// At most G samples, with pictures where the model reads any; places behind them stay empty.
+void DecodeProgram::write_batch(std::vector<BatchSample>& samples, std::span<const uint8_t* const> pixels) {
+  parts_.device->synchronize(taken_);      // the batch before has left the block
+  char* const block = host_block_->get();
+  const auto bytes = static_cast<size_t>(3 * inputs_.picture_size * inputs_.picture_size);
+  for (size_t i = 0; i < samples.size() && inputs_.has_picture(); ++i)
+    std::memcpy(BatchWriter::pixels(layout_, block, static_cast<int64_t>(i)), pixels[i], bytes);
+  BatchSample absent;
+  absent.absent = true;
+  samples.resize(static_cast<size_t>(settings_.prompts), absent);
+  BatchWriter(parts_.pad_id, false).write(layout_, samples, block);
+}
+
 // The block of a reading: the batch, and where each of its rows goes.
 void DecodeProgram::write_prompts(std::span<const NewText> texts) {
   char* const block = host_block_->get();
   State host;
   Block data(block), cache;
   lay_out(data, cache, host);
-  std::vector<BatchSample> samples(static_cast<size_t>(settings_.prompts));
-  for (size_t i = 0; i < samples.size(); ++i) {
-    samples[i].absent = i >= texts.size();
-    if (samples[i].absent) continue;
-    samples[i].text.ids = texts[i].ids;
-    samples[i].text.learnt.assign(texts[i].ids.size(), 0);
-    samples[i].key = texts[i].key;
-    const int64_t side = inputs_.picture_size;
-    if (inputs_.has_picture())
-      std::memcpy(BatchWriter::pixels(layout_, block, static_cast<int64_t>(i)), texts[i].pixels,
-                  static_cast<size_t>(3 * side * side));
+  std::vector<BatchSample> samples;
+  std::vector<const uint8_t*> pixels;
+  for (const NewText& text : texts) {
+    samples.push_back({{text.ids, std::vector<uint8_t>(text.ids.size(), 0)}, text.key});
+    pixels.push_back(text.pixels);
   }
-  BatchWriter(parts_.pad_id, false).write(layout_, samples, block);
+  write_batch(samples, pixels);
   const MicroBatch batch = layout_.micro_batch(block, 0);
   std::fill_n(host.row_slots.as<int32_t>(), host.row_slots.numel(), -1);
   std::fill_n(host.row_places.as<int32_t>(), host.row_places.numel(), -1);
@@ -238,13 +262,42 @@ void DecodeProgram::read_prompts(std::span<const NewText> texts) {
   }
   BLIPFT_CHECK(fits(static_cast<int64_t>(texts.size()), ids), texts.size(), " prompts of ", ids,
                " ids do not fit a reading");
-  device.synchronize(taken_);              // the block of the reading before
   write_prompts(texts);
   device.copy(state_->batch.data, host_block_->get(), state_->prompt_bytes, stream);
   device.record(taken_, stream);
   for (const NewText& text : texts)
     for (int64_t beam = 0; beam < settings_.beams; ++beam) write_slot(text, beam);
   run(Pass::prompts);
+}
+
+std::vector<TextLikelihood> DecodeProgram::score(std::span<const BatchSample> texts,
+                                                 std::span<const uint8_t* const> pixels) {
+  BLIPFT_CHECK(settings_.scores && static_cast<int64_t>(texts.size()) <= settings_.prompts, texts.size(),
+               " texts to be scored");
+  Device& device = *parts_.device;
+  const Stream stream = device.compute_stream();
+  std::vector<BatchSample> samples(texts.begin(), texts.end());
+  write_batch(samples, pixels);
+  device.copy(state_->batch.data, host_block_->get(), layout_.bytes(), stream);
+  device.record(taken_, stream);
+  run(Pass::scores);
+  std::vector<float> losses(static_cast<size_t>(layout_.labels()));
+  device.copy(losses.data(), state_->row_loss.data, state_->row_loss.bytes(), stream);
+  device.synchronize(stream);
+  // A sample's labels lie one after the other: one for each of its rows but the last.
+  const MicroBatch batch = layout_.micro_batch(host_block_->get(), 0);
+  const int32_t *labels = batch.labels.as<const int32_t>(), *starts = batch.packing.starts.as<const int32_t>();
+  std::vector<TextLikelihood> likelihoods(texts.size());
+  int64_t at = 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const int64_t count = starts[i + 1] - starts[i] - inputs_.prefix_rows - 1;
+    for (int64_t end = at + count; at < end; ++at) {
+      if (labels[at] < 0) continue;
+      likelihoods[i].log_likelihood -= static_cast<double>(losses[static_cast<size_t>(at)]);
+      ++likelihoods[i].tokens;
+    }
+  }
+  return likelihoods;
 }
 
 void DecodeProgram::decode(int64_t tokens) {
@@ -277,7 +330,7 @@ CacheCall DecodeProgram::cache_call() const { return {.layers = state_->layers, 
 
 void DecodeProgram::enqueue(Pass pass) {
   Arena& arena = *parts_.arena;
-  arena.begin_pass(pass_name(pass == Pass::prompts));
+  arena.begin_pass(pass_name(pass));
   const Tensor cache = arena.take_kept(Owner::cache, "keys and values", DType::u8, {cache_bytes_});
   const Tensor data = arena.take_kept(Owner::data, "texts being generated", DType::u8, {data_bytes_});
   Block data_block(data.data), cache_block(cache.data);
@@ -286,7 +339,8 @@ void DecodeProgram::enqueue(Pass pass) {
                             parts_.device->side_stream(), forked_, joined_, nullptr, 0, false, nullptr};
   parts_.strategy->begin_evaluation();
   if (pass == Pass::prompts) enqueue_prompts(context);
-  else enqueue_token(context);
+  else if (pass == Pass::token) enqueue_token(context);
+  else enqueue_scores(context);
   parts_.strategy->finish_backward();
   arena.give(data);
   arena.give(cache);
@@ -316,6 +370,17 @@ void DecodeProgram::enqueue_token(const StepContext& context) {
   const Tensor logits = parts_.model->decode(context, cache);
   choose(logits, false);
   context.arena.give(logits);
+}
+
+void DecodeProgram::enqueue_scores(const StepContext& context) {
+  MicroBatch batch = layout_.micro_batch(state_->batch.data, 0);
+  batch.pixel_statistics = parts_.pixel_statistics;
+  batch.loss = state_->loss;
+  batch.loss_weight = state_->loss_weight;
+  batch.row_loss = state_->row_loss;
+  context.ops.fill(state_->loss_weight, 1, context.stream);
+  context.ops.fill(state_->loss, 0, context.stream);
+  parts_.model->forward_loss(context, batch);
 }
 
 // The next token of each text, `first` behind its prompt.

@@ -33,6 +33,7 @@ struct DecodeProgramSettings {
   std::vector<int32_t> ends;               ///< ids that end a text
   float length_penalty = 1;                ///< of beams
   EarlyStopping early_stopping = EarlyStopping::no;
+  bool scores = false;                     ///< texts are scored, too
 };
 
 /// What the decode program works with; nothing here is owned.
@@ -56,6 +57,12 @@ struct NewText {
   int64_t limit = 0;                       ///< ids at which it ends, prompt included; at most L
   int64_t slot = 0;                        ///< its first one; with beams a multiple of B
   const uint8_t* pixels = nullptr;         ///< u8 [P, P, 3] of its picture, where the model reads one
+};
+
+/// How likely the learnt tokens of a text are.
+struct TextLikelihood {
+  double log_likelihood = 0;               ///< sum over its learnt tokens, natural logarithm
+  int64_t tokens = 0;                      ///< so many
 };
 
 /// The state of all slots after a step, in host memory that holds until the next step but one is read back.
@@ -86,6 +93,8 @@ class DecodeProgram {
   bool fits(int64_t prompts, int64_t ids) const;
   /// Enqueues so many tokens of every slot.
   void decode(int64_t tokens);
+  /// Scores at most G texts, which fit the prompt shape; the cache stays. Waits for the result. With settings().scores.
+  std::vector<TextLikelihood> score(std::span<const BatchSample> texts, std::span<const uint8_t* const> pixels);
   /// Ends the text in a slot where the host has seen its end.
   void stop(int64_t slot);
   /// Enqueues a copy of the state to the host; at most kViews may be under way.
@@ -99,10 +108,10 @@ class DecodeProgram {
   int64_t vocabulary() const { return inputs_.vocabulary; }
   /// Bytes of keys and values.
   int64_t cache_bytes() const;
-  static std::string pass_name(bool prompts) { return prompts ? "reading of prompts" : "token of every slot"; }
 
  private:
-  enum class Pass { prompts, token };
+  enum class Pass { prompts, token, scores };
+  static const char* pass_name(Pass pass);
   class Block;                             // tensors laid out one after the other in a block
   struct State;                            // what the passes keep: tensors on the device
   struct Readback;                         // page-locked memory of one view
@@ -117,8 +126,11 @@ class DecodeProgram {
   void enqueue(Pass pass);
   void enqueue_prompts(const StepContext& context);
   void enqueue_token(const StepContext& context);
+  void enqueue_scores(const StepContext& context);
+  bool has(Pass pass) const { return pass != Pass::scores || settings_.scores; }
   void choose(const Tensor& logits, bool first);
   void write_prompts(std::span<const NewText> texts);
+  void write_batch(std::vector<BatchSample>& samples, std::span<const uint8_t* const> pixels);
   void write_slot(const NewText& text, int64_t beam);
   CacheCall cache_call() const;
 
@@ -132,7 +144,7 @@ class DecodeProgram {
   std::unique_ptr<HostMemory> host_block_, host_state_;
   std::vector<std::unique_ptr<Readback>> views_;
   uint64_t sent_ = 0, seen_ = 0;           // views
-  Program programs_[2];
+  Program programs_[3];
   Event forked_, joined_, taken_;
 };
 

@@ -76,7 +76,8 @@ void LanguageHead::loss_in_chunks(
   const Tensor labels = batch.labels.view({normed.rows()});
   const int64_t rows = normed.rows(), chunk = chunk_rows(rows, rounded);
   ScopedTensor logits(context, "logits of a chunk", normed.dtype, {chunk, output.out});
-  ScopedTensor row_loss(context, "loss of rows", DType::f32, {rows});
+  Tensor row_loss = batch.row_loss;
+  if (!row_loss) row_loss = take(context, "loss of rows", DType::f32, {rows});
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t n = std::min(chunk, rows - first);
     const Tensor part = logits.get().row_range(0, n);
@@ -84,11 +85,12 @@ void LanguageHead::loss_in_chunks(
     if (batch.label_rows) of_chunk.rows.row_numbers = batch.label_rows.part(first, {n});
     output.forward(of_chunk, {.x = normed.row_range(first, n), .y = part});
     context.ops.cross_entropy({.logits = part, .labels = labels.part(first, {n}), .weight = batch.loss_weight,
-                               .row_loss = row_loss.get().part(first, {n})},
+                               .row_loss = row_loss.part(first, {n})},
                               context.stream);
     if (backward) backward(of_chunk, part, first);
   }
   context.ops.sum(row_loss, batch.loss, true, context.stream);
+  if (!batch.row_loss) give(context, row_loss);
 }
 
 void LanguageHead::forward_loss(const StepContext& context, Tensor x, RowBlocks predicting,

@@ -1,0 +1,35 @@
+// The folder of one generation: generated.jsonl, grows as texts are done; result files, scores and the page at its end.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+#include "blipft/evaluate.h"
+#include "io/line_file.h"
+
+namespace blipft {
+
+class AnswerFiles {
+ public:
+  /// Makes <output.path>/generated-0001, or the first number that is free: nothing that is there is touched. Called by all
+  /// ranks.
+  AnswerFiles(const Config& config, const World& world);
+  const std::string& folder() const { return folder_; }
+  /// A line of this rank's generated.jsonl (with several ranks generated.rank0001.jsonl).
+  void add(const std::string& line);
+  /// Throws UserError where lines were lost. Called by all ranks; rank 0 then has all lines, in no order.
+  std::vector<std::string> all_lines();
+  /// Writes a file whole, on rank 0.
+  void write(const std::string& name, const std::string& text) const;
+
+ private:
+  const World& world_;
+  std::string folder_;
+  std::string mine_;                       // this rank's lines, for rank 0
+  std::unique_ptr<io::LineFile> lines_;
+};
+
+}  // namespace blipft

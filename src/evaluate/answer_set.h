@@ -1,0 +1,58 @@
+// The prompts of a data set, as this rank's texts to generate.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/comm.h"
+#include "blipft/data.h"
+#include "blipft/prompts.h"
+#include "generate/generation.h"
+
+namespace blipft {
+
+/// A picture as the model reads it: u8 [P, P, 3].
+std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::string& name, int64_t size,
+                               const DecodeSettings& settings);
+
+class AnswerSet {
+ public:
+  /// Opens generate.path, and tokenizes all prompts. Throws UserError where a prompt is empty or too long for the model, and
+  /// with data.on_bad_sample skip leaves it out.
+  AnswerSet(const Config& config, const Generation& generation);
+
+  const std::vector<PromptedSample>& prompts() const { return prompts_; }
+  const std::string& path() const { return path_; }
+  /// Samples that were left out, and why.
+  const std::vector<std::string>& left_out() const { return left_out_; }
+  /// What this rank of so many has to do at most; ranks take prompts in turn.
+  TextsToGenerate work(int64_t ranks) const;
+  int64_t longest_text() const { return longest_text_; }
+  /// This rank's requests, one after the other, with pictures read ahead by `threads` threads. A picture that cannot be read
+  /// is a UserError, or left out.
+  std::function<std::optional<TextRequest>()> requests(int64_t rank, int64_t ranks, int64_t threads);
+  /// The whole text of sample `index` of the data set, what is learnt of it marked: for its loss.
+  TokenizedText text(int64_t index) const;
+  std::vector<uint8_t> pixels(int64_t index) const;
+  const Dataset& dataset() const { return *dataset_; }
+
+ private:
+  struct Ahead;
+  void check_prompts(const Config& config);
+  int64_t new_tokens(const PromptedSample& prompt) const;
+  void leave_out(const std::string& why);
+
+  const Generation& generation_;
+  std::string path_;
+  bool skips_ = false;
+  DecodeSettings pictures_;
+  std::shared_ptr<Dataset> dataset_;
+  std::vector<PromptedSample> prompts_;
+  std::vector<std::string> left_out_;
+  int64_t longest_ = 1, longest_text_ = 0;
+};
+
+}  // namespace blipft
