@@ -87,7 +87,11 @@ struct LinearBackwardWeight {
 
 /// sum = residual + dropout(x); y = (sum - mean) * rstd * gamma + beta over each row (Ba et al. 2016).
 /// Without beta and mean: y = gamma * (sum * rstd), with rstd = 1 / sqrt(mean of sum^2 + eps) (RMSNorm, Zhang & Sennrich
-/// 2019); sum * rstd is rounded to the compute dtype before gamma, as in transformers.
+/// 2019); sum * rstd is rounded to the compute dtype before gamma, as in transformers, unless `rms` says otherwise.
+struct RmsForm {
+  float offset = 0;             ///< y = (offset + gamma) * (sum * rstd): 1 for Gemma
+  bool rounds_once = false;     ///< only the product with gamma is rounded (Gemma, OLMo 2)
+};
 struct NormForward {
   Tensor x;                     ///< [M, N]
   Tensor residual;              ///< [M, N], optional
@@ -95,6 +99,7 @@ struct NormForward {
   Tensor sum;                   ///< [M, N], out; required with residual or dropout, else absent (sum is x)
   Tensor gamma, beta;           ///< [N]; beta and mean are absent for RMSNorm
   float eps = 1e-5f;
+  RmsForm rms;                  ///< of RMSNorm
   Tensor y;                     ///< [M, N], out
   Tensor mean, rstd;            ///< f32 [M], out
 };
@@ -116,6 +121,7 @@ struct NormBackward {
   Tensor dbias;                 ///< [N] parameter gradient, optional: column sums of `dropped`, or of dx where that is
                                 ///< absent: the gradient of a bias that was added to NormForward::x
   bool accumulate_dbias = false;
+  RmsForm rms;                  ///< as in NormForward
   Tensor dx;                    ///< [M, N], out; may be dy itself
 };
 
@@ -133,15 +139,22 @@ struct DropoutAdd {
 struct Rotary {
   MatrixView x;                 ///< [M, heads * D], in and out
   int64_t head_size = 0;        ///< D, even, at most 2 * kMostFrequencies
+  int64_t rotated = 0;          ///< even: of each head the first so many elements turn, the others stay; 0: all D
+  float magnitude = 1;          ///< cos and sin are multiplied by it (long-context scaling)
   Tensor positions;             ///< i32 [M]
-  static constexpr int64_t kMostFrequencies = 64;
-  float frequencies[kMostFrequencies] = {};  ///< [D / 2], radians from one position to the next
+  static constexpr int64_t kMostFrequencies = 128;
+  float frequencies[kMostFrequencies] = {};  ///< [rotated / 2], radians from one position to the next
   bool inverse = false;
 };
 
-/// The gated inner values of an MLP (SwiGLU, Shazeer 2020): y = silu(gate) * up, silu(g) = g / (1 + exp(-g)), in f32,
-/// rounded once. Backward: of dy into both halves, dgate = dy up silu'(gate), dup = dy silu(gate).
+/// What the gate of a gated MLP goes through: silu(g) = g / (1 + exp(-g)); gelu in the exact (erf) form, gelu_tanh in the
+/// form with tanh.
+enum class GateActivation { silu, gelu, gelu_tanh, relu };
+
+/// The gated inner values of an MLP (GLU variants, Shazeer 2020): y = act(gate) * up, in f32, rounded once; of silu
+/// SwiGLU. Backward: of dy into both halves, dgate = dy up act'(gate), dup = dy act(gate).
 struct Swiglu {
+  GateActivation activation = GateActivation::silu;
   Tensor gate_up;               ///< [M, 2F]: gate in the first F columns, up in the others
   Tensor y;                     ///< [M, F], out; in backward optional
   Tensor dy;                    ///< [M, F], backward only
@@ -176,6 +189,8 @@ struct AttentionForward {
   Heads q, k, v;
   float scale = 1;
   bool causal = false;
+  int64_t window = 0;           ///< causal only: a query sees at most so many keys, its own and those before; 0: all
+  float cap = 0;                ///< scores s become cap tanh(s / cap) before the mask (Gemma 2); 0: as they are
   Tensor kv_lengths;            ///< i32 [batch], optional; packed: at most the sample's rows
   Packing packing;              ///< optional; not together with dropout
   Dropout dropout;              ///< of the probabilities; element (h * query_tokens + i) * kv_tokens + j of sample b
@@ -225,6 +240,9 @@ struct TextEmbed {
   Tensor tokens;                ///< [V, N]; in backward: parameter gradient, optional
   Tensor positions;             ///< [rows, N], optional; in backward: parameter gradient, optional
   int64_t padding_id = -1;      ///< this id's token row gets no gradient here (torch.nn.Embedding's padding_idx)
+  Tensor row_positions;         ///< i32 [B], optional, with T = 1 and Q = 0, forward only: the row's place in its text in place
+                                ///< of t; negative: padding
+  float token_scale = 1;        ///< of token rows, rounded to the compute dtype as the product is (Gemma)
   Packing packing;              ///< optional
   Tensor x;                     ///< [B * (Q + T), N] or, packed, [M, N], out; in backward: the incoming gradient
   bool accumulate_tokens = false, accumulate_positions = false;  ///< backward only
@@ -244,7 +262,9 @@ struct RowBlocks {
 /// Cross-entropy of each row, and its gradient over the logits in place.
 /// row_loss[r] = weight * (log sum exp(logits[r]) - logits[r, label]); logits[r] <- weight * (softmax - onehot).
 /// Rows with label < 0 get loss 0 and gradient 0.
+/// With `cap` the logits l count as cap tanh(l / cap), rounded to the compute dtype, and the gradient is that of l.
 struct CrossEntropy {
+  float cap = 0;                ///< 0: none
   Tensor logits;                ///< [R, V], in and out; compute dtype
   Tensor labels;                ///< i32 [R]
   Tensor weight;                ///< f32 [1]
@@ -355,6 +375,15 @@ struct AdamW8bitUpdate {
   Rounding rounding;            ///< as in AdamWUpdate
 };
 
+// Of decoding, in blipft/decode_ops.h; of norms of heads, in blipft/head_norm.h.
+struct NextRows;
+struct CacheWrite;
+struct AttentionDecode;
+struct PickTokens;
+struct BeamStep;
+struct HeadNormForward;
+struct HeadNormBackward;
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -383,6 +412,13 @@ class Ops {
   virtual void swiglu_backward(const Swiglu&, Stream) = 0;
   virtual void attention_forward(const AttentionForward&, Stream) = 0;
   virtual void attention_backward(const AttentionBackward&, Stream) = 0;
+  virtual void head_norm_forward(const HeadNormForward&, Stream) = 0;
+  virtual void head_norm_backward(const HeadNormBackward&, Stream) = 0;
+  virtual void next_rows(const NextRows&, Stream) = 0;
+  virtual void cache_write(const CacheWrite&, Stream) = 0;
+  virtual void attention_decode(const AttentionDecode&, Stream) = 0;
+  virtual void pick_tokens(const PickTokens&, Stream) = 0;
+  virtual void beam_step(const BeamStep&, Stream) = 0;
 
   virtual void patchify(const Patchify&, Stream) = 0;
   virtual void vision_embed_forward(const VisionEmbed&, Stream) = 0;

@@ -3,6 +3,7 @@
 
 #include "blipft/ops.h"
 #include "cpu/element.h"
+#include "ops/ops_check.h"
 
 namespace blipft::cpu {
 
@@ -22,6 +23,13 @@ class CpuOps final : public Ops {
   void rotary(const Rotary&, Stream) override;
   void attention_forward(const AttentionForward&, Stream) override;
   void attention_backward(const AttentionBackward&, Stream) override;
+  void head_norm_forward(const HeadNormForward&, Stream) override { not_implemented("head_norm_forward"); }
+  void head_norm_backward(const HeadNormBackward&, Stream) override { not_implemented("head_norm_backward"); }
+  void next_rows(const NextRows&, Stream) override { not_implemented("next_rows"); }
+  void cache_write(const CacheWrite&, Stream) override { not_implemented("cache_write"); }
+  void attention_decode(const AttentionDecode&, Stream) override { not_implemented("attention_decode"); }
+  void pick_tokens(const PickTokens&, Stream) override { not_implemented("pick_tokens"); }
+  void beam_step(const BeamStep&, Stream) override { not_implemented("beam_step"); }
   // embed.cpp
   void patchify(const Patchify&, Stream) override;
   void vision_embed_forward(const VisionEmbed&, Stream) override;

@@ -11,6 +11,7 @@
 #include "blipft/ops.h"
 #include "cuda/gemm/planner.h"
 #include "cuda/kernels.h"
+#include "ops/ops_check.h"
 
 namespace blipft {
 
@@ -37,6 +38,13 @@ class CudaOps : public Ops {
   void swiglu_backward(const Swiglu& args, Stream stream) override;
   void attention_forward(const AttentionForward& args, Stream stream) override;
   void attention_backward(const AttentionBackward& args, Stream stream) override;
+  void head_norm_forward(const HeadNormForward&, Stream) override { not_implemented("head_norm_forward"); }
+  void head_norm_backward(const HeadNormBackward&, Stream) override { not_implemented("head_norm_backward"); }
+  void next_rows(const NextRows&, Stream) override { not_implemented("next_rows"); }
+  void cache_write(const CacheWrite&, Stream) override { not_implemented("cache_write"); }
+  void attention_decode(const AttentionDecode&, Stream) override { not_implemented("attention_decode"); }
+  void pick_tokens(const PickTokens&, Stream) override { not_implemented("pick_tokens"); }
+  void beam_step(const BeamStep&, Stream) override { not_implemented("beam_step"); }
 
   void patchify(const Patchify& args, Stream stream) override;
   void vision_embed_forward(const VisionEmbed& args, Stream stream) override;

@@ -120,6 +120,13 @@ class PlanOps final : public Ops {
   void swiglu_backward(const Swiglu& args, Stream) override { check_backward_args(args); }
   void attention_forward(const AttentionForward& args, Stream) override { check_args(args); }
   void attention_backward(const AttentionBackward& args, Stream) override { check_args(args); }
+  void head_norm_forward(const HeadNormForward&, Stream) override { not_implemented("head_norm_forward"); }
+  void head_norm_backward(const HeadNormBackward&, Stream) override { not_implemented("head_norm_backward"); }
+  void next_rows(const NextRows&, Stream) override { not_implemented("next_rows"); }
+  void cache_write(const CacheWrite&, Stream) override { not_implemented("cache_write"); }
+  void attention_decode(const AttentionDecode&, Stream) override { not_implemented("attention_decode"); }
+  void pick_tokens(const PickTokens&, Stream) override { not_implemented("pick_tokens"); }
+  void beam_step(const BeamStep&, Stream) override { not_implemented("beam_step"); }
 
   void patchify(const Patchify& args, Stream) override { check_args(args); }
   void vision_embed_forward(const VisionEmbed& args, Stream) override { check_args(args); }

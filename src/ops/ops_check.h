@@ -8,6 +8,9 @@
 
 namespace blipft {
 
+/// Of an op that a backend lacks.
+[[noreturn]] inline void not_implemented(const char* op) { throw Error(concat(op, ": this backend does not have it")); }
+
 void check_args(const LinearForward& args);
 void check_args(const LinearBackwardInput& args);
 void check_args(const LinearBackwardWeight& args);

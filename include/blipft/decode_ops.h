@@ -1,0 +1,113 @@
+// Arguments of the ops that decoding adds: the cache of keys and values, attention over it, and the choice of tokens.
+//
+// A slot is a place of the batch in which one text grows. A decode step computes one row of every slot: the last id of its
+// text. Rows of slots that are empty or done are computed and mean nothing.
+//
+// Dimension legend: S slots, C places of a slot's cache, Q rows of a text before its first id (a picture's), L most ids of
+// a text (C = Q + L), V vocabulary, B beams of a text, G texts, K heads of keys and values of size D.
+#pragma once
+
+#include "blipft/ops.h"
+
+namespace blipft {
+
+/// The texts in the slots. Id i of a text has place Q + i in the cache.
+struct DecodeState {
+  Tensor ids;                   ///< i32 [S, L]: prompt and generated ids
+  Tensor lengths;               ///< i32 [S]: how many ids there are; 0: the slot is empty
+  Tensor prompt_lengths;        ///< i32 [S]: how many of them are the prompt's
+  Tensor limits;                ///< i32 [S]: the length at which a text ends; at most L
+  Tensor keys;                  ///< i64 [S]: number of the text, which keys its random draws
+  Tensor done;                  ///< i32 [S]: a DecodeEnd
+};
+enum DecodeEnd : int32_t { kRunning = 0, kEndToken = 1, kLengthReached = 2, kStopped = 3 };  // kStopped: by the host
+
+/// What the next decode step reads. Of a slot that is empty or done, token 0, place -1 and no places.
+struct NextRows {
+  DecodeState state;
+  int64_t prefix_rows = 0;      ///< Q
+  Tensor tokens;                ///< i32 [S, 1], out: the last id
+  Tensor places;                ///< i32 [S], out: its place
+  Tensor cache_lengths;         ///< i32 [S], out: places that it sees, its own among them
+};
+
+/// Keys, after norm and rotation, and values of one layer: row slot * C + place of each.
+struct KvCache {
+  Tensor keys, values;          ///< [S * C, K * D]
+  int64_t places = 0;           ///< C
+};
+
+/// Copies rows of keys and values into the cache.
+struct CacheWrite {
+  MatrixView k, v;              ///< [M, K * D]
+  Tensor slots;                 ///< i32 [M], of each row; absent: row r is of slot r
+  Tensor places;                ///< i32 [M], of each row; negative: the row is left out
+  KvCache cache;                ///< out
+};
+
+/// Attention of one query a slot to its places of the cache: out = softmax(scale q k^T) v over the first lengths[s] places,
+/// of which with a window the last `window`; zeros where there are none. Long texts are cut over the device's processors.
+struct AttentionDecode {
+  MatrixView q;                 ///< [S, heads * D], columns of a wider matrix
+  int64_t heads = 0, kv_heads = 0, head_size = 0;
+  float scale = 1;
+  int64_t window = 0;           ///< as in AttentionForward
+  float cap = 0;                ///< as in AttentionForward
+  Tensor lengths;               ///< i32 [S]
+  Tensor sources;               ///< i32 [S, C], optional: the slot in whose cache a place of this slot lies (beams that share
+                                ///< their beginning); absent: its own
+  KvCache cache;
+  Tensor out;                   ///< [S, heads * D], out
+};
+
+/// How the next token follows from its logits, in the order in which transformers applies it: repetition penalty, ends
+/// barred before min_new_tokens (and before min_length ids in all), and then, only with `sample`, temperature, top-k,
+/// top-p, min-p and one draw. Without `sample`: the largest logit, the lowest id of equal ones.
+struct TokenRules {
+  bool sample = false;
+  uint64_t seed = 0;            ///< a draw depends on seed, the text's key and the number of the new token alone (philox.h)
+  float temperature = 1;        ///< > 0
+  int64_t top_k = 0;            ///< 0: all; scores below the k-th go, equal ones stay
+  float top_p = 1;              ///< 1: all; the token that crosses p stays
+  float min_p = 0;              ///< 0: all; tokens of less than min_p times the largest probability go
+  float repetition_penalty = 1; ///< of ids that the text has so far, its prompt's too
+  int64_t min_new_tokens = 0, min_length = 0;
+  Tensor ends;                  ///< i32 [E], optional: ids that end a text
+};
+
+/// Chooses the next token of texts, appends it and notes which of them are done. Texts that are empty or done stay.
+struct PickTokens {
+  Tensor logits;                ///< [R, V], compute dtype
+  Tensor slots;                 ///< i32 [R], optional: the slot of each row, negative: none; absent: row r is of slot r
+  TokenRules rules;
+  Tensor scores;                ///< f32 [R, V], scratch
+  DecodeState state;            ///< in and out
+  Tensor log_probs;             ///< f32 [S, L], out, at the new id's place: log softmax of the logits as they came
+};
+
+enum class EarlyStopping { no, yes, never };  // as transformers names them: False, True, "never"
+
+/// One step of beam search, as transformers' generate() does it (_beam_search of releases 4.57 and 5). Slots g * B to
+/// g * B + B - 1 hold the running beams of text g.
+struct BeamStep {
+  Tensor logits;                ///< [R * B, V] compute dtype; in the first step, after the prompt, [R, V]: all beams are alike
+  bool first = false;
+  Tensor texts;                 ///< i32 [R], optional: the text of each row (of B rows, after the first step), negative: none;
+                                ///< absent: row r is of text r
+  int64_t beams = 1;            ///< B
+  TokenRules rules;             ///< repetition penalty, ends and least lengths; they work on log probabilities
+  float length_penalty = 1;
+  EarlyStopping early_stopping = EarlyStopping::no;
+  int64_t prefix_rows = 0;      ///< Q
+  Tensor candidates;            ///< f32 [R * B, V], scratch
+  DecodeState state;            ///< in and out. `done` of a text's slots is set when its search has ended
+  Tensor sources;               ///< i32 [S, C], in and out: see AttentionDecode
+  Tensor ids_before, sources_before;  ///< i32 [S, L] and [S, C], scratch
+  Tensor scores;                ///< f32 [G, B], in and out: of the running beams; the first step begins them
+  Tensor finished_ids;          ///< i32 [G, B, L], in and out: prompt and generated ids, best first
+  Tensor finished_lengths;      ///< i32 [G, B], in and out: their lengths; 0: none
+  Tensor finished_scores;       ///< f32 [G, B], in and out
+  Tensor closed;                ///< i32 [G], in and out: whether the text takes no more finished beams
+};
+
+}  // namespace blipft
