@@ -1,0 +1,259 @@
+// A generation as prose; see answers.h.
+#include "evaluate/answers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "blipft/evaluate.h"
+#include "engine/placement.h"
+#include "evaluate/answer_files.h"
+#include "evaluate/answer_set.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace blipft {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Text of new ids, up to the end.
+class AnswerText {
+ public:
+  AnswerText(const Tokenizer& tokenizer, const GenerateSettings& settings) : tokenizer_(tokenizer), settings_(settings) {}
+  /// Without the first stop text and what is behind it, and without white space around.
+  std::string of(std::span<const int32_t> ids) const {
+    std::string text = tokenizer_.decode(ids);
+    if (const size_t end = stop_at(text); end != std::string::npos) text.resize(end);
+    const size_t first = text.find_first_not_of(" \t\r\n"), last = text.find_last_not_of(" \t\r\n");
+    return first == std::string::npos ? "" : text.substr(first, last - first + 1);
+  }
+  /// Whether new ids hold a stop text: then all of them stay.
+  std::optional<size_t> stops(std::span<const int32_t> ids) const {
+    if (settings_.stop.empty() || stop_at(tokenizer_.decode(ids)) == std::string::npos) return std::nullopt;
+    return ids.size();
+  }
+
+ private:
+  size_t stop_at(const std::string& text) const {
+    size_t first = std::string::npos;
+    for (const std::string& stop : settings_.stop) first = std::min(first, text.find(stop));
+    return first;
+  }
+  const Tokenizer& tokenizer_;
+  const GenerateSettings& settings_;
+};
+
+std::string rounded(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
+// One text on the terminal, as it grows.
+void answer_one(const Config& config, const AnswerRequest& request, const World& world) {
+  BLIPFT_USER_CHECK(world.size() == 1, "--prompt and --image are answered by one rank, but there are ", world.size(),
+                    "; start it without mpirun, or give a data set in generate.path");
+  Generation generation(config, world);
+  const ModelInputs& inputs = generation.inputs();
+  BLIPFT_USER_CHECK(!inputs.has_picture() || !request.image.empty(), "the model in ", generation.config().model.path,
+                    " reads a picture; give --image FILE");
+  BLIPFT_USER_CHECK(inputs.has_picture() || request.image.empty(), "--image: the model in ", generation.config().model.path,
+                    " reads no picture; leave --image out");
+  const TextSettings texts = text_settings(config, generation.tokenizer());
+  const PromptForm form = texts.chat_template.empty() || request.prompt.empty() ? PromptForm::text : PromptForm::message;
+  TextRequest text;
+  text.ids = prompt_of_text(request.prompt, form, generation.tokenizer(), texts, {.vocabulary = inputs.vocabulary}, "--prompt");
+  const auto ids = static_cast<int64_t>(text.ids.size());
+  BLIPFT_USER_CHECK(ids > 0, "--prompt: the prompt is empty, and the tokenizer puts nothing before a text; give some text");
+  BLIPFT_USER_CHECK(ids < generation.most_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
+                    generation.most_ids(), ", the answer's among them; give a shorter one");
+  text.new_tokens = std::min(generation.settings().max_new_tokens, generation.most_ids() - ids);
+  if (inputs.has_picture()) {
+    const std::string file = io::read_whole_file(request.image, most_picture_bytes);
+    text.pixels = pixels_of({file.begin(), file.end()}, request.image, inputs.picture_size,
+                            {config.data.exif_orientation, config.data.transparency == "white"});
+  }
+  generation.load({ids, 1});
+  std::fprintf(stderr, "%s\n%s\n", generation.text().c_str(), generation.settings().text().c_str());
+  const AnswerText answers(generation.tokenizer(), generation.settings());
+  const bool streams = generation.settings().beams == 1 && generation.settings().stop.empty();
+  const std::unique_ptr<TextStream> stream = generation.tokenizer().text_stream();
+  size_t told = 0;
+  GeneratorCalls calls;
+  calls.next = [&, given = false]() mutable {
+    return std::exchange(given, true) ? std::nullopt : std::optional<TextRequest>(text);
+  };
+  calls.stops = [&](std::span<const int32_t> grown) { return answers.stops(grown); };
+  if (streams) calls.grown = [&](int64_t, std::span<const int32_t> grown) {
+    for (; told < grown.size(); ++told) std::fputs(stream->push(grown[told]).c_str(), stdout);
+    std::fflush(stdout);
+  };
+  calls.done = [&](const TextResult& result) {
+    if (streams) std::printf("%s\n", stream->finish().c_str());
+    else
+      for (const GeneratedText& one : result.texts) std::printf("%s\n", answers.of(one.ids).c_str());
+    const auto tokens = static_cast<double>(generation.settings().beams == 1 ? result.texts.at(0).ids.size() : 0);
+    if (tokens > 0 && result.seconds > 0)
+      std::fprintf(stderr, "%d tokens, %.1f tokens/s\n", static_cast<int>(tokens), tokens / result.seconds);
+  };
+  generation.run(calls);
+}
+
+std::string line_of(const PromptedSample& prompt, const TextResult& result, const Tokenizer& tokenizer,
+                    const AnswerText& answers) {
+  ordered_json line{{"sample", result.number}, {"name", prompt.name}};
+  if (!prompt.id.empty()) line["id"] = ordered_json::parse(prompt.id, nullptr, false);
+  line["prompt"] = tokenizer.decode(prompt.ids);
+  const auto texts_of = [&](const GeneratedText& text) {
+    return ordered_json{{"text", answers.of(text.ids)}, {"score", text.score}, {"tokens", text.ids.size()},
+                        {"end", text_end_name(text.end)}};
+  };
+  for (const auto& [key, value] : texts_of(result.texts.at(0)).items()) line[key] = value;
+  for (size_t i = 1; i < result.texts.size(); ++i) line["others"].push_back(texts_of(result.texts[i]));
+  if (!prompt.references.empty()) line["references"] = prompt.references;
+  line["seconds"] = std::round(result.seconds * 1e4) / 1e4;
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Metrics that the run file names, else those that fit what there is.
+std::vector<std::string> metrics_of(const Config& config, const Evaluation& texts, bool pictures) {
+  std::vector<std::string> names = config.evaluate.metrics;
+  for (const std::string& name : names) find_metric(name, place_of(config, "evaluate.metrics") + ": evaluate.metrics");
+  if (!names.empty() || texts.size() == 0) return names;
+  return pictures ? std::vector<std::string>{"bleu4", "rouge_l", "cider"} : std::vector<std::string>{"exact_match", "rouge_l"};
+}
+
+bool of_texts(const std::string& metric) { return find_metric(metric, "").input == MetricInput::texts; }
+
+class AnswerRun {
+ public:
+  AnswerRun(const Config& config, const AnswerRequest& request, const World& world)
+      : config_(config), request_(request), world_(world), generation_(config, world) {}
+
+  void run() {
+    world_.together([&] {
+      set_ = std::make_unique<AnswerSet>(config_, generation_);
+      if (!config_.evaluate.metrics.empty()) (void)metrics_of(config_, {}, false);  // names first
+    });
+    files_ = std::make_unique<AnswerFiles>(config_, world_);
+    generation_.load(set_->work(world_.size()));
+    if (first()) {
+      std::printf("weights    %s\n", generation_.text().c_str());
+      std::printf("prompts    %zu of %s, %s\n", set_->prompts().size(), set_->path().c_str(), generation_.settings().text().c_str());
+      std::fflush(stdout);
+    }
+    const int64_t begin = unix_ns();
+    world_.together([&] { generate(); });
+    const double seconds = static_cast<double>(unix_ns() - begin) * 1e-9;
+    finish(seconds);
+  }
+
+ private:
+  bool first() const { return world_.rank() == 0; }
+
+  void generate() {
+    const AnswerText answers(generation_.tokenizer(), generation_.settings());
+    GeneratorCalls calls;
+    calls.next = set_->requests(world_.rank(), world_.size(), std::max(config_.data.num_workers, cores_of_a_rank(world_)));
+    if (!generation_.settings().stop.empty())
+      calls.stops = [&](std::span<const int32_t> ids) { return answers.stops(ids); };
+    calls.done = [&](const TextResult& result) {
+      const PromptedSample& prompt = set_->prompts()[static_cast<size_t>(result.number)];
+      files_->add(line_of(prompt, result, generation_.tokenizer(), answers));
+    };
+    generation_.run(calls);
+  }
+
+  void finish(double seconds) {
+    const double tokens = world_.sum(static_cast<double>(generation_.tokens()));
+    const auto left_out = static_cast<int64_t>(world_.sum(static_cast<double>(set_->left_out().size())));
+    const std::vector<std::string> lines = files_->all_lines();
+    world_.together([&] {
+      if (!first()) return;
+      std::printf("generated  %zu texts, %.0f tokens, %.1f s, %.0f tokens/s\n", lines.size(), tokens, seconds, tokens / seconds);
+      if (left_out > 0)
+        std::printf("left out   %lld samples, the first of this rank: %s\n", static_cast<long long>(left_out),
+                    set_->left_out().empty() ? "none" : set_->left_out().front().c_str());
+      write_files(lines);
+    });
+  }
+
+  // The texts in the data set's order, their scores, and the page.
+  void write_files(const std::vector<std::string>& lines) {
+    std::map<int64_t, ordered_json> sorted;
+    for (const std::string& line : lines) {
+      ordered_json one = io::parse_json<ordered_json>(line, files_->folder() + "/generated.jsonl");
+      sorted.emplace(one.at("sample").get<int64_t>(), std::move(one));
+    }
+    Evaluation evaluation;
+    std::vector<ScoredText> all;
+    std::string text;
+    for (const auto& [number, line] : sorted) {
+      const PromptedSample& prompt = set_->prompts()[static_cast<size_t>(number)];
+      text += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+      ScoredText scored{number, id_text(prompt), line.at("prompt").get<std::string>(), line.at("text").get<std::string>(),
+                        prompt.references, prompt.picture >= 0 ? prompt.name : ""};
+      all.push_back(scored);
+      if (!prompt.references.empty()) evaluation.add(std::move(scored));
+    }
+    if (world_.size() > 1) files_->write("generated.jsonl", text);
+    std::printf("texts      %s/generated.jsonl\n", files_->folder().c_str());
+    const bool pictures = generation_.inputs().has_picture();
+    if (pictures) write_results(all);
+    const std::vector<Score> scores = score(evaluation, pictures);
+    const std::string title = concat(pictures ? "Captions of " : "Answers to ", set_->path());
+    files_->write("page.html", evaluation_page({title, files_->folder()}, scores, evaluation.size() == static_cast<int64_t>(all.size())
+                                                                                      ? evaluation.texts() : all));
+    std::printf("page       %s/page.html\n", files_->folder().c_str());
+  }
+
+  static std::string id_text(const PromptedSample& prompt) {
+    const ordered_json id = ordered_json::parse(prompt.id, nullptr, false);
+    return id.is_string() ? id.get<std::string>() : prompt.id;
+  }
+
+  // COCO's and VQA's own forms, where every sample has its id.
+  void write_results(const std::vector<ScoredText>& texts) {
+    if (std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.id.empty(); })) return;
+    const bool vqa = std::any_of(texts.begin(), texts.end(), [](const ScoredText& text) { return text.references.size() >= 10; }) &&
+                     std::count(config_.evaluate.metrics.begin(), config_.evaluate.metrics.end(), "vqa_accuracy") > 0;
+    files_->write("results.json", vqa ? vqa_results_json(texts) : coco_results_json(texts));
+    std::printf("results    %s/results.json (%s's form)\n", files_->folder().c_str(), vqa ? "VQA" : "COCO");
+  }
+
+  std::vector<Score> score(Evaluation& evaluation, bool pictures) {
+    if (!request_.evaluate && config_.evaluate.metrics.empty() && evaluation.size() == 0) return {};
+    std::vector<std::string> names;
+    for (const std::string& name : metrics_of(config_, evaluation, pictures))
+      if (of_texts(name)) names.push_back(name);
+    if (names.empty()) return {};
+    BLIPFT_USER_CHECK(evaluation.size() > 0, set_->path(), ": no sample has a reference text, and ", names.front(),
+                      " compares with one; choose samples with answers, or leave evaluate.metrics empty");
+    std::vector<Score> scores = evaluation.scores(names);
+    for (const Score& one : scores)
+      std::printf("%-10s %s%s\n", one.metric.c_str(), rounded(one.value).c_str(),
+                  one.standard_error ? concat(" (standard error ", rounded(*one.standard_error), ")").c_str() : "");
+    files_->write("scores.json", scores_json({{set_->path(), scores, evaluation.size()}}));
+    return scores;
+  }
+
+  const Config& config_;
+  const AnswerRequest& request_;
+  const World& world_;
+  Generation generation_;
+  std::unique_ptr<AnswerSet> set_;
+  std::unique_ptr<AnswerFiles> files_;
+};
+
+}  // namespace
+
+void answer(const Config& config, const AnswerRequest& request, const World& world) {
+  if (request.one()) answer_one(config, request, world);
+  else AnswerRun(config, request, world).run();
+}
+
+}  // namespace blipft

@@ -1,0 +1,21 @@
+// --generate and --evaluate: texts for the prompts of a data set, or for one on the command line, and their scores.
+#pragma once
+
+#include <string>
+
+#include "blipft/comm.h"
+#include "blipft/config.h"
+
+namespace blipft {
+
+struct AnswerRequest {
+  std::string prompt;                      ///< of the command line; with `image` it may be empty
+  std::string image;                       ///< a picture's file
+  bool evaluate = false;                   ///< texts are scored, and the loss of the set is computed
+  bool one() const { return !prompt.empty() || !image.empty(); }
+};
+
+/// Called by all ranks. Throws UserError.
+void answer(const Config& config, const AnswerRequest& request, const World& world);
+
+}  // namespace blipft
