@@ -20,7 +20,9 @@ struct DecodeState {
   Tensor keys;                  ///< i64 [S]: number of the text, which keys its random draws
   Tensor done;                  ///< i32 [S]: a DecodeEnd
 };
-enum DecodeEnd : int32_t { kRunning = 0, kEndToken = 1, kLengthReached = 2, kStopped = 3 };  // kStopped: by the host
+/// kStopped: by the host. kNoChoice: the largest logit was no finite number (a NaN or +inf among them, or nothing above
+/// -inf once the ends were barred): nothing was appended.
+enum DecodeEnd : int32_t { kRunning = 0, kEndToken = 1, kLengthReached = 2, kStopped = 3, kNoChoice = 4 };
 
 /// What the next decode step reads. Of a slot that is empty or done, token 0, place -1 and no places.
 struct NextRows {
@@ -61,8 +63,9 @@ struct AttentionDecode {
 };
 
 /// How the next token follows from its logits, in the order in which transformers applies it: repetition penalty, ends
-/// barred before min_new_tokens (and before min_length ids in all), and then, only with `sample`, temperature, top-k,
-/// top-p, min-p and one draw. Without `sample`: the largest logit, the lowest id of equal ones.
+/// barred before min_new_tokens (and before min_length ids in all, the prompt's among them), and then, only with
+/// `sample`, temperature, top-k, top-p, min-p and one draw. Without `sample`: the largest logit, the lowest id of equal
+/// ones.
 struct TokenRules {
   bool sample = false;
   uint64_t seed = 0;            ///< a draw depends on seed, the text's key and the number of the new token alone (philox.h)
@@ -75,12 +78,15 @@ struct TokenRules {
   Tensor ends;                  ///< i32 [E], optional: ids that end a text
 };
 
-/// Chooses the next token of texts, appends it and notes which of them are done. Texts that are empty or done stay.
+/// Chooses the next token of texts, appends it and notes which of them are done. Texts that are empty or done stay; one
+/// that has as many ids as it may gets none and is done. Each slot has one row at most. Both backends choose the same
+/// tokens of the same logits, to the bit: tokens of equal scores are taken in the order of their ids.
 struct PickTokens {
   Tensor logits;                ///< [R, V], compute dtype
   Tensor slots;                 ///< i32 [R], optional: the slot of each row, negative: none; absent: row r is of slot r
   TokenRules rules;
-  Tensor scores;                ///< f32 [R, V], scratch
+  Tensor scores;                ///< f32 [R, V]: with `sample` out: what the rules left of the rows that got a token, -inf
+                                ///< of tokens that are left out; else scratch
   DecodeState state;            ///< in and out
   Tensor log_probs;             ///< f32 [S, L], out, at the new id's place: log softmax of the logits as they came
 };
@@ -88,8 +94,13 @@ struct PickTokens {
 enum class EarlyStopping { no, yes, never };  // as transformers names them: False, True, "never"
 
 /// One step of beam search, as transformers' generate() does it (_beam_search of releases 4.57 and 5). Slots g * B to
-/// g * B + B - 1 hold the running beams of text g.
+/// g * B + B - 1 hold the running beams of text g, best first. Before the first step slot g * B alone has the prompt, in
+/// its ids and in its cache: the step makes the others, and begins scores, finished_* and closed. A text ends when it is
+/// closed, or where early_stopping is `yes` and B beams are finished (kEndToken), or at its limit (kLengthReached); what
+/// it gave are its finished beams. Equal scores are taken in the order of beam and id; both backends choose alike.
+/// Limits: B <= kMostBeams; the candidates of a text, max(2, 1 + E) B, <= kMostCandidates and <= V.
 struct BeamStep {
+  static constexpr int64_t kMostBeams = 32, kMostCandidates = 256;
   Tensor logits;                ///< [R * B, V] compute dtype; in the first step, after the prompt, [R, V]: all beams are alike
   bool first = false;
   Tensor texts;                 ///< i32 [R], optional: the text of each row (of B rows, after the first step), negative: none;
@@ -103,11 +114,11 @@ struct BeamStep {
   DecodeState state;            ///< in and out. `done` of a text's slots is set when its search has ended
   Tensor sources;               ///< i32 [S, C], in and out: see AttentionDecode
   Tensor ids_before, sources_before;  ///< i32 [S, L] and [S, C], scratch
-  Tensor scores;                ///< f32 [G, B], in and out: of the running beams; the first step begins them
+  Tensor scores;                ///< f32 [G, B], in and out: of the running beams, sums of log probabilities
   Tensor finished_ids;          ///< i32 [G, B, L], in and out: prompt and generated ids, best first
   Tensor finished_lengths;      ///< i32 [G, B], in and out: their lengths; 0: none
-  Tensor finished_scores;       ///< f32 [G, B], in and out
-  Tensor closed;                ///< i32 [G], in and out: whether the text takes no more finished beams
+  Tensor finished_scores;       ///< f32 [G, B], in and out: of the finished ones, with length_penalty
+  Tensor closed;                ///< i32 [G], in and out: whether no running beam can still beat the finished ones
 };
 
 }  // namespace blipft

@@ -30,9 +30,9 @@ class CpuOps final : public Ops {
   void cache_write(const CacheWrite&, Stream) override;
   void attention_decode(const AttentionDecode&, Stream) override;
   // pick_tokens.cpp
-  void pick_tokens(const PickTokens&, Stream) override { not_implemented("pick_tokens"); }
+  void pick_tokens(const PickTokens&, Stream) override;
   // beam_step.cpp
-  void beam_step(const BeamStep&, Stream) override { not_implemented("beam_step"); }
+  void beam_step(const BeamStep&, Stream) override;
   // embed.cpp
   void patchify(const Patchify&, Stream) override;
   void vision_embed_forward(const VisionEmbed&, Stream) override;

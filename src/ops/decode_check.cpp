@@ -1,4 +1,5 @@
 // Argument checks of the ops that decoding adds (see ops_check.h).
+#include <algorithm>
 #include <cmath>
 
 #include "blipft/decode_ops.h"
@@ -40,7 +41,8 @@ void check_rules(const Checker& check, const TokenRules& rules) {
   const auto number = [&](bool good, const char* name, double found, const char* expected) {
     if (!good) [[unlikely]] check.fail(concat("rules.", name, " is ", found, ", expected ", expected));
   };
-  number(rules.temperature > 0 && std::isfinite(rules.temperature), "temperature", rules.temperature, "a number above 0");
+  number(rules.temperature > 0 && std::isfinite(rules.temperature), "temperature", rules.temperature,
+         "a number above 0");
   number(rules.top_k >= 0, "top_k", static_cast<double>(rules.top_k), "0 or more");
   number(rules.top_p > 0 && rules.top_p <= 1, "top_p", rules.top_p, "0 < top_p <= 1");
   number(rules.min_p >= 0 && rules.min_p <= 1, "min_p", rules.min_p, "0 <= min_p <= 1");
@@ -123,6 +125,10 @@ void check_args(const BeamStep& args) {
   if (args.texts) check.vector(args.texts, "texts", DType::i32, rows);
   else if (rows > texts) [[unlikely]]
     check.fail(concat("there are rows of ", rows, " texts without numbers, but ", texts, " texts"));
+  const int64_t candidates = std::max<int64_t>(2, 1 + (args.rules.ends ? args.rules.ends.numel() : 0)) * beams;
+  if (beams > BeamStep::kMostBeams || candidates > std::min(BeamStep::kMostCandidates, args.logits.cols())) [[unlikely]]
+    check.fail(concat(beams, " beams with ", candidates, " candidates, expected at most ", BeamStep::kMostBeams,
+                      " beams and ", std::min(BeamStep::kMostCandidates, args.logits.cols()), " candidates"));
   check.require(!args.rules.sample, "beams are not sampled: rules.sample must be off");
   check_rules(check, args.rules);
   check.require(std::isfinite(args.length_penalty), "length_penalty is not a finite number");

@@ -1,0 +1,163 @@
+// The book-keeping of beam search, which both backends share: which candidates run on, which are finished, and whether
+// the text's search has ended. The rules are those of transformers' _beam_search (see BeamStep).
+#pragma once
+
+#include "ops/token_rules.h"
+
+namespace blipft {
+
+/// What may follow one of a text's running beams: the beam with one id more, and its score.
+struct BeamCandidate {
+  float score;                  ///< sum of log probabilities
+  int32_t beam, token;
+
+  /// The order of candidates: by score, equal ones by beam and id.
+  BLIPFT_HOST_DEVICE bool before(const BeamCandidate& other) const {
+    if (score != other.score) return score > other.score;
+    return beam != other.beam ? beam < other.beam : token < other.token;
+  }
+};
+
+constexpr float kNoBeamScore = -1e9f;  ///< of beams that there are not
+
+/// BeamStep's arrays and numbers.
+struct BeamArrays {
+  TextArrays texts;
+  RuleArrays rules;
+  float length_penalty;
+  EarlyStopping early_stopping;
+  bool first;
+  int64_t beams, candidates, prefix_rows, places;
+  int32_t *sources, *ids_before, *sources_before;
+  float *scores, *finished_scores;
+  int32_t *finished_ids, *finished_lengths, *closed;
+
+  static BeamArrays of(const BeamStep& args) {
+    const RuleArrays rules = RuleArrays::of(args.rules);
+    return {TextArrays::of(args.state), rules, args.length_penalty, args.early_stopping, args.first, args.beams,
+            (rules.end_count > 1 ? 1 + rules.end_count : 2) * args.beams, args.prefix_rows, args.sources.cols(),
+            args.sources.as<int32_t>(), args.ids_before.as<int32_t>(), args.sources_before.as<int32_t>(),
+            args.scores.as<float>(), args.finished_scores.as<float>(), args.finished_ids.as<int32_t>(),
+            args.finished_lengths.as<int32_t>(), args.closed.as<int32_t>()};
+  }
+  /// The slot of the text's first beam; of the rows of logits, the one that holds a beam's.
+  BLIPFT_HOST_DEVICE int64_t slot_of(int64_t text) const { return text * beams; }
+  /// Whether the text takes this step.
+  BLIPFT_HOST_DEVICE bool steps(int64_t text) const {
+    return text >= 0 && text * beams < texts.slots && texts.grows(slot_of(text));
+  }
+};
+
+/// What becomes of a text in one step: where its running and its finished beams come from.
+struct BeamPlan {
+  bool ended;
+  int32_t end;                                     ///< a DecodeEnd
+  BeamCandidate next[BeamStep::kMostBeams];        ///< the running beams
+  int32_t finished_from[BeamStep::kMostBeams];     ///< an old finished beam, or kMostBeams + a candidate
+};
+
+/// Decides over a text that takes this step, of `length` ids; `best` are its candidates, in their order. Writes what the
+/// text has once or once a beam; its rows are moved by move_beams() afterwards.
+BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const BeamCandidate* best, int64_t length,
+                                   BeamPlan& plan) {
+  const int64_t first_slot = a.slot_of(text), beams = a.beams, prompt = a.texts.prompt_lengths[first_slot];
+  float* scores = a.scores + first_slot;
+  float* finished_scores = a.finished_scores + first_slot;
+  int32_t* finished_lengths = a.finished_lengths + first_slot;
+  const bool last = length + 1 >= a.texts.limit(first_slot);
+  if (a.first) {
+    a.closed[text] = 0;
+    for (int64_t b = 0; b < beams; ++b) finished_scores[b] = kNoBeamScore, finished_lengths[b] = 0;
+  }
+
+  // The best that can go on; at the limit none can, and it does not matter which.
+  int64_t running = 0;
+  for (int64_t i = 0; i < a.candidates && running < beams; ++i)
+    if (last || !a.rules.is_end(best[i].token)) plan.next[running++] = best[i];
+  for (; running < beams; ++running) plan.next[running] = {kNoBeamScore, best[0].beam, best[0].token};
+  for (int64_t b = 0; b < beams; ++b) scores[b] = plan.next[b].score;
+
+  // Of the first B candidates those that have stopped join the finished ones.
+  for (int64_t b = 0; b < beams; ++b) plan.finished_from[b] = static_cast<int32_t>(b);
+  const bool full_before = finished_lengths[beams - 1] > 0;
+  const bool takes = a.closed[text] == 0 && !(full_before && a.early_stopping == EarlyStopping::yes);
+  const float factor = length_factor(length + 1 - prompt, a.length_penalty);
+  for (int64_t i = 0; i < beams && takes; ++i) {
+    if (!last && !a.rules.is_end(best[i].token)) continue;
+    const float score = best[i].score / factor;
+    int64_t place = beams;
+    while (place > 0 && (finished_lengths[place - 1] == 0 || score > finished_scores[place - 1])) --place;
+    if (place == beams) continue;
+    for (int64_t b = beams - 1; b > place; --b) {
+      finished_scores[b] = finished_scores[b - 1], finished_lengths[b] = finished_lengths[b - 1];
+      plan.finished_from[b] = plan.finished_from[b - 1];
+    }
+    finished_scores[place] = score, finished_lengths[place] = static_cast<int32_t>(length + 1);
+    plan.finished_from[place] = static_cast<int32_t>(BeamStep::kMostBeams + i);
+  }
+
+  // Whether the best running beam may still be better than the worst finished one, as far as length_penalty tells.
+  const bool full = finished_lengths[beams - 1] > 0;
+  const bool hopes = a.early_stopping == EarlyStopping::never && a.length_penalty > 0;
+  const int64_t longest = hopes ? a.texts.limit(first_slot) - prompt : length + 1 - prompt;
+  if (full && !(scores[0] / length_factor(longest, a.length_penalty) > finished_scores[beams - 1])) a.closed[text] = 1;
+  const bool ended = a.closed[text] != 0 || (full && a.early_stopping == EarlyStopping::yes);
+  plan.ended = ended || last;
+  plan.end = ended ? kEndToken : kLengthReached;
+}
+
+/// Moves column `column` of all rows of a text, of ids, of finished ids and of sources, as planned. Columns hang on no
+/// other: they may be moved in any order, and at once. There are max(L, C) of them.
+BLIPFT_HOST_DEVICE void move_beams(const BeamArrays& a, int64_t text, const BeamCandidate* best, int64_t length,
+                                   const BeamPlan& plan, int64_t column) {
+  const int64_t first_slot = a.slot_of(text), beams = a.beams, most = a.texts.most;
+  if (column <= length && column < most) {
+    int32_t* ids = a.texts.ids + first_slot * most + column;
+    int32_t* before = a.ids_before + first_slot * most + column;
+    int32_t* finished = a.finished_ids + first_slot * most + column;
+    for (int64_t b = 0; b < (a.first ? 1 : beams); ++b) before[b * most] = ids[b * most];
+    const auto id_of = [&](const BeamCandidate& candidate) {
+      return column == length ? candidate.token : before[candidate.beam * most];
+    };
+    for (int64_t b = 0; b < beams; ++b) ids[b * most] = id_of(plan.next[b]);
+    for (int64_t b = beams - 1; b >= 0; --b) {  // finished beams move down only
+      const int32_t from = plan.finished_from[b];
+      if (from >= BeamStep::kMostBeams) finished[b * most] = id_of(best[from - BeamStep::kMostBeams]);
+      else if (from != b) finished[b * most] = finished[from * most];
+    }
+  }
+  const int64_t own = a.prefix_rows + length;       // the place of the new ids: each beam's own
+  if (column <= own && column < a.places) {
+    int32_t* sources = a.sources + first_slot * a.places + column;
+    int32_t* before = a.sources_before + first_slot * a.places + column;
+    for (int64_t b = 0; b < beams && !a.first; ++b) before[b * a.places] = sources[b * a.places];
+    for (int64_t b = 0; b < beams; ++b)
+      sources[b * a.places] = column == own ? static_cast<int32_t>(first_slot + b)
+                              : a.first     ? static_cast<int32_t>(first_slot)
+                                            : before[plan.next[b].beam * a.places];
+  }
+}
+
+/// The numbers of beam b's slot after the step.
+BLIPFT_HOST_DEVICE void finish_beam(const BeamArrays& a, int64_t text, int64_t b, int64_t length, const BeamPlan& plan) {
+  const int64_t first_slot = a.slot_of(text), slot = first_slot + b;
+  if (a.first) {
+    a.texts.prompt_lengths[slot] = a.texts.prompt_lengths[first_slot];
+    a.texts.limits[slot] = a.texts.limits[first_slot];
+    a.texts.keys[slot] = a.texts.keys[first_slot];
+  }
+  a.texts.lengths[slot] = static_cast<int32_t>(length + 1);
+  a.texts.done[slot] = plan.ended ? plan.end : kRunning;
+}
+
+/// A text that gets no token: it had as many ids as it may, or its logits leave no choice.
+BLIPFT_HOST_DEVICE void end_beams(const BeamArrays& a, int64_t text, int32_t end) {
+  const int64_t first_slot = a.slot_of(text);
+  if (a.first) a.closed[text] = 0;
+  for (int64_t b = 0; b < a.beams; ++b) {
+    a.texts.done[first_slot + b] = end;
+    if (a.first) a.finished_lengths[first_slot + b] = 0, a.finished_scores[first_slot + b] = kNoBeamScore;
+  }
+}
+
+}  // namespace blipft

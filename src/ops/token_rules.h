@@ -1,0 +1,66 @@
+// The rules that choose tokens, and how a chosen one joins its text: what both backends share.
+#pragma once
+
+#include "blipft/decode_ops.h"
+#include "ops/token_math.h"
+
+namespace blipft {
+
+/// DecodeState's arrays.
+struct TextArrays {
+  int32_t *ids, *lengths, *prompt_lengths, *limits, *done;
+  int64_t* keys;
+  int64_t slots, most;
+
+  static TextArrays of(const DecodeState& state) {
+    return {state.ids.as<int32_t>(), state.lengths.as<int32_t>(), state.prompt_lengths.as<int32_t>(),
+            state.limits.as<int32_t>(), state.done.as<int32_t>(), state.keys.as<int64_t>(), state.lengths.numel(),
+            state.ids.cols()};
+  }
+  BLIPFT_HOST_DEVICE bool grows(int64_t slot) const { return lengths[slot] > 0 && done[slot] == kRunning; }
+  /// The length at which the text ends.
+  BLIPFT_HOST_DEVICE int64_t limit(int64_t slot) const { return limits[slot] < most ? limits[slot] : most; }
+};
+
+/// TokenRules without the host's part.
+struct RuleArrays {
+  float repetition_penalty;
+  int64_t min_new_tokens, min_length;
+  const int32_t* ends;
+  int64_t end_count;
+
+  static RuleArrays of(const TokenRules& rules) {
+    return {rules.repetition_penalty, rules.min_new_tokens, rules.min_length, rules.ends.as<const int32_t>(),
+            rules.ends ? rules.ends.numel() : 0};
+  }
+  /// The score of an id that the text has.
+  BLIPFT_HOST_DEVICE float penalised(float score) const {
+    return score < 0 ? rounded_product(score, repetition_penalty) : score / repetition_penalty;
+  }
+  /// Whether no end may follow.
+  BLIPFT_HOST_DEVICE bool ends_barred(int64_t length, int64_t prompt_length) const {
+    return length < min_length || length - prompt_length < min_new_tokens;
+  }
+  BLIPFT_HOST_DEVICE bool is_end(int32_t token) const {
+    for (int64_t i = 0; i < end_count; ++i)
+      if (ends[i] == token) return true;
+    return false;
+  }
+};
+
+/// What the tokens before one that stays weigh less than. At least 1: the first one stays.
+BLIPFT_HOST_DEVICE uint64_t top_p_limit(float top_p, uint64_t total) {
+  const auto limit = static_cast<uint64_t>(static_cast<double>(top_p) * static_cast<double>(total));
+  return limit > 0 ? limit : 1;
+}
+
+/// The text in `slot` gets the token.
+BLIPFT_HOST_DEVICE void append_token(const TextArrays& texts, const RuleArrays& rules, int64_t slot, int32_t token) {
+  const int32_t length = texts.lengths[slot];
+  texts.ids[slot * texts.most + length] = token;
+  texts.lengths[slot] = length + 1;
+  if (rules.is_end(token)) texts.done[slot] = kEndToken;
+  else if (length + 1 >= texts.limit(slot)) texts.done[slot] = kLengthReached;
+}
+
+}  // namespace blipft
