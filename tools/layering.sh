@@ -89,7 +89,7 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
       only("store", "store|format|arena|optimizer|unit|ops|device|tensor|error|config", "ops/[a-z0-9_]*")
       only("ops", "ops|tensor|error|device|philox", "")
       only("comm", "comm|activity|control_channel|device|tensor|error|monitor", "ops/[a-z0-9_]*|cuda/device/[a-z_]*|cuda/vector")
-      only("data", "data|batch|config|device|tensor|ops|error|philox", "ops/[a-z0-9_]*|io/(file|json|crc32c)")
+      only("data", "data|prompts|batch|config|device|tensor|ops|error|philox", "ops/[a-z0-9_]*|io/(file|json|crc32c)")
       only("io", "checkpoint|tensor|error", "memory/memory_text")
       only("config", "config|config_rules|error", "io/file")
       never("memory", "^src/(config|trace|cpu|cuda|comm|models|store|strategies|optimizers|data|io)/")
