@@ -121,18 +121,18 @@ const char* const beginnings =
     "[L]ast|[M]any|[M]ore|[M]r\\.|[M]s\\.|[N]ow|[O]nce|[O]ne|[O]ther|[O]ur|[S]he|[S]ince|[S]o|[S]ome|[S]uch|[T]hat|[T]he|"
     "[T]heir|[T]hen|[T]here|[T]hese|[T]hey|[T]his|[W]e|[W]hen|[W]hile|[W]hat|[Y]et|[Y]ou|<tag>)";
 
-}  // namespace
+struct Adder {
+  TokenRules& rules;
+  std::vector<PtbAction>& actions;
 
-PtbRules::PtbRules() {
-  name_characters(rules);
-  name_words(rules);
-  name_abbreviations(rules);
-  const auto add = [&](PtbAction action, const std::string& pattern, const std::string& followed_by = "") {
+  void operator()(PtbAction action, const std::string& pattern, const std::string& followed_by = "") const {
     rules.add(pattern, followed_by);
     actions.push_back(action);
-  };
-  using enum PtbAction;
-  // Of rules that take equally much the first counts: the order is a part of the rules.
+  }
+};
+using enum PtbAction;
+
+void add_words(const Adder& add) {
   add(keep, "c\\+\\+|[CcFf]#");
   add(split_last_3, "cannot|'twas");
   add(split_last_2, "'tis|gonna|gotta|lemme|gimme|wanna");
@@ -158,6 +158,9 @@ PtbRules::PtbRules() {
       "(&lt;|\\<)?[a-zA-Z0-9][^ \\x0009\\x000a\\x000c\\x000d\"\\<>|()\\x00a0{}]*@"
       "([^ \\x0009\\x000a\\x000c\\x000d\"\\<>|(){}.\\x00a0]+\\.)*[^ \\x0009\\x000a\\x000c\\x000d\"\\<>|(){}.\\x00a0]+(&gt;|>)?");
   add(keep, "@[a-zA-Z_][a-zA-Z_0-9]*|#<part>+");
+}
+
+void add_numbers(const Adder& add) {
   add(right_quote, "<verb ending>", "[^A-Za-z]");
   add(right_quote, "<not>");
   add(keep, "<digit>{1,2}[-/]<digit>{1,2}[-/]<digit>{2,4}");
@@ -169,6 +172,9 @@ PtbRules::PtbRules() {
   add(keep, "[A-Za-z0-9]+(-[A-Za-z]+){0,2}(\\\\?/[A-Za-z0-9]+(-[A-Za-z]+){0,2}){1,2}");
   add(keep, "[A-Z]*$|#");
   add(currency, "[\\x00a2\\x00a3\\x00a4\\x00a5\\x0080\\x20a0\\x20ac\\x060b\\x0e3f\\x20a4\\xffe0\\xffe1\\xffe5\\xffe6]");
+}
+
+void add_abbreviations(const Adder& add) {
   add(sentence_end_one, "(<acronym>|[A-Za-z])\\.", std::string("<blank>+") + beginnings + "<blank>");
   add(keep, "<short before number>", "<blank>?<digit>");
   add(keep, "(pt[eyEY]|co)\\.", "<space>(ltd|lim)");
@@ -184,6 +190,9 @@ PtbRules::PtbRules() {
   add(telephone,
       "(\\([0-9]{2,3}\\)[ \\x00a0]?|(\\+\\+?)?([0-9]{2,4}[- \\x00a0])?[0-9]{2,4}[- \\x00a0])[0-9]{3,4}[- \\x00a0]?[0-9]{3,5}|"
       "((\\+\\+?)?[0-9]{2,4}\\.)?[0-9]{2,4}\\.[0-9]{3,4}\\.[0-9]{3,5}");
+}
+
+void add_signs(const Adder& add) {
   add(left_quote, "\"|&quot;", "[A-Za-z0-9$]");
   add(right_quote, "\"|&quot;");
   add(less, "\\<|&lt;");
@@ -200,6 +209,9 @@ PtbRules::PtbRules() {
   add(keep, "[.\\x00a1\\x00bf\\x037e\\x0589\\x061f\\x06d4\\x0700-\\x0702\\x07fa\\x3002]");
   add(keep, "=");
   add(keep, "/");
+}
+
+void add_compounds(const Adder& add) {
   add(word, "<compound>\\.", "<comma>");
   add(word, "<compound>");
   add(keep, "<joined>\\.", "<comma>");
@@ -212,6 +224,21 @@ PtbRules::PtbRules() {
   add(keep, "\\<\\<|>>");
   add(keep, "<symbol>");
   add(skip, "\\x0000|<space>+|[\\x200b\\x200e\\x200f\\xfeff]|<newline>|&nbsp;|\\x007f");
+}
+
+}  // namespace
+
+PtbRules::PtbRules() {
+  name_characters(rules);
+  name_words(rules);
+  name_abbreviations(rules);
+  const Adder add{rules, actions};
+  // Of rules that take equally much the first counts: the order is a part of the rules.
+  add_words(add);
+  add_numbers(add);
+  add_abbreviations(add);
+  add_signs(add);
+  add_compounds(add);
 }
 
 }  // namespace blipft
