@@ -17,16 +17,20 @@ import sys
 #   room, its public headers, what it may include
 TABLE = [
     # The command line, to a run, a plan or an export.
-    [("main", "", "run evaluate/ generate/ plan/ checkpoint/ faults/ weights/ data config comm unit ops base")],
+    [("main", "", "run answers/ plan/ checkpoint/ faults/ weights/ data config comm unit ops base")],
     # Only the run sees all the rooms.
     [("run", "trainer",
-      "evaluate/ generate/ plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store "
+      "answers/ evaluate generate/ plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store "
       "optimizers formats comm memory io/ unit ops/ base/")],
-    [("evaluate", "",
+    # A whole generation, as run is a whole training.
+    [("answers", "",
+      "evaluate generate/ plan checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers "
+      "formats comm memory io/ unit ops/ base/")],
+    [("evaluate", "evaluate",
       "generate/ plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers "
       "formats comm memory io/ unit ops/ base/")],
     [("generate", "",
-      "plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers formats comm "
+      "plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models/ data/ config store optimizers formats comm "
       "memory io/ unit ops/ base/")],
     [("plan", "",
       "checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers formats comm memory "
@@ -46,7 +50,7 @@ TABLE = [
     [("strategies", "strategy", "store optimizers formats comm memory unit ops base")],
     # Never comm, a strategy, an optimizer or a backend; and data/ no model.
     [("models", "model model_class", "memory io/ unit ops base"),
-     ("data", "data", "config io/ unit ops/ base")],
+     ("data", "data prompts", "config io/ unit ops/ base")],
     [("config", "config config_rules", "io/ base")],
     [("store", "store", "optimizers formats memory unit ops base")],
     [("optimizers", "optimizer", "formats unit ops base")],
@@ -70,7 +74,7 @@ LOOSE_FILES = {"src/main.cpp": "main",
 
 # So many files has a room at most, where a reader is to find his way at once.
 MOST_FILES = 20
-SMALL_ROOMS = "run evaluate generate plan checkpoint faults engine weights trace memory store formats base".split()
+SMALL_ROOMS = "run answers evaluate generate plan checkpoint faults engine weights trace memory store formats base".split()
 
 # Vendor headers: which, who alone may include them, and how that is said.
 VENDORS = [

@@ -1,5 +1,5 @@
 // Files of a generation; see answer_files.h.
-#include "evaluate/answer_files.h"
+#include "answers/answer_files.h"
 
 #include <sys/stat.h>
 

@@ -1,5 +1,5 @@
 // A data set's prompts; see answer_set.h.
-#include "evaluate/answer_set.h"
+#include "answers/answer_set.h"
 
 #include <algorithm>
 #include <deque>

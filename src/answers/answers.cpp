@@ -1,5 +1,5 @@
 // A generation as prose; see answers.h.
-#include "evaluate/answers.h"
+#include "answers/answers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 
 #include "blipft/evaluate.h"
 #include "engine/placement.h"
-#include "evaluate/answer_files.h"
-#include "evaluate/answer_set.h"
+#include "answers/answer_files.h"
+#include "answers/answer_set.h"
 #include "io/file.h"
 #include "io/json.h"
 
