@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "answers/answers.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "blipft/data.h"
@@ -33,20 +34,16 @@ Config configuration(const CommandLine& line) {
 
 // What needs no MPI. Returns the exit status: 1 when the planned job does not fit, or no settings do.
 int answer(const CommandLine& line) {
-  if (line.action == Action::help) {
-    std::fputs(help_text(line.help_section).c_str(), stdout);
-  } else if (line.action == Action::version) {
-    std::printf("blipft %s\n", version_commit());
-  } else {
-    const Config config = configuration(line);
-    tell_notes(config);
-    if (line.action == Action::plan) {
-      const auto print = line.plan_fit ? print_fit : print_plan;
-      return print(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
-    }
-    const int64_t ranks = config.parallel.devices;
-    std::fputs(to_yaml(ranks > 0 ? resolve_for_ranks(config, ranks) : config).c_str(), stdout);
+  if (line.action == Action::help) return std::fputs(help_text(line.help_section).c_str(), stdout), 0;
+  if (line.action == Action::version) return std::printf("blipft %s\n", version_commit()), 0;
+  const Config config = configuration(line);
+  tell_notes(config);
+  if (line.action == Action::plan) {
+    const auto print = line.plan_fit ? print_fit : print_plan;
+    return print(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
   }
+  const int64_t ranks = config.parallel.devices;
+  std::fputs(to_yaml(ranks > 0 ? resolve_for_ranks(config, ranks) : config).c_str(), stdout);
   return 0;
 }
 
@@ -60,7 +57,8 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
     Config config;
     world.together([&] { config = mistake.empty() ? configuration(line) : throw UserError(mistake); });
     if (world.rank() == 0) tell_notes(config);
-    return train(config, world);
+    if (line.action == Action::train) return train(config, world);
+    return answer_prompts(config, {line.prompt, line.image, line.action == Action::evaluate}, world), 0;
   } catch (const AgreedError& error) {
     if (world.rank() == 0) std::fprintf(stderr, "blipft: %s\n", error.what());
     return 1;
@@ -81,9 +79,8 @@ int main(int argc, char** argv) {
       if (!LaunchWatch::one_of_several()) throw;
       mistake = error.what();
     }
-    if (line.action == Action::train) return run(line, mistake, &argc, &argv);
-    StopRequest::release();
-    return line.action == Action::export_model ? run(line, mistake, &argc, &argv) : answer(line);
+    if (line.action != Action::train) StopRequest::release();
+    return line.action <= Action::export_model ? run(line, mistake, &argc, &argv) : answer(line);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "blipft: %s\n", describe(error).c_str());
     return 2;

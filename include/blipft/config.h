@@ -271,7 +271,7 @@ void check_freeze(const Config& config, const std::vector<std::string>& groups);
 
 /// What the command line asks for.
 struct CommandLine {
-  enum class Action { train, generate, evaluate, print_config, plan, export_model, help, version };
+  enum class Action { train, generate, evaluate, export_model, print_config, plan, help, version };  // the first four under MPI
   Action action = Action::train;
   std::string config_file;
   std::vector<std::string> overrides;   ///< "section.key=value"

@@ -9,6 +9,7 @@
 
 #include "blipft/evaluate.h"
 #include "engine/placement.h"
+#include "faults/launch_watch.h"
 #include "answers/answer_files.h"
 #include "answers/answer_set.h"
 #include "io/file.h"
@@ -251,7 +252,8 @@ class AnswerRun {
 
 }  // namespace
 
-void answer(const Config& config, const AnswerRequest& request, const World& world) {
+void answer_prompts(const Config& config, const AnswerRequest& request, const World& world) {
+  LaunchWatch::together();                 // a rank that fails ends all; nobody waits for another without end
   if (request.one()) answer_one(config, request, world);
   else AnswerRun(config, request, world).run();
 }

@@ -399,6 +399,7 @@ void expand_paths(Config& config) {
   const std::pair<const char*, std::string*> paths[] = {
       {"model.path", &config.model.path},           {"adapter.path", &config.adapter.path},
       {"data.path", &config.data.path},             {"data.val_path", &config.data.val_path},
+      {"generate.path", &config.generate.path},     {"generate.weights", &config.generate.weights},
       {"data.pictures", &config.data.pictures},
       {"checkpoint.path", &config.checkpoint.path}, {"checkpoint.resume", &config.checkpoint.resume},
       {"output.path", &config.output.path}};

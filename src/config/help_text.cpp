@@ -17,6 +17,8 @@ constexpr const char* kUsage[] = {
     "blipft FILE.yaml [section.key=value ...]",
     "blipft --smoke [N] FILE.yaml [section.key=value ...]",
     "blipft --plan [--fit GiB] FILE.yaml [section.key=value ...]",
+    "blipft --generate FILE.yaml [--prompt TEXT] [--image FILE] [section.key=value ...]",
+    "blipft --evaluate FILE.yaml [section.key=value ...]",
     "blipft --export CHECKPOINT output.path=FOLDER [section.key=value ...]",
 };
 
