@@ -223,7 +223,7 @@ inline bool validates(const Config& config) {
 
 /// Whether the run writes checkpoints while it trains, and not only when it is asked to stop.
 inline bool writes_checkpoints(const Config& config) {
-  return config.checkpoint.every_steps > 0 || config.checkpoint.every_minutes > 0;
+  return config.checkpoint.every_steps > 0 || config.checkpoint.every_minutes > 0 || config.checkpoint.keep_best != "none";
 }
 /// The folder of the run's checkpoints.
 std::string checkpoints_folder(const Config& config);

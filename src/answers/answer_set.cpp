@@ -24,7 +24,7 @@ std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::s
 
 AnswerSet::AnswerSet(const Config& config, const Generation& generation)
     : generation_(generation), path_(data_path(config)), skips_(config.data.on_bad_sample == "skip"),
-      pictures_{config.data.exif_orientation, config.data.transparency == "white"} {
+      pictures_{config.data.exif_orientation, config.data.transparency == "white"}, samples_(config.generate.samples) {
   BLIPFT_USER_CHECK(dataset_exists(path_), place_of(config, "generate.path"), ": generate.path: ", path_,
                     " does not exist; expected samples in a format of data.path");
   TextSettings texts = text_settings(config, generation.tokenizer());
@@ -63,7 +63,7 @@ void AnswerSet::check_prompts(const Config&) {
 }
 
 TextsToGenerate AnswerSet::work(int64_t ranks) const {
-  return {longest_, (static_cast<int64_t>(prompts_.size()) + ranks - 1) / ranks};
+  return {longest_, (static_cast<int64_t>(prompts_.size()) + ranks - 1) / ranks, longest_text_};
 }
 
 int64_t AnswerSet::new_tokens(const PromptedSample& prompt) const {
@@ -78,8 +78,14 @@ std::vector<uint8_t> AnswerSet::pixels(int64_t index) const {
   return pixels_of(*sample.picture, sample.name, generation_.inputs().picture_size, pictures_);
 }
 
-TokenizedText AnswerSet::text(int64_t index) const {
-  return tokenize(dataset_->read(index), generation_.tokenizer(), generation_.most_ids(), generation_.inputs().vocabulary);
+int64_t AnswerSet::read_texts() {
+  const int64_t count = samples_ > 0 ? std::min(samples_, dataset_->size()) : dataset_->size();
+  for (int64_t i = 0; i < count; ++i) {
+    texts_.push_back(tokenize(dataset_->read(i), generation_.tokenizer(), generation_.most_ids(),
+                              generation_.inputs().vocabulary));
+    longest_text_ = std::max(longest_text_, texts_.back().size());
+  }
+  return count;
 }
 
 // Pictures that other threads read, in order.

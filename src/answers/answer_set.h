@@ -30,14 +30,14 @@ class AnswerSet {
   const std::vector<std::string>& left_out() const { return left_out_; }
   /// What this rank of so many has to do at most; ranks take prompts in turn.
   TextsToGenerate work(int64_t ranks) const;
-  int64_t longest_text() const { return longest_text_; }
+  /// Tokenizes the whole texts, too, for their loss; then this is the number of samples that have any.
+  int64_t read_texts();
   /// This rank's requests, one after the other, with pictures read ahead by `threads` threads. A picture that cannot be read
   /// is a UserError, or left out.
   std::function<std::optional<TextRequest>()> requests(int64_t rank, int64_t ranks, int64_t threads);
-  /// The whole text of sample `index` of the data set, what is learnt of it marked: for its loss.
-  TokenizedText text(int64_t index) const;
+  /// After read_texts(): the whole text of sample `index` of the data set, what is learnt of it marked.
+  const TokenizedText& text(int64_t index) const { return texts_[static_cast<size_t>(index)]; }
   std::vector<uint8_t> pixels(int64_t index) const;
-  const Dataset& dataset() const { return *dataset_; }
 
  private:
   struct Ahead;
@@ -52,6 +52,8 @@ class AnswerSet {
   std::shared_ptr<Dataset> dataset_;
   std::vector<PromptedSample> prompts_;
   std::vector<std::string> left_out_;
+  std::vector<TokenizedText> texts_;
+  int64_t samples_ = 0;                    // generate.samples
   int64_t longest_ = 1, longest_text_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "blipft/evaluate.h"
 #include "engine/placement.h"
@@ -139,6 +140,7 @@ class AnswerRun {
     world_.together([&] {
       set_ = std::make_unique<AnswerSet>(config_, generation_);
       if (!config_.evaluate.metrics.empty()) (void)metrics_of(config_, {}, false);  // names first
+      if (request_.evaluate) texts_ = set_->read_texts();
     });
     files_ = std::make_unique<AnswerFiles>(config_, world_);
     generation_.load(set_->work(world_.size()));
@@ -149,6 +151,7 @@ class AnswerRun {
     }
     const int64_t begin = unix_ns();
     world_.together([&] { generate(); });
+    if (request_.evaluate) world_.together([&] { score_texts(); });
     const double seconds = static_cast<double>(unix_ns() - begin) * 1e-9;
     finish(seconds);
   }
@@ -169,16 +172,64 @@ class AnswerRun {
     generation_.run(calls);
   }
 
+  // The likelihood of this rank's whole texts, in groups that are computed at once.
+  void score_texts() {
+    int64_t next = world_.rank();
+    for (;;) {
+      std::vector<BatchSample> group;
+      std::vector<std::vector<uint8_t>> pixels;
+      std::vector<int64_t> numbers;
+      int64_t ids = 0;
+      for (; next < texts_; next += world_.size()) {
+        const TokenizedText& text = set_->text(next);
+        if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.size())) break;
+        if (!text.has_target()) continue;
+        ids += text.size();
+        group.push_back({text, next});
+        pixels.push_back(set_->pixels(next));
+        numbers.push_back(next);
+      }
+      if (!generation_.any(!group.empty())) return;
+      std::vector<const uint8_t*> pictures;
+      for (const std::vector<uint8_t>& one : pixels) pictures.push_back(one.data());
+      const std::vector<TextLikelihood> likelihoods = generation_.score(group, pictures);
+      for (size_t i = 0; i < likelihoods.size(); ++i)
+        likelihoods_ += concat(numbers[i], " ", exact(likelihoods[i].log_likelihood), " ", likelihoods[i].tokens, "\n");
+    }
+  }
+
+  static std::string exact(double value) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%a", value);
+    return text;
+  }
+
+  // Scores of the whole texts, of all ranks, on rank 0.
+  std::vector<Score> text_scores(const std::vector<std::string>& parts) const {
+    Evaluation losses;
+    for (const std::string& part : parts) {
+      std::istringstream lines(part);
+      std::string likelihood;
+      for (ScoredLoss one; lines >> one.index >> likelihood >> one.tokens;) {
+        one.log_likelihood = std::strtod(likelihood.c_str(), nullptr);
+        losses.add(one);
+      }
+    }
+    if (losses.size() == 0) return {};
+    return losses.scores({"loss", "perplexity"});
+  }
+
   void finish(double seconds) {
     const double tokens = world_.sum(static_cast<double>(generation_.tokens()));
     const auto left_out = static_cast<int64_t>(world_.sum(static_cast<double>(set_->left_out().size())));
-    const std::vector<std::string> lines = files_->all_lines();
+    const std::vector<std::string> lines = files_->all_lines(), likelihoods = world_.gather_texts(likelihoods_);
     world_.together([&] {
       if (!first()) return;
       std::printf("generated  %zu texts, %.0f tokens, %.1f s, %.0f tokens/s\n", lines.size(), tokens, seconds, tokens / seconds);
       if (left_out > 0)
         std::printf("left out   %lld samples, the first of this rank: %s\n", static_cast<long long>(left_out),
                     set_->left_out().empty() ? "none" : set_->left_out().front().c_str());
+      if (request_.evaluate) losses_ = text_scores(likelihoods);
       write_files(lines);
     });
   }
@@ -227,14 +278,15 @@ class AnswerRun {
   }
 
   std::vector<Score> score(Evaluation& evaluation, bool pictures) {
-    if (!request_.evaluate && config_.evaluate.metrics.empty() && evaluation.size() == 0) return {};
     std::vector<std::string> names;
     for (const std::string& name : metrics_of(config_, evaluation, pictures))
       if (of_texts(name)) names.push_back(name);
-    if (names.empty()) return {};
-    BLIPFT_USER_CHECK(evaluation.size() > 0, set_->path(), ": no sample has a reference text, and ", names.front(),
-                      " compares with one; choose samples with answers, or leave evaluate.metrics empty");
-    std::vector<Score> scores = evaluation.scores(names);
+    BLIPFT_USER_CHECK(names.empty() || evaluation.size() > 0, set_->path(), ": no sample has a reference text, and ",
+                      names.front(), " compares with one; choose samples with answers, or leave evaluate.metrics empty");
+    std::vector<Score> scores = losses_;
+    if (!names.empty())
+      for (Score& one : evaluation.scores(names)) scores.push_back(std::move(one));
+    if (scores.empty()) return {};
     for (const Score& one : scores)
       std::printf("%-10s %s%s\n", one.metric.c_str(), rounded(one.value).c_str(),
                   one.standard_error ? concat(" (standard error ", rounded(*one.standard_error), ")").c_str() : "");
@@ -248,6 +300,9 @@ class AnswerRun {
   Generation generation_;
   std::unique_ptr<AnswerSet> set_;
   std::unique_ptr<AnswerFiles> files_;
+  int64_t texts_ = 0;                      // samples whose whole texts are scored
+  std::string likelihoods_;                // of this rank's, a line each
+  std::vector<Score> losses_;              // on rank 0
 };
 
 }  // namespace

@@ -234,11 +234,16 @@ void Checkpoints::publish(const Outcome& outcome, const std::vector<std::string>
   keep_newest(io::checkpoint_name(outcome.step));
 }
 
+std::string Checkpoints::folder_of(int64_t step) const { return folder_ + "/" + io::checkpoint_name(step); }
+
 // By step, not by the time of files: clocks go back. Those of other runs are not this run's to remove.
 void Checkpoints::keep_newest(const std::string& newest) {
   std::vector<io::NamedCheckpoint> found = io::named_checkpoints(folder_);
+  const bool keeps_best = parts_.config->checkpoint.keep_best != "none";
+  const std::string best = keeps_best ? parts_.run[kBestStep] : "";
   std::erase_if(found, [&](const io::NamedCheckpoint& one) {
-    return !one.is_whole() || one.name == newest || !(one.run_id.empty() || one.run_id == run_id_of(parts_.run));
+    return !one.is_whole() || one.name == newest || std::to_string(one.step) == best ||
+           !(one.run_id.empty() || one.run_id == run_id_of(parts_.run));
   });
   const auto others = static_cast<size_t>(parts_.config->checkpoint.keep) - 1;
   for (size_t i = 0; i + others < found.size(); ++i) quietly_remove(folder_, found[i]);

@@ -16,6 +16,9 @@
 
 namespace blipft {
 
+/// What CheckpointParts::run calls the step of the best validation: with checkpoint.keep_best its checkpoint stays.
+constexpr const char* kBestStep = "best_step";
+
 /// Of the files of all ranks together.
 int64_t checkpoint_bytes(const Units& units, const ParameterStore& store);
 
@@ -63,6 +66,8 @@ class Checkpoints {
     std::string folder, failure;           ///< failure "": it is whole
   };
   bool outcome(Outcome& outcome);
+  /// Where the checkpoint after so many steps lies, or would lie.
+  std::string folder_of(int64_t step) const;
   /// The last whole one of this run; "": none.
   const std::string& newest() const { return newest_; }
 

@@ -89,7 +89,8 @@ FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std:
   for (const io::NamedCheckpoint& earlier : io::named_checkpoints(folder))
     if (earlier.is_whole() && (earlier.run_id.empty() || earlier.run_id == run_id)) held += earlier.bytes;
   // The next one comes before any goes.
-  return {"checkpoints", std::max(bytes, (config.checkpoint.keep + 1) * bytes - held), folder};
+  const int64_t most = config.checkpoint.keep + 1 + (config.checkpoint.keep_best != "none" ? 1 : 0);
+  return {"checkpoints", std::max(bytes, most * bytes - held), folder};
 }
 
 }  // namespace blipft

@@ -47,7 +47,7 @@ DecodeProgramSettings decode_settings(const GenerateSettings& settings, const Mo
   program.slots = slots;
   program.beams = settings.beams;
   program.most_ids = std::min(inputs.max_text_tokens, work.longest_prompt + settings.max_new_tokens);
-  const int64_t tokens = std::max<int64_t>(2, work.longest_prompt);
+  const int64_t tokens = std::max<int64_t>({2, work.longest_prompt, work.longest_text});
   const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + inputs.prefix_rows;
   program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMostPrompts, slots / settings.beams));
   program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens};
@@ -55,6 +55,7 @@ DecodeProgramSettings decode_settings(const GenerateSettings& settings, const Mo
   program.ends = settings.ends;
   program.length_penalty = settings.length_penalty;
   program.early_stopping = settings.early_stopping;
+  program.scores = work.longest_text > 0;
   return program;
 }
 
@@ -176,7 +177,7 @@ void Generation::load_weights() {
 
 void Generation::run(const GeneratorCalls& asked) {
   GeneratorCalls calls = asked;
-  if (plan_.strategy == "fsdp") calls.any = [this](bool mine) { return world_.any(mine ? 1 : 0) != 0; };
+  if (plan_.strategy == "fsdp") calls.any = [this](bool mine) { return any(mine); };
   Generator generator(engine_->program, settings_.returned, device_->kind() != DeviceKind::cuda);
   generator.run(calls);
   tokens_ += generator.tokens();

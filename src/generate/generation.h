@@ -17,6 +17,7 @@ namespace blipft {
 struct TextsToGenerate {
   int64_t longest_prompt = 1;              ///< ids of the longest prompt of any rank
   int64_t texts = 1;                       ///< of the rank that has most
+  int64_t longest_text = 0;                ///< ids of the longest text that is scored; 0: none is
 };
 
 /// The program's shape for such texts with so many slots. `inputs` say what the model reads.
@@ -55,6 +56,14 @@ class Generation {
   void load(const TextsToGenerate& work);
   /// Generates this rank's texts.
   void run(const GeneratorCalls& calls);
+  /// Scores the next group of texts, of which so many are in `texts` that fits() says yes: see DecodeProgram::score(). Called
+  /// by all ranks for the same number of groups where weights are cut over them; a group may be empty.
+  std::vector<TextLikelihood> score(std::span<const BatchSample> texts, std::span<const uint8_t* const> pixels) {
+    return engine_->program.score(texts, pixels);
+  }
+  bool fits(int64_t texts, int64_t ids) const { return engine_->program.fits(texts, ids); }
+  /// Whether this holds on any of the ranks that must do the same.
+  bool any(bool mine) const { return plan_.strategy == "fsdp" ? world_.any(mine ? 1 : 0) != 0 : mine; }
   int64_t tokens() const { return tokens_; }  ///< new ones of this rank so far
   int64_t slots() const { return plan_.settings.slots; }
   /// One line: device, strategy, slots, memory.

@@ -18,6 +18,7 @@
 #include "engine/run_data.h"
 #include "plan/batch_choice.h"
 #include "plan/memory_plan.h"
+#include "run/best_validation.h"
 #include "run/output_folder.h"
 #include "run/progress.h"
 #include "run/run_faults.h"
@@ -31,7 +32,8 @@ namespace blipft {
 class Run {
  public:
   Run(const Config& config, const World& world, Watchdog& watchdog)
-      : config_(config), world_(world), faults_(config_, world, watchdog) {}
+      : config_(config), world_(world),
+        best_(deciding_metric(config), false, config.train.early_stopping_patience), faults_(config_, world, watchdog) {}
   void prepare();                          // run_start.cpp
   void steps();
   void finish();
@@ -65,7 +67,9 @@ class Run {
   bool validates_after(int64_t step) const;
   void validate(int64_t step);
   void start_checkpoints();
+  void note_validation(int64_t steps, double value);
   bool checkpoint_and_stop(int64_t done);
+  int64_t take_best();
   void tell_checkpoint();
   void start_kernels();
   void stop_kernels(int64_t step);
@@ -115,6 +119,9 @@ class Run {
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<RunRecord> record_;      // on rank 0
   std::unique_ptr<Checkpoints> checkpoints_;
+  BestValidation best_;                    // of the validations so far
+  bool best_now_ = false;                  // the last step's is the best
+  std::string ends_early_;                 // why the run is done before its last step; "": it is not
   int64_t done_ = 0;                       // steps, those before a resume counted
   std::string lost_checkpoint_;            // why the last one was not written; "": it was, or none was asked for
   std::string stop_reason_;                // why the run ended before its last step; "": it did not

@@ -6,6 +6,7 @@
 
 #include "base/memory_text.h"
 #include "checkpoint/saving.h"
+#include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
 #include "faults/end_all.h"
@@ -122,7 +123,17 @@ void Run::validate(int64_t step) {
   progress_->validation(step, loss, learnt, seconds);
   trace_->validation(step, loss, learnt, seconds);
   if (record_) record_->validation(step, loss, learnt, seconds);
+  if (best_.metric() == "loss") note_validation(step + 1, loss);
   last_end_ns_ = 0;                        // the next step is not to count this as its own time
+}
+
+// Every rank has the same value.
+void Run::note_validation(int64_t steps, double value) {
+  best_now_ = best_.note(steps, value);
+  checkpoints_->add_to_run(best_.facts());
+  if (best_.out_of_patience())
+    ends_early_ = concat("train.early_stopping_patience: the ", best_.metric(), " was best (", best_.value(), ") after step ",
+                         best_.steps());
 }
 
 void Run::start_checkpoints() {
@@ -132,6 +143,8 @@ void Run::start_checkpoints() {
   parts.replica = engine_->store.shards() == 1 ? world_.rank() : groups_->shard_group();
   for (const Fact& fact : read_) parts.run[fact.name] = fact.value;
   parts.run[kRunId] = run_id_;
+  if (resume_) best_.restore(resume_->index.run);
+  if (validation_loader_) parts.run.merge(best_.facts());
   if (device_->kind() == DeviceKind::cuda) parts.gemm_table = gemm_table_;
   checkpoints_ = std::make_unique<Checkpoints>(std::move(parts));
 }
@@ -148,8 +161,9 @@ void Run::check_contents(bool wait) {
 // After `done` steps. Whether the run is to end here.
 bool Run::checkpoint_and_stop(int64_t done) {
   done_ = done;
-  const bool last = done == loader_->total_steps();
-  const bool due = checkpoints_->due(done, step_seconds_);
+  const bool last = done == loader_->total_steps() || !ends_early_.empty();
+  const bool best = std::exchange(best_now_, false) && config_.checkpoint.keep_best != "none";
+  const bool due = checkpoints_->due(done, step_seconds_) || best;
   check_contents(false);
   if (due || (last && writes_checkpoints(config_))) {
     drain();
@@ -170,7 +184,7 @@ bool Run::checkpoint_and_stop(int64_t done) {
     }
   }
   tell_checkpoint();
-  return stopped();
+  return stopped() || last;
 }
 
 void Run::tell_checkpoint() {
@@ -188,7 +202,7 @@ void Run::steps() {
   const auto start = StartTimes::Clock::now();
   StepProgram& program = *engine_->program;
   StepResult result;
-  for (int64_t step = first_step_; step < loader_->total_steps(); ++step) {
+  for (int64_t step = first_step_; step < loader_->total_steps() && !best_.out_of_patience(); ++step) {
     const int64_t wait_begin = unix_ns();
     const HostBatch* batch = faults_.next(*loader_, step);
     const int64_t wait_end = unix_ns();
@@ -225,16 +239,28 @@ void Run::print_memory() const {
               memory_text(measured).c_str(), 100 * (static_cast<double>(measured) / static_cast<double>(planned) - 1));
 }
 
+// The weights of the best checkpoint, in place of the last step's. Returns the steps that made them.
+int64_t Run::take_best() {
+  if (best_.steps() < 0 || best_.steps() == done_) return done_;
+  const std::string folder = checkpoints_->folder_of(best_.steps());
+  world_.together([&] { restore_state(weight_context(), io::read_index(folder), folder, 4); });
+  if (first())
+    std::printf("best       %s %.6g, after step %lld: this is what is saved\n", best_.metric().c_str(), best_.value(),
+                static_cast<long long>(best_.steps()));
+  return best_.steps();
+}
+
 void Run::finish() {
   progress_->done(world_.max(train_seconds_), arena_->total_bytes());
   trace_->driver_memory(loader_->total_steps() - 1);
   print_memory();
   faults_.before_saving(done_, *progress_);
   if (config_.output.save_model && !stopped()) {
+    const int64_t steps = config_.output.save_best ? take_best() : done_;
     for (const SaveSettings& settings : SaveSettings::of(config_)) {
       saved_.push_back(config_.output.path + "/" + settings.folder());
       save_weights(weight_context(), world_, {saved_.back(), config_.model.path, settings, checkpoint_.get(),
-                                              adapter_config(config_, model_->units()), {run_id_, done_}});
+                                              adapter_config(config_, model_->units()), {run_id_, steps}});
     }
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
@@ -268,6 +294,7 @@ void Run::print_end(long long lost) const {
   if (lost > 0) std::printf("trace      %s (one file a rank; not whole: those of %lld ranks)\n", traces.c_str(), lost);
   for (const std::string& saved : saved_) std::printf("model      %s\n", saved.c_str());
   if (!checkpoints_->newest().empty()) std::printf("checkpoint %s\n", checkpoints_->newest().c_str());
+  if (!ends_early_.empty()) std::printf("early stop %s\n", ends_early_.c_str());
   if (stopped())
     std::printf("stopped    by %s; checkpoint.resume=auto goes on from that checkpoint\n", stop_reason_.c_str());
   const double total = times_.seconds();

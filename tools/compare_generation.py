@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Compares generated tokens with transformers' generate(), on random tiny models in f32 on the CPU.
+
+    tools/compare_generation.py --blipft build/cpu/blipft [--families llama mistral qwen2 blip2] [--models 20] [--seed 1]
+
+Each model has a random configuration and random weights, each run some random prompts and random settings: greedy, with
+processors, or beams. Ends with "N texts the same, N different", and exits 1 where any differs but by a near tie. Needs torch,
+transformers and tokenizers.
+"""
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+BYTES = pre_tokenizers.ByteLevel.alphabet()
+
+
+def save_tokenizer(folder, bos):
+    """Bytes are the tokens, behind <pad>, <s> and </s>."""
+    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2}
+    for token in sorted(BYTES):
+        vocabulary[token] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<pad>", "<s>", "</s>"])
+    if bos:
+        from tokenizers.processors import TemplateProcessing
+        tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    fast.save_pretrained(folder)
+    return fast
+
+
+def text_config(rng, family):
+    heads = rng.choice([1, 2, 4, 6])
+    kv = rng.choice([k for k in (1, 2, 3, 4, 6) if heads % k == 0])
+    size = rng.choice([8, 16, 24, 32])
+    common = dict(vocab_size=259 + rng.choice([0, 5, 61]), hidden_size=rng.choice([32, 48, 64]), num_hidden_layers=rng.choice([1, 2, 3]),
+                  num_attention_heads=heads, intermediate_size=rng.choice([40, 96]), max_position_embeddings=128,
+                  tie_word_embeddings=rng.random() < 0.5, initializer_range=0.3, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    if family == "opt":
+        common["hidden_size"] = heads * size
+        del common["intermediate_size"]
+        return transformers.OPTConfig(ffn_dim=96, word_embed_proj_dim=heads * size, init_std=0.3, dropout=0, **common)
+    name = {"llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config",
+            "smollm3": "SmolLM3Config", "olmo2": "Olmo2Config", "phi3": "Phi3Config", "gemma2": "Gemma2Config",
+            "gemma3": "Gemma3TextConfig"}[family]
+    common["num_key_value_heads"] = kv
+    if family in ("qwen2", "phi3"):        # no head_dim
+        common["hidden_size"] = heads * size
+    else:
+        common["head_dim"] = size
+    if family == "olmo2":
+        del common["head_dim"]
+        common["hidden_size"] = heads * size
+    if family == "mistral":
+        common["sliding_window"] = rng.choice([None, 7, 64])
+    if family in ("gemma2", "gemma3"):
+        common["sliding_window"] = rng.choice([5, 64])
+        common["query_pre_attn_scalar"] = rng.choice([8, 24])
+        common["num_hidden_layers"] = rng.choice([2, 7])
+    return getattr(transformers, name)(**common)
+
+
+def make_model(rng, family, folder):
+    tokenizer = save_tokenizer(folder, bos=True)
+    if family == "blip2":
+        vision = transformers.Blip2VisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+                                                image_size=28, patch_size=14, initializer_range=0.3)
+        qformer = transformers.Blip2QFormerConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=40,
+                                                  encoder_hidden_size=32, initializer_range=0.3, vocab_size=100)
+        text = text_config(rng, "opt")
+        config = transformers.Blip2Config(vision_config=vision.to_dict(), qformer_config=qformer.to_dict(),
+                                          text_config=text.to_dict(), num_query_tokens=rng.choice([3, 8]))
+        config.image_token_index = text.vocab_size - 1
+        model = transformers.Blip2ForConditionalGeneration(config)
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(text_config(rng, family))
+    model = model.float().eval()
+    generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+    for parameter in model.parameters():   # biases and norms too
+        parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
+    model.save_pretrained(folder)
+    if family == "blip2":
+        with open(os.path.join(folder, "preprocessor_config.json"), "w") as f:
+            json.dump({"size": {"height": 28, "width": 28}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}, f)
+    return model, tokenizer
+
+
+def settings_of(rng):
+    settings = {"max_new_tokens": rng.choice([1, 5, 12, 20]), "do_sample": False}
+    if rng.random() < 0.3:
+        settings["repetition_penalty"] = rng.choice([0.8, 1.3])
+    if rng.random() < 0.3:
+        settings["min_new_tokens"] = rng.choice([2, 6])
+    if rng.random() < 0.5:
+        settings["num_beams"] = rng.choice([2, 3, 5])
+        settings["length_penalty"] = rng.choice([-1.0, 0.0, 1.0, 2.0])
+        settings["early_stopping"] = rng.choice([False, True, "never"])
+    return settings
+
+
+def run(blipft, folder, data, output, settings):
+    keys = [f"generate.{k}={json.dumps(v) if isinstance(v, bool) else v}" for k, v in settings.items()]
+    with open(output + ".yaml", "w") as f:
+        f.write(f"model: {{path: {folder}}}\ndata: {{path: {data}}}\ntrain: {{precision: 32-true}}\noutput: {{path: {output}}}\n")
+    done = subprocess.run([blipft, "--generate", output + ".yaml", "parallel.device=cpu", "parallel.threads=1", *keys],
+                          capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{keys}\n{done.stdout}\n{done.stderr}")
+    lines = [json.loads(line) for line in open(output + "/generated-0001/generated.jsonl")]
+    return [line["text"] for line in sorted(lines, key=lambda line: line["sample"])]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blipft", required=True)
+    parser.add_argument("--families", nargs="+", default=["llama", "mistral", "qwen2", "blip2"])
+    parser.add_argument("--models", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    same = different = 0
+    for family in args.families:
+        for number in range(args.models):
+            rng = random.Random(f"{args.seed} {family} {number}")
+            torch.manual_seed(rng.randrange(1 << 30))
+            with tempfile.TemporaryDirectory() as space:
+                folder = os.path.join(space, "model")
+                model, tokenizer = make_model(rng, family, folder)
+                settings = settings_of(rng)
+                a, b = compare(args.blipft, family, model, tokenizer, folder, space, rng, settings)
+                same, different = same + a, different + b
+        print(f"{family}: {same} texts the same, {different} different so far", flush=True)
+    print(f"{same} texts the same, {different} different")
+    sys.exit(different > 0)
+
+
+def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
+    prompts = ["".join(rng.choice("abcdefgh xyz.,!?") for _ in range(rng.randrange(1, 30))) for _ in range(6)]
+    data = os.path.join(space, "data")
+    os.makedirs(data)
+    pictures = []
+    if family == "blip2":
+        import numpy
+        from PIL import Image
+        with open(os.path.join(data, "metadata.jsonl"), "w") as f:
+            for i in range(6):
+                pixels = numpy.frombuffer(rng.randbytes(28 * 28 * 3), numpy.uint8).reshape(28, 28, 3)
+                Image.fromarray(pixels).save(os.path.join(data, f"{i}.png"))
+                pictures.append(torch.tensor(pixels.copy()).permute(2, 0, 1)[None] / 255.0 * 2 - 1)
+                f.write(json.dumps({"file_name": f"{i}.png", "text": "x"}) + "\n")
+        prompts = [""] * 6
+    else:
+        with open(os.path.join(data, "p.jsonl"), "w") as f:
+            for prompt in prompts:
+                f.write(json.dumps({"prompt": prompt, "completion": "x"}) + "\n")
+        data = os.path.join(data, "p.jsonl")
+    ours = run(blipft, folder, data, os.path.join(space, "out"), settings)
+    same = different = 0
+    for i, prompt in enumerate(prompts):
+        ids = torch.tensor([tokenizer(prompt).input_ids])
+        inputs = {}
+        if family == "blip2":
+            q = model.config.num_query_tokens
+            ids = torch.cat([torch.full((1, q), model.config.image_token_index), ids], 1)
+            inputs["pixel_values"] = pictures[i]
+        with torch.no_grad():
+            out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **inputs, **settings)
+        theirs = tokenizer.decode(out[0, ids.shape[1]:], skip_special_tokens=True).strip()
+        if theirs == ours[i]:
+            same += 1
+        else:
+            different += 1
+            print("DIFFERENT", family, settings, repr(prompt), repr(theirs), repr(ours[i]), folder)
+    return same, different
+
+
+if __name__ == "__main__":
+    main()
