@@ -1,100 +1,16 @@
-// Config schema: the table of keys, and what follows from it (texts, suggestions, printing).
+// Config schema: the table of keys. Texts that follow from it are in config_words.cpp.
 #include "config/config_schema.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <type_traits>
 
 #include "blipft/error.h"
-#include "config/nearest.h"
+#include "config/allowed.h"
 
 namespace blipft {
 
 namespace {
 
-template <class Section, class T>
-Key key(Section Config::*section, T Section::*member, const char* section_name, const char* name, Allowed allowed,
-        const char* doc, std::vector<std::string> aliases = {}) {
-  auto field = [section, member](Config& config) -> Field { return &(config.*section.*member); };
-  return {section_name, name, field, std::move(allowed), doc, std::move(aliases)};
-}
-
-// Largest numbers: far above what anybody wants, and so small that no product of them overflows, and that what is taken
-// for them (an order of so many samples) fits into a machine.
-constexpr double most_samples = 1e9;        // of an epoch
-constexpr double most_batch = 1 << 20;      // micro-batches of a step
-constexpr double most_steps = 1e12;
-constexpr double most_ranks = 1 << 20;
-constexpr double most_threads = 4096;
-constexpr double most_factor = 1e6;         // learning rates and the like, which become f32
-constexpr double least_f32 = 1e-37;
-
-Allowed any() { return {}; }
-Allowed required() {
-  Allowed allowed;
-  allowed.required = true;
-  return allowed;
-}
-/// `meant`: words of other programs for one of them.
-Allowed one_of(std::vector<std::string> choices, std::vector<std::pair<std::string, std::string>> meant = {}) {
-  Allowed allowed;
-  allowed.choices = std::move(choices);
-  allowed.meant = std::move(meant);
-  return allowed;
-}
-/// A choice, or a text with `part` in it, which messages call `form`.
-Allowed one_of_or_containing(std::vector<std::string> choices, std::string part, std::string form = "") {
-  Allowed allowed = one_of(std::move(choices));
-  allowed.or_containing = std::move(part);
-  allowed.form = std::move(form);
-  return allowed;
-}
-/// A choice, or an integer, min <= value <= max.
-Allowed one_of_or_integer(std::vector<std::string> choices, double min, double max) {
-  Allowed allowed = one_of(std::move(choices));
-  allowed.or_integer = true;
-  allowed.min = min;
-  allowed.max = max;
-  return allowed;
-}
-/// An integer, min <= value <= max with min > 0, or `word`, which stands for 0.
-Allowed word_or_from_to(std::string word, double min, double max) {
-  Allowed allowed;
-  allowed.zero_word = std::move(word);
-  allowed.min = min;
-  allowed.max = max;
-  return allowed;
-}
-Allowed at_least(double min) {
-  Allowed allowed;
-  allowed.min = min;
-  return allowed;
-}
-/// min <= value <= max
-Allowed from_to(double min, double max) {
-  Allowed allowed = at_least(min);
-  allowed.max = max;
-  return allowed;
-}
-/// min < value <= max
-Allowed above(double min, double max) {
-  Allowed allowed = from_to(min, max);
-  allowed.above_min = true;
-  return allowed;
-}
-/// min <= value < max
-Allowed half_open(double min, double max) {
-  Allowed allowed = from_to(min, max);
-  allowed.below_max = true;
-  return allowed;
-}
-/// -1 or at least 1
-Allowed minus_one_or_positive() {
-  Allowed allowed = from_to(-1, most_steps);
-  allowed.zero = false;
-  return allowed;
-}
+using namespace table;
 
 void add_model(std::vector<Key>& keys) {
   const auto m = [&](auto member, auto... rest) -> Key& {
@@ -451,54 +367,6 @@ void add_trace_and_output(std::vector<Key>& keys) {
     "the seconds between two progress lines, where the output is no terminal");
 }
 
-template <class Number>
-std::string number_text(Number value) {
-  char buffer[64];
-  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value);  // doubles: the shortest that reads back
-  return std::string(buffer, result.ptr);
-}
-
-template <class T>
-std::string element_text(const T& value) {
-  if constexpr (std::is_same_v<T, std::string>) return quote_scalar(value);
-  else return number_text(value);
-}
-
-template <class T>
-std::string field_text(const T& value) {
-  if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
-  else if constexpr (std::is_same_v<T, Precision>) return precision_name(value);
-  else return element_text(value);
-}
-
-template <class T>
-std::string field_text(const std::vector<T>& values) {
-  std::string text;
-  for (const T& value : values) text += (text.empty() ? "" : ", ") + element_text(value);
-  return "[" + text + "]";
-}
-
-std::string field_text(const std::map<std::string, std::string>& values) {
-  std::string text;
-  for (const auto& [name, value] : values) text += concat(text.empty() ? "" : ", ", name, ": ", element_text(value));
-  return "{" + text + "}";
-}
-
-std::string bound_text(double bound) {
-  const bool whole = bound == std::floor(bound) && std::fabs(bound) < 1e16;
-  return whole ? number_text(static_cast<int64_t>(bound)) : number_text(bound);
-}
-
-std::string bounds_text(const Allowed& allowed) {
-  std::string text;
-  if (allowed.min > -std::numeric_limits<double>::infinity())
-    text = concat(allowed.above_min ? " > " : " >= ", bound_text(allowed.min));
-  if (allowed.max < std::numeric_limits<double>::infinity())
-    text += concat(text.empty() ? "" : " and", allowed.below_max ? " < " : " <= ", bound_text(allowed.max));
-  if (!allowed.zero) text += ", not 0";
-  return text;
-}
-
 }  // namespace
 
 const std::vector<Key>& config_keys() {
@@ -539,39 +407,6 @@ KeyRules rules_of(const std::string& key) {
   const Key* found = find_key(key.substr(0, dot), key.substr(dot + 1));
   BLIPFT_CHECK(found, "no key ", key);
   return {found->on_resume, found->of_each_rank, value_text(*found, Config())};
-}
-
-std::string expected_value(const Key& key) {
-  Config config;
-  const Allowed& allowed = key.allowed;
-  return std::visit(
-      [&](auto* field) -> std::string {
-        using T = std::remove_pointer_t<decltype(field)>;
-        if constexpr (std::is_same_v<T, bool>) return "true or false";
-        else if constexpr (std::is_same_v<T, int64_t>)
-          return "an integer" + bounds_text(allowed) + (allowed.zero_word.empty() ? "" : ", or " + allowed.zero_word);
-        else if constexpr (std::is_same_v<T, double>) return "a number" + bounds_text(allowed);
-        else if constexpr (std::is_same_v<T, std::vector<std::string>>)
-          return "a list of " + (allowed.choices.empty() ? "names" : join_names(allowed.choices));
-        else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
-          return "a list of integers" + bounds_text(allowed);
-        else if constexpr (std::is_same_v<T, std::map<std::string, std::string>>)
-          return concat("a map, {", allowed.choices.front(), ": name}, of ", join_names(allowed.choices));
-        std::vector<std::string> choices = allowed.choices;
-        if (allowed.or_integer) choices.push_back("an integer" + bounds_text(allowed));
-        if (!allowed.or_containing.empty())
-          choices.push_back(allowed.form.empty() ? "a text with " + allowed.or_containing + " in it" : allowed.form);
-        return choices.empty() ? "text" : "one of " + join_names(choices);
-      },
-      key.field(config));
-}
-
-std::string value_text(const Key& key, const Config& config) {
-  // The table's fields are mutable pointers; nothing is written through them here.
-  const Field field = key.field(const_cast<Config&>(config));
-  int64_t* const* const number = std::get_if<int64_t*>(&field);
-  if (number && **number == 0 && !key.allowed.zero_word.empty()) return key.allowed.zero_word;
-  return std::visit([](const auto* value) { return field_text(*value); }, field);
 }
 
 }  // namespace blipft

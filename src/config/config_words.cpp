@@ -1,12 +1,100 @@
-// Config words: what a name or a scalar of a run file was meant to be, and how a text is written there.
+// Config words: how values and texts are written in a run file, what a key's value must be, and what a name or a scalar was
+// meant to be.
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <type_traits>
 
 #include "blipft/error.h"
 #include "config/config_schema.h"
 #include "config/nearest.h"
 
 namespace blipft {
+
+namespace {
+
+template <class Number>
+std::string number_text(Number value) {
+  char buffer[64];
+  const auto result = std::to_chars(buffer, buffer + sizeof buffer, value);  // doubles: the shortest that reads back
+  return std::string(buffer, result.ptr);
+}
+
+template <class T>
+std::string element_text(const T& value) {
+  if constexpr (std::is_same_v<T, std::string>) return quote_scalar(value);
+  else return number_text(value);
+}
+
+template <class T>
+std::string field_text(const T& value) {
+  if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
+  else if constexpr (std::is_same_v<T, Precision>) return precision_name(value);
+  else return element_text(value);
+}
+
+template <class T>
+std::string field_text(const std::vector<T>& values) {
+  std::string text;
+  for (const T& value : values) text += (text.empty() ? "" : ", ") + element_text(value);
+  return "[" + text + "]";
+}
+
+std::string field_text(const std::map<std::string, std::string>& values) {
+  std::string text;
+  for (const auto& [name, value] : values) text += concat(text.empty() ? "" : ", ", name, ": ", element_text(value));
+  return "{" + text + "}";
+}
+
+std::string bound_text(double bound) {
+  const bool whole = bound == std::floor(bound) && std::fabs(bound) < 1e16;
+  return whole ? number_text(static_cast<int64_t>(bound)) : number_text(bound);
+}
+
+std::string bounds_text(const Allowed& allowed) {
+  std::string text;
+  if (allowed.min > -std::numeric_limits<double>::infinity())
+    text = concat(allowed.above_min ? " > " : " >= ", bound_text(allowed.min));
+  if (allowed.max < std::numeric_limits<double>::infinity())
+    text += concat(text.empty() ? "" : " and", allowed.below_max ? " < " : " <= ", bound_text(allowed.max));
+  if (!allowed.zero) text += ", not 0";
+  return text;
+}
+
+}  // namespace
+
+std::string expected_value(const Key& key) {
+  Config config;
+  const Allowed& allowed = key.allowed;
+  return std::visit(
+      [&](auto* field) -> std::string {
+        using T = std::remove_pointer_t<decltype(field)>;
+        if constexpr (std::is_same_v<T, bool>) return "true or false";
+        else if constexpr (std::is_same_v<T, int64_t>)
+          return "an integer" + bounds_text(allowed) + (allowed.zero_word.empty() ? "" : ", or " + allowed.zero_word);
+        else if constexpr (std::is_same_v<T, double>) return "a number" + bounds_text(allowed);
+        else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+          return "a list of " + (allowed.choices.empty() ? "names" : join_names(allowed.choices));
+        else if constexpr (std::is_same_v<T, std::vector<int64_t>>)
+          return "a list of integers" + bounds_text(allowed);
+        else if constexpr (std::is_same_v<T, std::map<std::string, std::string>>)
+          return concat("a map, {", allowed.choices.front(), ": name}, of ", join_names(allowed.choices));
+        std::vector<std::string> choices = allowed.choices;
+        if (allowed.or_integer) choices.push_back("an integer" + bounds_text(allowed));
+        if (!allowed.or_containing.empty())
+          choices.push_back(allowed.form.empty() ? "a text with " + allowed.or_containing + " in it" : allowed.form);
+        return choices.empty() ? "text" : "one of " + join_names(choices);
+      },
+      key.field(config));
+}
+
+std::string value_text(const Key& key, const Config& config) {
+  // The table's fields are mutable pointers; nothing is written through them here.
+  const Field field = key.field(const_cast<Config&>(config));
+  int64_t* const* const number = std::get_if<int64_t*>(&field);
+  if (number && **number == 0 && !key.allowed.zero_word.empty()) return key.allowed.zero_word;
+  return std::visit([](const auto* value) { return field_text(*value); }, field);
+}
 
 std::string suggest_key(const std::string& section, const std::string& name) {
   std::vector<std::string> elsewhere, own_names, other_names;

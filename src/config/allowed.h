@@ -1,0 +1,95 @@
+// How the table of keys is written: a key of a section, and what its values may be.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/config_schema.h"
+
+namespace blipft::table {
+
+template <class Section, class T>
+Key key(Section Config::*section, T Section::*member, const char* section_name, const char* name, Allowed allowed,
+        const char* doc, std::vector<std::string> aliases = {}) {
+  auto field = [section, member](Config& config) -> Field { return &(config.*section.*member); };
+  return {section_name, name, field, std::move(allowed), doc, std::move(aliases)};
+}
+
+// Largest numbers: far above what anybody wants, and so small that no product of them overflows, and that what is taken
+// for them (an order of so many samples) fits into a machine.
+constexpr double most_samples = 1e9;        // of an epoch
+constexpr double most_batch = 1 << 20;      // micro-batches of a step
+constexpr double most_steps = 1e12;
+constexpr double most_ranks = 1 << 20;
+constexpr double most_threads = 4096;
+constexpr double most_factor = 1e6;         // learning rates and the like, which become f32
+constexpr double least_f32 = 1e-37;
+
+inline Allowed any() { return {}; }
+inline Allowed required() {
+  Allowed allowed;
+  allowed.required = true;
+  return allowed;
+}
+/// `meant`: words of other programs for one of them.
+inline Allowed one_of(std::vector<std::string> choices, std::vector<std::pair<std::string, std::string>> meant = {}) {
+  Allowed allowed;
+  allowed.choices = std::move(choices);
+  allowed.meant = std::move(meant);
+  return allowed;
+}
+/// A choice, or a text with `part` in it, which messages call `form`.
+inline Allowed one_of_or_containing(std::vector<std::string> choices, std::string part, std::string form = "") {
+  Allowed allowed = one_of(std::move(choices));
+  allowed.or_containing = std::move(part);
+  allowed.form = std::move(form);
+  return allowed;
+}
+/// A choice, or an integer, min <= value <= max.
+inline Allowed one_of_or_integer(std::vector<std::string> choices, double min, double max) {
+  Allowed allowed = one_of(std::move(choices));
+  allowed.or_integer = true;
+  allowed.min = min;
+  allowed.max = max;
+  return allowed;
+}
+/// An integer, min <= value <= max with min > 0, or `word`, which stands for 0.
+inline Allowed word_or_from_to(std::string word, double min, double max) {
+  Allowed allowed;
+  allowed.zero_word = std::move(word);
+  allowed.min = min;
+  allowed.max = max;
+  return allowed;
+}
+inline Allowed at_least(double min) {
+  Allowed allowed;
+  allowed.min = min;
+  return allowed;
+}
+/// min <= value <= max
+inline Allowed from_to(double min, double max) {
+  Allowed allowed = at_least(min);
+  allowed.max = max;
+  return allowed;
+}
+/// min < value <= max
+inline Allowed above(double min, double max) {
+  Allowed allowed = from_to(min, max);
+  allowed.above_min = true;
+  return allowed;
+}
+/// min <= value < max
+inline Allowed half_open(double min, double max) {
+  Allowed allowed = from_to(min, max);
+  allowed.below_max = true;
+  return allowed;
+}
+/// -1 or at least 1
+inline Allowed minus_one_or_positive() {
+  Allowed allowed = from_to(-1, most_steps);
+  allowed.zero = false;
+  return allowed;
+}
+
+}  // namespace blipft::table
