@@ -31,8 +31,10 @@ void leave_out(const TokenRules& rules, float largest, float* scores, int64_t co
     for (; within < kept && before < limit; ++within) before += weight(within);
     kept = within;
   }
-  while (kept > 1 && exp_of(scores[order[static_cast<size_t>(kept - 1)]] - largest) < rules.min_p) --kept;
-  for (int64_t i = kept; i < count; ++i) scores[order[static_cast<size_t>(i)]] = kOut;
+  for (int64_t i = 1; i < count; ++i) {
+    float& score = scores[order[static_cast<size_t>(i)]];
+    if (i >= kept || exp_of(score - largest) < rules.min_p) score = kOut;
+  }
 }
 
 /// The token that random number `draw` chooses.

@@ -40,11 +40,11 @@ class CudaOps : public Ops {
   void attention_backward(const AttentionBackward& args, Stream stream) override;
   void head_norm_forward(const HeadNormForward&, Stream) override { not_implemented("head_norm_forward"); }
   void head_norm_backward(const HeadNormBackward&, Stream) override { not_implemented("head_norm_backward"); }
-  void next_rows(const NextRows&, Stream) override { not_implemented("next_rows"); }
-  void cache_write(const CacheWrite&, Stream) override { not_implemented("cache_write"); }
-  void attention_decode(const AttentionDecode&, Stream) override { not_implemented("attention_decode"); }
-  void pick_tokens(const PickTokens&, Stream) override { not_implemented("pick_tokens"); }
-  void beam_step(const BeamStep&, Stream) override { not_implemented("beam_step"); }
+  void next_rows(const NextRows& args, Stream stream) override;
+  void cache_write(const CacheWrite& args, Stream stream) override;
+  void attention_decode(const AttentionDecode& args, Stream stream) override;
+  void pick_tokens(const PickTokens& args, Stream stream) override;
+  void beam_step(const BeamStep& args, Stream stream) override;
 
   void patchify(const Patchify& args, Stream stream) override;
   void vision_embed_forward(const VisionEmbed& args, Stream stream) override;

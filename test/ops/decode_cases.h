@@ -1,6 +1,7 @@
 // The cases of the ops that decoding adds.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "blipft/decode_ops.h"
@@ -24,7 +25,7 @@ inline DecodeState decode_state(OpContext& c, int64_t slots, int64_t most, int64
     const int64_t length = empty ? 0 : 1 + mixed(s + 7, most - 1);
     lengths.push_back(static_cast<double>(length));
     prompts.push_back(static_cast<double>(length > 0 ? 1 + mixed(s, length) : 0));
-    limits.push_back(static_cast<double>(std::min(most, length + (s % 3 == 0 ? 1 : 5))));
+    limits.push_back(static_cast<double>(std::min(most, length + (s % 11 == 6 ? 0 : s % 3 == 0 ? 1 : 5))));
     done.push_back(!all_grow && s % 7 == 5 ? kEndToken : kRunning);
     keys.push_back(static_cast<double>(s * 3 + (s % 2 ? 5000000000 : 11)));
   }
@@ -130,11 +131,126 @@ inline void add_attention_decode(Cases& cases, DType t) {
     }});
 }
 
+/// Rules that leave out much or little, and the vocabulary they work on.
+struct PickShape {
+  int64_t vocabulary;
+  bool sample = false;
+  int64_t top_k = 0;
+  float top_p = 1, min_p = 0, temperature = 1, penalty = 1;
+  int64_t min_new = 0;
+  double range = 12;           ///< logits lie within +- so much; below 1: all are equal
+};
+
+inline const PickShape kPickShapes[] = {
+    {1},        {7},          {33, false, 0, 1, 0, 1, 1.5f, 3},       {1000, false, 0, 1, 0, 1, 0.8f, 100},
+    {50272},    {151936},     {2, true},                              {40, true, 5},
+    {33, true, 0, 0.7f},      {1000, true, 50, 0.9f, 0, 0.7f, 1.2f},  {1001, true, 0, 0.95f, 0.02f, 1.3f, 1, 100},
+    {1000, true, 0, 1, 0.1f}, {1000, true, 2000, 0.5f, 0, 1, 1, 0, 0}, {5000, true, 7, 0.3f, 0, 1, 1, 0, 0},
+    {50272, true, 0, 0.9f, 0, 1, 1, 0, 40}, {151936, true, 50, 0.95f, 0, 0.8f, 1.1f}, {262144, true, 0, 0.99f}};
+
+/// Both backends choose the same tokens to the bit.
+inline void add_pick_tokens(Cases& cases, DType t) {
+  for (const PickShape& v : kPickShapes)
+    for (bool slots : {false, true})
+      cases.push_back({title(t, "pick_tokens ", v.vocabulary, v.sample ? " sampled" : "", " top_k ", v.top_k, " top_p ",
+                             v.top_p, " min_p ", v.min_p, slots ? " slots" : ""), t, true, [=](OpContext& c) {
+        constexpr int64_t kSlots = 13, kMost = 21;
+        PickTokens a;
+        const int64_t rows = slots ? 5 : 9;
+        a.state = decode_state(c, kSlots, kMost, v.vocabulary + 3);  // a picture's ids may lie outside
+        a.logits = c.input("logits", t, {rows, v.vocabulary}, -v.range, v.range);
+        if (slots) a.slots = integers(c, "slots", {7, -1, 1, 12, 3});
+        a.rules = {v.sample, 0x123456789abcu, v.temperature, v.top_k, v.top_p, v.min_p, v.penalty, v.min_new, 0, {}};
+        if (v.vocabulary > 1)
+          a.rules.ends = integers(c, "ends", {1, 0, static_cast<double>(v.vocabulary / 2), 999999});
+        if (v.vocabulary < 8) a.rules.ends.shape = {1};
+        a.scores = v.sample ? c.inout("scores", kF32, {rows, v.vocabulary})
+                            : c.scratch("scores", kF32, {rows, v.vocabulary});
+        a.log_probs = c.inout("log_probs", kF32, {kSlots, kMost});
+        c.run([&](Ops& ops, Stream s) { ops.pick_tokens(a, s); });
+      }});
+}
+
+struct BeamShape {
+  int64_t texts, beams, vocabulary;
+  bool first;
+  int64_t ends = 1;
+  float length_penalty = 1;
+  EarlyStopping early_stopping = EarlyStopping::no;
+  float penalty = 1;
+  double range = 6;            ///< logits lie within +- so much; 0: all are equal
+};
+
+/// A step in the middle of a search: texts with finished beams and without, one that is done, one at its limit.
+inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
+  constexpr int64_t kMost = 12, kPrefix = 2, kPlaces = kMost + kPrefix + 1;
+  const int64_t slots = v.texts * v.beams;
+  std::vector<double> lengths, prompts, limits, keys, done, scores, finished_lengths, finished_scores, closed, texts;
+  for (int64_t g = 0; g < v.texts; ++g) {
+    const int64_t length = 4 + g % 5, finished = g % 3 == 0 ? v.beams : g % 3 == 1 ? v.beams - 1 : 0;
+    closed.push_back(g % 6 == 3);
+    texts.push_back(static_cast<double>(v.texts - 1 - g));
+    for (int64_t b = 0; b < v.beams; ++b) {
+      lengths.push_back(static_cast<double>(length));
+      prompts.push_back(static_cast<double>(1 + g % 3));
+      limits.push_back(static_cast<double>(g == 4 ? length : g % 4 == 2 ? length + 1 : 11));
+      keys.push_back(static_cast<double>(g));
+      done.push_back(g == 5 ? kEndToken : kRunning);
+      scores.push_back(v.range > 0 ? -3.0 - 0.7 * static_cast<double>(b * (1 + g % 2)) : -3);
+      finished_lengths.push_back(b < finished ? static_cast<double>(length) : 0);
+      finished_scores.push_back(b < finished ? -1.1 - 0.4 * static_cast<double>(b) : -1e9);
+    }
+  }
+  const auto changing = [&](const char* name, const std::vector<double>& numbers) {
+    return c.changing_values(name, DType::i32, numbers);
+  };
+  BeamStep a;
+  a.state = {c.inout("ids", DType::i32, {slots, kMost}, 0, static_cast<double>(v.vocabulary)),
+             changing("lengths", lengths), changing("prompt_lengths", prompts), changing("limits", limits),
+             c.changing_values("keys", DType::i64, keys), changing("done", done)};
+  if (v.texts > 1) texts[0] = -1, a.texts = integers(c, "texts", texts);
+  const int64_t rows = v.texts * (v.first ? 1 : v.beams);
+  a.logits = c.input("logits", t, {rows, v.vocabulary}, -v.range, v.range);
+  a.first = v.first, a.beams = v.beams, a.prefix_rows = kPrefix;
+  a.rules.repetition_penalty = v.penalty, a.rules.min_new_tokens = v.penalty != 1 ? 5 : 0;
+  if (v.ends > 0) a.rules.ends = c.input("ends", DType::i32, {v.ends}, 0, static_cast<double>(v.vocabulary));
+  a.length_penalty = v.length_penalty, a.early_stopping = v.early_stopping;
+  a.candidates = c.scratch("candidates", kF32, {v.texts * v.beams, v.vocabulary});
+  a.sources = c.inout("sources", DType::i32, {slots, kPlaces}, 0, static_cast<double>(slots));
+  a.ids_before = c.scratch("ids_before", DType::i32, {slots, kMost});
+  a.sources_before = c.scratch("sources_before", DType::i32, {slots, kPlaces});
+  a.scores = c.changing_values("scores", kF32, scores).view({v.texts, v.beams});
+  a.finished_ids = c.inout("finished_ids", DType::i32, {v.texts, v.beams, kMost}, 0, 9);
+  a.finished_lengths = changing("finished_lengths", finished_lengths).view({v.texts, v.beams});
+  a.finished_scores = c.changing_values("finished_scores", kF32, finished_scores).view({v.texts, v.beams});
+  a.closed = changing("closed", closed);
+  return a;
+}
+
+inline const BeamShape kBeamShapes[] = {
+    {1, 1, 2, true, 0},   {7, 1, 9, false},   {7, 3, 40, true},      {7, 3, 40, false, 2, -1},
+    {7, 4, 33, false, 3, 2, EarlyStopping::yes},          {8, 5, 1000, false, 1, 0.7f, EarlyStopping::never, 1.3f},
+    {7, 5, 1000, false, 5, 0, EarlyStopping::no, 0.8f},   {7, 4, 30, false, 2, 1, EarlyStopping::no, 1, 0},
+    {6, 32, 300, false, 2, 1.5f, EarlyStopping::yes},     {3, 5, 50272, false}, {3, 5, 151936, true, 2}};
+
+/// Both backends choose the same beams to the bit.
+inline void add_beam_step(Cases& cases, DType t) {
+  for (const BeamShape& v : kBeamShapes)
+    cases.push_back({title(t, "beam_step ", v.texts, "x", v.beams, "x", v.vocabulary, v.first ? " first" : "", " ends ",
+                           v.ends, " length_penalty ", v.length_penalty, " early ", int(v.early_stopping)), t, true,
+                     [=](OpContext& c) {
+      const BeamStep a = make_beam_step(c, t, v);
+      c.run([&](Ops& ops, Stream s) { ops.beam_step(a, s); });
+    }});
+}
+
 inline void add_decode_ops(Cases& cases) {
   add_next_rows(cases);
   for (DType t : {kF32, kBf16}) {
     add_cache_write(cases, t);
     add_attention_decode(cases, t);
+    add_pick_tokens(cases, t);
+    add_beam_step(cases, t);
   }
 }
 

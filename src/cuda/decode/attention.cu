@@ -1,0 +1,334 @@
+// Attention of one query a slot to its places of the cache. What bounds it is reading keys and values, once each.
+//
+// A text's places are cut into equal shares for up to `splits` blocks (Dao et al., "Flash-Decoding", 2023): the grid
+// comes from the shapes alone, the shares from the length in device memory, so that a captured graph serves all lengths;
+// blocks without a share leave at once. What a share gives depends on its own text alone. In a block each warp takes
+// some keys at a time, L lanes a key of 16 bytes a lane, for up to G heads of queries that read the same head of keys
+// (grouped heads read it once), with a running softmax (Milakov & Gimelshein 2018) of its own; lanes, warps and then
+// blocks are merged in a fixed order.
+#include <cfloat>
+#include <cmath>
+
+#include "blipft/decode_ops.h"
+#include "cuda/cuda_ops.h"
+#include "cuda/vector.cuh"
+#include "ops/ops_check.h"
+
+namespace blipft {
+namespace {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kLoads = 4;           // keys that a warp's part loads before it computes
+constexpr int kLeastShare = 64;     // places that one block takes at least, where there are so many
+constexpr int64_t kMostShare = 1024;
+constexpr int64_t kMostSplits = 64;
+constexpr int kMostHeadSize = 256;
+constexpr float kLog2E = 1.4426950408889634f;
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+struct DecodeArgs {
+  const void *q, *keys, *values;
+  void* out;
+  const int32_t *lengths, *sources;
+  float* partials;                  ///< [slots * heads, splits, d + 2]: maximum, sum, and sum of weighted values
+  int64_t q_stride, places, window;
+  int heads, kv_heads, d, splits, group, parts;  ///< `parts` blocks share the `group` heads of queries of one of keys
+  float scale, cap;
+};
+
+/// The places of a slot, cut into `used` shares of `each`.
+struct Shares {
+  int first, end, each, used;
+
+  __device__ __forceinline__ Shares(const DecodeArgs& args, int64_t slot) {
+    end = args.lengths[slot];
+    first = args.window > 0 && args.window < end ? end - static_cast<int>(args.window) : 0;
+    each = max(kLeastShare, (end - first + args.splits - 1) / args.splits);
+    used = (end - first + each - 1) / each;
+  }
+};
+
+/// The running softmax of G heads, E columns a lane: maximum (in units of log2), sum, and weighted values.
+template <int G, int E>
+struct Running {
+  float max[G], sum[G], values[G][E];
+
+  __device__ __forceinline__ Running() {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      max[g] = -FLT_MAX, sum[g] = 0;
+#pragma unroll
+      for (int e = 0; e < E; ++e) values[g][e] = 0;
+    }
+  }
+  /// Takes in what lane `lane ^ offset` has.
+  __device__ __forceinline__ void merge(int offset) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      const float other = __shfl_xor_sync(0xffffffffu, max[g], offset), larger = fmaxf(max[g], other);
+      const float own_factor = exp2_fast(max[g] - larger), factor = exp2_fast(other - larger);
+      max[g] = larger;
+      sum[g] = sum[g] * own_factor + __shfl_xor_sync(0xffffffffu, sum[g], offset) * factor;
+#pragma unroll
+      for (int e = 0; e < E; ++e)
+        values[g][e] = values[g][e] * own_factor + __shfl_xor_sync(0xffffffffu, values[g][e], offset) * factor;
+    }
+  }
+};
+
+/// A lane's columns of a head: P packs of N, which lie L packs apart.
+template <int N, int L, int P>
+struct Columns {
+  static constexpr int E = P * N;
+  int lane;                          ///< of the L
+  __device__ __forceinline__ int pack(int p) const { return (p * L + lane) * N; }
+  __device__ __forceinline__ int column(int e) const { return pack(e / N) + e % N; }
+};
+
+template <class T, int N, int P>
+struct Loaded {
+  Pack<T, N> packs[P];
+
+  template <int L>
+  __device__ __forceinline__ void load(const T* head, const Columns<N, L, P>& columns, int d, bool wanted) {
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      if (wanted && columns.pack(p) < d) packs[p] = load_pack<N>(head + columns.pack(p));
+      else packs[p] = Pack<T, N>{};
+    }
+  }
+  __device__ __forceinline__ void unpacked(float (&x)[P * N]) const {
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      float part[N];
+      unpack(packs[p], part);
+#pragma unroll
+      for (int i = 0; i < N; ++i) x[p * N + i] = part[i];
+    }
+  }
+};
+
+/// Merges the block's warps, and writes the result, or where other blocks have shares too, this block's part of it.
+template <class T, int G, int L, int E, class Place>
+__device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, E>& running, const Place& columns,
+                                       int64_t slot, int first_head, int heads, int split, bool alone) {
+  extern __shared__ float shared[];  // [kWarps, G, d], then maxima and sums [2, kWarps, G]
+  const int d = args.d, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float* const maxima = shared + kWarps * G * d;
+  float* const sums = maxima + kWarps * G;
+#pragma unroll
+  for (int g = 0; g < G; ++g) {
+    if (lane == 0) maxima[warp * G + g] = running.max[g], sums[warp * G + g] = running.sum[g];
+#pragma unroll
+    for (int e = 0; e < E; ++e)
+      if (lane < L && columns.column(e) < d) shared[(warp * G + g) * d + columns.column(e)] = running.values[g][e];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < heads * d; i += kThreads) {
+    const int g = i / d, c = i % d;
+    float max = maxima[g], sum = 0, value = 0;
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) max = fmaxf(max, maxima[w * G + g]);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float factor = exp2_fast(maxima[w * G + g] - max);
+      sum += sums[w * G + g] * factor;
+      value += shared[(w * G + g) * d + c] * factor;
+    }
+    const int64_t head = slot * args.heads + first_head + g;
+    if (alone) {
+      static_cast<T*>(args.out)[head * d + c] = from_float<T>(value / sum);
+    } else {
+      float* const partial = args.partials + (head * args.splits + split) * (d + 2);
+      partial[2 + c] = value;
+      if (c == 0) partial[0] = max, partial[1] = sum;
+    }
+  }
+}
+
+/// blockIdx.x: slot, head of keys, part of its heads of queries; blockIdx.y: share.
+template <class T, int N, int L, int P, int G>
+__global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs args) {
+  constexpr int E = P * N, kKeys = 32 / L, kStride = kWarps * kKeys;  // keys of a warp, of the block, at a time
+  const int part = static_cast<int>(blockIdx.x % args.parts);
+  const int kv_head = static_cast<int>(blockIdx.x / args.parts % args.kv_heads);
+  const int64_t slot = blockIdx.x / args.parts / args.kv_heads;
+  const int heads = min(G, args.group - part * G), first_head = kv_head * args.group + part * G, d = args.d;
+  const Shares shares(args, slot);
+  const int split = static_cast<int>(blockIdx.y);
+  if (shares.used == 0 && split == 0)
+    for (int i = threadIdx.x; i < heads * d; i += kThreads)
+      static_cast<T*>(args.out)[(slot * args.heads + first_head) * d + i] = from_float<T>(0.0f);
+  if (split >= shares.used) return;
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Columns<N, L, P> columns{lane % L};
+  float q[G][E];
+  const float scale = args.cap > 0 ? args.scale : args.scale * kLog2E;
+#pragma unroll
+  for (int g = 0; g < G; ++g)
+#pragma unroll
+    for (int e = 0; e < E; ++e)
+      q[g][e] = g < heads && columns.column(e) < d
+                    ? scale * to_float(static_cast<const T*>(args.q)[slot * args.q_stride + (first_head + g) * d +
+                                                                     columns.column(e)])
+                    : 0;
+
+  const int begin = shares.first + split * shares.each, end = min(begin + shares.each, shares.end);
+  const int64_t row_size = int64_t{args.kv_heads} * d;
+  const auto row_of = [&](int j) {
+    const int64_t source = args.sources && j < end ? args.sources[slot * args.places + j] : slot;
+    return (source * args.places + j) * row_size + int64_t{kv_head} * d;
+  };
+  Running<G, E> running;
+  int j = begin + warp * kKeys + lane / L;
+  int64_t rows[kLoads];
+#pragma unroll
+  for (int u = 0; u < kLoads; ++u) rows[u] = row_of(j + u * kStride);
+  // All lanes of a warp go around equally often: they exchange sums.
+  for (int base = begin + warp * kKeys; base < end; base += kLoads * kStride, j += kLoads * kStride) {
+    Loaded<T, N, P> keys[kLoads], values[kLoads];
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u)
+      keys[u].load(static_cast<const T*>(args.keys) + rows[u], columns, d, j + u * kStride < end);
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u)
+      values[u].load(static_cast<const T*>(args.values) + rows[u], columns, d, j + u * kStride < end);
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) rows[u] = row_of(j + (kLoads + u) * kStride);
+
+    float scores[kLoads][G];
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      float key[E];
+      keys[u].unpacked(key);
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        float score = 0;
+#pragma unroll
+        for (int e = 0; e < E; ++e) score = fmaf(q[g][e], key[e], score);
+#pragma unroll
+        for (int offset = L / 2; offset > 0; offset /= 2) score += __shfl_xor_sync(0xffffffffu, score, offset);
+        if (args.cap > 0) score = kLog2E * args.cap * tanhf(score / args.cap);
+        scores[u][g] = j + u * kStride < end ? score : -INFINITY;
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      float larger = running.max[g];
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) larger = fmaxf(larger, scores[u][g]);
+      const float factor = exp2_fast(running.max[g] - larger);
+      running.max[g] = larger;
+      running.sum[g] *= factor;
+#pragma unroll
+      for (int e = 0; e < E; ++e) running.values[g][e] *= factor;
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) running.sum[g] += scores[u][g] = exp2_fast(scores[u][g] - larger);
+    }
+#pragma unroll
+    for (int u = 0; u < kLoads; ++u) {
+      float value[E];
+      values[u].unpacked(value);
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+#pragma unroll
+        for (int e = 0; e < E; ++e) running.values[g][e] = fmaf(scores[u][g], value[e], running.values[g][e]);
+    }
+  }
+#pragma unroll
+  for (int offset = L; offset < 32; offset *= 2) running.merge(offset);
+  finish<T, G, L, E>(args, running, columns, slot, first_head, heads, split, shares.used == 1);
+}
+
+/// blockIdx.x: slot and head. Adds up the shares, in their order.
+template <class T>
+__global__ void merge_shares_kernel(DecodeArgs args) {
+  const int64_t head = blockIdx.x;
+  const Shares shares(args, head / args.heads);
+  if (shares.used <= 1) return;
+  const float* const partials = args.partials + head * args.splits * (args.d + 2);
+  float max = -FLT_MAX;
+  for (int p = 0; p < shares.used; ++p) max = fmaxf(max, partials[p * (args.d + 2)]);
+  for (int c = threadIdx.x; c < args.d; c += blockDim.x) {
+    float sum = 0, value = 0;
+    for (int p = 0; p < shares.used; ++p) {
+      const float* const partial = partials + p * (args.d + 2);
+      const float factor = exp2_fast(partial[0] - max);
+      sum = fmaf(partial[1], factor, sum);
+      value = fmaf(partial[2 + c], factor, value);
+    }
+    static_cast<T*>(args.out)[head * args.d + c] = from_float<T>(value / sum);
+  }
+}
+
+/// Into how many shares a text is cut at most: enough blocks for all processors, and none with more than kMostShare
+/// places, as far as the scratch memory goes. From the shapes alone.
+int64_t splits_of(const AttentionDecode& args, int64_t blocks, const LaunchContext& launch) {
+  const int64_t places = args.window > 0 ? std::min(args.window, args.cache.places) : args.cache.places;
+  const int64_t wanted = std::max(ceil_div(4 * launch.sm_count, blocks), ceil_div(places, kMostShare));
+  const int64_t split_bytes = args.q.rows() * args.heads * (args.head_size + 2) * static_cast<int64_t>(sizeof(float));
+  const int64_t room = launch.scratch ? launch.scratch_bytes / split_bytes : 0;
+  const int64_t splits = std::min({wanted, ceil_div(places, int64_t{kLeastShare}), kMostSplits, room});
+  return std::max<int64_t>(splits, 1);
+}
+
+template <class T, int N, int L, int P, int G>
+void launch_decode(const AttentionDecode& op, const LaunchContext& launch) {
+  DecodeArgs args{};
+  args.q = op.q.data, args.keys = op.cache.keys.data, args.values = op.cache.values.data, args.out = op.out.data;
+  args.lengths = op.lengths.as<const int32_t>(), args.sources = op.sources.as<const int32_t>();
+  args.partials = launch.scratch;
+  args.q_stride = op.q.row_stride, args.places = op.cache.places, args.window = op.window;
+  args.heads = static_cast<int>(op.heads), args.kv_heads = static_cast<int>(op.kv_heads);
+  args.d = static_cast<int>(op.head_size), args.group = args.heads / args.kv_heads;
+  args.parts = (args.group + G - 1) / G;
+  args.scale = op.scale, args.cap = op.cap;
+  const int64_t blocks = op.q.rows() * args.kv_heads * args.parts;
+  args.splits = static_cast<int>(splits_of(op, blocks, launch));
+  const auto shared = static_cast<size_t>(kWarps * G * (args.d + 2)) * sizeof(float);
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.splits));
+  attention_decode_kernel<T, N, L, P, G><<<grid, kThreads, shared, launch.stream>>>(args);
+  BLIPFT_CUDA_LAUNCHED("attention_decode_kernel");
+  if (args.splits == 1) return;
+  const auto threads = static_cast<unsigned>(std::min<int64_t>(128, round_up(args.d, 32)));
+  merge_shares_kernel<T><<<static_cast<unsigned>(op.q.rows() * op.heads), threads, 0, launch.stream>>>(args);
+  BLIPFT_CUDA_LAUNCHED("merge_shares_kernel");
+}
+
+template <class T, int N, int L, int P>
+void launch_group(const AttentionDecode& op, const LaunchContext& launch) {
+  const int64_t group = op.heads / op.kv_heads;
+  if (group == 1) launch_decode<T, N, L, P, 1>(op, launch);
+  else if (group <= 4) launch_decode<T, N, L, P, 4>(op, launch);
+  else launch_decode<T, N, L, P, 8>(op, launch);
+}
+
+}  // namespace
+
+void CudaOps::attention_decode(const AttentionDecode& args, Stream stream) {
+  check_args(args);
+  if (args.q.numel() == 0) return;
+  const int64_t d = args.head_size;
+  BLIPFT_CHECK(d <= kMostHeadSize, "attention_decode: head_size is ", d, ", this backend has at most ", kMostHeadSize);
+  BLIPFT_CHECK(args.cache.places < int64_t{1} << 30, "attention_decode: ", args.cache.places, " places are too many");
+  const LaunchContext launch = context(stream);
+  const bool wide = all_aligned16(args.cache.keys, args.cache.values);
+  if (args.q.dtype == DType::bf16) {
+    if (!wide || d % 8 != 0) launch_group<bf16, 1, 32, 8>(args, launch);
+    else if (d <= 64) launch_group<bf16, 8, 8, 1>(args, launch);
+    else if (d <= 128) launch_group<bf16, 8, 16, 1>(args, launch);
+    else launch_group<bf16, 8, 32, 1>(args, launch);
+  } else {
+    if (!wide || d % 4 != 0) launch_group<float, 1, 32, 8>(args, launch);
+    else if (d <= 128) launch_group<float, 4, 32, 1>(args, launch);
+    else launch_group<float, 4, 32, 2>(args, launch);
+  }
+}
+
+}  // namespace blipft

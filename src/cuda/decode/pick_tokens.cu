@@ -1,0 +1,124 @@
+// The choice of the next token of each text. One block a row: it reads the row a few times, sorts nothing, and does what
+// the CPU backend does to the bit.
+#include "blipft/decode_ops.h"
+#include "cuda/cuda_ops.h"
+#include "cuda/decode/row.cuh"
+#include "ops/ops_check.h"
+
+namespace blipft {
+namespace {
+
+struct PickArgs {
+  TextArrays texts;
+  RuleArrays rules;
+  const int32_t* slots;
+  float *scores, *log_probs;
+  int64_t count;                    ///< V
+  uint64_t seed;
+  int64_t top_k;
+  float temperature, top_p, min_p;
+};
+
+/// Leaves out what top-k, top-p and min-p do.
+__device__ void leave_out(const PickArgs& args, float* scores, float largest, RowShared& shared) {
+  const int64_t count = args.count;
+  const auto one = [](float) { return uint64_t{1}; };
+  const auto weight = [=](float score) { return softmax_weight(score, largest); };
+  uint32_t least = 0;                       // the key of the worst score that stays
+  int64_t last_id = count - 1;              // of ids with that one, the last that stays
+  if (args.top_k > 0 && args.top_k < count)
+    least = find_cut(scores, count, largest, static_cast<uint64_t>(args.top_k), shared, one).key;
+  if (args.top_p < 1) {
+    uint64_t total = 0;
+    for_row(count, [&](int64_t i) {
+      if (score_key(scores[i]) >= least) total += weight(scores[i]);
+    });
+    const uint64_t limit = top_p_limit(args.top_p, block_sum(total, shared));
+    const Cut cut = find_cut(scores, count, largest, limit, shared, weight);
+    least = cut.key;
+    const uint64_t each = weight(score_of(least)), ties = (limit - cut.above + each - 1) / each;
+    last_id = last_tie(scores, count, least, ties, shared);
+  }
+  for_row(count, [&](int64_t i) {
+    const float score = scores[i];
+    const uint32_t key = score_key(score);
+    const bool stays = (key > least || (key == least && i <= last_id)) &&
+                       (score == largest || exp_of(score - largest) >= args.min_p);
+    if (!stays) scores[i] = -INFINITY;
+  });
+  __syncthreads();
+}
+
+/// One block a row. `plain`: the scores are the logits.
+template <class T, bool sample>
+__global__ void __launch_bounds__(kRowThreads) pick_tokens_kernel(const T* __restrict__ all_logits, PickArgs args) {
+  __shared__ RowShared shared;
+  const int64_t row = blockIdx.x, slot = args.slots ? args.slots[row] : row, count = args.count;
+  if (slot < 0 || slot >= args.texts.slots || !args.texts.grows(slot)) return;
+  const int32_t length = args.texts.lengths[slot];
+  const bool full = length >= args.texts.limit(slot);
+  __syncthreads();                          // all have read the text's state before one changes it
+  if (full) {
+    if (threadIdx.x == 0) args.texts.done[slot] = kLengthReached;
+    return;
+  }
+  const T* const logits = all_logits + row * count;
+  float* const scores = args.scores + row * count;
+  const RowSoftmax log_softmax(logits, count, shared);
+
+  const bool barred = args.rules.end_count > 0 && args.rules.ends_barred(length, args.texts.prompt_lengths[slot]);
+  const bool plain = !sample && args.rules.repetition_penalty == 1 && !barred;
+  const auto score_of_logit = [&](float logit, bool penalised) {
+    const float score = penalised ? args.rules.penalised(logit) : logit;
+    return sample ? score / args.temperature : score;
+  };
+  if (!plain) {
+    for_row(count, [&](int64_t i) { scores[i] = score_of_logit(to_float(logits[i]), false); });
+    apply_rules(args.rules, args.texts, slot, logits, scores, count, score_of_logit);
+  }
+  uint64_t best = 0;
+  for_row(count, [&](int64_t i) {
+    const uint64_t own = ranked(plain ? to_float(logits[i]) : scores[i], i);
+    best = own > best ? own : best;
+  });
+  best = block_max(best, shared);
+  const float largest = score_of_ranked(best);
+  if (!is_finite(log_softmax.largest) || !is_finite(largest)) {
+    if (threadIdx.x == 0) args.texts.done[slot] = kNoChoice;
+    return;
+  }
+  int64_t token = id_of_ranked(best);
+  if constexpr (sample) {
+    leave_out(args, scores, largest, shared);
+    uint64_t weight = 0;
+    for_row(count, [&](int64_t i) { weight += softmax_weight(scores[i], largest); });
+    const uint64_t draw = token_draw(args.seed, args.texts.keys[slot], length - args.texts.prompt_lengths[slot]);
+    const uint64_t chosen = scaled_down(draw, block_sum(weight, shared));
+    token = find_id(count, chosen, shared, [&](int64_t i) { return softmax_weight(scores[i], largest); });
+  }
+  if (threadIdx.x != 0) return;
+  args.log_probs[slot * args.texts.most + length] = log_softmax(to_float(logits[token]));
+  append_token(args.texts, args.rules, slot, static_cast<int32_t>(token));
+}
+
+}  // namespace
+
+void CudaOps::pick_tokens(const PickTokens& args, Stream stream) {
+  check_args(args);
+  if (args.logits.rows() == 0) return;
+  const TokenRules& rules = args.rules;
+  const PickArgs pick{TextArrays::of(args.state), RuleArrays::of(rules), args.slots.as<const int32_t>(),
+                      args.scores.as<float>(), args.log_probs.as<float>(), args.logits.cols(), rules.seed,
+                      rules.top_k, rules.temperature, rules.top_p, rules.min_p};
+  dispatch_float(args.logits.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    dispatch_bool(rules.sample, [&](auto sample) {
+      pick_tokens_kernel<T, decltype(sample)::value>
+          <<<static_cast<unsigned>(args.logits.rows()), kRowThreads, 0, context(stream).stream>>>(
+              args.logits.as<const T>(), pick);
+    });
+  });
+  BLIPFT_CUDA_LAUNCHED("pick_tokens_kernel");
+}
+
+}  // namespace blipft

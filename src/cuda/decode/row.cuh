@@ -1,0 +1,234 @@
+// What a block does with a row of scores over the vocabulary: its largest score, sums of softmax weights, the score at
+// which a count or a weight is reached, and places in the order of ids. All sums are of whole numbers: they have no order,
+// and the CPU's are the same (ops/token_math.h). Nothing is sorted.
+#pragma once
+
+#include "cuda/vector.cuh"
+#include "ops/token_rules.h"
+
+namespace blipft {
+
+constexpr int kRowThreads = 1024, kRowWarps = kRowThreads / 32;
+constexpr int kBins = 2048;
+constexpr uint64_t kAllTies = ~uint64_t{0};
+
+/// Shared memory of the functions below. Each leaves it free for the next one.
+struct RowShared {
+  uint64_t bins[kBins];
+  uint64_t warps[kRowWarps];
+  uint64_t result[2];
+};
+
+/// f(i) for every place of the row, with some of the next places' loads on their way.
+template <class F>
+__device__ __forceinline__ void for_row(int64_t count, F f) {
+#pragma unroll 8
+  for (int64_t i = threadIdx.x; i < count; i += kRowThreads) f(i);
+}
+
+/// The block's sum, in every thread.
+__device__ __forceinline__ uint64_t block_sum(uint64_t x, RowShared& shared) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared.warps[threadIdx.x / 32] = x;
+  __syncthreads();
+  uint64_t total = 0;
+#pragma unroll
+  for (int w = 0; w < kRowWarps; ++w) total += shared.warps[w];
+  __syncthreads();
+  return total;
+}
+
+/// The block's largest number, in every thread.
+__device__ __forceinline__ uint64_t block_max(uint64_t x, RowShared& shared) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const uint64_t other = __shfl_xor_sync(0xffffffffu, x, offset);
+    x = other > x ? other : x;
+  }
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared.warps[threadIdx.x / 32] = x;
+  __syncthreads();
+  uint64_t largest = 0;
+#pragma unroll
+  for (int w = 0; w < kRowWarps; ++w) largest = shared.warps[w] > largest ? shared.warps[w] : largest;
+  __syncthreads();
+  return largest;
+}
+
+/// Whole numbers in the order of score, and of equal ones the lowest id first.
+__device__ __forceinline__ uint64_t ranked(float score, int64_t id) {
+  return static_cast<uint64_t>(score_key(score)) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
+}
+__device__ __forceinline__ float score_of_ranked(uint64_t number) { return score_of(static_cast<uint32_t>(number >> 32)); }
+__device__ __forceinline__ int64_t id_of_ranked(uint64_t number) {
+  return 0xffffffffu - static_cast<uint32_t>(number);
+}
+
+/// Where a sum over the row, best scores first, reaches a number.
+struct Cut {
+  uint32_t key;                     ///< of the score with which it does
+  uint64_t above;                   ///< the sum over better scores
+};
+
+/// Finds the bin with which the sum over bins reaches `target`: shared.result gets its number and the sum before it. The
+/// sum over all bins is at least `target`. Afterwards the bins are zeros.
+__device__ __forceinline__ void find_bin(uint64_t target, RowShared& shared) {
+  constexpr int kEach = kBins / kRowThreads;
+  static_assert(kEach == 2);
+  __syncthreads();
+  const uint64_t first = shared.bins[kEach * threadIdx.x], second = shared.bins[kEach * threadIdx.x + 1];
+  uint64_t through = first + second;  // the sum over this warp's threads up to this one
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const uint64_t other = __shfl_up_sync(0xffffffffu, through, offset);
+    if (lane >= offset) through += other;
+  }
+  if (lane == 31) shared.warps[warp] = through;
+  __syncthreads();
+  for (int w = 0; w < warp; ++w) through += shared.warps[w];
+  const uint64_t before = through - first - second;
+  if (before < target && through >= target) {
+    const bool in_first = before + first >= target;
+    shared.result[0] = static_cast<uint64_t>(kEach * threadIdx.x + (in_first ? 0 : 1));
+    shared.result[1] = in_first ? before : before + first;
+  }
+  shared.bins[kEach * threadIdx.x] = shared.bins[kEach * threadIdx.x + 1] = 0;
+  __syncthreads();
+}
+
+/// The part of 2048 that a score falls into, best first: steps of 1/64 below the largest score, within which weights are
+/// more than nothing. Scores spread over many of them, so that few threads add to one at once.
+__device__ __forceinline__ uint32_t step_of(float score, float largest) {
+  const float below = largest - score;
+  return below < 31.98f ? static_cast<uint32_t>(below * 64) : kBins - 1;  // NaN, of two infinities: the last
+}
+
+/// Where the sum of measure(score) reaches `target` (> 0, and at most the sum over the row). Scores are none NaN.
+template <class Measure>
+__device__ __forceinline__ Cut find_cut(const float* scores, int64_t count, float largest, uint64_t target,
+                                        RowShared& shared, Measure measure) {
+  const auto add = [&](uint32_t bin, float score) {
+    const uint64_t m = measure(score);
+    if (m > 0) atomicAdd(reinterpret_cast<unsigned long long*>(&shared.bins[bin]), static_cast<unsigned long long>(m));
+  };
+  for (int b = threadIdx.x; b < kBins; b += kRowThreads) shared.bins[b] = 0;
+  __syncthreads();
+  for_row(count, [&](int64_t i) { add(step_of(scores[i], largest), scores[i]); });
+  find_bin(target, shared);
+  const auto step = static_cast<uint32_t>(shared.result[0]);
+  Cut cut{0, shared.result[1]};
+  // Within the step by the digits of the key, 11, 11 and 10 bits of them, the largest first.
+  for (int known = 32; known > 0; known = known == 32 ? 21 : known == 21 ? 10 : 0) {
+    const int shift = known == 32 ? 21 : known == 21 ? 10 : 0;
+    const uint32_t digits = shift == 0 ? 0x3ffu : 0x7ffu;
+    for_row(count, [&](int64_t i) {
+      const float score = scores[i];
+      const uint32_t key = score_key(score);
+      if (step_of(score, largest) != step || (known < 32 && (key ^ cut.key) >> known != 0)) return;
+      add(digits - (key >> shift & digits), score);
+    });
+    find_bin(target - cut.above, shared);
+    cut.key |= (digits - static_cast<uint32_t>(shared.result[0])) << shift;
+    cut.above += shared.result[1];
+    __syncthreads();                // all have read the result
+  }
+  return cut;
+}
+
+/// A warp's part of the row: parts lie one behind the other, so that the order of warps is that of ids.
+struct WarpPart {
+  int64_t begin, end;
+
+  __device__ __forceinline__ explicit WarpPart(int64_t count) {
+    const int64_t each = (count + kRowThreads - 1) / kRowThreads * 32;
+    begin = static_cast<int64_t>(threadIdx.x / 32) * each;
+    end = begin + each < count ? begin + each : count;
+  }
+};
+
+/// The id at which the sum of measure(i) over ids, from the first one on, exceeds `target`, in every thread; the sum over
+/// the row does.
+template <class Measure>
+__device__ __forceinline__ int64_t find_id(int64_t count, uint64_t target, RowShared& shared, Measure measure) {
+  const WarpPart part(count);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint64_t sum = 0;
+#pragma unroll 4
+  for (int64_t i = part.begin + lane; i < part.end; i += 32) sum += measure(i);
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  __syncthreads();
+  if (lane == 0) shared.warps[warp] = sum;
+  __syncthreads();
+  uint64_t before = 0;
+  for (int w = 0; w < warp; ++w) before += shared.warps[w];
+  if (before <= target && before + sum > target) {  // one warp's part holds the id
+    for (int64_t base = part.begin; base < part.end; base += 32) {
+      uint64_t through = base + lane < part.end ? measure(base + lane) : 0;
+#pragma unroll
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const uint64_t other = __shfl_up_sync(0xffffffffu, through, offset);
+        if (lane >= offset) through += other;
+      }
+      const uint32_t beyond = __ballot_sync(0xffffffffu, before + through > target);
+      if (beyond != 0) {
+        if (lane == 0) shared.result[0] = static_cast<uint64_t>(base + __ffs(static_cast<int>(beyond)) - 1);
+        break;
+      }
+      before += __shfl_sync(0xffffffffu, through, 31);
+    }
+  }
+  __syncthreads();
+  const auto id = static_cast<int64_t>(shared.result[0]);
+  __syncthreads();
+  return id;
+}
+
+/// The `ties`-th (from 1) id whose score has this key.
+__device__ __forceinline__ int64_t last_tie(const float* scores, int64_t count, uint32_t key, uint64_t ties,
+                                            RowShared& shared) {
+  return find_id(count, ties - 1, shared, [&](int64_t i) { return uint64_t{score_key(scores[i]) == key}; });
+}
+
+/// Log softmax of a row of logits, as the CPU's.
+struct RowSoftmax {
+  float largest, log_total;
+
+  template <class T>
+  __device__ __forceinline__ RowSoftmax(const T* logits, int64_t count, RowShared& shared) : log_total(0) {
+    uint64_t key = 0;
+    for_row(count, [&](int64_t i) {
+      const uint64_t own = score_key(to_float(logits[i]));
+      key = own > key ? own : key;
+    });
+    largest = score_of(static_cast<uint32_t>(block_max(key, shared)));
+    if (!is_finite(largest)) return;
+    uint64_t weight = 0;
+    for_row(count, [&](int64_t i) { weight += softmax_weight(to_float(logits[i]), largest); });
+    log_total = log_of_weights(block_sum(weight, shared));
+  }
+  __device__ __forceinline__ float operator()(float logit) const { return (logit - largest) - log_total; }
+};
+
+/// Repetition penalty, and ends barred, of the text in `slot`: score(logit, penalised) makes a score of an id's logit.
+/// Each of a text's ids is written as often as it comes, always alike.
+template <class T, class Score>
+__device__ __forceinline__ void apply_rules(const RuleArrays& rules, const TextArrays& texts, int64_t slot,
+                                            const T* logits, float* scores, int64_t count, Score score) {
+  const int32_t* ids = texts.ids + slot * texts.most;
+  const int32_t length = texts.lengths[slot];
+  __syncthreads();
+  if (rules.repetition_penalty != 1)
+    for (int i = threadIdx.x; i < length; i += kRowThreads)
+      if (ids[i] >= 0 && ids[i] < count) scores[ids[i]] = score(to_float(logits[ids[i]]), true);
+  __syncthreads();
+  if (rules.ends_barred(length, texts.prompt_lengths[slot]))
+    for (int64_t i = threadIdx.x; i < rules.end_count; i += kRowThreads)
+      if (rules.ends[i] >= 0 && rules.ends[i] < count) scores[rules.ends[i]] = -INFINITY;
+  __syncthreads();
+}
+
+}  // namespace blipft
