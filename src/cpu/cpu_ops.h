@@ -23,8 +23,8 @@ class CpuOps final : public Ops {
   void rotary(const Rotary&, Stream) override;
   void attention_forward(const AttentionForward&, Stream) override;
   void attention_backward(const AttentionBackward&, Stream) override;
-  void head_norm_forward(const HeadNormForward&, Stream) override { not_implemented("head_norm_forward"); }
-  void head_norm_backward(const HeadNormBackward&, Stream) override { not_implemented("head_norm_backward"); }
+  void head_norm_forward(const HeadNormForward&, Stream) override;
+  void head_norm_backward(const HeadNormBackward&, Stream) override;
   void next_rows(const NextRows&, Stream) override { not_implemented("next_rows"); }
   void cache_write(const CacheWrite&, Stream) override { not_implemented("cache_write"); }
   void attention_decode(const AttentionDecode&, Stream) override { not_implemented("attention_decode"); }

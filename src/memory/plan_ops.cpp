@@ -120,8 +120,8 @@ class PlanOps final : public Ops {
   void swiglu_backward(const Swiglu& args, Stream) override { check_backward_args(args); }
   void attention_forward(const AttentionForward& args, Stream) override { check_args(args); }
   void attention_backward(const AttentionBackward& args, Stream) override { check_args(args); }
-  void head_norm_forward(const HeadNormForward&, Stream) override { not_implemented("head_norm_forward"); }
-  void head_norm_backward(const HeadNormBackward&, Stream) override { not_implemented("head_norm_backward"); }
+  void head_norm_forward(const HeadNormForward& args, Stream) override { check_args(args); }
+  void head_norm_backward(const HeadNormBackward& args, Stream) override { check_args(args); }
   void next_rows(const NextRows&, Stream) override { not_implemented("next_rows"); }
   void cache_write(const CacheWrite&, Stream) override { not_implemented("cache_write"); }
   void attention_decode(const AttentionDecode&, Stream) override { not_implemented("attention_decode"); }

@@ -20,6 +20,8 @@ void check_args(const DropoutAdd& args);
 void check_args(const Rotary& args);
 void check_args(const AttentionForward& args);
 void check_args(const AttentionBackward& args);
+void check_args(const HeadNormForward& args);
+void check_args(const HeadNormBackward& args);
 void check_args(const Patchify& args);
 void check_args(const RowBlocks& args);
 void check_args(const CrossEntropy& args);

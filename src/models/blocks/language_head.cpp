@@ -83,8 +83,8 @@ void LanguageHead::loss_in_chunks(
     UnitPass of_chunk = pass;
     if (batch.label_rows) of_chunk.rows.row_numbers = batch.label_rows.part(first, {n});
     output.forward(of_chunk, {.x = normed.row_range(first, n), .y = part});
-    context.ops.cross_entropy({.logits = part, .labels = labels.part(first, {n}), .weight = batch.loss_weight,
-                               .row_loss = row_loss.get().part(first, {n})},
+    context.ops.cross_entropy({.cap = cap, .logits = part, .labels = labels.part(first, {n}),
+                               .weight = batch.loss_weight, .row_loss = row_loss.get().part(first, {n})},
                               context.stream);
     if (backward) backward(of_chunk, part, first);
   }
@@ -135,7 +135,7 @@ Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, RowB
   context.ops.norm_backward({.dy = dnormed, .x = picked, .mean = normed.mean, .rstd = normed.rstd,
                              .gamma = norm.g(flat), .dgamma = unit->trainable ? norm.g(gradient.flat) : Tensor{},
                              .dbeta = unit->trainable ? norm.b(gradient.flat) : Tensor{},
-                             .accumulate = gradient.accumulate, .dx = dnormed},
+                             .accumulate = gradient.accumulate, .rms = norm.form, .dx = dnormed},
                             context.stream);
   give(context, normed);
   release(context, *unit);

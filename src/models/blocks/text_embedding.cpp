@@ -5,7 +5,7 @@ namespace blipft {
 
 TextEmbed TextEmbedding::arguments(const MicroBatch& batch, const Tensor& x) const {
   return {.ids = batch.ids, .lengths = batch.lengths, .prefix_rows = prefix_rows, .padding_id = padding_id,
-          .packing = batch.packing, .x = x};
+          .token_scale = token_scale, .packing = batch.packing, .x = x};
 }
 
 void TextEmbedding::set_tables(TextEmbed& args, const Tensor& flat) const {
