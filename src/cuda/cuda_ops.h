@@ -38,8 +38,8 @@ class CudaOps : public Ops {
   void swiglu_backward(const Swiglu& args, Stream stream) override;
   void attention_forward(const AttentionForward& args, Stream stream) override;
   void attention_backward(const AttentionBackward& args, Stream stream) override;
-  void head_norm_forward(const HeadNormForward&, Stream) override { not_implemented("head_norm_forward"); }
-  void head_norm_backward(const HeadNormBackward&, Stream) override { not_implemented("head_norm_backward"); }
+  void head_norm_forward(const HeadNormForward& args, Stream stream) override;
+  void head_norm_backward(const HeadNormBackward& args, Stream stream) override;
   void next_rows(const NextRows&, Stream) override { not_implemented("next_rows"); }
   void cache_write(const CacheWrite&, Stream) override { not_implemented("cache_write"); }
   void attention_decode(const AttentionDecode&, Stream) override { not_implemented("attention_decode"); }
