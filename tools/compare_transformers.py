@@ -5,7 +5,7 @@
   compare_transformers.py MODEL_DIR DATA_DIR --batch 16 --precision bf16-true --steps 5 --lr 2e-5
   compare_transformers.py MODEL_DIR DATA_DIR --batch 16 --precision bf16-true --saved runs/run/model
 
-MODEL_DIR is a BLIP-2 or a causal language model (llama, mistral, qwen2), which reads the texts alone.
+MODEL_DIR is a BLIP-2 or a causal language model (llama, qwen3, gemma2 ...), which reads the texts alone.
 DATA_DIR is an ImageFolder: metadata.jsonl with {"file_name", "text"}. Step s takes rows s * batch, s * batch + 1, ...
 in the file's order and begins again when a whole batch is no longer left. Pictures are decoded as `datasets` does it
 (by `datasets` itself where it is installed: turned by their EXIF orientation) and go through the transformers image

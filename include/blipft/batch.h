@@ -27,7 +27,6 @@ struct ModelInputs {
   int64_t picture_size = 0;                ///< P: side in pixels of the picture of each sample; 0: no pictures
   int64_t prefix_rows = 0;                 ///< Q: rows that the model puts before the text of a sample
   int64_t max_text_tokens = 0;             ///< the longest text that it has positions for
-  int64_t sliding_window = 0;              ///< layers attend so far back; no text may be longer; 0: as far as there is text
   int64_t vocabulary = 0;                  ///< ids are below
   bool positions = false;                  ///< of each row in its sample
   bool key_lengths = false;                ///< how many rows of a sample are not padding

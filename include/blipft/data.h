@@ -290,8 +290,6 @@ std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t
 std::vector<TextShape> possible_text_shapes(const Config& config);
 /// Throws UserError when texts of data.max_text_tokens are longer than the model's positions allow.
 void check_text_length(const Config& config, const ModelInputs& inputs);
-/// Throws UserError when the longest text, of so many tokens, is longer than the layers' sliding window.
-void check_sliding_window(const Config& config, const ModelInputs& inputs, int64_t longest);
 /// The same, and when ids that the tokenizer puts around texts, or padding that is learnt, are not the model's.
 void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer);
 

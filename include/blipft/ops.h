@@ -439,6 +439,8 @@ class Ops {
   virtual void sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream) = 0;
   /// Element-wise casts among f32, bf16 and f16 (round to nearest even).
   virtual void cast(const Tensor& from, const Tensor& to, Stream) = 0;
+  /// x <- cap tanh(x / cap) in f32, element-wise (Gemma 2's logits); cap > 0.
+  virtual void cap(const Tensor& x, float cap, Stream) = 0;
   /// to += from; each f32 or bf16, added in f32.
   virtual void add(const Tensor& from, const Tensor& to, Stream) = 0;
   /// x[i] = mean + std * normal(seed, stream_id, first + i), the same numbers however a tensor is cut into parts.

@@ -38,15 +38,34 @@ void sum_tokens(const float* head, int64_t tokens, int64_t head_size, float* sum
   }
 }
 
-/// How many keys query i of sample b sees: always the first so many.
-int64_t visible_keys(const AttentionForward& a, int64_t b, int64_t i) {
-  int64_t n = keys_of(a, b);
-  if (a.kv_lengths) n = std::min<int64_t>(n, std::max(0, a.kv_lengths.as<const int32_t>()[b]));
-  return a.causal ? std::min(n, i + 1) : n;
+/// The keys that a query sees: from `first` up to `end`.
+struct Visible {
+  int64_t first, end;
+};
+
+/// Of query i of sample b.
+Visible visible_keys(const AttentionForward& a, int64_t b, int64_t i) {
+  int64_t end = keys_of(a, b);
+  if (a.kv_lengths) end = std::min<int64_t>(end, std::max(0, a.kv_lengths.as<const int32_t>()[b]));
+  if (a.causal) end = std::min(end, i + 1);
+  return {a.window > 0 ? std::min(end, std::max<int64_t>(0, i + 1 - a.window)) : 0, end};
 }
 
-void drop_probabilities(const AttentionForward& a, int64_t b, int64_t h, int64_t i, int64_t keys, float* p) {
-  if (a.dropout) apply_dropout(a.dropout, b, (h * a.query_tokens + i) * a.kv_tokens, keys, p);
+void drop_probabilities(const AttentionForward& a, int64_t b, int64_t h, int64_t i, Visible keys, float* p) {
+  if (a.dropout)
+    apply_dropout(a.dropout, b, (h * a.query_tokens + i) * a.kv_tokens + keys.first, keys.end - keys.first,
+                  p + keys.first);
+}
+
+/// The score of a query and a key, before the mask.
+float score(const AttentionForward& a, const float* q, const float* k) {
+  const float scaled = a.scale * dot(q, k, a.head_size);
+  return a.cap > 0 ? a.cap * std::tanh(scaled / a.cap) : scaled;
+}
+
+/// d(score) / d(scaled product), given the score.
+float cap_slope(const AttentionForward& a, float score) {
+  return a.cap > 0 ? 1 - (score / a.cap) * (score / a.cap) : 1;
 }
 
 /// f(b, h) for each of `heads` heads of every sample, in parallel.
@@ -87,31 +106,33 @@ void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
   const auto [nq, nk, q, k, v, out, p] = Head(a, b, h);
   float* lse = a.lse.as<float>() + (b * a.heads + h) * a.query_tokens;
   for (int64_t i = 0; i < nq; ++i) {
-    const int64_t keys = visible_keys(a, b, i);
+    const Visible keys = visible_keys(a, b, i);
     float* out_row = out + i * d;
     std::fill_n(out_row, d, 0.0f);
     lse[i] = -std::numeric_limits<float>::infinity();
-    if (keys == 0) continue;
+    if (keys.first == keys.end) continue;
     float highest = -std::numeric_limits<float>::infinity(), total = 0;
-    for (int64_t j = 0; j < keys; ++j) p[j] = a.scale * dot(q + i * d, k + j * d, d);
-    for (int64_t j = 0; j < keys; ++j) highest = std::max(highest, p[j]);
-    for (int64_t j = 0; j < keys; ++j) total += p[j] = std::exp(p[j] - highest);
+    for (int64_t j = keys.first; j < keys.end; ++j) p[j] = score(a, q + i * d, k + j * d);
+    for (int64_t j = keys.first; j < keys.end; ++j) highest = std::max(highest, p[j]);
+    for (int64_t j = keys.first; j < keys.end; ++j) total += p[j] = std::exp(p[j] - highest);
     lse[i] = highest + std::log(total);
-    for (int64_t j = 0; j < keys; ++j) p[j] /= total;
+    for (int64_t j = keys.first; j < keys.end; ++j) p[j] /= total;
     drop_probabilities(a, b, h, i, keys, p);
-    for (int64_t j = 0; j < keys; ++j) add_scaled(out_row, p[j], v + j * d, d);
+    for (int64_t j = keys.first; j < keys.end; ++j) add_scaled(out_row, p[j], v + j * d, d);
   }
   store_head(out, a.out, a, b, h, nq);
 }
 
 // With p the probabilities, m the dropout factors, o the output: dv += (m p)^T do, dp = m (do v^T),
-// ds = p (dp - rowsum(do o)), dq = scale ds k, dk += scale ds^T q. dq, dk and dv are [tokens, head_size].
+// ds = p (dp - rowsum(do o)) (with a cap times its slope), dq = scale ds k, dk += scale ds^T q. dq, dk and dv are
+// [tokens, head_size].
 void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* dq, float* dk, float* dv) {
   const AttentionForward& a = args.forward;
   const int64_t d = a.head_size;
   const auto [nq, nk, q, k, v, out, p] = Head(a, b, h);
   float* dropped = thread_buffer(5, nk);  // m p
   float* dp = thread_buffer(6, nk);
+  float* slope = thread_buffer(11, nk);
   float* dout = thread_buffer(7, nq * d);
   load_head(a.out, a, b, h, nq, out);
   load_head(args.dout, a, b, h, nq, dout);
@@ -119,17 +140,19 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* d
   const float* lse = a.lse.as<const float>() + (b * a.heads + h) * a.query_tokens;
   float* delta = args.delta.as<float>() + (b * a.heads + h) * a.query_tokens;
   for (int64_t i = 0; i < nq; ++i) {
-    const int64_t keys = visible_keys(a, b, i);
+    const Visible keys = visible_keys(a, b, i);
     delta[i] = dot(dout + i * d, out + i * d, d);
-    for (int64_t j = 0; j < keys; ++j) {
-      p[j] = std::exp(a.scale * dot(q + i * d, k + j * d, d) - lse[i]);
+    for (int64_t j = keys.first; j < keys.end; ++j) {
+      const float s = score(a, q + i * d, k + j * d);
+      p[j] = std::exp(s - lse[i]);
+      slope[j] = cap_slope(a, s);
       dp[j] = dot(dout + i * d, v + j * d, d);
     }
-    std::copy_n(p, keys, dropped);
+    std::copy(p + keys.first, p + keys.end, dropped + keys.first);
     drop_probabilities(a, b, h, i, keys, dropped);
     drop_probabilities(a, b, h, i, keys, dp);
-    for (int64_t j = 0; j < keys; ++j) {
-      const float ds = a.scale * p[j] * (dp[j] - delta[i]);
+    for (int64_t j = keys.first; j < keys.end; ++j) {
+      const float ds = a.scale * p[j] * (dp[j] - delta[i]) * slope[j];
       add_scaled(dq + i * d, ds, k + j * d, d);
       add_scaled(dk + j * d, ds, q + i * d, d);
       add_scaled(dv + j * d, dropped[j], dout + i * d, d);
@@ -181,14 +204,14 @@ void CpuOps::attention_backward(const AttentionBackward& args, Stream) {
 
 void CpuOps::rotary(const Rotary& args, Stream) {
   check_args(args);
-  const int64_t n = args.x.cols(), d = args.head_size, half = d / 2;
+  const int64_t n = args.x.cols(), d = args.head_size, half = (args.rotated > 0 ? args.rotated : d) / 2;
   for_each(args.x.rows(), [&](int64_t r) {
     float* x = thread_buffer(0, n);
     load_row(args.x, r, x);
     const auto position = static_cast<float>(args.positions.as<const int32_t>()[r]);
     for (int64_t i = 0; i < half; ++i) {
-      const float angle = position * args.frequencies[i], c = std::cos(angle);
-      const float s = args.inverse ? -std::sin(angle) : std::sin(angle);
+      const float angle = position * args.frequencies[i], c = std::cos(angle) * args.magnitude;
+      const float s = (args.inverse ? -std::sin(angle) : std::sin(angle)) * args.magnitude;
       for (float* head = x; head < x + n; head += d) {
         const float a = head[i], b = head[i + half];
         head[i] = a * c - b * s;

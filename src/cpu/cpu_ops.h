@@ -23,8 +23,8 @@ class CpuOps final : public Ops {
   void rotary(const Rotary&, Stream) override;
   void attention_forward(const AttentionForward&, Stream) override;
   void attention_backward(const AttentionBackward&, Stream) override;
-  void head_norm_forward(const HeadNormForward&, Stream) override { not_implemented("head_norm_forward"); }
-  void head_norm_backward(const HeadNormBackward&, Stream) override { not_implemented("head_norm_backward"); }
+  void head_norm_forward(const HeadNormForward&, Stream) override;
+  void head_norm_backward(const HeadNormBackward&, Stream) override;
   // decode.cpp
   void next_rows(const NextRows&, Stream) override;
   void cache_write(const CacheWrite&, Stream) override;
@@ -55,6 +55,7 @@ class CpuOps final : public Ops {
   void sum(const Tensor& x, const Tensor& out, bool accumulate, Stream) override;
   void sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream) override;
   void cast(const Tensor& from, const Tensor& to, Stream) override;
+  void cap(const Tensor& x, float cap, Stream) override;
   void add(const Tensor& from, const Tensor& to, Stream) override;
   void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
                    Stream) override;

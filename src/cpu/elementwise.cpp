@@ -164,6 +164,16 @@ void CpuOps::cast(const Tensor& from, const Tensor& to, Stream) {
   });
 }
 
+void CpuOps::cap(const Tensor& x, float cap, Stream) {
+  check_cap(x, cap);
+  for_chunks(x.numel(), [&](int64_t first, int64_t count) {
+    float values[kChunk];
+    load(x, first, count, values);
+    for (int64_t i = 0; i < count; ++i) values[i] = cap * std::tanh(values[i] / cap);
+    store(values, x, first, count);
+  });
+}
+
 void CpuOps::add(const Tensor& from, const Tensor& to, Stream) {
   check_add(from, to);
   for_chunks(from.numel(), [&](int64_t first, int64_t count) {
@@ -201,6 +211,36 @@ void CpuOps::fill(const Tensor& x, float value, Stream) {
   });
 }
 
+namespace {
+
+constexpr float kSqrtHalf = 0.70710678118654752f, kInvSqrtTwoPi = 0.39894228040143268f;
+// gelu_tanh(x) = x (1 + tanh(kTanhScale (x + kTanhCube x^3))) / 2, kTanhScale = sqrt(2 / pi)
+constexpr float kTanhScale = 0.79788456080286536f, kTanhCube = 0.044715f;
+
+/// What a gate's activation makes of g, and its derivative there.
+struct GateValue {
+  float value, slope;
+};
+
+GateValue gate_value(GateActivation activation, float g) {
+  switch (activation) {
+    case GateActivation::relu: return {g < 0 ? 0.0f : g, g > 0 ? 1.0f : 0.0f};
+    case GateActivation::gelu: {           // g Phi(g)
+      const float phi = 0.5f * (1.0f + std::erf(g * kSqrtHalf));
+      return {g * phi, phi + g * kInvSqrtTwoPi * std::exp(-0.5f * g * g)};
+    }
+    case GateActivation::gelu_tanh: {
+      const float t = std::tanh(kTanhScale * (g + kTanhCube * g * g * g));
+      const float inner = kTanhScale * (1.0f + 3.0f * kTanhCube * g * g);
+      return {0.5f * g * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * g * (1.0f - t * t) * inner};
+    }
+    case GateActivation::silu: break;      // has loops of its own
+  }
+  return {};
+}
+
+}  // namespace
+
 void CpuOps::swiglu_forward(const Swiglu& args, Stream) {
   check_args(args);
   const int64_t f = args.y.cols();
@@ -208,7 +248,10 @@ void CpuOps::swiglu_forward(const Swiglu& args, Stream) {
     float* gate = thread_buffer(0, 2 * f);
     const float* up = gate + f;
     load(args.gate_up, r * 2 * f, 2 * f, gate);
-    for (int64_t c = 0; c < f; ++c) gate[c] *= 1.0f / (1.0f + std::exp(-gate[c])) * up[c];
+    if (args.activation != GateActivation::silu)
+      for (int64_t c = 0; c < f; ++c) gate[c] = gate_value(args.activation, gate[c]).value * up[c];
+    else
+      for (int64_t c = 0; c < f; ++c) gate[c] *= 1.0f / (1.0f + std::exp(-gate[c])) * up[c];
     store(gate, args.y, r * f, f);
   });
 }
@@ -224,7 +267,13 @@ void CpuOps::swiglu_backward(const Swiglu& args, Stream) {
     float* y = thread_buffer(2, f);
     load(args.gate_up, r * 2 * f, 2 * f, gate);
     load(args.dy, r * f, f, dy);
-    for (int64_t c = 0; c < f; ++c) {
+    for (int64_t c = 0; c < f && args.activation != GateActivation::silu; ++c) {
+      const GateValue of = gate_value(args.activation, gate[c]);
+      y[c] = of.value * up[c];
+      gate[c] = dy[c] * up[c] * of.slope;
+      up[c] = dy[c] * of.value;
+    }
+    for (int64_t c = 0; c < f && args.activation == GateActivation::silu; ++c) {
       const float g = gate[c], s = 1.0f / (1.0f + std::exp(-g)), silu = g * s;
       y[c] = g * (s * up[c]);
       gate[c] = dy[c] * up[c] * (s + silu * (1.0f - s));

@@ -37,6 +37,13 @@ void for_ids(const TextEmbed& args, F f) {
   }
 }
 
+/// The factor of token rows, as the compute dtype holds it.
+float token_scale(const TextEmbed& args) {
+  float scale = args.token_scale;
+  round_to(args.x.dtype, &scale, 1);
+  return scale;
+}
+
 /// Throws unless every sample has its image and text rows, and every id that has a row is in the table.
 void check_numbers(const TextEmbed& args) {
   const int32_t* lengths = args.lengths.as<const int32_t>();
@@ -75,9 +82,10 @@ struct Occurrence {
   int64_t table_row, source_row;
 };
 
-/// table[use.table_row] (+)= source[use.source_row] for all uses; the table's other rows become 0 unless `accumulate`.
+/// table[use.table_row] (+)= scale * source[use.source_row] for all uses; the table's other rows become 0 unless `accumulate`.
 /// Each table row is summed by one thread, in the order of the uses.
-void scatter_rows(const Tensor& source, std::vector<Occurrence> uses, const Tensor& table, bool accumulate) {
+void scatter_rows(const Tensor& source, std::vector<Occurrence> uses, const Tensor& table, bool accumulate,
+                  float scale = 1) {
   const int64_t n = source.cols();
   std::stable_sort(uses.begin(), uses.end(),
                    [](const Occurrence& a, const Occurrence& b) { return a.table_row < b.table_row; });
@@ -98,6 +106,7 @@ void scatter_rows(const Tensor& source, std::vector<Occurrence> uses, const Tens
       load(source, uses[i].source_row * n, n, row);
       add_scaled(total, 1, row, n);
     }
+    for (int64_t c = 0; scale != 1 && c < n; ++c) total[c] *= scale;
     store_gradient(total, table, uses[begin].table_row * n, n, accumulate);
   });
 }
@@ -167,12 +176,17 @@ void CpuOps::text_embed_forward(const TextEmbed& args, Stream) {
   check_args(args);
   check_numbers(args);
   const int64_t n = args.x.cols(), tokens = args.ids.cols(), most = most_rows(args);
+  const float scale = token_scale(args);
   const int32_t* ids = args.ids.as<const int32_t>();
   for_each(args.x.rows(), [&](int64_t r) {
     const auto [b, t] = sample_row(args.packing, r, most);
     float* x = thread_buffer(0, n);
     if (t < args.prefix_rows) load(args.prefix, (b * args.prefix_rows + t) * n, n, x);
     else load(args.tokens, ids[b * tokens + t - args.prefix_rows] * n, n, x);
+    if (t >= args.prefix_rows && scale != 1) {
+      for (int64_t c = 0; c < n; ++c) x[c] *= scale;
+      round_to(args.x.dtype, x, n);
+    }
     if (args.positions) {
       float* position = thread_buffer(1, n);
       load(args.positions, position_row(args, b, t) * n, n, position);
@@ -196,7 +210,7 @@ void CpuOps::text_embed_backward(const TextEmbed& args, Stream) {
     for_ids(args, [&](int64_t i, int64_t r) {
       if (ids[i] != args.padding_id) uses.push_back({ids[i], r});
     });
-    scatter_rows(args.x, std::move(uses), args.tokens, args.accumulate_tokens);
+    scatter_rows(args.x, std::move(uses), args.tokens, args.accumulate_tokens, token_scale(args));
   }
   if (args.positions) {
     std::vector<Occurrence> uses;

@@ -5,6 +5,20 @@
 #include "ops/ops_check.h"
 
 namespace blipft::cpu {
+namespace {
+
+/// A row of logits becomes what it counts as; slope = d(that) / d(logits).
+void cap_logits(const CrossEntropy& args, float* logits, float* slope) {
+  const int64_t vocabulary = args.logits.cols();
+  for (int64_t c = 0; c < vocabulary; ++c) {
+    const float t = std::tanh(logits[c] / args.cap);
+    logits[c] = args.cap * t;
+    slope[c] = 1 - t * t;
+  }
+  round_to(args.logits.dtype, logits, vocabulary);
+}
+
+}  // namespace
 
 void CpuOps::cross_entropy(const CrossEntropy& args, Stream) {
   check_args(args);
@@ -22,6 +36,8 @@ void CpuOps::cross_entropy(const CrossEntropy& args, Stream) {
       return;
     }
     load(args.logits, r * vocabulary, vocabulary, logits);
+    float* slope = args.cap > 0 ? thread_buffer(1, vocabulary) : nullptr;
+    if (slope) cap_logits(args, logits, slope);
     const float highest = *std::max_element(logits, logits + vocabulary), target = logits[labels[r]];
     float total = 0;
     for (int64_t c = 0; c < vocabulary; ++c) logits[c] = std::exp(logits[c] - highest);
@@ -30,6 +46,7 @@ void CpuOps::cross_entropy(const CrossEntropy& args, Stream) {
     args.row_loss.as<float>()[r] = weight * (highest + std::log(total) - target);
     for (int64_t c = 0; c < vocabulary; ++c) logits[c] *= weight / total;
     logits[labels[r]] -= weight;
+    for (int64_t c = 0; slope && c < vocabulary; ++c) logits[c] *= slope[c];
     store(logits, args.logits, r * vocabulary, vocabulary);
   });
 }

@@ -67,8 +67,8 @@ void CpuOps::norm_forward(const NormForward& args, Stream) {
     const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(n) + args.eps);
     if (rms) {
       for (int64_t c = 0; c < n; ++c) x[c] *= rstd;
-      round_to(args.y.dtype, x, n);
-      for (int64_t c = 0; c < n; ++c) x[c] *= gamma[c];
+      if (!args.rms.rounds_once) round_to(args.y.dtype, x, n);
+      for (int64_t c = 0; c < n; ++c) x[c] *= args.rms.offset + gamma[c];
     } else {
       for (int64_t c = 0; c < n; ++c) x[c] = (x[c] - mean) * rstd * gamma[c] + beta[c];
       args.mean.as<float>()[r] = mean;
@@ -86,6 +86,8 @@ void CpuOps::norm_backward(const NormBackward& args, Stream) {
   if (args.dgamma) parameter_gradients(args);  // first: dx may overwrite dy
   float* gamma = left_.floats(n);
   load(args.gamma, 0, n, gamma);
+  if (!args.mean)
+    for (int64_t c = 0; c < n; ++c) gamma[c] += args.rms.offset;
   float* beta = right_.floats(n);
   if (args.beta) load(args.beta, 0, n, beta);
   for_each(m, [&](int64_t r) {
@@ -101,7 +103,7 @@ void CpuOps::norm_backward(const NormBackward& args, Stream) {
     if (args.y) {
       float* y = thread_buffer(2, n);
       std::copy_n(xhat, n, y);
-      if (!args.mean) round_to(args.y.dtype, y, n);
+      if (!args.mean && !args.rms.rounds_once) round_to(args.y.dtype, y, n);
       for (int64_t c = 0; c < n; ++c) y[c] = y[c] * gamma[c] + (args.beta ? beta[c] : 0.0f);
       store(y, args.y, r * n, n);
     }

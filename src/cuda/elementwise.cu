@@ -68,6 +68,12 @@ __global__ void fill_uniform_kernel(T* __restrict__ x, int64_t n, uint64_t seed,
   if (i < n) x[i] = from_float<T>(bound * uniform_at(seed, stream_id, first + i));
 }
 
+template <class T>
+__global__ void cap_kernel(T* x, int64_t n, float cap) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = from_float<T>(cap * tanhf(to_float(x[i]) / cap));
+}
+
 __global__ void loss_weights_kernel(const float* __restrict__ denominators, float* __restrict__ weights, int64_t n,
                                     float scale) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -147,6 +153,17 @@ void launch_fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int6
 void CudaOps::add(const Tensor& from, const Tensor& to, Stream stream) {
   check_add(from, to);
   launch_add(from, to, context(stream));
+}
+
+void CudaOps::cap(const Tensor& x, float cap, Stream stream) {
+  check_cap(x, cap);
+  const int64_t n = x.numel();
+  if (n == 0) return;
+  dispatch_float(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    cap_kernel<<<static_cast<unsigned>(ceil_div(n, 256)), 256, 0, context(stream).stream>>>(x.as<T>(), n, cap);
+  });
+  BLIPFT_CUDA_LAUNCHED("cap_kernel");
 }
 
 void CudaOps::cast(const Tensor& from, const Tensor& to, Stream stream) {

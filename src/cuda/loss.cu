@@ -61,6 +61,15 @@ __device__ __forceinline__ Online block_merged(Online online) {
   return online;
 }
 
+/// With a cap, logits become what they count as: rounded, as the model's own cap would leave them.
+template <class T, int N, bool kCap>
+__device__ __forceinline__ void cap_logits([[maybe_unused]] float (&x)[N], [[maybe_unused]] float cap) {
+  if constexpr (kCap) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = to_float(from_float<T>(cap * tanhf(x[j] / cap)));
+  }
+}
+
 constexpr int kTurns = 4;  // groups of copies that a thread tells apart
 
 /// Starts the copies of this thread's part of the row: kTurns groups of kLoads packs, the rest in the last group.
@@ -85,8 +94,8 @@ __device__ __forceinline__ void wait_turn(int turn) {
 }
 
 /// The online softmax of this thread's packs of a row; `kept`: they stay in `copy`.
-template <class T, int N, bool kept>
-__device__ __forceinline__ Online take_row(const T* row, T* copy, int packs) {
+template <class T, int N, bool kept, bool kCap>
+__device__ __forceinline__ Online take_row(const T* row, T* copy, int packs, float cap) {
   Online online;
   if constexpr (kept && sizeof(Pack<T, N>) == 16) {
     fetch_row(reinterpret_cast<const Pack<T, N>*>(row), reinterpret_cast<Pack<T, N>*>(copy), packs);
@@ -97,6 +106,7 @@ __device__ __forceinline__ Online take_row(const T* row, T* copy, int packs) {
         if (p + u * kThreads >= packs) continue;
         float v[N];
         unpack(reinterpret_cast<const Pack<T, N>*>(copy)[p + u * kThreads], v);
+        cap_logits<T, N, kCap>(v, cap);
         take(online, v);
       }
     }
@@ -112,6 +122,7 @@ __device__ __forceinline__ Online take_row(const T* row, T* copy, int packs) {
         if constexpr (kept) reinterpret_cast<Pack<T, N>*>(copy)[p + u * kThreads] = loaded[u];
         float v[N];
         unpack(loaded[u], v);
+        cap_logits<T, N, kCap>(v, cap);
         take(online, v);
       }
     }
@@ -120,10 +131,10 @@ __device__ __forceinline__ Online take_row(const T* row, T* copy, int packs) {
 }
 
 /// N elements a pack; `kept` says whether dynamic shared memory holds the row.
-template <class T, int N, bool kept>
+template <class T, int N, bool kept, bool kCap>
 __global__ void __launch_bounds__(kThreads)
 cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels, const float* __restrict__ weight,
-                     float* __restrict__ row_loss, int64_t cols) {
+                     float* __restrict__ row_loss, int64_t cols, float cap) {
   extern __shared__ __align__(16) unsigned char dynamic[];
   T* copy = reinterpret_cast<T*>(dynamic);
   T* row = logits + int64_t{blockIdx.x} * cols;
@@ -137,8 +148,9 @@ cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels,
     if (threadIdx.x == 0) row_loss[blockIdx.x] = 0;
     return;
   }
-  const float label_logit = to_float(row[label]);  // before anybody writes the row: the barrier below comes first
-  const Online online = block_merged(take_row<T, N, kept>(row, copy, packs));
+  float label_logit[1] = {to_float(row[label])};  // before anybody writes the row: the barrier below comes first
+  cap_logits<T, 1, kCap>(label_logit, cap);
+  const Online online = block_merged(take_row<T, N, kept, kCap>(row, copy, packs, cap));
   const float scale = *weight;
   const float log2_sum = online.max + log2f(online.sum);  // log2 of sum exp(logits)
   for (int p = threadIdx.x; p < packs; p += kThreads) {
@@ -146,6 +158,15 @@ cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels,
     // Each thread reads the packs that it stored itself.
     if constexpr (kept) unpack(reinterpret_cast<const Pack<T, N>*>(copy)[p], v);
     else unpack(reinterpret_cast<const Pack<T, N>*>(row)[p], v);
+    [[maybe_unused]] float slopes[N];      // d(what a logit counts as) / d(logit)
+    if constexpr (kCap) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float t = tanhf(v[j] / cap);
+        slopes[j] = 1.0f - t * t;
+      }
+      cap_logits<T, N, kCap>(v, cap);
+    }
 #pragma unroll
     for (int j = 0; j < N; ++j) v[j] = scale * exp2_fast(fmaf(v[j], kLog2E, -log2_sum));
     if (label / N == p) {
@@ -153,20 +174,24 @@ cross_entropy_kernel(T* __restrict__ logits, const int32_t* __restrict__ labels,
       for (int j = 0; j < N; ++j)
         if (p * N + j == label) v[j] -= scale;
     }
+    if constexpr (kCap) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) v[j] *= slopes[j];
+    }
     reinterpret_cast<Pack<T, N>*>(row)[p] = packed<T>(v);
   }
-  if (threadIdx.x == 0) row_loss[blockIdx.x] = scale * (log2_sum * kLn2 - label_logit);
+  if (threadIdx.x == 0) row_loss[blockIdx.x] = scale * (log2_sum * kLn2 - label_logit[0]);
 }
 
-template <class T, int N, bool kept>
+template <class T, int N, bool kept, bool kCap>
 void launch_cross_entropy(const CrossEntropy& args, size_t shared, cudaStream_t stream) {
-  const auto kernel = cross_entropy_kernel<T, N, kept>;
+  const auto kernel = cross_entropy_kernel<T, N, kept, kCap>;
   if (kept)
     BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
         static_cast<int>(shared)));
   kernel<<<static_cast<unsigned>(args.logits.rows()), kThreads, shared, stream>>>(
       args.logits.as<T>(), args.labels.as<const int32_t>(), args.weight.as<const float>(), args.row_loss.as<float>(),
-      args.logits.cols());
+      args.logits.cols(), args.cap);
   BLIPFT_CUDA_LAUNCHED("cross_entropy_kernel");
 }
 
@@ -183,11 +208,13 @@ void CudaOps::cross_entropy(const CrossEntropy& args, Stream stream) {
   const auto shared = static_cast<size_t>(kept ? row_bytes : 0);
   dispatch_float(args.logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    dispatch_bool(kept, [&](auto kept_tag) {
-      constexpr bool kKept = decltype(kept_tag)::value;
-      if (cols % kVector<T> == 0 && all_aligned16(args.logits))
-        launch_cross_entropy<T, kVector<T>, kKept>(args, shared, launch.stream);
-      else launch_cross_entropy<T, 1, kKept>(args, shared, launch.stream);
+    dispatch_bool(args.cap > 0, [&](auto cap_tag) {
+      dispatch_bool(kept, [&](auto kept_tag) {
+        constexpr bool kKept = decltype(kept_tag)::value, kCap = decltype(cap_tag)::value;
+        if (cols % kVector<T> == 0 && all_aligned16(args.logits))
+          launch_cross_entropy<T, kVector<T>, kKept, kCap>(args, shared, launch.stream);
+        else launch_cross_entropy<T, 1, kKept, kCap>(args, shared, launch.stream);
+      });
     });
   });
 }

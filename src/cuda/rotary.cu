@@ -10,7 +10,9 @@ constexpr int kThreads = 256;
 
 struct RotaryArgs {
   int64_t row_stride = 0;
-  int pairs = 0, heads = 0;                  ///< of a head: D / 2
+  int pairs = 0, heads = 0;                  ///< of a head those that turn: D / 2, or fewer
+  int head_size = 0;
+  float magnitude = 1;
   bool inverse = false;
   const int32_t* positions = nullptr;
   float frequencies[Rotary::kMostFrequencies] = {};
@@ -24,15 +26,15 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_con
   if (thread < pairs) {
     float s, c;
     sincosf(static_cast<float>(args.positions[blockIdx.x]) * args.frequencies[thread], &s, &c);
-    cosines[thread] = c;
-    sines[thread] = args.inverse ? -s : s;
+    cosines[thread] = c * args.magnitude;
+    sines[thread] = (args.inverse ? -s : s) * args.magnitude;
   }
   __syncthreads();
   T* const row = x + blockIdx.x * args.row_stride;
   const int of_head = pairs / N, count = of_head * args.heads;
   for (int i = thread; i < count; i += kThreads) {
     const int head = i / of_head, first = (i - head * of_head) * N;
-    T* const at = row + head * 2 * pairs + first;
+    T* const at = row + head * args.head_size + first;
     float a[N], b[N], turned_a[N], turned_b[N];
     load(at, a);
     load(at + pairs, b);
@@ -54,7 +56,9 @@ void CudaOps::rotary(const Rotary& args, Stream stream) {
   const LaunchContext context = this->context(stream);
   RotaryArgs kernel_args;
   kernel_args.row_stride = args.x.row_stride;
-  kernel_args.pairs = static_cast<int>(args.head_size / 2);
+  kernel_args.pairs = static_cast<int>((args.rotated > 0 ? args.rotated : args.head_size) / 2);
+  kernel_args.head_size = static_cast<int>(args.head_size);
+  kernel_args.magnitude = args.magnitude;
   kernel_args.heads = static_cast<int>(args.x.cols() / args.head_size);
   kernel_args.inverse = args.inverse;
   kernel_args.positions = args.positions.as<int32_t>();
@@ -65,7 +69,7 @@ void CudaOps::rotary(const Rotary& args, Stream stream) {
     using T = typename decltype(tag)::type;
     T* const x = static_cast<T*>(args.x.data);
     const auto fits = [&](int n) {           // whole packs, each at a multiple of its size
-      return kernel_args.pairs % n == 0 && args.x.row_stride % n == 0 &&
+      return kernel_args.pairs % n == 0 && args.head_size % n == 0 && args.x.row_stride % n == 0 &&
              reinterpret_cast<uintptr_t>(x) % (sizeof(T) * static_cast<size_t>(n)) == 0;
     };
     if (fits(kVector<T>)) rotary_kernel<T, kVector<T>><<<rows, kThreads, 0, context.stream>>>(x, kernel_args);

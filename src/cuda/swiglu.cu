@@ -1,4 +1,4 @@
-// SwiGLU, forward and backward; bound by memory.
+// SwiGLU and its relatives with other gates, forward and backward; bound by memory.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
@@ -15,8 +15,28 @@ __device__ __forceinline__ float sigmoid(float x) {
   else return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
+/// What the other activations make of g, and their derivatives there.
+struct GateValue {
+  float value, slope;
+};
+template <GateActivation kGate>
+__device__ __forceinline__ GateValue gate_value(float g) {
+  constexpr float kSqrtHalf = 0.70710678118654752f, kInvSqrtTwoPi = 0.39894228040143268f;
+  constexpr float kTanhScale = 0.79788456080286536f, kTanhCube = 0.044715f;  // sqrt(2 / pi)
+  if constexpr (kGate == GateActivation::relu) {
+    return {g < 0 ? 0.0f : g, g > 0 ? 1.0f : 0.0f};
+  } else if constexpr (kGate == GateActivation::gelu) {
+    const float phi = 0.5f * (1.0f + erff(g * kSqrtHalf));
+    return {g * phi, phi + g * kInvSqrtTwoPi * expf(-0.5f * g * g)};
+  } else {
+    const float t = tanhf(kTanhScale * (g + kTanhCube * g * g * g));
+    const float inner = kTanhScale * (1.0f + 3.0f * kTanhCube * g * g);
+    return {0.5f * g * (1.0f + t), 0.5f * (1.0f + t) + 0.5f * g * (1.0f - t * t) * inner};
+  }
+}
+
 /// Block (r, c): pack c * kThreads + thread of row r. `y` and `gate_up` as in Swiglu.
-template <class T, int N>
+template <class T, int N, GateActivation kGate>
 __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const T* __restrict__ gate_up, T* __restrict__ y,
                                                                   int64_t cols) {
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
@@ -26,12 +46,15 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const T* __res
   load(gate_up + row * 2 * cols + column, gate);
   load(gate_up + row * 2 * cols + cols + column, up);
 #pragma unroll
-  for (int j = 0; j < N; ++j) up[j] *= gate[j] * sigmoid<T>(gate[j]);
+  for (int j = 0; j < N; ++j) {
+    if constexpr (kGate == GateActivation::silu) up[j] *= gate[j] * sigmoid<T>(gate[j]);
+    else up[j] *= gate_value<kGate>(gate[j]).value;
+  }
   store(y + row * cols + column, up);
 }
 
 /// dgate_up may be gate_up: a thread reads both halves' packs before it writes them.
-template <class T, int N>
+template <class T, int N, GateActivation kGate>
 __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const T* gate_up, const T* __restrict__ dy,
                                                                    T* dgate_up, T* __restrict__ y, int64_t cols) {
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
@@ -43,14 +66,33 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const T* gate
   load(dy + row * cols + column, d);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const float s = sigmoid<T>(gate[j]), silu = gate[j] * s;
-    out[j] = silu * up[j];
-    gate[j] = d[j] * up[j] * (s + silu * (1.0f - s));
-    up[j] = d[j] * silu;
+    if constexpr (kGate != GateActivation::silu) {
+      const GateValue of = gate_value<kGate>(gate[j]);
+      out[j] = of.value * up[j];
+      gate[j] = d[j] * up[j] * of.slope;
+      up[j] = d[j] * of.value;
+    } else {
+      const float s = sigmoid<T>(gate[j]), silu = gate[j] * s;
+      out[j] = silu * up[j];
+      gate[j] = d[j] * up[j] * (s + silu * (1.0f - s));
+      up[j] = d[j] * silu;
+    }
   }
   store(dgate_up + at, gate);
   store(dgate_up + at + cols, up);
   if (y) store(y + row * cols + column, out);
+}
+
+/// Calls launch(activation) with an integral constant.
+template <class Launch>
+void with_gate(GateActivation activation, const Launch& launch) {
+  using enum GateActivation;
+  switch (activation) {
+    case silu: return launch(std::integral_constant<GateActivation, silu>());
+    case gelu: return launch(std::integral_constant<GateActivation, gelu>());
+    case gelu_tanh: return launch(std::integral_constant<GateActivation, gelu_tanh>());
+    case relu: return launch(std::integral_constant<GateActivation, relu>());
+  }
 }
 
 /// Calls launch(number of elements of a pack, grid).
@@ -73,8 +115,10 @@ void CudaOps::swiglu_forward(const Swiglu& args, Stream stream) {
   dispatch_float(args.y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     with_packs<T>(all_aligned16(args.gate_up, args.y), args.y.rows(), args.y.cols(), [&](auto n, dim3 grid) {
-      swiglu_forward_kernel<T, decltype(n)::value>
-          <<<grid, kThreads, 0, in>>>(args.gate_up.as<T>(), args.y.as<T>(), args.y.cols());
+      with_gate(args.activation, [&](auto gate) {
+        swiglu_forward_kernel<T, decltype(n)::value, decltype(gate)::value>
+            <<<grid, kThreads, 0, in>>>(args.gate_up.as<T>(), args.y.as<T>(), args.y.cols());
+      });
     });
   });
 }
@@ -86,8 +130,10 @@ void CudaOps::swiglu_backward(const Swiglu& args, Stream stream) {
     using T = typename decltype(tag)::type;
     const bool aligned = all_aligned16(args.gate_up, args.dy, args.dgate_up, args.y);
     with_packs<T>(aligned, args.dy.rows(), args.dy.cols(), [&](auto n, dim3 grid) {
-      swiglu_backward_kernel<T, decltype(n)::value><<<grid, kThreads, 0, in>>>(
-          args.gate_up.as<T>(), args.dy.as<T>(), args.dgate_up.as<T>(), args.y.as<T>(), args.dy.cols());
+      with_gate(args.activation, [&](auto gate) {
+        swiglu_backward_kernel<T, decltype(n)::value, decltype(gate)::value><<<grid, kThreads, 0, in>>>(
+            args.gate_up.as<T>(), args.dy.as<T>(), args.dgate_up.as<T>(), args.y.as<T>(), args.dy.cols());
+      });
     });
   });
 }

@@ -3,6 +3,7 @@
 // the tokens that have a row in x take part; grids are for all of them, since the samples' rows are in device memory.
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
+#include "ops/bf16.h"
 #include "ops/ops_check.h"
 
 namespace blipft {
@@ -13,6 +14,7 @@ struct TextArgs {
   int64_t samples = 0, text = 0, prefix = 0, cols = 0, padding_id = -1;
   const int32_t *starts = nullptr, *padded_rows = nullptr;   ///< of packed samples
   const int32_t* row_positions = nullptr;                    ///< forward only: rows' places in their texts
+  float token_scale = 1;                                     ///< as the compute dtype holds it
 
   /// The first row of a sample in x.
   template <bool kPacked>
@@ -39,6 +41,10 @@ __global__ void text_embed_kernel(const T* __restrict__ prefix, const T* __restr
   for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N) {
     float v[N];
     load(from + c, v);
+    if (args.token_scale != 1 && t >= args.prefix) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) v[j] = to_float(from_float<T>(v[j] * args.token_scale));
+    }
     if (position) {
       float p[N];
       load(position + c, p);
@@ -107,7 +113,12 @@ token_gradient_kernel(const T* __restrict__ x, Out* __restrict__ tokens, TextArg
       }
     }
   }
-  if (column < args.cols) add_to_table(tokens + id * args.cols + column, sums);
+  if (column >= args.cols) return;
+  if (args.token_scale != 1) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) sums[j] *= args.token_scale;
+  }
+  add_to_table(tokens + id * args.cols + column, sums);
 }
 
 constexpr int kPositionWarps = 16;
@@ -190,7 +201,8 @@ __global__ void prefix_gradient_kernel(const T* __restrict__ x, T* __restrict__ 
 TextArgs kernel_args(const TextEmbed& args) {
   return {args.ids.as<const int32_t>(), args.lengths.as<const int32_t>(), args.ids.rows(), args.ids.cols(),
           args.prefix_rows, args.x.cols(), args.padding_id, args.packing.starts.as<const int32_t>(),
-          args.packing.padded_rows.as<const int32_t>(), args.row_positions.as<const int32_t>()};
+          args.packing.padded_rows.as<const int32_t>(), args.row_positions.as<const int32_t>(),
+          args.x.dtype == DType::bf16 ? bf16_to_float(float_to_bf16(args.token_scale)) : args.token_scale};
 }
 
 unsigned row_threads(int64_t cols, int width) {

@@ -72,17 +72,6 @@ void check_text_length(const Config& config, const ModelInputs& inputs) {
                     " come before the text");
 }
 
-void check_sliding_window(const Config& config, const ModelInputs& inputs, int64_t longest) {
-  const bool learns_padding = config.train.loss_on_padding && config.data.text_padding == "max";
-  if (learns_padding) longest = config.data.max_text_tokens;
-  BLIPFT_USER_CHECK(inputs.sliding_window == 0 || longest <= inputs.sliding_window, place_of(config, "data.max_text_tokens"),
-                    ": data.max_text_tokens: found ", config.data.max_text_tokens,
-                    config.places.contains("data.max_text_tokens") ? "" : " (the default)", ", with a text of ", longest,
-                    " tokens; expected at most ", inputs.sliding_window, ": longer texts need sliding windows "
-                    "(config.json: sliding_window), which are not supported; give data.max_text_tokens=",
-                    inputs.sliding_window, ", which cuts them");
-}
-
 void check_text_inputs(const Config& config, const ModelInputs& inputs, const Tokenizer& tokenizer) {
   check_text_length(config, inputs);
   const int32_t padding = tokenizer.pad_id();

@@ -35,11 +35,6 @@ Datasets open_datasets(const Config& config, const TextSettings& texts) {
   return sets;
 }
 
-int64_t longest_text(const TextSurvey& survey) {
-  const std::vector<int64_t>& lengths = survey.lengths();
-  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-}
-
 }  // namespace
 
 RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
@@ -66,8 +61,6 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   if (datasets.validation)
     data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
   if (data.validates()) (void)validation_steps(config, world, data.validation.dataset->size());  // or it leaves none
-  for (const SampleSet* set : {&data.training, &data.validation})
-    if (set->texts) check_sliding_window(config, inputs, longest_text(*set->texts));
   data.text_shapes = text_shapes_of(config, world, data);
   return data;
 }

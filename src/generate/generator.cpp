@@ -15,6 +15,7 @@ const char* text_end_name(TextEnd end) {
     case TextEnd::token: return "stop";
     case TextEnd::length: return "length";
     case TextEnd::stop_string: return "stop string";
+    case TextEnd::no_choice: return "logits that are no numbers";
   }
   return "?";
 }
@@ -97,7 +98,10 @@ bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, siz
   if (done == kRunning && !stays) return false;
   if (done == kRunning) program_.stop(static_cast<int64_t>(slot));
   GeneratedText generated{.ids = {ids.begin(), ids.end()}};
-  generated.end = stays ? TextEnd::stop_string : done == kEndToken ? TextEnd::token : TextEnd::length;
+  generated.end = stays                ? TextEnd::stop_string
+                  : done == kEndToken  ? TextEnd::token
+                  : done == kNoChoice  ? TextEnd::no_choice
+                                       : TextEnd::length;
   for (size_t i = 0; i < ids.size(); ++i) generated.score += static_cast<double>(view.log_probs[slot * most + prompt + i]);
   tokens_ += static_cast<int64_t>(ids.size());
   calls.done({growing.number, {std::move(generated)}, seconds()});

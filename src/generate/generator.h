@@ -21,8 +21,8 @@ struct TextRequest {
 };
 
 /// Why a text ended.
-enum class TextEnd { token, length, stop_string };
-const char* text_end_name(TextEnd end);    ///< "stop", "length", "stop string"
+enum class TextEnd { token, length, stop_string, no_choice };
+const char* text_end_name(TextEnd end);    ///< "stop", "length", "stop string", "logits that are no numbers"
 
 struct GeneratedText {
   std::vector<int32_t> ids;                ///< the new ones, with the end's

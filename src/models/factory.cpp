@@ -3,8 +3,9 @@
 
 #include "blipft/model_class.h"
 #include "models/families/blip2.h"
-#include "models/json_fields.h"
+#include "models/families/gemma.h"
 #include "models/families/llama.h"
+#include "models/json_fields.h"
 
 namespace blipft {
 
@@ -22,7 +23,13 @@ const Family& family_of(const std::string& model_directory, const std::string& f
       {"blip-2", make_blip2, {"Blip2ForConditionalGeneration", "transformers.models.blip_2.modeling_blip_2", false}},
       {"llama", make_llama, {"LlamaForCausalLM", "transformers.models.llama.modeling_llama", true}},
       {"mistral", make_llama, {"MistralForCausalLM", "transformers.models.mistral.modeling_mistral", true}},
-      {"qwen2", make_llama, {"Qwen2ForCausalLM", "transformers.models.qwen2.modeling_qwen2", true}}};
+      {"qwen2", make_llama, {"Qwen2ForCausalLM", "transformers.models.qwen2.modeling_qwen2", true}},
+      {"qwen3", make_llama, {"Qwen3ForCausalLM", "transformers.models.qwen3.modeling_qwen3", true}},
+      {"smollm3", make_llama, {"SmolLM3ForCausalLM", "transformers.models.smollm3.modeling_smollm3", true}},
+      {"phi3", make_llama, {"Phi3ForCausalLM", "transformers.models.phi3.modeling_phi3", true}},
+      {"olmo2", make_llama, {"Olmo2ForCausalLM", "transformers.models.olmo2.modeling_olmo2", true}},
+      {"gemma2", make_gemma, {"Gemma2ForCausalLM", "transformers.models.gemma2.modeling_gemma2", true}},
+      {"gemma3_text", make_gemma, {"Gemma3ForCausalLM", "transformers.models.gemma3.modeling_gemma3", true}}};
   std::error_code ignored;
   BLIPFT_USER_CHECK(
       std::filesystem::is_directory(model_directory, ignored), "model.path: found \"", model_directory,

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "blipft/error.h"
 #include "io/json.h"
@@ -46,7 +47,8 @@ class JsonFields {
                            : std::is_integral_v<T>           ? "a number, whole and of at most 63 bits"
                            : std::is_arithmetic_v<T>         ? "a finite number"
                            : std::is_same_v<T, std::string>  ? "a text"
-                                                             : "a list of texts"));
+                           : std::is_same_v<T, std::vector<std::string>> ? "a list of texts"
+                                                                         : "a list of numbers"));
   }
   /// A whole number from 1 to `most`.
   int64_t positive(const std::string& key, int64_t fallback, int64_t most = kMostWidth) const {

@@ -3,6 +3,7 @@
 
 #include "ops/checker.h"
 #include "ops/ops_check.h"
+#include "blipft/head_norm.h"
 
 namespace blipft {
 namespace {
@@ -20,6 +21,8 @@ void check_attention(const Checker& check, const AttentionForward& args) {
   check.heads(args.v, "v", kv_heads, args.head_size);
   check.heads(args.out, "out", args.heads, args.head_size);
   check.require(!args.causal || args.query_tokens == args.kv_tokens, "causal needs query_tokens == kv_tokens");
+  check.require(args.window >= 0 && (args.window == 0 || args.causal), "a window is positive, and of causal attention");
+  check.require(args.cap >= 0, "cap is negative");
   if (args.kv_lengths) check.vector(args.kv_lengths, "kv_lengths", DType::i32, args.batch);
   check.packing(args.packing, args.batch, args.query_tokens, args.packing.padded_rows.numel());
   if (args.packing) {
@@ -65,7 +68,39 @@ void check_args(const Rotary& args) {
   if (d < 2 || d % 2 != 0 || d > 2 * Rotary::kMostFrequencies || args.x.cols() % d != 0) [[unlikely]]
     check.fail(concat("head_size ", d, " is not an even number of at most ", 2 * Rotary::kMostFrequencies,
                       " that divides ", args.x.cols(), " columns"));
+  if (args.rotated < 0 || args.rotated % 2 != 0 || args.rotated > d) [[unlikely]]
+    check.fail(concat("rotated ", args.rotated, " is not an even number of at most the head size, ", d));
   check.vector(args.positions, "positions", DType::i32, args.x.rows());
+}
+
+namespace {
+
+/// The number of groups that are normed; x [M, groups * size].
+int64_t check_groups(const Checker& check, const MatrixView& x, int64_t size, const Tensor& gamma) {
+  check.floating(x, "x");
+  check.layout(x, "x");
+  if (size < 1 || x.cols() % size != 0) [[unlikely]]
+    check.fail(concat("size ", size, " does not divide ", x.cols(), " columns"));
+  check.vector(gamma, "gamma", x.dtype, size);
+  return x.cols() / size;
+}
+
+}  // namespace
+
+void check_args(const HeadNormForward& args) {
+  const Checker check{"head_norm_forward"};
+  const int64_t groups = check_groups(check, args.x, args.size, args.gamma);
+  check.matrix(args.y, "y", args.x.dtype, args.x.rows(), args.x.cols());
+  check.vector(args.rstd, "rstd", DType::f32, args.x.rows() * groups);
+}
+
+void check_args(const HeadNormBackward& args) {
+  const Checker check{"head_norm_backward"};
+  const int64_t groups = check_groups(check, args.x, args.size, args.gamma), m = args.x.rows(), n = args.x.cols();
+  check.matrix(args.dy, "dy", args.x.dtype, m, n);
+  check.matrix(args.dx, "dx", args.x.dtype, m, n);
+  check.vector(args.rstd, "rstd", DType::f32, m * groups);
+  if (args.dgamma) check.parameter_gradient(args.dgamma, "dgamma", args.x.dtype, args.size);
 }
 
 void check_args(const AttentionForward& args) { check_attention({"attention_forward"}, args); }

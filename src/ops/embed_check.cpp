@@ -25,6 +25,7 @@ void check_text(const Checker& check, const TextEmbed& args) {
   check.dtype(args.ids, "ids", DType::i32);
   const int64_t n = args.x.cols(), samples = args.ids.rows(), tokens = args.ids.cols();
   check.require(args.prefix_rows >= 0, "prefix_rows is negative");
+  check.require(args.token_scale > 0, "token_scale is not positive");
   if (args.row_positions) {
     check.vector(args.row_positions, "row_positions", DType::i32, samples);
     check.require(tokens == 1 && args.prefix_rows == 0 && !args.packing,

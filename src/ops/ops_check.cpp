@@ -75,6 +75,7 @@ void check_args(const NormForward& args) {
   if (args.sum) check.matrix(args.sum, "sum", t, m, n);
   check.vector(args.gamma, "gamma", t, n);
   check.require(bool(args.beta) == bool(args.mean), "beta and mean come both or, for RMSNorm, not at all");
+  check.require(!args.mean || (args.rms.offset == 0 && !args.rms.rounds_once), "rms is RMSNorm's alone");
   if (args.beta) check.vector(args.beta, "beta", t, n);
   if (args.mean) check.vector(args.mean, "mean", DType::f32, m);
   check.vector(args.rstd, "rstd", DType::f32, m);
@@ -91,6 +92,7 @@ void check_args(const NormBackward& args) {
   check.vector(args.rstd, "rstd", DType::f32, m);
   check.vector(args.gamma, "gamma", t, n);
   check.require(bool(args.beta) == (args.y && args.mean), "beta comes with y, and not with RMSNorm");
+  check.require(!args.mean || (args.rms.offset == 0 && !args.rms.rounds_once), "rms is RMSNorm's alone");
   if (args.beta) check.vector(args.beta, "beta", t, n);
   if (args.y) check.matrix(args.y, "y", t, m, n);
   if (args.add) check.matrix(args.add, "add", t, m, n);
@@ -156,6 +158,7 @@ void check_args(const CrossEntropy& args) {
   check.vector(args.labels, "labels", DType::i32, args.logits.rows());
   check.vector(args.weight, "weight", DType::f32, 1);
   check.vector(args.row_loss, "row_loss", DType::f32, args.logits.rows());
+  check.require(args.cap >= 0, "cap is negative");
 }
 
 void check_args(const AdamWUpdate& args) {
@@ -228,6 +231,12 @@ void check_cast(const Tensor& from, const Tensor& to) {
       check.fail(concat(name, " has dtype ", dtype_name(t->dtype), ", expected f32, bf16 or f16"));
   }
   check.count(to, "to", from.numel());
+}
+
+void check_cap(const Tensor& x, float cap) {
+  const Checker check{"cap"};
+  check.floating(x, "x");
+  check.require(cap > 0, "the cap is not positive");
 }
 
 void check_add(const Tensor& from, const Tensor& to) {

@@ -8,9 +8,6 @@
 
 namespace blipft {
 
-/// Of an op that a backend lacks.
-[[noreturn]] inline void not_implemented(const char* op) { throw Error(concat(op, ": this backend does not have it")); }
-
 void check_args(const LinearForward& args);
 void check_args(const LinearBackwardInput& args);
 void check_args(const LinearBackwardWeight& args);
@@ -20,6 +17,8 @@ void check_args(const DropoutAdd& args);
 void check_args(const Rotary& args);
 void check_args(const AttentionForward& args);
 void check_args(const AttentionBackward& args);
+void check_args(const HeadNormForward& args);
+void check_args(const HeadNormBackward& args);
 void check_args(const NextRows& args);
 void check_args(const CacheWrite& args);
 void check_args(const AttentionDecode& args);
@@ -50,6 +49,7 @@ void check_sum_tiles(const Tensor& tiled, const Tensor& rows);
 void check_sum(const Tensor& x, const Tensor& out);
 void check_sum_squares(const Tensor& x, const Tensor& out);
 void check_cast(const Tensor& from, const Tensor& to);
+void check_cap(const Tensor& x, float cap);
 void check_add(const Tensor& from, const Tensor& to);
 void check_fill_normal(const Tensor& x, int64_t first);
 void check_fill(const Tensor& x);

@@ -18,7 +18,6 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
   if (inputs.has_picture() || !missing.empty()) {  // not looked at, but for what the run file says of them
     const int64_t samples = config.data.num_train_samples;
     if (samples > 0) (void)make_training_order(config, 0, world, samples, samples);
-    if (!inputs.has_picture()) check_sliding_window(config, inputs, config.data.max_text_tokens);
     if (!inputs.has_picture())
       text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
                      brief(missing, 300), "; a run needs it\n");

@@ -32,7 +32,9 @@ void check_refused(const json& config, const std::vector<std::string>& parts) {
     CHECK_MESSAGE(message.find(part) != std::string::npos, "found \"", message, "\", expected \"", part, "\" in it");
 }
 
-double wavelength(const LlamaConfig& config, size_t i) { return 2 * M_PI / double(config.frequencies[i]); }
+int64_t window(const LlamaConfig& config, size_t layer = 0) { return config.kinds.at(layer).window; }
+
+double wavelength(const LlamaConfig& config, size_t i) { return 2 * M_PI / double(config.rotary.frequencies[i]); }
 
 }  // namespace
 
@@ -53,13 +55,13 @@ TEST_SUITE("llama config") {
     CHECK_FALSE(llama.output_bias);
     CHECK_FALSE(llama.mlp_bias);
     CHECK(llama.padding_id == -1);
-    CHECK(llama.frequencies[0] == 1);
-    CHECK(llama.frequencies[32] == doctest::Approx(0.01).epsilon(1e-6));
+    CHECK(llama.rotary.frequencies[0] == 1);
+    CHECK(llama.rotary.frequencies[32] == doctest::Approx(0.01).epsilon(1e-6));
     const LlamaConfig mistral = read("mistral");
     CHECK(mistral.inner == 14336);
     CHECK(mistral.kv_heads == 8);
     CHECK(mistral.max_text_tokens == 131072);
-    CHECK(mistral.sliding_window == 4096);
+    CHECK(window(mistral) == 4096);
     const LlamaConfig qwen2 = read("qwen2");
     CHECK(qwen2.vocabulary == 151936);
     CHECK(qwen2.inner == 22016);
@@ -93,23 +95,30 @@ TEST_SUITE("llama config") {
     CHECK(read("llama", {{"pad_token_id", nullptr}}).padding_id == -1);
   }
 
-  TEST_CASE("a sliding window bounds the text, where layers have one") {
-    CHECK(read("mistral", {{"sliding_window", nullptr}}).sliding_window == 0);
-    CHECK(read("mistral", {{"sliding_window", 100}}).sliding_window == 100);
+  TEST_CASE("sliding windows, of the layers that have one") {
+    CHECK(window(read("mistral", {{"sliding_window", nullptr}})) == 0);
+    CHECK(window(read("mistral", {{"sliding_window", 100}})) == 100);
     CHECK(read("mistral", {{"sliding_window", 100}, {"max_position_embeddings", 64}}).max_text_tokens == 64);
-    CHECK(read("llama", {{"sliding_window", 100}}).sliding_window == 0);
-    CHECK(read("qwen2", {{"sliding_window", 100}}).sliding_window == 0);
-    const json on = {{"sliding_window", 100}, {"use_sliding_window", true}};
-    CHECK(read("qwen2", on).sliding_window == 100);
-    CHECK(read("qwen2", on).max_text_tokens == 32768);
-    json some = on;
-    some["max_window_layers"] = 32;
-    CHECK(read("qwen2", some).sliding_window == 0);
-    some["layer_types"] = {"full_attention", "sliding_attention"};
-    CHECK(read("qwen2", some).sliding_window == 100);
-    some["layer_types"] = {"full_attention"};
-    some["max_window_layers"] = 1;
-    CHECK(read("qwen2", some).sliding_window == 0);
+    CHECK(window(read("llama", {{"sliding_window", 100}})) == 0);
+    CHECK(window(read("phi3")) == 0);
+    CHECK(window(read("phi3", {{"sliding_window", 100}})) == 100);
+    for (const char* type : {"qwen2", "qwen3"}) {
+      CHECK(window(read(type, {{"sliding_window", 100}})) == 0);
+      json on = {{"sliding_window", 100}, {"use_sliding_window", true}};
+      CHECK(window(read(type, on), 27) == 0);
+      CHECK(window(read(type, on), 28) == 100);
+      on["max_window_layers"] = 32;
+      CHECK(window(read(type, on), 31) == 0);
+      on["num_hidden_layers"] = 2;
+      on["layer_types"] = {"full_attention", "sliding_attention"};
+      CHECK(window(read(type, on), 0) == 0);
+      CHECK(window(read(type, on), 1) == 100);
+      on["layer_types"] = {"full_attention"};
+      on["model_type"] = type;
+      check_refused(on, {"layer_types: found 1 types", "each of the 2 layers"});
+      on["layer_types"] = {"full_attention", "chunked_attention"};
+      check_refused(on, {"layer_types: found \"chunked_attention\"", "sliding_attention"});
+    }
   }
 
   TEST_CASE("one function has two names, and what is not here is refused by its name") {
@@ -124,20 +133,20 @@ TEST_SUITE("llama config") {
   // Values of transformers 5.23: AutoModel.from_config(config).rotary_emb.inv_freq.
   TEST_CASE("rotary frequencies, by the keys of every age") {
     const LlamaConfig plain = read("llama", {{"rope_theta", 500000.0}});
-    CHECK(plain.frequencies[1] == doctest::Approx(0.81461723).epsilon(1e-7));
-    CHECK(read("llama", {{"rope_parameters", {{"rope_theta", 500000.0}, {"rope_type", "default"}}}}).frequencies ==
-          plain.frequencies);
+    CHECK(plain.rotary.frequencies[1] == doctest::Approx(0.81461723).epsilon(1e-7));
+    CHECK(read("llama", {{"rope_parameters", {{"rope_theta", 500000.0}, {"rope_type", "default"}}}}).rotary.frequencies ==
+          plain.rotary.frequencies);
     CHECK(read("llama", {{"rope_theta", 500000.0}, {"rope_parameters", nullptr}, {"rope_scaling", nullptr}})
-              .frequencies == plain.frequencies);
+              .rotary.frequencies == plain.rotary.frequencies);
     const LlamaConfig half =
         read("llama", {{"rope_theta", 500000.0}, {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}});
-    for (size_t i = 0; i < 64; ++i) CHECK(half.frequencies[i] == plain.frequencies[i] / 2);
+    for (size_t i = 0; i < 64; ++i) CHECK(half.rotary.frequencies[i] == plain.rotary.frequencies[i] / 2);
     const json scaling = {{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
                           {"original_max_position_embeddings", 8192}, {"rope_type", "llama3"}};
     const LlamaConfig llama3 = read("llama", {{"rope_theta", 500000.0}, {"rope_scaling", scaling}});
     int64_t kept = 0, stretched = 0, between = 0;
     for (size_t i = 0; i < 64; ++i) {
-      const double ratio = double(plain.frequencies[i]) / double(llama3.frequencies[i]), length = wavelength(plain, i);
+      const double ratio = double(plain.rotary.frequencies[i]) / double(llama3.rotary.frequencies[i]), length = wavelength(plain, i);
       const bool is_short = length < 2048, is_long = length > 8192;
       kept += is_short, stretched += is_long, between += !is_short && !is_long;
       CHECK((is_short ? ratio == 1 : is_long ? std::fabs(ratio - 8) < 1e-6 : ratio > 1 && ratio < 8));
@@ -145,26 +154,27 @@ TEST_SUITE("llama config") {
     CHECK((kept > 20 && stretched > 20 && between > 3));
     json nested = scaling;
     nested["rope_theta"] = 500000.0;
-    CHECK(read("llama", {{"rope_parameters", nested}}).frequencies == llama3.frequencies);
-    CHECK(read("llama", {{"rope_parameters", nested}, {"rope_scaling", json::object()}}).frequencies ==
-          llama3.frequencies);
+    CHECK(read("llama", {{"rope_parameters", nested}}).rotary.frequencies == llama3.rotary.frequencies);
+    CHECK(read("llama", {{"rope_parameters", nested}, {"rope_scaling", json::object()}}).rotary.frequencies ==
+          llama3.rotary.frequencies);
     json elsewhere = nested;
     elsewhere["original_max_position_embeddings"] = 77;
-    CHECK(read("llama", {{"rope_parameters", elsewhere}, {"original_max_position_embeddings", 8192}}).frequencies ==
-          llama3.frequencies);
-    CHECK(read("llama", {{"rope_parameters", elsewhere}}).frequencies != llama3.frequencies);
+    CHECK(read("llama", {{"rope_parameters", elsewhere}, {"original_max_position_embeddings", 8192}}).rotary.frequencies ==
+          llama3.rotary.frequencies);
+    CHECK(read("llama", {{"rope_parameters", elsewhere}}).rotary.frequencies != llama3.rotary.frequencies);
     check_refused({{"rope_parameters", {{"full_attention", nested}}}}, {"rope_parameters.full_attention"});
   }
 
   TEST_CASE("what is not supported is refused by file, key, found and supported") {
-    check_refused({{"model_type", "llama"}, {"hidden_act", "gelu"}}, {"hidden_act: found \"gelu\"", "\"silu\""});
+    check_refused({{"model_type", "llama"}, {"hidden_act", "gelu_10"}}, {"hidden_act: found \"gelu_10\"", "\"silu\""});
     check_refused({{"attention_dropout", 1.5}}, {"attention_dropout: found 1.5", ">= 0 and < 1"});
     check_refused({{"pretraining_tp", 2}}, {"pretraining_tp: found 2", "1"});
     check_refused({{"num_key_value_heads", 5}}, {"num_key_value_heads: found 5", "32"});
     check_refused({{"num_attention_heads", 7}}, {"num_attention_heads: 7", "4096", "head_dim"});
-    check_refused({{"head_dim", 63}}, {"head_dim: found heads of size 63", "even", "128"});
-    check_refused({{"num_attention_heads", 16}, {"num_key_value_heads", 16}},
-                  {"num_attention_heads: found heads of size 256", "128"});
+    check_refused({{"head_dim", 63}}, {"head_dim: found heads of size 63", "even", "256"});
+    CHECK(read("llama", {{"num_attention_heads", 16}, {"num_key_value_heads", 16}}).head_size == 256);
+    check_refused({{"num_attention_heads", 8}, {"num_key_value_heads", 8}},
+                  {"num_attention_heads: found heads of size 512", "256"});
     check_refused({{"num_hidden_layers", 0}}, {"num_hidden_layers: found 0", "positive"});
     check_refused({{"hidden_size", "big"}}, {"hidden_size: found \"big\"", "a number"});
     check_refused({{"tie_word_embeddings", 1}}, {"tie_word_embeddings: found 1", "true or false"});

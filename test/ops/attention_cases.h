@@ -18,6 +18,8 @@ struct Attend {
   bool packed = false;                     // samples of uneven rows, query_tokens at most; empty: the third has none
   int64_t kv_heads = 0;                    // 0: as many as heads
   std::vector<int64_t> rows{};             // packed: of each sample; empty: uneven_rows
+  int64_t window = 0;
+  float cap = 0;
 
   std::vector<int64_t> packed_rows() const {
     return rows.empty() ? uneven_rows(batch, empty ? 0 : 1, query_tokens) : rows;
@@ -39,7 +41,9 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
                          v.kv_tokens, v.causal ? " causal" : "", v.lengths ? " lengths" : "", v.empty ? " empty" : "",
                          " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient),
                          v.packed ? " packed" : "", v.kv_heads ? concat(" kv ", v.kv_heads) : "",
-                         v.rows.empty() ? "" : concat(" rows ", total_rows(v.rows))), t, false, [=](OpContext& c) {
+                         v.rows.empty() ? "" : concat(" rows ", total_rows(v.rows)),
+                         v.window ? concat(" window ", v.window) : "", v.cap > 0 ? concat(" cap ", v.cap) : ""), t, false,
+                   [=](OpContext& c) {
     const auto packed = v.packed_rows();
     const int64_t width = v.heads * v.head_size, kv_width = (v.kv_heads ? v.kv_heads : v.heads) * v.head_size;
     const int64_t rows = v.packed ? total_rows(packed) : v.batch * v.query_tokens;
@@ -48,6 +52,7 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
     AttentionForward f;
     f.dtype = t, f.batch = v.batch, f.heads = v.heads, f.kv_heads = v.kv_heads, f.head_size = v.head_size;
     f.query_tokens = v.query_tokens, f.kv_tokens = v.kv_tokens, f.causal = v.causal;
+    f.window = v.window, f.cap = v.cap;
     if (v.packed) f.packing = make_packing(c, packed, v.query_tokens);
     f.scale = 1 / std::sqrt(static_cast<float>(v.head_size));
     const int64_t before = self ? width : 0, columns = before + 2 * kv_width;  // queries are in the same matrix or not

@@ -7,6 +7,7 @@
 #include "ops/attention_cases.h"
 #include "ops/decode_cases.h"
 #include "ops/llama_cases.h"
+#include "ops/modern_cases.h"
 #include "ops/norm_cases.h"
 #include "ops/op_case.h"
 #include "ops/quantize_cases.h"
@@ -509,6 +510,7 @@ inline std::vector<OpCase> op_cases() {
                                       {3, 33, 4096}, {3, 20, 768}, {5, 1030, 328}, {4, 1030, 2048}})
       add_norm(cases, t, samples, tokens, n, true);
     add_llama_ops(cases, t);
+    add_modern_ops(cases, t);
     add_attentions(cases, t);
     add_packed_attentions(cases, t);
     add_grouped_attentions(cases, t);

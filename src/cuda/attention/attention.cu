@@ -18,6 +18,8 @@
 //                                length, packed or not, grouped or not, with dropout or not
 //   general.cu                   f32, also in TF32 where heads are not aligned to 16 bytes, and bf16 heads that are not
 //                                aligned to 8 bytes
+// Windows (AttentionForward::window) that leave keys out are for the streaming kernel of forward.cu, for
+// backward_long.cu, and for general.cu; caps of the scores, and heads of more than 128, for general.cu alone.
 // None writes scores to memory or uses float atomics; all are deterministic.
 //
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
@@ -60,7 +62,7 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
                dtype_name(a.dtype));
   BLIPFT_CHECK(a.batch >= 0 && a.heads >= 1 && a.query_tokens >= 1 && a.kv_tokens >= 1, "attention of batch ", a.batch,
                ", heads ", a.heads, ", query_tokens ", a.query_tokens, ", kv_tokens ", a.kv_tokens);
-  BLIPFT_CHECK(a.head_size >= 1 && a.head_size <= 128, "attention head sizes are 1 to 128, got ", a.head_size);
+  BLIPFT_CHECK(a.head_size >= 1 && a.head_size <= 256, "attention head sizes are 1 to 256, got ", a.head_size);
   BLIPFT_CHECK(a.batch <= 65535 && a.heads <= 65535, "attention takes up to 65535 samples and heads, got ", a.batch,
                " and ", a.heads);
   BLIPFT_CHECK(!a.causal || a.query_tokens == a.kv_tokens, "causal attention needs as many queries as keys, got ",
@@ -92,6 +94,8 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
   p.kv_heads = static_cast<int>(a.heads_of_kv());
   p.group = p.heads / p.kv_heads;
   p.rows = static_cast<int>(a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens);
+  p.window = a.window < a.query_tokens ? static_cast<int>(a.window) : 0;  // else it leaves nothing out
+  p.cap = a.cap;
   p.wgmma = context.wgmma;
   p.shared_bytes = context.shared_bytes;
   return p;
@@ -111,12 +115,13 @@ bool aligned(const Params& p, DType dtype, std::initializer_list<View> views, in
 /// maximum before they scale, which needs a positive scale.
 bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
   p.wide = aligned(p, dtype, views, 8);
-  return dtype == DType::bf16 && p.scale > 0 && aligned(p, dtype, views, 4);
+  return dtype == DType::bf16 && p.scale > 0 && p.cap == 0 && p.head_size <= 128 && aligned(p, dtype, views, 4);
 }
 
 /// Whether the TF32 kernels may and can take this, 16 bytes at a time.
 bool fits_tf32(const Params& p, DType dtype, std::initializer_list<View> views, const LaunchContext& context) {
-  return context.tf32 && dtype == DType::f32 && p.scale > 0 && aligned(p, dtype, views, 4);
+  return context.tf32 && dtype == DType::f32 && p.scale > 0 && p.cap == 0 && p.window == 0 && p.head_size <= 128 &&
+         aligned(p, dtype, views, 4);
 }
 
 /// Most rows of a packed sample up to which the one-pass kernels come before those of wgmma_long: these compute 7
@@ -128,6 +133,11 @@ bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
   const auto views = {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv};
   if (fits_tf32(p, dtype, views, context) && attention::tf32_backward(p, context.stream)) return false;
   const bool mma = fits_mma(p, dtype, views);
+  if (p.window > 0) {
+    if (!mma || !attention::mma_backward_window(p, context.stream))
+      attention::general_backward(p, dtype == DType::bf16, context.stream);
+    return false;
+  }
   const bool tiles_first = p.starts && p.query_tokens > kMostOnePassRows && !p.dbias_partials;
   if (mma && tiles_first && attention::wgmma_long_backward(p, context)) return false;
   if (mma && (attention::wgmma_backward(p, context.stream) ||
@@ -146,7 +156,13 @@ void launch_attention_forward(const AttentionForward& args, const LaunchContext&
   if (p.batch == 0) return;
   const auto views = {p.q, p.k, p.v, p.out};
   if (fits_tf32(p, args.dtype, views, context) && attention::tf32_forward(p, context.stream)) return;
-  if (fits_mma(p, args.dtype, views) &&
+  const bool mma = fits_mma(p, args.dtype, views);
+  if (p.window > 0) {
+    if (!mma || !attention::mma_forward_window(p, context.stream))
+      attention::general_forward(p, args.dtype == DType::bf16, context.stream);
+    return;
+  }
+  if (mma &&
       (attention::wgmma_forward(p, context) || attention::mma_few_queries_forward(p, context.stream) ||
        attention::wgmma_long_forward(p, context) || attention::mma_forward(p, context.stream)))
     return;

@@ -81,16 +81,18 @@ __device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* share
 
 /// Turns s = q k^T and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and dS (in dp).
 /// lse and delta are of this lane's rows g, g + 8 of each 16.
-template <int MT, int NT, bool Masked, bool Drop>
+template <int MT, int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float (&dp)[MT][2 * NT][4],
                                                 const float (&lse)[MT][2], const float (&delta)[MT][2], int key0,
-                                                const RowTile& tile, const DropoutMask& mask, float keep_scale) {
+                                                const Tile& tile, const DropoutMask& mask, float keep_scale) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int m = 0; m < MT; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int limit = Masked ? tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t : 0;
+      int first = 0;                       // before which a window leaves keys out
+      if constexpr (Masked && Tile::kWindow) first = tile.first(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
 #pragma unroll
       for (int n = 0; n < 2 * NT; ++n) {
         uint32_t keep = 3;
@@ -104,6 +106,7 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
           float& y = dp[m][n][2 * half + e];
           float probability = exp2_approx(fmaf(x, tile.scale_log2, -lse[m][half]));
           if (Masked && 8 * n + e >= limit) probability = 0;
+          if (Masked && Tile::kWindow && 8 * n + e < first) probability = 0;
           const float factor = Drop ? (keep >> e & 1 ? keep_scale : 0.0f) : 1.0f;
           y = probability * (Drop ? fmaf(y, factor, -delta[m][half]) : y - delta[m][half]);
           x = Drop ? probability * factor : probability;
@@ -114,10 +117,10 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
 
 /// Turns s = k q^T and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and dS^T.
 /// lse and delta: of this block's queries, in shared memory.
-template <int NT, bool Masked, bool Drop>
+template <int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], float (&dp)[1][2 * NT][4],
                                                      const float* lse, const float* delta, int key_row0, int query0,
-                                                     const RowTile& tile, const DropoutMask& mask, float keep_scale) {
+                                                     const Tile& tile, const DropoutMask& mask, float keep_scale) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
   const uint64_t first = tile.element_row0 + static_cast<uint64_t>(query0 + 2 * t) * tile.kv_tokens + key_row0 + g;
 #pragma unroll
@@ -128,6 +131,8 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
     for (int e = 0; e < 2; ++e) {
       const int query = query0 + 8 * n + 2 * t + e;
       const int limit = Masked ? tile.limit(query) : 0;
+      int first = 0;
+      if constexpr (Masked && Tile::kWindow) first = tile.first(query);
       const float l = e ? row_lse.y : row_lse.x, d = e ? row_delta.y : row_delta.x;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -136,6 +141,7 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
         float& y = dp[0][n][2 * half + e];
         float probability = exp2_approx(fmaf(x, tile.scale_log2, -l));
         if (Masked && key >= limit) probability = 0;
+        if (Masked && Tile::kWindow && key < first) probability = 0;
         float factor = 1;
         if (Drop) {
           const uint64_t element = first + static_cast<uint64_t>(8 * n + e) * tile.kv_tokens + 8 * half;

@@ -9,6 +9,8 @@
 //   dq:    4 warps, 32 queries a warp, keys in blocks of 32, double-buffered; dQ in registers, dS from registers.
 //          96 KB at head size 128, two blocks an SM.
 // Of packed samples (PackedParams), blocks whose rows or keys their sample does not have leave at once.
+// Within a window (WindowParams), a block of keys takes the queries up to the last that sees one of them, a block of
+// queries the keys from the first that one of them sees; masks do the rest.
 // S and dP are computed twice (7 matrix products instead of 5): the price of having every output owned by one block.
 #include <cuda_runtime.h>
 
@@ -93,14 +95,15 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
       delta[stage * kKvQueries + i] = query0 + i < p.queries(b) ? deltas[query0 + i] : 0.0f;
   };
   const DropoutMask mask(p, b);  // with dropout, no other head reads these keys
-  const RowTile tile{0, kv_length, p.causal, p.scale * kLog2e, element_row(p, kv_head, 0), p.kv_tokens};
+  const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, element_row(p, kv_head, 0), p.kv_tokens});
   float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
   load_tile_async<D, kKvThreads>(k_tile, head_of<const bf16>(p, p.k, b, kv_head), p.k.row_stride, block0, kKvKeys,
                                  block0, kv_length, p.head_size, p.wide);
   load_tile_async<D, kKvThreads>(v_tile, head_of<const bf16>(p, p.v, b, kv_head), p.v.row_stride, block0, kKvKeys,
                                  block0, kv_length, p.head_size, p.wide);
   const int first = p.causal ? block0 : 0;  // block0 is a multiple of kKvQueries
-  const int end = block0 < kv_length ? p.queries(b) : first;  // nothing to do for keys that nobody may see
+  int end = block0 < kv_length ? p.queries(b) : first;  // nothing to do for keys that nobody may see
+  if constexpr (Args::kWindow) end = min(end, block0 + kKvKeys - 1 + p.window);
   const SharedQueries<D> keys{LaneAddress<D>::row_major(k_tile), warp_row};
   const SharedQueries<D> values{LaneAddress<D>::row_major(v_tile), warp_row};
   const auto q_rows = LaneAddress<D>::chunk_major(q_tile), dout_rows = LaneAddress<D>::chunk_major(dout_tile);
@@ -119,10 +122,11 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
     for (int piece = 0; piece < kKvQueries; piece += 16 * NT) {
       const int query0 = block.row + piece, row = stage * kKvQueries + piece;
       if (query0 >= p.queries(b) || (p.causal && query0 + 16 * NT <= key_row0)) continue;
+      if (before_window(tile, query0, key_row0 + 16)) continue;
       float s[1][2 * NT][4], dp[1][2 * NT][4];
       scores<D, 1, NT>(s, keys, q_rows, row);
       scores<D, 1, NT>(dp, values, dout_rows, row);
-      if (key_row0 + 16 <= tile.limit(query0))
+      if (key_row0 + 16 <= tile.limit(query0) && all_in_window(tile, query0 + 16 * NT - 1, key_row0))
         transposed_gradients<NT, false, Drop>(s, dp, lse + row, delta + row, key_row0, query0, tile, mask,
                                               p.keep_scale);
       else
@@ -140,10 +144,10 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
 }
 
 /// dq += dS K for one tile of 32 queries and one block of 32 keys. numbers: lse, then delta of the block's queries.
-template <int D, bool Masked, bool Drop>
+template <int D, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void dq_step(float (&dq)[2][D / 8][4], const SharedQueries<D>& q,
                                         const SharedQueries<D>& dout, uint32_t k_tile, uint32_t v_tile,
-                                        const char* numbers, int key_row, int key0, const RowTile& tile,
+                                        const char* numbers, int key_row, int key0, const Tile& tile,
                                         const DropoutMask& mask, float keep_scale) {
   float s[2][4][4], dp[2][4][4];
   scores<D, 2, 2>(s, q, LaneAddress<D>::chunk_major(k_tile), key_row);
@@ -191,12 +195,13 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Args p) {
     commit_copies();
   };
   const DropoutMask mask(p, b);
-  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
+  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens});
+  const int first = first_block(tile, q0, kQKeys);
   load_tile_async<D, kQThreads>(q_tile, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, kQRows, q0,
                                 queries, p.head_size, p.wide);
   load_tile_async<D, kQThreads>(dout_tile, head_of<const bf16>(p, p.dout, b, h), p.dout.row_stride, q0, kQRows,
                                 q0, queries, p.head_size, p.wide);
-  load_block(0);
+  load_block(first);
   const SharedQueries<D> q{LaneAddress<D>::row_major(q_tile), warp_row};
   const SharedQueries<D> dout{LaneAddress<D>::row_major(dout_tile), warp_row};
   float* numbers = reinterpret_cast<float*>(shared + (2 * kQRows + 4 * kQKeys) * pitch<D> * 2);
@@ -208,15 +213,15 @@ __global__ void __launch_bounds__(kQThreads, 2) dq_kernel(const Args p) {
   const int blocks = (tile.limit(q0 + kQRows - 1) + kQKeys - 1) / kQKeys;
   const int end = row0 < queries ? tile.limit(row0 + 31) : 0, full = tile.limit(row0);
 #pragma unroll 1
-  for (int j = 0; j < blocks; ++j) {
+  for (int j = first; j < blocks; ++j) {
     wait_copies<0>();
     __syncthreads();  // block j is there, the other stage is free
     if (j + 1 < blocks) load_block(j + 1);
     const int key0 = j * kQKeys, key_row = (j & 1) * kQKeys;
-    if (key0 + kQKeys <= full)
+    if (key0 + kQKeys <= full && all_in_window(tile, row0 + 31, key0))
       dq_step<D, false, Drop>(dq, q, dout, k_tile, v_tile, reinterpret_cast<const char*>(numbers), key_row, key0, tile,
                               mask, p.keep_scale);
-    else if (key0 < end)
+    else if (key0 < end && !before_window(tile, row0, key0 + kQKeys))
       dq_step<D, true, Drop>(dq, q, dout, k_tile, v_tile, reinterpret_cast<const char*>(numbers), key_row, key0, tile,
                               mask, p.keep_scale);
   }
@@ -229,7 +234,8 @@ unsigned blocks_of(int tokens, int rows) { return static_cast<unsigned>((tokens 
 
 template <int D, bool Drop, class Args = Params>
 bool backward(const Params& params, cudaStream_t stream) {
-  const Args p{params};
+  Args p;
+  static_cast<Params&>(p) = params;
   if (std::max(kv_bytes<D>(), dq_bytes<D>()) > p.shared_bytes) return false;
   const unsigned heads = static_cast<unsigned>(p.heads), batch = static_cast<unsigned>(p.batch);
   delta_kernel<<<dim3(blocks_of(p.query_tokens, kDeltaRows), heads, batch), kDeltaThreads, 0, stream>>>(
@@ -247,6 +253,12 @@ bool backward(const Params& params, cudaStream_t stream) {
 }
 
 }  // namespace
+
+bool mma_backward_window(const Params& p, cudaStream_t stream) {
+  if (p.dropout) return false;             // no model has both
+  if (p.head_size <= 64) return backward<64, false, WindowParams>(p, stream);
+  return (p.head_size <= 96 ? backward<96, false, WindowParams> : backward<128, false, WindowParams>)(p, stream);
+}
 
 bool mma_backward_long(const Params& p, cudaStream_t stream) {
   const int d = p.head_size;

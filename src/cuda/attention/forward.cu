@@ -12,6 +12,8 @@
 //       count; and all dropout.
 // streaming: one block per 64 * MT queries, K and V in blocks of 64 keys, double-buffered; Q in shared memory. For
 //   sequences that do not fit, e.g. 2048 x 128.
+// Within a window (WindowParams), the streaming kernel walks over the key blocks from the first that the block's queries
+// see; masks do the rest.
 // Grids and shared memory are for the most rows a sample can have. Of packed samples (PackedParams) a block takes
 // only the keys and the query tiles that its own sample has: the language model's short samples cost what they hold.
 #include <cuda_runtime.h>
@@ -195,8 +197,9 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Args p) {
   };
   const DropoutMask mask(p, b);
   const int row0 = q0 + warp * 16 * MT;
-  const RowTile tile{row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens};
+  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens});
   const int blocks = (tile.limit(q0 + kQueries - 1) + kStreamKeys - 1) / kStreamKeys;
+  const int first = first_block(tile, q0, kStreamKeys);
   const int end = row0 < p.queries(b) ? tile.limit(row0 + 16 * MT - 1) : 0, full = tile.limit(row0);
   load_tile_async<D, kThreads>(q_tile, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, kQueries, q0,
                                p.queries(b), p.head_size, p.wide);
@@ -204,9 +207,9 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Args p) {
   const auto keys = LaneAddress<D>::chunk_major(k_tile), values = LaneAddress<D>::row_major(v_tile);
   RowState<D, MT> state;
   state.clear();
-  load_block(0);
+  load_block(first);
 #pragma unroll 1
-  for (int j = 0; j < blocks; ++j) {
+  for (int j = first; j < blocks; ++j) {
     if (j + 1 < blocks) {
       load_block(j + 1);
       wait_copies<1>();
@@ -215,12 +218,13 @@ __global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Args p) {
     }
     __syncthreads();
     const int key0 = j * kStreamKeys, key_row = (j & 1) * kStreamKeys;
-    if (key0 + kStreamKeys <= full)
+    if (key0 + kStreamKeys <= full && all_in_window(tile, row0 + 16 * MT - 1, key0))
       forward_step<D, MT, kStreamKeys / 16, false, Drop>(state, q, keys, values, key_row, key0, tile, mask);
     else
 #pragma unroll 1
       for (int part = 0; part < kStreamKeys && key0 + part < end; part += 32)
-        forward_step<D, MT, 2, true, Drop>(state, q, keys, values, key_row + part, key0 + part, tile, mask);
+        if (!before_window(tile, row0, key0 + part + 32))
+          forward_step<D, MT, 2, true, Drop>(state, q, keys, values, key_row + part, key0 + part, tile, mask);
     __syncthreads();
   }
   wait_copies<0>();
@@ -268,6 +272,13 @@ bool forward_dropout(const Params& p, cudaStream_t stream) {
 }
 
 }  // namespace
+
+bool mma_forward_window(const Params& params, cudaStream_t stream) {
+  if (params.dropout) return false;        // no model has both
+  const WindowParams p{PackedParams{params}};
+  if (p.head_size <= 64) return launch_streaming<64, 2, false>(p, stream);
+  return p.head_size <= 96 ? launch_streaming<96, 2, false>(p, stream) : launch_streaming<128, 2, false>(p, stream);
+}
 
 bool mma_forward(const Params& p, cudaStream_t stream) {
   if (p.dropout && p.group > 1) return false;  // no model has both

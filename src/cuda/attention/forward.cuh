@@ -80,7 +80,43 @@ struct RowTile {
 
   /// One past the last visible key of a query.
   __device__ __forceinline__ int limit(int row) const { return causal ? min(kv_length, row + 1) : kv_length; }
+
+  static constexpr bool kWindow = false;
 };
+
+/// The same within a window.
+struct WindowTile : RowTile {
+  int window;
+
+  static constexpr bool kWindow = true;
+  /// The first visible key of a query; not below 0 where that matters.
+  __device__ __forceinline__ int first(int row) const { return row + 1 - window; }
+};
+
+/// What a kernel's Args ask for.
+template <class Args>
+__device__ __forceinline__ auto tile_of(const Args& p, const RowTile& tile) {
+  if constexpr (Args::kWindow) return WindowTile{tile, p.window};
+  else return tile;
+}
+/// The first of the blocks of `size` keys that a query, and those after it, see.
+template <class Tile>
+__device__ __forceinline__ int first_block(const Tile& tile, int row, int size) {
+  if constexpr (Tile::kWindow) return max(0, tile.first(row)) / size;
+  else return 0;
+}
+/// Whether no window leaves out keys at and after `key0` for queries up to `last`.
+template <class Tile>
+__device__ __forceinline__ bool all_in_window(const Tile& tile, int last, int key0) {
+  if constexpr (Tile::kWindow) return key0 >= tile.first(last);
+  else return true;
+}
+/// Whether a window leaves out all keys before `end` for queries from `row` on.
+template <class Tile>
+__device__ __forceinline__ bool before_window(const Tile& tile, int row, int end) {
+  if constexpr (Tile::kWindow) return end <= tile.first(row);
+  else return false;
+}
 
 /// s = q k^T for 16 * NT keys whose rows start at tile row `key_row`.
 template <int D, int MT, int NT, class Queries>
@@ -152,8 +188,8 @@ __device__ __forceinline__ void raise_base(RowState<D, MT>& state, const float (
 }
 
 /// Scores of keys from `key0` on that a query does not see become -inf.
-template <int MT, int NT>
-__device__ __forceinline__ void mask_scores(float (&s)[MT][2 * NT][4], const RowTile& tile, int key0) {
+template <int MT, int NT, class Tile>
+__device__ __forceinline__ void mask_scores(float (&s)[MT][2 * NT][4], const Tile& tile, int key0) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int m = 0; m < MT; ++m)
@@ -164,6 +200,14 @@ __device__ __forceinline__ void mask_scores(float (&s)[MT][2 * NT][4], const Row
       for (int n = 0; n < 2 * NT; ++n) {
         if (8 * n >= limit) s[m][n][2 * half] = -INFINITY;
         if (8 * n + 1 >= limit) s[m][n][2 * half + 1] = -INFINITY;
+      }
+      if constexpr (Tile::kWindow) {
+        const int first = tile.first(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
+#pragma unroll
+        for (int n = 0; n < 2 * NT; ++n) {
+          if (8 * n < first) s[m][n][2 * half] = -INFINITY;
+          if (8 * n + 1 < first) s[m][n][2 * half + 1] = -INFINITY;
+        }
       }
     }
 }
@@ -197,9 +241,9 @@ __device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)
 }
 
 /// One step: the tile against 16 * NT keys from `key0` on, which lie at tile rows `key_row`... of K and V.
-template <int D, int MT, int NT, bool Masked, bool Drop, class Queries>
+template <int D, int MT, int NT, bool Masked, bool Drop, class Queries, class Tile>
 __device__ __forceinline__ void forward_step(RowState<D, MT>& state, const Queries& q, const LaneAddress<D>& keys,
-                                             const LaneAddress<D>& values, int key_row, int key0, const RowTile& tile,
+                                             const LaneAddress<D>& values, int key_row, int key0, const Tile& tile,
                                              const DropoutMask& mask) {
   float s[MT][2 * NT][4];
   scores<D, MT, NT>(s, q, keys, key_row);

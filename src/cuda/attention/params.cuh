@@ -47,12 +47,15 @@ struct Params {
   const int32_t* starts;            // [batch + 1]: first rows of packed samples, or null; kernels ask PackedParams
   int kv_heads, group;              // heads of k, v, dk, dv; heads of queries that read each; kernels ask PackedParams
   int rows;                         // of q, out, dout and dq, all samples together
+  int window;                       // of keys that a query sees, smaller than query_tokens; 0: none (AttentionForward)
+  float cap;                        // of the scores; 0: none
 
   /// Whether kernels need PackedParams.
   bool packed_or_grouped() const { return starts || group > 1; }
 
   // Answers for samples of equally many rows, each head of queries with keys of its own; PackedParams has the others.
   static constexpr bool kPacked = false;
+  static constexpr bool kWindow = false;   // only kernels of WindowParams look at `window`
 
   /// The head of keys and values that head h of queries reads, and how many do so.
   __device__ __forceinline__ int kv_head(int h) const { return h; }
@@ -87,6 +90,11 @@ struct PackedParams : Params {
   __device__ __forceinline__ int64_t first(const View& view, int b) const {
     return starts ? starts[b] * view.row_stride : b * view.batch_stride;
   }
+};
+
+/// Params of causal attention within a window.
+struct WindowParams : PackedParams {
+  static constexpr bool kWindow = true;
 };
 
 /// The sample and head of a block of a grid of batch * heads blocks. With packed samples they are read anew at each
@@ -164,10 +172,14 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
                                          cudaSharedmemCarveoutMaxShared));
 }
 
-// Launchers of the kernel families; each returns false when the shape is not one of its own.
+// Launchers of the kernel families; each returns false when the shape is not one of its own. Windows, caps and heads of
+// more than 128 are the general kernels', and windows those of the two functions that say so.
 void general_forward(const Params&, bool bf16, cudaStream_t);
 void general_backward(const Params&, bool bf16, cudaStream_t);
 bool mma_forward(const Params&, cudaStream_t);
+/// Within a window; no dropout.
+bool mma_forward_window(const Params&, cudaStream_t);
+bool mma_backward_window(const Params&, cudaStream_t);
 /// f32, aligned to 16 bytes, with products in TF32.
 bool tf32_forward(const Params&, cudaStream_t);
 bool tf32_backward(const Params&, cudaStream_t);

@@ -20,10 +20,17 @@ struct BackwardArgs {
   void* y = nullptr;                ///< T [rows, cols], the norm's output, optional
   DropoutKernelArgs dropout;
   float* partials = nullptr;        ///< [blocks, sums, cols]: of dgamma, dbeta, dbias those that are wanted
+  RmsForm rms;
 };
 
 /// Sums over rows that parameters need: dgamma and, but for RMSNorm, dbeta.
 constexpr int parameter_sums(bool parameters, bool rms) { return parameters ? (rms ? 1 : 2) : 0; }
+
+/// What RMSNorm's gamma is applied to.
+template <class T>
+__device__ __forceinline__ float before_gamma(float normalized, const RmsForm& form) {
+  return form.rounds_once ? normalized : to_float(from_float<T>(normalized));
+}
 
 /// mean(g) and mean(g x^) of a team's row.
 struct RowMeans {
@@ -188,6 +195,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       normalized[j] = fmaf(normalized[j], rstd, shift);
+      if constexpr (kRms) weight[j] += args.rms.offset;
       weighted[j] = gradient[j] * weight[j];
     }
   };
@@ -220,7 +228,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
         if constexpr (!kRms) unpack(shifts[p], y);
 #pragma unroll
         for (int j = 0; j < N; ++j)
-          y[j] = kRms ? to_float(from_float<T>(normalized[j])) * weight[j] : fmaf(normalized[j], weight[j], y[j]);
+          y[j] = kRms ? before_gamma<T>(normalized[j], args.rms) * weight[j] : fmaf(normalized[j], weight[j], y[j]);
         store(static_cast<T*>(args.y) + at + p * columns.step, y);
       }
     }
@@ -284,12 +292,13 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
   const float mean = rms ? 0 : args.mean[row], rstd = args.rstd[row];
   float sum_g = 0, sum_gx = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
-    const float g = to_float(dy[first + c]) * to_float(gamma[c]);
+    const float g = to_float(dy[first + c]) * (args.rms.offset + to_float(gamma[c]));
     const float normalized = (to_float(x[first + c]) - mean) * rstd;
     sum_g += g;
     sum_gx += g * normalized;
     if (args.y && rms)
-      static_cast<T*>(args.y)[first + c] = from_float<T>(to_float(from_float<T>(normalized)) * to_float(gamma[c]));
+      static_cast<T*>(args.y)[first + c] =
+          from_float<T>(before_gamma<T>(normalized, args.rms) * (args.rms.offset + to_float(gamma[c])));
     else if (args.y)
       static_cast<T*>(args.y)[first + c] =
           from_float<T>(normalized * to_float(gamma[c]) + to_float(static_cast<const T*>(args.beta)[c]));
@@ -299,7 +308,7 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
   DropoutRow place{};
   if (dropped) place = dropout_row(args.dropout, padded_row(args.dropout, row), cols);
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
-    const float g = to_float(dy[first + c]) * to_float(gamma[c]);
+    const float g = to_float(dy[first + c]) * (args.rms.offset + to_float(gamma[c]));
     float out[1] = {rstd * (g - means.g - (to_float(x[first + c]) - mean) * rstd * means.gx)};
     if (add) out[0] += to_float(add[first + c]);
     dx[first + c] = from_float<T>(out[0]);
@@ -440,7 +449,7 @@ void CudaOps::norm_backward(const NormBackward& args, Stream stream) {
   const LaunchContext launch = context(stream);
   const BackwardArgs kernel_args{args.dy.rows(), args.dy.cols(), args.mean.as<const float>(),
                                  args.rstd.as<const float>(), args.beta.data, args.y.data,
-                                 dropout_kernel_args(args.dropout), launch.scratch};
+                                 dropout_kernel_args(args.dropout), launch.scratch, args.rms};
   int64_t groups = 0;
   bool packs = false;
   dispatch_float(args.dy.dtype, [&](auto tag) {

@@ -11,11 +11,14 @@ struct ForwardArgs {
   float eps = 0, scale = 0;        ///< scale: 1 / cols
   DropoutKernelArgs dropout;
   float *mean = nullptr, *rstd = nullptr;  ///< no mean: RMSNorm
+  RmsForm rms;
 };
 
-/// RMSNorm rounds what it scales before it applies gamma (see NormForward).
+/// What RMSNorm makes of a scaled number: it rounds it before it applies gamma, unless its form says otherwise.
 template <class T>
-__device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
+__device__ __forceinline__ float rms_output(float scaled, float gamma, const RmsForm& form) {
+  return (form.rounds_once ? scaled : to_float(from_float<T>(scaled))) * (form.offset + gamma);
+}
 
 /// One block per row; a thread holds kPacks packs of N elements, `blockDim.x` packs apart. All loads of a row come
 /// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
@@ -97,7 +100,7 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
     if constexpr (!kRms) unpack(biases[p], b);
 #pragma unroll
     for (int j = 0; j < N; ++j)
-      v[p][j] = kRms ? rounded<T>(v[p][j] * rstd) * w[j] : v[p][j] * rstd * w[j] + b[j];
+      v[p][j] = kRms ? rms_output<T>(v[p][j] * rstd, w[j], args.rms) : v[p][j] * rstd * w[j] + b[j];
     store(y + first + p * step, v[p]);
   }
 }
@@ -175,7 +178,7 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
     if constexpr (!kRms) load(beta + c, b);
 #pragma unroll
     for (int j = 0; j < N; ++j)
-      v[j] = kRms ? rounded<T>(v[j] * rstd) * g[j] : (v[j] - mean) * rstd * g[j] + b[j];
+      v[j] = kRms ? rms_output<T>(v[j] * rstd, g[j], args.rms) : (v[j] - mean) * rstd * g[j] + b[j];
     store(y + first + p * 32 * N, v);
   }
 }
@@ -221,7 +224,8 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
   }
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float normalized = (to_float(from[c]) - mean) * rstd, g = to_float(gamma[c]);
-    y[row * cols + c] = from_float<T>(args.mean ? normalized * g + to_float(beta[c]) : rounded<T>(normalized) * g);
+    y[row * cols + c] =
+        from_float<T>(args.mean ? normalized * g + to_float(beta[c]) : rms_output<T>(normalized, g, args.rms));
   }
 }
 
@@ -258,7 +262,8 @@ void launch_warps(const NormForward& args, const ForwardArgs& kernel_args, cudaS
 void CudaOps::norm_forward(const NormForward& args, Stream stream) {
   check_args(args);
   const ForwardArgs kernel_args{args.x.rows(), args.x.cols(), args.eps, 1.0f / static_cast<float>(args.x.cols()),
-                                dropout_kernel_args(args.dropout), args.mean.as<float>(), args.rstd.as<float>()};
+                                dropout_kernel_args(args.dropout), args.mean.as<float>(), args.rstd.as<float>(),
+                                args.rms};
   if (args.x.numel() == 0) return;
   const cudaStream_t queue = context(stream).stream;
   dispatch_float(args.x.dtype, [&](auto tag) {

@@ -4,29 +4,69 @@
 #include <algorithm>
 #include <cmath>
 
+#include "blipft/head_norm.h"
+
 namespace blipft {
 
-AttentionForward Attention::arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved) const {
+AttentionForward Attention::arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved,
+                                      const Tensor& qk) const {
   const int64_t q = shape_.q_width(), kv = shape_.kv_width(), t = call.tokens;
   const int64_t keys = cross_ ? call.memory_tokens : t;
   AttentionForward args{.dtype = saved.qkv.dtype, .batch = call.batch, .heads = shape_.heads,
                         .head_size = shape_.head_size, .query_tokens = t, .kv_tokens = keys,
-                        .kv_heads = shape_.kv_heads, .q = Heads::in(saved.qkv, 0, t),
-                        .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_size)), .causal = shape_.causal,
-                        .packing = call.packing, .out = Heads::in(saved.attention, 0, t), .lse = saved.lse};
-  args.k = cross_ ? Heads::in(saved.kv, 0, keys) : Heads::in(saved.qkv, q, t);
+                        .kv_heads = shape_.kv_heads, .q = Heads::in(qk ? qk : saved.qkv, 0, t),
+                        .scale = scale(),
+                        .causal = shape_.causal, .window = shape_.window, .cap = shape_.cap, .packing = call.packing,
+                        .out = Heads::in(saved.attention, 0, t), .lse = saved.lse};
+  args.k = cross_ ? Heads::in(saved.kv, 0, keys) : Heads::in(qk ? qk : saved.qkv, q, t);
   args.v = cross_ ? Heads::in(saved.kv, kv, keys) : Heads::in(saved.qkv, q + kv, t);
   if (!cross_) args.kv_lengths = call.kv_lengths;
   if (shape_.dropout) args.dropout = shape_.dropout.of(context, call);
   return args;
 }
 
+float Attention::scale() const {
+  return shape_.scale > 0 ? shape_.scale : 1.0f / std::sqrt(static_cast<float>(shape_.head_size));
+}
+
 // q and k lie side by side, as heads of one size: one pass over both.
-void Attention::rotate(const StepContext& context, const LayerCall& call, const Tensor& qkv, bool inverse) const {
-  Rotary args{.x = MatrixView(qkv).columns(0, shape_.q_width() + shape_.kv_width()), .head_size = shape_.head_size,
-              .positions = call.positions, .inverse = inverse};
-  std::copy(shape_.rotary->begin(), shape_.rotary->end(), args.frequencies);
+void Attention::rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse) const {
+  Rotary args{.x = MatrixView(qk).columns(0, shape_.q_width() + shape_.kv_width()), .head_size = shape_.head_size,
+              .rotated = shape_.rotary->rotated, .magnitude = shape_.rotary->magnitude, .positions = call.positions,
+              .inverse = inverse};
+  std::copy(shape_.rotary->frequencies.begin(), shape_.rotary->frequencies.end(), args.frequencies);
   context.ops.rotary(args, context.stream);
+}
+
+Tensor Attention::normed(const UnitPass& pass, const LayerCall& call, const Tensor& qkv, Tensor rstd[2]) const {
+  const StepContext& context = pass.context;
+  const Norm* norms[] = {&*shape_.q_norm, &*shape_.k_norm};
+  const int64_t widths[] = {shape_.q_width(), shape_.kv_width()};
+  const Tensor qk = take(context, "queries and keys", qkv.dtype, {qkv.rows(), widths[0] + widths[1]});
+  for (int i = 0; i < 2; ++i) {
+    const int64_t first = i * widths[0];
+    rstd[i] = take(context, "norm statistics", DType::f32, {qkv.rows(), widths[i] / norms[i]->size});
+    context.ops.head_norm_forward({.x = MatrixView(qkv).columns(first, widths[i]), .size = norms[i]->size,
+                                   .gamma = norms[i]->g(pass.flat), .eps = norms[i]->eps, .rms = norms[i]->form,
+                                   .y = MatrixView(qk).columns(first, widths[i]), .rstd = rstd[i]},
+                                  context.stream);
+  }
+  if (shape_.rotary) rotate(context, call, qk, false);
+  return qk;
+}
+
+void Attention::norms_backward(const UnitBackward& pass, const Tensor& qkv, const Tensor rstd[2],
+                               const Tensor& dqkv) const {
+  const Norm* norms[] = {&*shape_.q_norm, &*shape_.k_norm};
+  const int64_t widths[] = {shape_.q_width(), shape_.kv_width()};
+  for (int i = 0; i < 2; ++i) {
+    const MatrixView dx = MatrixView(dqkv).columns(i * widths[0], widths[i]);
+    pass.context.ops.head_norm_backward(
+        {.dy = dx, .x = MatrixView(qkv).columns(i * widths[0], widths[i]), .size = norms[i]->size,
+         .gamma = norms[i]->g(pass.flat), .rms = norms[i]->form, .rstd = rstd[i],
+         .dgamma = pass.gradient(norms[i]->gamma, {norms[i]->size}), .accumulate = pass.accumulate(), .dx = dx},
+        pass.context.stream);
+  }
 }
 
 // attention(q, k, v): all of `saved`.
@@ -43,20 +83,21 @@ void Attention::recompute(const UnitPass& pass, const LayerCall& call, Input inp
     saved.kv = take(context, "qkv", type, {call.memory.rows(), key_value_.out});
     key_value_.forward(pass, {.x = call.memory, .y = saved.kv});
   }
-  if (shape_.rotary) rotate(context, call, saved.qkv, false);
-  context.ops.attention_forward(arguments(context, call, saved), context.stream);
+  Tensor qk, rstd[2];
+  if (shape_.q_norm) qk = normed(pass, call, saved.qkv, rstd);
+  else if (shape_.rotary) rotate(context, call, saved.qkv, false);
+  if (call.cache && !cross_) write_cache(context, call, qk ? qk : saved.qkv, saved.qkv);
+  context.ops.attention_forward(arguments(context, call, saved, qk), context.stream);
+  for (Tensor* tensor : {&qk, &rstd[0], &rstd[1]}) give(context, *tensor);
 }
 
 Tensor Attention::forward(const UnitPass& pass, const LayerCall& call, Input input, const Output& output,
                           SavedBlock& saved, bool save) const {
   const StepContext& context = pass.context;
   const DType type = input.x.dtype;
-  if (call.cache && call.decoding->lengths && !cross_) {
-    saved.attention = attend_to_cache(pass, call, input);
-  } else {
-    recompute(pass, call, input, saved);
-    if (call.cache && !cross_) write_cache(context, call, saved.qkv);
-  }
+  const bool decodes = call.cache && call.decoding->lengths && !cross_;
+  if (decodes) saved.attention = attend_to_cache(pass, call, input);
+  else recompute(pass, call, input, saved);
   if (!save)
     for (Tensor* tensor : {&saved.qkv, &saved.kv, &saved.lse}) give(context, *tensor);
   const Tensor y = take(context, output.name, type, {saved.attention.rows(), output_.out});
@@ -65,12 +106,11 @@ Tensor Attention::forward(const UnitPass& pass, const LayerCall& call, Input inp
   return y;
 }
 
-// Keys, as queries meet them, and values.
-void Attention::write_cache(const StepContext& context, const LayerCall& call, const Tensor& qkv) const {
-  const MatrixView all(qkv);
+// Keys as queries meet them, out of qk, and values.
+void Attention::write_cache(const StepContext& context, const LayerCall& call, const Tensor& qk, const Tensor& qkv) const {
   const int64_t q = shape_.q_width(), kv = shape_.kv_width();
-  context.ops.cache_write({.k = all.columns(q, kv), .v = all.columns(q + kv, kv), .slots = call.decoding->slots,
-                           .places = call.decoding->places, .cache = *call.cache},
+  context.ops.cache_write({.k = MatrixView(qk).columns(q, kv), .v = MatrixView(qkv).columns(q + kv, kv),
+                           .slots = call.decoding->slots, .places = call.decoding->places, .cache = *call.cache},
                           context.stream);
 }
 
@@ -81,14 +121,18 @@ Tensor Attention::attend_to_cache(const UnitPass& pass, const LayerCall& call, I
   ScopedTensor qkv(context, "qkv", input.x.dtype, {rows, from_rows_.out});
   from_rows_.forward(pass, {.x = input.x, .y = qkv.get()});
   if (input.owned) give(context, input.x);
-  if (shape_.rotary) rotate(context, call, qkv, false);
-  write_cache(context, call, qkv);
+  Tensor normed_qk, rstd[2];
+  if (shape_.q_norm) normed_qk = normed(pass, call, qkv, rstd);
+  else if (shape_.rotary) rotate(context, call, qkv, false);
+  const Tensor qk = normed_qk ? normed_qk : qkv.get();
+  write_cache(context, call, qk, qkv);
   const Tensor out = take(context, "attention output", input.x.dtype, {rows, shape_.q_width()});
   context.ops.attention_decode(
-      {.q = MatrixView(qkv.get()).columns(0, shape_.q_width()), .heads = shape_.heads, .kv_heads = shape_.kv_heads,
-       .head_size = shape_.head_size, .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_size)),
+      {.q = MatrixView(qk).columns(0, shape_.q_width()), .heads = shape_.heads, .kv_heads = shape_.kv_heads,
+       .head_size = shape_.head_size, .scale = scale(), .window = shape_.window, .cap = shape_.cap,
        .lengths = call.decoding->lengths, .sources = call.decoding->sources, .cache = *call.cache, .out = out},
       context.stream);
+  for (Tensor* tensor : {&normed_qk, &rstd[0], &rstd[1]}) give(context, *tensor);
   return out;
 }
 
@@ -103,21 +147,26 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
   const Tensor dkv = cross_ ? take(context, "gradients of qkv", type, {call.memory.rows(), key_value_.out}) : Tensor{};
   const int64_t keys = cross_ ? call.memory_tokens : t;
   // Attention sums the columns of q, k and v where they are one matrix, and as its products left them: biases of q and k
-  // are added before the rotation.
-  const BiasGradient bias = cross_ || shape_.rotary ? BiasGradient{} : from_rows_.bias_gradient(pass);
+  // are added before norm and rotation.
+  const bool as_made = !cross_ && !shape_.rotary && !shape_.q_norm;
+  const BiasGradient bias = as_made ? from_rows_.bias_gradient(pass) : BiasGradient{};
+  Tensor qk, rstd[2];
+  if (shape_.q_norm) qk = normed(pass, call, saved.qkv, rstd);
   {
     ScopedTensor dattention(context, "gradients", type, {rows, q});
     output_.input_gradient(pass, {.dy = dy, .dx = dattention});
     ScopedTensor delta(context, "attention row sums", DType::f32, {call.batch, shape_.heads, t});
-    context.ops.attention_backward({.forward = arguments(context, call, saved), .dout = Heads::in(dattention, 0, t),
+    context.ops.attention_backward({.forward = arguments(context, call, saved, qk), .dout = Heads::in(dattention, 0, t),
                                     .dq = Heads::in(dqkv, 0, t),
                                     .dk = cross_ ? Heads::in(dkv, 0, keys) : Heads::in(dqkv, q, t),
                                     .dv = cross_ ? Heads::in(dkv, kv, keys) : Heads::in(dqkv, q + kv, t),
                                     .delta = delta, .dbias = bias.sums, .accumulate_dbias = bias.accumulate},
                                    context.stream);
   }
+  give(context, qk);
   if (shape_.rotary) rotate(context, call, dqkv, true);
-  for (Tensor* tensor : {&saved.qkv, &saved.kv, &saved.lse}) give(context, *tensor);
+  if (shape_.q_norm) norms_backward(pass, saved.qkv, rstd, dqkv);
+  for (Tensor* tensor : {&saved.qkv, &saved.kv, &saved.lse, &rstd[0], &rstd[1]}) give(context, *tensor);
   leave(pass, output_, std::exchange(saved.attention, {}));
   InputGradient result = input_gradient(pass, incoming, dqkv, bias);
   if (cross_) memory_backward(pass, call, dkv);
@@ -134,7 +183,7 @@ void Attention::memory_backward(UnitBackward& pass, const LayerCall& call, Tenso
   leave(pass, key_value_, dkv);
 }
 
-// Of causal attention half of q k^T and of the product with v.
+// Of causal attention half of q k^T and of the product with v; of a window what lies in it.
 Block::Flops Attention::forward_flops(int64_t batch, double tokens, double memory_tokens) const {
   const double rows = static_cast<double>(batch) * tokens, keys = cross_ ? memory_tokens : tokens;
   Flops flops;
@@ -142,7 +191,10 @@ Block::Flops Attention::forward_flops(int64_t batch, double tokens, double memor
   if (cross_)
     flops.memory_products =
         2 * static_cast<double>(batch) * memory_tokens * static_cast<double>(key_value_.in * key_value_.out);
-  flops.attention = 4 * rows * keys * static_cast<double>(shape_.q_width()) * (shape_.causal ? 0.5 : 1);
+  double seen = keys * (shape_.causal ? 0.5 : 1);
+  if (const auto window = static_cast<double>(shape_.window); window > 0 && window < keys)
+    seen = window - window * window / (2 * keys);
+  flops.attention = 4 * rows * seen * static_cast<double>(shape_.q_width());
   return flops;
 }
 

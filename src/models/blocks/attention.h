@@ -1,5 +1,8 @@
 // Attention: of a stack's rows among themselves, or to a memory (cross attention), with grouped heads, causal or not,
-// with rotary positions or without.
+// within a window or not, with rotary positions or without, with norms of queries and keys or without.
+//
+// Norms of queries and keys stand before the rotation. What is saved is what they read, q and k as their products made
+// them; backward norms and turns them again, which costs memory for one tensor of a layer, not of all.
 //
 // Dimension legend: as in block.h; N heads of queries and K heads of keys and values of size D.
 #pragma once
@@ -9,11 +12,19 @@
 #include <optional>
 
 #include "models/blocks/block.h"
+#include "models/blocks/norm.h"
 
 namespace blipft {
 
-/// Radians from one position to the next, [D / 2].
+/// Radians from one position to the next, [rotated / 2].
 using RotaryFrequencies = std::array<float, Rotary::kMostFrequencies>;
+
+/// Rotary positions of a layer, see Rotary.
+struct RotaryPositions {
+  RotaryFrequencies frequencies{};
+  int64_t rotated = 0;                     ///< elements of a head that turn; 0: all
+  float magnitude = 1;
+};
 
 class Attention : public Block {
  public:
@@ -21,7 +32,11 @@ class Attention : public Block {
     int64_t heads = 0, kv_heads = 0, head_size = 0;
     bool causal = false;
     DropoutSite dropout;                   ///< of the probabilities
-    std::optional<RotaryFrequencies> rotary;  ///< of queries and keys
+    std::optional<RotaryPositions> rotary; ///< of queries and keys
+    float scale = 0;                       ///< of the scores; 0: 1 / sqrt(D)
+    int64_t window = 0;                    ///< keys that a query sees, see AttentionForward; 0: all
+    float cap = 0;                         ///< of the scores; 0: none
+    std::optional<Norm> q_norm, k_norm;    ///< both or none; of each head, or of all heads at once: Norm::size says it
     int64_t q_width() const { return heads * head_size; }
     int64_t kv_width() const { return kv_heads * head_size; }
   };
@@ -45,10 +60,17 @@ class Attention : public Block {
   int64_t cache_width() const override { return cross_ ? 0 : shape_.kv_width(); }
 
  private:
-  AttentionForward arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved) const;
-  void rotate(const StepContext& context, const LayerCall& call, const Tensor& qkv, bool inverse) const;
+  /// `qk` [M, N D + K D] stands for the first columns of saved.qkv where queries and keys are normed.
+  AttentionForward arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved,
+                             const Tensor& qk) const;
+  void rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse) const;
+  /// Queries and keys as attention reads them [M, N D + K D], fresh, out of what the product made.
+  Tensor normed(const UnitPass& pass, const LayerCall& call, const Tensor& qkv, Tensor rstd[2]) const;
+  /// Their gradient, in place in dqkv, becomes that of what the product made.
+  void norms_backward(const UnitBackward& pass, const Tensor& qkv, const Tensor rstd[2], const Tensor& dqkv) const;
   void memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const;
-  void write_cache(const StepContext& context, const LayerCall& call, const Tensor& qkv) const;
+  void write_cache(const StepContext& context, const LayerCall& call, const Tensor& qk, const Tensor& qkv) const;
+  float scale() const;                     // of the scores
   Tensor attend_to_cache(const UnitPass& pass, const LayerCall& call, Input input) const;
 
   Shape shape_;

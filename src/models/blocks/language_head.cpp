@@ -84,8 +84,8 @@ void LanguageHead::loss_in_chunks(
     UnitPass of_chunk = pass;
     if (batch.label_rows) of_chunk.rows.row_numbers = batch.label_rows.part(first, {n});
     output.forward(of_chunk, {.x = normed.row_range(first, n), .y = part});
-    context.ops.cross_entropy({.logits = part, .labels = labels.part(first, {n}), .weight = batch.loss_weight,
-                               .row_loss = row_loss.part(first, {n})},
+    context.ops.cross_entropy({.cap = cap, .logits = part, .labels = labels.part(first, {n}),
+                               .weight = batch.loss_weight, .row_loss = row_loss.part(first, {n})},
                               context.stream);
     if (backward) backward(of_chunk, part, first);
   }
@@ -121,6 +121,7 @@ Tensor LanguageHead::logits(const StepContext& context, Tensor x, const Tensor& 
   const Tensor y = take(context, "logits", x.dtype, {x.rows(), output.out});
   give(context, x);
   output.forward(pass, {.x = normed.y, .y = y});
+  if (cap > 0) context.ops.cap(y, cap, context.stream);
   give(context, normed);
   if (tied()) context.units.release(*weight_unit);
   release(context, *unit);
@@ -159,7 +160,7 @@ Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, RowB
   context.ops.norm_backward({.dy = dnormed, .x = picked, .mean = normed.mean, .rstd = normed.rstd,
                              .gamma = norm.g(flat), .dgamma = unit->trainable ? norm.g(gradient.flat) : Tensor{},
                              .dbeta = unit->trainable ? norm.b(gradient.flat) : Tensor{},
-                             .accumulate = gradient.accumulate, .dx = dnormed},
+                             .accumulate = gradient.accumulate, .rms = norm.form, .dx = dnormed},
                             context.stream);
   give(context, normed);
   release(context, *unit);

@@ -14,6 +14,7 @@ class LanguageHead {
   Norm norm;
   const Unit* weight_unit = nullptr;       // where the head's weight is: `unit`, or the embeddings (tied)
   LinearLayer output;                      // [V, H], no bias
+  float cap = 0;                           // of the logits, see CrossEntropy; 0: none
 
   /// Declares "<name>.weight" [V, H]: the parameter `tied_to` of `embeddings`, or, where that is empty, one of `unit`.
   void add_output(Unit& embeddings, const std::string& tied_to, const std::string& name, int64_t hidden,

@@ -2,6 +2,7 @@
 #include "models/blocks/linear_lora.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace blipft {
@@ -101,9 +102,11 @@ struct Kind {
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> table = {
       {"q", {"q_proj"}}, {"k", {"k_proj"}}, {"v", {"v_proj"}}, {"o", {"o_proj", "out_proj"}},
-      {"mlp", {"gate_proj", "up_proj", "down_proj", "fc1", "fc2"}}, {"head", {"lm_head"}}};
+      {"mlp", {"gate_proj", "up_proj", "gate_up_proj", "down_proj", "fc1", "fc2"}}, {"head", {"lm_head"}}};
   return table;
 }
+
+constexpr std::array<const char*, 3> kFused = {"q", "k", "v"};
 
 std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
 
@@ -113,6 +116,14 @@ bool LoraBuilder::is_target(const std::string& module) {
   const std::string last = last_part(module);
   known_.insert(last);
   bool found = false;
+  // Where one matrix makes queries, keys and values, all three of them name it together.
+  const std::vector<std::string>& asked = settings_.targets;
+  if (last == "qkv_proj" && module.starts_with(language_) &&
+      std::all_of(kFused.begin(), kFused.end(),
+                  [&](const char* kind) { return std::find(asked.begin(), asked.end(), kind) != asked.end(); })) {
+    used_.insert(kFused.begin(), kFused.end());
+    found = true;
+  }
   for (const std::string& target : settings_.targets) {
     const auto kind = std::find_if(kinds().begin(), kinds().end(), [&](const Kind& k) { return k.name == target; });
     const bool named = kind == kinds().end()

@@ -82,7 +82,7 @@ Tensor GatedMlp::forward(const UnitPass& pass, const LayerCall& call, Input inpu
   const int64_t rows = input.x.rows();
   recompute(pass, call, input, saved);
   ScopedTensor inner(context, "mlp inner", type, {rows, down_.in});
-  context.ops.swiglu_forward({.gate_up = saved.inner, .y = inner}, context.stream);
+  context.ops.swiglu_forward({.activation = activation_, .gate_up = saved.inner, .y = inner}, context.stream);
   if (!save) give(context, saved.inner);
   const Tensor y = take(context, output.name, type, {rows, down_.out});
   down_.forward(pass, {.x = inner, .residual = output.residual, .y = y});
@@ -99,7 +99,8 @@ Block::InputGradient GatedMlp::backward(UnitBackward& pass, const LayerCall&, co
   {
     ScopedTensor dinner(context, "gradients of mlp inner", dy.dtype, width);
     down_.input_gradient(pass, {.dy = dy, .dx = dinner});
-    context.ops.swiglu_backward({.gate_up = gates, .y = inner, .dy = dinner, .dgate_up = gates}, context.stream);
+    context.ops.swiglu_backward(
+        {.activation = activation_, .gate_up = gates, .y = inner, .dy = dinner, .dgate_up = gates}, context.stream);
   }
   down_.weight_gradient(pass, dy, inner, incoming.bias);
   leave(pass, down_, inner);

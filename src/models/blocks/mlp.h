@@ -1,4 +1,4 @@
-// The MLP of a transformer layer: plain, fc2(act(fc1(x))), or gated (SwiGLU), down(silu(gate(x)) * up(x)).
+// The MLP of a transformer layer: plain, fc2(act(fc1(x))), or gated (SwiGLU), down(act(gate(x)) * up(x)).
 //
 // Dimension legend: as in block.h; F inner size.
 #pragma once
@@ -33,12 +33,12 @@ class Mlp : public Block {
   LinearLayer fc1_, fc2_;
 };
 
-/// down(silu(gate(x)) * up(x)). What it saves: gate and up, [M, 2 F], which become their own gradients.
+/// down(act(gate(x)) * up(x)). What it saves: gate and up, [M, 2 F], which become their own gradients.
 class GatedMlp : public Block {
  public:
   /// gate_up [2 F, H], gate before up; down [H, F].
-  GatedMlp(const Unit& unit, LinearLayer gate_up, LinearLayer down)
-      : Block(unit), gate_up_(std::move(gate_up)), down_(std::move(down)) {}
+  GatedMlp(const Unit& unit, LinearLayer gate_up, LinearLayer down, GateActivation activation = GateActivation::silu)
+      : Block(unit), activation_(activation), gate_up_(std::move(gate_up)), down_(std::move(down)) {}
 
   const LinearLayer& first() const override { return gate_up_; }
   const LinearLayer& last() const override { return down_; }
@@ -50,6 +50,7 @@ class GatedMlp : public Block {
   Flops forward_flops(int64_t batch, double tokens, double memory_tokens) const override;
 
  private:
+  GateActivation activation_;
   LinearLayer gate_up_, down_;
 };
 

@@ -22,14 +22,14 @@ Norm add_norm(Unit& unit, const std::string& name, int64_t size, float eps) {
   return norm;
 }
 
-Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps) {
-  return {size, unit.add(name + ".weight", {size}, Init::constant(1)), -1, eps};
+Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps, RmsForm form) {
+  return {size, unit.add(name + ".weight", {size}, Init::constant(1 - form.offset)), -1, eps, form};
 }
 
 NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x) {
   const NormResult result = fresh(context, norm, x.dtype, x.rows());
-  context.ops.norm_forward({.x = x, .gamma = norm.g(flat), .beta = norm.b(flat), .eps = norm.eps, .y = result.y,
-                            .mean = result.mean, .rstd = result.rstd},
+  context.ops.norm_forward({.x = x, .gamma = norm.g(flat), .beta = norm.b(flat), .eps = norm.eps, .rms = norm.form,
+                            .y = result.y, .mean = result.mean, .rstd = result.rstd},
                            context.stream);
   return result;
 }
@@ -38,8 +38,8 @@ NormResult take_norm_of_sum(const StepContext& context, const Norm& norm, const 
                             const Tensor& residual, const Dropout& dropout, const Tensor& sum) {
   const NormResult result = fresh(context, norm, branch.dtype, branch.rows());
   context.ops.norm_forward({.x = branch, .residual = residual, .dropout = dropout, .sum = sum, .gamma = norm.g(flat),
-                            .beta = norm.b(flat), .eps = norm.eps, .y = result.y, .mean = result.mean,
-                            .rstd = result.rstd},
+                            .beta = norm.b(flat), .eps = norm.eps, .rms = norm.form, .y = result.y,
+                            .mean = result.mean, .rstd = result.rstd},
                            context.stream);
   return result;
 }
@@ -47,8 +47,8 @@ NormResult take_norm_of_sum(const StepContext& context, const Norm& norm, const 
 Tensor take_norm_again(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x,
                        const NormResult& statistics) {
   const Tensor y = take(context, "norm output", x.dtype, x.shape);
-  context.ops.norm_forward({.x = x, .gamma = norm.g(flat), .beta = norm.b(flat), .eps = norm.eps, .y = y,
-                            .mean = statistics.mean, .rstd = statistics.rstd},
+  context.ops.norm_forward({.x = x, .gamma = norm.g(flat), .beta = norm.b(flat), .eps = norm.eps, .rms = norm.form,
+                            .y = y, .mean = statistics.mean, .rstd = statistics.rstd},
                            context.stream);
   return y;
 }
@@ -65,6 +65,7 @@ void Norm::backward(const UnitBackward& pass, NormBackward args) const {
   args.dgamma = pass.gradient(gamma, {size});
   if (!rms()) args.dbeta = pass.gradient(beta, {size});
   args.accumulate = pass.accumulate();
+  args.rms = form;
   pass.context.ops.norm_backward(args, pass.context.stream);
 }
 

@@ -15,6 +15,7 @@ struct Norm {
   int64_t size = 0;
   int64_t gamma = -1, beta = -1;           // -1: RMSNorm
   float eps = 1e-5f;
+  RmsForm form;                            // of RMSNorm
   bool rms() const { return beta < 0; }
   Tensor g(const Tensor& flat) const { return flat.part(gamma, {size}); }
   Tensor b(const Tensor& flat) const { return rms() ? Tensor{} : flat.part(beta, {size}); }
@@ -23,8 +24,8 @@ struct Norm {
 };
 
 Norm add_norm(Unit& unit, const std::string& name, int64_t size, float eps);
-/// Without "<name>.bias".
-Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps);
+/// Without "<name>.bias". New weights are those of the identity.
+Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps, RmsForm form = {});
 
 /// y = norm(x) with statistics into fresh tensors.
 struct NormResult {

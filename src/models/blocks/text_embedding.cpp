@@ -5,7 +5,7 @@ namespace blipft {
 
 TextEmbed TextEmbedding::arguments(const MicroBatch& batch, const Tensor& x) const {
   return {.ids = batch.ids, .lengths = batch.lengths, .prefix_rows = prefix_rows, .padding_id = padding_id,
-          .packing = batch.packing, .x = x};
+          .token_scale = token_scale, .packing = batch.packing, .x = x};
 }
 
 void TextEmbedding::set_tables(TextEmbed& args, const Tensor& flat) const {
@@ -30,7 +30,8 @@ Tensor TextEmbedding::decode(const StepContext& context, DType dtype, const Cach
   const Tensor flat = context.units.acquire(*unit);
   const ObservedPhase phase(context, Phase::forward, *unit);
   const Tensor x = take(context, "residual stream", dtype, {cache.tokens.rows(), hidden});
-  TextEmbed args{.ids = cache.tokens, .lengths = cache.lengths, .row_positions = cache.places, .x = x};
+  TextEmbed args{.ids = cache.tokens, .lengths = cache.lengths, .row_positions = cache.places, .token_scale = token_scale,
+                 .x = x};
   set_tables(args, flat);
   context.ops.text_embed_forward(args, context.stream);
   context.units.release(*unit);

@@ -16,6 +16,7 @@ class TextEmbedding {
   int64_t positions = -1, position_rows = 0;  // offset of [rows, H], -1: none; see TextEmbed
   int64_t padding_id = -1;                 // whose token row gets no gradient; -1: none
   int64_t prefix_rows = 0;                 // Q
+  float token_scale = 1;                   // of token rows, see TextEmbed
 
   /// [M, H], the caller's. Takes `prefix` [B * Q, H] over, absent without prefix rows.
   Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix) const;

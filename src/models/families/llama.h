@@ -1,4 +1,4 @@
-// The LLaMA family (llama, mistral, qwen2), for the factory table.
+// The LLaMA family (llama, mistral, qwen2, qwen3, smollm3, phi3, olmo2), for the factory table.
 #pragma once
 
 #include <memory>

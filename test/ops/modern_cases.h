@@ -1,0 +1,167 @@
+// The cases of what today's families of text models ask for beside LLaMA's.
+#pragma once
+
+#include <tuple>
+
+#include "blipft/head_norm.h"
+#include "ops/attention_cases.h"
+
+namespace blipft::test {
+
+/// Groups of `size` columns in a matrix that is `behind` columns wider.
+inline void add_head_norm(Cases& cases, DType t, int64_t rows, int64_t groups, int64_t size, int64_t behind) {
+  for (const RmsForm& form : {RmsForm{0, false}, RmsForm{1, true}})
+    for (bool in_place : {false, true})
+      cases.push_back({title(t, "head norm ", rows, "x", groups, "x", size, " of ", behind, form.offset > 0 ? " gemma" : "",
+                             in_place ? " in place" : ""), t, false, [=](OpContext& c) {
+        const int64_t n = groups * size;
+        HeadNormForward f{.x = MatrixView(c.input("x", t, {rows, n + behind}, -1, 2)).columns(0, n), .size = size,
+                          .gamma = c.input("gamma", t, {size}, 0.5, 1.5), .rms = form,
+                          .y = MatrixView(c.inout("y", t, {rows, n + behind})).columns(0, n),
+                          .rstd = c.output("rstd", kF32, {rows, groups})};
+        const DType gradient = in_place ? t : kF32;
+        HeadNormBackward b{.dy = {}, .x = f.x, .size = size, .gamma = f.gamma, .rms = form, .rstd = f.rstd,
+                           .dgamma = in_place ? c.inout("dgamma", gradient, {size}) : c.output("dgamma", gradient, {size}),
+                           .accumulate = in_place};
+        const Tensor dy = in_place ? c.inout("dy", t, {rows, n + behind}) : c.input("dy", t, {rows, n + behind});
+        b.dy = MatrixView(dy).columns(0, n);
+        b.dx = in_place ? b.dy : MatrixView(c.inout("dx", t, {rows, n + behind})).columns(0, n);
+        HeadNormBackward frozen = b;
+        frozen.dgamma = {}, frozen.accumulate = false, frozen.dx = MatrixView(c.output("dx alone", t, {rows, n}));
+        c.run([&](Ops& ops, Stream s) {
+          ops.head_norm_forward(f, s);
+          ops.head_norm_backward(frozen, s);
+          ops.head_norm_backward(b, s);
+        });
+      }});
+}
+
+/// RMSNorm in the forms that LLaMA has not.
+inline void add_rms_forms(Cases& cases, DType t, int64_t rows, int64_t n) {
+  for (const RmsForm& form : {RmsForm{1, true}, RmsForm{0, true}})
+    for (bool parameters : {false, true})
+      cases.push_back({title(t, "rms norm ", rows, "x", n, form.offset > 0 ? " gemma" : " rounded once",
+                             parameters ? " parameters" : ""), t, false, [=](OpContext& c) {
+        NormForward f;
+        f.x = c.input("x", t, {rows, n}, -1, 2), f.residual = c.input("residual", t, {rows, n}, -2, 1);
+        f.sum = c.output("sum", t, {rows, n}), f.gamma = c.input("gamma", t, {n}, -0.5, 1.5), f.rms = form;
+        f.y = c.output("y", t, {rows, n}), f.rstd = c.output("rstd", kF32, {rows});
+        NormForward alone = f;
+        alone.residual = alone.sum = {}, alone.y = c.output("y alone", t, {rows, n});
+        alone.rstd = c.output("rstd alone", kF32, {rows});
+        NormBackward b;
+        b.x = f.sum, b.rstd = f.rstd, b.gamma = f.gamma, b.rms = form, b.dy = c.input("dy", t, {rows, n});
+        b.add = c.input("add", t, {rows, n}), b.dx = c.output("dx", t, {rows, n}), b.y = c.output("y again", t, {rows, n});
+        if (parameters) b.dgamma = c.output("dgamma", kF32, {n});
+        c.run([&](Ops& ops, Stream s) {
+          ops.norm_forward(f, s);
+          ops.norm_forward(alone, s);
+          ops.norm_backward(b, s);
+        });
+      }});
+}
+
+inline void add_gates(Cases& cases, DType t, int64_t rows, int64_t inner) {
+  for (auto [activation, name] : {std::pair{GateActivation::gelu, "gelu"}, std::pair{GateActivation::gelu_tanh, "gelu_tanh"},
+                                  std::pair{GateActivation::relu, "relu"}})
+    cases.push_back({title(t, "gate ", name, " ", rows, "x", inner), t, false, [=, of = activation](OpContext& c) {
+      Swiglu a{.activation = of, .gate_up = c.input("gate_up", t, {rows, 2 * inner}, -6, 6),
+               .y = c.output("y", t, {rows, inner})};
+      Swiglu b = a;
+      b.y = c.output("y again", t, {rows, inner}), b.dy = c.input("dy", t, {rows, inner});
+      b.dgate_up = c.output("dgate_up", t, {rows, 2 * inner});
+      c.run([&](Ops& ops, Stream s) {
+        ops.swiglu_forward(a, s);
+        ops.swiglu_backward(b, s);
+      });
+    }});
+}
+
+inline void add_partial_rotary(Cases& cases, DType t, int64_t heads, int64_t head_size, int64_t rotated) {
+  for (bool inverse : {false, true})
+    cases.push_back({title(t, "rotary of ", rotated, " of ", head_size, inverse ? " inverse" : ""), t, false,
+                     [=](OpContext& c) {
+      constexpr int64_t kRows = 21, kBehind = 8;
+      Rotary a{.x = MatrixView(c.inout("x", t, {kRows, heads * head_size + kBehind})).columns(0, heads * head_size),
+               .head_size = head_size, .rotated = rotated, .magnitude = 1.19f};
+      std::vector<double> positions;
+      for (int64_t r = 0; r < kRows; ++r) positions.push_back(static_cast<double>(r * 37 % 2048));
+      a.positions = c.values("positions", DType::i32, positions);
+      for (int64_t i = 0; i < rotated / 2; ++i)
+        a.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(rotated));
+      a.inverse = inverse;
+      c.run([&](Ops& ops, Stream s) { ops.rotary(a, s); });
+    }});
+}
+
+/// Windows, caps and heads of up to 256, dense and packed, with groups: which kernel takes what is attention.cu's affair.
+inline void add_modern_attentions(Cases& cases, DType t) {
+  int rotate = 0;
+  const auto add = [&](int64_t d, int64_t tokens, int64_t window, float cap, int64_t kv_heads, bool packed) {
+    Attend v{3, 4, d, tokens, tokens, true};
+    v.lengths = rotate % 3 == 0, v.bias = rotate % 5 == 1 ? 1 : 0, v.packed = packed, v.kv_heads = kv_heads;
+    v.window = window, v.cap = cap;
+    ++rotate;
+    add_attention(cases, t, v);
+  };
+  for (int64_t d : {6, 64, 88, 96, 128, 160, 256})
+    for (int64_t tokens : {7, 33, 129, 300})
+      for (bool packed : {false, true}) {
+        add(d, tokens, 0, d % 3 ? 0 : 20.0f, 2, packed);
+        add(d, tokens, std::max<int64_t>(1, tokens / 3), 0, packed ? 4 : 1, packed);
+        if (tokens > 40) add(d, tokens, 1 + tokens % 40, 2.5f, 2, packed);
+      }
+  for (int64_t window : {1, 31, 32, 33, 63, 64, 65, 128, 299, 300, 5000})
+    for (int64_t d : {64, 128}) add(d, 300, window, 0, 2, window % 2 == 1);
+  Attend dropped{2, 4, 64, 70, 70, true, false, false, 0.25f};
+  dropped.window = 20;
+  add_attention(cases, t, dropped);
+  dropped.window = 0, dropped.cap = 3;
+  add_attention(cases, t, dropped);
+  Attend cross{2, 4, 64, 40, 90};
+  cross.cap = 3;
+  add_attention(cases, t, cross);
+}
+
+inline void add_scaled_tokens(Cases& cases, DType t, int64_t n) {
+  cases.push_back({title(t, "text_embed scaled ", n), t, false, [=](OpContext& c) {
+    TextEmbed f{.ids = c.input("ids", DType::i32, {3, 17}, 0, 29), .lengths = c.input("lengths", DType::i32, {3}, 1, 18),
+                .prefix = c.input("prefix", t, {6, n}), .prefix_rows = 2, .tokens = c.input("tokens", t, {29, n}),
+                .padding_id = 1, .token_scale = 59.87f, .x = c.output("x", t, {57, n})};
+    TextEmbed b = f;
+    b.prefix = c.output("dprefix", t, {6, n}), b.tokens = c.output("dtokens", kF32, {29, n}), b.x = c.input("dx", t, {57, n});
+    c.run([&](Ops& ops, Stream s) {
+      ops.text_embed_forward(f, s);
+      ops.text_embed_backward(b, s);
+    });
+  }});
+}
+
+inline void add_capped_loss(Cases& cases, DType t, int64_t rows, int64_t vocabulary) {
+  cases.push_back({title(t, "cross_entropy capped ", rows, "x", vocabulary), t, false, [=](OpContext& c) {
+    CrossEntropy a{.cap = 6, .logits = c.inout("logits", t, {rows, vocabulary}, -12, 12)};
+    std::vector<double> labels;
+    for (int64_t r = 0; r < rows; ++r) labels.push_back(r % 4 == 1 ? -100 : static_cast<double>(r * 997 % vocabulary));
+    a.labels = c.values("labels", DType::i32, labels);
+    a.weight = c.values("weight", kF32, {0.125});
+    a.row_loss = c.output("row_loss", kF32, {rows});
+    c.run([&](Ops& ops, Stream s) { ops.cross_entropy(a, s); });
+  }});
+}
+
+inline void add_modern_ops(Cases& cases, DType t) {
+  for (auto [rows, groups, size] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 2}, {7, 3, 22}, {37, 4, 64}, {21, 5, 128},
+                                    {9, 2, 256}, {5, 1, 4096}, {3, 1, 9000}, {1100, 16, 128}, {13, 3, 100}})
+    for (int64_t behind : {0, 8, 3}) add_head_norm(cases, t, rows, groups, size, behind);
+  for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {40, 64}, {2100, 328}, {20, 2304}, {20, 4096}, {9, 9000}})
+    add_rms_forms(cases, t, rows, n);
+  for (auto [rows, inner] : {std::pair<int64_t, int64_t>{1, 1}, {5, 33}, {37, 88}, {9, 9216}}) add_gates(cases, t, rows, inner);
+  for (auto [heads, size, part] : {std::tuple<int64_t, int64_t, int64_t>{3, 128, 96}, {5, 22, 6}, {2, 256, 256}, {4, 64, 32}})
+    add_partial_rotary(cases, t, heads, size, part);
+  add_modern_attentions(cases, t);
+  for (int64_t n : {1, 33, 64, 2304}) add_scaled_tokens(cases, t, n);
+  for (auto [rows, vocabulary] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {33, 1000}, {9, 256000}})
+    add_capped_loss(cases, t, rows, vocabulary);
+}
+
+}  // namespace blipft::test

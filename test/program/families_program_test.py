@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""The whole program on small models of LLaMA's younger relatives and of Gemma, of random sizes, beside transformers and
+PEFT. Prints ok, FAILED or SKIPPED for each test.
+
+    test/program/families_program_test.py [WORD...]        tests whose names hold one of the words
+
+BLIPFT names the program (default ./blipft). Needs torch, transformers and peft; without them the tests are skipped. Many more
+models: tools/compare_families.py.
+"""
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from script_tests import Skip, check, run_tests, test  # noqa: E402
+
+try:
+    import h5py  # noqa: F401
+    import PIL  # noqa: F401
+except ImportError as missing:
+    print(f"SKIPPED families_program_test ({missing})")
+    sys.exit(0)
+from program_runs import DEVICE, PROGRAM, ROOT, Space, run, start  # noqa: E402
+
+try:
+    import peft
+    import torch
+    import transformers
+    sys.path.insert(0, str(ROOT / "tools"))
+    import compare_families
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+except ImportError as missing:
+    torch, why = None, str(missing)
+
+FAMILIES = ("qwen3", "smollm3", "phi3", "olmo2", "gemma2", "gemma3")
+SEED = 500                                 # not among those of compare_families.py's 40
+
+
+def need_torch():
+    if torch is None:
+        raise Skip(why)
+
+
+def logits_of(model, ids):
+    with torch.no_grad():
+        return model.eval()(input_ids=ids).logits
+
+
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+
+
+def train(space, folder, *more):
+    return run(space, 1, f"model.path={folder}/model", "model.init=pretrained", f"data.path={folder}/texts.jsonl",
+               "data.max_text_tokens=24", "train.batch_size=3", "train.accumulate_grad_batches=2", "train.max_steps=3",
+               "train.max_epochs=3", "parallel.strategy=single", *more)
+
+
+def random_model(space, family, seed):
+    folder = space.new(family)
+    folder.mkdir()
+    compare_families.make_folder(folder, family, seed)
+    return folder
+
+
+@test
+def models_of_each_family_have_transformers_loss_and_gradients_and_load_there(space):
+    need_torch()
+    if DEVICE != "cpu":
+        raise Skip("compares on the CPU")
+    os.environ.setdefault("BLIPFT", PROGRAM)
+    for family in FAMILIES:
+        folder = space.new(family)
+        folder.mkdir()
+        loss, gradient, own, too_far = compare_families.compare(folder, family, SEED)
+        check(not too_far, family, "loss off by", loss, "gradient by", gradient, "transformers' own by", own)
+
+
+@test
+def adapters_of_each_family_load_in_peft(space):
+    """Of fused matrices too, where q, k and v together name the one that makes them."""
+    need_torch()
+    for family in FAMILIES:
+        folder = random_model(space, family, SEED + 1)
+        result = train(space, folder, "adapter.kind=lora", "adapter.r=4", "adapter.alpha=6",
+                       "adapter.targets=[all-linear]", "train.lr=0.02", "train.act_ckpt=half", "output.save_model=true",
+                       "output.save_merged=true", "output.save_dtype=f32")
+        base, merged = load(folder / "model"), load(result.output / "model")
+        ids = torch.randint(3, base.config.vocab_size, (2, 20), generator=torch.Generator().manual_seed(1))
+        before, expected = logits_of(base, ids), logits_of(merged, ids)
+        found = logits_of(peft.PeftModel.from_pretrained(base, str(result.output / "adapter")), ids)
+        largest = expected.abs().max()
+        # f32 on both sides: products in another order.
+        check((found - expected).abs().max() <= 1e-5 * largest, family, "PEFT's logits differ from the merged model's")
+        check((expected - before).abs().max() >= 1e-3 * largest, family, "the adapters change nothing")
+
+
+@test
+def a_part_of_a_fused_matrix_is_no_target(space):
+    need_torch()
+    folder = random_model(space, "phi3", SEED + 1)
+    result = start(space, 1, f"model.path={folder}/model", f"data.path={folder}/texts.jsonl", "data.max_text_tokens=24",
+                   "train.batch_size=3", "adapter.kind=lora", "adapter.targets=[q, v]")
+    check(result.status != 0 and "\"q\"" in result.err and "qkv_proj" in result.err, result)
+
+
+@test
+def quantised_offloaded_and_recomputed_layers_change_no_bit(space):
+    need_torch()
+    for family in ("phi3", "olmo2", "gemma3"):
+        folder = random_model(space, family, SEED + 2)
+        qlora = ("adapter.kind=lora", "adapter.r=4", "adapter.targets=[all-linear]", "model.quantize=nf4", "train.lr=0.02")
+        plain = train(space, folder, *qlora).losses()
+        for more in (("train.act_ckpt=full",), ("train.act_ckpt=full", "parallel.offload=[activations]"),
+                     ("parallel.offload=[parameters]",)):
+            check(list(train(space, folder, *qlora, *more).losses()) == list(plain), family, more)
+        check(plain[-1] != plain[0], family, plain)
+
+
+@test
+def two_ranks_learn_as_one(space):
+    need_torch()
+    for family in ("phi3", "gemma3"):
+        folder = random_model(space, family, SEED + 3)
+        alone = train(space, folder, "train.lr=0.01").losses()
+        shared = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", f"data.path={folder}/texts.jsonl",
+                     "data.max_text_tokens=24", "train.batch_size=3", "train.accumulate_grad_batches=1",
+                     "train.max_steps=3", "train.max_epochs=3", "train.lr=0.01", "parallel.strategy=fsdp").losses()
+        for one, other in zip(alone, shared):
+            check(abs(one - other) <= 1e-5 * abs(one), family, alone, shared)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sys.exit(run_tests("families_program_test", Space, PROGRAM))

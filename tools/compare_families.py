@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""Random tiny models of each family of decoders: the loss and every gradient of blipft beside those of transformers.
+
+  compare_families.py                                       40 of each family
+  compare_families.py --families gemma2,gemma3 --count 5 --seed 1000 [--keep FOLDER]
+
+Each model gets random sizes, heads, groups, windows, caps, biases, ties, rotary scalings and weights, and a batch of
+random texts, some longer than its windows. blipft (environment: BLIPFT, default ./blipft) trains one step of SGD in f32
+and saves the model; transformers, which loads that folder, says what became of each parameter: with a learning rate of
+64 the change is 64 times the gradient. The truth is transformers' own code in float64, but for rotary angles, which are
+float32 by definition. Prints one line a model, and one a family: the worst relative error of the loss, and of a tensor's
+gradient in the 2-norm (relative to 1 % of the norm of all gradients where the tensor's own norm is below it: a small
+gradient is a sum of large terms and has their rounding). Beside it stand what transformers itself makes of float32, and
+what rounding the weights once does to the exact gradient: a norm of two elements loses digits whoever computes it. Ends
+with status 1 where a loss is further off than 1e-5, or a gradient further than 3e-5 and than twenty such roundings.
+
+Needs torch and transformers.
+"""
+import argparse
+import contextlib
+import json
+import math
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import own_python
+
+if __name__ == "__main__":
+    own_python.need("torch", "transformers")
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+from make_golden import loss_of  # noqa: E402
+from make_modern_golden import Exact, config_class, converted, fill  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOKENIZERS = {"Qwen2": ("qwen2", 484), "Qwen3": ("qwen2", 484)}  # and the number of ids
+BATCH, TOKENS, LR = 6, 24, 64.0
+WORDS = "two red circles beside one green square Knights! on f6, 17 naïve cafés \n (why?) x=3; über - den Wald.".split(" ")
+MOST_LOSS, MOST_GRADIENT, MOST_ROUNDINGS = 1e-5, 3e-5, 20  # of f32 sums in another order
+
+
+def rope_of(pick, theta=None):
+    return {"rope_theta": theta or pick.choice([100.0, 10000.0, 500000.0]), **pick.choice([
+        {"rope_type": "default"}, {"rope_type": "linear", "factor": pick.uniform(1, 4)},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": pick.choice([16, 64])}])}
+
+
+def sizes(pick, vocabulary, own_head_size=True):
+    kv_heads = pick.randint(1, 3)
+    heads = kv_heads * pick.randint(1, 4)
+    head_size = 2 * pick.choice([1, 2, 3, 5, 7, 8, 11, 16, 20, 32, 50])
+    hidden = heads * (pick.randint(3, 9) if own_head_size else head_size)
+    return dict(vocab_size=vocabulary + pick.randint(0, 9), hidden_size=hidden, intermediate_size=pick.randint(9, 70),
+                num_hidden_layers=pick.randint(1, 4), num_attention_heads=heads, num_key_value_heads=kv_heads,
+                max_position_embeddings=pick.randint(TOKENS, 90), rms_norm_eps=pick.choice([1e-5, 1e-6]),
+                tie_word_embeddings=pick.random() < 0.5, pad_token_id=pick.choice([None, 5]),
+                **({"head_dim": head_size} if own_head_size else {}))
+
+
+def window(pick):
+    return pick.choice([1, 2, 3, 7, 16, 60])
+
+
+def layer_types(pick, layers):
+    return [pick.choice(["full_attention", "sliding_attention"]) for _ in range(layers)]
+
+
+def of_llama(pick, n):
+    return dict(sizes(pick, n), rope_parameters=rope_of(pick), attention_bias=pick.random() < 0.4,
+                mlp_bias=pick.random() < 0.4, hidden_act=pick.choice(["silu", "gelu", "gelu_pytorch_tanh", "relu"]))
+
+
+def of_mistral(pick, n):
+    return dict(sizes(pick, n), rope_parameters=rope_of(pick), sliding_window=pick.choice([None, window(pick)]))
+
+
+def of_qwen2(pick, n):
+    config = dict(sizes(pick, n, False), rope_parameters=rope_of(pick), use_sliding_window=pick.random() < 0.7,
+                  sliding_window=window(pick), max_window_layers=pick.randint(0, 3))
+    if pick.random() < 0.3:
+        config["layer_types"] = layer_types(pick, config["num_hidden_layers"])
+    if not config["use_sliding_window"]:
+        config.pop("layer_types", None)
+    return config
+
+
+def of_qwen3(pick, n):
+    config = dict(of_qwen2(pick, n), **{k: v for k, v in sizes(pick, n).items() if k != "num_hidden_layers"})
+    return dict(config, attention_bias=pick.random() < 0.4)
+
+
+def of_smollm3(pick, n):
+    config = dict(sizes(pick, n, False), rope_parameters=rope_of(pick), attention_bias=pick.random() < 0.4,
+                  mlp_bias=pick.random() < 0.4, no_rope_layer_interval=pick.randint(1, 4))
+    layers = config["num_hidden_layers"]
+    if pick.random() < 0.5:
+        config["no_rope_layers"] = [pick.randint(0, 1) for _ in range(layers)]
+    if pick.random() < 0.5:
+        config.update(use_sliding_window=True, sliding_window=window(pick))
+    return config
+
+
+def of_phi3(pick, n):
+    config = dict(sizes(pick, n, False), sliding_window=pick.choice([None, window(pick)]),
+                  original_max_position_embeddings=pick.choice([TOKENS, 32]))
+    head_size = config["hidden_size"] // config["num_attention_heads"]
+    part = pick.choice([1.0, 0.75, 0.5]) if head_size % 8 == 0 else 1.0
+    pairs = int(head_size * part) // 2
+    rope = {"rope_type": "default"} if pick.random() < 0.3 else {
+        "rope_type": "longrope", "short_factor": [pick.uniform(0.8, 3) for _ in range(pairs)],
+        "long_factor": [pick.uniform(1, 30) for _ in range(pairs)]}
+    return dict(config, rope_parameters=dict(rope, rope_theta=pick.choice([100.0, 10000.0]), partial_rotary_factor=part))
+
+
+def of_olmo2(pick, n):
+    return dict(sizes(pick, n, False), rope_parameters=rope_of(pick), attention_bias=pick.random() < 0.4,
+                hidden_act=pick.choice(["silu", "gelu"]))
+
+
+def of_gemma2(pick, n):
+    config = dict(sizes(pick, n), rope_parameters=rope_of(pick), query_pre_attn_scalar=pick.randint(4, 60),
+                  sliding_window=window(pick), attn_logit_softcapping=pick.choice([None, 1.0, 4.0, 50.0]),
+                  final_logit_softcapping=pick.choice([None, 1.5, 30.0]), attention_bias=pick.random() < 0.3,
+                  hidden_activation=pick.choice(["gelu_pytorch_tanh", "gelu_pytorch_tanh", "gelu", "silu"]))
+    if pick.random() < 0.5:
+        config["layer_types"] = layer_types(pick, config["num_hidden_layers"])
+    return config
+
+
+def of_gemma3(pick, n):
+    config = of_gemma2(pick, n)
+    config.pop("attn_logit_softcapping")   # which a Gemma 3 does not have
+    if "layer_types" not in config:
+        config["sliding_window_pattern"] = pick.randint(1, 3)
+    config["rope_parameters"] = dict(full_attention=rope_of(pick, 1000.0), sliding_attention=rope_of(pick, 100.0))
+    return config
+
+
+FAMILIES = {"llama": ("Llama", of_llama), "mistral": ("Mistral", of_mistral), "qwen2": ("Qwen2", of_qwen2),
+            "qwen3": ("Qwen3", of_qwen3), "smollm3": ("SmolLM3", of_smollm3), "phi3": ("Phi3", of_phi3),
+            "olmo2": ("Olmo2", of_olmo2), "gemma2": ("Gemma2", of_gemma2), "gemma3": ("Gemma3", of_gemma3)}
+
+
+def make_folder(folder, family, seed):
+    """A model as transformers saves it, its tokenizer and texts; returns what is random about it."""
+    name, config_of = FAMILIES[family]
+    pick = random.Random(f"{family} {seed}")
+    tokenizer, ids = TOKENIZERS.get(name, ("llama3", 483))
+    values = config_of(pick, ids)
+    config = config_class(name)(**values)
+    model = fill(transformers.AutoModelForCausalLM.from_config(config), name, torch.Generator().manual_seed(seed))
+    model.save_pretrained(folder / "model")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(ROOT / "test/golden/tokenizer" / tokenizer / file, folder / "model" / file)
+    texts = ["A " + " ".join(pick.choice(WORDS) for _ in range(pick.randint(1, 14))) for _ in range(BATCH)]
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return values, texts, pick
+
+
+def run_blipft(folder, pick):
+    act_ckpt, padding = pick.choice(["none", "half", "full"]), pick.choice(["packed", "longest"])
+    micro_batches = pick.choice([1, 2])
+    (folder / "run.yaml").write_text("train:\n  lr: 1\n")
+    arguments = [f"model.path={folder}/model", f"data.path={folder}/texts.jsonl", f"data.max_text_tokens={TOKENS}",
+                 "data.shuffle=false", f"data.text_padding={padding}", "data.num_workers=1", "train.max_steps=1",
+                 f"train.batch_size={BATCH // micro_batches}", f"train.accumulate_grad_batches={micro_batches}",
+                 f"train.lr={LR}", "train.optim=sgd", "train.momentum=0", "train.weight_decay=0",
+                 "train.precision=32-true", "train.dropout=false", f"train.act_ckpt={act_ckpt}",
+                 "parallel.strategy=single", "parallel.device=cpu", "parallel.threads=1", f"output.path={folder}/out",
+                 "output.save_model=true", "output.save_dtype=f32"]
+    done = subprocess.run([os.environ.get("BLIPFT", str(ROOT / "blipft")), str(folder / "run.yaml"), *arguments],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
+                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+    if done.returncode != 0:
+        raise SystemExit(f"{folder}: status {done.returncode}\n{done.stdout[-3000:]}")
+    records = [json.loads(line) for line in (folder / "out/metrics.jsonl").read_text().splitlines()]
+    loss = next(record["loss"] for record in records if "loss" in record)
+    return loss, f"{act_ckpt} {padding} x{micro_batches}"
+
+
+def load(folder, dtype):
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    wrong = {key: sorted(value) for key, value in report.items() if value}
+    if wrong:
+        raise SystemExit(f"{folder}: {wrong}")
+    return converted(model, dtype)
+
+
+def transformers_side(folder, name, texts, dtype, rounding_seed=None):
+    """Loss and gradients, in float64 with its own casts to float32 left out; and the longest text. With a seed, weights are
+    off by what f32 rounds away."""
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "model/tokenizer.json"))
+    rows = [tokenizer(text).input_ids[:TOKENS] for text in texts]
+    longest = max(map(len, rows))
+    ids, labels = torch.zeros(BATCH, longest, dtype=torch.long), torch.full((BATCH, longest - 1), -100)
+    mask = torch.zeros(BATCH, longest, dtype=torch.long)
+    for b, row in enumerate(rows):
+        ids[b, :len(row)] = torch.tensor(row)
+        labels[b, :len(row) - 1] = ids[b, 1:len(row)]
+        mask[b, :len(row)] = 1
+    with Exact(name) if dtype == torch.float64 else contextlib.nullcontext():
+        model = load(folder / "model", dtype)
+        if rounding_seed is not None:
+            generator = torch.Generator().manual_seed(rounding_seed)
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.mul_(1 + 2 ** -24 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+        loss = loss_of(model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1], labels)
+        loss.backward()
+    return loss.item(), {key: parameter.grad.double() for key, parameter in model.named_parameters()}, longest
+
+
+def worst_error(found, truth):
+    """Of a tensor's gradient, and which."""
+    norm = math.sqrt(sum(g.square().sum().item() for g in truth.values()))
+    errors = [((found[key] - g).norm().item() / max(g.norm().item(), 0.01 * norm), key) for key, g in truth.items()]
+    return max(errors, key=lambda error: error[0] if error[0] == error[0] else math.inf)
+
+
+def compare(folder, family, seed):
+    values, texts, pick = make_folder(folder, family, seed)
+    loss, how = run_blipft(folder, pick)
+    name = FAMILIES[family][0]
+    expected, truth, longest = transformers_side(folder, name, texts, torch.float64)
+    _, single, _ = transformers_side(folder, name, texts, torch.float32)
+    before, after = (dict(load(folder / place, torch.float64).named_parameters()) for place in ("model", "out/model"))
+    found = {key: (before[key] - after[key]).detach() / LR for key in truth}
+    worst, where = worst_error(found, truth)
+    own, _ = worst_error(single, truth)
+    rounding = max(worst_error(transformers_side(folder, name, texts, torch.float64, s)[1], truth)[0] for s in range(3))
+    off = abs(loss / expected - 1)
+    about = ", ".join(f"{key} {value}" for key, value in values.items() if key != "rope_parameters")
+    rope = values["rope_parameters"]
+    kind = rope.get("rope_type") or "/".join(rope[key]["rope_type"] for key in sorted(rope))
+    print(f"{family} {seed}: loss {expected:.4f} off {off:.1e}, gradient {worst:.1e} ({where}), transformers' {own:.1e}, a "
+          f"rounding's {rounding:.1e}; {longest} tokens, {how}; rotary {kind}, {about}", flush=True)
+    return off, worst, own, not (off <= MOST_LOSS and worst <= max(MOST_GRADIENT, MOST_ROUNDINGS * rounding))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0, help="of the first model")
+    parser.add_argument("--keep", help="a folder for what is made, instead of one that is removed")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    far = False
+    for family in arguments.families.split(","):
+        errors = []
+        for seed in range(arguments.seed, arguments.seed + arguments.count):
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = pathlib.Path(arguments.keep or temporary).resolve() / f"{family}{seed}"
+                folder.mkdir(parents=True)
+                errors.append(compare(folder, family, seed))
+        loss, gradient, own = (max(error[i] for error in errors) for i in range(3))
+        far |= any(error[3] for error in errors)
+        print(f"== {family}: {len(errors)} models, loss within {loss:.1e}, every gradient within {gradient:.1e} "
+              f"(transformers in f32: {own:.1e}), {sum(error[3] for error in errors)} too far", flush=True)
+    sys.exit(1 if far else 0)
+
+
+if __name__ == "__main__":
+    main()
