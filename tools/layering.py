@@ -61,7 +61,7 @@ TABLE = [
     # Units and batches are made of tensors.
     [("unit", "unit batch", "ops base")],
     [("ops", "device monitor tensor ops decode_ops head_norm philox", "base")],
-    [("base", "error version", "")],
+    [("base", "doing error version", "")],
 ]
 
 # Files that lie in no room's folder.
