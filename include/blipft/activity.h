@@ -9,19 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "blipft/doing.h"
+
 namespace blipft {
 
 class Activity {
  public:
   enum class Phase : uint8_t { start, training, validation, saving, end };
-  enum class Doing : uint8_t {
-    host,                                  ///< the host's own work
-    data, device,                          ///< waiting for the next batch; for the GPU
-    forward, recompute, backward, loss, update,
-    gather, reduce_scatter, all_reduce,    ///< collectives of a step
-    barrier, broadcast, sum, gather_on_host, agreement,  ///< of World
-  };
-  static bool is_collective(Doing doing) { return doing >= Doing::gather; }
+  using Doing = blipft::Doing;
 
   /// Phase, doing, step (-1: none) and unit (-1: none), as one word that is changed at once.
   struct State {

@@ -27,7 +27,6 @@ class World {
  public:
   /// All ranks. Starts MPI, and ends it when destroyed, after every group: one object, made by main(). A program that
   /// was not started by mpirun is a world of one rank.
-  /// BLIPFT_MACHINES=0,0,1,1 in the environment says which machine each rank is taken to be on.
   World(int* argc, char*** argv);
   ~World();
   World(const World&) = delete;
@@ -35,9 +34,6 @@ class World {
   /// The group of the ranks that give the same `color` (>= 0), in the order of their `key`s (of equal ones in rank
   /// order). Called by all ranks, in the same order as other splits.
   std::unique_ptr<World> split(int64_t color, int64_t key) const;
-  /// The same ranks, each `ranks` successive ones taken for a machine wherever they run: one machine then shows what
-  /// several do. Called by all ranks.
-  std::unique_ptr<World> on_machines_of(int64_t ranks) const;
   int64_t rank() const { return rank_; }
   int64_t size() const { return size_; }
   int64_t local_rank() const { return local_rank_; }   ///< among this world's ranks of this machine
@@ -86,8 +82,11 @@ class World {
   struct Communicator;                     ///< MPI's; src/comm/communicator.h
   const Communicator& communicator() const { return *communicator_; }
 
- private:
+ protected:
+  /// Of the ranks of `communicator`; this one is on `machine`. Called by all of them.
   World(std::unique_ptr<Communicator> communicator, int64_t machine, std::shared_ptr<Activity> activity);
+
+ private:
   void find_local_ranks();
   std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
   std::unique_ptr<Communicator> communicator_;

@@ -14,13 +14,15 @@
 #include "blipft/arena.h"
 #include "blipft/batch.h"
 #include "blipft/decode_ops.h"
+#include "blipft/doing.h"
 #include "blipft/host_activations.h"
 #include "blipft/ops.h"
 #include "blipft/unit.h"
 
 namespace blipft {
 
-enum class Phase { forward, recompute, backward, loss };
+/// What a model does with a unit: forward, recompute, backward or loss.
+using Phase = Doing;
 
 /// Told of what the model does, for the trace. Calls bracket the enqueueing in the compute stream.
 class StepObserver {

@@ -14,6 +14,7 @@
 
 #include "blipft/arena.h"
 #include "blipft/comm.h"
+#include "blipft/doing.h"
 #include "blipft/ops.h"
 #include "blipft/store.h"
 #include "blipft/unit.h"
@@ -24,7 +25,7 @@ namespace blipft {
 class CommObserver {
  public:
   virtual ~CommObserver() = default;
-  enum class Kind { gather, reduce_scatter, all_reduce, update };
+  using Kind = Doing;                      ///< gather, reduce_scatter, all_reduce or update
   virtual void begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) = 0;
   virtual void end(Kind kind, const Unit& unit, int64_t bytes, Stream stream) = 0;
 };

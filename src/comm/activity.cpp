@@ -18,6 +18,7 @@ const char* text_of(Activity::Doing doing) {
     case Activity::Doing::gather: return "all_gather";
     case Activity::Doing::reduce_scatter: return "reduce_scatter";
     case Activity::Doing::all_reduce: return "all_reduce";
+    case Activity::Doing::step: return "step";
     case Activity::Doing::barrier: return "barrier";
     case Activity::Doing::broadcast: return "broadcast";
     case Activity::Doing::sum: return "all_reduce of a number";

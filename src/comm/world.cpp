@@ -3,11 +3,9 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -51,25 +49,6 @@ int64_t first_rank_here() {
   return first;
 }
 
-// The machine of `rank` as BLIPFT_MACHINES says, a number for each rank ("0,0,1,1"); -1: it is not set.
-int64_t pretended_machine(int64_t rank, int64_t ranks) {
-  const char* text = std::getenv("BLIPFT_MACHINES");
-  if (!text) return -1;
-  std::istringstream numbers(text);
-  std::vector<int64_t> machines;
-  for (std::string number; std::getline(numbers, number, ',');) {
-    int64_t machine = -1;
-    const char* end = number.data() + number.size();
-    const auto [stop, error] = std::from_chars(number.data(), end, machine);
-    BLIPFT_USER_CHECK(error == std::errc() && stop == end && machine >= 0, "BLIPFT_MACHINES: found \"", text,
-                      "\", expected a number from 0 for each rank, as 0,0,1,1; or unset it");
-    machines.push_back(machine);
-  }
-  BLIPFT_USER_CHECK(static_cast<int64_t>(machines.size()) == ranks, "BLIPFT_MACHINES: found \"", text, "\", which is ",
-                    machines.size(), " numbers for ", ranks, " ranks; or unset it");
-  return machines[static_cast<size_t>(rank)];
-}
-
 // Cores that the processes of `group`, all of one machine, may run on: a scheduler may have bound each to its own.
 int64_t cores_of(MPI_Comm group) {
   constexpr int kSets = 8;                                 // 8,192 cores: the kernel refuses a mask that is too short
@@ -95,8 +74,7 @@ World::World(int* argc, char*** argv) {
   communicator_ = std::make_unique<Communicator>(MPI_COMM_WORLD);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // groups inherit it
   rank_ = rank_in(MPI_COMM_WORLD), size_ = size_of(MPI_COMM_WORLD);
-  const int64_t pretended = pretended_machine(rank_, size_);
-  machine_ = pretended >= 0 ? pretended : first_rank_here();
+  machine_ = first_rank_here();
   find_local_ranks();
 }
 
@@ -111,10 +89,6 @@ World::~World() = default;
 
 std::unique_ptr<World> World::split(int64_t color, int64_t key) const {
   return std::unique_ptr<World>(new World(split_mpi(communicator_->mpi, color, key), machine_, activity_));
-}
-
-std::unique_ptr<World> World::on_machines_of(int64_t ranks) const {
-  return std::unique_ptr<World>(new World(split_mpi(communicator_->mpi, 0, rank_), rank_ / ranks, activity_));
 }
 
 void World::find_local_ranks() {

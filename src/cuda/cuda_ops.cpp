@@ -23,11 +23,6 @@ CudaOps::CudaOps(Device& device, const std::string& cache_path, GemmEffort effor
   BLIPFT_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-void CudaOps::restrict_to(int shared_bytes) {
-  shared_bytes_ = std::min(shared_bytes_, shared_bytes);
-  wgmma_ = false;
-}
-
 void CudaOps::set_workspace(Tensor workspace) {
   check_workspace(workspace);
   BLIPFT_CHECK(reinterpret_cast<uintptr_t>(workspace.data) % 256 == 0, "the workspace must be 256-byte aligned");

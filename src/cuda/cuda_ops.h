@@ -19,9 +19,6 @@ class CudaOps : public Ops {
  public:
   CudaOps(Device& device, const std::string& cache_path, GemmEffort effort, bool tf32 = false);
 
-  /// As on a GPU whose blocks have at most `shared_bytes` of shared memory, and without warpgroup products: for tests.
-  void restrict_to(int shared_bytes);
-
   void set_workspace(Tensor workspace) override;
   bool settle() override { return planner_.settle(); }
 
@@ -76,6 +73,10 @@ class CudaOps : public Ops {
   void quantize(const Tensor& values, const Quantized& to, Stream stream) override;
   void dequantize(const Quantized& from, const Tensor& values, Stream stream) override;
 
+ protected:
+  int sm_count_ = 1, shared_bytes_ = 0;                   ///< LaunchContext's, of this GPU
+  bool wgmma_ = false;
+
  private:
   /// The workspace of `stream`: the side stream has one of its own.
   char* workspace_of(Stream stream) const;
@@ -88,8 +89,6 @@ class CudaOps : public Ops {
     void operator()(void* memory) const noexcept { (void)cudaFree(memory); }
   };
 
-  int sm_count_ = 1, shared_bytes_ = 0;                   ///< LaunchContext's, of this GPU
-  bool wgmma_ = false;
   bool tf32_ = false;                                     ///< f32 products in TF32
   Stream side_;
   std::unique_ptr<unsigned, FreeDeviceMemory> counters_;  ///< LaunchContext::counters

@@ -23,29 +23,19 @@ class ActivityObserver : public StepObserver, public CommObserver {
 
   void begin(Phase phase, const Unit& unit, Stream stream) override {
     if (spans_) spans_->begin(phase, unit, stream);
-    using Doing = Activity::Doing;
-    activity_.doing(phase == Phase::forward     ? Doing::forward
-                    : phase == Phase::recompute ? Doing::recompute
-                    : phase == Phase::backward  ? Doing::backward
-                                                : Doing::loss,
-                    unit.index);
+    activity_.doing(phase, unit.index);
   }
   void end(Phase phase, const Unit& unit, Stream stream) override {
     if (spans_) spans_->end(phase, unit, stream);
-    activity_.doing(Activity::Doing::host);
+    activity_.doing(Doing::host);
   }
   void begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override {
     if (spans_) spans_->begin(kind, unit, bytes, stream);
-    using Doing = Activity::Doing;
-    activity_.doing(kind == Kind::gather           ? Doing::gather
-                    : kind == Kind::reduce_scatter ? Doing::reduce_scatter
-                    : kind == Kind::all_reduce     ? Doing::all_reduce
-                                                   : Doing::update,
-                    unit.index);
+    activity_.doing(kind, unit.index);
   }
   void end(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override {
     if (spans_) spans_->end(kind, unit, bytes, stream);
-    activity_.doing(Activity::Doing::host);
+    activity_.doing(Doing::host);
   }
 
  private:

@@ -121,13 +121,13 @@ void StepProgram::enqueue_loss_weights(const TextShape& text) {
 // The step's own span is the first; without spans its two readings are the only ones.
 void StepProgram::mark_begin() {
   const Stream stream = parts_.device->compute_stream();
-  if (parts_.spans) parts_.spans->begin(SpanRecorder::kStep, stream);
+  if (parts_.spans) parts_.spans->begin(Doing::step, stream);
   else parts_.device->timestamp(stamps_.as<int64_t>(), stream);
 }
 
 void StepProgram::mark_end() {
   const Stream stream = parts_.device->compute_stream();
-  if (parts_.spans) parts_.spans->end(SpanRecorder::kStep, stream);
+  if (parts_.spans) parts_.spans->end(Doing::step, stream);
   else parts_.device->timestamp(stamps_.as<int64_t>() + 1, stream);
 }
 
@@ -170,9 +170,9 @@ void StepProgram::enqueue_step(const TextShape& text) {
   }
   strategy.finish_backward();
   if (parts_.comm->size() > 1) parts_.comm->all_reduce(loss_, stream);
-  if (spans) spans->begin(SpanRecorder::kOptimizer, stream);
+  if (spans) spans->begin(Doing::update, stream);
   strategy.update(norm_square_);
-  if (spans) spans->end(SpanRecorder::kOptimizer, stream);
+  if (spans) spans->end(Doing::update, stream);
   mark_end();
   parts_.arena->mark("after_optimizer");
   parts_.arena->end_pass();
@@ -303,8 +303,8 @@ void StepProgram::run(const HostBatch& batch, PassKind kind, Slot& slot) {
 std::unique_ptr<Activity::Scope> StepProgram::waiting(bool waits) const {
   if (!waits || !parts_.activity || drained_ == launched_) return nullptr;
   Activity& activity = *parts_.activity;
-  auto scope = std::make_unique<Activity::Scope>(activity, Activity::Doing::device);  // ends with what was before
-  activity.set({activity.state().phase, Activity::Doing::device, slots_[drained_ % kSlots]->result.step, -1});
+  auto scope = std::make_unique<Activity::Scope>(activity, Doing::device);  // ends with what was before
+  activity.set({activity.state().phase, Doing::device, slots_[drained_ % kSlots]->result.step, -1});
   return scope;
 }
 

@@ -95,7 +95,7 @@ std::optional<std::string> RankWatch::still(double now) const {
   const auto state = [&](size_t r) { return Activity::State::of(ranks_[r].beat.state); };
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (!ranks_[r].joined || ranks_[r].left) continue;
-    (Activity::is_collective(state(r).doing) ? inside : outside).push_back(r);
+    (is_collective(state(r).doing) ? inside : outside).push_back(r);
     last = std::min(last, state(r).step), first = std::max(first, state(r).step);
   }
   if (inside.empty() && outside.empty()) return std::nullopt;

@@ -76,17 +76,16 @@ class Estimate {
   }
 
   void add(const SpanRecord& span, const Unit& unit) {
-    using Phase = SpanRecorder;
-    switch (span.phase) {
-      case Phase::kGather:
+    switch (static_cast<Doing>(span.phase)) {
+      case Doing::gather:
         add_streamed(span, unit);
         return add_collective(span, ranks_.shard, 1);
-      case Phase::kReduceScatter: return add_collective(span, ranks_.shard, 1);
-      case Phase::kAllReduce: return add_collective(span, ranks_.hybrid() ? ranks_.replicate : ranks_.all(), 2);
-      case Phase::kForward:
-      case Phase::kRecompute:
-      case Phase::kBackward:
-      case Phase::kLoss: return add_compute(span, unit);
+      case Doing::reduce_scatter: return add_collective(span, ranks_.shard, 1);
+      case Doing::all_reduce: return add_collective(span, ranks_.hybrid() ? ranks_.replicate : ranks_.all(), 2);
+      case Doing::forward:
+      case Doing::recompute:
+      case Doing::backward:
+      case Doing::loss: return add_compute(span, unit);
       default: return;
     }
   }
@@ -110,7 +109,8 @@ class Estimate {
   }
 
   void add_compute(const SpanRecord& span, const Unit& unit) {
-    const bool both = span.phase == SpanRecorder::kLoss, backward = span.phase == SpanRecorder::kBackward || both;
+    const auto doing = static_cast<Doing>(span.phase);
+    const bool both = doing == Doing::loss, backward = doing == Doing::backward || both;
     const ParameterStore& store = plan_.engine->store;
     const PrecisionTypes& types = store.types();
     double bytes = 0;

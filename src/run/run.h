@@ -54,8 +54,10 @@ class Run {
   std::vector<TextShape> shapes_to_prepare();
   void fill_weights();
   void restore(const WeightContext& context);
+  void begin_to_check_data();
   void begin_to_check_weights();
   void check_contents(bool wait);
+  void start_records();
   void start_trace(int64_t start_ns, int64_t part);
   void start_record(int64_t part);
   void announce();

@@ -56,6 +56,30 @@ void Run::claim_folders() {
   folder_->claim(resume_ ? resume_->folder : "");
 }
 
+void Run::begin_to_check_data() {
+  check_same_data(config_, data_, world_);
+  world_.together([&] {
+    if (!first()) return;                  // the others have the same
+    read_ = read_facts(config_, data_);
+    if (!resume_) return;
+    const std::string other = check_same_content(config_, *resume_, read_);
+    changed_ += concat(other.empty() || changed_.empty() ? "" : ", ", other);
+  });
+  contents_ = std::make_unique<ContentCheck>(config_, world_, resume_.get(), std::min<int64_t>(4, cores_of_a_rank(world_)));
+  contents_->begin_data(data_);
+}
+
+void Run::start_records() {
+  int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
+  world_.broadcast(&start_ns, sizeof start_ns, 0);
+  folder_->remove_earlier();
+  const int64_t part = resume_ && config_.trace.enabled ? RunTrace::next_part(config_, world_) : 0;
+  world_.together([&] { start_trace(start_ns, part); });
+  world_.together([&] {                    // once no rank's trace can refuse the run
+    if (first()) start_record(part);
+  });
+}
+
 void Run::prepare() {
   choose_gpu_queues(config_, world_);      // whatever asks for GPUs starts CUDA
   check_same_start(config_, world_);
@@ -82,16 +106,7 @@ void Run::prepare() {
   });
   choose_settings(node_ranks);
   world_.together([&] { start_loader(); });
-  check_same_data(config_, data_, world_);
-  world_.together([&] {
-    if (!first()) return;                  // the others have the same
-    read_ = read_facts(config_, data_);
-    if (!resume_) return;
-    const std::string other = check_same_content(config_, *resume_, read_);
-    changed_ += concat(other.empty() || changed_.empty() ? "" : ", ", other);
-  });
-  contents_ = std::make_unique<ContentCheck>(config_, world_, resume_.get(), std::min<int64_t>(4, cores_of_a_rank(world_)));
-  contents_->begin_data(data_);
+  begin_to_check_data();
   times_.part("data");
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
@@ -116,14 +131,7 @@ void Run::prepare() {
   folder_->check_names(first_step_, loader_->total_steps());
   folder_->check_room([this] { return files_to_write(); });
   fill_weights();
-  int64_t start_ns = unix_ns();            // where the trace's time begins, on every rank
-  world_.broadcast(&start_ns, sizeof start_ns, 0);
-  folder_->remove_earlier();
-  const int64_t part = resume_ && config_.trace.enabled ? RunTrace::next_part(config_, world_) : 0;
-  world_.together([&] { start_trace(start_ns, part); });
-  world_.together([&] {                    // once no rank's trace can refuse the run
-    if (first()) start_record(part);
-  });
+  start_records();
   announce();
 }
 

@@ -147,7 +147,7 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
     spans = parts_.spans->records(StepProgram::pass_name(result.text), result.step, result.stamps, time_of);
     SpanRecord wait;
     wait.step = result.step;
-    wait.phase = SpanRecorder::kDataWait;
+    wait.phase = static_cast<int32_t>(Doing::data);
     wait.stream = 3;  // host
     wait.begin_ns = result.wait_begin_ns - parts_.start_ns;
     wait.end_ns = result.wait_end_ns - parts_.start_ns;

@@ -2,12 +2,15 @@
 #include "trace/span_recorder.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace blipft {
 
 const std::vector<std::string>& SpanRecorder::phase_names() {
-  static const std::vector<std::string> names = {"forward", "recompute", "backward", "loss", "gather", "reduce_scatter",
-                                                 "all_reduce", "optimizer", "step", "data_wait"};
+  static constexpr const char* kNames[] = {"forward", "recompute", "backward", "loss", "gather", "reduce_scatter",
+                                           "all_reduce", "optimizer", "step", "data_wait"};
+  static_assert(std::size(kNames) == kTracedDoings);
+  static const std::vector<std::string> names(std::begin(kNames), std::end(kNames));
   return names;
 }
 
@@ -32,64 +35,42 @@ int64_t SpanRecorder::most_spans() const {
   return static_cast<int64_t>(most);
 }
 
-void SpanRecorder::open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, double flops,
-                        Stream stream) {
+void SpanRecorder::open(Doing doing, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream) {
   std::vector<SpanRecord>& spans = passes_.at(pass_);
   SpanRecord span;
   span.micro_batch = micro_batch_;
   span.unit = unit;
-  span.phase = phase;
+  span.phase = static_cast<int32_t>(doing);
   span.stream = stream_number;
   span.bytes = bytes;
   span.flops = flops;
-  open_.push_back({{phase, unit}, spans.size()});
+  open_.push_back({{doing, unit}, spans.size()});
   if (device_) device_->timestamp(stamps_.as<int64_t>() + 2 * spans.size(), stream);
   spans.push_back(span);
 }
 
-void SpanRecorder::close(int32_t phase, int32_t unit, Stream stream) {
+void SpanRecorder::close(Doing doing, int32_t unit, Stream stream) {
   const auto found = std::find_if(open_.rbegin(), open_.rend(),
-                                  [&](const auto& entry) { return entry.first == std::pair{phase, unit}; });
+                                  [&](const auto& entry) { return entry.first == std::pair{doing, unit}; });
   BLIPFT_CHECK(found != open_.rend(), "a span ends that was not begun");
   if (device_) device_->timestamp(stamps_.as<int64_t>() + 2 * found->second + 1, stream);
   open_.erase(std::next(found).base());
 }
 
-namespace {
-int32_t number(Phase phase) {
-  switch (phase) {
-    case Phase::forward: return SpanRecorder::kForward;
-    case Phase::recompute: return SpanRecorder::kRecompute;
-    case Phase::backward: return SpanRecorder::kBackward;
-    case Phase::loss: return SpanRecorder::kLoss;
-  }
-  return SpanRecorder::kForward;
-}
-int32_t number(CommObserver::Kind kind) {
-  switch (kind) {
-    case CommObserver::Kind::gather: return SpanRecorder::kGather;
-    case CommObserver::Kind::reduce_scatter: return SpanRecorder::kReduceScatter;
-    case CommObserver::Kind::all_reduce: return SpanRecorder::kAllReduce;
-    case CommObserver::Kind::update: return SpanRecorder::kOptimizer;
-  }
-  return SpanRecorder::kGather;
-}
-}  // namespace
-
 void SpanRecorder::begin(Phase phase, const Unit& unit, Stream stream) {
-  open(number(phase), static_cast<int32_t>(unit.index), 0, 0, flops_(unit, phase), stream);
+  open(phase, static_cast<int32_t>(unit.index), 0, 0, flops_(unit, phase), stream);
 }
 void SpanRecorder::end(Phase phase, const Unit& unit, Stream stream) {
-  close(number(phase), static_cast<int32_t>(unit.index), stream);
+  close(phase, static_cast<int32_t>(unit.index), stream);
 }
 void SpanRecorder::begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) {
-  open(number(kind), static_cast<int32_t>(unit.index), kind == Kind::update ? 0 : 1, bytes, 0, stream);
+  open(kind, static_cast<int32_t>(unit.index), kind == Kind::update ? 0 : 1, bytes, 0, stream);
 }
 void SpanRecorder::end(Kind kind, const Unit& unit, int64_t, Stream stream) {
-  close(number(kind), static_cast<int32_t>(unit.index), stream);
+  close(kind, static_cast<int32_t>(unit.index), stream);
 }
-void SpanRecorder::begin(Number phase, Stream stream) { open(phase, -1, 0, 0, 0, stream); }
-void SpanRecorder::end(Number phase, Stream stream) { close(phase, -1, stream); }
+void SpanRecorder::begin(Doing doing, Stream stream) { open(doing, -1, 0, 0, 0, stream); }
+void SpanRecorder::end(Doing doing, Stream stream) { close(doing, -1, stream); }
 
 std::vector<SpanRecord> SpanRecorder::records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps,
                                               const std::function<int64_t(int64_t)>& time_of) const {

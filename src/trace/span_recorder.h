@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "blipft/doing.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"
 #include "blipft/trace.h"
@@ -17,11 +18,8 @@ namespace blipft {
 
 class SpanRecorder : public StepObserver, public CommObserver {
  public:
-  /// Phases in the order of their numbers in the trace.
+  /// Of the trace, in the order of their numbers in it.
   static const std::vector<std::string>& phase_names();
-  enum Number : int32_t {
-    kForward, kRecompute, kBackward, kLoss, kGather, kReduceScatter, kAllReduce, kOptimizer, kStep, kDataWait
-  };
 
   /// `stamps` is set by bind(); before that (dry run) only the number of spans is counted.
   void bind(Device* device, const Tensor& stamps);
@@ -36,16 +34,16 @@ class SpanRecorder : public StepObserver, public CommObserver {
   void end(Phase phase, const Unit& unit, Stream stream) override;
   void begin(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override;
   void end(Kind kind, const Unit& unit, int64_t bytes, Stream stream) override;
-  void begin(Number phase, Stream stream);
-  void end(Number phase, Stream stream);
+  void begin(Doing doing, Stream stream);
+  void end(Doing doing, Stream stream);
 
   /// The spans of one run of `pass`; `time_of` makes times of the trace of clock readings.
   std::vector<SpanRecord> records(const std::string& pass, int64_t step, const std::vector<int64_t>& stamps,
                                   const std::function<int64_t(int64_t)>& time_of) const;
 
  private:
-  void open(int32_t phase, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream);
-  void close(int32_t phase, int32_t unit, Stream stream);
+  void open(Doing doing, int32_t unit, int32_t stream_number, int64_t bytes, double flops, Stream stream);
+  void close(Doing doing, int32_t unit, Stream stream);
   const std::vector<SpanRecord>& current() const;
 
   Device* device_ = nullptr;
@@ -54,7 +52,7 @@ class SpanRecorder : public StepObserver, public CommObserver {
   std::string pass_;
   Flops flops_;
   int32_t micro_batch_ = 0;
-  std::vector<std::pair<std::pair<int32_t, int32_t>, size_t>> open_;  // (phase, unit) -> span
+  std::vector<std::pair<std::pair<Doing, int32_t>, size_t>> open_;  // (doing, unit) -> span
 };
 
 }  // namespace blipft

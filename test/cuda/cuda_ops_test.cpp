@@ -20,7 +20,7 @@
 #include "ops/op_cases.h"
 
 #if defined(BLIPFT_CUDA)
-#include "cuda/cuda_ops.h"
+#include "support/restricted_ops.h"
 #endif
 
 namespace blipft::test {
@@ -50,11 +50,8 @@ std::vector<NamedOps> gpu_ops(Device& device) {
   all.push_back({"this GPU", make_cuda_ops(device, "")});
   all.push_back({"this GPU, products in TF32", make_cuda_ops(device, "", {.tf32 = true}), true});
 #if defined(BLIPFT_CUDA)
-  for (const auto& [name, kib] : {std::pair{"as on compute capability 8.0", 163}, {"as on 8.6 and 8.9", 99}}) {
-    auto ops = std::make_unique<CudaOps>(device, "", GemmEffort::quick);
-    ops->restrict_to(kib << 10);
-    all.push_back({name, std::move(ops)});
-  }
+  for (const auto& [name, kib] : {std::pair{"as on compute capability 8.0", 163}, {"as on 8.6 and 8.9", 99}})
+    all.push_back({name, std::make_unique<RestrictedOps>(device, kib << 10)});
 #endif
   return all;
 }

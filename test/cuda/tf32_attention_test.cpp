@@ -10,7 +10,7 @@
 #include "ops/attention_cases.h"
 
 #if defined(BLIPFT_CUDA)
-#include "cuda/cuda_ops.h"
+#include "support/restricted_ops.h"
 #endif
 
 namespace blipft::test {
@@ -94,9 +94,8 @@ TEST_SUITE("cuda_ops") {
     std::vector<std::unique_ptr<Ops>> all;
     all.push_back(make_cuda_ops(*cuda_device, "", {.tf32 = true}));
 #if defined(BLIPFT_CUDA)
-    auto alone = std::make_unique<CudaOps>(*cuda_device, "", GemmEffort::quick, true);
-    alone->restrict_to(163 << 10);  // no clusters: one block takes all heads of a group
-    all.push_back(std::move(alone));
+    // No clusters: one block takes all heads of a group.
+    all.push_back(std::make_unique<RestrictedOps>(*cuda_device, 163 << 10, true));
 #endif
     Backend cpu(*cpu_device, *cpu_ops);
     for (const auto& ops : all) {

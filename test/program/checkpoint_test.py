@@ -11,7 +11,7 @@ import h5py
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import (DEVICE, PROGRAM, ROOT, Space, checkpoint, command_line, environment, model_of, mpirun,  # noqa: E402
-                          ranks_up_to, read_safetensors, run, saved_model, start, steps_of, write_index)
+                          on_machines, ranks_up_to, read_safetensors, run, saved_model, start, steps_of, write_index)
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 STEPS = 4
@@ -101,8 +101,9 @@ def ranks_dealt_to_machines_in_turn_write_a_whole_checkpoint(space):
     ranks, settings = 4, ["parallel.strategy=fsdp", "parallel.shard_ranks=node", "train.precision=bf16-mixed",
                           f"train.max_steps={STEPS}", "output.save_model=true"]
     for machines in ("0,1,0,1", "0,1,1,0"):
-        whole = run(space, ranks, *settings, "checkpoint.every_steps=2", BLIPFT_MACHINES=machines)
-        part = run(space, ranks, *settings, f"checkpoint.resume={checkpoint(whole.output, 2)}", BLIPFT_MACHINES=machines)
+        before = on_machines(space, machines)
+        whole = run(space, ranks, *settings, "checkpoint.every_steps=2", before=before)
+        part = run(space, ranks, *settings, f"checkpoint.resume={checkpoint(whole.output, 2)}", before=before)
         check(steps_of(part.output) == steps_of(whole.output)[2:], machines, part)
         check(model_of(part.output) == model_of(whole.output), machines)
 

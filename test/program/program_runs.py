@@ -143,12 +143,20 @@ def pids_of_ranks(process):
     return found
 
 
-def start(space, ranks, *overrides, config=None, **variables):
-    """Runs the program; ranks 0: without mpirun. variables: of the environment."""
+def on_machines(space, machines):
+    """The command by which ranks are started that take themselves for ranks of these machines, "0,0,1,1"."""
+    library = space.folder / "machines.so"
+    if not library.exists():
+        subprocess.run(["mpicxx", "-shared", "-fPIC", "-o", library, ROOT / "test/support/machines.cpp"], check=True)
+    return ["env", f"MACHINES={machines}", f"LD_PRELOAD={library}"]
+
+
+def start(space, ranks, *overrides, config=None, before=(), **variables):
+    """Runs the program; ranks 0: without mpirun. before: a command that starts it. variables: of the environment."""
     output = space.new()
     if not any(o.startswith("output.path=") for o in overrides):
         overrides = (f"output.path={output}", *overrides)
-    return Result(*mpirun(ranks, [PROGRAM, config or space.config, *overrides], **variables), output)
+    return Result(*mpirun(ranks, [*before, PROGRAM, config or space.config, *overrides], **variables), output)
 
 
 def run(space, ranks, *overrides, **variables):

@@ -23,7 +23,8 @@ except ImportError as missing:
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import (  # noqa: E402
-    PROGRAM, ROOT, SAMPLES, RECORD_FILES, Space, command_line, environment, mpirun, model_of, read_safetensors, read_table, run, saved_model)
+    PROGRAM, ROOT, SAMPLES, RECORD_FILES, Space, command_line, environment, mpirun, model_of, on_machines, read_safetensors,
+    read_table, run, saved_model)
 from script_tests import Skip, check, run_tests, test  # noqa: E402
 
 
@@ -318,7 +319,8 @@ def shard_groups_are_machines(space):
     common = ("parallel.strategy=fsdp", "train.max_steps=4", "train.accumulate_grad_batches=2", "train.eps=1e-4",
               "train.gradient_clip_val=1", "train.batch_size=1")
     whole = run(space, 4, *common)
-    node = run(space, 4, *common, "parallel.shard_ranks=node", "output.save_model=true", BLIPFT_MACHINES="0,0,1,1")
+    node = run(space, 4, *common, "parallel.shard_ranks=node", "output.save_model=true",
+               before=on_machines(space, "0,0,1,1"))
     check("4 rank(s), fsdp, 2 groups of 2 ranks, reshard always, mpi" in node.out, node)
     check("peak of a step (fsdp, 2 groups of 2 ranks)" in node.out, node)
     check(np.abs(node.losses() - whole.losses()).max() < 1e-4, node.losses(), whole.losses())

@@ -69,7 +69,7 @@ std::optional<double> LanguageModel::unit_flops(const Unit& unit, Phase phase, i
     case Phase::recompute: return layer->recompute_flops(batch_size, rows);
     case Phase::backward:
       return trains_below_head(prefix_gradient) ? layer->backward_flops(batch_size, rows, unit.trainable) : 0;
-    case Phase::loss: break;
+    default: break;
   }
   return 0;
 }

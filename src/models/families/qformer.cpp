@@ -133,7 +133,7 @@ std::optional<double> QFormer::unit_flops(const Unit& unit, Phase phase, int64_t
     case Phase::recompute: return layer->recompute_flops(batch_size, queries, picture);
     case Phase::backward:
       return reached ? layer->backward_flops(batch_size, queries, unit.trainable, picture, picture_gradient) : 0;
-    case Phase::loss: break;
+    default: break;
   }
   return 0;
 }

@@ -139,7 +139,7 @@ std::optional<double> Vit::unit_flops(const Unit& unit, Phase phase, int64_t bat
     case Phase::forward: return layer->forward_flops(batch_size, tokens);
     case Phase::recompute: return layer->recompute_flops(batch_size, tokens);
     case Phase::backward: return trained ? layer->backward_flops(batch_size, tokens, true) : 0;
-    case Phase::loss: break;
+    default: break;
   }
   return 0;
 }
