@@ -160,7 +160,7 @@ FUZZ_FLAGS := -std=c++20 $(FUZZ_OPT) -gline-tables-only -fno-omit-frame-pointer 
   -Wall -Wextra -Wshadow -Wno-unknown-pragmas -Wno-unknown-attributes
 FUZZ_TARGETS := $(patsubst test/fuzz/%_fuzz.cpp,build/fuzz/%,$(wildcard test/fuzz/*_fuzz.cpp))
 FUZZ_OBJECTS := $(patsubst %,build/fuzz/%.o,$(filter-out src/io/hdf5_%,$(wildcard src/io/*.cpp src/config/*.cpp \
-  src/data/*.cpp src/models/families/*_config.cpp)))
+  src/data/*.cpp src/evaluate/*.cpp src/models/families/*_config.cpp)))
 build/fuzz/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	$(CCACHE) $(FUZZ_CXX) $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link $(CPPFLAGS) -MMD -MP -c -o $@ $<

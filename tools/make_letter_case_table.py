@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/evaluate/letter_case_table.cpp: the small letter of each capital, as Python's str.lower() has it.
+"""Writes src/data/letter_case_table.cpp: the small letter of each capital, as Python's str.lower() has it.
 
-    python3 tools/make_letter_case_table.py src/evaluate/letter_case_table.cpp
+    python3 tools/make_letter_case_table.py src/data/letter_case_table.cpp
 """
 import sys
 import unicodedata
@@ -9,7 +9,7 @@ import unicodedata
 HEAD = """// The small letter of each capital.
 //
 // Written by tools/make_letter_case_table.py; do not edit. Unicode {version}.
-#include "evaluate/letter_case.h"
+#include "data/letter_case.h"
 
 namespace blipft {{
 
@@ -38,7 +38,8 @@ def main():
                 out.write(line + "\n")
                 line = " "
             line += item
-        out.write(line + "\n};\nconst size_t capital_ranges_size = std::size(capital_ranges);\n\n}  // namespace blipft\n")
+        out.write(line + "\n};\nconst size_t capital_ranges_size = std::size(capital_ranges);\n\n")
+        out.write("}  // namespace blipft\n")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 
     python3 tools/make_metric_golden.py test/golden/metrics --vqa-eval vqa_eval.py --squad squad_metrics.py
 
-Needs pycocoevalcap 1.2 with Java (tokenizer, CIDEr, BLEU, ROUGE-L) and lm-eval 0.4.13 (choices, perplexities); a tool that
-this Python lacks is named, and its file is left as it is. vqa_eval.py is the official VQA script as salesforce-lavis 1.0.2
-ships it (lavis/common/vqa_tools), squad_metrics.py that of transformers 4.57 (data/metrics).
+Needs pycocoevalcap 1.2 with Java (tokenizer, CIDEr, BLEU, ROUGE-L) and lm-eval 0.4.13 (choices, perplexities); a tool
+that this Python lacks is named, and its file is left as it is. vqa_eval.py is the official VQA script as salesforce-
+lavis 1.0.2 ships it (lavis/common/vqa_tools), squad_metrics.py that of transformers 4.57 (data/metrics).
 """
 import argparse
 import contextlib
@@ -17,29 +17,51 @@ import random
 import re
 import types
 
-PIECES = """dog's isn't can't won't I'm they're cats' 90's cannot gonna wanna gotta lemme gimme 'tis 'twas y'all y'know o'clock top-of
-black-and-white cat/dog photo_of and/or 1/2 3.5 1,000 1,000,000.50 10:30 mid-1990s 3rd U.S. u.s. a.m. p.m. St. world.A
-http://a.b/c?d=1 https://example.org/x. www.example.com example.com me@example.org <me@example.org> $4.50 US$5 50% #1 #tag
-#tag_1 @me "hi" 'hi' ``a'' “b” ‘c’ «d» – — … ... .. .... ...... (a) [b] {c} a. A. I. Mr. Mrs. Dr. etc. e.g. i.e. vs. No. no. 5
-Inc. Jan. Co. Ltd. 1⁄2 ½ 2½ ¼ ⅔ 555-1234 (555) 555-555-1234 +1 800 AT&T R&B M&M's &amp; &lt;b&gt; &nbsp; &mdash; &#39; <b> </b>
-<br/> <a href="x"> < > << >> <3 :) :-( ;D =] ^_^ (^_^) -5 +5 -- --- ---- - 5-6 2014-01-02 1/2/2003 é naïve café 日本語 привет 😀
-👍🏽 ❤️ ★ → © € £5 ¢ ¥100 ° °C 5° m² H₂O 10¹² ! ? !? !!! , ; : . * ** _ __ ~ ` ^ | \\ / // % & + = == === C++ c# 'n' rock'n'roll
-ol' 'em 'cause d'Or O'Brien l'eau J' 's 'd 'll n't don't've shouldn't've c'mon e'er 20's '20s '90 DON'T It'S don’t it’s THE The A I
-a the man woman red bench Ph.D. Ph.D Jr. Sr. U.S U.S.-U.K. non-U.S. F-16 B.C. x-ray T-shirt 3-D 4x4 6'2" 5ft 5ft. ft. in. oz. Ave.
-Blvd. Rd. Mt. est. fig. Fig. ca. pp. op. art. bldg. Wash. Miss. Mass. La. Pa. Tex. Ill. v. cf. al. seq. sq. tel. Prof. Sen. Gen.
-Capt. Lt. Rev. Esq. Sept. may. sun. mon. etc St Mr photo.jpg 3.mp4 a.py file_1.txt co\u00adop x\u200by -LRB- foo!bar what?no 3.5mm
-a1b2 a--b İstanbul ΟΔΟΣ pro- anti- Dunkin' somethin' y' 'till""".split()
+PIECES = """dog's isn't can't won't I'm they're cats' 90's cannot gonna wanna gotta lemme gimme
+'tis 'twas y'all y'know o'clock
+top-of black-and-white cat/dog photo_of and/or 1/2 3.5 1,000 1,000,000.50 10:30 mid-1990s 3rd U.S. u.s. a.m. p.m.
+St. world.A http://a.b/c?d=1 https://example.org/x. www.example.com example.com me@example.org <me@example.org>
+$4.50 US$5 50% #1 #tag #tag_1 @me "hi" 'hi' ``a'' “b” ‘c’ «d» – — … ... .. .... ...... (a) [b] {c} a. A. I. Mr. Mrs.
+Dr. etc. e.g. i.e. vs. No. no. 5 Inc. Jan. Co. Ltd. 1⁄2 ½ 2½ ¼ ⅔ 555-1234 (555) 555-555-1234 +1 800 AT&T R&B M&M's
+&amp; &lt;b&gt; &nbsp; &mdash; &#39; <b> </b> <br/> <a href="x"> < > << >> <3 :) :-( ;D =] ^_^ (^_^) -5 +5 -- ---
+---- - 5-6 2014-01-02 1/2/2003 é naïve café 日本語 привет 😀 👍🏽 ❤️ ★ → © € £5 ¢ ¥100 ° °C 5° m² H₂O 10¹² ! ? !? !!! , ;
+: . * ** _ __ ~ ` ^ | \\ / // % & + = == === C++ c# 'n' rock'n'roll ol' 'em 'cause d'Or O'Brien l'eau J' 's 'd 'll
+n't don't've shouldn't've c'mon e'er 20's '20s '90 DON'T It'S don’t it’s THE The A I a the man woman red bench Ph.D.
+Ph.D Jr. Sr. U.S U.S.-U.K. non-U.S. F-16 B.C. x-ray T-shirt 3-D 4x4 6'2" 5ft 5ft. ft. in. oz. Ave. Blvd. Rd. Mt.
+est. fig. Fig. ca. pp. op. art. bldg. Wash. Miss. Mass. La. Pa. Tex. Ill. v. cf. al. seq. sq. tel. Prof. Sen. Gen.
+Capt. Lt. Rev. Esq. Sept. may. sun. mon. etc St Mr photo.jpg 3.mp4 a.py file_1.txt co\u00adop x\u200by -LRB- foo!bar
+what?no 3.5mm a1b2 a--b İstanbul ΟΔΟΣ pro- anti- Dunkin' somethin' y' 'till""".split()
 
 CAPTIONS = [
-    "A man riding a wave on top of a surfboard.", "Two dogs' toys lie on the couple's bed", "A close-up of a cat's face -- it's asleep!",
-    "a sign that says \"STOP\" near 5th Ave. and Main St.", "The woman (in red) isn't looking at the camera...",
-    "An old black-and-white photo of the U.S. Capitol, ca. 1900", "There are 3 zebras, 2 giraffes & 1 elephant in the field",
-    "A clock tower showing 10:30 a.m. on a cloudy day .", "a bathroom with a toilet, a sink; and a mirror",
-    "A half-eaten pizza w/ pepperoni, 1/2 of it's gone", "  two   spaces  and a tab\tin here ", "", ".", "...", "I can't believe it's not butter",
-    "The bus reads: 'Not In Service'", "A 1950's style diner at 5 o'clock", "this photo cost $4.50, i.e. 50% off",
-    "Man in a \u201cbig\u201d hat \u2014 he\u2019s smiling", "people at Mt. Fuji in Japan (\u65e5\u672c)", "Line one\nline two", "a dog. A cat. The bird",
-    "A boy's up at bat while the catcher's ready", "Someone has cut a 1 1/2 inch slice", "call (555) 555-1234 for pizza",
-    "This is building A. The door is open.", "A jet F-16 flying over Wash. D.C.", "men's and women's restrooms", "rock 'n' roll band on stage",
+    "A man riding a wave on top of a surfboard.",
+    "Two dogs' toys lie on the couple's bed",
+    "A close-up of a cat's face -- it's asleep!",
+    "a sign that says \"STOP\" near 5th Ave. and Main St.",
+    "The woman (in red) isn't looking at the camera...",
+    "An old black-and-white photo of the U.S. Capitol, ca. 1900",
+    "There are 3 zebras, 2 giraffes & 1 elephant in the field",
+    "A clock tower showing 10:30 a.m. on a cloudy day .",
+    "a bathroom with a toilet, a sink; and a mirror",
+    "A half-eaten pizza w/ pepperoni, 1/2 of it's gone",
+    "  two   spaces  and a tab\tin here ",
+    "",
+    ".",
+    "...",
+    "I can't believe it's not butter",
+    "The bus reads: 'Not In Service'",
+    "A 1950's style diner at 5 o'clock",
+    "this photo cost $4.50, i.e. 50% off",
+    "Man in a \u201cbig\u201d hat \u2014 he\u2019s smiling",
+    "people at Mt. Fuji in Japan (\u65e5\u672c)",
+    "Line one\nline two",
+    "a dog. A cat. The bird",
+    "A boy's up at bat while the catcher's ready",
+    "Someone has cut a 1 1/2 inch slice",
+    "call (555) 555-1234 for pizza",
+    "This is building A. The door is open.",
+    "A jet F-16 flying over Wash. D.C.",
+    "men's and women's restrooms",
+    "rock 'n' roll band on stage",
 ]
 
 
@@ -102,7 +124,8 @@ def caption_scores(captions):
         cider, cider_each = Cider().compute_score(references, candidates)
         rouge, rouge_each = Rouge().compute_score(references, candidates)
         bleu, bleu_each = Bleu(4).compute_score(references, candidates, verbose=0)
-    scores = {"cider": [float(cider), list(map(float, cider_each))], "rouge_l": [float(rouge), list(map(float, rouge_each))]}
+    scores = {"cider": [float(cider), list(map(float, cider_each))],
+              "rouge_l": [float(rouge), list(map(float, rouge_each))]}
     for k in range(4):
         scores[f"bleu{k + 1}"] = [float(bleu[k]), list(map(float, bleu_each[k]))]
     return {"captions": captions, "scores": scores}
@@ -128,13 +151,16 @@ def load(path, name):
 def vqa(path):
     rng = random.Random(30)
     module = load(path, "vqa_eval")
-    pieces = ["yes", "no", "a", "an", "the", "The", "two", "Two", "2", "none", "zero", "ten", "dont", "DONT", "isnt", "im", "red/blue",
-              "red, blue", "1,000", "2.5", "3.", ".5", "U.S.", "left-hand", "can't", "cant", "it's", "somebody'd", "yall", "what's that?",
-              "(both)", "[x]", "\"quoted\"", "semi;colon", "a;b", "new\nline", "tab\there", " ", "", "-", "--", "50%", "$5", "5:30", "\\",
-              "x_y", "a@b", "...", "." * 40, "é", "٣", "٣,٤", "oclock", "wont", "she's", "let's", "twas", "`", "{y}", "a+b", "=", "<>"]
+    pieces = ["yes", "no", "a", "an", "the", "The", "two", "Two", "2", "none", "zero", "ten", "dont", "DONT",
+              "isnt", "im", "red/blue", "red, blue", "1,000", "2.5", "3.", ".5", "U.S.", "left-hand", "can't",
+              "cant", "it's", "somebody'd", "yall", "what's that?", "(both)", "[x]", "\"quoted\"", "semi;colon",
+              "a;b", "new\nline", "tab\there", " ", "", "-", "--", "50%", "$5", "5:30", "\\", "x_y", "a@b",
+              "...", "." * 40, "é", "٣", "٣,٤", "oclock", "wont", "she's", "let's", "twas", "`", "{y}", "a+b",
+              "=", "<>"]
     answers, cases = [], []
     for _ in range(60):
-        answers.append(rng.choice([" ", "", ", ", "/", " ; "]).join(rng.choice(pieces) for _ in range(rng.randint(1, 4))))
+        some = [rng.choice(pieces) for _ in range(rng.randint(1, 4))]
+        answers.append(rng.choice([" ", "", ", ", "/", " ; "]).join(some))
     answers += pieces + list(module.VQAEval().contractions)
     evaluator = module.VQAEval()
     normalized = []
@@ -148,8 +174,10 @@ def vqa(path):
         cases.append([said, given])
     accuracies = []
     for said, given in cases:
-        qa = {1: {"answers": [{"answer": a, "answer_id": n} for n, a in enumerate(given)], "question_type": "", "answer_type": ""}}
-        one = module.VQAEval(types.SimpleNamespace(qa=qa, getQuesIds=lambda: [1]), types.SimpleNamespace(qa={1: {"answer": said}}), n=17)
+        answers = [{"answer": a, "answer_id": n} for n, a in enumerate(given)]
+        truth = {1: {"answers": answers, "question_type": "", "answer_type": ""}}
+        one = module.VQAEval(types.SimpleNamespace(qa=truth, getQuesIds=lambda: [1]),
+                             types.SimpleNamespace(qa={1: {"answer": said}}), n=17)
         with contextlib.redirect_stdout(io.StringIO()):
             one.evaluate()
         accuracies.append(one.evalQA[1] / 100)
@@ -158,12 +186,14 @@ def vqa(path):
 
 def squad(path):
     with open(path) as file:  # a part of a package; what it takes from there is logging alone
-        source = file.read().replace("from ...utils import logging", "import logging").replace("logging.get_logger", "logging.getLogger")
-    source = re.sub(r"^from \.+.*\n", "", source, flags=re.M)
+        source = re.sub(r"^from \.+.*\n", "", file.read(), flags=re.M)
+    source = "import logging\n" + source.replace("logging.get_logger", "logging.getLogger")
     module = types.ModuleType("squad_metrics")
     exec(compile(source, path, "exec"), module.__dict__)
     rng = random.Random(40)
-    pieces = ["the", "The", "a", "an", "cat", "Cat's", "cats", "dog,", "(dog)", "1.5", "a-b", "the-end", "theme", "--", "", "É", "“x”", "x.", "an apple"]
+    pieces = ["the", "The", "a", "an", "cat", "Cat's", "cats", "dog,", "(dog)", "1.5", "a-b", "the-end",
+              "theme", "--", "", "É", "“x”", "x.",
+              "an apple"]
     cases = []
     for _ in range(150):
         text = lambda: " ".join(rng.choice(pieces) for _ in range(rng.randint(0, 6)))
@@ -181,7 +211,8 @@ def lm_eval_numbers():
     wanted = {"acc": None, "acc_norm": None, "acc_bytes": None}
     questions, values = [], {name: [] for name in wanted}
     for _ in range(60):
-        choices = [rng.choice(["yes", "no", "é" * rng.randint(1, 5), "a longer answer", "日本語", "x" * rng.randint(1, 30)])
+        choices = [rng.choice(["yes", "no", "é" * rng.randint(1, 5), "a longer answer", "日本語",
+                               "x" * rng.randint(1, 30)])
                    for _ in range(rng.randint(2, 5))]
         sums = [rng.choice([-rng.random() * 30, -float(len(c)), -float(len(c.encode()))]) for c in choices]
         gold = rng.randrange(len(choices))
@@ -193,14 +224,16 @@ def lm_eval_numbers():
             values[name].append(float(result[name]))
         questions.append([choices, sums, gold])
     scores = {name: [lm.mean(each), lm.mean_stderr(each), each] for name, each in values.items()}
-    texts = ["", " ", "one", "two words", " lead and trail ", "a\n\nb\tc", "é 日本\u3000語", "x\u00a0y", "a\x1cb", "no-break\u202fspace\u2029"]
+    texts = ["", " ", "one", "two words", " lead and trail ", "a\n\nb\tc", "é 日本\u3000語", "x\u00a0y", "a\x1cb",
+             "no-break\u202fspace\u2029"]
     losses = [[t, -rng.random() * 50] for t in texts]
     words = [[ll, PerplexityTask.count_words(t)] for t, ll in losses]
     lengths = [[ll, PerplexityTask.count_bytes(t)] for t, ll in losses]
-    perplexities = {"word_perplexity": lm.weighted_perplexity(words), "byte_perplexity": lm.weighted_perplexity(lengths),
+    perplexities = {"word_perplexity": lm.weighted_perplexity(words),
+                    "byte_perplexity": lm.weighted_perplexity(lengths),
                     "bits_per_byte": lm.bits_per_byte(lengths)}
-    return {"questions": questions, "scores": scores, "losses": [[t, ll, w, b] for (t, ll), (_, w), (_, b) in zip(losses, words, lengths)],
-            "perplexities": perplexities}
+    texts = [[t, ll, w, b] for (t, ll), (_, w), (_, b) in zip(losses, words, lengths)]
+    return {"questions": questions, "scores": scores, "losses": texts, "perplexities": perplexities}
 
 
 def in_lines(content, depth=2):
@@ -208,7 +241,8 @@ def in_lines(content, depth=2):
     if depth and isinstance(content, list):
         return "[\n" + ",\n".join(in_lines(item, depth - 2) for item in content) + "\n]"
     if depth and isinstance(content, dict):
-        return "{\n" + ",\n".join(json.dumps(key) + ": " + in_lines(item, depth - 1) for key, item in content.items()) + "\n}"
+        items = [json.dumps(key) + ": " + in_lines(item, depth - 1) for key, item in content.items()]
+        return "{\n" + ",\n".join(items) + "\n}"
     return json.dumps(content)
 
 

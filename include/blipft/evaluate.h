@@ -1,6 +1,8 @@
-// Scores of what a model said: captions and answers against references, choices by their log-likelihoods, texts by theirs.
+// Scores of what a model said: captions and answers against references, choices by their log-likelihoods, texts by
+// theirs.
 //
-// Every number is that of a published tool, down to its oddities; docs/evaluation.md says of which and where they differ.
+// Every number is that of a published tool, down to its oddities; docs/evaluation.md says of which and where they
+// differ.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +21,24 @@ enum class MetricInput {
 };
 
 struct Metric {
-  std::string name;        ///< as a run file and scores.json call it
+  std::string name;  ///< as a run file and scores.json call it
   MetricInput input;
   bool higher_is_better;
-  std::string about;       ///< half a line, with the source
+  std::string about;  ///< half a line, with the source
 };
 
 /// Every metric there is.
 const std::vector<Metric>& metrics();
-/// The metric of that name; UserError that lists all names where there is none. `place` (a file and key) begins the message.
+/// The metric of that name; UserError that lists all names where there is none. `place` (a file and key) begins the
+/// message.
 const Metric& find_metric(const std::string& name, const std::string& place);
 
-/// A generated text. Indices say the order of samples, whatever order they are added in; two with the same are an error.
+/// A generated text. Indices say the order of samples, whatever order they are added in; two with the same are an
+/// error.
 struct ScoredText {
   int64_t index = 0;
-  std::string id;                       ///< for result files: "391895"
-  std::string prompt;                   ///< shown, not scored; may be empty
+  std::string id;      ///< for result files: "391895"
+  std::string prompt;  ///< shown, not scored; may be empty
   std::string candidate;
   std::vector<std::string> references;  ///< at least one; for vqa_accuracy at least two
   std::string picture;                  ///< file; shown, not scored; may be empty
@@ -44,9 +48,9 @@ struct ScoredText {
 struct ScoredChoices {
   int64_t index = 0;
   std::string id;
-  std::vector<std::string> choices;        ///< without the blank between question and answer
-  std::vector<double> log_likelihoods;     ///< sums over the tokens of each choice, natural logarithm
-  int64_t gold = 0;                        ///< index of the right choice
+  std::vector<std::string> choices;     ///< without the blank between question and answer
+  std::vector<double> log_likelihoods;  ///< sums over the tokens of each choice, natural logarithm
+  int64_t gold = 0;                     ///< index of the right choice
 };
 
 /// A text whose tokens were predicted.
@@ -89,8 +93,8 @@ class Evaluation {
   std::unique_ptr<Samples> samples_;
 };
 
-/// Words as lm-eval counts them for word_perplexity: pieces between runs of white space. White space at an end leaves an
-/// empty piece there, which counts.
+/// Words as lm-eval counts them for word_perplexity: pieces between runs of white space. White space at an end leaves
+/// an empty piece there, which counts.
 int64_t count_words(const std::string& text);
 
 /// One task's part of scores.json.
@@ -99,8 +103,8 @@ struct TaskScores {
   std::vector<Score> scores;
   int64_t samples = 0;
 };
-/// scores.json in lm-eval's form: results (task: alias, "acc,none", "acc_stderr,none", ...), higher_is_better, n-samples.
-/// `config`: JSON text that goes under "config"; "": none.
+/// scores.json in lm-eval's form: results (task: alias, "acc,none", "acc_stderr,none", ...), higher_is_better,
+/// n-samples. `config`: JSON text that goes under "config"; "": none.
 std::string scores_json(const std::vector<TaskScores>& tasks, const std::string& config = "");
 
 /// COCO's result file: [{"image_id": 391895, "caption": "a man ..."}, ...]. An id that is a number is written as one.
@@ -117,13 +121,14 @@ struct References {
 };
 /// Reads COCO's captions ({"images": [{id, file_name}], "annotations": [{image_id, caption}]}) or VQA's answers
 /// ({"annotations": [{question_id, image_id, answers: [{answer}]}]}, the questions from `questions`:
-/// {"questions": [{question_id, question}]}; "": none). In the order of first mention. Throws UserError naming file and record.
+/// {"questions": [{question_id, question}]}; "": none). In the order of first mention. Throws UserError naming file and
+/// record.
 std::vector<References> read_references(const std::string& file, const std::string& questions = "");
 
 /// What the page says above the samples.
 struct PageSettings {
-  std::string title;                ///< "Captions of coco_val after step 400"
-  std::string folder;               ///< where the page will lie: pictures below it are linked relatively
+  std::string title;   ///< "Captions of coco_val after step 400"
+  std::string folder;  ///< where the page will lie: pictures below it are linked relatively
 };
 /// One HTML page, whole in itself but for the pictures, which it links to and loads as they come into sight.
 std::string evaluation_page(const PageSettings& settings, const std::vector<Score>& scores,

@@ -1,12 +1,11 @@
 #include "evaluate/answer_metrics.h"
 
 #include <algorithm>
-#include <array>
+#include <functional>
 #include <map>
 
 #include "data/unicode.h"
-#include "evaluate/answer_tables.h"
-#include "evaluate/letter_case.h"
+#include "data/letter_case.h"
 #include "evaluate/python_text.h"
 
 namespace blipft {
@@ -18,6 +17,38 @@ constexpr std::string_view ascii_punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|
 
 // The script hands re.UNICODE to re.sub() where the most replacements belong; its value is 32.
 constexpr int64_t most_periods = 32;
+
+// Words in small letters, and what they become; with the oddity of the official script for "somebody'd".
+const std::map<std::string, std::string, std::less<>> contractions = {
+    {"'ow'sat", "'ow's'at"}, {"'ows'at", "'ow's'at"}, {"aint", "ain't"}, {"arent", "aren't"}, {"cant", "can't"},
+    {"couldn'tve", "couldn't've"}, {"couldnt", "couldn't"}, {"couldnt've", "couldn't've"}, {"couldve", "could've"},
+    {"didnt", "didn't"}, {"doesnt", "doesn't"}, {"dont", "don't"}, {"hadn'tve", "hadn't've"}, {"hadnt", "hadn't"},
+    {"hadnt've", "hadn't've"}, {"hasnt", "hasn't"}, {"havent", "haven't"}, {"he'dve", "he'd've"}, {"hed", "he'd"},
+    {"hed've", "he'd've"}, {"hes", "he's"}, {"howd", "how'd"}, {"howll", "how'll"}, {"hows", "how's"},
+    {"isnt", "isn't"}, {"it'dve", "it'd've"}, {"itd", "it'd"}, {"itd've", "it'd've"}, {"itll", "it'll"},
+    {"let's", "let's"}, {"maam", "ma'am"}, {"mightn'tve", "mightn't've"}, {"mightnt", "mightn't"},
+    {"mightnt've", "mightn't've"}, {"mightve", "might've"}, {"mustnt", "mustn't"}, {"mustve", "must've"},
+    {"neednt", "needn't"}, {"notve", "not've"}, {"oclock", "o'clock"}, {"oughtnt", "oughtn't"},
+    {"ow's'at", "'ow's'at"}, {"shant", "shan't"}, {"she'dve", "she'd've"}, {"she's", "she's"},
+    {"shed've", "she'd've"}, {"shouldn'tve", "shouldn't've"}, {"shouldnt", "shouldn't"},
+    {"shouldnt've", "shouldn't've"}, {"shouldve", "should've"}, {"somebody'd", "somebodyd"},
+    {"somebody'dve", "somebody'd've"}, {"somebodyd've", "somebody'd've"}, {"somebodyll", "somebody'll"},
+    {"somebodys", "somebody's"}, {"someone'dve", "someone'd've"}, {"someoned", "someone'd"},
+    {"someoned've", "someone'd've"}, {"someonell", "someone'll"}, {"someones", "someone's"},
+    {"something'dve", "something'd've"}, {"somethingd", "something'd"}, {"somethingd've", "something'd've"},
+    {"somethingll", "something'll"}, {"thats", "that's"}, {"there'dve", "there'd've"}, {"thered", "there'd"},
+    {"thered've", "there'd've"}, {"therere", "there're"}, {"theres", "there's"}, {"they'dve", "they'd've"},
+    {"theyd", "they'd"}, {"theyd've", "they'd've"}, {"theyll", "they'll"}, {"theyre", "they're"},
+    {"theyve", "they've"}, {"twas", "'twas"}, {"wasnt", "wasn't"}, {"we'dve", "we'd've"}, {"wed've", "we'd've"},
+    {"werent", "weren't"}, {"weve", "we've"}, {"whatll", "what'll"}, {"whatre", "what're"}, {"whats", "what's"},
+    {"whatve", "what've"}, {"whens", "when's"}, {"whered", "where'd"}, {"wheres", "where's"}, {"whereve", "where've"},
+    {"who'dve", "who'd've"}, {"whod", "who'd"}, {"whod've", "who'd've"}, {"wholl", "who'll"}, {"whos", "who's"},
+    {"whove", "who've"}, {"whyll", "why'll"}, {"whyre", "why're"}, {"whys", "why's"}, {"wont", "won't"},
+    {"wouldn'tve", "wouldn't've"}, {"wouldnt", "wouldn't"}, {"wouldnt've", "wouldn't've"}, {"wouldve", "would've"},
+    {"y'all'dve", "y'all'd've"}, {"y'alld've", "y'all'd've"}, {"y'allll", "y'all'll"}, {"yall", "y'all"},
+    {"yall'd've", "y'all'd've"}, {"yall'll", "y'all'll"}, {"you'dve", "you'd've"}, {"youd", "you'd"},
+    {"youd've", "you'd've"}, {"youll", "you'll"}, {"youre", "you're"}, {"youve", "you've"},
+};
 
 bool is_digit_at(std::string_view text, size_t at) {
   return at < text.size() && is_decimal_digit(unicode::next_code_point(text, at));
@@ -48,9 +79,9 @@ bool is_article(std::string_view word) { return word == "a" || word == "an" || w
 
 // "none" is 0 too.
 std::string number_for(const std::string& word) {
-  static const std::map<std::string, std::string> numbers{
-      {"none", "0"}, {"zero", "0"}, {"one", "1"}, {"two", "2"},   {"three", "3"}, {"four", "4"},
-      {"five", "5"}, {"six", "6"},  {"seven", "7"}, {"eight", "8"}, {"nine", "9"},  {"ten", "10"}};
+  static const std::map<std::string, std::string> numbers{{"none", "0"},  {"zero", "0"},  {"one", "1"},  {"two", "2"},
+                                                          {"three", "3"}, {"four", "4"},  {"five", "5"}, {"six", "6"},
+                                                          {"seven", "7"}, {"eight", "8"}, {"nine", "9"}, {"ten", "10"}};
   const auto found = numbers.find(word);
   return found == numbers.end() ? word : found->second;
 }
@@ -113,8 +144,8 @@ std::string vqa_normalized(std::string_view answer) {
   for (std::string_view word : split_words(lowered)) {
     const std::string number = number_for(std::string(word));
     if (is_article(number)) continue;
-    const auto found = vqa_contractions.find(number);
-    append_word(out, found == vqa_contractions.end() ? number : found->second);
+    const auto found = contractions.find(number);
+    append_word(out, found == contractions.end() ? number : found->second);
   }
   return out;
 }

@@ -162,7 +162,8 @@ BleuSums bleu_sums(const CountedCaption& caption) {
   out.reference_words = closest.second;
   for (int64_t k = 0; k < most_words; ++k) out.guessed[k] = std::max<int64_t>(0, out.words - k);
   for (const auto& [gram, times] : caption.candidate.counts)
-    if (const auto found = most.find(gram); found != most.end()) out.right[words_of(gram) - 1] += std::min(found->second, times);
+    if (const auto found = most.find(gram); found != most.end())
+      out.right[words_of(gram) - 1] += std::min(found->second, times);
   return out;
 }
 
@@ -170,7 +171,8 @@ int64_t longest_common_subsequence(const std::vector<std::string_view>& a, const
   std::vector<int64_t> row(b.size() + 1), before;
   for (const auto& word : a) {
     before = row;
-    for (size_t j = 1; j <= b.size(); ++j) row[j] = word == b[j - 1] ? before[j - 1] + 1 : std::max(before[j], row[j - 1]);
+    for (size_t j = 1; j <= b.size(); ++j)
+      row[j] = word == b[j - 1] ? before[j - 1] + 1 : std::max(before[j], row[j - 1]);
   }
   return row.back();
 }

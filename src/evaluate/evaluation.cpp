@@ -1,4 +1,4 @@
-// Evaluation: collects samples and scores the set of them.
+// The table of metrics, and Evaluation: collects samples and scores the set of them.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -68,8 +68,10 @@ class TextScorer {
   }
   void check_annotators() const {
     for (const auto& text : texts_)
-      BLIPFT_USER_CHECK(text.references.size() > 1, "vqa_accuracy: sample ", brief(text.id), " has 1 reference; expected the answers "
-                        "of several annotators (VQA has ten): with one the accuracy is always 0; use squad_exact or exact_match");
+      BLIPFT_USER_CHECK(
+          text.references.size() > 1, "vqa_accuracy: sample ", brief(text.id),
+          " has 1 reference; expected the answers "
+          "of several annotators (VQA has ten): with one the accuracy is always 0; use squad_exact or exact_match");
   }
   const std::vector<TokenizedCaption>& tokenized() {
     if (!tokenized_.empty()) return tokenized_;
@@ -121,6 +123,40 @@ Score loss_score(const std::string& metric, const std::vector<ScoredLoss>& texts
 
 }  // namespace
 
+const std::vector<Metric>& metrics() {
+  using enum MetricInput;
+  static const std::vector<Metric> table{
+      {"cider", texts, true, "CIDEr-D, pycocoevalcap"},
+      {"bleu1", texts, true, "BLEU-1 of the corpus, pycocoevalcap"},
+      {"bleu2", texts, true, "BLEU-2 of the corpus, pycocoevalcap"},
+      {"bleu3", texts, true, "BLEU-3 of the corpus, pycocoevalcap"},
+      {"bleu4", texts, true, "BLEU-4 of the corpus, pycocoevalcap"},
+      {"rouge_l", texts, true, "ROUGE-L, pycocoevalcap"},
+      {"vqa_accuracy", texts, true, "agreement with ten annotators, official VQA script"},
+      {"exact_match", texts, true, "the same text as a reference, lm-eval"},
+      {"squad_exact", texts, true, "the same but for case, punctuation and articles, SQuAD script"},
+      {"squad_f1", texts, true, "words in common, SQuAD script"},
+      {"acc", choices, true, "the likeliest choice is right, lm-eval"},
+      {"acc_norm", choices, true, "the likeliest choice per character is right, lm-eval"},
+      {"acc_bytes", choices, true, "the likeliest choice per byte is right, lm-eval"},
+      {"loss", losses, false, "mean over all predicted tokens, natural logarithm"},
+      {"perplexity", losses, false, "exp(loss), of a token"},
+      {"word_perplexity", losses, false, "of a word of the raw text, lm-eval"},
+      {"byte_perplexity", losses, false, "of a byte of the raw text, lm-eval"},
+      {"bits_per_byte", losses, false, "of the raw text, lm-eval"}};
+  return table;
+}
+
+const Metric& find_metric(const std::string& name, const std::string& place) {
+  std::string known;
+  for (const auto& metric : metrics()) {
+    if (metric.name == name) return metric;
+    known += (known.empty() ? "" : ", ") + metric.name;
+  }
+  throw UserError(
+      concat(place, place.empty() ? "" : ": ", "no metric is called \"", brief(name), "\"; choose of ", known));
+}
+
 struct Evaluation::Samples {
   std::vector<ScoredText> texts;
   std::vector<ScoredChoices> choices;
@@ -133,16 +169,18 @@ Evaluation::Evaluation(Evaluation&&) noexcept = default;
 Evaluation& Evaluation::operator=(Evaluation&&) noexcept = default;
 
 void Evaluation::add(ScoredText sample) {
-  BLIPFT_USER_CHECK(!sample.references.empty(), "sample ", brief(sample.id), " has no reference; expected at least one to score with");
+  BLIPFT_USER_CHECK(!sample.references.empty(), "sample ", brief(sample.id),
+                    " has no reference; expected at least one to score with");
   samples_->texts.push_back(std::move(sample));
 }
 
 void Evaluation::add(ScoredChoices sample) {
   const auto count = static_cast<int64_t>(sample.choices.size());
-  BLIPFT_CHECK(sample.log_likelihoods.size() == sample.choices.size(), "sample ", sample.id, ": ", count, " choices and ",
-               sample.log_likelihoods.size(), " log-likelihoods");
-  BLIPFT_USER_CHECK(sample.gold >= 0 && sample.gold < count, "sample ", brief(sample.id), ": the right choice is number ",
-                    sample.gold, ", counted from 0; expected one of its ", counted(count, "choice"));
+  BLIPFT_CHECK(sample.log_likelihoods.size() == sample.choices.size(), "sample ", sample.id, ": ", count,
+               " choices and ", sample.log_likelihoods.size(), " log-likelihoods");
+  BLIPFT_USER_CHECK(sample.gold >= 0 && sample.gold < count, "sample ", brief(sample.id),
+                    ": the right choice is number ", sample.gold, ", counted from 0; expected one of its ",
+                    counted(count, "choice"));
   for (const auto& choice : sample.choices)
     BLIPFT_USER_CHECK(!choice.empty(), "sample ", brief(sample.id), " has an empty choice; expected a text");
   samples_->choices.push_back(std::move(sample));

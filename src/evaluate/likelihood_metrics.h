@@ -8,8 +8,8 @@
 
 namespace blipft {
 
-/// Whether the right choice is the likeliest: by its sum (acc), by its sum over its characters (acc_norm) or over its bytes
-/// (acc_bytes). Of equally likely ones the first.
+/// Whether the right choice is the likeliest: by its sum (acc), by its sum over its characters (acc_norm) or over its
+/// bytes (acc_bytes). Of equally likely ones the first.
 bool choice_is_right(const ScoredChoices& question);
 bool choice_is_right_by_characters(const ScoredChoices& question);
 bool choice_is_right_by_bytes(const ScoredChoices& question);

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "data/unicode.h"
-#include "evaluate/letter_case.h"
+#include "data/letter_case.h"
 #include "evaluate/ptb_rules.h"
 
 namespace blipft {
@@ -35,10 +35,19 @@ std::u32string quotes(std::u32string text, bool left) {
     switch (c) {
       case U'\'': out += left ? U"`" : U"'"; break;
       case U'"': out += left ? U"``" : U"''"; break;
-      case 0x91: case 0x2018: case 0x201B: case 0x2039: out += U"`"; break;
-      case 0x92: case 0x2019: case 0x203A: out += U"'"; break;
-      case 0x93: case 0x201C: case 0xAB: out += U"``"; break;
-      case 0x94: case 0x201D: case 0xBB: out += U"''"; break;
+      case 0x91:
+      case 0x2018:
+      case 0x201B:
+      case 0x2039: out += U"`"; break;
+      case 0x92:
+      case 0x2019:
+      case 0x203A: out += U"'"; break;
+      case 0x93:
+      case 0x201C:
+      case 0xAB: out += U"``"; break;
+      case 0x94:
+      case 0x201D:
+      case 0xBB: out += U"''"; break;
       default: out += c;
     }
   }
@@ -60,7 +69,10 @@ std::u32string currency(char32_t c) {
   switch (c) {
     case 0xA2: return U"cents";
     case 0xA3: return U"#";  // the treebank's pound
-    case 0x80: case 0xA4: case 0x20A0: case 0x20AC: return U"$";
+    case 0x80:
+    case 0xA4:
+    case 0x20A0:
+    case 0x20AC: return U"$";
     default: return {c};
   }
 }
@@ -93,9 +105,7 @@ std::u32string token_of(PtbAction action, const std::u32string& text, size_t& co
     case PtbAction::brackets: return brackets(text, text.size() == 1 ? U"()[]{}" : U"()");
     case PtbAction::fraction: return fraction(text[0]);
     case PtbAction::currency: return currency(text[0]);
-    case PtbAction::sentence_end_one:
-      consumed = text.size() - 1;
-      return text.size() == 2 ? text.substr(0, 1) : text;
+    case PtbAction::sentence_end_one: consumed = text.size() - 1; return text.size() == 2 ? text.substr(0, 1) : text;
     case PtbAction::sentence_end: consumed = text.size() - 1; return text;
     default: return text;
   }

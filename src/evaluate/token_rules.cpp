@@ -19,10 +19,12 @@ std::u32string code_points(std::string_view text) {
 
 }  // namespace
 
-// Recursive descent over one pattern; each function leaves a fragment that begins at the state it returns and ends at end_.
+// Recursive descent over one pattern; each function leaves a fragment that begins at the state it returns and ends at
+// end_.
 class TokenRules::Parser {
  public:
-  Parser(TokenRules& rules, const std::string& pattern) : rules_(rules), text_(code_points(pattern)), pattern_(pattern) {}
+  Parser(TokenRules& rules, const std::string& pattern)
+      : rules_(rules), text_(code_points(pattern)), pattern_(pattern) {}
 
   struct Fragment {
     int32_t begin, end;
@@ -184,7 +186,8 @@ class TokenRules::Parser {
 };
 
 bool TokenRules::Class::holds(uint32_t c) const {
-  auto above = std::upper_bound(members.begin(), members.end(), c, [](uint32_t x, const CodePoints& r) { return x < r.first; });
+  auto above =
+      std::upper_bound(members.begin(), members.end(), c, [](uint32_t x, const CodePoints& r) { return x < r.first; });
   // Ranges of a class may lie inside of each other.
   while (above != members.begin())
     if (c <= (--above)->last) return !negated;
@@ -276,7 +279,8 @@ std::vector<size_t> TokenRules::ends(int32_t begin, const std::u32string& text, 
     if (at == to || set.empty()) return found;
     std::vector<int32_t> targets;
     for (int32_t state : set)
-      if (states_[state].over >= 0 && classes_[states_[state].over].holds(text[at])) targets.push_back(states_[state].to[0]);
+      if (states_[state].over >= 0 && classes_[states_[state].over].holds(text[at]))
+        targets.push_back(states_[state].to[0]);
     close(targets);
     set = std::move(targets);
   }

@@ -1,8 +1,8 @@
 // TokenRules: a set of patterns of which the longest match at a place wins, as in a generated scanner.
 //
-// A pattern is made of code points, (...), |, *, +, ?, {n}, {m,n}, classes [...] and [^...], and <name>, which stands for a
-// pattern or class that was named before. A letter of a-z in a pattern stands for both its cases, one in a class for
-// itself alone. \ takes the next character as it is; \xHHHH is the code point with that number.
+// A pattern is made of code points, (...), |, *, +, ?, {n}, {m,n}, classes [...] and [^...], and <name>, which stands
+// for a pattern or class that was named before. A letter of a-z in a pattern stands for both its cases, one in a class
+// for itself alone. \ takes the next character as it is; \xHHHH is the code point with that number.
 #pragma once
 
 #include <array>
@@ -42,9 +42,9 @@ class TokenRules {
   class Parser;
   // A nondeterministic automaton: a state either goes on over a class to one state, or freely to up to two.
   struct State {
-    int32_t over = -1;               // class; -1: free
+    int32_t over = -1;  // class; -1: free
     std::array<int32_t, 2> to{-1, -1};
-    int32_t accepts = -1;            // rule
+    int32_t accepts = -1;  // rule
   };
   struct Class {
     std::vector<CodePoints> members;  // ascending
@@ -53,7 +53,7 @@ class TokenRules {
   };
   // A set of states, as one state of the deterministic automaton that is made as texts need it.
   struct Step {
-    std::vector<int32_t> states;      // ascending; those over a class, and those that accept
+    std::vector<int32_t> states;  // ascending; those over a class, and those that accept
     int32_t accepts = -1;
     std::array<int32_t, 128> ascii;
     std::unordered_map<uint32_t, int32_t> other;

@@ -16,7 +16,9 @@ namespace {
 // Both sides add up in double precision, some hundred values of at most 10, in orders of their own.
 constexpr double tolerance = 1e-12;
 
-bool close(double found, double wanted) { return std::abs(found - wanted) <= tolerance * std::max(1.0, std::abs(wanted)); }
+bool close(double found, double wanted) {
+  return std::abs(found - wanted) <= tolerance * std::max(1.0, std::abs(wanted));
+}
 
 void check_scores(const std::string& name, const CaptionScore& found, const nlohmann::json& wanted) {
   CAPTURE(name);
@@ -72,7 +74,8 @@ TEST_SUITE("metrics golden") {
   TEST_CASE("choices and perplexities are lm-eval's") {
     const auto golden = testing::golden_metrics("lm_eval.json");
     Evaluation questions, texts;
-    for (const auto& item : golden["questions"]) questions.add(ScoredChoices{questions.size(), "", item[0], item[1], item[2]});
+    for (const auto& item : golden["questions"])
+      questions.add(ScoredChoices{questions.size(), "", item[0], item[1], item[2]});
     for (const auto& score : questions.scores({"acc", "acc_norm", "acc_bytes"})) {
       CAPTURE(score.metric);
       const auto& wanted = golden["scores"][score.metric];

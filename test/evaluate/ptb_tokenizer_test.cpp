@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "evaluate/golden_metrics.h"
-#include "evaluate/letter_case.h"
+#include "data/letter_case.h"
 #include "evaluate/ptb_tokenizer.h"
 #include "evaluate/token_rules.h"
 
@@ -35,7 +35,8 @@ TEST_SUITE("ptb tokenizer") {
           std::vector<std::string>{"``", "no", ",", "''", "he", "said", "-lrb-", "etc.", "-rrb-", "."});
     CHECK(tokenizer.words("\"No,\" he said (etc.).") == "no he said -lrb- etc. -rrb-");
     CHECK(tokenizer.words("") == "");
-    CHECK(tokenizer.words("one\ntwo\x0bthree\u2028" "four") == "one two three four");
+    CHECK(tokenizer.words("one\ntwo\x0bthree\u2028"
+                          "four") == "one two three four");
   }
 
   TEST_CASE("broken UTF-8 and characters that nobody knows end no run") {
@@ -51,7 +52,8 @@ TEST_SUITE("ptb tokenizer") {
     TokenRules rules;
     rules.name_class("digit", {{'0', '9'}});
     rules.name_pattern("number", "<digit>{1,3}");
-    const auto word = rules.add("[a-z]+"), before = rules.add("[a-z]+", "<number>x"), number = rules.add("<number>|\\x0041b?");
+    const auto word = rules.add("[a-z]+"), before = rules.add("[a-z]+", "<number>x"),
+               number = rules.add("<number>|\\x0041b?");
     const auto match = [&](const std::u32string& text) { return rules.match(text, 0); };
     CHECK(match(U"ab1").rule == word);
     CHECK(match(U"ab1").length == 2);

@@ -12,7 +12,8 @@
   row(metadata)                  \
   row(json_records)              \
   row(tar)                       \
-  row(picture)
+  row(picture)                   \
+  row(references)
 
 namespace blipft::testing {
 

@@ -1,4 +1,4 @@
-#include "evaluate/letter_case.h"
+#include "data/letter_case.h"
 
 #include <algorithm>
 
@@ -22,7 +22,8 @@ char32_t small(char32_t c) {
 // The Unicode Standard, table 3-17, as Java has it: what joins words, and digits, are looked through.
 bool ends_word(std::u32string_view text, size_t at) {
   const auto looked_through = [](char32_t c) {
-    return unicode::is_mark(c) || unicode::is_number(c) || c == U'\'' || c == U'.' || c == U':' || c == U'-' || c == U'_' || c == 0xAD || c == 0xB7 || c == 0x2019;
+    return unicode::is_mark(c) || unicode::is_number(c) || c == U'\'' || c == U'.' || c == U':' || c == U'-' ||
+           c == U'_' || c == 0xAD || c == 0xB7 || c == 0x2019;
   };
   size_t before = at, behind = at + 1;
   while (before > 0 && looked_through(text[before - 1])) --before;

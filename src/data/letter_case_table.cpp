@@ -1,7 +1,7 @@
 // The small letter of each capital.
 //
 // Written by tools/make_letter_case_table.py; do not edit. Unicode 14.0.0.
-#include "evaluate/letter_case.h"
+#include "data/letter_case.h"
 
 namespace blipft {
 
