@@ -60,7 +60,8 @@ class TableModel(PreTrainedModel, GenerationMixin):
 
     def forward(self, input_ids, **_):
         c = self.case
-        rows = [logits(c["seed"], ids[-2] if len(ids) > 1 else 0, ids[-1], len(ids), c["vocabulary"], c["ends"], c["bonus"])
+        rows = [logits(c["seed"], ids[-2] if len(ids) > 1 else 0, ids[-1], len(ids), c["vocabulary"], c["ends"],
+                       c["bonus"])
                 for ids in input_ids.tolist()]
         return CausalLMOutputWithPast(logits=torch.tensor(np.stack(rows))[:, None])
 
@@ -87,8 +88,9 @@ def generate(case, prompt):
     """The new ids of the texts, and their scores; None where rounding would decide."""
     model = TableModel(case)
     beams = case["beams"]
-    options = dict(max_new_tokens=case["max_new_tokens"], eos_token_id=case["ends"] or None, pad_token_id=case["vocabulary"] - 1,
-                   use_cache=False, do_sample=False, num_beams=max(beams, 1), repetition_penalty=float(case["repetition_penalty"]),
+    options = dict(max_new_tokens=case["max_new_tokens"], eos_token_id=case["ends"] or None,
+                   pad_token_id=case["vocabulary"] - 1, use_cache=False, do_sample=False, num_beams=max(beams, 1),
+                   repetition_penalty=float(case["repetition_penalty"]),
                    min_new_tokens=case["min_new_tokens"] or None, min_length=case["min_length"] or None,
                    return_dict_in_generate=True, output_scores=True)
     if beams:
@@ -161,7 +163,9 @@ def make_mask_case(rng):
         case["top_p"] = 1  # which of equal ones stay hangs on torch's sort
     row = logits_process.RepetitionPenaltyLogitsProcessor(float(case["repetition_penalty"]))(ids, row)
     if case["min_new_tokens"]:
-        row = logits_process.MinNewTokensLengthLogitsProcessor(len(case["ids"]), case["min_new_tokens"], case["ends"])(ids, row)
+        barred = logits_process.MinNewTokensLengthLogitsProcessor(len(case["ids"]), case["min_new_tokens"],
+                                                                  case["ends"])
+        row = barred(ids, row)
     row = logits_process.TemperatureLogitsWarper(float(case["temperature"]))(ids, row)
     if case["top_k"]:
         row = logits_process.TopKLogitsWarper(case["top_k"])(ids, row)

@@ -53,7 +53,8 @@ struct Search {
     args.candidates = tensor_of(candidates, {rows * beams, vocabulary});
     args.state = state.state();
     args.sources = tensor_of(sources, {all, places});
-    args.ids_before = tensor_of(ids_before, {all, most}), args.sources_before = tensor_of(sources_before, {all, places});
+    args.ids_before = tensor_of(ids_before, {all, most});
+    args.sources_before = tensor_of(sources_before, {all, places});
     args.scores = tensor_of(scores, {texts, beams});
     args.finished_ids = tensor_of(finished_ids, {texts, beams, most});
     args.finished_lengths = tensor_of(finished_lengths, {texts, beams});
@@ -61,10 +62,11 @@ struct Search {
     args.closed = tensor_of(closed, {texts});
     ops->beam_step(args, {});
   }
-  /// What a decode step does before the next logits: the last ids go into the cache, and each beam reads its text there.
+  /// What a decode step does before the next logits: the last ids go into the cache, and each beam reads its text.
   void check_cache() {
     for (int64_t s = 0; s < state.slots; ++s)
-      if (state.grows(s)) cache[static_cast<size_t>(s * places + kPrefix) + state.text(s).size() - 1] = state.text(s).back();
+      if (const Ids text = state.text(s); state.grows(s))
+        cache[static_cast<size_t>(s * places + kPrefix) + text.size() - 1] = text.back();
     for (int64_t s = 0; s < state.slots; ++s) {
       if (!state.grows(s)) continue;
       Ids read;

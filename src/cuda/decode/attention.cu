@@ -1,11 +1,11 @@
 // Attention of one query a slot to its places of the cache. What bounds it is reading keys and values, once each.
 //
 // A text's places are cut into equal shares for up to `splits` blocks (Dao et al., "Flash-Decoding", 2023): the grid
-// comes from the shapes alone, the shares from the length in device memory, so that a captured graph serves all lengths;
-// blocks without a share leave at once. What a share gives depends on its own text alone. In a block each warp takes
-// some keys at a time, L lanes a key of 16 bytes a lane, for up to G heads of queries that read the same head of keys
-// (grouped heads read it once), with a running softmax (Milakov & Gimelshein 2018) of its own; lanes, warps and then
-// blocks are merged in a fixed order.
+// comes from the shapes alone, the shares from the length in device memory, so that a captured graph serves all
+// lengths; blocks without a share leave at once. What a share gives depends on its own text alone. In a block each warp
+// takes some keys at a time, L lanes a key of 16 bytes a lane, for up to G heads of queries that read the same head of
+// keys (grouped heads read it once), with a running softmax (Milakov & Gimelshein 2018) of its own; lanes, warps and
+// then blocks are merged in a fixed order.
 #include <cfloat>
 #include <cmath>
 
