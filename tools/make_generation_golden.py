@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes test/golden/decode: what transformers' generate() makes of texts, and what its logits processors leave.
+"""Writes test/golden/generation: what transformers' generate() makes of texts, and what its logits processors leave.
 
-    python3 tools/make_decode_golden.py --out test/golden/decode
+    python3 tools/make_generation_golden.py --out test/golden/generation
 
 texts.json: greedy search with processors and beam search, of a model whose logits are random numbers that hang on the
 last two ids and the length alone, so that choices and beams can be compared exactly. masks.json: the tokens that
@@ -190,7 +190,7 @@ def write(path, cases):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", default="test/golden/decode", help="folder to write to")
+    parser.add_argument("--out", default="test/golden/generation", help="folder to write to")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)
