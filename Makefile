@@ -134,8 +134,8 @@ $(filter-out $(COMPUTING_TESTS),$(TEST_OBJECTS)): CXXFLAGS += $(or $(TEST_OPT),-
 $(filter $(COMPUTING_TESTS),$(TEST_OBJECTS)): CXXFLAGS += $(or $(TEST_OPT),-O1)
 
 # Only version.cpp knows the commit.
-$(BUILD)/src/run/version.cpp.o: CPPFLAGS += -DBLIPFT_COMMIT='"$(GIT_COMMIT)"'
-$(BUILD)/src/run/version.cpp.o: $(BUILD)/commit
+$(BUILD)/src/base/version.cpp.o: CPPFLAGS += -DBLIPFT_COMMIT='"$(GIT_COMMIT)"'
+$(BUILD)/src/base/version.cpp.o: $(BUILD)/commit
 $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
 	@echo '$(GIT_COMMIT)' | cmp -s - $@ || echo '$(GIT_COMMIT)' > $@

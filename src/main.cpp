@@ -8,9 +8,11 @@
 #include "blipft/error.h"
 #include "blipft/trainer.h"
 #include "blipft/version.h"
-#include "run/hub_cache.h"
-#include "run/launch_watch.h"
-#include "run/stop_request.h"
+#include "checkpoint/export_model.h"
+#include "faults/launch_watch.h"
+#include "faults/stop_request.h"
+#include "plan/print_plan.h"
+#include "weights/hub_cache.h"
 
 namespace {
 using namespace blipft;

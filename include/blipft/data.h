@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,7 +73,24 @@ struct TextPlaces {
   std::vector<size_t> ids;            ///< of each, the index of the (first) id that stands for that character
 };
 
-/// Text to token ids. Thread-safe after construction.
+/// How ids become text.
+struct DecodeOptions {
+  bool skip_special_tokens = true;    ///< tokens that the files call special leave no text
+  bool whole_bytes = false;           ///< of a stream: tokens of single bytes wait for the next token that is none, so that
+                                      ///< the pieces are decode()'s text even where the bytes are no UTF-8
+};
+
+/// Text from ids that come one after the other. To be used by one thread; the tokenizer must outlive it.
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+  /// The text that is known with this id: whole characters, perhaps none. Ids that no token has leave no text.
+  virtual std::string push(int32_t id) = 0;
+  /// The rest, with U+FFFD for what is no character. The next id begins another text.
+  virtual std::string finish() = 0;
+};
+
+/// Text to token ids, and back. Thread-safe after construction.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -85,6 +103,12 @@ class Tokenizer {
   virtual std::vector<int32_t> suffix_ids() const = 0;
   /// Ids of `text`; by default with these special tokens.
   std::vector<int32_t> encode(const std::string& text, const EncodeOptions& options = {}) const;
+  /// The text of ids, by the decoder of the tokenizer's files: what tokenizer.decode() of transformers gives. Throws
+  /// UserError naming the file where this decoder is not supported.
+  std::string decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
+  /// The same, piece by piece. Where bytes that are no UTF-8 follow each other as tokens of their own, the pieces keep the
+  /// characters before them, and decode() does not.
+  virtual std::unique_ptr<TextStream> text_stream(const DecodeOptions& options = {}) const = 0;
   /// The largest id + 1, added tokens included: may be more than the model's vocabulary.
   virtual int64_t vocab_size() const = 0;
   /// The id that fills up rows: pad_token of the files, else the token "<pad>", else the end id; -1: none of these.
@@ -100,6 +124,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
 /// Whether there is one of these files.
 bool has_tokenizer(const std::string& model_directory);
 
+/// What becomes of a prompt with several answers: one of them in each pass, drawn by their weights; each is a sample of its
+/// own; or the one of the largest weight, of these the first.
+enum class Answers { draw, all, common };
+
 /// How records become text, by config.data and the tokenizer; and what a dataset may read.
 struct TextSettings {
   std::string prompt_style = "alpaca";      ///< see DataSection
@@ -110,6 +138,9 @@ struct TextSettings {
   bool allow_outside = false;               ///< an ImageFolder's pictures may lie outside of its folder
   std::map<std::string, std::string> keys;  ///< what records call the keys that are known here
   std::string pictures;                     ///< folder of an ImageFolder's pictures; empty: beside the metadata
+  std::string prompt_template;              ///< of pictures: what stands before a caption, or with {} for their prompt
+  Answers answers = Answers::draw;
+  bool for_prompts = false;                 ///< read_prompt() alone will be called: what would be learnt may be absent
 };
 /// With data.chat_template auto, the template is the one whose published text the tokenizer's files have.
 TextSettings text_settings(const Config& config, const Tokenizer& tokenizer);
@@ -121,6 +152,10 @@ class Dataset {
     std::string text;
     bool learnt = true;                     ///< whether its tokens are to be predicted
   };
+  struct Answer {
+    std::string text;
+    double weight = 1;                      ///< > 0, in proportion to the others'
+  };
   struct Sample {
     std::string name;                       ///< for messages: the picture's file, or tar member, or file and line
     std::vector<Segment> segments;          ///< its text: each is tokenized apart, then they are joined
@@ -129,10 +164,24 @@ class Dataset {
                                             ///< with stands in it
     std::optional<bool> ends = {};          ///< whether the end token stands behind the joined segments, once; nullopt:
                                             ///< what the tokenizer's files put behind every text
+    std::vector<Answer> answers = {};       ///< more than one: the last segment is one of these, drawn in each pass
+    int64_t number = 0;                     ///< with answers: draws depend on it
+  };
+  /// What generation takes of a sample: the text up to what is to be generated.
+  struct Prompt {
+    std::string name;                       ///< as of the sample
+    std::string id;                         ///< question_id or image_id of the record, as JSON; empty: it has none
+    std::string picture;                    ///< the same for samples of one picture; empty: it has none
+    std::string text;                       ///< empty: nothing but what the tokenizer puts before every text
+    bool whole = false;                     ///< what it begins with stands in it: a conversation
+    std::vector<std::string> references;    ///< texts that would be right
+    bool operator==(const Prompt&) const = default;
   };
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   virtual Sample read(int64_t index) const = 0;
+  /// Reads no picture. This default is right where the text is no conversation and has no prompt.
+  virtual Prompt read_prompt(int64_t index) const;
   virtual bool has_pictures() const { return true; }  ///< false: no sample has one
   /// Tells what this dataset is made of, in order, as far as that is known without reading samples: names of files and
   /// members (without the folder that all lie in), texts, sizes in bytes. Equal datasets tell the same. Takes some 0.1 us
@@ -178,6 +227,7 @@ class Sampler {
   struct Slot {
     int64_t sample = 0;                        ///< index into the dataset; -1: the place stays empty
     int64_t key = 0;                           ///< counts samples since the run began: epoch * samples + position
+    int64_t pass = 0;                          ///< how often this sample came before; -1: nothing is drawn
   };
   /// This rank's samples of step `step` (counted from the run's start), [micro_batches * batch_size]. Thread-safe; fast
   /// while the steps asked for stay in one epoch.

@@ -10,9 +10,9 @@
 #include <map>
 #include <mutex>
 
+#include "base/memory_text.h"
 #include "blipft/device.h"
 #include "blipft/error.h"
-#include "memory/memory_text.h"
 
 namespace blipft {
 namespace {

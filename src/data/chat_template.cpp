@@ -76,13 +76,14 @@ Segments zephyr(const Messages& messages, const TextSettings& settings, const st
 struct Row {
   const char* name;
   Segments (*render)(const Messages&, const TextSettings&, const std::string& place);
+  std::string generation;                 ///< add_generation_prompt: what an answer follows
   bool puts_bos, puts_eos;                ///< the tokenizer's own tokens
   std::vector<std::string_view> published;
 };
 
 const std::vector<Row>& table() {
   static const std::vector<Row> rows = {
-      {"llama2", llama2, true, true,
+      {"llama2", llama2, "", true, true,
        {R"({% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = )"
         R"(messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% set system_message = false %})"
         R"({% endif %}{% for message in loop_messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) )"
@@ -92,7 +93,7 @@ const std::vector<Row>& table() {
         R"({% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }})"
         R"({% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %})"
         R"({% endfor %})"}},
-      {"llama3", llama3, true, false,
+      {"llama3", llama3, "<|start_header_id|>assistant<|end_header_id|>\n\n", true, false,
        {R"({% set loop_messages = messages %}{% for message in loop_messages %}{% set content = )"
         R"('<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + )"
         R"('<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }})"
@@ -102,10 +103,10 @@ const std::vector<Row>& table() {
         R"('<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + )"
         R"('<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }})"
         R"({% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }})"}},
-      {"chatml", chatml, false, false,
+      {"chatml", chatml, "<|im_start|>assistant\n", false, false,
        {R"({% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + )"
         R"('<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})"}},
-      {"zephyr", zephyr, false, true,
+      {"zephyr", zephyr, "<|assistant|>\n", false, true,
        {"{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\\n' + message['content'] + "
         "eos_token }}\n{% elif message['role'] == 'system' %}\n{{ '<|system|>\\n' + message['content'] + eos_token }}"
         "\n{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\\n'  + message['content'] + eos_token }}\n"
@@ -140,8 +141,10 @@ std::string known_chat_template(std::string_view jinja) {
   return {};
 }
 
-std::vector<Dataset::Segment> render_chat(const std::string& chat_template, const std::vector<ChatMessage>& messages,
-                                          const TextSettings& settings, const std::string& place) {
+namespace {
+
+/// The row of that name, whose tokens the tokenizer has.
+const Row& row_of(const std::string& chat_template, const TextSettings& settings, const std::string& place) {
   const auto row = std::find_if(table().begin(), table().end(), [&](const Row& r) { return r.name == chat_template; });
   if (row == table().end()) {
     std::string names;
@@ -157,9 +160,24 @@ std::vector<Dataset::Segment> render_chat(const std::string& chat_template, cons
                       bos ? "bos_token" : "eos_token", ", but the tokenizer's files name none; name one in "
                       "tokenizer_config.json, or choose another template");
   }
-  Segments segments = row->render(messages, settings, place);
+  return *row;
+}
+
+}  // namespace
+
+std::vector<Dataset::Segment> render_chat(const std::string& chat_template, const std::vector<ChatMessage>& messages,
+                                          const TextSettings& settings, const std::string& place) {
+  Segments segments = row_of(chat_template, settings, place).render(messages, settings, place);
   if (segments.empty()) segments.push_back({"", false});
   return segments;
+}
+
+std::string render_prompt(const std::string& chat_template, const std::vector<ChatMessage>& messages,
+                          const TextSettings& settings, const std::string& place) {
+  const Row& row = row_of(chat_template, settings, place);
+  std::string text;
+  for (const Dataset::Segment& segment : row.render(messages, settings, place)) text += segment.text;
+  return text + row.generation;
 }
 
 }  // namespace blipft

@@ -27,4 +27,8 @@ std::string known_chat_template(std::string_view jinja);
 std::vector<Dataset::Segment> render_chat(const std::string& chat_template, const std::vector<ChatMessage>& messages,
                                           const TextSettings& settings, const std::string& place);
 
+/// The text that an answer follows: what apply_chat_template() makes with add_generation_prompt.
+std::string render_prompt(const std::string& chat_template, const std::vector<ChatMessage>& messages,
+                          const TextSettings& settings, const std::string& place);
+
 }  // namespace blipft

@@ -35,8 +35,9 @@ constexpr int64_t most_bytes_looked_at = int64_t{1} << 20;  // of each of these 
 /// stand for no text. Throws UserError naming `place` (file and line) where it is not JSON.
 nlohmann::json parse_json(const std::string& text, const std::string& place);
 
-/// The caption in a JSON object: under the key that settings.keys has for text, else its "text", else its "caption"; of a
-/// list the first. `place` (file and line) is for messages. Throws UserError when there is none.
-std::string caption_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place);
+/// The captions in a JSON object: under the key that settings.keys has for text, else its "text", else its "caption"; of a
+/// list the first is what is learnt, the other texts are right too. `place` (file and line) is for messages. Throws
+/// UserError when there is none; with settings.for_prompts there may be none.
+std::vector<std::string> captions_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place);
 
 }  // namespace blipft

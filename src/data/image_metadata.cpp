@@ -44,6 +44,13 @@ std::string picture_name(const json& object, const TextSettings& settings, const
   return name->get<std::string>();
 }
 
+PictureEntry entry_of(std::string file, std::vector<std::string> captions, int64_t line, std::string id) {
+  PictureEntry entry{std::move(file), captions.empty() ? "" : std::move(captions.front()), line};
+  if (captions.size() > 1) entry.others.assign(captions.begin() + 1, captions.end());
+  entry.id = std::move(id);
+  return entry;
+}
+
 std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSettings& settings) {
   std::vector<PictureEntry> entries;
   const std::string text = read_text(file);
@@ -56,8 +63,8 @@ std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSetting
     if (is_blank(row)) continue;
     const std::string place = concat(file, ":", line);
     const json object = parse_json(row, place);
-    std::string caption = caption_from_json(object, settings, place);
-    entries.push_back({picture_name(object, settings, place), std::move(caption), line});
+    std::vector<std::string> captions = captions_from_json(object, settings, place);
+    entries.push_back(entry_of(picture_name(object, settings, place), std::move(captions), line, record_id(object)));
   }
   return entries;
 }
@@ -79,7 +86,7 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
   const char* const advice = "; where another column has it, say which: data.keys=";
   BLIPFT_USER_CHECK(name < columns.size(), file, ":1: no column \"", name_key, "\" in the header", advice,
                     "{file_name: COLUMN} (in quotes on a command line)");
-  BLIPFT_USER_CHECK(caption < columns.size(), file, ":1: no column \"", text_key, "\"", renamed ? "" : " (or \"caption\")",
+  BLIPFT_USER_CHECK(caption < columns.size() || settings.for_prompts, file, ":1: no column \"", text_key, "\"", renamed ? "" : " (or \"caption\")",
                     " in the header", advice, "{text: COLUMN} (in quotes on a command line)");
   std::vector<PictureEntry> entries;
   while (reader.next(fields)) {
@@ -87,7 +94,9 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
     const std::string place = concat(file, ":", reader.line());
     check_csv_fields(place, fields.size(), columns.size());
     BLIPFT_USER_CHECK(!fields[name].empty(), place, ": column \"", name_key, "\" is empty");
-    entries.push_back({fields[name], fields[caption], reader.line()});
+    entries.push_back({fields[name], caption < columns.size() ? fields[caption] : "", reader.line()});
+    for (const char* key : {"question_id", "image_id", "id"})
+      if (entries.back().id.empty() && column(key) < columns.size()) entries.back().id = json(fields[column(key)]).dump();
   }
   return entries;
 }
@@ -157,10 +166,11 @@ PictureList read_coco(const std::string& file, const TextSettings& settings) {
     const auto name = names.find(id_of(annotation, "image_id", place));
     BLIPFT_USER_CHECK(name != names.end(), place, ": key \"image_id\" is ", io::brief(annotation["image_id"]),
                       ", and \"images\" has no picture of this id");
-    const bool named = settings.keys.contains("text") || annotation.contains("caption") || annotation.contains("text");
+    const bool named = settings.for_prompts || settings.keys.contains("text") || annotation.contains("caption") || annotation.contains("text");
     BLIPFT_USER_CHECK(named, place, ": no key \"caption\": these annotations are no captions; choose the file "
                       "of the captions (captions_*.json)");
-    list.entries.push_back({name->second, caption_from_json(annotation, settings, place), line});
+    list.entries.push_back(entry_of(name->second, captions_from_json(annotation, settings, place), line,
+                                    id_of(annotation, "image_id", place)));
   });
   list.root = coco_root(file, list.entries.front().file, settings);
   return list;

@@ -15,6 +15,8 @@ struct PictureEntry {
   std::string text;        ///< its caption
   int64_t line = 0;        ///< of the metadata file, from 1
   bool text_beside = false;  ///< the caption is in a .txt beside the picture, which is read with it
+  std::vector<std::string> others = {};  ///< captions that are right too
+  std::string id = {};       ///< of the record: see record_id()
 };
 
 struct PictureList {

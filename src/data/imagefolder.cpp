@@ -163,6 +163,18 @@ class ImageFolder final : public Dataset {
     return sample;
   }
 
+  Prompt read_prompt(int64_t index) const override {
+    BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
+    const PictureEntry& entry = entries_[static_cast<size_t>(index)];
+    Prompt prompt;
+    prompt.name = prompt.picture = (root_ / entry.file).string();
+    prompt.id = entry.id;
+    prompt.references = {entry.text_beside ? caption_beside(prompt.name) : entry.text};
+    prompt.references.insert(prompt.references.end(), entry.others.begin(), entry.others.end());
+    std::erase(prompt.references, "");
+    return prompt;
+  }
+
  private:
   fs::path root_;
   std::vector<PictureEntry> entries_;
@@ -176,7 +188,7 @@ std::unique_ptr<Dataset> open_image_folder(const std::string& path, const TextSe
   BLIPFT_USER_CHECK(!list.entries.empty(), list.metadata, ": no samples in it");
   check_pictures(list, settings.allow_outside);
   const auto has_text = [](const PictureEntry& entry) { return entry.text_beside || !entry.text.empty(); };
-  BLIPFT_USER_CHECK(std::any_of(list.entries.begin(), list.entries.end(), has_text), list.metadata, ": all ",
+  BLIPFT_USER_CHECK(settings.for_prompts || std::any_of(list.entries.begin(), list.entries.end(), has_text), list.metadata, ": all ",
                     list.entries.size(), " captions are empty, so there is nothing to learn; write them under text (or ",
                     "caption)");
   return std::make_unique<ImageFolder>(list.root, std::move(list.entries), settings.append_eos);

@@ -46,7 +46,7 @@ class JsonDataset final : public Dataset {
       first_records_.push_back(size());
     }
     records_.shrink_to_fit();
-    for (size_t i = 0; i < files_.size(); ++i) read(first_records_[i]);  // is this data at all?
+    for (size_t i = 0; i < files_.size(); ++i) check(first_records_[i]);
   }
 
   int64_t size() const override { return static_cast<int64_t>(records_.size()); }
@@ -61,7 +61,23 @@ class JsonDataset final : public Dataset {
     for (const File& file : files_) take("", file.checksum);
   }
 
-  Sample read(int64_t index) const override {
+  Sample read(int64_t index) const override { return from_record(index, sample_of_record); }
+  Prompt read_prompt(int64_t index) const override { return from_record(index, prompt_of_record); }
+
+ private:
+  struct File {
+    std::string path;
+    RecordForm form;
+    std::vector<std::string> columns;       // of CSV
+    uint32_t checksum;                      // CRC-32C of the file
+  };
+
+  void check(int64_t index) const {          // is this data at all?
+    settings_.for_prompts ? (void)read_prompt(index) : (void)read(index);
+  }
+  /// make(record, settings, place) of a record.
+  template <class Result>
+  Result from_record(int64_t index, Result (*make)(const nlohmann::json&, const TextSettings&, const std::string&)) const {
     BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
     const auto next = std::upper_bound(first_records_.begin(), first_records_.end(), index);
     const size_t number = static_cast<size_t>(next - first_records_.begin()) - 1;
@@ -73,20 +89,12 @@ class JsonDataset final : public Dataset {
       check_csv_fields(place, fields.size(), file.columns.size());
       nlohmann::json object = nlohmann::json::object();
       for (size_t i = 0; i < fields.size(); ++i) object[file.columns[i]] = fields[i];
-      return sample_of_record(object, settings_, place);
+      return make(object, settings_, place);
     }
     if (file.form == RecordForm::list)       // perhaps all in one line
       place += concat(" (record ", index - first_records_[number] + 1, ")");
-    return sample_of_record(parse_json(text_of(file, record), place), settings_, place);
+    return make(parse_json(text_of(file, record), place), settings_, place);
   }
-
- private:
-  struct File {
-    std::string path;
-    RecordForm form;
-    std::vector<std::string> columns;       // of CSV
-    uint32_t checksum;                      // CRC-32C of the file
-  };
 
   static std::string text_of(const File& file, const JsonRecord& record) {
     std::string text(record.bytes, '\0');

@@ -103,7 +103,7 @@ nlohmann::json parse_json(const std::string& text, const std::string& place) {
   return io::parse_json(replace_lone_surrogates(text), place);
 }
 
-std::string caption_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place) {
+std::vector<std::string> captions_from_json(const nlohmann::json& object, const TextSettings& settings, const std::string& place) {
   BLIPFT_USER_CHECK(object.is_object(), place, ": found a JSON ", object.type_name(),
                     ", expected an object with \"text\"");
   const bool renamed = settings.keys.contains("text");
@@ -111,12 +111,16 @@ std::string caption_from_json(const nlohmann::json& object, const TextSettings& 
   for (const std::string& key : renamed ? std::vector{text} : std::vector<std::string>{"text", "caption"}) {
     const auto found = object.find(key);
     if (found == object.end()) continue;
-    const nlohmann::json* value = &*found;
-    if (value->is_array() && !value->empty()) value = &value->front();
-    BLIPFT_USER_CHECK(value->is_string(), place, ": key \"", key, "\" is ", io::brief(*found),
+    const bool list = found->is_array() && !found->empty();
+    const nlohmann::json& first = list ? found->front() : *found;
+    BLIPFT_USER_CHECK(first.is_string(), place, ": key \"", key, "\" is ", io::brief(*found),
                       ", expected a string or a list of strings");
-    return value->get<std::string>();
+    std::vector<std::string> captions = {first.get<std::string>()};
+    for (size_t i = 1; list && i < found->size(); ++i)
+      if ((*found)[i].is_string()) captions.push_back((*found)[i].get<std::string>());
+    return captions;
   }
+  if (settings.for_prompts) return {};
   std::string keys;
   for (const auto& item : object.items()) keys += (keys.empty() ? "\"" : ", \"") + item.key() + "\"";
   throw UserError(concat(place, ": no key \"", text, "\"", renamed ? "" : " (or \"caption\")", "; found ",

@@ -83,26 +83,42 @@ ChatMessage message_of(const json& message, const TextSettings& settings, size_t
   return {role, text_at(message, content_key, here), has_weight(message, settings, here)};
 }
 
-void read_conversation(const json& record, const std::string& key, const TextSettings& settings,
-                       const std::string& place, Dataset::Sample& sample) {
+std::vector<ChatMessage> messages_of(const json& record, const std::string& key, const TextSettings& settings,
+                                     const std::string& place) {
   const json& list = record[key];
   BLIPFT_USER_CHECK(list.is_array(), place, ": key \"", key, "\" is ", io::brief(list),
                     ", expected a list of {\"role\": ..., \"content\": ...}");
   BLIPFT_USER_CHECK(!list.empty(), place, ": key \"", key, "\" is an empty list, expected at least one message");
   std::vector<ChatMessage> messages;
   for (const json& message : list) messages.push_back(message_of(message, settings, messages.size() + 1, place));
+  return messages;
+}
+
+/// What the records call the list of messages.
+std::string messages_key(const TextSettings& settings) { return name_of(settings, "messages"); }
+std::string conversations_key(const TextSettings&) { return "conversations"; }
+
+template <auto key_of>
+void read_messages(const json& record, const TextSettings& settings, const std::string& place,
+                   Dataset::Sample& sample) {
+  const std::vector<ChatMessage> messages = messages_of(record, key_of(settings), settings, place);
   sample.segments = render_chat(settings.chat_template, messages, settings, place);
   sample.whole = true;
 }
 
-void read_messages(const json& record, const TextSettings& settings, const std::string& place,
-                   Dataset::Sample& sample) {
-  read_conversation(record, name_of(settings, "messages"), settings, place, sample);
-}
-
-void read_conversations(const json& record, const TextSettings& settings, const std::string& place,
-                        Dataset::Sample& sample) {
-  read_conversation(record, "conversations", settings, place, sample);
+template <auto key_of>
+void read_messages_prompt(const json& record, const TextSettings& settings, const std::string& place,
+                          Dataset::Prompt& prompt) {
+  std::vector<ChatMessage> messages = messages_of(record, key_of(settings), settings, place);
+  const auto is_answer = [](const ChatMessage& message) { return message.role == "assistant" && message.learnt; };
+  if (const auto last = std::find_if(messages.rbegin(), messages.rend(), is_answer); last != messages.rend()) {
+    prompt.references = {last->content};
+    messages.erase(last.base() - 1, messages.end());
+  }
+  BLIPFT_USER_CHECK(!messages.empty(), place, ": the conversation begins with the only answer that there is, so there is "
+                    "nothing to answer; take the record out");
+  prompt.text = render_prompt(settings.chat_template, messages, settings, place);
+  prompt.whole = true;
 }
 
 void read_answer(const std::string& prompt, const std::string& answer, const TextSettings& settings,
@@ -111,14 +127,28 @@ void read_answer(const std::string& prompt, const std::string& answer, const Tex
   sample.ends = settings.append_eos.value_or(true);
 }
 
-void read_instruction(const json& record, const TextSettings& settings, const std::string& place,
-                      Dataset::Sample& sample) {
+std::string instruction_prompt(const json& record, const TextSettings& settings, const std::string& place) {
   const std::string& input_key = name_of(settings, "input");
   const bool has_input = record.contains(input_key) && !record[input_key].is_null();
   const std::string input = has_input ? text_at(record, input_key, place) : "";
-  const std::string prompt =
-      prompt_of(settings.prompt_style, text_at(record, name_of(settings, "instruction"), place), input, place);
+  return prompt_of(settings.prompt_style, text_at(record, name_of(settings, "instruction"), place), input, place);
+}
+
+void read_instruction(const json& record, const TextSettings& settings, const std::string& place,
+                      Dataset::Sample& sample) {
+  const std::string prompt = instruction_prompt(record, settings, place);
   read_answer(prompt, text_at(record, name_of(settings, "output"), place), settings, sample);
+}
+
+/// The answer under `key`, where there is one.
+void read_reference(const json& record, const std::string& key, const std::string& place, Dataset::Prompt& prompt) {
+  if (record.contains(key)) prompt.references = {text_at(record, key, place)};
+}
+
+void read_instruction_prompt(const json& record, const TextSettings& settings, const std::string& place,
+                             Dataset::Prompt& prompt) {
+  prompt.text = instruction_prompt(record, settings, place);
+  read_reference(record, name_of(settings, "output"), place, prompt);
 }
 
 void read_prompt(const json& record, const TextSettings& settings, const std::string& place, Dataset::Sample& sample) {
@@ -126,31 +156,47 @@ void read_prompt(const json& record, const TextSettings& settings, const std::st
               text_at(record, name_of(settings, "completion"), place), settings, sample);
 }
 
+void read_prompt_prompt(const json& record, const TextSettings& settings, const std::string& place,
+                        Dataset::Prompt& prompt) {
+  prompt.text = text_at(record, name_of(settings, "prompt"), place);
+  read_reference(record, name_of(settings, "completion"), place, prompt);
+}
+
 void read_text(const json& record, const TextSettings& settings, const std::string& place, Dataset::Sample& sample) {
   sample.segments = {{text_at(record, name_of(settings, "text"), place)}};
   sample.ends = settings.append_eos;
 }
 
+void read_text_prompt(const json& record, const TextSettings& settings, const std::string& place,
+                      Dataset::Prompt& prompt) {
+  read_reference(record, name_of(settings, "text"), place, prompt);
+}
+
 struct Kind {
-  std::vector<const char*> keys;            ///< all must be there
+  std::vector<const char*> keys;            ///< all must be there; of a prompt the first
   std::vector<const char*> more;            ///< others of this kind, which settings.keys may name
   void (*read)(const json&, const TextSettings&, const std::string& place, Dataset::Sample&);
+  void (*read_prompt)(const json&, const TextSettings&, const std::string& place, Dataset::Prompt&);
 
   bool is_named(const TextSettings& settings) const {
     const auto named = [&](const char* key) { return settings.keys.contains(key); };
     return std::any_of(keys.begin(), keys.end(), named) || std::any_of(more.begin(), more.end(), named);
   }
   bool is_in(const json& record, const TextSettings& settings) const {
-    return std::all_of(keys.begin(), keys.end(),
-                       [&](const char* key) { return record.contains(name_of(settings, key)); });
+    const auto end = settings.for_prompts ? keys.begin() + 1 : keys.end();
+    return std::all_of(keys.begin(), end, [&](const char* key) { return record.contains(name_of(settings, key)); });
   }
 };
 
-const Kind kKinds[] = {{{"messages"}, {"role", "content", "weight"}, read_messages},
-                       {{"instruction", "output"}, {"input"}, read_instruction},
-                       {{"prompt", "completion"}, {}, read_prompt},
-                       {{"text"}, {}, read_text},
-                       {{"conversations"}, {"role", "content", "weight"}, read_conversations}};
+const Kind kKinds[] = {
+    {{"messages"}, {"role", "content", "weight"}, read_messages<messages_key>, read_messages_prompt<messages_key>},
+    {{"instruction", "output"}, {"input"}, read_instruction, read_instruction_prompt},
+    {{"prompt", "completion"}, {}, read_prompt, read_prompt_prompt},
+    {{"text"}, {}, read_text, read_text_prompt},
+    {{"conversations"},
+     {"role", "content", "weight"},
+     read_messages<conversations_key>,
+     read_messages_prompt<conversations_key>}};
 
 /// The value of data.keys that may suit such a record, ready to be given.
 std::string suggested_keys(const json& record) {
@@ -202,18 +248,42 @@ std::string prompt_of(const std::string& style, const std::string& instruction, 
   return filled(style, instruction, input);
 }
 
-Dataset::Sample sample_of_record(const json& record, const TextSettings& settings, const std::string& place) {
+namespace {
+
+/// The kind that counts for a record.
+const Kind& kind_of(const json& record, const TextSettings& settings, const std::string& place) {
   BLIPFT_USER_CHECK(record.is_object(), place, ": found a JSON ", record.type_name(), ", expected an object");
-  Dataset::Sample sample;
-  sample.name = place;
   const bool named = std::any_of(std::begin(kKinds), std::end(kKinds),
                                  [&](const Kind& kind) { return kind.is_named(settings); });
   for (const Kind& kind : kKinds) {
     if ((named && !kind.is_named(settings)) || !kind.is_in(record, settings)) continue;
-    kind.read(record, settings, place, sample);
-    return sample;
+    return kind;
   }
   refuse_keys(record, settings, named, place);
+}
+
+}  // namespace
+
+Dataset::Sample sample_of_record(const json& record, const TextSettings& settings, const std::string& place) {
+  Dataset::Sample sample;
+  sample.name = place;
+  kind_of(record, settings, place).read(record, settings, place, sample);
+  return sample;
+}
+
+Dataset::Prompt prompt_of_record(const json& record, const TextSettings& settings, const std::string& place) {
+  Dataset::Prompt prompt;
+  prompt.name = place;
+  kind_of(record, settings, place).read_prompt(record, settings, place, prompt);
+  prompt.id = record_id(record);
+  return prompt;
+}
+
+std::string record_id(const json& record) {
+  for (const char* key : {"question_id", "image_id", "id"})
+    if (const auto found = record.find(key); found != record.end() && (found->is_number_integer() || found->is_string()))
+      return found->dump();
+  return {};
 }
 
 std::string name_of(const TextSettings& settings, const std::string& key) {

@@ -20,6 +20,13 @@ namespace blipft {
 /// Throws UserError naming `place` (file and line), what was found and what was expected.
 Dataset::Sample sample_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);
 
+/// What generation takes of it: the text before the output, completion or the assistant's last message that is learnt, which
+/// may be absent; of a conversation with the template's generation prompt. A `text` has no prompt.
+Dataset::Prompt prompt_of_record(const nlohmann::json& record, const TextSettings& settings, const std::string& place);
+
+/// The record's question_id, else image_id, else id, as JSON; empty: none that is a number or a text.
+std::string record_id(const nlohmann::json& record);
+
 /// What the records call `key`.
 std::string name_of(const TextSettings& settings, const std::string& key);
 

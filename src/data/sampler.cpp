@@ -96,6 +96,7 @@ std::vector<Sampler::Slot> Sampler::slots(int64_t step) const {
     shuffle(order_->order, s.seed, RandomOrder::epoch, epoch);
     order_->epoch = epoch;
   }
+  const int64_t repeats = (samples_ + s.dataset_size - 1) / s.dataset_size;  // at most, of a sample in an epoch
   std::vector<Slot> slots;
   slots.reserve(static_cast<size_t>(s.micro_batches * s.batch_size));
   for (int64_t m = 0; m < s.micro_batches; ++m) {
@@ -104,7 +105,8 @@ std::vector<Sampler::Slot> Sampler::slots(int64_t step) const {
     for (int64_t b = 0; b < s.batch_size; ++b) {
       const int64_t position = first + std::min(b, count - 1);  // an empty place has a key that nothing depends on
       const int64_t sample = s.shuffle ? order_->order[position] : position;
-      slots.push_back({b < count ? sample % s.dataset_size : -1, epoch * samples_per_epoch() + position});
+      slots.push_back({b < count ? sample % s.dataset_size : -1, epoch * samples_per_epoch() + position,
+                       epoch * repeats + sample / s.dataset_size});
     }
   }
   return slots;

@@ -34,7 +34,7 @@ class ValidationOrder final : public StepOrder {
   std::vector<Sampler::Slot> slots(int64_t step) const override {
     std::vector<Sampler::Slot> slots;
     const int64_t first = (step % steps_ * world_ + rank_) * batch_;
-    for (int64_t i = first; i < first + batch_; ++i) slots.push_back({i < samples_ ? i : -1, i});
+    for (int64_t i = first; i < first + batch_; ++i) slots.push_back({i < samples_ ? i : -1, i, -1});
     return slots;
   }
   int64_t micro_batches() const override { return 1; }

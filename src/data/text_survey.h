@@ -19,6 +19,9 @@ class DatasetSubset final : public Dataset {
       : whole_(std::move(whole)), samples_(std::move(samples)) {}
   int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
   Sample read(int64_t index) const override { return whole_->read(samples_.at(static_cast<size_t>(index))); }
+  Prompt read_prompt(int64_t index) const override {
+    return whole_->read_prompt(samples_.at(static_cast<size_t>(index)));
+  }
   bool has_pictures() const override { return whole_->has_pictures(); }
   void identify(const Take& take) const override { whole_->identify(take); }
   void identify_contents(const Take& take) const override { whole_->identify_contents(take); }

@@ -35,7 +35,10 @@ class BpeTokenizer final : public FileTokenizer {
   explicit BpeTokenizer(TokenizerSpec files) : FileTokenizer(std::move(files)), model_(take_model(), spec().file) {
     for (const AddedToken& token : spec().added) {
       if (token.normalized) {
-        normalized_tokens_.add(token, normalized(token.content));
+        const std::string content = normalized(token.content);
+        normalized_tokens_.add(token, content);
+        // The Hugging Face library gives back what it looks for, and knows special tokens by their text.
+        if (content != token.content) table().add(token.id, content, false);
       } else {
         raw_tokens_.add(token, token.content);
       }
@@ -189,6 +192,15 @@ std::vector<int32_t> Tokenizer::encode(const std::string& text, const EncodeOpti
   for (const std::vector<int32_t>& more : {encode_plain(text, options), suffix_ids()})
     ids.insert(ids.end(), more.begin(), more.end());
   return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, const DecodeOptions& options) const {
+  DecodeOptions whole = options;
+  whole.whole_bytes = true;
+  const std::unique_ptr<TextStream> stream = text_stream(whole);
+  std::string text;
+  for (const int32_t id : ids) text += stream->push(id);
+  return text + stream->finish();
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory) {

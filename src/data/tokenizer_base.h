@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "blipft/data.h"
+#include "blipft/error.h"
+#include "data/tokenizer_decode.h"
 #include "data/tokenizer_files.h"
 #include "data/unicode.h"
 
@@ -13,8 +15,8 @@ namespace blipft {
 class FileTokenizer : public Tokenizer {
  public:
   explicit FileTokenizer(TokenizerSpec spec) : spec_(std::move(spec)) {
-    for (const AddedToken& token : spec_.added) count(token.id);
-    for (const auto& [token, id] : spec_.bpe.vocab) count(id);
+    for (const auto& [token, id] : spec_.bpe.vocab) count(id), table_.add(id, token, false);
+    for (const AddedToken& token : spec_.added) count(token.id), table_.add(token.id, token.content, token.special);
   }
   std::vector<int32_t> encode_plain(const std::string& text, const EncodeOptions& options = {}) const final {
     TextPlaces none;
@@ -29,6 +31,11 @@ class FileTokenizer : public Tokenizer {
     places.ids = std::move(repaired.ids);
     return ids;
   }
+  std::unique_ptr<TextStream> text_stream(const DecodeOptions& options = {}) const final {
+    BLIPFT_USER_CHECK(spec_.decoder.unsupported.empty(), spec_.file, ": decoder: ", spec_.decoder.unsupported,
+                      "; ids of this tokenizer cannot be made text");
+    return make_text_stream(table_, spec_.decoder, options);
+  }
   std::vector<int32_t> prefix_ids() const final { return spec_.prefix_ids; }
   std::vector<int32_t> suffix_ids() const final { return spec_.suffix_ids; }
   int64_t vocab_size() const final { return vocab_size_; }
@@ -39,6 +46,7 @@ class FileTokenizer : public Tokenizer {
   std::string eos_token() const final { return spec_.eos_token; }
 
  protected:
+  TokenTable& table() { return table_; }
   /// Ids of well-formed UTF-8, and places.ids of those places that lie before its end.
   virtual std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
                                            TextPlaces& places) const = 0;
@@ -58,6 +66,7 @@ class FileTokenizer : public Tokenizer {
   }
   void count(int32_t id) { vocab_size_ = std::max(vocab_size_, int64_t{id} + 1); }
   TokenizerSpec spec_;
+  TokenTable table_;
   int64_t vocab_size_ = 0;
 };
 

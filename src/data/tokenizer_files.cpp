@@ -208,6 +208,7 @@ void read_vocab_and_merges(const fs::path& directory, const std::string& tokeniz
   spec.bpe.byte_level = true;
   spec.split = SplitPattern::gpt2;
   spec.add_prefix_space = flag(config, "add_prefix_space", false);
+  read_decoder({{"type", "ByteLevel"}}, spec);
   if (is_bare_opt(spec, directory))
     config = Json{{"bos_token", "</s>"}, {"eos_token", "</s>"}, {"unk_token", "</s>"}, {"pad_token", "<pad>"},
                   {"add_bos_token", true}};
@@ -229,6 +230,7 @@ void read_sentencepiece(const fs::path& directory, const std::string& tokenizer_
   BLIPFT_USER_CHECK(!model.model.empty(), spec.file, ": empty; copy or download it again");
   model.legacy = flag(config, "legacy", true);
   model.add_prefix_space = flag(config, "add_prefix_space", true);
+  read_decoder(spaces_decoder(model.add_prefix_space), spec);
   if (config.contains("unk_token")) model.unknown_token = content_of(config["unk_token"]);
   spec.bpe.vocab = sentencepiece_vocab(model.model, spec.file);
   spec.sentencepiece = std::move(model);
@@ -304,6 +306,11 @@ TokenizerSpec read_files(const fs::path& directory) {
   }
   if (!fast) add_bos_and_eos(config, spec);
   spec.split_special_tokens = flag(config, "split_special_tokens", false);
+  // transformers cleans up what byte-pair encoding made only where it is told so twice.
+  const bool bpe = true;
+  spec.decoder.clean_up =
+      flag(config, "clean_up_tokenization_spaces", false) &&
+      (!bpe || flag(config, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", false));
   if (tokenizer_class == "CodeLlamaTokenizer") spec.infilling = infilling_of(config, spec);
   if (fast && tokenizer_class == "CodeLlamaTokenizer" && spec.bos_id) {  // this class looks at no file for these
     spec.prefix_ids = {*spec.bos_id};

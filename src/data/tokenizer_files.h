@@ -9,6 +9,7 @@
 
 #include "data/tokenizer_added.h"
 #include "data/tokenizer_bpe.h"
+#include "data/tokenizer_decode.h"
 #include "data/tokenizer_split.h"
 
 namespace blipft {
@@ -58,6 +59,7 @@ struct TokenizerSpec {
   std::vector<int32_t> prefix_ids, suffix_ids;  ///< put around every text
   bool split_special_tokens = false;            ///< special tokens in a text are text
   std::optional<Infilling> infilling;
+  DecoderSpec decoder;
   int32_t pad_id = -1;                          ///< -1: there is none
   std::optional<int32_t> bos_id, eos_id;
   std::string bos_token, eos_token;

@@ -1,6 +1,7 @@
 // Reading tokenizer.json: model, normalizer, pre_tokenizer, post_processor and added tokens.
 #include "data/tokenizer_json.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "blipft/error.h"
@@ -247,6 +248,52 @@ void read_post_processor(const Json& processor, const std::string& file, Tokeniz
   }
 }
 
+void add_decoder(const Json& decoder, DecoderSpec& spec) {
+  using Kind = DecoderStep::Kind;
+  const std::string type = type_of(decoder);
+  const auto text = [&](const char* key, const char* otherwise) {
+    const Json& value = member(decoder, key);
+    return value.is_string() ? value.get<std::string>() : std::string(otherwise);
+  };
+  const auto number = [&](const char* key) {
+    const Json& value = member(decoder, key);
+    return value.is_number_integer() ? value.get<int64_t>() : int64_t{0};
+  };
+  const auto refuse = [&] {
+    if (spec.unsupported.empty()) spec.unsupported = "found " + io::brief(decoder) + ", which is not supported";
+  };
+  const bool fused = std::any_of(spec.steps.begin(), spec.steps.end(), [](const DecoderStep& step) {
+    return step.kind == Kind::fuse || step.kind == Kind::byte_level;
+  });
+  if (decoder.is_null()) return;
+  if (type == "Sequence") {
+    for (const Json& part : member(decoder, "decoders")) add_decoder(part, spec);
+  } else if (type == "Replace") {
+    const Json& from = member(member(decoder, "pattern"), "String");
+    if (!from.is_string() || from == "" || fused) return refuse();
+    spec.steps.push_back({Kind::replace, from.get<std::string>(), text("content", "")});
+  } else if (type == "Fuse") {
+    spec.steps.push_back({Kind::fuse});
+  } else if (type == "Strip") {
+    if (number("stop") != 0 || text("content", "").empty()) return refuse();
+    spec.steps.push_back({Kind::strip, text("content", ""), "", number("start")});
+  } else if (fused) {
+    refuse();                               // they look at whole tokens
+  } else if (type == "ByteLevel") {
+    spec.steps.push_back({Kind::byte_level});
+  } else if (type == "ByteFallback") {
+    spec.steps.push_back({Kind::byte_fallback});
+  } else if (type == "Metaspace") {
+    const bool never = member(decoder, "prepend_scheme") == "never" || !flag(decoder, "add_prefix_space", true);
+    spec.steps.push_back({Kind::metaspace, text("replacement", "\u2581"), "", never ? 0 : 1});
+  } else if (type == "WordPiece") {
+    spec.steps.push_back({Kind::word_piece, text("prefix", "##")});
+    if (flag(decoder, "cleanup", true)) spec.steps.push_back({Kind::clean_spaces});
+  } else {
+    refuse();
+  }
+}
+
 /// What transformers 5 builds itself for these classes, whatever the file says; post_processor and tokens stay.
 void put_parts_of_class(const std::string& tokenizer_class, const Json& config, Json& json) {
   Json& model = json["model"];
@@ -254,6 +301,7 @@ void put_parts_of_class(const std::string& tokenizer_class, const Json& config, 
   if (tokenizer_class == "Qwen2Tokenizer") {
     model.update({{"unk_token", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}});
     json["normalizer"] = {{"type", "NFC"}};
+    json["decoder"] = {{"type", "ByteLevel"}};
     const Json split = {{"type", "Split"}, {"pattern", {{"Regex", qwen2_expression}}}, {"behavior", "Isolated"}};
     const Json bytes = {{"type", "ByteLevel"}, {"use_regex", false},
                         {"add_prefix_space", flag(config, "add_prefix_space", false)}};
@@ -261,6 +309,7 @@ void put_parts_of_class(const std::string& tokenizer_class, const Json& config, 
   } else if (tokenizer_class == "GPT2Tokenizer") {
     model.update({{"unk_token", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}});
     json["normalizer"] = nullptr;
+    json["decoder"] = {{"type", "ByteLevel"}};
     json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", flag(config, "add_prefix_space", false)}};
   } else if (code_llama || tokenizer_class == "LlamaTokenizer") {
     model.update({{"fuse_unk", true}, {"byte_fallback", true}, {"ignore_merges", false}});
@@ -273,11 +322,21 @@ void put_parts_of_class(const std::string& tokenizer_class, const Json& config, 
     const bool everywhere = !code_llama && flag(config, "legacy", false);
     const char* scheme = !flag(config, "add_prefix_space", true) ? "never" : everywhere ? "always" : "first";
     json["normalizer"] = nullptr;
+    json["decoder"] = spaces_decoder(code_llama || flag(config, "add_prefix_space", true));
     json["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", scheme}, {"split", false}};
   }
 }
 
 }  // namespace
+
+Json spaces_decoder(bool strips_first) {
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
+  Json steps = Json::array({replace, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  if (strips_first) steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  return {{"type", "Sequence"}, {"decoders", steps}};
+}
+
+void read_decoder(const Json& decoder, TokenizerSpec& spec) { add_decoder(decoder, spec.decoder); }
 
 bool has_part(const Json& value, const std::string& type) {
   if (!value.is_structured()) return false;
@@ -293,6 +352,7 @@ void read(Json json, const std::string& tokenizer_class, const Json& config, Tok
   read_normalizer(member(json, "normalizer"), spec.file, spec);
   read_pre_tokenizer(member(json, "pre_tokenizer"), spec.file, spec);
   read_post_processor(member(json, "post_processor"), spec.file, spec);
+  read_decoder(member(json, "decoder"), spec);
   for (const Json& entry : member(json, "added_tokens")) {
     const AddedToken token = added_token(entry, false);
     const int32_t id =

@@ -29,6 +29,11 @@ void read_vocab(const Json& vocab, const std::string& file, TokenizerSpec& spec)
 /// The two tokens of a line "a b".
 std::pair<std::string, std::string> merge_of(const std::string& line, const std::string& file, size_t number);
 
+/// The decoder that transformers 5 builds for LlamaTokenizer, with or without the space that is put before a text.
+Json spaces_decoder(bool strips_first);
+/// Fills spec.decoder.
+void read_decoder(const Json& decoder, TokenizerSpec& spec);
+
 /// Whether a part of tokenizer.json (not a token of the vocabulary) is of this type.
 bool has_part(const Json& value, const std::string& type);
 /// Reads the whole of tokenizer.json. `tokenizer_class` (without "Fast") and `config` are tokenizer_config.json's: some

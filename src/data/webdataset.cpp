@@ -19,6 +19,7 @@
 
 #include "blipft/error.h"
 #include "data/datasets.h"
+#include "data/record_text.h"
 #include "io/file.h"
 
 namespace blipft {
@@ -301,19 +302,34 @@ class WebDataset final : public Dataset {
     sample.picture.emplace(static_cast<size_t>(entry.picture.bytes));
     tar.read(entry.picture.offset, sample.picture->data(), entry.picture.bytes,
              concat("member \"", brief(entry.picture_name()), "\""));
-    sample.segments = {{caption(tar, entry)}};
+    const std::vector<std::string> texts = captions(tar, entry);
+    sample.segments = {{texts.empty() ? "" : texts.front()}};
     sample.ends = settings_.append_eos;
     return sample;
   }
 
+  Prompt read_prompt(int64_t index) const override {
+    BLIPFT_CHECK(index >= 0 && index < size(), "sample ", index, " of ", size());
+    const Entry& entry = entries_[static_cast<size_t>(index)];
+    const TarFile tar(shards_[entry.shard]);
+    Prompt prompt;
+    prompt.name = prompt.picture = tar.path() + ":" + brief(entry.picture_name(), 1000);
+    prompt.references = captions(tar, entry, &prompt.id);
+    std::erase(prompt.references, "");
+    return prompt;
+  }
+
  private:
-  std::string caption(const TarFile& tar, const Entry& entry) const {
+  /// The first is what is learnt.
+  std::vector<std::string> captions(const TarFile& tar, const Entry& entry, std::string* id = nullptr) const {
     std::string text(static_cast<size_t>(entry.caption.bytes), '\0');
     tar.read(entry.caption.offset, text.data(), entry.caption.bytes, concat("member \"", brief(entry.caption_name()),
                                                                             "\""));
-    if (entry.has_text_file()) return text;
+    if (entry.has_text_file()) return {text};
     const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
-    return caption_from_json(parse_json(text, place), settings_, place);
+    const nlohmann::json object = parse_json(text, place);
+    if (id && object.is_object()) *id = record_id(object);
+    return captions_from_json(object, settings_, place);
   }
 
   const std::vector<std::string> shards_;

@@ -1,6 +1,8 @@
 // Keys of a run file as settings of the parts below; see settings.h.
 #include "engine/settings.h"
 
+#include <cmath>
+
 #include "blipft/error.h"
 
 namespace blipft {
@@ -31,6 +33,23 @@ double learning_rate(const TrainSection& train, int64_t step, int64_t total) {
                       : train.lr_schedule == "cosine" ? Curve::cosine
                                                       : Curve::constant;
   return learning_rate({train.lr, curve, train.warmup_steps, train.warmup_ratio}, step, total);
+}
+
+std::string strategy_name(const Config& config, int64_t ranks) {
+  if (config.parallel.strategy != "auto") return config.parallel.strategy;
+  return ranks == 1 ? "single" : "ddp";
+}
+
+ModelSettings model_settings(const Config& config) {
+  ModelSettings settings{precision_types(config).compute, config.model.freeze,
+                         ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout, {}};
+  const AdapterSection& adapter = config.adapter;
+  if (adapter.kind == "none") return settings;
+  const double rank = static_cast<double>(adapter.r);
+  settings.adapter = {adapter.r, static_cast<float>(adapter.alpha / (adapter.rslora ? std::sqrt(rank) : rank)),
+                      config.train.dropout ? static_cast<float>(adapter.dropout) : 0, adapter.targets,
+                      !adapter.path.empty()};
+  return settings;
 }
 
 }  // namespace blipft

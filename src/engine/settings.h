@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "blipft/config.h"
+#include "blipft/model.h"
 #include "blipft/optimizer.h"
 #include "blipft/store.h"
 
@@ -19,5 +21,13 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train);
 
 /// Of train.lr, lr_schedule, warmup_steps and warmup_ratio; see LearningRateSchedule.
 double learning_rate(const TrainSection& train, int64_t step, int64_t total);
+
+/// The strategy that `auto` stands for on `ranks` ranks.
+std::string strategy_name(const Config& config, int64_t ranks);
+
+/// Model settings that follow from the config.
+ModelSettings model_settings(const Config& config);
+/// The config's model. Throws UserError where model.freeze or model.quantize do not fit its parameter groups.
+std::unique_ptr<Model> make_model(const Config& config);
 
 }  // namespace blipft

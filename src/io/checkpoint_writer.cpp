@@ -8,13 +8,13 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "base/memory_text.h"
 #include "blipft/checkpoint.h"
 #include "blipft/error.h"
 #include "io/file.h"
 #include "io/marker.h"
-#include "io/saved_model.h"
 #include "io/safetensors_header.h"
-#include "memory/memory_text.h"
+#include "io/saved_model.h"
 
 namespace blipft {
 

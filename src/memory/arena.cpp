@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "memory/memory_text.h"
+#include "base/memory_text.h"
 #include "ops/quietly.h"
 
 namespace blipft {

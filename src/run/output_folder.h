@@ -9,8 +9,8 @@
 
 #include "blipft/comm.h"
 #include "blipft/config.h"
-#include "run/disk_room.h"
-#include "run/folder_lock.h"
+#include "checkpoint/disk_room.h"
+#include "faults/folder_lock.h"
 
 namespace blipft {
 

@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/memory_text.h"
 #include "blipft/version.h"
-#include "memory/memory_text.h"
 
 namespace blipft {
 

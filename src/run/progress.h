@@ -6,8 +6,8 @@
 
 #include "blipft/arena.h"
 #include "blipft/config.h"
-#include "run/checkpoints.h"
-#include "run/step_program.h"
+#include "checkpoint/checkpoints.h"
+#include "engine/step_program.h"
 
 namespace blipft {
 

@@ -6,24 +6,24 @@
 #include <string>
 #include <vector>
 
+#include "base/start_times.h"
 #include "blipft/checkpoint.h"
 #include "blipft/data.h"
 #include "blipft/monitor.h"
-#include "memory/memory_plan.h"
-#include "run/batch_choice.h"
-#include "run/checkpoints.h"
-#include "run/content_check.h"
-#include "run/engine.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/content_check.h"
+#include "checkpoint/resume.h"
+#include "checkpoint/run_id.h"
+#include "engine/engine.h"
+#include "engine/run_data.h"
+#include "plan/batch_choice.h"
+#include "plan/memory_plan.h"
 #include "run/output_folder.h"
 #include "run/progress.h"
-#include "run/resume.h"
-#include "run/run_data.h"
 #include "run/run_faults.h"
-#include "run/run_id.h"
 #include "run/run_record.h"
+#include "run/run_trace.h"
 #include "run/smoke_folder.h"
-#include "run/start_times.h"
-#include "trace/run_trace.h"
 
 namespace blipft {
 

@@ -1,7 +1,7 @@
 // Faults of a run; see run_faults.h.
 #include "run/run_faults.h"
 
-#include "run/launch_watch.h"
+#include "faults/launch_watch.h"
 
 namespace blipft {
 

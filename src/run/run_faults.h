@@ -10,11 +10,11 @@
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "blipft/data.h"
-#include "run/bad_samples.h"
-#include "run/nonfinite_steps.h"
-#include "run/known_folder.h"
+#include "faults/bad_samples.h"
+#include "faults/nonfinite_steps.h"
+#include "faults/watchdog.h"
+#include "io/known_folder.h"
 #include "run/progress.h"
-#include "run/watchdog.h"
 
 namespace blipft {
 

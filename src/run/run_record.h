@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "engine/step_program.h"
 #include "run/record_files.h"
-#include "run/step_program.h"
 
 namespace blipft {
 

@@ -5,13 +5,13 @@
 #include <filesystem>
 
 #include "blipft/version.h"
+#include "checkpoint/training_state.h"
 #include "data/text_survey.h"
+#include "engine/placement.h"
 #include "engine/settings.h"
-#include "run/adapter_files.h"
-#include "run/own_head.h"
-#include "run/placement.h"
 #include "run/run.h"
-#include "run/training_state.h"
+#include "weights/adapter_files.h"
+#include "weights/own_head.h"
 
 namespace blipft {
 

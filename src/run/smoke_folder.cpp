@@ -8,9 +8,9 @@
 #include <filesystem>
 
 #include "blipft/error.h"
+#include "faults/folder_lock.h"
 #include "io/file.h"
 #include "ops/quietly.h"
-#include "run/folder_lock.h"
 
 namespace blipft {
 

@@ -4,15 +4,15 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/memory_text.h"
+#include "checkpoint/saving.h"
+#include "engine/placement.h"
 #include "engine/settings.h"
-#include "memory/memory_text.h"
-#include "run/adapter_files.h"
-#include "run/end_all.h"
-#include "run/launch_watch.h"
-#include "run/placement.h"
+#include "faults/end_all.h"
+#include "faults/launch_watch.h"
 #include "run/run.h"
 #include "run/run_log.h"
-#include "run/saving.h"
+#include "weights/adapter_files.h"
 
 namespace blipft {
 

@@ -222,9 +222,10 @@ TEST_SUITE("cpu_rows") {
           check_text_embed(t, gradient, accumulate, 2, false);
         }
     OpContext c(cpu());
-    TextEmbed wrong{c.values("ids", DType::i32, {0, 9}).view({1, 2}), c.values("lengths", DType::i32, {2}), {}, 0,
-                    c.input("tokens", kF32, {9, 4})};
-    wrong.x = c.output("x", kF32, {2, 4});
+    TextEmbed wrong{.ids = c.values("ids", DType::i32, {0, 9}).view({1, 2}),
+                    .lengths = c.values("lengths", DType::i32, {2}),
+                    .tokens = c.input("tokens", kF32, {9, 4}),
+                    .x = c.output("x", kF32, {2, 4})};
     CHECK_THROWS_WITH_AS(c.run([&](Ops& ops, Stream s) { ops.text_embed_forward(wrong, s); }),
                          doctest::Contains("token id 9 is outside of the table of 9 rows"), Error);
   }

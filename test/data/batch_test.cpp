@@ -64,6 +64,7 @@ class LetterTokenizer final : public Tokenizer {
   std::vector<int32_t> suffix_ids() const override { return {'>'}; }
   int64_t vocab_size() const override { return 1000; }
   int32_t pad_id() const override { return pad; }
+  std::unique_ptr<TextStream> text_stream(const DecodeOptions& = {}) const override { return nullptr; }
   std::optional<int32_t> eos_id() const override { return end; }
   int32_t pad = 7;
   std::optional<int32_t> end = {};

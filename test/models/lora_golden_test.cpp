@@ -1,13 +1,13 @@
 // LoRA against PEFT, on tiny models whose golden files tools/make_lora_golden.py computed in float64: adapters that PEFT
 // saved are loaded, loss, gradients and five AdamW steps compared, saved again and merged. On the CPU, and on the GPU
 // where there is one.
+#include "checkpoint/saving.h"
 #include "models/model_golden.h"
-#include "run/adapter_files.h"
-#include "run/saving.h"
-#include "run/stored_tensors.h"
 #include "strategies/strategy_harness.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
+#include "weights/adapter_files.h"
+#include "weights/stored_tensors.h"
 
 using namespace blipft;
 using namespace blipft::testing;

@@ -10,16 +10,16 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "engine/settings.h"
-#include "ops/bf16.h"
 #include "blipft/checkpoint.h"
 #include "data/text_shapes.h"
+#include "engine/engine.h"
+#include "engine/settings.h"
 #include "io/safetensors_header.h"
-#include "memory/memory_plan.h"
-#include "run/adapter_files.h"
-#include "run/engine.h"
-#include "run/weights.h"
+#include "ops/bf16.h"
+#include "plan/memory_plan.h"
 #include "support/hold_gradients.h"
+#include "weights/adapter_files.h"
+#include "weights/weights.h"
 
 namespace blipft::testing {
 

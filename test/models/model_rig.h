@@ -12,7 +12,7 @@
 #include "blipft/philox.h"
 #include "blipft/strategy.h"
 #include "engine/settings.h"
-#include "run/weights.h"
+#include "weights/weights.h"
 
 namespace blipft::testing {
 

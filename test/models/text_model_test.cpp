@@ -6,12 +6,12 @@
 
 #include "blipft/data.h"
 #include "engine/settings.h"
-#include "memory/memory_plan.h"
-#include "run/step_program.h"
-#include "run/weights.h"
+#include "engine/step_program.h"
+#include "plan/memory_plan.h"
 #include "support/byte_tokenizer.h"
 #include "support/error_message.h"
 #include "support/text_model.h"
+#include "weights/weights.h"
 
 using namespace blipft;
 using testing::ByteTokenizer;

@@ -103,7 +103,8 @@ def the_first_ctrl_c_makes_a_checkpoint_and_the_second_ends_at_once(space):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=SECONDS)
     for path in (output / "checkpoints").iterdir() if (output / "checkpoints").exists() else ():
-        check(path.name == "run.lock" or path.name.endswith(".partial") or (path / "checkpoint.json").exists(), path)
+        own = path.name in ("run.lock", "blipft.json") or path.name.endswith(".partial")
+        check(own or (path / "checkpoint.json").exists(), path)
     # The second, while the run cannot come to the end of its step, since another rank does not.
     process = started(space, 2, space.new(), "parallel.timeout_seconds=1000")
     pids = pids_of_ranks(process)

@@ -12,13 +12,13 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "engine/settings.h"
-#include "ops/bf16.h"
 #include "blipft/checkpoint.h"
 #include "blipft/philox.h"
-#include "memory/memory_plan.h"
-#include "run/engine.h"
-#include "run/saving.h"
+#include "checkpoint/saving.h"
+#include "engine/engine.h"
+#include "engine/settings.h"
+#include "ops/bf16.h"
+#include "plan/memory_plan.h"
 #include "support/hold_gradients.h"
 
 namespace blipft::testing {

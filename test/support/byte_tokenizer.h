@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,13 @@ class ByteTokenizer final : public Tokenizer {
   std::vector<int32_t> suffix_ids() const override { return suffix_; }
   int64_t vocab_size() const override { return 256; }
   int32_t pad_id() const override { return 1; }
+  std::unique_ptr<TextStream> text_stream(const DecodeOptions& = {}) const override {
+    class Bytes final : public TextStream {
+      std::string push(int32_t id) override { return std::string(1, static_cast<char>(id)); }
+      std::string finish() override { return {}; }
+    };
+    return std::make_unique<Bytes>();
+  }
 
  private:
   std::vector<int32_t> suffix_;

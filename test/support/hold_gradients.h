@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "run/storage_policy.h"
+#include "engine/storage_policy.h"
 
 namespace blipft::testing {
 

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory_text.h"
 #include "blipft/device.h"
 #include "cuda/device/cuda_check.h"
 #include "cuda/device/graph_rewrite.h"
 #include "cuda/device/loaded_code.h"
-#include "memory/memory_text.h"
 
 namespace blipft {
 namespace {

@@ -1,0 +1,95 @@
+// Room on the disks; see disk_room.h.
+#include "checkpoint/disk_room.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "base/memory_text.h"
+#include "blipft/checkpoint.h"
+#include "blipft/error.h"
+#include "io/file.h"
+#include "io/named_checkpoints.h"
+
+namespace blipft {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Disk {
+  std::string folder;                      // one that is on it
+  int64_t free = 0, needed = 0, all = 0;
+  std::string list;                        // "model 14.00 GiB, trace 1.00 GiB"
+};
+
+// The device of the folder, or of the nearest around it that is there, whose path `found` becomes.
+dev_t device_of(const std::string& folder, std::string& found) {
+  std::error_code error;
+  fs::path path = fs::absolute(folder, error);
+  while (!fs::exists(path, error) && path != path.root_path()) path = path.parent_path();
+  found = path.string();
+  struct stat status{};
+  BLIPFT_USER_CHECK(::stat(found.c_str(), &status) == 0, found, ": cannot be looked at: ", io::errno_text());
+  return status.st_dev;
+}
+
+}  // namespace
+
+std::string check_room(const Config& config, const std::vector<FileToWrite>& files,
+                       const std::vector<FileToWrite>& reclaimed) {
+  std::map<dev_t, Disk> disks;
+  std::string folder;
+  for (const FileToWrite& file : files) {
+    const auto [found, is_new] = disks.try_emplace(device_of(file.folder, folder));
+    Disk& disk = found->second;
+    if (is_new) disk.folder = file.folder, disk.free = io::free_bytes(folder);
+    disk.all += file.bytes;
+    if (file.needed) disk.needed += file.bytes;
+    disk.list += concat(disk.list.empty() ? "" : ", ", file.what, " ", memory_text(file.bytes));
+  }
+  for (const FileToWrite& file : reclaimed)
+    if (const auto disk = disks.find(device_of(file.folder, folder)); disk != disks.end()) disk->second.free += file.bytes;
+  std::string warning;
+  for (const auto& [device, disk] : disks) {
+    const std::string text = concat("the disk of ", disk.folder, " has ", memory_text(disk.free),
+                                    " free, but this run is going to write ", memory_text(disk.all), " there: ",
+                                    disk.list);
+    BLIPFT_USER_CHECK(disk.needed <= disk.free, place_of(config, "output.path"), ": output.path: ", text,
+                      "; free some, or choose another output.path");
+    if (disk.all > disk.free) warning = text;
+  }
+  return warning;
+}
+
+std::vector<FileToWrite> files_to_save(const Config& config, const Units& units, const ParameterStore& store) {
+  std::vector<FileToWrite> files;
+  if (!config.output.save_model) return files;
+  std::unique_ptr<SafetensorsReader> checkpoint;
+  for (const SaveSettings& settings : SaveSettings::of(config)) {
+    // A checkpoint that cannot be read is told of when it is loaded.
+    if (settings.pretrained && !checkpoint) {
+      try {
+        checkpoint = std::make_unique<SafetensorsReader>(config.model.path);
+      } catch (const UserError&) {
+      }
+    }
+    files.push_back({settings.folder(), saved_bytes(units, store, settings, checkpoint.get()),
+                     (fs::path(config.output.path) / settings.folder()).string()});
+  }
+  return files;
+}
+
+FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std::string& run_id) {
+  const std::string folder = checkpoints_folder(config);
+  if (!writes_checkpoints(config)) return {"a checkpoint when it is stopped", bytes, folder, false};
+  int64_t held = 0;
+  for (const io::NamedCheckpoint& earlier : io::named_checkpoints(folder))
+    if (earlier.is_whole() && (earlier.run_id.empty() || earlier.run_id == run_id)) held += earlier.bytes;
+  // The next one comes before any goes.
+  return {"checkpoints", std::max(bytes, (config.checkpoint.keep + 1) * bytes - held), folder};
+}
+
+}  // namespace blipft

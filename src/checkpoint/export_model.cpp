@@ -1,0 +1,119 @@
+// --export: a model directory from a checkpoint of a run, without running it: on the CPU, with what was trained from the
+// checkpoint and what was not from where the run had it.
+#include "checkpoint/export_model.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "checkpoint/content_check.h"
+#include "checkpoint/run_id.h"
+#include "checkpoint/saving.h"
+#include "checkpoint/training_state.h"
+#include "engine/settings.h"
+#include "engine/storage_policy.h"
+#include "faults/folder_lock.h"
+#include "faults/launch_watch.h"
+#include "io/saved_model.h"
+#include "io/state_files.h"
+#include "weights/adapter_files.h"
+
+namespace blipft {
+
+namespace {
+
+// The run's config as far as saving goes: on one rank, and without optimizer states, which nobody asks for.
+Config export_config(const io::StateIndex& index, const std::string& folder,
+                     const std::vector<std::string>& overrides) {
+  Config config = config_from_values(index.config, folder + "/checkpoint.json", overrides);
+  TrainSection plain;
+  plain.precision = config.train.precision, plain.seed = config.train.seed;
+  plain.optim = "sgd";
+  config.train = plain;
+  config.parallel = {};
+  config.parallel.strategy = "single";
+  config.output.save_model = true;
+  const auto says_overwrite = [](const std::string& text) { return text.rfind("output.overwrite=", 0) == 0; };
+  if (std::none_of(overrides.begin(), overrides.end(), says_overwrite)) config.output.overwrite = false;  // the run's was
+  return config;
+}
+
+// What holds the weights of one rank on the CPU, wired without a step.
+struct Holder {
+  explicit Holder(const Config& of)
+      : config(of), model(make_model(config)), optimizer(make_optimizer(config.train)),
+        policy(make_storage_policy(config)),
+        store({device.get(), ops.get(), &arena, model->units(), precision_types(config), optimizer.get(),
+               policy.get(), true}),
+        strategy(make_strategy("single", {device.get(), ops.get(), Groups(self.get()), &arena, &store,
+                                          model->units()}, {})) {
+    int64_t scratch = std::max(loading_scratch_bytes(), init_scratch_bytes());
+    for (const SaveSettings& settings : SaveSettings::of(config))
+      scratch = std::max(scratch, saving_scratch_bytes(model->units(), store, *strategy, settings));
+    arena.plan(scratch);
+    arena.commit();
+    store.bind();
+    strategy->bind();
+  }
+  WeightContext context() { return {model->units(), &store, strategy.get(), device.get(), ops.get(), arena.scratch()}; }
+
+  const Config& config;
+  std::unique_ptr<Device> device = make_cpu_device(0);
+  std::unique_ptr<Ops> ops = make_cpu_ops();
+  std::unique_ptr<Comm> self = make_self_comm(*device);
+  Arena arena{*device};
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<StoragePolicy> policy;
+  ParameterStore store;
+  std::unique_ptr<Strategy> strategy;
+};
+
+// Weights that were not trained must be those that the others were trained with.
+void check_frozen(const Config& config, const ResumePoint& point, const WeightContext& frozen,
+                  const std::shared_ptr<const SafetensorsReader>& reader) {
+  if (!frozen.units.empty()) (void)check_same_content(config, point, content_facts({"model file", reader}, 4));
+}
+
+}  // namespace
+
+void export_model(const std::string& folder, const std::vector<std::string>& overrides, const World& world) {
+  BLIPFT_USER_CHECK(world.size() == 1, "--export runs on one rank, but there are ", world.size(),
+                    "; start it without mpirun");
+  BLIPFT_USER_CHECK(std::any_of(overrides.begin(), overrides.end(),
+                                [](const std::string& text) { return text.rfind("output.path=", 0) == 0; }),
+                    "--export ", folder, " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
+  LaunchWatch::together();
+  const io::StateIndex index = io::read_index(folder);
+  const Config config = export_config(index, folder, overrides);
+  std::error_code error;
+  std::filesystem::create_directories(config.output.path, error);
+  BLIPFT_USER_CHECK(!error, "output.path: cannot create the folder ", config.output.path, ": ", error.message());
+  const FolderLock lock(config.output.path);
+  for (const SaveSettings& settings : SaveSettings::of(config)) {
+    const std::string target = config.output.path + "/" + settings.folder();
+    if (const std::string done = io::restore_saved(target); !done.empty()) std::fprintf(stderr, "note: %s\n", done.c_str());
+    BLIPFT_USER_CHECK(config.output.overwrite || !std::filesystem::exists(target), "output.path: ", target,
+                      " is there already; choose another output.path, or replace it with output.overwrite=true");
+  }
+  Holder holder(config);
+  const WeightContext context = holder.context();
+  const bool random = config.model.init == "random";
+  std::shared_ptr<const SafetensorsReader> checkpoint;
+  init_weights(context, static_cast<uint64_t>(config.train.seed), random ? Filled::all : Filled::fresh);
+  if (!random) {
+    checkpoint = std::make_shared<const SafetensorsReader>(config.model.path);
+    check_weights(context.units, *checkpoint);
+    load_weights(frozen_of(context), *checkpoint, 8);
+    check_frozen(config, {folder, index}, frozen_of(context), checkpoint);
+  }
+  restore_state(context, index, folder, 4);
+  for (const SaveSettings& settings : SaveSettings::of(config)) {
+    const std::string target = config.output.path + "/" + settings.folder();
+    save_weights(context, world, {target, config.model.path, settings, checkpoint.get(),
+                                  adapter_config(config, context.units), {run_id_of(index.run), index.step}});
+    std::printf("model      %s (after %lld steps)\n", target.c_str(), static_cast<long long>(index.step));
+  }
+}
+
+}  // namespace blipft

@@ -1,0 +1,322 @@
+// Saving of weights; see saving.h.
+#include "checkpoint/saving.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
+
+#include "blipft/model.h"
+#include "engine/settings.h"
+#include "io/json.h"
+#include "weights/adapter_files.h"
+#include "weights/model_files.h"
+#include "weights/own_head.h"
+#include "weights/stored_tensors.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr int64_t kShardBytes = int64_t{5} << 30;  // of a file of tensors, at most
+
+// Gives every object inside of `object` that says its dtype this one.
+void set_dtype(nlohmann::ordered_json& object, const char* name) {
+  for (auto& [key, value] : object.items()) {
+    if (key == "dtype" || key == "torch_dtype") value = name;
+    else if (value.is_structured()) set_dtype(value, name);
+  }
+}
+
+// Says of the model and, where it is a part, of its language model that the head is not the embeddings.
+void untie(nlohmann::ordered_json& config) {
+  config["tie_word_embeddings"] = false;
+  if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
+}
+
+// config.json with the dtype that was saved.
+std::string saved_config(const std::string& source, DType dtype, bool untied, bool own_head) {
+  nlohmann::ordered_json config = io::read_json_file<nlohmann::ordered_json>(source + "/config.json");
+  const char* name = dtype == DType::bf16 ? "bfloat16" : "float32";
+  set_dtype(config, name);
+  config["dtype"] = name;
+  config["torch_dtype"] = name;
+  if (untied || (own_head && says_tied(config))) untie(config);
+  return config.dump(2) + "\n";
+}
+
+std::vector<std::string> input_files(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (is_input_file(name) || name == "generation_config.json") names.push_back(name);
+  }
+  BLIPFT_USER_CHECK(!error, directory, ": cannot be read: ", error.message());
+  return names;
+}
+
+bool is_saved(const Unit& unit, const SaveSettings& settings) {
+  using What = SaveSettings::What;
+  if (holds_adapters(unit)) return settings.what == What::adapters;
+  return settings.what == What::all || (settings.what == What::trained && unit.trainable);
+}
+
+// Whether a parameter is saved from its checkpoint, and not from what the ranks hold.
+bool is_copied(const Unit& unit, const Parameter& parameter, const SaveSettings& settings) {
+  return !unit.trainable && settings.pretrained && parameter.source == Source::checkpoint;
+}
+
+bool is_gathered(const Unit& unit, const SaveSettings& settings) {
+  return is_saved(unit, settings) &&
+         std::any_of(unit.parameters().begin(), unit.parameters().end(),
+                     [&](const Parameter& parameter) { return !is_copied(unit, parameter, settings); });
+}
+
+// The dtype that the tensors of a gathered unit are saved in; `held`: the dtype of its weights.
+DType saved_dtype(const Unit& unit, const SaveSettings& settings, DType held) {
+  return unit.trainable ? settings.trained : settings.frozen.value_or(held);
+}
+
+// That of a parameter; a copied one is in `checkpoint`.
+DType saved_dtype(const Unit& unit, const Parameter& parameter, const SaveSettings& settings, DType held,
+                  const SafetensorsReader* checkpoint) {
+  if (!is_copied(unit, parameter, settings)) return saved_dtype(unit, settings, held);
+  if (settings.frozen) return *settings.frozen;
+  const NamedTensor* stored = checkpoint ? find_stored(*checkpoint, parameter) : nullptr;
+  return stored ? stored->second.dtype : held;
+}
+
+// A product of low rank that is to be added to a weight: scale B A, B [out, r], A [r, in], f32 device memory.
+struct LowRank {
+  Tensor a, b;
+};
+
+// A weight that gets a key of its own, because an adapter of a module that the model ties is merged into it.
+struct Untied {
+  std::string name;
+  const Unit* unit;
+  const Parameter* parameter;              // what it is tied to, a parameter of `unit`
+};
+
+std::vector<Untied> untied_weights(const Unit& unit, const Units& units, const SaveSettings& settings) {
+  std::vector<Untied> found;
+  if (!unit.adapter || settings.what != SaveSettings::What::all) return found;
+  std::set<std::string> names;
+  for (const Parameter& own : unit.adapter->parameters()) names.insert(adapted_module(own.name) + ".weight");
+  for (const Unit* other : units)
+    for (const Parameter& parameter : other->parameters())
+      for (const std::string& alias : parameter.aliases)
+        if (names.count(alias)) found.push_back({alias, other, &parameter});
+  return found;
+}
+
+// Puts a model's tensors into a writer, which rank 0 has.
+class Saver {
+ public:
+  Saver(const WeightContext& context, const SaveJob& job) : context_(context), job_(job) {}
+  void open();
+  void save(const Unit& unit);
+  void finish() {
+    if (writer_) writer_->finish();
+  }
+
+ private:
+  DType dtype_of(const Unit& unit, const Parameter& parameter) const;
+  Tensor gather(const Unit& unit, DType dtype);
+  void save_held(const Unit& unit);
+  LowRank adapter_of(const Unit& unit, const std::string& weight, const Tensor& gathered) const;
+  void copy(const std::string& key, const Parameter& parameter, DType dtype, const LowRank& added,
+            int64_t scratch_from);
+  const WeightContext& context_;
+  const SaveJob& job_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::vector<char> host_;
+};
+
+DType Saver::dtype_of(const Unit& unit, const Parameter& parameter) const {
+  return saved_dtype(unit, parameter, job_.settings, context_.store->weight_dtype(unit), job_.checkpoint);
+}
+
+void Saver::open() {
+  std::vector<CheckpointWriter::Entry> entries;
+  bool unties = false;
+  for (const Unit* unit : context_.units) {
+    if (!is_saved(*unit, job_.settings)) continue;
+    for (const Parameter& parameter : unit->parameters())
+      entries.push_back({parameter.name, dtype_of(*unit, parameter), parameter.shape});
+    for (const Untied& weight : untied_weights(*unit, context_.units, job_.settings)) {
+      entries.push_back({weight.name, dtype_of(*weight.unit, *weight.parameter), weight.parameter->shape});
+      unties = true;
+    }
+  }
+  if (job_.settings.what == SaveSettings::What::adapters) {
+    writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, std::numeric_limits<int64_t>::max(),
+                                                 "adapter_model", job_.origin);
+    writer_->write_text("adapter_config.json", job_.adapter_config);
+    return;
+  }
+  writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, kShardBytes, "model", job_.origin);
+  writer_->write_text("config.json", saved_config(job_.source, job_.settings.trained, unties, has_head(context_.units)));
+  writer_->copy_files(job_.source, input_files(job_.source));
+}
+
+// All ranks take part in gathering.
+void Saver::save(const Unit& unit) {
+  if (!is_saved(unit, job_.settings)) return;
+  if (is_gathered(unit, job_.settings)) save_held(unit);
+  Tensor adapters;                         // at the start of the scratch memory
+  if (unit.adapter && job_.settings.what == SaveSettings::What::all) adapters = gather(*unit.adapter, DType::f32);
+  if (!writer_) return;
+  const auto copy_with = [&](const std::string& key, const Unit& holder, const Parameter& parameter) {
+    copy(key, parameter, dtype_of(holder, parameter),
+         adapters ? adapter_of(*unit.adapter, key, adapters) : LowRank{}, adapters.bytes());
+  };
+  for (const Parameter& parameter : unit.parameters())
+    if (is_copied(unit, parameter, job_.settings)) copy_with(parameter.name, unit, parameter);
+  for (const Untied& weight : untied_weights(unit, context_.units, job_.settings))
+    copy_with(weight.name, *weight.unit, *weight.parameter);
+}
+
+// The unit's whole flat buffer as `dtype`, in scratch memory.
+Tensor Saver::gather(const Unit& unit, DType dtype) {
+  const Stream stream = context_.device->compute_stream();
+  const int64_t padded = context_.store->shard(unit).padded;
+  const DType held = context_.store->weight_dtype(unit);
+  const int64_t cast_bytes = padded * dtype_size(dtype), full_bytes = held == dtype ? 0 : padded * dtype_size(held);
+  const int64_t gathered_bytes = context_.strategy->gather_scratch_bytes(unit);
+  const int64_t needed = cast_bytes + full_bytes + gathered_bytes;
+  BLIPFT_CHECK(needed <= context_.scratch.numel(), "saving ", unit.name(), " needs ", needed,
+               " bytes of scratch memory, there are ", context_.scratch.numel());
+  const Tensor out{context_.scratch.data, dtype, {padded}};
+  const Tensor full = held == dtype ? out : Tensor{context_.scratch.part(cast_bytes, {full_bytes}).data, held, {padded}};
+  context_.strategy->gather_weights(unit, full, context_.scratch.part(cast_bytes + full_bytes, {gathered_bytes}),
+                                    stream);
+  if (writer_ && held != dtype) context_.ops->cast(full, out, stream);
+  return out;
+}
+
+void Saver::save_held(const Unit& unit) {
+  Device& device = *context_.device;
+  const Stream stream = device.compute_stream();
+  const DType dtype = saved_dtype(unit, job_.settings, context_.store->weight_dtype(unit));
+  const Tensor out = gather(unit, dtype);
+  if (!writer_) return;
+  host_.resize(static_cast<size_t>(out.bytes()));
+  device.copy(host_.data(), out.data, out.bytes(), stream);
+  device.synchronize(stream);
+  for (const Parameter& parameter : unit.parameters())
+    if (!is_copied(unit, parameter, job_.settings))
+      writer_->write(parameter.name, 0, parameter.numel(), host_.data() + parameter.offset * dtype_size(dtype));
+}
+
+// What `gathered`, the adapters of `unit`, adds to a weight; nothing where that has no adapter.
+LowRank Saver::adapter_of(const Unit& unit, const std::string& weight, const Tensor& gathered) const {
+  LowRank found;
+  for (const Parameter& own : unit.parameters()) {
+    const std::string module = adapted_module(own.name);
+    if (weight != module + ".weight") continue;
+    (own.name == adapter_key(module, "lora_A") ? found.a : found.b) =
+        gathered.part(own.offset, {own.shape[0], own.shape[1]});
+  }
+  return found;
+}
+
+// From the checkpoint, by way of the device where the dtype changes or an adapter is added, whole rows at a time then.
+void Saver::copy(const std::string& key, const Parameter& parameter, DType dtype, const LowRank& added,
+                 int64_t scratch_from) {
+  Device& device = *context_.device;
+  const Stream stream = device.compute_stream();
+  const auto& [name, stored] = *find_stored(*job_.checkpoint, parameter);
+  const int64_t n = parameter.numel(), row = added.a ? added.a.cols() : 1;
+  const int64_t step = std::max(row, kPieceBytes / 4 / row * row);
+  const auto place = [&](int64_t which, DType type, int64_t count) {
+    return Tensor{context_.scratch.part(scratch_from + which * kPieceBytes, {kPieceBytes}).data, type, {count}};
+  };
+  host_.resize(static_cast<size_t>(kPieceBytes));
+  for (int64_t first = 0; first < n; first += step) {
+    const int64_t count = std::min(step, n - first);
+    job_.checkpoint->read(name, first, count, host_.data());
+    if (stored.dtype != dtype || added.a) {
+      Tensor from = place(0, stored.dtype, count);
+      const Tensor to = place(1, dtype, count);
+      device.copy(from.data, host_.data(), from.bytes(), stream);
+      if (added.a) {
+        const Tensor sum = place(2, DType::f32, count).view({count / row, row});
+        context_.ops->cast(from, sum, stream);
+        context_.ops->linear_backward_input({.dy = added.b.row_range(first / row, count / row), .w = added.a,
+                                             .scale = job_.settings.adapter_scale, .add = sum, .dx = sum},
+                                            stream);
+        from = sum;
+      }
+      context_.ops->cast(from, to, stream);
+      device.copy(host_.data(), to.data, to.bytes(), stream);
+      device.synchronize(stream);
+    }
+    writer_->write(key, first, count, host_.data());
+  }
+}
+
+}  // namespace
+
+std::vector<SaveSettings> SaveSettings::of(const Config& config) {
+  const PrecisionTypes types = precision_types(config);
+  SaveSettings settings;
+  if (config.output.save == "trained") settings.what = What::trained;
+  settings.trained = types.master ? DType::f32 : types.compute;
+  settings.pretrained = config.model.init == "pretrained";
+  if (config.output.save_dtype == "f32") settings.trained = DType::f32, settings.frozen = DType::f32;
+  if (config.output.save_dtype == "bf16") settings.trained = DType::bf16, settings.frozen = DType::bf16;
+  if (config.adapter.kind == "none") return {settings};
+  SaveSettings adapters = settings;
+  adapters.what = What::adapters;
+  if (!config.output.save_merged) return {adapters};
+  settings.adapter_scale = model_settings(config).adapter.scale;
+  return {adapters, settings};
+}
+
+int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, const Strategy& strategy,
+                             const SaveSettings& settings) {
+  int64_t most = 0;
+  for (const Unit* unit : units) {
+    if (!is_saved(*unit, settings)) continue;
+    const auto gathered = [&](const Unit& which, DType dtype) {
+      const DType held = store.weight_dtype(which);
+      return store.shard(which).padded * (dtype_size(dtype) + (held == dtype ? 0 : dtype_size(held))) +
+             strategy.gather_scratch_bytes(which);
+    };
+    if (is_gathered(*unit, settings))
+      most = std::max(most, gathered(*unit, saved_dtype(*unit, settings, store.weight_dtype(*unit))));
+    if (!unit->trainable && settings.pretrained && settings.frozen) most = std::max(most, 2 * kPieceBytes);
+    if (unit->adapter && settings.what == SaveSettings::What::all)
+      most = std::max(most, gathered(*unit->adapter, DType::f32) + 3 * kPieceBytes);
+  }
+  return most;
+}
+
+int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
+                    const SafetensorsReader* checkpoint) {
+  int64_t bytes = kSmallFilesBytes;
+  for (const Unit* unit : units) {
+    if (!is_saved(*unit, settings)) continue;
+    for (const Parameter& parameter : unit->parameters())
+      bytes += parameter.numel() *
+               dtype_size(saved_dtype(*unit, parameter, settings, store.weight_dtype(*unit), checkpoint));
+  }
+  return bytes;
+}
+
+void save_weights(const WeightContext& context, const World& world, const SaveJob& job) {
+  BLIPFT_CHECK(!job.settings.pretrained || job.checkpoint, "the checkpoint of pretrained weights is gone");
+  Saver saver(context, job);
+  world.together([&] {
+    if (world.rank() == 0) saver.open();
+  });
+  for (const Unit* unit : context.units) saver.save(*unit);
+  context.device->synchronize();
+  world.together([&] { saver.finish(); });
+}
+
+}  // namespace blipft

@@ -1,0 +1,56 @@
+// The wiring of a rank's parts; see engine.h.
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "engine/settings.h"
+#include "engine/storage_policy.h"
+
+namespace blipft {
+
+namespace {
+
+StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, const std::string& strategy_name) {
+  StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
+                       precision_types(*parts.config), parts.optimizer, parts.policy ? parts.policy : &policy};
+  const TrainSection& train = parts.config->train;
+  context.used_once = train.accumulate_grad_batches == 1 && largest_norm(train) == 0;
+  context.shards = shard_count(strategy_name, parts.groups.shard->size());
+  context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
+  return context;
+}
+
+// Enough to gather the next layer, whichever it is, while the one before it computes.
+ShardedSettings with_prefetch(ShardedSettings settings, const ParameterStore& store,
+                              const std::vector<const Unit*>& units) {
+  std::vector<int64_t> sizes;
+  for (const Unit* unit : units) sizes.push_back(store.gathered_bytes(*unit));
+  std::sort(sizes.begin(), sizes.end());
+  if (settings.prefetch_bytes == 0) settings.prefetch_bytes = sizes[sizes.size() * 9 / 10];
+  return settings;
+}
+
+}  // namespace
+
+Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& asked)
+    : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
+                              : nullptr),
+      policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_name)),
+      sharded(with_prefetch(asked, store, parts.model->units())) {
+  const StrategyContext context{parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(),
+                                observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};
+  strategy = make_strategy(strategy_name, context, sharded);
+  program = std::make_unique<StepProgram>(
+      StepParts{parts.config, parts.device, parts.ops, parts.groups.all, parts.arena, parts.model, strategy.get(),
+                parts.optimizer, parts.spans, parts.pixel_statistics,
+                observer ? static_cast<StepObserver*>(observer.get()) : parts.spans, parts.activity},
+      parts.text_shapes);
+}
+
+void Engine::bind() {
+  store.bind();
+  strategy->bind();
+  program->bind();
+}
+
+}  // namespace blipft

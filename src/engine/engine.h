@@ -1,0 +1,45 @@
+// Engine: what computes the steps of a rank, wired once for the dry run, the run and the tests.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "blipft/store.h"
+#include "blipft/strategy.h"
+#include "engine/activity_observer.h"
+#include "engine/step_program.h"
+
+namespace blipft {
+
+/// What an engine works with; nothing here is owned.
+struct EngineParts {
+  const Config* config = nullptr;
+  Model* model = nullptr;
+  Device* device = nullptr;
+  Ops* ops = nullptr;
+  Groups groups;
+  Arena* arena = nullptr;
+  const Optimizer* optimizer = nullptr;
+  const StoragePolicy* policy = nullptr;   ///< null: as the config says
+  SpanRecorder* spans = nullptr;           ///< optional
+  PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
+  std::vector<TextShape> text_shapes;      ///< those that steps may have, ascending
+  Activity* activity = nullptr;            ///< optional: is told of units and their collectives
+};
+
+class Engine {
+ public:
+  /// Declares all persistent memory in the arena. Without sharded.prefetch_bytes: enough for 9 of 10 units.
+  Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& sharded);
+  /// After Arena::commit.
+  void bind();
+
+  const std::unique_ptr<ActivityObserver> observer;  ///< null without an activity
+  const std::unique_ptr<StoragePolicy> policy;
+  ParameterStore store;
+  const ShardedSettings sharded;
+  std::unique_ptr<Strategy> strategy;
+  std::unique_ptr<StepProgram> program;
+};
+
+}  // namespace blipft

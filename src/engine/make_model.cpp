@@ -1,0 +1,51 @@
+// A run file's model; see settings.h.
+#include <filesystem>
+
+#include "blipft/error.h"
+#include "engine/settings.h"
+#include "engine/storage_policy.h"
+#include "weights/adapter_files.h"
+#include "weights/hub_cache.h"
+#include "weights/own_head.h"
+
+namespace blipft {
+
+namespace {
+
+// The first thing that a new run file gets wrong.
+void check_model_folder(const Config& config) {
+  namespace fs = std::filesystem;
+  std::error_code ignored, error;
+  const fs::path folder = config.model.path;
+  const char* const remedy = "give model.path=FOLDER, with config.json, weights in safetensors and the tokenizer, as hf "
+                             "download or save_pretrained leaves it";
+  const std::string found = concat(place_of(config, "model.path"), ": model.path: found \"", brief(config.model.path), "\"");
+  const auto check_readable = [&](const fs::path& path) {
+    BLIPFT_USER_CHECK(!error, found, ", but ", path.string(), " cannot be looked at: ", error.message(),
+                      "; you need the right to read the folder and to enter it and those around it");
+  };
+  const bool there = fs::exists(folder, error);
+  check_readable(folder);
+  BLIPFT_USER_CHECK(there && fs::is_directory(folder, ignored), found, ", and ", fs::absolute(folder, ignored).string(),
+                    " is not a directory; ",
+                    is_hub_name(config.model.path) ? hub_advice(config.model.path) + "or " : "", remedy);
+  const bool is_model = fs::exists(folder / "config.json", error);
+  check_readable(folder / "config.json");
+  if (!is_model) refuse_adapter_as_model(found, config.model.path);
+  BLIPFT_USER_CHECK(is_model, found, ", where no config.json is; ", remedy);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const Config& config) {
+  check_model_folder(config);
+  std::unique_ptr<Model> model = make_model(config.model.path, with_own_head(model_settings(config), config));
+  std::vector<std::string> groups;
+  for (const ParameterGroup& group : model->groups())
+    if (group.name != kAdapterGroup) groups.push_back(group.name);
+  check_freeze(config, groups);
+  check_storage(config, *model);
+  return model;
+}
+
+}  // namespace blipft

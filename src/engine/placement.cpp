@@ -1,0 +1,131 @@
+// Where a run computes; see placement.h.
+#include "engine/placement.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "base/memory_text.h"
+#include "blipft/error.h"
+#include "blipft/strategy.h"
+
+namespace blipft {
+
+bool wants_cuda(const Config& config) {
+  if (config.parallel.device == "auto") return cuda_device_count() > 0;
+  return config.parallel.device == "cuda";
+}
+
+// Streams and the branches of a captured step share the queues, which are few by default: fsdp's copies from other GPUs, far
+// ahead, held up kernels that do not depend on them (0.4432 s a step with 8, 0.4326 with 32, four H200). But each queue
+// takes time when CUDA starts, and the ranks of a machine wait for each other in that: four processes on one H200 take 0.37
+// s with the default, 1.2 with 16, 2.8 with 32. One rank's step takes as long with 8 as with 32, offload included.
+void choose_gpu_queues(const Config& config, const World& world) {
+  if (world.size() > 1 && cuts_parameters(config.parallel.strategy))
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 0);
+}
+
+void check_started_together(const Config& config, const World& world) {
+  if (world.size() > 1 || config.parallel.devices == 1) return;
+  struct Starter {
+    const char *variable, *also;           // the number of processes, and one that tells that this is one of them
+    const char* what;
+  };
+  // In a batch script Slurm sets SLURM_NTASKS, but only srun sets the number of a step's tasks.
+  constexpr Starter kStarters[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "another Open MPI's mpirun"},
+                                   {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun without PMIx"},
+                                   {"PMI_SIZE", "PMI_RANK", "another MPI's launcher"},
+                                   {"WORLD_SIZE", "LOCAL_RANK", "torchrun or the like"}};
+  world.together([&] {
+    for (const Starter& starter : kStarters) {
+      const char *text = std::getenv(starter.variable), *number = std::getenv(starter.also);
+      const int64_t processes = text && number ? std::strtoll(text, nullptr, 10) : 0;
+      BLIPFT_USER_CHECK(processes <= 1, "this is one of ", processes, " processes (", starter.variable, "=", text, ", ",
+                        starter.also, "=", number, "), but MPI knows of no other: each would train alone. It was started by ",
+                        starter.what, "; start it with mpirun -np ", processes, " or srun --mpi=pmix -n ", processes,
+                        ". For ", processes, " runs of one rank, give each parallel.devices=1 and its own output.path");
+    }
+  });
+}
+
+void check_device(const Config& config, const World& world) {
+  if (!wants_cuda(config)) return;
+  const int gpu = cuda_device_of(world.local_rank());
+  BLIPFT_USER_CHECK(gpu < cuda_device_count() || cuda_device_count() == 0, place_of(config, "parallel.devices"), ": ",
+                    world.local_size(), " ranks on ", world.host(), ", which has ", cuda_device_count(),
+                    " GPUs; start one rank a GPU, use parallel.device=cpu, or, to try several ranks on one GPU, set ",
+                    "NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30 and newer)");
+  check_cuda_device(gpu);
+}
+
+int64_t available_host_memory() {
+  int64_t bytes = std::numeric_limits<int64_t>::max();
+  std::ifstream all("/proc/meminfo");
+  for (std::string name, unit; all >> name;) {
+    int64_t kib = 0;
+    if (name == "MemAvailable:" && all >> kib) bytes = kib * 1024;
+    std::getline(all, unit);
+  }
+  // Version 2: one line, "0::/path"; the limits of the groups above hold too.
+  std::ifstream own("/proc/self/cgroup");
+  std::string line;
+  std::getline(own, line);
+  if (!line.starts_with("0::/")) return bytes;
+  for (std::filesystem::path group = line.substr(3);; group = group.parent_path()) {
+    std::ifstream file("/sys/fs/cgroup" + group.string() + "/memory.max");
+    int64_t limit = 0;
+    if (file >> limit) bytes = std::min(bytes, limit);  // "max" is no number
+    if (!group.has_relative_path()) return bytes;
+  }
+}
+
+void check_host_memory(const Config& config, const World& world, int64_t bytes) {
+  if (bytes == 0) return;
+  const int64_t available = available_host_memory(), ranks = world.local_size();
+  BLIPFT_USER_CHECK(bytes <= available / ranks, place_of(config, "parallel.offload"), ": parallel.offload: takes ",
+                    memory_text(bytes), " of host memory for each of the ", ranks, " rank(s) on ", world.host(),
+                    ", which has ", memory_text(available), " left; use a machine (or a job's limit) with more, more ",
+                    "ranks with fsdp, train.optim=adamw8bit, or remove offload");
+}
+
+int64_t cores_of_a_rank(const World& world) {
+  return std::max<int64_t>(1, world.local_cores() / world.local_size());
+}
+
+std::unique_ptr<Device> make_device(const Config& config, const World& world) {
+  if (wants_cuda(config)) return make_cuda_device(cuda_device_of(world.local_rank()));
+  return make_cpu_device(
+      static_cast<int>(config.parallel.threads > 0 ? config.parallel.threads : cores_of_a_rank(world)));
+}
+
+std::unique_ptr<CommGroups> make_groups(const Config& config, const World& world, const GroupSizes& sizes,
+                                        Device& device) {
+  return std::make_unique<CommGroups>(world, sizes, device, [&](const World& ranks, bool scalars) {
+    if (device.kind() != DeviceKind::cuda) return make_mpi_comm(ranks);
+    // One thread block moves a few numbers as fast as many, and takes little memory for its buffers.
+    return make_nccl_comm(ranks, device, scalars ? 1 : config.parallel.nccl_max_ctas);
+  });
+}
+
+int64_t ranks_of_each_machine(const World& world) {
+  const int64_t most = world.max(world.local_size()), least = -world.max(-world.local_size());
+  return most == least ? most : 0;
+}
+
+GroupSizes group_sizes(const Config& config, int64_t ranks, int64_t node_ranks) {
+  const int64_t shard = shard_group_size(config, ranks, node_ranks);
+  return {shard, ranks / shard};
+}
+
+GroupSizes planned_groups(const Config& config, int64_t ranks, int64_t node_ranks) {
+  const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
+  if (node_ranks == 0) node_ranks = std::min<int64_t>(world, cuda_device_count());
+  BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != "node", place_of(config, "parallel.shard_ranks"),
+                    ": parallel.shard_ranks: is node, and no GPU is here that would tell how many ranks a machine has; "
+                    "add --node-ranks N");
+  return group_sizes(config, world, node_ranks);
+}
+
+}  // namespace blipft

@@ -1,0 +1,97 @@
+// Opening what a run reads; see run_data.h.
+#include "engine/run_data.h"
+
+#include <algorithm>
+
+#include "blipft/error.h"
+#include "data/step_order.h"
+#include "data/text_survey.h"
+
+namespace blipft {
+
+namespace {
+
+struct Datasets {
+  std::shared_ptr<const Dataset> training, validation;
+};
+
+Datasets open_datasets(const Config& config, const TextSettings& texts) {
+  const DataSection& data = config.data;
+  BLIPFT_USER_CHECK(dataset_exists(data.path), place_of(config, "data.path"), ": data.path: ", data.path,
+                    " does not exist; expected a JSON, JSONL or CSV file or a folder of them, an ImageFolder, COCO's captions or "
+                    "WebDataset tars");
+  Datasets sets{open_dataset(data.path, data.format, texts), nullptr};
+  if (!data.val_path.empty()) {
+    BLIPFT_USER_CHECK(dataset_exists(data.val_path), place_of(config, "data.val_path"),
+                      ": data.val_path: ", data.val_path,
+                      " does not exist; expected samples in a format of data.path");
+    sets.validation = open_dataset(data.val_path, data.format, texts);
+  }
+  if (data.val_split_fraction > 0) {
+    Split split = split_samples(config, sets.training->size());
+    sets.validation = std::make_shared<DatasetSubset>(sets.training, std::move(split.validation));
+    sets.training = std::make_shared<DatasetSubset>(sets.training, std::move(split.training));
+  }
+  return sets;
+}
+
+int64_t longest_text(const TextSurvey& survey) {
+  const std::vector<int64_t>& lengths = survey.lengths();
+  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+}
+
+}  // namespace
+
+RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
+  RunData data;
+  if (inputs.has_picture()) {
+    const ImageProcessor processor = ImageProcessor::from_directory(config.model.path);
+    BLIPFT_USER_CHECK(processor.image_size == inputs.picture_size, config.model.path,
+                      "/preprocessor_config.json: size: found ", processor.image_size, ", expected ",
+                      inputs.picture_size, ", the image_size in config.json");
+    data.pixel_statistics = processor.statistics;
+  }
+  data.tokenizer = load_tokenizer(config.model.path);
+  check_text_inputs(config, inputs, *data.tokenizer);
+  const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer));
+  BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
+                    ": data.path: ", config.data.path, " has texts alone, and the model in ", config.model.path,
+                    " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text");
+  const auto samples_of = [&](const std::shared_ptr<const Dataset>& dataset, int64_t asked, const char* key) {
+    if (inputs.has_picture()) return SampleSet{dataset, asked, nullptr};
+    return survey_samples(config, dataset, *data.tokenizer, inputs.vocabulary, threads, asked, key);
+  };
+  data.training = samples_of(datasets.training, config.data.num_train_samples, "data.path");
+  (void)make_training_order(config, 0, world, data.training.dataset->size(), data.training.epoch_samples);  // or throws
+  if (datasets.validation)
+    data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
+  if (data.validates()) (void)validation_steps(config, world, data.validation.dataset->size());  // or it leaves none
+  for (const SampleSet* set : {&data.training, &data.validation})
+    if (set->texts) check_sliding_window(config, inputs, longest_text(*set->texts));
+  data.text_shapes = text_shapes_of(config, world, data);
+  return data;
+}
+
+std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data) {
+  return data.surveyed() ? surveyed_text_shapes(config, world, data.training, data.validation)
+                         : possible_text_shapes(config);
+}
+
+TextShape mean_text_shape_of(const Config& config, int64_t world, const RunData& data) {
+  const std::vector<TextShape> shapes = text_shapes_of(config, world, data);
+  return data.surveyed() && config.data.text_padding != "max"
+             ? mean_text_shape(config, world, data.training, shapes)
+             : shapes.back();
+}
+
+std::string text_shapes_text(const std::vector<TextShape>& shapes) {
+  const bool packed = shapes.back().packed();
+  const auto size = [&](const TextShape& shape) { return packed ? shape.packed_rows : shape.tokens; };
+  std::string text = concat("steps of ", size(shapes.front()));
+  if (shapes.size() > 1) text += concat(" to ", size(shapes.back()));
+  text += packed ? " packed text rows" : " text tokens";
+  if (shapes.size() > 1) text += concat(" (", shapes.size(), " shapes)");
+  return packed ? concat(text, ", texts of up to ", shapes.back().tokens, " tokens") : text;
+}
+
+}  // namespace blipft

@@ -1,0 +1,102 @@
+// The policy of a run; see storage_policy.h.
+#include "engine/storage_policy.h"
+
+#include <algorithm>
+
+#include "engine/settings.h"
+
+namespace blipft {
+
+namespace {
+
+bool quantizable(const Unit& unit, const Parameter& parameter) {
+  return !unit.trainable && parameter.kind == ParameterKind::layer_weight && parameter.shape.size() == 2;
+}
+
+const Format& quantized_weights(const ModelSection& model) {
+  return format_by_name(model.double_quantize ? model.quantize + "_double" : model.quantize);
+}
+
+class RunPolicy final : public StoragePolicy {
+ public:
+  explicit RunPolicy(const Config& config)
+      : frozen_weights_(config.model.quantize == "none" ? nullptr : &quantized_weights(config.model)),
+        groups_(config.model.quantize_groups),
+        weights_(offloads(config, "parameters") ? Place::host : Place::device),
+        states_(offloads(config, "optimizer") ? Place::host : Place::device) {}
+  const Format* frozen_format(const Unit& unit, const Parameter& parameter) const override {
+    const bool meant = groups_.empty() || std::count(groups_.begin(), groups_.end(), unit.group().name) > 0;
+    return meant && quantizable(unit, parameter) ? frozen_weights_ : nullptr;
+  }
+  StateSpec state(const Unit&, const Parameter&, StateSpec spec) const override {
+    spec.place = states_;
+    return spec;
+  }
+  Place weights_place() const override { return weights_; }
+  Place master_place() const override { return states_; }
+
+ private:
+  const Format* frozen_weights_;           // of layers; null: the compute dtype
+  std::vector<std::string> groups_;        // whose layers; empty: all
+  Place weights_;
+  Place states_;                           // of the optimizer, and of master weights
+};
+
+// `group` null: any.
+bool holds_quantizable(const Model& model, const ParameterGroup* group) {
+  return std::any_of(model.units().begin(), model.units().end(), [&](const Unit* unit) {
+    return (!group || &unit->group() == group) &&
+           std::any_of(unit->parameters().begin(), unit->parameters().end(),
+                       [&](const Parameter& parameter) { return quantizable(*unit, parameter); });
+  });
+}
+
+// Each group that is named must be one that has something to quantise.
+void check_quantized_groups(const Config& config, const Model& model) {
+  for (const std::string& name : config.model.quantize_groups) {
+    std::string known;
+    for (const ParameterGroup& group : model.groups()) known += concat(known.empty() ? "" : ", ", group.name);
+    const auto group = std::find_if(model.groups().begin(), model.groups().end(),
+                                    [&](const ParameterGroup& one) { return one.name == name; });
+    const std::string place = place_of(config, "model.quantize_groups") + ": model.quantize_groups: ";
+    BLIPFT_USER_CHECK(group != model.groups().end(), place, "found \"", name, "\", expected some of ", known);
+    BLIPFT_USER_CHECK(!group->trained, place, "has ", name, ", which is trained, and quantised weights cannot be; name "
+                      "it in model.freeze, or leave it out");
+    BLIPFT_USER_CHECK(holds_quantizable(model, &*group), place, "has ", name, ", which holds no layers' matrices; leave it out");
+  }
+}
+
+void check_quantized(const Config& config, const Model& model) {
+  BLIPFT_USER_CHECK(config.model.quantize != "none" || config.model.quantize_groups.empty(),
+                    place_of(config, "model.quantize_groups"), ": model.quantize_groups: is of model.quantize nf4 or "
+                    "int8, but quantize is none; set it, or remove quantize_groups");
+  BLIPFT_USER_CHECK(config.model.quantize != "none" || !config.model.double_quantize,
+                    place_of(config, "model.double_quantize"), ": model.double_quantize: is of model.quantize nf4 or "
+                    "int8, but quantize is none; set it, or remove double_quantize");
+  if (config.model.quantize == "none") return;
+  check_quantized_groups(config, model);
+  BLIPFT_USER_CHECK(holds_quantizable(model, nullptr), place_of(config, "model.quantize"), ": model.quantize: is ", config.model.quantize,
+                    ", but no layer of the model is frozen, and quantised weights cannot be trained; name the groups "
+                    "that are not to be trained in model.freeze, or set quantize: none");
+}
+
+void check_offloaded(const Config& config, const Model& model) {
+  if (!offloads(config, "optimizer") || precision_types(config).master) return;
+  const std::unique_ptr<Optimizer> optimizer = make_optimizer(config.train);
+  const Parameter& any = model.units().front()->parameters().front();
+  BLIPFT_USER_CHECK(!optimizer->states(any, DType::f32).empty(), place_of(config, "parallel.offload"),
+                    ": parallel.offload: has optimizer, but train.optim ", config.train.optim, " without momentum "
+                    "keeps no state and train.precision ", precision_name(config.train.precision), " no master "
+                    "weights, so that there is nothing to offload; remove it");
+}
+
+}  // namespace
+
+std::unique_ptr<StoragePolicy> make_storage_policy(const Config& config) { return std::make_unique<RunPolicy>(config); }
+
+void check_storage(const Config& config, const Model& model) {
+  check_quantized(config, model);
+  check_offloaded(config, model);
+}
+
+}  // namespace blipft

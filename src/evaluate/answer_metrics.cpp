@@ -1,0 +1,159 @@
+#include "evaluate/answer_metrics.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "data/unicode.h"
+#include "evaluate/answer_tables.h"
+#include "evaluate/letter_case.h"
+#include "evaluate/python_text.h"
+
+namespace blipft {
+namespace {
+
+constexpr std::string_view vqa_punctuation = ";/[]\"{}()=+\\_-><@`,?!";
+// string.punctuation of Python.
+constexpr std::string_view ascii_punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+
+// The script hands re.UNICODE to re.sub() where the most replacements belong; its value is 32.
+constexpr int64_t most_periods = 32;
+
+bool is_digit_at(std::string_view text, size_t at) {
+  return at < text.size() && is_decimal_digit(unicode::next_code_point(text, at));
+}
+
+// Whether a comma stands between two digits.
+bool has_comma_in_number(std::string_view text) {
+  bool after_digit = false;
+  for (size_t at = 0; at < text.size();) {
+    const uint32_t c = unicode::next_code_point(text, at);
+    if (c == ',' && after_digit && is_digit_at(text, at)) return true;
+    after_digit = is_decimal_digit(c);
+  }
+  return false;
+}
+
+std::string without_periods(std::string_view text) {
+  std::string out;
+  int64_t left = most_periods;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '.' && left > 0 && !is_digit_at(text, at + 1)) --left;
+    else out += text[at];
+  }
+  return out;
+}
+
+bool is_article(std::string_view word) { return word == "a" || word == "an" || word == "the"; }
+
+// "none" is 0 too.
+std::string number_for(const std::string& word) {
+  static const std::map<std::string, std::string> numbers{
+      {"none", "0"}, {"zero", "0"}, {"one", "1"}, {"two", "2"},   {"three", "3"}, {"four", "4"},
+      {"five", "5"}, {"six", "6"},  {"seven", "7"}, {"eight", "8"}, {"nine", "9"},  {"ten", "10"}};
+  const auto found = numbers.find(word);
+  return found == numbers.end() ? word : found->second;
+}
+
+void append_word(std::string& out, std::string_view word) {
+  if (!out.empty()) out += ' ';
+  out += word;
+}
+
+// Articles as whole words, by \b of Python: a blank stands in for each.
+std::string without_articles(std::string_view text) {
+  std::string out, word;
+  const auto flush = [&] {
+    out += is_article(word) ? " " : word;
+    word.clear();
+  };
+  for (size_t at = 0; at < text.size();) {
+    const size_t from = at;
+    if (unicode::is_word_character(unicode::next_code_point(text, at))) {
+      word += text.substr(from, at - from);
+    } else {
+      flush();
+      out += text.substr(from, at - from);
+    }
+  }
+  flush();
+  return out;
+}
+
+double f1_of(const std::string& answer, const std::string& reference) {
+  const auto said = split_words(answer), wanted = split_words(reference);
+  // SQuAD 2.0: an empty answer is right where the reference is empty too.
+  if (said.empty() || wanted.empty()) return said.empty() && wanted.empty() ? 1 : 0;
+  std::map<std::string_view, int64_t> left;
+  for (auto word : wanted) ++left[word];
+  const auto common = std::count_if(said.begin(), said.end(), [&](auto word) { return left[word]-- > 0; });
+  if (common == 0) return 0;
+  const double precision = static_cast<double>(common) / static_cast<double>(said.size());
+  const double recall = static_cast<double>(common) / static_cast<double>(wanted.size());
+  return 2 * precision * recall / (precision + recall);
+}
+
+}  // namespace
+
+std::string vqa_without_punctuation(std::string_view answer) {
+  const bool number = has_comma_in_number(answer);
+  std::string out(answer);
+  for (char p : vqa_punctuation) {
+    const bool beside_blank = answer.find(std::string{p, ' '}) != std::string_view::npos ||
+                              answer.find(std::string{' ', p}) != std::string_view::npos;
+    out = replace_all(out, p, beside_blank || number ? "" : " ");
+  }
+  return without_periods(out);
+}
+
+std::string vqa_normalized(std::string_view answer) {
+  const std::string text = replace_all(replace_all(answer, '\n', " "), '\t', " ");
+  const std::string lowered = in_small_letters(std::string_view(vqa_without_punctuation(unicode::stripped(text))));
+  std::string out;
+  for (std::string_view word : split_words(lowered)) {
+    const std::string number = number_for(std::string(word));
+    if (is_article(number)) continue;
+    const auto found = vqa_contractions.find(number);
+    append_word(out, found == vqa_contractions.end() ? number : found->second);
+  }
+  return out;
+}
+
+double vqa_accuracy(std::string_view answer, const std::vector<std::string>& answers) {
+  const std::string said = vqa_normalized(answer);
+  const bool all_same = std::all_of(answers.begin(), answers.end(), [&](auto& a) { return a == answers[0]; });
+  std::vector<bool> agrees;
+  for (const auto& given : answers) agrees.push_back((all_same ? given : vqa_without_punctuation(given)) == said);
+  const auto agreeing = std::count(agrees.begin(), agrees.end(), true);
+  double sum = 0;
+  for (bool own : agrees) sum += std::min(1.0, static_cast<double>(agreeing - (own ? 1 : 0)) / 3);
+  return sum / static_cast<double>(answers.size());
+}
+
+std::string squad_normalized(std::string_view answer) {
+  std::string kept;
+  for (char c : in_small_letters(answer))
+    if (ascii_punctuation.find(c) == std::string_view::npos) kept += c;
+  std::string out;
+  const std::string without = without_articles(kept);
+  for (std::string_view word : split_words(without)) append_word(out, word);
+  return out;
+}
+
+double squad_exact(std::string_view answer, const std::vector<std::string>& references) {
+  const std::string said = squad_normalized(answer);
+  return std::any_of(references.begin(), references.end(), [&](auto& r) { return squad_normalized(r) == said; });
+}
+
+double squad_f1(std::string_view answer, const std::vector<std::string>& references) {
+  const std::string said = squad_normalized(answer);
+  double best = 0;
+  for (const auto& reference : references) best = std::max(best, f1_of(said, squad_normalized(reference)));
+  return best;
+}
+
+double exact_match(std::string_view answer, const std::vector<std::string>& references) {
+  return std::find(references.begin(), references.end(), answer) != references.end();
+}
+
+}  // namespace blipft

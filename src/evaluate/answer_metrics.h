@@ -1,0 +1,28 @@
+// Scores of one answer against references: the VQA accuracy, SQuAD's exact match and F1, and plain equality.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace blipft {
+
+/// An answer of a model as the official VQA script (vqaEval.py) changes it before it compares: without punctuation and
+/// articles, number words as digits, contractions with their apostrophes.
+std::string vqa_normalized(std::string_view answer);
+/// What that script takes out of the annotators' answers, where these are not all the same: punctuation alone.
+std::string vqa_without_punctuation(std::string_view answer);
+/// Mean over the annotators of min(1, others who said the same / 3); 0 to 1. `answers`: one of each annotator.
+double vqa_accuracy(std::string_view answer, const std::vector<std::string>& answers);
+
+/// Small letters, no ASCII punctuation, no articles, single blanks: SQuAD's evaluate script.
+std::string squad_normalized(std::string_view answer);
+/// 1 where some reference is the same after squad_normalized(), else 0.
+double squad_exact(std::string_view answer, const std::vector<std::string>& references);
+/// The best F1 of words over the references, after squad_normalized(); 0 to 1.
+double squad_f1(std::string_view answer, const std::vector<std::string>& references);
+
+/// 1 where some reference is the very same text, else 0.
+double exact_match(std::string_view answer, const std::vector<std::string>& references);
+
+}  // namespace blipft

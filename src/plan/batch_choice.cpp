@@ -1,0 +1,168 @@
+// The choice of the micro-batch; see batch_choice.h.
+#include "plan/batch_choice.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <sstream>
+
+#include "base/memory_text.h"
+#include "engine/placement.h"
+
+namespace blipft {
+
+namespace {
+
+// On CPUs texts, weights that are being read and the system's caches want room too.
+constexpr double kShareOfHost = 0.5;
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream in(text);
+  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
+  return words;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += concat(text.empty() ? "" : ",", word);
+  return text;
+}
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f s", seconds);
+  return text;
+}
+
+// As far as they are not what a run file without them has.
+std::string beside_text(const ChosenSettings& settings) {
+  std::string text;
+  if (settings.act_ckpt != "none") text += concat(", act_ckpt ", settings.act_ckpt);
+  if (settings.reshard != "auto") text += concat(", reshard ", settings.reshard);
+  if (!settings.offload.empty()) text += concat(", offload [", joined(settings.offload), "]");
+  return text;
+}
+
+}  // namespace
+
+ChosenSettings ChosenSettings::of(const Config& config) {
+  return {config.train.batch_size, config.train.accumulate_grad_batches, config.train.act_ckpt,
+          config.parallel.reshard, config.parallel.offload};
+}
+
+ChosenSettings ChosenSettings::of(const std::vector<std::pair<std::string, std::string>>& values) {
+  std::map<std::string, std::string> found(values.begin(), values.end());
+  const auto number = [&](const char* key) -> int64_t {
+    const std::string& text = found[key];
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos ? std::stoll(text) : 0;
+  };
+  std::string offload = found["parallel.offload"];
+  std::erase_if(offload, [](char c) { return c == '[' || c == ']' || c == ' '; });
+  ChosenSettings settings{number("train.batch_size"), number("train.accumulate_grad_batches"),
+                          found["train.act_ckpt"], found["parallel.reshard"], split(offload)};
+  if (settings.micro_batches == 0 || settings.act_ckpt.empty() || settings.reshard.empty()) settings.batch_size = 0;
+  return settings;
+}
+
+ChosenSettings ChosenSettings::of(const std::string& text) {
+  std::istringstream in(text);
+  ChosenSettings settings;
+  std::string offload;
+  BLIPFT_CHECK(in >> settings.batch_size >> settings.micro_batches >> settings.act_ckpt >> settings.reshard,
+               "chosen settings are ", text);
+  if (in >> offload) settings.offload = split(offload);
+  return settings;
+}
+
+void ChosenSettings::apply(Config& config) const {
+  config.train.batch_size = batch_size;
+  config.train.accumulate_grad_batches = micro_batches;
+  config.train.act_ckpt = act_ckpt;
+  config.parallel.reshard = reshard;
+  config.parallel.offload = offload;
+}
+
+std::string ChosenSettings::text() const {
+  return concat(batch_size, " ", micro_batches, " ", act_ckpt, " ", reshard, " ", joined(offload));
+}
+
+std::string ChosenSettings::description() const {
+  return concat(counted(batch_size, "sample"), " x ", micro_batches, " micro-batch", micro_batches == 1 ? "" : "es",
+                beside_text(*this));
+}
+
+Config before_choice(const Config& asked, int64_t ranks) {
+  const int64_t given = asked.train.accumulate_grad_batches;
+  return with_micro_batches(asked, ranks, given > 0 ? given : share_of_a_step(asked, ranks));
+}
+
+bool may_have(const Config& asked, int64_t ranks, const ChosenSettings& settings) {
+  const auto given = [&](const char* key) { return asked.places.count(key) > 0; };
+  if (settings.batch_size == 0) return false;
+  const Config like = with_micro_batches(asked, ranks, std::max<int64_t>(1, settings.micro_batches));
+  const ParallelSection& parallel = asked.parallel;
+  return like.train.batch_size <= settings.batch_size && settings.batch_size <= kMostSamplesAtOnce &&
+         settings.micro_batches <= share_of_a_step(asked, ranks) &&
+         (asked.train.accumulate_grad_batches == 0 || asked.train.accumulate_grad_batches == settings.micro_batches) &&
+         (!given("train.act_ckpt") || asked.train.act_ckpt == settings.act_ckpt) &&
+         (parallel.reshard == "auto" || parallel.reshard == settings.reshard) &&
+         (settings.reshard == "auto" || cuts_parameters(parallel.strategy)) &&
+         (!given("parallel.offload") || parallel.offload == settings.offload);
+}
+
+std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes) {
+  std::string text;
+  for (const FitRow& row : rows) {
+    const ChosenSettings settings = ChosenSettings::of(row.config);
+    const std::string estimate = seconds_text(row.time.total());
+    if (text.empty())
+      text = concat(settings.description(), ": an estimated ", estimate, " a step, ", memory_text(row.device_bytes),
+                    " of ", memory_text(gpu_bytes));
+    else
+      text += concat("; next ", settings.batch_size, " x ", settings.micro_batches, beside_text(settings), ": ", estimate,
+                     ", ", memory_text(row.device_bytes));
+  }
+  return text;
+}
+
+BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t ranks, int64_t gpu_bytes,
+                         int64_t host_bytes, const ChosenSettings& kept) {
+  std::string before;
+  if (kept.batch_size > 0 && may_have(asked, ranks, kept)) {
+    Config config = asked;
+    kept.apply(config);
+    const FitRow row = search.row_of(config, ranks);
+    if (row.device_bytes <= gpu_bytes)
+      return {row.config, concat(kept.description(), ", as chosen when the run began: ", memory_text(row.device_bytes),
+                                 " of ", memory_text(gpu_bytes))};
+    before = concat(", since the ", kept.description(), " that the run began with take ", memory_text(row.device_bytes));
+  } else if (kept.batch_size > 0) {
+    before = concat(", since the run began with ", kept.description());
+  }
+  const FitResult found = search.choose(ranks, 2, host_bytes);
+  if (found.rows.empty()) {
+    const std::string least = found.nearest ? concat(", which take ", memory_text(found.nearest->device_bytes), " with ",
+                                                     ChosenSettings::of(found.nearest->config).description())
+                                            : "";
+    throw UserError(concat(place_of(asked, "train.total_batch_size"), ": train.batch_size: is auto, and no settings that the ",
+                           "run file leaves open fit the ", memory_text(gpu_bytes), " that each rank has", least,
+                           "; free memory there, or see what ./blipft --plan --fit ", asked.file,
+                           " proposes: adapters, more ranks"));
+  }
+  return {found.rows.front().config,
+          concat(choice_text(found.rows, gpu_bytes), before.empty() ? "" : "; chosen anew", before)};
+}
+
+MemoryLeft memory_left(const World& world, const Device& device, int64_t context_bytes) {
+  const int64_t ranks = world.local_size();
+  const auto host = static_cast<int64_t>(kShareOfHost * static_cast<double>(available_host_memory() / ranks));
+  MemoryLeft left{host, host};
+  if (device.kind() == DeviceKind::cuda) {
+    const int64_t sharing = (ranks + cuda_device_count() - 1) / std::max(1, cuda_device_count());  // ranks of one GPU
+    left.device = (device.memory().free + context_bytes * sharing) / sharing;
+  }
+  return {-world.max(-left.device), -world.max(-left.host)};
+}
+
+}  // namespace blipft

@@ -1,0 +1,351 @@
+// The search; see fit_search.h.
+//
+// Times come first: they take one short dry run each. Then, from the fastest on, memory: a lower bound without places
+// from another, places for what that does not rule out, and the plan that a run would make only for what is printed.
+#include "plan/fit_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "engine/placement.h"
+#include "engine/settings.h"
+
+namespace blipft {
+
+namespace {
+
+// Micro-batches of a dry run for memory: the second already finds everything that further ones do.
+constexpr int64_t kRecorded = 2;
+// A row beside a faster one is worth printing when it takes so much less.
+constexpr double kNotablyLess = 0.93;
+// What a run measures is within 0.7 % of its plan (docs/results.md): a choice that nobody looks at leaves so much.
+constexpr double kPlanned = 0.99;
+// Samples of a run that its mean text shape is estimated from.
+constexpr int64_t kSamplesOfMean = int64_t{1} << 18;
+
+const std::vector<std::string> kActCkpt = {"none", "half", "full"};  // each slower than the one before it
+
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Into how many micro-batches a rank's samples of a step may be cut, the fewest first: those that come out even, and
+// halves, with places that stay empty, where these are far apart.
+std::vector<int64_t> counts_of_micro_batches(const Config& resolved, int64_t ranks) {
+  const TrainSection& train = resolved.train;
+  const bool total = train.total_batch_size > 0;
+  const int64_t share = total ? share_of_a_step(resolved, ranks) : train.batch_size * train.accumulate_grad_batches;
+  if (chooses_batch_size(resolved) && train.accumulate_grad_batches > 0) return {train.accumulate_grad_batches};
+  std::set<int64_t> counts;
+  for (int64_t count = 1; count * count <= share; ++count)
+    if (share % count == 0) counts.insert({count, share / count});
+  if (total && !depends_on_micro_batch(resolved))
+    for (int64_t half = 2; half < share; half *= 2) {
+      const auto next = counts.lower_bound(half);  // there is one: one sample each
+      if (*next >= half + (half + 1) / 2) counts.insert(ceil_of(share, ceil_of(share, half)));
+    }
+  std::erase_if(counts, [&](int64_t count) { return ceil_of(share, count) > kMostSamplesAtOnce; });
+  return {counts.begin(), counts.end()};
+}
+
+std::vector<FitDealing> dealings(const Config& base, int64_t ranks) {
+  if (ranks == 1) return {{base.parallel.strategy, base.parallel.reshard}};
+  const std::string ddp = base.parallel.strategy == "auto" ? "auto" : "ddp";  // which it stands for
+  std::vector<FitDealing> all = {{ddp, "auto"}, {"fsdp", "step"}, {"fsdp", "always"}};
+  if (base.parallel.shard_ranks != "all") all.erase(all.begin());
+  return all;
+}
+
+// What may lie in the host beside such checkpointing and resharding.
+std::vector<std::vector<std::string>> offloads_with(const std::string& act_ckpt, const std::string& reshard) {
+  std::vector<std::vector<std::string>> all = {{}, {"optimizer"}};
+  if (reshard != "step") all.insert(all.end(), {{"parameters"}, {"optimizer", "parameters"}});
+  if (act_ckpt == "none") return all;
+  for (size_t i = 0, without = all.size(); i < without; ++i) {
+    all.push_back(all[i]);
+    all.back().push_back("activations");
+  }
+  return all;
+}
+
+std::string list_text(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += concat(text.empty() ? "" : ",", name);
+  return text;
+}
+
+bool holds(const Config& config) {
+  return cuts_parameters(config.parallel.strategy) && config.parallel.reshard == "step";
+}
+
+}  // namespace
+
+struct FitSearch::Candidate {
+  Config config;
+  GroupSizes ranks{1};
+  std::vector<TextShape> shapes;
+  TextShape mean;
+  StepTime time;
+  std::unique_ptr<Model> model() const { return make_model(config); }
+  /// With few micro-batches: the same memory but for their data, sooner.
+  Config short_step() const {
+    Config other = config;
+    other.train.accumulate_grad_batches = std::min(config.train.accumulate_grad_batches, kRecorded);
+    return other;
+  }
+  /// What such a step has less, in its two copies; and what is outside of the arena, at least.
+  int64_t besides(const Model& model, const Arena& of_short) const {
+    const auto data = [&](const Config& of) {
+      return BatchLayout(model.inputs(), of.train.accumulate_grad_batches, of.train.batch_size, shapes.back()).bytes();
+    };
+    return 2 * (data(config) - data(short_step())) +
+           bytes_outside_of_arena(config, ranks, of_short.planned_takes() * shapes_held());
+  }
+  /// What the graphs of all micro-batches have more than that, about.
+  int64_t more_graphs(const Arena& of_short) const {
+    const int64_t takes = of_short.planned_takes() * shapes_held();
+    const int64_t all = takes * config.train.accumulate_grad_batches / short_step().train.accumulate_grad_batches;
+    return bytes_outside_of_arena(config, ranks, all) - bytes_outside_of_arena(config, ranks, takes);
+  }
+  int64_t shapes_held() const { return static_cast<int64_t>(shapes.size()); }
+};
+
+// What a search may change besides the micro-batches.
+struct FitSearch::Freedom {
+  std::vector<std::string> act_ckpt = kActCkpt;
+  std::vector<FitDealing> dealings;
+  std::optional<std::vector<std::string>> offload;  // null: any
+};
+
+FitSearch::Candidate FitSearch::candidate(const Config& resolved, int64_t ranks, int64_t micro_batches) const {
+  Candidate candidate;
+  candidate.config = resolved;
+  TrainSection& train = candidate.config.train;
+  if (train.total_batch_size > 0) {
+    candidate.config = with_micro_batches(resolved, ranks, micro_batches);
+  } else {
+    train.batch_size = train.batch_size * train.accumulate_grad_batches / micro_batches;
+    train.accumulate_grad_batches = micro_batches;
+  }
+  Config beginning = candidate.config;
+  const int64_t steps = std::max<int64_t>(1, kSamplesOfMean / samples_of_a_step(candidate.config, ranks));
+  if (train.max_steps < 0 || train.max_steps > steps) beginning.train.max_steps = steps;
+  candidate.mean = texts_.mean(beginning, ranks);
+  return candidate;
+}
+
+std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int64_t ranks,
+                                                        const Freedom& freedom) const {
+  std::vector<Candidate> all;
+  const Config resolved = resolve_for_ranks(base, ranks);
+  for (const int64_t micro_batches : counts_of_micro_batches(resolved, ranks)) {
+    Candidate one = candidate(resolved, ranks, micro_batches);
+    for (const std::string& act_ckpt : freedom.act_ckpt)
+      for (const FitDealing& dealing : freedom.dealings)
+        for (const std::vector<std::string>& offload :
+             freedom.offload ? std::vector<std::vector<std::string>>{*freedom.offload}
+                             : offloads_with(act_ckpt, dealing.reshard)) {
+          one.config.train.act_ckpt = act_ckpt;
+          ParallelSection& parallel = one.config.parallel;
+          if (parallel.devices > 0) parallel.devices = ranks;
+          parallel.strategy = dealing.strategy;
+          parallel.reshard = dealing.reshard;
+          parallel.offload = offload;
+          const bool gathers = cuts_parameters(dealing.strategy) || offloads(one.config, "parameters");
+          parallel.prefetch_bytes = gathers ? base.parallel.prefetch_bytes : 0;
+          one.ranks = group_sizes(one.config, ranks, node_ranks_ > 0 ? node_ranks_ : ranks);
+          all.push_back(one);
+        }
+  }
+  return all;
+}
+
+// False where the model does not take such settings: nothing to offload, no frozen layer to quantise.
+bool FitSearch::estimate(Candidate& candidate) const {
+  try {
+    const std::unique_ptr<Model> model = candidate.model();
+    candidate.time =
+        estimate_step_time(candidate.config, *model, candidate.ranks, holds(candidate.config), candidate.mean, rates_);
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+// Looked for in all of a run's steps, and so only where memory is asked for.
+void FitSearch::find_shapes(Candidate& candidate) const {
+  if (candidate.shapes.empty()) candidate.shapes = texts_.shapes(candidate.config, candidate.ranks.all());
+}
+
+// A short step of a candidate, recorded once: a bound without places first, then places where that does not rule it out.
+class FitSearch::ShortPlan {
+ public:
+  explicit ShortPlan(const Candidate& candidate)
+      : candidate_(candidate), config_(candidate.short_step()), model_(candidate.model()),
+        plan_(record_plan(config_, *model_, candidate.ranks, holds(config_), {candidate.shapes.back()})) {}
+  /// Device bytes that it cannot do without, gaps between tensors left out.
+  int64_t least() const { return plan_.arena->peak_live_bytes() + besides(); }
+  /// About how many the whole run's plan will have.
+  int64_t about() const { return least() + candidate_.more_graphs(*plan_.arena); }
+  /// With every tensor in its place.
+  int64_t placed() {
+    place_plan(config_, *model_, plan_);
+    return plan_.arena->total_bytes() + besides();
+  }
+
+ private:
+  int64_t besides() const { return candidate_.besides(*model_, *plan_.arena); }
+
+  const Candidate& candidate_;
+  const Config config_;
+  const std::unique_ptr<Model> model_;
+  MemoryPlan plan_;
+};
+
+// As --plan and a run with these settings plan it.
+FitRow FitSearch::planned(const Candidate& candidate) const {
+  const std::unique_ptr<Model> model = candidate.model();
+  const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes);
+  return {candidate.config, candidate.ranks, fit_overrides(asked_, candidate.config), candidate.time,
+          plan.arena->total_bytes() + bytes_outside_of_arena(candidate.config, candidate.ranks, plan.arena->planned_takes()),
+          plan.arena->host_bytes()};
+}
+
+// Null: more than `limit` bytes.
+std::optional<FitRow> FitSearch::fitting(Candidate& candidate, int64_t limit) const {
+  find_shapes(candidate);
+  {
+    ShortPlan plan(candidate);
+    if (plan.least() > limit || plan.placed() > limit) return std::nullopt;
+  }
+  FitRow row = planned(candidate);
+  if (row.device_bytes > limit) return std::nullopt;
+  return row;
+}
+
+FitResult FitSearch::search(const Config& base, int64_t ranks, size_t most) const {
+  Freedom freedom;
+  freedom.dealings = dealings(base, ranks);
+  std::vector<Candidate> all = candidates(base, ranks, freedom);
+  std::erase_if(all, [this](Candidate& candidate) { return !estimate(candidate); });
+  // Where the estimate sees no difference, what was tried first: larger micro-batches, less recomputed or moved.
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.time.total() < b.time.total(); });
+  FitResult result;
+  result.candidates = static_cast<int64_t>(all.size());
+  int64_t limit = gpu_bytes_;
+  for (Candidate& candidate : all) {
+    if (result.rows.size() == most) break;
+    std::optional<FitRow> row = fitting(candidate, limit);
+    if (!row) continue;
+    limit = static_cast<int64_t>(kNotablyLess * static_cast<double>(row->device_bytes));
+    result.rows.push_back(std::move(*row));
+  }
+  if (result.rows.empty()) result.nearest = nearest(all);
+  return result;
+}
+
+FitRow FitSearch::row_of(const Config& config, int64_t ranks) const {
+  Candidate candidate;
+  candidate.config = config;
+  candidate.mean = texts_.mean(config, ranks);
+  candidate.ranks = group_sizes(config, ranks, node_ranks_ > 0 ? node_ranks_ : ranks);
+  find_shapes(candidate);
+  const std::unique_ptr<Model> model = candidate.model();
+  candidate.time = estimate_step_time(config, *model, candidate.ranks, holds(config), candidate.mean, rates_);
+  return planned(candidate);
+}
+
+// What takes least, about.
+std::optional<FitRow> FitSearch::nearest(std::vector<Candidate>& all) const {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  const Candidate* found = nullptr;
+  for (Candidate& candidate : all) {
+    find_shapes(candidate);
+    if (const int64_t about = ShortPlan(candidate).about(); about < least) least = about, found = &candidate;
+  }
+  return found ? std::optional(planned(*found)) : std::nullopt;
+}
+
+// What recomputes more is slower, and is tried only where that which recomputes less does not fit.
+FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) const {
+  const auto given = [&](const char* key) { return asked_.places.count(key) > 0; };
+  const auto limit = static_cast<int64_t>(kPlanned * static_cast<double>(gpu_bytes_));
+  const ParallelSection& parallel = asked_.parallel;
+  Freedom freedom;
+  freedom.dealings = {{parallel.strategy, parallel.reshard}};
+  const bool held = !offloads(asked_, "parameters") && cuts_parameters(parallel.strategy) && parallel.reshard == "auto";
+  if (held) freedom.dealings = {{parallel.strategy, "step"}, {parallel.strategy, "always"}};
+  const bool free_ckpt = !given("train.act_ckpt") && asked_.train.act_ckpt == "none";
+  freedom.act_ckpt = {asked_.train.act_ckpt};
+  freedom.offload = parallel.offload;
+  FitResult result;
+  std::vector<Candidate> open = candidates(asked_, ranks, freedom), tried;
+  std::erase_if(open, [this](Candidate& candidate) { return !estimate(candidate); });
+  while (!open.empty() && result.rows.size() < most) {
+    const auto first = std::min_element(open.begin(), open.end(), [](const Candidate& a, const Candidate& b) {
+      return a.time.total() < b.time.total();
+    });
+    Candidate next = *first;
+    open.erase(first);
+    ++result.candidates;
+    if (std::optional<FitRow> row = fitting(next, limit)) {
+      result.rows.push_back(std::move(*row));
+      continue;
+    }
+    tried.push_back(next);
+    const auto more = std::find(kActCkpt.begin(), kActCkpt.end(), next.config.train.act_ckpt) + 1;
+    if (!free_ckpt || more == kActCkpt.end()) continue;
+    next.config.train.act_ckpt = *more;
+    if (estimate(next)) open.push_back(std::move(next));
+  }
+  if (!result.rows.empty()) return result;
+  if (!given("parallel.offload") && parallel.offload.empty()) {
+    if (free_ckpt) freedom.act_ckpt = kActCkpt;
+    freedom.offload.reset();
+    result = choose_with_offload(candidates(asked_, ranks, freedom), limit, host_bytes, most);
+  } else {
+    result.nearest = nearest(tried);
+  }
+  return result;
+}
+
+FitResult FitSearch::choose_with_offload(std::vector<Candidate> all, int64_t limit, int64_t host_bytes,
+                                         size_t most) const {
+  std::erase_if(all, [this](Candidate& candidate) { return !estimate(candidate); });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.time.total() < b.time.total(); });
+  FitResult result;
+  result.candidates = static_cast<int64_t>(all.size());
+  for (Candidate& candidate : all) {
+    if (result.rows.size() == most) break;
+    std::optional<FitRow> row = fitting(candidate, limit);
+    if (row && (host_bytes == 0 || row->host_bytes <= host_bytes)) result.rows.push_back(std::move(*row));
+  }
+  if (result.rows.empty()) result.nearest = nearest(all);
+  return result;
+}
+
+std::string fit_overrides(const Config& asked, const Config& config) {
+  std::string text;
+  const auto differs = [&](const char* key, const auto& before, const auto& after) {
+    if (!(before == after)) text += concat(text.empty() ? "" : " ", key, "=", after);
+  };
+  differs("model.quantize", asked.model.quantize, config.model.quantize);
+  differs("adapter.kind", asked.adapter.kind, config.adapter.kind);
+  differs("parallel.devices", asked.parallel.devices, config.parallel.devices);
+  differs("parallel.strategy", asked.parallel.strategy, config.parallel.strategy);
+  differs("parallel.reshard", asked.parallel.reshard, config.parallel.reshard);
+  differs("parallel.prefetch_bytes", asked.parallel.prefetch_bytes, config.parallel.prefetch_bytes);
+  differs("train.act_ckpt", asked.train.act_ckpt, config.train.act_ckpt);
+  if (asked.parallel.offload != config.parallel.offload)
+    text += concat(text.empty() ? "" : " ", "'parallel.offload=[", list_text(config.parallel.offload), "]'");
+  differs("train.batch_size", asked.train.batch_size, config.train.batch_size);  // auto: always
+  // Left to train.total_batch_size where the run file does so.
+  if (asked.train.accumulate_grad_batches != 0 || config.train.total_batch_size == 0)
+    differs("train.accumulate_grad_batches", asked.train.accumulate_grad_batches,
+            config.train.accumulate_grad_batches);
+  differs("train.total_batch_size", asked.train.total_batch_size, config.train.total_batch_size);
+  return text;
+}
+
+}  // namespace blipft

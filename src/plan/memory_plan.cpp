@@ -1,0 +1,209 @@
+// The dry run of a step and its table; see memory_plan.h.
+#include "plan/memory_plan.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <limits>
+#include <map>
+#include <sstream>
+
+#include "base/memory_text.h"
+#include "checkpoint/saving.h"
+#include "engine/settings.h"
+#include "engine/step_program.h"
+
+namespace blipft {
+
+namespace {
+
+// What gathers ahead may add to a plan, because places then fit together less well: 4.5 %, which hides most of what
+// would be waited for. Who checkpoints activations asks for little memory: 0.2 %.
+int64_t idle_memory_allowance(const Config& config, int64_t bytes) {
+  return config.train.act_ckpt == "none" ? bytes * 9 / 200 : bytes / 500;
+}
+
+// What a dry run is of.
+struct PlannedRun {
+  const Config& config;
+  Model& model;
+  GroupSizes ranks;
+  std::vector<TextShape> text_shapes;
+  const StoragePolicy* policy;
+};
+
+// A step's takes and gives, without places.
+MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
+  const Config& config = run.config;
+  MemoryPlan plan;
+  plan.device = make_plan_device();
+  plan.ops = make_plan_ops();
+  plan.ranks = run.ranks;
+  plan.all = make_plan_comm(run.ranks.all());
+  plan.shard = make_plan_comm(run.ranks.shard);
+  plan.replicate = make_plan_comm(run.ranks.replicate);
+  plan.optimizer = make_optimizer(config.train);
+  plan.arena = std::make_unique<Arena>(*plan.device);
+  plan.strategy_name = strategy_name(config, run.ranks.all());
+  plan.text_shapes = run.text_shapes;
+  plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes};
+  plan.spans = std::make_unique<SpanRecorder>();
+  const bool record = config.trace.enabled && config.trace.spans != "none";
+  const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
+  plan.engine = std::make_unique<Engine>(
+      EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), groups, plan.arena.get(),
+                  plan.optimizer.get(), run.policy, record ? plan.spans.get() : nullptr, {}, run.text_shapes},
+      plan.strategy_name, plan.sharded);
+  plan.sharded = plan.engine->sharded;
+  plan.engine->program->record_passes();
+  return plan;
+}
+
+void place(const PlannedRun& run, MemoryPlan& plan) { place_plan(run.config, run.model, plan); }
+
+MemoryPlan dry_run(const PlannedRun& run, bool hold) {
+  MemoryPlan plan = record_step(run, hold, 0);
+  place(run, plan);
+  return plan;
+}
+
+// With little more memory, and within `limit`, gathers as early and reductions as late as that allows. To place a tight
+// plan takes a second or two, to record it some 10 ms: what is too large without any gap is not placed.
+MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPlan plan) {
+  const int64_t bytes = plan.arena->total_bytes();
+  const int64_t most = std::min(bytes + idle_memory_allowance(run.config, bytes), std::max(bytes, limit));
+  for (double share : {1.12, 1.09, 1.06, 1.03, 1.0, 0.96, 0.93, 0.9, 0.87, 0.84, 0.8}) {
+    MemoryPlan other = record_step(run, false, share);
+    if (other.arena->peak_live_bytes() > most) continue;
+    place(run, other);
+    if (other.arena->total_bytes() <= most) return other;
+  }
+  return plan;
+}
+
+// Bytes of plan_memory()'s plan where memory is short, and of what is outside of it, from one dry run:
+// with_idle_memory_used() stays within the limit.
+int64_t least_planned_bytes(const PlannedRun& run) {
+  const bool hold = cuts_parameters(strategy_name(run.config, run.ranks.all())) &&
+                    run.config.parallel.reshard == "step";
+  const MemoryPlan plan = dry_run(run, hold);
+  return plan.arena->total_bytes() + bytes_outside_of_arena(run.config, run.ranks, plan.arena->planned_takes());
+}
+
+std::string row(const std::string& name, int64_t bytes) {
+  std::ostringstream out;
+  out << "  " << std::left << std::setw(44) << name << std::right << std::setw(14) << memory_text(bytes) << "\n";
+  return out.str();
+}
+
+}  // namespace
+
+int64_t bytes_outside_of_arena(const Config& config, const GroupSizes& ranks, int64_t planned_takes) {
+  constexpr int64_t kContext = 570, kCommunicator = 920, kCommunicatorOfScalars = 64;  // MiB
+  // A graph has a kernel or two for each tensor that is taken in its pass; the driver keeps some KiB of each.
+  constexpr int64_t kGraphBytesOfTake = 8900;
+  int64_t mib = kContext + (ranks.shard > 1 ? kCommunicator : 0);
+  if (ranks.hybrid()) mib += kCommunicator + kCommunicatorOfScalars;
+  return mib * (int64_t{1} << 20) + (config.parallel.cuda_graph ? planned_takes * kGraphBytesOfTake : 0);
+}
+
+MemoryPlan record_plan(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
+                       std::vector<TextShape> text_shapes) {
+  return record_step({config, model, ranks, std::move(text_shapes), nullptr}, hold, 0);
+}
+
+void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
+  plan.loading_bytes = config.model.init == "pretrained" ? loading_scratch_bytes() : init_scratch_bytes();
+  if (config.output.save_model)
+    for (const SaveSettings& settings : SaveSettings::of(config))
+      plan.saving_bytes = std::max(plan.saving_bytes, saving_scratch_bytes(model.units(), plan.engine->store,
+                                                                           *plan.engine->strategy, settings));
+  plan.arena->plan(std::max(plan.loading_bytes, plan.saving_bytes));
+}
+
+MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
+                       std::vector<TextShape> text_shapes, const StoragePolicy* policy) {
+  const PlannedRun run{config, model, ranks, std::move(text_shapes), policy};
+  const bool from_host = offloads(config, "parameters");
+  if (!cuts_parameters(strategy_name(config, ranks.all())) && !from_host) return dry_run(run, false);
+  const auto always = [&] {
+    MemoryPlan plan = dry_run(run, false);
+    const int64_t limit = device_bytes > 0 ? device_bytes - bytes_outside_of_arena(config, ranks, plan.arena->planned_takes())
+                                           : std::numeric_limits<int64_t>::max();
+    return with_idle_memory_used(run, limit, std::move(plan));
+  };
+  if (config.parallel.reshard == "always" || from_host) return always();
+  if (config.parallel.reshard == "step") return dry_run(run, true);
+  if (device_bytes > 0) {
+    MemoryPlan held = dry_run(run, true);
+    if (held.arena->total_bytes() + bytes_outside_of_arena(config, ranks, held.arena->planned_takes()) <= device_bytes) return held;
+  }
+  return always();
+}
+
+int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
+                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most) {
+  const std::unique_ptr<Model> model = make_model(config.model.path, settings);
+  const auto fits = [&](int64_t batch) {
+    Config other = config;
+    other.train.batch_size = batch;
+    other.train.accumulate_grad_batches = 1;
+    other.train.total_batch_size = 0;
+    return least_planned_bytes({other, *model, ranks, text_shapes(other), nullptr}) <= device_bytes;
+  };
+  if (!fits(1)) return 0;
+  int64_t low = 1, high = 2;
+  while (high <= most && fits(high)) low = high, high *= 2;
+  if (high > most) {
+    if (fits(most)) return most;
+    high = most;
+  }
+  while (high - low > std::max<int64_t>(1, low / 64)) {
+    const int64_t middle = (low + high) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+std::string reshard_name(const MemoryPlan& plan) { return plan.sharded.hold ? "step" : "always"; }
+
+std::string groups_text(const MemoryPlan& plan) {
+  const GroupSizes& ranks = plan.ranks;
+  const char* plural = ranks.shard == 1 ? " rank" : " ranks";
+  if (!ranks.hybrid() || !cuts_parameters(plan.strategy_name)) return plan.strategy_name;
+  return concat(plan.strategy_name, ", ", ranks.replicate, " groups of ", ranks.shard, plural);
+}
+
+std::string strategy_text(const MemoryPlan& plan) {
+  const bool from_host = plan.engine->store.weights_place() == Place::host;
+  return concat(groups_text(plan), cuts_parameters(plan.strategy_name) ? ", reshard " + reshard_name(plan) : "",
+                from_host ? ", parameters from the host" : "");
+}
+
+std::string plan_table(const MemoryPlan& plan) {
+  std::map<std::string, int64_t> owners;
+  const std::vector<PlanEntry> entries = plan.arena->peak_entries();
+  std::map<std::string, int64_t> in_host;
+  for (const PlanEntry& entry : entries)
+    (entry.place == Place::host ? in_host : owners)[owner_name(entry.owner)] += entry.bytes;
+  std::ostringstream out;
+  out << "memory of a rank at the peak of a step (" << groups_text(plan) << ")\n";
+  for (int i = 0; i < kOwners; ++i) {
+    const char* owner = owner_name(static_cast<Owner>(i));
+    if (owners.count(owner)) out << row(owner, owners[owner]);
+  }
+  out << row("total", plan.arena->total_bytes());
+  if (!in_host.empty()) {
+    out << "page-locked host memory of a rank\n";
+    for (const auto& [owner, bytes] : in_host) out << row(owner, bytes);
+    out << row("total", plan.arena->host_bytes());
+  }
+  out << "largest buffers\n";
+  int64_t rows = 0;
+  for (const PlanEntry& entry : entries)
+    if (entry.place == Place::host || rows++ < 10)
+      out << row(concat(entry.name, " (", owner_name(entry.owner), entry.place == Place::host ? ", host)" : ")"),
+                 entry.bytes);
+  return out.str();
+}
+
+}  // namespace blipft

@@ -1,0 +1,35 @@
+// PlannedTexts: the texts that a plan is for. Where the model reads no pictures they are the data's own, if it is here.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/run_data.h"
+
+namespace blipft {
+
+class PlannedTexts {
+ public:
+  /// Where the data or the tokenizer is not there yet, texts are assumed. Throws UserError as a run of `config` would where
+  /// they are there and something is wrong with them.
+  PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world);
+  /// Of data that is open, and outlives this.
+  explicit PlannedTexts(const RunData& data) : data_(data.surveyed() ? &data : nullptr) {}
+  /// The text shapes of steps of `config` on `world` ranks, ascending; what texts may take at most where the data has
+  /// not one step of so many samples.
+  std::vector<TextShape> shapes(const Config& config, int64_t world) const;
+  /// What such a step has on the average; the largest where that is not known.
+  TextShape mean(const Config& config, int64_t world) const;
+  /// Of the training data; 0 where it was not seen.
+  int64_t samples_of_epoch() const;
+  /// Lines of the plan, or nothing.
+  const std::string& text() const { return text_; }
+
+ private:
+  std::unique_ptr<RunData> opened_;
+  const RunData* data_ = nullptr;          // null: not seen
+  std::string text_;
+};
+
+}  // namespace blipft

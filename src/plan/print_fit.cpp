@@ -1,0 +1,131 @@
+// --plan --fit: settings under which a run fits a GPU of a given size, and what would help where none do.
+#include "plan/print_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/memory_text.h"
+#include "checkpoint/resume.h"
+#include "engine/placement.h"
+#include "engine/settings.h"
+#include "plan/batch_choice.h"
+#include "plan/fit_search.h"
+#include "weights/adapter_files.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr size_t kMostRows = 6;
+constexpr int64_t kMostRanks = 64;
+
+void print_header_of_rows() { std::printf("  %9s  %11s  %11s  %s\n", "step, s", "GPU", "host, rank", "settings"); }
+
+void print_row(const FitRow& row) {
+  std::printf("  %9.3f  %11s  %11s  %s\n", row.time.total(), memory_text(row.device_bytes).c_str(),
+              row.host_bytes > 0 ? memory_text(row.host_bytes).c_str() : "-",
+              row.overrides.empty() ? "as the run file says" : row.overrides.c_str());
+}
+
+// Other kinds of runs that fit, one row each; the heading comes before the first.
+class Others {
+ public:
+  explicit Others(const char* heading) : heading_(heading) {}
+  void add(const FitResult& result) {
+    if (result.rows.empty()) return;
+    if (!begun_) {
+      std::printf("%s\n", heading_);
+      print_header_of_rows();
+    }
+    begun_ = true;
+    print_row(result.rows.front());
+  }
+  bool any() const { return begun_; }
+
+ private:
+  const char* heading_;
+  bool begun_ = false;
+};
+
+// The same samples a step on `ranks` ranks; where they are too few, one a rank.
+Config on_ranks(const Config& resolved, int64_t world, int64_t ranks) {
+  Config other = resolved;
+  const int64_t samples = samples_of_a_step(resolved, world);
+  if (chooses_batch_size(resolved) && samples >= ranks) return other;
+  const bool divides = samples % ranks == 0 && samples / ranks <= kMostSamplesAtOnce;
+  other.train.batch_size = divides ? samples / ranks : 1;
+  other.train.accumulate_grad_batches = 1;
+  if (!divides) other.train.total_batch_size = 0;
+  return other;
+}
+
+// Weights in 4 bits where layers are frozen, which is a choice of its own.
+void print_quantised(const FitSearch& search, const Config& asked, int64_t world) {
+  if (asked.model.quantize != "none") return;
+  Others quantised("with frozen layers in 4 bits, which changes the numerics:");
+  Config other = asked;
+  other.model.quantize = "nf4";
+  quantised.add(search.search(other, world, 1));
+}
+
+// Adapters in place of all parameters, and the fewest ranks that are enough.
+void print_what_would(const FitSearch& search, const Config& asked, int64_t world) {
+  if (asked.adapter.kind == "none") {
+    Others adapters("with adapters trained in place of the model:");
+    for (const char* quantize : {"none", "nf4"}) {
+      Config other = asked;
+      other.adapter.kind = "lora";
+      other.model.quantize = quantize;
+      if (other.output.save != "all") continue;  // of trained parameters alone, which adapters have not
+      adapters.add(search.search(other, world, 1));
+    }
+  }
+  const Config resolved = resolve_for_ranks(asked, world);
+  for (int64_t ranks = 2 * world; ranks <= kMostRanks; ranks *= 2) {
+    const std::string heading = concat("on ", ranks, " GPUs of one machine or alike (--ranks ", ranks, "):");
+    Others more(heading.c_str());
+    more.add(search.search(on_ranks(resolved, world, ranks), ranks, 1));
+    if (more.any()) break;
+  }
+}
+
+// What a run of this file would take of them, where parallel.strategy stays and nothing lies in the host without need.
+void print_choice(const FitSearch& search, int64_t world, int64_t gpu_bytes) {
+  const FitResult found = search.choose(world, 2);
+  std::printf("train.batch_size: auto chooses %s\n",
+              found.rows.empty() ? "none: nothing that the run file leaves open fits" : choice_text(found.rows, gpu_bytes).c_str());
+}
+
+}  // namespace
+
+bool print_fit(const Config& asked, int64_t ranks, int64_t node_ranks, double gpu_gib) {
+  const int64_t world = planned_groups(asked, ranks, node_ranks).all();
+  Config config = resolve_for_ranks(asked, world);
+  const bool chooses = chooses_batch_size(config);
+  if (chooses) config = before_choice(config, world);
+  check_resume_folder(config);
+  const int64_t gpu = static_cast<int64_t>(gpu_gib * (int64_t{1} << 30));
+  const std::unique_ptr<Model> model = make_model(config);
+  check_adapters(config, model->units());
+  const PlannedTexts texts(config, model->inputs(), world);
+  const FitSearch search(asked, node_ranks, gpu, texts);
+  const std::string cut = chooses ? concat("train.batch_size auto") :
+      concat(config.train.batch_size, " x ", config.train.accumulate_grad_batches);
+  std::printf("%s\n%ssamples a step: %lld (%s on each of %lld rank(s))\n%s\n", model->description().c_str(),
+              texts.text().c_str(), static_cast<long long>(samples_of_a_step(config, world)), cut.c_str(),
+              static_cast<long long>(world), rates_text(config).c_str());
+  if (chooses) print_choice(search, world, gpu);
+  const FitResult found = search.search(asked, world, kMostRows);
+  const bool fits = !found.rows.empty();
+  std::printf("of %lld settings %s a GPU of %s%s\n", static_cast<long long>(found.candidates),
+              fits ? "these fit" : "none fits", memory_text(gpu).c_str(),
+              fits ? ", the fastest first, each further one takes less:" : "; this comes nearest:");
+  print_header_of_rows();
+  for (const FitRow& row : found.rows) print_row(row);
+  if (found.nearest) print_row(*found.nearest);
+  print_quantised(search, asked, world);
+  if (!fits) print_what_would(search, asked, world);
+  return fits;
+}
+
+}  // namespace blipft

@@ -1,0 +1,112 @@
+// --plan: the memory of a run, without running it.
+#include "plan/print_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/memory_text.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/resume.h"
+#include "engine/placement.h"
+#include "engine/settings.h"
+#include "plan/batch_choice.h"
+#include "plan/memory_plan.h"
+#include "plan/planned_texts.h"
+#include "plan/step_time.h"
+#include "weights/adapter_files.h"
+#include "weights/own_head.h"
+
+namespace blipft {
+
+namespace {
+
+struct PlannedGpu {
+  int64_t bytes;
+  std::string which;
+  const MachineRates& rates = h200_rates();
+};
+
+// The GPU that a plan is for: the one asked for, else the one that is there, else an H200.
+PlannedGpu planned_gpu(double gib) {
+  if (gib > 0) return {static_cast<int64_t>(gib * (int64_t{1} << 30)), "--gpu-memory"};
+  if (cuda_device_count() > 0) {
+    const std::unique_ptr<Device> device = make_cuda_device(0);
+    return {device->memory().total, device->name(), rates_of(device->name())};
+  }
+  return {int64_t{143771} << 20, "an H200, taken because no GPU is here; --gpu-memory GiB names another size"};
+}
+
+// What train.batch_size: auto becomes there; where nothing fits what comes nearest, so that the plan tells what it takes.
+Config print_choice(const FitSearch& search, int64_t ranks, int64_t gpu_bytes) {
+  const FitResult found = search.choose(ranks, 2);
+  if (!found.rows.empty()) {
+    std::printf("train.batch_size: auto chooses %s\n", choice_text(found.rows, gpu_bytes).c_str());
+    return found.rows.front().config;
+  }
+  BLIPFT_USER_CHECK(found.nearest, "train.batch_size: auto found no settings that the model takes");
+  std::printf("train.batch_size: auto finds none that fit; this comes nearest: %s\n",
+              ChosenSettings::of(found.nearest->config).description().c_str());
+  return found.nearest->config;
+}
+
+// "parameter groups: vision (frozen), language"
+std::string parameter_groups_text(const Model& model) {
+  std::string text = "parameter groups:";
+  for (const ParameterGroup& group : model.groups())
+    text += concat(&group == &model.groups().front() ? " " : ", ", group.name, group.trained ? "" : " (frozen)");
+  return text;
+}
+
+}  // namespace
+
+bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double gpu_gib) {
+  const GroupSizes world = planned_groups(asked, ranks, node_ranks);
+  Config config = resolve_for_ranks(asked, world.all());
+  const bool chooses = chooses_batch_size(config);
+  if (chooses) config = before_choice(config, world.all());
+  check_resume_folder(config);
+  const PlannedGpu planned = planned_gpu(gpu_gib);
+  const int64_t gpu = planned.bytes;
+  std::unique_ptr<Model> model = make_model(config);
+  check_adapters(config, model->units());
+  const PlannedTexts texts(config, model->inputs(), world.all());
+  if (chooses) {
+    config = print_choice(FitSearch(asked, node_ranks, gpu, texts, planned.rates), world.all(), gpu);
+    model = make_model(config);
+  }
+  const auto shapes_of = [&](const Config& other) { return texts.shapes(other, world.all()); };
+  const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config));
+  std::printf("%s\n%s\n%s%s", model->description().c_str(), parameter_groups_text(*model).c_str(), texts.text().c_str(),
+              plan_table(plan).c_str());
+  const int64_t outside = bytes_outside_of_arena(config, world, plan.arena->planned_takes());
+  const int64_t total = plan.arena->total_bytes() + outside;
+  std::printf("outside of the plan: CUDA context, libraries, NCCL, graphs: about %s\n", memory_text(outside).c_str());
+  const std::string checkpoints = checkpoints_text(config, model->units(), plan.engine->store, world.all(),
+                                                   node_ranks > 0 ? node_ranks : world.all());
+  if (!checkpoints.empty()) std::printf("%s\n", checkpoints.c_str());
+  std::printf("GPU: %s (%s)\n", memory_text(gpu).c_str(), planned.which.c_str());
+  if (total <= gpu)
+    std::printf("fits: %s of %s on each of %lld rank(s), strategy %s\n", memory_text(total).c_str(),
+                memory_text(gpu).c_str(), static_cast<long long>(world.all()), strategy_text(plan).c_str());
+  else
+    std::printf("does not fit: needs %s, the GPU has %s\n", memory_text(total).c_str(), memory_text(gpu).c_str());
+  const StepTime time =
+      estimate_step_time(config, *model, world, plan.sharded.hold, texts.mean(config, world.all()), planned.rates);
+  std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config, planned.rates).c_str());
+  const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: not known
+  const int64_t most = samples > 0 ? std::min(samples, kMostSamplesAtOnce) : kMostSamplesAtOnce;
+  const int64_t largest = largest_batch(config, with_own_head(model_settings(config), config), world, gpu, shapes_of, most);
+  if (largest > 0)
+    std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld%s\n", static_cast<long long>(largest),
+                largest == samples ? ", all samples of an epoch" : "");
+  else
+    std::printf("no train.batch_size fits, not even 1\n");
+  if (!wants_cuda(config) && cuts_parameters(plan.strategy_name)) {  // the only strategy that plans by the GPU's size
+    const MemoryPlan here = plan_memory(config, *model, world, 0, plan.text_shapes);
+    std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",
+                memory_text(here.arena->total_bytes()).c_str(), strategy_text(here).c_str());
+  }
+  return total <= gpu;
+}
+
+}  // namespace blipft

@@ -1,0 +1,242 @@
+// The estimate; see step_time.h.
+#include "plan/step_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "engine/settings.h"
+
+namespace blipft {
+
+namespace {
+
+// Collectives slow down what computes beside them: on four H200, BLIP-2 under FSDP (reshard always, 16 x 4) takes
+// 0.053 s more than on one for 0.19 s of gathers and reductions.
+constexpr double kSlowedByCollectives = 0.27;
+// What offloaded updates take from the backward beside them. Not measured (where it was, the link took ten times as long as
+// compute): so much that offloading never looks free.
+constexpr double kSlowedByLink = 0.1;
+// A transient tensor is written once and read at least once.
+constexpr double kAccesses = 2;
+// Of what goes through memory beside products, as far as these and the L2 do not hide it: by the rows of docs/fit.md.
+constexpr double kMemoryShown = 0.6;
+// Micro-batches that are recorded at most: the first, those that are alike, the last.
+constexpr int64_t kRecorded = 3;
+
+double product_rate(const Config& config, const MachineRates& rates) {
+  if (precision_types(config).compute == DType::bf16) return rates.bf16;
+  return config.train.matmul_precision == "high" ? rates.tf32 : rates.f32;
+}
+
+// A dry run of a few micro-batches, and what follows from its spans.
+class Estimate {
+ public:
+  Estimate(const Config& config, Model& model, const GroupSizes& ranks, bool hold, const TextShape& text,
+           const MachineRates& rates)
+      : config_(short_step(config)), model_(model), ranks_(ranks), rates_(rates),
+        pass_(StepProgram::pass_name(text)), micro_batches_(config.train.accumulate_grad_batches),
+        plan_(record_plan(config_, model, ranks, hold, {text})) {}
+
+  StepTime time() {
+    for (const SpanRecord& span : plan_.spans->records(pass_, 0, {}, {}))
+      if (span.unit >= 0) add(span, *model_.units()[static_cast<size_t>(span.unit)]);
+    double transient = 0;
+    for (const Owner owner : {Owner::activations, Owner::workspace})
+      transient += static_cast<double>(plan_.arena->taken_bytes(pass_, owner));
+    const double recorded = static_cast<double>(config_.train.accumulate_grad_batches);
+    time_.memory += kMemoryShown * kAccesses * transient * static_cast<double>(micro_batches_) / recorded / rates_.memory;
+    // Of the one pass that is recorded: about a kernel for each tensor that it takes.
+    const auto takes = static_cast<double>(plan_.arena->planned_takes());
+    time_.kernels = takes * static_cast<double>(micro_batches_) / recorded * rates_.kernel;
+    add_update();
+    expose();
+    return time_;
+  }
+
+ private:
+  static Config short_step(const Config& config) {
+    Config other = config;
+    other.train.accumulate_grad_batches = std::min(config.train.accumulate_grad_batches, kRecorded);
+    other.data.val_path.clear();           // no evaluation
+    other.data.val_split_fraction = 0;
+    other.trace.enabled = true;
+    other.trace.spans = "units";
+    return other;
+  }
+
+  // The micro-batches that this one stands for.
+  double share(const SpanRecord& span) const {
+    const bool middle = span.micro_batch == 1 && config_.train.accumulate_grad_batches == kRecorded;
+    return middle ? static_cast<double>(micro_batches_ - kRecorded + 1) : 1;
+  }
+
+  double bytes_of(const Unit& unit, DType dtype) const {
+    return static_cast<double>(unit.numel() * dtype_size(dtype));
+  }
+
+  void add(const SpanRecord& span, const Unit& unit) {
+    using Phase = SpanRecorder;
+    switch (span.phase) {
+      case Phase::kGather:
+        add_streamed(span, unit);
+        return add_collective(span, ranks_.shard, 1);
+      case Phase::kReduceScatter: return add_collective(span, ranks_.shard, 1);
+      case Phase::kAllReduce: return add_collective(span, ranks_.hybrid() ? ranks_.replicate : ranks_.all(), 2);
+      case Phase::kForward:
+      case Phase::kRecompute:
+      case Phase::kBackward:
+      case Phase::kLoss: return add_compute(span, unit);
+      default: return;
+    }
+  }
+
+  void add_streamed(const SpanRecord& span, const Unit& unit) {
+    if (plan_.engine->store.weights_place() != Place::host) return;
+    const auto bytes = static_cast<double>(plan_.engine->store.stored_bytes(unit));
+    streamed_ += share(span) * bytes;
+    const bool last = span.micro_batch + 1 == config_.train.accumulate_grad_batches;
+    if (last && !clips()) streamed_beside_updates_ += bytes / 2;  // forward comes before them
+  }
+
+  // Of bytes in and out at once.
+  double both_ways(double in, double out) const {
+    return std::max(std::max(in, out) / rates_.link, (in + out) / rates_.link_both);
+  }
+
+  void add_collective(const SpanRecord& span, int64_t ranks, double ways) {
+    const double n = static_cast<double>(ranks);
+    time_.collectives += share(span) * ways * static_cast<double>(span.bytes) * (n - 1) / n / rates_.collectives;
+  }
+
+  void add_compute(const SpanRecord& span, const Unit& unit) {
+    const bool both = span.phase == SpanRecorder::kLoss, backward = span.phase == SpanRecorder::kBackward || both;
+    const ParameterStore& store = plan_.engine->store;
+    const PrecisionTypes& types = store.types();
+    double bytes = 0;
+    if (span.flops > 0) bytes += (both ? 2 : 1) * bytes_of(unit, types.compute);
+    if (!store.flat(unit)) bytes += static_cast<double>(store.gathered_bytes(unit)) + bytes_of(unit, types.compute);
+    if (backward && unit.trainable) {
+      const bool adds = span.micro_batch > 0 && (store.shards() == 1 || plan_.sharded.hold);
+      bytes += (adds ? 2 : 1) * bytes_of(unit, types.gradient);
+    }
+    const double products = span.flops / product_rate(config_, rates_), memory = kMemoryShown * bytes / rates_.memory;
+    time_.products += share(span) * products;
+    time_.memory += share(span) * memory;
+    if (backward && span.micro_batch + 1 == config_.train.accumulate_grad_batches) last_backward_ += products + memory;
+  }
+
+  void add_update() {
+    double device = 0, read = 0, written = 0;
+    const ParameterStore& store = plan_.engine->store;
+    for (const Unit* unit : model_.units()) {
+      const ParameterStore::UpdateTraffic traffic = store.update_traffic(*unit);
+      device += static_cast<double>(traffic.device);
+      read += static_cast<double>(traffic.host_read);
+      written += static_cast<double>(traffic.host_written);
+    }
+    if (clips()) device += static_cast<double>(store.held_gradients().bytes());  // the norm
+    time_.update = device / rates_.memory;
+    updates_ = both_ways(read, written);
+    // Out in forward, in again in backward: never both at once.
+    const double activations = 2 * static_cast<double>(plan_.arena->taken_in_host_bytes(pass_) * micro_batches_) /
+                               static_cast<double>(config_.train.accumulate_grad_batches);
+    time_.link = both_ways(read + streamed_beside_updates_, written) +
+                 (streamed_ - streamed_beside_updates_ + activations) / rates_.link;
+  }
+
+  bool clips() const { return largest_norm(config_.train) > 0; }  // or waits for the norm for another reason
+
+  void expose() {
+    const double computed = time_.products + time_.memory + time_.update + time_.kernels;
+    time_.collectives_exposed =
+        std::max(kSlowedByCollectives * time_.collectives, time_.collectives - computed);
+    // Updates have the last backward to hide behind, or nothing; all that goes over the link has the whole step.
+    time_.link_exposed = std::max({kSlowedByLink * time_.link, updates_ - (clips() ? 0 : last_backward_),
+                                   time_.link - computed});
+  }
+
+  Config config_;
+  Model& model_;
+  GroupSizes ranks_;
+  const MachineRates& rates_;
+  std::string pass_;
+  int64_t micro_batches_;
+  MemoryPlan plan_;
+  StepTime time_;
+  double last_backward_ = 0;
+  double streamed_ = 0, streamed_beside_updates_ = 0;  // bytes of units that come from the host
+  double updates_ = 0;                     // seconds of updates on the link
+};
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f", seconds < 1 ? 3 : 2, seconds);
+  return text;
+}
+
+}  // namespace
+
+namespace {
+
+// Of a GPU that nobody has measured: an H200's, as many times more or less as data sheets say of dense bf16 and TF32
+// products, f32, memory, NVLink and PCIe.
+MachineRates from_data_sheet(const char* name, double bf16, double tf32, double f32, double memory, double nvlink,
+                             double pcie) {
+  const MachineRates& h200 = h200_rates();
+  return {name, h200.bf16 * bf16 / 989, h200.tf32 * tf32 / 494, h200.f32 * f32 / 67, h200.memory * memory / 4.8,
+          h200.collectives * nvlink / 900, h200.link * pcie / 5, h200.link_both * pcie / 5, h200.kernel, false};
+}
+
+}  // namespace
+
+const MachineRates& h200_rates() {
+  static const MachineRates rates{"H200", 695e12, 280e12, 695e12 * 67 / 989, 4.1e12, 355e9, 55e9, 79e9, 5e-6, true};
+  return rates;
+}
+
+// TFLOP/s, TB/s, GB/s of both ways, PCIe's generation as its rate: 5, and half of it for 4.
+const MachineRates& rates_of(const std::string& name) {
+  static const std::vector<MachineRates> sheets = {
+      from_data_sheet("H100 NVL", 835, 417, 60, 3.9, 600, 5), from_data_sheet("H100 PCIe", 756, 378, 51, 2.0, 600, 5),
+      from_data_sheet("H100", 989, 494, 67, 3.35, 900, 5), from_data_sheet("H800", 989, 494, 67, 3.35, 400, 5),
+      from_data_sheet("A100-PCIE-40GB", 312, 156, 19.5, 1.555, 600, 2.5),
+      from_data_sheet("A100-SXM4-40GB", 312, 156, 19.5, 1.555, 600, 2.5),
+      from_data_sheet("A100", 312, 156, 19.5, 2.039, 600, 2.5), from_data_sheet("B200", 2250, 1125, 80, 8, 1800, 5),
+      from_data_sheet("L40S", 362, 183, 91.6, 0.864, 64, 2.5), from_data_sheet("A6000", 155, 77, 38.7, 0.768, 112, 2.5),
+      from_data_sheet("RTX 4090", 165, 82.6, 82.6, 1.008, 64, 2.5)};
+  for (const MachineRates& rates : sheets)
+    if (name.find(rates.name) != std::string::npos) return rates;
+  return h200_rates();
+}
+
+StepTime estimate_step_time(const Config& config, Model& model, const GroupSizes& ranks, bool hold,
+                            const TextShape& text, const MachineRates& rates) {
+  return Estimate(config, model, ranks, hold, text, rates).time();
+}
+
+std::string step_time_text(const StepTime& time) {
+  std::string text = concat(seconds_text(time.total()), " s (products ", seconds_text(time.products), ", memory ",
+                            seconds_text(time.memory), ", update ", seconds_text(time.update), ", kernels ",
+                            seconds_text(time.kernels));
+  if (time.collectives > 0)
+    text += concat(", collectives ", seconds_text(time.collectives), " of which ",
+                   seconds_text(time.collectives_exposed), " show");
+  if (time.link > 0)
+    text += concat(", link ", seconds_text(time.link), " of which ", seconds_text(time.link_exposed), " show");
+  return text + ")";
+}
+
+std::string rates_text(const Config& config, const MachineRates& rates) {
+  const bool bf16 = precision_types(config).compute == DType::bf16;
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "estimated by an %s's %s: %s products %.0f TFLOP/s, memory %.1f TB/s, collectives %.0f GB/s, link "
+                "%.0f GB/s one way, %.0f both",
+                rates.name, rates.measured ? "measured rates" : "data sheet", bf16 ? "bf16" : config.train.matmul_precision == "high" ? "TF32" : "f32",
+                product_rate(config, rates) / 1e12, rates.memory / 1e12, rates.collectives / 1e9, rates.link / 1e9,
+                rates.link_both / 1e9);
+  return text;
+}
+
+}  // namespace blipft

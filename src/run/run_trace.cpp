@@ -1,0 +1,238 @@
+// Filling the trace; see run_trace.h.
+#include "run/run_trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+#include "blipft/version.h"
+#include "trace/trace_files.h"
+
+namespace blipft {
+
+namespace {
+constexpr int64_t kClockPeriodNs = 100'000'000;  // the device's clock is measured with a sample, but no more often
+}  // namespace
+
+std::string RunTrace::path(const Config& config, int64_t part, int64_t rank) {
+  return config.output.path + "/" + trace_file_name(part, rank);
+}
+
+int64_t RunTrace::next_part(const Config& config, const World& world) {
+  int64_t part = 0;
+  world.together([&] {
+    if (world.rank() == 0) part = next_trace_part(config.output.path);
+  });
+  world.broadcast(&part, sizeof part, 0);
+  return part;
+}
+
+int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t steps) {
+  if (!config.trace.enabled) return 0;
+  constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168;  // rows, see trace.h
+  constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
+  const int64_t spans = config.trace.spans == "none" ? 0 : plan.spans->most_spans() + 1;
+  const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // of a step, about
+  const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
+  const int64_t rows = steps * (kStep + spans * kSpan) + noted * moments * kOwners * kMemory +
+                       static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
+  return plan.ranks.all() * (kEmpty + rows);
+}
+
+std::unique_ptr<Trace> RunTrace::open() {
+  if (!parts_.config->trace.enabled) return make_null_trace();
+  try {
+    return open_trace(path());
+  } catch (const UserError& error) {
+    fail(error.what(), true);
+    return make_null_trace();
+  }
+}
+
+void RunTrace::fail(const std::string& why, bool may_stop) {
+  if (!failure_.empty()) return;
+  failure_ = why;
+  const bool stop = parts_.config->trace.on_error == "stop";
+  if (stop && may_stop) throw UserError(concat("the trace cannot be written: ", why, " (trace.on_error is stop)"));
+  std::fprintf(stderr, "warning: rank %lld on %s: the trace cannot be written: %s%s\n",
+               static_cast<long long>(parts_.world->rank()), parts_.world->host().c_str(), why.c_str(),
+               may_stop ? "; the training goes on (trace.on_error: warn)" : "");
+}
+
+RunTrace::RunTrace(const TraceParts& parts)
+    : parts_(parts), trace_(open()),
+      samples_(samples_of_a_rank(*parts.config, parts.world->size(), parts.world->rank())), clock_(*parts.device) {
+  std::vector<std::string> units;
+  for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
+  trace_->set_names(units, SpanRecorder::phase_names());
+  note_run();
+  note_versions();
+  std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
+  for (const PlanEntry& entry : parts_.arena->peak_entries())
+    plan.push_back({entry.name, owner_name(entry.owner), entry.bytes, entry.place == Place::host});
+  trace_->add(plan);
+  driver_memory(-1);
+  if (parts_.config->trace.enabled)
+    sampler_ = std::make_unique<DeviceSampler>(*parts_.monitor, parts_.config->trace.sample_seconds,
+                                               [this](const DeviceRecord& record) { sample(record); });
+}
+
+void RunTrace::sample(DeviceRecord record) {
+  record.time_ns = now_ns();
+  trace_->add(record);
+  if (record.time_ns - clock_ns_ < kClockPeriodNs) return;
+  clock_ns_ = record.time_ns;
+  clock_.measure();
+}
+
+void RunTrace::note_run() {
+  const Config& config = *parts_.config;
+  const World& world = *parts_.world;
+  const Model& model = *parts_.model;
+  const MemoryPlan& plan = *parts_.plan;
+  const auto number = [&](const char* name, auto value) { trace_->set_attribute(name, static_cast<double>(value)); };
+  const auto text = [&](const char* name, const std::string& value) { trace_->set_attribute(name, value); };
+  number("rank", world.rank());
+  number("world_size", world.size());
+  note_part(*trace_, parts_.part, parts_.first_step);
+  text("run_id", parts_.run_id);
+  text("host", world.host());
+  text("device", parts_.device->name());
+  text("communication", parts_.groups->groups().all->name());
+  text("model", model.description());
+  number("parameters", model.parameter_count());
+  number("trainable_parameters", model.trainable_parameter_count());
+  text("config", to_yaml(config));
+  if (!parts_.changed_keys.empty()) text("changed_keys", parts_.changed_keys);
+  if (!parts_.choice.empty()) text("choice", parts_.choice);
+  text("commit", version_commit());
+  number("start_unix_ns", parts_.start_ns);
+  number("start_seconds", parts_.times->seconds());
+  for (const auto& [name, seconds] : parts_.times->parts()) number(concat("start_", name, "_seconds").c_str(), seconds);
+  for (const auto& [name, seconds] : parts_.times->parts_beside())
+    number(concat("start_beside_", name, "_seconds").c_str(), seconds);
+  text("strategy", plan.strategy_name);
+  const bool from_host = plan.engine->store.weights_place() == Place::host;
+  if (cuts_parameters(plan.strategy_name) || from_host) {
+    text("reshard", reshard_name(plan));
+    number("prefetch_bytes", plan.sharded.prefetch_bytes);
+    text("gathers", from_host ? "from the host"
+                    : parts_.groups->groups().shard->direct_gathers() ? "copies between devices" : "collectives");
+    number("shard_ranks", parts_.plan->ranks.shard);
+    number("gather_group", parts_.groups->shard_group());
+    number("reduce_scatter_group", parts_.groups->shard_group());
+    number("all_reduce_group", parts_.groups->replicate_group());
+  }
+  number("flops_per_step", step_flops(config, model, plan.text_shapes.back()));
+  number("samples_per_step", samples_);
+  number("total_steps", parts_.total_steps);
+  number("planned_bytes", parts_.arena->total_bytes());
+  number("planned_total_bytes", planned_bytes());
+  number("planned_host_bytes", parts_.arena->host_bytes());
+  if (const std::string source = parts_.monitor->process_bytes_source(); !source.empty())
+    text("driver_memory_source", source);
+}
+
+void RunTrace::note_versions() {
+  trace_->set_attribute("mpi", mpi_version());
+  for (const auto& [name, version] : cuda_versions()) trace_->set_attribute(name, version);
+}
+
+int64_t RunTrace::now_ns() const { return unix_ns() - parts_.start_ns; }
+
+void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
+  const auto time_of = [this](int64_t device_ns) { return clock_.at(device_ns) - parts_.start_ns; };
+  std::vector<SpanRecord> spans;
+  if (parts_.spans) {
+    spans = parts_.spans->records(StepProgram::pass_name(result.text), result.step, result.stamps, time_of);
+    SpanRecord wait;
+    wait.step = result.step;
+    wait.phase = SpanRecorder::kDataWait;
+    wait.stream = 3;  // host
+    wait.begin_ns = result.wait_begin_ns - parts_.start_ns;
+    wait.end_ns = result.wait_end_ns - parts_.start_ns;
+    spans.push_back(wait);
+  }
+  StepRecord record;
+  record.step = result.step;
+  record.epoch = epoch;
+  record.loss = result.loss;
+  record.lr = result.lr;
+  record.grad_norm = result.grad_norm;
+  record.samples_per_second = static_cast<double>(samples_) / seconds;
+  record.tflops = result.flops / seconds * 1e-12;
+  record.begin_ns = time_of(result.begin_ns);
+  record.end_ns = time_of(result.end_ns);
+  record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
+  record.text_tokens = std::lround(result.text.mean_rows(parts_.config->train.batch_size));
+  trace_->add(record, spans);
+  if (const std::string why = trace_->failure(); !why.empty()) fail(why, true);
+}
+
+void RunTrace::note_memory(int64_t step, const std::string& moment, const MemoryUse& use) {
+  std::vector<MemoryRecord> records;
+  for (int i = 0; i < kOwners; ++i)
+    records.push_back({step, moment, owner_name(static_cast<Owner>(i)), now_ns(), use.of(static_cast<Owner>(i))});
+  trace_->add(records);
+}
+
+void RunTrace::memory(int64_t step, const std::string& pass) {
+  const Arena& arena = *parts_.arena;
+  for (const Arena::PhaseUse& phase : arena.phases(pass)) note_memory(step, phase.phase, phase.now);
+  MemoryUse peak = arena.peak(pass);
+  peak.by_owner[static_cast<size_t>(Owner::workspace)] += arena.gap_bytes(pass);  // as the plan counts them
+  note_memory(step, "peak", peak);
+}
+
+void RunTrace::scratch_memory(int64_t step, const std::string& moment, int64_t bytes) {
+  MemoryUse use = parts_.arena->persistent_use();
+  use.by_owner[static_cast<size_t>(Owner::workspace)] += bytes;
+  note_memory(step, moment, use);
+}
+
+int64_t RunTrace::planned_bytes() const {
+  const bool gpu = parts_.device->kind() == DeviceKind::cuda;
+  const auto outside = [&] {
+    return bytes_outside_of_arena(*parts_.config, parts_.plan->ranks, parts_.plan->arena->planned_takes());
+  };
+  return parts_.arena->total_bytes() + (gpu ? outside() : 0);
+}
+
+void RunTrace::driver_memory(int64_t step) {
+  DriverMemoryRecord record;
+  record.total_bytes = parts_.monitor->process_bytes();
+  if (record.total_bytes < 0) return;
+  measured_bytes_ = std::max(measured_bytes_, record.total_bytes);
+  record.step = step;
+  record.time_ns = now_ns();
+  record.context_bytes = parts_.context_bytes;
+  record.nccl_bytes = parts_.groups->device_bytes();
+  record.allocated_bytes = parts_.device->memory().process;
+  record.unplanned_bytes = record.total_bytes - record.context_bytes - record.nccl_bytes - record.allocated_bytes;
+  record.planned_bytes = planned_bytes();
+  trace_->add(record);
+}
+
+void RunTrace::validation(int64_t step, double loss, int64_t tokens, double seconds) {
+  trace_->add(ValidationRecord{step, now_ns(), loss, tokens, seconds});
+}
+
+void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {
+  for (KernelRecord& record : records) {
+    record.step = step;
+    record.begin_ns -= parts_.start_ns;
+    record.end_ns -= parts_.start_ns;
+  }
+  trace_->add(records);
+}
+
+void RunTrace::close() {
+  sampler_.reset();                        // a sample may not come after the end
+  try {
+    trace_->close();
+  } catch (const std::exception& error) {
+    fail(error.what(), false);
+  }
+}
+
+}  // namespace blipft

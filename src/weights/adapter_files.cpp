@@ -1,0 +1,195 @@
+// Adapters in PEFT's form; see adapter_files.h.
+#include "weights/adapter_files.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "blipft/model_class.h"
+#include "io/json.h"
+#include "weights/hub_cache.h"
+#include "weights/stored_tensors.h"
+
+namespace blipft {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kBaseLayer = ".base_layer.";  // in PEFT's name of the weight of an adapted module
+
+// Full names of the modules that have adapters.
+std::set<std::string> adapted_modules(const Units& units) {
+  std::set<std::string> modules;
+  for (const Unit* unit : units)
+    if (holds_adapters(*unit))
+      for (const Parameter& parameter : unit->parameters()) modules.insert(adapted_module(parameter.name));
+  return modules;
+}
+
+// Whether each module of the model whose name ends so has an adapter: then PEFT needs the end alone.
+bool all_adapted(const Units& units, const std::set<std::string>& modules, const std::string& end) {
+  for (const Unit* unit : units)
+    for (const Parameter& parameter : unit->parameters())
+      if (parameter.name.ends_with(concat(".", end, kWeight)) && !holds_adapters(*unit) &&
+          !modules.count(parameter.name.substr(0, parameter.name.size() - kWeight.size())))
+        return false;
+  return true;
+}
+
+// Keys of PEFT's LoraConfig that make no other model of the same tensors: which layers have adapters, the tensors tell;
+// the rest is about how they were trained, or where.
+const std::set<std::string> kOtherKeys = {
+    "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules",
+    "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform", "loftq_config", "lora_ga_config",
+    "megatron_config", "megatron_core", "peft_type", "peft_version", "revision", "runtime_config", "target_modules",
+    "target_parameters", "task_type", "use_rslora"};
+
+// What may stand at any other key: nothing, off, none; a number is of something that a text or a list turns on.
+bool is_off(const ordered_json& value) {
+  return value.is_null() || value == false || value.is_number() || (value.is_structured() && value.empty()) ||
+         value == "none";
+}
+
+// Some initialisations take from the model's weights what the adapters begin with, and PEFT does so again on loading.
+bool keeps_model(const ordered_json& initialisation) {
+  if (!initialisation.is_string()) return true;
+  std::string name = initialisation.get<std::string>();
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name == "gaussian" || name == "orthogonal" || name == "eva";
+}
+
+// The saved adapters must mean what the run file says.
+void check_adapter_config(const Config& config) {
+  const std::string file = config.adapter.path + "/adapter_config.json";
+  BLIPFT_USER_CHECK(std::filesystem::exists(file), place_of(config, "adapter.path"), ": found no ", file,
+                    "; expected a folder that PEFT's save_pretrained wrote, or a run's output.save_model (adapter/)");
+  const ordered_json saved = io::read_json_file<ordered_json>(file);
+  BLIPFT_USER_CHECK(saved.is_object(), file, ": found a JSON ", saved.type_name(), ", expected an object");
+  const auto expect = [&](const char* key, const ordered_json& wanted, const char* ours) {
+    const ordered_json found = saved.value(key, ordered_json());
+    const bool same = found.is_number() && wanted.is_number()
+                          ? std::abs(found.get<double>() - wanted.get<double>()) <= 1e-9 * std::abs(wanted.get<double>())
+                          : found == wanted;
+    BLIPFT_USER_CHECK(same, file, ": ", key, ": found ", io::brief(found), ", the run file has ",
+                      io::brief(wanted), " (", ours, "); give both the same");
+  };
+  expect("peft_type", "LORA", "adapter.kind: lora");
+  expect("r", config.adapter.r, "adapter.r");
+  expect("lora_alpha", config.adapter.alpha, "adapter.alpha");
+  if (saved.contains("use_rslora") || config.adapter.rslora)
+    expect("use_rslora", config.adapter.rslora, "adapter.rslora");
+  for (const auto& [key, value] : saved.items())
+    BLIPFT_USER_CHECK(kOtherKeys.count(key) || key == "r" || key == "lora_alpha" || key == "lora_dropout" || is_off(value),
+                      file, ": ", brief(key), ": found ", io::brief(value),
+                      ": adapters of this kind are not supported; train others without it");
+  const ordered_json initialisation = saved.value("init_lora_weights", ordered_json());
+  BLIPFT_USER_CHECK(keeps_model(initialisation), file, ": init_lora_weights: found ", io::brief(initialisation),
+                    ", which changes the weights of the model itself; save the adapters with PEFT's "
+                    "path_initial_model_for_weight_conversion, which makes usual ones of them");
+}
+
+// PEFT saves the weight of an adapted head as well: it must be the model's own. `numbers`: also by its numbers.
+void check_base_weights(const SafetensorsReader& adapters, const Units& units, const Config& config, bool numbers) {
+  std::set<std::string> known;
+  for (const Unit* unit : units)
+    if (holds_adapters(*unit))
+      for (const Parameter& parameter : unit->parameters()) known.insert(parameter.name);
+  std::unique_ptr<SafetensorsReader> model;
+  for (const NamedTensor& stored : adapters.tensors()) {
+    if (known.count(stored.first)) continue;
+    std::string name = stored.first;
+    if (name.starts_with(kAdapterPrefix)) name = name.substr(kAdapterPrefix.size());
+    if (const size_t at = name.find(kBaseLayer); at != std::string::npos) name.replace(at, kBaseLayer.size(), ".");
+    if (numbers && !model && config.model.init == "pretrained") model = std::make_unique<SafetensorsReader>(config.model.path);
+    const NamedTensor* own = nullptr;
+    bool is_there = false;
+    for (const Unit* unit : units)
+      for (const Parameter& parameter : unit->parameters()) {
+        const bool names_it = parameter.name == name || std::find(parameter.aliases.begin(), parameter.aliases.end(),
+                                                                  name) != parameter.aliases.end();
+        is_there = is_there || names_it;
+        if (names_it && model) own = find_stored(*model, parameter);
+      }
+    if (!numbers && is_there) continue;
+    BLIPFT_USER_CHECK(own && own->second.shape == stored.second.shape && same_numbers(*model, *own, adapters, stored),
+                      stored.second.file, ": tensor ", stored.first, ": it is no adapter that the run file describes, ",
+                      own ? concat("and differs from ", own->first, " of ", config.model.path)
+                          : concat("and no weight of the model at ", config.model.path),
+                      "; check adapter.targets and model.path");
+  }
+}
+
+// The folder by a name that holds from any working directory; links in it stay as they are.
+std::string absolute_path(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).string();
+}
+
+// A model in the hub's cache has a name that holds on every machine.
+std::string name_of_base(const std::string& folder) {
+  const std::string name = hub_name_of(folder);
+  return name.empty() ? absolute_path(folder) : name;
+}
+
+}  // namespace
+
+std::string adapter_config(const Config& config, const Units& units) {
+  const std::set<std::string> modules = adapted_modules(units);
+  if (modules.empty()) return "";
+  std::set<std::string> targets;
+  for (const std::string& module : modules) {
+    const std::string end = module.substr(module.rfind('.') + 1);
+    targets.insert(all_adapted(units, modules, end) ? end : module);
+  }
+  const AdapterSection& adapter = config.adapter;
+  const auto number = [](double value) {   // alpha is an integer in most files
+    return value == std::floor(value) ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
+  };
+  // As PEFT's save_pretrained writes them: AutoPeftModelForCausalLM asks for the task, AutoPeftModel for the class.
+  const ModelClass base = model_class(config.model.path);
+  ordered_json task = nullptr, mapping = nullptr;
+  if (base.causal_lm) task = "CAUSAL_LM";
+  else mapping = {{"base_model_class", base.name}, {"parent_library", base.module}};
+  ordered_json text = {{"peft_type", "LORA"}, {"task_type", task}, {"auto_mapping", mapping},
+                       {"base_model_name_or_path", name_of_base(config.model.path)}, {"r", adapter.r},
+                       {"lora_alpha", number(adapter.alpha)}, {"lora_dropout", adapter.dropout},
+                       {"use_rslora", adapter.rslora}, {"bias", "none"}, {"fan_in_fan_out", false},
+                       {"inference_mode", true}, {"target_modules", targets}};
+  return text.dump(2) + "\n";
+}
+
+void check_adapters(const Config& config, const Units& units) {
+  if (config.adapter.path.empty()) return;
+  check_adapter_config(config);
+  const SafetensorsReader reader(config.adapter.path, "adapter_model");
+  check_weights(units, reader, Source::adapter);
+  check_base_weights(reader, units, config, false);
+}
+
+std::shared_ptr<const SafetensorsReader> load_adapters(const WeightContext& context, const Config& config) {
+  if (config.adapter.path.empty()) return nullptr;
+  check_adapters(config, context.units);
+  auto reader = std::make_shared<const SafetensorsReader>(config.adapter.path, "adapter_model");
+  check_base_weights(*reader, context.units, config, true);
+  load_weights(context, *reader, 1, Source::adapter);
+  return reader;
+}
+
+void refuse_adapter_as_model(const std::string& found, const std::string& folder) {
+  const std::string file = folder + "/adapter_config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return;
+  const nlohmann::json adapter = io::read_json_file(file);
+  const auto base = adapter.is_object() ? adapter.find("base_model_name_or_path") : adapter.end();
+  const bool named = base != adapter.end() && base->is_string() && !base->get<std::string>().empty();
+  throw UserError(concat(found, ", which is an adapter (it has adapter_config.json and no config.json), expected a model; "
+                         "give adapter.kind=lora, adapter.path=", folder, ", and as model.path the model that it was ",
+                         "trained on", named ? ", " + brief(base->get<std::string>()) : ""));
+}
+
+}  // namespace blipft

@@ -1,0 +1,12 @@
+// What files a model's folder has beside its weights.
+#pragma once
+
+#include <string>
+
+namespace blipft {
+
+/// Whether a file beside config.json and weights says how text and pictures become inputs, and outputs text: of a
+/// tokenizer (tokenizer.json, special_tokens_map.json, vocab.txt, spiece.model, ...), a processor, a template.
+bool is_input_file(const std::string& name);
+
+}  // namespace blipft

@@ -1,0 +1,130 @@
+// Loading and initialising of weights; see weights.h.
+#include "weights/weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "ops/host_memory.h"
+#include "weights/stored_tensors.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr int64_t kPieceElements = kPieceBytes / 4;  // a multiple of every format's block
+constexpr int64_t kLanes = 8;              // reading threads at most
+
+// A run of elements of one stored tensor that this rank keeps.
+struct Piece {
+  const Unit* unit;
+  const Parameter* parameter;
+  int64_t first, count;                    // elements of the parameter
+};
+
+std::vector<Piece> kept_pieces(const WeightContext& context, Source source) {
+  std::vector<Piece> pieces;
+  for (const Unit* unit : context.units)
+    context.store->for_each_range(*unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
+      if (parameter.source != source) return;
+      for (int64_t at = 0; at < count; at += kPieceElements)
+        pieces.push_back({unit, &parameter, first + at, std::min(kPieceElements, count - at)});
+    });
+  return pieces;
+}
+
+// A reading thread's way to the device: a pinned buffer, a piece of device scratch, and the event after which both are
+// free again.
+class Lane {
+ public:
+  Lane(const WeightContext& context, int64_t index)
+      : device_(*context.device), host_(device_, kPieceBytes), event_(device_.create_event()),
+        staging_(context.scratch.part(index * kPieceBytes, {kPieceBytes})) {}
+  void* host() {
+    if (used_) device_.synchronize(event_);
+    return host_.get();
+  }
+  void send(const WeightContext& context, const Piece& piece, DType stored) {
+    const Stream stream = device_.copy_stream();
+    device_.copy(staging_.data, host_.get(), piece.count * dtype_size(stored), stream);
+    context.store->write(*piece.unit, *piece.parameter, piece.first, {staging_.data, stored, {piece.count}}, stream);
+    device_.record(event_, stream);
+    used_ = true;
+  }
+
+ private:
+  Device& device_;
+  HostMemory host_;
+  Event event_;
+  Tensor staging_;
+  bool used_ = false;
+};
+
+}  // namespace
+
+WeightContext frozen_of(WeightContext context) {
+  std::erase_if(context.units, [](const Unit* unit) { return unit->trainable; });
+  return context;
+}
+
+int64_t loading_scratch_bytes() { return kLanes * kPieceBytes; }
+int64_t init_scratch_bytes() { return kPieceBytes; }
+
+void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads, Source source) {
+  if (source == Source::checkpoint) check_aliases(context.units, reader);
+  const std::vector<Piece> pieces = kept_pieces(context, source);
+  const int64_t lanes = std::clamp<int64_t>(threads, 1, kLanes);
+  std::atomic<size_t> next{0};
+  std::mutex mutex;                        // one thread enqueues at a time
+  std::exception_ptr failure;
+  const auto work = [&](int64_t index) {
+    try {
+      context.device->bind_thread();
+      Lane lane(context, index);
+      for (size_t i = next++; i < pieces.size(); i = next++) {
+        const Piece& piece = pieces[i];
+        const auto& [name, stored] = *find_stored(reader, *piece.parameter);
+        reader.read(name, piece.first, piece.count, lane.host());
+        const std::lock_guard lock(mutex);
+        lane.send(context, piece, stored.dtype);
+      }
+      lane.host();                         // waits for the last send
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+      next = pieces.size();
+    }
+  };
+  std::vector<std::thread> workers;
+  for (int64_t i = 0; i < lanes; ++i) workers.emplace_back(work, i);
+  for (std::thread& worker : workers) worker.join();
+  if (failure) std::rethrow_exception(failure);  // each lane has waited for its last piece
+}
+
+void init_weights(const WeightContext& context, uint64_t seed, Filled filled) {
+  const Stream stream = context.device->compute_stream();
+  uint32_t number = 0;                     // counts parameters over the whole model: the stream of random numbers
+  for (const Unit* unit : context.units) {
+    const uint32_t first_number = number;
+    number += static_cast<uint32_t>(unit->parameters().size());
+    context.store->for_each_range(*unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
+      if (filled == Filled::fresh && parameter.source != Source::fresh) return;
+      const uint32_t mine = first_number + static_cast<uint32_t>(&parameter - unit->parameters().data());
+      for (int64_t at = 0; at < count; at += kPieceElements) {
+        const Tensor values{context.scratch.data, DType::f32, {std::min(kPieceElements, count - at)}};
+        if (parameter.init.kind == Init::Kind::normal)
+          context.ops->fill_normal(values, seed, mine, first + at, 0, parameter.init.value, stream);
+        else if (parameter.init.kind == Init::Kind::uniform)
+          context.ops->fill_uniform(values, seed, mine, first + at, parameter.init.value, stream);
+        else
+          context.ops->fill(values, parameter.init.value, stream);
+        context.store->write(*unit, parameter, first + at, values, stream);
+      }
+    });
+  }
+  context.device->synchronize();
+}
+
+}  // namespace blipft

@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""Layering: who may include whom, and who may call the linear ops. Prints each breach, and exits 1 on any.
+
+    tools/layering.py [ROOT]     ROOT has include/ and src/ (default: this repository)
+
+The house has rooms, one above the other. A room is a folder of src/ with the public headers (include/blipft/) that are
+its contract. A file includes only from its own room and from rooms below it, of these only what its room's line in the
+table names, and what it reaches through headers must be named too: so each room can be read, tested and replaced alone.
+Vendor headers stay in one place, so that every room but one builds without that vendor; public headers include none.
+"""
+import os
+import re
+import sys
+
+# From the top. A room may include those that its line names: "comm" its public headers, "comm/" also those of src/comm.
+# Rooms of one floor never see each other.
+#   room, its public headers, what it may include
+TABLE = [
+    # The command line, to a run, a plan or an export.
+    [("main", "", "run answers/ plan/ checkpoint/ faults/ weights/ data config comm unit ops base")],
+    # Only the run sees all the rooms.
+    [("run", "trainer",
+      "answers/ evaluate generate/ plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store "
+      "optimizers formats comm memory io/ unit ops/ base/")],
+    # A whole generation, as run is a whole training.
+    [("answers", "",
+      "evaluate generate/ plan checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers "
+      "formats comm memory io/ unit ops/ base/")],
+    [("evaluate", "evaluate",
+      "generate/ plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers "
+      "formats comm memory io/ unit ops/ base/")],
+    [("generate", "",
+      "plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers formats comm "
+      "memory io/ unit ops/ base/")],
+    [("plan", "",
+      "checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers formats comm memory "
+      "io/ unit ops base/")],
+    # Neither writes a trace, but the engine that both stand on does.
+    [("checkpoint", "",
+      "faults/ engine/ weights/ trace strategies models data config store optimizers formats comm memory io/ unit ops/ "
+      "base/")],
+    [("faults", "",
+      "engine/ weights/ trace strategies models data config store optimizers formats comm memory io/ unit ops/ base/")],
+    [("engine", "",
+      "weights/ trace/ strategies models data/ config store optimizers formats comm memory io/ unit ops/ base/")],
+    [("weights", "", "strategies models config store optimizers formats comm memory io/ unit ops/ base")],
+    # Observes units and their collectives, which models and strategies tell of; knows no run file.
+    [("trace", "trace", "strategies models store optimizers formats comm memory io/ unit ops/ base")],
+    # Never a model, a run file or a backend.
+    [("strategies", "strategy", "store optimizers formats comm memory unit ops base")],
+    # Never comm, a strategy, an optimizer or a backend; and data/ no model.
+    [("models", "model model_class", "memory io/ unit ops base"),
+     ("data", "data prompts", "config io/ unit ops/ base")],
+    [("config", "config config_rules", "io/ base")],
+    [("store", "store", "optimizers formats memory unit ops base")],
+    [("optimizers", "optimizer", "formats unit ops base")],
+    [("formats", "format", "ops base")],
+    # NCCL and what reads other GPUs' memory need CUDA's streams and checks of errors.
+    [("comm", "comm activity control_channel", "cuda/ ops/ base")],
+    [("memory", "arena host_activations", "ops/ base/")],
+    # Tensors have dtypes and shapes in files too.
+    [("io", "checkpoint", "ops base/")],
+    [("cuda", "", "ops/ base/"),
+     ("cpu", "", "ops/ base/")],
+    # Units and batches are made of tensors.
+    [("unit", "unit batch", "ops base")],
+    [("ops", "device monitor tensor ops decode_ops head_norm philox", "base")],
+    [("base", "error version", "")],
+]
+
+# Files that lie in no room's folder.
+LOOSE_FILES = {"src/main.cpp": "main",
+               "src/no_cuda.cpp": "comm"}  # in place of src/cuda and of NCCL, where there is no CUDA
+
+# So many files has a room at most, where a reader is to find his way at once.
+MOST_FILES = 20
+SMALL_ROOMS = "run answers evaluate generate plan checkpoint faults engine weights trace memory store formats base".split()
+
+# Vendor headers: which, who alone may include them, and how that is said.
+VENDORS = [
+    (r"(cuda|cublas|cudnn|cupti|cufft|curand|cusparse|cusolver|nvml|nvtx|nvToolsExt|nvrtc|device_launch|"
+     r"cooperative_groups|driver_types|vector_types|mma\.h|sm_|cub/|thrust/|cute/|cutlass/)",
+     r"src/(cuda/|comm/(nccl|peer_)[^/]*$)", "src/cuda/, src/comm/nccl.cpp and src/comm/peer_*"),
+    (r"nccl", r"src/comm/nccl\.cpp$", "src/comm/nccl.cpp"),
+    (r"(mpi|mpi-ext)\.h$", r"src/comm/", "src/comm/"),
+    (r"(hdf5|hdf5_hl|H5[A-Za-z]*)\.h$", r"src/(io|trace)/", "src/io/ and src/trace/"),
+    (r"yaml-cpp/", r"src/config/[a-z_]*\.cpp$", "src/config/*.cpp"),
+    (r"sentencepiece_[a-z_]*\.h$", r"src/data/", "src/data/"),
+    (r"(jpeglib\.h|png\.h|webp/)", r"src/data/", "src/data/"),
+    (r"(cblas|openblas.*|nlohmann/.*)(\.h|\.hpp)$", r"src/", "src/"),
+]
+
+INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
+LINEAR_OP = re.compile(r"[.>]linear_(forward|backward_input|backward_weight)\(")
+
+
+class House:
+    """The table, read."""
+
+    def __init__(self):
+        self.rooms, self.header_rooms, self.may, self.private = [], {}, {}, {}
+        for floor in reversed(TABLE):
+            below = list(self.rooms)
+            for room, headers, may in floor:
+                named = [name.rstrip("/") for name in may.split()]
+                wrong = [name for name in named if name not in below]
+                if wrong:
+                    raise SystemExit(f"layering: the table's line of {room} names {', '.join(wrong)}, not below it")
+                self.may[room] = {room, *named}
+                self.private[room] = {room, *(name[:-1] for name in may.split() if name.endswith("/"))}
+                for header in headers.split():
+                    if header in self.header_rooms:
+                        raise SystemExit(f"layering: the table has {header}.h twice")
+                    self.header_rooms[header] = room
+                self.rooms.append(room)
+
+    def room_of(self, path):
+        """Of a file "src/..." or "include/..."; None: it is in none."""
+        if path in LOOSE_FILES:
+            return LOOSE_FILES[path]
+        parts = path.split("/")
+        if parts[0] == "include":
+            return self.header_rooms.get(parts[-1].removesuffix(".h"))
+        return parts[1] if len(parts) > 2 and parts[1] in self.rooms else None
+
+
+class Layering:
+    def __init__(self, house):
+        self.house = house
+        self.files = {}                    # path -> [(line number, text, what it includes)], ours as paths
+        self.breaches = []                 # (path, line number, text, why)
+        for top in ("include", "src"):
+            for folder, _, names in os.walk(top):
+                for name in names:
+                    if name.endswith((".h", ".cpp", ".cu", ".cuh")):
+                        self.files[f"{folder}/{name}"] = []
+        for path in self.files:
+            self.read(path)
+
+    def read(self, path):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                include = INCLUDE.match(line)
+                if include:
+                    self.files[path].append((number, line.strip(), self.target_of(path, include[1])))
+                elif (path.startswith("src/models/") and LINEAR_OP.search(line)
+                      and not re.match(r"src/models/blocks/linear_[a-z_]*\.cpp$", path)):
+                    self.breaches.append((path, number, line.strip(), "models multiply through LinearLayer; only "
+                                          "src/models/blocks/linear_*.cpp may call it"))
+
+    def target_of(self, path, name):
+        """"src/...", "include/...", or the name itself where it is no file of ours."""
+        for place in (os.path.normpath(f"{os.path.dirname(path)}/{name}"), f"src/{name}", f"include/{name}"):
+            if os.path.normpath(place) in self.files:
+                return os.path.normpath(place)
+        # Not written yet: a name of ours all the same.
+        if name.startswith("blipft/"):
+            return f"include/{name}"
+        return f"src/{name}" if "/" in name and name.split("/")[0] in self.house.rooms else name
+
+    @staticmethod
+    def is_ours(target):
+        return target.startswith(("src/", "include/"))
+
+    def why_not(self, path, target):
+        """Why `path` may not include `target`; "": it may."""
+        room = self.house.room_of(path)
+        if not self.is_ours(target):
+            for names, allowed, where in VENDORS:
+                if re.match(names, target) and not re.match(allowed, path):
+                    return f"only {where} may include it"
+            if path.startswith("include/") and re.search(r"[./]", target):
+                return "a public header includes only blipft/ and the standard library"
+            return ""
+        if path.startswith("include/") and not target.startswith("include/"):
+            return "a public header includes only blipft/ and the standard library"
+        other = self.house.room_of(target)
+        if room is None or other is None:
+            return "" if room is None else f"{target} is in no room of the table"
+        if other not in self.house.may[room]:
+            below = self.house.rooms.index(other) < self.house.rooms.index(room)
+            return f"{room}/ may not include from {other}/" + ("" if below else ", which is not below it")
+        if target.startswith("src/") and other not in self.house.private[room]:
+            return f"{room}/ may include public headers of {other}/ alone"
+        return ""
+
+    def reached(self, path, target):
+        """The headers on the way from `target` to the first that the room of `path` may not know; []: there is none.
+
+        Ways through an include that is a breach itself, or through the room's own headers, are told of there.
+        """
+        room = self.house.room_of(path)
+        ways, seen = [[target]], {target}
+        while ways:
+            way = ways.pop(0)
+            other = self.house.room_of(way[-1])
+            if other not in self.house.may[room]:
+                return way
+            if other == room:
+                continue
+            for _, _, further in self.files.get(way[-1], []):
+                if self.is_ours(further) and further not in seen and not self.why_not(way[-1], further):
+                    seen.add(further)
+                    ways.append([*way, further])
+        return []
+
+    def check_includes(self):
+        for path, includes in self.files.items():
+            room = self.house.room_of(path)
+            if room is None:
+                self.breaches.append((path, 1, "", "is in no room of the table in tools/layering.py"))
+                continue
+            for number, text, target in includes:
+                why = self.why_not(path, target)
+                if not why and self.is_ours(target):
+                    way = self.reached(path, target)
+                    if way:
+                        why = (f"{room}/ reaches {self.house.room_of(way[-1])}/, which its line does not name: "
+                               + " -> ".join(way))
+                if why:
+                    self.breaches.append((path, number, text, why))
+
+    def check_cycles(self):
+        done, way = set(), []
+
+        def visit(path):
+            way.append(path)
+            for number, text, target in self.files[path]:
+                if target in way:
+                    round_trip = [*way[way.index(target):], target]
+                    self.breaches.append((path, number, text, "a cycle: " + " -> ".join(round_trip)))
+                elif target in self.files and target not in done:
+                    visit(target)
+            done.add(way.pop())
+
+        for path in sorted(self.files):
+            if path not in done:
+                visit(path)
+
+    def check_sizes(self):
+        for room in SMALL_ROOMS:
+            files = [path for path in self.files if path.startswith(f"src/{room}/")]
+            if len(files) > MOST_FILES:
+                self.breaches.append((f"src/{room}", len(files), "", f"files are more than the {MOST_FILES} of a room"))
+
+    def check(self):
+        self.check_includes()
+        self.check_cycles()
+        self.check_sizes()
+        for path, number, text, why in sorted(self.breaches):
+            print(f"{path}:{number}: {text}  -- {why}")
+        if self.breaches:
+            print(f"layering: {len(self.breaches)} {'breach' if len(self.breaches) == 1 else 'breaches'}")
+        return 1 if self.breaches else 0
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    os.chdir(root)
+    if not os.path.isdir("src") or not os.path.isdir("include"):
+        print(f"layering: found no src/ and include/ in {os.getcwd()}", file=sys.stderr)
+        return 2
+    return Layering(House()).check()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
