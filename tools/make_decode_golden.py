@@ -1,202 +1,130 @@
 #!/usr/bin/env python3
-"""Writes test/golden/decode: what transformers' generate() makes of texts, and what its logits processors leave.
+"""Writes test/golden/tokenizer/decode.json: texts that transformers' decode() makes of ids.
 
-    python3 tools/make_decode_golden.py --out test/golden/decode
+    python3 tools/make_decode_golden.py --shared ../shared --out test/golden/tokenizer
 
-texts.json: greedy search with processors and beam search, of a model whose logits are random numbers that hang on the
-last two ids and the length alone, so that choices and beams can be compared exactly. masks.json: the tokens that
-temperature, top-k, top-p and min-p leave of rows of such numbers. The numbers are logits() below; the tests compute
-them by the same rule. Cases in which two scores that were compared differ by less than rounding does are left out.
-Needs transformers 5 and torch.
+For the small tokenizers of test/golden/tokenizer (tools/make_tokenizer_golden.py, make_sentencepiece_golden.py), with
+decoders of several kinds put in their place, the texts themselves; for OPT's, LLaMA's and OpenLLaMA's in --shared check
+sums of texts: of ids that both sides draw from the same generator, and of those that odd texts become.
+Needs transformers 5 and tokenizers.
 """
 import argparse
 import json
 import os
 import random
+import shutil
+import tempfile
 
-import numpy as np
-import torch
-from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.generation import configuration_utils, logits_process
-from transformers.modeling_outputs import CausalLMOutputWithPast
-from transformers.utils import logging
+from transformers import AutoTokenizer
 
-CLOSE = 3e-5  # sums of a dozen log probabilities down to -60, in f32
+from make_tokenizer_golden import LLAMA_ODD, ODD, opt_reference, random_texts, reference, write
 
-
-def mixed(z):
-    """splitmix64's step."""
-    with np.errstate(over="ignore"):
-        z = np.asarray(z, np.uint64) + np.uint64(0x9e3779b97f4a7c15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xbf58476d1ce4e5b9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94d049bb133111eb)
-        return z ^ (z >> np.uint64(31))
-
-
-def logits(seed, before_last, last, length, vocabulary, ends, bonus):
-    """Of the id that follows `length` ids that end with these two: uniform in [-4, 4), of ends `bonus` more."""
-    with np.errstate(over="ignore"):
-        key = mixed(mixed(mixed(np.uint64(seed + last)) + np.uint64(before_last)) + np.uint64(length))
-        numbers = mixed(key + np.arange(vocabulary, dtype=np.uint64)) >> np.uint64(40)
-    row = (numbers.astype(np.float64) / 2 ** 23 - 1) * 4
-    row[[e for e in ends if e < vocabulary]] += bonus
-    return row.astype(np.float32)
-
-
-class TableConfig(PretrainedConfig):
-    model_type = "table"
+SPACES = [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}]
+STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+DECODERS = {
+    "gemma": {"type": "Sequence", "decoders": [*SPACES, {"type": "Fuse"}]},
+    "strip": {"type": "Sequence", "decoders": [*SPACES, {"type": "Fuse"}, {**STRIP, "start": 2}]},
+    "strip_each": {"type": "Sequence", "decoders": [*SPACES, STRIP]},
+    "metaspace": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True},
+    "metaspace_never": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "never", "split": False},
+    "word_piece": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    "word_piece_plain": {"type": "WordPiece", "prefix": "t", "cleanup": False},
+    "bytes": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    "none": None,
+}
+CLEAN = {"clean_up_tokenization_spaces": True, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output":
+         True}
+SMALL = {name: (name, "file", {}) for name in (
+    "vocab_merges", "fast_strings", "fast_pairs", "llama_class", "llama3", "qwen2", "tekken", "sentencepiece_legacy",
+    "sentencepiece_new", "sentencepiece_no_prefix")}
+SMALL.update({f"byte_fallback_{name}": ("byte_fallback", decoder, {}) for name, decoder in DECODERS.items()})
+SMALL["byte_fallback_cleaned"] = ("byte_fallback", DECODERS["gemma"], CLEAN)
+SMALL["byte_fallback_told_once"] = ("byte_fallback", DECODERS["gemma"], {"clean_up_tokenization_spaces": True})
+SPACED = ["a n't b 'm 's ' re 've ' , . ? !", "I ' m do n't ' ' ' n ' t", " . . ' .", "x , ' s y ! ? z ' , ' a"]
 
 
-class TableModel(PreTrainedModel, GenerationMixin):
-    config_class = TableConfig
-
-    def __init__(self, case):
-        super().__init__(TableConfig(vocab_size=case["vocabulary"]))
-        self.case, self.nothing = case, torch.nn.Parameter(torch.zeros(1))
-        self.post_init()
-
-    def prepare_inputs_for_generation(self, input_ids, **_):
-        return {"input_ids": input_ids}
-
-    def forward(self, input_ids, **_):
-        c = self.case
-        rows = [logits(c["seed"], ids[-2] if len(ids) > 1 else 0, ids[-1], len(ids), c["vocabulary"], c["ends"], c["bonus"])
-                for ids in input_ids.tolist()]
-        return CausalLMOutputWithPast(logits=torch.tensor(np.stack(rows))[:, None])
+def fnv(data):
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
 
 
-class Compared:
-    """Watches torch.topk, and says whether it ever had to tell close numbers apart."""
+class Draws:
+    """The test's generator."""
 
-    def __enter__(self):
-        self.close, self.topk = False, torch.topk
-        torch.topk = self.watched
-        return self
+    def __init__(self):
+        self.state = 42
 
-    def __exit__(self, *_):
-        torch.topk = self.topk
+    def below(self, limit):
+        self.state = (self.state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        return (self.state >> 33) % limit
 
-    def watched(self, x, k, **options):
-        best = self.topk(x, min(k + 1, x.shape[-1]), **options)[0]
-        steps = (best[..., :-1] - best[..., 1:])[best[..., 1:] > -1e8]
-        self.close |= bool((steps < CLOSE).any())
-        return self.topk(x, k, **options)
+    def ids(self, vocab):
+        return [self.below(min(vocab, 300) if self.below(4) == 0 else vocab) for _ in range(1 + self.below(24))]
 
 
-def generate(case, prompt):
-    """The new ids of the texts, and their scores; None where rounding would decide."""
-    model = TableModel(case)
-    beams = case["beams"]
-    options = dict(max_new_tokens=case["max_new_tokens"], eos_token_id=case["ends"] or None, pad_token_id=case["vocabulary"] - 1,
-                   use_cache=False, do_sample=False, num_beams=max(beams, 1), repetition_penalty=float(case["repetition_penalty"]),
-                   min_new_tokens=case["min_new_tokens"] or None, min_length=case["min_length"] or None,
-                   return_dict_in_generate=True, output_scores=True)
-    if beams:
-        early = case["early_stopping"]
-        options.update(length_penalty=float(case["length_penalty"]), num_return_sequences=beams,
-                       early_stopping=early if early == "never" else early == "yes")
-    mode = configuration_utils.GenerationConfig.get_generation_mode
-    if beams == 1:  # which generate() takes for greedy search
-        configuration_utils.GenerationConfig.get_generation_mode = (
-            lambda self, assistant_model=None: configuration_utils.GenerationMode.BEAM_SEARCH)
-    try:
-        with Compared() as compared:
-            out = model.generate(torch.tensor([prompt]), **options)
-    finally:
-        configuration_utils.GenerationConfig.get_generation_mode = mode
-    if not beams:  # torch.argmax
-        best = torch.stack(out.scores)[:, 0].sort(descending=True)[0]
-        compared.close = bool((best[:, 0] - best[:, 1] < CLOSE).any())
-    if compared.close:
-        return None
-    texts = []
-    for row in out.sequences[:, len(prompt):].tolist():
-        end = next((i + 1 for i, token in enumerate(row) if token in case["ends"]), case["max_new_tokens"])
-        texts.append(row[:end])
-    return texts, [float(s) for s in out.sequences_scores] if beams else []
+def small_cases(tokenizer, rng, count):
+    size = max(tokenizer.get_vocab().values()) + 3   # ids that no token has, too
+    sequences = [[], [0], [size], [1, 2], [2, 0, 2]]
+    for text in [*SPACED, *ODD, *LLAMA_ODD, *random_texts(11, 15)]:
+        if len(text) < 30:
+            sequences.append(tokenizer(text)["input_ids"])
+    sequences += [[rng.randrange(size) for _ in range(rng.randint(1, 12))] for _ in range(count)]
+    # Runs of byte tokens and of bytes' stand-ins.
+    sequences += [[rng.randrange(min(size, 262)) for _ in range(rng.randint(1, 6))] for _ in range(count)]
+    cases = []
+    for ids in sequences:
+        skipped, kept = tokenizer.decode(ids, skip_special_tokens=True), tokenizer.decode(ids)
+        cases.append([ids, skipped] if kept == skipped else [ids, skipped, kept])
+    return cases
 
 
-def make_text_case(rng, beams):
-    vocabulary = rng.randrange(16, 40)
-    max_new = rng.randrange(2, 13)
-    case = {
-        "seed": rng.randrange(2 ** 40), "vocabulary": vocabulary, "beams": beams,
-        "ends": sorted(rng.sample(range(vocabulary), rng.choice([0, 1, 1, 1, 2, 3]))),
-        "bonus": rng.choice([0, 1, 2, 4]), "max_new_tokens": max_new,
-        "repetition_penalty": rng.choice([1, 1, 1.25, 1.5, 0.75, 2]),
-        "min_new_tokens": rng.choice([0, 0, 0, rng.randrange(max_new)]),
-        "min_length": rng.choice([0, 0, rng.randrange(max_new)]),
-    }
-    if case["min_new_tokens"]:  # which replaces the other in generate()
-        case["min_length"] = 0
-    if beams:
-        case["length_penalty"] = rng.choice([1, 1, 0, -1, 2, 0.5, 1.7])
-        case["early_stopping"] = rng.choice(["no", "yes", "never"])
-    case["prompts"], case["texts"], case["scores"] = [], [], []
-    while len(case["prompts"]) < (rng.choice([1, 2, 3]) if beams else 4):
-        prompt = [rng.randrange(vocabulary) for _ in range(rng.randrange(1, 7))]
-        made = generate(case, prompt)
-        if made is None:
-            continue
-        case["prompts"].append(prompt)
-        case["texts"].append(made[0])
-        case["scores"].append(made[1])
-    return case
+def small(out, name, rng, count):
+    directory, decoder, config = SMALL[name]
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(os.path.join(out, directory), copy, dirs_exist_ok=True)
+        if decoder != "file":
+            path = os.path.join(copy, "tokenizer.json")
+            with open(path, encoding="utf-8") as file:
+                saved = json.load(file)
+            write(path, {**saved, "decoder": decoder})
+        path = os.path.join(copy, "tokenizer_config.json")
+        if config:
+            with open(path, encoding="utf-8") as file:
+                config = {**json.load(file), **config}
+            write(path, config)
+        tokenizer = reference(copy) if directory != "vocab_merges" else AutoTokenizer.from_pretrained(copy)
+    return {"directory": directory, "decoder": decoder, "tokenizer_config": config,
+            "cases": small_cases(tokenizer, rng, count)}
 
 
-def make_mask_case(rng):
-    """Processors on one row, as generate() orders them; None where rounding would decide."""
-    vocabulary = rng.choice([16, 50, 300])
-    case = {
-        "seed": rng.randrange(2 ** 40), "vocabulary": vocabulary, "ends": [rng.randrange(vocabulary)], "bonus": 3,
-        "ids": [rng.randrange(vocabulary) for _ in range(rng.randrange(1, 20))],
-        "repetition_penalty": rng.choice([1, 1.5, 0.75]), "min_new_tokens": rng.choice([0, 5]),
-        "temperature": rng.choice([1, 0.5, 0.7, 2]), "top_k": rng.choice([0, 1, 5, 40, 1000]),
-        "top_p": rng.choice([1, 1, 0.9, 0.5, 0.05]), "min_p": rng.choice([0, 0, 0.05, 0.3]),
-    }
-    ids = torch.tensor([case["ids"]])
-    row = torch.tensor(logits(case["seed"], 0, 0, 0, vocabulary, case["ends"], case["bonus"]))[None]
-    if rng.random() < 0.3:
-        row, case["halves"] = (2 * row).round() / 2, True  # many equal ones: those at the k-th stay
-        case["top_p"] = 1  # which of equal ones stay hangs on torch's sort
-    row = logits_process.RepetitionPenaltyLogitsProcessor(float(case["repetition_penalty"]))(ids, row)
-    if case["min_new_tokens"]:
-        row = logits_process.MinNewTokensLengthLogitsProcessor(len(case["ids"]), case["min_new_tokens"], case["ends"])(ids, row)
-    row = logits_process.TemperatureLogitsWarper(float(case["temperature"]))(ids, row)
-    if case["top_k"]:
-        row = logits_process.TopKLogitsWarper(case["top_k"])(ids, row)
-    weights = row.double().softmax(-1)[0].sort(descending=True)[0]
-    if case["top_p"] < 1 and (weights.cumsum(0) - case["top_p"]).abs().min() < 1e-5:
-        return None
-    if case["top_p"] < 1:
-        row = logits_process.TopPLogitsWarper(case["top_p"])(ids, row)
-    if case["min_p"] and (weights / weights[0] / case["min_p"] - 1).abs().min() < 1e-4:
-        return None
-    if case["min_p"]:
-        row = logits_process.MinPLogitsWarper(case["min_p"])(ids, row)
-    case["kept"] = "".join("01"[bool(x > -float("inf"))] for x in row[0])
-    case["best"] = float(row.max())
-    return case
-
-
-def write(path, cases):
-    with open(path, "w") as file:
-        file.write("[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]\n")
+def sums(tokenizer, groups):
+    """Of ten sequences each: with and without special tokens."""
+    vocab, draws, out = max(tokenizer.get_vocab().values()) + 1, Draws(), []
+    for _ in range(groups):
+        sequences = [draws.ids(vocab) for _ in range(10)]
+        out.append([fnv("".join(tokenizer.decode(ids, skip_special_tokens=skip) + "|" for ids in sequences).encode())
+                    for skip in (True, False)])
+    texts = [text for text in [*ODD, *LLAMA_ODD] if len(text) < 60]
+    return {"vocab": vocab, "random": out,
+            "texts": [[text, fnv(tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True).encode())]
+                      for text in texts]}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", default="test/golden/decode", help="folder to write to")
-    parser.add_argument("--seed", type=int, default=1)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", default="../shared")
+    parser.add_argument("--out", default="test/golden/tokenizer")
+    parser.add_argument("--random", type=int, default=20, help="random sequences of each kind and small tokenizer")
+    parser.add_argument("--groups", type=int, default=300, help="of ten random sequences, of each large tokenizer")
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    logging.set_verbosity_error()
-    rng = random.Random(args.seed)
-    os.makedirs(args.out, exist_ok=True)
-    write(os.path.join(args.out, "texts.json"),
-          [make_text_case(rng, beams) for beams in [0] * 80 + [1] * 30 + [2] * 70 + [3] * 70 + [4] * 70])
-    masks = (make_mask_case(rng) for _ in range(1000))
-    write(os.path.join(args.out, "masks.json"), [case for case in masks if case][:150])
+    rng = random.Random(5)
+    golden = {"small": {name: small(args.out, name, rng, args.random) for name in SMALL},
+              "shared": {"opt": sums(opt_reference(args.shared), args.groups)}}
+    for name in ("llama", "open_llama"):
+        golden["shared"][name] = sums(reference(os.path.join(args.shared, "data/tokenizers", name)), args.groups)
+    write(os.path.join(args.out, "decode.json"), golden)
 
 
 if __name__ == "__main__":

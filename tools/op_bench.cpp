@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
         row_cases(harness, batch);
       }
       other_attention_cases(harness);
+      decode_cases(harness);
       flat_cases(harness);
     }
     if (options.flag("--json")) harness.write_json(options.text("--json"));

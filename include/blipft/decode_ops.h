@@ -1,10 +1,10 @@
 // Arguments of the ops that decoding adds: the cache of keys and values, attention over it, and the choice of tokens.
 //
-// A slot is a place of the batch in which one text grows. A decode step computes one row of every slot: the last id of its
-// text. Rows of slots that are empty or done are computed and mean nothing.
+// A slot is a place of the batch in which one text grows. A decode step computes one row of every slot: the last id of
+// its text. Rows of slots that are empty or done are computed and mean nothing.
 //
-// Dimension legend: S slots, C places of a slot's cache, Q rows of a text before its first id (a picture's), L most ids of
-// a text (C = Q + L), V vocabulary, B beams of a text, G texts, K heads of keys and values of size D.
+// Dimension legend: S slots, C places of a slot's cache, Q rows of a text before its first id (a picture's), L most ids
+// of a text (C = Q + L), V vocabulary, B beams of a text, G texts, K heads of keys and values of size D.
 #pragma once
 
 #include "blipft/ops.h"
@@ -47,8 +47,9 @@ struct CacheWrite {
   KvCache cache;                ///< out
 };
 
-/// Attention of one query a slot to its places of the cache: out = softmax(scale q k^T) v over the first lengths[s] places,
-/// of which with a window the last `window`; zeros where there are none. Long texts are cut over the device's processors.
+/// Attention of one query a slot to its places of the cache: out = softmax(scale q k^T) v over the first lengths[s]
+/// places, of which with a window the last `window`; zeros where there are none. Long texts are cut over the device's
+/// processors. The cache may have more slots than there are queries.
 struct AttentionDecode {
   MatrixView q;                 ///< [S, heads * D], columns of a wider matrix
   int64_t heads = 0, kv_heads = 0, head_size = 0;
@@ -56,8 +57,8 @@ struct AttentionDecode {
   int64_t window = 0;           ///< as in AttentionForward
   float cap = 0;                ///< as in AttentionForward
   Tensor lengths;               ///< i32 [S]
-  Tensor sources;               ///< i32 [S, C], optional: the slot in whose cache a place of this slot lies (beams that share
-                                ///< their beginning); absent: its own
+  Tensor sources;               ///< i32 [S, C], optional: the slot in whose cache a place of this slot lies (beams that
+                                ///< share their beginning); absent: its own
   KvCache cache;
   Tensor out;                   ///< [S, heads * D], out
 };
@@ -68,7 +69,7 @@ struct AttentionDecode {
 /// ones.
 struct TokenRules {
   bool sample = false;
-  uint64_t seed = 0;            ///< a draw depends on seed, the text's key and the number of the new token alone (philox.h)
+  uint64_t seed = 0;            ///< a draw depends on seed, the text's key and the number of the new token alone
   float temperature = 1;        ///< > 0
   int64_t top_k = 0;            ///< 0: all; scores below the k-th go, equal ones stay
   float top_p = 1;              ///< 1: all; the token that crosses p stays
@@ -85,8 +86,8 @@ struct PickTokens {
   Tensor logits;                ///< [R, V], compute dtype
   Tensor slots;                 ///< i32 [R], optional: the slot of each row, negative: none; absent: row r is of slot r
   TokenRules rules;
-  Tensor scores;                ///< f32 [R, V]: with `sample` out: what the rules left of the rows that got a token, -inf
-                                ///< of tokens that are left out; else scratch
+  Tensor scores;                ///< f32 [R, V]: with `sample` out: what the rules left of the rows that got a token,
+                                ///< -inf of tokens that are left out; else scratch
   DecodeState state;            ///< in and out
   Tensor log_probs;             ///< f32 [S, L], out, at the new id's place: log softmax of the logits as they came
 };
@@ -94,17 +95,18 @@ struct PickTokens {
 enum class EarlyStopping { no, yes, never };  // as transformers names them: False, True, "never"
 
 /// One step of beam search, as transformers' generate() does it (_beam_search of releases 4.57 and 5). Slots g * B to
-/// g * B + B - 1 hold the running beams of text g, best first. Before the first step slot g * B alone has the prompt, in
-/// its ids and in its cache: the step makes the others, and begins scores, finished_* and closed. A text ends when it is
-/// closed, or where early_stopping is `yes` and B beams are finished (kEndToken), or at its limit (kLengthReached); what
-/// it gave are its finished beams. Equal scores are taken in the order of beam and id; both backends choose alike.
+/// g * B + B - 1 hold the running beams of text g, best first. Before the first step slot g * B alone has the prompt,
+/// in its ids and in its cache: the step makes the others, and begins scores, finished_* and closed.
+/// A text ends when it is closed, where early_stopping is `yes` when B beams are finished (kEndToken), and at its limit
+/// (kLengthReached); what it gave are its finished beams. Equal scores are taken in the order of beam and id; both
+/// backends choose alike.
 /// Limits: B <= kMostBeams; the candidates of a text, max(2, 1 + E) B, <= kMostCandidates and <= V.
 struct BeamStep {
   static constexpr int64_t kMostBeams = 32, kMostCandidates = 256;
-  Tensor logits;                ///< [R * B, V] compute dtype; in the first step, after the prompt, [R, V]: all beams are alike
+  Tensor logits;                ///< [R * B, V], compute dtype; in the first step, after the prompt, [R, V]
   bool first = false;
-  Tensor texts;                 ///< i32 [R], optional: the text of each row (of B rows, after the first step), negative: none;
-                                ///< absent: row r is of text r
+  Tensor texts;                 ///< i32 [R], optional: the text of each row (of B rows, after the first step),
+                                ///< negative: none; absent: row r is of text r
   int64_t beams = 1;            ///< B
   TokenRules rules;             ///< repetition penalty, ends and least lengths; they work on log probabilities
   float length_penalty = 1;

@@ -1,5 +1,5 @@
 // CudaOps: the CUDA backend of Ops. Each method checks its arguments and launches; the kernels are in one .cu file per
-// topic (gemm, activation, norm, elementwise, reduce, embed, text_embed, loss, update, quantize, attention).
+// topic (gemm, activation, norm, elementwise, reduce, embed, text_embed, loss, update, quantize, attention, decode).
 #pragma once
 
 #include <cublasLt.h>

@@ -56,8 +56,8 @@ struct BeamPlan {
   int32_t finished_from[BeamStep::kMostBeams];     ///< an old finished beam, or kMostBeams + a candidate
 };
 
-/// Decides over a text that takes this step, of `length` ids; `best` are its candidates, in their order. Writes what the
-/// text has once or once a beam; its rows are moved by move_beams() afterwards.
+/// Decides over a text that takes this step, of `length` ids; `best` are its candidates, in their order. Writes what
+/// the text has once or once a beam; its rows are moved by move_beams() afterwards.
 BLIPFT_HOST_DEVICE void plan_beams(const BeamArrays& a, int64_t text, const BeamCandidate* best, int64_t length,
                                    BeamPlan& plan) {
   const int64_t first_slot = a.slot_of(text), beams = a.beams, prompt = a.texts.prompt_lengths[first_slot];
@@ -139,7 +139,8 @@ BLIPFT_HOST_DEVICE void move_beams(const BeamArrays& a, int64_t text, const Beam
 }
 
 /// The numbers of beam b's slot after the step.
-BLIPFT_HOST_DEVICE void finish_beam(const BeamArrays& a, int64_t text, int64_t b, int64_t length, const BeamPlan& plan) {
+BLIPFT_HOST_DEVICE void finish_beam(const BeamArrays& a, int64_t text, int64_t b, int64_t length,
+                                    const BeamPlan& plan) {
   const int64_t first_slot = a.slot_of(text), slot = first_slot + b;
   if (a.first) {
     a.texts.prompt_lengths[slot] = a.texts.prompt_lengths[first_slot];

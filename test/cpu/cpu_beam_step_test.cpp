@@ -1,4 +1,4 @@
-// beam_step on the CPU against transformers' generate() (test/golden/decode, made by tools/make_decode_golden.py): ids,
+// beam_step on the CPU against transformers' generate() (test/golden/generation, made by tools/make_generation_golden.py): ids,
 // scores, and the slots in whose caches the beams' places lie.
 #include <doctest/doctest.h>
 
@@ -53,7 +53,8 @@ struct Search {
     args.candidates = tensor_of(candidates, {rows * beams, vocabulary});
     args.state = state.state();
     args.sources = tensor_of(sources, {all, places});
-    args.ids_before = tensor_of(ids_before, {all, most}), args.sources_before = tensor_of(sources_before, {all, places});
+    args.ids_before = tensor_of(ids_before, {all, most});
+    args.sources_before = tensor_of(sources_before, {all, places});
     args.scores = tensor_of(scores, {texts, beams});
     args.finished_ids = tensor_of(finished_ids, {texts, beams, most});
     args.finished_lengths = tensor_of(finished_lengths, {texts, beams});
@@ -61,10 +62,11 @@ struct Search {
     args.closed = tensor_of(closed, {texts});
     ops->beam_step(args, {});
   }
-  /// What a decode step does before the next logits: the last ids go into the cache, and each beam reads its text there.
+  /// What a decode step does before the next logits: the last ids go into the cache, and each beam reads its text.
   void check_cache() {
     for (int64_t s = 0; s < state.slots; ++s)
-      if (state.grows(s)) cache[static_cast<size_t>(s * places + kPrefix) + state.text(s).size() - 1] = state.text(s).back();
+      if (const Ids text = state.text(s); state.grows(s))
+        cache[static_cast<size_t>(s * places + kPrefix) + text.size() - 1] = text.back();
     for (int64_t s = 0; s < state.slots; ++s) {
       if (!state.grows(s)) continue;
       Ids read;
@@ -123,7 +125,7 @@ Search searched(const Json& golden) {
 TEST_SUITE("cpu_beam_step") {
   TEST_CASE("beam search gives the ids and scores of transformers' generate()") {
     int64_t cases = 0, ended = 0;
-    for (const Json& golden : io::read_json_file("test/golden/decode/texts.json")) {
+    for (const Json& golden : io::read_json_file("test/golden/generation/texts.json")) {
       if (golden["beams"] == 0) continue;
       CAPTURE(golden.dump());
       ++cases;

@@ -16,7 +16,8 @@ Vec attention_reference(const OpContext& c, const AttentionDecode& a) {
   Vec out(q.size());
   for (int64_t s = 0; s < a.q.rows(); ++s)
     for (int64_t h = 0; h < a.heads; ++h) {
-      const auto end = static_cast<int64_t>(at(lengths, s)), first = a.window ? std::max<int64_t>(0, end - a.window) : 0;
+      const auto end = static_cast<int64_t>(at(lengths, s));
+      const int64_t first = a.window ? std::max<int64_t>(0, end - a.window) : 0;
       const auto element = [&](int64_t j) {
         const int64_t slot = a.sources ? static_cast<int64_t>(at(sources, s * places + j)) : s;
         return (slot * places + j) * a.kv_heads * d + h / group * d;
@@ -60,7 +61,8 @@ void check_last_rows(DType t, int64_t heads, int64_t kv_heads) {
   CacheWrite write;
   write.k = MatrixView(qkv).columns(width, kv_width), write.v = MatrixView(qkv).columns(width + kv_width, kv_width);
   write.slots = integers(c, "slots", slots), write.places = integers(c, "places", places);
-  write.cache = {c.inout("keys", t, {kTexts * kMost, kv_width}), c.inout("values", t, {kTexts * kMost, kv_width}), kMost};
+  const Shape cache{kTexts * kMost, kv_width};
+  write.cache = {c.inout("keys", t, cache), c.inout("values", t, cache), kMost};
   const Tensor queries = c.scratch("queries", t, {kTexts, width}), out = c.output("out", t, {kTexts, width});
   AttentionDecode a;
   a.q = queries, a.heads = heads, a.kv_heads = kv_heads, a.head_size = kHeadSize, a.scale = 0.5f;
@@ -134,7 +136,8 @@ TEST_SUITE("cpu_decode") {
     wrong.places = integers(other, "places", {3});
     wrong.cache = {other.inout("keys", kF32, {6, 3}), other.inout("values", kF32, {6, 3}), 3};
     CHECK_THROWS_WITH_AS(other.run([&](Ops& ops, Stream s) { ops.cache_write(wrong, s); }),
-                         doctest::Contains("row 0 goes to place 3 of slot 0, but there are 2 slots of 3 places"), Error);
+                         doctest::Contains("row 0 goes to place 3 of slot 0, but there are 2 slots of 3 places"),
+                         Error);
   }
 
   TEST_CASE("attention_decode against float64: windows, caps, grouped heads, shared places, empty slots") {

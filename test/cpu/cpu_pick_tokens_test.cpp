@@ -1,5 +1,5 @@
 // pick_tokens on the CPU: greedy search against transformers' generate(), the tokens that sampling leaves against its
-// logits processors (test/golden/decode, made by tools/make_decode_golden.py), draws, and what has no choice.
+// logits processors (test/golden/generation, made by tools/make_generation_golden.py), draws, and what has no choice.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -68,7 +68,8 @@ DecodeTexts run_greedy(const Json& golden, Picker& picker) {
 }
 
 /// The log softmax of the logits that led to the ids.
-void check_log_probs(const DecodeTexts& texts, const TableModel& model, const std::vector<float>& log_probs, int64_t slot) {
+void check_log_probs(const DecodeTexts& texts, const TableModel& model, const std::vector<float>& log_probs,
+                     int64_t slot) {
   const Ids ids = texts.text(slot);
   std::vector<float> row(static_cast<size_t>(model.vocabulary));
   for (size_t n = static_cast<size_t>(texts.prompt_lengths[static_cast<size_t>(slot)]); n < ids.size(); ++n) {
@@ -83,7 +84,7 @@ void check_log_probs(const DecodeTexts& texts, const TableModel& model, const st
 }
 
 Json golden_cases(const char* file, const std::function<bool(const Json&)>& wanted) {
-  Json all = io::read_json_file(concat("test/golden/decode/", file)), some = Json::array();
+  Json all = io::read_json_file(concat("test/golden/generation/", file)), some = Json::array();
   for (const Json& golden : all)
     if (wanted(golden)) some.push_back(golden);
   return some;
@@ -176,7 +177,8 @@ TEST_SUITE("cpu_pick_tokens") {
       for (float x : row) total += std::exp(static_cast<double>(x / temperature));
       for (size_t i = 0; i < row.size(); ++i) {
         const double expected = kDraws * std::exp(static_cast<double>(row[i] / temperature)) / total;
-        chi_square += (static_cast<double>(counts[i]) - expected) * (static_cast<double>(counts[i]) - expected) / expected;
+        const double off = static_cast<double>(counts[i]) - expected;
+        chi_square += off * off / expected;
       }
       CHECK(chi_square < 31.3);  // 11 degrees of freedom: once in a thousand seeds, and the seed is fixed
       CHECK(chi_square > 1);
@@ -221,8 +223,9 @@ TEST_SUITE("cpu_pick_tokens") {
   TEST_CASE("logits without a choice end a text, and a text at its limit gets nothing") {
     const float inf = INFINITY, nan = std::nanf("");
     for (bool sample : {false, true})
-      for (const std::vector<float>& row : {std::vector<float>{1, nan, 2}, {nan, nan, nan}, {1, inf, 2}, {-inf, -inf, -inf},
-                                            {-nan, 1, 2}, {-inf, -inf, 4}}) {  // the last one's only token is barred
+      for (const std::vector<float>& row :
+           {std::vector<float>{1, nan, 2}, {nan, nan, nan}, {1, inf, 2}, {-inf, -inf, -inf}, {-nan, 1, 2},
+            {-inf, -inf, 4}}) {  // the last one's only token is barred
         Picker picker({2});
         picker.rules.sample = sample, picker.rules.min_new_tokens = 1;
         DecodeTexts texts(3, 4);

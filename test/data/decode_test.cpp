@@ -1,4 +1,4 @@
-// Ids back to text against transformers' decode() (tools/make_tokenizer_decode_golden.py), whole and as a stream.
+// Ids back to text against transformers' decode() (tools/make_decode_golden.py), whole and as a stream.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

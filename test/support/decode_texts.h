@@ -22,7 +22,7 @@ inline uint64_t splitmix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-/// The logits of tools/make_decode_golden.py: of the id that follows `length` ids that end with these two.
+/// The logits of tools/make_generation_golden.py: of the id that follows `length` ids that end with these two.
 struct TableModel {
   uint64_t seed = 0;
   int64_t vocabulary = 0;
@@ -47,8 +47,8 @@ struct DecodeTexts {
   std::vector<int64_t> keys;
 
   DecodeTexts(int64_t slot_count, int64_t most_ids)
-      : slots(slot_count), most(most_ids), ids(size(slots * most), -7), lengths(size(slots)), prompt_lengths(size(slots)),
-        limits(size(slots)), done(size(slots)), keys(size(slots)) {}
+      : slots(slot_count), most(most_ids), ids(size(slots * most), -7), lengths(size(slots)),
+        prompt_lengths(size(slots)), limits(size(slots)), done(size(slots)), keys(size(slots)) {}
 
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
   void start(int64_t slot, const std::vector<int32_t>& prompt, int64_t limit, int64_t key = 0) {

@@ -1,11 +1,11 @@
 // Attention of one query a slot to its places of the cache. What bounds it is reading keys and values, once each.
 //
 // A text's places are cut into equal shares for up to `splits` blocks (Dao et al., "Flash-Decoding", 2023): the grid
-// comes from the shapes alone, the shares from the length in device memory, so that a captured graph serves all lengths;
-// blocks without a share leave at once. What a share gives depends on its own text alone. In a block each warp takes
-// some keys at a time, L lanes a key of 16 bytes a lane, for up to G heads of queries that read the same head of keys
-// (grouped heads read it once), with a running softmax (Milakov & Gimelshein 2018) of its own; lanes, warps and then
-// blocks are merged in a fixed order.
+// comes from the shapes alone, the shares from the length in device memory, so that a captured graph serves all
+// lengths; blocks without a share leave at once. What a share gives depends on its own text alone. In a block each warp
+// takes some keys at a time, L lanes a key of 16 bytes a lane, for up to G heads of queries that read the same head of
+// keys (grouped heads read it once), with a running softmax (Milakov & Gimelshein 2018) of its own; lanes, warps and
+// then blocks are merged in a fixed order.
 #include <cfloat>
 #include <cmath>
 
@@ -66,6 +66,32 @@ struct Running {
       for (int e = 0; e < E; ++e) values[g][e] = 0;
     }
   }
+  /// Takes in new scores (in units of log2; they become weights): what it has is scaled to the new maximum.
+  __device__ __forceinline__ void take(float (&scores)[kLoads][G]) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      float larger = max[g];
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) larger = fmaxf(larger, scores[u][g]);
+      const float factor = exp2_fast(max[g] - larger);
+      max[g] = larger;
+      sum[g] *= factor;
+#pragma unroll
+      for (int e = 0; e < E; ++e) values[g][e] *= factor;
+#pragma unroll
+      for (int u = 0; u < kLoads; ++u) sum[g] += scores[u][g] = exp2_fast(scores[u][g] - larger);
+    }
+  }
+  /// Adds the loaded values of a key.
+  template <class Loaded>
+  __device__ __forceinline__ void add(const float (&weights)[G], const Loaded& loaded) {
+    float value[E];
+    loaded.unpacked(value);
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int e = 0; e < E; ++e) values[g][e] = fmaf(weights[g], value[e], values[g][e]);
+  }
   /// Takes in what lane `lane ^ offset` has.
   __device__ __forceinline__ void merge(int offset) {
 #pragma unroll
@@ -112,6 +138,30 @@ struct Loaded {
     }
   }
 };
+
+/// A lane's columns of G heads of queries, with the factor of the scores.
+template <class T, int G, int N, int L, int P>
+__device__ __forceinline__ void load_queries(const DecodeArgs& args, int64_t slot, int first_head, int heads,
+                                             const Columns<N, L, P>& columns, float (&q)[G][P * N]) {
+  const float scale = args.cap > 0 ? args.scale : args.scale * kLog2E;
+  const T* const row = static_cast<const T*>(args.q) + slot * args.q_stride + first_head * args.d;
+#pragma unroll
+  for (int g = 0; g < G; ++g)
+#pragma unroll
+    for (int e = 0; e < P * N; ++e)
+      q[g][e] = g < heads && columns.column(e) < args.d ? scale * to_float(row[g * args.d + columns.column(e)]) : 0;
+}
+
+/// The score of a key that L lanes hold, in units of log2.
+template <int L, int E>
+__device__ __forceinline__ float score_of_key(const float (&q)[E], const float (&key)[E], float cap) {
+  float score = 0;
+#pragma unroll
+  for (int e = 0; e < E; ++e) score = fmaf(q[e], key[e], score);
+#pragma unroll
+  for (int offset = L / 2; offset > 0; offset /= 2) score += __shfl_xor_sync(0xffffffffu, score, offset);
+  return cap > 0 ? kLog2E * cap * tanhf(score / cap) : score;
+}
 
 /// Merges the block's warps, and writes the result, or where other blocks have shares too, this block's part of it.
 template <class T, int G, int L, int E, class Place>
@@ -169,16 +219,7 @@ __global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs a
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Columns<N, L, P> columns{lane % L};
   float q[G][E];
-  const float scale = args.cap > 0 ? args.scale : args.scale * kLog2E;
-#pragma unroll
-  for (int g = 0; g < G; ++g)
-#pragma unroll
-    for (int e = 0; e < E; ++e)
-      q[g][e] = g < heads && columns.column(e) < d
-                    ? scale * to_float(static_cast<const T*>(args.q)[slot * args.q_stride + (first_head + g) * d +
-                                                                     columns.column(e)])
-                    : 0;
-
+  load_queries<T>(args, slot, first_head, heads, columns, q);
   const int begin = shares.first + split * shares.each, end = min(begin + shares.each, shares.end);
   const int64_t row_size = int64_t{args.kv_heads} * d;
   const auto row_of = [&](int j) {
@@ -197,10 +238,10 @@ __global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs a
     for (int u = 0; u < kLoads; ++u)
       keys[u].load(static_cast<const T*>(args.keys) + rows[u], columns, d, j + u * kStride < end);
 #pragma unroll
-    for (int u = 0; u < kLoads; ++u)
+    for (int u = 0; u < kLoads; ++u) {
       values[u].load(static_cast<const T*>(args.values) + rows[u], columns, d, j + u * kStride < end);
-#pragma unroll
-    for (int u = 0; u < kLoads; ++u) rows[u] = row_of(j + (kLoads + u) * kStride);
+      rows[u] = row_of(j + (kLoads + u) * kStride);
+    }
 
     float scores[kLoads][G];
 #pragma unroll
@@ -209,37 +250,13 @@ __global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs a
       keys[u].unpacked(key);
 #pragma unroll
       for (int g = 0; g < G; ++g) {
-        float score = 0;
-#pragma unroll
-        for (int e = 0; e < E; ++e) score = fmaf(q[g][e], key[e], score);
-#pragma unroll
-        for (int offset = L / 2; offset > 0; offset /= 2) score += __shfl_xor_sync(0xffffffffu, score, offset);
-        if (args.cap > 0) score = kLog2E * args.cap * tanhf(score / args.cap);
+        const float score = score_of_key<L>(q[g], key, args.cap);  // by all lanes, also where others have no key
         scores[u][g] = j + u * kStride < end ? score : -INFINITY;
       }
     }
+    running.take(scores);
 #pragma unroll
-    for (int g = 0; g < G; ++g) {
-      float larger = running.max[g];
-#pragma unroll
-      for (int u = 0; u < kLoads; ++u) larger = fmaxf(larger, scores[u][g]);
-      const float factor = exp2_fast(running.max[g] - larger);
-      running.max[g] = larger;
-      running.sum[g] *= factor;
-#pragma unroll
-      for (int e = 0; e < E; ++e) running.values[g][e] *= factor;
-#pragma unroll
-      for (int u = 0; u < kLoads; ++u) running.sum[g] += scores[u][g] = exp2_fast(scores[u][g] - larger);
-    }
-#pragma unroll
-    for (int u = 0; u < kLoads; ++u) {
-      float value[E];
-      values[u].unpacked(value);
-#pragma unroll
-      for (int g = 0; g < G; ++g)
-#pragma unroll
-        for (int e = 0; e < E; ++e) running.values[g][e] = fmaf(scores[u][g], value[e], running.values[g][e]);
-    }
+    for (int u = 0; u < kLoads; ++u) running.add(scores[u], values[u]);
   }
 #pragma unroll
   for (int offset = L; offset < 32; offset *= 2) running.merge(offset);

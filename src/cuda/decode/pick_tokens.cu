@@ -1,5 +1,5 @@
-// The choice of the next token of each text. One block a row: it reads the row a few times, sorts nothing, and does what
-// the CPU backend does to the bit.
+// The choice of the next token of each text. One block a row: it reads the row a few times, sorts nothing, and does
+// what the CPU backend does to the bit.
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/decode/row.cuh"

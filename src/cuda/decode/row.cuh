@@ -1,6 +1,6 @@
 // What a block does with a row of scores over the vocabulary: its largest score, sums of softmax weights, the score at
-// which a count or a weight is reached, and places in the order of ids. All sums are of whole numbers: they have no order,
-// and the CPU's are the same (ops/token_math.h). Nothing is sorted.
+// which a count or a weight is reached, and places in the order of ids. All sums are of whole numbers: they have no
+// order, and the CPU's are the same (ops/token_math.h). Nothing is sorted.
 #pragma once
 
 #include "cuda/vector.cuh"
@@ -61,7 +61,9 @@ __device__ __forceinline__ uint64_t block_max(uint64_t x, RowShared& shared) {
 __device__ __forceinline__ uint64_t ranked(float score, int64_t id) {
   return static_cast<uint64_t>(score_key(score)) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
 }
-__device__ __forceinline__ float score_of_ranked(uint64_t number) { return score_of(static_cast<uint32_t>(number >> 32)); }
+__device__ __forceinline__ float score_of_ranked(uint64_t number) {
+  return score_of(static_cast<uint32_t>(number >> 32));
+}
 __device__ __forceinline__ int64_t id_of_ranked(uint64_t number) {
   return 0xffffffffu - static_cast<uint32_t>(number);
 }
@@ -72,8 +74,8 @@ struct Cut {
   uint64_t above;                   ///< the sum over better scores
 };
 
-/// Finds the bin with which the sum over bins reaches `target`: shared.result gets its number and the sum before it. The
-/// sum over all bins is at least `target`. Afterwards the bins are zeros.
+/// Finds the bin with which the sum over bins reaches `target`: shared.result gets its number and the sum before it.
+/// The sum over all bins is at least `target`. Afterwards the bins are zeros.
 __device__ __forceinline__ void find_bin(uint64_t target, RowShared& shared) {
   constexpr int kEach = kBins / kRowThreads;
   static_assert(kEach == 2);
@@ -99,8 +101,8 @@ __device__ __forceinline__ void find_bin(uint64_t target, RowShared& shared) {
   __syncthreads();
 }
 
-/// The part of 2048 that a score falls into, best first: steps of 1/64 below the largest score, within which weights are
-/// more than nothing. Scores spread over many of them, so that few threads add to one at once.
+/// The part of 2048 that a score falls into, best first: steps of 1/64 below the largest score, down to where weights
+/// are nothing. Scores spread over many of them, so that few threads add to one at once.
 __device__ __forceinline__ uint32_t step_of(float score, float largest) {
   const float below = largest - score;
   return below < 31.98f ? static_cast<uint32_t>(below * 64) : kBins - 1;  // NaN, of two infinities: the last
@@ -149,8 +151,8 @@ struct WarpPart {
   }
 };
 
-/// The id at which the sum of measure(i) over ids, from the first one on, exceeds `target`, in every thread; the sum over
-/// the row does.
+/// The id at which the sum of measure(i) over ids, from the first one on, exceeds `target`, in every thread; the sum
+/// over the row does.
 template <class Measure>
 __device__ __forceinline__ int64_t find_id(int64_t count, uint64_t target, RowShared& shared, Measure measure) {
   const WarpPart part(count);
