@@ -87,7 +87,7 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
       never("strategies", "^(include/blipft|src)/(model|models|data|checkpoint|config)[./]")
       never("strategies", "^src/(run|memory|trace|io|cpu|cuda|comm|optimizers)/")
       only("store", "store|format|arena|optimizer|unit|ops|device|tensor|error|config", "ops/[a-z0-9_]*")
-      only("ops", "ops|tensor|error|device|philox", "")
+      only("ops", "ops|head_norm|tensor|error|device|philox", "")
       only("comm", "comm|activity|control_channel|device|tensor|error|monitor", "ops/[a-z0-9_]*|cuda/device/[a-z_]*|cuda/vector")
       only("data", "data|batch|config|device|tensor|ops|error|philox", "ops/[a-z0-9_]*|io/(file|json|crc32c)")
       only("io", "checkpoint|tensor|error", "memory/memory_text")
@@ -96,8 +96,8 @@ grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
       never("trace", "^src/(config|cpu|cuda|comm|models|store|strategies|optimizers|data)/")
       never("run", "^src/(config|cpu|cuda|comm|models|store|strategies|optimizers)/")
       only("optimizers", "tensor|ops|error|device|optimizer|philox", "")
-      only("cpu", "device|ops|tensor|error|philox", "ops/[a-z0-9_]*|memory/memory_text")
-      only("cuda", "device|ops|tensor|error|philox|monitor", "ops/[a-z0-9_]*|memory/memory_text")
+      only("cpu", "device|ops|head_norm|tensor|error|philox", "ops/[a-z0-9_]*|memory/memory_text")
+      only("cuda", "device|ops|head_norm|tensor|error|philox|monitor", "ops/[a-z0-9_]*|memory/memory_text")
     }
     END {
       if (count) print "layering: " count (count == 1 ? " breach" : " breaches")

@@ -100,7 +100,8 @@ __device__ __forceinline__ float cap_slope(const PackedParams& p, float score) {
   return p.cap > 0 ? 1.0f - (score / p.cap) * (score / p.cap) : 1.0f;
 }
 
-/// Extra: with a window, a cap, or both, or with large heads; in the others nothing of that costs anything, or moves a bit.
+/// Extra: with a window, a cap, or both, or with large heads; in the others nothing of that costs anything, or moves a
+/// bit.
 template <bool Extra>
 __device__ __forceinline__ bool in_window(const PackedParams& p, int query, int key) {
   return !Extra || p.window == 0 || key > query - p.window;

@@ -15,7 +15,8 @@ AttentionForward Attention::arguments(const StepContext& context, const LayerCal
   AttentionForward args{.dtype = saved.qkv.dtype, .batch = call.batch, .heads = shape_.heads,
                         .head_size = shape_.head_size, .query_tokens = t, .kv_tokens = keys,
                         .kv_heads = shape_.kv_heads, .q = Heads::in(qk ? qk : saved.qkv, 0, t),
-                        .scale = shape_.scale > 0 ? shape_.scale : 1.0f / std::sqrt(static_cast<float>(shape_.head_size)),
+                        .scale = shape_.scale > 0 ? shape_.scale
+                            : 1.0f / std::sqrt(static_cast<float>(shape_.head_size)),
                         .causal = shape_.causal, .window = shape_.window, .cap = shape_.cap, .packing = call.packing,
                         .out = Heads::in(saved.attention, 0, t), .lse = saved.lse};
   args.k = cross_ ? Heads::in(saved.kv, 0, keys) : Heads::in(qk ? qk : saved.qkv, q, t);
