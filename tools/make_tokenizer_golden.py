@@ -23,10 +23,6 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
           r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-O200K = (TEKKEN.replace(r"\p{M}]+|", r"\p{M}]+" + CONTRACTIONS + "|").replace(r"\p{M}]*|",
-    r"\p{M}]*" + CONTRACTIONS + "|")
-         .replace(r"|\p{N}|", r"|\p{N}{1,3}|"))
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 ODD = [
@@ -265,37 +261,6 @@ def make_byte_fallback(out, name, config):
     return path, reference(path)
 
 
-def make_gemma(out):
-    """Byte fallback, spaces replaced by the normalizer, and a split at spaces that finds none."""
-    path = os.path.join(out, "gemma")
-    os.makedirs(path, exist_ok=True)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("\u2581", behavior="merged_with_next")
-    trainer = trainers.BpeTrainer(vocab_size=560, show_progress=False, special_tokens=[
-        "<pad>", "<eos>", "<bos>", "<unk>", "<mask>"] + [f"<0x{byte:02X}>" for byte in range(256)])
-    tokenizer.train_from_iterator([TRAINING] * 2, trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    model.update(unk_token="<unk>", fuse_unk=True, byte_fallback=True, ignore_merges=False)
-    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<bos>", "type_id": 0}},
-                                                         {"Sequence": {"id": "A", "type_id": 0}}],
-                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-                "special_tokens": {"<bos>": {"id": "<bos>", "ids": [2], "tokens": ["<bos>"]}}}
-    tokens = [added(content, index, special=True) for index, content in
-              enumerate(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"])]
-    count = len(model["vocab"])
-    tokens += [added("<start_of_turn>", count, special=True), added("<end_of_turn>", count + 1, special=True),
-               added("\n\n", count + 2), added("\u2581\u2581", count + 3)]
-    write(os.path.join(path, "tokenizer.json"),
-          {**fast_file({}, [], tokens, normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
-                       pre_tokenizer={"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
-                                      "invert": False}, post_processor=template), "model": model, "decoder": None})
-    write(os.path.join(path, "tokenizer_config.json"),
-          {"tokenizer_class": "GemmaTokenizer", "add_bos_token": True, "add_eos_token": False, "bos_token": "<bos>",
-           "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"})
-    return path, reference(path)
-
-
 def make_split(out, name, pattern, normalizer, tokens, config, begin=None, ignore_merges=False):
     """Byte-level with a Split pattern, as LLaMA 3 and Qwen 2 have it."""
     path = os.path.join(out, name)
@@ -353,13 +318,6 @@ FAMILIES = {
     "code_llama_python": ("llama_class", "llama", {
         **LLAMA_CLASS, "tokenizer_class": "CodeLlamaTokenizer", "added_tokens_decoder": DECODER,
         **dict.fromkeys(("prefix_token", "middle_token", "suffix_token", "eot_token", "fill_token"))}),
-    "qwen3_no_class": ("llama3", "qwen3", {"eos_token": "<|eot_id|>"}),
-    "gemma2": ("gemma", "gemma2", None),
-    "gemma3": ("gemma", "gemma3_text", None),
-    "phi3_llama_class": ("llama_class", "phi3", None),
-    "phi3_gpt2_class": ("llama3", "phi3", {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|eot_id|>"}),
-    "smollm3": ("llama3", "smollm3", None),
-    "olmo2_gpt2_class": ("llama3", "olmo2", {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|eot_id|>"}),
     "llama_class_of_bytes": ("qwen2", "llama", {"tokenizer_class": "LlamaTokenizer", "eos_token": "<|im_end|>"}),
 }
 
@@ -445,12 +403,6 @@ def main():
                                  {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
                                   "eos_token": "</s>"}, begin="<s>")
     write_cases(os.path.join(path, "cases.json"), tokenizer, args.random, CAPITALS)
-    path, tokenizer = make_split(args.out, "o200k", O200K, None, ["<|endoftext|>", "<|end|>"],
-                                 {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|endoftext|>",
-                                  "eos_token": "<|endoftext|>"})
-    write_cases(os.path.join(path, "cases.json"), tokenizer, args.random, CAPITALS)
-    path, tokenizer = make_gemma(args.out)
-    write_cases(os.path.join(path, "cases.json"), tokenizer, args.random)
     for name in FAMILIES:
         write_family(args.out, name, args.random // 3)
     for name in ("llama", "open_llama"):

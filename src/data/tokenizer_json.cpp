@@ -158,23 +158,12 @@ void read_metaspace(const Json& part, const std::string& file, TokenizerSpec& sp
   spec.metaspace = metaspace;
 }
 
-/// Gemma's files split at spaces after their normalizer has replaced all of them: no text has one.
-bool splits_nothing(const Json& part, const TokenizerSpec& spec) {
-  const auto takes_spaces = [](const NormalizerStep& step) {
-    return step.kind == NormalizerStep::Kind::replace && step.from == " " && step.to.find(' ') == std::string::npos;
-  };
-  return member(member(part, "pattern"), "String") == " " && !spec.normalizer.empty() &&
-         takes_spaces(spec.normalizer.back());
-}
-
 void read_split(const Json& part, const std::string& file, TokenizerSpec& spec) {
-  if (splits_nothing(part, spec)) return;
   const Json& pattern = member(part, "pattern");
   const Json& expression = member(pattern, "Regex");
   const auto known = expression.is_string() ? known_pattern(expression.get<std::string>()) : std::nullopt;
   BLIPFT_USER_CHECK(known.has_value(), file, ": pre_tokenizer: Split.pattern is ", io::brief(pattern),
-                    "; supported are the patterns of GPT-2, LLaMA 3, Qwen 2, Mistral (tekken) and Phi-4-mini (o200k), ",
-                    "as their files spell them");
+                    "; supported are the patterns of GPT-2, LLaMA 3, Qwen 2 and Mistral (tekken), as their files spell them");
   BLIPFT_USER_CHECK(member(part, "behavior") == "Isolated" && !flag(part, "invert", false), file,
                     ": pre_tokenizer: Split.behavior is ", io::brief(member(part, "behavior")), ", invert ",
                     io::brief(member(part, "invert")), "; supported are \"Isolated\", false");
@@ -203,8 +192,7 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
   }
   std::string types;
   for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
-  const bool known = types.empty() || types == "Metaspace" || types == "ByteLevel" || types == "Split, ByteLevel" ||
-                     (types == "Split" && splits_nothing(parts[0], spec));
+  const bool known = types.empty() || types == "Metaspace" || types == "ByteLevel" || types == "Split, ByteLevel";
   BLIPFT_USER_CHECK(known, file, ": the pre_tokenizer is of type ", types,
                     "; supported are none, Metaspace, ByteLevel, and Split with ByteLevel behind it");
   for (const Json& part : parts) {

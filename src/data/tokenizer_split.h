@@ -14,7 +14,6 @@ enum class SplitPattern {
            ///< |\s*[\r\n]+|\s+(?!\S)|\s+
   tekken,  ///< [^\r\n\p{L}\p{N}]?U*S+|[^\r\n\p{L}\p{N}]?U+S*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
            ///< with U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], S = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: Mistral's, from NeMo on
-  o200k,   ///< tekken with (?i:'s|'t|'re|'ve|'m|'ll|'d)? behind its words and \p{N}{1,3}: Phi-4-mini's
   qwen2,   ///< llama3 with \p{N} in place of \p{N}{1,3}
 };
 

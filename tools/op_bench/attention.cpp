@@ -21,8 +21,6 @@ struct AttentionCase {
   int64_t kv_heads = 0;               ///< 0: as many as heads
   std::vector<int64_t> lengths = {};  ///< packed samples' rows, queries at most; else all have `queries`
   DType dtype = DType::bf16;
-  int64_t window = 0;                 ///< of causal ones of `queries` each
-  float cap = 0;
 
   int64_t heads_of_kv() const { return kv_heads ? kv_heads : heads; }
   int64_t rows() const {
@@ -62,7 +60,6 @@ AttentionForward make_forward(Harness& harness, const AttentionCase& c) {
   args.scale = 1.0f / std::sqrt(static_cast<float>(c.size));
   args.causal = c.causal;
   args.kv_heads = c.kv_heads;
-  args.window = c.window, args.cap = c.cap;
   args.packing = make_packing(harness, c);
   if (c.queries == c.keys) {  // one matrix of queries, keys and values, as the layers make it
     const Tensor qkv = harness.tensor({c.rows(), width + c.kv_columns()}, c.dtype);
@@ -103,9 +100,6 @@ void attention_case(Harness& harness, const AttentionCase& c) {
   double flops = 4.0 * c.scores() * static_cast<double>(c.heads * c.size);
   if (c.causal)  // what is not masked
     flops *= 0.5 * (1.0 + static_cast<double>(c.rows()) / c.scores());
-  if (const auto window = static_cast<double>(c.window); c.window > 0)
-    flops = 4.0 * static_cast<double>(c.heads * c.size * c.rows()) *
-            (window - window * window / (2 * static_cast<double>(c.queries)));
   // Matrices like the queries and like the keys, and the f32 row of log-sums.
   const int64_t kv_rows = c.queries == c.keys ? c.rows() : c.batch * c.keys;
   const double element = static_cast<double>(dtype_size(c.dtype)),
@@ -116,7 +110,6 @@ void attention_case(Harness& harness, const AttentionCase& c) {
                                    c.causal ? " causal" : "", c.p > 0 ? " dropout" : "",
                                    c.kv_heads ? concat(" kv heads ", c.kv_heads) : "",
                                    c.lengths.empty() ? "" : concat(" packed ", c.rows()),
-                                   c.window ? concat(" window ", c.window) : "", c.cap > 0 ? " capped" : "",
                                    c.dtype == DType::f32 ? " f32" : "");
   // Others are not timed at such shapes.
   const bool alone = c.kv_heads > 0 || !c.lengths.empty() || c.dtype != DType::bf16;
@@ -175,11 +168,6 @@ void other_attention_cases(Harness& harness) {
   tiny_texts_f32.kv_heads = 4;
   tiny_texts_f32.lengths = {50, 60, 70, 85, 95, 110, 130, 500};
   tiny_f32.dtype = tiny_texts_f32.dtype = DType::f32;
-  AttentionCase mistral{"mistral 8192", 1, 32, 8192, 8192, 128, true},
-      gemma3{"gemma 3 1024", 4, 4, 1024, 1024, 256, true};
-  mistral.kv_heads = 8, mistral.window = 4096, gemma3.kv_heads = 1, gemma3.window = 512;
-  AttentionCase gemma2{"gemma 2 512", 4, 8, 512, 512, 256, true}, qwen3{"qwen 3 1024", 4, 32, 1024, 1024, 128, true};
-  gemma2.kv_heads = 4, gemma2.cap = 50, qwen3.kv_heads = 8;
   for (const AttentionCase& c : {AttentionCase{"llama 256", 8, 32, 256, 256, 128, true},
                                  {"llama 512", 4, 32, 512, 512, 128, true},
                                  {"llama 2048", 4, 32, 2048, 2048, 128, true},
@@ -188,8 +176,7 @@ void other_attention_cases(Harness& harness) {
                                  packed("llama texts", 4, 400, 32, 32, 128),
                                  packed("llama texts", 24, 2048, 32, 32, 128),
                                  packed("tiny llama texts", 24, 2048, 32, 4, 64),
-                                 packed("llama 3b texts", 24, 2048, 32, 32, 100), tiny_texts_f32, tiny_f32, mistral,
-                                 gemma3, gemma2, qwen3})
+                                 packed("llama 3b texts", 24, 2048, 32, 32, 100), tiny_texts_f32, tiny_f32})
     attention_case(harness, c);
 }
 

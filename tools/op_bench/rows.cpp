@@ -1,6 +1,5 @@
 // Ops on rows, all bound by memory: norms, activations, dropout, embeddings, and rows picked and spread.
 #include "blipft/error.h"
-#include "blipft/head_norm.h"
 #include "op_bench/cases.h"
 
 namespace blipft::bench {
@@ -58,27 +57,6 @@ void norm_cases(Harness& harness, int64_t m, int64_t n, bool residual, float p, 
     args.dbias = harness.tensor({n}), args.accumulate_dbias = true;
     args.beta = harness.tensor({n}), args.y = harness.tensor({m, n});
     return [&harness, args] { harness.ops().norm_backward(args, harness.stream()); };
-  });
-}
-
-/// Queries or keys in a matrix of both and the values.
-void head_norm_cases(Harness& harness, int64_t m, int64_t groups, int64_t size, int64_t columns) {
-  const double matrix = bf16_bytes(m * groups * size);
-  const std::string shape = dims({m, groups, size});
-  const auto heads = [&harness, m, columns, groups, size] {
-    return MatrixView(harness.tensor({m, columns})).columns(0, groups * size);
-  };
-  harness.run("head_norm_forward", shape, {matrix * 2}, [&]() -> Harness::Work {
-    const HeadNormForward args{.x = heads(), .size = size, .gamma = harness.tensor({size}), .y = heads(),
-                               .rstd = harness.tensor({m, groups}, DType::f32)};
-    return [&harness, args] { harness.ops().head_norm_forward(args, harness.stream()); };
-  });
-  harness.run("head_norm_backward", shape, {matrix * 5}, [&]() -> Harness::Work {
-    const MatrixView dx = heads();
-    const HeadNormBackward args{.dy = dx, .x = heads(), .size = size, .gamma = harness.tensor({size}),
-                                .rstd = harness.tensor({m, groups}, DType::f32, 1, 0.01f),
-                                .dgamma = harness.tensor({size}), .accumulate = true, .dx = dx};
-    return [&harness, args] { harness.ops().head_norm_backward(args, harness.stream()); };
   });
 }
 
@@ -187,8 +165,6 @@ void row_cases(Harness& harness, int64_t batch) {
   norm_cases(harness, batch * kOptTokens, kOptWidth, true, 0.1f, kOptTokens, true);
   norm_cases(harness, batch * kQueries, kQueryWidth, true, 0.1f, kQueries);
   norm_cases(harness, batch * 128, 4096, false, 0, 128);
-  head_norm_cases(harness, batch * 256, 32, 128, 6144);    // Qwen3 8B
-  head_norm_cases(harness, batch * 256, 1, 4096, 12288);   // OLMo 2 7B
   activation_cases(harness, batch);
   picture_cases(harness, batch);
   text_cases(harness, batch);
