@@ -8,11 +8,12 @@ Each model gets random sizes, heads, groups, windows, caps, biases, ties, rotary
 random texts, some longer than its windows. blipft (environment: BLIPFT, default ./blipft) trains one step of SGD in f32
 and saves the model; transformers, which loads that folder, says what became of each parameter: with a learning rate of
 64 the change is 64 times the gradient. The truth is transformers' own code in float64, but for rotary angles, which are
-float32 by definition. Prints one line a model, and one a family: the worst relative error of the loss, and of a tensor's
-gradient in the 2-norm (relative to 1 % of the norm of all gradients where the tensor's own norm is below it: a small
-gradient is a sum of large terms and has their rounding). Beside it stand what transformers itself makes of float32, and
-what rounding the weights once does to the exact gradient: a norm of two elements loses digits whoever computes it. Ends
-with status 1 where a loss is further off than 1e-5, or a gradient further than 3e-5 and than twenty such roundings.
+float32 by definition. Prints one line a model, and one a family: the worst relative error of the loss, and of a
+tensor's gradient in the 2-norm (relative to 1 % of the norm of all gradients where the tensor's own norm is below it:
+a small gradient is a sum of large terms and has their rounding). Beside it stand what transformers itself makes of
+float32, and what rounding the weights once does to the exact gradient: a norm of two elements loses digits whoever
+computes it. Ends with status 1 where a loss is further off than 1e-5, or a gradient further than 3e-5 and than twenty
+such roundings.
 
 Needs torch and transformers.
 """
@@ -42,7 +43,8 @@ from make_modern_golden import Exact, config_class, converted, fill  # noqa: E40
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOKENIZERS = {"Qwen2": ("qwen2", 484), "Qwen3": ("qwen2", 484)}  # and the number of ids
 BATCH, TOKENS, LR = 6, 24, 64.0
-WORDS = "two red circles beside one green square Knights! on f6, 17 naïve cafés \n (why?) x=3; über - den Wald.".split(" ")
+WORDS = ("two red circles beside one green square Knights! on f6, 17 naïve cafés \n (why?) x=3; "
+         "über - den Wald.").split(" ")
 MOST_LOSS, MOST_GRADIENT, MOST_ROUNDINGS = 1e-5, 3e-5, 20  # of f32 sums in another order
 
 
@@ -117,7 +119,8 @@ def of_phi3(pick, n):
     rope = {"rope_type": "default"} if pick.random() < 0.3 else {
         "rope_type": "longrope", "short_factor": [pick.uniform(0.8, 3) for _ in range(pairs)],
         "long_factor": [pick.uniform(1, 30) for _ in range(pairs)]}
-    return dict(config, rope_parameters=dict(rope, rope_theta=pick.choice([100.0, 10000.0]), partial_rotary_factor=part))
+    return dict(config, rope_parameters=dict(rope, rope_theta=pick.choice([100.0, 10000.0]),
+        partial_rotary_factor=part))
 
 
 def of_olmo2(pick, n):
@@ -196,8 +199,8 @@ def load(folder, dtype):
 
 
 def transformers_side(folder, name, texts, dtype, rounding_seed=None):
-    """Loss and gradients, in float64 with its own casts to float32 left out; and the longest text. With a seed, weights are
-    off by what f32 rounds away."""
+    """Loss and gradients, in float64 with its own casts to float32 left out; and the longest text. With a seed, weights
+    are off by what f32 rounds away."""
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "model/tokenizer.json"))
     rows = [tokenizer(text).input_ids[:TOKENS] for text in texts]
     longest = max(map(len, rows))
@@ -241,8 +244,9 @@ def compare(folder, family, seed):
     about = ", ".join(f"{key} {value}" for key, value in values.items() if key != "rope_parameters")
     rope = values["rope_parameters"]
     kind = rope.get("rope_type") or "/".join(rope[key]["rope_type"] for key in sorted(rope))
-    print(f"{family} {seed}: loss {expected:.4f} off {off:.1e}, gradient {worst:.1e} ({where}), transformers' {own:.1e}, a "
-          f"rounding's {rounding:.1e}; {longest} tokens, {how}; rotary {kind}, {about}", flush=True)
+    print(f"{family} {seed}: loss {expected:.4f} off {off:.1e}, gradient {worst:.1e} ({where}), "
+          f"transformers' {own:.1e}, a rounding's {rounding:.1e}; {longest} tokens, {how}; rotary {kind}, {about}",
+              flush=True)
     return off, worst, own, not (off <= MOST_LOSS and worst <= max(MOST_GRADIENT, MOST_ROUNDINGS * rounding))
 
 
@@ -266,7 +270,7 @@ def main():
                 errors.append(compare(folder, family, seed))
         loss, gradient, own = (max(error[i] for error in errors) for i in range(3))
         far |= any(error[3] for error in errors)
-        print(f"== {family}: {len(errors)} models, loss within {loss:.1e}, every gradient within {gradient:.1e} "
+        print(f"== {family}: {len(errors)} models, loss within {loss:.1e}, gradients within {gradient:.1e} "
               f"(transformers in f32: {own:.1e}), {sum(error[3] for error in errors)} too far", flush=True)
     sys.exit(1 if far else 0)
 

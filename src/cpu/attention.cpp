@@ -63,11 +63,6 @@ float score(const AttentionForward& a, const float* q, const float* k) {
   return a.cap > 0 ? a.cap * std::tanh(scaled / a.cap) : scaled;
 }
 
-/// d(score) / d(scaled product), given the score.
-float cap_slope(const AttentionForward& a, float score) {
-  return a.cap > 0 ? 1 - (score / a.cap) * (score / a.cap) : 1;
-}
-
 /// f(b, h) for each of `heads` heads of every sample, in parallel.
 template <class F>
 void for_heads(int64_t batch, int64_t heads, F f) {
@@ -132,7 +127,7 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* d
   const auto [nq, nk, q, k, v, out, p] = Head(a, b, h);
   float* dropped = thread_buffer(5, nk);  // m p
   float* dp = thread_buffer(6, nk);
-  float* slope = thread_buffer(11, nk);
+  float* slope = thread_buffer(11, nk);    // d(score) / d(scaled product)
   float* dout = thread_buffer(7, nq * d);
   load_head(a.out, a, b, h, nq, out);
   load_head(args.dout, a, b, h, nq, dout);
@@ -143,9 +138,14 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* d
     const Visible keys = visible_keys(a, b, i);
     delta[i] = dot(dout + i * d, out + i * d, d);
     for (int64_t j = keys.first; j < keys.end; ++j) {
-      const float s = score(a, q + i * d, k + j * d);
-      p[j] = std::exp(s - lse[i]);
-      slope[j] = cap_slope(a, s);
+      if (a.cap > 0) {
+        const float s = score(a, q + i * d, k + j * d);
+        p[j] = std::exp(s - lse[i]);
+        slope[j] = 1 - (s / a.cap) * (s / a.cap);
+      } else {
+        p[j] = std::exp(a.scale * dot(q + i * d, k + j * d, d) - lse[i]);
+        slope[j] = 1;
+      }
       dp[j] = dot(dout + i * d, v + j * d, d);
     }
     std::copy(p + keys.first, p + keys.end, dropped + keys.first);

@@ -82,8 +82,8 @@ struct Occurrence {
   int64_t table_row, source_row;
 };
 
-/// table[use.table_row] (+)= scale * source[use.source_row] for all uses; the table's other rows become 0 unless `accumulate`.
-/// Each table row is summed by one thread, in the order of the uses.
+/// table[use.table_row] (+)= scale * source[use.source_row] for all uses; the table's other rows become 0 unless
+/// `accumulate`. Each table row is summed by one thread, in the order of the uses.
 void scatter_rows(const Tensor& source, std::vector<Occurrence> uses, const Tensor& table, bool accumulate,
                   float scale = 1) {
   const int64_t n = source.cols();

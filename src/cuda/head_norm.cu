@@ -1,8 +1,9 @@
 // RMSNorm of the heads of a row, or of any groups of its columns, forward and backward; bound by memory.
 //
-// A team of threads takes one group of one row: a warp where groups are heads, a block where they are long. It reads its
-// elements once for the sum and once more, from the cache, for the result; each thread reads and writes elements of its own
-// alone, so that outputs may be inputs. dgamma is summed in chunks of groups, and these in order: no atomics.
+// A team of threads takes one group of one row: a warp where groups are heads, a block where they are long. It reads
+// its elements once for the sum and once more, from the cache, for the result; each thread reads and writes elements
+// of its own alone, so that outputs may be inputs. dgamma is summed in chunks of groups, and these in order: no
+// atomics.
 #include "blipft/head_norm.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"

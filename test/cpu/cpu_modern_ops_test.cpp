@@ -56,7 +56,8 @@ void check_head_norm(DType t, const RmsForm& form, int64_t groups, int64_t size,
   OpContext c(cpu());
   const Tensor wide = c.input("x", t, {m, n + behind}, -1, 2);
   HeadNormForward f{.x = MatrixView(wide).columns(0, n), .size = size, .gamma = c.input("gamma", t, {size}, -0.5, 0.5),
-                    .eps = 1e-3f, .rms = form, .y = c.output("y", t, {m, n}), .rstd = c.output("rstd", kF32, {m, groups})};
+                    .eps = 1e-3f, .rms = form, .y = c.output("y", t, {m, n}),
+                        .rstd = c.output("rstd", kF32, {m, groups})};
   const Tensor dy = in_place ? c.inout("dy", t, {m, n + 2}) : c.input("dy", t, {m, n + 2});
   const Tensor before = c.input("dy", t, {m, n + 2});     // the same numbers: of the same name
   const Tensor dgamma = accumulate ? c.inout("dgamma", kF32, {size}) : c.output("dgamma", kF32, {size});
@@ -144,8 +145,10 @@ void check_attention(DType t, const Scores& a) {
   // As in cpu_attention_test.cpp: in bf16 the stored output's rounding enters a difference smaller than its parts.
   const double through_softmax = t == kF32 ? bound(t) : 2 * bound(t);
   CHECK_CLOSE(c.read(out), attention(a, x, y, z), bound(t));
-  CHECK_CLOSE(c.read(dq), differences(x, [&](const Vec& n) { return inner(go, attention(a, n, y, z)); }), through_softmax);
-  CHECK_CLOSE(c.read(dk), differences(y, [&](const Vec& n) { return inner(go, attention(a, x, n, z)); }), through_softmax);
+  CHECK_CLOSE(c.read(dq), differences(x, [&](const Vec& n) { return inner(go, attention(a, n, y, z)); }),
+      through_softmax);
+  CHECK_CLOSE(c.read(dk), differences(y, [&](const Vec& n) { return inner(go, attention(a, x, n, z)); }),
+      through_softmax);
   CHECK_CLOSE(c.read(dv), differences(z, [&](const Vec& n) { return inner(go, attention(a, x, y, n)); }), bound(t));
 }
 
@@ -171,7 +174,8 @@ TEST_SUITE("cpu_ops") {
       f.eps = 0, f.rms = form;
       f.y = c.output("y", kBf16, {1, 4}), f.rstd = c.output("rstd", kF32, {1});
       const HeadNormForward heads{.x = f.x, .size = 4, .gamma = f.gamma, .eps = 0, .rms = form,
-                                  .y = c.output("of heads", kBf16, {1, 4}), .rstd = c.output("rstd of heads", kF32, {1})};
+                                  .y = c.output("of heads", kBf16, {1, 4}),
+                                      .rstd = c.output("rstd of heads", kF32, {1})};
       c.run([&](Ops& ops, Stream s) {
         ops.norm_forward(f, s);
         ops.head_norm_forward(heads, s);
@@ -181,7 +185,8 @@ TEST_SUITE("cpu_ops") {
       Vec expected;
       for (double x : values) {
         const float scaled = static_cast<float>(x) * rstd;
-        expected.push_back(static_cast<double>(rounded((form.rounds_once ? scaled : rounded(scaled)) * (form.offset + 3))));
+        expected.push_back(static_cast<double>(rounded((form.rounds_once ? scaled
+            : rounded(scaled)) * (form.offset + 3))));
       }
       CHECK(c.read(f.y) == expected);
       CHECK(c.read(heads.y) == expected);
@@ -190,7 +195,8 @@ TEST_SUITE("cpu_ops") {
 
   TEST_CASE("gates: gelu, gelu with tanh, relu: forward, both gradients, in place") {
     for (DType t : {kF32, kBf16})
-      for (auto activation : {GateActivation::silu, GateActivation::gelu, GateActivation::gelu_tanh, GateActivation::relu})
+      for (auto activation : {GateActivation::silu, GateActivation::gelu, GateActivation::gelu_tanh,
+          GateActivation::relu})
         for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {2, 70}}) {
           OpContext c(cpu());
           Swiglu f{.activation = activation, .gate_up = c.input("gate_up", t, {rows, 2 * width}, -4, 4),
@@ -331,7 +337,8 @@ TEST_SUITE("cpu_ops") {
       r.rotated = rotated;
       CHECK_THROWS_WITH_AS(ops->rotary(r, s), doctest::Contains("rotated"), Error);
     }
-    HeadNormForward h{.x = x, .size = 4, .gamma = tensor(kF32, {4}), .y = tensor(kF32, {4, 8}), .rstd = tensor(kF32, {4, 2})};
+    HeadNormForward h{.x = x, .size = 4, .gamma = tensor(kF32, {4}), .y = tensor(kF32, {4, 8}),
+        .rstd = tensor(kF32, {4, 2})};
     CHECK_NOTHROW(ops->head_norm_forward(h, s));
     h.size = 3;
     CHECK_THROWS_WITH_AS(ops->head_norm_forward(h, s), doctest::Contains("size 3 does not divide 8 columns"), Error);

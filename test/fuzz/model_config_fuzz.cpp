@@ -2,6 +2,7 @@
 #include "blipft/data.h"
 #include "fuzz/fuzz_target.h"
 #include "models/families/blip2_config.h"
+#include "models/families/gemma_config.h"
 #include "models/families/llama_config.h"
 
 BLIPFT_FUZZ_TARGET(model_config) {
@@ -9,6 +10,7 @@ BLIPFT_FUZZ_TARGET(model_config) {
   static const testing::FuzzFolder folder;
   const std::string file = folder.write("preprocessor_config.json", input);
   testing::refuses_or_takes([&] { (void)LlamaConfig::read(file); });
+  testing::refuses_or_takes([&] { (void)GemmaConfig::read(file); });
   testing::refuses_or_takes([&] { (void)Blip2Config::read(file); });
   testing::refuses_or_takes([&] { (void)ImageProcessor::from_directory(folder.path()); });
 }

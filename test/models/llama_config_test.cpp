@@ -134,7 +134,8 @@ TEST_SUITE("llama config") {
   TEST_CASE("rotary frequencies, by the keys of every age") {
     const LlamaConfig plain = read("llama", {{"rope_theta", 500000.0}});
     CHECK(plain.rotary.frequencies[1] == doctest::Approx(0.81461723).epsilon(1e-7));
-    CHECK(read("llama", {{"rope_parameters", {{"rope_theta", 500000.0}, {"rope_type", "default"}}}}).rotary.frequencies ==
+    CHECK(read("llama", {{"rope_parameters", {{"rope_theta", 500000.0},
+        {"rope_type", "default"}}}}).rotary.frequencies ==
           plain.rotary.frequencies);
     CHECK(read("llama", {{"rope_theta", 500000.0}, {"rope_parameters", nullptr}, {"rope_scaling", nullptr}})
               .rotary.frequencies == plain.rotary.frequencies);
@@ -146,7 +147,8 @@ TEST_SUITE("llama config") {
     const LlamaConfig llama3 = read("llama", {{"rope_theta", 500000.0}, {"rope_scaling", scaling}});
     int64_t kept = 0, stretched = 0, between = 0;
     for (size_t i = 0; i < 64; ++i) {
-      const double ratio = double(plain.rotary.frequencies[i]) / double(llama3.rotary.frequencies[i]), length = wavelength(plain, i);
+      const double ratio = double(plain.rotary.frequencies[i]) / double(llama3.rotary.frequencies[i]),
+          length = wavelength(plain, i);
       const bool is_short = length < 2048, is_long = length > 8192;
       kept += is_short, stretched += is_long, between += !is_short && !is_long;
       CHECK((is_short ? ratio == 1 : is_long ? std::fabs(ratio - 8) < 1e-6 : ratio > 1 && ratio < 8));
@@ -159,7 +161,8 @@ TEST_SUITE("llama config") {
           llama3.rotary.frequencies);
     json elsewhere = nested;
     elsewhere["original_max_position_embeddings"] = 77;
-    CHECK(read("llama", {{"rope_parameters", elsewhere}, {"original_max_position_embeddings", 8192}}).rotary.frequencies ==
+    CHECK(read("llama", {{"rope_parameters", elsewhere}, {"original_max_position_embeddings",
+        8192}}).rotary.frequencies ==
           llama3.rotary.frequencies);
     CHECK(read("llama", {{"rope_parameters", elsewhere}}).rotary.frequencies != llama3.rotary.frequencies);
     check_refused({{"rope_parameters", {{"full_attention", nested}}}}, {"rope_parameters.full_attention"});

@@ -43,7 +43,8 @@ json longrope(int64_t pairs) {
 
 TEST_SUITE("modern config") {
   TEST_CASE("qwen3: heads of size 128 whatever the hidden size, norms of each") {
-    const DecoderConfig qwen3 = read("qwen3", {{"hidden_size", 1024}, {"num_attention_heads", 16}, {"num_key_value_heads", 8}});
+    const DecoderConfig qwen3 = read("qwen3", {{"hidden_size", 1024}, {"num_attention_heads", 16},
+        {"num_key_value_heads", 8}});
     CHECK(qwen3.head_size == 128);
     CHECK(qwen3.vocabulary == 151936);
     CHECK(qwen3.inner == 22016);
@@ -126,10 +127,12 @@ TEST_SUITE("modern config") {
     CHECK((gemma.tied && gemma.padding_id == 0));
     for (size_t i = 0; i < 26; ++i) CHECK(gemma.kinds[i].window == (i % 2 ? 0 : 4096));
     const DecoderConfig none =
-        read("gemma2", {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr}, {"sliding_window", nullptr}});
+        read("gemma2", {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr},
+            {"sliding_window", nullptr}});
     CHECK((none.score_cap == 0 && none.logit_cap == 0 && none.kinds[0].window == 0));
     check_refused("gemma2", {{"attn_logit_softcapping", -1}}, {"attn_logit_softcapping: found -1", "or null"});
-    check_refused("gemma2", {{"hidden_activation", "mish"}}, {"hidden_activation: found \"mish\"", "gelu_pytorch_tanh"});
+    check_refused("gemma2", {{"hidden_activation", "mish"}},
+        {"hidden_activation: found \"mish\"", "gelu_pytorch_tanh"});
   }
 
   TEST_CASE("gemma3_text: two bases, an old file's scaling is of the layers without window") {
@@ -154,7 +157,8 @@ TEST_SUITE("modern config") {
     CHECK(nested.rotary.frequencies == scaled.rotary.frequencies);
     CHECK(nested.local_rotary.frequencies == scaled.local_rotary.frequencies);
     check_refused("gemma3_text", {{"use_bidirectional_attention", true}}, {"use_bidirectional_attention: found true"});
-    check_refused("gemma3_text", {{"rope_parameters", {{"rope_theta", 1e6}}}}, {"rope_parameters.rope_theta", "full_attention"});
+    check_refused("gemma3_text", {{"rope_parameters", {{"rope_theta", 1e6}}}},
+        {"rope_parameters.rope_theta", "full_attention"});
     check_refused("gemma3_text", {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}}}}, {"found \"yarn\""});
   }
 

@@ -42,7 +42,8 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
                          " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient),
                          v.packed ? " packed" : "", v.kv_heads ? concat(" kv ", v.kv_heads) : "",
                          v.rows.empty() ? "" : concat(" rows ", total_rows(v.rows)),
-                         v.window ? concat(" window ", v.window) : "", v.cap > 0 ? concat(" cap ", v.cap) : ""), t, false,
+                         v.window ? concat(" window ", v.window) : "", v.cap > 0 ? concat(" cap ", v.cap) : ""), t,
+                             false,
                    [=](OpContext& c) {
     const auto packed = v.packed_rows();
     const int64_t width = v.heads * v.head_size, kv_width = (v.kv_heads ? v.kv_heads : v.heads) * v.head_size;

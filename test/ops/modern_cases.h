@@ -12,7 +12,8 @@ namespace blipft::test {
 inline void add_head_norm(Cases& cases, DType t, int64_t rows, int64_t groups, int64_t size, int64_t behind) {
   for (const RmsForm& form : {RmsForm{0, false}, RmsForm{1, true}})
     for (bool in_place : {false, true})
-      cases.push_back({title(t, "head norm ", rows, "x", groups, "x", size, " of ", behind, form.offset > 0 ? " gemma" : "",
+      cases.push_back({title(t, "head norm ", rows, "x", groups, "x", size, " of ", behind,
+          form.offset > 0 ? " gemma" : "",
                              in_place ? " in place" : ""), t, false, [=](OpContext& c) {
         const int64_t n = groups * size;
         HeadNormForward f{.x = MatrixView(c.input("x", t, {rows, n + behind}, -1, 2)).columns(0, n), .size = size,
@@ -21,7 +22,8 @@ inline void add_head_norm(Cases& cases, DType t, int64_t rows, int64_t groups, i
                           .rstd = c.output("rstd", kF32, {rows, groups})};
         const DType gradient = in_place ? t : kF32;
         HeadNormBackward b{.dy = {}, .x = f.x, .size = size, .gamma = f.gamma, .rms = form, .rstd = f.rstd,
-                           .dgamma = in_place ? c.inout("dgamma", gradient, {size}) : c.output("dgamma", gradient, {size}),
+                           .dgamma = in_place ? c.inout("dgamma", gradient, {size})
+                               : c.output("dgamma", gradient, {size}),
                            .accumulate = in_place};
         const Tensor dy = in_place ? c.inout("dy", t, {rows, n + behind}) : c.input("dy", t, {rows, n + behind});
         b.dy = MatrixView(dy).columns(0, n);
@@ -51,7 +53,8 @@ inline void add_rms_forms(Cases& cases, DType t, int64_t rows, int64_t n) {
         alone.rstd = c.output("rstd alone", kF32, {rows});
         NormBackward b;
         b.x = f.sum, b.rstd = f.rstd, b.gamma = f.gamma, b.rms = form, b.dy = c.input("dy", t, {rows, n});
-        b.add = c.input("add", t, {rows, n}), b.dx = c.output("dx", t, {rows, n}), b.y = c.output("y again", t, {rows, n});
+        b.add = c.input("add", t, {rows, n}), b.dx = c.output("dx", t, {rows, n}),
+            b.y = c.output("y again", t, {rows, n});
         if (parameters) b.dgamma = c.output("dgamma", kF32, {n});
         c.run([&](Ops& ops, Stream s) {
           ops.norm_forward(f, s);
@@ -62,7 +65,8 @@ inline void add_rms_forms(Cases& cases, DType t, int64_t rows, int64_t n) {
 }
 
 inline void add_gates(Cases& cases, DType t, int64_t rows, int64_t inner) {
-  for (auto [activation, name] : {std::pair{GateActivation::gelu, "gelu"}, std::pair{GateActivation::gelu_tanh, "gelu_tanh"},
+  for (auto [activation, name] : {std::pair{GateActivation::gelu, "gelu"},
+      std::pair{GateActivation::gelu_tanh, "gelu_tanh"},
                                   std::pair{GateActivation::relu, "relu"}})
     cases.push_back({title(t, "gate ", name, " ", rows, "x", inner), t, false, [=, of = activation](OpContext& c) {
       Swiglu a{.activation = of, .gate_up = c.input("gate_up", t, {rows, 2 * inner}, -6, 6),
@@ -94,7 +98,8 @@ inline void add_partial_rotary(Cases& cases, DType t, int64_t heads, int64_t hea
     }});
 }
 
-/// Windows, caps and heads of up to 256, dense and packed, with groups: which kernel takes what is attention.cu's affair.
+/// Windows, caps and heads of up to 256, dense and packed, with groups: which kernel takes what is attention.cu's
+/// affair.
 inline void add_modern_attentions(Cases& cases, DType t) {
   int rotate = 0;
   const auto add = [&](int64_t d, int64_t tokens, int64_t window, float cap, int64_t kv_heads, bool packed) {
@@ -125,11 +130,13 @@ inline void add_modern_attentions(Cases& cases, DType t) {
 
 inline void add_scaled_tokens(Cases& cases, DType t, int64_t n) {
   cases.push_back({title(t, "text_embed scaled ", n), t, false, [=](OpContext& c) {
-    TextEmbed f{.ids = c.input("ids", DType::i32, {3, 17}, 0, 29), .lengths = c.input("lengths", DType::i32, {3}, 1, 18),
+    TextEmbed f{.ids = c.input("ids", DType::i32, {3, 17}, 0, 29),
+        .lengths = c.input("lengths", DType::i32, {3}, 1, 18),
                 .prefix = c.input("prefix", t, {6, n}), .prefix_rows = 2, .tokens = c.input("tokens", t, {29, n}),
                 .padding_id = 1, .token_scale = 59.87f, .x = c.output("x", t, {57, n})};
     TextEmbed b = f;
-    b.prefix = c.output("dprefix", t, {6, n}), b.tokens = c.output("dtokens", kF32, {29, n}), b.x = c.input("dx", t, {57, n});
+    b.prefix = c.output("dprefix", t, {6, n}), b.tokens = c.output("dtokens", kF32, {29, n}),
+        b.x = c.input("dx", t, {57, n});
     c.run([&](Ops& ops, Stream s) {
       ops.text_embed_forward(f, s);
       ops.text_embed_backward(b, s);
@@ -150,13 +157,17 @@ inline void add_capped_loss(Cases& cases, DType t, int64_t rows, int64_t vocabul
 }
 
 inline void add_modern_ops(Cases& cases, DType t) {
-  for (auto [rows, groups, size] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 2}, {7, 3, 22}, {37, 4, 64}, {21, 5, 128},
+  for (auto [rows, groups, size] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 2}, {7, 3, 22}, {37, 4, 64},
+      {21, 5, 128},
                                     {9, 2, 256}, {5, 1, 4096}, {3, 1, 9000}, {1100, 16, 128}, {13, 3, 100}})
     for (int64_t behind : {0, 8, 3}) add_head_norm(cases, t, rows, groups, size, behind);
-  for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {40, 64}, {2100, 328}, {20, 2304}, {20, 4096}, {9, 9000}})
+  for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {40, 64}, {2100, 328}, {20, 2304}, {20, 4096},
+      {9, 9000}})
     add_rms_forms(cases, t, rows, n);
-  for (auto [rows, inner] : {std::pair<int64_t, int64_t>{1, 1}, {5, 33}, {37, 88}, {9, 9216}}) add_gates(cases, t, rows, inner);
-  for (auto [heads, size, part] : {std::tuple<int64_t, int64_t, int64_t>{3, 128, 96}, {5, 22, 6}, {2, 256, 256}, {4, 64, 32}})
+  for (auto [rows, inner] : {std::pair<int64_t, int64_t>{1, 1}, {5, 33}, {37, 88}, {9, 9216}}) add_gates(cases, t,
+      rows, inner);
+  for (auto [heads, size, part] : {std::tuple<int64_t, int64_t, int64_t>{3, 128, 96}, {5, 22, 6}, {2, 256, 256},
+      {4, 64, 32}})
     add_partial_rotary(cases, t, heads, size, part);
   add_modern_attentions(cases, t);
   for (int64_t n : {1, 33, 64, 2304}) add_scaled_tokens(cases, t, n);

@@ -4,8 +4,8 @@ PEFT. Prints ok, FAILED or SKIPPED for each test.
 
     test/program/families_program_test.py [WORD...]        tests whose names hold one of the words
 
-BLIPFT names the program (default ./blipft). Needs torch, transformers and peft; without them the tests are skipped. Many more
-models: tools/compare_families.py.
+BLIPFT names the program (default ./blipft). Needs torch, transformers and peft; without them the tests are skipped.
+Many more models: tools/compare_families.py.
 """
 import os
 import pathlib
@@ -110,7 +110,8 @@ def quantised_offloaded_and_recomputed_layers_change_no_bit(space):
     need_torch()
     for family in ("phi3", "olmo2", "gemma3"):
         folder = random_model(space, family, SEED + 2)
-        qlora = ("adapter.kind=lora", "adapter.r=4", "adapter.targets=[all-linear]", "model.quantize=nf4", "train.lr=0.02")
+        qlora = ("adapter.kind=lora", "adapter.r=4", "adapter.targets=[all-linear]", "model.quantize=nf4",
+            "train.lr=0.02")
         plain = train(space, folder, *qlora).losses()
         for more in (("train.act_ckpt=full",), ("train.act_ckpt=full", "parallel.offload=[activations]"),
                      ("parallel.offload=[parameters]",)):

@@ -18,8 +18,10 @@
 //                                length, packed or not, grouped or not, with dropout or not
 //   general.cu                   f32, also in TF32 where heads are not aligned to 16 bytes, and bf16 heads that are not
 //                                aligned to 8 bytes
+//   general_extra.cu             the same with windows and caps, and for heads of up to 256
 // Windows (AttentionForward::window) that leave keys out are for the streaming kernel of forward.cu, for
-// backward_long.cu, and for general.cu; caps of the scores, and heads of more than 128, for general.cu alone.
+// backward_long.cu, and, in f32 or with large heads, for general_extra.cu; caps of the scores, and heads of more than
+// 128, for general_extra.cu alone.
 // None writes scores to memory or uses float atomics; all are deterministic.
 //
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of

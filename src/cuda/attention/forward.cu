@@ -12,10 +12,10 @@
 //       count; and all dropout.
 // streaming: one block per 64 * MT queries, K and V in blocks of 64 keys, double-buffered; Q in shared memory. For
 //   sequences that do not fit, e.g. 2048 x 128.
-// Within a window (WindowParams), the streaming kernel walks over the key blocks from the first that the block's queries
-// see; masks do the rest.
-// Grids and shared memory are for the most rows a sample can have. Of packed samples (PackedParams) a block takes
-// only the keys and the query tiles that its own sample has: the language model's short samples cost what they hold.
+// Within a window (WindowParams), the streaming kernel walks over the key blocks from the first that the block's
+// queries see; masks do the rest. Grids and shared memory are for the most rows a sample can have. Of packed samples
+// (PackedParams) a block takes only the keys and the query tiles that its own sample has: the language model's short
+// samples cost what they hold.
 #include <cuda_runtime.h>
 
 #include <algorithm>

@@ -39,7 +39,8 @@ void read_both_rotaries(const JsonFields& fields, DecoderConfig& config) {
   const JsonFields nested = fields.section("rope_parameters");
   for (const char* key : {"rope_type", "rope_theta", "factor"})
     BLIPFT_USER_CHECK(!nested.has(key), fields.file(), ": ", nested.prefix(), key, ": found ",
-                      "one description for all layers, expected one under full_attention and one under sliding_attention");
+                      "one description for all layers, expected one under full_attention and one under ",
+                      "sliding_attention");
   const bool old = fields.has("rope_scaling") && !fields.section("rope_scaling").empty();
   const JsonFields full = old ? fields.section("rope_scaling") : nested.section("full_attention");
   const JsonFields local = nested.section("sliding_attention");

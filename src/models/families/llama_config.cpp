@@ -154,7 +154,8 @@ GateActivation read_activation(const JsonFields& fields, const std::string& key,
     if (found == name) return activation;
     known += concat(known.empty() ? "" : ", ", "\"", name, "\"");
   }
-  throw UserError(concat(fields.file(), ": ", fields.prefix(), key, ": found \"", brief(found), "\", supported are ", known));
+  throw UserError(concat(fields.file(), ": ", fields.prefix(), key, ": found \"", brief(found), "\", supported are ",
+      known));
 }
 
 std::vector<bool> read_sliding(const JsonFields& fields, int64_t layers, const std::function<bool(int64_t)>& usual) {

@@ -1,5 +1,5 @@
-// What config.json says of a LLaMA or one of its relatives: of the model types llama, mistral, qwen2, qwen3, smollm3, phi3
-// and olmo2.
+// What config.json says of a LLaMA or one of its relatives: of the model types llama, mistral, qwen2, qwen3, smollm3,
+// phi3 and olmo2.
 #pragma once
 
 #include <functional>

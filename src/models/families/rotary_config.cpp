@@ -70,7 +70,8 @@ void scale_longrope(const RotarySource& source, const std::vector<float>& powers
   const double factor = rope.get<double>("factor", static_cast<double>(source.positions) / original);
   const double usual = factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(original));
   const double magnitude = rope.get<double>("attention_factor", usual);
-  BLIPFT_USER_CHECK(magnitude > 0 && magnitude <= kMostScaling, rope.file(), ": ", rope.prefix(), "attention_factor: found ",
+  BLIPFT_USER_CHECK(magnitude > 0 && magnitude <= kMostScaling, rope.file(), ": ", rope.prefix(),
+      "attention_factor: found ",
                     magnitude, ", expected a positive number, at most ", kMostScaling);
   rotary.magnitude = f(magnitude);
   max_tokens = std::min(max_tokens, source.original_positions);
@@ -97,7 +98,8 @@ int64_t read_rotated(const RotarySource& source) {
   const double part = rope.get<double>("partial_rotary_factor", fields.get<double>("partial_rotary_factor", 1.0));
   const auto rotated = part > 0 && part <= 1 ? static_cast<int64_t>(static_cast<double>(source.head_size) * part) : 0;
   BLIPFT_USER_CHECK(rotated > 0 && rotated % 2 == 0, fields.file(), ": ",
-                    rope.has("partial_rotary_factor") ? rope.prefix() : fields.prefix(), "partial_rotary_factor: found ",
+                    rope.has("partial_rotary_factor") ? rope.prefix() : fields.prefix(),
+                        "partial_rotary_factor: found ",
                     part, " of heads of size ", source.head_size, ", expected what makes an even number of elements");
   return rotated;
 }

@@ -1,0 +1,98 @@
+// What the kernels of general.cu and general_extra.cu share: tiles of 32 rows in shared memory, as f32, and what a block of
+// 256 threads does with them.
+#pragma once
+
+#include "cuda/attention/params.cuh"
+
+namespace blipft::attention {
+
+/// Whether windows, caps or large heads ask for the kernels of general_extra.cu.
+inline bool needs_extra(const Params& p) { return p.window > 0 || p.cap > 0 || p.head_size > 128; }
+void extra_forward(const PackedParams& p, bool bf16, cudaStream_t stream);
+/// After row_deltas().
+void extra_backward(const PackedParams& p, bool bf16, cudaStream_t stream);
+
+namespace general {
+
+constexpr int kTile = 32, kThreads = 256, kScorePitch = 33;
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ void from_float(float& y, float x) { y = x; }
+__device__ __forceinline__ void from_float(__nv_bfloat16& y, float x) { y = __float2bfloat16_rn(x); }
+
+template <int Groups>
+constexpr int kPitch = Groups * 32 + 4;
+
+/// tile [32][Groups * 32] = rows [row0, row0 + 32) of a head, zeros outside of `rows` and head_size
+template <class T, int Groups>
+__device__ void load_tile(float* tile, const T* head, int64_t row_stride, int row0, int rows, int head_size) {
+  for (int i = threadIdx.x; i < kTile * Groups * 32; i += kThreads) {
+    const int r = i / (Groups * 32), c = i % (Groups * 32);
+    const bool ok = row0 + r < rows && c < head_size;
+    tile[r * kPitch<Groups> + c] = ok ? to_float(head[(row0 + r) * row_stride + c]) : 0.0f;
+  }
+}
+
+/// score[a][b] += a-row (ty + 16 a) . b-row (tx + 16 b)
+template <int Groups>
+__device__ void add_dots(float (&score)[2][2], const float* a, const float* b, int ty, int tx) {
+#pragma unroll 8
+  for (int d = 0; d < Groups * 32; d += 4) {
+    float4 x[2], y[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      x[i] = *reinterpret_cast<const float4*>(a + (ty + 16 * i) * kPitch<Groups> + d);
+      y[i] = *reinterpret_cast<const float4*>(b + (tx + 16 * i) * kPitch<Groups> + d);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        score[i][j] = fmaf(x[i].x, y[j].x, score[i][j]);
+        score[i][j] = fmaf(x[i].y, y[j].y, score[i][j]);
+        score[i][j] = fmaf(x[i].z, y[j].z, score[i][j]);
+        score[i][j] = fmaf(x[i].w, y[j].w, score[i][j]);
+      }
+  }
+}
+
+/// acc (row r, columns 4 c + 32 g) += weights row r [32] times tile [32][Groups * 32]
+template <int Groups>
+__device__ void multiply_tile(float4 (&acc)[Groups], const float* weights, const float* tile, int r, int c) {
+#pragma unroll 4
+  for (int j = 0; j < kTile; ++j) {
+    const float w = weights[r * kScorePitch + j];
+#pragma unroll
+    for (int g = 0; g < Groups; ++g) {
+      const float4 x = *reinterpret_cast<const float4*>(tile + j * kPitch<Groups> + g * 32 + c * 4);
+      acc[g].x = fmaf(w, x.x, acc[g].x);
+      acc[g].y = fmaf(w, x.y, acc[g].y);
+      acc[g].z = fmaf(w, x.z, acc[g].z);
+      acc[g].w = fmaf(w, x.w, acc[g].w);
+    }
+  }
+}
+
+template <class T, int Groups>
+__device__ void store_row(T* row, const float4 (&acc)[Groups], float factor, int c, int head_size) {
+#pragma unroll
+  for (int g = 0; g < Groups; ++g) {
+    const float values[4] = {acc[g].x, acc[g].y, acc[g].z, acc[g].w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int column = g * 32 + c * 4 + e;
+      if (column < head_size) from_float(row[column], values[e] * factor);
+    }
+  }
+}
+
+/// The same, written: score[a][b] = a-row . b-row.
+template <int Groups>
+__device__ void dot_tile(float (&score)[2][2], const float* a, const float* b, int ty, int tx) {
+  score[0][0] = score[0][1] = score[1][0] = score[1][1] = 0;
+  add_dots<Groups>(score, a, b, ty, tx);
+}
+
+}  // namespace general
+}  // namespace blipft::attention
