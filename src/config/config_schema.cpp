@@ -307,8 +307,8 @@ void add_generate(std::vector<Key>& keys) {
   g(&G::min_p, "min_p", from_to(0, 1), "draws from tokens that have this share of the likeliest one's probability");
   g(&G::top_k, "top_k", from_to(0, most_batch), "draws from the so many likeliest tokens; 0: from all");
   g(&G::repetition_penalty, "repetition_penalty", above(0, most_factor), "makes tokens less likely that the text has already");
-  g(&G::num_beams, "num_beams", from_to(1, 64), "more than 1: beam search with so many", Names{"beam_size", "beams"});
-  g(&G::num_return_sequences, "num_return_sequences", from_to(1, 64), "the so many best beams are answers");
+  g(&G::num_beams, "num_beams", from_to(1, 32), "more than 1: beam search with so many", Names{"beam_size", "beams"});
+  g(&G::num_return_sequences, "num_return_sequences", from_to(1, 32), "the so many best beams are answers");
   g(&G::length_penalty, "length_penalty", from_to(-100, 100), "of beams: above 0 favours long texts, below 0 short ones");
   g(&G::early_stopping, "early_stopping", one_of({"false", "true", "never"}), "of beams, as transformers' generate() means it");
   g(&G::stop, "stop", any(), "texts at which an answer ends", Names{"stop_strings"});

@@ -12,6 +12,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int64_t kMostBeams = 32;         // as many as BeamStep takes
+
 // Keys that change tokens unless they have this value or are absent. What only samples is looked at where the run samples.
 struct Neutral {
   const char* key;
@@ -119,10 +121,11 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   BLIPFT_USER_CHECK(rules.repetition_penalty > 0, file, ": repetition_penalty: found ", rules.repetition_penalty,
                     ", expected a number > 0");
   rules.min_new_tokens = count("min_new_tokens", g.min_new_tokens);
-  rules.min_length = fields.get<int64_t>("min_length", 0);
-  settings.beams = given("num_beams") ? g.num_beams : fields.positive("num_beams", g.num_beams, 64);
+  // As transformers does: min_new_tokens wins over min_length.
+  if (rules.min_new_tokens == 0) rules.min_length = fields.get<int64_t>("min_length", 0);
+  settings.beams = given("num_beams") ? g.num_beams : fields.positive("num_beams", g.num_beams, kMostBeams);
   settings.returned = given("num_return_sequences") ? g.num_return_sequences
-                                                    : fields.positive("num_return_sequences", g.num_return_sequences, 64);
+                                                    : fields.positive("num_return_sequences", g.num_return_sequences, kMostBeams);
   BLIPFT_USER_CHECK(!rules.sample || settings.beams == 1, place_of(config, "generate.num_beams"), ": generate.num_beams: ",
                     settings.beams, " beams and draws (do_sample) at once are not supported; give generate.num_beams=1 or "
                     "generate.do_sample=false");
