@@ -43,7 +43,7 @@ def text_config(rng, family):
     heads = rng.choice([1, 2, 4, 6])
     kv = rng.choice([k for k in (1, 2, 3, 4, 6) if heads % k == 0])
     size = rng.choice([8, 16, 24, 32])
-    common = dict(vocab_size=259 + rng.choice([0, 5, 61]), hidden_size=rng.choice([32, 48, 64]), num_hidden_layers=rng.choice([1, 2, 3]),
+    common = dict(vocab_size=259 + rng.choice([0, 5, 61]), hidden_size=rng.choice([h for h in (32, 36, 48, 64, 96) if h % heads == 0]), num_hidden_layers=rng.choice([1, 2, 3]),
                   num_attention_heads=heads, intermediate_size=rng.choice([40, 96]), max_position_embeddings=128,
                   tie_word_embeddings=rng.random() < 0.5, initializer_range=0.3, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     if family == "opt":
@@ -174,7 +174,7 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
             inputs["pixel_values"] = pictures[i]
         with torch.no_grad():
             out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **inputs, **settings)
-        theirs = tokenizer.decode(out[0, ids.shape[1]:], skip_special_tokens=True).strip()
+        theirs = tokenizer.decode(out[0, ids.shape[1]:], skip_special_tokens=True).strip(" \t\r\n")
         if theirs == ours[i]:
             same += 1
         else:

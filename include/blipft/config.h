@@ -114,8 +114,7 @@ struct CheckpointSection {
   int64_t every_steps = 0;              ///< 0: not by steps
   double every_minutes = 0;             ///< 0: not by time
   int64_t keep = 2;                     ///< the newest so many are kept
-  std::string keep_best = "none";       ///< none | a metric of validations, whose best checkpoint is kept beside them: loss,
-                                        ///< or one of evaluate.metrics
+  std::string keep_best = "none";       ///< none | loss: the checkpoint of the validation with the least loss is kept too
   std::string path;                     ///< their folder; empty: checkpoints/ under output.path
   std::string resume = "never";         ///< never | auto (from the newest whole one, if there is any) | a checkpoint
   std::string time_limit = "none";      ///< none | minutes | a time as Slurm writes it, since the start: in time for it the
@@ -145,8 +144,7 @@ struct OutputSection {
   double progress_seconds = 2;          ///< between progress lines when not on a terminal
 };
 
-/// How texts are generated: by --generate and --evaluate, and by evaluations during training. What is not given is as the
-/// model's generation_config.json says.
+/// How --generate and --evaluate generate texts. What is not given is as the model's generation_config.json says.
 struct GenerateSection {
   std::string path;                     ///< samples whose prompts are answered; empty: data.val_path, else data.path
   int64_t samples = 0;                  ///< the first so many; 0: all
@@ -168,8 +166,7 @@ struct GenerateSection {
 
 /// Scores of generated texts.
 struct EvaluateSection {
-  std::vector<std::string> metrics;     ///< bleu4, rouge_l, cider, vqa_accuracy, exact_match, ...; empty: none
-  int64_t samples = 0;                  ///< of each validation, generated and scored; 0: during training none
+  std::vector<std::string> metrics;     ///< bleu4, rouge_l, cider, vqa_accuracy, exact_match, ...; empty: those that fit
 };
 
 struct Config {

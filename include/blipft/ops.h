@@ -241,7 +241,7 @@ struct TextEmbed {
   Tensor positions;             ///< [rows, N], optional; in backward: parameter gradient, optional
   int64_t padding_id = -1;      ///< this id's token row gets no gradient here (torch.nn.Embedding's padding_idx)
   Tensor row_positions;         ///< i32 [B], optional, with T = 1 and Q = 0, forward only: the row's place in its text in place
-                                ///< of t; negative: padding
+                                ///< of t; negative: padding. `lengths` may then be absent
   float token_scale = 1;        ///< of token rows, rounded to the compute dtype as the product is (Gemma)
   Packing packing;              ///< optional
   Tensor x;                     ///< [B * (Q + T), N] or, packed, [M, N], out; in backward: the incoming gradient

@@ -114,7 +114,7 @@ std::string line_of(const PromptedSample& prompt, const TextResult& result, cons
     return ordered_json{{"text", answers.of(text.ids)}, {"score", text.score}, {"tokens", text.ids.size()},
                         {"end", text_end_name(text.end)}};
   };
-  for (const auto& [key, value] : texts_of(result.texts.at(0)).items()) line[key] = value;
+  line.update(texts_of(result.texts.at(0)));
   for (size_t i = 1; i < result.texts.size(); ++i) line["others"].push_back(texts_of(result.texts[i]));
   if (!prompt.references.empty()) line["references"] = prompt.references;
   line["seconds"] = std::round(result.seconds * 1e4) / 1e4;

@@ -246,21 +246,10 @@ void add_data(std::vector<Rule>& rules) {
   };
   of_validations("checkpoint.keep_best", [](const Config& c) { return c.checkpoint.keep_best != "none"; });
   of_validations("train.early_stopping_patience", [](const Config& c) { return c.train.early_stopping_patience > 0; });
-  of_validations("evaluate.samples", [](const Config& c) { return c.evaluate.samples > 0; });
-  rules.push_back({"checkpoint.keep_best",
-                   [](const Config& c) {
-                     const std::string& metric = c.checkpoint.keep_best;
-                     const std::vector<std::string>& scored = c.evaluate.metrics;
-                     const bool known = metric == "none" || metric == "loss" ||
-                                        (c.evaluate.samples > 0 && std::count(scored.begin(), scored.end(), metric) > 0);
-                     return when(!known, "is ", metric, ", expected none, loss, or one of evaluate.metrics with ",
-                                 "evaluate.samples > 0");
-                   },
-                   {"evaluate.metrics", "evaluate.samples"}});
   rules.push_back({"output.save_best",
                    [](const Config& c) {
                      return when(c.output.save_best && c.checkpoint.keep_best == "none",
-                                 "takes the best checkpoint, but checkpoint.keep_best is none; set it to loss or another metric");
+                                 "takes the best checkpoint, but checkpoint.keep_best is none; set it to loss");
                    },
                    {"checkpoint.keep_best"}});
   rules.push_back({"data.text_padding",

@@ -33,7 +33,7 @@ class Run {
  public:
   Run(const Config& config, const World& world, Watchdog& watchdog)
       : config_(config), world_(world),
-        best_(deciding_metric(config), false, config.train.early_stopping_patience), faults_(config_, world, watchdog) {}
+        best_(config.train.early_stopping_patience), faults_(config_, world, watchdog) {}
   void prepare();                          // run_start.cpp
   void steps();
   void finish();
@@ -69,7 +69,7 @@ class Run {
   bool validates_after(int64_t step) const;
   void validate(int64_t step);
   void start_checkpoints();
-  void note_validation(int64_t steps, double value);
+  void note_validation(int64_t steps, double loss);
   bool checkpoint_and_stop(int64_t done);
   int64_t take_best();
   void tell_checkpoint();

@@ -123,17 +123,16 @@ void Run::validate(int64_t step) {
   progress_->validation(step, loss, learnt, seconds);
   trace_->validation(step, loss, learnt, seconds);
   if (record_) record_->validation(step, loss, learnt, seconds);
-  if (best_.metric() == "loss") note_validation(step + 1, loss);
+  note_validation(step + 1, loss);
   last_end_ns_ = 0;                        // the next step is not to count this as its own time
 }
 
-// Every rank has the same value.
-void Run::note_validation(int64_t steps, double value) {
-  best_now_ = best_.note(steps, value);
+// Every rank has the same loss.
+void Run::note_validation(int64_t steps, double loss) {
+  best_now_ = best_.note(steps, loss);
   checkpoints_->add_to_run(best_.facts());
   if (best_.out_of_patience())
-    ends_early_ = concat("train.early_stopping_patience: the ", best_.metric(), " was best (", best_.value(), ") after step ",
-                         best_.steps());
+    ends_early_ = concat("train.early_stopping_patience: the loss was least (", best_.loss(), ") after step ", best_.steps());
 }
 
 void Run::start_checkpoints() {
@@ -245,7 +244,7 @@ int64_t Run::take_best() {
   const std::string folder = checkpoints_->folder_of(best_.steps());
   world_.together([&] { restore_state(weight_context(), io::read_index(folder), folder, 4); });
   if (first())
-    std::printf("best       %s %.6g, after step %lld: this is what is saved\n", best_.metric().c_str(), best_.value(),
+    std::printf("best       loss %.6g, after step %lld: this is what is saved\n", best_.loss(),
                 static_cast<long long>(best_.steps()));
   return best_.steps();
 }
