@@ -134,6 +134,14 @@ class ImageFolder final : public Dataset {
   }
 
   void identify_contents(const Take& take) const override {
+    for (const PictureEntry& entry : entries_) {
+      if (!entry.text_beside) continue;     // the others' texts are told by identify()
+      try {
+        take(caption_beside((root_ / entry.file).string()), 0);
+      } catch (const UserError&) {
+        take("cannot be read", 0);
+      }
+    }
     for (const int64_t i : spread_samples(size(), most_sizes_looked_at)) {
       std::error_code error;
       take("", static_cast<int64_t>(fs::file_size(root_ / entries_[static_cast<size_t>(i)].file, error)));
