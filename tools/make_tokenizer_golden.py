@@ -23,6 +23,8 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
           r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+O200K = TEKKEN.replace("\\p{M}]+|", "\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|").replace(
+    "\\p{M}]*|\\p{N}|", "\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}|")
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 ODD = [
@@ -287,6 +289,37 @@ def make_split(out, name, pattern, normalizer, tokens, config, begin=None, ignor
     return path, reference(path)
 
 
+def make_gemma(out):
+    """Gemma's tokenizer.json: no space before a text, spaces by a normalizer, a Split that splits nothing then."""
+    path = os.path.join(out, "gemma")
+    os.makedirs(path, exist_ok=True)
+    with open(os.path.join(out, "byte_fallback", "tokenizer.json"), encoding="utf-8") as file:
+        saved = json.load(file)
+    saved.update(normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+                 pre_tokenizer={"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                                "invert": False})
+    write(os.path.join(path, "tokenizer.json"), saved)
+    write(os.path.join(path, "tokenizer_config.json"), {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
+                                                        "eos_token": "</s>"})
+    return path, reference(path)
+
+
+def make_digits(out):
+    """SmolLM2's: each digit apart, GPT-2's pattern between them."""
+    path = os.path.join(out, "digits")
+    os.makedirs(path, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.train_from_iterator([TRAINING] * 2, trainers.BpeTrainer(
+        vocab_size=480, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
+    write(os.path.join(path, "tokenizer.json"), json.loads(tokenizer.to_str()))
+    write(os.path.join(path, "tokenizer_config.json"), {"tokenizer_class": "PreTrainedTokenizerFast",
+                                                        "eos_token": "<|im_end|>"})
+    return path, reference(path)
+
+
 def reference(path):
     """What AutoTokenizer gives for such a directory."""
     with tempfile.TemporaryDirectory() as copy:
@@ -318,6 +351,11 @@ FAMILIES = {
     "code_llama_python": ("llama_class", "llama", {
         **LLAMA_CLASS, "tokenizer_class": "CodeLlamaTokenizer", "added_tokens_decoder": DECODER,
         **dict.fromkeys(("prefix_token", "middle_token", "suffix_token", "eot_token", "fill_token"))}),
+    "phi3_llama_class": ("byte_fallback", "phi3", {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>",
+                                                   "eos_token": "</s>"}),
+    "olmo2_gpt2_class": ("llama3", "olmo2", {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|eot_id|>"}),
+    "gemma2_class": ("byte_fallback", "gemma2", {"tokenizer_class": "GemmaTokenizerFast", "bos_token": "<s>",
+                                                 "eos_token": "</s>"}),
     "llama_class_of_bytes": ("qwen2", "llama", {"tokenizer_class": "LlamaTokenizer", "eos_token": "<|im_end|>"}),
 }
 
@@ -403,6 +441,12 @@ def main():
                                  {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
                                   "eos_token": "</s>"}, begin="<s>")
     write_cases(os.path.join(path, "cases.json"), tokenizer, args.random, CAPITALS)
+    path, tokenizer = make_split(args.out, "o200k", O200K, None, ["<|endoftext|>", "<|end|>"],
+                                 {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"})
+    write_cases(os.path.join(path, "cases.json"), tokenizer, args.random, CAPITALS)
+    for make in (make_gemma, make_digits):
+        path, tokenizer = make(args.out)
+        write_cases(os.path.join(path, "cases.json"), tokenizer, args.random)
     for name in FAMILIES:
         write_family(args.out, name, args.random // 3)
     for name in ("llama", "open_llama"):

@@ -164,7 +164,8 @@ void read_split(const Json& part, const std::string& file, TokenizerSpec& spec) 
   const Json& expression = member(pattern, "Regex");
   const auto known = expression.is_string() ? known_pattern(expression.get<std::string>()) : std::nullopt;
   BLIPFT_USER_CHECK(known.has_value(), file, ": pre_tokenizer: Split.pattern is ", io::brief(pattern),
-                    "; supported are the patterns of GPT-2, LLaMA 3, Qwen 2 and Mistral (tekken), as their files spell them");
+                    "; supported are the patterns of GPT-2, LLaMA 3, Qwen 2, Mistral (tekken) and GPT-4o, as their files "
+                    "spell them");
   BLIPFT_USER_CHECK(member(part, "behavior") == "Isolated" && !flag(part, "invert", false), file,
                     ": pre_tokenizer: Split.behavior is ", io::brief(member(part, "behavior")), ", invert ",
                     io::brief(member(part, "invert")), "; supported are \"Isolated\", false");
@@ -183,7 +184,16 @@ void read_byte_level(const Json& part, const std::string& file, TokenizerSpec& s
                     io::brief(part), "; supported are use_regex false and add_prefix_space false");
 }
 
-/// Nothing, Metaspace, ByteLevel, or Split and ByteLevel, each perhaps in a Sequence.
+/// Gemma's Split at spaces, of which its normalizer leaves none.
+bool splits_nothing(const Json& part, const TokenizerSpec& spec) {
+  const bool no_spaces = std::any_of(spec.normalizer.begin(), spec.normalizer.end(), [](const NormalizerStep& step) {
+    return step.kind == NormalizerStep::Kind::replace && step.from == " " && step.to.find(' ') == std::string::npos;
+  });
+  return no_spaces && type_of(part) == "Split" && member(member(part, "pattern"), "String") == " " &&
+         member(part, "behavior") == "MergedWithPrevious" && !flag(part, "invert", false);
+}
+
+/// Nothing, Metaspace, ByteLevel, Split and ByteLevel, or Digits and ByteLevel, each perhaps in a Sequence.
 void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, TokenizerSpec& spec) {
   std::vector<Json> parts;
   if (type_of(pre_tokenizer) == "Sequence") {
@@ -191,16 +201,28 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
   } else if (!pre_tokenizer.is_null()) {
     parts.push_back(pre_tokenizer);
   }
+  std::erase_if(parts, [&](const Json& part) { return splits_nothing(part, spec); });
   std::string types;
   for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
-  const bool known = types.empty() || types == "Metaspace" || types == "ByteLevel" || types == "Split, ByteLevel";
+  const bool known = types.empty() || types == "Metaspace" || types == "ByteLevel" ||
+                     types == "Split, ByteLevel" || types == "Digits, ByteLevel";
   BLIPFT_USER_CHECK(known, file, ": the pre_tokenizer is of type ", types,
-                    "; supported are none, Metaspace, ByteLevel, and Split with ByteLevel behind it");
+                    "; supported are none, Metaspace, ByteLevel, and Split or Digits with ByteLevel behind it");
   for (const Json& part : parts) {
     const std::string type = type_of(part);
     if (type == "Metaspace") read_metaspace(part, file, spec);
     if (type == "Split") read_split(part, file, spec);
     if (type == "ByteLevel") read_byte_level(part, file, spec);
+    if (type == "Digits") {
+      const Json& level = parts.back();
+      BLIPFT_USER_CHECK(flag(part, "individual_digits", false) && flag(level, "use_regex", true) &&
+                            !flag(level, "add_prefix_space", true),
+                        file, ": pre_tokenizer: found ", io::brief(part), " before ", io::brief(level), "; supported are ",
+                        "individual_digits true, use_regex true and add_prefix_space false");
+      spec.split = SplitPattern::gpt2_digits;
+      spec.bpe.byte_level = true;
+      return;
+    }
   }
 }
 
@@ -306,6 +328,13 @@ void put_parts_of_class(const std::string& tokenizer_class, const Json& config, 
     const Json bytes = {{"type", "ByteLevel"}, {"use_regex", false},
                         {"add_prefix_space", flag(config, "add_prefix_space", false)}};
     json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
+  } else if (tokenizer_class == "GemmaTokenizer") {
+    const std::string unknown = content_of(member(config, "unk_token"));
+    model.update({{"unk_token", unknown.empty() ? "<unk>" : unknown}, {"fuse_unk", true}, {"byte_fallback", true},
+                  {"ignore_merges", false}});
+    json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
+    json["pre_tokenizer"] = nullptr;        // a Split at spaces, of which there are none then
+    json["decoder"] = spaces_decoder(false);
   } else if (tokenizer_class == "GPT2Tokenizer") {
     model.update({{"unk_token", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}});
     json["normalizer"] = nullptr;
