@@ -78,6 +78,7 @@ Json default_tokens(const std::string& tokenizer_class) {
   if (tokenizer_class == "GemmaTokenizer")
     return {{"bos_token", "<bos>"}, {"eos_token", "<eos>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"},
             {"mask_token", "<mask>"}};
+  if (tokenizer_class == "T5Tokenizer") return {{"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
   const char* end = "<|endoftext|>";
   if (tokenizer_class == "GPT2Tokenizer") return {{"bos_token", end}, {"eos_token", end}, {"unk_token", end}};
   if (tokenizer_class == "Qwen2Tokenizer") return {{"eos_token", end}, {"unk_token", end}, {"pad_token", end}};
@@ -310,7 +311,7 @@ TokenizerSpec read_files(const fs::path& directory) {
   if (!fast) add_bos_and_eos(config, spec);
   spec.split_special_tokens = flag(config, "split_special_tokens", false);
   // transformers cleans up what byte-pair encoding made only where it is told so twice.
-  const bool bpe = true;
+  const bool bpe = !spec.unigram.has_value();
   spec.decoder.clean_up =
       flag(config, "clean_up_tokenization_spaces", false) &&
       (!bpe || flag(config, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", false));

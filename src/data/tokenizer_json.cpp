@@ -93,10 +93,30 @@ void read_merges(const Json& merges, const std::string& file, TokenizerSpec& spe
   }
 }
 
+void read_unigram(const Json& model, const std::string& file, TokenizerSpec& spec) {
+  const Json &pieces = member(model, "vocab"), &unknown = member(model, "unk_id");
+  BLIPFT_USER_CHECK(pieces.is_array() && !pieces.empty() && pieces.size() < most_token_ids, file, ": model.vocab is ",
+                    pieces.is_array() ? "empty or too long" : pieces.type_name(), "; expected a list of [token, score]");
+  BLIPFT_USER_CHECK(unknown.is_number_unsigned() && unknown.get<uint64_t>() < pieces.size(), file, ": model.unk_id is ",
+                    io::brief(unknown), "; only Unigram with a token for what is unknown is supported");
+  BLIPFT_USER_CHECK(!flag(model, "byte_fallback", false), file, ": model.byte_fallback is true; of Unigram only false is ",
+                    "supported");
+  UnigramSpec unigram;
+  unigram.unknown_id = unknown.get<int32_t>();
+  for (const Json& piece : pieces) {
+    BLIPFT_USER_CHECK(piece.is_array() && piece.size() == 2 && piece[0].is_string() && piece[1].is_number(), file,
+                      ": model.vocab: token ", unigram.pieces.size(), " is ", io::brief(piece), "; expected [token, score]");
+    spec.bpe.vocab[piece[0].get<std::string>()] = static_cast<int32_t>(unigram.pieces.size());
+    unigram.pieces.emplace_back(piece[0].get<std::string>(), piece[1].get<double>());
+  }
+  spec.unigram = std::move(unigram);
+}
+
 void read_model(const Json& model, const std::string& file, TokenizerSpec& spec) {
   const Json& type = member(model, "type");
+  if (type == "Unigram") return read_unigram(model, file, spec);
   const bool bpe = type.is_string() ? type == "BPE" : !member(model, "merges").is_null();
-  BLIPFT_USER_CHECK(bpe, file, ": model.type is ", type_of(model), "; only BPE is supported");
+  BLIPFT_USER_CHECK(bpe, file, ": model.type is ", type_of(model), "; only BPE and Unigram are supported");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = member(model, key);
     BLIPFT_USER_CHECK(value.is_null() || value == "", file, ": model.", key, " is ", io::brief(value),
@@ -130,11 +150,14 @@ void read_normalizer(const Json& normalizer, const std::string& file, TokenizerS
     for (const Json& part : member(normalizer, "normalizers")) read_normalizer(part, file, spec);
   } else if (type == "NFC") {
     spec.normalizer.push_back({Kind::nfc, "", ""});
+  } else if (type == "Precompiled") {
+    spec.normalizer.push_back(
+        {Kind::precompiled, text_at(normalizer, "precompiled_charsmap", file, "normalizer"), ""});
   } else if (type == "Prepend") {
     spec.normalizer.push_back({Kind::prepend, "", text_at(normalizer, "prepend", file, "normalizer")});
   } else {
     BLIPFT_USER_CHECK(type == "Replace", file, ": the normalizer is of type ", type,
-                      "; supported are NFC, Prepend, Replace and Sequence of them, or none");
+                      "; supported are NFC, Prepend, Replace, Precompiled and Sequence of them, or none");
     const Json& pattern = member(normalizer, "pattern");
     const std::string from = member(pattern, "String").is_string() ? member(pattern, "String").get<std::string>() : "";
     BLIPFT_USER_CHECK(!from.empty(), file, ": normalizer.pattern is ", io::brief(pattern),
@@ -204,6 +227,15 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
   std::erase_if(parts, [&](const Json& part) { return splits_nothing(part, spec); });
   std::string types;
   for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
+  if (spec.unigram) {
+    BLIPFT_USER_CHECK(types == "WhitespaceSplit, Metaspace", file, ": the pre_tokenizer is of type ", types,
+                      "; with Unigram supported is WhitespaceSplit with Metaspace behind it, as T5 has it");
+    read_metaspace(parts.back(), file, spec);
+    BLIPFT_USER_CHECK(spec.metaspace->prepend == Metaspace::Prepend::always && spec.metaspace->split, file,
+                      ": pre_tokenizer: found ", io::brief(parts.back()), "; with Unigram supported are prepend_scheme ",
+                      "always and split true");
+    return;
+  }
   const bool known = types.empty() || types == "Metaspace" || types == "ByteLevel" ||
                      types == "Split, ByteLevel" || types == "Digits, ByteLevel";
   BLIPFT_USER_CHECK(known, file, ": the pre_tokenizer is of type ", types,
