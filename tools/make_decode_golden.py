@@ -40,6 +40,8 @@ SMALL = {name: (name, "file", {}) for name in (
 SMALL.update({f"byte_fallback_{name}": ("byte_fallback", decoder, {}) for name, decoder in DECODERS.items()})
 SMALL["byte_fallback_cleaned"] = ("byte_fallback", DECODERS["gemma"], CLEAN)
 SMALL["byte_fallback_told_once"] = ("byte_fallback", DECODERS["gemma"], {"clean_up_tokenization_spaces": True})
+SMALL["t5"] = ("t5", "file", {})
+SMALL["t5_cleaned"] = ("t5", "file", {"clean_up_tokenization_spaces": True})
 SPACED = ["a n't b 'm 's ' re 've ' , . ? !", "I ' m do n't ' ' ' n ' t", " . . ' .", "x , ' s y ! ? z ' , ' a"]
 
 

@@ -15,7 +15,10 @@ import random
 import shutil
 import tempfile
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+                        trainers)
 from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -23,6 +26,8 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
           r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+O200K = TEKKEN.replace("\\p{M}]+|", "\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|").replace(
+    "\\p{M}]*|\\p{N}|", "\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}|")
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 ODD = [
@@ -77,6 +82,12 @@ The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor 
 naïve café déjà vu, Ångström größer straße, señor año, 中文 中文字 日本語 日本, привет мир, مرحبا, 😀 😀 👍
 a photo of a word, another word, and many words with the words inside them; a picture of a cat and a dog and a bird.
 """
+
+
+# Rules of SentencePiece's nmt_nfkc: white space, compatibility forms, composition, what goes.
+T5_RULES = {"FB01": "66 69", "212B": "C5", "2126": "3A9", "3000": "20", "A0": "20", "9": "20", "A": "20", "D": "20",
+            "65 301": "E9", "41 30A": "C5", "B2": "32", "BD": "31 2044 32", "2167": "56 49 49 49", "200B": "20",
+            "FEFF": "20", "FF11": "31", "2003": "20", "1112 1161 11AB": "D55C", "1": "", "200D": "20"}
 
 
 def random_texts(seed, count):
@@ -287,6 +298,66 @@ def make_split(out, name, pattern, normalizer, tokens, config, begin=None, ignor
     return path, reference(path)
 
 
+def make_gemma(out):
+    """Gemma's tokenizer.json: no space before a text, spaces by a normalizer, a Split that splits nothing then."""
+    path = os.path.join(out, "gemma")
+    os.makedirs(path, exist_ok=True)
+    with open(os.path.join(out, "byte_fallback", "tokenizer.json"), encoding="utf-8") as file:
+        saved = json.load(file)
+    saved.update(normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+                 pre_tokenizer={"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                                "invert": False})
+    write(os.path.join(path, "tokenizer.json"), saved)
+    write(os.path.join(path, "tokenizer_config.json"), {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
+                                                        "eos_token": "</s>"})
+    return path, reference(path)
+
+
+def make_t5(out):
+    """T5's: a unigram model with SentencePiece's normalizer, and sentinels behind it."""
+    path = os.path.join(out, "t5")
+    os.makedirs(path, exist_ok=True)
+    with tempfile.TemporaryDirectory() as work:
+        rules, text = os.path.join(work, "rules.tsv"), os.path.join(work, "text.txt")
+        with open(rules, "w", encoding="ascii") as file:
+            file.writelines(f"{code}\t{to}\n" for code, to in T5_RULES.items())
+        with open(text, "w", encoding="utf-8") as file:
+            file.write(TRAINING * 4)
+        sentencepiece.SentencePieceTrainer.train(
+            input=text, model_prefix=os.path.join(work, "m"), vocab_size=136, model_type="unigram", pad_id=0, eos_id=1,
+            unk_id=2, bos_id=-1, normalization_rule_tsv=rules, num_threads=1, minloglevel=2)
+        with open(os.path.join(work, "m.model"), "rb") as file:
+            model = sentencepiece_model_pb2.ModelProto.FromString(file.read())
+    tokenizer = Tokenizer(models.Unigram([(piece.piece, piece.score) for piece in model.pieces], unk_id=2))
+    tokenizer.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in (
+        "<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>")])
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>",
+                                                             special_tokens=[("</s>", 1)])
+    write(os.path.join(path, "tokenizer.json"), json.loads(tokenizer.to_str()))
+    write(os.path.join(path, "tokenizer_config.json"),
+          {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"})
+    return path, reference(path)
+
+
+def make_digits(out):
+    """SmolLM2's: each digit apart, GPT-2's pattern between them."""
+    path = os.path.join(out, "digits")
+    os.makedirs(path, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                       pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.train_from_iterator([TRAINING] * 2, trainers.BpeTrainer(
+        vocab_size=480, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
+    write(os.path.join(path, "tokenizer.json"), json.loads(tokenizer.to_str()))
+    write(os.path.join(path, "tokenizer_config.json"), {"tokenizer_class": "PreTrainedTokenizerFast",
+                                                        "eos_token": "<|im_end|>"})
+    return path, reference(path)
+
+
 def reference(path):
     """What AutoTokenizer gives for such a directory."""
     with tempfile.TemporaryDirectory() as copy:
@@ -318,6 +389,11 @@ FAMILIES = {
     "code_llama_python": ("llama_class", "llama", {
         **LLAMA_CLASS, "tokenizer_class": "CodeLlamaTokenizer", "added_tokens_decoder": DECODER,
         **dict.fromkeys(("prefix_token", "middle_token", "suffix_token", "eot_token", "fill_token"))}),
+    "phi3_llama_class": ("byte_fallback", "phi3", {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>",
+                                                   "eos_token": "</s>"}),
+    "olmo2_gpt2_class": ("llama3", "olmo2", {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|eot_id|>"}),
+    "gemma2_class": ("byte_fallback", "gemma2", {"tokenizer_class": "GemmaTokenizerFast", "bos_token": "<s>",
+                                                 "eos_token": "</s>"}),
     "llama_class_of_bytes": ("qwen2", "llama", {"tokenizer_class": "LlamaTokenizer", "eos_token": "<|im_end|>"}),
 }
 
@@ -403,6 +479,12 @@ def main():
                                  {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
                                   "eos_token": "</s>"}, begin="<s>")
     write_cases(os.path.join(path, "cases.json"), tokenizer, args.random, CAPITALS)
+    path, tokenizer = make_split(args.out, "o200k", O200K, None, ["<|endoftext|>", "<|end|>"],
+                                 {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"})
+    write_cases(os.path.join(path, "cases.json"), tokenizer, args.random, CAPITALS)
+    for make in (make_gemma, make_digits, make_t5):
+        path, tokenizer = make(args.out)
+        write_cases(os.path.join(path, "cases.json"), tokenizer, args.random)
     for name in FAMILIES:
         write_family(args.out, name, args.random // 3)
     for name in ("llama", "open_llama"):

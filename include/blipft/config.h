@@ -50,8 +50,10 @@ struct DataSection {
   int64_t max_text_tokens = 50;         ///< longer texts are cut; settle_data(): 512 for JSON data, where not given. A
                                         ///< run file may call it max_seq_length
   std::string prompt_style = "alpaca";  ///< of instruction and input: alpaca | none | a text with {instruction} in it
-  std::string chat_template = "auto";   ///< of messages: auto (as the tokenizer's files say) | llama2 | llama3 | chatml
-                                        ///< | zephyr
+  std::string chat_template = "auto";   ///< of messages: auto (as the tokenizer's files say) | a name of data/chat_families.h
+  std::string chat_date = "2024-07-26"; ///< what templates with a date in them call today: YYYY-MM-DD
+  std::string prompt_template;          ///< of pictures: what stands before a caption, or a text with {} for the prompt
+  std::string answers = "draw";         ///< of a picture's prompt: draw (one in each pass) | all (each a sample) | common
   bool mask_prompt = false;             ///< prompts are not learnt, answers alone
   std::string append_eos = "auto";      ///< auto (behind answers) | true | false: the end token behind a text
   std::string text_padding = "auto";    ///< auto (packed, but with loss_on_padding) | packed (next to none) | longest

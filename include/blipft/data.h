@@ -135,6 +135,7 @@ struct TextSettings {
   bool mask_prompt = false;
   std::optional<bool> append_eos;           ///< nullopt: auto
   std::string bos_token, eos_token;         ///< for the chat templates
+  std::string chat_date_short = "26 Jul 2024", chat_date_long = "26 July 2024";  ///< what some of these call today
   bool allow_outside = false;               ///< an ImageFolder's pictures may lie outside of its folder
   std::map<std::string, std::string> keys;  ///< what records call the keys that are known here
   std::string pictures;                     ///< folder of an ImageFolder's pictures; empty: beside the metadata

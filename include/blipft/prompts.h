@@ -20,7 +20,7 @@ struct PromptedSample {
   std::string name;                         ///< as of the dataset's sample
   std::string id;                           ///< question_id or image_id of the record, as JSON; empty: it has none
   std::vector<int32_t> ids;                 ///< may be empty: no prompt, of a tokenizer that puts nothing before a text
-  std::vector<std::string> references;      ///< texts that would be right, each once; empty: none is known
+  std::vector<std::string> references;      ///< texts that would be right; answers as often as people gave them
   int64_t picture = -1;                     ///< a sample of the dataset whose picture belongs to it; -1: none
   bool cut = false;                         ///< it was longer than max_tokens
 };

@@ -76,8 +76,8 @@ void add_data_files(std::vector<Key>& keys) {
   d(&D::num_train_samples, "num_train_samples", from_to(0, most_samples),
     "uses the first n samples; 0 uses all; a set with fewer than n repeats", Names{"num_samples", "samples"});
   d(&D::keys, "keys",
-    one_of({"messages", "role", "content", "weight", "instruction", "input", "output", "prompt", "completion", "text",
-            "file_name", "records"}),
+    one_of({"messages", "role", "content", "weight", "instruction", "input", "output", "prompt", "completion", "answer",
+            "text", "file_name", "records"}),
     "what the records call the keys that are known here: {prompt: question, completion: answer}",
     Names{"columns", "column_mapping", "text_column", "caption_column", "image_column", "field_map"});
   d(&D::pictures, "pictures", any(),
@@ -107,8 +107,20 @@ void add_data(std::vector<Key>& keys) {
   d(&D::prompt_style, "prompt_style", one_of_or_containing({"alpaca", "none"}, "{instruction}"),
     "the prompt of JSON records with instruction and input; none puts both as they are; a text of your own has "
     "{instruction} and {input} in it");
-  d(&D::chat_template, "chat_template", one_of({"auto", "llama2", "llama3", "chatml", "zephyr"}),
+  d(&D::chat_template, "chat_template",
+    one_of({"auto", "llama2", "llama3", "llama3.1", "chatml", "qwen2.5", "qwen3", "smollm3", "gemma2", "gemma3", "phi3",
+            "phi3.5", "phi4", "phi4_mini", "olmo2", "mistral", "mistral_v1", "mistral_v3", "mistral_nemo", "mistral_v7",
+            "zephyr"}),
     "how JSON records with messages become text; auto takes the model's own, where it is one of these");
+  d(&D::chat_date, "chat_date", any(),
+    "the day that templates with a date in them (llama3.1, smollm3) write, as 2024-07-26: texts do not change from day to "
+    "day");
+  d(&D::prompt_template, "prompt_template", any(),
+    "of pictures: a text with {} where their prompt goes, or one without that stands before each caption; it is not learnt; "
+    "empty: prompts as they are, captions alone", Names{"prompt_prefix"});
+  d(&D::answers, "answers", one_of({"draw", "all", "common"}),
+    "of a picture's prompt with several answers: draw takes one in each pass, by their weights; all makes a sample of each; "
+    "common takes the most frequent");
   d(&D::mask_prompt, "mask_prompt", any(),
     "true: of JSON records with a prompt the answer alone is learnt; of messages it always is");
   d(&D::append_eos, "append_eos", one_of({"auto", "true", "false"}),

@@ -17,7 +17,7 @@ struct ChatMessage {
 
 /// The names of the templates, as data.chat_template takes them.
 std::vector<std::string> chat_template_names();
-/// The name of the template that has been published as this Jinja text, compared character by character; empty: none.
+/// The name of the template that has been published as this Jinja text, by a digest of all its characters; empty: none.
 std::string known_chat_template(std::string_view jinja);
 
 /// The conversation as one text, in segments (Sample::whole): what transformers' apply_chat_template() makes of it with

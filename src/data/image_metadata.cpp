@@ -13,6 +13,7 @@
 #include "data/datasets.h"
 #include "data/json_index.h"
 #include "data/record_text.h"
+#include "data/vqa_metadata.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -44,13 +45,6 @@ std::string picture_name(const json& object, const TextSettings& settings, const
   return name->get<std::string>();
 }
 
-PictureEntry entry_of(std::string file, std::vector<std::string> captions, int64_t line, std::string id) {
-  PictureEntry entry{std::move(file), captions.empty() ? "" : std::move(captions.front()), line};
-  if (captions.size() > 1) entry.others.assign(captions.begin() + 1, captions.end());
-  entry.id = std::move(id);
-  return entry;
-}
-
 std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSettings& settings) {
   std::vector<PictureEntry> entries;
   const std::string text = read_text(file);
@@ -63,8 +57,8 @@ std::vector<PictureEntry> parse_jsonl(const std::string& file, const TextSetting
     if (is_blank(row)) continue;
     const std::string place = concat(file, ":", line);
     const json object = parse_json(row, place);
-    std::vector<std::string> captions = captions_from_json(object, settings, place);
-    entries.push_back(entry_of(picture_name(object, settings, place), std::move(captions), line, record_id(object)));
+    for (PictureText& one : by_answers(picture_text_from_json(object, settings, place), settings))
+      entries.push_back({picture_name(object, settings, place), std::move(one), line});
   }
   return entries;
 }
@@ -86,7 +80,9 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
   const char* const advice = "; where another column has it, say which: data.keys=";
   BLIPFT_USER_CHECK(name < columns.size(), file, ":1: no column \"", name_key, "\" in the header", advice,
                     "{file_name: COLUMN} (in quotes on a command line)");
-  BLIPFT_USER_CHECK(caption < columns.size() || settings.for_prompts, file, ":1: no column \"", text_key, "\"", renamed ? "" : " (or \"caption\")",
+  const bool asks = column(name_of(settings, "prompt")) < columns.size() &&
+                    (settings.for_prompts || column(name_of(settings, "answer")) < columns.size());
+  BLIPFT_USER_CHECK(caption < columns.size() || asks || settings.for_prompts, file, ":1: no column \"", text_key, "\"", renamed ? "" : " (or \"caption\")",
                     " in the header", advice, "{text: COLUMN} (in quotes on a command line)");
   std::vector<PictureEntry> entries;
   while (reader.next(fields)) {
@@ -94,9 +90,10 @@ std::vector<PictureEntry> parse_csv(const std::string& file, const TextSettings&
     const std::string place = concat(file, ":", reader.line());
     check_csv_fields(place, fields.size(), columns.size());
     BLIPFT_USER_CHECK(!fields[name].empty(), place, ": column \"", name_key, "\" is empty");
-    entries.push_back({fields[name], caption < columns.size() ? fields[caption] : "", reader.line()});
-    for (const char* key : {"question_id", "image_id", "id"})
-      if (entries.back().id.empty() && column(key) < columns.size()) entries.back().id = json(fields[column(key)]).dump();
+    json object = json::object();
+    for (size_t i = 0; i < fields.size(); ++i) object[columns[i]] = fields[i];
+    for (PictureText& one : by_answers(picture_text_from_json(object, settings, place), settings))
+      entries.push_back({fields[name], std::move(one), reader.line()});
   }
   return entries;
 }
@@ -169,8 +166,8 @@ PictureList read_coco(const std::string& file, const TextSettings& settings) {
     const bool named = settings.for_prompts || settings.keys.contains("text") || annotation.contains("caption") || annotation.contains("text");
     BLIPFT_USER_CHECK(named, place, ": no key \"caption\": these annotations are no captions; choose the file "
                       "of the captions (captions_*.json)");
-    list.entries.push_back(entry_of(name->second, captions_from_json(annotation, settings, place), line,
-                                    id_of(annotation, "image_id", place)));
+    list.entries.push_back({name->second, {std::nullopt, captions_from_json(annotation, settings, place), {},
+                                           id_of(annotation, "image_id", place)}, line});
   });
   list.root = coco_root(file, list.entries.front().file, settings);
   return list;
@@ -193,7 +190,7 @@ PictureList read_text_captions(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
     const std::string name = item->path().filename().string();
-    if (is_picture_name(name)) list.entries.push_back({name, "", 0, true});
+    if (is_picture_name(name)) list.entries.push_back({name, {}, 0, true});
     if (name.ends_with(".txt")) texts.insert(name);
   }
   std::sort(list.entries.begin(), list.entries.end(),
@@ -228,7 +225,7 @@ std::string find_metadata(const std::string& path) {
       std::error_code ignored;
       if (fs::is_regular_file(directory / name, ignored)) return (directory / name).string();
     }
-  return is_coco(path) ? path : "";
+  return is_coco(path) || is_vqa(path) || is_lavis(path) ? path : "";
 }
 
 bool has_text_captions(const std::string& path) {
@@ -245,8 +242,9 @@ PictureList read_picture_list(const std::string& path, const TextSettings& setti
   if (metadata.empty() && has_text_captions(path)) return read_text_captions(path);
   BLIPFT_USER_CHECK(!metadata.empty(), "no ImageFolder at ", path,
                     ": expected metadata.jsonl or metadata.csv there or in train/, or a .txt beside each picture, or a "
-                    "JSON file of COCO's captions");
-  if (metadata == path) return read_coco(path, settings);
+                    "JSON file of COCO's captions, or VQA's or LAVIS's annotations");
+  if (metadata == path && is_vqa(path)) return read_vqa(path, settings);
+  if (metadata == path) return is_coco(path) ? read_coco(path, settings) : read_lavis(path, settings);
   const std::string root = settings.pictures.empty() ? fs::path(metadata).parent_path().string() : settings.pictures;
   const bool csv = metadata.ends_with(".csv");
   return {metadata, root, csv ? parse_csv(metadata, settings) : parse_jsonl(metadata, settings)};

@@ -1,5 +1,5 @@
-// Which pictures an ImageFolder has, and their captions: metadata.jsonl, metadata.csv, COCO's captions, or a .txt beside
-// each picture.
+// Which pictures an ImageFolder has, and their captions: metadata.jsonl, metadata.csv, COCO's captions, VQA's or
+// LAVIS's annotations, or a .txt beside each picture.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,15 @@
 #include <vector>
 
 #include "blipft/data.h"
+#include "data/picture_text.h"
 
 namespace blipft {
 
 struct PictureEntry {
   std::string file;        ///< the picture, as the metadata says: relative to PictureList::root
-  std::string text;        ///< its caption
+  PictureText text;
   int64_t line = 0;        ///< of the metadata file, from 1
   bool text_beside = false;  ///< the caption is in a .txt beside the picture, which is read with it
-  std::vector<std::string> others = {};  ///< captions that are right too
-  std::string id = {};       ///< of the record: see record_id()
 };
 
 struct PictureList {

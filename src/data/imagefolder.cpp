@@ -1,5 +1,6 @@
 // ImageFolder: a directory of pictures with captions, which image_metadata.h finds.
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 #include <unordered_map>
 
@@ -110,8 +111,9 @@ std::string caption_beside(const std::string& picture) {
 
 class ImageFolder final : public Dataset {
  public:
-  ImageFolder(fs::path root, std::vector<PictureEntry> entries, std::optional<bool> append_eos)
-      : root_(std::move(root)), entries_(std::move(entries)), append_eos_(append_eos) {}
+  ImageFolder(PictureList list, TextSettings settings)
+      : metadata_(std::move(list.metadata)), root_(std::move(list.root)), entries_(std::move(list.entries)),
+        settings_(std::move(settings)) {}
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
 
@@ -124,11 +126,22 @@ class ImageFolder final : public Dataset {
       std::error_code error;
       const bool look = i % stride == 0;
       take(entry.file, look ? static_cast<int64_t>(fs::file_size(root_ / entry.file, error)) : 0);
-      take(entry.text, entry.line);
+      take(entry.text.captions.empty() ? "" : entry.text.captions.front(), entry.line);
+      if (!entry.text.prompt) continue;
+      take(*entry.text.prompt, static_cast<int64_t>(entry.text.answers.size()));
+      for (const Answer& answer : entry.text.answers) take(answer.text, std::bit_cast<int64_t>(answer.weight));
     }
   }
 
   void identify_contents(const Take& take) const override {
+    for (const PictureEntry& entry : entries_) {
+      if (!entry.text_beside) continue;     // the others' texts are told by identify()
+      try {
+        take(caption_beside((root_ / entry.file).string()), 0);
+      } catch (const UserError&) {
+        take("cannot be read", 0);
+      }
+    }
     for (const int64_t i : spread_samples(size(), most_sizes_looked_at)) {
       std::error_code error;
       take("", static_cast<int64_t>(fs::file_size(root_ / entries_[static_cast<size_t>(i)].file, error)));
@@ -151,8 +164,8 @@ class ImageFolder final : public Dataset {
     const PictureEntry& entry = entries_[index];
     Sample sample;
     sample.name = (root_ / entry.file).string();
-    sample.segments = {{entry.text_beside ? caption_beside(sample.name) : entry.text}};
-    sample.ends = append_eos_;
+    fill_sample(text_of(entry), settings_, place_of(entry), sample);
+    sample.number = index;
     const io::FileDescriptor file = io::open_for_reading(sample.name);
     const int64_t bytes = io::file_size(file, sample.name);
     BLIPFT_USER_CHECK(bytes <= most_picture_bytes, sample.name, ": has ", bytes,
@@ -168,17 +181,22 @@ class ImageFolder final : public Dataset {
     const PictureEntry& entry = entries_[static_cast<size_t>(index)];
     Prompt prompt;
     prompt.name = prompt.picture = (root_ / entry.file).string();
-    prompt.id = entry.id;
-    prompt.references = {entry.text_beside ? caption_beside(prompt.name) : entry.text};
-    prompt.references.insert(prompt.references.end(), entry.others.begin(), entry.others.end());
-    std::erase(prompt.references, "");
+    fill_prompt(text_of(entry), settings_, place_of(entry), prompt);
     return prompt;
   }
 
  private:
+  PictureText text_of(const PictureEntry& entry) const {
+    if (!entry.text_beside) return entry.text;
+    return {std::nullopt, {caption_beside((root_ / entry.file).string())}, {}, {}};
+  }
+  std::string place_of(const PictureEntry& entry) const {
+    return entry.line > 0 ? concat(metadata_, ":", entry.line) : (root_ / entry.file).string();
+  }
+  std::string metadata_;
   fs::path root_;
   std::vector<PictureEntry> entries_;
-  std::optional<bool> append_eos_;
+  TextSettings settings_;
 };
 
 }  // namespace
@@ -187,11 +205,11 @@ std::unique_ptr<Dataset> open_image_folder(const std::string& path, const TextSe
   PictureList list = read_picture_list(path, settings);
   BLIPFT_USER_CHECK(!list.entries.empty(), list.metadata, ": no samples in it");
   check_pictures(list, settings.allow_outside);
-  const auto has_text = [](const PictureEntry& entry) { return entry.text_beside || !entry.text.empty(); };
+  const auto has_text = [](const PictureEntry& entry) { return entry.text_beside || !entry.text.is_empty(); };
   BLIPFT_USER_CHECK(settings.for_prompts || std::any_of(list.entries.begin(), list.entries.end(), has_text), list.metadata, ": all ",
                     list.entries.size(), " captions are empty, so there is nothing to learn; write them under text (or ",
                     "caption)");
-  return std::make_unique<ImageFolder>(list.root, std::move(list.entries), settings.append_eos);
+  return std::make_unique<ImageFolder>(std::move(list), settings);
 }
 
 }  // namespace blipft

@@ -52,7 +52,7 @@ class PrefetchLoader final : public DataLoader {
                  std::vector<TextShape> text_shapes, std::shared_ptr<const Tokenizer> tokenizer,
                  const SampleSet& samples, Device& device, std::unique_ptr<const StepOrder> order,
                  int64_t first_step)
-      : data_(config.data), order_(std::move(order)),
+      : data_(config.data), seed_(static_cast<uint64_t>(config.train.seed)), order_(std::move(order)),
         balances_(balances_micro_batches(config) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
         layout_(inputs, order_->micro_batches(), config.train.batch_size, text_shapes_.back()),
         writer_(padding_id(*tokenizer, inputs.vocabulary), config.train.loss_on_padding),
@@ -110,7 +110,7 @@ class PrefetchLoader final : public DataLoader {
   }
   std::vector<TextShape> first_text_shapes(int64_t most_samples) const override {
     std::vector<TextShape> shapes;
-    std::map<int64_t, TokenizedText> known;     // by sample
+    std::map<int64_t, TokenizedAnswers> known;  // by sample
     for (int64_t step = first_step_; step < std::min(total_steps_, first_step_ + most_looked_ahead); ++step) {
       std::vector<BatchSample> samples;
       for (const Sampler::Slot& slot : order_->slots(step)) {
@@ -127,7 +127,7 @@ class PrefetchLoader final : public DataLoader {
             return shapes;                      // told when that step is due
           }
         }
-        samples.push_back({found->second, slot.key});
+        samples.push_back({found->second.drawn(seed_, slot.pass), slot.key});
       }
       if (balances_) samples = reordered(samples, balanced_order_of(samples));
       shapes.push_back(smallest_shape(text_shapes_, samples, layout_.batch_size()));
@@ -223,7 +223,7 @@ class PrefetchLoader final : public DataLoader {
     sample.absent = work.slots[slot].sample < 0;
     if (!sample.absent) {
       try {
-        read(work.slots[slot].sample, pixels, sample.text);
+        read(work.slots[slot], pixels, sample.text);
         bad_in_a_row_ = 0;
       } catch (const UserError& error) {
         if (data_.on_bad_sample == "stop") throw;
@@ -238,30 +238,32 @@ class PrefetchLoader final : public DataLoader {
     if (sample.absent && pixels) std::fill_n(pixels, pixel_bytes(), uint8_t{0});
   }
 
-  void read(int64_t sample, uint8_t* pixels, TokenizedText& text) {
+  void read(const Sampler::Slot& slot, uint8_t* pixels, TokenizedText& text) {
+    const int64_t sample = slot.sample;
     if (!pixels && texts_) {
-      text = texts_->text(sample);
+      text = texts_->text(sample).drawn(seed_, slot.pass);
       return;
     }
     if (const auto known = samples_recur_ ? cache_.find(sample) : nullptr) {
       std::copy(known->pixels.begin(), known->pixels.end(), pixels);
-      text = known->text;
+      text = known->text.drawn(seed_, slot.pass);
       return;
     }
     const Dataset::Sample source = dataset_->read(sample);
     if (pixels) decode(source, pixels);
-    text = tokenized(source);
+    TokenizedAnswers texts = tokenized(source);
+    text = texts.drawn(seed_, slot.pass);
     if (samples_recur_)
       cache_.insert(sample, std::make_shared<PreparedSample>(
-                                PreparedSample{{pixels, pixels + (pixels ? pixel_bytes() : 0)}, text}));
+                                PreparedSample{{pixels, pixels + (pixels ? pixel_bytes() : 0)}, std::move(texts)}));
   }
 
-  TokenizedText text_of(int64_t sample) const {
+  TokenizedAnswers text_of(int64_t sample) const {
     return texts_ ? texts_->text(sample) : tokenized(dataset_->read(sample));
   }
 
-  TokenizedText tokenized(const Dataset::Sample& source) const {
-    return tokenize(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary);
+  TokenizedAnswers tokenized(const Dataset::Sample& source) const {
+    return tokenize_answers(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary);
   }
 
   int64_t pixel_bytes() const {
@@ -311,6 +313,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   const DataSection data_;
+  const uint64_t seed_;
   const std::unique_ptr<const StepOrder> order_;
   const bool balances_;                       // a step's samples are spread over its micro-batches by their length
   const std::vector<TextShape> text_shapes_;

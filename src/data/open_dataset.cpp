@@ -149,7 +149,7 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string
   }
   BLIPFT_USER_CHECK(format == "auto", "data.format is \"", format, "\", expected one of auto", names);
   throw UserError(concat("no dataset at ", path, ": expected an ImageFolder (metadata.jsonl or metadata.csv, there or",
-                         " in train/, or a .txt beside each picture, or COCO's captions_*.json), a WebDataset (a .tar ",
+                         " in train/, or a .txt beside each picture, or COCO's captions_*.json, or VQA's or LAVIS's annotations), a WebDataset (a .tar ",
                          "file, or a directory of them) or records (a .json, .jsonl or .csv file, or a directory of them)",
                          "; ", hint(path)));
 }

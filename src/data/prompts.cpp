@@ -42,10 +42,11 @@ PromptedSample prompted(const Dataset::Prompt& prompt, const Tokenizer& tokenize
   return sample;
 }
 
+/// Those that the samples before had not: what one sample has twice, as answers of several people, stays so.
 void add_references(PromptedSample& sample, const std::vector<std::string>& references) {
+  const std::vector<std::string> before = sample.references;
   for (const std::string& reference : references)
-    if (std::find(sample.references.begin(), sample.references.end(), reference) == sample.references.end())
-      sample.references.push_back(reference);
+    if (std::find(before.begin(), before.end(), reference) == before.end()) sample.references.push_back(reference);
 }
 
 }  // namespace

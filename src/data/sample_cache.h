@@ -8,14 +8,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "blipft/batch.h"
+#include "data/sample_text.h"
 
 namespace blipft {
 
 /// A sample as a step wants it.
 struct PreparedSample {
   std::vector<uint8_t> pixels;   ///< [P, P, 3], empty if the model reads no pictures
-  TokenizedText text;            ///< truncated, not padded
+  TokenizedAnswers text;         ///< truncated, not padded
 };
 
 /// Least-recently-used cache of prepared samples by dataset index, bounded in bytes. Thread-safe.
@@ -33,7 +33,7 @@ class SampleCache {
   }
 
   void insert(int64_t sample, std::shared_ptr<const PreparedSample> prepared) {
-    const int64_t bytes = static_cast<int64_t>(prepared->pixels.size()) + prepared->text.size() * kTokenBytes;
+    const int64_t bytes = static_cast<int64_t>(prepared->pixels.size()) + prepared->text.tokens() * kTokenBytes;
     std::lock_guard lock(mutex_);
     if (bytes > limit_ || places_.contains(sample)) return;
     for (; bytes_ + bytes > limit_; order_.pop_back()) {

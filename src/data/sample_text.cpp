@@ -2,8 +2,10 @@
 #include "data/sample_text.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "blipft/error.h"
+#include "blipft/philox.h"
 
 namespace blipft {
 
@@ -46,7 +48,68 @@ TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokeniz
   return text;
 }
 
+/// Whether texts that are encoded apart read as words apart.
+bool puts_spaces(const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = tokenizer.encode_plain("a");
+  for (const int32_t id : tokenizer.encode_plain("b")) ids.push_back(id);
+  try {
+    return tokenizer.decode(ids) == "a b";
+  } catch (const UserError&) {             // it makes no text of ids
+    return false;
+  }
+}
+
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
 }  // namespace
+
+const TokenizedText& TokenizedAnswers::drawn(uint64_t seed, int64_t pass) const {
+  if (texts.size() == 1) return texts.front();
+  if (pass < 0)
+    return texts[static_cast<size_t>(std::max_element(weights.begin(), weights.end()) - weights.begin())];
+  constexpr uint32_t purpose = 0x616e7377u;  // beside those of RandomOrder
+  const Philox4 words = philox({static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32),
+                                static_cast<uint32_t>(pass), purpose},
+                               static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  double left = std::accumulate(weights.begin(), weights.end(), 0.0) * (static_cast<double>(words.x) * 0x1p-32);
+  for (size_t i = 0; i + 1 < texts.size(); ++i) {
+    if (left < weights[i]) return texts[i];
+    left -= weights[i];
+  }
+  return texts.back();
+}
+
+int64_t TokenizedAnswers::most_tokens() const {
+  int64_t most = 0;
+  for (const TokenizedText& text : texts) most = std::max(most, text.size());
+  return most;
+}
+
+int64_t TokenizedAnswers::tokens() const {
+  int64_t sum = 0;
+  for (const TokenizedText& text : texts) sum += text.size();
+  return sum;
+}
+
+TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
+                                  int64_t vocabulary) {
+  if (sample.answers.empty()) return tokenize(sample, tokenizer, max_tokens, vocabulary);
+  const std::string& prompt = sample.segments.front().text;
+  const bool apart = sample.segments.size() == 1 || prompt.empty() || is_space(prompt.back()) || puts_spaces(tokenizer);
+  TokenizedAnswers all;
+  all.texts.clear();
+  all.weights.clear();
+  all.number = sample.number;
+  Dataset::Sample one = sample;
+  one.picture.reset();
+  for (const Dataset::Answer& answer : sample.answers) {
+    const bool spaced = apart || answer.text.empty() || is_space(answer.text.front());
+    one.segments.back().text = (spaced ? "" : " ") + answer.text;
+    all.texts.push_back(tokenize(one, tokenizer, max_tokens, vocabulary));
+    all.weights.push_back(answer.weight);
+  }
+  return all;
+}
 
 TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
                        int64_t vocabulary) {

@@ -1,6 +1,9 @@
 // The text of a sample, from its segments to the ids that a step wants.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "blipft/batch.h"
 #include "blipft/data.h"
 
@@ -13,6 +16,24 @@ namespace blipft {
 /// it.
 TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
                        int64_t vocabulary);
+
+/// The texts that a sample may have: one, or that of each answer. One is drawn in each pass.
+struct TokenizedAnswers {
+  TokenizedAnswers(TokenizedText text = {}) : texts{std::move(text)} {}  // NOLINT: a text alone is one of these
+  std::vector<TokenizedText> texts;          ///< at least one
+  std::vector<double> weights = {1};         ///< of each, > 0
+  int64_t number = 0;                        ///< the sample's
+
+  /// By seed, sample and pass alone, whatever the order of samples, ranks and machines. Pass -1: the text of the largest
+  /// weight, of these the first.
+  const TokenizedText& drawn(uint64_t seed, int64_t pass) const;
+  int64_t most_tokens() const;
+  int64_t tokens() const;                    ///< of all
+};
+/// tokenize() of each answer. Where the tokenizer puts no space between texts that are encoded apart, one stands before an
+/// answer, unless white space is there already.
+TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
+                                  int64_t vocabulary);
 
 /// The id behind texts in padded rows: the tokenizer's where the model has an embedding for it, else another that has
 /// one. Nothing reads it, but with train.loss_on_padding, which check_text_inputs() looks at.

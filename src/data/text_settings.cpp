@@ -1,4 +1,5 @@
 // How records become text, by the run file and the tokenizer's files.
+#include <cstdio>
 #include <filesystem>
 
 #include "blipft/data.h"
@@ -38,6 +39,21 @@ std::string published_template(const std::filesystem::path& directory) {
   return {};
 }
 
+/// "2024-07-26" as strftime's "%d %b %Y" and "%d %B %Y" write it.
+void set_date(const Config& config, TextSettings& settings) {
+  static const char* const months[] = {"January", "February", "March",     "April",   "May",      "June",
+                                       "July",    "August",   "September", "October", "November", "December"};
+  const std::string& date = config.data.chat_date;
+  int year = 0, month = 0, day = 0, end = 0;
+  const bool read = std::sscanf(date.c_str(), "%4d-%2d-%2d%n", &year, &month, &day, &end) == 3;
+  const bool known = read && date.size() == 10 && end == 10 && year > 0 && month >= 1 && month <= 12 && day >= 1 && day <= 31;
+  BLIPFT_USER_CHECK(known, place_of(config, "data.chat_date"), ": data.chat_date: found ", brief(date),
+                    ", expected a day as 2024-07-26");
+  const std::string name = months[month - 1];
+  settings.chat_date_short = date.substr(8) + " " + name.substr(0, 3) + " " + date.substr(0, 4);
+  settings.chat_date_long = date.substr(8) + " " + name + " " + date.substr(0, 4);
+}
+
 }  // namespace
 
 TextSettings text_settings(const Config& config, const Tokenizer& tokenizer) {
@@ -51,6 +67,9 @@ TextSettings text_settings(const Config& config, const Tokenizer& tokenizer) {
                                                         : data.chat_template;
   settings.mask_prompt = data.mask_prompt;
   if (data.append_eos != "auto") settings.append_eos = data.append_eos == "true";
+  settings.prompt_template = data.prompt_template;
+  settings.answers = data.answers == "all" ? Answers::all : data.answers == "common" ? Answers::common : Answers::draw;
+  set_date(config, settings);
   settings.bos_token = tokenizer.bos_token();
   settings.eos_token = tokenizer.eos_token();
   return settings;

@@ -29,7 +29,7 @@ constexpr int64_t kTextBytes = 128;          // of a text besides its tokens: tw
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 struct Surveyed {
-  TokenizedText text;
+  TokenizedAnswers text;
   int64_t length = 0;
   bool learns = false, cut = false, bad = false;
   std::string name;                          // of a sample with nothing to learn; of a bad one what is wrong with it
@@ -74,7 +74,7 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
       const Dataset::Sample sample = dataset.read(i);
       one.name = sample.name;
       // One token more than it may have tells that it is cut.
-      one.text = tokenize(sample, tokenizer, settings.max_text_tokens + 1, settings.vocabulary);
+      one.text = tokenize_answers(sample, tokenizer, settings.max_text_tokens + 1, settings.vocabulary);
     } catch (const UserError& error) {
       if (!settings.skip_bad) throw;
       one.bad = true;
@@ -82,13 +82,17 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
       one.text = {};
       return;
     }
-    one.cut = one.text.size() > settings.max_text_tokens;
-    one.length = std::min(one.text.size(), settings.max_text_tokens);
-    one.text.ids.resize(static_cast<size_t>(one.length));
-    one.text.learnt.resize(static_cast<size_t>(one.length));
-    one.learns = one.text.has_target();
+    for (TokenizedText& text : one.text.texts) {
+      one.cut |= text.size() > settings.max_text_tokens;
+      const int64_t length = std::min(text.size(), settings.max_text_tokens);
+      text.ids.resize(static_cast<size_t>(length));
+      text.learnt.resize(static_cast<size_t>(length));
+      one.learns |= text.has_target();
+      one.length = std::max(one.length, length);
+    }
     if (one.learns) one.name.clear();
-    if (bytes.fetch_add(kTextBytes + one.length * 5) > settings.most_bytes) one.text = {};
+    const auto texts = static_cast<int64_t>(one.text.texts.size());
+    if (bytes.fetch_add(kTextBytes * texts + one.text.tokens() * 5) > settings.most_bytes) one.text = {};
   });
   const bool keeps = bytes <= settings.most_bytes;
   for (int64_t i = 0; i < surveyed_; ++i) {

@@ -9,6 +9,7 @@
 
 #include "blipft/config.h"
 #include "blipft/data.h"
+#include "data/sample_text.h"
 
 namespace blipft {
 
@@ -47,9 +48,9 @@ class TextSurvey {
   int64_t surveyed() const { return surveyed_; }
   /// Those with something to learn, ascending; the others are left out. Elements of what follows belong to them.
   const std::vector<int64_t>& samples() const { return samples_; }
-  const std::vector<int64_t>& lengths() const { return lengths_; }  ///< tokens, cut to max_text_tokens
+  const std::vector<int64_t>& lengths() const { return lengths_; }  ///< tokens, cut to max_text_tokens; of several answers the most
   bool has_texts() const { return !texts_.empty(); }
-  const TokenizedText& text(int64_t i) const { return texts_.at(static_cast<size_t>(i)); }
+  const TokenizedAnswers& text(int64_t i) const { return texts_.at(static_cast<size_t>(i)); }
 
   int64_t cut() const { return cut_; }       ///< of all texts, those longer than max_text_tokens
   int64_t bad() const { return bad_; }       ///< that cannot be read or tokenized
@@ -61,7 +62,7 @@ class TextSurvey {
  private:
   int64_t surveyed_ = 0, cut_ = 0, bad_ = 0;
   std::vector<int64_t> samples_, lengths_;
-  std::vector<TokenizedText> texts_;         // empty: they took too much
+  std::vector<TokenizedAnswers> texts_;         // empty: they took too much
   std::vector<std::string> left_out_names_, bad_texts_;
 };
 

@@ -1,5 +1,6 @@
 // The tokenizer of byte-pair encoding: added tokens are cut out of the text, the rest is normalised, split into words
 // and merged.
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -8,6 +9,7 @@
 #include "data/tokenizer_base.h"
 #include "data/tokenizer_bpe.h"
 #include "data/tokenizer_sentencepiece.h"
+#include "data/tokenizer_unigram.h"
 #include "data/unicode.h"
 
 namespace blipft {
@@ -33,6 +35,9 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 class BpeTokenizer final : public FileTokenizer {
  public:
   explicit BpeTokenizer(TokenizerSpec files) : FileTokenizer(std::move(files)), model_(take_model(), spec().file) {
+    if (spec().unigram) unigram_.emplace(*spec().unigram);
+    for (const NormalizerStep& step : spec().normalizer)
+      if (step.kind == NormalizerStep::Kind::precompiled) characters_.emplace_back(step.from, spec().file);
     for (const AddedToken& token : spec().added) {
       if (token.normalized) {
         const std::string content = normalized(token.content);
@@ -57,6 +62,8 @@ class BpeTokenizer final : public FileTokenizer {
 
   std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
                                    TextPlaces& places) const override {
+    BLIPFT_USER_CHECK(!unigram_ || places.bytes.empty(), spec().file, ": model.type is Unigram, which is for prompts and ",
+                      "answers: conversations are not supported with it");
     const auto& infilling = spec().infilling;
     const size_t mark = infilling ? text.find(infilling->mark) : std::string::npos;
     if (mark == std::string::npos) return encode_all(text, options, places);
@@ -138,7 +145,9 @@ class BpeTokenizer final : public FileTokenizer {
   std::string normalized(std::string_view text) const {
     std::string out(text);
     const size_t most = text.size() * most_growth + most_growth_of_short;
+    size_t table = 0;
     for (const NormalizerStep& step : spec().normalizer) {
+      if (step.kind == NormalizerStep::Kind::precompiled) out = characters_[table++].normalized(out);
       if (step.kind == NormalizerStep::Kind::nfc) out = unicode::nfc(out);
       if (step.kind == NormalizerStep::Kind::prepend && !out.empty()) out.insert(0, step.to);
       if (step.kind == NormalizerStep::Kind::replace) out = replaced(out, step.from, step.to, most);
@@ -151,6 +160,7 @@ class BpeTokenizer final : public FileTokenizer {
   /// Normalised text between added tokens as its words are taken from it; `first`: nothing stands before it.
   std::string with_prefix(std::string_view text, bool first) const {
     const auto& metaspace = spec().metaspace;
+    if (unigram_) return std::string(text);  // each word has its own
     if (!metaspace) return (spec().add_prefix_space && !text.starts_with(' ') ? " " : "") + std::string(text);
     std::string marked = replaced(text, " ", metaspace->replacement);
     const bool prepend = metaspace->prepend == Metaspace::Prepend::always ||
@@ -159,7 +169,27 @@ class BpeTokenizer final : public FileTokenizer {
     return marked;
   }
 
+  /// T5's words: what white space parts, each with the mark before it, and again parted where it has marks.
+  void encode_unigram(std::string_view text, std::vector<int32_t>& ids) const {
+    const std::string& mark = spec().metaspace->replacement;
+    for (size_t begin = 0, next = 0; begin < text.size(); begin = next) {
+      if (unicode::is_space(unicode::next_code_point(text, next))) continue;
+      size_t end = next;
+      for (size_t behind = next; behind < text.size() && !unicode::is_space(unicode::next_code_point(text, behind));)
+        end = behind;
+      std::string word(text.substr(begin, end - begin));
+      if (!word.starts_with(mark)) word.insert(0, mark);
+      for (size_t from = 0; from < word.size();) {
+        const size_t to = std::min(word.find(mark, from + mark.size()), word.size());
+        unigram_->encode_word(std::string_view(word).substr(from, to - from), ids);
+        from = to;
+      }
+      next = end;
+    }
+  }
+
   void encode_words(std::string_view text, std::vector<int32_t>& ids) const {
+    if (unigram_) return encode_unigram(text, ids);
     if (!spec().metaspace) {
       for (std::string_view word : split_words(text, spec().split)) model_.encode_word(word, ids);
       return;
@@ -175,6 +205,8 @@ class BpeTokenizer final : public FileTokenizer {
   }
 
   BpeModel model_;
+  std::optional<UnigramModel> unigram_;
+  std::vector<PrecompiledCharacters> characters_;
   AddedTokenFinder raw_tokens_, normalized_tokens_;
 };
 

@@ -75,6 +75,10 @@ struct SpecialTokens {
 Json default_tokens(const std::string& tokenizer_class) {
   if (tokenizer_class == "LlamaTokenizer" || tokenizer_class == "CodeLlamaTokenizer")
     return {{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}};
+  if (tokenizer_class == "GemmaTokenizer")
+    return {{"bos_token", "<bos>"}, {"eos_token", "<eos>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"},
+            {"mask_token", "<mask>"}};
+  if (tokenizer_class == "T5Tokenizer") return {{"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
   const char* end = "<|endoftext|>";
   if (tokenizer_class == "GPT2Tokenizer") return {{"bos_token", end}, {"eos_token", end}, {"unk_token", end}};
   if (tokenizer_class == "Qwen2Tokenizer") return {{"eos_token", end}, {"unk_token", end}, {"pad_token", end}};
@@ -105,7 +109,7 @@ std::optional<Infilling> infilling_of(const Json& config, const TokenizerSpec& s
 
 /// Classes that transformers builds from the vocabulary alone.
 bool is_built(const std::string& tokenizer_class) {
-  for (const char* name : {"LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer"})
+  for (const char* name : {"LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer", "GemmaTokenizer"})
     if (tokenizer_class == name) return true;
   return false;
 }
@@ -251,7 +255,7 @@ std::string class_of(const Json& config, const Json& model, const std::string& o
 std::string class_for_file(const std::string& named, const Json& model, const Json& fast) {
   const Json& family = member(model, "model_type");
   if (family == "qwen2") return "Qwen2Tokenizer";
-  if (family == "mistral") return "";
+  if (family == "mistral" || family == "phi3" || family == "olmo2") return "";
   // LLaMA 3's file under this name.
   if (named == "LlamaTokenizer" && has_part(fast, "ByteLevel")) return "";
   if (named.empty() && (family == "blip-2" || family == "opt")) return "GPT2Tokenizer";
@@ -307,7 +311,7 @@ TokenizerSpec read_files(const fs::path& directory) {
   if (!fast) add_bos_and_eos(config, spec);
   spec.split_special_tokens = flag(config, "split_special_tokens", false);
   // transformers cleans up what byte-pair encoding made only where it is told so twice.
-  const bool bpe = true;
+  const bool bpe = !spec.unigram.has_value();
   spec.decoder.clean_up =
       flag(config, "clean_up_tokenization_spaces", false) &&
       (!bpe || flag(config, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", false));

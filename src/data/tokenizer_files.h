@@ -11,13 +11,14 @@
 #include "data/tokenizer_bpe.h"
 #include "data/tokenizer_decode.h"
 #include "data/tokenizer_split.h"
+#include "data/tokenizer_unigram.h"
 
 namespace blipft {
 
 /// A step of text normalisation.
 struct NormalizerStep {
-  enum class Kind { nfc, prepend, replace } kind = Kind::nfc;
-  std::string from;  ///< replace: what is replaced, everywhere
+  enum class Kind { nfc, prepend, replace, precompiled } kind = Kind::nfc;
+  std::string from;  ///< replace: what is replaced, everywhere; precompiled: precompiled_charsmap
   std::string to;    ///< replace: by what; prepend: what is put before a text that is not empty
 };
 
@@ -53,6 +54,7 @@ struct TokenizerSpec {
   bool add_prefix_space = false;  ///< byte-level: a space before text that does not start with one
   std::optional<Metaspace> metaspace;
   std::optional<SentencePieceSpec> sentencepiece;
+  std::optional<UnigramSpec> unigram;  ///< in place of bpe, of which there is the vocabulary alone
   std::vector<AddedToken> added;                ///< each content once
   std::unordered_map<std::string, size_t> added_places;  ///< content -> index of added
   int32_t largest_added_id = -1;

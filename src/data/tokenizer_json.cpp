@@ -93,10 +93,30 @@ void read_merges(const Json& merges, const std::string& file, TokenizerSpec& spe
   }
 }
 
+void read_unigram(const Json& model, const std::string& file, TokenizerSpec& spec) {
+  const Json &pieces = member(model, "vocab"), &unknown = member(model, "unk_id");
+  BLIPFT_USER_CHECK(pieces.is_array() && !pieces.empty() && pieces.size() < most_token_ids, file, ": model.vocab is ",
+                    pieces.is_array() ? "empty or too long" : pieces.type_name(), "; expected a list of [token, score]");
+  BLIPFT_USER_CHECK(unknown.is_number_unsigned() && unknown.get<uint64_t>() < pieces.size(), file, ": model.unk_id is ",
+                    io::brief(unknown), "; only Unigram with a token for what is unknown is supported");
+  BLIPFT_USER_CHECK(!flag(model, "byte_fallback", false), file, ": model.byte_fallback is true; of Unigram only false is ",
+                    "supported");
+  UnigramSpec unigram;
+  unigram.unknown_id = unknown.get<int32_t>();
+  for (const Json& piece : pieces) {
+    BLIPFT_USER_CHECK(piece.is_array() && piece.size() == 2 && piece[0].is_string() && piece[1].is_number(), file,
+                      ": model.vocab: token ", unigram.pieces.size(), " is ", io::brief(piece), "; expected [token, score]");
+    spec.bpe.vocab[piece[0].get<std::string>()] = static_cast<int32_t>(unigram.pieces.size());
+    unigram.pieces.emplace_back(piece[0].get<std::string>(), piece[1].get<double>());
+  }
+  spec.unigram = std::move(unigram);
+}
+
 void read_model(const Json& model, const std::string& file, TokenizerSpec& spec) {
   const Json& type = member(model, "type");
+  if (type == "Unigram") return read_unigram(model, file, spec);
   const bool bpe = type.is_string() ? type == "BPE" : !member(model, "merges").is_null();
-  BLIPFT_USER_CHECK(bpe, file, ": model.type is ", type_of(model), "; only BPE is supported");
+  BLIPFT_USER_CHECK(bpe, file, ": model.type is ", type_of(model), "; only BPE and Unigram are supported");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = member(model, key);
     BLIPFT_USER_CHECK(value.is_null() || value == "", file, ": model.", key, " is ", io::brief(value),
@@ -130,11 +150,14 @@ void read_normalizer(const Json& normalizer, const std::string& file, TokenizerS
     for (const Json& part : member(normalizer, "normalizers")) read_normalizer(part, file, spec);
   } else if (type == "NFC") {
     spec.normalizer.push_back({Kind::nfc, "", ""});
+  } else if (type == "Precompiled") {
+    spec.normalizer.push_back(
+        {Kind::precompiled, text_at(normalizer, "precompiled_charsmap", file, "normalizer"), ""});
   } else if (type == "Prepend") {
     spec.normalizer.push_back({Kind::prepend, "", text_at(normalizer, "prepend", file, "normalizer")});
   } else {
     BLIPFT_USER_CHECK(type == "Replace", file, ": the normalizer is of type ", type,
-                      "; supported are NFC, Prepend, Replace and Sequence of them, or none");
+                      "; supported are NFC, Prepend, Replace, Precompiled and Sequence of them, or none");
     const Json& pattern = member(normalizer, "pattern");
     const std::string from = member(pattern, "String").is_string() ? member(pattern, "String").get<std::string>() : "";
     BLIPFT_USER_CHECK(!from.empty(), file, ": normalizer.pattern is ", io::brief(pattern),
@@ -164,7 +187,8 @@ void read_split(const Json& part, const std::string& file, TokenizerSpec& spec) 
   const Json& expression = member(pattern, "Regex");
   const auto known = expression.is_string() ? known_pattern(expression.get<std::string>()) : std::nullopt;
   BLIPFT_USER_CHECK(known.has_value(), file, ": pre_tokenizer: Split.pattern is ", io::brief(pattern),
-                    "; supported are the patterns of GPT-2, LLaMA 3, Qwen 2 and Mistral (tekken), as their files spell them");
+                    "; supported are the patterns of GPT-2, LLaMA 3, Qwen 2, Mistral (tekken) and GPT-4o, as their files "
+                    "spell them");
   BLIPFT_USER_CHECK(member(part, "behavior") == "Isolated" && !flag(part, "invert", false), file,
                     ": pre_tokenizer: Split.behavior is ", io::brief(member(part, "behavior")), ", invert ",
                     io::brief(member(part, "invert")), "; supported are \"Isolated\", false");
@@ -183,7 +207,16 @@ void read_byte_level(const Json& part, const std::string& file, TokenizerSpec& s
                     io::brief(part), "; supported are use_regex false and add_prefix_space false");
 }
 
-/// Nothing, Metaspace, ByteLevel, or Split and ByteLevel, each perhaps in a Sequence.
+/// Gemma's Split at spaces, of which its normalizer leaves none.
+bool splits_nothing(const Json& part, const TokenizerSpec& spec) {
+  const bool no_spaces = std::any_of(spec.normalizer.begin(), spec.normalizer.end(), [](const NormalizerStep& step) {
+    return step.kind == NormalizerStep::Kind::replace && step.from == " " && step.to.find(' ') == std::string::npos;
+  });
+  return no_spaces && type_of(part) == "Split" && member(member(part, "pattern"), "String") == " " &&
+         member(part, "behavior") == "MergedWithPrevious" && !flag(part, "invert", false);
+}
+
+/// Nothing, Metaspace, ByteLevel, Split and ByteLevel, or Digits and ByteLevel, each perhaps in a Sequence.
 void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, TokenizerSpec& spec) {
   std::vector<Json> parts;
   if (type_of(pre_tokenizer) == "Sequence") {
@@ -191,16 +224,37 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
   } else if (!pre_tokenizer.is_null()) {
     parts.push_back(pre_tokenizer);
   }
+  std::erase_if(parts, [&](const Json& part) { return splits_nothing(part, spec); });
   std::string types;
   for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
-  const bool known = types.empty() || types == "Metaspace" || types == "ByteLevel" || types == "Split, ByteLevel";
+  if (spec.unigram) {
+    BLIPFT_USER_CHECK(types == "WhitespaceSplit, Metaspace", file, ": the pre_tokenizer is of type ", types,
+                      "; with Unigram supported is WhitespaceSplit with Metaspace behind it, as T5 has it");
+    read_metaspace(parts.back(), file, spec);
+    BLIPFT_USER_CHECK(spec.metaspace->prepend == Metaspace::Prepend::always && spec.metaspace->split, file,
+                      ": pre_tokenizer: found ", io::brief(parts.back()), "; with Unigram supported are prepend_scheme ",
+                      "always and split true");
+    return;
+  }
+  const bool known = types.empty() || types == "Metaspace" || types == "ByteLevel" ||
+                     types == "Split, ByteLevel" || types == "Digits, ByteLevel";
   BLIPFT_USER_CHECK(known, file, ": the pre_tokenizer is of type ", types,
-                    "; supported are none, Metaspace, ByteLevel, and Split with ByteLevel behind it");
+                    "; supported are none, Metaspace, ByteLevel, and Split or Digits with ByteLevel behind it");
   for (const Json& part : parts) {
     const std::string type = type_of(part);
     if (type == "Metaspace") read_metaspace(part, file, spec);
     if (type == "Split") read_split(part, file, spec);
     if (type == "ByteLevel") read_byte_level(part, file, spec);
+    if (type == "Digits") {
+      const Json& level = parts.back();
+      BLIPFT_USER_CHECK(flag(part, "individual_digits", false) && flag(level, "use_regex", true) &&
+                            !flag(level, "add_prefix_space", true),
+                        file, ": pre_tokenizer: found ", io::brief(part), " before ", io::brief(level), "; supported are ",
+                        "individual_digits true, use_regex true and add_prefix_space false");
+      spec.split = SplitPattern::gpt2_digits;
+      spec.bpe.byte_level = true;
+      return;
+    }
   }
 }
 
@@ -306,6 +360,13 @@ void put_parts_of_class(const std::string& tokenizer_class, const Json& config, 
     const Json bytes = {{"type", "ByteLevel"}, {"use_regex", false},
                         {"add_prefix_space", flag(config, "add_prefix_space", false)}};
     json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
+  } else if (tokenizer_class == "GemmaTokenizer") {
+    const std::string unknown = content_of(member(config, "unk_token"));
+    model.update({{"unk_token", unknown.empty() ? "<unk>" : unknown}, {"fuse_unk", true}, {"byte_fallback", true},
+                  {"ignore_merges", false}});
+    json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
+    json["pre_tokenizer"] = nullptr;        // a Split at spaces, of which there are none then
+    json["decoder"] = spaces_decoder(false);
   } else if (tokenizer_class == "GPT2Tokenizer") {
     model.update({{"unk_token", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}});
     json["normalizer"] = nullptr;

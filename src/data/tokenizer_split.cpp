@@ -104,7 +104,8 @@ size_t cased_word_end(std::string_view text, size_t begin, bool& small) {
   return small_end > end ? small_end : last_small > begin ? last_small : end;
 }
 
-size_t tekken_word_end(std::string_view text, size_t begin) {
+/// `o200k`: contractions belong to the word before them, and numbers have up to three digits.
+size_t tekken_word_end(std::string_view text, size_t begin, bool o200k) {
   size_t next = begin, behind = begin;
   const CharacterClass found = class_at(text, begin, next);
   const bool may_lead = found != CharacterClass::letter && found != CharacterClass::number && !is_line_end(text[begin]);
@@ -113,9 +114,10 @@ size_t tekken_word_end(std::string_view text, size_t begin) {
       if (from == next && !may_lead) continue;
       bool small = false;
       const size_t end = cased_word_end(text, from, small);
-      if (end > from && (small || !wants_small)) return end;
+      if (end > from && (small || !wants_small))
+        return o200k ? end + contraction_length_any_case(text.substr(end)) : end;
     }
-  if (found == CharacterClass::number) return next;
+  if (found == CharacterClass::number) return run_end(text, begin, CharacterClass::number, o200k ? 3 : 1);
   //  ?[^\s\p{L}\p{N}]+[\r\n/]*
   const CharacterClass follower = class_at(text, next, behind);
   if (found == CharacterClass::other || (text[begin] == ' ' && follower == CharacterClass::other)) {
@@ -170,17 +172,34 @@ std::optional<SplitPattern> known_pattern(std::string_view expression) {
                     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
                     R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)")
     return SplitPattern::tekken;
+  if (expression == R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+                    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+                    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)")
+    return SplitPattern::o200k;
   return std::nullopt;
 }
 
 std::vector<std::string_view> split_words(std::string_view text, SplitPattern pattern) {
   if (pattern == SplitPattern::none && !text.empty()) return {text};
   std::vector<std::string_view> words;
+  if (pattern == SplitPattern::gpt2_digits) {
+    for (size_t begin = 0, next = 0; begin < text.size(); begin = next) {
+      if (class_at(text, begin, next) == CharacterClass::number) {
+        words.push_back(text.substr(begin, next - begin));
+        continue;
+      }
+      for (size_t behind = next; class_at(text, next, behind) != CharacterClass::number && behind > next;) next = behind;
+      for (const std::string_view word : split_words(text.substr(begin, next - begin), SplitPattern::gpt2))
+        words.push_back(word);
+    }
+    return words;
+  }
+  const bool o200k = pattern == SplitPattern::o200k;
   const size_t digits = pattern == SplitPattern::llama3 ? 3 : 1;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = pattern == SplitPattern::gpt2     ? gpt2_word_end(text, begin)
-                       : pattern == SplitPattern::tekken ? tekken_word_end(text, begin)
-                                                         : llama3_word_end(text, begin, digits);
+                       : pattern == SplitPattern::tekken || o200k ? tekken_word_end(text, begin, o200k)
+                                                                  : llama3_word_end(text, begin, digits);
     words.push_back(text.substr(begin, end - begin));
     begin = end;
   }

@@ -15,6 +15,8 @@ enum class SplitPattern {
   tekken,  ///< [^\r\n\p{L}\p{N}]?U*S+|[^\r\n\p{L}\p{N}]?U+S*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
            ///< with U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], S = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: Mistral's, from NeMo on
   qwen2,   ///< llama3 with \p{N} in place of \p{N}{1,3}
+  o200k,   ///< tekken with (?i:'s|'t|'re|'ve|'m|'ll|'d)? behind both kinds of words, and \p{N}{1,3}: GPT-4o's, Phi-4-mini's
+  gpt2_digits,  ///< each number a word of its own, gpt2 between them: SmolLM2's
 };
 
 /// Qwen 2's regular expression.

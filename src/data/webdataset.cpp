@@ -19,7 +19,7 @@
 
 #include "blipft/error.h"
 #include "data/datasets.h"
-#include "data/record_text.h"
+#include "data/picture_text.h"
 #include "io/file.h"
 
 namespace blipft {
@@ -302,9 +302,8 @@ class WebDataset final : public Dataset {
     sample.picture.emplace(static_cast<size_t>(entry.picture.bytes));
     tar.read(entry.picture.offset, sample.picture->data(), entry.picture.bytes,
              concat("member \"", brief(entry.picture_name()), "\""));
-    const std::vector<std::string> texts = captions(tar, entry);
-    sample.segments = {{texts.empty() ? "" : texts.front()}};
-    sample.ends = settings_.append_eos;
+    fill_sample(text_of(tar, entry), settings_, sample.name, sample);
+    sample.number = index;
     return sample;
   }
 
@@ -314,22 +313,18 @@ class WebDataset final : public Dataset {
     const TarFile tar(shards_[entry.shard]);
     Prompt prompt;
     prompt.name = prompt.picture = tar.path() + ":" + brief(entry.picture_name(), 1000);
-    prompt.references = captions(tar, entry, &prompt.id);
-    std::erase(prompt.references, "");
+    fill_prompt(text_of(tar, entry), settings_, prompt.name, prompt);
     return prompt;
   }
 
  private:
-  /// The first is what is learnt.
-  std::vector<std::string> captions(const TarFile& tar, const Entry& entry, std::string* id = nullptr) const {
+  PictureText text_of(const TarFile& tar, const Entry& entry) const {
     std::string text(static_cast<size_t>(entry.caption.bytes), '\0');
     tar.read(entry.caption.offset, text.data(), entry.caption.bytes, concat("member \"", brief(entry.caption_name()),
                                                                             "\""));
-    if (entry.has_text_file()) return {text};
+    if (entry.has_text_file()) return {std::nullopt, {text}, {}, {}};
     const std::string place = tar.path() + ":" + brief(entry.caption_name(), 1000);
-    const nlohmann::json object = parse_json(text, place);
-    if (id && object.is_object()) *id = record_id(object);
-    return captions_from_json(object, settings_, place);
+    return picture_text_from_json(parse_json(text, place), settings_, place);
   }
 
   const std::vector<std::string> shards_;

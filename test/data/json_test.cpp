@@ -233,7 +233,7 @@ TEST_SUITE("json data") {
 
   TEST_CASE("published templates are known by their text") {
     const Json golden = read_json("test/golden/text/chat.json")["published"];
-    CHECK(golden.size() == chat_template_names().size());
+    CHECK(golden.size() == 4);
     const TemporaryDirectory directory;
     const auto tokenizer = load_tokenizer("test/golden/tokenizer/byte_fallback");
     Config config;
@@ -354,7 +354,7 @@ TEST_SUITE("json data") {
     settings.eos_token = "";
     messages("[" + user + "]", {"data.chat_template llama2", "eos_token", "tokenizer_config.json"});
     settings.chat_template = "";
-    messages("[" + user + "]", {"set data.chat_template to one of llama2, llama3, chatml, zephyr"});
+    messages("[" + user + "]", {"set data.chat_template to one of llama2, llama3, llama3.1, chatml"});
   }
 
   TEST_CASE("broken files are refused when they are opened") {

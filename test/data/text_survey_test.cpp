@@ -127,8 +127,8 @@ TEST_SUITE("text survey") {
       CHECK(found.left_out_names() == names);
       REQUIRE(found.has_texts());
       for (size_t i = 0; i < kept.size(); ++i) {
-        CHECK(found.text(static_cast<int64_t>(i)).size() == lengths[i]);
-        CHECK(found.text(static_cast<int64_t>(i)).has_target());
+        CHECK(found.text(static_cast<int64_t>(i)).most_tokens() == lengths[i]);
+        CHECK(found.text(static_cast<int64_t>(i)).texts.front().has_target());
       }
       const TextSurvey lean(dialogues, kTokenizer, {400, 40, 128, threads, 1000});
       CHECK(!lean.has_texts());

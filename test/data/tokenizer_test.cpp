@@ -130,7 +130,7 @@ Words words_of(const std::string& text, SplitPattern pattern) {
 TEST_SUITE("tokenizer") {
   TEST_CASE("small tokenizers in every form of files give the ids of transformers") {
     for (const char* form : {"vocab_merges", "fast_strings", "fast_pairs", "byte_fallback", "llama_class", "llama3",
-                             "qwen2", "tekken", "sentencepiece_legacy", "sentencepiece_new", "sentencepiece_no_prefix"})
+                             "qwen2", "tekken", "gemma", "o200k", "digits", "t5", "sentencepiece_legacy", "sentencepiece_new", "sentencepiece_no_prefix"})
       check_cases(*load_tokenizer(golden + form), std::string(form) + "/cases.json");
   }
 
@@ -138,7 +138,7 @@ TEST_SUITE("tokenizer") {
     for (const char* name : {"mistral_llama_class", "qwen2_fast_class", "qwen2_no_class", "qwen2_llama_class",
                              "llama_gpt2_class", "blip2_gpt2_class", "blip2_no_class", "llama_class_of_bytes",
                              "llama_split_special", "llama_decoder", "qwen2_decoder", "code_llama",
-                             "code_llama_python"}) {
+                             "code_llama_python", "phi3_llama_class", "olmo2_gpt2_class", "gemma2_class"}) {
       const std::string file = std::string("family_") + name + ".json";
       const Json json = read_json(golden + file);
       const Directory directory(json["directory"].get<std::string>());
@@ -365,7 +365,7 @@ TEST_SUITE("tokenizer") {
       CHECK(has(message, found));
       CHECK(has(message, "supported"));
     };
-    refused([](Json& json) { json["model"]["type"] = "Unigram"; }, "model.type is Unigram");
+    refused([](Json& json) { json["model"]["type"] = "WordPiece"; }, "model.type is WordPiece");
     refused([](Json& json) { json["model"]["end_of_word_suffix"] = "</w>"; }, "</w>");
     refused([](Json& json) { json["pre_tokenizer"] = {{"type", "Whitespace"}}; }, "of type Whitespace");
     refused([](Json& json) { json["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}}); },

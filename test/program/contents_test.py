@@ -170,6 +170,19 @@ def ranks_that_read_other_pictures_or_captions_of_tars_end(space):
 
 
 @test
+def ranks_that_read_other_captions_beside_pictures_end(space):
+    folders = [space.new("captions"), space.new("captions")]
+    for folder, word in zip(folders, ("red", "tan")):
+        folder.mkdir()
+        for i, line in enumerate((space.data / "metadata.jsonl").read_text().splitlines()):
+            row = json.loads(line)
+            picture = space.data / row["file_name"]
+            shutil.copy(picture, folder / f"{i:04d}{picture.suffix}")
+            (folder / f"{i:04d}.txt").write_text(row["text"] + (" in " + word if i == 20 else "") + "\n")
+    refused_apart(space, DATA, [], [f"data.path={folders[0]}"], [f"data.path={folders[1]}"])
+
+
+@test
 def frozen_weights_that_were_replaced_are_refused_on_resume_and_export(space):
     model = space.copy(saved_model(space))
     settings = (f"model.path={model}", "model.init=pretrained", "adapter.kind=lora", "train.total_batch_size=8",
