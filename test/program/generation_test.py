@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""--generate and --evaluate as whole programs: the same texts however they are computed, from whatever holds the weights."""
+import json
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from program_runs import PROGRAM, SAMPLES, Space, mpirun, run  # noqa: E402
+from script_tests import check, run_tests, test  # noqa: E402
+
+SHORT = ("generate.max_new_tokens=8", "generate.samples=10")
+
+
+def generate(space, ranks, *options, action="--generate", expected=0):
+    """The lines of generated.jsonl, in their order, and the folder."""
+    output = space.new()
+    if not any(option.startswith("output.path=") for option in options):
+        options = (f"output.path={output}", *options)
+    status, out, err, _ = mpirun(ranks, [PROGRAM, action, space.config, *options])
+    check(status == expected, status, out, err)
+    if expected:
+        return err
+    folder = pathlib.Path(re.search(r"^texts +(.*)/generated.jsonl$", out, re.M).group(1))
+    lines = [json.loads(line) for line in (folder / "generated.jsonl").read_text().splitlines()]
+    return sorted(lines, key=lambda line: line["sample"]), folder, out
+
+
+def texts(lines):
+    return [line["text"] for line in lines]
+
+
+@test
+def the_same_texts_on_any_number_of_ranks_and_slots(space):
+    for rules in ((), ("generate.do_sample=true", "generate.temperature=0.9", "generate.top_p=0.95"), ("generate.num_beams=3",)):
+        expected, folder, _ = generate(space, 0, *SHORT, *rules)
+        check(len(expected) == 10 and [line["sample"] for line in expected] == list(range(10)), expected)
+        for ranks, *options in ((2,), (3, "parallel.strategy=fsdp"), (0, "generate.batch_size=1"), (0, "generate.batch_size=3")):
+            found, _, _ = generate(space, ranks, *SHORT, *rules, *options)
+            check(texts(found) == texts(expected), ranks, options, rules, texts(found), texts(expected))
+        other, _, _ = generate(space, 0, *SHORT, *rules, "train.seed=5", "model.init=random")
+        check(texts(other) != texts(expected), "another seed has the same random weights", other)
+
+
+@test
+def draws_depend_on_the_seed_alone(space):
+    trained = run(space, 1, "output.save_model=true", "train.max_steps=2").output
+    rules = (*SHORT, f"generate.weights={trained}/model", "generate.do_sample=true", "generate.top_k=0")
+    one, _, _ = generate(space, 0, *rules, "train.seed=1")
+    again, _, _ = generate(space, 0, *rules, "train.seed=1")
+    other, _, _ = generate(space, 0, *rules, "train.seed=2")
+    check(texts(one) == texts(again) and texts(one) != texts(other), one, again, other)
+
+
+@test
+def from_whatever_holds_the_weights(space):
+    lora = ("adapter.kind=lora", "adapter.r=4", "adapter.alpha=64", "adapter.targets=[q,v,mlp]", "train.lr=0.05")
+    base = run(space, 1, "output.save_model=true", "train.max_steps=1").output / "model"
+    options = (f"model.path={base}", "model.init=pretrained")
+    trained = run(space, 2, *options, *lora, "output.save_model=true", "output.save_merged=true", "train.max_steps=4",
+                  "checkpoint.every_steps=4").output
+    merged, _, _ = generate(space, 0, *options, *SHORT, f"generate.weights={trained}/model")
+    for weights in (trained / "adapter", trained / "checkpoints/step-00000004"):
+        found, _, _ = generate(space, 0, *options, *SHORT, f"generate.weights={weights}")
+        check(texts(found) == texts(merged), weights, texts(found), texts(merged))
+    auto, folder, _ = generate(space, 0, *options, *SHORT, f"output.path={trained}")
+    check(texts(auto) == texts(merged) and folder == trained / "generated-0001", folder, auto)
+    plain, _, _ = generate(space, 0, *options, *SHORT, "generate.weights=base")
+    check(texts(plain) != texts(merged), "the adapter changes nothing", plain)
+    for held in ("nf4", "int8"):
+        _, _, out = generate(space, 0, *options, *SHORT, f"generate.weights={trained}/adapter", f"model.quantize={held}")
+        check("10 texts" in out, out)
+
+
+@test
+def scores_results_and_the_page(space):
+    lines, folder, out = generate(space, 2, "generate.samples=12", "generate.max_new_tokens=6", action="--evaluate")
+    for name in ("loss", "perplexity", "bleu4", "rouge_l", "cider"):
+        check(re.search(rf"^{name} +[0-9.e+-]+", out, re.M), name, out)
+    scores = json.loads((folder / "scores.json").read_text())
+    check("results" in scores, scores)
+    page = (folder / "page.html").read_text()
+    check("<html" in page and "image" in page.lower() and len(lines) == 12, page[:500])
+    check(all(line["references"] for line in lines), lines)
+    validation = run(space, 1, "data.val_path=" + str(space.data), "train.max_steps=1", "train.val_check_interval=1",
+                     "train.lr=1e-30")
+    told = float(re.search(r"^validation after step 1/1  loss (\S+)", validation.out, re.M).group(1))
+    _, _, whole = generate(space, 1, "generate.max_new_tokens=1", action="--evaluate")
+    found = float(re.search(r"^loss +(\S+)", whole, re.M).group(1))
+    check(abs(found - told) < 2e-3 * told, "another loss than a validation has:", found, told)
+
+
+@test
+def one_picture_on_the_command_line(space):
+    picture = next(iter(sorted(space.data.rglob("*.png")) + sorted(space.data.rglob("*.jpg"))))
+    status, out, err, _ = mpirun(0, [PROGRAM, "--generate", space.config, f"output.path={space.new()}", "--image", picture,
+                                     "generate.max_new_tokens=5"])
+    check(status == 0 and out.endswith("\n") and "tokens/s" in err, status, out, err)
+    for more, message in ((["--prompt", "x"], "--image FILE"), (["--image", space.folder / "none.png"], "none.png")):
+        status, out, err, _ = mpirun(0, [PROGRAM, "--generate", space.config, f"output.path={space.new()}", *more])
+        check(status != 0 and message in err, more, status, err)
+
+
+@test
+def bad_input_is_told_and_keeps_what_was_written(space):
+    broken = space.copy(space.data)
+    pictures = sorted(broken.rglob("*.png")) + sorted(broken.rglob("*.jpg"))
+    pictures[3].write_bytes(b"no picture")
+    error = generate(space, 0, f"generate.path={broken}", "generate.max_new_tokens=2", "generate.batch_size=1", expected=1)
+    check(pictures[3].name in error and "on_bad_sample=skip" in error, error)
+    lines, _, out = generate(space, 0, f"generate.path={broken}", "generate.max_new_tokens=2", "data.on_bad_sample=skip")
+    check(len(lines) == SAMPLES - 1 and re.search(r"^left out +1 ", out, re.M), out)
+    for option, message in (("generate.weights=/nowhere/x", "generate.weights"), ("generate.path=/nowhere/x", "generate.path"),
+                            ("generate.num_return_sequences=2", "num_beams"), ("evaluate.metrics=[meteor]", "cider"),
+                            ("generate.temperature=0", "temperature")):
+        error = generate(space, 0, option, expected=1)
+        check(message in error, option, error)
+
+
+@test
+def the_best_checkpoint_is_kept_and_saved_and_a_run_ends_early(space):
+    # A learning rate that ruins the model after its best validation.
+    options = ("data.val_split_fraction=0.25", "train.val_check_interval=1", "train.max_epochs=4", "train.optim=sgd",
+               "train.lr=30", "train.warmup_steps=20", "checkpoint.keep=1", "checkpoint.keep_best=loss",
+               "output.save_model=true", "output.save_best=true", "train.early_stopping_patience=3")
+    whole = run(space, 2, *options)
+    losses = [float(text) for text in re.findall(r"^validation after step \d+/\d+  loss (\S+)", whole.out, re.M)]
+    best = losses.index(min(losses)) + 1
+    check(len(losses) == best + 3 and "early stop" in whole.out, losses, whole)
+    check(re.search(rf"^best       loss \S+, after step {best}:", whole.out, re.M), best, whole)
+    kept = sorted(path.name for path in (whole.output / "checkpoints").glob("step-*"))
+    check(f"step-{best:08d}" in kept and len(kept) == 2, kept, best)
+    again = run(space, 2, *options, "checkpoint.every_steps=2", "train.max_steps=3")
+    resumed = run(space, 2, *options, "checkpoint.every_steps=2", "checkpoint.resume=auto", f"output.path={again.output}",
+                  "output.overwrite=true")
+    check(re.search(rf"^best       loss \S+, after step {best}:", resumed.out, re.M), resumed)
+    check((again.output / "model/model.safetensors").read_bytes() == (whole.output / "model/model.safetensors").read_bytes(),
+          "resumed, the best model is another")
+    for option in ("checkpoint.keep_best=loss", "train.early_stopping_patience=2"):
+        refused = mpirun(1, [PROGRAM, space.config, f"output.path={space.new()}", option])
+        check(refused[0] == 1 and "data.val_path" in refused[2], option, refused)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("generation_test", Space, PROGRAM))
