@@ -1,6 +1,6 @@
 #!/bin/bash
-# Demo: trains a small BLIP-2 on pictures it draws itself, or a small LLaMA on instructions, plots the loss and saves the
-# model.
+# Demo: trains a small BLIP-2 on pictures it draws itself, or a small LLaMA on instructions, plots the loss, saves the model,
+# and captions pictures that it has not seen, or answers a prompt.
 #
 #   tools/demo.sh [CUDA=0|1] [MODEL=blip2|llama]       (make demo calls it)
 #
@@ -56,6 +56,19 @@ command=(mpirun "${options[@]}" ./blipft inputs/$demo.yaml parallel.devices="$ra
 "${command[@]}"
 
 "$python" tools/plot_loss.py runs/$run
+
+if [ "$model" = blip2 ]; then
+  echo "== captions of pictures that it has not seen"
+  [ -d demo/unseen/data ] || "$python" tools/make_demo.py --out demo/unseen --samples 24 --seed 1 > /dev/null
+  ./blipft --evaluate inputs/demo.yaml generate.path=demo/unseen/data
+else
+  echo "== answers to instructions that it has not seen, and to a prompt"
+  [ -d demo-llama/unseen/data ] || "$python" tools/make_text_demo.py --out demo-llama/unseen --samples 100 --seed 1 > /dev/null
+  ./blipft --evaluate inputs/demo-llama.yaml generate.path=demo-llama/unseen/data/instructions.jsonl
+  prompt="What is the first letter of rabbit?"
+  echo "$prompt"
+  ./blipft --generate inputs/demo-llama.yaml --prompt "$prompt"
+fi
 echo
 echo "trace        runs/$run/trace.rank0000.h5 (one file a rank; h5dump, h5py and pandas read it)"
 echo "loss plot    runs/$run/loss.png"

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "blipft/evaluate.h"
+#include "data/record_text.h"
 #include "engine/placement.h"
 #include "faults/launch_watch.h"
 #include "answers/answer_files.h"
@@ -55,6 +56,18 @@ std::string rounded(double value) {
   return text;
 }
 
+// The prompt as the model was taught: an instruction in its style, where the run file gives one; what a user says, where the
+// model's files have a known chat template; else the text as it is.
+std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt, const TextSettings& texts,
+                                const Generation& generation) {
+  const PromptSettings settings{.vocabulary = generation.inputs().vocabulary};
+  const bool instruction = config.places.contains("data.prompt_style") && !prompt.empty() && !generation.inputs().has_picture();
+  const std::string text = instruction ? prompt_of(texts.prompt_style, prompt, "", "--prompt") : prompt;
+  const bool message = !instruction && !texts.chat_template.empty() && !prompt.empty();
+  return prompt_of_text(text, message ? PromptForm::message : PromptForm::text, generation.tokenizer(), texts, settings,
+                        "--prompt");
+}
+
 // One text on the terminal, as it grows.
 void answer_one(const Config& config, const AnswerRequest& request, const World& world) {
   BLIPFT_USER_CHECK(world.size() == 1, "--prompt and --image are answered by one rank, but there are ", world.size(),
@@ -66,9 +79,8 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
   BLIPFT_USER_CHECK(inputs.has_picture() || request.image.empty(), "--image: the model in ", generation.config().model.path,
                     " reads no picture; leave --image out");
   const TextSettings texts = text_settings(config, generation.tokenizer());
-  const PromptForm form = texts.chat_template.empty() || request.prompt.empty() ? PromptForm::text : PromptForm::message;
   TextRequest text;
-  text.ids = prompt_of_text(request.prompt, form, generation.tokenizer(), texts, {.vocabulary = inputs.vocabulary}, "--prompt");
+  text.ids = prompt_ids(config, request.prompt, texts, generation);
   const auto ids = static_cast<int64_t>(text.ids.size());
   BLIPFT_USER_CHECK(ids > 0, "--prompt: the prompt is empty, and the tokenizer puts nothing before a text; give some text");
   BLIPFT_USER_CHECK(ids < generation.most_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",

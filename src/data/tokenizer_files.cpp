@@ -254,7 +254,7 @@ std::string class_of(const Json& config, const Json& model, const std::string& o
 /// the file as it is.
 std::string class_for_file(const std::string& named, const Json& model, const Json& fast) {
   const Json& family = member(model, "model_type");
-  if (family == "qwen2") return "Qwen2Tokenizer";
+  if (family == "qwen2" || family == "qwen3") return "Qwen2Tokenizer";
   if (family == "mistral" || family == "phi3" || family == "olmo2") return "";
   // LLaMA 3's file under this name.
   if (named == "LlamaTokenizer" && has_part(fast, "ByteLevel")) return "";
