@@ -68,8 +68,9 @@ class Strategy : public UnitAccess {
   virtual void begin_step(const Tensor& scalars, float max_norm);
   virtual void begin_micro_batch(int64_t index, int64_t count);
   /// In place of both: a forward of one micro-batch without a backward; finish_backward() ends it, and nothing is
-  /// updated. Its acquires have an order of their own.
-  virtual void begin_evaluation();
+  /// updated. Evaluations of a `kind`, below kEvaluations, acquire units in an order of their own, the same each time.
+  virtual void begin_evaluation(size_t kind = 0);
+  static constexpr size_t kEvaluations = 3;
   /// After the last micro-batch: the compute stream waits for all collectives, gathered units are dropped.
   virtual void finish_backward() = 0;
   /// Gradient norm over all shards; with clipping, that and the optimizer.

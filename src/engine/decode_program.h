@@ -110,7 +110,7 @@ class DecodeProgram {
   int64_t cache_bytes() const;
 
  private:
-  enum class Pass { prompts, token, scores };
+  enum class Pass { scores, prompts, token };  // an evaluation of the strategy each
   static const char* pass_name(Pass pass);
   class Block;                             // tensors laid out one after the other in a block
   struct State;                            // what the passes keep: tensors on the device

@@ -53,7 +53,8 @@ void Sharded::bind() {
 void Sharded::learn_from(const Strategy& dry_run) {
   const auto& other = dynamic_cast<const Sharded&>(dry_run);
   training_ = {other.training_.order, true};
-  evaluation_ = {other.evaluation_.order, !other.evaluation_.order.empty()};
+  for (size_t kind = 0; kind < kEvaluations; ++kind)
+    evaluations_[kind] = {other.evaluations_[kind].order, !other.evaluations_[kind].order.empty()};
   others_ = other.others_;
   memory_limit_ = other.memory_limit_;
   measured_ = true;
@@ -72,9 +73,9 @@ void Sharded::begin_step(const Tensor& scalars, float max_norm) {
 }
 
 // An evaluation's gathers come before the next step's reduce-scatters on every rank of the group, as a step's own do.
-void Sharded::begin_evaluation() {
-  Strategy::begin_evaluation();
-  begin(evaluation_);
+void Sharded::begin_evaluation(size_t kind) {
+  Strategy::begin_evaluation(kind);
+  begin(evaluations_[kind]);
 }
 
 void Sharded::begin(Course& course) {

@@ -1,6 +1,7 @@
 // fsdp: each rank of a shard group of N holds 1/N of every unit's parameters, gradients and optimizer state.
 #pragma once
 
+#include <array>
 #include <deque>
 
 #include "blipft/strategy.h"
@@ -17,7 +18,7 @@ class Sharded : public Strategy {
     measured_ = true;
   }
   void begin_step(const Tensor& scalars, float max_norm) override;
-  void begin_evaluation() override;
+  void begin_evaluation(size_t kind) override;
   Tensor acquire(const Unit& unit) override;
   void release(const Unit& unit) override;
   UnitGradient gradient(const Unit& unit) override;
@@ -85,7 +86,8 @@ class Sharded : public Strategy {
   Tensor fence_;                           // f32 [1], what begin_step() reduces to wait for all ranks
   Tensor landed_;                          // i64 [1], the reading behind a gather that nobody observes
 
-  Course training_, evaluation_, *course_ = &training_;
+  Course training_, *course_ = &training_;
+  std::array<Course, kEvaluations> evaluations_;
   size_t position_ = 0, issued_ = 0;       // acquires done; acquires that a gather is promised to
   int64_t ahead_bytes_ = 0;                // gathered, not yet acquired
   int64_t acquired_bytes_ = 0;             // of all acquires of the step

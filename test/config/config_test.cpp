@@ -89,7 +89,7 @@ TEST_SUITE("config") {
           "FILE:6: unknown key train.devices; devices belongs elsewhere: did you mean parallel.devices?");
     CHECK(after_base("train:\n  path: x\n") ==
           "FILE:6: unknown key train.path; path belongs elsewhere: did you mean model.path, adapter.path, "
-          "data.path, checkpoint.path or output.path?");
+          "data.path, checkpoint.path, generate.path or output.path?");
     CHECK(after_base("train:\n  learning_rate: 1\n") ==
           "FILE:6: unknown key train.learning_rate; did you mean train.lr?");
     CHECK(after_base("parallel:\n  batchsize: 1\n") ==
@@ -104,7 +104,7 @@ TEST_SUITE("config") {
     CHECK(after_base("lr: 1\n") == "FILE:5: unknown section lr; lr belongs elsewhere: did you mean train.lr?");
     CHECK(after_base("train.lr: 1\n") == "FILE:5: unknown section train.lr; in a file write lr indented below train:");
     CHECK(contains(after_base("zzz:\n  lr: 1\n"), "the sections are model, adapter, data, train, parallel, "
-                   "checkpoint, trace and output"));
+                   "checkpoint, generate, evaluate, trace and output"));
   }
 
   TEST_CASE("wrong types") {
@@ -176,7 +176,7 @@ TEST_SUITE("config") {
 
   TEST_CASE("files that are not run files") {
     CHECK(message("") ==
-          "FILE: the file is empty; expected the sections model, adapter, data, train, parallel, checkpoint, trace and output");
+          "FILE: the file is empty; expected the sections model, adapter, data, train, parallel, checkpoint, generate, evaluate, trace and output");
     CHECK(contains(message("# only a comment\n"), "FILE: the file is empty"));
     CHECK(contains(message("hello\n"), "FILE:1: found \"hello\", expected the sections"));
     CHECK(contains(message("- a\n- b\n"), "FILE:1: found a list, expected the sections"));
@@ -327,11 +327,11 @@ TEST_SUITE("config") {
       CHECK(find_key(key.section, key.name) == &key);
     }
     CHECK(config_sections() ==
-          std::vector<std::string>{"model", "adapter", "data", "train", "parallel", "checkpoint", "trace",
+          std::vector<std::string>{"model", "adapter", "data", "train", "parallel", "checkpoint", "generate", "evaluate", "trace",
                                    "output"});
     // A member of Config that the table forgot would change this sum: 4 + 8 + 18 + 28 + 14 + 7 + 5 + 8 keys in
     // config.h.
-    CHECK(config_keys().size() == 99);
+    CHECK(config_keys().size() == 121);
   }
 
   TEST_CASE("the table: what may differ between ranks, and when a run is resumed") {
