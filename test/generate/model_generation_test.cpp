@@ -1,0 +1,138 @@
+// Texts of the golden models against transformers' generate() (tools/make_model_generation_golden.py): greedy and beams, more
+// texts than slots, so that some wait for others.
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "generate/generation.h"
+#include "io/json.h"
+#include "weights/weights.h"
+
+using namespace blipft;
+
+namespace {
+
+// A rank with a golden model, on the CPU.
+struct Rank {
+  Rank(const std::string& name, int64_t beams, const TextsToGenerate& work, int64_t new_tokens, bool scores = false) {
+    config.train.precision = Precision::f32_true;
+    config.model.path = "test/golden/" + name;
+    ModelSettings untrained;
+    untrained.trained = false;
+    model = make_model(config.model.path, untrained);
+    GenerateSettings settings;
+    settings.beams = beams;
+    settings.max_new_tokens = new_tokens;
+    TextsToGenerate texts = work;
+    texts.longest_text = scores ? work.longest_prompt : 0;
+    const DecodeProgramSettings program = decode_settings(settings, model->inputs(), texts, 2 * beams, false);
+    plan = plan_generation(config, *model, 1, "single", program, 0);
+    arena = std::make_unique<Arena>(*device, *plan.arena);
+    EngineParts parts{&config, model.get(), device.get(), ops.get(), Groups(comm.get()), arena.get()};
+    parts.pixel_statistics = {{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}};
+    engine = std::make_unique<DecodeEngine>(parts, "single", ShardedSettings{}, program, 0);
+    arena->commit();
+    engine->bind();
+    const WeightContext context{model->units(), &engine->store, engine->strategy.get(), device.get(), ops.get(),
+                                arena->scratch()};
+    load_weights(context, SafetensorsReader(config.model.path), 1);
+  }
+
+  Config config;
+  std::unique_ptr<Device> device = make_cpu_device(1);
+  std::unique_ptr<Ops> ops = make_cpu_ops();
+  std::unique_ptr<Comm> comm = make_self_comm(*device);
+  std::unique_ptr<Model> model;
+  GenerationPlan plan;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<DecodeEngine> engine;
+};
+
+// As the script makes them.
+std::vector<uint8_t> pixels_of(int64_t seed, int64_t size) {
+  std::vector<uint8_t> pixels(static_cast<size_t>(3 * size * size));
+  for (size_t i = 0; i < pixels.size(); ++i)
+    pixels[i] = static_cast<uint8_t>((seed + 7919 * static_cast<int64_t>(i)) * 104729 % 251);
+  return pixels;
+}
+
+TextRequest request_of(const nlohmann::json& one, int64_t number, int64_t picture) {
+  return {number, one.at("ids").get<std::vector<int32_t>>(), static_cast<int64_t>(one.at("new").size()),
+          picture > 0 ? pixels_of(one.at("seed").get<int64_t>(), picture) : std::vector<uint8_t>{}};
+}
+
+}  // namespace
+
+TEST_SUITE("generation golden") {
+  TEST_CASE("prompts are continued as transformers continues them") {
+    const nlohmann::json golden = io::read_json_file("test/golden/generation/models.json");
+    int64_t texts = 0;
+    for (const auto& [name, cases] : golden.items()) {
+      CAPTURE(name);
+      for (const int64_t beams : {1, 3}) {
+        std::vector<nlohmann::json> mine;
+        TextsToGenerate work{1, 0};
+        int64_t new_tokens = 1;
+        for (const nlohmann::json& one : cases) {
+          if (one.at("beams") != beams) continue;
+          mine.push_back(one);
+          work.longest_prompt = std::max(work.longest_prompt, static_cast<int64_t>(one.at("ids").size()));
+          new_tokens = std::max(new_tokens, static_cast<int64_t>(one.at("new").size()));
+        }
+        work.texts = static_cast<int64_t>(mine.size());
+        Rank rank(name, beams, work, new_tokens);
+        const int64_t picture = rank.model->inputs().picture_size;
+        std::map<int64_t, std::vector<int32_t>> found;
+        GeneratorCalls calls;
+        calls.next = [&, next = size_t{0}]() mutable -> std::optional<TextRequest> {
+          if (next == mine.size()) return std::nullopt;
+          ++next;
+          return request_of(mine[next - 1], static_cast<int64_t>(next) - 1, picture);
+        };
+        calls.done = [&](const TextResult& result) {
+          CHECK(result.texts.size() == 1);
+          found[result.number] = result.texts.at(0).ids;
+        };
+        Generator(rank.engine->program, 1, true).run(calls);
+        REQUIRE(found.size() == mine.size());
+        for (size_t i = 0; i < mine.size(); ++i) {
+          CAPTURE(i);
+          CHECK(found[static_cast<int64_t>(i)] == mine[i].at("new").get<std::vector<int32_t>>());
+          ++texts;
+        }
+      }
+    }
+    CHECK(texts >= 70);
+  }
+
+  // Each token's likelihood by the cache is that of the whole text at once.
+  TEST_CASE("the score of a text is its likelihood") {
+    const nlohmann::json golden = io::read_json_file("test/golden/generation/models.json");
+    for (const char* name : {"llama_gqa", "modern_gemma2", "blip2_ordinary"}) {
+      CAPTURE(name);
+      const nlohmann::json one = golden.at(name).at(0);
+      const auto ids = one.at("ids").get<std::vector<int32_t>>(), more = one.at("new").get<std::vector<int32_t>>();
+      const auto most = static_cast<int64_t>(ids.size() + more.size());
+      Rank rank(name, 1, {most, 1}, static_cast<int64_t>(more.size()), true);
+      const int64_t picture = rank.model->inputs().picture_size;
+      double score = 0;
+      GeneratorCalls calls;
+      calls.next = [&, given = false]() mutable {
+        return std::exchange(given, true) ? std::nullopt : std::optional<TextRequest>(request_of(one, 0, picture));
+      };
+      calls.done = [&](const TextResult& result) { score = result.texts.at(0).score; };
+      Generator(rank.engine->program, 1, true).run(calls);
+      BatchSample whole;
+      whole.text.ids = ids;
+      whole.text.ids.insert(whole.text.ids.end(), more.begin(), more.end());
+      whole.text.learnt.assign(whole.text.ids.size(), 0);
+      std::fill(whole.text.learnt.begin() + static_cast<std::ptrdiff_t>(ids.size()), whole.text.learnt.end(), 1);
+      const std::vector<uint8_t> pixels = picture > 0 ? pixels_of(one.at("seed").get<int64_t>(), picture) : std::vector<uint8_t>{};
+      const uint8_t* const pictures[] = {pixels.data()};
+      const std::vector<TextLikelihood> found = rank.engine->program.score({&whole, 1}, pictures);
+      REQUIRE(found.size() == 1);
+      CHECK(found[0].tokens == static_cast<int64_t>(more.size()));
+      CHECK(found[0].log_likelihood == doctest::Approx(score).epsilon(1e-5));  // f32, some tens of sums of some tens of terms
+    }
+  }
+}
