@@ -110,6 +110,7 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
     if (streams) std::printf("%s\n", stream->finish().c_str());
     else
       for (const GeneratedText& one : result.texts) std::printf("%s\n", answers.of(one.ids).c_str());
+    std::fflush(stdout);
     const auto tokens = static_cast<double>(generation.settings().beams == 1 ? result.texts.at(0).ids.size() : 0);
     if (tokens > 0 && result.seconds > 0)
       std::fprintf(stderr, "%d tokens, %.1f tokens/s\n", static_cast<int>(tokens), tokens / result.seconds);
