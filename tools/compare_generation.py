@@ -112,7 +112,7 @@ def run(blipft, folder, data, output, settings):
     keys = [f"generate.{k}={json.dumps(v) if isinstance(v, bool) else v}" for k, v in settings.items()]
     with open(output + ".yaml", "w") as f:
         f.write(f"model: {{path: {folder}}}\ndata: {{path: {data}}}\ntrain: {{precision: 32-true}}\noutput: {{path: {output}}}\n")
-    done = subprocess.run([blipft, "--generate", output + ".yaml", "parallel.device=cpu", "parallel.threads=1", *keys],
+    done = subprocess.run([blipft, "--generate", output + ".yaml", "parallel.device=" + run.device, "parallel.threads=1", *keys],
                           capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{keys}\n{done.stdout}\n{done.stderr}")
@@ -126,7 +126,9 @@ def main():
     parser.add_argument("--families", nargs="+", default=["llama", "mistral", "qwen2", "blip2"])
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where blipft computes (default: cpu)")
     args = parser.parse_args()
+    run.device = args.device
     same = different = 0
     for family in args.families:
         for number in range(args.models):
