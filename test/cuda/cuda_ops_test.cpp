@@ -3,7 +3,7 @@
 // The list also runs without a GPU: every case must pass the plan backend's checks and fill its outputs on the CPU.
 // BLIPFT_OPS_BYTES=N: on the GPU only cases whose tensors have no more, for tools under which kernels take a hundred times
 // as long (docs/testing.md). BLIPFT_OPS_PART=I/N: there every N-th case, from the I-th (0, 1, ...) on, so that N processes
-// share them.
+// share them. BLIPFT_OPS_ONLY=TEXT: there only cases whose names match this regular expression.
 #include <doctest/doctest.h>
 #include <omp.h>
 
@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -118,12 +119,14 @@ TEST_SUITE("cuda_ops") {
     Backend plan(*plan_device, *plan_ops);
     const char* const limit = std::getenv("BLIPFT_OPS_BYTES");
     const int64_t most = limit ? std::atoll(limit) : std::numeric_limits<int64_t>::max();
+    const char* const only = std::getenv("BLIPFT_OPS_ONLY");
     int64_t part = 0, parts = 1, number = 0;
     if (const char* const text = std::getenv("BLIPFT_OPS_PART"))
       REQUIRE((std::sscanf(text, "%" SCNd64 "/%" SCNd64, &part, &parts) == 2 && 0 <= part && part < parts));
     const int threads = omp_get_max_threads();
     for (const OpCase& op_case : op_cases()) {
       CAPTURE(op_case.name);
+      if (only && !std::regex_search(op_case.name, std::regex(only))) continue;
       if (number++ % parts != part) continue;
       int64_t bytes = 0;
       run_case(op_case, plan, &bytes);
@@ -137,7 +140,7 @@ TEST_SUITE("cuda_ops") {
         outputs[g] += compare(op_case, *gpus[g], expected, all[g].tf32);
       }
     }
-    for (int64_t count : outputs) CHECK(count > (limit ? 0 : 1000 / parts));
+    for (int64_t count : outputs) CHECK(count > (limit || only ? 0 : 1000 / parts));
   }
 }
 
