@@ -81,7 +81,7 @@ def start_recipe(space, recipe, *options):
     ranks = ranks_of(recipe)
     fewer = ("parallel.devices=1", "parallel.strategy=auto") if ranks is None else ()
     model, data = space.of(recipe)
-    output = space.folder / f"{recipe.stem}-{len(options)}"
+    output = space.folder / f"{recipe.parent.name}-{recipe.stem}-{len(options)}"
     status, out, err, _ = mpirun(ranks or 0, [PROGRAM, recipe, f"model.path={model}", "model.init=random",
                                               f"data.path={data}", f"output.path={output}", *SMALL, *fewer, *options],
                                  seconds=600)

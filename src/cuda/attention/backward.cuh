@@ -91,8 +91,8 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int limit = Masked ? tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t : 0;
-      int first = 0;                       // before which a window leaves keys out
-      if constexpr (Masked && Tile::kWindow) first = tile.first(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
+      int first_key = 0;                   // before which a window leaves keys out
+      if constexpr (Masked && Tile::kWindow) first_key = tile.first(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
 #pragma unroll
       for (int n = 0; n < 2 * NT; ++n) {
         uint32_t keep = 3;
@@ -106,7 +106,7 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
           float& y = dp[m][n][2 * half + e];
           float probability = exp2_approx(fmaf(x, tile.scale_log2, -lse[m][half]));
           if (Masked && 8 * n + e >= limit) probability = 0;
-          if (Masked && Tile::kWindow && 8 * n + e < first) probability = 0;
+          if (Masked && Tile::kWindow && 8 * n + e < first_key) probability = 0;
           const float factor = Drop ? (keep >> e & 1 ? keep_scale : 0.0f) : 1.0f;
           y = probability * (Drop ? fmaf(y, factor, -delta[m][half]) : y - delta[m][half]);
           x = Drop ? probability * factor : probability;
@@ -131,8 +131,8 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
     for (int e = 0; e < 2; ++e) {
       const int query = query0 + 8 * n + 2 * t + e;
       const int limit = Masked ? tile.limit(query) : 0;
-      int first = 0;
-      if constexpr (Masked && Tile::kWindow) first = tile.first(query);
+      int first_key = 0;                   // before which a window leaves keys out
+      if constexpr (Masked && Tile::kWindow) first_key = tile.first(query);
       const float l = e ? row_lse.y : row_lse.x, d = e ? row_delta.y : row_delta.x;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -141,7 +141,7 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
         float& y = dp[0][n][2 * half + e];
         float probability = exp2_approx(fmaf(x, tile.scale_log2, -l));
         if (Masked && key >= limit) probability = 0;
-        if (Masked && Tile::kWindow && key < first) probability = 0;
+        if (Masked && Tile::kWindow && key < first_key) probability = 0;
         float factor = 1;
         if (Drop) {
           const uint64_t element = first + static_cast<uint64_t>(8 * n + e) * tile.kv_tokens + 8 * half;
