@@ -117,8 +117,9 @@ void Attention::write_cache(const StepContext& context, const LayerCall& call, c
 // One row of each slot, which sees what the cache holds of its text, itself too: [S, N D], the caller's.
 Tensor Attention::attend_to_cache(const UnitPass& pass, const LayerCall& call, Input input) const {
   const StepContext& context = pass.context;
+  const DType type = input.x.dtype;
   const int64_t rows = input.x.rows();
-  ScopedTensor qkv(context, "qkv", input.x.dtype, {rows, from_rows_.out});
+  ScopedTensor qkv(context, "qkv", type, {rows, from_rows_.out});
   from_rows_.forward(pass, {.x = input.x, .y = qkv.get()});
   if (input.owned) give(context, input.x);
   Tensor normed_qk, rstd[2];
@@ -126,7 +127,7 @@ Tensor Attention::attend_to_cache(const UnitPass& pass, const LayerCall& call, I
   else if (shape_.rotary) rotate(context, call, qkv, false);
   const Tensor qk = normed_qk ? normed_qk : qkv.get();
   write_cache(context, call, qk, qkv);
-  const Tensor out = take(context, "attention output", input.x.dtype, {rows, shape_.q_width()});
+  const Tensor out = take(context, "attention output", type, {rows, shape_.q_width()});
   context.ops.attention_decode(
       {.q = MatrixView(qk).columns(0, shape_.q_width()), .heads = shape_.heads, .kv_heads = shape_.kv_heads,
        .head_size = shape_.head_size, .scale = scale(), .window = shape_.window, .cap = shape_.cap,
