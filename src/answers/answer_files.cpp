@@ -4,10 +4,13 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "io/file.h"
+#include "io/json.h"
 
 namespace blipft {
 
@@ -36,7 +39,7 @@ std::string make_folder(const Config& config) {
 
 }  // namespace
 
-AnswerFiles::AnswerFiles(const Config& config, const World& world) : world_(world) {
+AnswerFiles::AnswerFiles(const Config& config, const World& world, const std::string& lines) : world_(world) {
   world_.together([&] {
     if (world_.rank() == 0) folder_ = make_folder(config);
   });
@@ -44,7 +47,7 @@ AnswerFiles::AnswerFiles(const Config& config, const World& world) : world_(worl
   world_.together([&] {
     char rank[32];
     std::snprintf(rank, sizeof rank, ".rank%04d", static_cast<int>(world_.rank()));
-    const std::string path = concat(folder_, "/generated", world_.size() > 1 ? rank : "", ".jsonl");
+    const std::string path = concat(folder_, "/", lines, world_.size() > 1 ? rank : "", ".jsonl");
     lines_ = std::make_unique<io::LineFile>(io::create_file(path), path, [](int64_t lost) {
       return concat("{\"lost_lines\": ", lost, "}");
     });
@@ -74,6 +77,23 @@ void AnswerFiles::write(const std::string& name, const std::string& text) const 
   const std::string path = folder_ + "/" + name;
   const io::FileDescriptor file = io::create_file(path);
   io::write_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
+}
+
+void AnswerFiles::write_sorted(const std::string& name, const std::vector<std::string>& lines) const {
+  std::map<int64_t, std::string> sorted;
+  for (const std::string& line : lines)
+    sorted[io::parse_json(line, folder_ + "/" + name).at("sample").get<int64_t>()] = line;
+  std::string text;
+  for (const auto& [sample, line] : sorted) text += line + "\n";
+  write(name, text);
+}
+
+void print_scores(const std::vector<Score>& scores) {
+  for (const Score& one : scores) {
+    char error[64] = "";
+    if (one.standard_error) std::snprintf(error, sizeof error, " (standard error %.4g)", *one.standard_error);
+    std::printf("%-10s %.4g%s\n", one.metric.c_str(), one.value, error);
+  }
 }
 
 }  // namespace blipft

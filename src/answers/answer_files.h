@@ -1,4 +1,5 @@
-// The folder of one generation: generated.jsonl, grows as texts are done; result files, scores and the page at its end.
+// The folder of one generation: generated.jsonl (of questions choices.jsonl), which grows as texts are done; result files,
+// scores and the page at its end.
 #pragma once
 
 #include <memory>
@@ -14,9 +15,9 @@ namespace blipft {
 
 class AnswerFiles {
  public:
-  /// Makes <output.path>/generated-0001, or the first number that is free: nothing that is there is touched. Called by all
-  /// ranks.
-  AnswerFiles(const Config& config, const World& world);
+  /// Makes <output.path>/generated-0001, or the first number that is free: nothing that is there is touched. `lines`:
+  /// "generated" or "choices". Called by all ranks.
+  AnswerFiles(const Config& config, const World& world, const std::string& lines);
   const std::string& folder() const { return folder_; }
   /// A line of this rank's generated.jsonl (with several ranks generated.rank0001.jsonl).
   void add(const std::string& line);
@@ -24,6 +25,8 @@ class AnswerFiles {
   std::vector<std::string> all_lines();
   /// Writes a file whole, on rank 0.
   void write(const std::string& name, const std::string& text) const;
+  /// The same of lines of JSON, in the order of their "sample".
+  void write_sorted(const std::string& name, const std::vector<std::string>& lines) const;
 
  private:
   const World& world_;
@@ -31,5 +34,8 @@ class AnswerFiles {
   std::string mine_;                       // this rank's lines, for rank 0
   std::unique_ptr<io::LineFile> lines_;
 };
+
+/// A line each: name, value, standard error.
+void print_scores(const std::vector<Score>& scores);
 
 }  // namespace blipft

@@ -14,6 +14,7 @@
 #include "faults/launch_watch.h"
 #include "answers/answer_files.h"
 #include "answers/answer_set.h"
+#include "answers/choice_run.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -49,12 +50,6 @@ class AnswerText {
   const Tokenizer& tokenizer_;
   const GenerateSettings& settings_;
 };
-
-std::string rounded(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
-}
 
 // The prompt as the model was taught: an instruction in its style, where the run file gives one; what a user says, where the
 // model's files have a known chat template; else the text as it is.
@@ -155,7 +150,7 @@ class AnswerRun {
       if (!config_.evaluate.metrics.empty()) (void)metrics_of(config_, {}, false);  // names first
       if (request_.evaluate) texts_ = set_->read_texts();
     });
-    files_ = std::make_unique<AnswerFiles>(config_, world_);
+    files_ = std::make_unique<AnswerFiles>(config_, world_, "generated");
     generation_.load(set_->work(world_.size()));
     if (first()) {
       std::printf("weights    %s\n", generation_.text().c_str());
@@ -256,16 +251,14 @@ class AnswerRun {
     }
     Evaluation evaluation;
     std::vector<ScoredText> all;
-    std::string text;
     for (const auto& [number, line] : sorted) {
       const PromptedSample& prompt = set_->prompts()[static_cast<size_t>(number)];
-      text += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
       ScoredText scored{number, id_text(prompt), line.at("prompt").get<std::string>(), line.at("text").get<std::string>(),
                         prompt.references, prompt.picture >= 0 ? prompt.name : ""};
       all.push_back(scored);
       if (!prompt.references.empty()) evaluation.add(std::move(scored));
     }
-    if (world_.size() > 1) files_->write("generated.jsonl", text);
+    if (world_.size() > 1) files_->write_sorted("generated.jsonl", lines);
     std::printf("texts      %s/generated.jsonl\n", files_->folder().c_str());
     const bool pictures = generation_.inputs().has_picture();
     if (pictures) write_results(all);
@@ -300,9 +293,7 @@ class AnswerRun {
     if (!names.empty())
       for (Score& one : evaluation.scores(names)) scores.push_back(std::move(one));
     if (scores.empty()) return {};
-    for (const Score& one : scores)
-      std::printf("%-10s %s%s\n", one.metric.c_str(), rounded(one.value).c_str(),
-                  one.standard_error ? concat(" (standard error ", rounded(*one.standard_error), ")").c_str() : "");
+    print_scores(scores);
     files_->write("scores.json", scores_json({{set_->path(), scores, evaluation.size()}}));
     return scores;
   }
@@ -322,7 +313,8 @@ class AnswerRun {
 
 void answer_prompts(const Config& config, const AnswerRequest& request, const World& world) {
   LaunchWatch::together();                 // a rank that fails ends all; nobody waits for another without end
-  if (request.one()) answer_one(config, request, world);
+  if (request.evaluate && asks_for_choices(config)) answer_choices(config, world);
+  else if (request.one()) answer_one(config, request, world);
   else AnswerRun(config, request, world).run();
 }
 

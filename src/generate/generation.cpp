@@ -8,6 +8,7 @@
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
+#include "io/json.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
 
@@ -90,6 +91,8 @@ Generation::Generation(const Config& config, const World& world) : world_(world)
     tokenizer_ = load_tokenizer(config_.model.path);
     if (inputs_.has_picture()) image_processor_ = ImageProcessor::from_directory(config_.model.path);
     settings_ = generate_settings(config, config_.model.path, *tokenizer_);
+    const nlohmann::json file = io::read_json_file(config_.model.path + "/config.json");
+    puts_prefix_ = file.value("model_type", "").starts_with("gemma");
     for (const int32_t id : settings_.ends)
       BLIPFT_USER_CHECK(id < inputs_.vocabulary, config_.model.path, ": eos_token_id: found ", id,
                         ", but the model has ", inputs_.vocabulary, " tokens");

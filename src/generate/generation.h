@@ -48,6 +48,8 @@ class Generation {
   const ModelInputs& inputs() const { return inputs_; }
   const GenerateSettings& settings() const { return settings_; }
   const ImageProcessor& image_processor() const { return image_processor_; }
+  /// Whether lm-eval puts the tokenizer's first tokens before a text of this model: Gemma's alone.
+  bool puts_prefix() const { return puts_prefix_; }
   /// Most ids that a text may have, prompt and answer together.
   int64_t most_ids() const { return inputs_.max_text_tokens; }
 
@@ -81,6 +83,7 @@ class Generation {
   std::unique_ptr<Tokenizer> tokenizer_;
   ImageProcessor image_processor_;
   GenerateSettings settings_;
+  bool puts_prefix_ = false;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Comm> self_;

@@ -3,10 +3,11 @@
 import json
 import pathlib
 import re
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import PROGRAM, SAMPLES, Space, mpirun, run  # noqa: E402
+from program_runs import PROGRAM, ROOT, SAMPLES, Space, mpirun, run  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 class Eloquent(Space):
@@ -113,6 +114,47 @@ def scores_results_and_the_page(space):
     _, _, whole = generate(space, 1, "generate.max_new_tokens=1", action="--evaluate")
     found = float(re.search(r"^loss +(\S+)", whole, re.M).group(1))
     check(abs(found - told) < 2e-3 * told, "another loss than a validation has:", found, told)
+
+
+@test
+def multiple_choice_by_likelihood(space):
+    subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(space.folder / "text"), "--samples", "30"],
+                   check=True, stdout=subprocess.DEVNULL)
+    questions = [{"query": f"What is the first letter of {word}? ", "choices": [word[0], "the letter x", word], "gold": i % 3}
+                 for i, word in enumerate("apple bread chair cloud dance eagle field".split())] + [
+                     {"question": "", "choices": ["a", "b c"], "answer": 1}]
+    lists = space.folder / "questions.json", space.folder / "questions.jsonl"
+    lists[0].write_text(json.dumps(questions))
+    lists[1].write_text("".join(json.dumps(question) + "\n" for question in questions))
+    found = []
+    for ranks, path, more in ((0, lists[0], ()), (3, lists[1], ()), (2, lists[1], ("parallel.strategy=fsdp",))):
+        output = space.new()
+        status, out, err, _ = mpirun(ranks, [PROGRAM, "--evaluate", space.config, f"model.path={space.folder}/text/model",
+                                             "evaluate.metrics=[acc,acc_norm,acc_bytes]", f"generate.path={path}",
+                                             f"output.path={output}", *more])
+        check(status == 0, status, out, err)
+        lines = [json.loads(line) for line in (output / "generated-0001/choices.jsonl").read_text().splitlines()]
+        check([line["sample"] for line in lines] == list(range(8)), lines)
+        for line in lines:
+            sums = line["log_likelihoods"]
+            check(all(one < 0 for one in sums) and line["chosen"] == sums.index(max(sums)), line)
+        best = [max(range(len(line["choices"])), key=lambda i, line=line: line["log_likelihoods"][i] / len(line["choices"][i]))
+                for line in lines]
+        for metric, chosen in (("acc", [line["chosen"] for line in lines]), ("acc_norm", best)):
+            told = float(re.search(rf"^{metric} +(\S+)", out, re.M).group(1))
+            right = sum(one == line["gold"] for one, line in zip(chosen, lines)) / 8
+            check(abs(told - right) < 1e-3, metric, told, right, out)
+        found.append([one for line in lines for one in line["log_likelihoods"]])
+    for other in found[1:]:
+        check(max(abs(a - b) for a, b in zip(found[0], other)) < 1e-4, found)
+    for name, text, message in (("mixed", None, "give one kind"), ("gold", {"query": "a", "choices": ["b", "c"], "gold": 2}, "gold"),
+                                ("one", {"query": "a", "choices": ["b"], "gold": 0}, "choices")):
+        path = space.folder / f"{name}.jsonl"
+        path.write_text(json.dumps(text or questions[0]) + "\n")
+        metrics = "[acc,bleu4]" if text is None else "[acc]"
+        status, out, err, _ = mpirun(0, [PROGRAM, "--evaluate", space.config, f"model.path={space.folder}/text/model",
+                                         f"evaluate.metrics={metrics}", f"generate.path={path}", f"output.path={space.new()}"])
+        check(status == 1 and message in err, name, status, err)
 
 
 @test
