@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import PROGRAM, ROOT, SAMPLES, Space, mpirun, run  # noqa: E402
+from program_runs import DEVICE, PROGRAM, ROOT, SAMPLES, Space, mpirun, run  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 class Eloquent(Space):
@@ -50,7 +50,9 @@ def the_same_texts_on_any_number_of_ranks_and_slots(space):
         expected, folder, _ = generate(space, 0, *SHORT, *rules)
         check(len(expected) == 10 and [line["sample"] for line in expected] == list(range(10)), expected)
         check(len(set(texts(expected))) > 5, "hardly a text of its own:", expected)
-        for ranks, *options in ((2,), (3, "parallel.strategy=fsdp"), (0, "generate.batch_size=1"), (0, "generate.batch_size=3")):
+        # A GPU's products round differently for other numbers of slots, and near ties may then fall elsewhere.
+        slots = ((0, "generate.batch_size=1"), (0, "generate.batch_size=3")) if DEVICE == "cpu" else ()
+        for ranks, *options in (*slots, (2,), (3, "parallel.strategy=fsdp")):
             found, _, _ = generate(space, ranks, *SHORT, *rules, *options)
             check(texts(found) == texts(expected), ranks, options, rules, texts(found), texts(expected))
         other, _, _ = generate(space, 0, *SHORT, *rules, "train.seed=5", "model.init=random")

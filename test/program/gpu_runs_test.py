@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The tests of whole runs that say something about GPUs, on this machine's GPUs, one rank each: checkpoints and resume,
-faults, random combinations with and without memory in the host, random models beside transformers and PEFT.
+faults, random combinations with and without memory in the host, generation, random models beside transformers and PEFT.
 
     test/program/gpu_runs_test.py [WORD...]       tests whose names hold one of the words
 
@@ -16,8 +16,8 @@ import sys
 os.environ["BLIPFT_DEVICE"] = "cuda"
 FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "support"))
-SCRIPTS = ("checkpoint_test.py", "preemption_test.py", "faults_test.py", "combinations_test.py", "llama_program_test.py",
-           "peft_program_test.py")
+SCRIPTS = ("checkpoint_test.py", "preemption_test.py", "faults_test.py", "combinations_test.py", "generation_test.py",
+           "families_program_test.py", "llama_program_test.py", "peft_program_test.py")
 
 
 def why_not():
