@@ -24,6 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kTick{100};  // from the launcher's end to this process' is a little more
+constexpr std::chrono::seconds kEndTime{1};
 constexpr double kLongestTick = 1;         // s; a process that was stopped itself has not waited for others meanwhile
 
 enum class Stage { mpi, agreements, done };
@@ -49,12 +50,14 @@ void say(const std::string& what) {
   (void)!write(STDERR_FILENO, line.data(), line.size());
 }
 
+// The other threads go on until the last line, and may still change files: it follows the end function at once.
 [[noreturn]] void end_process() {
-  std::thread([] {                         // a file system that hangs does not keep it
+  std::thread([] {
     const std::lock_guard lock(shared().end_mutex);
     if (shared().end) quietly(shared().end);
+    _exit(kLostRankExit);
   }).detach();
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::this_thread::sleep_for(kEndTime);   // a file system that hangs does not keep it
   _exit(kLostRankExit);
 }
 

@@ -27,7 +27,8 @@ class LaunchWatch {
   static void mpi_started();
   /// All ranks are there and watch each other.
   static void together();
-  /// Called in the last moment of a process whose launcher is gone; it must be done in 0.2 s. Empty: nothing is.
+  /// Called in the last moment of a process whose launcher is gone, which ends as soon as it returns, after 1 s at the
+  /// latest. Empty: nothing is.
   static void set_end(std::function<void()> end);
 };
 

@@ -12,7 +12,10 @@ RunFaults::~RunFaults() {
 
 void RunFaults::unlock_at_end(const std::function<void()>& unlock) const {
   watchdog_.set_end(unlock);
-  LaunchWatch::set_end(unlock);
+  // Ranks that lose their launcher end one by one, and rank 0 names and removes what is in the folders: no other gives them
+  // up before it.
+  // A rank 0 that is gone leaves locks of a dead process, which the next run takes away.
+  if (world_.rank() == 0) LaunchWatch::set_end(unlock);
 }
 
 void RunFaults::watch(const CommGroups& groups) const {

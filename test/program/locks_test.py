@@ -5,6 +5,7 @@ mpirun was killed.
     python3 test/program/locks_test.py [PART-OF-A-NAME...]
 """
 import contextlib
+import ctypes
 import os
 import pathlib
 import re
@@ -194,15 +195,53 @@ def ends(pids):
             time.sleep(0.01)
 
 
-def is_running(pid):
+def state_of(pid):
+    """One letter, as in ps; X where there is no such process."""
     try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def is_running(pid):
+    return state_of(pid) not in "ZX"
+
+
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + SECONDS
+    while state_of(pid) != "T":            # the signal takes effect when the process is scheduled
+        check(time.monotonic() < end, "process", pid, "does not stop, state", state_of(pid))
+        time.sleep(0.01)
+
+
+def waits_for_it(run_):
+    last = time.monotonic() + SECONDS
+    while "has lost its launcher and ends; waiting for that" not in run_.texts()[1]:
+        check(run_.process.poll() is None and time.monotonic() < last, "no word of the wait", *run_.texts())
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def parent_of_what_loses_its_parent():
+    """This process becomes the parent of descendants whose parent ends. A group of processes that loses its last parent in
+    the session is sent SIGHUP and SIGCONT where a process of it is stopped: stopped ranks would go on, and end, as soon
+    as their mpirun is killed. Whether init, their parent otherwise, is in the session depends on who started the test."""
+    prctl, set_child_subreaper = ctypes.CDLL(None, use_errno=True).prctl, 36
+    check(prctl(set_child_subreaper, 1, 0, 0, 0) == 0, "prctl:", os.strerror(ctypes.get_errno()))
+    try:
+        yield
+    finally:
+        prctl(set_child_subreaper, 0, 0, 0, 0)
 
 
 @test
 def the_same_command_again_after_mpirun_was_killed(space):
+    with parent_of_what_loses_its_parent():
+        start_again_after_mpirun_was_killed(space)
+
+
+def start_again_after_mpirun_was_killed(space):
     options = [f"output.path={space.new()}", "checkpoint.every_steps=2", "checkpoint.resume=auto", *LONG]
     first = Background(space, 2, *options)
     first.wait_until_it_trains()
@@ -210,15 +249,12 @@ def the_same_command_again_after_mpirun_was_killed(space):
     check(len(ranks) == 2, ranks)
     # Ranks that cannot end yet, as one that waits for a file system: the second start comes while they live.
     for pid in ranks:
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
     first.process.kill()
     first.process.wait()
     second = Background(space, 2, *options)
     try:
-        last = time.monotonic() + SECONDS
-        while "has lost its launcher and ends; waiting for that" not in second.texts()[1]:
-            check(second.process.poll() is None and time.monotonic() < last, "no word of the wait", *second.texts())
-            time.sleep(0.02)
+        waits_for_it(second)
         for pid in ranks:
             os.kill(pid, signal.SIGCONT)
         ends(ranks)
@@ -236,6 +272,52 @@ def the_same_command_again_after_mpirun_was_killed(space):
         fourth.wait_until_it_trains()
     finally:
         fourth.kill()
+
+
+@test
+def a_run_that_waited_has_the_folder_for_itself(space):
+    """What the ranks that end still write, and remove, comes before the folder is the next run's."""
+    options = [f"output.path={space.new()}", "checkpoint.every_steps=1", "checkpoint.resume=auto", *LONG]
+    with parent_of_what_loses_its_parent():
+        now = Background(space, 2, *options)
+        try:
+            now.wait_until_it_trains()
+            for _ in range(8):             # chance decides where in a step, and in a checkpoint, the ranks are
+                ranks = list(pids_of_ranks(now.process).values())
+                for pid in ranks:
+                    stop(pid)
+                now.process.kill()
+                now.process.wait()
+                now = Background(space, 2, *options)
+                waits_for_it(now)
+                for pid in ranks:
+                    os.kill(pid, signal.SIGCONT)
+                now.wait_until_it_trains()
+        finally:
+            now.kill()
+
+
+@test
+def another_rank_does_not_give_up_the_folder_of_rank_0(space):
+    output = space.new()
+    with parent_of_what_loses_its_parent():
+        run_ = Background(space, 2, f"output.path={output}", *LONG)
+        run_.wait_until_it_trains()
+        ranks = pids_of_ranks(run_.process)
+        try:
+            stop(ranks[0])
+            run_.process.kill()
+            run_.process.wait()
+            ends([ranks[1]])
+            locks = [output / "run.lock", output / "checkpoints/run.lock"]
+            check(all(lock.exists() for lock in locks), "given up while rank 0 is there", list(output.rglob("*")))
+            os.kill(ranks[0], signal.SIGCONT)
+            ends([ranks[0]])
+            check(not any(lock.exists() for lock in locks), "left behind", list(output.rglob("*")))
+        finally:
+            for pid in ranks.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 @test

@@ -4,6 +4,7 @@ of the run that nothing happened to, bit for bit.
 
 BLIPFT_SOAK_SECONDS (default 60): rounds are begun for so long; BLIPFT_SOAK_SEED: of the faults (default: the clock, printed).
 """
+import errno
 import os
 import pathlib
 import random
@@ -38,13 +39,13 @@ class Disk:
         self.filler = folder / "filler"
 
     def fill(self):
-        with open(self.filler, "wb") as file:
-            try:
+        # Without a buffer: what does not fit in one would raise again as the file is closed.
+        try:
+            with open(self.filler, "wb", buffering=0) as file:
                 while True:
                     file.write(bytes(1 << 18))
-                    file.flush()
-            except OSError:
-                pass
+        except OSError as error:
+            check(error.errno == errno.ENOSPC, error)
 
     def clear(self):
         self.filler.unlink(missing_ok=True)
