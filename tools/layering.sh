@@ -1,5 +1,9 @@
 #!/bin/bash
-# Layering: who may include whom; see layering.py.
+# Layering: who may include whom; see layering.py. And each type has a name of its own; see one_definition.py.
 #
 #   tools/layering.sh [ROOT]     ROOT has include/ and src/ (default: this repository)
-exec python3 "$(dirname "${BASH_SOURCE[0]}")/layering.py" "$@"
+tools=$(dirname "${BASH_SOURCE[0]}")
+status=0
+python3 "$tools/layering.py" "$@" || status=1
+python3 "$tools/one_definition.py" "$@" || status=1
+exit $status

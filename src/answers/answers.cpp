@@ -234,6 +234,8 @@ class AnswerRun {
     world_.together([&] {
       if (!first()) return;
       std::printf("generated  %zu texts, %.0f tokens, %.1f s, %.0f tokens/s\n", lines.size(), tokens, seconds, tokens / seconds);
+      if (generation_.step_milliseconds() > 0)
+        std::printf("a step     %.2f ms (the median, of a token of each text)\n", generation_.step_milliseconds());
       if (left_out > 0)
         std::printf("left out   %lld samples, the first of this rank: %s\n", static_cast<long long>(left_out),
                     set_->left_out().empty() ? "none" : set_->left_out().front().c_str());

@@ -18,7 +18,7 @@ constexpr int64_t kChunkBytes = int64_t{16} << 20;  // of a file, with a checksu
 constexpr int64_t kPieceOfChunk = int64_t{1} << 20;  // that is read at a time: it stays in the processor's cache
 constexpr const char* kContents = "contents of ";  // begins the names of facts
 
-std::string name_of(const WeightSource& source, const std::string& file) {
+std::string name_of(const WeightFiles& source, const std::string& file) {
   return concat(source.kind, " ", std::filesystem::path(file).filename().string());
 }
 
@@ -35,9 +35,9 @@ Fact data_content_fact(const std::string& key, const std::string& path, const Da
   return {concat(kContents, "the data at ", key), concat("digest ", digest.text()), path, key == "data.val_path"};
 }
 
-std::vector<ContentCheck::Chunk> ContentCheck::chunks_of(const std::vector<WeightSource>& sources) {
+std::vector<ContentCheck::Chunk> ContentCheck::chunks_of(const std::vector<WeightFiles>& sources) {
   std::vector<Chunk> chunks;
-  for (const WeightSource& source : sources)
+  for (const WeightFiles& source : sources)
     for (const auto& [file, bytes] : source.reader->files())
       for (int64_t at = 0; at < bytes; at += kChunkBytes)
         chunks.push_back({&source, file, at, std::min(kChunkBytes, bytes - at)});
@@ -83,8 +83,8 @@ Facts ContentCheck::facts_of(const std::vector<Chunk>& chunks, const std::vector
   return facts;
 }
 
-Facts content_facts(const WeightSource& source, int64_t threads) {
-  const std::vector<WeightSource> sources = {source};
+Facts content_facts(const WeightFiles& source, int64_t threads) {
+  const std::vector<WeightFiles> sources = {source};
   const std::vector<ContentCheck::Chunk> chunks = ContentCheck::chunks_of(sources);
   return ContentCheck::facts_of(chunks, ContentCheck::read(chunks, threads, std::atomic<bool>(false)));
 }
@@ -103,11 +103,11 @@ void ContentCheck::begin_data(const RunData& data) {
   });
 }
 
-void ContentCheck::begin_weights(std::vector<WeightSource> sources) {
+void ContentCheck::begin_weights(std::vector<WeightFiles> sources) {
   sources_ = std::move(sources);
   chunks_ = chunks_of(sources_);
   io::Digest digest;
-  for (const WeightSource& source : sources_)
+  for (const WeightFiles& source : sources_)
     for (const auto& [file, bytes] : source.reader->files()) digest.add(source.reader->identity(file));
   const uint64_t mine = digest.value();
   files_of_ranks_.resize(static_cast<size_t>(world_.size()));
@@ -197,7 +197,7 @@ void ContentCheck::record(const Facts& data, const std::vector<uint32_t>& sums) 
       if (name.starts_with(kContents)) recorded_[name] = value;
   }
   for (const Fact& fact : facts) {
-    const bool kept = std::all_of(sources_.begin(), sources_.end(), [&](const WeightSource& source) {
+    const bool kept = std::all_of(sources_.begin(), sources_.end(), [&](const WeightFiles& source) {
       return source.recorded || !fact.name.starts_with(kContents + source.kind);
     });
     if (kept) recorded_[fact.name] = fact.value;

@@ -23,14 +23,14 @@
 namespace blipft {
 
 /// Files that weights are read from.
-struct WeightSource {
+struct WeightFiles {
   std::string kind;                        ///< begins the names of facts: "model file"
   std::shared_ptr<const SafetensorsReader> reader;
   bool recorded = true;                    ///< checkpoints keep its digests
 };
 
 /// Of each file of `source`: its digest, which does not depend on who reads what. Reads all of it with `threads` threads.
-Facts content_facts(const WeightSource& source, int64_t threads);
+Facts content_facts(const WeightFiles& source, int64_t threads);
 /// The digest of what Dataset::identify_contents() tells; see data_fact().
 Fact data_content_fact(const std::string& key, const std::string& path, const Dataset& dataset);
 
@@ -47,7 +47,7 @@ class ContentCheck {
   void begin_data(const RunData& data);
   /// Begins to read the weights' files, once they were read for the run: then they are in memory, as a rule. Ranks that
   /// have opened the very same files share them out. Called by all ranks.
-  void begin_weights(std::vector<WeightSource> sources);
+  void begin_weights(std::vector<WeightFiles> sources);
   /// Whether all ranks have read, so that finish() need not wait. Called by all ranks, alike, after both of the above.
   bool ready() const;
   /// Waits for that, and compares. Called by all ranks; throws AgreedError that names a file or the data, and a rank.
@@ -60,12 +60,12 @@ class ContentCheck {
 
  private:
   struct Chunk {
-    const WeightSource* source;
+    const WeightFiles* source;
     std::string file;                      // path
     int64_t offset, bytes;
   };
-  friend Facts content_facts(const WeightSource& source, int64_t threads);
-  static std::vector<Chunk> chunks_of(const std::vector<WeightSource>& sources);
+  friend Facts content_facts(const WeightFiles& source, int64_t threads);
+  static std::vector<Chunk> chunks_of(const std::vector<WeightFiles>& sources);
   static std::vector<uint32_t> read(const std::vector<Chunk>& chunks, int64_t threads, const std::atomic<bool>& stops);
   static Facts facts_of(const std::vector<Chunk>& chunks, const std::vector<uint32_t>& sums);
   std::vector<uint32_t> compare_weights(const std::vector<uint32_t>& mine) const;
@@ -75,7 +75,7 @@ class ContentCheck {
   const World& world_;
   const ResumePoint* resume_;
   const int64_t threads_;
-  std::vector<WeightSource> sources_;
+  std::vector<WeightFiles> sources_;
   std::vector<Chunk> chunks_;              // of all files
   std::vector<uint64_t> files_of_ranks_;   // the same number: the very same files
   bool done_ = false;

@@ -48,7 +48,7 @@ std::vector<CodePoints> ranges_of(bool (*holds)(uint32_t)) {
   return out;
 }
 
-void name_characters(TokenRules& rules) {
+void name_characters(ScannerRules& rules) {
   const auto letters = ranges_of(unicode::is_letter);
   std::vector<CodePoints> digits;
   for (uint32_t zero : zeros) digits.push_back({zero, zero + 9});
@@ -73,7 +73,7 @@ void name_characters(TokenRules& rules) {
   rules.name_pattern("comma", "[,;:\\x3001]");
 }
 
-void name_words(TokenRules& rules) {
+void name_words(ScannerRules& rules) {
   rules.name_pattern("part", "(<word letter>|&[aeiouAEIOU](acute|grave|uml);)");
   rules.name_pattern("word", "<part>(<part>|<digit>)*([.!?]<part>(<part>|<digit>)*)*");
   // d'Avignon, and words and numbers joined by hyphens.
@@ -105,7 +105,7 @@ void name_words(TokenRules& rules) {
 }
 
 // Abbreviations, as they are counted in financial news of 1987. A capital in brackets is a capital in the text too.
-void name_abbreviations(TokenRules& rules) {
+void name_abbreviations(ScannerRules& rules) {
   rules.name_pattern("months and days", "Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec|Mon|Tues?|Wed|Thu(rs)?|Fri");
   rules.name_pattern(
       "states",
@@ -134,7 +134,7 @@ const char* const beginnings =
     "[S]uch|[T]hat|[T]he|[T]heir|[T]hen|[T]here|[T]hese|[T]hey|[T]his|[W]e|[W]hen|[W]hile|[W]hat|[Y]et|[Y]ou|<tag>)";
 
 struct Adder {
-  TokenRules& rules;
+  ScannerRules& rules;
   std::vector<PtbAction>& actions;
 
   void operator()(PtbAction action, const std::string& pattern, const std::string& followed_by = "") const {

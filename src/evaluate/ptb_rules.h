@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "evaluate/token_rules.h"
+#include "evaluate/scanner_rules.h"
 
 namespace blipft {
 
@@ -33,7 +33,7 @@ enum class PtbAction {
 
 struct PtbRules {
   PtbRules();
-  TokenRules rules;
+  ScannerRules rules;
   std::vector<PtbAction> actions;  ///< of each rule
 };
 

@@ -184,6 +184,7 @@ void Generation::run(const GeneratorCalls& asked) {
   Generator generator(engine_->program, settings_.returned, device_->kind() != DeviceKind::cuda);
   generator.run(calls);
   tokens_ += generator.tokens();
+  step_ms_ = generator.step_milliseconds();
 }
 
 std::string Generation::text() const {

@@ -67,6 +67,7 @@ class Generation {
   /// Whether this holds on any of the ranks that must do the same.
   bool any(bool mine) const { return plan_.strategy == "fsdp" ? world_.any(mine ? 1 : 0) != 0 : mine; }
   int64_t tokens() const { return tokens_; }  ///< new ones of this rank so far
+  double step_milliseconds() const { return step_ms_; }  ///< of the last run(); 0: not known
   int64_t slots() const { return plan_.settings.slots; }
   /// One line: device, strategy, slots, memory.
   std::string text() const;
@@ -92,6 +93,7 @@ class Generation {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<DecodeEngine> engine_;
   int64_t tokens_ = 0;
+  double step_ms_ = 0;
 };
 
 }  // namespace blipft

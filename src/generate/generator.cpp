@@ -57,6 +57,7 @@ void Generator::admit(const GeneratorCalls& calls) {
     if (!(calls.any ? calls.any(!read.empty()) : !read.empty())) return;
     for (size_t i = 0; i < read.size(); ++i) read[i].pixels = requests[i].pixels.data();
     program_.read_prompts(read);
+    round_ns_ = 0;
   }
 }
 
@@ -108,15 +109,25 @@ bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, siz
   return true;
 }
 
+double Generator::step_milliseconds() const {
+  if (step_ms_.empty()) return 0;
+  std::vector<double> sorted = step_ms_;
+  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
+}
+
 void Generator::look(const GeneratorCalls& calls) {
   const uint64_t number = seen_++;
   const DecodeView view = program_.view();
+  const int64_t now = unix_ns(), before = std::exchange(round_ns_, now);
+  if (before > 0) step_ms_.push_back(static_cast<double>(now - before) * 1e-6 / static_cast<double>(round_tokens_));
   for (size_t i = 0; i < texts_.size(); ++i)
     if (texts_[i].busy && texts_[i].first_view <= number && look_at(calls, view, i)) texts_[i].busy = false;
 }
 
 void Generator::run(const GeneratorCalls& calls) {
-  const int64_t tokens = synchronous_ || calls.grown ? 1 : kTokensOfRound;
+  const int64_t tokens = round_tokens_ = synchronous_ || calls.grown ? 1 : kTokensOfRound;
   program_.begin();
   sent_ = seen_ = 0;
   ended_ = false;

@@ -56,6 +56,9 @@ class Generator {
   Generator(DecodeProgram& program, int64_t returned, bool synchronous);
   void run(const GeneratorCalls& calls);
   int64_t tokens() const { return tokens_; }  ///< new ones so far
+  /// How long a step of one token a slot takes: the median of the rounds in which no prompt was read, in milliseconds;
+  /// 0 where there was none.
+  double step_milliseconds() const;
 
  private:
   struct Growing {
@@ -79,6 +82,9 @@ class Generator {
   bool ended_ = false;                     // there are no more
   uint64_t sent_ = 0, seen_ = 0;           // views
   int64_t tokens_ = 0;
+  int64_t round_tokens_ = 1;
+  int64_t round_ns_ = 0;                   // when the last view was seen; 0: a prompt was read since
+  std::vector<double> step_ms_;            // of each round without a reading
 };
 
 }  // namespace blipft

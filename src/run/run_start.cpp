@@ -314,7 +314,7 @@ void Run::fill_weights() {
 
 // Those that were read; adapters of another run are in the checkpoints from the first step on.
 void Run::begin_to_check_weights() {
-  std::vector<WeightSource> sources;
+  std::vector<WeightFiles> sources;
   if (checkpoint_ && (!resume_ || !frozen_of(weight_context()).units.empty())) sources.push_back({"model file", checkpoint_});
   if (adapters_) sources.push_back({"adapter file", std::move(adapters_), false});
   contents_->begin_weights(std::move(sources));

@@ -4,7 +4,7 @@
 #include "evaluate/golden_metrics.h"
 #include "data/letter_case.h"
 #include "evaluate/ptb_tokenizer.h"
-#include "evaluate/token_rules.h"
+#include "evaluate/scanner_rules.h"
 
 using namespace blipft;
 
@@ -49,7 +49,7 @@ TEST_SUITE("ptb tokenizer") {
   }
 
   TEST_CASE("a rule's follower is no part of the token, and the longest match wins") {
-    TokenRules rules;
+    ScannerRules rules;
     rules.name_class("digit", {{'0', '9'}});
     rules.name_pattern("number", "<digit>{1,3}");
     const auto word = rules.add("[a-z]+"), before = rules.add("[a-z]+", "<number>x"),

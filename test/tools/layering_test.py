@@ -140,6 +140,23 @@ def layering(files):
         done = subprocess.run([os.path.join(ROOT, "tools/layering.sh"), root], capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
+# Types of one name: what a file gets besides, and the line that tells of it; none: there is no breach.
+DEFINITIONS = [
+    ("two structs", {"src/engine/engine.h": "namespace blipft {\nstruct Source { int a; };\n}\n",
+                     "src/weights/weights.h": "namespace blipft {\nclass Source final : public Base {\n};\n}\n"},
+     "one definition: blipft::Source is defined in src/engine/engine.h:5 and in src/weights/weights.h:3"),
+    ("an enum and a class", {"src/engine/engine.h": "namespace blipft {\nenum class Kind : char { a };\n}\n",
+                             "src/run/trainer.cpp": "namespace blipft {\nclass Kind {};\n}\n"},
+     "one definition: blipft::Kind is defined in src/engine/engine.h:5 and in src/run/trainer.cpp:5"),
+    ("unnamed namespaces, other namespaces, types inside types, declarations, comments and texts",
+     {"src/engine/engine.h": "namespace blipft {\nstruct Part {};\nclass Whole { struct Inner {}; };\n}\n",
+      "src/weights/weights.h": "namespace blipft::io {\nstruct Part {};\n}\nnamespace blipft {\nstruct Part;\n"
+                               "class Other { struct Inner {}; };\n// struct Part {}\n"
+                               "const char* const kText = \"struct Part {\";\n}\n",
+      "src/run/trainer.cpp": "namespace blipft {\nnamespace {\nstruct Part {};\n}\nstruct Whole::Part {};\n"
+                             "void f() { struct Part {} part; }\n}\n"}, ""),
+]
+
 
 def main():
     failed = 0
@@ -168,6 +185,12 @@ def main():
         lines = out.split("\n")[:-2]
         report(f"layering: {name}", code == 1 and len(lines) == len(places) and
                all(line.startswith(place) and why in line for line, place, why in zip(lines, places, reasons)), out)
+    for name, added, line in DEFINITIONS:
+        files = dict(GOOD)
+        for path, text in added.items():
+            files[path] = files.get(path, "") + text
+        code, out = layering(files)
+        report(f"one definition: {name}", code == (1 if line else 0) and (line in out if line else out == ""), out)
     return 1 if failed else 0
 
 

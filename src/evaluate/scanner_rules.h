@@ -1,4 +1,4 @@
-// TokenRules: a set of patterns of which the longest match at a place wins, as in a generated scanner.
+// ScannerRules: a set of patterns of which the longest match at a place wins, as in a generated scanner.
 //
 // A pattern is made of code points, (...), |, *, +, ?, {n}, {m,n}, classes [...] and [^...], and <name>, which stands
 // for a pattern or class that was named before. A letter of a-z in a pattern stands for both its cases, one in a class
@@ -20,7 +20,7 @@ struct CodePoints {
   uint32_t first, last;
 };
 
-class TokenRules {
+class ScannerRules {
  public:
   struct Match {
     int64_t rule = -1;   ///< what add() gave; -1: no rule matches

@@ -1,4 +1,4 @@
-#include "evaluate/token_rules.h"
+#include "evaluate/scanner_rules.h"
 
 #include <algorithm>
 
@@ -21,9 +21,9 @@ std::u32string code_points(std::string_view text) {
 
 // Recursive descent over one pattern; each function leaves a fragment that begins at the state it returns and ends at
 // end_.
-class TokenRules::Parser {
+class ScannerRules::Parser {
  public:
-  Parser(TokenRules& rules, const std::string& pattern)
+  Parser(ScannerRules& rules, const std::string& pattern)
       : rules_(rules), text_(code_points(pattern)), pattern_(pattern) {}
 
   struct Fragment {
@@ -179,13 +179,13 @@ class TokenRules::Parser {
     return {begin, end};
   }
 
-  TokenRules& rules_;
+  ScannerRules& rules_;
   std::u32string text_;
   std::string pattern_;
   size_t at_ = 0;
 };
 
-bool TokenRules::Class::holds(uint32_t c) const {
+bool ScannerRules::Class::holds(uint32_t c) const {
   auto above =
       std::upper_bound(members.begin(), members.end(), c, [](uint32_t x, const CodePoints& r) { return x < r.first; });
   // Ranges of a class may lie inside of each other.
@@ -194,14 +194,14 @@ bool TokenRules::Class::holds(uint32_t c) const {
   return negated;
 }
 
-void TokenRules::name_class(const std::string& name, std::vector<CodePoints> members) {
+void ScannerRules::name_class(const std::string& name, std::vector<CodePoints> members) {
   std::sort(members.begin(), members.end(), [](auto& a, auto& b) { return a.first < b.first; });
   named_classes_[name] = std::move(members);
 }
 
-void TokenRules::name_pattern(const std::string& name, const std::string& pattern) { patterns_[name] = pattern; }
+void ScannerRules::name_pattern(const std::string& name, const std::string& pattern) { patterns_[name] = pattern; }
 
-int64_t TokenRules::add(const std::string& pattern, const std::string& followed_by) {
+int64_t ScannerRules::add(const std::string& pattern, const std::string& followed_by) {
   const auto number = static_cast<int32_t>(rules_.size());
   Rule rule;
   const auto token = Parser(*this, pattern).whole();
@@ -224,7 +224,7 @@ int64_t TokenRules::add(const std::string& pattern, const std::string& followed_
   return number;
 }
 
-void TokenRules::close(std::vector<int32_t>& set) const {
+void ScannerRules::close(std::vector<int32_t>& set) const {
   std::vector<bool> seen(states_.size());
   std::vector<int32_t> todo = std::move(set), kept;
   while (!todo.empty()) {
@@ -240,7 +240,7 @@ void TokenRules::close(std::vector<int32_t>& set) const {
   set = std::move(kept);
 }
 
-int32_t TokenRules::step_of(const std::vector<int32_t>& begins) {
+int32_t ScannerRules::step_of(const std::vector<int32_t>& begins) {
   std::vector<int32_t> set = begins;
   close(set);
   if (set.empty()) return dead;
@@ -257,7 +257,7 @@ int32_t TokenRules::step_of(const std::vector<int32_t>& begins) {
   return found->second;
 }
 
-int32_t TokenRules::next(int32_t step, uint32_t c) {
+int32_t ScannerRules::next(int32_t step, uint32_t c) {
   if (c < 128 && steps_[step].ascii[c] != unknown) return steps_[step].ascii[c];
   if (c >= 128)
     if (const auto found = steps_[step].other.find(c); found != steps_[step].other.end()) return found->second;
@@ -270,7 +270,7 @@ int32_t TokenRules::next(int32_t step, uint32_t c) {
   return to;
 }
 
-std::vector<size_t> TokenRules::ends(int32_t begin, const std::u32string& text, size_t from, size_t to) const {
+std::vector<size_t> ScannerRules::ends(int32_t begin, const std::u32string& text, size_t from, size_t to) const {
   std::vector<size_t> found;
   std::vector<int32_t> set{begin};
   close(set);
@@ -286,12 +286,12 @@ std::vector<size_t> TokenRules::ends(int32_t begin, const std::u32string& text, 
   }
 }
 
-bool TokenRules::matches(int32_t begin, const std::u32string& text, size_t from, size_t to) const {
+bool ScannerRules::matches(int32_t begin, const std::u32string& text, size_t from, size_t to) const {
   const auto found = ends(begin, text, from, to);
   return !found.empty() && found.back() == to;
 }
 
-TokenRules::Match TokenRules::match(const std::u32string& text, size_t at) {
+ScannerRules::Match ScannerRules::match(const std::u32string& text, size_t at) {
   if (steps_.size() > most_steps) {
     steps_.clear();
     step_numbers_.clear();

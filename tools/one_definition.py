@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""One definition: each type of a namespace has a name of its own. Prints each breach, and exits 1 on any.
+
+    tools/one_definition.py [ROOT]     ROOT has include/ and src/ (default: this repository)
+
+Two types of one name in one namespace link without a word, and one of them then gets the other's destructor. Types in
+unnamed namespaces and inside other types are their file's own.
+"""
+import collections
+import os
+import re
+import sys
+
+NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+TOKEN = re.compile(r"(?:inline\s+)?namespace\b\s*([\w:]*)\s*\{"
+                   r"|\b(?:struct|class|union|enum(?:\s+(?:class|struct))?)\s+(?:\[\[[^\]]*\]\]\s*|alignas\([^)]*\)\s*)*"
+                   r"(\w+)(?:\s+final)?\s*(?::(?!:)[^;{}()]*)?\{"
+                   r"|[{}]")
+
+
+def types(text):
+    """(namespace, name, line) of the types that a namespace holds."""
+    text = NOT_CODE.sub(lambda m: "\n" * m[0].count("\n") or " ", text)
+    around = []                            # of each open brace: a namespace's name, or None
+    for token in TOKEN.finditer(text):
+        if token[0] == "}":
+            if around:
+                around.pop()
+        elif token[1] is not None:
+            around.append(token[1])
+        else:
+            if token[2] and all(around):
+                yield "::".join(around), token[2], text.count("\n", 0, token.start()) + 1
+            around.append(None)
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    os.chdir(root)
+    places = collections.defaultdict(list)
+    for top in ("include", "src", "test", "tools"):
+        for folder, _, names in os.walk(top):
+            for name in sorted(names):
+                if name.endswith((".h", ".cuh", ".cpp", ".cu")):
+                    with open(f"{folder}/{name}", encoding="utf-8", errors="replace") as file:
+                        for space, type_name, line in types(file.read()):
+                            places[f"{space}::{type_name}"].append(f"{folder}/{name}:{line}")
+    breaches = {name: where for name, where in places.items() if len(where) > 1}
+    for name, where in sorted(breaches.items()):
+        print(f"one definition: {name} is defined in {' and in '.join(where)}; give one of them another name")
+    sys.exit(1 if breaches else 0)
+
+
+if __name__ == "__main__":
+    main()
