@@ -47,6 +47,16 @@ struct CacheWrite {
   KvCache cache;                ///< out
 };
 
+/// y = x w^T + bias + residual of a few rows x, where w [N, K] is stored as codes, which are read and never decoded
+/// into memory. Nothing in the stream's last op writes w.
+struct CodedLinear {
+  MatrixView x;                 ///< [M, K], K a multiple of the book's block
+  Quantized w;                  ///< nf4 or int8, of N * K numbers, without `outer`
+  Tensor bias;                  ///< [N], optional
+  MatrixView residual;          ///< [M, N], optional, may be y itself
+  MatrixView y;                 ///< [M, N], out
+};
+
 /// Attention of one query a slot to its places of the cache: out = softmax(scale q k^T) v over the first lengths[s]
 /// places, of which with a window the last `window`; zeros where there are none. Long texts are cut over the device's
 /// processors. The cache may have more slots than there are queries.

@@ -44,6 +44,7 @@ struct StepContext {
   StepObserver* observer = nullptr;        ///< optional
   uint64_t seed = 0;                       ///< of dropout
   bool training = true;                    ///< false: nothing is dropped
+  int64_t most_coded_rows = 0;             ///< forward multiplies so few rows with weights as they are stored: Ops::coded_rows()
   HostActivations* in_host = nullptr;      ///< where inputs of layers that recompute go meanwhile; null: they stay
 };
 

@@ -377,6 +377,7 @@ struct AdamW8bitUpdate {
 
 // Of decoding, in blipft/decode_ops.h; of norms of heads, in blipft/head_norm.h.
 struct NextRows;
+struct CodedLinear;
 struct CacheWrite;
 struct AttentionDecode;
 struct PickTokens;
@@ -415,6 +416,9 @@ class Ops {
   virtual void head_norm_forward(const HeadNormForward&, Stream) = 0;
   virtual void head_norm_backward(const HeadNormBackward&, Stream) = 0;
   virtual void next_rows(const NextRows&, Stream) = 0;
+  /// The most rows of `compute` for which coded_linear() is the faster way; 0: there is none.
+  virtual int64_t coded_rows(DType compute) const = 0;
+  virtual void coded_linear(const CodedLinear&, Stream) = 0;
   virtual void cache_write(const CacheWrite&, Stream) = 0;
   virtual void attention_decode(const AttentionDecode&, Stream) = 0;
   virtual void pick_tokens(const PickTokens&, Stream) = 0;

@@ -99,7 +99,12 @@ class ParameterStore {
   /// Bytes of all ranks' shards together.
   int64_t gathered_bytes(const Unit& unit) const;
   /// The flat buffer [shard.padded] out of the unit's gathered sections, in their order.
-  void decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream) const;
+  /// `leave_codes`: without the elements that codes() gives.
+  void decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream,
+              bool leave_codes = false) const;
+  /// What UnitAccess::codes() gives of a unit: parameters in codes of nf4 or int8 with plain scales, whose rows are whole
+  /// blocks.
+  std::optional<Quantized> codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
 
   /// This rank's part of a unit that is flat(): [shard.count], compute dtype; and f32 master, or absent.
   Tensor weights(const Unit& unit) const;

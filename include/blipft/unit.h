@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "blipft/ops.h"
 #include "blipft/tensor.h"
 
 namespace blipft {
@@ -104,6 +106,15 @@ class UnitAccess {
   /// The unit's parameters, [>= unit.numel()] in the compute dtype, readable until release().
   virtual Tensor acquire(const Unit& unit) = 0;
   virtual void release(const Unit& unit) = 0;
+  /// As acquire(), for whoever multiplies matrices that are stored as codes as they are: codes() then gives these, and
+  /// their elements of the flat buffer mean nothing.
+  virtual Tensor acquire_codes(const Unit& unit) { return acquire(unit); }
+  /// Of a unit acquired so: the codes of `count` elements of the flat buffer from `first` on, parameters whose rows are
+  /// whole blocks. None: they are in the flat buffer.
+  virtual std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const {
+    (void)unit, (void)first, (void)count;
+    return std::nullopt;
+  }
   /// Where the unit's gradient goes. May be called for several uses of a unit within one backward. Only for trainable
   /// units.
   virtual UnitGradient gradient(const Unit& unit) = 0;

@@ -27,6 +27,8 @@ class CpuOps final : public Ops {
   void head_norm_backward(const HeadNormBackward&, Stream) override;
   // decode.cpp
   void next_rows(const NextRows&, Stream) override;
+  int64_t coded_rows(DType) const override { return 8; }  // so that models are tested with such products
+  void coded_linear(const CodedLinear&, Stream) override;
   void cache_write(const CacheWrite&, Stream) override;
   void attention_decode(const AttentionDecode&, Stream) override;
   // pick_tokens.cpp

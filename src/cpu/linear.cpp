@@ -1,6 +1,7 @@
 // Linear layers: matrix products through cblas_sgemm, with what surrounds them in plain loops.
 #include <cblas.h>
 
+#include "blipft/decode_ops.h"
 #include "cpu/cpu_ops.h"
 #include "ops/ops_check.h"
 
@@ -56,6 +57,29 @@ void CpuOps::linear_forward(const LinearForward& args, Stream) {
     }
     if (args.pre_activation) store(y, args.pre_activation, r * n, n);
     activate_values(args.activation, y, n);
+    if (args.residual) {
+      load_row(args.residual, r, other);
+      add_scaled(y, 1, other, n);
+    }
+    store_row(y, args.y, r);
+  });
+}
+
+void CpuOps::coded_linear(const CodedLinear& args, Stream stream) {
+  check_args(args);
+  const int64_t m = args.x.rows(), k = args.x.cols(), n = args.y.cols();
+  float* const w = right_.floats(n * k);
+  dequantize(args.w, {w, DType::f32, {n, k}}, stream);
+  const FloatRows x = as_floats(args.x, left_);
+  float* const product = product_.floats(m * n);
+  multiply(m, n, k, 1, {x.data, x.stride, false}, {w, k, true}, 0, product);
+  for_each(m, [&](int64_t r) {
+    float* const y = product + r * n;
+    float* const other = thread_buffer(0, n);
+    if (args.bias) {
+      load(args.bias, 0, n, other);
+      add_scaled(y, 1, other, n);
+    }
     if (args.residual) {
       load_row(args.residual, r, other);
       add_scaled(y, 1, other, n);

@@ -38,6 +38,8 @@ class CudaOps : public Ops {
   void head_norm_forward(const HeadNormForward& args, Stream stream) override;
   void head_norm_backward(const HeadNormBackward& args, Stream stream) override;
   void next_rows(const NextRows& args, Stream stream) override;
+  int64_t coded_rows(DType compute) const override;
+  void coded_linear(const CodedLinear& args, Stream stream) override;
   void cache_write(const CacheWrite& args, Stream stream) override;
   void attention_decode(const AttentionDecode& args, Stream stream) override;
   void pick_tokens(const PickTokens& args, Stream stream) override;

@@ -91,6 +91,8 @@ void launch_activation_backward(const Tensor& dx, const Tensor& saved, const Ten
 /// y = act(y + bias), in place, with rows of bias.numel() columns.
 void launch_bias_activation(const MatrixView& y, const Tensor& bias, Activation activation,
                             const LaunchContext& context);
+/// A product of so few rows that a kernel of ours is faster than cuBLASLt. False: it is not one of them, nothing was done.
+bool launch_few_rows(const LinearForward& args, const LaunchContext& context);
 void launch_activate(const Tensor& x, const Tensor& y, Activation activation, const LaunchContext& context);
 void launch_add(const Tensor& from, const Tensor& to, const LaunchContext& context);
 void launch_cast(const Tensor& from, const Tensor& to, const LaunchContext& context);

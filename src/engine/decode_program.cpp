@@ -336,7 +336,8 @@ void DecodeProgram::enqueue(Pass pass) {
   Block data_block(data.data), cache_block(cache.data);
   lay_out(data_block, cache_block, *state_);
   const StepContext context{*parts_.ops, *parts_.device, arena, *parts_.strategy, parts_.device->compute_stream(),
-                            parts_.device->side_stream(), forked_, joined_, nullptr, 0, false, nullptr};
+                            parts_.device->side_stream(), forked_, joined_, nullptr, 0, false,
+                            parts_.ops->coded_rows(parts_.compute)};
   parts_.strategy->begin_evaluation(static_cast<size_t>(pass));
   if (pass == Pass::prompts) enqueue_prompts(context);
   else if (pass == Pass::token) enqueue_token(context);

@@ -144,7 +144,7 @@ void StepProgram::begin_pass(const TextShape& text, PassKind kind) {
 StepContext StepProgram::step_context() const {
   return {*parts_.ops, *parts_.device, *parts_.arena, *parts_.strategy, parts_.device->compute_stream(),
           parts_.device->side_stream(), forked_, joined_, parts_.observer,
-          static_cast<uint64_t>(parts_.config->train.seed), true, in_host_.get()};
+          static_cast<uint64_t>(parts_.config->train.seed), true, 0, in_host_.get()};
 }
 
 void StepProgram::enqueue(const TextShape& text, PassKind kind) {

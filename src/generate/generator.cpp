@@ -48,8 +48,9 @@ void Generator::admit(const GeneratorCalls& calls) {
       const auto count = static_cast<int64_t>(waiting_->ids.size());
       if (!program_.fits(static_cast<int64_t>(read.size()) + 1, ids + count)) break;
       ids += count;
-      texts_[i] = {.busy = true, .number = waiting_->number, .prompt = count, .first_view = sent_, .begin_ns = unix_ns()};
       const int64_t limit = std::min(settings.most_ids, count + waiting_->new_tokens);
+      texts_[i] = {.busy = true, .number = waiting_->number, .prompt = count, .first_view = sent_, .left = limit - count - 1,
+                   .begin_ns = unix_ns()};
       requests.push_back(*std::exchange(waiting_, std::nullopt));
       read.push_back({.ids = requests.back().ids, .key = requests.back().number, .limit = limit,
                       .slot = static_cast<int64_t>(i) * settings.beams});
@@ -121,13 +122,25 @@ void Generator::look(const GeneratorCalls& calls) {
   const uint64_t number = seen_++;
   const DecodeView view = program_.view();
   const int64_t now = unix_ns(), before = std::exchange(round_ns_, now);
-  if (before > 0) step_ms_.push_back(static_cast<double>(now - before) * 1e-6 / static_cast<double>(round_tokens_));
+  const int64_t tokens = round_tokens_[(number + kRounds - 1) % kRounds];  // between the view before and this one
+  if (before > 0 && tokens > 0) step_ms_.push_back(static_cast<double>(now - before) * 1e-6 / static_cast<double>(tokens));
   for (size_t i = 0; i < texts_.size(); ++i)
     if (texts_[i].busy && texts_[i].first_view <= number && look_at(calls, view, i)) texts_[i].busy = false;
 }
 
+// Enqueues the tokens of a round: no more than any text of any rank can still take.
+void Generator::grow(const GeneratorCalls& calls) {
+  const int64_t most = synchronous_ || calls.grown ? 1 : kTokensOfRound;
+  int64_t tokens = 0;
+  for (const Growing& text : texts_)
+    if (text.busy) tokens = std::max(tokens, std::min(most, text.left));
+  if (calls.any) tokens = calls.any(tokens > 0) ? most : 0;  // all ranks the same
+  for (Growing& text : texts_) text.left -= std::min(text.left, tokens);
+  program_.decode(tokens);
+  round_tokens_[(sent_ - 1) % kRounds] = tokens;
+}
+
 void Generator::run(const GeneratorCalls& calls) {
-  const int64_t tokens = round_tokens_ = synchronous_ || calls.grown ? 1 : kTokensOfRound;
   program_.begin();
   sent_ = seen_ = 0;
   ended_ = false;
@@ -138,7 +151,7 @@ void Generator::run(const GeneratorCalls& calls) {
     program_.read_back();                  // what was read shows its first token before the next are computed
     ++sent_;
     if (synchronous_) look(calls);
-    program_.decode(tokens);
+    grow(calls);
     while (sent_ - seen_ >= DecodeProgram::kViews) look(calls);
   }
   while (seen_ < sent_) look(calls);

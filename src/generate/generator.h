@@ -66,9 +66,11 @@ class Generator {
     int64_t number = 0, prompt = 0;
     uint64_t first_view = 0;               // views before it show the text that was here before
     size_t told = 0;                       // new ids that grown() knows
+    int64_t left = 0;                      // tokens until its limit that were not asked for yet
     int64_t begin_ns = 0;
   };
   void admit(const GeneratorCalls& calls);
+  void grow(const GeneratorCalls& calls);
   void look(const GeneratorCalls& calls);
   bool look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text);
   TextResult of_beams(const DecodeView& view, size_t text) const;
@@ -82,7 +84,8 @@ class Generator {
   bool ended_ = false;                     // there are no more
   uint64_t sent_ = 0, seen_ = 0;           // views
   int64_t tokens_ = 0;
-  int64_t round_tokens_ = 1;
+  static constexpr uint64_t kRounds = 4;   // more than there are views under way
+  int64_t round_tokens_[kRounds] = {};     // enqueued behind a view
   int64_t round_ns_ = 0;                   // when the last view was seen; 0: a prompt was read since
   std::vector<double> step_ms_;            // of each round without a reading
 };

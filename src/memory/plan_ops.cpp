@@ -123,6 +123,8 @@ class PlanOps final : public Ops {
   void head_norm_forward(const HeadNormForward& args, Stream) override { check_args(args); }
   void head_norm_backward(const HeadNormBackward& args, Stream) override { check_args(args); }
   void next_rows(const NextRows& args, Stream) override { check_args(args); }
+  int64_t coded_rows(DType) const override { return 0; }  // products in either form take the same memory
+  void coded_linear(const CodedLinear& args, Stream) override { check_args(args); }
   void cache_write(const CacheWrite& args, Stream) override { check_args(args); }
   void attention_decode(const AttentionDecode& args, Stream) override { check_args(args); }
   void pick_tokens(const PickTokens& args, Stream) override { check_args(args); }

@@ -70,6 +70,21 @@ void check_args(const NextRows& args) {
   check.vector(args.cache_lengths, "cache_lengths", DType::i32, slots);
 }
 
+void check_args(const CodedLinear& args) {
+  const Checker check{"coded_linear"};
+  check.floating(args.x, "x");
+  check.layout(args.x, "x");
+  const int64_t rows = args.x.rows(), k = args.x.cols(), n = args.y.cols();
+  check.matrix(args.y, "y", args.x.dtype, rows, n);
+  check.require(args.w.book == CodeBook::nf4 || args.w.book == CodeBook::int8, "w is in codes of neither nf4 nor int8");
+  check.require(!args.w.outer, "w is quantised doubly");
+  if (k % code_block(args.w.book) != 0) [[unlikely]]
+    check.fail(concat("x has ", k, " columns, expected a multiple of ", code_block(args.w.book)));
+  check.quantized(args.w, "w", n * k);
+  if (args.bias) check.vector(args.bias, "bias", args.x.dtype, n);
+  if (args.residual) check.addend(args.residual, "residual", args.y);
+}
+
 void check_args(const CacheWrite& args) {
   const Checker check{"cache_write"};
   check.floating(args.k, "k");

@@ -244,10 +244,50 @@ int64_t ParameterStore::stored_bytes(const Unit& unit) const {
 
 int64_t ParameterStore::gathered_bytes(const Unit& unit) const { return stored_bytes(unit) * context_.shards; }
 
-void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat,
-                            Stream stream) const {
+namespace {
+
+// The book of a section whose codes are multiplied as they are.
+std::optional<CodeBook> multiplied_book(const ParameterStore::Section& section) {
+  for (const CodeBook book : {CodeBook::nf4, CodeBook::int8}) {
+    if (section.format != &quantized_format(book)) continue;
+    const bool whole = std::all_of(section.pieces.begin(), section.pieces.end(), [&](const auto& piece) {
+      return piece.parameter->shape.size() == 2 && piece.parameter->shape[1] % code_block(book) == 0;
+    });
+    if (whole) return book;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Quantized> ParameterStore::codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first,
+                                               int64_t count) const {
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s) {
+    const std::optional<CodeBook> book = multiplied_book(sections[s]);
+    if (!book) continue;
+    const std::vector<Section::Piece>& pieces = sections[s].pieces;
+    const auto begin = std::find_if(pieces.begin(), pieces.end(), [&](const auto& piece) { return piece.flat == first; });
+    if (begin == pieces.end()) continue;
+    int64_t found = 0;
+    for (auto piece = begin; piece != pieces.end() && found < count; ++piece) {
+      BLIPFT_CHECK(piece->flat - first == found && piece->at - begin->at == found, "unit ", unit.name(), ": the codes of ",
+                   begin->parameter->name, " and ", piece->parameter->name, " do not lie one behind the other");
+      found += piece->parameter->numel();
+    }
+    BLIPFT_CHECK(found == count, "unit ", unit.name(), ": ", count, " elements from ", begin->parameter->name, " on are ",
+                 "asked for as codes, and its parameters end after ", found);
+    const Stored part = gathered.at(s).part(begin->at, count);
+    return Quantized{*book, part.planes.at(0), part.planes.at(1), {}};
+  }
+  return std::nullopt;
+}
+
+void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream,
+                            bool leave_codes) const {
+  const std::vector<Section>& sections = of(unit).sections;
+  for (size_t s = 0; s < sections.size(); ++s) {
+    if (leave_codes && multiplied_book(sections[s])) continue;
     const std::vector<Section::Piece>& pieces = sections[s].pieces;
     const int64_t block = sections[s].format->block();
     for (size_t i = 0; i < pieces.size(); ++i) {

@@ -11,15 +11,27 @@ Replicated::Replicated(const StrategyContext& context)
   done_ = context_.device->create_event();
 }
 
-Tensor Replicated::acquire(const Unit& unit) {
-  if (store_.flat(unit)) return store_.weights(unit);
-  Decoded& decoded = decoded_[static_cast<size_t>(unit.index)];
-  if (decoded.uses++ > 0) return decoded.flat;
-  decoded.flat =
-      context_.arena->take(Owner::parameters, "decoded units", store_.types().compute, {store_.shard(unit).padded});
+std::vector<Stored> Replicated::stored(const Unit& unit) const {
   std::vector<Stored> sections;
   for (const ParameterStore::Section& section : store_.sections(unit)) sections.push_back(section.mine);
-  store_.decode(unit, sections, decoded.flat, context_.device->compute_stream());
+  return sections;
+}
+
+std::optional<Quantized> Replicated::codes(const Unit& unit, int64_t first, int64_t count) const {
+  return store_.codes(unit, stored(unit), first, count);
+}
+
+Tensor Replicated::acquire(const Unit& unit, bool leave_codes) {
+  if (store_.flat(unit)) return store_.weights(unit);
+  Decoded& decoded = decoded_[static_cast<size_t>(unit.index)];
+  if (decoded.uses++ > 0) {
+    BLIPFT_CHECK(decoded.leaves_codes == leave_codes, "unit ", unit.name(), " is acquired with its codes and without");
+    return decoded.flat;
+  }
+  decoded.leaves_codes = leave_codes;
+  decoded.flat =
+      context_.arena->take(Owner::parameters, "decoded units", store_.types().compute, {store_.shard(unit).padded});
+  store_.decode(unit, stored(unit), decoded.flat, context_.device->compute_stream(), leave_codes);
   return decoded.flat;
 }
 

@@ -8,7 +8,9 @@ namespace blipft {
 class Replicated : public Strategy {
  public:
   explicit Replicated(const StrategyContext& context);
-  Tensor acquire(const Unit& unit) override;
+  Tensor acquire(const Unit& unit) override { return acquire(unit, false); }
+  Tensor acquire_codes(const Unit& unit) override { return acquire(unit, true); }
+  std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override;
   void release(const Unit& unit) override;
   void begin_micro_batch(int64_t index, int64_t count) override;
   UnitGradient gradient(const Unit& unit) override;
@@ -20,7 +22,11 @@ class Replicated : public Strategy {
   struct Decoded {                         // a unit that is held in another format than the compute dtype
     Tensor flat;
     int64_t uses = 0;
+    bool leaves_codes = false;             // acquire_codes()
   };
+  Tensor acquire(const Unit& unit, bool leave_codes);
+  std::vector<Stored> stored(const Unit& unit) const;
+
   std::vector<Decoded> decoded_;           // per unit
   std::vector<bool> used_;                 // per unit: gradient() was called in this micro-batch
   Event ready_, done_;

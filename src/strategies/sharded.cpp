@@ -214,7 +214,7 @@ bool Sharded::surely_reduced(const Pending& reduction) const {
          acquired_bytes_ - reduction.acquired_bytes >= kSurelyReducedTimes * reduction.full.bytes();
 }
 
-Tensor Sharded::acquire(const Unit& unit) {
+Tensor Sharded::acquire(const Unit& unit, bool leave_codes) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   note_memory();
   if (!course_->known) {
@@ -232,7 +232,7 @@ Tensor Sharded::acquire(const Unit& unit) {
     entry.awaited = true;
     if (course_->known) ahead_bytes_ -= store_.gathered_bytes(unit);
   }
-  const Tensor full = usable(unit);
+  const Tensor full = usable(unit, leave_codes);
   ++entry.uses;
   acquired_bytes_ += store_.gathered_bytes(unit);
   // A backward's last reductions would keep their buffers through the next forward: by now they are long done.
@@ -255,13 +255,18 @@ void Sharded::release(const Unit& unit) {
 }
 
 // The unit in the compute dtype, after the compute stream waits for its gather.
-Tensor Sharded::usable(const Unit& unit) {
+Tensor Sharded::usable(const Unit& unit, bool leave_codes) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
-  if (entry.full) return entry.full;
+  if (entry.full) {
+    BLIPFT_CHECK(store_.flat(unit) || entry.leaves_codes == leave_codes, "unit ", unit.name(),
+                 " is acquired with its codes and without");
+    return entry.full;
+  }
+  entry.leaves_codes = leave_codes;
   if (store_.flat(unit)) return entry.full = entry.sections[0].tensor();
   entry.full =
       context_.arena->take(Owner::parameters, "decoded units", store_.types().compute, {store_.shard(unit).padded});
-  store_.decode(unit, entry.sections, entry.full, context_.device->compute_stream());
+  store_.decode(unit, entry.sections, entry.full, context_.device->compute_stream(), leave_codes);
   return entry.full;
 }
 

@@ -11,7 +11,7 @@ namespace blipft::test {
 namespace {
 
 /// Nothing is gathered: the tests hand the parameters over themselves.
-class NoUnits final : public UnitAccess {
+class NoUnits : public UnitAccess {
  public:
   Tensor acquire(const Unit&) override { return {}; }
   void release(const Unit&) override {}
@@ -358,6 +358,52 @@ TEST_SUITE("linear layer") {
       CHECK(adapted.needs_input(still));
       frozen.join();
     });
+  }
+
+  TEST_CASE("a weight that is stored as codes is multiplied with them, adapters beside it, and not read elsewhere") {
+    constexpr int64_t in = 128, out = 24, rows = 3;
+    const auto ops = make_cpu_ops();
+    Numbers dense = Numbers::random({out, in}, 5), bias = Numbers::random({out}, 6), x = Numbers::random({rows, in}, 7);
+    std::vector<uint8_t> codes(out * in / 2);
+    std::vector<float> scales(out * in / 64);
+    const Quantized stored{CodeBook::nf4, {codes.data(), DType::u8, {out * in / 2}}, {scales.data(), kF32, {out * in / 64}}, {}};
+    ops->quantize(dense.tensor(), stored, {});
+    ops->dequantize(stored, dense.tensor(), {});
+    Unit unit("quantised", kFrozen);
+    LinearLayer layer = add_linear(unit, "w", in, out, true, 0.02f);
+    layer.attach(std::make_shared<LowRank>(in, out, kRank));
+    // The bias is where it always is; where the weight would be are NaNs.
+    struct Held final : NoUnits {
+      Tensor flat;
+      Quantized weight;
+      int64_t asked = -1;
+      Tensor acquire(const Unit&) override { throw Error("the layer was acquired decoded"); }
+      Tensor acquire_codes(const Unit&) override { return flat; }
+      std::optional<Quantized> codes(const Unit&, int64_t first, int64_t count) const override {
+        CHECK(count == out * in);
+        return first == asked ? std::optional(weight) : std::nullopt;
+      }
+    } held;
+    Numbers flat({unit.numel()}, NAN), decoded({unit.numel()});
+    for (auto [numbers, w] : {std::pair{&flat, false}, {&decoded, true}}) {
+      std::copy(bias.values.begin(), bias.values.end(), numbers->values.begin() + layer.bias);
+      if (w) std::copy(dense.values.begin(), dense.values.end(), numbers->values.begin() + layer.weight);
+    }
+    held.flat = flat.tensor(), held.weight = stored, held.asked = layer.weight;
+    for (const Activation activation : {Activation::none, Activation::relu}) {
+      Numbers found({rows, out}), expected({rows, out});
+      run_step([&](const StepContext& of_step) {
+        layer.forward({of_step, decoded.tensor()}, {.x = x.tensor(), .activation = activation, .y = expected.tensor()});
+        StepContext context{of_step.ops, of_step.device, of_step.arena, held, of_step.stream, of_step.side,
+                            of_step.forked, of_step.joined};
+        context.most_coded_rows = rows;
+        CHECK_THROWS_WITH(acquire(context, unit, rows + 1), doctest::Contains("acquired decoded"));
+        CHECK_THROWS_WITH(acquire(context, unit), doctest::Contains("acquired decoded"));
+        const UnitPass pass = acquire(context, unit, rows);
+        layer.forward(pass, {.x = x.tensor(), .activation = activation, .y = found.tensor()});
+      });
+      CHECK(found.vec() == expected.vec());
+    }
   }
 
   TEST_CASE("an adapter is refused outputs that the layer does not have") {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "blipft/decode_ops.h"
@@ -52,6 +53,35 @@ inline void add_next_rows(Cases& cases) {
       a.cache_lengths = c.output("cache_lengths", DType::i32, {slots});
       c.run([&](Ops& ops, Stream s) { ops.next_rows(a, s); });
     }});
+}
+
+/// Codes of every kind, rows on both sides of what one launch takes, columns that are no multiple of what a warp takes.
+inline void add_coded_linear(Cases& cases, DType t) {
+  struct Sizes {
+    int64_t m, k, n;
+  };
+  for (const CodeBook book : {CodeBook::nf4, CodeBook::int8})
+    for (const Sizes& g : {Sizes{1, 64, 1}, Sizes{1, 4096, 520}, Sizes{1, 11008, 70}, Sizes{2, 192, 37}, Sizes{3, 1088, 129},
+                           Sizes{4, 2560, 64}, Sizes{7, 512, 77}, Sizes{9, 1024, 5},
+                           Sizes{2, 65600, 3}})  // more columns than fit the shared memory
+      for (const bool whole : {false, true})
+        cases.push_back({title(t, "coded_linear ", book == CodeBook::nf4 ? "nf4 " : "int8 ", g.m, "x", g.k, "x", g.n,
+                               whole ? " bias residual" : " strided"), t, false, [=](OpContext& c) {
+          const double range = std::sqrt(3.0 / static_cast<double>(g.k));
+          const Tensor w = c.input("w", kF32, {g.n * g.k}, -3 * range, 3 * range);
+          const int64_t blocks = g.n * g.k / code_block(book);
+          CodedLinear a;
+          a.w = {book, c.scratch("codes", DType::u8, {blocks * code_block(book) * code_bits(book) / 8}),
+                 c.scratch("scales", kF32, {blocks}), {}};
+          a.x = MatrixView(c.input("x", t, {g.m, g.k + 16})).columns(8, g.k);
+          if (whole) a.bias = c.input("bias", t, {g.n});
+          if (whole) a.residual = c.input("residual", t, {g.m, g.n});
+          a.y = MatrixView(c.inout("y", t, {g.m, g.n + 6})).columns(whole ? 0 : 3, g.n);
+          c.run([&](Ops& ops, Stream s) {
+            ops.quantize(w, a.w, s);
+            ops.coded_linear(a, s);
+          });
+        }});
 }
 
 inline void add_cache_write(Cases& cases, DType t) {
@@ -248,6 +278,7 @@ inline void add_decode_ops(Cases& cases) {
   add_next_rows(cases);
   for (DType t : {kF32, kBf16}) {
     add_cache_write(cases, t);
+    if (t == kBf16) add_coded_linear(cases, t);  // f32 is decoded first
     add_attention_decode(cases, t);
     add_pick_tokens(cases, t);
     add_beam_step(cases, t);

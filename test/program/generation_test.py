@@ -98,6 +98,14 @@ def from_whatever_holds_the_weights(space):
     for held in ("nf4", "int8"):
         _, _, out = generate(space, 0, *options, *SHORT, f"generate.weights={trained}/adapter", f"model.quantize={held}")
         check("10 texts" in out, out)
+        # Few texts at once are multiplied with the codes, more with what they stand for; each rank has all or its share.
+        few, _, _ = generate(space, 0, *options, *SHORT, f"model.quantize={held}", "generate.weights=base",
+                             "generate.batch_size=2")
+        many, _, _ = generate(space, 0, *options, *SHORT, f"model.quantize={held}", "generate.weights=base",
+                              "generate.batch_size=16")
+        cut, _, _ = generate(space, 2, *options, *SHORT, f"model.quantize={held}", "generate.weights=base",
+                             "generate.batch_size=2", "parallel.strategy=fsdp")
+        check(texts(few) == texts(many) == texts(cut), held, texts(few), texts(many), texts(cut))
 
 
 @test

@@ -32,7 +32,7 @@ bool CudaOps::multiply(const GemmProblem& wanted, const GemmBuffers& buffers, St
 
 void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
   check_args(args);
-  if (args.y.numel() == 0) return;
+  if (args.y.numel() == 0 || launch_few_rows(args, context(stream))) return;
   const bool gelu = args.activation == Activation::gelu, relu = args.activation == Activation::relu;
   const MatrixView product = gelu ? MatrixView(args.pre_activation) : args.y;
   GemmProblem problem;

@@ -3,8 +3,10 @@
 
 namespace blipft {
 
-UnitPass acquire(const StepContext& context, const Unit& unit) {
-  UnitPass pass{context, context.units.acquire(unit), {}, {}};
+UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows) {
+  UnitPass pass{context, {}, {}, {}};
+  if (rows > 0 && rows <= context.most_coded_rows) pass.coded = &unit;
+  pass.flat = pass.coded ? context.units.acquire_codes(unit) : context.units.acquire(unit);
   if (unit.adapter) pass.adapter = context.units.acquire(*unit.adapter);
   return pass;
 }
@@ -64,14 +66,27 @@ void LinearLayer::attach(std::shared_ptr<const LinearAdapter> adapter, LinearPar
   adapters.push_back({std::move(adapter), to});
 }
 
+// The product alone: with the weight as it is stored where it is left so. No activation, then.
+void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
+  args.bias = b(pass.flat);
+  if (pass.coded) {
+    if (const std::optional<Quantized> codes = pass.context.units.codes(*pass.coded, weight, out * in)) {
+      BLIPFT_CHECK(args.scale == 1 && args.activation == Activation::none, "a product with codes, scaled or activated");
+      return pass.context.ops.coded_linear(
+          {.x = args.x, .w = *codes, .bias = args.bias, .residual = args.residual, .y = args.y}, pass.context.stream);
+    }
+  }
+  args.w = w(pass.flat);
+  pass.context.ops.linear_forward(args, pass.context.stream);
+}
+
 void LinearLayer::forward(const UnitPass& pass, LinearForward args) const {
   Ops& ops = pass.context.ops;
-  args.w = w(pass.flat), args.bias = b(pass.flat);
-  if (adapters.empty()) return ops.linear_forward(args, pass.context.stream);
+  if (adapters.empty() && !pass.coded) return multiply(pass, args);
   const Activation activation = std::exchange(args.activation, Activation::none);
   const MatrixView y = args.y;
   if (args.pre_activation) args.y = std::exchange(args.pre_activation, {});
-  ops.linear_forward(args, pass.context.stream);
+  multiply(pass, args);
   for (const Attached& a : adapters) a.adapter->forward(pass, args.x, args.y.columns(a.part.first, a.part.count));
   if (activation != Activation::none) ops.activate(args.y.tensor(), y.tensor(), activation, pass.context.stream);
 }

@@ -39,10 +39,12 @@ struct UnitPass {
   Tensor flat;                             ///< the unit's parameters
   Tensor adapter;                          ///< those of the unit beside it; absent: none
   Dropout rows;                            ///< how rows belong to samples, for adapters: a Dropout without p and site
+  const Unit* coded = nullptr;             ///< the unit, where matrices that are stored as codes are multiplied so
 };
 
-/// Brackets of a unit together with the adapters beside it.
-UnitPass acquire(const StepContext& context, const Unit& unit);
+/// Brackets of a unit together with the adapters beside it. `rows`: of what its layers will multiply in forward, where that
+/// is known and nothing else reads their weights: few enough are multiplied with codes as they are stored.
+UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows = 0);
 void release(const StepContext& context, const Unit& unit);
 
 /// Where the gradients of a unit, and of the adapters beside it, go; those of what is frozen are absent.
@@ -168,6 +170,7 @@ class LinearLayer {
   std::vector<Attached> adapters;
 
  private:
+  void multiply(const UnitPass& pass, LinearForward args) const;
   bool trained(const UnitBackward& pass) const { return pass.trained(); }
   Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
   Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }

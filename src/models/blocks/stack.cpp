@@ -10,8 +10,8 @@ namespace {
 
 bool norms_sum(const Sublayer& sublayer) { return sublayer.after && sublayer.after_sum; }
 
-UnitPass open(const StepContext& context, const LayerCall& call, const Layer& layer) {
-  UnitPass pass = acquire(context, *layer.unit);
+UnitPass open(const StepContext& context, const LayerCall& call, const Layer& layer, int64_t rows = 0) {
+  UnitPass pass = acquire(context, *layer.unit, rows);
   pass.rows = {.seed = context.seed, .sample_keys = call.sample_keys, .rows_per_sample = call.tokens,
                .packing = call.packing};
   return pass;
@@ -93,7 +93,7 @@ Tensor Stack::forward(const StepContext& context, const LayerCall& call, Tensor 
   saved_.assign(layers.size(), {});
   for (size_t i = 0; i < layers.size(); ++i) {
     const Layer& layer = layers[i];
-    const UnitPass pass = open(context, call, layer);
+    const UnitPass pass = open(context, call, layer, save ? 0 : x.rows());
     const ObservedPhase phase(context, Phase::forward, *layer.unit);
     LayerCall of_layer = call;
     if (call.decoding) of_layer.cache = &call.decoding->layers.at(i);

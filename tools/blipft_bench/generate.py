@@ -1,0 +1,166 @@
+"""Generation on one GPU: decoding against the bound of reading weights and cache, captions beside transformers, prefill."""
+import contextlib
+import io
+import json
+import pathlib
+import re
+import shutil
+
+import numpy as np
+
+import make_demo
+import make_text_demo
+
+from . import auto, inputs
+from .commands import BenchError, run_command
+from .machine import say, shown
+
+SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "bench_generate_torch.py"
+# Bytes a second by the data sheets, and bf16 operations a second that long products reach, of the GPUs that the bounds are of.
+BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12}
+# texts: so many in all, batch at once. prompt and new: tokens. torch: what is run beside.
+ROWS = [
+    dict(name="7b-1", model="7b", texts=1, batch=1, prompt=128, new=256, torch=True),
+    dict(name="7b-64", model="7b", texts=64, batch=64, prompt=128, new=256, torch=True),
+    dict(name="7b-nf4-1", model="7b", texts=1, batch=1, prompt=128, new=256, keys=["model.quantize=nf4"], bits=4.5),
+    dict(name="7b-int8-1", model="7b", texts=1, batch=1, prompt=128, new=256, keys=["model.quantize=int8"], bits=8.5),
+    dict(name="captions", model="blip2", texts=256, batch=64, prompt=0, new=30, torch=True),
+    dict(name="captions-beam5", model="blip2", texts=256, batch=64, prompt=0, new=30, beams=5, torch=True),
+    dict(name="prefill", model="7b", texts=32, batch=4, prompt=2048, new=1),
+]
+NAMES = [row["name"] for row in ROWS]
+TITLES = ["row", "step ms", "bound ms", "share", "texts/s", "prompt tokens/s", "TFLOP/s", "torch eager", "torch best", "ratio"]
+
+
+def llama_sizes(small):
+    config = auto.llama_config("7b", 32000, small)
+    hidden, mlp, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    return hidden, layers, layers * (4 * hidden * hidden + 3 * hidden * mlp), 32000 * hidden
+
+
+def bound_ms(row, bandwidth, small):
+    """Reading all weights once, and of each text the keys and values of the mean length."""
+    hidden, layers, matrices, head = llama_sizes(small)
+    cache = row["batch"] * (row["prompt"] + row["new"] / 2) * layers * 2 * hidden * 2
+    return (matrices * row.get("bits", 16) / 8 + head * 2 + cache) / bandwidth * 1e3
+
+
+def prefill_operations(row, small):
+    """Of one text: products of all rows, attention of half the pairs."""
+    hidden, layers, matrices, _ = llama_sizes(small)
+    return 2 * matrices * row["prompt"] + layers * 2 * row["prompt"] ** 2 * hidden
+
+
+def write_llama(folder, small):
+    """A model without weights, with a small tokenizer."""
+    with contextlib.redirect_stdout(io.StringIO()):  # it reports a small model
+        make_text_demo.write_model(str(folder), make_text_demo.WORDS)
+    config = auto.llama_config("7b", 32000, small)
+    config["max_position_embeddings"] = 4096
+    make_demo.write_json(str(folder / "config.json"), config)
+    return folder
+
+
+def write_prompts(path, row, count):
+    """Texts of digits, a token each, so that their length is known."""
+    rng = np.random.default_rng(1)
+    letters = np.array(list("0123456789"))
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(row["texts"]):
+            file.write(json.dumps({"prompt": "".join(rng.choice(letters, size=count)), "completion": "a"}) + "\n")
+
+
+def prepare(bench, row, small):
+    """(model folder, data)."""
+    if row["model"] == "blip2":
+        captions = inputs.write_data(bench.out / "data", inputs.PICTURES, inputs.PICTURE_SIZE)
+        folder = bench.out / "models" / "blip2"
+        inputs.write_model(folder, None, captions, small)
+        return folder, bench.out / "data"
+    data = bench.out / f"prompts-{row['name']}.jsonl"
+    write_prompts(data, row, (32 if small else row["prompt"]) - 1)  # and the begin of a text
+    return write_llama(bench.out / "models" / "7b", small), data
+
+
+def run_blipft(bench, row, model, data, small):
+    """Twice: the first run of a shape times its matrix products. The second one's figures."""
+    new = 4 if small else row["new"]
+    folder = bench.out / row["name"]
+    yaml = bench.out / f"{row['name']}.yaml"
+    yaml.write_text(f"model: {{path: {shown(model)}, init: random}}\ndata: {{path: {shown(data)}}}\n"
+                    f"train: {{precision: {'32-true' if small else 'bf16-true'}}}\noutput: {{path: {shown(folder)}}}\n")
+    command = [bench.program, "--generate", shown(yaml), f"generate.samples={row['texts']}", f"generate.max_new_tokens={new}",
+               f"generate.min_new_tokens={new}", f"generate.batch_size={row['batch']}",
+               f"generate.num_beams={row.get('beams', 1)}", *row.get("keys", [])]
+    if small:
+        command += ["parallel.device=cpu", "generate.samples=2", "generate.batch_size=2"]
+    for attempt in ("first", "second"):
+        shutil.rmtree(folder, ignore_errors=True)
+        log = bench.out / f"{row['name']}-{attempt}.log"
+        run_command(command, log, bench.gpus[:1], bench.arguments.row_timeout)
+    text = log.read_text(errors="replace")
+    found = re.search(r"^generated +(\d+) texts, (\d+) tokens, ([\d.]+) s", text, re.M)
+    if not found:
+        raise BenchError(f"printed no line \"generated\"; see {log}")
+    step = re.search(r"^a step +([\d.]+) ms", text, re.M)
+    return dict(command=" ".join(command), texts=int(found[1]), tokens=int(found[2]), seconds=float(found[3]),
+                step_ms=float(step[1]) if step else None)
+
+
+def run_torch(bench, row, model, best):
+    command = [bench.torch["python"], str(SCRIPT), "--model", shown(model), "--batch", str(row["batch"]), "--prompt",
+               str(row["prompt"]), "--new", str(row["new"]), "--beams", str(row.get("beams", 1)), *(["--best"] if best else [])]
+    log = bench.out / f"{row['name']}-torch-{'best' if best else 'eager'}.log"
+    try:
+        run_command(command, log, bench.gpus[:1], bench.arguments.row_timeout)
+        results = [line[7:] for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
+        if not results:
+            raise BenchError(f"printed no RESULT line; see {log}")
+        return json.loads(results[-1])
+    except BenchError as error:
+        return dict(error=str(error))
+
+
+def line_of(row, run, bandwidth, small):
+    """The table's cells."""
+    cells = {"row": row["name"], "step ms": run["step_ms"], "texts/s": run["texts"] / run["seconds"]}
+    if row["model"] == "7b" and row["new"] > 1:
+        cells["bound ms"] = bound_ms(row, bandwidth, small)
+        cells["share"] = cells["bound ms"] / run["step_ms"] if run["step_ms"] else None
+    if row["new"] == 1:
+        cells["prompt tokens/s"] = row["prompt"] * run["texts"] / run["seconds"]
+        cells["TFLOP/s"] = prefill_operations(row, small) * run["texts"] / run["seconds"] * 1e-12
+    eager, best = run.get("torch eager"), run.get("torch best")
+    for title, found in (("torch eager", eager), ("torch best", best)):
+        if found and "texts_s" in found:
+            cells[title] = found["texts_s"]
+    if "torch best" in cells or "torch eager" in cells:
+        cells["ratio"] = cells["texts/s"] / max(cells.get("torch best", 0), cells.get("torch eager", 0))
+    return cells
+
+
+def run(bench, chosen):
+    small = bench.arguments.cpu_smoke
+    name = bench.gpus[0]["name"] if bench.gpus else ""
+    bandwidth = next((value for key, value in BANDWIDTH.items() if key in name), 3.35e12)
+    status = 0
+    for row in chosen:
+        try:
+            model, data = prepare(bench, row, small)
+            done = run_blipft(bench, row, model, data, small)
+            if row.get("torch") and bench.torch and not small:
+                for best in (False, True):
+                    done[f"torch {'best' if best else 'eager'}"] = run_torch(bench, row, model, best)
+            bench.record["rows"].append(dict(name=row["name"], run=done, cells=line_of(row, done, bandwidth, small)))
+            say(f"{row['name']}: {done['texts'] / done['seconds']:.1f} texts/s")
+        except BenchError as error:
+            say(f"{row['name']}: {error}")
+            bench.record["rows"].append(dict(name=row["name"], error=str(error)))
+            status = 1
+        bench.write("generate.json")
+    print(f"{name or 'CPU'}; texts/s of torch too; the bound is of weights and cache at {bandwidth / 1e12:.2f} TB/s\n")
+    print("| " + " | ".join(TITLES) + " |\n|" + "---|" * len(TITLES))
+    for entry in bench.record["rows"]:
+        cells = entry.get("cells", {"row": entry["name"], "step ms": entry.get("error")})
+        print("| " + " | ".join(f"{cells[t]:.4g}" if isinstance(cells.get(t), float) else str(cells.get(t) or "") for t in TITLES) + " |")
+    return status
