@@ -1,8 +1,9 @@
 // Families that read text alone under every strategy against one rank: LLaMA, and two that no file of src/ knows
-// (test/support/text_model.h, sandwich_model.h).
+// (test/support/text_model.h, sandwich_model.h), one of these with an optimizer that none knows either (toy_optimizer.h).
 #include "strategies/strategy_harness.h"
 #include "support/sandwich_model.h"
 #include "support/text_model.h"
+#include "support/toy_optimizer.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -58,6 +59,22 @@ TEST_SUITE("mpi text model") {
         CAPTURE(family);
         CAPTURE(text_padding);
         check_deals(text_job(family, text_padding));
+      }
+  }
+
+  TEST_CASE("an optimizer that src/ does not know updates shards as whole parameters") {
+    Job job = text_job("sandwich model", "packed");
+    job.config.train.optim = "sgd";        // with a momentum: one state, as the toy has
+    job.config.train.momentum = 0.9;
+    job.config.train.lr = 0.01;
+    job.optimizer = [] { return std::make_unique<ToyOptimizer>(); };
+    check_deals(job);
+    job.steps = 1;
+    const Outcome once = train_together(job, {"fsdp"});
+    for (size_t u = 0; u < once.weights.size(); ++u)
+      for (size_t i = 0; i < once.weights[u].size(); ++i) {
+        const float g = once.gradients[u][i], expected = once.start[u][i] - 0.01f * g / (std::fabs(g) + ToyOptimizer::kEps);
+        CHECK(once.weights[u][i] == doctest::Approx(expected).epsilon(1e-6));
       }
   }
 
