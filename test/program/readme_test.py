@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every command of README.md, as it stands and in its order, in a folder like a clone of the repository: on small models and
-data in the places that it names. What needs a network, a cluster or more GPUs is skipped by name.
+"""Every command of README.md, as it stands and in its order, in a folder like a clone of the repository: on small models
+and data in the places that it names. What needs a network, a cluster or more GPUs is skipped by name.
 
     test/program/readme_test.py [WORD...]        tests whose names hold one of the words
 
@@ -20,8 +20,9 @@ from script_tests import check, run_tests, test  # noqa: E402
 
 README = (ROOT / "README.md").read_text()
 # First words of commands that are not run here, and where they are.
-ELSEWHERE = {"make setup": "installs packages; tools/check.sh looks for them", "make demo": "takes minutes; test/program/demo_trace_test.py trains on the same pictures",
-             "make check": "is what runs this", "make bench": "test/tools/bench_test.py"}
+ELSEWHERE = {"make setup": "installs packages; tools/check.sh looks for them", "make check": "is what runs this",
+             "make demo": "takes minutes; demo_trace_test.py trains on the same pictures",
+             "make bench": "test/tools/bench_test.py"}
 NEEDS = {"hf": "a network", "sbatch": "a cluster; test/slurm has its test"}
 
 
@@ -67,7 +68,8 @@ class Clone(Space):
                  "num_key_value_heads": 1, "max_position_embeddings": 2048}
         config.write_text(json.dumps({**json.loads(config.read_text()), **sizes}))
         made = start(self, 0, f"model.path={text / 'model'}", "model.init=random", "train.max_steps=1",
-                     f"data.path={text / 'data/instructions.jsonl'}", "data.max_text_tokens=128", "output.save_model=true")
+                     f"data.path={text / 'data/instructions.jsonl'}", "data.max_text_tokens=128",
+                     "output.save_model=true")
         check(made.status == 0, made)
         (self.clone / "models/tiny-llama").symlink_to(made.output / "model")
         records = [json.loads(line) for line in (text / "data/instructions.jsonl").read_text().splitlines()]
@@ -136,8 +138,9 @@ def expect_results(space, said):
     check(output_of("--generate").strip(), "no answer")
     check("rouge_l" in output_of("--evaluate") and "page.html" in output_of("--evaluate"), output_of("--evaluate"))
     check("batch_size" in output_of("--help train"), output_of("--help train"))
-    for name in ("runs/mine/adapter/adapter_model.safetensors", "runs/mine/model/model.safetensors", "runs/mine/config.yaml",
-                 "runs/mine/log.txt", "runs/mine/metrics.jsonl", "runs/photos/adapter/adapter_config.json"):
+    for name in ("runs/mine/adapter/adapter_model.safetensors", "runs/mine/model/model.safetensors",
+                 "runs/mine/config.yaml", "runs/mine/log.txt", "runs/mine/metrics.jsonl",
+                 "runs/photos/adapter/adapter_config.json"):
         check((space.clone / name).exists(), name, "is missing")
     check("runs/mine/adapter" in output_of("output.path=runs/mine", "save_merged"), "the end does not name the adapter")
 
