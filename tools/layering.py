@@ -51,9 +51,9 @@ TABLE = [
     # Never comm, a strategy, an optimizer or a backend; and data/ no model.
     [("models", "model model_class", "memory io/ unit ops base"),
      ("data", "data prompts", "config io/ unit ops/ base")],
-    [("config", "config config_rules", "io/ base")],
+    [("config", "config config_rules", "optimizers io/ base")],
     [("store", "store", "optimizers formats memory unit ops base")],
-    [("optimizers", "optimizer", "formats unit ops base")],
+    [("optimizers", "optimizer optimizer_names", "formats unit ops base")],
     [("formats", "format", "ops base")],
     # NCCL and what reads other GPUs' memory need CUDA's streams and checks of errors.
     [("comm", "comm activity control_channel", "cuda/ ops/ base")],

@@ -53,9 +53,7 @@ struct OptimizerSettings {
   uint64_t seed = 0;                       ///< of its random numbers
 };
 
-/// The names of the table of optimizers.
-std::vector<std::string> optimizer_names();
-/// The optimizer of that name; throws UserError naming the known ones.
+/// The optimizer of that name (optimizer_names.h); throws UserError naming the known ones.
 std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerSettings& settings);
 
 /// The learning rate of each step.

@@ -87,6 +87,17 @@ __device__ __forceinline__ void part_ways(const Arguments& args, Signals* mine, 
   mine->call = call;
 }
 
+template <class T>
+__device__ __forceinline__ void add_pack(float (&sum)[kVector<T>], const T* from) {
+  // load() takes fewer instructions, but has not been timed here, beside products on several GPUs.
+  const auto pack = load_pack<kVector<T>>(from);
+  float part[kVector<T>];
+#pragma unroll
+  for (int j = 0; j < kVector<T>; ++j) part[j] = to_float(pack.v[j]);
+#pragma unroll
+  for (int j = 0; j < kVector<T>; ++j) sum[j] += part[j];
+}
+
 /// Sum of the sources, this rank's part of all tensors and perhaps the shard, to the shard or to all these parts. Block
 /// b takes pieces b, b + gridDim.x, ...; piece p of all sources lies in stage (p / gridDim.x) % stages.
 template <class T, int kSources>
@@ -133,15 +144,7 @@ __global__ void __launch_bounds__(kThreads, 1) peer_reduce_kernel(const __grid_c
     for (int at = static_cast<int>(threadIdx.x) * 16; at < length; at += kThreads * 16) {
       float sum[kVector<T>] = {};
 #pragma unroll
-      for (int k = 0; k < kSources; ++k) {
-        // load() takes fewer instructions, but has not been timed here, beside products on several GPUs.
-        const auto pack = load_pack<kVector<T>>(reinterpret_cast<const T*>(from + k * kPiece + at));
-        float part[kVector<T>];
-#pragma unroll
-        for (int j = 0; j < kVector<T>; ++j) part[j] = to_float(pack.v[j]);
-#pragma unroll
-        for (int j = 0; j < kVector<T>; ++j) sum[j] += part[j];
-      }
+      for (int k = 0; k < kSources; ++k) add_pack(sum, reinterpret_cast<const T*>(from + k * kPiece + at));
       for (int t = 0; t < target_count; ++t) store(reinterpret_cast<T*>(targets[t] + offset_of(i) + at), sum);
     }
     __syncthreads();                       // the stage is read

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "blipft/error.h"
+#include "blipft/optimizer_names.h"
 #include "config/allowed.h"
 
 namespace blipft {
@@ -170,7 +171,7 @@ void add_learning(std::vector<Key>& keys) {
     "matrix products of 32-true on GPUs: highest takes f32, high takes TF32, as torch.set_float32_matmul_precision does",
     Names{"float32_matmul_precision", "tf32"});
   t(&T::optim, "optim",
-    one_of({"adamw", "adamw8bit", "lion", "sgd"},
+    one_of(optimizer_names(),
            {{"adam", "adamw"}, {"adamw_torch", "adamw"}, {"adamw_torch_fused", "adamw"}, {"adamw_hf", "adamw"},
             {"adamw_bnb_8bit", "adamw8bit"}, {"adamw_8bit", "adamw8bit"}, {"paged_adamw_8bit", "adamw8bit"}}),
     "the optimizer; adamw8bit is AdamW with moments in 8 bits", Names{"optimizer"});

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "models/json_fields.h"
+#include "io/json_fields.h"
 
 namespace blipft {
 

@@ -2,10 +2,10 @@
 #include <filesystem>
 
 #include "blipft/model_class.h"
+#include "io/json_fields.h"
 #include "models/families/blip2.h"
 #include "models/families/gemma.h"
 #include "models/families/llama.h"
-#include "models/json_fields.h"
 
 namespace blipft {
 

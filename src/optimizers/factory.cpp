@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "blipft/optimizer_names.h"
 #include "optimizers/optimizers.h"
 
 namespace blipft {

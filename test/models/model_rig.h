@@ -19,8 +19,7 @@ namespace blipft::testing {
 using MakeModel = std::function<std::unique_ptr<Model>(const ModelSettings&)>;
 
 /// Four samples of different lengths, the same for every layout.
-inline std::vector<char> make_block(const BatchLayout& layout) {
-  std::vector<char> block(static_cast<size_t>(layout.bytes()));
+inline std::vector<BatchSample> rig_samples() {
   std::vector<BatchSample> samples;
   for (const int64_t length : {9, 2, 12, 5}) {
     BatchSample sample{{}, 1000 + length};
@@ -28,10 +27,17 @@ inline std::vector<char> make_block(const BatchLayout& layout) {
     for (int64_t t = 0; t < length; ++t) sample.text.learnt.push_back(t != 3);
     samples.push_back(std::move(sample));
   }
+  return samples;
+}
+/// Of each of their labels in the loss.
+constexpr float kRigLossWeight = 0.125f;
+
+inline std::vector<char> make_block(const BatchLayout& layout) {
+  std::vector<char> block(static_cast<size_t>(layout.bytes()));
   const Tensor pixels = layout.whole(BatchPart::pixels, block.data());
   for (int64_t i = 0; i < (pixels ? pixels.numel() : 0); ++i)
     pixels.as<uint8_t>()[i] = static_cast<uint8_t>(philox({static_cast<uint32_t>(i), 0, 0, 0}, 3, 1).x);
-  BatchWriter(1, false).write(layout, samples, block.data());
+  BatchWriter(1, false).write(layout, rig_samples(), block.data());
   return block;
 }
 
@@ -65,7 +71,7 @@ struct Rig {
     init_weights({model->units(), store.get(), strategy.get(), device.get(), ops.get(), arena->scratch()}, 11);
     const std::vector<char> host = make_block(layout);
     std::memcpy(block.data, host.data(), host.size());
-    *weight.as<float>() = 0.125f;
+    *weight.as<float>() = kRigLossWeight;
   }
 
   static const char* pass(bool training) { return training ? "training" : "evaluation"; }

@@ -10,6 +10,7 @@
 #include "plan/memory_plan.h"
 #include "support/byte_tokenizer.h"
 #include "support/error_message.h"
+#include "support/sandwich_model.h"
 #include "support/text_model.h"
 #include "weights/weights.h"
 
@@ -55,12 +56,11 @@ struct Trained {
   std::vector<double> losses, norms;
 };
 
-Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, double lr) {
+Trained train(Model& model, const Config& config, const std::shared_ptr<Dataset>& dataset, double lr) {
   const auto device = make_cpu_device(1);
   const auto ops = make_cpu_ops();
   const auto comm = make_self_comm(*device);
   const auto optimizer = make_optimizer(config.train);
-  TextModel model({}, model_settings(config));
   const std::vector<TextShape> shapes = possible_text_shapes(config);
   const MemoryPlan plan = plan_memory(config, model, 1, 0, shapes);
   Arena arena(*device, *plan.arena);
@@ -84,6 +84,10 @@ Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, dou
     trained.norms.push_back(result.grad_norm);
   }
   return trained;
+}
+Trained train(const Config& config, const std::shared_ptr<Dataset>& dataset, double lr) {
+  TextModel model({}, model_settings(config));
+  return train(model, config, dataset, lr);
 }
 
 }  // namespace
@@ -115,6 +119,17 @@ TEST_SUITE("text model") {
       const Trained small = train(text_config(padding), questions, 1e-4);
       const double predicted = 1e-4 * small.norms[0] * small.norms[0];
       CHECK(small.losses[0] - small.losses[1] == doctest::Approx(predicted).epsilon(0.02));
+    }
+  }
+
+  TEST_CASE("a family that src/ does not know is learnt too: norms around, windows, a tied and capped head") {
+    for (const char* padding : {"packed", "max"}) {
+      CAPTURE(padding);
+      const Config config = text_config(padding);
+      testing::SandwichModel model({}, model_settings(config));
+      const Trained trained = train(model, config, std::make_shared<Questions>(), 0.5);
+      REQUIRE(trained.losses.size() == 30);
+      CHECK(trained.losses.back() < 0.5 * trained.losses.front());
     }
   }
 

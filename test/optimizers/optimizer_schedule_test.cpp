@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "blipft/optimizer.h"
+#include "blipft/optimizer_names.h"
 #include "engine/settings.h"
 
 using namespace blipft;
@@ -94,6 +95,7 @@ TEST_SUITE("optimizer schedule") {
     train.momentum = 0.9;
     CHECK(make_optimizer(train)->states({}, DType::f32).size() == 1);
     train.optim = "adam";
+    for (const std::string& name : optimizer_names()) CHECK(make_optimizer(name, {}) != nullptr);
     CHECK_THROWS_WITH_AS(make_optimizer(train), doctest::Contains("adamw"), UserError);
   }
 }

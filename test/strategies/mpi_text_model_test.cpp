@@ -1,7 +1,9 @@
-// Families that read text alone under every strategy against one rank: LLaMA, and one that no file of src/ knows
-// (test/support/text_model.h).
+// Families that read text alone under every strategy against one rank: LLaMA, and two that no file of src/ knows
+// (test/support/text_model.h, sandwich_model.h), one of these with an optimizer that none knows either (toy_optimizer.h).
 #include "strategies/strategy_harness.h"
+#include "support/sandwich_model.h"
 #include "support/text_model.h"
+#include "support/toy_optimizer.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -9,12 +11,16 @@ using namespace blipft::testing;
 namespace {
 
 Job text_job(const std::string& family, const char* text_padding) {
-  Job job = make_job(family == "text model" ? "blip2_odd" : family);
+  const bool own = family == "text model" || family == "sandwich model";
+  Job job = make_job(own ? "blip2_odd" : family);
   job.config.data.text_padding = text_padding;
   job.config.train.act_ckpt = "half";
-  if (family != "text model") return job;
+  if (!own) return job;
   job.config.model.init = "random";
-  job.family = [](const ModelSettings& settings) { return std::make_unique<TextModel>(TextModel::Sizes{}, settings); };
+  if (family == "text model")
+    job.family = [](const ModelSettings& settings) { return std::make_unique<TextModel>(TextModel::Sizes{}, settings); };
+  else
+    job.family = [](const ModelSettings& settings) { return std::make_unique<SandwichModel>(SandwichSizes{}, settings); };
   return job;
 }
 
@@ -48,11 +54,27 @@ void check_deals(const Job& job) {
 
 TEST_SUITE("mpi text model") {
   TEST_CASE("families of text alone: ddp, fsdp and hybrid as one rank on the whole batch") {
-    for (const char* family : {"text model", "llama_odd", "llama_qwen2"})  // an own head, and a tied one
+    for (const char* family : {"text model", "sandwich model", "llama_odd", "llama_qwen2"})  // own heads, and tied ones
       for (const char* text_padding : {"max", "packed"}) {
         CAPTURE(family);
         CAPTURE(text_padding);
         check_deals(text_job(family, text_padding));
+      }
+  }
+
+  TEST_CASE("an optimizer that src/ does not know updates shards as whole parameters") {
+    Job job = text_job("sandwich model", "packed");
+    job.config.train.optim = "sgd";        // with a momentum: one state, as the toy has
+    job.config.train.momentum = 0.9;
+    job.config.train.lr = 0.01;
+    job.optimizer = [] { return std::make_unique<ToyOptimizer>(); };
+    check_deals(job);
+    job.steps = 1;
+    const Outcome once = train_together(job, {"fsdp"});
+    for (size_t u = 0; u < once.weights.size(); ++u)
+      for (size_t i = 0; i < once.weights[u].size(); ++i) {
+        const float g = once.gradients[u][i], expected = once.start[u][i] - 0.01f * g / (std::fabs(g) + ToyOptimizer::kEps);
+        CHECK(once.weights[u][i] == doctest::Approx(expected).epsilon(1e-6));
       }
   }
 

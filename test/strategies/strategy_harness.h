@@ -43,6 +43,8 @@ struct Job {
     const ModelSettings settings = model_settings(config);
     return family ? family(settings) : blipft::make_model(config.model.path, settings);
   }
+  /// In place of the one that config names, which must have as many states in the same format: the plan is for that.
+  std::function<std::unique_ptr<Optimizer>()> optimizer;
   bool evaluates = false;                  ///< each step's samples are evaluated before the step
   bool prepares = false;                   ///< every text shape's step is captured before the first step
   int64_t wrong_sample = -1;               ///< this sample gets another caption: what a comparison must notice
@@ -158,7 +160,7 @@ class TestRun {
                                              [](const World& ranks, bool) { return make_mpi_comm(ranks); });
     else
       alone_ = make_self_comm(*device_);
-    optimizer_ = make_optimizer(c.train);
+    optimizer_ = job_.optimizer ? job_.optimizer() : make_optimizer(c.train);
     model_ = job_.make_model();
     hold_ = std::make_unique<HoldGradients>(c);
     const StoragePolicy* policy = job.policy ? job.policy : hold_.get();

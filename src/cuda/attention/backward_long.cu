@@ -64,6 +64,8 @@ struct QueryBlock {
   }
 };
 
+/// dK and dV of a block of keys.
+// 78 lines, half of them addresses: a loop over stages in two halves of shared memory, which all its parts need.
 template <int D, bool Drop, class Args>
 __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   constexpr int NT = Drop && D > 96 ? 2 : 4;  // 16-query pieces of one step

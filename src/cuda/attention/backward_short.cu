@@ -289,6 +289,20 @@ __device__ __forceinline__ void write_column_sums(char* shared, const float* sum
   }
 }
 
+/// dQ of the tail's rows, from the parts that the warps left in tail_dq; with Sums each sum stays there.
+template <class L, bool Sums, class Args>
+__device__ __forceinline__ void store_tail_dq(const L& layout, float* tail_dq, bf16* dq_head, const Args& p) {
+  for (int i = static_cast<int>(threadIdx.x); i < layout.tail_rows * L::P; i += L::Threads) {
+    const int row = i / L::P, column = i - row * L::P;
+    float sum = 0;
+    for (int part = 0; part < L::KB / 16; ++part) sum += tail_dq[part * layout.tail_rows * L::P + i];
+    if (column < p.head_size)
+      dq_head[(layout.main_rows + row) * p.dq.row_stride + column] = __float2bfloat16_rn(sum * p.scale);
+    if constexpr (Sums) tail_dq[i] = sum * p.scale;  // nobody else reads this place before the next barrier
+  }
+}
+
+// 66 lines: its phases share their places in memory, and each barrier stands between what may not overlap.
 template <class L, bool Drop, bool Sums, class Args>
 __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_kernel(const Args p) {
   constexpr int D = L::D;
@@ -350,14 +364,7 @@ __global__ void __launch_bounds__(L::Threads, L::BlocksPerSm) short_backward_ker
     store_tile_rows<D, L::TileRows>(shared, row0, dq_head, p.dq.row_stride, row0, p.queries(own.b), p.head_size,
                                     p.wide);
   }
-  for (int i = static_cast<int>(threadIdx.x); i < layout.tail_rows * L::P; i += L::Threads) {
-    const int row = i / L::P, column = i - row * L::P;
-    float sum = 0;
-    for (int part = 0; part < L::KB / 16; ++part) sum += tail_dq[part * layout.tail_rows * L::P + i];
-    if (column < p.head_size)
-      dq_head[(layout.main_rows + row) * p.dq.row_stride + column] = __float2bfloat16_rn(sum * p.scale);
-    if constexpr (Sums) tail_dq[i] = sum * p.scale;  // nobody else reads this place before the next barrier
-  }
+  store_tail_dq<L, Sums>(layout, tail_dq, dq_head, p);
   zero_rows<L::Threads>(head_of<bf16>(p, p.dk, own.b, own.h), p.dk.row_stride, kv_length, p.keys(own.b), p.head_size);
   zero_rows<L::Threads>(head_of<bf16>(p, p.dv, own.b, own.h), p.dv.row_stride, kv_length, p.keys(own.b), p.head_size);
   if constexpr (Sums) write_column_sums<L, Drop>(shared, sums, dq, p);

@@ -141,6 +141,14 @@ __device__ __forceinline__ void store_outputs(const Params& p, int b, int h, uin
   }
 }
 
+/// Of numbers that each warp left for a row.
+__device__ __forceinline__ float largest_of_warps(const float* numbers) {
+  float largest = -INFINITY;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, numbers[w * kQueries]);
+  return largest;
+}
+
 template <int D>
 constexpr int forward_blocks(int rounds) { return rounds > 1 ? 1 : (D <= 64 ? 3 : 2); }
 
@@ -182,10 +190,8 @@ __global__ void __launch_bounds__(kThreads, forward_blocks<D>(Rounds)) few_queri
   store_row_numbers(maxima + warp * kQueries, top);
   __syncthreads();  // the row maxima are there; nobody needs Q or K any more
 
-  float row_base = -INFINITY, base[2][2], sum[2][2] = {};  // row_base: of row `lane`
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) row_base = fmaxf(row_base, maxima[w * kQueries + lane]);
-  row_base *= p.scale * kLog2e;
+  const float row_base = largest_of_warps(maxima + lane) * (p.scale * kLog2e);  // of row `lane`
+  float base[2][2], sum[2][2] = {};
   spread_rows(base, row_base);
 #pragma unroll
   for (int r = 0; r < Rounds; ++r) {

@@ -50,26 +50,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const PackedParams p)
         scores[(ty + 16 * i) * kScorePitch + tx + 16 * j] = visible ? s[i][j] * p.scale : -INFINITY;
       }
     __syncthreads();
-    // The 8 threads of a row turn its 32 scores into probabilities, relative to the maximum so far.
-    float x[4], tile_max = -INFINITY, tile_sum = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) tile_max = fmaxf(tile_max, x[i] = scores[r * kScorePitch + c + 8 * i]);
-#pragma unroll
-    for (int o = 1; o < 8; o *= 2) tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, o));
-    const float new_max = fmaxf(row_max, tile_max), base = new_max == -INFINITY ? 0.0f : new_max;
-    const float shrink = expf(row_max - base);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float e = expf(x[i] - base);
-      tile_sum += e;
-      const int key = k0 + c + 8 * i;
-      const bool keep = !p.dropout || mask.keep(element_row(p, h, q0 + r) + key);
-      scores[r * kScorePitch + c + 8 * i] = keep ? e : 0.0f;
-    }
-#pragma unroll
-    for (int o = 1; o < 8; o *= 2) tile_sum += __shfl_xor_sync(0xffffffffu, tile_sum, o);
-    row_sum = row_sum * shrink + tile_sum;
-    row_max = new_max;
+    const float shrink = take_scores(scores, row_max, row_sum, p, mask, h, q0, k0, r, c);
 #pragma unroll
     for (int g = 0; g < Groups; ++g) {
       acc[g].x *= shrink; acc[g].y *= shrink; acc[g].z *= shrink; acc[g].w *= shrink;

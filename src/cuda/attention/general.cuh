@@ -57,6 +57,13 @@ __device__ void add_dots(float (&score)[2][2], const float* a, const float* b, i
   }
 }
 
+/// The same, written: score[a][b] = a-row . b-row.
+template <int Groups>
+__device__ void dot_tile(float (&score)[2][2], const float* a, const float* b, int ty, int tx) {
+  score[0][0] = score[0][1] = score[1][0] = score[1][1] = 0;
+  add_dots<Groups>(score, a, b, ty, tx);
+}
+
 /// acc (row r, columns 4 c + 32 g) += weights row r [32] times tile [32][Groups * 32]
 template <int Groups>
 __device__ void multiply_tile(float4 (&acc)[Groups], const float* weights, const float* tile, int r, int c) {
@@ -87,11 +94,30 @@ __device__ void store_row(T* row, const float4 (&acc)[Groups], float factor, int
   }
 }
 
-/// The same, written: score[a][b] = a-row . b-row.
-template <int Groups>
-__device__ void dot_tile(float (&score)[2][2], const float* a, const float* b, int ty, int tx) {
-  score[0][0] = score[0][1] = score[1][0] = score[1][1] = 0;
-  add_dots<Groups>(score, a, b, ty, tx);
+/// Of one tile of scores [32][33]: the 8 threads of row r, of query q0 + r, turn its 32 scores, of the keys from k0,
+/// into weights relative to the row's largest score so far, and sum them. Returns what to multiply earlier ones by.
+__device__ __forceinline__ float take_scores(float* scores, float& row_max, float& row_sum, const PackedParams& p,
+                                             const DropoutMask& mask, int h, int q0, int k0, int r, int c) {
+  float x[4], tile_max = -INFINITY, tile_sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) tile_max = fmaxf(tile_max, x[i] = scores[r * kScorePitch + c + 8 * i]);
+#pragma unroll
+  for (int o = 1; o < 8; o *= 2) tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, o));
+  const float new_max = fmaxf(row_max, tile_max), base = new_max == -INFINITY ? 0.0f : new_max;
+  const float shrink = expf(row_max - base);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float e = expf(x[i] - base);
+    tile_sum += e;
+    const int key = k0 + c + 8 * i;
+    const bool keep = !p.dropout || mask.keep(element_row(p, h, q0 + r) + key);
+    scores[r * kScorePitch + c + 8 * i] = keep ? e : 0.0f;
+  }
+#pragma unroll
+  for (int o = 1; o < 8; o *= 2) tile_sum += __shfl_xor_sync(0xffffffffu, tile_sum, o);
+  row_sum = row_sum * shrink + tile_sum;
+  row_max = new_max;
+  return shrink;
 }
 
 }  // namespace general

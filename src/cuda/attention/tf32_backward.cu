@@ -196,6 +196,7 @@ __device__ __forceinline__ void store_sums(const PackedParams& p, const float* t
 }
 
 /// `parts`: blocks of a cluster, each with as many of the heads that read these keys.
+// 81 lines, half of them addresses: a loop over stages in two halves of shared memory, which all its parts need.
 template <int D, bool Drop>
 __global__ void __launch_bounds__(kThreads, kBlocks<D, Drop>) dkv_kernel(const PackedParams p, int parts) {
   constexpr int kQueries = kStep<D>, NT = kQueries / 16, kNumbers = 2 * kQueries;

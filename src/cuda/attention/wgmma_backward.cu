@@ -93,6 +93,7 @@ __device__ __forceinline__ void load_head(const Params& p, const Maps& maps, con
 }
 
 /// Phase 1 of a warpgroup's 64 queries with one key block.
+// 71 lines: a product is under way while the numbers of the one before are worked on; the parts overlap.
 template <int D>
 __device__ __forceinline__ void phase1(RowAccumulator<D>& dq, const Task& task, char* memory, int block) {
   using L = Layout<D>;
@@ -220,6 +221,7 @@ __device__ __forceinline__ void store_dq(const RowAccumulator<D>& dq, const Para
 
 #endif  // BLIPFT_WGMMA_CODE
 
+// 68 lines: the order of barriers, copies and phases, which are functions.
 template <int D, bool Sums>
 __global__ void __launch_bounds__(kThreads, 1)
     wgmma_backward_kernel(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {

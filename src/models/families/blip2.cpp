@@ -7,8 +7,8 @@
 // language model in all, H its hidden size.
 #include "models/families/blip2.h"
 
+#include "models/config_checks.h"
 #include "models/families/blip2_config.h"
-#include "models/json_fields.h"
 
 namespace blipft {
 

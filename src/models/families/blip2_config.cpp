@@ -1,7 +1,7 @@
 // Reading config.json of BLIP-2. Defaults are those of transformers' configuration classes.
 #include "models/families/blip2_config.h"
 
-#include "models/json_fields.h"
+#include "models/config_checks.h"
 
 namespace blipft {
 
@@ -101,8 +101,8 @@ Blip2Config Blip2Config::read(const std::string& file) {
   const nlohmann::json root = io::read_json_file(file);
   const JsonFields fields(root, file);
   fields.only<bool>("use_decoder_only_language_model", true);
-  for (const char* part : {"vision_config", "qformer_config", "text_config"}) fields.section(part).refuse_quantised();
-  fields.refuse_quantised();
+  for (const char* part : {"vision_config", "qformer_config", "text_config"}) refuse_quantised(fields.section(part));
+  refuse_quantised(fields);
   Blip2Config config;
   config.vision = read_vision(fields.section("vision_config"));
   config.qformer =

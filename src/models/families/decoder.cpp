@@ -6,7 +6,7 @@
 #include "models/blocks/language_model.h"
 #include "models/blocks/linear_lora.h"
 #include "models/blocks/mlp.h"
-#include "models/json_fields.h"
+#include "models/config_checks.h"
 
 namespace blipft {
 

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
+#include "io/json_fields.h"
 #include "models/families/llama_config.h"
 #include "models/families/rotary_config.h"
-#include "models/json_fields.h"
 
 namespace blipft {
 

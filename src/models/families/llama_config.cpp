@@ -1,8 +1,8 @@
 // Reading config.json of LLaMA and its relatives. Defaults are those of transformers' configuration classes.
 #include "models/families/llama_config.h"
 
+#include "models/config_checks.h"
 #include "models/families/rotary_config.h"
-#include "models/json_fields.h"
 
 namespace blipft {
 
@@ -138,7 +138,7 @@ void read_sizes(const JsonFields& fields, const DecoderDefaults& defaults, Decod
   config.attention_dropout = fields.probability("attention_dropout", 0);
   config.max_text_tokens = fields.rows("max_position_embeddings", defaults.positions);
   fields.only<bool>("is_causal", true);
-  fields.refuse_quantised();
+  refuse_quantised(fields);
   fields.only<int64_t>("pretraining_tp", 1);
   read_heads(fields, defaults, config);
 }

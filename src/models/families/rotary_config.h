@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "io/json_fields.h"
 #include "models/blocks/attention.h"
-#include "models/json_fields.h"
 
 namespace blipft {
 

@@ -18,12 +18,6 @@ constexpr int64_t kMostLayers = 1024;
 constexpr int64_t kMostWidth = int64_t{1} << 20;           // of rows: hidden sizes, heads, queries, pictures' sides
 constexpr int64_t kMostRows = int64_t{1} << 27;            // vocabulary, positions
 
-/// Fails where a model asks for dropout that there is no operation for, and the run does not turn all dropout off.
-inline void check_dropout(const std::string& file, const std::string& key, float found, bool dropout) {
-  BLIPFT_USER_CHECK(found == 0 || !dropout, file, ": ", key, ": found ", found,
-                    ", supported is 0; train.dropout=false turns all dropout off, this too");
-}
-
 class JsonFields {
  public:
   JsonFields(const nlohmann::json& object, std::string file, std::string prefix = "")
@@ -62,7 +56,7 @@ class JsonFields {
   /// What is added below a square root: above 0, and no more than 1.
   float epsilon(const std::string& key, float fallback) const {
     const auto value = get<float>(key, fallback);
-    BLIPFT_USER_CHECK(value > 0 && value <= 1, file_, ": ", prefix_, key, ": found ", io::brief(object_.at(key)),
+    BLIPFT_USER_CHECK(value > 0 && value <= 1, file_, ": ", prefix_, key, ": found ", quote(key),
                       ", expected a number > 0 and <= 1");
     return value;
   }
@@ -87,12 +81,6 @@ class JsonFields {
     BLIPFT_USER_CHECK(value == supported, file_, ": ", prefix_, key, ": found ", io::brief(nlohmann::json(value)),
                       ", supported is ", io::brief(nlohmann::json(supported)));
   }
-  /// Fails where the checkpoint's weights are quantised: they are no numbers that could be read.
-  void refuse_quantised() const {
-    BLIPFT_USER_CHECK(!has("quantization_config"), file_, ": ", prefix_, "quantization_config: found ",
-                      io::brief(object_.at("quantization_config")), "; weights that are stored quantised are not supported: ",
-                      "take the model's checkpoint in f32, f16 or bf16, and quantise it here with model.quantize");
-  }
   JsonFields section(const std::string& key) const {
     static const nlohmann::json kEmpty = nlohmann::json::object();
     const auto found = object_.find(key);
@@ -103,6 +91,8 @@ class JsonFields {
   /// Whether the file says null, where an absent key would mean a default.
   bool is_null(const std::string& key) const { return object_.contains(key) && object_[key].is_null(); }
   bool empty() const { return object_.empty(); }
+  /// The value of a key that is there, for messages.
+  std::string quote(const std::string& key) const { return io::brief(object_.at(key)); }
   const std::string& file() const { return file_; }
   const std::string& prefix() const { return prefix_; }
 

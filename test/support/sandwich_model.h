@@ -1,0 +1,100 @@
+// A decoder of texts that no file of src/ knows, as one file made of blocks: RMSNorms around each branch, grouped heads,
+// every second layer within a window, a gated MLP, and a head that is tied to the embeddings and has soft-capped logits.
+// It shows what a family has to say; test/models/sandwich_model_test.cpp has the same in f64.
+//
+// Dimension legend: V vocabulary, H hidden size, F inner size, N heads of queries and K of keys and values, of size D.
+#pragma once
+
+#include "models/blocks/attention.h"
+#include "models/blocks/language_model.h"
+#include "models/blocks/mlp.h"
+
+namespace blipft::testing {
+
+struct SandwichSizes {
+  int64_t vocabulary = 128, hidden = 16, inner = 24, layers = 4, heads = 4, kv_heads = 2, head_size = 6;
+  int64_t positions = 40, window = 3;      // of layers 1, 3, ...
+  float eps = 1e-5f, cap = 3, init_std = 0.3f;
+};
+
+class SandwichModel : public Model {
+ public:
+  SandwichModel(const SandwichSizes& sizes, const ModelSettings& settings) : sizes_(sizes), compute_(settings.compute) {
+    const SandwichSizes& s = sizes_;
+    const ParameterGroup& all = add_group(settings, "all");
+    Unit& embeddings = add_unit("embeddings", all);
+    language_.embedding = {.unit = &embeddings, .vocabulary = s.vocabulary, .hidden = s.hidden};
+    language_.embedding.tokens = embeddings.add("tokens.weight", {s.vocabulary, s.hidden}, Init::normal(s.init_std), false,
+                                                ParameterKind::embedding);
+    for (int64_t i = 0; i < s.layers; ++i)
+      language_.layers.layers.push_back(make_layer(add_unit(concat("layers.", i), all), i % 2 ? s.window : 0));
+    language_.layers.checkpointed = settings.checkpointing.layers_of(s.layers);
+    LanguageHead& head = language_.head;
+    head.unit = &add_unit("head", all);
+    head.norm = add_rms_norm(*head.unit, "norm", s.hidden, s.eps);
+    head.cap = s.cap;
+    head.add_output(embeddings, "tokens.weight", "head", s.hidden, s.vocabulary, s.init_std);
+  }
+
+  std::string description() const override { return "sandwich norms, for tests"; }
+  ModelInputs inputs() const override {
+    return {.max_text_tokens = sizes_.positions, .vocabulary = sizes_.vocabulary, .key_lengths = true};
+  }
+  void forward_backward(const StepContext& context, const MicroBatch& batch) override {
+    const Tensor x = forward(context, batch, language_.trains_below_head(false));
+    language_.loss_and_backward(context, batch, x, false);
+    context.arena.mark("after_backward");
+  }
+  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
+    StepContext evaluation = context;
+    evaluation.training = false;
+    language_.loss(evaluation, batch, forward(evaluation, batch, false));
+  }
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override {
+    return language_.unit_flops(unit, phase, batch_size, text_rows, false).value_or(0);
+  }
+
+ private:
+  Layer make_layer(Unit& unit, int64_t window) const {
+    Layer layer{&unit, {}};
+    add_sublayer(layer, "attention", make_attention(unit, window));
+    add_sublayer(layer, "mlp", make_mlp(unit));
+    return layer;
+  }
+  void add_sublayer(Layer& layer, const std::string& name, std::shared_ptr<const Block> block) const {
+    const std::string norm = concat(layer.unit->name(), ".", name, "_norm_");
+    layer.sublayers.push_back({.block = std::move(block),
+                               .before = add_rms_norm(*layer.unit, norm + "before", sizes_.hidden, sizes_.eps),
+                               .after = add_rms_norm(*layer.unit, norm + "after", sizes_.hidden, sizes_.eps)});
+  }
+  std::shared_ptr<const Block> make_attention(Unit& unit, int64_t window) const {
+    const SandwichSizes& s = sizes_;
+    const std::string name = unit.name() + ".";
+    const Attention::Shape heads{.heads = s.heads, .kv_heads = s.kv_heads, .head_size = s.head_size, .causal = true,
+                                 .window = window};
+    LinearLayer qkv = add_packed_linear(
+        unit, {{name + "q", heads.q_width()}, {name + "k", heads.kv_width()}, {name + "v", heads.kv_width()}}, s.hidden,
+        false, s.init_std);
+    LinearLayer output = add_linear(unit, name + "o", heads.q_width(), s.hidden, false, s.init_std);
+    return std::make_shared<Attention>(unit, heads, std::move(qkv), std::move(output));
+  }
+  std::shared_ptr<const Block> make_mlp(Unit& unit) const {
+    const std::string name = unit.name() + ".";
+    LinearLayer gate_up =
+        add_packed_linear(unit, {name + "gate", name + "up"}, sizes_.hidden, sizes_.inner, false, sizes_.init_std);
+    LinearLayer down = add_linear(unit, name + "down", sizes_.inner, sizes_.hidden, false, sizes_.init_std);
+    return std::make_shared<GatedMlp>(unit, std::move(gate_up), std::move(down));
+  }
+  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save) {
+    context.arena.mark("before_forward");
+    const Tensor x = language_.forward(context, batch, compute_, {}, save);
+    context.arena.mark("after_forward");
+    return x;
+  }
+
+  SandwichSizes sizes_;
+  DType compute_;
+  LanguageModel language_;
+};
+
+}  // namespace blipft::testing
