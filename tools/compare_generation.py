@@ -30,6 +30,22 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WITH_PICTURES = ("blip2", "instructblip")
 
 
+class PenaltyOfTexts(transformers.RepetitionPenaltyLogitsProcessor):
+    """Places of a picture are no text: transformers counts their id among those that came before."""
+
+    image_token = None                     # of the model that generates
+
+    def __call__(self, input_ids, scores):
+        if self.image_token is not None:
+            places = input_ids == self.image_token
+            places &= torch.arange(input_ids.shape[1]) < self.count
+            input_ids = input_ids.masked_fill(places, self.begin)
+        return super().__call__(input_ids, scores)
+
+
+transformers.generation.utils.RepetitionPenaltyLogitsProcessor = PenaltyOfTexts
+
+
 def save_tokenizer(folder, bos):
     """Bytes are the tokens, behind <pad>, <s> and </s>."""
     vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2}
@@ -168,6 +184,7 @@ def main():
     run.device = args.device
     same = different = 0
     for family in args.families:
+        PenaltyOfTexts.image_token = None
         for number in range(args.models):
             rng = random.Random(f"{args.seed} {family} {number}")
             torch.manual_seed(rng.randrange(1 << 30))
@@ -213,6 +230,8 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
             q = model.config.num_query_tokens
             ids = torch.cat([torch.full((1, q), model.config.image_token_index), ids], 1)
             inputs["pixel_values"] = pictures[i]
+            PenaltyOfTexts.image_token, PenaltyOfTexts.count = model.config.image_token_index, q
+            PenaltyOfTexts.begin = ids[0, q].item()
         if family == "instructblip":
             bert = transformers.AutoTokenizer.from_pretrained(os.path.join(folder, "qformer_tokenizer"))
             asked = bert(prompt, return_tensors="pt")

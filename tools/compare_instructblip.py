@@ -59,6 +59,7 @@ def sizes(pick):
                 num_key_value_heads=kv_heads, head_dim=2 * pick.choice([1, 3, 4, 8, 11]),
                 max_position_embeddings=TOKENS + queries + pick.randint(0, 20), rms_norm_eps=pick.choice([1e-5, 1e-6]),
                 tie_word_embeddings=pick.random() < 0.3, pad_token_id=pick.choice([None, 5]), rope_parameters=rope_of(pick),
+                bos_token_id=480, eos_token_id=481,
                 attention_bias=pick.random() < 0.2, mlp_bias=pick.random() < 0.2)
     return vision, qformer, text, queries
 
