@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares generated tokens with transformers' generate(), on random tiny models in f32 on the CPU.
 
-    tools/compare_generation.py --blipft build/cpu/blipft [--families llama mistral qwen2 blip2] [--models 20] [--seed 1]
+    tools/compare_generation.py --blipft build/cpu/blipft [--families llama mistral qwen2 blip2 instructblip] [--models 20] [--seed 1]
 
 Each model has a random configuration and random weights, each run some random prompts and random settings: greedy, with
 processors, or beams. Ends with "N texts the same or near ties, N different", and exits 1 where any differs but by a near tie:
@@ -11,7 +11,9 @@ transformers and tokenizers.
 import argparse
 import json
 import os
+import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,24 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 NEAR = 1e-5
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WITH_PICTURES = ("blip2", "instructblip")
+
+
+class PenaltyOfTexts(transformers.RepetitionPenaltyLogitsProcessor):
+    """Places of a picture are no text: transformers counts their id among those that came before."""
+
+    image_token = None                     # of the model that generates
+
+    def __call__(self, input_ids, scores):
+        if self.image_token is not None:
+            places = input_ids == self.image_token
+            places &= torch.arange(input_ids.shape[1]) < self.count
+            input_ids = input_ids.masked_fill(places, self.begin)
+        return super().__call__(input_ids, scores)
+
+
+transformers.generation.utils.RepetitionPenaltyLogitsProcessor = PenaltyOfTexts
 
 
 def save_tokenizer(folder, bos):
@@ -86,6 +106,19 @@ def make_model(rng, family, folder):
                                           text_config=text.to_dict(), num_query_tokens=rng.choice([3, 8]))
         config.image_token_index = text.vocab_size - 1
         model = transformers.Blip2ForConditionalGeneration(config)
+    elif family == "instructblip":
+        vision = transformers.InstructBlipVisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+                                                       num_attention_heads=2, image_size=28, patch_size=14, initializer_range=0.3)
+        qformer = transformers.InstructBlipQFormerConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                                         intermediate_size=40, encoder_hidden_size=32, initializer_range=0.3,
+                                                         vocab_size=290, max_position_embeddings=64)
+        text = text_config(rng, "llama")
+        config = transformers.InstructBlipConfig(vision_config=vision.to_dict(), qformer_config=qformer.to_dict(),
+                                                 text_config=text.to_dict(), num_query_tokens=rng.choice([3, 8]),
+                                                 image_token_index=text.vocab_size - 1)
+        model = transformers.InstructBlipForConditionalGeneration(config)
+        shutil.copytree(ROOT / "test/golden/tokenizer/bert", os.path.join(folder, "qformer_tokenizer"),
+                        ignore=shutil.ignore_patterns("cases.json"))
     else:
         model = transformers.AutoModelForCausalLM.from_config(text_config(rng, family))
     # The form that all versions compute as the model's code says: 5.17's default leaves out Gemma 2's cap of the scores.
@@ -95,7 +128,7 @@ def make_model(rng, family, folder):
     for parameter in model.parameters():   # biases and norms too
         parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
     model.save_pretrained(folder)
-    if family == "blip2":
+    if family in WITH_PICTURES:
         with open(os.path.join(folder, "preprocessor_config.json"), "w") as f:
             json.dump({"size": {"height": 28, "width": 28}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}, f)
     return model, tokenizer
@@ -143,7 +176,7 @@ def gap_of(tokenizer, out, begin, ours, beams):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blipft", required=True)
-    parser.add_argument("--families", nargs="+", default=["llama", "mistral", "qwen2", "blip2"])
+    parser.add_argument("--families", nargs="+", default=["llama", "mistral", "qwen2", "blip2", "instructblip"])
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where blipft computes (default: cpu)")
@@ -151,6 +184,7 @@ def main():
     run.device = args.device
     same = different = 0
     for family in args.families:
+        PenaltyOfTexts.image_token = None
         for number in range(args.models):
             rng = random.Random(f"{args.seed} {family} {number}")
             torch.manual_seed(rng.randrange(1 << 30))
@@ -170,7 +204,7 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
     data = os.path.join(space, "data")
     os.makedirs(data)
     pictures = []
-    if family == "blip2":
+    if family in WITH_PICTURES:
         import numpy
         from PIL import Image
         with open(os.path.join(data, "metadata.jsonl"), "w") as f:
@@ -178,8 +212,10 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
                 pixels = numpy.frombuffer(rng.randbytes(28 * 28 * 3), numpy.uint8).reshape(28, 28, 3)
                 Image.fromarray(pixels).save(os.path.join(data, f"{i}.png"))
                 pictures.append(torch.tensor(pixels.copy()).permute(2, 0, 1)[None] / 255.0 * 2 - 1)
-                f.write(json.dumps({"file_name": f"{i}.png", "text": "x"}) + "\n")
-        prompts = [""] * 6
+                asked = {"text": "x"} if family == "blip2" else {"prompt": prompts[i], "answer": "x"}
+                f.write(json.dumps({"file_name": f"{i}.png", **asked}) + "\n")
+        if family == "blip2":
+            prompts = [""] * 6
     else:
         with open(os.path.join(data, "p.jsonl"), "w") as f:
             for prompt in prompts:
@@ -190,10 +226,16 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
     for i, prompt in enumerate(prompts):
         ids = torch.tensor([tokenizer(prompt).input_ids])
         inputs = {}
-        if family == "blip2":
+        if family in WITH_PICTURES:
             q = model.config.num_query_tokens
             ids = torch.cat([torch.full((1, q), model.config.image_token_index), ids], 1)
             inputs["pixel_values"] = pictures[i]
+            PenaltyOfTexts.image_token, PenaltyOfTexts.count = model.config.image_token_index, q
+            PenaltyOfTexts.begin = ids[0, q].item()
+        if family == "instructblip":
+            bert = transformers.AutoTokenizer.from_pretrained(os.path.join(folder, "qformer_tokenizer"))
+            asked = bert(prompt, return_tensors="pt")
+            inputs.update(qformer_input_ids=asked.input_ids, qformer_attention_mask=asked.attention_mask)
         with torch.no_grad():
             out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), pad_token_id=0, output_scores=True,
                                  return_dict_in_generate=True, **inputs, **settings)

@@ -14,12 +14,24 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "blipft/ops.h"
 #include "blipft/tensor.h"
 
 namespace blipft {
+
+/// A second text of each sample, by a tokenizer of its own: the instruction that a Q-Former reads. Its rows, behind rows
+/// of the model's own, are packed as the texts are.
+struct InstructionInputs {
+  int64_t vocabulary = 0;                  ///< ids are below; 0: there is no such text
+  std::string_view tokenizer;              ///< the folder of its tokenizer, in the model's
+  int64_t prefix_rows = 0;                 ///< rows that the model puts before it
+  int64_t max_tokens = 0;                  ///< the longest that it has positions for
+  explicit operator bool() const { return vocabulary > 0; }
+  bool operator==(const InstructionInputs&) const = default;
+};
 
 /// What a model reads. A part that it does not declare takes no memory, and nothing is read or decoded for it. Ids,
 /// labels and text lengths are always there.
@@ -31,11 +43,12 @@ struct ModelInputs {
   bool positions = false;                  ///< of each row in its sample
   bool key_lengths = false;                ///< how many rows of a sample are not padding
   bool label_rows = false;                 ///< which row predicts each label
+  InstructionInputs instruction;
   bool has_picture() const { return picture_size > 0; }
   bool operator==(const ModelInputs&) const = default;
 };
 
-/// The text of a step's micro-batches, as far as shapes depend on it.
+/// The text of a step's micro-batches, as far as shapes depend on it. An instruction beside it has the same shape.
 struct TextShape {
   int64_t tokens = 50;                       ///< T
   int64_t packed_rows = 0;                   ///< text rows of a micro-batch whose samples have rows of their own
@@ -54,6 +67,16 @@ struct PixelStatistics {
   float mean[3] = {0, 0, 0}, std[3] = {1, 1, 1};
 };
 
+/// Device tensors of a micro-batch's instructions.
+struct InstructionBatch {
+  int64_t most_rows = 0, rows = 0;         ///< of a sample, of all, with those before the text
+  Tensor ids;                              ///< i32 [B, T], behind an instruction 0
+  Tensor places;                           ///< i32 [B, T]: 0, 1, ..., as far as there are positions
+  Tensor lengths;                          ///< i32 [B]
+  Tensor key_lengths;                      ///< i32 [B], with the rows before the text
+  Packing packing, text_packing;           ///< of all rows, of the text rows alone; absent when every sample has T
+};
+
 /// Device tensors of one micro-batch. What the model did not declare is absent.
 struct MicroBatch {
   int64_t samples = 0;                     ///< B
@@ -69,6 +92,7 @@ struct MicroBatch {
   Tensor key_lengths;                      ///< i32 [B], Q + lengths
   Tensor label_rows;                       ///< i32 [labels]: sample * S + row of the sample that predicts it
   Packing packing;                         ///< of the R rows; absent when every sample has S
+  InstructionBatch instruction;
   Tensor loss_weight;                      ///< f32 [1], of each label that is not -100
   Tensor loss;                             ///< f32 [1], the weighted loss is added to it
   Tensor row_loss;                         ///< f32 [labels], optional: the weighted loss of each label goes here
@@ -80,9 +104,11 @@ enum class BatchPart {
   ids, labels, lengths, sample_keys,       ///< as in MicroBatch
   label_counts,                            ///< f32 [M], labels that are not -100
   positions, key_lengths, label_rows,
-  starts, padded_rows                      ///< of the packing; absent where every sample has S rows
+  starts, padded_rows,                     ///< of the packing; absent where every sample has S rows
+  instruction_ids, instruction_places, instruction_lengths, instruction_key_lengths,  ///< as in InstructionBatch
+  instruction_starts, instruction_padded_rows, instruction_text_starts, instruction_text_padded_rows
 };
-constexpr size_t kBatchParts = 11;
+constexpr size_t kBatchParts = 19;
 
 /// Where the parts of one step of one rank lie inside of one block.
 class BatchLayout {
@@ -98,6 +124,8 @@ class BatchLayout {
   /// Of a micro-batch: R and R - B * (Q + 1).
   int64_t rows() const { return batch_size_ * inputs_.prefix_rows + text_.rows(batch_size_); }
   int64_t labels() const { return text_.rows(batch_size_) - batch_size_; }
+  /// Of a micro-batch's instructions, with the rows before them.
+  int64_t instruction_rows() const { return batch_size_ * inputs_.instruction.prefix_rows + text_.rows(batch_size_); }
 
   int64_t bytes() const { return bytes_; }
   /// A part of all micro-batches, one-dimensional, and of micro-batch m; absent if the block has none.
@@ -128,8 +156,11 @@ class BatchLayout {
 struct TokenizedText {
   std::vector<int32_t> ids;
   std::vector<uint8_t> learnt;             ///< of each id: whether it is to be predicted. The first never is.
+  std::vector<int32_t> instruction;        ///< ids of the instruction, where the model reads one
   bool cut = false;                        ///< there were more than data.max_text_tokens
   int64_t size() const { return static_cast<int64_t>(ids.size()); }
+  /// Of the text or of the instruction.
+  int64_t most_tokens() const { return std::max(size(), static_cast<int64_t>(instruction.size())); }
   bool has_target() const { return !ids.empty() && std::find(learnt.begin() + 1, learnt.end(), 1) != learnt.end(); }
 };
 
@@ -152,7 +183,7 @@ class BatchWriter {
   static uint8_t* pixels(const BatchLayout& layout, void* block, int64_t i);
   /// Gives sample i the pixels that sample order[i] had.
   static void reorder_pixels(const BatchLayout& layout, void* block, std::span<const size_t> order);
-  /// All but the pixels, from layout.samples() samples whose texts fit the layout's text shape. A text takes at least
+  /// All but the pixels, from layout.samples() samples whose texts and instructions fit the layout's text shape. A text takes at least
   /// one row; rows that the shape has beyond the texts go to the first samples as padding.
   void write(const BatchLayout& layout, std::span<const BatchSample> samples, void* block) const;
 

@@ -118,11 +118,23 @@ class Tokenizer {
   virtual std::string bos_token() const { return {}; }                    ///< its text; empty: the files name none
   virtual std::string eos_token() const { return {}; }
 };
-/// Reads tokenizer.json, else vocab.json + merges.txt, else tokenizer.model (SentencePiece), with the special-token
-/// files beside them. Throws UserError naming the missing or broken file.
+/// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt (BERT), else tokenizer.model (SentencePiece), with the
+/// special-token files beside them. Throws UserError naming the missing or broken file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
 /// Whether there is one of these files.
 bool has_tokenizer(const std::string& model_directory);
+
+/// What makes ids of the instructions that a model reads beside its texts (ModelInputs::instruction).
+struct InstructionReader {
+  std::shared_ptr<const Tokenizer> tokenizer; ///< null: the model reads none
+  int64_t vocabulary = 0;
+  int64_t max_tokens = 0;                     ///< longer ones are cut in front of what stands behind every text
+  /// Empty without a tokenizer. Throws UserError with `name` if an id is not below the vocabulary.
+  std::vector<int32_t> ids(const std::string& text, const std::string& name) const;
+};
+/// Of instructions of at most `max_tokens` tokens, where that is fewer than the model has positions for.
+InstructionReader open_instruction_reader(const std::string& model_directory, const InstructionInputs& inputs,
+                                          int64_t max_tokens);
 
 /// What becomes of a prompt with several answers: one of them in each pass, drawn by their weights; each is a sample of its
 /// own; or the one of the largest weight, of these the first.
@@ -279,13 +291,15 @@ class DataLoader {
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
-                                             Device& device, int64_t first_step = 0);
+                                             Device& device, int64_t first_step = 0,
+                                             InstructionReader instructions = {});
 /// The same for validation: samples in order, each once, on all ranks together; then again from the first, without end:
 /// an epoch is one validation. Steps have one micro-batch; where samples do not come out even, places stay empty.
 std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t rank, int64_t world,
                                                    const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                                    std::shared_ptr<const Tokenizer> tokenizer,
-                                                   const SampleSet& samples, Device& device);
+                                                   const SampleSet& samples, Device& device,
+                                                   InstructionReader instructions = {});
 /// The text shapes that steps of such a run may have, ascending, as far as the config tells: for texts of any length up
 /// to data.max_text_tokens. Where texts are known before, text_survey.h chooses better ones.
 std::vector<TextShape> possible_text_shapes(const Config& config);

@@ -192,7 +192,7 @@ struct AttentionForward {
   int64_t window = 0;           ///< causal only: a query sees at most so many keys, its own and those before; 0: all
   float cap = 0;                ///< scores s become cap tanh(s / cap) before the mask (Gemma 2); 0: as they are
   Tensor kv_lengths;            ///< i32 [batch], optional; packed: at most the sample's rows
-  Packing packing;              ///< optional; not together with dropout
+  Packing packing;              ///< optional
   Dropout dropout;              ///< of the probabilities; element (h * query_tokens + i) * kv_tokens + j of sample b
   Heads out;                    ///< out
   Tensor lse;                   ///< f32 [batch, heads, query_tokens], out: log of the softmax's denominator
@@ -251,12 +251,15 @@ struct TextEmbed {
 /// dst block b, row i = src block b, row (offset + i), for i < count: picks `count` rows out of each block of
 /// `block_rows`. spread_rows is its adjoint: writes those rows and zeroes the others of the block.
 /// Packed: block_rows are the most; every block has at least offset + left_out rows, left_out = block_rows - offset -
-/// count, and gives all but its first `offset` and its last `left_out`.
+/// count, and gives all but its first `offset` and its last `left_out`; with `fixed` at least offset + count, and gives
+/// these.
 struct RowBlocks {
   Tensor blocks;                ///< [B * block_rows, N] or, packed, [M, N]
-  Tensor rows;                  ///< [B * count, N] or, packed, [M - B * (block_rows - count), N]
+  Tensor rows;                  ///< [B * count, N] or, packed and not fixed, [M - B * (block_rows - count), N]
   int64_t block_rows = 0, offset = 0, count = 0;
   Packing packing;              ///< optional
+  bool fixed = false;           ///< packed: `count` rows of each block, however many it has
+  bool keep = false;            ///< spread_rows: the other rows of the blocks stay as they are
 };
 
 /// Cross-entropy of each row, and its gradient over the logits in place.

@@ -14,6 +14,7 @@ struct PromptSettings {
   int64_t vocabulary = 0;                   ///< of the model: ids are below
   bool ends = false;                        ///< what the tokenizer puts behind every text stands behind the prompt too: for
                                             ///< an encoder's text, which is whole
+  InstructionReader instructions = {};      ///< where the model reads any: they are the prompts
 };
 
 struct PromptedSample {
@@ -23,6 +24,7 @@ struct PromptedSample {
   std::vector<std::string> references;      ///< texts that would be right; answers as often as people gave them
   int64_t picture = -1;                     ///< a sample of the dataset whose picture belongs to it; -1: none
   bool cut = false;                         ///< it was longer than max_tokens
+  std::vector<int32_t> instruction = {};    ///< its ids by settings.instructions
 };
 
 /// The prompt of one sample: everything up to the answer of the last turn. Throws UserError with the sample's name.

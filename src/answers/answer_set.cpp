@@ -34,7 +34,9 @@ AnswerSet::AnswerSet(const Config& config, const Generation& generation)
   const ModelInputs& inputs = generation.inputs();
   BLIPFT_USER_CHECK(!inputs.has_picture() || dataset_->has_pictures(), place_of(config, "generate.path"), ": generate.path: ",
                     path_, " has texts alone, and the model reads a picture with each; choose pictures, or a model of text");
-  prompts_ = prompts_of_dataset(*dataset_, generation.tokenizer(), {.vocabulary = inputs.vocabulary}, config.generate.samples);
+  prompts_ = prompts_of_dataset(*dataset_, generation.tokenizer(), 
+                                {.vocabulary = inputs.vocabulary, .instructions = generation.instructions()},
+                                config.generate.samples);
   check_prompts(config);
 }
 
@@ -59,11 +61,15 @@ void AnswerSet::check_prompts(const Config&) {
   });
   BLIPFT_USER_CHECK(!prompts_.empty(), path_, ": there is no prompt to answer", left_out_.empty() ? "" : "; the first that was left out: ",
                     left_out_.empty() ? "" : left_out_.front());
-  for (const PromptedSample& prompt : prompts_) longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
+  for (const PromptedSample& prompt : prompts_) {
+    longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
+    longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(prompt.instruction.size()));
+  }
 }
 
 TextsToGenerate AnswerSet::work(int64_t ranks) const {
-  return {longest_, (static_cast<int64_t>(prompts_.size()) + ranks - 1) / ranks, longest_text_};
+  return {longest_, (static_cast<int64_t>(prompts_.size()) + ranks - 1) / ranks, longest_text_,
+          longest_instruction_};
 }
 
 int64_t AnswerSet::new_tokens(const PromptedSample& prompt) const {
@@ -82,8 +88,9 @@ int64_t AnswerSet::read_texts() {
   const int64_t count = samples_ > 0 ? std::min(samples_, dataset_->size()) : dataset_->size();
   for (int64_t i = 0; i < count; ++i) {
     texts_.push_back(tokenize(dataset_->read(i), generation_.tokenizer(), generation_.most_ids(),
-                              generation_.inputs().vocabulary));
+                              generation_.inputs().vocabulary, generation_.instructions()));
     longest_text_ = std::max(longest_text_, texts_.back().size());
+    longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(texts_.back().instruction.size()));
   }
   return count;
 }
@@ -111,7 +118,8 @@ std::function<std::optional<TextRequest>()> AnswerSet::requests(int64_t rank, in
       auto [i, pixels] = std::move(ahead->reading.front());
       ahead->reading.pop_front();
       try {
-        return TextRequest{static_cast<int64_t>(i), prompts_[i].ids, new_tokens(prompts_[i]), pixels.get()};
+        return TextRequest{static_cast<int64_t>(i), prompts_[i].ids, new_tokens(prompts_[i]), pixels.get(),
+                           prompts_[i].instruction};
       } catch (const UserError& error) {
         leave_out(error.what());
       }

@@ -54,7 +54,7 @@ class AnswerSet {
   std::vector<std::string> left_out_;
   std::vector<TokenizedText> texts_;
   int64_t samples_ = 0;                    // generate.samples
-  int64_t longest_ = 1, longest_text_ = 0;
+  int64_t longest_ = 1, longest_text_ = 0, longest_instruction_ = 0;
 };
 
 }  // namespace blipft

@@ -76,6 +76,7 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
   const TextSettings texts = text_settings(config, generation.tokenizer());
   TextRequest text;
   text.ids = prompt_ids(config, request.prompt, texts, generation);
+  text.instruction = generation.instructions().ids(request.prompt, "--prompt");
   const auto ids = static_cast<int64_t>(text.ids.size());
   BLIPFT_USER_CHECK(ids > 0, "--prompt: the prompt is empty, and the tokenizer puts nothing before a text; give some text");
   BLIPFT_USER_CHECK(ids < generation.most_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
@@ -86,7 +87,7 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
     text.pixels = pixels_of({file.begin(), file.end()}, request.image, inputs.picture_size,
                             {config.data.exif_orientation, config.data.transparency == "white"});
   }
-  generation.load({ids, 1});
+  generation.load({ids, 1, 0, static_cast<int64_t>(text.instruction.size())});
   std::fprintf(stderr, "%s\n%s\n", generation.text().c_str(), generation.settings().text().c_str());
   const AnswerText answers(generation.tokenizer(), generation.settings());
   const bool streams = generation.settings().beams == 1 && generation.settings().stop.empty();
@@ -190,9 +191,9 @@ class AnswerRun {
       int64_t ids = 0;
       for (; next < texts_; next += world_.size()) {
         const TokenizedText& text = set_->text(next);
-        if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.size())) break;
+        if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.most_tokens())) break;
         if (!text.has_target()) continue;
-        ids += text.size();
+        ids += text.most_tokens();
         group.push_back({text, next});
         pixels.push_back(set_->pixels(next));
         numbers.push_back(next);

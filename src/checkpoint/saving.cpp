@@ -47,14 +47,9 @@ std::string saved_config(const std::string& source, DType dtype, bool untied, bo
   return config.dump(2) + "\n";
 }
 
-std::vector<std::string> input_files(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::string name = entry.path().filename().string();
-    if (is_input_file(name) || name == "generation_config.json") names.push_back(name);
-  }
-  BLIPFT_USER_CHECK(!error, directory, ": cannot be read: ", error.message());
+std::vector<std::string> copied_files(const std::string& directory) {
+  std::vector<std::string> names = input_files(directory);
+  names.push_back("generation_config.json");
   return names;
 }
 
@@ -160,7 +155,7 @@ void Saver::open() {
   }
   writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, kShardBytes, "model", job_.origin);
   writer_->write_text("config.json", saved_config(job_.source, job_.settings.trained, unties, has_head(context_.units)));
-  writer_->copy_files(job_.source, input_files(job_.source));
+  writer_->copy_files(job_.source, copied_files(job_.source));
 }
 
 // All ranks take part in gathering.

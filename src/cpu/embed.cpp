@@ -65,6 +65,7 @@ void check_numbers(const TextEmbed& args) {
 int64_t picked_row(const RowBlocks& args, int64_t r) {
   const int64_t left_out = args.block_rows - args.offset - args.count;
   const auto [b, t] = sample_row(args.packing, r, args.block_rows);
+  if (args.fixed) return t < args.offset || t >= args.offset + args.count ? -1 : b * args.count + t - args.offset;
   if (t < args.offset || r >= first_row(args.packing, b + 1, args.block_rows) - left_out) return -1;
   return r - args.offset - b * (args.offset + left_out);
 }
@@ -72,9 +73,10 @@ int64_t picked_row(const RowBlocks& args, int64_t r) {
 /// Throws unless every packed block has the rows that are left out of it.
 void check_numbers(const RowBlocks& args) {
   check_packing(args.packing, args.block_rows);
+  const int64_t least = args.fixed ? args.offset + args.count : args.block_rows - args.count;
   for (int64_t b = 0; args.packing && b + 1 < args.packing.starts.numel(); ++b)
-    BLIPFT_CHECK(rows_of(args.packing, b, 0) >= args.block_rows - args.count, "packed block ", b, " has ",
-                 rows_of(args.packing, b, 0), " rows, but ", args.block_rows - args.count, " are left out of it");
+    BLIPFT_CHECK(rows_of(args.packing, b, 0) >= least, "packed block ", b, " has ", rows_of(args.packing, b, 0),
+                 " rows, but ", least, args.fixed ? " are asked of it" : " are left out of it");
 }
 
 /// Row `source_row` of the incoming gradient belongs to row `table_row` of a table.
@@ -249,7 +251,7 @@ void CpuOps::spread_rows(const RowBlocks& args, Stream) {
   const int64_t bytes = args.blocks.cols() * dtype_size(args.blocks.dtype);
   for_each(args.blocks.rows(), [&](int64_t r) {
     if (const int64_t row = picked_row(args, r); row >= 0) copy_row(args.rows, row, args.blocks, r);
-    else std::memset(args.blocks.as<char>() + r * bytes, 0, static_cast<size_t>(bytes));
+    else if (!args.keep) std::memset(args.blocks.as<char>() + r * bytes, 0, static_cast<size_t>(bytes));
   });
 }
 

@@ -65,15 +65,17 @@ __global__ void vision_embed_kernel(const T* __restrict__ patches, const T* __re
 }
 
 /// to[b * to_block + to_offset + i] = from[b * from_block + from_offset + i] for i < count; the other rows of `to`
-/// become zero. One thread block per row of `to`.
+/// become zero, or stay (`keep`). One thread block per row of `to`.
 struct MoveArgs {
   int64_t to_block = 0, to_offset = 0, from_block = 0, from_offset = 0, count = 0, cols = 0;
+  bool keep = false;
 };
 
 template <class T, int N>
 __global__ void move_rows_kernel(const T* __restrict__ from, T* __restrict__ to, MoveArgs args) {
   const int64_t block = blockIdx.x / args.to_block, i = blockIdx.x % args.to_block - args.to_offset;
   const bool inside = i >= 0 && i < args.count;
+  if (args.keep && !inside) return;
   const T* source = from + (block * args.from_block + args.from_offset + i) * args.cols;
   T* target = to + int64_t{blockIdx.x} * args.cols;
   for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N) {
@@ -89,10 +91,11 @@ __global__ void move_rows_kernel(const T* __restrict__ from, T* __restrict__ to,
 }
 
 /// RowBlocks of packed samples: one thread block per row of `blocks`, whose row there is `padded_rows` modulo
-/// `block_rows`. `rows` has no rows for a sample's first `offset` and last `left_out`.
+/// `block_rows`. `rows` has no rows for a sample's first `offset` and last `left_out`; with a `count` it has these alone.
 struct PackedBlocks {
   const int32_t *starts = nullptr, *padded_rows = nullptr;
-  int64_t block_rows = 0, offset = 0, left_out = 0, cols = 0;
+  int64_t block_rows = 0, offset = 0, left_out = 0, cols = 0, count = 0;
+  bool keep = false;                       ///< rows without one in `rows` stay as they are
 };
 
 /// kSpread: from `rows` to `blocks`, with zeros where `rows` has no row; else from `blocks` to `rows`.
@@ -100,10 +103,12 @@ template <class T, int N, bool kSpread>
 __global__ void packed_rows_kernel(const T* __restrict__ from, T* __restrict__ to, PackedBlocks args) {
   const int64_t row = blockIdx.x, padded = args.padded_rows[row];
   const int64_t sample = padded / args.block_rows, t = padded - sample * args.block_rows;
-  const bool inside = t >= args.offset && row < args.starts[sample + 1] - args.left_out;
-  if (!kSpread && !inside) return;
+  const bool inside = t >= args.offset && (args.count > 0 ? t < args.offset + args.count
+                                                          : row < args.starts[sample + 1] - args.left_out);
+  if ((!kSpread || args.keep) && !inside) return;
   // Each sample before this one lacks offset + left_out rows, and so do this one's first `offset`.
-  const int64_t picked = row - args.offset - sample * (args.offset + args.left_out);
+  const int64_t picked = args.count > 0 ? sample * args.count + t - args.offset
+                                        : row - args.offset - sample * (args.offset + args.left_out);
   const T* source = from + (kSpread ? picked : row) * args.cols;
   T* target = to + (kSpread ? row : picked) * args.cols;
   for (int64_t c = int64_t{threadIdx.x} * N; c < args.cols; c += int64_t{blockDim.x} * N) {
@@ -172,7 +177,7 @@ void launch_packed_rows(const RowBlocks& args, cudaStream_t stream) {
   const Tensor &from = kSpread ? args.rows : args.blocks, &to = kSpread ? args.blocks : args.rows;
   const PackedBlocks kernel_args{args.packing.starts.as<const int32_t>(), args.packing.padded_rows.as<const int32_t>(),
                                  args.block_rows, args.offset, args.block_rows - args.offset - args.count,
-                                 args.blocks.cols()};
+                                 args.blocks.cols(), args.fixed ? args.count : 0, args.keep};
   dispatch_float(to.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     with_width<T>(kernel_args.cols, [&](auto width) {
@@ -294,7 +299,7 @@ void CudaOps::pick_rows(const RowBlocks& args, Stream stream) {
 void CudaOps::spread_rows(const RowBlocks& args, Stream stream) {
   check_args(args);
   if (args.packing) return launch_packed_rows<true>(args, context(stream).stream);
-  launch_move(args.rows, args.blocks, {args.block_rows, args.offset, args.count, 0, args.count, args.rows.cols()},
+  launch_move(args.rows, args.blocks, {args.block_rows, args.offset, args.count, 0, args.count, args.rows.cols(), args.keep},
               context(stream).stream);
 }
 

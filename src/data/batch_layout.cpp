@@ -19,9 +19,20 @@ BatchLayout::BatchLayout(const ModelInputs& inputs, int64_t micro_batches, int64
   if (inputs.positions) add(BatchPart::positions, DType::i32, {rows()});
   if (inputs.key_lengths) add(BatchPart::key_lengths, DType::i32, {b});
   if (inputs.label_rows) add(BatchPart::label_rows, DType::i32, {labels()});
+  if (text.packed()) {
+    add(BatchPart::starts, DType::i32, {b + 1});
+    add(BatchPart::padded_rows, DType::i32, {rows()});
+  }
+  if (!inputs.instruction) return;
+  for (const BatchPart part : {BatchPart::instruction_ids, BatchPart::instruction_places})
+    add(part, DType::i32, {b, text.tokens});
+  for (const BatchPart part : {BatchPart::instruction_lengths, BatchPart::instruction_key_lengths})
+    add(part, DType::i32, {b});
   if (!text.packed()) return;
-  add(BatchPart::starts, DType::i32, {b + 1});
-  add(BatchPart::padded_rows, DType::i32, {rows()});
+  add(BatchPart::instruction_starts, DType::i32, {b + 1});
+  add(BatchPart::instruction_padded_rows, DType::i32, {instruction_rows()});
+  add(BatchPart::instruction_text_starts, DType::i32, {b + 1});
+  add(BatchPart::instruction_text_padded_rows, DType::i32, {text.rows(b)});
 }
 
 void BatchLayout::add(BatchPart part, DType dtype, const Shape& shape) {
@@ -55,6 +66,17 @@ MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   batch.key_lengths = of(BatchPart::key_lengths, block, m);
   batch.label_rows = of(BatchPart::label_rows, block, m);
   batch.packing = {of(BatchPart::starts, block, m), of(BatchPart::padded_rows, block, m)};
+  if (!inputs_.instruction) return batch;
+  InstructionBatch& instruction = batch.instruction;
+  instruction.most_rows = inputs_.instruction.prefix_rows + text_.tokens;
+  instruction.rows = instruction_rows();
+  instruction.ids = of(BatchPart::instruction_ids, block, m);
+  instruction.places = of(BatchPart::instruction_places, block, m);
+  instruction.lengths = of(BatchPart::instruction_lengths, block, m);
+  instruction.key_lengths = of(BatchPart::instruction_key_lengths, block, m);
+  instruction.packing = {of(BatchPart::instruction_starts, block, m), of(BatchPart::instruction_padded_rows, block, m)};
+  instruction.text_packing = {of(BatchPart::instruction_text_starts, block, m),
+                              of(BatchPart::instruction_text_padded_rows, block, m)};
   return batch;
 }
 

@@ -10,11 +10,12 @@ namespace blipft {
 
 namespace {
 
-/// How many text rows each sample has: what its text takes and, of the rest of the shape, as much as comes to it.
-std::vector<int64_t> text_rows(const BatchLayout& layout, std::span<const BatchSample> samples) {
+/// How many text rows each sample has: what its text of so many tokens takes and, of the rest of the shape, as much as
+/// comes to it.
+std::vector<int64_t> text_rows(const BatchLayout& layout, const std::vector<int64_t>& lengths) {
   const TextShape& shape = layout.text();
   std::vector<int64_t> rows;
-  for (const BatchSample& sample : samples) rows.push_back(rows_of_text(sample.text.size()));
+  for (const int64_t length : lengths) rows.push_back(rows_of_text(length));
   int64_t padding = shape.rows(layout.batch_size()) - std::accumulate(rows.begin(), rows.end(), int64_t{0});
   for (int64_t& own : rows) {
     const int64_t more = std::min(padding, shape.tokens - own);
@@ -27,21 +28,42 @@ std::vector<int64_t> text_rows(const BatchLayout& layout, std::span<const BatchS
   return rows;
 }
 
-/// What of the rows' places the model reads.
-void write_rows(const BatchLayout& layout, const std::vector<int64_t>& text_rows_of, void* block, int64_t m) {
-  const MicroBatch batch = layout.micro_batch(block, m);
-  int32_t* starts = batch.packing.starts.as<int32_t>();
-  int32_t* padded = batch.packing.padded_rows.as<int32_t>();
-  int32_t* positions = batch.positions.as<int32_t>();
+/// The places of packed rows: of each sample `prefix` and its own text rows, `most` at most. Numbers in its sample go to
+/// `positions`, where that is there.
+void write_rows(const Packing& packing, int64_t prefix, const std::vector<int64_t>& text_rows_of, int64_t most,
+                int32_t* positions = nullptr) {
+  int32_t* starts = packing.starts.as<int32_t>();
+  int32_t* padded = packing.padded_rows.as<int32_t>();
   int64_t start = 0;
-  for (int64_t b = 0; b < batch.samples; ++b) {
-    const int64_t rows = layout.inputs().prefix_rows + text_rows_of[static_cast<size_t>(b)];
-    if (starts) std::iota(padded + start, padded + start + rows, static_cast<int32_t>(b * batch.most_rows));
+  for (size_t b = 0; b < text_rows_of.size(); ++b) {
+    const int64_t rows = prefix + text_rows_of[b];
+    if (starts) std::iota(padded + start, padded + start + rows, static_cast<int32_t>(static_cast<int64_t>(b) * most));
     if (positions) std::iota(positions + start, positions + start + rows, 0);
     if (starts) starts[b] = static_cast<int32_t>(start);
     start += rows;
   }
-  if (starts) starts[batch.samples] = static_cast<int32_t>(start);
+  if (starts) starts[text_rows_of.size()] = static_cast<int32_t>(start);
+}
+
+void write_instructions(const BatchLayout& layout, const InstructionBatch& batch, std::span<const BatchSample> samples) {
+  const InstructionInputs& inputs = layout.inputs().instruction;
+  const int64_t tokens = layout.text().tokens;
+  std::vector<int64_t> lengths;
+  for (const BatchSample& sample : samples) lengths.push_back(static_cast<int64_t>(sample.text.instruction.size()));
+  const std::vector<int64_t> rows = text_rows(layout, lengths);
+  for (size_t b = 0; b < samples.size(); ++b) {
+    const std::vector<int32_t>& own = samples[b].text.instruction;
+    const int64_t length = lengths[b], before = static_cast<int64_t>(b) * tokens;
+    int32_t* ids = batch.ids.as<int32_t>() + before;
+    std::copy(own.begin(), own.end(), ids);
+    std::fill(ids + length, ids + tokens, 0);
+    for (int64_t t = 0; t < tokens; ++t)
+      batch.places.as<int32_t>()[before + t] = static_cast<int32_t>(std::min(t, inputs.max_tokens - 1));
+    batch.lengths.as<int32_t>()[b] = static_cast<int32_t>(length);
+    batch.key_lengths.as<int32_t>()[b] = static_cast<int32_t>(inputs.prefix_rows + length);
+  }
+  write_rows(batch.packing, inputs.prefix_rows, rows, batch.most_rows);
+  write_rows(batch.text_packing, 0, rows, tokens);
 }
 
 }  // namespace
@@ -71,10 +93,12 @@ void BatchWriter::write(const BatchLayout& layout, std::span<const BatchSample> 
 void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const BatchSample> samples, void* block,
                                     int64_t m) const {
   const MicroBatch batch = layout.micro_batch(block, m);
-  const std::vector<int64_t> rows = text_rows(layout, samples);
-  write_rows(layout, rows, block, m);
-  int64_t longest = 0;
-  for (const BatchSample& sample : samples) longest = std::max(longest, sample.text.size());
+  std::vector<int64_t> lengths;
+  for (const BatchSample& sample : samples) lengths.push_back(sample.text.size());
+  const std::vector<int64_t> rows = text_rows(layout, lengths);
+  write_rows(batch.packing, layout.inputs().prefix_rows, rows, batch.most_rows, batch.positions.as<int32_t>());
+  if (layout.inputs().instruction) write_instructions(layout, batch.instruction, samples);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   const int64_t tokens = layout.text().tokens, learnt_padding = loss_on_padding_ ? longest : 0;
   int32_t* labels = batch.labels.as<int32_t>();
   int32_t* label_rows = batch.label_rows.as<int32_t>();

@@ -9,16 +9,6 @@ namespace {
 
 constexpr char32_t capital_sigma = 0x3A3, final_sigma = 0x3C2, capital_i_with_dot = 0x130, dot_above = 0x307;
 
-char32_t small(char32_t c) {
-  const CapitalRange* end = capital_ranges + capital_ranges_size;
-  const CapitalRange* above =
-      std::upper_bound(capital_ranges, end, c, [](char32_t x, const CapitalRange& r) { return x < r.first; });
-  if (above == capital_ranges) return c;
-  const CapitalRange& range = above[-1];
-  const bool inside = c <= range.last && (c - range.first) % static_cast<uint32_t>(range.step) == 0;
-  return inside ? static_cast<char32_t>(static_cast<int64_t>(c) + range.distance) : c;
-}
-
 // The Unicode Standard, table 3-17, as Java has it: what joins words, and digits, are looked through.
 bool ends_word(std::u32string_view text, size_t at) {
   const auto looked_through = [](char32_t c) {
@@ -34,6 +24,15 @@ bool ends_word(std::u32string_view text, size_t at) {
 
 }  // namespace
 
+uint32_t small_letter(const CapitalRange* ranges, size_t count, uint32_t c) {
+  const CapitalRange* above = std::upper_bound(ranges, ranges + count, c,
+                                               [](uint32_t x, const CapitalRange& range) { return x < range.first; });
+  if (above == ranges) return c;
+  const CapitalRange& range = above[-1];
+  const bool inside = c <= range.last && (c - range.first) % static_cast<uint32_t>(range.step) == 0;
+  return inside ? static_cast<uint32_t>(static_cast<int64_t>(c) + range.distance) : c;
+}
+
 std::string in_small_letters(std::u32string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -46,7 +45,7 @@ std::string in_small_letters(std::u32string_view text) {
       out += 'i';
       unicode::append_utf8(out, dot_above);
     } else {
-      unicode::append_utf8(out, small(c));
+      unicode::append_utf8(out, small_letter(capital_ranges, capital_ranges_size, c));
     }
   }
   return out;

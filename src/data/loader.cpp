@@ -51,12 +51,12 @@ class PrefetchLoader final : public DataLoader {
   PrefetchLoader(const Config& config, const ModelInputs& inputs,
                  std::vector<TextShape> text_shapes, std::shared_ptr<const Tokenizer> tokenizer,
                  const SampleSet& samples, Device& device, std::unique_ptr<const StepOrder> order,
-                 int64_t first_step)
+                 int64_t first_step, InstructionReader instructions)
       : data_(config.data), seed_(static_cast<uint64_t>(config.train.seed)), order_(std::move(order)),
         balances_(balances_micro_batches(config) && order_->micro_batches() > 1), text_shapes_(std::move(text_shapes)),
         layout_(inputs, order_->micro_batches(), config.train.batch_size, text_shapes_.back()),
         writer_(padding_id(*tokenizer, inputs.vocabulary), config.train.loss_on_padding),
-        tokenizer_(std::move(tokenizer)),
+        tokenizer_(std::move(tokenizer)), instructions_(std::move(instructions)),
         dataset_(samples.dataset), texts_(samples.texts && samples.texts->has_texts() ? samples.texts : nullptr),
         total_steps_(order_->total_steps()),
         samples_recur_(total_steps_ > order_->steps_per_epoch() || samples.epoch_samples > dataset_->size()),
@@ -263,7 +263,7 @@ class PrefetchLoader final : public DataLoader {
   }
 
   TokenizedAnswers tokenized(const Dataset::Sample& source) const {
-    return tokenize_answers(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary);
+    return tokenize_answers(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary, instructions_);
   }
 
   int64_t pixel_bytes() const {
@@ -320,6 +320,7 @@ class PrefetchLoader final : public DataLoader {
   const BatchLayout layout_;                  // with the largest text shape
   const BatchWriter writer_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
+  const InstructionReader instructions_;
   const std::shared_ptr<const Dataset> dataset_;
   const std::shared_ptr<const TextSurvey> texts_;  // null: texts are read when they are due
   const int64_t total_steps_;
@@ -346,21 +347,26 @@ class PrefetchLoader final : public DataLoader {
 std::unique_ptr<DataLoader> make_data_loader(const Config& config, int64_t rank, int64_t world,
                                              const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                              std::shared_ptr<const Tokenizer> tokenizer, const SampleSet& samples,
-                                             Device& device, int64_t first_step) {
+                                             Device& device, int64_t first_step, InstructionReader instructions) {
   BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
+  BLIPFT_CHECK(!inputs.instruction == !instructions.tokenizer, "the model reads instructions, or does not");
   BLIPFT_CHECK(!text_shapes.empty(), "a data loader needs the text shapes that steps may have");
   return std::make_unique<PrefetchLoader>(
       config, inputs, std::move(text_shapes), std::move(tokenizer), samples, device,
-      make_training_order(config, rank, world, samples.dataset->size(), samples.epoch_samples), first_step);
+      make_training_order(config, rank, world, samples.dataset->size(), samples.epoch_samples), first_step,
+      std::move(instructions));
 }
 
 std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t rank, int64_t world,
                                                    const ModelInputs& inputs, std::vector<TextShape> text_shapes,
                                                    std::shared_ptr<const Tokenizer> tokenizer,
-                                                   const SampleSet& samples, Device& device) {
+                                                   const SampleSet& samples, Device& device,
+                                                   InstructionReader instructions) {
   BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
+  BLIPFT_CHECK(!inputs.instruction == !instructions.tokenizer, "the model reads instructions, or does not");
   return std::make_unique<PrefetchLoader>(config, inputs, std::move(text_shapes), std::move(tokenizer), samples,
-                                          device, make_validation_order(config, rank, world, samples.dataset->size()), 0);
+                                          device, make_validation_order(config, rank, world, samples.dataset->size()), 0,
+                                          std::move(instructions));
 }
 
 }  // namespace blipft

@@ -37,8 +37,9 @@ std::vector<int32_t> ids_of(const std::string& text, bool whole, const Tokenizer
 
 PromptedSample prompted(const Dataset::Prompt& prompt, const Tokenizer& tokenizer, const PromptSettings& settings,
                         int64_t index) {
-  PromptedSample sample{prompt.name, prompt.id, {}, {}, prompt.picture.empty() ? -1 : index};
+  PromptedSample sample{prompt.name, prompt.id, {}, {}, prompt.picture.empty() ? -1 : index, false};
   sample.ids = ids_of(prompt.text, prompt.whole, tokenizer, settings, prompt.name, &sample.cut);
+  sample.instruction = settings.instructions.ids(prompt.text, prompt.name);
   return sample;
 }
 

@@ -48,6 +48,16 @@ TokenizedText whole_text(const Dataset::Sample& sample, const Tokenizer& tokeniz
   return text;
 }
 
+/// What stands before all that is learnt.
+std::string instruction_of(const Dataset::Sample& sample) {
+  std::string text;
+  for (const Dataset::Segment& segment : sample.segments) {
+    if (segment.learnt) break;
+    text += segment.text;
+  }
+  return text;
+}
+
 /// Whether texts that are encoded apart read as words apart.
 bool puts_spaces(const Tokenizer& tokenizer) {
   std::vector<int32_t> ids = tokenizer.encode_plain("a");
@@ -87,13 +97,13 @@ int64_t TokenizedAnswers::most_tokens() const {
 
 int64_t TokenizedAnswers::tokens() const {
   int64_t sum = 0;
-  for (const TokenizedText& text : texts) sum += text.size();
+  for (const TokenizedText& text : texts) sum += text.size() + static_cast<int64_t>(text.instruction.size());
   return sum;
 }
 
 TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
-                                  int64_t vocabulary) {
-  if (sample.answers.empty()) return tokenize(sample, tokenizer, max_tokens, vocabulary);
+                                  int64_t vocabulary, const InstructionReader& instructions) {
+  if (sample.answers.empty()) return tokenize(sample, tokenizer, max_tokens, vocabulary, instructions);
   const std::string& prompt = sample.segments.front().text;
   const bool apart = sample.segments.size() == 1 || prompt.empty() || is_space(prompt.back()) || puts_spaces(tokenizer);
   TokenizedAnswers all;
@@ -105,14 +115,14 @@ TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer
   for (const Dataset::Answer& answer : sample.answers) {
     const bool spaced = apart || answer.text.empty() || is_space(answer.text.front());
     one.segments.back().text = (spaced ? "" : " ") + answer.text;
-    all.texts.push_back(tokenize(one, tokenizer, max_tokens, vocabulary));
+    all.texts.push_back(tokenize(one, tokenizer, max_tokens, vocabulary, instructions));
     all.weights.push_back(answer.weight);
   }
   return all;
 }
 
 TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
-                       int64_t vocabulary) {
+                       int64_t vocabulary, const InstructionReader& instructions) {
   BLIPFT_CHECK(!sample.segments.empty(), sample.name, ": a sample without text");
   TokenizedText text = sample.whole ? whole_text(sample, tokenizer) : joined_text(sample, tokenizer);
   text.cut = text.size() > max_tokens;
@@ -123,7 +133,30 @@ TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer
     BLIPFT_USER_CHECK(id >= 0 && id < vocabulary, sample.name, ": its text has a token with id ", id,
                       ", the model's vocabulary has ", vocabulary,
                       " ids (vocab_size in config.json); use the tokenizer that belongs to the model");
+  if (instructions.tokenizer) text.instruction = instructions.ids(instruction_of(sample), sample.name);
   return text;
+}
+
+std::vector<int32_t> InstructionReader::ids(const std::string& text, const std::string& name) const {
+  if (!tokenizer) return {};
+  std::vector<int32_t> result = tokenizer->prefix_ids(), behind = tokenizer->suffix_ids();
+  const std::vector<int32_t> plain = tokenizer->encode_plain(text);
+  const auto room = std::max<int64_t>(0, max_tokens - static_cast<int64_t>(result.size() + behind.size()));
+  result.insert(result.end(), plain.begin(), plain.begin() + std::min(room, static_cast<int64_t>(plain.size())));
+  result.insert(result.end(), behind.begin(), behind.end());
+  result.resize(static_cast<size_t>(std::min(max_tokens, static_cast<int64_t>(result.size()))));
+  for (const int32_t id : result)
+    BLIPFT_USER_CHECK(id >= 0 && id < vocabulary, name, ": its instruction has a token with id ", id,
+                      ", the Q-Former's vocabulary has ", vocabulary,
+                      " ids (qformer_config.vocab_size in config.json); use the tokenizer that belongs to the model");
+  return result;
+}
+
+InstructionReader open_instruction_reader(const std::string& model_directory, const InstructionInputs& inputs,
+                                          int64_t max_tokens) {
+  if (!inputs) return {};
+  return {load_tokenizer(concat(model_directory, "/", inputs.tokenizer)), inputs.vocabulary,
+          std::min(max_tokens, inputs.max_tokens)};
 }
 
 void check_text_length(const Config& config, const ModelInputs& inputs) {

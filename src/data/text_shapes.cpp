@@ -92,10 +92,14 @@ std::vector<TextShape> possible_text_shapes(const Config& config) {
 }
 
 TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const BatchSample> samples, int64_t batch_size) {
-  std::vector<int64_t> lengths;
-  for (const BatchSample& sample : samples) lengths.push_back(sample.text.size());
+  std::vector<int64_t> lengths, instructions;
+  for (const BatchSample& sample : samples) {
+    lengths.push_back(sample.text.size());
+    instructions.push_back(static_cast<int64_t>(sample.text.instruction.size()));
+  }
   const bool packed = shapes.back().packed();
-  const int64_t needed = needed_size(packed, lengths, batch_size);
+  const int64_t needed =
+      std::max(needed_size(packed, lengths, batch_size), needed_size(packed, instructions, batch_size));
   return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) {
     return needed <= (packed ? shape.packed_rows : shape.tokens);
   });

@@ -1,5 +1,5 @@
-// The tokenizer of byte-pair encoding: added tokens are cut out of the text, the rest is normalised, split into words
-// and merged.
+// The tokenizer of byte-pair encoding, and of Unigram and WordPiece in its place: added tokens are cut out of the text,
+// the rest is normalised, split into words and merged.
 #include <optional>
 #include <span>
 #include <string_view>
@@ -10,6 +10,7 @@
 #include "data/tokenizer_bpe.h"
 #include "data/tokenizer_sentencepiece.h"
 #include "data/tokenizer_unigram.h"
+#include "data/tokenizer_wordpiece.h"
 #include "data/unicode.h"
 
 namespace blipft {
@@ -36,6 +37,7 @@ class BpeTokenizer final : public FileTokenizer {
  public:
   explicit BpeTokenizer(TokenizerSpec files) : FileTokenizer(std::move(files)), model_(take_model(), spec().file) {
     if (spec().unigram) unigram_.emplace(*spec().unigram);
+    if (spec().word_piece) word_piece_.emplace(*spec().word_piece);
     for (const NormalizerStep& step : spec().normalizer)
       if (step.kind == NormalizerStep::Kind::precompiled) characters_.emplace_back(step.from, spec().file);
     for (const AddedToken& token : spec().added) {
@@ -62,8 +64,9 @@ class BpeTokenizer final : public FileTokenizer {
 
   std::vector<int32_t> encode_text(const std::string& text, const EncodeOptions& options,
                                    TextPlaces& places) const override {
-    BLIPFT_USER_CHECK(!unigram_ || places.bytes.empty(), spec().file, ": model.type is Unigram, which is for prompts and ",
-                      "answers: conversations are not supported with it");
+    BLIPFT_USER_CHECK((!unigram_ && !word_piece_) || places.bytes.empty(), spec().file, ": model.type is ",
+                      unigram_ ? "Unigram" : "WordPiece", ", which is for prompts and answers: conversations are not ",
+                      "supported with it");
     const auto& infilling = spec().infilling;
     const size_t mark = infilling ? text.find(infilling->mark) : std::string::npos;
     if (mark == std::string::npos) return encode_all(text, options, places);
@@ -148,6 +151,7 @@ class BpeTokenizer final : public FileTokenizer {
     size_t table = 0;
     for (const NormalizerStep& step : spec().normalizer) {
       if (step.kind == NormalizerStep::Kind::precompiled) out = characters_[table++].normalized(out);
+      if (step.kind == NormalizerStep::Kind::bert) out = bert_normalized(out, step.bert);
       if (step.kind == NormalizerStep::Kind::nfc) out = unicode::nfc(out);
       if (step.kind == NormalizerStep::Kind::prepend && !out.empty()) out.insert(0, step.to);
       if (step.kind == NormalizerStep::Kind::replace) out = replaced(out, step.from, step.to, most);
@@ -190,6 +194,10 @@ class BpeTokenizer final : public FileTokenizer {
 
   void encode_words(std::string_view text, std::vector<int32_t>& ids) const {
     if (unigram_) return encode_unigram(text, ids);
+    if (word_piece_) {
+      for (std::string_view word : bert_words(text)) word_piece_->encode_word(word, ids);
+      return;
+    }
     if (!spec().metaspace) {
       for (std::string_view word : split_words(text, spec().split)) model_.encode_word(word, ids);
       return;
@@ -206,6 +214,7 @@ class BpeTokenizer final : public FileTokenizer {
 
   BpeModel model_;
   std::optional<UnigramModel> unigram_;
+  std::optional<WordPieceModel> word_piece_;
   std::vector<PrecompiledCharacters> characters_;
   AddedTokenFinder raw_tokens_, normalized_tokens_;
 };

@@ -79,6 +79,9 @@ Json default_tokens(const std::string& tokenizer_class) {
     return {{"bos_token", "<bos>"}, {"eos_token", "<eos>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"},
             {"mask_token", "<mask>"}};
   if (tokenizer_class == "T5Tokenizer") return {{"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
+  if (tokenizer_class == "BertTokenizer")
+    return {{"unk_token", "[UNK]"}, {"sep_token", "[SEP]"}, {"pad_token", "[PAD]"}, {"cls_token", "[CLS]"},
+            {"mask_token", "[MASK]"}};
   const char* end = "<|endoftext|>";
   if (tokenizer_class == "GPT2Tokenizer") return {{"bos_token", end}, {"eos_token", end}, {"unk_token", end}};
   if (tokenizer_class == "Qwen2Tokenizer") return {{"eos_token", end}, {"unk_token", end}, {"pad_token", end}};
@@ -109,7 +112,8 @@ std::optional<Infilling> infilling_of(const Json& config, const TokenizerSpec& s
 
 /// Classes that transformers builds from the vocabulary alone.
 bool is_built(const std::string& tokenizer_class) {
-  for (const char* name : {"LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer", "GemmaTokenizer"})
+  for (const char* name : {"LlamaTokenizer", "CodeLlamaTokenizer", "GPT2Tokenizer", "Qwen2Tokenizer", "GemmaTokenizer",
+                           "BertTokenizer"})
     if (tokenizer_class == name) return true;
   return false;
 }
@@ -218,6 +222,25 @@ void read_vocab_and_merges(const fs::path& directory, const std::string& tokeniz
                   {"add_bos_token", true}};
 }
 
+/// vocab.txt: what BertTokenizer of transformers does with it. A token a line, its id the line's number.
+void read_vocab_lines(const fs::path& directory, const std::string& tokenizer_class, const Json& config,
+                      TokenizerSpec& spec) {
+  spec.file = (directory / "vocab.txt").string();
+  BLIPFT_USER_CHECK(tokenizer_class == "BertTokenizer", (directory / "tokenizer_config.json").string(),
+                    ": tokenizer_class is ", brief(tokenizer_class), "; with vocab.txt only BertTokenizer is supported. ",
+                    "Save the tokenizer with transformers' save_pretrained, which writes tokenizer.json");
+  const std::string text = io::read_whole_file(spec.file, most_tokenizer_bytes);
+  Json vocab = Json::object();
+  uint64_t id = 0;
+  for (size_t begin = 0; begin < text.size(); ++id) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const bool carriage = end > begin && end < text.size() && text[end - 1] == '\r';
+    vocab[text.substr(begin, end - begin - carriage)] = id;
+    begin = end + 1;
+  }
+  tokenizer_json::read({{"model", {{"vocab", vocab}}}}, tokenizer_class, config, spec);
+}
+
 /// tokenizer.model: what the LlamaTokenizer over the sentencepiece library does with it.
 void read_sentencepiece(const fs::path& directory, const std::string& tokenizer_class, Json& config,
                         TokenizerSpec& spec) {
@@ -290,10 +313,13 @@ TokenizerSpec read_files(const fs::path& directory) {
   } else if (is_there(directory / "vocab.json")) {
     tokenizer_class = class_of(config, model, "GPT2Tokenizer");
     read_vocab_and_merges(directory, tokenizer_class, config, spec);
+  } else if (is_there(directory / "vocab.txt")) {
+    tokenizer_class = class_of(config, model, "BertTokenizer");
+    read_vocab_lines(directory, tokenizer_class, config, spec);
   } else {
     BLIPFT_USER_CHECK(is_there(directory / "tokenizer.model"), directory.string(),
-                      ": no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor tokenizer.model is "
-                      "there; copy the tokenizer's files there, or correct model.path");
+                      ": no tokenizer: neither tokenizer.json nor vocab.json with merges.txt nor vocab.txt nor "
+                      "tokenizer.model is there; copy the tokenizer's files there, or correct model.path");
     tokenizer_class = class_of(config, model, "LlamaTokenizer");
     read_sentencepiece(directory, tokenizer_class, config, spec);
   }
@@ -308,10 +334,10 @@ TokenizerSpec read_files(const fs::path& directory) {
     spec.eos_token = token->content;
     spec.eos_id = id_of(spec, token->content);
   }
-  if (!fast) add_bos_and_eos(config, spec);
+  if (!fast && !spec.word_piece) add_bos_and_eos(config, spec);
   spec.split_special_tokens = flag(config, "split_special_tokens", false);
   // transformers cleans up what byte-pair encoding made only where it is told so twice.
-  const bool bpe = !spec.unigram.has_value();
+  const bool bpe = !spec.unigram && !spec.word_piece;
   spec.decoder.clean_up =
       flag(config, "clean_up_tokenization_spaces", false) &&
       (!bpe || flag(config, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", false));
@@ -367,7 +393,7 @@ TokenizerSpec read_tokenizer_files(const std::string& directory) {
 }
 
 bool has_tokenizer(const std::string& model_directory) {
-  for (const char* file : {"tokenizer.json", "vocab.json", "tokenizer.model"})
+  for (const char* file : {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model"})
     if (is_there(fs::path(model_directory) / file)) return true;
   return false;
 }

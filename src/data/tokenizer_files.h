@@ -12,14 +12,16 @@
 #include "data/tokenizer_decode.h"
 #include "data/tokenizer_split.h"
 #include "data/tokenizer_unigram.h"
+#include "data/tokenizer_wordpiece.h"
 
 namespace blipft {
 
 /// A step of text normalisation.
 struct NormalizerStep {
-  enum class Kind { nfc, prepend, replace, precompiled } kind = Kind::nfc;
+  enum class Kind { nfc, prepend, replace, precompiled, bert } kind = Kind::nfc;
   std::string from;  ///< replace: what is replaced, everywhere; precompiled: precompiled_charsmap
   std::string to;    ///< replace: by what; prepend: what is put before a text that is not empty
+  BertText bert;
 };
 
 /// Spaces become a visible character, which may also be put before a text that does not start with it.
@@ -47,7 +49,7 @@ struct Infilling {
 };
 
 struct TokenizerSpec {
-  std::string file;  ///< tokenizer.json, vocab.json or tokenizer.model: for messages
+  std::string file;  ///< tokenizer.json, vocab.json, vocab.txt or tokenizer.model: for messages
   BpeSpec bpe;       ///< of tokenizer.model: the vocabulary alone
   std::vector<NormalizerStep> normalizer;
   SplitPattern split = SplitPattern::none;
@@ -55,6 +57,7 @@ struct TokenizerSpec {
   std::optional<Metaspace> metaspace;
   std::optional<SentencePieceSpec> sentencepiece;
   std::optional<UnigramSpec> unigram;  ///< in place of bpe, of which there is the vocabulary alone
+  std::optional<WordPieceSpec> word_piece;  ///< likewise
   std::vector<AddedToken> added;                ///< each content once
   std::unordered_map<std::string, size_t> added_places;  ///< content -> index of added
   int32_t largest_added_id = -1;
@@ -67,7 +70,7 @@ struct TokenizerSpec {
   std::string bos_token, eos_token;
 };
 
-/// Reads tokenizer.json, else vocab.json + merges.txt, else tokenizer.model, and beside them tokenizer_config.json, and
+/// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt, else tokenizer.model, and beside them tokenizer_config.json, and
 /// (where that has no added_tokens_decoder) special_tokens_map.json and added_tokens.json, with the meaning that
 /// AutoTokenizer of transformers 5 gives them (tokenizer.model: see SentencePieceSpec). A directory with OPT's
 /// vocab.json and merges.txt and none of the others is read as OPT's tokenizer.

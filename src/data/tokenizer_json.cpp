@@ -112,11 +112,27 @@ void read_unigram(const Json& model, const std::string& file, TokenizerSpec& spe
   spec.unigram = std::move(unigram);
 }
 
+void read_word_piece(const Json& model, const std::string& file, TokenizerSpec& spec) {
+  WordPieceSpec pieces;
+  read_vocab(member(model, "vocab"), file + ": model.vocab", spec);
+  pieces.vocab.assign(spec.bpe.vocab.begin(), spec.bpe.vocab.end());
+  const Json &prefix = member(model, "continuing_subword_prefix"), &most = member(model, "max_input_chars_per_word");
+  if (prefix.is_string()) pieces.prefix = prefix.get<std::string>();
+  if (most.is_number_integer()) pieces.most_characters = most.get<int64_t>();
+  const Json& unknown = member(model, "unk_token");
+  const auto id = unknown.is_string() ? id_of(spec, unknown.get<std::string>()) : std::nullopt;
+  BLIPFT_USER_CHECK(id, file, ": model.unk_token is ", io::brief(unknown), ", which is no token of the vocabulary; only ",
+                    "WordPiece with a token for what is unknown is supported");
+  pieces.unknown_id = *id;
+  spec.word_piece = std::move(pieces);
+}
+
 void read_model(const Json& model, const std::string& file, TokenizerSpec& spec) {
   const Json& type = member(model, "type");
   if (type == "Unigram") return read_unigram(model, file, spec);
+  if (type == "WordPiece") return read_word_piece(model, file, spec);
   const bool bpe = type.is_string() ? type == "BPE" : !member(model, "merges").is_null();
-  BLIPFT_USER_CHECK(bpe, file, ": model.type is ", type_of(model), "; only BPE and Unigram are supported");
+  BLIPFT_USER_CHECK(bpe, file, ": model.type is ", type_of(model), "; only BPE, Unigram and WordPiece are supported");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = member(model, key);
     BLIPFT_USER_CHECK(value.is_null() || value == "", file, ": model.", key, " is ", io::brief(value),
@@ -149,20 +165,24 @@ void read_normalizer(const Json& normalizer, const std::string& file, TokenizerS
   if (type == "Sequence") {
     for (const Json& part : member(normalizer, "normalizers")) read_normalizer(part, file, spec);
   } else if (type == "NFC") {
-    spec.normalizer.push_back({Kind::nfc, "", ""});
+    spec.normalizer.push_back({Kind::nfc, "", "", {}});
   } else if (type == "Precompiled") {
     spec.normalizer.push_back(
-        {Kind::precompiled, text_at(normalizer, "precompiled_charsmap", file, "normalizer"), ""});
+        {Kind::precompiled, text_at(normalizer, "precompiled_charsmap", file, "normalizer"), "", {}});
+  } else if (type == "BertNormalizer") {
+    const bool small = flag(normalizer, "lowercase", true);
+    spec.normalizer.push_back({Kind::bert, "", "", {flag(normalizer, "clean_text", true),
+                               flag(normalizer, "handle_chinese_chars", true), flag(normalizer, "strip_accents", small), small}});
   } else if (type == "Prepend") {
-    spec.normalizer.push_back({Kind::prepend, "", text_at(normalizer, "prepend", file, "normalizer")});
+    spec.normalizer.push_back({Kind::prepend, "", text_at(normalizer, "prepend", file, "normalizer"), {}});
   } else {
     BLIPFT_USER_CHECK(type == "Replace", file, ": the normalizer is of type ", type,
-                      "; supported are NFC, Prepend, Replace, Precompiled and Sequence of them, or none");
+                      "; supported are NFC, Prepend, Replace, Precompiled, BertNormalizer and Sequence of them, or none");
     const Json& pattern = member(normalizer, "pattern");
     const std::string from = member(pattern, "String").is_string() ? member(pattern, "String").get<std::string>() : "";
     BLIPFT_USER_CHECK(!from.empty(), file, ": normalizer.pattern is ", io::brief(pattern),
                       "; supported is {\"String\": a text}");
-    spec.normalizer.push_back({Kind::replace, from, text_at(normalizer, "content", file, "normalizer")});
+    spec.normalizer.push_back({Kind::replace, from, text_at(normalizer, "content", file, "normalizer"), {}});
   }
 }
 
@@ -227,6 +247,11 @@ void read_pre_tokenizer(const Json& pre_tokenizer, const std::string& file, Toke
   std::erase_if(parts, [&](const Json& part) { return splits_nothing(part, spec); });
   std::string types;
   for (const Json& part : parts) types += (types.empty() ? "" : ", ") + type_of(part);
+  if (spec.word_piece) {
+    BLIPFT_USER_CHECK(types == "BertPreTokenizer", file, ": the pre_tokenizer is of type ", types,
+                      "; with WordPiece supported is BertPreTokenizer");
+    return;
+  }
   if (spec.unigram) {
     BLIPFT_USER_CHECK(types == "WhitespaceSplit, Metaspace", file, ": the pre_tokenizer is of type ", types,
                       "; with Unigram supported is WhitespaceSplit with Metaspace behind it, as T5 has it");
@@ -348,6 +373,28 @@ void add_decoder(const Json& decoder, DecoderSpec& spec) {
   }
 }
 
+/// BertTokenizer's, and its post_processor.
+void put_parts_of_bert(const Json& config, Json& json) {
+  const auto name_of = [&](const char* key, const char* otherwise) {
+    const std::string name = content_of(member(config, key));
+    return name.empty() ? std::string(otherwise) : name;
+  };
+  json["model"].update({{"type", "WordPiece"}, {"unk_token", name_of("unk_token", "[UNK]")},
+                        {"continuing_subword_prefix", "##"}, {"max_input_chars_per_word", 100}});
+  json["normalizer"] = {{"type", "BertNormalizer"}, {"handle_chinese_chars", flag(config, "tokenize_chinese_chars", true)},
+                        {"strip_accents", member(config, "strip_accents")}, {"lowercase", flag(config, "do_lower_case", true)}};
+  json["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  json["decoder"] = {{"type", "WordPiece"}};
+  Json tokens = Json::object(), single = Json::array();
+  for (const auto& [key, otherwise] : {std::pair{"cls_token", "[CLS]"}, std::pair{"sep_token", "[SEP]"}}) {
+    const std::string name = name_of(key, otherwise);
+    tokens[name] = {{"ids", Json::array({member(member(json["model"], "vocab"), name.c_str())})}};
+    single.push_back({{"SpecialToken", {{"id", name}}}});
+  }
+  single.insert(single.begin() + 1, Json{{"Sequence", Json::object()}});
+  json["post_processor"] = {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}};
+}
+
 /// What transformers 5 builds itself for these classes, whatever the file says; post_processor and tokens stay.
 void put_parts_of_class(const std::string& tokenizer_class, const Json& config, Json& json) {
   Json& model = json["model"];
@@ -367,6 +414,8 @@ void put_parts_of_class(const std::string& tokenizer_class, const Json& config, 
     json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
     json["pre_tokenizer"] = nullptr;        // a Split at spaces, of which there are none then
     json["decoder"] = spaces_decoder(false);
+  } else if (tokenizer_class == "BertTokenizer") {
+    put_parts_of_bert(config, json);
   } else if (tokenizer_class == "GPT2Tokenizer") {
     model.update({{"unk_token", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false}});
     json["normalizer"] = nullptr;

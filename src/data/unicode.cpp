@@ -2,7 +2,6 @@
 #include "data/unicode.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "data/unicode_tables.h"
 
@@ -10,13 +9,6 @@ namespace blipft::unicode {
 namespace {
 
 using namespace unicode_tables;
-
-bool in_ranges(const CodePointRange* ranges, size_t count, uint32_t code_point) {
-  const CodePointRange* end = ranges + count;
-  const CodePointRange* found = std::upper_bound(
-      ranges, end, code_point, [](uint32_t value, const CodePointRange& range) { return value < range.first; });
-  return found != ranges && code_point <= found[-1].last;
-}
 
 uint32_t combining_class(uint32_t code_point) {
   const CombiningClass* end = combining_classes + combining_classes_size;
@@ -191,14 +183,18 @@ std::string_view stripped(std::string_view text) {
   return end == 0 ? text.substr(0, 0) : text.substr(begin, end - begin);
 }
 
-std::string nfc(std::string_view text) {
-  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
-    return std::string(text);
+std::vector<uint32_t> nfd(std::string_view text) {
   std::vector<uint32_t> code_points;
   for (size_t position = 0; position < text.size();) append_decomposed(code_points, next_code_point(text, position));
   order_marks(code_points);
+  return code_points;
+}
+
+std::string nfc(std::string_view text) {
+  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
+    return std::string(text);
   std::string out;
-  for (uint32_t code_point : composed(code_points)) append_utf8(out, code_point);
+  for (uint32_t code_point : composed(nfd(text))) append_utf8(out, code_point);
   return out;
 }
 

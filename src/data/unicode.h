@@ -1,10 +1,11 @@
-// Unicode as the tokenizer needs it: UTF-8, the classes of the GPT-2 pattern, and NFC.
+// Unicode as the tokenizer needs it: UTF-8, the classes of the GPT-2 pattern, NFC and NFD.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace blipft::unicode {
 
@@ -29,6 +30,8 @@ bool is_word_character(uint32_t code_point);  ///< \w
 /// `text` without the white space at its ends, as Python's str.strip() leaves it.
 std::string_view stripped(std::string_view text);
 
+/// Canonical decomposition (Unicode Standard Annex 15) of well-formed UTF-8.
+std::vector<uint32_t> nfd(std::string_view text);
 /// Canonical composition (Unicode Standard Annex 15) of well-formed UTF-8.
 std::string nfc(std::string_view text);
 

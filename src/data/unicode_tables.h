@@ -1,6 +1,7 @@
 // The tables that tools/make_unicode_tables.py writes: character classes and NFC data. Only unicode.cpp reads them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -40,5 +41,13 @@ extern const Decomposition decompositions[];
 extern const size_t decompositions_size;
 extern const Composition compositions[];
 extern const size_t compositions_size;
+
+/// Whether one of `count` ranges, ascending, has it.
+inline bool in_ranges(const CodePointRange* ranges, size_t count, uint32_t code_point) {
+  const CodePointRange* end = ranges + count;
+  const CodePointRange* found = std::upper_bound(
+      ranges, end, code_point, [](uint32_t value, const CodePointRange& range) { return value < range.first; });
+  return found != ranges && code_point <= found[-1].last;
+}
 
 }  // namespace blipft::unicode_tables

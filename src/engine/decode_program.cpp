@@ -192,7 +192,7 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
   std::vector<BatchSample> samples;
   std::vector<const uint8_t*> pixels;
   for (const NewText& text : texts) {
-    samples.push_back({{text.ids, std::vector<uint8_t>(text.ids.size(), 0)}, text.key});
+    samples.push_back({{text.ids, std::vector<uint8_t>(text.ids.size(), 0), text.instruction}, text.key});
     pixels.push_back(text.pixels);
   }
   write_batch(samples, pixels);

@@ -57,6 +57,7 @@ struct NewText {
   int64_t limit = 0;                       ///< ids at which it ends, prompt included; at most L
   int64_t slot = 0;                        ///< its first one; with beams a multiple of B
   const uint8_t* pixels = nullptr;         ///< u8 [P, P, 3] of its picture, where the model reads one
+  std::vector<int32_t> instruction = {};   ///< where the model reads one
 };
 
 /// How likely the learnt tokens of a text are.
@@ -89,7 +90,7 @@ class DecodeProgram {
   /// Reads at most G prompts, whose rows fit the prompt shape, and chooses the first token of each. Slots must be free.
   /// None: takes part in the other ranks' reading.
   void read_prompts(std::span<const NewText> texts);
-  /// Whether so many prompts of so many rows in all can be read at once.
+  /// Whether so many prompts of so many ids in all, those of instructions as well, can be read at once.
   bool fits(int64_t prompts, int64_t ids) const;
   /// Enqueues so many tokens of every slot.
   void decode(int64_t tokens);

@@ -48,6 +48,7 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
   }
   data.tokenizer = load_tokenizer(config.model.path);
   check_text_inputs(config, inputs, *data.tokenizer);
+  data.instructions = open_instruction_reader(config.model.path, inputs.instruction, config.data.max_text_tokens);
   const Datasets datasets = open_datasets(config, text_settings(config, *data.tokenizer));
   BLIPFT_USER_CHECK(!inputs.has_picture() || datasets.training->has_pictures(), place_of(config, "data.path"),
                     ": data.path: ", config.data.path, " has texts alone, and the model in ", config.model.path,

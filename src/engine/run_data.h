@@ -12,6 +12,7 @@ namespace blipft {
 struct RunData {
   PixelStatistics pixel_statistics;          ///< of the pictures, if the model reads any
   std::shared_ptr<const Tokenizer> tokenizer;
+  InstructionReader instructions;            ///< where the model reads any
   SampleSet training, validation;            ///< the latter without a dataset: nothing to validate with
   std::vector<TextShape> text_shapes;        ///< those that steps may have, ascending
   /// Whether all texts were tokenized before: where the model reads no pictures. Then each of the shapes comes.

@@ -139,9 +139,12 @@ Facts file_facts(const std::string& kind, const std::string& directory, bool wei
     const std::string name = item->path().filename().string(), path = item->path().string();
     const bool tensors = name.ends_with(".safetensors");
     const bool read = tensors ? weights : name == "config.json" || name == "adapter_config.json" ||
-                                              is_input_file(name) || (weights && name.ends_with(".index.json"));
+                                              (weights && name.ends_with(".index.json"));
     if (read) facts.push_back({concat(kind, " ", name), describe_file(path, tensors), directory});
   }
+  if (!error)
+    for (const std::string& name : input_files(directory))
+      facts.push_back({concat(kind, " ", name), describe_file(directory + "/" + name, false), directory});
   std::sort(facts.begin(), facts.end(), [](const Fact& a, const Fact& b) { return a.name < b.name; });
   return facts;
 }

@@ -48,7 +48,7 @@ DecodeProgramSettings decode_settings(const GenerateSettings& settings, const Mo
   program.slots = slots;
   program.beams = settings.beams;
   program.most_ids = std::min(inputs.max_text_tokens, work.longest_prompt + settings.max_new_tokens);
-  const int64_t tokens = std::max<int64_t>({2, work.longest_prompt, work.longest_text});
+  const int64_t tokens = std::max<int64_t>({2, work.longest_prompt, work.longest_text, work.longest_instruction});
   const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + inputs.prefix_rows;
   program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMostPrompts, slots / settings.beams));
   program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens};
@@ -89,6 +89,7 @@ Generation::Generation(const Config& config, const World& world) : world_(world)
                       " generates no text");
     check_adapters(config_, model_->units());
     tokenizer_ = load_tokenizer(config_.model.path);
+    instructions_ = open_instruction_reader(config_.model.path, inputs_.instruction, inputs_.instruction.max_tokens);
     if (inputs_.has_picture()) image_processor_ = ImageProcessor::from_directory(config_.model.path);
     settings_ = generate_settings(config, config_.model.path, *tokenizer_);
     const nlohmann::json file = io::read_json_file(config_.model.path + "/config.json");

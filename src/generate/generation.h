@@ -18,6 +18,7 @@ struct TextsToGenerate {
   int64_t longest_prompt = 1;              ///< ids of the longest prompt of any rank
   int64_t texts = 1;                       ///< of the rank that has most
   int64_t longest_text = 0;                ///< ids of the longest text that is scored; 0: none is
+  int64_t longest_instruction = 0;         ///< ids of the longest instruction beside one of these
 };
 
 /// The program's shape for such texts with so many slots. `inputs` say what the model reads.
@@ -45,6 +46,7 @@ class Generation {
 
   const Config& config() const { return config_; }  ///< of the weights that generate
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const InstructionReader& instructions() const { return instructions_; }
   const ModelInputs& inputs() const { return inputs_; }
   const GenerateSettings& settings() const { return settings_; }
   const ImageProcessor& image_processor() const { return image_processor_; }
@@ -82,6 +84,7 @@ class Generation {
   std::unique_ptr<Model> model_;
   ModelInputs inputs_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  InstructionReader instructions_;
   ImageProcessor image_processor_;
   GenerateSettings settings_;
   bool puts_prefix_ = false;

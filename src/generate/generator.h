@@ -18,6 +18,7 @@ struct TextRequest {
   std::vector<int32_t> ids;                ///< of the prompt, at least one
   int64_t new_tokens = 1;                  ///< at most so many; the text has room for them
   std::vector<uint8_t> pixels;             ///< u8 [P, P, 3], where the model reads a picture
+  std::vector<int32_t> instruction = {};   ///< where the model reads one
 };
 
 /// Why a text ended.

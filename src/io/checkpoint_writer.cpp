@@ -165,8 +165,11 @@ void CheckpointWriter::State::discard() const {
 
 std::string CheckpointWriter::State::plain_path(const std::string& name) const {
   BLIPFT_CHECK(!finished, "file '", name, "' comes after finish()");
-  BLIPFT_CHECK(!name.empty() && name.find('/') == std::string::npos && name != "." && name != "..",
-               "'", name, "' is not a plain file name");
+  const fs::path path(name);
+  const auto plain = [](const std::string& part) { return !part.empty() && part != "." && part != ".."; };
+  BLIPFT_CHECK(plain(path.filename().string()) && path.is_relative() && !path.parent_path().has_parent_path() &&
+                   (!path.has_parent_path() || plain(path.parent_path().string())),
+               "'", name, "' is not a plain file name, nor one in a folder");
   BLIPFT_CHECK(!name.ends_with(".safetensors") && name != stem + ".safetensors.index.json", "'", name,
                "' belongs to the tensors");
   return (fs::path(partial) / name).string();
@@ -232,6 +235,9 @@ void CheckpointWriter::copy_files(const std::string& source, const std::vector<s
     const fs::path from = fs::path(source) / name;
     std::error_code error;
     if (!fs::is_regular_file(from, error)) continue;
+    if (const fs::path folder = fs::path(to).parent_path(); !fs::is_directory(folder, error))
+      BLIPFT_USER_CHECK(fs::create_directory(folder, error), folder.string(), ": cannot be made: ", error.message(),
+                        io::creation_advice(error.value()));
     fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
     BLIPFT_USER_CHECK(!error, from.string(), ": cannot be copied to ", to, ": ", error.message(),
                       io::creation_advice(error.value()));
@@ -272,10 +278,11 @@ void CheckpointWriter::finish() {
   std::sort(state_->marker.files.begin(), state_->marker.files.end());
   io::write_marker(state_->partial, state_->marker);
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(state_->partial, error)) {
+  for (const auto& entry : fs::recursive_directory_iterator(state_->partial, error)) {
     if (entry.path().extension() == ".safetensors") continue;
     const std::string path = entry.path().string();
-    io::sync_file(io::open_for_reading(path), path);
+    if (entry.is_directory()) io::sync_directory(path);
+    else io::sync_file(io::open_for_reading(path), path);
   }
   BLIPFT_USER_CHECK(!error, state_->partial, ": cannot be read: ", error.message());
   io::sync_directory(state_->partial);

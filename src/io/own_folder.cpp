@@ -16,7 +16,10 @@
 
 namespace blipft::io {
 
-std::vector<FolderEntry> entries_of(const FileDescriptor& folder) {
+namespace {
+
+// Without what is in folders of it.
+std::vector<FolderEntry> names_in(const FileDescriptor& folder) {
   std::vector<FolderEntry> entries;
   const int copy = folder.get() < 0 ? -1 : ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (copy < 0) return entries;
@@ -35,6 +38,29 @@ std::vector<FolderEntry> entries_of(const FileDescriptor& folder) {
     entries.push_back(std::move(entry));
   }
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return entries;
+}
+
+// Removes a file by its name of an entry; false where that cannot be.
+bool remove_file(const FileDescriptor& folder, const std::string& name) {
+  const size_t slash = name.find('/');
+  if (slash == std::string::npos) return ::unlinkat(folder.get(), name.c_str(), 0) == 0 || errno == ENOENT;
+  const FileDescriptor inner = open_folder(folder, name.substr(0, slash));
+  if (inner.get() < 0) return errno == ENOENT;
+  return ::unlinkat(inner.get(), name.substr(slash + 1).c_str(), 0) == 0 || errno == ENOENT;
+}
+
+}  // namespace
+
+std::vector<FolderEntry> entries_of(const FileDescriptor& folder) {
+  std::vector<FolderEntry> entries;
+  for (const FolderEntry& entry : names_in(folder)) {
+    std::vector<FolderEntry> inside;
+    if (!entry.is_file)
+      if (const FileDescriptor inner = open_folder(folder, entry.name); inner.get() >= 0) inside = names_in(inner);
+    if (inside.empty()) entries.push_back(entry);
+    for (const FolderEntry& one : inside) entries.push_back({entry.name + "/" + one.name, one.is_file, one.bytes});
+  }
   return entries;
 }
 
@@ -71,8 +97,9 @@ std::string remove_own_folder(const FileDescriptor& parent, const std::string& n
         if (left.empty()) left = entry.name;
         continue;
       }
-      BLIPFT_USER_CHECK(::unlinkat(folder.get(), entry.name.c_str(), 0) == 0 || errno == ENOENT, path, "/", entry.name,
-                        ": cannot be removed: ", errno_text());
+      BLIPFT_USER_CHECK(remove_file(folder, entry.name), path, "/", entry.name, ": cannot be removed: ", errno_text());
+      if (const size_t slash = entry.name.find('/'); slash != std::string::npos)  // with its last file
+        ::unlinkat(folder.get(), entry.name.substr(0, slash).c_str(), AT_REMOVEDIR);
     }
   if (!left.empty()) return left;
   BLIPFT_USER_CHECK(::unlinkat(parent.get(), name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT, path,

@@ -25,10 +25,7 @@ void check_attention(const Checker& check, const AttentionForward& args) {
   check.require(args.cap >= 0, "cap is negative");
   if (args.kv_lengths) check.vector(args.kv_lengths, "kv_lengths", DType::i32, args.batch);
   check.packing(args.packing, args.batch, args.query_tokens, args.packing.padded_rows.numel());
-  if (args.packing) {
-    check.require(args.query_tokens == args.kv_tokens, "packing needs query_tokens == kv_tokens");
-    check.require(!args.dropout, "packing goes without dropout only");
-  }
+  if (args.packing) check.require(args.query_tokens == args.kv_tokens, "packing needs query_tokens == kv_tokens");
   check.require(!args.dropout || !args.dropout.packing, "dropout.packing is for rows, not for probabilities");
   check.dropout(args.dropout, args.batch, args.heads * args.query_tokens * args.kv_tokens);
   check.vector(args.lse, "lse", DType::f32, args.batch * args.heads * args.query_tokens);

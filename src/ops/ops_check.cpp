@@ -140,8 +140,15 @@ void check_args(const RowBlocks& args) {
                       args.block_rows));
   const int64_t m = args.blocks.rows();
   if (args.packing || args.packing.padded_rows) {
-    const int64_t samples = check.samples(args.packing), left = m - samples * (args.block_rows - args.count);
+    const int64_t samples = check.samples(args.packing);
     check.packing(args.packing, samples, args.block_rows, m);
+    if (args.fixed) {
+      if (m < samples * (args.offset + args.count)) [[unlikely]]
+        check.fail(concat("blocks has ", m, " rows, fewer than ", samples, " blocks of at least ",
+                          args.offset + args.count));
+      return check.matrix(args.rows, "rows", samples * args.count, args.blocks.cols());
+    }
+    const int64_t left = m - samples * (args.block_rows - args.count);
     if (left < 0) [[unlikely]]
       check.fail(concat("blocks has ", m, " rows, but ", args.block_rows - args.count, " are left out of each of ",
                         samples, " blocks"));

@@ -208,13 +208,14 @@ void Run::open_data() {
 // Its threads prepare the first steps beside all that comes before them.
 void Run::start_loader() {
   loader_ = make_data_loader(config_, world_.rank(), world_.size(), model_->inputs(), data_.text_shapes,
-                             data_.tokenizer, data_.training, *device_, first_step_);
+                             data_.tokenizer, data_.training, *device_, first_step_, data_.instructions);
   BLIPFT_USER_CHECK(first_step_ <= loader_->total_steps(), resume_->folder, ": the checkpoint was written after ",
                     first_step_, " steps, but the run has ", loader_->total_steps(),
                     " in all; raise train.max_steps or train.max_epochs to go on");
   if (data_.validates())
     validation_loader_ = make_validation_loader(config_, world_.rank(), world_.size(), model_->inputs(),
-                                                data_.text_shapes, data_.tokenizer, data_.validation, *device_);
+                                                data_.text_shapes, data_.tokenizer, data_.validation, *device_,
+                                                data_.instructions);
   if (config_.parallel.cuda_graph && !data_.surveyed())
     looking_ahead_ = std::make_unique<Beside>(
         times_, "looking_ahead", [this] { first_shapes_ = loader_->first_text_shapes(kSamplesLookedAt); });

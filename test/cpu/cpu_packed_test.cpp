@@ -78,7 +78,8 @@ struct Attended {
 constexpr int64_t kHeads = 4, kHeadSize = 7, kWidth = kHeads * kHeadSize;
 
 /// Queries beside keys and values, or (with the bias gradient) all three in one matrix.
-Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool accumulate, int64_t kv_heads) {
+Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool accumulate, int64_t kv_heads,
+                float dropout) {
   Side side{packed};
   OpContext& c = side.context;
   const int64_t all = kSamples * kMost, kv_width = kv_heads * kHeadSize, columns = kWidth + 2 * kv_width;
@@ -99,6 +100,7 @@ Attended attend(bool packed, DType t, bool causal, bool lengths, bool bias, bool
   f.out = part(out, 0);
   f.lse = c.output("lse", kF32, {kSamples, kHeads, kMost});
   f.packing = side.packing();
+  if (dropout > 0) f.dropout = make_dropout(c, dropout, kSamples, kMost);
   // Padded samples see no key that does not exist; packed ones need no lengths for that.
   Vec visible;
   for (size_t b = 0; b < kRows.size(); ++b)
@@ -197,31 +199,40 @@ std::vector<Vec> text(bool packed, DType t, bool accumulate, bool positions) {
 }
 
 /// Every row is written once: picked rows are those of the padded blocks, and spreading them is the adjoint.
-void check_blocks(DType t, int64_t offset, int64_t left_out, const Rows& rows) {
+/// With `fixed` each block gives that many, and spreading keeps what the other rows hold.
+void check_blocks(DType t, int64_t offset, int64_t left_out, const Rows& rows, int64_t fixed = 0) {
   constexpr int64_t n = 3;
   Rows exist, picked;                        // padded rows, all and those that are picked
   for (size_t b = 0; b < rows.size(); ++b)
     for (int64_t r = 0; r < rows[b]; ++r) {
       exist.push_back(static_cast<int64_t>(b) * kMost + r);
-      if (r >= offset && r < rows[b] - left_out) picked.push_back(exist.back());
+      if (r >= offset && (fixed > 0 ? r < offset + fixed : r < rows[b] - left_out)) picked.push_back(exist.back());
     }
   const Vec padded = numbers("blocks", t, static_cast<int64_t>(rows.size()) * kMost * n);
   Side side{true, rows};
   OpContext& c = side.context;
   RowBlocks pick;
-  pick.block_rows = kMost, pick.offset = offset, pick.count = kMost - offset - left_out;
+  pick.block_rows = kMost, pick.offset = offset, pick.count = fixed > 0 ? fixed : kMost - offset - left_out;
+  pick.fixed = pick.keep = fixed > 0;
   pick.packing = side.packing();
   RowBlocks spread = pick;
   pick.blocks = side.input("blocks", t, padded, n);
   pick.rows = c.output("rows", t, {static_cast<int64_t>(picked.size()), n});
   spread.rows = pick.rows;
-  spread.blocks = side.output("spread", t, n);
+  Vec expected = pack(only(padded, n, picked), n, exist), before = pack(padded, n, exist);
+  for (double& value : before) value = -value;
+  if (fixed > 0) {
+    const Vec taken = pack(only(Vec(padded.size(), 1), n, picked), n, exist);
+    for (size_t i = 0; i < expected.size(); ++i)
+      if (taken[i] == 0) expected[i] = before[i];
+  }
+  spread.blocks = fixed > 0 ? c.changing_values("spread", t, before).view({side.count(), n}) : side.output("spread", t, n);
   c.run([&](Ops& ops, Stream s) {
     ops.pick_rows(pick, s);
     ops.spread_rows(spread, s);
   });
   CHECK(c.read(pick.rows) == pack(padded, n, picked));
-  CHECK(c.read(spread.blocks) == pack(only(padded, n, picked), n, exist));
+  CHECK(c.read(spread.blocks) == expected);
 }
 
 /// That a call with these arguments throws an error with this text, on the CPU and in the plan backend: `contents` are
@@ -276,8 +287,9 @@ TEST_SUITE("cpu_packed") {
           for (auto [bias, kv_heads] : {std::pair<int, int64_t>{0, kHeads}, {1, kHeads}, {2, kHeads}, {0, 2}, {1, 1},
                                         {2, 2}}) {
             CAPTURE(name_of(t)); CAPTURE(causal); CAPTURE(lengths); CAPTURE(bias); CAPTURE(kv_heads);
-            const Attended packed = attend(true, t, causal, lengths, bias > 0, bias == 2, kv_heads);
-            const Attended padded = attend(false, t, causal, lengths, bias > 0, bias == 2, kv_heads);
+            const float dropout = causal ? 0.0f : 0.3f;
+            const Attended packed = attend(true, t, causal, lengths, bias > 0, bias == 2, kv_heads, dropout);
+            const Attended padded = attend(false, t, causal, lengths, bias > 0, bias == 2, kv_heads, dropout);
             CHECK(packed.out == padded.out);
             CHECK(packed.dq == padded.dq);
             CHECK(packed.dkv == padded.dkv);
@@ -325,6 +337,8 @@ TEST_SUITE("cpu_packed") {
       check_blocks(t, 0, 0, kRows);
       check_blocks(t, 0, 3, {3, 12, 4});
       check_blocks(t, 5, 0, {12});
+      check_blocks(t, 0, 0, kRows, 1);
+      check_blocks(t, 1, 0, {4, 12, 5}, 3);
     }
   }
 
@@ -339,8 +353,6 @@ TEST_SUITE("cpu_packed") {
     refuse_dropout("rows_per_sample is not positive", false, starts, padded_rows, 0);
     refuse_attention("packing needs query_tokens == kv_tokens", false,
                      [](OpContext&, AttentionForward& f) { f.kv_tokens = 3; });
-    refuse_attention("packing goes without dropout", false,
-                     [](OpContext& c, AttentionForward& f) { f.dropout = make_dropout(c, 0.5f, 2, 4); });
     refuse_attention("dropout.packing is for rows, not for probabilities", false,
                      [](OpContext& c, AttentionForward& f) {
                        f.dropout = make_dropout(c, 0.5f, 2, 4);

@@ -17,7 +17,10 @@ namespace {
 constexpr BatchPart kAllParts[] = {BatchPart::pixels, BatchPart::ids, BatchPart::labels, BatchPart::lengths,
                                    BatchPart::sample_keys, BatchPart::label_counts, BatchPart::positions,
                                    BatchPart::key_lengths, BatchPart::label_rows, BatchPart::starts,
-                                   BatchPart::padded_rows};
+                                   BatchPart::padded_rows, BatchPart::instruction_ids, BatchPart::instruction_places,
+                                   BatchPart::instruction_lengths, BatchPart::instruction_key_lengths,
+                                   BatchPart::instruction_starts, BatchPart::instruction_padded_rows,
+                                   BatchPart::instruction_text_starts, BatchPart::instruction_text_padded_rows};
 static_assert(std::size(kAllParts) == kBatchParts);
 
 using Numbers = std::vector<int64_t>;
@@ -53,6 +56,8 @@ BatchSample sample(int64_t length, int32_t first, int64_t key, int64_t learnt_fr
 const ModelInputs kEverything{.picture_size = 5, .prefix_rows = 3, .max_text_tokens = 60, .vocabulary = 100,
                               .positions = true, .key_lengths = true, .label_rows = true};
 const ModelInputs kTextOnly{.max_text_tokens = 60, .vocabulary = 100};
+const ModelInputs kWithInstructions{.max_text_tokens = 60, .vocabulary = 100,
+                                    .instruction = {.vocabulary = 10, .tokenizer = "q", .prefix_rows = 2, .max_tokens = 4}};
 
 /// "<" and ">" around every text, a word's letters as ids.
 class LetterTokenizer final : public Tokenizer {
@@ -76,7 +81,7 @@ std::string letters(const TokenizedText& text) { return {text.ids.begin(), text.
 
 TEST_SUITE("batch") {
   TEST_CASE("layout: parts do not overlap, begin at multiples of 256 bytes, and are there only if declared") {
-    for (const ModelInputs& inputs : {kEverything, kTextOnly})
+    for (const ModelInputs& inputs : {kEverything, kTextOnly, kWithInstructions})
       for (const TextShape& text : {TextShape{7}, TextShape{7, 17}}) {
         const BatchLayout layout(inputs, 2, 3, text);
         std::vector<char> memory(static_cast<size_t>(layout.bytes()));
@@ -86,8 +91,10 @@ TEST_SUITE("batch") {
                              : part == BatchPart::positions                                     ? inputs.positions
                              : part == BatchPart::key_lengths                                   ? inputs.key_lengths
                              : part == BatchPart::label_rows                                    ? inputs.label_rows
-                             : part == BatchPart::starts || part == BatchPart::padded_rows ? text.packed()
-                                                                                                : true;
+                             : part == BatchPart::starts || part == BatchPart::padded_rows      ? text.packed()
+                             : part >= BatchPart::instruction_starts ? inputs.instruction && text.packed()
+                             : part >= BatchPart::instruction_ids    ? static_cast<bool>(inputs.instruction)
+                                                                     : true;
           const Tensor tensor = layout.whole(part, memory.data());
           CHECK(static_cast<bool>(tensor) == is_there);
           CHECK(static_cast<bool>(layout.of(part, memory.data(), 1)) == is_there);
@@ -109,6 +116,31 @@ TEST_SUITE("batch") {
       CHECK(BatchWriter::pixels({kEverything, 2, 2, {8}}, nullptr, i) ==
             BatchWriter::pixels({kEverything, 2, 2, {60, 99}}, nullptr, i));
     CHECK(BatchWriter::pixels({kTextOnly, 2, 2, {8}}, nullptr, 0) == nullptr);
+  }
+
+  TEST_CASE("writer: instructions have rows of their own number, packed as the texts are") {
+    BatchSample first = sample(1, 10, 100), second = sample(4, 20, 101);
+    first.text.instruction = {5, 6, 7, 8};
+    second.text.instruction = {9};
+    Written packed({kWithInstructions, 1, 2, {5, 7}}, {1, false}, {first, second});
+    CHECK(packed(BatchPart::instruction_ids) == Numbers{5, 6, 7, 8, 0, 9, 0, 0, 0, 0});
+    CHECK(packed(BatchPart::instruction_places) == Numbers{0, 1, 2, 3, 3, 0, 1, 2, 3, 3});
+    CHECK(packed(BatchPart::instruction_lengths) == Numbers{4, 1});
+    CHECK(packed(BatchPart::instruction_key_lengths) == Numbers{6, 3});
+    CHECK(packed(BatchPart::instruction_starts) == Numbers{0, 7, 11});
+    CHECK(packed(BatchPart::instruction_padded_rows) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+    CHECK(packed(BatchPart::instruction_text_starts) == Numbers{0, 5, 7});
+    CHECK(packed(BatchPart::instruction_text_padded_rows) == Numbers{0, 1, 2, 3, 4, 5, 6});
+    CHECK(packed(BatchPart::starts) == Numbers{0, 3, 7});
+    const InstructionBatch batch = packed.layout.micro_batch(packed.memory.data(), 0).instruction;
+    CHECK(batch.most_rows == 7);
+    CHECK(batch.rows == 11);
+    Written padded({kWithInstructions, 1, 2, {5}}, {1, false}, {first, second});
+    CHECK(padded(BatchPart::instruction_key_lengths) == Numbers{6, 3});
+    CHECK(padded.layout.micro_batch(padded.memory.data(), 0).instruction.rows == 14);
+    first.text.instruction.resize(6, 1);
+    CHECK_THROWS_WITH_AS(Written({kWithInstructions, 1, 2, {5, 7}}, {1, false}, {first, second}),
+                         doctest::Contains("do not fit into 5"), Error);
   }
 
   TEST_CASE("writer: padded rows") {

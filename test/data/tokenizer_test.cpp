@@ -125,12 +125,79 @@ Words words_of(const std::string& text, SplitPattern pattern) {
   return out;
 }
 
+/// The texts that tools/make_bert_golden.py draws.
+class BertDraws {
+ public:
+  explicit BertDraws(Json ranges) : ranges_(std::move(ranges)) {}
+  std::string text() {
+    std::string out;
+    for (uint64_t i = 1 + below(30); i > 0; --i) unicode::append_utf8(out, character());
+    return out;
+  }
+
+ private:
+  uint64_t below(uint64_t limit) {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return (state_ >> 33) % limit;
+  }
+  uint32_t character() {
+    const Json& range = ranges_[below(3) == 0 ? below(ranges_.size()) : below(2)];
+    const auto first = range[0].get<uint32_t>();
+    const uint32_t drawn = first + static_cast<uint32_t>(below(range[1].get<uint32_t>() - first + 1));
+    const uint32_t others[] = {' ', 0x301, '\t', 0xA0, '!'};
+    const uint64_t which = below(12);
+    return which < 5 ? others[which] : drawn;
+  }
+  uint64_t state_ = 42;
+  Json ranges_;
+};
+
 }  // namespace
 
 TEST_SUITE("tokenizer") {
+  TEST_CASE("BERT's tokenizer gives the ids of transformers around every character, and on drawn texts") {
+    const Json json = read_json(golden + "bert_characters.json");
+    const Directory directory;
+    std::string vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+    for (const Json& range : json["ranges"])
+      for (uint32_t c = range[0].get<uint32_t>(); c <= range[1].get<uint32_t>(); ++c)
+        for (const char* prefix : {"", "##"}) {
+          vocab += prefix;
+          unicode::append_utf8(vocab, c);
+          vocab += '\n';
+        }
+    write_text(directory / "vocab.txt", vocab);
+    const auto tokenizer = load_tokenizer(directory.string());
+    const auto check = [&](const Json& sums, int64_t texts, const auto& next_text) {
+      CHECK(sums.size() > 100);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        std::vector<int32_t> ids;
+        for (int64_t t = 0; t < texts; ++t)
+          for (const int32_t id : tokenizer->encode(next_text())) ids.push_back(id);
+        CAPTURE(i);
+        CHECK(checksum(ids) == sums[i].get<uint32_t>());
+      }
+    };
+    uint32_t next = 0;
+    const auto group = json["group"].get<uint32_t>();
+    check(json["code_points"], group, [&] {
+      std::string text;
+      for (const uint32_t end = next + group; next < end; ++next) {
+        if (next >= 0xD800 && next <= 0xDFFF) continue;
+        text += 'a';
+        unicode::append_utf8(text, next);
+        text += "b ";
+      }
+      return text;
+    });
+    BertDraws draws(json["ranges"]);
+    check(json["drawn"], json["drawn_group"].get<int64_t>(), [&] { return draws.text(); });
+  }
+
   TEST_CASE("small tokenizers in every form of files give the ids of transformers") {
     for (const char* form : {"vocab_merges", "fast_strings", "fast_pairs", "byte_fallback", "llama_class", "llama3",
-                             "qwen2", "tekken", "gemma", "o200k", "digits", "t5", "sentencepiece_legacy", "sentencepiece_new", "sentencepiece_no_prefix"})
+                             "qwen2", "tekken", "gemma", "o200k", "digits", "t5", "bert", "bert_json", "bert_plain",
+                             "sentencepiece_legacy", "sentencepiece_new", "sentencepiece_no_prefix"})
       check_cases(*load_tokenizer(golden + form), std::string(form) + "/cases.json");
   }
 
@@ -365,7 +432,7 @@ TEST_SUITE("tokenizer") {
       CHECK(has(message, found));
       CHECK(has(message, "supported"));
     };
-    refused([](Json& json) { json["model"]["type"] = "WordPiece"; }, "model.type is WordPiece");
+    refused([](Json& json) { json["model"]["type"] = "WordLevel"; }, "model.type is WordLevel");
     refused([](Json& json) { json["model"]["end_of_word_suffix"] = "</w>"; }, "</w>");
     refused([](Json& json) { json["pre_tokenizer"] = {{"type", "Whitespace"}}; }, "of type Whitespace");
     refused([](Json& json) { json["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}}); },

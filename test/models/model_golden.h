@@ -46,6 +46,7 @@ class Golden {
     for (uint16_t bits : raw<uint16_t>(name)) values.push_back(bf16_to_float(bits));
     return values;
   }
+  bool has(const std::string& name) const { return tensors_.count(name) > 0; }
   int64_t text_tokens() const { return tensors_.at("ids").shape[1]; }
   int64_t samples() const { return tensors_.at("ids").shape[0]; }
 
@@ -118,7 +119,11 @@ class Trainer {
       const auto text = ids.begin() + static_cast<int64_t>(b * tokens);
       samples[b].text.ids.assign(text, text + lengths[b]);
       samples[b].text.learnt.assign(samples[b].text.ids.size(), 1);
+      if (!golden.has("learnt")) continue;
+      const std::vector<uint8_t> learnt = golden.raw<uint8_t>("learnt");
+      std::copy_n(learnt.begin() + static_cast<int64_t>(b * tokens), lengths[b], samples[b].text.learnt.begin());
     }
+    if (model->inputs().instruction) add_instructions(golden, samples);
     const TextShape text = smallest_shape(possible_text_shapes(config_), samples, golden.samples());
     batch.layout = {model->inputs(), 1, golden.samples(), text};
     if (batch.block) device->free_host(batch.block);
@@ -161,6 +166,15 @@ class Trainer {
   HostBatch batch;
 
  private:
+  static void add_instructions(const Golden& golden, std::vector<BatchSample>& samples) {
+    const std::vector<int32_t> lengths = golden.raw<int32_t>("instruction_lengths");
+    const std::vector<int32_t> ids = golden.raw<int32_t>("instruction_ids");
+    const size_t most = ids.size() / lengths.size();
+    for (size_t b = 0; b < samples.size(); ++b) {
+      const auto begin = ids.begin() + static_cast<int64_t>(b * most);
+      samples[b].text.instruction.assign(begin, begin + lengths[b]);
+    }
+  }
   /// Against `golden` [B, T - 1]; of packed samples those of their own rows.
   void check_labels(const std::vector<int32_t>& golden, const std::vector<int32_t>& lengths) const {
     const BatchLayout& layout = batch.layout;

@@ -114,6 +114,8 @@ inline void add_packed_attentions(Cases& cases, DType t) {
     add({3, 1, 16, 20, 20, true, true, false, 0, bias});
     add({4, 1, 16, 20, 20, true, true, true, 0, bias});
     add({16, 32, 80, 82, 82, true, true, false, 0, bias});  // OPT-2.7b
+    for (int64_t d : {6, 64, 80})
+      for (int64_t most : {33, 64, 160}) add({5, 3, d, most, most, false, true, false, 0.1f, bias});  // with dropout
   }
 }
 

@@ -293,6 +293,23 @@ inline void add_row_moves(Cases& cases, DType t) {
       c.run([&](Ops& ops, Stream s) { ops.tile_rows(rows, tiled, s); });
     }});
     for (bool packed : {false, true})
+      cases.push_back({title(t, "pick_rows, spread_rows of the first 32 ", n, packed ? " packed" : ""), t, true,
+                       [=](OpContext& c) {
+        const auto packed_rows = uneven_rows(5, 33, 82);
+        const int64_t blocks = packed ? 5 : 3, m = packed ? total_rows(packed_rows) : blocks * 82;
+        RowBlocks pick{.block_rows = 82, .offset = 1, .count = 32, .fixed = true, .keep = true};
+        if (packed) pick.packing = make_packing(c, packed_rows, 82);
+        RowBlocks spread = pick;
+        pick.blocks = c.input("blocks", t, {m, n});
+        pick.rows = c.output("rows", t, {blocks * 32, n});
+        spread.blocks = c.inout("spread", t, {m, n});
+        spread.rows = pick.rows;
+        c.run([&](Ops& ops, Stream s) {
+          ops.pick_rows(pick, s);
+          ops.spread_rows(spread, s);
+        });
+      }});
+    for (bool packed : {false, true})
       cases.push_back({title(t, "pick_rows, spread_rows ", n, packed ? " packed" : ""), t, true, [=](OpContext& c) {
         RowBlocks pick, spread;
         pick.block_rows = 82, pick.offset = 31, pick.count = 50;

@@ -265,6 +265,7 @@ bool mma_backward_window(const Params& p, cudaStream_t stream) {
 bool mma_backward_long(const Params& p, cudaStream_t stream) {
   const int d = p.head_size;
   if (p.dropout && p.group > 1) return false;  // no model has both
+  if (p.dropout && p.starts) return d <= 64 && backward<64, true, PackedParams>(p, stream);
   if (p.dropout)
     return d <= 64 ? backward<64, true>(p, stream) : (d <= 96 ? backward<96, true> : backward<128, true>)(p, stream);
   if (p.packed_or_grouped()) {

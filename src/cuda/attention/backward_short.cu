@@ -415,6 +415,7 @@ bool packed_backward(const PackedParams& p, cudaStream_t stream) {
 bool mma_backward_short(const Params& p, cudaStream_t stream) {
   if (p.query_tokens > 256 + 16 || p.group > 1) return false;  // a block has the queries of one head
   const int d = p.head_size;
+  if (p.dropout && p.starts) return false;
   if (p.dropout) {
     if (d <= 64) return flat<64, true>(p, stream);
     return d <= 96 ? flat<96, true>(p, stream) : flat<128, true>(p, stream);

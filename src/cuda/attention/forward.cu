@@ -282,6 +282,7 @@ bool mma_forward_window(const Params& params, cudaStream_t stream) {
 
 bool mma_forward(const Params& p, cudaStream_t stream) {
   if (p.dropout && p.group > 1) return false;  // no model has both
+  if (p.dropout && p.starts) return p.head_size <= 64 && launch_streaming<64, 1, true>(PackedParams{p}, stream);
   if (p.dropout) {
     if (p.head_size <= 64) return forward_dropout<64>(p, stream);
     return p.head_size <= 96 ? forward_dropout<96>(p, stream) : forward_dropout<128>(p, stream);

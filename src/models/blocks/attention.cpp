@@ -22,6 +22,7 @@ AttentionForward Attention::arguments(const StepContext& context, const LayerCal
   args.v = cross_ ? Heads::in(saved.kv, kv, keys) : Heads::in(saved.qkv, q + kv, t);
   if (!cross_) args.kv_lengths = call.kv_lengths;
   if (shape_.dropout) args.dropout = shape_.dropout.of(context, call);
+  args.dropout.packing = {};               // its elements are numbered by queries and keys
   return args;
 }
 

@@ -26,6 +26,7 @@ struct LayerCall {
   Tensor kv_lengths;                       ///< i32 [B], optional: rows of a sample that are not padding
   Tensor positions;                        ///< i32 [M], where attention turns by them
   Packing packing;                         ///< optional
+  Packing rest_packing;                    ///< with it, of what is left of each sample behind a RowRange from 0 on
   Tensor memory;                           ///< [B * P, E], of cross attention
   int64_t memory_tokens = 0;               ///< P
   MemoryGradient* memory_gradient = nullptr;  ///< in backward

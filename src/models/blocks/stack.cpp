@@ -8,7 +8,8 @@ namespace blipft {
 
 namespace {
 
-bool norms_sum(const Sublayer& sublayer) { return sublayer.after && sublayer.after_sum; }
+/// Rows of a sample that a sublayer works on.
+double rows_of(const Sublayer& sublayer, double tokens) { return sublayer.range ? sublayer.range->inside(tokens) : tokens; }
 
 UnitPass open(const StepContext& context, const LayerCall& call, const Layer& layer, int64_t rows = 0) {
   UnitPass pass = acquire(context, *layer.unit, rows);
@@ -20,7 +21,13 @@ UnitPass open(const StepContext& context, const LayerCall& call, const Layer& la
 }  // namespace
 
 Sublayer::Place Layer::place_of(size_t i) const {
-  return {.last = i + 1 == sublayers.size(), .makes_input_again = i > 0 && norms_sum(sublayers[i - 1])};
+  return {.last = i + 1 == sublayers.size(), .makes_input_again = makes_input_again(i)};
+}
+
+bool Layer::makes_input_again(size_t i) const {
+  if (i == 0) return false;
+  const Sublayer& below = sublayers[i - 1];
+  return below.after && below.after_sum && below.range == sublayers[i].range;
 }
 
 Tensor Layer::forward(const UnitPass& pass, const LayerCall& call, Tensor x, Saved& saved, bool save) const {
@@ -50,7 +57,7 @@ ResidualGradient Layer::backward(const UnitPass& unit_pass, const UnitGradients&
   UnitBackward pass(unit_pass, gradients);
   std::vector<Tensor> inputs(sublayers.size());
   for (size_t i = 1; i < sublayers.size(); ++i)
-    if (norms_sum(sublayers[i - 1])) inputs[i] = sublayers[i - 1].output_again(pass, saved[i - 1]);
+    if (makes_input_again(i)) inputs[i] = sublayers[i - 1].output_again(pass, saved[i - 1]);
   for (size_t i = sublayers.size(); i-- > 0;) {
     Sublayer::Below of;
     if (i > 0) of.sublayer = &sublayers[i - 1];
@@ -64,7 +71,7 @@ ResidualGradient Layer::backward(const UnitPass& unit_pass, const UnitGradients&
 Block::Flops Layer::flops(int64_t batch, double tokens, double memory_tokens) const {
   Block::Flops sum;
   for (const Sublayer& sublayer : sublayers) {
-    const Block::Flops one = sublayer.block->forward_flops(batch, tokens, memory_tokens);
+    const Block::Flops one = sublayer.block->forward_flops(batch, rows_of(sublayer, tokens), memory_tokens);
     sum.products += one.products, sum.memory_products += one.memory_products, sum.attention += one.attention;
   }
   return sum;
@@ -78,7 +85,8 @@ double Layer::recompute_flops(int64_t batch, double tokens, double memory_tokens
   const double all = forward_flops(batch, tokens, memory_tokens);
   if (sublayers.back().after) return all;
   const LinearLayer& left_out = sublayers.back().block->last();
-  return all - 2 * static_cast<double>(batch) * tokens * static_cast<double>(left_out.in * left_out.out);
+  return all - 2 * static_cast<double>(batch) * rows_of(sublayers.back(), tokens) *
+                   static_cast<double>(left_out.in * left_out.out);
 }
 
 // The recomputed scores inside of attention's backward do not count.

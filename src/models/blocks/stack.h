@@ -37,6 +37,8 @@ class Layer {
 
  private:
   Sublayer::Place place_of(size_t i) const;
+  /// Whether the sublayer below can make this one's input again.
+  bool makes_input_again(size_t i) const;
   Block::Flops flops(int64_t batch, double tokens, double memory_tokens) const;
 };
 

@@ -1,6 +1,8 @@
 // Sublayers, forward and backward; see sublayer.h.
 #include "models/blocks/sublayer.h"
 
+#include <utility>
+
 namespace blipft {
 
 namespace {
@@ -20,6 +22,14 @@ Tensor added_up(const StepContext& context, ResidualStream& stream, const char* 
   give(context, stream.branch);
   give_x(context, stream);
   return sum;
+}
+
+/// `pass` of other rows of the same samples.
+UnitPass with_rows(const UnitPass& pass, const LayerCall& own) {
+  UnitPass result = pass;
+  result.rows.rows_per_sample = own.tokens;
+  result.rows.packing = own.packing;
+  return result;
 }
 
 }  // namespace
@@ -79,7 +89,7 @@ ResidualStream Sublayer::add(const UnitPass& pass, const LayerCall& call, Residu
   return {.x = added_up(context, in, stream_name(place))};
 }
 
-ResidualStream Sublayer::forward(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+ResidualStream Sublayer::forward_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
                                  Saved& saved, bool save) const {
   const StepContext& context = pass.context;
   const Block::Input input = block_input(pass, in, saved, save);
@@ -95,11 +105,11 @@ ResidualStream Sublayer::forward(const UnitPass& pass, const LayerCall& call, Re
   return add(pass, call, in, branch, place, saved, save);
 }
 
-void Sublayer::recompute(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
-                         Saved& saved) const {
+void Sublayer::recompute_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+                              Saved& saved) const {
   const StepContext& context = pass.context;
   if (after) {                             // which reads the block's output
-    ResidualStream out = forward(pass, call, in, place, saved, true);
+    ResidualStream out = forward_rows(pass, call, in, place, saved, true);
     give(context, out.x);
     return;
   }
@@ -148,7 +158,7 @@ ResidualGradient Sublayer::branch_gradient(UnitBackward& pass, const LayerCall& 
 ResidualGradient Sublayer::hand(UnitBackward& pass, const Tensor& like, const Below& below) const {
   ResidualGradient handed;
   const Sublayer* to = below.sublayer;
-  if (!to || (to->after && to->after_sum)) return handed;  // its own norm is the writer
+  if (!to || to->range || (to->after && to->after_sum)) return handed;  // its own rows or norm are the writer's
   if (to->dropout) handed.dropped = take(pass.context, "gradients", like.dtype, like.shape);
   if (to->after) return handed;            // its bias comes before that norm
   const LinearLayer& last = to->block->last();
@@ -156,8 +166,8 @@ ResidualGradient Sublayer::hand(UnitBackward& pass, const Tensor& like, const Be
   return handed;
 }
 
-ResidualGradient Sublayer::backward(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
-                                    Saved& saved, Tensor input, const Below& below) const {
+ResidualGradient Sublayer::backward_rows(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
+                                         Saved& saved, Tensor input, const Below& below) const {
   const StepContext& context = pass.context;
   const ResidualGradient branch = branch_gradient(pass, call, incoming, saved);
   const Tensor dy = branch.dy, dbranch = branch.dropped ? branch.dropped : dy;
@@ -187,6 +197,78 @@ ResidualGradient Sublayer::backward(UnitBackward& pass, const LayerCall& call, c
   if (input) give(context, input); else give(context, saved.x);
   leave(pass, last, dy);                   // whose weight gradient may still read it
   return result;
+}
+
+ResidualStream Sublayer::forward(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+                                 Saved& saved, bool save) const {
+  if (!range) return forward_rows(pass, call, in, place, saved, save);
+  const StepContext& context = pass.context;
+  const bool kept = in.saved && !in.branch;
+  Tensor x = added_up(context, in, "middle residual");
+  const LayerCall own = call_of_range(call);
+  place.last = true;
+  const ResidualStream out =
+      forward_rows(with_rows(pass, own), own, {.x = take_range(context, call, x)}, place, saved, save);
+  if (kept) {                              // somebody's backward reads it as it is
+    const Tensor copy = take(context, "middle residual", x.dtype, x.shape);
+    context.ops.dropout_add({.x = x, .y = copy}, context.stream);
+    x = copy;
+  }
+  put_range(context, call, out.x, x);
+  return {.x = x};
+}
+
+void Sublayer::recompute(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
+                         Saved& saved) const {
+  if (!range) return recompute_rows(pass, call, in, place, saved);
+  const StepContext& context = pass.context;
+  const bool kept = in.saved && !in.branch;
+  Tensor x = added_up(context, in, "middle residual");
+  const LayerCall own = call_of_range(call);
+  const Tensor rows = take_range(context, call, x);
+  if (!kept) give(context, x);
+  place.last = true;
+  recompute_rows(with_rows(pass, own), own, {.x = rows}, place, saved);
+}
+
+ResidualGradient Sublayer::backward(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
+                                    Saved& saved, Tensor input, const Below& below) const {
+  if (!range) return backward_rows(pass, call, incoming, saved, input, below);
+  const StepContext& context = pass.context;
+  const LayerCall own = call_of_range(call);
+  const Dropout all_rows = std::exchange(pass.rows, with_rows(pass, own).rows);
+  const ResidualGradient part =
+      backward_rows(pass, own, {.dy = take_range(context, call, incoming.dy)}, saved, input, {});
+  pass.rows = all_rows;
+  put_range(context, call, part.dy, incoming.dy);
+  return {.dy = incoming.dy};
+}
+
+LayerCall Sublayer::call_of_range(const LayerCall& call) const {
+  LayerCall own = call;
+  own.tokens = range->behind ? call.tokens - range->count : range->count;
+  own.packing = range->behind ? call.rest_packing : Packing{};
+  own.kv_lengths = own.positions = {};
+  own.rest_packing = {};
+  return own;
+}
+
+Tensor Sublayer::take_range(const StepContext& context, const LayerCall& call, const Tensor& x) const {
+  const int64_t first = call.batch * range->count;
+  const Tensor rows = take(context, "rows of a range", x.dtype, {range->behind ? x.rows() - first : first, x.cols()});
+  context.ops.pick_rows(range->of(x, rows, call.tokens, call.packing), context.stream);
+  return rows;
+}
+
+// Takes `rows` over.
+void Sublayer::put_range(const StepContext& context, const LayerCall& call, Tensor rows, const Tensor& x) const {
+  context.ops.spread_rows(range->of(x, rows, call.tokens, call.packing), context.stream);
+  give(context, rows);
+}
+
+RowBlocks RowRange::of(const Tensor& all, const Tensor& rows, int64_t tokens, const Packing& packing) const {
+  return {.blocks = all, .rows = rows, .block_rows = tokens, .offset = behind ? count : 0,
+          .count = behind ? tokens - count : count, .packing = packing, .fixed = !behind, .keep = true};
 }
 
 }  // namespace blipft

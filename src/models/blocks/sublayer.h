@@ -9,6 +9,9 @@
 // added, which the next norm of the same unit does in its own pass over the rows. Backward: whoever writes the gradient of
 // the residual stream is handed the dropout mask and the bias gradient of the product that was added there.
 //
+// A sublayer may work on a range of each sample's rows (InstructBLIP: cross attention of the queries alone, MLPs of their
+// own for queries and text): its rows are picked out of the stream, and put back.
+//
 // Dimension legend: as in block.h.
 #pragma once
 
@@ -36,6 +39,17 @@ struct ResidualGradient {
   BiasGradient bias;                       ///< of that product, as the writer was handed it
 };
 
+/// Rows of each sample: the first `count`, which every sample has, or those behind them.
+struct RowRange {
+  int64_t count = 0;
+  bool behind = false;
+  bool operator==(const RowRange&) const = default;
+  /// These rows, `rows`, of a matrix of all, `all`; spread_rows() leaves the others. Of `tokens` rows a sample at most.
+  RowBlocks of(const Tensor& all, const Tensor& rows, int64_t tokens, const Packing& packing) const;
+  /// Of a sample's `tokens` rows, those inside.
+  double inside(double tokens) const { return behind ? tokens - static_cast<double>(count) : static_cast<double>(count); }
+};
+
 class Sublayer {
  public:
   std::shared_ptr<const Block> block;
@@ -43,6 +57,7 @@ class Sublayer {
   std::optional<Norm> after;               ///< norm of the sum, or of the branch
   bool after_sum = false;                  ///< `after` norms the sum; else the branch, before it is added
   DropoutSite dropout;                     ///< of the branch
+  std::optional<RowRange> range;           ///< the rows that it works on; absent: all. Not of a layer's first sublayer
 
   /// What backward needs. A norm's output is never saved.
   struct Saved {
@@ -75,6 +90,15 @@ class Sublayer {
                             Tensor input, const Below& below) const;
 
  private:
+  // The public ones of what `range` leaves.
+  ResidualStream forward_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved,
+                              bool save) const;
+  void recompute_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place, Saved& saved) const;
+  ResidualGradient backward_rows(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
+                                 Saved& saved, Tensor input, const Below& below) const;
+  LayerCall call_of_range(const LayerCall& call) const;
+  Tensor take_range(const StepContext& context, const LayerCall& call, const Tensor& x) const;
+  void put_range(const StepContext& context, const LayerCall& call, Tensor rows, const Tensor& x) const;
   Block::Input block_input(const UnitPass& pass, ResidualStream& in, Saved& saved, bool save) const;
   ResidualStream add(const UnitPass& pass, const LayerCall& call, ResidualStream in, Tensor branch, Place place,
                      Saved& saved, bool save) const;

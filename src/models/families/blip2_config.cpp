@@ -28,6 +28,34 @@ float init_std(const JsonFields& fields, const std::string& key) {
   return value < 1e-4f ? 0.02f : value;
 }
 
+OptShape read_text(const JsonFields& fields) {
+  OptShape text;
+  fields.only<std::string>("model_type", "opt");
+  text.vocabulary = fields.rows("vocab_size", text.vocabulary);
+  text.hidden = fields.positive("hidden_size", text.hidden);
+  text.inner = fields.positive("ffn_dim", text.inner);
+  text.layers = fields.layers("num_hidden_layers", text.layers);
+  text.heads = fields.positive("num_attention_heads", text.heads);
+  text.positions = fields.rows("max_position_embeddings", text.positions);
+  text.padding_id = fields.get<int64_t>("pad_token_id", text.padding_id);
+  text.dropout = fields.probability("dropout", text.dropout);
+  text.init_std = init_std(fields, "init_std");
+  text.activation = activation_of(fields, "activation_function", "relu");
+  text.bias = fields.get<bool>("enable_bias", true);
+  text.tied = fields.get<bool>("tie_word_embeddings", true);
+  fields.only<int64_t>("word_embed_proj_dim", text.hidden);
+  fields.only<bool>("do_layer_norm_before", true);
+  fields.only<bool>("_remove_final_layer_norm", false);
+  fields.only<bool>("layer_norm_elementwise_affine", true);
+  text.attention_dropout = fields.probability("attention_dropout", 0);
+  fields.only<bool>("is_causal", true);
+  fields.only<double>("layerdrop", 0.0);
+  check_heads(fields, text.hidden, text.heads);
+  return text;
+}
+
+}  // namespace
+
 VitShape read_vision(const JsonFields& fields) {
   VitShape vision;
   vision.hidden = fields.positive("hidden_size", vision.hidden);
@@ -64,38 +92,10 @@ QFormerShape read_qformer(const JsonFields& fields, int64_t picture_hidden, int6
   shape.hidden_dropout = fields.probability("hidden_dropout_prob", shape.hidden_dropout);
   shape.attention_dropout = fields.probability("attention_probs_dropout_prob", shape.attention_dropout);
   fields.only<std::string>("hidden_act", "gelu");
-  fields.only<bool>("use_qformer_text_input", false);
+  shape.init_std = init_std(fields, "initializer_range");
   check_heads(fields, shape.hidden, shape.heads);
   return shape;
 }
-
-OptShape read_text(const JsonFields& fields) {
-  OptShape text;
-  fields.only<std::string>("model_type", "opt");
-  text.vocabulary = fields.rows("vocab_size", text.vocabulary);
-  text.hidden = fields.positive("hidden_size", text.hidden);
-  text.inner = fields.positive("ffn_dim", text.inner);
-  text.layers = fields.layers("num_hidden_layers", text.layers);
-  text.heads = fields.positive("num_attention_heads", text.heads);
-  text.positions = fields.rows("max_position_embeddings", text.positions);
-  text.padding_id = fields.get<int64_t>("pad_token_id", text.padding_id);
-  text.dropout = fields.probability("dropout", text.dropout);
-  text.init_std = init_std(fields, "init_std");
-  text.activation = activation_of(fields, "activation_function", "relu");
-  text.bias = fields.get<bool>("enable_bias", true);
-  text.tied = fields.get<bool>("tie_word_embeddings", true);
-  fields.only<int64_t>("word_embed_proj_dim", text.hidden);
-  fields.only<bool>("do_layer_norm_before", true);
-  fields.only<bool>("_remove_final_layer_norm", false);
-  fields.only<bool>("layer_norm_elementwise_affine", true);
-  text.attention_dropout = fields.probability("attention_dropout", 0);
-  fields.only<bool>("is_causal", true);
-  fields.only<double>("layerdrop", 0.0);
-  check_heads(fields, text.hidden, text.heads);
-  return text;
-}
-
-}  // namespace
 
 Blip2Config Blip2Config::read(const std::string& file) {
   const nlohmann::json root = io::read_json_file(file);
@@ -107,7 +107,7 @@ Blip2Config Blip2Config::read(const std::string& file) {
   config.vision = read_vision(fields.section("vision_config"));
   config.qformer =
       read_qformer(fields.section("qformer_config"), config.vision.hidden, fields.positive("num_query_tokens", 32));
-  config.qformer.init_std = init_std(fields.section("qformer_config"), "initializer_range");
+  fields.section("qformer_config").only<bool>("use_qformer_text_input", false);
   config.text = read_text(fields.section("text_config"));
   return config;
 }

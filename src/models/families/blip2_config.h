@@ -9,6 +9,8 @@
 
 namespace blipft {
 
+class JsonFields;
+
 struct Blip2Config {
   VitShape vision;
   QFormerShape qformer;
@@ -18,5 +20,11 @@ struct Blip2Config {
   /// and what is supported.
   static Blip2Config read(const std::string& file);
 };
+
+// What the reading of BLIP-2's relatives shares.
+
+VitShape read_vision(const JsonFields& fields);
+/// `picture_hidden`: the vision tower's; without the sizes of instructions.
+QFormerShape read_qformer(const JsonFields& fields, int64_t picture_hidden, int64_t queries);
 
 }  // namespace blipft

@@ -15,6 +15,49 @@ namespace {
 using Norms = DecoderConfig::Norms;
 using HeadNorms = DecoderConfig::HeadNorms;
 
+// Makes the blocks of one.
+class DecoderBuilder {
+ public:
+  DecoderBuilder(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings, LoraBuilder& lora)
+      : config_(config), place_(place), settings_(settings), lora_(lora) {}
+  LanguageModel make(const std::function<Unit&(const std::string& name)>& add_unit);
+
+ private:
+  Layer make_layer(int64_t i, Unit& unit);
+  Sublayer attention(int64_t i, const std::string& name, Unit& unit);
+  Sublayer mlp(const std::string& name, Unit& unit);
+  Attention::Shape heads(int64_t i) const;
+  std::optional<Norm> norm(Unit& unit, const std::string& name, bool wanted) const;
+  // Layers over one input, [sum of `outs`, H]: each a matrix of its own, or one that the checkpoint calls `fused`.
+  LinearLayer add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers, bool bias);
+
+  const DecoderConfig& config_;
+  const DecoderPlace& place_;
+  const ModelSettings& settings_;
+  LoraBuilder& lora_;
+};
+
+LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& name)>& add_unit) {
+  const DecoderConfig& c = config_;
+  const std::string table = place_.root + "model.embed_tokens.weight", output = place_.root + "lm_head";
+  LanguageModel language;
+  Unit& embeddings = add_unit(place_.units + "embeddings");
+  language.embedding = {.unit = &embeddings, .vocabulary = c.vocabulary, .hidden = c.hidden,
+                        .padding_id = c.padding_id, .prefix_rows = place_.prefix_rows, .token_scale = c.token_scale};
+  language.embedding.tokens = embeddings.add(table, {c.vocabulary, c.hidden}, Init::normal(c.init_std), false,
+                                             ParameterKind::embedding);
+  for (int64_t i = 0; i < c.layers; ++i)
+    language.layers.layers.push_back(make_layer(i, add_unit(concat(place_.units, "layers.", i))));
+  language.layers.checkpointed = settings_.checkpointing.layers_of(c.layers);
+  LanguageHead& head = language.head;
+  head.unit = &add_unit(place_.units + "head");
+  head.norm = add_rms_norm(*head.unit, place_.root + "model.norm", c.hidden, c.norm_eps, c.norm_form);
+  head.cap = c.logit_cap;
+  head.add_output(embeddings, c.tied ? table : "", output, c.hidden, c.vocabulary, c.init_std);
+  lora_.attach(*head.unit, {{&head.output, {output}}});
+  return language;
+}
+
 class Decoder : public Model {
  public:
   Decoder(DecoderConfig config, const ModelSettings& settings)
@@ -23,23 +66,11 @@ class Decoder : public Model {
         adapter_group_(add_adapter_group(settings)),
         lora_(settings.adapter, "",
               [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }) {
-    const DecoderConfig& c = config_;
-    const std::string table = "model.embed_tokens.weight";
-    Unit& embeddings = add_unit("embeddings", embeddings_group_);
-    language_.embedding = {.unit = &embeddings, .vocabulary = c.vocabulary, .hidden = c.hidden,
-                           .padding_id = c.padding_id, .token_scale = c.token_scale};
-    language_.embedding.tokens = embeddings.add(table, {c.vocabulary, c.hidden}, Init::normal(c.init_std), false,
-                                                ParameterKind::embedding);
-    for (int64_t i = 0; i < c.layers; ++i) language_.layers.layers.push_back(make_layer(i, settings));
-    language_.layers.checkpointed = settings.checkpointing.layers_of(c.layers);
-    LanguageHead& head = language_.head;
-    head.unit = &add_unit("head", head_group_);
-    head.norm = add_rms_norm(*head.unit, "model.norm", c.hidden, c.norm_eps, c.norm_form);
-    head.cap = c.logit_cap;
-    head.add_output(embeddings, c.tied ? table : "", "lm_head", c.hidden, c.vocabulary, c.init_std);
-    lora_.attach(*head.unit, {{&head.output, {"lm_head"}}});
+    language_ = make_decoder_language(config_, {}, settings, [this](const std::string& name) -> Unit& {
+      return add_unit(name, name == "embeddings" ? embeddings_group_ : name == "head" ? head_group_ : layers_group_);
+    }, lora_);
     lora_.check();
-    label_rows_ = head.unit->adapter && settings.adapter.dropout > 0;
+    label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
   }
 
   std::string description() const override {
@@ -72,13 +103,6 @@ class Decoder : public Model {
   }
 
  private:
-  Layer make_layer(int64_t i, const ModelSettings& settings);
-  Sublayer attention(int64_t i, const std::string& name, Unit& unit);
-  Sublayer mlp(const std::string& name, Unit& unit);
-  Attention::Shape heads(int64_t i) const;
-  std::optional<Norm> norm(Unit& unit, const std::string& name, bool wanted) const;
-  // Layers over one input, [sum of `outs`, H]: each a matrix of its own, or one that the checkpoint calls `fused`.
-  LinearLayer add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers, bool bias);
   // What the head reads; `save` keeps what backward needs.
   Tensor forward(const StepContext& context, const MicroBatch& batch, bool save) {
     context.arena.mark("before_forward");
@@ -96,12 +120,12 @@ class Decoder : public Model {
   bool label_rows_ = false;
 };
 
-std::optional<Norm> Decoder::norm(Unit& unit, const std::string& name, bool wanted) const {
+std::optional<Norm> DecoderBuilder::norm(Unit& unit, const std::string& name, bool wanted) const {
   if (!wanted) return std::nullopt;
   return add_rms_norm(unit, name, config_.hidden, config_.norm_eps, config_.norm_form);
 }
 
-Attention::Shape Decoder::heads(int64_t i) const {
+Attention::Shape DecoderBuilder::heads(int64_t i) const {
   using Turns = DecoderConfig::LayerKind::Turns;
   const DecoderConfig& c = config_;
   const DecoderConfig::LayerKind& kind = c.kinds.at(static_cast<size_t>(i));
@@ -111,7 +135,7 @@ Attention::Shape Decoder::heads(int64_t i) const {
   return heads;
 }
 
-LinearLayer Decoder::add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers,
+LinearLayer DecoderBuilder::add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers,
                                   bool bias) {
   if (!config_.fused) return add_packed_linear(unit, layers, config_.hidden, bias, config_.init_std);
   int64_t out = 0;
@@ -127,7 +151,7 @@ std::vector<std::string> modules(bool fused, const std::string& fused_name, cons
 }
 
 // `name` ends in a dot.
-Sublayer Decoder::attention(int64_t i, const std::string& name, Unit& unit) {
+Sublayer DecoderBuilder::attention(int64_t i, const std::string& name, Unit& unit) {
   const DecoderConfig& c = config_;
   const std::string self = name + "self_attn.", fused = self + "qkv_proj";
   Attention::Shape shape = heads(i);
@@ -147,7 +171,7 @@ Sublayer Decoder::attention(int64_t i, const std::string& name, Unit& unit) {
           .after = after};
 }
 
-Sublayer Decoder::mlp(const std::string& name, Unit& unit) {
+Sublayer DecoderBuilder::mlp(const std::string& name, Unit& unit) {
   const DecoderConfig& c = config_;
   const std::string mlp = name + "mlp.", fused = mlp + "gate_up_proj";
   const char* norm_name = c.norms == Norms::before ? "post_attention_layernorm" : "pre_feedforward_layernorm";
@@ -161,19 +185,23 @@ Sublayer Decoder::mlp(const std::string& name, Unit& unit) {
           .before = before, .after = after};
 }
 
-Layer Decoder::make_layer(int64_t i, const ModelSettings& settings) {
-  const std::string name = concat("model.layers.", i, ".");
-  Unit& unit = add_unit(concat("layers.", i), layers_group_);
+Layer DecoderBuilder::make_layer(int64_t i, Unit& unit) {
+  const std::string name = concat(place_.root, "model.layers.", i, ".");
   Layer layer{&unit, {}};
   layer.sublayers.push_back(attention(i, name, unit));
   layer.sublayers.push_back(mlp(name, unit));
   for (uint32_t site = 0; site < 2; ++site)
-    layer.sublayers[site].dropout = {settings.dropout ? config_.branch_dropout : 0,
-                                     2 * static_cast<uint32_t>(i) + site};
+    layer.sublayers[site].dropout = {settings_.dropout ? config_.branch_dropout : 0,
+                                     place_.dropout_site + 2 * static_cast<uint32_t>(i) + site};
   return layer;
 }
 
 }  // namespace
+
+LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings,
+                                    const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora) {
+  return DecoderBuilder(config, place, settings, lora).make(add_unit);
+}
 
 std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& file, const ModelSettings& settings) {
   check_dropout(file, "attention_dropout", config.attention_dropout, settings.dropout);

@@ -4,12 +4,15 @@
 // Parameter groups: embeddings (with a tied head's weight), layers, head (the final norm and an own head's weight).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "blipft/model.h"
 #include "models/blocks/attention.h"
+#include "models/blocks/language_model.h"
+#include "models/blocks/linear_lora.h"
 
 namespace blipft {
 
@@ -50,6 +53,18 @@ struct DecoderConfig {
   };
   std::vector<LayerKind> kinds;            // [layers]
 };
+
+/// Where a decoder stands in a model.
+struct DecoderPlace {
+  std::string root;                        ///< how the names of its tensors begin ("language_model.")
+  std::string units;                       ///< and those of its units ("language.")
+  uint32_t dropout_site = 0;               ///< the first of its dropout sites, two a layer
+  int64_t prefix_rows = 0;                 ///< of each sample, before its text
+};
+
+/// Adds its units to a model, which `add_unit` does: embeddings, layers, head.
+LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings,
+                                    const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora);
 
 /// `file`: the config.json that `config` comes from, for messages.
 std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& file, const ModelSettings& settings);

@@ -178,7 +178,10 @@ std::vector<bool> read_sliding(const JsonFields& fields, int64_t layers, const s
 
 LlamaConfig LlamaConfig::read(const std::string& file) {
   const nlohmann::json root = io::read_json_file(file);
-  const JsonFields fields(root, file);
+  return read(JsonFields(root, file));
+}
+
+LlamaConfig LlamaConfig::read(const JsonFields& fields) {
   const Family& family = family_of(fields);
   LlamaConfig config;
   config.model_type = family.model_type;

@@ -16,6 +16,8 @@ struct LlamaConfig : DecoderConfig {
   /// Reads and checks `file`; absent keys have transformers' defaults. Throws UserError naming file, key, found value
   /// and what is supported.
   static LlamaConfig read(const std::string& file);
+  /// The same of a part of a file.
+  static LlamaConfig read(const JsonFields& fields);
 };
 
 // What the reading of all decoders' files shares.

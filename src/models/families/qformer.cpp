@@ -9,21 +9,25 @@ namespace blipft {
 namespace {
 // Dropout sites of a layer; the first of all is the input's.
 enum Site : uint32_t { kSelfProbabilities, kSelfOutput, kCrossProbabilities, kCrossOutput, kMlpOutput, kSites };
+// Behind those of all layers, of the instructions' MLPs, one a layer.
+uint32_t instruction_site(int64_t layers, int64_t i) { return 1 + static_cast<uint32_t>(kSites * layers + i); }
 }  // namespace
 
 QFormer::QFormer(const QFormerShape& shape, uint32_t site, const ModelSettings& settings, const AddUnit& add_unit)
     : shape_(shape) {
   if (!settings.dropout) shape_.hidden_dropout = shape_.attention_dropout = 0;
-  input_dropout_ = {shape_.hidden_dropout, site};
-  embeddings_ = &add_unit("qformer.embeddings");
-  query_tokens_ = embeddings_->add("query_tokens", {1, shape.queries, shape.hidden}, Init::normal(shape.init_std));
-  input_norm_ = add_norm(*embeddings_, "qformer.layernorm", shape.hidden, shape.norm_eps);
+  input_.queries = shape.queries;
+  input_.hidden = shape.hidden;
+  input_.instruction = shape.instruction;
+  input_.dropout = {shape_.hidden_dropout, site};
+  input_.add(add_unit("qformer.embeddings"), shape.norm_eps, shape.init_std);
   for (int64_t i = 0; i < shape.layers; ++i)
-    add_layer(i, site + 1 + kSites * static_cast<uint32_t>(i), add_unit(concat("qformer.layers.", i)));
+    add_layer(i, site + 1 + kSites * static_cast<uint32_t>(i), site + instruction_site(shape.layers, i),
+              add_unit(concat("qformer.layers.", i)));
   layers_.checkpointed = settings.checkpointing.layers_of(shape.layers);
 }
 
-void QFormer::add_layer(int64_t i, uint32_t site, Unit& unit) {
+void QFormer::add_layer(int64_t i, uint32_t site, uint32_t text_site, Unit& unit) {
   const QFormerShape& s = shape_;
   const int64_t d = s.hidden;
   const std::string name = concat("qformer.encoder.layer.", i, ".");
@@ -35,6 +39,7 @@ void QFormer::add_layer(int64_t i, uint32_t site, Unit& unit) {
   const auto linear = [&](const std::string& of, int64_t in, int64_t out) {
     return add_linear(unit, of, in, out, true, s.init_std);
   };
+  const std::optional<RowRange> of_queries = s.instruction ? std::optional(RowRange{s.queries}) : std::nullopt;
   Layer layer{&unit, {}};
   {
     const std::string self = name + "attention.attention.";
@@ -55,39 +60,47 @@ void QFormer::add_layer(int64_t i, uint32_t site, Unit& unit) {
         {.block = std::make_shared<Attention>(unit, heads(kCrossProbabilities), std::move(query), std::move(key_value),
                                               std::move(output)),
          .after = norm_of("crossattention.output.LayerNorm"), .after_sum = true,
-         .dropout = {s.hidden_dropout, site + kCrossOutput}});
+         .dropout = {s.hidden_dropout, site + kCrossOutput}, .range = of_queries});
   }
-  LinearLayer fc1 = linear(name + "intermediate_query.dense", d, s.inner);
-  LinearLayer fc2 = linear(name + "output_query.dense", s.inner, d);
-  layer.sublayers.push_back({.block = std::make_shared<Mlp>(unit, s.activation, std::move(fc1), std::move(fc2)),
-                             .after = norm_of("output_query.LayerNorm"), .after_sum = true,
-                             .dropout = {s.hidden_dropout, site + kMlpOutput}});
+  layer.sublayers.push_back(mlp(unit, name, "_query", site + kMlpOutput));
+  layer.sublayers.back().range = of_queries;
+  if (s.instruction) {
+    layer.sublayers.push_back(mlp(unit, name, "", text_site));
+    layer.sublayers.back().range = RowRange{s.queries, true};
+  }
   layers_.layers.push_back(std::move(layer));
 }
 
-LayerCall QFormer::call(const MicroBatch& batch, const Tensor& picture) const {
-  return {.batch = batch.samples, .tokens = shape_.queries, .sample_keys = batch.sample_keys, .memory = picture,
-          .memory_tokens = picture.rows() / batch.samples};
+// `which` of a layer's MLPs.
+Sublayer QFormer::mlp(Unit& unit, const std::string& name, const char* which, uint32_t site) const {
+  const QFormerShape& s = shape_;
+  const std::string inner = concat(name, "intermediate", which, ".dense"), output = concat(name, "output", which);
+  LinearLayer fc1 = add_linear(unit, inner, s.hidden, s.inner, true, s.init_std);
+  LinearLayer fc2 = add_linear(unit, output + ".dense", s.inner, s.hidden, true, s.init_std);
+  return {.block = std::make_shared<Mlp>(unit, s.activation, std::move(fc1), std::move(fc2)),
+          .after = add_norm(unit, output + ".LayerNorm", s.hidden, s.norm_eps), .after_sum = true,
+          .dropout = {s.hidden_dropout, site}};
 }
 
-// The norm runs once over the [Q, D] query tokens, which are the same for every sample; dropout differs.
-Tensor QFormer::queries_forward(const StepContext& context, const LayerCall& call) const {
-  const Tensor flat = context.units.acquire(*embeddings_);
-  const ObservedPhase phase(context, Phase::forward, *embeddings_);
-  NormResult normed =
-      take_norm(context, input_norm_, flat, flat.part(query_tokens_, {shape_.queries, shape_.hidden}));
-  const Tensor tiled = take(context, "queries", flat.dtype, {call.batch * shape_.queries, shape_.hidden});
-  context.ops.tile_rows(normed.y, tiled, context.stream);
-  if (const Dropout dropout = input_dropout_.of(context, call))
-    context.ops.dropout_add({.x = tiled, .dropout = dropout, .y = tiled}, context.stream);
-  give(context, normed);
-  context.units.release(*embeddings_);
-  return tiled;
+LayerCall QFormer::call(const MicroBatch& batch, const Tensor& picture) const {
+  LayerCall call{.batch = batch.samples, .tokens = shape_.queries, .sample_keys = batch.sample_keys, .memory = picture,
+                 .memory_tokens = picture.rows() / batch.samples};
+  if (!shape_.instruction) return call;
+  call.tokens = batch.instruction.most_rows;
+  call.kv_lengths = batch.instruction.key_lengths;
+  call.packing = batch.instruction.packing;
+  call.rest_packing = batch.instruction.text_packing;
+  return call;
 }
 
 Tensor QFormer::forward(const StepContext& context, const MicroBatch& batch, const Tensor& picture, bool save) {
   const LayerCall of = call(batch, picture);
-  return layers_.forward(context, of, queries_forward(context, of), save);
+  Tensor x = layers_.forward(context, of, input_.forward(context, batch, of), save);
+  if (!shape_.instruction) return x;
+  const Tensor queries = take(context, "queries", x.dtype, {of.batch * shape_.queries, shape_.hidden});
+  context.ops.pick_rows(RowRange{shape_.queries}.of(x, queries, of.tokens, of.packing), context.stream);
+  give(context, x);
+  return queries;
 }
 
 void QFormer::backward(const StepContext& context, const MicroBatch& batch, const Tensor& picture, Tensor dy,
@@ -95,44 +108,32 @@ void QFormer::backward(const StepContext& context, const MicroBatch& batch, cons
   MemoryGradient memory{dpicture};
   LayerCall of = call(batch, picture);
   of.memory_gradient = &memory;
+  if (shape_.instruction) {                // what became of the instructions is read by nobody
+    const Tensor all = take(context, "gradients", dy.dtype, {batch.instruction.rows, shape_.hidden});
+    RowBlocks rows = RowRange{shape_.queries}.of(all, dy, of.tokens, of.packing);
+    rows.keep = false;
+    context.ops.spread_rows(rows, context.stream);
+    give(context, dy);
+    dy = all;
+  }
   dy = layers_.backward(context, of, dy);
   if (dpicture && !memory.started) context.device.zero(dpicture.data, dpicture.bytes(), context.stream);
-  if (embeddings_->trainable) queries_backward(context, of, dy);
+  if (input_.unit().trainable) input_.backward(context, batch, of, dy);
   give(context, dy);
 }
 
-void QFormer::queries_backward(const StepContext& context, const LayerCall& call, Tensor dy) const {
-  const Shape shape = {shape_.queries, shape_.hidden};
-  const Tensor flat = context.units.acquire(*embeddings_);
-  const ObservedPhase phase(context, Phase::backward, *embeddings_);
-  const UnitGradient gradient = context.units.gradient(*embeddings_);
-  const Tensor tokens = flat.part(query_tokens_, shape);
-  if (const Dropout dropout = input_dropout_.of(context, call))
-    context.ops.dropout_add({.x = dy, .dropout = dropout, .y = dy}, context.stream);
-  ScopedTensor dnormed(context, "gradients", flat.dtype, shape);
-  context.ops.sum_tiles(dy, dnormed, false, context.stream);
-  NormResult normed = take_norm(context, input_norm_, flat, tokens);
-  context.ops.norm_backward({.dy = dnormed, .x = tokens, .mean = normed.mean, .rstd = normed.rstd,
-                             .gamma = input_norm_.g(flat), .dgamma = input_norm_.g(gradient.flat),
-                             .dbeta = input_norm_.b(gradient.flat), .accumulate = gradient.accumulate, .dx = dnormed},
-                            context.stream);
-  give(context, normed);
-  context.ops.sum_tiles(dnormed, gradient.flat.part(query_tokens_, shape), gradient.accumulate, context.stream);
-  context.units.release(*embeddings_);
-  context.units.publish(*embeddings_);
-}
-
 std::optional<double> QFormer::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int64_t picture_tokens,
-                                          bool reached, bool picture_gradient) const {
-  if (&unit == embeddings_) return 0;      // no matrix product
+                                          bool reached, bool picture_gradient, double instruction_rows) const {
+  if (&unit == &input_.unit()) return 0;   // no matrix product
   const Layer* layer = layers_.layer_of(unit);
   if (!layer) return std::nullopt;
-  const double queries = static_cast<double>(shape_.queries), picture = static_cast<double>(picture_tokens);
+  const double rows = static_cast<double>(shape_.queries) + instruction_rows;
+  const double picture = static_cast<double>(picture_tokens);
   switch (phase) {
-    case Phase::forward: return layer->forward_flops(batch_size, queries, picture);
-    case Phase::recompute: return layer->recompute_flops(batch_size, queries, picture);
+    case Phase::forward: return layer->forward_flops(batch_size, rows, picture);
+    case Phase::recompute: return layer->recompute_flops(batch_size, rows, picture);
     case Phase::backward:
-      return reached ? layer->backward_flops(batch_size, queries, unit.trainable, picture, picture_gradient) : 0;
+      return reached ? layer->backward_flops(batch_size, rows, unit.trainable, picture, picture_gradient) : 0;
     default: break;
   }
   return 0;

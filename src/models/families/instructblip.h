@@ -1,0 +1,13 @@
+// The InstructBLIP family, for the factory table.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "blipft/model.h"
+
+namespace blipft {
+
+std::unique_ptr<Model> make_instructblip(const std::string& config_file, const ModelSettings& settings);
+
+}  // namespace blipft

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Writes src/data/bert_tables.cpp: which characters BERT's normalizer and pre-tokenizer take for what.
+
+They are those of the `tokenizers` library, found by asking it about every code point: what its clean_text removes, the
+accents that strip_accents removes (the nonspacing marks of an older Unicode than the library's regular expressions
+know), the Chinese characters that become words of their own, small letters for capitals, and punctuation as its
+BertPreTokenizer cuts it out.
+
+    python3 tools/make_bert_tables.py src/data/bert_tables.cpp        (needs the `tokenizers` package)
+"""
+import sys
+
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers
+
+from make_unicode_tables import scalars, write_array, write_ranges
+
+CAPITAL_I_WITH_DOT = 0x130  # the one capital that becomes two characters
+
+
+def normalizer(**on):
+    flags = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    return normalizers.BertNormalizer(**{**flags, **on})
+
+
+def between(normalize, expected):
+    return [cp for cp in scalars() if normalize.normalize_str("a" + chr(cp) + "b") == expected(chr(cp))]
+
+
+def small_letters():
+    """(first, last, step, distance) of runs of capitals."""
+    lower, runs = normalizer(lowercase=True), []
+    for cp in scalars():
+        small = lower.normalize_str(chr(cp))
+        if small == chr(cp) or cp == CAPITAL_I_WITH_DOT:
+            continue
+        if len(small) != 1:
+            sys.exit(f"U+{cp:04X} becomes {len(small)} characters; the table holds one")
+        distance = ord(small) - cp
+        if runs and runs[-1][3] == distance:
+            first, last, step, _ = runs[-1]
+            if cp - last == step or first == last and cp - last <= 2:
+                runs[-1] = [first, cp, cp - last, distance]
+                continue
+        runs.append([cp, cp, 1, distance])
+    return runs
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: make_bert_tables.py <output.cpp>")
+    splitter = pre_tokenizers.BertPreTokenizer()
+    punctuation = [cp for cp in scalars()
+                   if [word for word, _ in splitter.pre_tokenize_str("a" + chr(cp) + "b")] == ["a", chr(cp), "b"]]
+    accents = normalizer(strip_accents=True)
+    capitals = small_letters()
+    with open(sys.argv[1], "w", encoding="ascii") as out:
+        out.write("// Characters as BERT's normalizer and pre-tokenizer see them.\n//\n"
+                  "// Written by tools/make_bert_tables.py; do not edit.\n"
+                  f"// As tokenizers {tokenizers.__version__} has them.\n"
+                  "#include \"data/bert_tables.h\"\n\nnamespace blipft::bert_tables {\n\n")
+        write_ranges(out, "removed", between(normalizer(clean_text=True), lambda c: "ab"))
+        write_ranges(out, "accents", [cp for cp in scalars() if accents.normalize_str("a" + chr(cp)) == "a"])
+        write_ranges(out, "chinese", between(normalizer(handle_chinese_chars=True), lambda c: "a " + c + " b"))
+        write_ranges(out, "punctuation", punctuation)
+        write_array(out, f"const CapitalRange capitals[{len(capitals)}]",
+                    [f"{{0x{a:x}, 0x{b:x}, {c}, {d}}}" for a, b, c, d in capitals])
+        out.write(f"const size_t capitals_size = {len(capitals)};\n\n}}  // namespace blipft::bert_tables\n")
+    print(f"{sys.argv[1]}: {len(punctuation)} characters of punctuation, {len(capitals)} runs of capitals")
+
+
+if __name__ == "__main__":
+    main()
