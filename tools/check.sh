@@ -165,6 +165,31 @@ unit_tests() {
   count_doctest $status "$log" || { cat "$log"; echo "exit status $status"; }
   end "$result"
 }
+script_tests() {
+  local test=$1 log status p f s
+  begin "$test"
+  log=$logs/$(basename "$test").log
+  timeout --kill-after=20 1800 "$python" "$test" > "$log" 2>&1
+  status=$?
+  p=$(grep -ac '^ok ' "$log") f=$(grep -ac '^FAILED [^(]' "$log") s=$(grep -ac '^SKIPPED[: ]' "$log")
+  # A script that ends badly, or says nothing, has failed even when no line says so.
+  if [ "$f" = 0 ] && { [ $status != 0 ] || [ $((p + s)) = 0 ]; }; then f=1; fi
+  if [ "$f" != 0 ]; then
+    grep -av '^ok ' "$log" | tail -80
+    echo "exit status $status"
+  else
+    grep -a '^SKIPPED[: ]' "$log"
+  fi
+  passed=$p failed=$f skipped=$s
+  end "$p passed, $f failed, $s skipped"
+}
+
+python=$(tools/setup.sh --python 2> /dev/null || echo python3)
+export BLIPFT_PYTHON=$python
+longest=test/program/gpu_runs_test.py
+# On a GPU it takes longest: it begins first.
+if [ "$cuda" = 1 ] && [ -z "$san" ]; then part script_tests "$longest"; fi
+
 # On a GPU the comparison of every operation takes minutes: four processes share it. Without one it is skipped, once.
 compared="every case on the GPU*"
 gpu_operations() { BLIPFT_OPS_PART=$1/4 unit_tests "operations on the GPU, part $1 of 0 to 3" -tc="$compared"; }
@@ -261,29 +286,8 @@ if [ -n "$san" ]; then
   finish
 fi
 
-script_tests() {
-  local test=$1 log status p f s
-  begin "$test"
-  log=$logs/$(basename "$test").log
-  timeout --kill-after=20 1800 "$python" "$test" > "$log" 2>&1
-  status=$?
-  p=$(grep -ac '^ok ' "$log") f=$(grep -ac '^FAILED [^(]' "$log") s=$(grep -ac '^SKIPPED[: ]' "$log")
-  # A script that ends badly, or says nothing, has failed even when no line says so.
-  if [ "$f" = 0 ] && { [ $status != 0 ] || [ $((p + s)) = 0 ]; }; then f=1; fi
-  if [ "$f" != 0 ]; then
-    grep -av '^ok ' "$log" | tail -80
-    echo "exit status $status"
-  else
-    grep -a '^SKIPPED[: ]' "$log"
-  fi
-  passed=$p failed=$f skipped=$s
-  end "$p passed, $f failed, $s skipped"
-}
-
-python=$(tools/setup.sh --python 2> /dev/null || echo python3)
-export BLIPFT_PYTHON=$python
-longest=test/program/gpu_runs_test.py        # where there is a GPU: it goes first
-tests=("$longest")
+tests=()
+if [ "$cuda" = 0 ]; then tests+=("$longest"); fi
 for test in test/*/*_test.py; do [ "$only_gpu" = 1 ] || [ "$test" = "$longest" ] || tests+=("$test"); done
 # Scripts wait much, for time limits and for programs to start: two fit beside each other on two cores too.
 [ $at_once = 1 ] && [ "$cores" -ge 2 ] && at_once=2

@@ -234,7 +234,7 @@ class AnswerRun {
     const std::vector<std::string> lines = files_->all_lines(), likelihoods = world_.gather_texts(likelihoods_);
     world_.together([&] {
       if (!first()) return;
-      std::printf("generated  %zu texts, %.0f tokens, %.1f s, %.0f tokens/s\n", lines.size(), tokens, seconds, tokens / seconds);
+      std::printf("generated  %zu texts, %.0f tokens, %.2f s, %.0f tokens/s\n", lines.size(), tokens, seconds, tokens / seconds);
       if (generation_.step_milliseconds() > 0)
         std::printf("a step     %.2f ms (the median, of a token of each text)\n", generation_.step_milliseconds());
       if (left_out > 0)

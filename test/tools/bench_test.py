@@ -178,6 +178,19 @@ def auto_beside_what_fit_lists(space):
 
 
 @test
+def generation(space):
+    result = Result(space, "--cpu-smoke", "--generate", "--rows", "7b-1,7b-nf4-1,captions-beam5,prefill")
+    check(result.status == 0, result)
+    for row in result.json["rows"]:
+        run, cells = row["run"], row["cells"]
+        check("--generate" in run["command"] and run["texts"] == 2, row)
+        check(close(cells["texts/s"], run["texts"] / run["seconds"]), row)
+        check((row["name"] == "prefill") == ("TFLOP/s" in cells), row)
+    check("model.quantize=nf4" in result.json["rows"][1]["run"]["command"], result.json["rows"][1])
+    check(result.out.count("|") > 40 and "bound ms" in result.out, result)
+
+
+@test
 def repeats_give_medians(space):
     result = Result(space, "--cpu-smoke", "--rows", "single-64x1", "--repeats", "3")
     row = result.json["rows"][0]

@@ -103,7 +103,7 @@ def run_blipft(bench, row, model, data, small):
     if not found:
         raise BenchError(f"printed no line \"generated\"; see {log}")
     step = re.search(r"^a step +([\d.]+) ms", text, re.M)
-    return dict(command=" ".join(command), texts=int(found[1]), tokens=int(found[2]), seconds=float(found[3]),
+    return dict(command=" ".join(command), texts=int(found[1]), tokens=int(found[2]), seconds=max(0.005, float(found[3])),
                 step_ms=float(step[1]) if step else None)
 
 
@@ -157,7 +157,7 @@ def run(bench, chosen):
             say(f"{row['name']}: {error}")
             bench.record["rows"].append(dict(name=row["name"], error=str(error)))
             status = 1
-        bench.write("generate.json")
+        bench.write()
     print(f"{name or 'CPU'}; texts/s of torch too; the bound is of weights and cache at {bandwidth / 1e12:.2f} TB/s\n")
     print("| " + " | ".join(TITLES) + " |\n|" + "---|" * len(TITLES))
     for entry in bench.record["rows"]:
