@@ -2,13 +2,33 @@
 #include "plan/planned_texts.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <numeric>
 #include <thread>
 
 #include "blipft/error.h"
 #include "data/step_order.h"
+#include "data/text_sample.h"
 #include "data/text_survey.h"
 
 namespace blipft {
+
+void PlannedTexts::look_at_captions(const Config& config, const ModelInputs& inputs, const Dataset& dataset,
+                                    const Tokenizer& tokenizer) {
+  if (possible_text_shapes(config).size() == 1) return;  // every step takes as much
+  captions_ = sampled_text_lengths(config, dataset, tokenizer, inputs.vocabulary);
+  if (captions_.empty()) return;
+  const auto sum = static_cast<double>(std::accumulate(captions_.begin(), captions_.end(), int64_t{0}));
+  char mean[32];
+  std::snprintf(mean, sizeof mean, "%.1f", sum / static_cast<double>(captions_.size()));
+  text_ = concat("captions of ", mean, " tokens, the mean of ", captions_.size(), ", for the time; of up to ",
+                 config.data.max_text_tokens, " for the memory\n");
+}
+
+PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data)
+    : data_(data.surveyed() ? &data : nullptr) {
+  if (!data_) look_at_captions(config, inputs, *data.training.dataset, *data.tokenizer);
+}
 
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world) {
   check_text_length(config, inputs);
@@ -21,6 +41,11 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
     if (!inputs.has_picture())
       text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
                      brief(missing, 300), "; a run needs it\n");
+    else if (missing.empty()) {
+      const std::shared_ptr<Tokenizer> tokenizer = load_tokenizer(config.model.path);
+      look_at_captions(config, inputs,
+                       *open_dataset(config.data.path, config.data.format, text_settings(config, *tokenizer)), *tokenizer);
+    }
     return;
   }
   opened_ = std::make_unique<RunData>(
@@ -50,7 +75,7 @@ TextShape PlannedTexts::mean(const Config& config, int64_t world) const {
     } catch (const UserError&) {           // not one step of so many samples
     }
   }
-  return possible_text_shapes(config).back();
+  return mean_text_shape(config, captions_, possible_text_shapes(config));
 }
 
 }  // namespace blipft

@@ -1,4 +1,5 @@
-// PlannedTexts: the texts that a plan is for. Where the model reads no pictures they are the data's own, if it is here.
+// PlannedTexts: the texts that a plan is for. Where the model reads no pictures they are the data's own, if it is here; of
+// captions some are looked at, for the time of a step: its memory is for the longest that may come.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@ class PlannedTexts {
   /// they are there and something is wrong with them.
   PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world);
   /// Of data that is open, and outlives this.
-  explicit PlannedTexts(const RunData& data) : data_(data.surveyed() ? &data : nullptr) {}
+  PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data);
   /// The text shapes of steps of `config` on `world` ranks, ascending; what texts may take at most where the data has
   /// not one step of so many samples.
   std::vector<TextShape> shapes(const Config& config, int64_t world) const;
@@ -27,7 +28,10 @@ class PlannedTexts {
   const std::string& text() const { return text_; }
 
  private:
+  void look_at_captions(const Config& config, const ModelInputs& inputs, const Dataset& dataset,
+                        const Tokenizer& tokenizer);
   std::unique_ptr<RunData> opened_;
+  std::vector<int64_t> captions_;          // tokens of some of them
   const RunData* data_ = nullptr;          // null: not seen
   std::string text_;
 };

@@ -19,8 +19,8 @@ constexpr double kSlowedByCollectives = 0.27;
 constexpr double kSlowedByLink = 0.1;
 // A transient tensor is written once and read at least once.
 constexpr double kAccesses = 2;
-// Of what goes through memory beside products, as far as these and the L2 do not hide it: by the rows of docs/fit.md.
-constexpr double kMemoryShown = 0.6;
+// Of a backward's operations those of weight gradients, whose products write gradients beside their work.
+constexpr double kWeightGradients = 0.5;
 // Micro-batches that are recorded at most: the first, those that are alike, the last.
 constexpr int64_t kRecorded = 3;
 
@@ -41,14 +41,17 @@ class Estimate {
   StepTime time() {
     for (const SpanRecord& span : plan_.spans->records(pass_, 0, {}, {}))
       if (span.unit >= 0) add(span, *model_.units()[static_cast<size_t>(span.unit)]);
+    end_sweep();
     double transient = 0;
     for (const Owner owner : {Owner::activations, Owner::workspace})
       transient += static_cast<double>(plan_.arena->taken_bytes(pass_, owner));
     const double recorded = static_cast<double>(config_.train.accumulate_grad_batches);
-    time_.memory += kMemoryShown * kAccesses * transient * static_cast<double>(micro_batches_) / recorded / rates_.memory;
-    // Of the one pass that is recorded: about a kernel for each tensor that it takes.
+    time_.memory += kAccesses * transient * static_cast<double>(micro_batches_) / recorded / rates_.memory;
+    // Of the one pass that is recorded: about a kernel for each tensor that it takes. The least time of kernels counts
+    // for short ones alone: the quadratic mean with their work.
     const auto takes = static_cast<double>(plan_.arena->planned_takes());
-    time_.kernels = takes * static_cast<double>(micro_batches_) / recorded * rates_.kernel;
+    const double work = time_.products + time_.memory;
+    time_.kernels = std::hypot(work, takes * static_cast<double>(micro_batches_) / recorded * rates_.kernel) - work;
     add_update();
     expose();
     return time_;
@@ -98,6 +101,17 @@ class Estimate {
     if (last && !clips()) streamed_beside_updates_ += bytes / 2;  // forward comes before them
   }
 
+  // Forward of a micro-batch, or its backward: what it gathers and reduces has its own compute alone to hide behind.
+  struct Sweep {
+    bool backward = false;
+    double share = 1, compute = 0, collectives = 0;
+  };
+  void end_sweep() {
+    time_.collectives_exposed +=
+        sweep_.share * std::max(kSlowedByCollectives * sweep_.collectives, sweep_.collectives - sweep_.compute);
+    sweep_ = {};
+  }
+
   // Of bytes in and out at once.
   double both_ways(double in, double out) const {
     return std::max(std::max(in, out) / rates_.link, (in + out) / rates_.link_both);
@@ -105,22 +119,32 @@ class Estimate {
 
   void add_collective(const SpanRecord& span, int64_t ranks, double ways) {
     const double n = static_cast<double>(ranks);
-    time_.collectives += share(span) * ways * static_cast<double>(span.bytes) * (n - 1) / n / rates_.collectives;
+    const double seconds = ways * static_cast<double>(span.bytes) * (n - 1) / n / rates_.collectives;
+    time_.collectives += share(span) * seconds;
+    sweep_.share = share(span);
+    sweep_.collectives += seconds;
   }
 
   void add_compute(const SpanRecord& span, const Unit& unit) {
     const auto doing = static_cast<Doing>(span.phase);
+    if (doing == Doing::forward && sweep_.backward) end_sweep();
+    if (doing == Doing::loss) end_sweep();   // which ends forward, and is backward for the most part
+    sweep_.backward = doing != Doing::forward;
     const bool both = doing == Doing::loss, backward = doing == Doing::backward || both;
     const ParameterStore& store = plan_.engine->store;
     const PrecisionTypes& types = store.types();
-    double bytes = 0;
+    double bytes = 0, gradients = 0;
     if (span.flops > 0) bytes += (both ? 2 : 1) * bytes_of(unit, types.compute);
     if (!store.flat(unit)) bytes += static_cast<double>(store.gathered_bytes(unit)) + bytes_of(unit, types.compute);
     if (backward && unit.trainable) {
       const bool adds = span.micro_batch > 0 && (store.shards() == 1 || plan_.sharded.hold);
-      bytes += (adds ? 2 : 1) * bytes_of(unit, types.gradient);
+      gradients = (adds ? 2 : 1) * bytes_of(unit, types.gradient);
     }
-    const double products = span.flops / product_rate(config_, rates_), memory = kMemoryShown * bytes / rates_.memory;
+    const double products = span.flops / product_rate(config_, rates_);
+    const double beside = kWeightGradients * products * (both ? 2.0 / 3 : 1);
+    const double memory = bytes / rates_.memory + std::max(0.0, gradients / rates_.memory - beside);
+    sweep_.share = share(span);
+    sweep_.compute += products + memory;
     time_.products += share(span) * products;
     time_.memory += share(span) * memory;
     if (backward && span.micro_batch + 1 == config_.train.accumulate_grad_batches) last_backward_ += products + memory;
@@ -149,8 +173,6 @@ class Estimate {
 
   void expose() {
     const double computed = time_.products + time_.memory + time_.update + time_.kernels;
-    time_.collectives_exposed =
-        std::max(kSlowedByCollectives * time_.collectives, time_.collectives - computed);
     // Updates have the last backward to hide behind, or nothing; all that goes over the link has the whole step.
     time_.link_exposed = std::max({kSlowedByLink * time_.link, updates_ - (clips() ? 0 : last_backward_),
                                    time_.link - computed});
@@ -164,6 +186,7 @@ class Estimate {
   int64_t micro_batches_;
   MemoryPlan plan_;
   StepTime time_;
+  Sweep sweep_;
   double last_backward_ = 0;
   double streamed_ = 0, streamed_beside_updates_ = 0;  // bytes of units that come from the host
   double updates_ = 0;                     // seconds of updates on the link
@@ -191,7 +214,7 @@ MachineRates from_data_sheet(const char* name, double bf16, double tf32, double 
 }  // namespace
 
 const MachineRates& h200_rates() {
-  static const MachineRates rates{"H200", 695e12, 280e12, 695e12 * 67 / 989, 4.1e12, 355e9, 55e9, 79e9, 5e-6, true};
+  static const MachineRates rates{"H200", 695e12, 280e12, 695e12 * 67 / 989, 4.1e12, 355e9, 55e9, 79e9, 9e-6, true};
   return rates;
 }
 

@@ -14,7 +14,7 @@ struct MachineRates {
   double memory;                           ///< bytes/s read and written
   double collectives;                      ///< bytes/s, bus bandwidth of an all-reduce within a machine
   double link, link_both;                  ///< bytes/s between host and GPU: one way alone, both ways together
-  double kernel;                           ///< seconds that a kernel takes beside its work: start, end, a GPU not full
+  double kernel;                           ///< seconds that a kernel takes at least: start, end, a GPU not full
   bool measured;                           ///< else from its data sheet
 };
 /// Measured on H200: products of 8192 cubed under sustained load, a copy, an all-reduce on 4 GPUs, a copy from pinned
@@ -29,7 +29,7 @@ struct StepTime {
   double products = 0;                     ///< matrix products and attention, recomputation counted
   double memory = 0;                       ///< weights, gradients and activations, read and written by them
   double update = 0;                       ///< gradients, weights and states in device memory
-  double kernels = 0;                      ///< what kernels take beside their work
+  double kernels = 0;                      ///< what short kernels take beyond their work
   double collectives = 0;                  ///< all, hidden behind the above or not
   double link = 0;                         ///< all that lies in host memory, both ways as far as they go together
   double collectives_exposed = 0, link_exposed = 0;  ///< what of these the step waits for
@@ -37,9 +37,10 @@ struct StepTime {
 };
 
 /// Of steps whose micro-batches have the shape `text`. `hold`: fsdp keeps units gathered over a step.
-///   products: operations of each phase / rate; memory: bytes of weights for each product that they enter, of gradients
-///   (read too where they accumulate) and twice those of all transient tensors, / copy bandwidth, of which kMemoryShown
-///   is not hidden by products. kernels: one for each tensor that a step takes.
+///   products: operations of each phase / rate; memory: bytes of weights for each product that they enter (stored codes are
+///   read, and written once decoded) and twice those of all transient tensors, / copy bandwidth; gradients (read too where
+///   they accumulate) as far as the products that write them are too short for that. kernels: one for each tensor that a step
+///   takes, of rates.kernel at least: the quadratic mean of that and of their work, less the work.
 ///   collectives: bytes (n - 1) / n, twice for sums over all ranks, / bus bandwidth. The step waits for what compute is
 ///   too short to hide, and for kSlowedByCollectives of the rest.
 ///   link: states, masters and weights that an update reads and writes, with the gathers of the last backward beside it:

@@ -183,7 +183,7 @@ void Run::choose_settings(int64_t node_ranks) {
   std::string chosen;
   world_.together([&] {
     if (!first()) return;
-    const PlannedTexts texts(data_);
+    const PlannedTexts texts(before_choice(*asked_, world_.size()), model_->inputs(), data_);
     const FitSearch search(*asked_, node_ranks, left.device, texts, rates_of(device_->name()));
     const BatchChoice choice = choose_batch(search, *asked_, world_.size(), left.device, left.host, kept_);
     chosen = ChosenSettings::of(choice.config).text();
