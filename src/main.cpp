@@ -10,6 +10,7 @@
 #include "blipft/trainer.h"
 #include "blipft/version.h"
 #include "checkpoint/export_model.h"
+#include "evaluate/run_metrics.h"
 #include "faults/launch_watch.h"
 #include "faults/stop_request.h"
 #include "plan/print_plan.h"
@@ -28,6 +29,7 @@ Config configuration(const CommandLine& line) {
   Config config = load_config(line.config_file, line.overrides);
   config.model.path = folder_of_model(config.model.path);
   settle_data(config);
+  check_metrics(config);
   if (line.smoke_steps > 0) make_smoke(config, line.smoke_steps);
   return config;
 }

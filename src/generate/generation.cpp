@@ -16,11 +16,6 @@ namespace blipft {
 
 namespace {
 
-// Texts that grow at once: more make a step longer about as much as they bring, past some hundreds.
-constexpr int64_t kMostSlots = 256, kMostSlotsOnCpu = 16;
-// Rows of prompts that are read at once: enough for the matrix products to be at their best.
-constexpr int64_t kPromptRows = 4096, kPromptRowsOnCpu = 512, kMostPrompts = 64;
-
 Groups plan_groups(const GenerationPlan& plan) { return {plan.all.get(), plan.shard.get(), plan.replicate.get()}; }
 
 ModelSettings untrained(const Config& config) {
@@ -41,24 +36,6 @@ std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, De
 }
 
 }  // namespace
-
-DecodeProgramSettings decode_settings(const GenerateSettings& settings, const ModelInputs& inputs,
-                                      const TextsToGenerate& work, int64_t slots, bool gpu) {
-  DecodeProgramSettings program;
-  program.slots = slots;
-  program.beams = settings.beams;
-  program.most_ids = std::min(inputs.max_text_tokens, work.longest_prompt + settings.max_new_tokens);
-  const int64_t tokens = std::max<int64_t>({2, work.longest_prompt, work.longest_text});
-  const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + inputs.prefix_rows;
-  program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMostPrompts, slots / settings.beams));
-  program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens};
-  program.rules = settings.rules;
-  program.ends = settings.ends;
-  program.length_penalty = settings.length_penalty;
-  program.early_stopping = settings.early_stopping;
-  program.scores = work.longest_text > 0;
-  return program;
-}
 
 GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, const std::string& strategy,
                                const DecodeProgramSettings& settings, int32_t pad_id) {
@@ -90,12 +67,9 @@ Generation::Generation(const Config& config, const World& world) : world_(world)
     check_adapters(config_, model_->units());
     tokenizer_ = load_tokenizer(config_.model.path);
     if (inputs_.has_picture()) image_processor_ = ImageProcessor::from_directory(config_.model.path);
-    settings_ = generate_settings(config, config_.model.path, *tokenizer_);
+    settings_ = generate_settings(config, config_.model.path, tokenizer_.get(), inputs_.vocabulary);
     const nlohmann::json file = io::read_json_file(config_.model.path + "/config.json");
     puts_prefix_ = file.value("model_type", "").starts_with("gemma");
-    for (const int32_t id : settings_.ends)
-      BLIPFT_USER_CHECK(id < inputs_.vocabulary, config_.model.path, ": eos_token_id: found ", id,
-                        ", but the model has ", inputs_.vocabulary, " tokens");
     check_device(config_, world_);
   });
   world_.together([&] {
@@ -121,8 +95,7 @@ void Generation::choose(const TextsToGenerate& work) {
   const bool gpu = device_->kind() == DeviceKind::cuda;
   const int64_t free = gpu ? -world_.max(-device_->memory().free) : 0;
   const int64_t beams = settings_.beams, asked = config_.generate.batch_size;
-  const int64_t useful = std::min(work.texts * beams, gpu ? kMostSlots : kMostSlotsOnCpu);
-  const int64_t most = asked > 0 ? asked * beams : std::max(beams, useful / beams * beams);
+  const int64_t most = most_slots(settings_, asked, work.texts, gpu);
   std::vector<std::string> strategies = {"single"};
   if (config_.parallel.strategy == "fsdp" && world_.size() > 1) strategies = {"fsdp"};
   else if (world_.size() > 1) strategies.push_back("fsdp");

@@ -7,22 +7,11 @@
 #include "blipft/comm.h"
 #include "blipft/data.h"
 #include "engine/decode_engine.h"
-#include "generate/generate_settings.h"
+#include "prompts/decode_shape.h"
 #include "generate/generator.h"
 #include "generate/weight_source.h"
 
 namespace blipft {
-
-/// What there is to generate, as far as memory depends on it.
-struct TextsToGenerate {
-  int64_t longest_prompt = 1;              ///< ids of the longest prompt of any rank
-  int64_t texts = 1;                       ///< of the rank that has most
-  int64_t longest_text = 0;                ///< ids of the longest text that is scored; 0: none is
-};
-
-/// The program's shape for such texts with so many slots. `inputs` say what the model reads.
-DecodeProgramSettings decode_settings(const GenerateSettings& settings, const ModelInputs& inputs,
-                                      const TextsToGenerate& work, int64_t slots, bool gpu);
 
 /// A dry run of generation: what it takes on a rank.
 struct GenerationPlan {

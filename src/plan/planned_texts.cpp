@@ -10,6 +10,26 @@
 
 namespace blipft {
 
+namespace {
+
+// Prompts that are not looked at: as long as texts may be, but for the answer.
+EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (has_tokenizer(config.model.path)) tokenizer = load_tokenizer(config.model.path);
+  EvaluationWork work{generate_settings(config, config.model.path, tokenizer.get(), inputs.vocabulary), inputs};
+  work.longest_prompt = std::max<int64_t>(1, std::min(config.data.max_text_tokens, inputs.max_text_tokens - 1));
+  work.prompts = config.evaluate.samples;
+  work.batch_size = config.generate.batch_size;
+  return work;
+}
+
+}  // namespace
+
+PlannedTexts::PlannedTexts(const Config& config, const RunData& data, const ValidationPrompts* prompts)
+    : data_(data.surveyed() ? &data : nullptr) {
+  if (prompts) evaluation_ = prompts->work(config);
+}
+
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world) {
   check_text_length(config, inputs);
   std::string missing;
@@ -21,11 +41,15 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
     if (!inputs.has_picture())
       text_ = concat("assumed: texts of up to ", config.data.max_text_tokens, " tokens (data.max_text_tokens), since ",
                      brief(missing, 300), "; a run needs it\n");
+    if (!generates(config)) return;
+    evaluation_ = assumed_work(config, inputs);
+    text_ += concat("assumed: validation prompts of up to ", evaluation_->longest_prompt, " tokens\n");
     return;
   }
   opened_ = std::make_unique<RunData>(
       open_run_data(config, inputs, world, std::max<int64_t>(1, std::thread::hardware_concurrency())));
   data_ = opened_.get();
+  if (const auto prompts = open_validation_prompts(config, inputs, *data_)) evaluation_ = prompts->work(config);
   text_ = concat(survey_text(config, *data_->training.texts), "\n", text_shapes_text(data_->text_shapes), "\n");
 }
 

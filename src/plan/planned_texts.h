@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/run_data.h"
+#include "prompts/prompt_set.h"
 
 namespace blipft {
 
@@ -15,12 +17,14 @@ class PlannedTexts {
   /// they are there and something is wrong with them.
   PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world);
   /// Of data that is open, and outlives this.
-  explicit PlannedTexts(const RunData& data) : data_(data.surveyed() ? &data : nullptr) {}
+  PlannedTexts(const Config& config, const RunData& data, const ValidationPrompts* prompts);
   /// The text shapes of steps of `config` on `world` ranks, ascending; what texts may take at most where the data has
   /// not one step of so many samples.
   std::vector<TextShape> shapes(const Config& config, int64_t world) const;
   /// What such a step has on the average; the largest where that is not known.
   TextShape mean(const Config& config, int64_t world) const;
+  /// What is generated at validations, null: nothing.
+  const EvaluationWork* evaluation() const { return evaluation_ ? &*evaluation_ : nullptr; }
   /// Of the training data; 0 where it was not seen.
   int64_t samples_of_epoch() const;
   /// Lines of the plan, or nothing.
@@ -30,6 +34,7 @@ class PlannedTexts {
   std::unique_ptr<RunData> opened_;
   const RunData* data_ = nullptr;          // null: not seen
   std::string text_;
+  std::optional<EvaluationWork> evaluation_;
 };
 
 }  // namespace blipft

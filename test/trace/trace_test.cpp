@@ -183,7 +183,7 @@ TEST_CASE("every field of every record comes back") {
   CHECK(validations[0].tokens == 4321);
   CHECK(validations[0].seconds == 0.5);
   CHECK(read_rows<io::DroppedRow>(file.get(), "dropped").empty());
-  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.9");
+  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.10");
   CHECK(read_text_attribute(file.get(), "/", "hdf5").size() >= 5);
   CHECK(read_text_attribute(file.get(), "/", "config") == config);
 }
