@@ -19,7 +19,7 @@ from script_tests import check, run_tests, test  # noqa: E402
 
 # 48 samples, of which the first 10 are answered after steps 4 and 8.
 TRAIN = ("train.max_steps=8", "train.val_check_interval=4", "train.total_batch_size=12", "train.batch_size=2",
-         "train.lr=0.01", "generate.max_new_tokens=8")
+         "train.lr=0.01", "train.max_epochs=5", "generate.max_new_tokens=8")
 
 
 def evaluated(space):
@@ -107,7 +107,7 @@ def what_is_told_of_it(space):
 def texts_of_a_language_model(space):
     subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(space.folder / "text"), "--samples", "30"],
                    check=True, stdout=subprocess.DEVNULL)
-    data = next((space.folder / "text").glob("*.json*"))
+    data = space.folder / "text/data/instructions.jsonl"
     options = (f"model.path={space.folder}/text/model", f"data.path={data}", f"data.val_path={data}", "evaluate.samples=7",
                "generate.max_new_tokens=6", "train.max_steps=2", "data.max_text_tokens=128")
     result = run(space, 2, *options, "checkpoint.every_steps=2", "parallel.strategy=fsdp")
