@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Texts that a run generates and scores at its validations: the same as --evaluate finds, under every strategy, and nothing
 of the training changes by it; the best checkpoint by a score; a run that is killed in an evaluation."""
+import html
 import json
 import os
 import pathlib
@@ -101,6 +102,20 @@ def what_is_told_of_it(space):
     check(samples["sample"].tolist() == list(range(10)) and all(row["references"] for row in samples), samples)
     check(all(pathlib.Path(row["picture"].decode()).is_file() for row in samples), samples["picture"])
     check(len(read_table(result.output, 1, "evaluation_texts")) == 0, "texts on every rank")
+    page = result.output / "report.html"
+    for command in (("summary", result.output), ("report", result.output, "-o", page)):
+        status, out, err, _ = mpirun(0, [sys.executable, ROOT / "tools/trace.py", *command])
+        if status and "matplotlib" in err:
+            print("skipped: no matplotlib for the report")
+            return
+        check(status == 0, command, out, err)
+        if command[0] == "summary":
+            check(re.search(r"^evaluation: rouge_l, 2 times; first \S+ at step 7, ", out, re.M), out)
+    shown = page.read_text()
+    check('id="scores"' in shown and "After step 8".lower() in shown, "no scores on the page")
+    for said in (*texts_of(result, 7), *texts_of(result, 9)):
+        check(html.escape(said) in shown, said)
+    check(shown.count('src="data:image/jpeg') == 10, shown.count('src="data:image/jpeg'))
 
 
 @test
