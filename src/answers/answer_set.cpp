@@ -12,21 +12,6 @@ namespace blipft {
 
 namespace {
 
-std::string data_path(const Config& config) {
-  if (!config.generate.path.empty()) return config.generate.path;
-  return config.data.val_path.empty() ? config.data.path : config.data.val_path;
-}
-
-PromptSet::Source open_source(const Config& config, const Generation& generation) {
-  const std::string path = data_path(config);
-  BLIPFT_USER_CHECK(dataset_exists(path), place_of(config, "generate.path"), ": generate.path: ", path,
-                    " does not exist; expected samples in a format of data.path");
-  TextSettings texts = text_settings(config, generation.tokenizer());
-  texts.for_prompts = true;
-  if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
-  return {open_dataset(path, config.data.format, texts), path, "generate.path"};
-}
-
 // Pictures that other threads read, in order.
 struct Ahead {
   size_t next = 0, step = 1, threads = 1;
@@ -37,7 +22,7 @@ struct Ahead {
 
 AnswerSet::AnswerSet(const Config& config, const Generation& generation)
     : generation_(generation), samples_(config.generate.samples),
-      prompts_(config, open_source(config, generation), generation.tokenizer(), generation.inputs(), config.generate.samples) {}
+      prompts_(open_prompts(config, generation.tokenizer(), generation.inputs())) {}
 
 TextsToGenerate AnswerSet::work(int64_t ranks) const {
   return {prompts_.longest(), (static_cast<int64_t>(prompts_.prompts().size()) + ranks - 1) / ranks, longest_text_};

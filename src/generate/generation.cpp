@@ -18,15 +18,6 @@ namespace {
 
 Groups plan_groups(const GenerationPlan& plan) { return {plan.all.get(), plan.shard.get(), plan.replicate.get()}; }
 
-ModelSettings untrained(const Config& config) {
-  ModelSettings settings = model_settings(config);
-  settings.trained = false;
-  settings.checkpointing = {};
-  settings.dropout = false;
-  settings.adapter.dropout = 0;
-  return settings;
-}
-
 std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, Device& device, Ops& ops, Groups groups,
                                           Arena& arena, const std::string& strategy, const PixelStatistics& statistics,
                                           const DecodeProgramSettings& settings, int32_t pad_id) {
@@ -36,6 +27,15 @@ std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, De
 }
 
 }  // namespace
+
+ModelSettings untrained(const Config& config) {
+  ModelSettings settings = model_settings(config);
+  settings.trained = false;
+  settings.checkpointing = {};
+  settings.dropout = false;
+  settings.adapter.dropout = 0;
+  return settings;
+}
 
 GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, const std::string& strategy,
                                const DecodeProgramSettings& settings, int32_t pad_id) {
@@ -89,29 +89,38 @@ Generation::~Generation() {
   if (device_) device_->synchronize();
 }
 
-// As many slots as there are texts for, as far as memory goes: each rank with all weights, or, where these alone do not fit
-// or fsdp is asked for, cut over the ranks.
-void Generation::choose(const TextsToGenerate& work) {
-  const bool gpu = device_->kind() == DeviceKind::cuda;
-  const int64_t free = gpu ? -world_.max(-device_->memory().free) : 0;
-  const int64_t beams = settings_.beams, asked = config_.generate.batch_size;
-  const int64_t most = most_slots(settings_, asked, work.texts, gpu);
+GenerationPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found) {
+  const int64_t beams = choice.settings.beams, asked = config.generate.batch_size;
+  const int64_t most = most_slots(choice.settings, asked, choice.work.texts, choice.gpu);
   std::vector<std::string> strategies = {"single"};
-  if (config_.parallel.strategy == "fsdp" && world_.size() > 1) strategies = {"fsdp"};
-  else if (world_.size() > 1) strategies.push_back("fsdp");
-  int64_t least = 0;
+  if (config.parallel.strategy == "fsdp" && choice.ranks > 1) strategies = {"fsdp"};
+  else if (choice.ranks > 1) strategies.push_back("fsdp");
+  GenerationPlan plan;
   for (const std::string& strategy : strategies) {
-    const GroupSizes ranks = strategy == "fsdp" ? GroupSizes(world_.size()) : GroupSizes(1);
+    const GroupSizes ranks = strategy == "fsdp" ? GroupSizes(choice.ranks) : GroupSizes(1);
     for (int64_t slots = most;;) {
-      plan_ = plan_generation(config_, *model_, ranks, strategy, decode_settings(settings_, inputs_, work, slots, gpu),
-                              std::max(0, tokenizer_->pad_id()));
-      least = plan_.arena->total_bytes();
-      if (!gpu || least <= free) return;
+      plan = plan_generation(config, model, ranks, strategy,
+                             decode_settings(choice.settings, model.inputs(), choice.work, slots, choice.gpu), choice.pad_id);
+      found = choice.fits(plan);
+      if (found) return plan;
       const int64_t fewer = slots / 2 / beams * beams;
       if (asked > 0 || fewer < beams) break;
       slots = fewer;
     }
   }
+  return plan;
+}
+
+void Generation::choose(const TextsToGenerate& work) {
+  const bool gpu = device_->kind() == DeviceKind::cuda;
+  const int64_t free = gpu ? -world_.max(-device_->memory().free) : 0;
+  bool found = false;
+  plan_ = choose_generation(config_, *model_,
+                            {settings_, work, world_.size(), std::max(0, tokenizer_->pad_id()), gpu,
+                             [&](const GenerationPlan& plan) { return !gpu || plan.arena->total_bytes() <= free; }},
+                            found);
+  if (found) return;
+  const int64_t least = plan_.arena->total_bytes();
   throw UserError(concat("generation needs ", memory_text(least), " of GPU memory (", memory_text(plan_.engine->program.cache_bytes()),
                          " of it keys and values of ", plan_.settings.slots, " texts of ", plan_.settings.most_ids,
                          " tokens), and ", memory_text(free), " is free on ", device_->name(),

@@ -1,6 +1,7 @@
 // Generation: a rank with all it needs to generate texts: model, weights, memory, program.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,22 @@ struct GenerationPlan {
 };
 GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, const std::string& strategy,
                                const DecodeProgramSettings& settings, int32_t pad_id);
+
+/// What a plan of generation is chosen for.
+struct GenerationChoice {
+  GenerateSettings settings;
+  TextsToGenerate work;
+  int64_t ranks = 1;
+  int32_t pad_id = 0;
+  bool gpu = false;
+  /// Whether a rank has memory for it.
+  std::function<bool(const GenerationPlan& plan)> fits;
+};
+/// As many texts at once as there are for a rank, as far as memory goes: each rank with all weights, or, where these alone do
+/// not fit or fsdp is asked for, cut over the ranks. Where nothing fits, `found` is false, and the plan what comes nearest.
+GenerationPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found);
+/// Settings of a model that only generates.
+ModelSettings untrained(const Config& config);
 
 class Generation {
  public:

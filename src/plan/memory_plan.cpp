@@ -238,22 +238,26 @@ std::string decoding_text(const MemoryPlan& plan) {
 }
 
 std::string plan_table(const MemoryPlan& plan) {
+  return memory_table(concat("memory of a rank at the peak of a step (", groups_text(plan), ")"), *plan.arena);
+}
+
+std::string memory_table(const std::string& heading, const Arena& arena) {
   std::map<std::string, int64_t> owners;
-  const std::vector<PlanEntry> entries = plan.arena->peak_entries();
+  const std::vector<PlanEntry> entries = arena.peak_entries();
   std::map<std::string, int64_t> in_host;
   for (const PlanEntry& entry : entries)
     (entry.place == Place::host ? in_host : owners)[owner_name(entry.owner)] += entry.bytes;
   std::ostringstream out;
-  out << "memory of a rank at the peak of a step (" << groups_text(plan) << ")\n";
+  out << heading << "\n";
   for (int i = 0; i < kOwners; ++i) {
     const char* owner = owner_name(static_cast<Owner>(i));
     if (owners.count(owner)) out << row(owner, owners[owner]);
   }
-  out << row("total", plan.arena->total_bytes());
+  out << row("total", arena.total_bytes());
   if (!in_host.empty()) {
     out << "page-locked host memory of a rank\n";
     for (const auto& [owner, bytes] : in_host) out << row(owner, bytes);
-    out << row("total", plan.arena->host_bytes());
+    out << row("total", arena.host_bytes());
   }
   out << "largest buffers\n";
   int64_t rows = 0;

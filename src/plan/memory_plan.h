@@ -70,6 +70,8 @@ std::string strategy_text(const MemoryPlan& plan);
 std::string reshard_name(const MemoryPlan& plan);
 /// What generation at validations takes, and where it lies; "" where nothing is generated.
 std::string decoding_text(const MemoryPlan& plan);
-/// The table of owners and the largest buffers.
+/// The table of owners and the largest buffers of a planned arena, behind `heading`.
+std::string memory_table(const std::string& heading, const Arena& arena);
+/// That of a run.
 std::string plan_table(const MemoryPlan& plan);
 }  // namespace blipft

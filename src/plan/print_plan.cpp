@@ -11,6 +11,7 @@
 #include "engine/settings.h"
 #include "plan/batch_choice.h"
 #include "plan/memory_plan.h"
+#include "plan/planned_gpu.h"
 #include "plan/planned_texts.h"
 #include "plan/step_time.h"
 #include "weights/adapter_files.h"
@@ -19,22 +20,6 @@
 namespace blipft {
 
 namespace {
-
-struct PlannedGpu {
-  int64_t bytes;
-  std::string which;
-  const MachineRates& rates = h200_rates();
-};
-
-// The GPU that a plan is for: the one asked for, else the one that is there, else an H200.
-PlannedGpu planned_gpu(double gib) {
-  if (gib > 0) return {static_cast<int64_t>(gib * (int64_t{1} << 30)), "--gpu-memory"};
-  if (cuda_device_count() > 0) {
-    const std::unique_ptr<Device> device = make_cuda_device(0);
-    return {device->memory().total, device->name(), rates_of(device->name())};
-  }
-  return {int64_t{143771} << 20, "an H200, taken because no GPU is here; --gpu-memory GiB names another size"};
-}
 
 // What train.batch_size: auto becomes there; where nothing fits what comes nearest, so that the plan tells what it takes.
 Config print_choice(const FitSearch& search, int64_t ranks, int64_t gpu_bytes) {

@@ -54,6 +54,22 @@ std::vector<uint8_t> PromptSet::pixels(int64_t index) const {
   return pixels_of(*sample.picture, sample.name, inputs_.picture_size, pictures_);
 }
 
+std::string generate_path(const Config& config) {
+  if (!config.generate.path.empty()) return config.generate.path;
+  return config.data.val_path.empty() ? config.data.path : config.data.val_path;
+}
+
+PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs) {
+  const std::string path = generate_path(config);
+  BLIPFT_USER_CHECK(dataset_exists(path), place_of(config, "generate.path"), ": generate.path: ", path,
+                    " does not exist; expected samples in a format of data.path");
+  TextSettings texts = text_settings(config, tokenizer);
+  texts.for_prompts = true;
+  if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
+  return {config, {open_dataset(path, config.data.format, texts), path, "generate.path"}, tokenizer, inputs,
+          config.generate.samples};
+}
+
 std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config, const ModelInputs& inputs, const RunData& data) {
   if (!generates(config)) return nullptr;
   std::shared_ptr<const Dataset> dataset = data.validation.dataset;

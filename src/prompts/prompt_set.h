@@ -50,6 +50,11 @@ class PromptSet {
   int64_t longest_ = 1;
 };
 
+/// The samples whose prompts --generate answers: of generate.path, else of the validation, else of the training.
+std::string generate_path(const Config& config);
+/// Their prompts. Throws UserError where there are none.
+PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs);
+
 /// What a run generates at its validations, and how.
 struct ValidationPrompts {
   GenerateSettings settings;

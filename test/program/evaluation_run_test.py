@@ -229,5 +229,30 @@ def the_plan_says_what_it_needs(space):
         check(totals[0] == totals[1] and "generation at" not in without, totals, without)
 
 
+@test
+def the_plan_of_generation(space):
+    data = ("generate.samples=10", "generate.max_new_tokens=8")
+    status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--generate", space.config, *data, "--gpu-memory", "2"])
+    check(status == 0 and re.search(r"^10 prompts of .*, the longest of 1 tokens; greedy, at most 8 tokens$", out, re.M), out, err)
+    cache, = re.findall(r"^  cache +(\S+) MiB", out, re.M)
+    # Keys and values of 2 layers, f32, 32 wide, for 10 texts of 4 pictures' queries, a token and 8 new ones.
+    queries = json.loads((space.model / "config.json").read_text())["num_query_tokens"]
+    check(abs(float(cache) - 2 * 2 * 4 * 32 * 10 * (queries + 9) / 2**20) < 0.01, cache, queries, out)
+    check(re.search(r"^fits: 10 texts of up to 9 tokens at once on each of 1 rank\(s\), ", out, re.M), out)
+    status, out, err, _ = mpirun(0, [PROGRAM, "--generate", space.config, *data, "--plan", "--gpu-memory", "0.1"])
+    check(status == 1 and "does not fit: " in out, status, out, err)
+    # The memory that the largest number takes, and one more does not.
+    shape = ROOT / "share/models/qwen2.5-0.5b"
+    other = (f"model.path={shape}", "train.precision=bf16-true", "data.max_text_tokens=128", "data.path=nowhere.json")
+    status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--evaluate", space.config, *other, "--fit", "3GiB"])
+    rows = [(int(tokens), int(texts)) for tokens, texts in re.findall(r"^ +(\d+) +(\d+)", out, re.M)]
+    check(status == 0 and len(rows) >= 3 and rows[0][0] == 128 + 64, out, err)
+    check(all(a[0] < b[0] and a[1] > b[1] for a, b in zip(rows, rows[1:])), rows)
+    for more, expected in ((0, 0), (1 + rows[0][1] // 64, 1)):
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--generate", space.config, *other, "--gpu-memory", "3",
+                                         f"generate.batch_size={rows[0][1] + more}", "generate.samples=100000"])
+        check(status == expected, more, rows, out, err)
+
+
 if __name__ == "__main__":
     sys.exit(run_tests("evaluation_run_test", Eloquent, PROGRAM))
