@@ -10,8 +10,10 @@
 #include "blipft/trainer.h"
 #include "blipft/version.h"
 #include "checkpoint/export_model.h"
+#include "evaluate/run_metrics.h"
 #include "faults/launch_watch.h"
 #include "faults/stop_request.h"
+#include "generate/print_generation_plan.h"
 #include "plan/print_plan.h"
 #include "weights/hub_cache.h"
 
@@ -28,6 +30,7 @@ Config configuration(const CommandLine& line) {
   Config config = load_config(line.config_file, line.overrides);
   config.model.path = folder_of_model(config.model.path);
   settle_data(config);
+  check_metrics(config);
   if (line.smoke_steps > 0) make_smoke(config, line.smoke_steps);
   return config;
 }
@@ -39,6 +42,8 @@ int answer(const CommandLine& line) {
   const Config config = configuration(line);
   tell_notes(config);
   if (line.action == Action::plan) {
+    if (line.plan_generation)
+      return print_generation_plan(config, line.plan_ranks, line.plan_gpu_gib, line.plan_fit) ? 0 : 1;
     const auto print = line.plan_fit ? print_fit : print_plan;
     return print(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
   }

@@ -21,17 +21,22 @@ done
 
 python=$(tools/setup.sh --python)
 if [ "$model" = blip2 ]; then
-  demo=demo run=demo most_ranks=4
+  demo=demo run=demo most_ranks=4 unseen=demo/unseen/data
+  # Five times while it learns it says what is on other pictures, and is scored.
+  scored=(data.val_path=$unseen train.val_check_interval=120 evaluate.samples=24 generate.max_new_tokens=32)
   if [ ! -d demo/model ] || [ ! -d demo/data ]; then
     echo "== drawing the pictures (demo/)"
     "$python" tools/make_demo.py --out demo --samples 384 --seed 0
   fi
+  [ -d $unseen ] || "$python" tools/make_demo.py --out demo/unseen --samples 24 --seed 1 > /dev/null
 else
-  demo=demo-llama run=demo-llama most_ranks=2
+  demo=demo-llama run=demo-llama most_ranks=2 unseen=demo-llama/unseen/data/instructions.jsonl
+  scored=(evaluate.samples=50 generate.max_new_tokens=32)
   if [ ! -d demo-llama/model ] || [ ! -d demo-llama/data ]; then
     echo "== writing the instructions (demo-llama/)"
     "$python" tools/make_text_demo.py --out demo-llama
   fi
+  [ -d demo-llama/unseen/data ] || "$python" tools/make_text_demo.py --out demo-llama/unseen --samples 100 --seed 1 > /dev/null
 fi
 
 gpus=0
@@ -52,19 +57,18 @@ options=(-np "$ranks" --oversubscribe --bind-to none)
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
 
 echo "== training on $ranks $([ "$gpus" -ge 1 ] && echo "GPU(s)" || echo "CPU ranks")"
-command=(mpirun "${options[@]}" ./blipft inputs/$demo.yaml parallel.devices="$ranks" output.overwrite=true)
+command=(mpirun "${options[@]}" ./blipft inputs/$demo.yaml parallel.devices="$ranks" output.overwrite=true
+         "${scored[@]}")
 "${command[@]}"
 
 "$python" tools/plot_loss.py runs/$run
 
 if [ "$model" = blip2 ]; then
   echo "== captions of pictures that it has not seen"
-  [ -d demo/unseen/data ] || "$python" tools/make_demo.py --out demo/unseen --samples 24 --seed 1 > /dev/null
-  ./blipft --evaluate inputs/demo.yaml generate.path=demo/unseen/data
+  ./blipft --evaluate inputs/demo.yaml generate.path=$unseen
 else
   echo "== answers to instructions that it has not seen, and to a prompt"
-  [ -d demo-llama/unseen/data ] || "$python" tools/make_text_demo.py --out demo-llama/unseen --samples 100 --seed 1 > /dev/null
-  ./blipft --evaluate inputs/demo-llama.yaml generate.path=demo-llama/unseen/data/instructions.jsonl
+  ./blipft --evaluate inputs/demo-llama.yaml generate.path=$unseen
   prompt="What is the first letter of rabbit?"
   echo "$prompt"
   ./blipft --generate inputs/demo-llama.yaml --prompt "$prompt"

@@ -17,30 +17,33 @@ import sys
 #   room, its public headers, what it may include
 TABLE = [
     # The command line, to a run, a plan or an export.
-    [("main", "", "run answers/ plan/ checkpoint/ faults/ weights/ data config comm unit ops base")],
+    [("main", "", "run answers/ evaluate/ generate/ plan/ checkpoint/ faults/ weights/ data config comm unit ops base")],
     # Only the run sees all the rooms.
     [("run", "trainer",
-      "answers/ evaluate generate/ plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store "
+      "answers/ evaluate/ generate/ plan/ checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store "
       "optimizers formats comm memory io/ unit ops/ base/")],
     # A whole generation, as run is a whole training.
     [("answers", "",
-      "evaluate generate/ plan checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers "
+      "evaluate/ generate/ plan checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers "
       "formats comm memory io/ unit ops/ base/")],
     [("evaluate", "evaluate",
-      "generate/ plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers "
+      "generate/ plan/ checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers "
       "formats comm memory io/ unit ops/ base/")],
     [("generate", "",
-      "plan/ checkpoint/ faults/ engine/ weights/ trace/ strategies models/ data/ config store optimizers formats comm "
+      "plan/ checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models/ data/ config store optimizers formats comm "
       "memory io/ unit ops/ base/")],
     [("plan", "",
-      "checkpoint/ faults/ engine/ weights/ trace/ strategies models data/ config store optimizers formats comm memory "
+      "checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers formats comm memory "
       "io/ unit ops base/")],
     # Neither writes a trace, but the engine that both stand on does.
     [("checkpoint", "",
-      "faults/ engine/ weights/ trace strategies models data config store optimizers formats comm memory io/ unit ops/ "
+      "faults/ prompts/ engine/ weights/ trace strategies models data config store optimizers formats comm memory io/ unit ops/ "
       "base/")],
     [("faults", "",
-      "engine/ weights/ trace strategies models data config store optimizers formats comm memory io/ unit ops/ base/")],
+      "prompts/ engine/ weights/ trace strategies models data config store optimizers formats comm memory io/ unit ops/ base/")],
+    # What is generated from which prompts, before it is planned.
+    [("prompts", "",
+      "engine/ weights trace strategies models/ data/ config store optimizers formats comm memory io/ unit ops/ base/")],
     [("engine", "",
       "weights/ trace/ strategies models data/ config store optimizers formats comm memory io/ unit ops/ base/")],
     [("weights", "", "strategies models config store optimizers formats comm memory io/ unit ops/ base")],
@@ -74,7 +77,7 @@ LOOSE_FILES = {"src/main.cpp": "main",
 
 # So many files has a folder of these rooms at most, where a reader is to find his way at once.
 MOST_FILES = 20
-SMALL_ROOMS = "run answers evaluate generate plan checkpoint faults engine weights trace memory store formats base".split()
+SMALL_ROOMS = "run answers evaluate generate plan checkpoint faults prompts engine weights trace memory store formats base".split()
 
 # Vendor headers: which, who alone may include them, and how that is said.
 VENDORS = [

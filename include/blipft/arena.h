@@ -58,6 +58,8 @@ class Arena {
   /// Starts recording (before commit) or replaying (after it) the pass `name`.
   void begin_pass(const std::string& name);
   void end_pass();
+  /// While recording: the pass `name`, if there is one, is not part of the plan.
+  void forget_pass(const std::string& name) { passes_.erase(name); }
   /// A transient tensor; must be given back before the pass ends. 256-byte aligned.
   Tensor take(Owner owner, std::string_view name, DType dtype, const Shape& shape);
   void give(const Tensor& tensor);

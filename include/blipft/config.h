@@ -116,7 +116,8 @@ struct CheckpointSection {
   int64_t every_steps = 0;              ///< 0: not by steps
   double every_minutes = 0;             ///< 0: not by time
   int64_t keep = 2;                     ///< the newest so many are kept
-  std::string keep_best = "none";       ///< none | loss: the checkpoint of the validation with the least loss is kept too
+  std::string keep_best = "none";       ///< none | loss | a metric of evaluate.metrics: the checkpoint of the validation with
+                                        ///< the least loss, or the best score, is kept too
   std::string path;                     ///< their folder; empty: checkpoints/ under output.path
   std::string resume = "never";         ///< never | auto (from the newest whole one, if there is any) | a checkpoint
   std::string time_limit = "none";      ///< none | minutes | a time as Slurm writes it, since the start: in time for it the
@@ -169,6 +170,9 @@ struct GenerateSection {
 /// Scores of generated texts.
 struct EvaluateSection {
   std::vector<std::string> metrics;     ///< bleu4, rouge_l, cider, vqa_accuracy, exact_match, ...; empty: those that fit
+  int64_t samples = 0;                  ///< the first so many validation samples are answered, and scored, while a run trains;
+                                        ///< 0: none
+  int64_t every = 1;                    ///< at every so many validations, and at the last one
 };
 
 struct Config {
@@ -219,6 +223,9 @@ inline bool offloads(const Config& config, const std::string& what) {
 inline bool validates(const Config& config) {
   return !config.data.val_path.empty() || config.data.val_split_fraction > 0;
 }
+
+/// Whether texts are generated and scored at validations.
+inline bool generates(const Config& config) { return config.evaluate.samples > 0 && validates(config); }
 
 /// Whether the run writes checkpoints while it trains, and not only when it is asked to stop.
 inline bool writes_checkpoints(const Config& config) {
@@ -278,6 +285,7 @@ struct CommandLine {
   int64_t plan_node_ranks = 0;          ///< --plan for so many ranks of a machine; 0: as many as GPUs are here
   std::string checkpoint;               ///< --export: the folder of a checkpoint; then there is no config_file
   double plan_gpu_gib = 0;              ///< --gpu-memory or --fit GiB, for --plan; 0: the GPU here, else an H200's
+  bool plan_generation = false;         ///< --plan with --generate or --evaluate: of that, not of a training
   bool plan_fit = false;                ///< --fit, for --plan: settings that fit such a GPU, fastest first
   std::string prompt;                   ///< --prompt TEXT, for --generate: one text in place of a data set
   std::string image;                    ///< --image FILE, for --generate: the picture that goes with it

@@ -46,6 +46,13 @@ struct ShardedSettings {
   int64_t prefetch_bytes = 0;              ///< gathered ahead of use, at most; likewise gradients being reduced
 };
 
+/// Where an evaluation has its units from, under a strategy that gathers.
+enum class UnitsOfEvaluation {
+  as_used,                                 ///< each is gathered for its use, ahead of it
+  gather,                                  ///< nothing is used: all are gathered, into memory that the arena keeps
+  kept,                                    ///< they lie where the latest evaluation with `gather` has left them
+};
+
 class Strategy : public UnitAccess {
  public:
   explicit Strategy(StrategyContext context);
@@ -69,7 +76,7 @@ class Strategy : public UnitAccess {
   virtual void begin_micro_batch(int64_t index, int64_t count);
   /// In place of both: a forward of one micro-batch without a backward; finish_backward() ends it, and nothing is
   /// updated. Evaluations of a `kind`, below kEvaluations, acquire units in an order of their own, the same each time.
-  virtual void begin_evaluation(size_t kind = 0);
+  virtual void begin_evaluation(size_t kind = 0, UnitsOfEvaluation units = UnitsOfEvaluation::as_used);
   static constexpr size_t kEvaluations = 3;
   /// After the last micro-batch: the compute stream waits for all collectives, gathered units are dropped.
   virtual void finish_backward() = 0;

@@ -31,6 +31,29 @@ struct ValidationRecord {
   double seconds = 0;                           ///< that the run spent on it
 };
 
+/// A score of the texts that were generated at a validation, the same on every rank.
+struct EvaluationRecord {
+  int64_t step = 0;                             ///< the last step before it
+  int64_t time_ns = 0;                          ///< when it had ended
+  std::string metric;
+  double value = 0;
+  int64_t samples = 0;                          ///< that were scored
+  double seconds = 0;                           ///< that the run spent on generation and all scores
+};
+
+/// A sample whose prompt is answered at validations; on rank 0.
+struct EvaluationSampleRecord {
+  int64_t sample = 0;
+  std::string picture;                          ///< its file, or name in an archive; empty: it has none
+  std::string prompt, references;               ///< the latter a line each
+};
+
+/// What a sample was answered at a validation; on rank 0.
+struct EvaluationTextRecord {
+  int64_t step = 0, sample = 0, tokens = 0;
+  std::string text;
+};
+
 struct SpanRecord {
   int64_t step = 0;
   int32_t micro_batch = 0;
@@ -76,7 +99,8 @@ struct DriverMemoryRecord {
 /// set_names() and set_attribute() throw Error. Size in the file, in bytes: 88 a StepRecord, 56 a SpanRecord, 88 a
 /// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord, 64 a DriverMemoryRecord, 40 a ValidationRecord, 56 a
 /// KernelRecord and 512 each different name of a kernel. Memory phases and owners have at most 31 bytes, planned names
-/// 127; names of kernels are cut at 511.
+/// 127; names of kernels are cut at 511. An EvaluationRecord takes 72 bytes, an EvaluationTextRecord 1048, an
+/// EvaluationSampleRecord 3080: texts are cut at 1023 bytes.
 class Trace {
  public:
   virtual ~Trace() = default;
@@ -92,6 +116,9 @@ class Trace {
   virtual void add(const DeviceRecord& record) = 0;
   virtual void add(const DriverMemoryRecord& record) = 0;
   virtual void add(const ValidationRecord& record) = 0;
+  virtual void add(const std::vector<EvaluationRecord>& records) = 0;
+  virtual void add(const std::vector<EvaluationSampleRecord>& records) = 0;
+  virtual void add(const std::vector<EvaluationTextRecord>& records) = 0;
   virtual void add(const std::vector<KernelRecord>& records) = 0;
   /// Why nothing is written any more: the disk is full, the file has been removed, ... Told within about a second; empty:
   /// nothing is wrong. Rows that come later are dropped.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <future>
+#include <memory>
 
 #include "data/sample_text.h"
 
@@ -10,84 +12,28 @@ namespace blipft {
 
 namespace {
 
-std::string data_path(const Config& config) {
-  if (!config.generate.path.empty()) return config.generate.path;
-  return config.data.val_path.empty() ? config.data.path : config.data.val_path;
-}
+// Pictures that other threads read, in order.
+struct Ahead {
+  size_t next = 0, step = 1, threads = 1;
+  std::deque<std::pair<size_t, std::future<std::vector<uint8_t>>>> reading;
+};
 
 }  // namespace
 
-std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::string& name, int64_t size,
-                               const DecodeSettings& settings) {
-  return resize_bicubic(decode_image(encoded.data(), encoded.size(), name, settings), size, size).rgb;
-}
-
 AnswerSet::AnswerSet(const Config& config, const Generation& generation)
-    : generation_(generation), path_(data_path(config)), skips_(config.data.on_bad_sample == "skip"),
-      pictures_{config.data.exif_orientation, config.data.transparency == "white"}, samples_(config.generate.samples) {
-  BLIPFT_USER_CHECK(dataset_exists(path_), place_of(config, "generate.path"), ": generate.path: ", path_,
-                    " does not exist; expected samples in a format of data.path");
-  TextSettings texts = text_settings(config, generation.tokenizer());
-  texts.for_prompts = true;
-  if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
-  dataset_ = open_dataset(path_, config.data.format, texts);
-  const ModelInputs& inputs = generation.inputs();
-  BLIPFT_USER_CHECK(!inputs.has_picture() || dataset_->has_pictures(), place_of(config, "generate.path"), ": generate.path: ",
-                    path_, " has texts alone, and the model reads a picture with each; choose pictures, or a model of text");
-  prompts_ = prompts_of_dataset(*dataset_, generation.tokenizer(), 
-                                {.vocabulary = inputs.vocabulary, .instructions = generation.instructions()},
-                                config.generate.samples);
-  check_prompts(config);
-}
-
-void AnswerSet::leave_out(const std::string& why) {
-  BLIPFT_USER_CHECK(skips_, why, "; data.on_bad_sample=skip leaves such samples out");
-  left_out_.push_back(why);
-}
-
-void AnswerSet::check_prompts(const Config&) {
-  const int64_t most = generation_.most_ids();
-  std::erase_if(prompts_, [&](const PromptedSample& prompt) {
-    const auto ids = static_cast<int64_t>(prompt.ids.size());
-    if (ids == 0)
-      leave_out(concat(prompt.name, ": the prompt is empty, and the tokenizer puts nothing before a text; expected some text"));
-    else if (ids >= most)
-      leave_out(concat(prompt.name, ": the prompt has ", ids, " tokens, and the model has positions for ", most,
-                       ", the answer's among them; shorten it"));
-    else if (generation_.inputs().has_picture() && prompt.picture < 0)
-      leave_out(concat(prompt.name, ": there is no picture, and the model reads one"));
-    else return false;
-    return true;
-  });
-  BLIPFT_USER_CHECK(!prompts_.empty(), path_, ": there is no prompt to answer", left_out_.empty() ? "" : "; the first that was left out: ",
-                    left_out_.empty() ? "" : left_out_.front());
-  for (const PromptedSample& prompt : prompts_) {
-    longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
-    longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(prompt.instruction.size()));
-  }
-}
+    : generation_(generation), samples_(config.generate.samples),
+      prompts_(open_prompts(config, generation.tokenizer(), generation.inputs(), generation.instructions())) {}
 
 TextsToGenerate AnswerSet::work(int64_t ranks) const {
-  return {longest_, (static_cast<int64_t>(prompts_.size()) + ranks - 1) / ranks, longest_text_,
-          longest_instruction_};
-}
-
-int64_t AnswerSet::new_tokens(const PromptedSample& prompt) const {
-  return std::min(generation_.settings().max_new_tokens,
-                  generation_.most_ids() - static_cast<int64_t>(prompt.ids.size()));
-}
-
-std::vector<uint8_t> AnswerSet::pixels(int64_t index) const {
-  if (!generation_.inputs().has_picture()) return {};
-  const Dataset::Sample sample = dataset_->read(index);
-  BLIPFT_USER_CHECK(sample.picture, sample.name, ": there is no picture, and the model reads one");
-  return pixels_of(*sample.picture, sample.name, generation_.inputs().picture_size, pictures_);
+  return {prompts_.longest(), (static_cast<int64_t>(prompts_.prompts().size()) + ranks - 1) / ranks, longest_text_,
+          std::max(prompts_.longest_instruction(), longest_instruction_)};
 }
 
 int64_t AnswerSet::read_texts() {
-  const int64_t count = samples_ > 0 ? std::min(samples_, dataset_->size()) : dataset_->size();
+  const Dataset& dataset = prompts_.dataset();
+  const int64_t count = samples_ > 0 ? std::min(samples_, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) {
-    texts_.push_back(tokenize(dataset_->read(i), generation_.tokenizer(), generation_.most_ids(),
+    texts_.push_back(tokenize(dataset.read(i), generation_.tokenizer(), generation_.most_ids(),
                               generation_.inputs().vocabulary, generation_.instructions()));
     longest_text_ = std::max(longest_text_, texts_.back().size());
     longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(texts_.back().instruction.size()));
@@ -95,33 +41,31 @@ int64_t AnswerSet::read_texts() {
   return count;
 }
 
-// Pictures that other threads read, in order.
-struct AnswerSet::Ahead {
-  size_t next = 0, step = 1, threads = 1;
-  std::deque<std::pair<size_t, std::future<std::vector<uint8_t>>>> reading;
-};
-
-std::function<std::optional<TextRequest>()> AnswerSet::requests(int64_t rank, int64_t ranks, int64_t threads) {
+std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, const GenerateSettings& settings, int64_t rank,
+                                                            int64_t ranks, int64_t threads) {
   auto ahead = std::make_shared<Ahead>();
   ahead->next = static_cast<size_t>(rank), ahead->step = static_cast<size_t>(ranks);
   ahead->threads = static_cast<size_t>(std::max<int64_t>(1, threads));
-  return [this, ahead]() -> std::optional<TextRequest> {
+  return [&set, most = settings.max_new_tokens, ahead]() -> std::optional<TextRequest> {
+    const std::vector<PromptedSample>& prompts = set.prompts();
+    const ModelInputs& inputs = set.inputs();
     for (;;) {
-      while (ahead->reading.size() < ahead->threads && ahead->next < prompts_.size()) {
+      while (ahead->reading.size() < ahead->threads && ahead->next < prompts.size()) {
         const size_t i = ahead->next;
         ahead->next += ahead->step;
-        const auto read = [this, picture = prompts_[i].picture] { return pixels(picture); };
-        const auto policy = generation_.inputs().has_picture() ? std::launch::async : std::launch::deferred;
+        const auto read = [&set, picture = prompts[i].picture] { return set.pixels(picture); };
+        const auto policy = inputs.has_picture() ? std::launch::async : std::launch::deferred;
         ahead->reading.emplace_back(i, std::async(policy, read));
       }
       if (ahead->reading.empty()) return std::nullopt;
       auto [i, pixels] = std::move(ahead->reading.front());
       ahead->reading.pop_front();
+      const int64_t room = inputs.max_text_tokens - static_cast<int64_t>(prompts[i].ids.size());
       try {
-        return TextRequest{static_cast<int64_t>(i), prompts_[i].ids, new_tokens(prompts_[i]), pixels.get(),
-                           prompts_[i].instruction};
+        return TextRequest{static_cast<int64_t>(i), prompts[i].ids, std::min(most, room), pixels.get(),
+                           prompts[i].instruction};
       } catch (const UserError& error) {
-        leave_out(error.what());
+        set.leave_out(error.what());
       }
     }
   };

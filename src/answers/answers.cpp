@@ -11,9 +11,11 @@
 #include "blipft/evaluate.h"
 #include "data/record_text.h"
 #include "engine/placement.h"
+#include "evaluate/run_metrics.h"
 #include "faults/launch_watch.h"
 #include "answers/answer_files.h"
 #include "answers/answer_set.h"
+#include "answers/answer_text.h"
 #include "answers/choice_run.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -23,33 +25,6 @@ namespace blipft {
 namespace {
 
 using nlohmann::ordered_json;
-
-/// Text of new ids, up to the end.
-class AnswerText {
- public:
-  AnswerText(const Tokenizer& tokenizer, const GenerateSettings& settings) : tokenizer_(tokenizer), settings_(settings) {}
-  /// Without the first stop text and what is behind it, and without white space around.
-  std::string of(std::span<const int32_t> ids) const {
-    std::string text = tokenizer_.decode(ids);
-    if (const size_t end = stop_at(text); end != std::string::npos) text.resize(end);
-    const size_t first = text.find_first_not_of(" \t\r\n"), last = text.find_last_not_of(" \t\r\n");
-    return first == std::string::npos ? "" : text.substr(first, last - first + 1);
-  }
-  /// Whether new ids hold a stop text: then all of them stay.
-  std::optional<size_t> stops(std::span<const int32_t> ids) const {
-    if (settings_.stop.empty() || stop_at(tokenizer_.decode(ids)) == std::string::npos) return std::nullopt;
-    return ids.size();
-  }
-
- private:
-  size_t stop_at(const std::string& text) const {
-    size_t first = std::string::npos;
-    for (const std::string& stop : settings_.stop) first = std::min(first, text.find(stop));
-    return first;
-  }
-  const Tokenizer& tokenizer_;
-  const GenerateSettings& settings_;
-};
 
 // The prompt as the model was taught: an instruction in its style, where the run file gives one; what a user says, where the
 // model's files have a known chat template; else the text as it is.
@@ -132,10 +107,8 @@ std::string line_of(const PromptedSample& prompt, const TextResult& result, cons
 
 // Metrics that the run file names, else those that fit what there is.
 std::vector<std::string> metrics_of(const Config& config, const Evaluation& texts, bool pictures) {
-  std::vector<std::string> names = config.evaluate.metrics;
-  for (const std::string& name : names) find_metric(name, place_of(config, "evaluate.metrics") + ": evaluate.metrics");
-  if (!names.empty() || texts.size() == 0) return names;
-  return pictures ? std::vector<std::string>{"bleu4", "rouge_l", "cider"} : std::vector<std::string>{"exact_match", "rouge_l"};
+  if (!config.evaluate.metrics.empty() || texts.size() == 0) return config.evaluate.metrics;
+  return fitting_metrics(pictures);
 }
 
 bool of_texts(const std::string& metric) { return find_metric(metric, "").input == MetricInput::texts; }
@@ -148,14 +121,13 @@ class AnswerRun {
   void run() {
     world_.together([&] {
       set_ = std::make_unique<AnswerSet>(config_, generation_);
-      if (!config_.evaluate.metrics.empty()) (void)metrics_of(config_, {}, false);  // names first
       if (request_.evaluate) texts_ = set_->read_texts();
     });
     files_ = std::make_unique<AnswerFiles>(config_, world_, "generated");
     generation_.load(set_->work(world_.size()));
     if (first()) {
       std::printf("weights    %s\n", generation_.text().c_str());
-      std::printf("prompts    %zu of %s, %s\n", set_->prompts().size(), set_->path().c_str(), generation_.settings().text().c_str());
+      std::printf("prompts    %zu of %s, %s\n", set_->prompt_set().prompts().size(), set_->prompt_set().path().c_str(), generation_.settings().text().c_str());
       std::fflush(stdout);
     }
     const int64_t begin = unix_ns();
@@ -171,11 +143,12 @@ class AnswerRun {
   void generate() {
     const AnswerText answers(generation_.tokenizer(), generation_.settings());
     GeneratorCalls calls;
-    calls.next = set_->requests(world_.rank(), world_.size(), std::max(config_.data.num_workers, cores_of_a_rank(world_)));
+    calls.next = prompt_requests(set_->prompt_set(), generation_.settings(), world_.rank(), world_.size(),
+                                 std::max(config_.data.num_workers, cores_of_a_rank(world_)));
     if (!generation_.settings().stop.empty())
       calls.stops = [&](std::span<const int32_t> ids) { return answers.stops(ids); };
     calls.done = [&](const TextResult& result) {
-      const PromptedSample& prompt = set_->prompts()[static_cast<size_t>(result.number)];
+      const PromptedSample& prompt = set_->prompt_set().prompts()[static_cast<size_t>(result.number)];
       files_->add(line_of(prompt, result, generation_.tokenizer(), answers));
     };
     generation_.run(calls);
@@ -195,7 +168,7 @@ class AnswerRun {
         if (!text.has_target()) continue;
         ids += text.most_tokens();
         group.push_back({text, next});
-        pixels.push_back(set_->pixels(next));
+        pixels.push_back(set_->prompt_set().pixels(next));
         numbers.push_back(next);
       }
       if (!generation_.any(!group.empty())) return;
@@ -230,7 +203,7 @@ class AnswerRun {
 
   void finish(double seconds) {
     const double tokens = world_.sum(static_cast<double>(generation_.tokens()));
-    const auto left_out = static_cast<int64_t>(world_.sum(static_cast<double>(set_->left_out().size())));
+    const auto left_out = static_cast<int64_t>(world_.sum(static_cast<double>(set_->prompt_set().left_out().size())));
     const std::vector<std::string> lines = files_->all_lines(), likelihoods = world_.gather_texts(likelihoods_);
     world_.together([&] {
       if (!first()) return;
@@ -239,7 +212,7 @@ class AnswerRun {
         std::printf("a step     %.2f ms (the median, of a token of each text)\n", generation_.step_milliseconds());
       if (left_out > 0)
         std::printf("left out   %lld samples, the first of this rank: %s\n", static_cast<long long>(left_out),
-                    set_->left_out().empty() ? "none" : set_->left_out().front().c_str());
+                    set_->prompt_set().left_out().empty() ? "none" : set_->prompt_set().left_out().front().c_str());
       if (request_.evaluate) losses_ = text_scores(likelihoods);
       write_files(lines);
     });
@@ -255,9 +228,8 @@ class AnswerRun {
     Evaluation evaluation;
     std::vector<ScoredText> all;
     for (const auto& [number, line] : sorted) {
-      const PromptedSample& prompt = set_->prompts()[static_cast<size_t>(number)];
-      ScoredText scored{number, id_text(prompt), line.at("prompt").get<std::string>(), line.at("text").get<std::string>(),
-                        prompt.references, prompt.picture >= 0 ? prompt.name : ""};
+      const PromptedSample& prompt = set_->prompt_set().prompts()[static_cast<size_t>(number)];
+      ScoredText scored = scored_text(prompt, number, line.at("prompt").get<std::string>(), line.at("text").get<std::string>());
       all.push_back(scored);
       if (!prompt.references.empty()) evaluation.add(std::move(scored));
     }
@@ -266,15 +238,10 @@ class AnswerRun {
     const bool pictures = generation_.inputs().has_picture();
     if (pictures) write_results(all);
     const std::vector<Score> scores = score(evaluation, pictures);
-    const std::string title = concat(pictures ? "Captions of " : "Answers to ", set_->path());
+    const std::string title = concat(pictures ? "Captions of " : "Answers to ", set_->prompt_set().path());
     files_->write("page.html", evaluation_page({title, files_->folder()}, scores, evaluation.size() == static_cast<int64_t>(all.size())
                                                                                       ? evaluation.texts() : all));
     std::printf("page       %s/page.html\n", files_->folder().c_str());
-  }
-
-  static std::string id_text(const PromptedSample& prompt) {
-    const ordered_json id = ordered_json::parse(prompt.id, nullptr, false);
-    return id.is_string() ? id.get<std::string>() : prompt.id;
   }
 
   // COCO's and VQA's own forms, where every sample has its id.
@@ -290,14 +257,14 @@ class AnswerRun {
     std::vector<std::string> names;
     for (const std::string& name : metrics_of(config_, evaluation, pictures))
       if (of_texts(name)) names.push_back(name);
-    BLIPFT_USER_CHECK(names.empty() || evaluation.size() > 0, set_->path(), ": no sample has a reference text, and ",
+    BLIPFT_USER_CHECK(names.empty() || evaluation.size() > 0, set_->prompt_set().path(), ": no sample has a reference text, and ",
                       names.front(), " compares with one; choose samples with answers, or leave evaluate.metrics empty");
     std::vector<Score> scores = losses_;
     if (!names.empty())
       for (Score& one : evaluation.scores(names)) scores.push_back(std::move(one));
     if (scores.empty()) return {};
     print_scores(scores);
-    files_->write("scores.json", scores_json({{set_->path(), scores, evaluation.size()}}));
+    files_->write("scores.json", scores_json({{set_->prompt_set().path(), scores, evaluation.size()}}));
     return scores;
   }
 

@@ -154,6 +154,7 @@ void Checkpoints::write(int64_t done) {
   const std::string partial = folder_ + "/" + io::partial_name(done);
   last_minutes_ = parts_.times->seconds() / 60;
   writing_step_ = done;
+  written_run_ = parts_.run;               // what is learnt while it is on its way to the disk is of the next one
   failure_.clear();
   try {
     world.together([&] {
@@ -218,7 +219,7 @@ void Checkpoints::complete() {
 
 // Rank 0's part: the index comes last, then the name.
 void Checkpoints::publish(const Outcome& outcome, const std::vector<std::string>& files) {
-  io::StateIndex index{outcome.step, config_values(*parts_.config), parts_.run, {}};
+  io::StateIndex index{outcome.step, config_values(*parts_.config), written_run_, {}};
   for (const std::string& text : files) {
     io::StateFile file = io::parse_file(text);
     if (!file.pieces.empty()) index.files.push_back(std::move(file));
@@ -240,7 +241,7 @@ std::string Checkpoints::folder_of(int64_t step) const { return folder_ + "/" + 
 void Checkpoints::keep_newest(const std::string& newest) {
   std::vector<io::NamedCheckpoint> found = io::named_checkpoints(folder_);
   const bool keeps_best = parts_.config->checkpoint.keep_best != "none";
-  const std::string best = keeps_best ? parts_.run[kBestStep] : "";
+  const std::string best = keeps_best ? written_run_[kBestStep] : "";
   std::erase_if(found, [&](const io::NamedCheckpoint& one) {
     return !one.is_whole() || one.name == newest || std::to_string(one.step) == best ||
            !(one.run_id.empty() || one.run_id == run_id_of(parts_.run));

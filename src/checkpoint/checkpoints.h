@@ -83,6 +83,7 @@ class Checkpoints {
   double limit_seconds_, last_minutes_;
   StateWriter writer_;
   std::string stop_reason_, newest_;
+  std::map<std::string, std::string> written_run_;  // of the one that is on its way
   std::string whole_;                      // the last whole one, also one that the run went on from
   int64_t writing_step_ = -1;              // -1: none is on its way
   std::string failure_;                    // of this rank, before the writer began

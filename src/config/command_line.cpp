@@ -81,8 +81,15 @@ void set_gpu_gib(CommandLine& line, const std::string& option, const std::string
 void set_action(CommandLine& line, CommandLine::Action action) {
   using Action = CommandLine::Action;
   if (line.action == Action::help) return;  // help is given whatever else is asked for
+  const auto generates = [](Action one) { return one == Action::generate || one == Action::evaluate; };
+  if ((line.action == Action::plan && generates(action)) || (generates(line.action) && action == Action::plan)) {
+    line.action = Action::plan;
+    line.plan_generation = true;
+    return;
+  }
   const bool conflict = action != Action::help && line.action != Action::train && line.action != action;
-  BLIPFT_USER_CHECK(!conflict, "--generate, --evaluate, --plan, --export, --print-config and --version exclude each other; give one");
+  BLIPFT_USER_CHECK(!conflict, "--generate, --evaluate, --plan, --export, --print-config and --version exclude each other, but for --plan with "
+                    "--generate; give one");
   line.action = action;
 }
 

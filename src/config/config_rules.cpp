@@ -246,6 +246,21 @@ void add_data(std::vector<Rule>& rules) {
   };
   of_validations("checkpoint.keep_best", [](const Config& c) { return c.checkpoint.keep_best != "none"; });
   of_validations("train.early_stopping_patience", [](const Config& c) { return c.train.early_stopping_patience > 0; });
+  of_validations("evaluate.samples", [](const Config& c) { return c.evaluate.samples > 0; });
+  rules.push_back({"evaluate.every",
+                   [](const Config& c) {
+                     return when(c.evaluate.every > 1 && c.evaluate.samples == 0, "is about texts that are generated at ",
+                                 "validations, but evaluate.samples is 0; give it a number of samples, or remove every");
+                   },
+                   {"evaluate.samples"}});
+  rules.push_back({"checkpoint.keep_best",
+                   [](const Config& c) {
+                     const std::string& best = c.checkpoint.keep_best;
+                     return when(best != "none" && best != "loss" && c.evaluate.samples == 0, "is ", best,
+                                 ", which is not loss: a score of texts that are generated at validations, but ",
+                                 "evaluate.samples is 0; give it a number of samples, or set keep_best to loss or none");
+                   },
+                   {"evaluate.samples"}});
   rules.push_back({"output.save_best",
                    [](const Config& c) {
                      return when(c.output.save_best && c.checkpoint.keep_best == "none",

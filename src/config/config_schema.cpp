@@ -215,7 +215,7 @@ void add_train(std::vector<Key>& keys) {
     "up to 1 it is a fraction of a validation's batches; above 1 it is a number of batches",
     Names{"eval_iters", "max_eval_batches"}).on_resume_is(OnResume::allowed);
   t(&T::early_stopping_patience, "early_stopping_patience", from_to(0, most_steps),
-    "the run ends after so many validations in a row none of which had a smaller loss; 0: it "
+    "the run ends after so many validations in a row none of which was better, by checkpoint.keep_best or the loss; 0: it "
     "does not", Names{"patience"}).on_resume_is(OnResume::allowed);
   t(&T::seed, "seed", at_least(0), "the random seed of shuffling, dropout and random weights");
   t(&T::loss_on_padding, "loss_on_padding", any(), "true: padding is learnt too, as in the BLIP-2 tutorial");
@@ -280,8 +280,11 @@ void add_checkpoint(std::vector<Key>& keys) {
   c(&C::every_minutes, "every_minutes", from_to(0, 1e6), "a checkpoint is written every so many minutes; 0: never",
     Names{"train_time_interval"});
   c(&C::keep, "keep", from_to(1, 1e6), "so many of the newest are kept", Names{"save_total_limit", "save_top_k"});
-  c(&C::keep_best, "keep_best", one_of({"none", "loss"}, {{"val_loss", "loss"}, {"eval_loss", "loss"}}),
-    "loss: the checkpoint of the validation with the least loss is kept too, written right after it",
+  Allowed best;                            // which scores there are is known to those who compute them
+  best.meant = {{"val_loss", "loss"}, {"eval_loss", "loss"}};
+  c(&C::keep_best, "keep_best", best,
+    "none, loss, or a score of generated texts (cider, exact_match, ...): the checkpoint of the validation with the least "
+    "loss, or the best score, is kept too, written right after it",
     Names{"metric_for_best_model", "monitor"}).on_resume_is(OnResume::refused);
   c(&C::path, "path", any(), "the folder of the checkpoints; empty: checkpoints/ under output.path")
       .on_resume_is(OnResume::untold);
@@ -336,6 +339,10 @@ void add_evaluate(std::vector<Key>& keys) {
   using E = EvaluateSection;
   e(&E::metrics, "metrics", any(),
     "the scores of generated texts: bleu1 to bleu4, rouge_l, cider, vqa_accuracy, exact_match; empty: those that fit");
+  e(&E::samples, "samples", from_to(0, most_samples),
+    "the first so many validation samples are answered and scored at validations; 0: none",
+    std::vector<std::string>{"predict_with_generate"});
+  e(&E::every, "every", from_to(1, most_steps), "at every so many validations, and at the last one");
 }
 
 void add_trace_and_output(std::vector<Key>& keys) {

@@ -61,7 +61,7 @@ const std::vector<Option>& command_line_options() {
       {"--smoke", "", "[N]",
        "tries N steps (5 if not given) and one batch of validation, saves nothing, and says in one line at the end that "
        "the run works here, how fast it is and how much memory it takes"},
-      {"--plan", "", "", "prints the memory plan and stops; it needs no GPU"},
+      {"--plan", "", "", "prints the memory plan and stops; it needs no GPU; with --generate that of generation"},
       {"--fit", "", "GiB",
        "with --plan: prints settings that fit a GPU of that size (--fit 24GiB), the fastest first, with estimated times"},
       {"--ranks", "", "N", "with --plan: plans for N ranks (default: parallel.devices)"},

@@ -5,6 +5,10 @@
 
 namespace blipft {
 
+namespace {
+constexpr int64_t kSmokeSamples = 4;        // that are generated
+}
+
 void tell_notes(const Config& config) {
   for (const std::string& note : config.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
 }
@@ -16,6 +20,8 @@ void make_smoke(Config& config, int64_t steps) {
   config.train.max_epochs = 1'000'000;
   config.train.limit_train_batches = 1;
   config.train.val_check_interval = validates(config) ? steps : 0;
+  config.evaluate.samples = std::min<int64_t>(config.evaluate.samples, kSmokeSamples);
+  config.evaluate.every = 1;
   config.checkpoint = {};
   config.output.save_model = config.output.save_merged = config.output.overwrite = false;
   config.output.save = OutputSection().save;

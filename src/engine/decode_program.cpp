@@ -80,6 +80,7 @@ const char* DecodeProgram::pass_name(Pass pass) {
     case Pass::prompts: return "reading of prompts";
     case Pass::token: return "token of every slot";
     case Pass::scores: return "scoring of texts";
+    case Pass::units: return "gathering of all units";
   }
   return "?";
 }
@@ -121,8 +122,19 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
     state.layers.push_back({cache.add(parts_.compute, {s * c, width}), cache.add(parts_.compute, {s * c, width}), c});
 }
 
+bool DecodeProgram::has(Pass pass) const {
+  return pass == Pass::scores ? settings_.scores : pass != Pass::units || settings_.keeps_units;
+}
+
+std::vector<std::string> DecodeProgram::passes() const {
+  std::vector<std::string> names;
+  for (const Pass pass : {Pass::units, Pass::prompts, Pass::token, Pass::scores})
+    if (has(pass)) names.push_back(pass_name(pass));
+  return names;
+}
+
 void DecodeProgram::record_passes() {
-  for (const Pass pass : {Pass::prompts, Pass::token, Pass::scores})
+  for (const Pass pass : {Pass::units, Pass::prompts, Pass::token, Pass::scores})
     if (has(pass)) enqueue(pass);
 }
 
@@ -149,6 +161,7 @@ void DecodeProgram::begin() {
   const Stream stream = parts_.device->compute_stream();
   const State& state = *state_;
   parts_.device->synchronize(stream);
+  if (has(Pass::units)) run(Pass::units);
   for (const Tensor& tensor : {state.decode.ids, state.decode.lengths, state.decode.prompt_lengths, state.decode.limits,
                                state.decode.keys, state.decode.done, state.sources, state.finished_lengths,
                                state.finished_ids, state.closed, state.log_probs})
@@ -331,17 +344,21 @@ CacheCall DecodeProgram::cache_call() const { return {.layers = state_->layers, 
 void DecodeProgram::enqueue(Pass pass) {
   Arena& arena = *parts_.arena;
   arena.begin_pass(pass_name(pass));
+  if (parts_.spans) parts_.spans->begin_pass(pass_name(pass), [](const Unit&, Phase) { return 0.0; });
   const Tensor cache = arena.take_kept(Owner::cache, "keys and values", DType::u8, {cache_bytes_});
   const Tensor data = arena.take_kept(Owner::data, "texts being generated", DType::u8, {data_bytes_});
   Block data_block(data.data), cache_block(cache.data);
   lay_out(data_block, cache_block, *state_);
   const StepContext context{*parts_.ops, *parts_.device, arena, *parts_.strategy, parts_.device->compute_stream(),
-                            parts_.device->side_stream(), forked_, joined_, nullptr, 0, false,
+                            parts_.device->side_stream(), forked_, joined_, parts_.observer, 0, false,
                             parts_.ops->coded_rows(parts_.compute)};
-  parts_.strategy->begin_evaluation(static_cast<size_t>(pass));
+  if (pass == Pass::units) parts_.strategy->begin_evaluation(0, UnitsOfEvaluation::gather);
+  else
+    parts_.strategy->begin_evaluation(static_cast<size_t>(pass), settings_.keeps_units ? UnitsOfEvaluation::kept
+                                                                                       : UnitsOfEvaluation::as_used);
   if (pass == Pass::prompts) enqueue_prompts(context);
   else if (pass == Pass::token) enqueue_token(context);
-  else enqueue_scores(context);
+  else if (pass == Pass::scores) enqueue_scores(context);
   parts_.strategy->finish_backward();
   arena.give(data);
   arena.give(cache);

@@ -19,6 +19,7 @@
 #include "blipft/model.h"
 #include "blipft/strategy.h"
 #include "ops/host_memory.h"
+#include "trace/span_recorder.h"
 
 namespace blipft {
 
@@ -34,6 +35,7 @@ struct DecodeProgramSettings {
   float length_penalty = 1;                ///< of beams
   EarlyStopping early_stopping = EarlyStopping::no;
   bool scores = false;                     ///< texts are scored, too
+  bool keeps_units = false;                ///< begin() gathers all units of the model, and they stay beside the cache
 };
 
 /// What the decode program works with; nothing here is owned.
@@ -48,6 +50,8 @@ struct DecodeParts {
   int32_t pad_id = 0;                      ///< stands behind prompts
   bool graphs = true;                      ///< passes are captured
   bool own_workspace = false;              ///< there is no step program that gives the ops theirs
+  SpanRecorder* spans = nullptr;           ///< optional: of the strategy, which is told what pass its collectives are of
+  StepObserver* observer = nullptr;        ///< optional
 };
 
 /// A text that begins: what is read of it, and where it grows.
@@ -80,12 +84,15 @@ class DecodeProgram {
   DecodeProgram(const DecodeParts& parts, DecodeProgramSettings settings);
   ~DecodeProgram();
 
-  /// Dry run: records both passes.
+  /// Dry run: records all passes.
   void record_passes();
+  /// Their names in the arena.
+  std::vector<std::string> passes() const;
   /// After Arena::commit.
   void bind();
 
-  /// Empties all slots: to be called before the first text, and after any pass of another program.
+  /// Empties all slots: to be called before the first text, and after any pass of another program. By all ranks that units
+  /// are gathered from.
   void begin();
   /// Reads at most G prompts, whose rows fit the prompt shape, and chooses the first token of each. Slots must be free.
   /// None: takes part in the other ranks' reading.
@@ -111,7 +118,7 @@ class DecodeProgram {
   int64_t cache_bytes() const;
 
  private:
-  enum class Pass { scores, prompts, token };  // an evaluation of the strategy each
+  enum class Pass { scores, prompts, token, units };  // the first three an evaluation of the strategy each
   static const char* pass_name(Pass pass);
   class Block;                             // tensors laid out one after the other in a block
   struct State;                            // what the passes keep: tensors on the device
@@ -128,7 +135,7 @@ class DecodeProgram {
   void enqueue_prompts(const StepContext& context);
   void enqueue_token(const StepContext& context);
   void enqueue_scores(const StepContext& context);
-  bool has(Pass pass) const { return pass != Pass::scores || settings_.scores; }
+  bool has(Pass pass) const;
   void choose(const Tensor& logits, bool first);
   void write_prompts(std::span<const NewText> texts);
   void write_batch(std::vector<BatchSample>& samples, std::span<const uint8_t* const> pixels);
@@ -145,7 +152,7 @@ class DecodeProgram {
   std::unique_ptr<HostMemory> host_block_, host_state_;
   std::vector<std::unique_ptr<Readback>> views_;
   uint64_t sent_ = 0, seen_ = 0;           // views
-  Program programs_[3];
+  Program programs_[4];
   Event forked_, joined_, taken_;
 };
 

@@ -36,7 +36,7 @@ Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const
     : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
                               : nullptr),
       policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_name)),
-      sharded(with_prefetch(asked, store, parts.model->units())) {
+      sharded(with_prefetch(asked, store, parts.model->units())), parts_(parts) {
   const StrategyContext context{parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(),
                                 observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};
   strategy = make_strategy(strategy_name, context, sharded);
@@ -47,10 +47,20 @@ Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const
       parts.text_shapes);
 }
 
+void Engine::decode_with(const DecodeProgramSettings& settings, int32_t pad_id) {
+  DecodeParts parts{parts_.device, parts_.ops, parts_.arena, parts_.model, strategy.get(), parts_.pixel_statistics,
+                    precision_types(*parts_.config).compute, pad_id,
+                    parts_.config->parallel.cuda_graph && parts_.device->kind() == DeviceKind::cuda};
+  parts.spans = parts_.spans;
+  parts.observer = observer ? static_cast<StepObserver*>(observer.get()) : parts_.spans;
+  decoder = std::make_unique<DecodeProgram>(parts, settings);
+}
+
 void Engine::bind() {
   store.bind();
   strategy->bind();
   program->bind();
+  if (decoder) decoder->bind();
 }
 
 }  // namespace blipft

@@ -7,6 +7,7 @@
 #include "blipft/store.h"
 #include "blipft/strategy.h"
 #include "engine/activity_observer.h"
+#include "engine/decode_program.h"
 #include "engine/step_program.h"
 
 namespace blipft {
@@ -31,6 +32,9 @@ class Engine {
  public:
   /// Declares all persistent memory in the arena. Without sharded.prefetch_bytes: enough for 9 of 10 units.
   Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& sharded);
+  /// Texts are generated between steps, with such a program: to be called before it is planned, or committed. It may be
+  /// called again, and the last call counts. Takes no persistent memory.
+  void decode_with(const DecodeProgramSettings& settings, int32_t pad_id);
   /// After Arena::commit.
   void bind();
 
@@ -40,6 +44,10 @@ class Engine {
   const ShardedSettings sharded;
   std::unique_ptr<Strategy> strategy;
   std::unique_ptr<StepProgram> program;
+  std::unique_ptr<DecodeProgram> decoder;            ///< null without decode_with()
+
+ private:
+  EngineParts parts_;
 };
 
 }  // namespace blipft

@@ -37,6 +37,10 @@ Datasets open_datasets(const Config& config, const TextSettings& texts) {
 
 }  // namespace
 
+std::shared_ptr<const Dataset> open_validation(const Config& config, const TextSettings& texts) {
+  return open_datasets(config, texts).validation;
+}
+
 RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads) {
   RunData data;
   if (inputs.has_picture()) {

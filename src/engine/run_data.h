@@ -24,6 +24,9 @@ struct RunData {
 /// are missing or do not fit the model.
 RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t world, int64_t threads);
 
+/// The validation samples alone, opened anew with other `texts`.
+std::shared_ptr<const Dataset> open_validation(const Config& config, const TextSettings& texts);
+
 /// The text shapes of a run of `data` with another batch size.
 std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data);
 

@@ -16,21 +16,7 @@ namespace blipft {
 
 namespace {
 
-// Texts that grow at once: more make a step longer about as much as they bring, past some hundreds.
-constexpr int64_t kMostSlots = 256, kMostSlotsOnCpu = 16;
-// Rows of prompts that are read at once: enough for the matrix products to be at their best.
-constexpr int64_t kPromptRows = 4096, kPromptRowsOnCpu = 512, kMostPrompts = 64;
-
 Groups plan_groups(const GenerationPlan& plan) { return {plan.all.get(), plan.shard.get(), plan.replicate.get()}; }
-
-ModelSettings untrained(const Config& config) {
-  ModelSettings settings = model_settings(config);
-  settings.trained = false;
-  settings.checkpointing = {};
-  settings.dropout = false;
-  settings.adapter.dropout = 0;
-  return settings;
-}
 
 std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, Device& device, Ops& ops, Groups groups,
                                           Arena& arena, const std::string& strategy, const PixelStatistics& statistics,
@@ -42,22 +28,13 @@ std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, De
 
 }  // namespace
 
-DecodeProgramSettings decode_settings(const GenerateSettings& settings, const ModelInputs& inputs,
-                                      const TextsToGenerate& work, int64_t slots, bool gpu) {
-  DecodeProgramSettings program;
-  program.slots = slots;
-  program.beams = settings.beams;
-  program.most_ids = std::min(inputs.max_text_tokens, work.longest_prompt + settings.max_new_tokens);
-  const int64_t tokens = std::max<int64_t>({2, work.longest_prompt, work.longest_text, work.longest_instruction});
-  const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + inputs.prefix_rows;
-  program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMostPrompts, slots / settings.beams));
-  program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens};
-  program.rules = settings.rules;
-  program.ends = settings.ends;
-  program.length_penalty = settings.length_penalty;
-  program.early_stopping = settings.early_stopping;
-  program.scores = work.longest_text > 0;
-  return program;
+ModelSettings untrained(const Config& config) {
+  ModelSettings settings = model_settings(config);
+  settings.trained = false;
+  settings.checkpointing = {};
+  settings.dropout = false;
+  settings.adapter.dropout = 0;
+  return settings;
 }
 
 GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, const std::string& strategy,
@@ -91,12 +68,9 @@ Generation::Generation(const Config& config, const World& world) : world_(world)
     tokenizer_ = load_tokenizer(config_.model.path);
     instructions_ = open_instruction_reader(config_.model.path, inputs_.instruction, inputs_.instruction.max_tokens);
     if (inputs_.has_picture()) image_processor_ = ImageProcessor::from_directory(config_.model.path);
-    settings_ = generate_settings(config, config_.model.path, *tokenizer_);
+    settings_ = generate_settings(config, config_.model.path, tokenizer_.get(), inputs_.vocabulary);
     const nlohmann::json file = io::read_json_file(config_.model.path + "/config.json");
     puts_prefix_ = file.value("model_type", "").starts_with("gemma");
-    for (const int32_t id : settings_.ends)
-      BLIPFT_USER_CHECK(id < inputs_.vocabulary, config_.model.path, ": eos_token_id: found ", id,
-                        ", but the model has ", inputs_.vocabulary, " tokens");
     check_device(config_, world_);
   });
   world_.together([&] {
@@ -116,30 +90,38 @@ Generation::~Generation() {
   if (device_) device_->synchronize();
 }
 
-// As many slots as there are texts for, as far as memory goes: each rank with all weights, or, where these alone do not fit
-// or fsdp is asked for, cut over the ranks.
-void Generation::choose(const TextsToGenerate& work) {
-  const bool gpu = device_->kind() == DeviceKind::cuda;
-  const int64_t free = gpu ? -world_.max(-device_->memory().free) : 0;
-  const int64_t beams = settings_.beams, asked = config_.generate.batch_size;
-  const int64_t useful = std::min(work.texts * beams, gpu ? kMostSlots : kMostSlotsOnCpu);
-  const int64_t most = asked > 0 ? asked * beams : std::max(beams, useful / beams * beams);
+GenerationPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found) {
+  const int64_t beams = choice.settings.beams, asked = config.generate.batch_size;
+  const int64_t most = most_slots(choice.settings, asked, choice.work.texts, choice.gpu);
   std::vector<std::string> strategies = {"single"};
-  if (config_.parallel.strategy == "fsdp" && world_.size() > 1) strategies = {"fsdp"};
-  else if (world_.size() > 1) strategies.push_back("fsdp");
-  int64_t least = 0;
+  if (config.parallel.strategy == "fsdp" && choice.ranks > 1) strategies = {"fsdp"};
+  else if (choice.ranks > 1) strategies.push_back("fsdp");
+  GenerationPlan plan;
   for (const std::string& strategy : strategies) {
-    const GroupSizes ranks = strategy == "fsdp" ? GroupSizes(world_.size()) : GroupSizes(1);
+    const GroupSizes ranks = strategy == "fsdp" ? GroupSizes(choice.ranks) : GroupSizes(1);
     for (int64_t slots = most;;) {
-      plan_ = plan_generation(config_, *model_, ranks, strategy, decode_settings(settings_, inputs_, work, slots, gpu),
-                              std::max(0, tokenizer_->pad_id()));
-      least = plan_.arena->total_bytes();
-      if (!gpu || least <= free) return;
+      plan = plan_generation(config, model, ranks, strategy,
+                             decode_settings(choice.settings, model.inputs(), choice.work, slots, choice.gpu), choice.pad_id);
+      found = choice.fits(plan);
+      if (found) return plan;
       const int64_t fewer = slots / 2 / beams * beams;
       if (asked > 0 || fewer < beams) break;
       slots = fewer;
     }
   }
+  return plan;
+}
+
+void Generation::choose(const TextsToGenerate& work) {
+  const bool gpu = device_->kind() == DeviceKind::cuda;
+  const int64_t free = gpu ? -world_.max(-device_->memory().free) : 0;
+  bool found = false;
+  plan_ = choose_generation(config_, *model_,
+                            {settings_, work, world_.size(), std::max(0, tokenizer_->pad_id()), gpu,
+                             [&](const GenerationPlan& plan) { return !gpu || plan.arena->total_bytes() <= free; }},
+                            found);
+  if (found) return;
+  const int64_t least = plan_.arena->total_bytes();
   throw UserError(concat("generation needs ", memory_text(least), " of GPU memory (", memory_text(plan_.engine->program.cache_bytes()),
                          " of it keys and values of ", plan_.settings.slots, " texts of ", plan_.settings.most_ids,
                          " tokens), and ", memory_text(free), " is free on ", device_->name(),

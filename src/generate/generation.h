@@ -1,29 +1,18 @@
 // Generation: a rank with all it needs to generate texts: model, weights, memory, program.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "blipft/comm.h"
 #include "blipft/data.h"
 #include "engine/decode_engine.h"
-#include "generate/generate_settings.h"
+#include "prompts/decode_shape.h"
 #include "generate/generator.h"
 #include "generate/weight_source.h"
 
 namespace blipft {
-
-/// What there is to generate, as far as memory depends on it.
-struct TextsToGenerate {
-  int64_t longest_prompt = 1;              ///< ids of the longest prompt of any rank
-  int64_t texts = 1;                       ///< of the rank that has most
-  int64_t longest_text = 0;                ///< ids of the longest text that is scored; 0: none is
-  int64_t longest_instruction = 0;         ///< ids of the longest instruction beside one of these
-};
-
-/// The program's shape for such texts with so many slots. `inputs` say what the model reads.
-DecodeProgramSettings decode_settings(const GenerateSettings& settings, const ModelInputs& inputs,
-                                      const TextsToGenerate& work, int64_t slots, bool gpu);
 
 /// A dry run of generation: what it takes on a rank.
 struct GenerationPlan {
@@ -37,6 +26,22 @@ struct GenerationPlan {
 };
 GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, const std::string& strategy,
                                const DecodeProgramSettings& settings, int32_t pad_id);
+
+/// What a plan of generation is chosen for.
+struct GenerationChoice {
+  GenerateSettings settings;
+  TextsToGenerate work;
+  int64_t ranks = 1;
+  int32_t pad_id = 0;
+  bool gpu = false;
+  /// Whether a rank has memory for it.
+  std::function<bool(const GenerationPlan& plan)> fits;
+};
+/// As many texts at once as there are for a rank, as far as memory goes: each rank with all weights, or, where these alone do
+/// not fit or fsdp is asked for, cut over the ranks. Where nothing fits, `found` is false, and the plan what comes nearest.
+GenerationPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found);
+/// Settings of a model that only generates.
+ModelSettings untrained(const Config& config);
 
 class Generation {
  public:

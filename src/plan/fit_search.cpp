@@ -204,7 +204,8 @@ class FitSearch::ShortPlan {
 // As --plan and a run with these settings plan it.
 FitRow FitSearch::planned(const Candidate& candidate) const {
   const std::unique_ptr<Model> model = candidate.model();
-  const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes);
+  const MemoryPlan plan = plan_memory(candidate.config, *model, candidate.ranks, gpu_bytes_, candidate.shapes, nullptr,
+                                      texts_.evaluation());
   return {candidate.config, candidate.ranks, fit_overrides(asked_, candidate.config), candidate.time,
           plan.arena->total_bytes() + bytes_outside_of_arena(candidate.config, candidate.ranks, plan.arena->planned_takes()),
           plan.arena->host_bytes()};

@@ -29,7 +29,47 @@ struct PlannedRun {
   GroupSizes ranks;
   std::vector<TextShape> text_shapes;
   const StoragePolicy* policy;
+  const EvaluationWork* evaluation = nullptr;  // optional
+  bool gpu = false;
 };
+
+// Texts at once for which units are gathered anew for each token rather than once: one in so many of those that are useful.
+// A token of few texts costs as much as one of many, and to gather a layer takes about ten times as long as to read it.
+constexpr int64_t kFewestShareKept = 8;
+
+int64_t peak_of(const Arena& arena, const std::vector<std::string>& passes) {
+  int64_t most = 0;
+  for (const std::string& pass : passes) most = std::max(most, arena.peak_transient(pass));
+  return most;
+}
+
+// The passes of decoding beside those of the step, in whose memory they are to lie.
+void record_decoding(const PlannedRun& run, MemoryPlan& plan) {
+  const EvaluationWork& work = *run.evaluation;
+  const TextsToGenerate texts = work.of_rank(run.ranks.all());
+  const int64_t room = peak_of(*plan.arena, plan.arena->passes()), beams = work.settings.beams;
+  const int64_t most = most_slots(work.settings, work.batch_size, texts.texts, run.gpu);
+  const bool gathers = cuts_parameters(plan.strategy_name) || plan.engine->store.weights_place() == Place::host;
+  const auto fits = [&](int64_t slots, bool keeps) {
+    if (plan.engine->decoder)
+      for (const std::string& pass : plan.engine->decoder->passes()) plan.arena->forget_pass(pass);
+    plan.decoding = decode_settings(work.settings, work.inputs, texts, slots, run.gpu);
+    plan.decoding->keeps_units = keeps;
+    plan.engine->decode_with(*plan.decoding, 0);
+    // The first time teaches a strategy that gathers the order of units.
+    for (int i = 0; i < (gathers ? 2 : 1); ++i) plan.engine->decoder->record_passes();
+    return peak_of(*plan.arena, plan.engine->decoder->passes()) <= room;
+  };
+  const auto any_fits = [&](bool keeps, int64_t fewest) {
+    for (int64_t slots = most; slots >= fewest; slots = slots / 2 / beams * beams) {
+      if (fits(slots, keeps)) return true;
+      if (work.batch_size > 0) return false;
+    }
+    return false;
+  };
+  if (gathers && any_fits(true, std::max(beams, most / kFewestShareKept))) return;
+  if (!any_fits(false, beams)) (void)fits(work.batch_size > 0 ? most : beams, false);
+}
 
 // A step's takes and gives, without places.
 MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
@@ -55,6 +95,7 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
       plan.strategy_name, plan.sharded);
   plan.sharded = plan.engine->sharded;
   plan.engine->program->record_passes();
+  if (run.evaluation) record_decoding(run, plan);
   return plan;
 }
 
@@ -121,8 +162,8 @@ void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
 }
 
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
-                       std::vector<TextShape> text_shapes, const StoragePolicy* policy) {
-  const PlannedRun run{config, model, ranks, std::move(text_shapes), policy};
+                       std::vector<TextShape> text_shapes, const StoragePolicy* policy, const EvaluationWork* evaluation) {
+  const PlannedRun run{config, model, ranks, std::move(text_shapes), policy, evaluation, device_bytes > 0};
   const bool from_host = offloads(config, "parameters");
   if (!cuts_parameters(strategy_name(config, ranks.all())) && !from_host) return dry_run(run, false);
   const auto always = [&] {
@@ -141,14 +182,14 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
 }
 
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
-                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most) {
+                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most, const EvaluationWork* evaluation) {
   const std::unique_ptr<Model> model = make_model(config.model.path, settings);
   const auto fits = [&](int64_t batch) {
     Config other = config;
     other.train.batch_size = batch;
     other.train.accumulate_grad_batches = 1;
     other.train.total_batch_size = 0;
-    return least_planned_bytes({other, *model, ranks, text_shapes(other), nullptr}) <= device_bytes;
+    return least_planned_bytes({other, *model, ranks, text_shapes(other), nullptr, evaluation, true}) <= device_bytes;
   };
   if (!fits(1)) return 0;
   int64_t low = 1, high = 2;
@@ -179,23 +220,44 @@ std::string strategy_text(const MemoryPlan& plan) {
                 from_host ? ", parameters from the host" : "");
 }
 
+std::string decoding_text(const MemoryPlan& plan) {
+  if (!plan.decoding) return "";
+  const DecodeProgram& program = *plan.engine->decoder;
+  const DecodeProgramSettings& settings = *plan.decoding;
+  std::vector<std::string> steps = plan.arena->passes();
+  const std::vector<std::string> passes = program.passes();
+  std::erase_if(steps, [&](const std::string& pass) { return std::count(passes.begin(), passes.end(), pass) > 0; });
+  const int64_t bytes = peak_of(*plan.arena, passes), more = bytes - peak_of(*plan.arena, steps);
+  const bool gathers = cuts_parameters(plan.strategy_name) || plan.engine->store.weights_place() == Place::host;
+  return concat("generation at validations: ", counted(settings.slots / settings.beams, "text"), " of up to ", settings.most_ids,
+                " tokens at once", settings.beams > 1 ? concat(", ", settings.beams, " beams each") : "", ", keys and values ",
+                memory_text(program.cache_bytes()), ", in all ", memory_text(bytes),
+                more > 0 ? concat(", ", memory_text(more), " more than a step takes") : ", where a step's activations lie",
+                gathers ? settings.keeps_units ? "; units are gathered once an evaluation" : "; units are gathered for each token"
+                        : "");
+}
+
 std::string plan_table(const MemoryPlan& plan) {
+  return memory_table(concat("memory of a rank at the peak of a step (", groups_text(plan), ")"), *plan.arena);
+}
+
+std::string memory_table(const std::string& heading, const Arena& arena) {
   std::map<std::string, int64_t> owners;
-  const std::vector<PlanEntry> entries = plan.arena->peak_entries();
+  const std::vector<PlanEntry> entries = arena.peak_entries();
   std::map<std::string, int64_t> in_host;
   for (const PlanEntry& entry : entries)
     (entry.place == Place::host ? in_host : owners)[owner_name(entry.owner)] += entry.bytes;
   std::ostringstream out;
-  out << "memory of a rank at the peak of a step (" << groups_text(plan) << ")\n";
+  out << heading << "\n";
   for (int i = 0; i < kOwners; ++i) {
     const char* owner = owner_name(static_cast<Owner>(i));
     if (owners.count(owner)) out << row(owner, owners[owner]);
   }
-  out << row("total", plan.arena->total_bytes());
+  out << row("total", arena.total_bytes());
   if (!in_host.empty()) {
     out << "page-locked host memory of a rank\n";
     for (const auto& [owner, bytes] : in_host) out << row(owner, bytes);
-    out << row("total", plan.arena->host_bytes());
+    out << row("total", arena.host_bytes());
   }
   out << "largest buffers\n";
   int64_t rows = 0;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "blipft/config.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"
+#include "prompts/decode_shape.h"
 #include "engine/engine.h"
 
 namespace blipft {
@@ -28,12 +30,16 @@ struct MemoryPlan {
   ShardedSettings sharded;
   std::vector<TextShape> text_shapes;      // those that steps may have, ascending
   int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
+  std::optional<DecodeProgramSettings> decoding;  // of what is generated at validations
 };
 
 /// Dry-runs a step of `config` on `ranks` ranks for each of `text_shapes`. With parallel.reshard=auto, units are held
-/// over the step if the plan then fits `device_bytes` (0: unknown, not held).
+/// over the step if the plan then fits `device_bytes` (0: unknown, not held). `evaluation`: what is generated at validations;
+/// null: nothing. Its memory is where a step's activations lie: so many texts grow at once, and units are gathered once an
+/// evaluation, as that allows; where not even one text fits there, it makes the plan larger.
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
-                       std::vector<TextShape> text_shapes, const StoragePolicy* policy = nullptr);
+                       std::vector<TextShape> text_shapes, const StoragePolicy* policy = nullptr,
+                       const EvaluationWork* evaluation = nullptr);
 
 /// The first part of such a dry run, in some 10 ms: takes and gives without places, which the arena's
 /// peak_live_bytes() are the least for. `hold`: fsdp keeps units gathered over a step.
@@ -48,7 +54,8 @@ using TextShapesOf = std::function<std::vector<TextShape>(const Config& config)>
 /// The largest train.batch_size up to `most` that was found to fit `device_bytes`, to a 64th; 0 when not even 1 does. Texts
 /// of larger steps need more in general, not always.
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
-                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most);
+                      int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most,
+                      const EvaluationWork* evaluation = nullptr);
 
 /// Device bytes of the CUDA context, library handles, NCCL's buffers and the graphs of steps that take so many tensors in all
 /// (Arena::planned_takes), which no arena sees: measured on H200 (docs/results.md); those of several groups' communicators
@@ -61,6 +68,10 @@ std::string groups_text(const MemoryPlan& plan);
 std::string strategy_text(const MemoryPlan& plan);
 /// What parallel.reshard became: "always" or "step".
 std::string reshard_name(const MemoryPlan& plan);
-/// The table of owners and the largest buffers.
+/// What generation at validations takes, and where it lies; "" where nothing is generated.
+std::string decoding_text(const MemoryPlan& plan);
+/// The table of owners and the largest buffers of a planned arena, behind `heading`.
+std::string memory_table(const std::string& heading, const Arena& arena);
+/// That of a run.
 std::string plan_table(const MemoryPlan& plan);
 }  // namespace blipft

@@ -13,6 +13,21 @@
 
 namespace blipft {
 
+namespace {
+
+// Prompts that are not looked at: as long as texts may be, but for the answer.
+EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (has_tokenizer(config.model.path)) tokenizer = load_tokenizer(config.model.path);
+  EvaluationWork work{generate_settings(config, config.model.path, tokenizer.get(), inputs.vocabulary), inputs};
+  work.longest_prompt = std::max<int64_t>(1, std::min(config.data.max_text_tokens, inputs.max_text_tokens - 1));
+  work.prompts = config.evaluate.samples;
+  work.batch_size = config.generate.batch_size;
+  return work;
+}
+
+}  // namespace
+
 void PlannedTexts::look_at_captions(const Config& config, const ModelInputs& inputs, const Dataset& dataset,
                                     const Tokenizer& tokenizer) {
   if (possible_text_shapes(config).size() == 1) return;  // every step takes as much
@@ -25,9 +40,11 @@ void PlannedTexts::look_at_captions(const Config& config, const ModelInputs& inp
                  config.data.max_text_tokens, " for the memory\n");
 }
 
-PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data)
+PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data,
+                           const ValidationPrompts* prompts)
     : data_(data.surveyed() ? &data : nullptr) {
   if (!data_) look_at_captions(config, inputs, *data.training.dataset, *data.tokenizer);
+  if (prompts) evaluation_ = prompts->work(config);
 }
 
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world) {
@@ -46,11 +63,15 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
       look_at_captions(config, inputs,
                        *open_dataset(config.data.path, config.data.format, text_settings(config, *tokenizer)), *tokenizer);
     }
+    if (!generates(config)) return;
+    evaluation_ = assumed_work(config, inputs);
+    text_ += concat("assumed: validation prompts of up to ", evaluation_->longest_prompt, " tokens\n");
     return;
   }
   opened_ = std::make_unique<RunData>(
       open_run_data(config, inputs, world, std::max<int64_t>(1, std::thread::hardware_concurrency())));
   data_ = opened_.get();
+  if (const auto prompts = open_validation_prompts(config, inputs, *data_)) evaluation_ = prompts->work(config);
   text_ = concat(survey_text(config, *data_->training.texts), "\n", text_shapes_text(data_->text_shapes), "\n");
 }
 

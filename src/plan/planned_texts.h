@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/run_data.h"
+#include "prompts/prompt_set.h"
 
 namespace blipft {
 
@@ -16,12 +18,14 @@ class PlannedTexts {
   /// they are there and something is wrong with them.
   PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world);
   /// Of data that is open, and outlives this.
-  PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data);
+  PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data, const ValidationPrompts* prompts);
   /// The text shapes of steps of `config` on `world` ranks, ascending; what texts may take at most where the data has
   /// not one step of so many samples.
   std::vector<TextShape> shapes(const Config& config, int64_t world) const;
   /// What such a step has on the average; the largest where that is not known.
   TextShape mean(const Config& config, int64_t world) const;
+  /// What is generated at validations, null: nothing.
+  const EvaluationWork* evaluation() const { return evaluation_ ? &*evaluation_ : nullptr; }
   /// Of the training data; 0 where it was not seen.
   int64_t samples_of_epoch() const;
   /// Lines of the plan, or nothing.
@@ -34,6 +38,7 @@ class PlannedTexts {
   std::vector<int64_t> captions_;          // tokens of some of them
   const RunData* data_ = nullptr;          // null: not seen
   std::string text_;
+  std::optional<EvaluationWork> evaluation_;
 };
 
 }  // namespace blipft

@@ -11,6 +11,7 @@
 #include "engine/settings.h"
 #include "plan/batch_choice.h"
 #include "plan/memory_plan.h"
+#include "plan/planned_gpu.h"
 #include "plan/planned_texts.h"
 #include "plan/step_time.h"
 #include "weights/adapter_files.h"
@@ -19,22 +20,6 @@
 namespace blipft {
 
 namespace {
-
-struct PlannedGpu {
-  int64_t bytes;
-  std::string which;
-  const MachineRates& rates = h200_rates();
-};
-
-// The GPU that a plan is for: the one asked for, else the one that is there, else an H200.
-PlannedGpu planned_gpu(double gib) {
-  if (gib > 0) return {static_cast<int64_t>(gib * (int64_t{1} << 30)), "--gpu-memory"};
-  if (cuda_device_count() > 0) {
-    const std::unique_ptr<Device> device = make_cuda_device(0);
-    return {device->memory().total, device->name(), rates_of(device->name())};
-  }
-  return {int64_t{143771} << 20, "an H200, taken because no GPU is here; --gpu-memory GiB names another size"};
-}
 
 // What train.batch_size: auto becomes there; where nothing fits what comes nearest, so that the plan tells what it takes.
 Config print_choice(const FitSearch& search, int64_t ranks, int64_t gpu_bytes) {
@@ -75,9 +60,10 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
     model = make_model(config);
   }
   const auto shapes_of = [&](const Config& other) { return texts.shapes(other, world.all()); };
-  const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config));
+  const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config), nullptr, texts.evaluation());
   std::printf("%s\n%s\n%s%s", model->description().c_str(), parameter_groups_text(*model).c_str(), texts.text().c_str(),
               plan_table(plan).c_str());
+  if (plan.decoding) std::printf("%s\n", decoding_text(plan).c_str());
   const int64_t outside = bytes_outside_of_arena(config, world, plan.arena->planned_takes());
   const int64_t total = plan.arena->total_bytes() + outside;
   std::printf("outside of the plan: CUDA context, libraries, NCCL, graphs: about %s\n", memory_text(outside).c_str());
@@ -95,14 +81,15 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   std::printf("a step takes about %s;\n  %s\n", step_time_text(time).c_str(), rates_text(config, planned.rates).c_str());
   const int64_t samples = texts.samples_of_epoch() / world.all();  // 0: not known
   const int64_t most = samples > 0 ? std::min(samples, kMostSamplesAtOnce) : kMostSamplesAtOnce;
-  const int64_t largest = largest_batch(config, with_own_head(model_settings(config), config), world, gpu, shapes_of, most);
+  const int64_t largest = largest_batch(config, with_own_head(model_settings(config), config), world, gpu, shapes_of, most,
+                                        texts.evaluation());
   if (largest > 0)
     std::printf("largest train.batch_size that fits (accumulate_grad_batches 1): %lld%s\n", static_cast<long long>(largest),
                 largest == samples ? ", all samples of an epoch" : "");
   else
     std::printf("no train.batch_size fits, not even 1\n");
   if (!wants_cuda(config) && cuts_parameters(plan.strategy_name)) {  // the only strategy that plans by the GPU's size
-    const MemoryPlan here = plan_memory(config, *model, world, 0, plan.text_shapes);
+    const MemoryPlan here = plan_memory(config, *model, world, 0, plan.text_shapes, nullptr, texts.evaluation());
     std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",
                 memory_text(here.arena->total_bytes()).c_str(), strategy_text(here).c_str());
   }

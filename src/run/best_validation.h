@@ -1,4 +1,4 @@
-// BestValidation: which validation had the least loss so far, and how many have come since: for
+// BestValidation: which validation had the least loss, or the best score, so far, and how many have come since: for
 // checkpoint.keep_best, train.early_stopping_patience and output.save_best. It goes from part to part of a run in the
 // checkpoints.
 #pragma once
@@ -16,45 +16,52 @@ namespace blipft {
 
 class BestValidation {
  public:
-  explicit BestValidation(int64_t patience) : patience_(patience) {}
+  /// `metric`: "loss", or the score that validations are compared by.
+  BestValidation(int64_t patience, std::string metric, bool highest)
+      : patience_(patience), metric_(std::move(metric)), highest_(highest) {}
   /// A validation after `steps` steps. Whether it is the best so far: what is no number never is, and of equal ones the
   /// first is.
-  bool note(int64_t steps, double loss);
+  bool note(int64_t steps, double value);
   /// Whether there were as many validations in a row without a better one as train.early_stopping_patience says.
   bool out_of_patience() const { return patience_ > 0 && since_ >= patience_; }
   int64_t steps() const { return steps_; }   ///< of the best one; -1: there was none
-  double loss() const { return loss_; }
+  double value() const { return value_; }
+  const std::string& metric() const { return metric_; }
+  bool of_loss() const { return metric_ == "loss"; }
+  bool highest() const { return highest_; }
   /// For checkpoints, and back from one.
   std::map<std::string, std::string> facts() const;
   void restore(const std::map<std::string, std::string>& facts);
 
  private:
   int64_t patience_, steps_ = -1, since_ = 0;
-  double loss_ = 0;
+  std::string metric_;
+  bool highest_;
+  double value_ = 0;
 };
 
-inline bool BestValidation::note(int64_t steps, double loss) {
-  const bool better = std::isfinite(loss) && (steps_ < 0 || loss < loss_);
+inline bool BestValidation::note(int64_t steps, double value) {
+  const bool better = std::isfinite(value) && (steps_ < 0 || (highest_ ? value > value_ : value < value_));
   since_ = better ? 0 : since_ + 1;
-  if (better) steps_ = steps, loss_ = loss;
+  if (better) steps_ = steps, value_ = value;
   return better;
 }
 
 inline std::map<std::string, std::string> BestValidation::facts() const {
-  char loss[64];
-  std::snprintf(loss, sizeof loss, "%a", loss_);  // to the last bit
-  return {{kBestStep, std::to_string(steps_)}, {"best_loss", loss},
+  char value[64];
+  std::snprintf(value, sizeof value, "%a", value_);  // to the last bit
+  return {{kBestStep, std::to_string(steps_)}, {"best_" + metric_, value},
           {"validations_since_best", std::to_string(since_)}};
 }
 
 inline void BestValidation::restore(const std::map<std::string, std::string>& facts) {
-  const auto of = [&](const char* name) {
+  const auto of = [&](const std::string& name) {
     const auto found = facts.find(name);
     return found == facts.end() ? std::string() : found->second;
   };
-  if (of(kBestStep).empty()) return;
+  if (of(kBestStep).empty() || of("best_" + metric_).empty()) return;  // none, or compared by something else
   steps_ = std::strtoll(of(kBestStep).c_str(), nullptr, 10);
-  loss_ = std::strtod(of("best_loss").c_str(), nullptr);
+  value_ = std::strtod(of("best_" + metric_).c_str(), nullptr);
   since_ = std::strtoll(of("validations_since_best").c_str(), nullptr, 10);
 }
 

@@ -124,6 +124,18 @@ void Progress::validation(int64_t step, double loss, int64_t tokens, double seco
   std::fflush(stdout);
 }
 
+void Progress::evaluation(int64_t step, const ValidationScores& found, double seconds) {
+  if (silent_) return;
+  end_line();
+  std::printf("evaluation after step %lld/%lld", static_cast<long long>(step + 1), static_cast<long long>(run_.total_steps));
+  for (const Score& score : found.scores) std::printf("  %s %.4f", score.metric.c_str(), score.value);
+  int64_t tokens = 0;
+  for (const int64_t one : found.tokens) tokens += one;
+  std::printf("  %lld samples  %lld tokens  %.2f s\n", static_cast<long long>(found.samples), static_cast<long long>(tokens),
+              seconds);
+  std::fflush(stdout);
+}
+
 void Progress::checkpoint(const Checkpoints::Outcome& written) {
   if (silent_) return;
   end_line();

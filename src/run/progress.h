@@ -4,6 +4,7 @@
 #include <chrono>
 #include <string>
 
+#include "answers/validation_answers.h"
 #include "blipft/arena.h"
 #include "blipft/config.h"
 #include "checkpoint/checkpoints.h"
@@ -28,6 +29,8 @@ class Progress {
   void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved);
   /// After step `step`; `tokens` were learnt ones of all ranks.
   void validation(int64_t step, double loss, int64_t tokens, double seconds);
+  /// Scores of what was generated there.
+  void evaluation(int64_t step, const ValidationScores& found, double seconds);
   void checkpoint(const Checkpoints::Outcome& written);
   void warn(const std::string& message);
   void done(double train_seconds, int64_t peak_bytes);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "answers/validation_answers.h"
 #include "base/start_times.h"
 #include "blipft/checkpoint.h"
 #include "blipft/data.h"
@@ -16,6 +17,7 @@
 #include "checkpoint/run_id.h"
 #include "engine/engine.h"
 #include "engine/run_data.h"
+#include "evaluate/run_metrics.h"
 #include "plan/batch_choice.h"
 #include "plan/memory_plan.h"
 #include "run/best_validation.h"
@@ -33,7 +35,9 @@ class Run {
  public:
   Run(const Config& config, const World& world, Watchdog& watchdog)
       : config_(config), world_(world),
-        best_(config.train.early_stopping_patience), faults_(config_, world, watchdog) {}
+        best_(config.train.early_stopping_patience,
+              config.checkpoint.keep_best == "none" ? "loss" : config.checkpoint.keep_best, best_is_highest(config)),
+        faults_(config_, world, watchdog) {}
   void prepare();                          // run_start.cpp
   void steps();
   void finish();
@@ -47,6 +51,7 @@ class Run {
   void choose_settings(int64_t node_ranks);
   void open_data();
   void start_loader();
+  void start_answers();
   void make_backend();
   int64_t least_free_memory() const;
   void commit();
@@ -69,7 +74,9 @@ class Run {
   bool validates_after(int64_t step) const;
   void validate(int64_t step);
   void start_checkpoints();
-  void note_validation(int64_t steps, double loss);
+  bool evaluates_after(int64_t step) const;
+  void evaluate(int64_t step);
+  void note_validation(int64_t steps, double value);
   bool checkpoint_and_stop(int64_t done);
   int64_t take_best();
   void tell_checkpoint();
@@ -98,6 +105,7 @@ class Run {
   std::unique_ptr<OutputFolder> folder_;
   std::unique_ptr<Model> model_;
   RunData data_;
+  std::shared_ptr<ValidationPrompts> prompts_;  // null: validations generate nothing
   std::unique_ptr<DeviceMonitor> monitor_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<KernelTracer> kernels_;  // only when the run asks for kernels
@@ -118,6 +126,7 @@ class Run {
   std::unique_ptr<DataLoader> loader_, validation_loader_;  // the latter where the run validates
   std::vector<TextShape> first_shapes_;    // of this rank's first steps
   std::unique_ptr<Beside> looking_ahead_;  // finds them; only where steps are captured
+  std::unique_ptr<ValidationAnswers> answers_;  // where texts are generated at validations
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<RunRecord> record_;      // on rank 0
   std::unique_ptr<Checkpoints> checkpoints_;

@@ -95,6 +95,14 @@ void RunRecord::validation(int64_t step, double loss, int64_t tokens, double sec
                           {"validation_tokens", tokens}, {"seconds", seconds}, {"time", unix_time()}}));
 }
 
+void RunRecord::evaluation(int64_t step, const ValidationScores& found, double seconds) {
+  if (!metrics_) return;
+  ordered_json scores = ordered_json::object();
+  for (const Score& score : found.scores) scores[score.metric] = score.value;
+  metrics_->add(row_text({{"event", "evaluation"}, {"step", step}, {"scores", scores}, {"samples", found.samples},
+                          {"seconds", seconds}, {"time", unix_time()}}));
+}
+
 void RunRecord::end(int64_t steps, double train_seconds, const std::string& reason) {
   if (!metrics_) return;
   metrics_->add(row_text({{"event", "end"}, {"step", steps - 1}, {"reason", reason}, {"train_seconds", train_seconds},

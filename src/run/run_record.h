@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "answers/validation_answers.h"
 #include "engine/step_program.h"
 #include "run/record_files.h"
 
@@ -26,6 +27,7 @@ class RunRecord {
   /// After each step, in order; `seconds` as in Progress::step().
   void step(const StepResult& result, int64_t epoch, double seconds);
   void validation(int64_t step, double loss, int64_t tokens, double seconds);
+  void evaluation(int64_t step, const ValidationScores& found, double seconds);
   /// The end of the run after `steps` steps; `reason`: "done", or what stopped it.
   void end(int64_t steps, double train_seconds, const std::string& reason);
   /// Writes what waits, some seconds at most.

@@ -111,7 +111,8 @@ void Run::prepare() {
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
   Beside plan(times_, "plan", [this, available] {
-    plan_ = plan_memory(config_, *model_, group_sizes_, available, data_.text_shapes);
+    const PlannedTexts texts(config_, data_, prompts_.get());
+    plan_ = plan_memory(config_, *model_, group_sizes_, available, data_.text_shapes, nullptr, texts.evaluation());
   });
   groups_ = make_groups(config_, world_, group_sizes_, *device_);
   faults_.watch(*groups_);
@@ -128,6 +129,7 @@ void Run::prepare() {
   groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
   world_.together([&] { engine_->bind(); });
   times_.part("peers");
+  start_answers();
   folder_->check_names(first_step_, loader_->total_steps());
   folder_->check_room([this] { return files_to_write(); });
   fill_weights();
@@ -183,7 +185,7 @@ void Run::choose_settings(int64_t node_ranks) {
   std::string chosen;
   world_.together([&] {
     if (!first()) return;
-    const PlannedTexts texts(before_choice(*asked_, world_.size()), model_->inputs(), data_);
+    const PlannedTexts texts(before_choice(*asked_, world_.size()), model_->inputs(), data_, prompts_.get());
     const FitSearch search(*asked_, node_ranks, left.device, texts, rates_of(device_->name()));
     const BatchChoice choice = choose_batch(search, *asked_, world_.size(), left.device, left.host, kept_);
     chosen = ChosenSettings::of(choice.config).text();
@@ -203,6 +205,7 @@ void Run::choose_settings(int64_t node_ranks) {
 void Run::open_data() {
   data_ = open_run_data(config_, model_->inputs(), world_.size(),
                         std::max(config_.data.num_workers, cores_of_a_rank(world_)));
+  prompts_ = open_validation_prompts(config_, model_->inputs(), data_);
 }
 
 // Its threads prepare the first steps beside all that comes before them.
@@ -248,6 +251,7 @@ void Run::commit() {
       EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(), arena_.get(), optimizer_.get(),
                   nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity()},
       plan_.strategy_name, plan_.sharded);
+  if (plan_.decoding) engine_->decode_with(*plan_.decoding, std::max(0, data_.tokenizer->pad_id()));
   engine_->strategy->learn_from(*plan_.engine->strategy);
   check_host_memory(config_, world_, arena_->host_bytes());
   arena_->commit();
@@ -322,6 +326,14 @@ void Run::begin_to_check_weights() {
   if (!config_.output.save_model) checkpoint_.reset();
 }
 
+void Run::start_answers() {
+  if (!plan_.decoding) return;
+  const bool gathers = engine_->store.shards() > 1 && !plan_.decoding->keeps_units;
+  answers_ = std::make_unique<ValidationAnswers>(ValidationAnswers::Parts{
+      &config_, &world_, data_.tokenizer, prompts_, engine_->decoder.get(), device_->kind() != DeviceKind::cuda, gathers,
+      [this] { faults_.activity().phase(Activity::Phase::validation); }});
+}
+
 void Run::start_trace(int64_t start_ns, int64_t part) {
   faults_.folder_made();
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
@@ -393,6 +405,7 @@ void Run::announce() {
     std::printf("validation %lld samples%s%s\n", static_cast<long long>(data_.validation.dataset->size()),
                 data_.surveyed() ? ": " : "",
                 data_.surveyed() ? survey_text(config_, *data_.validation.texts).c_str() : "");
+  if (plan_.decoding) std::printf("%s\n", decoding_text(plan_).c_str());
   warn_at_start();
   if (config_.train.matmul_precision == "high" &&
       (config_.train.precision != Precision::f32_true || device_->kind() != DeviceKind::cuda))

@@ -36,7 +36,11 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
   const int64_t rows = steps * (kStep + spans * kSpan) + noted * moments * kOwners * kMemory +
                        static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
-  return plan.ranks.all() * (kEmpty + rows);
+  constexpr int64_t kSample = 3080, kText = 1048;                       // of generated texts, on rank 0
+  const int64_t every = config.train.val_check_interval;
+  const int64_t validations = (every > 0 ? steps / every : config.train.max_epochs) / config.evaluate.every + 1;
+  const int64_t texts = generates(config) ? config.evaluate.samples * (kSample + validations * kText) : 0;
+  return plan.ranks.all() * (kEmpty + rows) + texts;
 }
 
 std::unique_ptr<Trace> RunTrace::open() {
@@ -215,6 +219,26 @@ void RunTrace::driver_memory(int64_t step) {
 
 void RunTrace::validation(int64_t step, double loss, int64_t tokens, double seconds) {
   trace_->add(ValidationRecord{step, now_ns(), loss, tokens, seconds});
+}
+
+void RunTrace::evaluation(int64_t step, const ValidationScores& found, double seconds) {
+  if (!std::exchange(samples_told_, true)) {
+    std::vector<EvaluationSampleRecord> samples;
+    for (const ScoredText& text : found.texts) {
+      std::string references;
+      for (const std::string& one : text.references) references += concat(references.empty() ? "" : "\n", one);
+      samples.push_back({text.index, text.picture, text.prompt, references});
+    }
+    trace_->add(samples);
+  }
+  std::vector<EvaluationTextRecord> texts;
+  for (size_t i = 0; i < found.texts.size(); ++i)
+    texts.push_back({step, found.texts[i].index, found.tokens[i], found.texts[i].candidate});
+  trace_->add(texts);
+  std::vector<EvaluationRecord> scores;
+  for (const Score& score : found.scores)
+    scores.push_back({step, now_ns(), score.metric, score.value, found.samples, seconds});
+  trace_->add(scores);
 }
 
 void RunTrace::kernels(int64_t step, std::vector<KernelRecord> records) {

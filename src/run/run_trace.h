@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "answers/validation_answers.h"
 #include "base/start_times.h"
 #include "blipft/arena.h"
 #include "blipft/comm.h"
@@ -63,6 +64,8 @@ class RunTrace {
   void driver_memory(int64_t step);
   /// A validation that has just ended.
   void validation(int64_t step, double loss, int64_t tokens, double seconds);
+  /// The scores of a validation, and on rank 0 the texts.
+  void evaluation(int64_t step, const ValidationScores& found, double seconds);
   /// Kernels of a step, with times of the system clock.
   void kernels(int64_t step, std::vector<KernelRecord> records);
   /// The largest memory of this process that the driver has reported, 0: it reports none; and what was predicted.
@@ -89,6 +92,7 @@ class RunTrace {
   std::unique_ptr<Trace> trace_;
   int64_t samples_ = 0;                    // of a step of this rank
   DeviceClock clock_;
+  bool samples_told_ = false;              // those that are answered at validations
   int64_t clock_ns_ = 0;                   // when the sampler's thread measured it
   int64_t measured_bytes_ = 0;
   std::unique_ptr<DeviceSampler> sampler_;  // last: its thread uses the members above

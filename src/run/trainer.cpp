@@ -123,16 +123,40 @@ void Run::validate(int64_t step) {
   progress_->validation(step, loss, learnt, seconds);
   trace_->validation(step, loss, learnt, seconds);
   if (record_) record_->validation(step, loss, learnt, seconds);
-  note_validation(step + 1, loss);
+  if (best_.of_loss()) note_validation(step + 1, loss);
+  if (evaluates_after(step)) evaluate(step);
   last_end_ns_ = 0;                        // the next step is not to count this as its own time
 }
 
-// Every rank has the same loss.
-void Run::note_validation(int64_t steps, double loss) {
-  best_now_ = best_.note(steps, loss);
+// Counted from the run's start, so that a run that was stopped evaluates after the same steps.
+bool Run::evaluates_after(int64_t step) const {
+  if (!answers_) return false;
+  const int64_t asked = config_.train.val_check_interval, every = asked > 0 ? asked : loader_->steps_per_epoch();
+  return step + 1 == loader_->total_steps() || (step + 1) / every % config_.evaluate.every == 0;
+}
+
+// What the model says now, and its scores. Nothing of it stays on the device: the cache lies where a step's activations do.
+void Run::evaluate(int64_t step) {
+  const auto start = StartTimes::Clock::now();
+  const bool first_time = answers_->left_out() == 0;
+  const ValidationScores found = answers_->evaluate();
+  const double seconds = seconds_since(start);
+  progress_->evaluation(step, found, seconds);
+  trace_->evaluation(step, found, seconds);
+  if (record_) record_->evaluation(step, found, seconds);
+  if (first_time && answers_->left_out() > 0)
+    progress_->warn(concat(answers_->left_out(), " validation samples cannot be answered, and are left out of the scores"));
+  for (const Score& score : found.scores)
+    if (score.metric == best_.metric()) note_validation(step + 1, score.value);
+}
+
+// Every rank has the same value.
+void Run::note_validation(int64_t steps, double value) {
+  best_now_ = best_.note(steps, value);
   checkpoints_->add_to_run(best_.facts());
   if (best_.out_of_patience())
-    ends_early_ = concat("train.early_stopping_patience: the loss was least (", best_.loss(), ") after step ", best_.steps());
+    ends_early_ = concat("train.early_stopping_patience: ", best_.of_loss() ? "the loss" : best_.metric(), " was ",
+                         best_.highest() ? "highest (" : "least (", best_.value(), ") after step ", best_.steps());
 }
 
 void Run::start_checkpoints() {
@@ -244,7 +268,7 @@ int64_t Run::take_best() {
   const std::string folder = checkpoints_->folder_of(best_.steps());
   world_.together([&] { restore_state(weight_context(), io::read_index(folder), folder, 4); });
   if (first())
-    std::printf("best       loss %.6g, after step %lld: this is what is saved\n", best_.loss(),
+    std::printf("best       %s %.6g, after step %lld: this is what is saved\n", best_.metric().c_str(), best_.value(),
                 static_cast<long long>(best_.steps()));
   return best_.steps();
 }

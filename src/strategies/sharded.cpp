@@ -68,22 +68,33 @@ void Sharded::learn_from(const Strategy& dry_run) {
 // does between the reduce-scatter and the update only makes the update later.
 void Sharded::begin_step(const Tensor& scalars, float max_norm) {
   Strategy::begin_step(scalars, max_norm);
+  units_ = UnitsOfEvaluation::as_used;
   begin(training_);
   reduced_.assign(reduced_.size(), false);
 }
 
 // An evaluation's gathers come before the next step's reduce-scatters on every rank of the group, as a step's own do.
-void Sharded::begin_evaluation(size_t kind) {
-  Strategy::begin_evaluation(kind);
-  begin(evaluations_[kind]);
+void Sharded::begin_evaluation(size_t kind, UnitsOfEvaluation units) {
+  Strategy::begin_evaluation(kind, units);
+  units_ = units;
+  if (!keeps()) return begin(evaluations_[kind]);
+  course_ = &evaluations_[kind];           // which has no order: nothing is gathered along it
+  // What is kept is taken before anything else, and stays for the passes to come.
+  for (const Unit* unit : context_.units) take(*unit, true);
+  if (units == UnitsOfEvaluation::kept) return;
+  fence();
+  for (const Unit* unit : context_.units) move(*unit);
+}
+
+void Sharded::fence() {
+  Comm& shard = *context_.groups.shard;
+  if (!shard.direct_gathers()) return;
+  BLIPFT_CHECK(!from_host(), "direct gathers read the other ranks' shards, which lie in the host");
+  shard.all_reduce(fence_, context_.device->compute_stream());
 }
 
 void Sharded::begin(Course& course) {
-  Comm& shard = *context_.groups.shard;
-  if (shard.direct_gathers()) {
-    BLIPFT_CHECK(!from_host(), "direct gathers read the other ranks' shards, which lie in the host");
-    shard.all_reduce(fence_, context_.device->compute_stream());
-  }
+  fence();
   course_ = &course;
   if (!course.order.empty()) course.known = true;
   position_ = issued_ = 0;
@@ -95,19 +106,34 @@ void Sharded::follow_compute(Stream stream) {
   context_.device->wait(stream, compute_reached_);
 }
 
-// Enqueues the all-gather of a unit that is not there.
+// The memory of a unit that is not there.
+void Sharded::take(const Unit& unit, bool kept) {
+  Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
+  Arena& arena = *context_.arena;
+  constexpr const char* kName = "gathered units";
+  for (const ParameterStore::Section& section : store_.sections(unit)) {
+    Stored& whole = entry.sections.emplace_back(Stored{section.format, {}, section.shard.padded});
+    for (const Tensor& plane : section.mine.planes) {
+      const Shape shape = {plane.numel() * store_.shards()};
+      whole.planes.push_back(kept ? arena.take_kept(Owner::communication, kName, plane.dtype, shape)
+                                  : arena.take(Owner::communication, kName, plane.dtype, shape));
+    }
+  }
+  entry.awaited = kept;
+  own_bytes_ += store_.gathered_bytes(unit);
+}
+
 void Sharded::gather(const Unit& unit) {
+  take(unit, false);
+  move(unit);
+}
+
+// Enqueues the all-gather of a unit whose memory is taken.
+void Sharded::move(const Unit& unit) {
   Device& device = *context_.device;
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   const int64_t bytes = store_.gathered_bytes(unit);
-  for (const ParameterStore::Section& section : store_.sections(unit)) {
-    Stored& whole = entry.sections.emplace_back(Stored{section.format, {}, section.shard.padded});
-    for (const Tensor& plane : section.mine.planes)
-      whole.planes.push_back(context_.arena->take(Owner::communication, "gathered units", plane.dtype,
-                                                  {plane.numel() * store_.shards()}));
-  }
   entry.awaited = false;
-  own_bytes_ += bytes;
   const Stream stream = gather_stream();
   follow_compute(stream);
   const Stream link = device.gather_stream();
@@ -216,6 +242,10 @@ bool Sharded::surely_reduced(const Pending& reduction) const {
 
 Tensor Sharded::acquire(const Unit& unit, bool leave_codes) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
+  if (keeps()) {
+    ++entry.uses;
+    return usable(unit, leave_codes);
+  }
   note_memory();
   if (!course_->known) {
     course_->order.push_back(unit.index);
@@ -244,14 +274,14 @@ Tensor Sharded::acquire(const Unit& unit, bool leave_codes) {
 
 void Sharded::release(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
-  BLIPFT_CHECK(entry.promised > 0, "unit ", unit.name(), " is released without being acquired");
-  --entry.promised;
+  BLIPFT_CHECK(entry.uses > 0, "unit ", unit.name(), " is released without being acquired");
+  if (!keeps()) --entry.promised;
   // What is decoded goes at once, even where the gathered sections stay: to decode again costs less than the memory.
   if (--entry.uses == 0 && !store_.flat(unit)) {
     context_.arena->give(entry.full);
     entry.full = {};
   }
-  if (entry.promised == 0 && !holds()) drop(unit);
+  if (entry.promised == 0 && !holds() && !keeps()) drop(unit);
 }
 
 // The unit in the compute dtype, after the compute stream waits for its gather.
@@ -375,7 +405,7 @@ void Sharded::finish_backward() {
     context_.device->wait(context_.device->compute_stream(), replicated_);
     replicating_ = false;
   }
-  if (copies()) {                          // every pass gathers: the stamp stream has forked
+  if (copies() && units_ != UnitsOfEvaluation::kept) {  // the pass has gathered: the stamp stream has forked
     context_.device->record(observed_, context_.device->stamp_stream());
     context_.device->wait(context_.device->compute_stream(), observed_);
   }

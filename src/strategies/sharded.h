@@ -18,7 +18,7 @@ class Sharded : public Strategy {
     measured_ = true;
   }
   void begin_step(const Tensor& scalars, float max_norm) override;
-  void begin_evaluation(size_t kind) override;
+  void begin_evaluation(size_t kind, UnitsOfEvaluation units) override;
   Tensor acquire(const Unit& unit) override { return acquire(unit, false); }
   Tensor acquire_codes(const Unit& unit) override { return acquire(unit, true); }
   std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override {
@@ -56,8 +56,12 @@ class Sharded : public Strategy {
   };
   void begin(Course& course);
   bool holds() const { return settings_.hold && course_ == &training_; }
+  bool keeps() const { return units_ != UnitsOfEvaluation::as_used; }
   void follow_compute(Stream stream);
+  void fence();
+  void take(const Unit& unit, bool kept);
   void gather(const Unit& unit);
+  void move(const Unit& unit);
   void note_memory();
   bool room_for(int64_t bytes, size_t until) const;
   void prefetch();
@@ -93,6 +97,7 @@ class Sharded : public Strategy {
   Tensor landed_;                          // i64 [1], the reading behind a gather that nobody observes
 
   Course training_, *course_ = &training_;
+  UnitsOfEvaluation units_ = UnitsOfEvaluation::as_used;
   std::array<Course, kEvaluations> evaluations_;
   size_t position_ = 0, issued_ = 0;       // acquires done; acquires that a gather is promised to
   int64_t ahead_bytes_ = 0;                // gathered, not yet acquired

@@ -22,7 +22,7 @@ void Strategy::begin_micro_batch(int64_t index, int64_t count) {
   micro_batches_ = count;
 }
 
-void Strategy::begin_evaluation(size_t kind) {
+void Strategy::begin_evaluation(size_t kind, UnitsOfEvaluation) {
   BLIPFT_CHECK(kind < kEvaluations, "no evaluations of kind ", kind);
   micro_batch_ = 0;
   micro_batches_ = 1;

@@ -17,6 +17,9 @@ class NullTrace final : public Trace {
   void add(const DeviceRecord&) override {}
   void add(const DriverMemoryRecord&) override {}
   void add(const ValidationRecord&) override {}
+  void add(const std::vector<EvaluationRecord>&) override {}
+  void add(const std::vector<EvaluationSampleRecord>&) override {}
+  void add(const std::vector<EvaluationTextRecord>&) override {}
   void add(const std::vector<KernelRecord>&) override {}
   std::string failure() const override { return {}; }
   void close() override {}

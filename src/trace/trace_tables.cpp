@@ -11,7 +11,8 @@ namespace blipft::io {
 static_assert(sizeof(StepRecord) == 11 * 8 && sizeof(SpanRecord) == 7 * 8 && sizeof(DeviceRecord) == 8 * 8);
 static_assert(sizeof(MemoryRow) == 88 && sizeof(PlanRow) == 168 && sizeof(DroppedRow) == 24);
 static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(ValidationRecord) == 5 * 8 && sizeof(KernelRow) == 56);
-static_assert(sizeof(KernelNameRow) == kernel_name);
+static_assert(sizeof(KernelNameRow) == kernel_name && sizeof(EvaluationRow) == 72);
+static_assert(sizeof(EvaluationSampleRow) == 8 + 3 * whole_text && sizeof(EvaluationTextRow) == 24 + whole_text);
 
 // offsetof is well defined here: every row is a standard-layout type.
 #define BLIPFT_FIELD(row, member, type, unit, description) \
@@ -124,6 +125,38 @@ const TableSchema& validation_schema() {
   return schema;
 }
 
+const TableSchema& evaluation_schema() {
+  static const TableSchema schema{"evaluation", "one row per score of texts generated at a validation, the same on every rank",
+                                  sizeof(EvaluationRow), 64, {
+    BLIPFT_FIELD(EvaluationRow, step, i64, "1", "the last optimizer step before it"),
+    BLIPFT_FIELD(EvaluationRow, time_ns, i64, "ns", "its end, since the run's start"),
+    BLIPFT_FIELD(EvaluationRow, metric, short_string, "", "cider, bleu4, exact_match, ..."),
+    BLIPFT_FIELD(EvaluationRow, value, f64, "1", "the score of all samples; not percent"),
+    BLIPFT_FIELD(EvaluationRow, samples, i64, "1", "samples that were scored"),
+    BLIPFT_FIELD(EvaluationRow, seconds, f64, "s", "time that the run spent on generation and all scores")}};
+  return schema;
+}
+
+const TableSchema& evaluation_sample_schema() {
+  static const TableSchema schema{"evaluation_samples", "the samples that are answered at validations; on rank 0",
+                                  sizeof(EvaluationSampleRow), 16, {
+    BLIPFT_FIELD(EvaluationSampleRow, sample, i64, "1", "its number, as in /evaluation_texts"),
+    BLIPFT_FIELD(EvaluationSampleRow, picture, text, "", "file of its picture, or its name in an archive; empty: none"),
+    BLIPFT_FIELD(EvaluationSampleRow, prompt, text, "", "what was asked; longer ones are cut"),
+    BLIPFT_FIELD(EvaluationSampleRow, references, text, "", "what would be right, a line each; longer ones are cut")}};
+  return schema;
+}
+
+const TableSchema& evaluation_text_schema() {
+  static const TableSchema schema{"evaluation_texts", "what was generated at validations, one row per sample; on rank 0",
+                                  sizeof(EvaluationTextRow), 16, {
+    BLIPFT_FIELD(EvaluationTextRow, step, i64, "1", "the last optimizer step before it"),
+    BLIPFT_FIELD(EvaluationTextRow, sample, i64, "1", "number of the sample, as in /evaluation_samples"),
+    BLIPFT_FIELD(EvaluationTextRow, tokens, i64, "1", "tokens that were generated"),
+    BLIPFT_FIELD(EvaluationTextRow, text, text, "", "the answer; longer ones are cut")}};
+  return schema;
+}
+
 const TableSchema& kernel_schema() {
   static const TableSchema schema{"kernels", "kernels, copies and fills on the device, of the steps in trace.kernels",
                                   sizeof(KernelRow), 4096, {
@@ -186,6 +219,7 @@ Hdf5Handle field_type(FieldType type, const std::vector<std::string>& phases, co
     case FieldType::short_string: return string_type(short_name, path);
     case FieldType::long_string: return string_type(long_name, path);
     case FieldType::kernel_string: return string_type(kernel_name, path);
+    case FieldType::text: return string_type(whole_text, path);
     case FieldType::kernel_kind: return enum_type({"kernel", "copy", "fill"}, path);
     case FieldType::phase: return phases.empty() ? copy(H5T_NATIVE_INT32) : enum_type(phases, path);
     case FieldType::stream: return enum_type({"compute", "communication", "copy", "host"}, path);

@@ -12,7 +12,7 @@
 namespace blipft::io {
 
 /// Bytes of the fixed-length strings, last one always 0.
-constexpr size_t short_name = 32, long_name = 128, kernel_name = 512;
+constexpr size_t short_name = 32, long_name = 128, kernel_name = 512, whole_text = 1024;
 
 // Rows have no padding: members are ordered so that the compiler adds none (checked in trace_tables.cpp).
 // StepRecord, SpanRecord, DeviceRecord and DriverMemoryRecord are written as they are; these replace std::string.
@@ -28,6 +28,21 @@ struct PlanRow {
   char owner[short_name] = {};
   int64_t bytes = 0;
 };
+struct EvaluationRow {
+  int64_t step = 0, time_ns = 0;
+  char metric[short_name] = {};
+  double value = 0;
+  int64_t samples = 0;
+  double seconds = 0;
+};
+struct EvaluationSampleRow {
+  int64_t sample = 0;
+  char picture[whole_text] = {}, prompt[whole_text] = {}, references[whole_text] = {};
+};
+struct EvaluationTextRow {
+  int64_t step = 0, sample = 0, tokens = 0;
+  char text[whole_text] = {};
+};
 /// KernelRecord with its name as a row of /kernel_names.
 struct KernelRow {
   int64_t step = 0, begin_ns = 0, end_ns = 0, bytes = 0, graph_node = 0;
@@ -41,7 +56,7 @@ struct DroppedRow {
   int64_t first_step = 0, last_step = 0, spans = 0;
 };
 
-enum class FieldType { i32, i64, f64, short_string, long_string, kernel_string, phase, stream, kernel_kind };
+enum class FieldType { i32, i64, f64, short_string, long_string, kernel_string, text, phase, stream, kernel_kind };
 
 struct Field {
   const char* name;
@@ -67,6 +82,9 @@ const TableSchema& host_plan_schema();
 const TableSchema& device_schema();
 const TableSchema& driver_memory_schema();
 const TableSchema& validation_schema();
+const TableSchema& evaluation_schema();
+const TableSchema& evaluation_sample_schema();
+const TableSchema& evaluation_text_schema();
 const TableSchema& kernel_schema();
 const TableSchema& kernel_name_schema();
 const TableSchema& dropped_schema();

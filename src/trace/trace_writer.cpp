@@ -41,6 +41,15 @@ void copy_name(char (&to)[n], const std::string& from, const char* what) {
   std::memcpy(to, from.data(), from.size());
 }
 
+template <size_t n>
+void copy_text(char (&to)[n], const std::string& from) {
+  size_t bytes = std::min(from.size(), n - 1);
+  // A character of several bytes is not cut in two.
+  if (bytes < from.size())
+    while (bytes > 0 && (static_cast<unsigned char>(from[bytes]) & 0xC0) == 0x80) --bytes;
+  std::memcpy(to, from.data(), bytes);
+}
+
 /// Rows that wait to be written.
 struct Queue {
   std::vector<StepRecord> steps;
@@ -50,6 +59,9 @@ struct Queue {
   std::vector<DeviceRecord> device;
   std::vector<DriverMemoryRecord> driver_memory;
   std::vector<ValidationRecord> validations;
+  std::vector<io::EvaluationRow> evaluations;
+  std::vector<io::EvaluationSampleRow> evaluation_samples;
+  std::vector<io::EvaluationTextRow> evaluation_texts;
   std::vector<io::KernelRow> kernels;
   std::vector<io::KernelNameRow> kernel_names;   // new ones, in the order of their numbers
   std::optional<io::DroppedRow> dropped;
@@ -59,7 +71,9 @@ struct Queue {
            memory.size() * sizeof(io::MemoryRow) +
            (plan.size() + host_plan.size()) * sizeof(io::PlanRow) + device.size() * sizeof(DeviceRecord) +
            driver_memory.size() * sizeof(DriverMemoryRecord) +
-           validations.size() * sizeof(ValidationRecord) + kernels.size() * sizeof(io::KernelRow) +
+           validations.size() * sizeof(ValidationRecord) + evaluations.size() * sizeof(io::EvaluationRow) +
+           evaluation_samples.size() * sizeof(io::EvaluationSampleRow) +
+           evaluation_texts.size() * sizeof(io::EvaluationTextRow) + kernels.size() * sizeof(io::KernelRow) +
            kernel_names.size() * sizeof(io::KernelNameRow);
   }
   bool empty() const { return bytes() == 0 && !dropped; }
@@ -73,6 +87,9 @@ struct Queue {
     device.clear();
     driver_memory.clear();
     validations.clear();
+    evaluations.clear();
+    evaluation_samples.clear();
+    evaluation_texts.clear();
     kernels.clear();
     kernel_names.clear();
     dropped.reset();
@@ -101,6 +118,9 @@ class Hdf5Trace final : public Trace {
   void add(const DeviceRecord& record) override;
   void add(const DriverMemoryRecord& record) override;
   void add(const ValidationRecord& record) override;
+  void add(const std::vector<EvaluationRecord>& records) override;
+  void add(const std::vector<EvaluationSampleRecord>& records) override;
+  void add(const std::vector<EvaluationTextRecord>& records) override;
   void add(const std::vector<KernelRecord>& records) override;
   std::string failure() const override;
   void close() override;
@@ -117,9 +137,9 @@ class Hdf5Trace final : public Trace {
   void abandon();
   void check_there();
   int32_t kernel_number(const std::string& name);
-  std::array<io::Table*, 11> tables() {
-    return {&steps_, &spans_, &memory_, &plan_, &host_plan_, &device_, &driver_memory_, &validations_, &kernels_,
-            &kernel_names_, &dropped_};
+  std::array<io::Table*, 14> tables() {
+    return {&steps_, &spans_, &memory_, &plan_, &host_plan_, &device_, &driver_memory_, &validations_,
+            &evaluations_, &evaluation_samples_, &evaluation_texts_, &kernels_, &kernel_names_, &dropped_};
   }
 
   const std::string path_;
@@ -137,8 +157,8 @@ class Hdf5Trace final : public Trace {
   std::string failure_;                 // its text; stays
 
   io::Hdf5Handle file_;                 // of the writing thread, under hdf5_mutex()
-  io::Table steps_, spans_, memory_, plan_, host_plan_, device_, driver_memory_, validations_, kernels_, kernel_names_,
-      dropped_;
+  io::Table steps_, spans_, memory_, plan_, host_plan_, device_, driver_memory_, validations_, evaluations_,
+      evaluation_samples_, evaluation_texts_, kernels_, kernel_names_, dropped_;
   std::chrono::steady_clock::time_point looked_;  // of the writing thread: when the file was seen to be there
   std::thread thread_;
 };
@@ -156,7 +176,7 @@ void name_file(const std::string& from, const std::string& to) {
 }
 
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.9";
+  attributes_["format_version"] = "1.10";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
@@ -288,16 +308,42 @@ void Hdf5Trace::add(const ValidationRecord& record) {
   enqueue([&] { waiting_.validations.push_back(record); });
 }
 
+void Hdf5Trace::add(const std::vector<EvaluationRecord>& records) {
+  std::vector<io::EvaluationRow> rows(records.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const EvaluationRecord& from = records[i];
+    rows[i] = {from.step, from.time_ns, {}, from.value, from.samples, from.seconds};
+    copy_name(rows[i].metric, from.metric, "metric");
+  }
+  enqueue([&] { waiting_.evaluations.insert(waiting_.evaluations.end(), rows.begin(), rows.end()); });
+}
+
+void Hdf5Trace::add(const std::vector<EvaluationSampleRecord>& records) {
+  std::vector<io::EvaluationSampleRow> rows(records.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].sample = records[i].sample;
+    copy_text(rows[i].picture, records[i].picture);
+    copy_text(rows[i].prompt, records[i].prompt);
+    copy_text(rows[i].references, records[i].references);
+  }
+  enqueue([&] { waiting_.evaluation_samples.insert(waiting_.evaluation_samples.end(), rows.begin(), rows.end()); });
+}
+
+void Hdf5Trace::add(const std::vector<EvaluationTextRecord>& records) {
+  std::vector<io::EvaluationTextRow> rows(records.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].step = records[i].step, rows[i].sample = records[i].sample, rows[i].tokens = records[i].tokens;
+    copy_text(rows[i].text, records[i].text);
+  }
+  enqueue([&] { waiting_.evaluation_texts.insert(waiting_.evaluation_texts.end(), rows.begin(), rows.end()); });
+}
+
 /// The row of `name` in /kernel_names; new names go into the queue. Under mutex_.
 int32_t Hdf5Trace::kernel_number(const std::string& name) {
   const auto [entry, is_new] = kernel_numbers_.try_emplace(name, static_cast<int32_t>(kernel_numbers_.size()));
   if (is_new) {
     io::KernelNameRow row;
-    size_t bytes = std::min(name.size(), sizeof row.name - 1);
-    // A character of several bytes is not cut in two.
-    if (bytes < name.size())
-      while (bytes > 0 && (static_cast<unsigned char>(name[bytes]) & 0xC0) == 0x80) --bytes;
-    std::memcpy(row.name, name.data(), bytes);
+    copy_text(row.name, name);
     waiting_.kernel_names.push_back(row);
   }
   return entry->second;
@@ -376,6 +422,9 @@ void Hdf5Trace::start_file() {
   device_ = io::Table(file, path_, io::device_schema(), phases_);
   driver_memory_ = io::Table(file, path_, io::driver_memory_schema(), phases_);
   validations_ = io::Table(file, path_, io::validation_schema(), phases_);
+  evaluations_ = io::Table(file, path_, io::evaluation_schema(), phases_);
+  evaluation_samples_ = io::Table(file, path_, io::evaluation_sample_schema(), phases_);
+  evaluation_texts_ = io::Table(file, path_, io::evaluation_text_schema(), phases_);
   kernels_ = io::Table(file, path_, io::kernel_schema(), phases_);
   kernel_names_ = io::Table(file, path_, io::kernel_name_schema(), phases_);
   dropped_ = io::Table(file, path_, io::dropped_schema(), phases_);
@@ -391,6 +440,9 @@ void Hdf5Trace::write(const Queue& rows) {
   device_.append(rows.device.data(), rows.device.size());
   driver_memory_.append(rows.driver_memory.data(), rows.driver_memory.size());
   validations_.append(rows.validations.data(), rows.validations.size());
+  evaluation_samples_.append(rows.evaluation_samples.data(), rows.evaluation_samples.size());  // before what counts them
+  evaluation_texts_.append(rows.evaluation_texts.data(), rows.evaluation_texts.size());
+  evaluations_.append(rows.evaluations.data(), rows.evaluations.size());
   kernel_names_.append(rows.kernel_names.data(), rows.kernel_names.size());   // before the rows that count them
   kernels_.append(rows.kernels.data(), rows.kernels.size());
   if (rows.dropped) dropped_.append(&*rows.dropped, 1);

@@ -340,6 +340,21 @@ TEST_SUITE("arena") {
     CHECK(std::string(owner_name(entries[2].owner)) == "communication");
   }
 
+  TEST_CASE("a pass that is forgotten takes nothing of the plan") {
+    const std::unique_ptr<Device> device = make_cpu_device(1);
+    Arena arena(*device);
+    for (const int64_t bytes : {4096, 1024}) {
+      arena.begin_pass(concat("of ", bytes));
+      arena.give(arena.take(Owner::activations, "tensor", DType::u8, {bytes}));
+      arena.end_pass();
+    }
+    arena.forget_pass("of 4096");
+    arena.forget_pass("never there");
+    arena.plan();
+    CHECK(arena.passes() == std::vector<std::string>{"of 1024"});
+    CHECK(arena.transient_bytes() == 1024);
+  }
+
   TEST_CASE("scratch is the transient memory, and persistent tensors do not lie in it") {
     const auto device = make_cpu_device(1);
     Arena arena(*device);

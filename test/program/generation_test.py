@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """--generate and --evaluate as whole programs: the same texts however they are computed, from whatever holds the weights."""
+import collections
 import json
+import math
 import pathlib
 import re
 import subprocess
@@ -78,6 +80,43 @@ def draws_depend_on_the_seed_alone(space):
     again, _, _ = generate(space, 0, *rules, "train.seed=1")
     other, _, _ = generate(space, 0, *rules, "train.seed=2")
     check(texts(one) == texts(again) and texts(one) != texts(other), one, again, other)
+
+
+def chi_square_bound(cells):
+    """What a chi-square of so many cells exceeds once in 10^6 (Wilson and Hilferty's approximation)."""
+    k = cells - 1
+    return k * (1 - 2 / (9 * k) + 4.753 * math.sqrt(2 / (9 * k))) ** 3
+
+
+@test
+def draws_follow_the_model_s_distribution(space):
+    # One token of each of so many equal prompts. A line's score is the token's log probability of the logits as they are.
+    subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(space.folder / "draws"), "--samples", "4"],
+                   check=True, stdout=subprocess.DEVNULL)
+    path = space.folder / "draws/model/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "initializer_range": 0.25}))  # or all tokens are as likely
+    data, count = space.folder / "draws/equal.jsonl", 3000
+    data.write_text('{"instruction": "Name a letter.", "output": "a"}\n' * count)
+    for rules, temperature, most in (((), 1.0, None), (("generate.temperature=0.5", "generate.top_k=5"), 0.5, 5)):
+        lines, _, _ = generate(space, 0, f"model.path={space.folder}/draws/model", "model.init=random", f"generate.path={data}",
+                               "generate.do_sample=true", "generate.max_new_tokens=1", "data.max_text_tokens=64",
+                               "generate.top_k=0", *rules, "train.seed=11")
+        drawn = collections.Counter(line["score"] for line in lines)
+        check(sum(drawn.values()) == count and (most is None or len(drawn) == most), len(drawn), "different tokens")
+        weights = {score: math.exp(score / temperature) for score in drawn}
+        whole = sum(weights.values()) if most else 1
+        # Cells of fewer than five expected draws are one, with all that was never drawn.
+        cells = [(drawn[score], count * weight / whole) for score, weight in weights.items() if count * weight / whole >= 5]
+        rest = count - sum(found for found, _ in cells), count - sum(expected for _, expected in cells)
+        cells += [rest] * (rest[1] >= 5)
+        check(5 <= len(cells) <= 100, "too few or too many different draws:", len(cells))
+        found = sum((seen - expected) ** 2 / expected for seen, expected in cells)
+        check(found < chi_square_bound(len(cells)), found, chi_square_bound(len(cells)), cells)
+        # A distribution that is a little off is seen: of another temperature.
+        wrong = {score: math.exp(1.2 * score / temperature) for score in drawn}
+        whole = sum(wrong.values())
+        off = sum((drawn[s] - count * w / whole) ** 2 / (count * w / whole) for s, w in wrong.items() if count * w / whole >= 5)
+        check(off > chi_square_bound(len(cells)), "a wrong temperature would not be seen:", off, cells)
 
 
 @test

@@ -119,6 +119,10 @@ TEST_CASE("every field of every record comes back") {
     trace->add(DeviceRecord{5, 99.5, 650.0, 1980.0, 2619.0, 61.0, 123, 456});
     trace->add(DriverMemoryRecord{-1, 6, 1000, 100, 200, 600, 100, 990});
     trace->add(ValidationRecord{9, 77, 1.25, 4321, 0.5});
+    trace->add(std::vector<EvaluationRecord>{{9, 78, "cider", 0.75, 12, 2.5}, {9, 78, "bleu4", 0.25, 12, 2.5}});
+    // Cut behind a whole character: 1021 bytes of x, then one of three bytes.
+    trace->add(std::vector<EvaluationSampleRecord>{{3, "a.png", "a photo of", "a cat\n" + std::string(2000, 'y')}});
+    trace->add(std::vector<EvaluationTextRecord>{{9, 3, 4, std::string(1021, 'x') + "\u20ac\u20ac"}});
     trace->add(make_kernels());
     trace->add(std::vector<KernelRecord>{});
     CHECK_THROWS_AS(trace->set_attribute("late", 1.0), Error);
@@ -182,8 +186,28 @@ TEST_CASE("every field of every record comes back") {
   CHECK(validations[0].loss == 1.25);
   CHECK(validations[0].tokens == 4321);
   CHECK(validations[0].seconds == 0.5);
+  const auto scores = read_rows<io::EvaluationRow>(file.get(), "evaluation");
+  REQUIRE(scores.size() == 2);
+  CHECK(std::string(scores[0].metric) == "cider");
+  CHECK(std::string(scores[1].metric) == "bleu4");
+  CHECK(scores[1].value == 0.25);
+  CHECK(scores[1].step == 9);
+  CHECK(scores[1].time_ns == 78);
+  CHECK(scores[1].samples == 12);
+  CHECK(scores[1].seconds == 2.5);
+  const auto samples = read_rows<io::EvaluationSampleRow>(file.get(), "evaluation_samples");
+  REQUIRE(samples.size() == 1);
+  CHECK(samples[0].sample == 3);
+  CHECK(std::string(samples[0].picture) == "a.png");
+  CHECK(std::string(samples[0].prompt) == "a photo of");
+  CHECK(std::string(samples[0].references) == "a cat\n" + std::string(1017, 'y'));
+  const auto texts = read_rows<io::EvaluationTextRow>(file.get(), "evaluation_texts");
+  REQUIRE(texts.size() == 1);
+  CHECK(texts[0].sample == 3);
+  CHECK(texts[0].tokens == 4);
+  CHECK(std::string(texts[0].text) == std::string(1021, 'x'));
   CHECK(read_rows<io::DroppedRow>(file.get(), "dropped").empty());
-  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.9");
+  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.10");
   CHECK(read_text_attribute(file.get(), "/", "hdf5").size() >= 5);
   CHECK(read_text_attribute(file.get(), "/", "config") == config);
 }

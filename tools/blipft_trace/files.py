@@ -14,8 +14,8 @@ import numpy as np
 FORMAT_MAJOR = 1
 STREAMS = ["compute", "communication", "copy", "host"]
 COMPUTE, COMMUNICATION, COPY, HOST = range(4)
-TABLES = ["steps", "spans", "memory", "plan", "host_plan", "device", "driver_memory", "validation", "kernels",
-          "kernel_names", "dropped"]
+TABLES = ["steps", "spans", "memory", "plan", "host_plan", "device", "driver_memory", "validation", "evaluation",
+          "evaluation_samples", "evaluation_texts", "kernels", "kernel_names", "dropped"]
 KERNEL_KINDS = ["kernel", "copy", "fill"]
 MOST_OPEN = 64  # files at once, fewer where the system allows fewer
 READ_ATTEMPTS = 29  # of metadata; the waits between them double from 1 ns on, and are half a second together

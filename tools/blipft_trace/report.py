@@ -5,12 +5,14 @@ import pathlib
 
 import numpy as np
 
+from .evaluation import section as evaluation_section
 from .parts import open_run, parts_text
 from .plots import pyplot
 from .report_pictures import all_pictures, samples_of_a_step
 from .report_timeline import timeline_data, typical_step
 from .summary import PARTS, close_all, gather_results, series_of, summarize_rank, summarize_run
-from .summary_text import NAMES, clocks_text, rank_text, ranks_text, slowest_text, split_text, validation_text
+from .summary_text import (NAMES, clocks_text, evaluation_text, rank_text, ranks_text, slowest_text, split_text,
+                           validation_text)
 
 MOST_RANKS = 16  # whose figures stand on the page as text
 
@@ -25,7 +27,8 @@ h1 { font-size: 1.5em; margin-bottom: 0.2em } h2 { font-size: 1.2em; margin: 1.6
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px }
 td, th { padding: 2px 14px 2px 0; text-align: right; border-bottom: 1px solid #e4e4e4; vertical-align: bottom }
 td:first-child, th:first-child { text-align: left }
-#run td { text-align: left }
+#run td, #generated td, #generated th { text-align: left }
+#generated td { max-width: 260px; vertical-align: top } #generated img { width: auto }
 #ranks td, #timeline-shares td { white-space: nowrap }
 pre { overflow-x: auto; background: #f6f6f6; padding: 8px; font-size: 12px; margin: 0.3em 0 }
 .wrap { white-space: pre-wrap }
@@ -112,7 +115,8 @@ def attributes_table(trace):
 
 def figures_as_text(summary):
     """What compares ranks and steps, then the summary of each rank, the first one open."""
-    texts = [text(summary) for text in (split_text, slowest_text, validation_text, clocks_text, ranks_text)]
+    texts = [text(summary) for text in (split_text, slowest_text, validation_text, evaluation_text, clocks_text,
+                                            ranks_text)]
     lines = [f'<pre class="wrap">{html.escape(text)}</pre>' for text in texts if text]
     for number, rank in enumerate(summary[:MOST_RANKS]):
         lines.append(f"<details{'' if number else ' open'}><summary>rank {rank['rank']}</summary>"
@@ -170,6 +174,7 @@ def write_report(directory, path, step=None, part=None):
 {ranks_table(summary)}
 <h2>Pictures</h2>
 <div class="pictures">{pictures}</div>
+{evaluation_section(run)}
 {timeline}
 <h2>Where time and memory went</h2>
 {figures_as_text(summary)}

@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 
+from .evaluation import draw_scores, scores_of
 from .plots import draw_resumes, draw_validation, loss_by_step
 from .step_index import StepIndex
 from .summary import PARTS, common_steps
@@ -293,6 +294,9 @@ def all_pictures(plt, run, part, results, summary, series):
                        thinned_note(len(curve[0]))),
                picture(plt, "step-time", "Step time and its parts", draw_parts(results, series), of_parts),
                picture(plt, "speed", "Throughput and gradient norm", draw_speed(results), thinned)]
+    scores = scores_of(run)
+    if scores:
+        figures.append(picture(plt, "scores", "Scores of generated texts", draw_scores(scores)))
     over = memory_over_step(results, summary)
     if over:
         rank, held_most, snapshots = over

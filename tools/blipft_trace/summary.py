@@ -14,6 +14,7 @@ import os
 import numpy as np
 
 from .collectives import Kind, match_collectives
+from .evaluation import summarize as summarize_evaluation
 from .files import COMMUNICATION, COMPUTE, COPY, HOST, Progress, RankTrace, TraceError, phase_name
 from .intervals import Union
 from .kernels import recorded_steps
@@ -393,7 +394,8 @@ def device_use(trace, steps):
 
 def summarize_run(run, part):
     """What is the same on every rank: the run's parts, which of them the rest is about, and the validations."""
-    return {"part": part.number, "run_parts": run.about(), "validation": summarize_validation(run)}
+    return {"part": part.number, "run_parts": run.about(), "validation": summarize_validation(run),
+            "evaluation": summarize_evaluation(run)}
 
 
 def summarize_rank(result, of_run):

@@ -149,6 +149,17 @@ def validation_text(summary):
             f"{ms(1e9 * found['median_seconds']).strip()} each in the median; loss: {said}")
 
 
+def evaluation_text(summary):
+    """A line about each score of the texts that the run generated at validations."""
+    found = summary[0].get("evaluation") or {}
+    lines = []
+    for metric, score in found.items():
+        said = ", ".join(f"{name} {score[name]['value']:.4f} at step {score[name]['step']}"
+                         for name in ("first", "highest", "least", "last"))
+        lines.append(f"evaluation: {metric}, {score['count']} times; {said}")
+    return "\n".join(lines)
+
+
 def clocks_text(summary):
     """Says how far clocks were apart, where that was corrected."""
     clocks = [(r["clock"], r["rank"]) for r in summary if r["clock"]]
@@ -198,7 +209,8 @@ def to_text(summary, ranks=None):
         table = (ranks_table(summary) + "\n(waited and late: a step, in collectives. Above: the first rank, the "
                  "slowest, and the one that came latest; --rank R shows another, --json all)")
     texts = [parts_text(summary[0]["run_parts"], summary[0]["part"]), split_text(summary), *map(rank_text, shown),
-             table, slowest_text(summary), validation_text(summary), clocks_text(summary), ranks_text(summary)]
+             table, slowest_text(summary), validation_text(summary), evaluation_text(summary), clocks_text(summary),
+             ranks_text(summary)]
     return "\n\n".join(text for text in texts if text)
 
 

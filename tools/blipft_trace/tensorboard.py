@@ -27,6 +27,10 @@ def add(writer, row):
         if row.get(key) is not None:
             writer.add_scalar(tag, row[key], row["step"], walltime=row.get("time"))
             count += 1
+    for metric, value in (row.get("scores") or {}).items():
+        if value is not None:
+            writer.add_scalar(f"evaluation/{metric}", value, row["step"], walltime=row.get("time"))
+            count += 1
     return count
 
 

@@ -23,7 +23,8 @@ struct GenerateSettings {
 
 /// A key that the run file gives is as given; else as generation_config.json in `folder` says, else as transformers does.
 /// Throws UserError naming file and key of what generation_config.json asks for and this program does not do, where that
-/// would change tokens.
-GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer& tokenizer);
+/// would change tokens, and of an end that is no id of the vocabulary. Without a tokenizer (of a plan) ends may be missing.
+GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer* tokenizer,
+                                   int64_t vocabulary);
 
 }  // namespace blipft

@@ -1,5 +1,5 @@
 // Settings of generation; see generate_settings.h.
-#include "generate/generate_settings.h"
+#include "prompts/generate_settings.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -69,7 +69,7 @@ json read_object(const std::string& file) {
 
 // The ids that end a text: those of generation_config.json, else of config.json (of its language model), else the tokenizer's.
 std::vector<int32_t> ends_of(const std::string& folder, const json& generation, const std::string& file,
-                             const Tokenizer& tokenizer) {
+                             const Tokenizer* tokenizer) {
   std::vector<int32_t> ends;
   add_ends(generation, file, ends);
   const std::string config_file = folder + "/config.json";
@@ -77,7 +77,7 @@ std::vector<int32_t> ends_of(const std::string& folder, const json& generation, 
   if (ends.empty()) add_ends(config, config_file, ends);
   if (const auto text = config.find("text_config"); ends.empty() && text != config.end() && text->is_object())
     add_ends(*text, config_file, ends);
-  if (const auto id = tokenizer.eos_id(); ends.empty() && id) ends.push_back(*id);
+  if (const auto id = tokenizer ? tokenizer->eos_id() : std::nullopt; ends.empty() && id) ends.push_back(*id);
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
   return ends;
@@ -94,7 +94,8 @@ EarlyStopping early_stopping_of(const json& object, const std::string& file) {
 
 }  // namespace
 
-GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer& tokenizer) {
+GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer* tokenizer,
+                                   int64_t vocabulary) {
   const std::string file = folder + "/generation_config.json";
   const json object = read_object(file);
   const JsonFields fields(object, file);
@@ -140,6 +141,8 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   settings.max_new_tokens = given("max_new_tokens") ? g.max_new_tokens
                                                     : fields.positive("max_new_tokens", g.max_new_tokens, kMostRows);
   settings.ends = ends_of(folder, object, file, tokenizer);
+  for (const int32_t id : settings.ends)
+    BLIPFT_USER_CHECK(id < vocabulary, folder, ": eos_token_id: found ", id, ", but the model has ", vocabulary, " tokens");
   settings.stop = g.stop;
   BLIPFT_USER_CHECK(std::count(g.stop.begin(), g.stop.end(), "") == 0, place_of(config, "generate.stop"),
                     ": generate.stop: has an empty text, at which every answer would end; remove it");

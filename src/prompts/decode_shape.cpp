@@ -1,0 +1,41 @@
+// Choosing a decode program's shape; see decode_shape.h.
+#include "prompts/decode_shape.h"
+
+#include <algorithm>
+
+namespace blipft {
+
+namespace {
+
+// Texts that grow at once: more make a step longer about as much as they bring, past some hundreds.
+constexpr int64_t kMostSlots = 256, kMostSlotsOnCpu = 16;
+// Rows of prompts that are read at once: enough for the matrix products to be at their best.
+constexpr int64_t kPromptRows = 4096, kPromptRowsOnCpu = 512, kMostPrompts = 64;
+
+}  // namespace
+
+int64_t most_slots(const GenerateSettings& settings, int64_t batch_size, int64_t texts, bool gpu) {
+  if (batch_size > 0) return batch_size * settings.beams;
+  const int64_t useful = std::min(texts * settings.beams, gpu ? kMostSlots : kMostSlotsOnCpu);
+  return std::max(settings.beams, useful / settings.beams * settings.beams);
+}
+
+DecodeProgramSettings decode_settings(const GenerateSettings& settings, const ModelInputs& inputs,
+                                      const TextsToGenerate& work, int64_t slots, bool gpu) {
+  DecodeProgramSettings program;
+  program.slots = slots;
+  program.beams = settings.beams;
+  program.most_ids = std::min(inputs.max_text_tokens, work.longest_prompt + settings.max_new_tokens);
+  const int64_t tokens = std::max<int64_t>({2, work.longest_prompt, work.longest_text, work.longest_instruction});
+  const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + inputs.prefix_rows;
+  program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMostPrompts, slots / settings.beams));
+  program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens};
+  program.rules = settings.rules;
+  program.ends = settings.ends;
+  program.length_penalty = settings.length_penalty;
+  program.early_stopping = settings.early_stopping;
+  program.scores = work.longest_text > 0;
+  return program;
+}
+
+}  // namespace blipft

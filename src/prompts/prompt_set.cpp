@@ -1,0 +1,93 @@
+// Reading and checking prompts; see prompt_set.h.
+#include "prompts/prompt_set.h"
+
+#include <algorithm>
+
+#include "blipft/error.h"
+
+namespace blipft {
+
+std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::string& name, int64_t size,
+                               const DecodeSettings& settings) {
+  return resize_bicubic(decode_image(encoded.data(), encoded.size(), name, settings), size, size).rgb;
+}
+
+PromptSet::PromptSet(const Config& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs,
+                     int64_t samples, const InstructionReader& instructions)
+    : source_(std::move(source)), inputs_(inputs), skips_(config.data.on_bad_sample == "skip"),
+      pictures_{config.data.exif_orientation, config.data.transparency == "white"} {
+  BLIPFT_USER_CHECK(!inputs.has_picture() || source_.dataset->has_pictures(), place_of(config, source_.key), ": ", source_.key,
+                    ": ", source_.path, " has texts alone, and the model reads a picture with each; choose pictures, or a "
+                    "model of text");
+  prompts_ = prompts_of_dataset(*source_.dataset, tokenizer,
+                                {.vocabulary = inputs.vocabulary, .instructions = instructions}, samples);
+  check_prompts();
+}
+
+void PromptSet::leave_out(const std::string& why) {
+  BLIPFT_USER_CHECK(skips_, why, "; data.on_bad_sample=skip leaves such samples out");
+  left_out_.push_back(why);
+}
+
+void PromptSet::check_prompts() {
+  const int64_t most = inputs_.max_text_tokens;
+  std::erase_if(prompts_, [&](const PromptedSample& prompt) {
+    const auto ids = static_cast<int64_t>(prompt.ids.size());
+    if (ids == 0)
+      leave_out(concat(prompt.name, ": the prompt is empty, and the tokenizer puts nothing before a text; expected some text"));
+    else if (ids >= most)
+      leave_out(concat(prompt.name, ": the prompt has ", ids, " tokens, and the model has positions for ", most,
+                       ", the answer's among them; shorten it"));
+    else if (inputs_.has_picture() && prompt.picture < 0)
+      leave_out(concat(prompt.name, ": there is no picture, and the model reads one"));
+    else return false;
+    return true;
+  });
+  BLIPFT_USER_CHECK(!prompts_.empty(), source_.path, ": there is no prompt to answer",
+                    left_out_.empty() ? "" : "; the first that was left out: ", left_out_.empty() ? "" : left_out_.front());
+  for (const PromptedSample& prompt : prompts_) {
+    longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
+    longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(prompt.instruction.size()));
+  }
+}
+
+std::vector<uint8_t> PromptSet::pixels(int64_t index) const {
+  if (!inputs_.has_picture()) return {};
+  const Dataset::Sample sample = source_.dataset->read(index);
+  BLIPFT_USER_CHECK(sample.picture, sample.name, ": there is no picture, and the model reads one");
+  return pixels_of(*sample.picture, sample.name, inputs_.picture_size, pictures_);
+}
+
+std::string generate_path(const Config& config) {
+  if (!config.generate.path.empty()) return config.generate.path;
+  return config.data.val_path.empty() ? config.data.path : config.data.val_path;
+}
+
+PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
+                       const InstructionReader& instructions) {
+  const std::string path = generate_path(config);
+  BLIPFT_USER_CHECK(dataset_exists(path), place_of(config, "generate.path"), ": generate.path: ", path,
+                    " does not exist; expected samples in a format of data.path");
+  TextSettings texts = text_settings(config, tokenizer);
+  texts.for_prompts = true;
+  if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
+  return {config, {open_dataset(path, config.data.format, texts), path, "generate.path"}, tokenizer, inputs,
+          config.generate.samples, instructions};
+}
+
+std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config, const ModelInputs& inputs, const RunData& data) {
+  if (!generates(config)) return nullptr;
+  std::shared_ptr<const Dataset> dataset = data.validation.dataset;
+  if (!config.generate.prompt.empty()) {
+    TextSettings texts = text_settings(config, *data.tokenizer);
+    texts.prompt_template = config.generate.prompt;
+    dataset = open_validation(config, texts);
+  }
+  const char* const key = config.data.val_path.empty() ? "data.path" : "data.val_path";
+  const std::string& path = config.data.val_path.empty() ? config.data.path : config.data.val_path;
+  const GenerateSettings settings = generate_settings(config, config.model.path, data.tokenizer.get(), inputs.vocabulary);
+  return std::make_unique<ValidationPrompts>(ValidationPrompts{
+      settings, PromptSet(config, {dataset, path, key}, *data.tokenizer, inputs, config.evaluate.samples, data.instructions)});
+}
+
+}  // namespace blipft

@@ -1,0 +1,75 @@
+// PromptSet: the prompts of a data set that a model can go on from, their pictures and what would be right.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "blipft/data.h"
+#include "blipft/prompts.h"
+#include "engine/run_data.h"
+#include "prompts/decode_shape.h"
+
+namespace blipft {
+
+/// A picture as the model reads it: u8 [P, P, 3].
+std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::string& name, int64_t size,
+                               const DecodeSettings& settings);
+
+class PromptSet {
+ public:
+  /// Where the samples are from, and the key of the run file that says so.
+  struct Source {
+    std::shared_ptr<const Dataset> dataset;
+    std::string path, key;
+  };
+  /// Tokenizes the prompts of the first `samples` samples (0: all). Throws UserError where a prompt is empty or too long for
+  /// the model, and with data.on_bad_sample skip leaves it out.
+  PromptSet(const Config& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs, int64_t samples,
+            const InstructionReader& instructions);
+
+  const std::vector<PromptedSample>& prompts() const { return prompts_; }
+  const std::string& path() const { return source_.path; }
+  const Dataset& dataset() const { return *source_.dataset; }
+  const ModelInputs& inputs() const { return inputs_; }
+  int64_t longest() const { return longest_; }  ///< ids of a prompt
+  int64_t longest_instruction() const { return longest_instruction_; }  ///< ids of an instruction beside one
+  /// Samples that were left out, and why.
+  const std::vector<std::string>& left_out() const { return left_out_; }
+  /// Throws UserError, or leaves a sample out where data.on_bad_sample says so.
+  void leave_out(const std::string& why);
+  /// The picture of sample `index` of the data set, or nothing where the model reads none.
+  std::vector<uint8_t> pixels(int64_t index) const;
+
+ private:
+  void check_prompts();
+  Source source_;
+  ModelInputs inputs_;
+  bool skips_ = false;
+  DecodeSettings pictures_;
+  std::vector<PromptedSample> prompts_;
+  std::vector<std::string> left_out_;
+  int64_t longest_ = 1, longest_instruction_ = 0;
+};
+
+/// The samples whose prompts --generate answers: of generate.path, else of the validation, else of the training.
+std::string generate_path(const Config& config);
+/// Their prompts. Throws UserError where there are none.
+PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
+                       const InstructionReader& instructions);
+
+/// What a run generates at its validations, and how.
+struct ValidationPrompts {
+  GenerateSettings settings;
+  PromptSet set;
+  EvaluationWork work(const Config& config) const {
+    return {settings, set.inputs(), set.longest(), static_cast<int64_t>(set.prompts().size()), config.generate.batch_size,
+            set.longest_instruction()};
+  }
+};
+
+/// The first config.evaluate.samples validation samples of `data`; with generate.prompt that text stands before each picture's
+/// answer. Null where nothing is generated. Throws UserError.
+std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config, const ModelInputs& inputs, const RunData& data);
+
+}  // namespace blipft
