@@ -33,7 +33,8 @@ std::vector<int64_t> sampled_text_lengths(const Config& config, const Dataset& d
   return lengths;
 }
 
-TextShape mean_text_shape(const Config& config, const std::vector<int64_t>& lengths, const std::vector<TextShape>& shapes) {
+TextShape mean_text_shape(const Config& config, const std::vector<int64_t>& lengths,
+                          const std::vector<TextShape>& shapes) {
   TextShape mean = shapes.back();
   if (lengths.empty()) return mean;
   const bool packed = mean.packed();
@@ -51,7 +52,8 @@ TextShape mean_text_shape(const Config& config, const std::vector<int64_t>& leng
       step = std::move(dealt);
     }
     const int64_t need = needed_size(packed, step, static_cast<int64_t>(batch));
-    sum += size(*std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) { return need <= size(shape); }));
+    sum += size(*std::find_if(shapes.begin(), shapes.end() - 1,
+                              [&](const TextShape& shape) { return need <= size(shape); }));
   }
   (packed ? mean.packed_rows : mean.tokens) = (sum + static_cast<int64_t>(kSteps) / 2) / static_cast<int64_t>(kSteps);
   return mean;

@@ -50,7 +50,8 @@ Json parse_json(std::string_view text, const std::string& place, const typename 
     const size_t at = mistake && mistake->byte > 0 ? std::min(mistake->byte - 1, text.size()) : text.size();
     const bool is_python = text.substr(at).starts_with("NaN") || text.substr(at).starts_with("Infinity");
     throw UserError(concat(place, ": not valid JSON: ", blipft::brief(error.what(), 200),
-                           is_python ? "; NaN and Infinity, which Python writes, are no JSON: write null" : ""));
+                           is_python ? "; NaN and Infinity, which Python writes, are no JSON: write null, or the text "
+                                       "where one is expected" : ""));
   }
 }
 

@@ -61,7 +61,7 @@ std::string without_slash(std::string path) {
   return path;
 }
 
-std::string what_is_there(const std::string& directory) {
+std::string what_is_there(const std::string& directory, const std::string& stem) {
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
   if (status.type() == fs::file_type::not_found) return "the folder does not exist";
@@ -73,7 +73,8 @@ std::string what_is_there(const std::string& directory) {
       return concat("only '", old, "' is there; make safetensors of it, without running code from the file, with\n  ",
                     "python3 tools/convert_checkpoint.py ", without_slash(directory), " ", without_slash(directory),
                     "-safetensors");
-  return "the folder holds neither";
+  return concat("the folder holds neither", stem != "model" ? "" :
+                "; download the weights into it, or begin with new ones: model.init=random");
 }
 
 }  // namespace
@@ -99,7 +100,7 @@ SafetensorsReader::SafetensorsReader(const std::string& model_directory, const s
     return;
   }
   BLIPFT_USER_CHECK(fs::exists(index, ignored), model_directory, ": expected ", single_name, " or ", index_name,
-                    ", but ", what_is_there(model_directory));
+                    ", but ", what_is_there(model_directory, stem));
 
   const std::map<std::string, std::string> weight_map = read_weight_map(index);
   std::map<std::string, std::map<std::string, StoredTensor>> opened;

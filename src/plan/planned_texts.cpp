@@ -60,8 +60,8 @@ PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int6
                      brief(missing, 300), "; a run needs it\n");
     else if (missing.empty()) {
       const std::shared_ptr<Tokenizer> tokenizer = load_tokenizer(config.model.path);
-      look_at_captions(config, inputs,
-                       *open_dataset(config.data.path, config.data.format, text_settings(config, *tokenizer)), *tokenizer);
+      const TextSettings texts = text_settings(config, *tokenizer);
+      look_at_captions(config, inputs, *open_dataset(config.data.path, config.data.format, texts), *tokenizer);
     }
     if (!generates(config)) return;
     evaluation_ = assumed_work(config, inputs);

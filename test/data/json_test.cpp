@@ -316,7 +316,7 @@ TEST_SUITE("json data") {
 
   TEST_CASE("broken records name file and line, what was found and what was expected") {
     check_record("{\"text\": ", {"not valid JSON"});
-    check_record("{\"text\": \"a\", \"score\": NaN}", {"not valid JSON", "NaN", "null"});
+    check_record("{\"text\": \"a\", \"score\": NaN}", {"not valid JSON", "NaN", "write null, or the text where one is expected"});
     check_record("{\"text\": \"\xff\"}", {"not valid JSON", "UTF-8"});
     check_record("[1]", {"found a JSON array, expected an object"});
     check_record("\"x\"", {"found a JSON string"});

@@ -357,6 +357,8 @@ TEST_CASE("missing files, shards and tensors") {
   const auto error = [&] { return message_of([&] { SafetensorsReader reader(here); }); };
   CHECK(holds(message_of([&] { SafetensorsReader reader(here + "/none"); }), "the folder does not exist"));
   CHECK(holds(error(), here));
+  CHECK(holds(error(), "download the weights into it, or begin with new ones: model.init=random"));
+  CHECK(!holds(message_of([&] { SafetensorsReader reader(here, "adapter_model"); }), "model.init"));
   write_file(folder / "pytorch_model.bin", "x");
   const std::string command = concat("python3 tools/convert_checkpoint.py ", here, " ", here, "-safetensors");
   CHECK(holds(error(), command));

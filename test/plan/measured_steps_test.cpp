@@ -1,5 +1,5 @@
-// The estimate of a step's time beside what was measured on H200 (docs/results.md, docs/fit.md): every row of one and two
-// GPUs within 15 %. Rows of texts of many lengths stand here with the mean of their shapes.
+// The estimate of a step's time beside what was measured on H200 (docs/results.md, docs/fit.md): every row of one GPU,
+// and BLIP-2's of two, within 15 %. Rows of texts of many lengths stand here with the mean of their shapes.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -86,8 +86,8 @@ void check_rows(const std::vector<Measured>& rows) {
     std::string settings;
     for (const std::string& text : row.overrides) settings += " " + text;
     const double time = estimated(row);
-    CHECK_MESSAGE(std::abs(time / row.seconds - 1) < kAllowed, std::string(row.recipe), settings, ": estimated ", time, ", measured ",
-                  row.seconds);
+    CHECK_MESSAGE(std::abs(time / row.seconds - 1) < kAllowed, std::string(row.recipe), settings, ": estimated ", time,
+                  ", measured ", row.seconds);
   }
 }
 

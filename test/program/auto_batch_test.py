@@ -163,5 +163,25 @@ def plan_and_fit_print_the_choice(space):
     check(status == 0 and re.search(r"^  batch_size: auto$", out, re.M), out)
 
 
+@test
+def a_plan_looks_at_captions(space):
+    def said(*options):
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", space.configs["picture"], *options])
+        check(status == 0, options, out, err)
+        return re.search(r"^captions of ([\d.]+) tokens, the mean of (\d+), for the time; of up to 32 for the memory$",
+                         out, re.M)
+
+    found = said()
+    check(found and found[2] == str(len((space.data / "metadata.jsonl").read_text().splitlines())), found)
+    longer = space.copy(space.data)
+    records = [json.loads(line) for line in (longer / "metadata.jsonl").read_text().splitlines()]
+    for record in records:
+        record["text"] += " " + record["text"]
+    (longer / "metadata.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    check(1.5 * float(found[1]) < float(said(f"data.path={longer}")[1]) < 2.1 * float(found[1]), found[0])
+    for options in (("data.text_padding=max",), ("data.path=not_there",)):  # of one length; not known
+        check(not said(*options), options)
+
+
 if __name__ == "__main__":
     sys.exit(run_tests("auto_batch_test", TwoModels, PROGRAM))

@@ -155,5 +155,26 @@ def a_small_rate_is_not_rounded_to_nothing(space):
     check(all(float(rate) > 0 for rate, _ in rates) or DEVICE != "cpu", rates)
 
 
+@test
+def an_hdf5_of_the_users_own_is_taken_or_refused_by_name(space):
+    def make(root):
+        done = subprocess.run(["make", "-n", "CUDA=0", f"BUILD={space.folder}/build", f"HDF5_ROOT={root}", "blipft"], cwd=ROOT,
+                              capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout, done.stderr
+
+    own = space.new("hdf5")
+    status, _, err = make(own)
+    check(status != 0 and f'HDF5_ROOT: found "{own}", which has no include/hdf5.h' in err, err)
+    (own / "include").mkdir(parents=True)
+    (own / "include/hdf5.h").write_text("")
+    status, _, err = make(own)
+    check(status != 0 and f'HDF5_ROOT: found "{own}", which has no lib/libhdf5.so' in err, err)
+    (own / "lib").mkdir()
+    (own / "lib/libhdf5.so").write_text("")
+    status, out, err = make(own)
+    check(status == 0 and f"-I{own}/include" in out and f"-L{own}/lib" in out, err)
+    check("-lhdf5_serial" not in out, "the system's library is linked all the same")
+
+
 if __name__ == "__main__":
     sys.exit(run_tests("habits_test", Space, PROGRAM))
