@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -51,12 +52,36 @@ class Recipes(Space):
                  "num_key_value_heads": 1, "max_position_embeddings": 2048}
         config.write_text(json.dumps({**json.loads(config.read_text()), **sizes}))
         records = [json.loads(line) for line in (self.text / "data/instructions.jsonl").read_text().splitlines()]
+        self.make_instructblip()
         self.games = self.folder / "games.jsonl"
         self.games.write_text("".join(json.dumps({"text": r["output"]}) + "\n" for r in records * 8))
+
+    def make_instructblip(self):
+        """A model and questions about the demo's pictures."""
+        self.instructblip, self.questions = self.folder / "instructblip", self.folder / "questions"
+        shutil.copytree(self.text / "model", self.instructblip)
+        shutil.copytree(ROOT / "test/golden/tokenizer/bert", self.instructblip / "qformer_tokenizer",
+                        ignore=shutil.ignore_patterns("cases.json"))
+        for name in ("preprocessor_config.json", "processor_config.json"):
+            if (self.model / name).exists():
+                shutil.copy(self.model / name, self.instructblip)
+        config = json.loads((self.model / "config.json").read_text())
+        text = json.loads((self.text / "model/config.json").read_text())
+        config.update(model_type="instructblip", architectures=["InstructBlipForConditionalGeneration"], text_config=text)
+        config["qformer_config"].update(vocab_size=287, max_position_embeddings=128)
+        config["qformer_config"].pop("model_type", None)
+        (self.instructblip / "config.json").write_text(json.dumps(config))
+        shutil.copytree(self.data, self.questions)
+        metadata = next(self.questions.rglob("metadata.jsonl"))
+        records = [json.loads(line) for line in metadata.read_text().splitlines()]
+        metadata.write_text("".join(json.dumps({"file_name": record["file_name"], "prompt": "What is there?",
+                                                "answer": [record["text"], "shapes"]}) + "\n" for record in records))
 
     def of(self, recipe):
         """Model and data for a recipe."""
         text = recipe.read_text()
+        if recipe.parent.name == "instructblip":
+            return self.instructblip, self.questions
         if "llama" not in text.lower() and "alpaca" not in text:
             return self.model, self.data
         return self.text / "model", self.games if "games" in text else self.text / "data/instructions.jsonl"
@@ -128,6 +153,8 @@ def shapes_of_common_models_plan_without_weights_or_tokenizer(space):
         check([path.name for path in folder.iterdir()] == ["config.json"], folder)
         blip2 = folder.name.startswith("blip2")
         recipe = ROOT / "inputs" / ("blip2-lora.yaml" if blip2 else "llama/7b-lora.yaml")
+        if folder.name.startswith("instructblip"):
+            recipe = ROOT / "inputs/instructblip/vicuna-7b-vqa-lora.yaml"
         status, out, err, _ = mpirun(0, [PROGRAM, "--plan", recipe, f"model.path={folder}", "model.init=random",
                                          "adapter.kind=none", "train.optim=sgd", "train.precision=bf16-true",
                                          "train.batch_size=1", "train.accumulate_grad_batches=1", "--gpu-memory", "10000"])
