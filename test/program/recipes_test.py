@@ -75,7 +75,7 @@ class Recipes(Space):
         metadata = next(self.questions.rglob("metadata.jsonl"))
         records = [json.loads(line) for line in metadata.read_text().splitlines()]
         metadata.write_text("".join(json.dumps({"file_name": record["file_name"], "prompt": "What is there?",
-                                                "answer": [record["text"], "shapes"]}) + "\n" for record in records))
+                                                "answer": [record["text"], "shapes"]}) + "\n" for record in records * 8))
 
     def of(self, recipe):
         """Model and data for a recipe."""
