@@ -106,7 +106,7 @@ def quantised_offloaded_and_recomputed_layers_change_no_bit(space):
     for what in (("adapter.kind=lora", "adapter.r=4", "adapter.targets=[q, v, mlp]", "model.quantize=nf4", "train.lr=0.02"),
                  ("train.lr=0.005", "train.dropout=true")):
         plain = train(space, folder, *what).losses()
-        for more in (("train.act_ckpt=full",), ("train.act_ckpt=half",)):
+        for more in (("train.act_ckpt=full",), ("train.act_ckpt=half",), ("train.act_ckpt=full", "parallel.offload=[activations]")):
             check(list(train(space, folder, *what, *more).losses()) == list(plain), what, more)
         check(plain[-1] != plain[0], plain)
 
