@@ -24,6 +24,7 @@ struct Design {
   bool rms = false, gated = false;
   float dropout = 0;
   bool encoder = false;                    // a stack whose output the cross attentions read
+  bool ranges = false;                     // behind the first sublayer each works on some rows of a sample, in turn first and last
 };
 
 Norm make_norm(const Design& design, Unit& unit, const std::string& name) {
@@ -118,6 +119,8 @@ class PlacedModel : public Model {
     LinearLayer first = linear(".first", kHidden, design_.gated ? 40 : 20), last = linear(".last", 20, kHidden);
     if (design_.gated) add(norms.back(), std::make_shared<GatedMlp>(unit, std::move(first), std::move(last)), ".mlp");
     else add(norms.back(), std::make_shared<Mlp>(unit, Activation::gelu, std::move(first), std::move(last)), ".mlp");
+    for (size_t i = 1; i < layer.sublayers.size() && design_.ranges; ++i)
+      layer.sublayers[i].range = RowRange{3, (i + layer.sublayers.size()) % 2 == 1};
     return layer;
   }
   LayerCall call(const MicroBatch& batch, const Tensor& memory, MemoryGradient* gradient) const {
@@ -232,6 +235,18 @@ TEST_SUITE("sublayers") {
         const Design design{{{a, b}, {b, a}, {a, b}}, false, true, 0.1f};
         check_gradients(design);
         check_recomputation(design);
+      }
+  }
+  TEST_CASE("sublayers on a range of each sample's rows") {
+    for (const Norms a : kAll)
+      for (const Norms b : kAll) {
+        CAPTURE(static_cast<int>(a));
+        CAPTURE(static_cast<int>(b));
+        for (const Design& design : {Design{{{a, b}, {b, a}}, false, true, 0.1f, false, true},
+                                     Design{{{a, b, a}, {b, a, b}}, false, false, 0.1f, true, true}}) {
+          check_gradients(design);
+          check_recomputation(design);
+        }
       }
   }
   TEST_CASE("cross attention: the memory's gradient goes into the stack that made it") {

@@ -106,7 +106,7 @@ def quantised_offloaded_and_recomputed_layers_change_no_bit(space):
     for what in (("adapter.kind=lora", "adapter.r=4", "adapter.targets=[q, v, mlp]", "model.quantize=nf4", "train.lr=0.02"),
                  ("train.lr=0.005", "train.dropout=true")):
         plain = train(space, folder, *what).losses()
-        for more in (("train.act_ckpt=full",), ("train.act_ckpt=half",)):
+        for more in (("train.act_ckpt=full",), ("train.act_ckpt=half",), ("train.act_ckpt=full", "parallel.offload=[activations]")):
             check(list(train(space, folder, *what, *more).losses()) == list(plain), what, more)
         check(plain[-1] != plain[0], plain)
 
@@ -164,11 +164,11 @@ def questions_are_learnt_and_their_answers_scored(space):
     lines = [json.loads(line) for line in (place / "generated.jsonl").read_text().splitlines()]
     lines.sort(key=lambda line: line["sample"])
     check([line["text"].strip() for line in lines] == list(words), [line["text"] for line in lines])
-    check(all(line["prompt"].endswith("A:") for line in lines), lines[0])
+    check(all(line["prompt"].replace(" ", "").endswith("A:") for line in lines), lines[0])
     check('"vqa_accuracy"' in (place / "scores.json").read_text(), out)
     score = re.search(r"vqa_accuracy\s+([\d.]+)", out)
     check(score and float(score.group(1)) in (1.0, 100.0), out)
-    one = mpirun(0, [PROGRAM, "--generate", space.config, f"model.path={result.output}/model", "--prompt",
+    one = mpirun(0, [PROGRAM, "--generate", space.config, f"model.path={result.output}/model", "model.init=pretrained", "--prompt",
                      "Q: What 0? A:", "--image", folder / "data/0.png",
                      "generate.max_new_tokens=6"])
     check(one[0] == 0 and one[1].strip() == words[0], one)

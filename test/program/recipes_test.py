@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -27,7 +28,7 @@ from script_tests import check, run_tests, test  # noqa: E402
 RECIPES = sorted((ROOT / "inputs").rglob("*.yaml"))
 SMALL = (f"parallel.device={DEVICE}", "parallel.threads=1", "train.batch_size=1", "data.num_workers=1")
 MODELS = ROOT / "share/models"
-# Parameters, as the models' pages tell, in millions; BLIP-2's as transformers counts them.
+# Parameters, as the models' pages tell, in millions; BLIP-2's and InstructBLIP's as transformers counts them.
 PUBLISHED = {"tiny-llama-1.1b": 1100.048, "open_llama_3b": 3426.474, "open_llama_7b": 6738.416, "open_llama_13b": 13015.864,
              "llama-2-7b": 6738.416, "llama-2-13b": 13015.864, "llama-3-8b": 8030.261, "codellama-7b": 6738.547,
              "mistral-7b": 7241.732, "qwen2.5-0.5b": 494.033, "qwen2.5-1.5b": 1543.714, "qwen2.5-7b": 7615.617,
@@ -35,7 +36,8 @@ PUBLISHED = {"tiny-llama-1.1b": 1100.048, "open_llama_3b": 3426.474, "open_llama
              14768.307,
              "qwen3-32b": 32762.123, "smollm3-3b": 3075.099, "gemma-2-2b": 2614.342, "gemma-2-9b": 9241.706,
              "gemma-3-1b": 999.886, "phi-3-mini-4k": 3821.080, "phi-4-mini": 3836.022, "phi-4": 14659.507,
-             "olmo-2-7b": 7298.617, "blip2-opt-2.7b": 3744.762}
+             "olmo-2-7b": 7298.617, "blip2-opt-2.7b": 3744.762, "instructblip-vicuna-7b": 7913.211,
+             "instructblip-vicuna-13b": 14191.449}
 
 
 class Recipes(Space):
@@ -51,12 +53,36 @@ class Recipes(Space):
                  "num_key_value_heads": 1, "max_position_embeddings": 2048}
         config.write_text(json.dumps({**json.loads(config.read_text()), **sizes}))
         records = [json.loads(line) for line in (self.text / "data/instructions.jsonl").read_text().splitlines()]
+        self.make_instructblip()
         self.games = self.folder / "games.jsonl"
         self.games.write_text("".join(json.dumps({"text": r["output"]}) + "\n" for r in records * 8))
+
+    def make_instructblip(self):
+        """A model and questions about the demo's pictures."""
+        self.instructblip, self.questions = self.folder / "instructblip", self.folder / "questions"
+        shutil.copytree(self.text / "model", self.instructblip)
+        shutil.copytree(ROOT / "test/golden/tokenizer/bert", self.instructblip / "qformer_tokenizer",
+                        ignore=shutil.ignore_patterns("cases.json"))
+        for name in ("preprocessor_config.json", "processor_config.json"):
+            if (self.model / name).exists():
+                shutil.copy(self.model / name, self.instructblip)
+        config = json.loads((self.model / "config.json").read_text())
+        text = json.loads((self.text / "model/config.json").read_text())
+        config.update(model_type="instructblip", architectures=["InstructBlipForConditionalGeneration"], text_config=text)
+        config["qformer_config"].update(vocab_size=287, max_position_embeddings=128)
+        config["qformer_config"].pop("model_type", None)
+        (self.instructblip / "config.json").write_text(json.dumps(config))
+        shutil.copytree(self.data, self.questions)
+        metadata = next(self.questions.rglob("metadata.jsonl"))
+        records = [json.loads(line) for line in metadata.read_text().splitlines()]
+        metadata.write_text("".join(json.dumps({"file_name": record["file_name"], "prompt": "What is there?",
+                                                "answer": [record["text"], "shapes"]}) + "\n" for record in records * 8))
 
     def of(self, recipe):
         """Model and data for a recipe."""
         text = recipe.read_text()
+        if recipe.parent.name == "instructblip":
+            return self.instructblip, self.questions
         if "llama" not in text.lower() and "alpaca" not in text:
             return self.model, self.data
         return self.text / "model", self.games if "games" in text else self.text / "data/instructions.jsonl"
@@ -128,6 +154,8 @@ def shapes_of_common_models_plan_without_weights_or_tokenizer(space):
         check([path.name for path in folder.iterdir()] == ["config.json"], folder)
         blip2 = folder.name.startswith("blip2")
         recipe = ROOT / "inputs" / ("blip2-lora.yaml" if blip2 else "llama/7b-lora.yaml")
+        if folder.name.startswith("instructblip"):
+            recipe = ROOT / "inputs/instructblip/vicuna-7b-vqa-lora.yaml"
         status, out, err, _ = mpirun(0, [PROGRAM, "--plan", recipe, f"model.path={folder}", "model.init=random",
                                          "adapter.kind=none", "train.optim=sgd", "train.precision=bf16-true",
                                          "train.batch_size=1", "train.accumulate_grad_batches=1", "--gpu-memory", "10000"])
