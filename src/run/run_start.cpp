@@ -111,7 +111,7 @@ void Run::prepare() {
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
   const int64_t available = least_free_memory();
   Beside plan(times_, "plan", [this, available] {
-    const PlannedTexts texts(config_, data_, prompts_.get());
+    const PlannedTexts texts(config_, model_->inputs(), data_, prompts_.get());
     plan_ = plan_memory(config_, *model_, group_sizes_, available, data_.text_shapes, nullptr, texts.evaluation());
   });
   groups_ = make_groups(config_, world_, group_sizes_, *device_);
