@@ -113,7 +113,7 @@ def draws_follow_the_model_s_distribution(space):
         found = sum((seen - expected) ** 2 / expected for seen, expected in cells)
         check(found < chi_square_bound(len(cells)), found, chi_square_bound(len(cells)), cells)
         # A distribution that is a little off is seen: of another temperature.
-        wrong = {score: math.exp(1.2 * score / temperature) for score in drawn}
+        wrong = {score: math.exp(1.5 * score / temperature) for score in drawn}
         whole = sum(wrong.values())
         off = sum((drawn[s] - count * w / whole) ** 2 / (count * w / whole) for s, w in wrong.items() if count * w / whole >= 5)
         check(off > chi_square_bound(len(cells)), "a wrong temperature would not be seen:", off, cells)
