@@ -216,19 +216,7 @@ void add_output(std::vector<Rule>& rules) {
                    {"parallel.device"}});
 }
 
-void add_data(std::vector<Rule>& rules) {
-  rules.push_back({"data.prompt_style", [](const Config& c) {
-                     return when(c.data.prompt_style.find("{output}") != std::string::npos,
-                                 "has {output} in it, but is the prompt alone: the output is put behind it; remove ",
-                                 "{output}");
-                   }});
-  rules.push_back({"data.val_split_fraction",
-                   [](const Config& c) {
-                     return when(!c.data.val_path.empty() && c.data.val_split_fraction > 0, "is ",
-                                 c.data.val_split_fraction, ", but data.val_path is given too; remove one of them");
-                   },
-                   {"data.val_path"},
-                   {"data.val_path"}});
+void add_validation(std::vector<Rule>& rules) {
   rules.push_back({"train.val_check_interval",
                    [](const Config& c) {
                      return when(c.train.val_check_interval > 0 && !validates(c), "is ", c.train.val_check_interval,
@@ -267,6 +255,21 @@ void add_data(std::vector<Rule>& rules) {
                                  "takes the best checkpoint, but checkpoint.keep_best is none; set it to loss");
                    },
                    {"checkpoint.keep_best"}});
+}
+
+void add_data(std::vector<Rule>& rules) {
+  rules.push_back({"data.prompt_style", [](const Config& c) {
+                     return when(c.data.prompt_style.find("{output}") != std::string::npos,
+                                 "has {output} in it, but is the prompt alone: the output is put behind it; remove ",
+                                 "{output}");
+                   }});
+  rules.push_back({"data.val_split_fraction",
+                   [](const Config& c) {
+                     return when(!c.data.val_path.empty() && c.data.val_split_fraction > 0, "is ",
+                                 c.data.val_split_fraction, ", but data.val_path is given too; remove one of them");
+                   },
+                   {"data.val_path"},
+                   {"data.val_path"}});
   rules.push_back({"data.text_padding",
                    [](const Config& c) {
                      return when(c.data.text_padding == "packed" && c.train.loss_on_padding,
@@ -415,6 +418,7 @@ const std::vector<Rule>& config_rules() {
     add_quantize(all);
     add_output(all);
     add_data(all);
+    add_validation(all);
     add_parallel(all);
     return all;
   }();

@@ -95,7 +95,7 @@ def draws_follow_the_model_s_distribution(space):
                    check=True, stdout=subprocess.DEVNULL)
     path = space.folder / "draws/model/config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "initializer_range": 0.25}))  # or all tokens are as likely
-    data, count = space.folder / "draws/equal.jsonl", 3000
+    data, count = space.folder / "draws/equal.jsonl", 1500
     data.write_text('{"instruction": "Name a letter.", "output": "a"}\n' * count)
     for rules, temperature, most in (((), 1.0, None), (("generate.temperature=0.5", "generate.top_k=5"), 0.5, 5)):
         lines, _, _ = generate(space, 0, f"model.path={space.folder}/draws/model", "model.init=random", f"generate.path={data}",
@@ -113,7 +113,7 @@ def draws_follow_the_model_s_distribution(space):
         found = sum((seen - expected) ** 2 / expected for seen, expected in cells)
         check(found < chi_square_bound(len(cells)), found, chi_square_bound(len(cells)), cells)
         # A distribution that is a little off is seen: of another temperature.
-        wrong = {score: math.exp(1.2 * score / temperature) for score in drawn}
+        wrong = {score: math.exp(1.5 * score / temperature) for score in drawn}
         whole = sum(wrong.values())
         off = sum((drawn[s] - count * w / whole) ** 2 / (count * w / whole) for s, w in wrong.items() if count * w / whole >= 5)
         check(off > chi_square_bound(len(cells)), "a wrong temperature would not be seen:", off, cells)
