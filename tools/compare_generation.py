@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares generated tokens with transformers' generate(), on random tiny models in f32 on the CPU.
 
-    tools/compare_generation.py --blipft build/cpu/blipft [--families llama mistral qwen2 blip2 instructblip] [--models 20] [--seed 1]
+    tools/compare_generation.py --blipft build/cpu/blipft [--families llama instructblip] [--models 20] [--seed 1]
 
 Each model has a random configuration and random weights, each run some random prompts and random settings: greedy, with
 processors, or beams. Ends with "N texts the same or near ties, N different", and exits 1 where any differs but by a near tie:
@@ -108,10 +108,11 @@ def make_model(rng, family, folder):
         model = transformers.Blip2ForConditionalGeneration(config)
     elif family == "instructblip":
         vision = transformers.InstructBlipVisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1,
-                                                       num_attention_heads=2, image_size=28, patch_size=14, initializer_range=0.3)
+                                                       num_attention_heads=2, image_size=28, patch_size=14,
+                                                       initializer_range=0.3)
         qformer = transformers.InstructBlipQFormerConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
-                                                         intermediate_size=40, encoder_hidden_size=32, initializer_range=0.3,
-                                                         vocab_size=290, max_position_embeddings=64)
+                                                         intermediate_size=40, encoder_hidden_size=32,
+                                                         initializer_range=0.3, vocab_size=290, max_position_embeddings=64)
         text = text_config(rng, "llama")
         config = transformers.InstructBlipConfig(vision_config=vision.to_dict(), qformer_config=qformer.to_dict(),
                                                  text_config=text.to_dict(), num_query_tokens=rng.choice([3, 8]),

@@ -5,8 +5,8 @@
   compare_instructblip.py --count 5 --seed 1000 [--keep FOLDER]
 
 Each model has random sizes, heads, layers, weights, and a batch of random pictures, prompts and answers. blipft
-(environment: BLIPFT, default ./blipft) trains a step of SGD in f32 and saves the model, from which the gradient is known;
-then three steps of SGD with momentum. The truth is transformers' code in float64, from the folder as it is and from the
+(environment: BLIPFT, default ./blipft) trains a step of SGD in f32 and saves the model, from which the gradient is
+known; then three steps of SGD with momentum. The truth is transformers' code in float64, from the folder as it is and from the
 saved one. Checks as compare_families.py does, and that the saved folder loads with both tokenizers and gives the logits
 that the weights give. Ends with status 1 where something is further off than rounding explains.
 
@@ -44,12 +44,13 @@ MOST_WEIGHT = 2e-5
 
 def sizes(pick):
     heads, patch = pick.randint(1, 4), pick.choice([5, 7, 14])
-    vision = dict(hidden_size=heads * pick.randint(3, 12), num_attention_heads=heads, intermediate_size=pick.randint(9, 60),
-                  num_hidden_layers=pick.randint(1, 3), image_size=patch * pick.randint(1, 4) + pick.randint(0, 2),
+    vision = dict(hidden_size=heads * pick.randint(3, 12), num_attention_heads=heads,
+                  intermediate_size=pick.randint(9, 60), num_hidden_layers=pick.randint(1, 3), image_size=patch * pick.randint(1, 4) + pick.randint(0, 2),
                   patch_size=patch, layer_norm_eps=pick.choice([1e-5, 1e-6]), qkv_bias=pick.random() < 0.7)
     heads = pick.randint(1, 4)
     qformer = dict(vocab_size=BERT_IDS + pick.randint(0, 9), hidden_size=heads * pick.randint(3, 12),
-                   num_attention_heads=heads, intermediate_size=pick.randint(9, 60), num_hidden_layers=pick.randint(1, 4),
+                   num_attention_heads=heads, intermediate_size=pick.randint(9, 60),
+                   num_hidden_layers=pick.randint(1, 4),
                    cross_attention_frequency=pick.randint(1, 3), max_position_embeddings=pick.randint(TOKENS, 60),
                    pad_token_id=pick.choice([0, 0, 5]))
     queries, kv_heads = pick.randint(1, 9), pick.randint(1, 3)
@@ -58,8 +59,8 @@ def sizes(pick):
                 intermediate_size=pick.randint(9, 60), num_hidden_layers=pick.randint(1, 3), num_attention_heads=heads,
                 num_key_value_heads=kv_heads, head_dim=2 * pick.choice([1, 3, 4, 8, 11]),
                 max_position_embeddings=TOKENS + queries + pick.randint(0, 20), rms_norm_eps=pick.choice([1e-5, 1e-6]),
-                tie_word_embeddings=pick.random() < 0.3, pad_token_id=pick.choice([None, 5]), rope_parameters=rope_of(pick),
-                bos_token_id=480, eos_token_id=481,
+                tie_word_embeddings=pick.random() < 0.3, pad_token_id=pick.choice([None, 5]),
+                rope_parameters=rope_of(pick), bos_token_id=480, eos_token_id=481,
                 attention_bias=pick.random() < 0.2, mlp_bias=pick.random() < 0.2)
     return vision, qformer, text, queries
 
@@ -148,7 +149,8 @@ def trained(folder, batch):
     optimizer = torch.optim.SGD(model.parameters(), **STEPS)
     for _ in range(3):
         optimizer.zero_grad()
-        loss_of(run_model(model, pixels, texts, instructions, torch.float64, [0.5] * 3, [0.25] * 3), texts, learnt).backward()
+        logits = run_model(model, pixels, texts, instructions, torch.float64, [0.5] * 3, [0.25] * 3)
+        loss_of(logits, texts, learnt).backward()
         optimizer.step()
     return model
 
@@ -169,19 +171,21 @@ def compare(folder, seed):
         ours = dict(saved.named_parameters())
         weight, which = max(((ours[key] - p).norm().item() / max(p.norm().item(), 1e-3), key)
                             for key, p in model.named_parameters())
-        logits = [run_model(m, pixels, texts, instructions, torch.float64, [0.5] * 3, [0.25] * 3) for m in (model, saved)]
+        logits = [run_model(m, pixels, texts, instructions, torch.float64, [0.5] * 3, [0.25] * 3)
+                  for m in (model, saved)]
     _, single = transformers_side(folder, batch, torch.float32)
     before, after = (dict(load(folder / place, torch.float64).named_parameters()) for place in ("model", "out/model"))
     worst, where = worst_error({key: (before[key] - after[key]).detach() / LR for key in truth}, truth)
     own, _ = worst_error(single, truth)
     off = abs(losses[0] / expected - 1)
     for name in ("qformer_tokenizer", ""):
-        here, there = (transformers.AutoTokenizer.from_pretrained(folder / place / name) for place in ("out3/model", "model"))
+        here, there = (transformers.AutoTokenizer.from_pretrained(folder / place / name)
+                       for place in ("out3/model", "model"))
         assert here("A red Square!").input_ids == there("A red Square!").input_ids, name
     apart = ((logits[0] - logits[1]).abs().max() / logits[0].abs().max()).item()
-    print(f"instructblip {seed}: loss {expected:.4f} off {off:.1e}, gradient {worst:.1e} ({where}), transformers' {own:.1e}, "
-          f"a rounding's {rounding:.1e}; weights after 3 steps {weight:.1e} ({which}), logits {apart:.1e}; {how}; {how3}; "
-          f"{values}", flush=True)
+    print(f"instructblip {seed}: loss {expected:.4f} off {off:.1e}, gradient {worst:.1e} ({where}), "
+          f"transformers' {own:.1e}, a rounding's {rounding:.1e}; weights after 3 steps {weight:.1e} ({which}), "
+          f"logits {apart:.1e}; {how}; {how3}; {values}", flush=True)
     allowed = max(MOST_GRADIENT, MOST_ROUNDINGS * rounding)
     return off, worst, weight, not (off <= MOST_LOSS and worst <= allowed and weight <= max(MOST_WEIGHT, allowed))
 
@@ -203,8 +207,8 @@ def main():
             errors.append(compare(folder, seed))
     loss, gradient, weight = (max(error[i] for error in errors) for i in range(3))
     far = sum(error[3] for error in errors)
-    print(f"== instructblip: {len(errors)} models, loss within {loss:.1e}, gradients within {gradient:.1e}, weights after 3 "
-          f"steps within {weight:.1e}, {far} too far", flush=True)
+    print(f"== instructblip: {len(errors)} models, loss within {loss:.1e}, gradients within {gradient:.1e}, "
+          f"weights after 3 steps within {weight:.1e}, {far} too far", flush=True)
     sys.exit(1 if far else 0)
 
 

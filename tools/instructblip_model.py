@@ -14,7 +14,8 @@ def make_model(vision, qformer, text, queries, generator, **more):
     """Every parameter random: weights about 1/sqrt(fan in), biases 0.1, norms 1 +- 0.2."""
     config = transformers.InstructBlipConfig(
         vision_config=transformers.InstructBlipVisionConfig(**vision).to_dict(),
-        qformer_config=transformers.InstructBlipQFormerConfig(encoder_hidden_size=vision["hidden_size"], **qformer).to_dict(),
+        qformer_config=transformers.InstructBlipQFormerConfig(encoder_hidden_size=vision["hidden_size"],
+                                                              **qformer).to_dict(),
         text_config=transformers.LlamaConfig(**text).to_dict(), num_query_tokens=queries,
         image_token_index=text["vocab_size"] - 1, **more)
     model = transformers.InstructBlipForConditionalGeneration(config)
@@ -87,7 +88,8 @@ def run_model(model, pixels, texts, instructions, dtype, mean=PIXEL_MEAN, std=PI
 
 def loss_of(logits, texts, learnt):
     """Mean cross-entropy of the ids that are learnt; each row predicts the next."""
-    labels, _ = padded([[i if keep else -100 for i, keep in zip(row, keeps)] for row, keeps in zip(texts, learnt)], -100)
+    labels, _ = padded([[i if keep else -100 for i, keep in zip(row, keeps)] for row, keeps in zip(texts, learnt)],
+                       -100)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
 

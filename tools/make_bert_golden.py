@@ -90,9 +90,11 @@ def small(out):
 
 
 def characters(out):
-    vocab = SPECIAL + [prefix + chr(c) for first, last in RANGES for c in range(first, last + 1) for prefix in ("", "##")]
+    vocab = SPECIAL + [prefix + chr(c) for first, last in RANGES for c in range(first, last + 1)
+                       for prefix in ("", "##")]
     with tempfile.TemporaryDirectory() as path:
-        tokenizer = save(path, "x", {"vocab.txt": vocab, "tokenizer_config.json": {"tokenizer_class": "BertTokenizer"}})[1]
+        files = {"vocab.txt": vocab, "tokenizer_config.json": {"tokenizer_class": "BertTokenizer"}}
+        tokenizer = save(path, "x", files)[1]
         sums, texts = [], []
         for first in range(0, 0x110000, GROUP):
             texts.append("".join(f"a{chr(c)}b " for c in range(first, first + GROUP) if not 0xD800 <= c <= 0xDFFF))

@@ -22,8 +22,8 @@
 
 namespace blipft {
 
-/// A second text of each sample, by a tokenizer of its own: the instruction that a Q-Former reads. Its rows, behind rows
-/// of the model's own, are packed as the texts are.
+/// A second text of each sample, by a tokenizer of its own: the instruction that a Q-Former reads. Its rows, behind
+/// rows of the model's own, are packed as the texts are.
 struct InstructionInputs {
   int64_t vocabulary = 0;                  ///< ids are below; 0: there is no such text
   std::string_view tokenizer;              ///< the folder of its tokenizer, in the model's
@@ -183,8 +183,8 @@ class BatchWriter {
   static uint8_t* pixels(const BatchLayout& layout, void* block, int64_t i);
   /// Gives sample i the pixels that sample order[i] had.
   static void reorder_pixels(const BatchLayout& layout, void* block, std::span<const size_t> order);
-  /// All but the pixels, from layout.samples() samples whose texts and instructions fit the layout's text shape. A text takes at least
-  /// one row; rows that the shape has beyond the texts go to the first samples as padding.
+  /// All but the pixels, from layout.samples() samples whose texts and instructions fit the layout's text shape. A text
+  /// takes at least one row; rows that the shape has beyond the texts go to the first samples as padding.
   void write(const BatchLayout& layout, std::span<const BatchSample> samples, void* block) const;
 
  private:

@@ -118,8 +118,8 @@ class Tokenizer {
   virtual std::string bos_token() const { return {}; }                    ///< its text; empty: the files name none
   virtual std::string eos_token() const { return {}; }
 };
-/// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt (BERT), else tokenizer.model (SentencePiece), with the
-/// special-token files beside them. Throws UserError naming the missing or broken file.
+/// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt (BERT), else tokenizer.model (SentencePiece), with
+/// the special-token files beside them. Throws UserError naming the missing or broken file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model_directory);
 /// Whether there is one of these files.
 bool has_tokenizer(const std::string& model_directory);

@@ -91,7 +91,8 @@ __global__ void move_rows_kernel(const T* __restrict__ from, T* __restrict__ to,
 }
 
 /// RowBlocks of packed samples: one thread block per row of `blocks`, whose row there is `padded_rows` modulo
-/// `block_rows`. `rows` has no rows for a sample's first `offset` and last `left_out`; with a `count` it has these alone.
+/// `block_rows`. `rows` has no rows for a sample's first `offset` and last `left_out`; with a `count`
+/// it has these alone.
 struct PackedBlocks {
   const int32_t *starts = nullptr, *padded_rows = nullptr;
   int64_t block_rows = 0, offset = 0, left_out = 0, cols = 0, count = 0;
@@ -299,7 +300,8 @@ void CudaOps::pick_rows(const RowBlocks& args, Stream stream) {
 void CudaOps::spread_rows(const RowBlocks& args, Stream stream) {
   check_args(args);
   if (args.packing) return launch_packed_rows<true>(args, context(stream).stream);
-  launch_move(args.rows, args.blocks, {args.block_rows, args.offset, args.count, 0, args.count, args.rows.cols(), args.keep},
+  launch_move(args.rows, args.blocks,
+              {args.block_rows, args.offset, args.count, 0, args.count, args.rows.cols(), args.keep},
               context(stream).stream);
 }
 

@@ -28,8 +28,8 @@ std::vector<int64_t> text_rows(const BatchLayout& layout, const std::vector<int6
   return rows;
 }
 
-/// The places of packed rows: of each sample `prefix` and its own text rows, `most` at most. Numbers in its sample go to
-/// `positions`, where that is there.
+/// The places of packed rows: of each sample `prefix` and its own text rows, `most` at most. Numbers in its sample go
+/// to `positions`, where that is there.
 void write_rows(const Packing& packing, int64_t prefix, const std::vector<int64_t>& text_rows_of, int64_t most,
                 int32_t* positions = nullptr) {
   int32_t* starts = packing.starts.as<int32_t>();
@@ -45,7 +45,8 @@ void write_rows(const Packing& packing, int64_t prefix, const std::vector<int64_
   if (starts) starts[text_rows_of.size()] = static_cast<int32_t>(start);
 }
 
-void write_instructions(const BatchLayout& layout, const InstructionBatch& batch, std::span<const BatchSample> samples) {
+void write_instructions(const BatchLayout& layout, const InstructionBatch& batch,
+                        std::span<const BatchSample> samples) {
   const InstructionInputs& inputs = layout.inputs().instruction;
   const int64_t tokens = layout.text().tokens;
   std::vector<int64_t> lengths;

@@ -365,7 +365,8 @@ std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t
   BLIPFT_CHECK(tokenizer && samples.dataset, "a data loader needs a tokenizer and a dataset");
   BLIPFT_CHECK(!inputs.instruction == !instructions.tokenizer, "the model reads instructions, or does not");
   return std::make_unique<PrefetchLoader>(config, inputs, std::move(text_shapes), std::move(tokenizer), samples,
-                                          device, make_validation_order(config, rank, world, samples.dataset->size()), 0,
+                                          device,
+                                          make_validation_order(config, rank, world, samples.dataset->size()), 0,
                                           std::move(instructions));
 }
 

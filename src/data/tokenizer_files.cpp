@@ -227,8 +227,8 @@ void read_vocab_lines(const fs::path& directory, const std::string& tokenizer_cl
                       TokenizerSpec& spec) {
   spec.file = (directory / "vocab.txt").string();
   BLIPFT_USER_CHECK(tokenizer_class == "BertTokenizer", (directory / "tokenizer_config.json").string(),
-                    ": tokenizer_class is ", brief(tokenizer_class), "; with vocab.txt only BertTokenizer is supported. ",
-                    "Save the tokenizer with transformers' save_pretrained, which writes tokenizer.json");
+                    ": tokenizer_class is ", brief(tokenizer_class), "; with vocab.txt only BertTokenizer is ",
+                    "supported. Save the tokenizer with transformers' save_pretrained, which writes tokenizer.json");
   const std::string text = io::read_whole_file(spec.file, most_tokenizer_bytes);
   Json vocab = Json::object();
   uint64_t id = 0;

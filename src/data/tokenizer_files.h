@@ -70,10 +70,11 @@ struct TokenizerSpec {
   std::string bos_token, eos_token;
 };
 
-/// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt, else tokenizer.model, and beside them tokenizer_config.json, and
-/// (where that has no added_tokens_decoder) special_tokens_map.json and added_tokens.json, with the meaning that
-/// AutoTokenizer of transformers 5 gives them (tokenizer.model: see SentencePieceSpec). A directory with OPT's
-/// vocab.json and merges.txt and none of the others is read as OPT's tokenizer.
+/// Reads tokenizer.json, else vocab.json + merges.txt, else vocab.txt, else tokenizer.model, and beside them
+/// tokenizer_config.json, and (where that has no added_tokens_decoder) special_tokens_map.json and
+/// added_tokens.json, with the meaning that AutoTokenizer of transformers 5 gives them (tokenizer.model: see
+/// SentencePieceSpec). A directory with OPT's vocab.json and merges.txt and none of the others is read as OPT's
+/// tokenizer.
 /// Throws UserError naming the file, what was found and what is supported.
 TokenizerSpec read_tokenizer_files(const std::string& directory);
 

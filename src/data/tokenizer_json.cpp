@@ -121,8 +121,8 @@ void read_word_piece(const Json& model, const std::string& file, TokenizerSpec& 
   if (most.is_number_integer()) pieces.most_characters = most.get<int64_t>();
   const Json& unknown = member(model, "unk_token");
   const auto id = unknown.is_string() ? id_of(spec, unknown.get<std::string>()) : std::nullopt;
-  BLIPFT_USER_CHECK(id, file, ": model.unk_token is ", io::brief(unknown), ", which is no token of the vocabulary; only ",
-                    "WordPiece with a token for what is unknown is supported");
+  BLIPFT_USER_CHECK(id, file, ": model.unk_token is ", io::brief(unknown), ", which is no token of the vocabulary; ",
+                    "only WordPiece with a token for what is unknown is supported");
   pieces.unknown_id = *id;
   spec.word_piece = std::move(pieces);
 }
@@ -171,13 +171,15 @@ void read_normalizer(const Json& normalizer, const std::string& file, TokenizerS
         {Kind::precompiled, text_at(normalizer, "precompiled_charsmap", file, "normalizer"), "", {}});
   } else if (type == "BertNormalizer") {
     const bool small = flag(normalizer, "lowercase", true);
-    spec.normalizer.push_back({Kind::bert, "", "", {flag(normalizer, "clean_text", true),
-                               flag(normalizer, "handle_chinese_chars", true), flag(normalizer, "strip_accents", small), small}});
+    const BertText form{flag(normalizer, "clean_text", true), flag(normalizer, "handle_chinese_chars", true),
+                        flag(normalizer, "strip_accents", small), small};
+    spec.normalizer.push_back({Kind::bert, "", "", form});
   } else if (type == "Prepend") {
     spec.normalizer.push_back({Kind::prepend, "", text_at(normalizer, "prepend", file, "normalizer"), {}});
   } else {
     BLIPFT_USER_CHECK(type == "Replace", file, ": the normalizer is of type ", type,
-                      "; supported are NFC, Prepend, Replace, Precompiled, BertNormalizer and Sequence of them, or none");
+                      "; supported are NFC, Prepend, Replace, Precompiled, BertNormalizer and Sequence of them, or "
+                      "none");
     const Json& pattern = member(normalizer, "pattern");
     const std::string from = member(pattern, "String").is_string() ? member(pattern, "String").get<std::string>() : "";
     BLIPFT_USER_CHECK(!from.empty(), file, ": normalizer.pattern is ", io::brief(pattern),
@@ -381,8 +383,10 @@ void put_parts_of_bert(const Json& config, Json& json) {
   };
   json["model"].update({{"type", "WordPiece"}, {"unk_token", name_of("unk_token", "[UNK]")},
                         {"continuing_subword_prefix", "##"}, {"max_input_chars_per_word", 100}});
-  json["normalizer"] = {{"type", "BertNormalizer"}, {"handle_chinese_chars", flag(config, "tokenize_chinese_chars", true)},
-                        {"strip_accents", member(config, "strip_accents")}, {"lowercase", flag(config, "do_lower_case", true)}};
+  json["normalizer"] = {{"type", "BertNormalizer"},
+                        {"handle_chinese_chars", flag(config, "tokenize_chinese_chars", true)},
+                        {"strip_accents", member(config, "strip_accents")},
+                        {"lowercase", flag(config, "do_lower_case", true)}};
   json["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
   json["decoder"] = {{"type", "WordPiece"}};
   Json tokens = Json::object(), single = Json::array();

@@ -1,5 +1,5 @@
-// BERT's tokenizer: a normalizer, words that end at white space and punctuation, and WordPiece (Schuster & Nakajima 2012)
-// over them. The rules are those of the Hugging Face library's BertNormalizer, BertPreTokenizer and WordPiece.
+// BERT's tokenizer: a normalizer, words that end at white space and punctuation, and WordPiece (Schuster & Nakajima
+// 2012) over them. The rules are those of the Hugging Face library's BertNormalizer, BertPreTokenizer and WordPiece.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct WordPieceSpec {
   int32_t unknown_id = -1;
 };
 
-/// From a word's beginning the longest token that is there, again and again; a word that does not come out is one unknown
-/// token. Thread-safe.
+/// From a word's beginning the longest token that is there, again and again; a word that does not come out is one
+/// unknown token. Thread-safe.
 class WordPieceModel {
  public:
   explicit WordPieceModel(WordPieceSpec spec);

@@ -17,8 +17,8 @@ namespace blipft::io {
 /// Of a name in a folder: whether the program writes a file of this name there.
 using IsOwnName = std::function<bool(const std::string&)>;
 
-/// Something in an open folder, sorted by name; "." and ".." are left out. What is in a folder of it stands for that, as
-/// "folder/name"; one that is empty, or cannot be read, for itself.
+/// Something in an open folder, sorted by name; "." and ".." are left out. What is in a folder of it stands for that,
+/// as "folder/name"; one that is empty, or cannot be read, for itself.
 struct FolderEntry {
   std::string name;
   bool is_file = false;                    ///< a regular file: no link, pipe, socket, device, folder

@@ -226,7 +226,8 @@ void check_blocks(DType t, int64_t offset, int64_t left_out, const Rows& rows, i
     for (size_t i = 0; i < expected.size(); ++i)
       if (taken[i] == 0) expected[i] = before[i];
   }
-  spread.blocks = fixed > 0 ? c.changing_values("spread", t, before).view({side.count(), n}) : side.output("spread", t, n);
+  spread.blocks =
+      fixed > 0 ? c.changing_values("spread", t, before).view({side.count(), n}) : side.output("spread", t, n);
   c.run([&](Ops& ops, Stream s) {
     ops.pick_rows(pick, s);
     ops.spread_rows(spread, s);

@@ -57,7 +57,8 @@ const ModelInputs kEverything{.picture_size = 5, .prefix_rows = 3, .max_text_tok
                               .positions = true, .key_lengths = true, .label_rows = true};
 const ModelInputs kTextOnly{.max_text_tokens = 60, .vocabulary = 100};
 const ModelInputs kWithInstructions{.max_text_tokens = 60, .vocabulary = 100,
-                                    .instruction = {.vocabulary = 10, .tokenizer = "q", .prefix_rows = 2, .max_tokens = 4}};
+                                    .instruction = {.vocabulary = 10, .tokenizer = "q", .prefix_rows = 2,
+                                                    .max_tokens = 4}};
 
 /// "<" and ">" around every text, a word's letters as ids.
 class LetterTokenizer final : public Tokenizer {

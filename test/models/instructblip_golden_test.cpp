@@ -8,7 +8,8 @@ using namespace blipft::testing;
 namespace {
 
 const std::vector<std::vector<std::string>> kFrozen = {
-    {"vision"}, {"vision", "language"}, {"vision", "qformer"}, {"qformer", "language_projection"}, {"language_projection"}};
+    {"vision"}, {"vision", "language"}, {"vision", "qformer"}, {"qformer", "language_projection"},
+    {"language_projection"}};
 
 const std::vector<std::string> kConfigurations = {"instructblip_ordinary", "instructblip_odd", "instructblip_bf16"};
 

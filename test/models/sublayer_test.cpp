@@ -24,7 +24,8 @@ struct Design {
   bool rms = false, gated = false;
   float dropout = 0;
   bool encoder = false;                    // a stack whose output the cross attentions read
-  bool ranges = false;                     // behind the first sublayer each works on some rows of a sample, in turn first and last
+  bool ranges = false;                     // behind the first sublayer each works on some rows of a sample, in turn the
+                                           // first and the last ones
 };
 
 Norm make_norm(const Design& design, Unit& unit, const std::string& name) {

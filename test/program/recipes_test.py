@@ -68,15 +68,16 @@ class Recipes(Space):
                 shutil.copy(self.model / name, self.instructblip)
         config = json.loads((self.model / "config.json").read_text())
         text = json.loads((self.text / "model/config.json").read_text())
-        config.update(model_type="instructblip", architectures=["InstructBlipForConditionalGeneration"], text_config=text)
+        config.update(model_type="instructblip", text_config=text)
+        config["architectures"] = ["InstructBlipForConditionalGeneration"]
         config["qformer_config"].update(vocab_size=287, max_position_embeddings=128)
         config["qformer_config"].pop("model_type", None)
         (self.instructblip / "config.json").write_text(json.dumps(config))
         shutil.copytree(self.data, self.questions)
         metadata = next(self.questions.rglob("metadata.jsonl"))
-        records = [json.loads(line) for line in metadata.read_text().splitlines()]
+        records = [json.loads(line) for line in metadata.read_text().splitlines()] * 8
         metadata.write_text("".join(json.dumps({"file_name": record["file_name"], "prompt": "What is there?",
-                                                "answer": [record["text"], "shapes"]}) + "\n" for record in records * 8))
+                                                "answer": [record["text"], "shapes"]}) + "\n" for record in records))
 
     def of(self, recipe):
         """Model and data for a recipe."""

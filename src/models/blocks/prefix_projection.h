@@ -1,5 +1,5 @@
-// A linear layer that is a unit by itself: what one part of a model made, in the width of the next one. In vision-language
-// models what stands before the text.
+// A linear layer that is a unit by itself: what one part of a model made, in the width of the next one. In models of
+// vision and language what stands before the text.
 //
 // Dimension legend: M rows, D width of what is read, H of what comes out.
 #pragma once

@@ -9,7 +9,9 @@ namespace blipft {
 namespace {
 
 /// Rows of a sample that a sublayer works on.
-double rows_of(const Sublayer& sublayer, double tokens) { return sublayer.range ? sublayer.range->inside(tokens) : tokens; }
+double rows_of(const Sublayer& sublayer, double tokens) {
+  return sublayer.range ? sublayer.range->inside(tokens) : tokens;
+}
 
 UnitPass open(const StepContext& context, const LayerCall& call, const Layer& layer, int64_t rows = 0) {
   UnitPass pass = acquire(context, *layer.unit, rows);

@@ -9,8 +9,8 @@
 // added, which the next norm of the same unit does in its own pass over the rows. Backward: whoever writes the gradient of
 // the residual stream is handed the dropout mask and the bias gradient of the product that was added there.
 //
-// A sublayer may work on a range of each sample's rows (InstructBLIP: cross attention of the queries alone, MLPs of their
-// own for queries and text): its rows are picked out of the stream, and put back.
+// A sublayer may work on a range of each sample's rows (InstructBLIP: cross attention of the queries alone, MLPs of
+// their own for queries and text): its rows are picked out of the stream, and put back.
 //
 // Dimension legend: as in block.h.
 #pragma once
@@ -47,7 +47,10 @@ struct RowRange {
   /// These rows, `rows`, of a matrix of all, `all`; spread_rows() leaves the others. Of `tokens` rows a sample at most.
   RowBlocks of(const Tensor& all, const Tensor& rows, int64_t tokens, const Packing& packing) const;
   /// Of a sample's `tokens` rows, those inside.
-  double inside(double tokens) const { return behind ? tokens - static_cast<double>(count) : static_cast<double>(count); }
+  double inside(double tokens) const {
+    const auto first = static_cast<double>(count);
+    return behind ? tokens - first : first;
+  }
 };
 
 class Sublayer {

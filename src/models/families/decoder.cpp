@@ -18,7 +18,8 @@ using HeadNorms = DecoderConfig::HeadNorms;
 // Makes the blocks of one.
 class DecoderBuilder {
  public:
-  DecoderBuilder(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings, LoraBuilder& lora)
+  DecoderBuilder(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings,
+                 LoraBuilder& lora)
       : config_(config), place_(place), settings_(settings), lora_(lora) {}
   LanguageModel make(const std::function<Unit&(const std::string& name)>& add_unit);
 
@@ -198,7 +199,8 @@ Layer DecoderBuilder::make_layer(int64_t i, Unit& unit) {
 
 }  // namespace
 
-LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings,
+LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlace& place,
+                                    const ModelSettings& settings,
                                     const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora) {
   return DecoderBuilder(config, place, settings, lora).make(add_unit);
 }

@@ -63,7 +63,8 @@ struct DecoderPlace {
 };
 
 /// Adds its units to a model, which `add_unit` does: embeddings, layers, head.
-LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings,
+LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlace& place,
+                                    const ModelSettings& settings,
                                     const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora);
 
 /// `file`: the config.json that `config` comes from, for messages.

@@ -1,5 +1,5 @@
-// InstructBLIP (Dai et al. 2023): BLIP-2 whose Q-Former reads the instruction, too. A vision tower, a Q-Former that reads
-// picture and instruction, and a LLaMA that continues from what the Q-Former read and from the instruction.
+// InstructBLIP (Dai et al. 2023): BLIP-2 whose Q-Former reads the instruction, too. A vision tower, a Q-Former that
+// reads picture and instruction, and a LLaMA that continues from what the Q-Former read and from the instruction.
 //
 // Parameter groups: vision, qformer, language_projection, language.
 //
@@ -30,8 +30,8 @@ class InstructBlip : public Model {
     projection_.unit = &add_unit("language_projection", projection_group_);
     projection_.layer = add_linear(*projection_.unit, "language_projection", config.qformer.hidden, config.text.hidden,
                                    true, config.qformer.init_std);
-    language_ = make_decoder_language(config.text, {"language_model.", "language.", kLanguageSites, config.qformer.queries},
-                                      settings, units_of(&language_group_), lora_);
+    const DecoderPlace place{"language_model.", "language.", kLanguageSites, config.qformer.queries};
+    language_ = make_decoder_language(config.text, place, settings, units_of(&language_group_), lora_);
     lora_.check();
     label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
   }
@@ -104,7 +104,8 @@ Tensor InstructBlip::prefix(const StepContext& context, const MicroBatch& batch,
 Tensor InstructBlip::forward(const StepContext& context, const MicroBatch& batch, bool save) {
   context.arena.mark("before_forward");
   const Tensor rows = prefix(context, batch, save);
-  const Tensor x = language_.forward(context, batch, compute_, rows, save && language_.trains_below_head(into_prefix()));
+  const bool keep = save && language_.trains_below_head(into_prefix());
+  const Tensor x = language_.forward(context, batch, compute_, rows, keep);
   context.arena.mark("after_forward");
   return x;
 }

@@ -24,8 +24,8 @@ LlamaConfig read_text(const JsonFields& fields, int64_t queries) {
                     "\", supported is \"llama\"");
   LlamaConfig config = LlamaConfig::read(fields);
   BLIPFT_USER_CHECK(config.max_text_tokens > queries + 1, fields.file(), ": ", fields.prefix(),
-                    "max_position_embeddings: found ", config.max_text_tokens, ", expected more than num_query_tokens, ",
-                    queries, ", and one");
+                    "max_position_embeddings: found ", config.max_text_tokens, ", expected more than num_query_tokens, ", queries,
+                    ", and one");
   config.max_text_tokens -= queries;
   return config;
 }

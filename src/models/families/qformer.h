@@ -1,8 +1,8 @@
 // The Q-Former: learned queries that attend to themselves and, in every few layers, to the picture. Its norms stand after
 // the sums. With instructions (InstructBLIP), the queries attend to those too, whose rows go through MLPs of their own.
 //
-// Dimension legend: B samples, Q queries of a sample, R rows in all (B * Q, and those of the instructions), D hidden size,
-// F inner size, P picture tokens of a sample, E picture hidden size, N heads.
+// Dimension legend: B samples, Q queries of a sample, R rows in all (B * Q, and those of the instructions), D hidden
+// size, F inner size, P picture tokens of a sample, E picture hidden size, N heads.
 #pragma once
 
 #include <functional>
@@ -30,8 +30,8 @@ class QFormer {
   /// Takes dy [B * Q, D] over, fills dpicture [B * P, E] where it is there, publishes the trained units.
   void backward(const StepContext& context, const MicroBatch& batch, const Tensor& picture, Tensor dy,
                 const Tensor& dpicture);
-  /// As Model::unit_flops; nothing for a unit that is not its own. `reached`: backward comes here. `instruction_rows` of a
-  /// sample.
+  /// As Model::unit_flops; nothing for a unit that is not its own. `reached`: backward comes here. `instruction_rows`
+  /// of a sample.
   std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size, int64_t picture_tokens,
                                    bool reached, bool picture_gradient, double instruction_rows = 0) const;
 

@@ -12,7 +12,8 @@ void QFormerInput::add(Unit& unit, float norm_eps, float init_std) {
     return;
   }
   const auto add_table = [&](const char* name, int64_t size) {
-    return unit.add(concat("qformer.embeddings.", name, ".weight"), {size, hidden}, init, false, ParameterKind::embedding);
+    return unit.add(concat("qformer.embeddings.", name, ".weight"), {size, hidden}, init, false,
+                    ParameterKind::embedding);
   };
   words_ = add_table("word_embeddings", instruction.vocabulary);
   places_ = add_table("position_embeddings", instruction.positions);

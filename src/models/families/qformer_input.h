@@ -1,8 +1,8 @@
 // What the Q-Former's layers read: the learned queries, alone (BLIP-2), or with the embedded instruction of each sample
 // behind them (InstructBLIP); normed.
 //
-// Dimension legend: B samples, Q queries of a sample, R rows in all (B * Q, and those of the instructions), Z rows of the
-// instructions, D hidden size, V vocabulary.
+// Dimension legend: B samples, Q queries of a sample, R rows in all (B * Q, and those of the instructions), D hidden
+// size, V vocabulary.
 #pragma once
 
 #include "models/blocks/norm.h"
