@@ -19,9 +19,17 @@ BatchLayout::BatchLayout(const ModelInputs& inputs, int64_t micro_batches, int64
   if (inputs.positions) add(BatchPart::positions, DType::i32, {rows()});
   if (inputs.key_lengths) add(BatchPart::key_lengths, DType::i32, {b});
   if (inputs.label_rows) add(BatchPart::label_rows, DType::i32, {labels()});
+  if (text.packed()) {
+    add(BatchPart::starts, DType::i32, {b + 1});
+    add(BatchPart::padded_rows, DType::i32, {rows()});
+  }
+  if (!inputs.has_source()) return;
+  add(BatchPart::source_ids, DType::i32, {b, text.source_tokens});
+  add(BatchPart::source_lengths, DType::i32, {b});
+  add(BatchPart::source_key_lengths, DType::i32, {b});
   if (!text.packed()) return;
-  add(BatchPart::starts, DType::i32, {b + 1});
-  add(BatchPart::padded_rows, DType::i32, {rows()});
+  add(BatchPart::source_starts, DType::i32, {b + 1});
+  add(BatchPart::source_padded_rows, DType::i32, {source_rows()});
 }
 
 void BatchLayout::add(BatchPart part, DType dtype, const Shape& shape) {
@@ -44,7 +52,7 @@ Tensor BatchLayout::of(BatchPart part, void* block, int64_t m) const {
 MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   MicroBatch batch;
   batch.samples = batch_size_;
-  batch.most_rows = inputs_.prefix_rows + text_.tokens;
+  batch.most_rows = inputs_.text_prefix() + text_.tokens;
   batch.rows = rows();
   batch.pixels = of(BatchPart::pixels, block, m);
   batch.ids = of(BatchPart::ids, block, m);
@@ -55,6 +63,11 @@ MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   batch.key_lengths = of(BatchPart::key_lengths, block, m);
   batch.label_rows = of(BatchPart::label_rows, block, m);
   batch.packing = {of(BatchPart::starts, block, m), of(BatchPart::padded_rows, block, m)};
+  if (!inputs_.has_source()) return batch;
+  batch.source = {.most_rows = inputs_.prefix_rows + text_.source_tokens, .rows = source_rows(),
+                  .ids = of(BatchPart::source_ids, block, m), .lengths = of(BatchPart::source_lengths, block, m),
+                  .key_lengths = of(BatchPart::source_key_lengths, block, m),
+                  .packing = {of(BatchPart::source_starts, block, m), of(BatchPart::source_padded_rows, block, m)}};
   return batch;
 }
 

@@ -10,16 +10,14 @@ namespace blipft {
 
 namespace {
 
-/// How many text rows each sample has: what its text takes and, of the rest of the shape, as much as comes to it.
-std::vector<int64_t> text_rows(const BatchLayout& layout, std::span<const BatchSample> samples) {
-  const TextShape& shape = layout.text();
-  std::vector<int64_t> rows;
-  for (const BatchSample& sample : samples) rows.push_back(rows_of_text(sample.text.size()));
-  int64_t padding = shape.rows(layout.batch_size()) - std::accumulate(rows.begin(), rows.end(), int64_t{0});
+/// How many rows each sample has: what its text takes, of at most `most` rows, and, of the rest of `all`, as much as comes
+/// to it.
+std::vector<int64_t> filled_up(std::vector<int64_t> rows, int64_t most, int64_t all) {
+  int64_t padding = all - std::accumulate(rows.begin(), rows.end(), int64_t{0});
   for (int64_t& own : rows) {
-    const int64_t more = std::min(padding, shape.tokens - own);
-    BLIPFT_CHECK(more >= 0, "a text of ", own, " rows, or all of a micro-batch, do not fit into ", shape.tokens,
-                 " and ", shape.rows(layout.batch_size()), " rows");
+    const int64_t more = std::min(padding, most - own);
+    BLIPFT_CHECK(more >= 0, "a text of ", own, " rows, or all of a micro-batch, do not fit into ", most, " and ", all,
+                 " rows");
     own += more;
     padding -= more;
   }
@@ -27,21 +25,60 @@ std::vector<int64_t> text_rows(const BatchLayout& layout, std::span<const BatchS
   return rows;
 }
 
-/// What of the rows' places the model reads.
-void write_rows(const BatchLayout& layout, const std::vector<int64_t>& text_rows_of, void* block, int64_t m) {
-  const MicroBatch batch = layout.micro_batch(block, m);
-  int32_t* starts = batch.packing.starts.as<int32_t>();
-  int32_t* padded = batch.packing.padded_rows.as<int32_t>();
-  int32_t* positions = batch.positions.as<int32_t>();
+std::vector<int64_t> text_rows(const BatchLayout& layout, std::span<const BatchSample> samples) {
+  std::vector<int64_t> rows;
+  for (const BatchSample& sample : samples) rows.push_back(rows_of_text(sample.text.size()));
+  return filled_up(std::move(rows), layout.text().tokens, layout.text().rows(layout.batch_size()));
+}
+
+std::vector<int64_t> source_rows(const BatchLayout& layout, std::span<const BatchSample> samples) {
+  std::vector<int64_t> rows;
+  for (const BatchSample& sample : samples) rows.push_back(rows_of_text(sample.text.source_size()));
+  return filled_up(std::move(rows), layout.text().source_tokens, layout.text().source_rows(layout.batch_size()));
+}
+
+/// Samples of so many rows, one after the other, and the most rows of one.
+void write_packing(const Packing& packing, const std::vector<int64_t>& rows, int64_t most) {
+  if (!packing) return;
+  int32_t* const starts = packing.starts.as<int32_t>();
+  int32_t* const padded = packing.padded_rows.as<int32_t>();
   int64_t start = 0;
-  for (int64_t b = 0; b < batch.samples; ++b) {
-    const int64_t rows = layout.inputs().prefix_rows + text_rows_of[static_cast<size_t>(b)];
-    if (starts) std::iota(padded + start, padded + start + rows, static_cast<int32_t>(b * batch.most_rows));
-    if (positions) std::iota(positions + start, positions + start + rows, 0);
-    if (starts) starts[b] = static_cast<int32_t>(start);
-    start += rows;
+  for (size_t b = 0; b < rows.size(); ++b) {
+    std::iota(padded + start, padded + start + rows[b], static_cast<int32_t>(static_cast<int64_t>(b) * most));
+    starts[b] = static_cast<int32_t>(start);
+    start += rows[b];
   }
-  if (starts) starts[batch.samples] = static_cast<int32_t>(start);
+  starts[rows.size()] = static_cast<int32_t>(start);
+}
+
+/// What of the rows' places the model reads.
+void write_rows(const BatchLayout& layout, std::vector<int64_t> rows, void* block, int64_t m) {
+  const MicroBatch batch = layout.micro_batch(block, m);
+  for (int64_t& of_sample : rows) of_sample += layout.inputs().text_prefix();
+  write_packing(batch.packing, rows, batch.most_rows);
+  int32_t* positions = batch.positions.as<int32_t>();
+  for (const int64_t of_sample : rows) {
+    if (!positions) break;
+    std::iota(positions, positions + of_sample, 0);
+    positions += of_sample;
+  }
+}
+
+/// What an encoder reads. `pad_id` stands behind a source.
+void write_source(const BatchLayout& layout, std::span<const BatchSample> samples, int32_t pad_id, void* block,
+                  int64_t m) {
+  const SourceRows source = layout.micro_batch(block, m).source;
+  std::vector<int64_t> rows = source_rows(layout, samples);
+  for (int64_t& of_sample : rows) of_sample += layout.inputs().prefix_rows;
+  write_packing(source.packing, rows, source.most_rows);
+  const int64_t tokens = layout.text().source_tokens;
+  for (size_t b = 0; b < samples.size(); ++b) {
+    const std::vector<int32_t>& from = samples[b].text.source;
+    int32_t* const ids = source.ids.as<int32_t>() + static_cast<int64_t>(b) * tokens;
+    std::fill(std::copy(from.begin(), from.end(), ids), ids + tokens, pad_id);
+    source.lengths.as<int32_t>()[b] = static_cast<int32_t>(from.size());
+    source.key_lengths.as<int32_t>()[b] = static_cast<int32_t>(layout.inputs().prefix_rows + samples[b].text.source_size());
+  }
 }
 
 }  // namespace
@@ -73,6 +110,7 @@ void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const B
   const MicroBatch batch = layout.micro_batch(block, m);
   const std::vector<int64_t> rows = text_rows(layout, samples);
   write_rows(layout, rows, block, m);
+  if (layout.inputs().has_source()) write_source(layout, samples, pad_id_, block, m);
   int64_t longest = 0;
   for (const BatchSample& sample : samples) longest = std::max(longest, sample.text.size());
   const int64_t tokens = layout.text().tokens, learnt_padding = loss_on_padding_ ? longest : 0;
@@ -92,12 +130,12 @@ void BatchWriter::write_micro_batch(const BatchLayout& layout, std::span<const B
       *labels++ = learnt ? ids[t] : -100;
       count += learnt;
       if (label_rows)
-        *label_rows++ = static_cast<int32_t>(static_cast<int64_t>(b) * batch.most_rows + layout.inputs().prefix_rows + t - 1);
+        *label_rows++ = static_cast<int32_t>(static_cast<int64_t>(b) * batch.most_rows + layout.inputs().text_prefix() + t - 1);
     }
     batch.lengths.as<int32_t>()[b] = static_cast<int32_t>(length);
     batch.sample_keys.as<int64_t>()[b] = samples[b].key;
     if (batch.key_lengths)
-      batch.key_lengths.as<int32_t>()[b] = static_cast<int32_t>(layout.inputs().prefix_rows + length);
+      batch.key_lengths.as<int32_t>()[b] = static_cast<int32_t>(layout.inputs().text_prefix() + length);
   }
   *layout.of(BatchPart::label_counts, block, m).as<float>() = static_cast<float>(count);
 }

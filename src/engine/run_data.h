@@ -13,6 +13,7 @@ struct RunData {
   PixelStatistics pixel_statistics;          ///< of the pictures, if the model reads any
   std::shared_ptr<const Tokenizer> tokenizer;
   SampleSet training, validation;            ///< the latter without a dataset: nothing to validate with
+  bool has_source = false;                   ///< as the model's inputs say
   std::vector<TextShape> text_shapes;        ///< those that steps may have, ascending
   /// Whether all texts were tokenized before: where the model reads no pictures. Then each of the shapes comes.
   bool surveyed() const { return training.texts != nullptr; }

@@ -5,6 +5,7 @@
 #include "models/families/blip2.h"
 #include "models/families/gemma.h"
 #include "models/families/llama.h"
+#include "models/families/t5.h"
 #include "models/json_fields.h"
 
 namespace blipft {
@@ -21,6 +22,7 @@ struct Family {
 const Family& family_of(const std::string& model_directory, const std::string& file) {
   static const Family kTable[] = {
       {"blip-2", make_blip2, {"Blip2ForConditionalGeneration", "transformers.models.blip_2.modeling_blip_2", false}},
+      {"t5", make_t5, {"T5ForConditionalGeneration", "transformers.models.t5.modeling_t5", false, true}},
       {"llama", make_llama, {"LlamaForCausalLM", "transformers.models.llama.modeling_llama", true}},
       {"mistral", make_llama, {"MistralForCausalLM", "transformers.models.mistral.modeling_mistral", true}},
       {"qwen2", make_llama, {"Qwen2ForCausalLM", "transformers.models.qwen2.modeling_qwen2", true}},

@@ -10,7 +10,8 @@
 
 namespace blipft {
 
-PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world) {
+PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world)
+    : has_source_(inputs.has_source()) {
   check_text_length(config, inputs);
   std::string missing;
   if (!dataset_exists(config.data.path)) missing = concat("data.path ", config.data.path, " is not there");
@@ -35,11 +36,11 @@ int64_t PlannedTexts::samples_of_epoch() const {
 }
 
 std::vector<TextShape> PlannedTexts::shapes(const Config& config, int64_t world) const {
-  if (!data_) return possible_text_shapes(config);
+  if (!data_) return possible_text_shapes(config, has_source_);
   try {
     return text_shapes_of(config, world, *data_);
   } catch (const UserError&) {
-    return {possible_text_shapes(config).back()};
+    return {possible_text_shapes(config, has_source_).back()};
   }
 }
 
@@ -50,7 +51,7 @@ TextShape PlannedTexts::mean(const Config& config, int64_t world) const {
     } catch (const UserError&) {           // not one step of so many samples
     }
   }
-  return possible_text_shapes(config).back();
+  return possible_text_shapes(config, has_source_).back();
 }
 
 }  // namespace blipft

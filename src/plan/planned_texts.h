@@ -15,7 +15,7 @@ class PlannedTexts {
   /// they are there and something is wrong with them.
   PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world);
   /// Of data that is open, and outlives this.
-  explicit PlannedTexts(const RunData& data) : data_(data.surveyed() ? &data : nullptr) {}
+  explicit PlannedTexts(const RunData& data) : data_(data.surveyed() ? &data : nullptr), has_source_(data.has_source) {}
   /// The text shapes of steps of `config` on `world` ranks, ascending; what texts may take at most where the data has
   /// not one step of so many samples.
   std::vector<TextShape> shapes(const Config& config, int64_t world) const;
@@ -29,6 +29,7 @@ class PlannedTexts {
  private:
   std::unique_ptr<RunData> opened_;
   const RunData* data_ = nullptr;          // null: not seen
+  bool has_source_ = false;
   std::string text_;
 };
 

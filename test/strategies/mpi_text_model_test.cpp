@@ -1,7 +1,8 @@
-// Families that read text alone under every strategy against one rank: LLaMA, and one that no file of src/ knows
-// (test/support/text_model.h).
+// Families that read text alone under every strategy against one rank: LLaMA, T5, and two that no file of src/ knows
+// (test/support/text_model.h and toy_encoder_decoder.h).
 #include "strategies/strategy_harness.h"
 #include "support/text_model.h"
+#include "support/toy_encoder_decoder.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -9,12 +10,18 @@ using namespace blipft::testing;
 namespace {
 
 Job text_job(const std::string& family, const char* text_padding) {
-  Job job = make_job(family == "text model" ? "blip2_odd" : family);
+  const bool own = family == "text model" || family == "toy encoder-decoder";
+  Job job = make_job(own ? "blip2_odd" : family);
   job.config.data.text_padding = text_padding;
   job.config.train.act_ckpt = "half";
-  if (family != "text model") return job;
+  if (!own) return job;
   job.config.model.init = "random";
-  job.family = [](const ModelSettings& settings) { return std::make_unique<TextModel>(TextModel::Sizes{}, settings); };
+  if (family == "text model")
+    job.family = [](const ModelSettings& settings) { return std::make_unique<TextModel>(TextModel::Sizes{}, settings); };
+  else
+    job.family = [](const ModelSettings& settings) {
+      return std::make_unique<ToyEncoderDecoder>(ToyEncoderDecoder::Design{.tied = true}, settings);
+    };
   return job;
 }
 
@@ -48,7 +55,7 @@ void check_deals(const Job& job) {
 
 TEST_SUITE("mpi text model") {
   TEST_CASE("families of text alone: ddp, fsdp and hybrid as one rank on the whole batch") {
-    for (const char* family : {"text model", "llama_odd", "llama_qwen2"})  // an own head, and a tied one
+    for (const char* family : {"text model", "toy encoder-decoder", "llama_odd", "llama_qwen2"})  // own heads, and tied ones
       for (const char* text_padding : {"max", "packed"}) {
         CAPTURE(family);
         CAPTURE(text_padding);
