@@ -34,7 +34,8 @@ AnswerSet::AnswerSet(const Config& config, const Generation& generation)
   const ModelInputs& inputs = generation.inputs();
   BLIPFT_USER_CHECK(!inputs.has_picture() || dataset_->has_pictures(), place_of(config, "generate.path"), ": generate.path: ",
                     path_, " has texts alone, and the model reads a picture with each; choose pictures, or a model of text");
-  prompts_ = prompts_of_dataset(*dataset_, generation.tokenizer(), {.vocabulary = inputs.vocabulary}, config.generate.samples);
+  const PromptSettings settings{.vocabulary = inputs.vocabulary, .ends = inputs.has_source()};
+  prompts_ = prompts_of_dataset(*dataset_, generation.tokenizer(), settings, config.generate.samples);
   check_prompts(config);
 }
 
@@ -82,8 +83,9 @@ int64_t AnswerSet::read_texts() {
   const int64_t count = samples_ > 0 ? std::min(samples_, dataset_->size()) : dataset_->size();
   for (int64_t i = 0; i < count; ++i) {
     texts_.push_back(tokenize(dataset_->read(i), generation_.tokenizer(), generation_.most_ids(),
-                              generation_.inputs().vocabulary));
+                              generation_.inputs().vocabulary, generation_.inputs().decoder_start));
     longest_text_ = std::max(longest_text_, texts_.back().size());
+    longest_ = std::max(longest_, texts_.back().source_size());
   }
   return count;
 }

@@ -48,8 +48,9 @@ void Generator::admit(const GeneratorCalls& calls) {
       const auto count = static_cast<int64_t>(waiting_->ids.size());
       if (!program_.fits(static_cast<int64_t>(read.size()) + 1, ids + count)) break;
       ids += count;
-      texts_[i] = {.busy = true, .number = waiting_->number, .prompt = count, .first_view = sent_, .begin_ns = unix_ns()};
-      const int64_t limit = std::min(settings.most_ids, count + waiting_->new_tokens);
+      const int64_t before = program_.ids_before(count);
+      texts_[i] = {.busy = true, .number = waiting_->number, .prompt = before, .first_view = sent_, .begin_ns = unix_ns()};
+      const int64_t limit = std::min(settings.most_ids, before + waiting_->new_tokens);
       requests.push_back(*std::exchange(waiting_, std::nullopt));
       read.push_back({.ids = requests.back().ids, .key = requests.back().number, .limit = limit,
                       .slot = static_cast<int64_t>(i) * settings.beams});
