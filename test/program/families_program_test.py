@@ -136,7 +136,8 @@ def encoder_decoders_train_alike_quantised_recomputed_offloaded_and_on_two_ranks
                  "model.quantize=nf4", "train.lr=0.02", "train.dropout=true")
         plain = train(space, folder, *qlora).losses()
         check(plain[-1] != plain[0], family, plain)
-        for more in (("train.act_ckpt=full",), ("parallel.offload=[parameters]",)):
+        for more in (("train.act_ckpt=full",), ("train.act_ckpt=full", "parallel.offload=[activations]"),
+                     ("parallel.offload=[parameters]",)):
             check(list(train(space, folder, *qlora, *more).losses()) == list(plain), family, more)
         for strategy in ("ddp", "fsdp"):
             losses = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", *qlora, "data.max_text_tokens=24",
