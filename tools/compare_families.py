@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random tiny models of each family of decoders: the loss and every gradient of blipft beside those of transformers.
+"""Random tiny models of each family of texts: the loss and every gradient of blipft beside those of transformers.
 
   compare_families.py                                       40 of each family
   compare_families.py --families gemma2,gemma3 --count 5 --seed 1000 [--keep FOLDER]
@@ -12,8 +12,10 @@ float32 by definition. Prints one line a model, and one a family: the worst rela
 tensor's gradient in the 2-norm (relative to 1 % of the norm of all gradients where the tensor's own norm is below it:
 a small gradient is a sum of large terms and has their rounding). Beside it stand what transformers itself makes of
 float32, and what rounding the weights once does to the exact gradient: a norm of two elements loses digits whoever
-computes it. Ends with status 1 where a loss is further off than 1e-5, or a gradient further than 3e-5 and than twenty
-such roundings.
+computes it. Encoder-decoders (t5, and blip2_t5 with pictures) take three steps of SGD, too: their losses, that of the saved
+model in a validation of blipft and in transformers, and every weight. Ends with status 1 where a loss is further off than
+1e-5, a gradient further than 3e-5 and than twenty such roundings, a loss behind steps further than either, or a weight behind
+them further than three times as much of its change and two roundings.
 
 Needs torch and transformers.
 """
@@ -37,6 +39,7 @@ if __name__ == "__main__":
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
+import encoder_decoders  # noqa: E402
 from make_golden import loss_of  # noqa: E402
 from make_modern_golden import Exact, config_class, converted, fill  # noqa: E402
 
@@ -152,6 +155,11 @@ FAMILIES = {"llama": ("Llama", of_llama), "mistral": ("Mistral", of_mistral), "q
             "olmo2": ("Olmo2", of_olmo2), "gemma2": ("Gemma2", of_gemma2), "gemma3": ("Gemma3", of_gemma3)}
 
 
+ENCODER_DECODERS = {"t5": encoder_decoders.T5(ROOT, WORDS, BATCH, TOKENS),
+                    "blip2_t5": encoder_decoders.Blip2T5(ROOT, WORDS, BATCH, TOKENS)}
+STEPS, STEP_LR = 3, 0.01
+
+
 def make_folder(folder, family, seed):
     """A model as transformers saves it, its tokenizer and texts; returns what is random about it."""
     name, config_of = FAMILIES[family]
@@ -168,25 +176,27 @@ def make_folder(folder, family, seed):
     return values, texts, pick
 
 
-def run_blipft(folder, pick):
+def run_blipft(folder, pick, data="texts.jsonl", out="out", lr=LR, steps=1, more=()):
     act_ckpt, padding = pick.choice(["none", "half", "full"]), pick.choice(["packed", "longest"])
     micro_batches = pick.choice([1, 2])
     (folder / "run.yaml").write_text("train:\n  lr: 1\n")
-    arguments = [f"model.path={folder}/model", f"data.path={folder}/texts.jsonl", f"data.max_text_tokens={TOKENS}",
-                 "data.shuffle=false", f"data.text_padding={padding}", "data.num_workers=1", "train.max_steps=1",
+    arguments = [f"model.path={folder}/model", f"data.path={folder}/{data}", f"data.max_text_tokens={TOKENS}",
+                 "data.shuffle=false", f"data.text_padding={padding}", "data.num_workers=1", f"train.max_steps={steps}",
+                 f"train.max_epochs={steps}",
                  f"train.batch_size={BATCH // micro_batches}", f"train.accumulate_grad_batches={micro_batches}",
-                 f"train.lr={LR}", "train.optim=sgd", "train.momentum=0", "train.weight_decay=0",
+                 f"train.lr={lr}", "train.optim=sgd", "train.momentum=0", "train.weight_decay=0",
                  "train.precision=32-true", "train.dropout=false", f"train.act_ckpt={act_ckpt}",
-                 "parallel.strategy=single", "parallel.device=cpu", "parallel.threads=1", f"output.path={folder}/out",
-                 "output.save_model=true", "output.save_dtype=f32"]
+                 "parallel.strategy=single", "parallel.device=cpu", "parallel.threads=1", f"output.path={folder}/{out}",
+                 "output.save_model=true", "output.save_dtype=f32", *more]
     done = subprocess.run([os.environ.get("BLIPFT", str(ROOT / "blipft")), str(folder / "run.yaml"), *arguments],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
                           env=dict(os.environ, OMP_NUM_THREADS="1"))
     if done.returncode != 0:
         raise SystemExit(f"{folder}: status {done.returncode}\n{done.stdout[-3000:]}")
-    records = [json.loads(line) for line in (folder / "out/metrics.jsonl").read_text().splitlines()]
-    loss = next(record["loss"] for record in records if "loss" in record)
-    return loss, f"{act_ckpt} {padding} x{micro_batches}"
+    records = [json.loads(line) for line in (folder / out / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if record["event"] == "step"]
+    losses += [record["validation_loss"] for record in records if record["event"] == "validation"][-1:]
+    return losses, f"{act_ckpt} {padding} x{micro_batches}"
 
 
 def load(folder, dtype):
@@ -229,30 +239,56 @@ def worst_error(found, truth):
     return max(errors, key=lambda error: error[0] if error[0] == error[0] else math.inf)
 
 
+def compare_steps(folder, side, records, pick, allowed):
+    """The worst loss of three steps and of the model behind them, and the worst weight, as the part of what is allowed."""
+    losses, _ = run_blipft(folder, pick, side.data, "steps", STEP_LR, STEPS, [f"data.val_path={folder}/{side.data}"])
+    expected, weights = side.train(folder, records, STEPS, STEP_LR)
+    loaded, _, _ = side.run(folder, records, torch.float64, place="steps/model")
+    before, found = (side.parameters(folder, place) for place in ("model", "steps/model"))
+    if found.keys() != weights.keys() or len(losses) != len(expected):
+        raise SystemExit(f"{folder}: {len(losses)} losses of {len(expected)}, {found.keys() ^ weights.keys()}")
+    off = max(abs(a / b - 1) for a, b in zip([*losses, loaded], [*expected, expected[-1]]))
+    parts = {key: ((found[key] - w).norm() / (STEPS * allowed * (w - before[key]).norm() + 2 ** -23 * w.norm())).item()
+             for key, w in weights.items()}
+    return off, max(parts.values())
+
+
 def compare(folder, family, seed):
-    values, texts, pick = make_folder(folder, family, seed)
-    loss, how = run_blipft(folder, pick)
-    name = FAMILIES[family][0]
-    expected, truth, longest = transformers_side(folder, name, texts, torch.float64)
-    _, single, _ = transformers_side(folder, name, texts, torch.float32)
-    before, after = (dict(load(folder / place, torch.float64).named_parameters()) for place in ("model", "out/model"))
+    side = ENCODER_DECODERS.get(family)
+    if side:
+        values, texts, pick = side.make_folder(folder, seed)
+        run, parameters = side.run, side.parameters
+    else:
+        values, texts, pick = make_folder(folder, family, seed)
+        run = lambda folder, *more: transformers_side(folder, FAMILIES[family][0], *more)  # noqa: E731
+        parameters = lambda folder, place: dict(load(folder / place, torch.float64).named_parameters())  # noqa: E731
+    losses, how = run_blipft(folder, pick, side.data if side else "texts.jsonl")
+    expected, truth, longest = run(folder, texts, torch.float64)
+    _, single, _ = run(folder, texts, torch.float32)
+    before, after = (parameters(folder, place) for place in ("model", "out/model"))
     found = {key: (before[key] - after[key]).detach() / LR for key in truth}
     worst, where = worst_error(found, truth)
     own, _ = worst_error(single, truth)
-    rounding = max(worst_error(transformers_side(folder, name, texts, torch.float64, s)[1], truth)[0] for s in range(3))
-    off = abs(loss / expected - 1)
+    rounding = max(worst_error(run(folder, texts, torch.float64, s)[1], truth)[0] for s in range(3))
+    off, of_steps = abs(losses[0] / expected - 1), 0.0
     about = ", ".join(f"{key} {value}" for key, value in values.items() if key != "rope_parameters")
-    rope = values["rope_parameters"]
-    kind = rope.get("rope_type") or "/".join(rope[key]["rope_type"] for key in sorted(rope))
+    weights, allowed = 0.0, max(MOST_GRADIENT, MOST_ROUNDINGS * rounding)
+    if side:
+        of_steps, weights = compare_steps(folder, side, texts, pick, allowed)
+        kind = f"steps' losses off {of_steps:.1e}, weights {weights:.2f} of what is allowed"
+    else:
+        rope = values["rope_parameters"]
+        kind = "rotary " + (rope.get("rope_type") or "/".join(rope[key]["rope_type"] for key in sorted(rope)))
     print(f"{family} {seed}: loss {expected:.4f} off {off:.1e}, gradient {worst:.1e} ({where}), "
-          f"transformers' {own:.1e}, a rounding's {rounding:.1e}; {longest} tokens, {how}; rotary {kind}, {about}",
+          f"transformers' {own:.1e}, a rounding's {rounding:.1e}; {longest} tokens, {how}; {kind}, {about}",
               flush=True)
-    return off, worst, own, not (off <= MOST_LOSS and worst <= max(MOST_GRADIENT, MOST_ROUNDINGS * rounding))
+    good = off <= MOST_LOSS and of_steps <= max(MOST_LOSS, allowed) and worst <= allowed and weights <= 1
+    return off, worst, own, not good
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", default=",".join(FAMILIES))
+    parser.add_argument("--families", default=",".join([*FAMILIES, *ENCODER_DECODERS]))
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0, help="of the first model")
     parser.add_argument("--keep", help="a folder for what is made, instead of one that is removed")

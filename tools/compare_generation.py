@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares generated tokens with transformers' generate(), on random tiny models in f32 on the CPU.
 
-    tools/compare_generation.py --blipft build/cpu/blipft [--families llama instructblip] [--models 20] [--seed 1]
+    tools/compare_generation.py --blipft build/cpu/blipft [--families llama t5 instructblip] [--models 20] [--seed 1]
 
 Each model has a random configuration and random weights, each run some random prompts and random settings: greedy, with
 processors, or beams. Ends with "N texts the same or near ties, N different", and exits 1 where any differs but by a near tie:
@@ -22,12 +22,14 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+import encoder_decoders
+
 # Sums of f32 in another order, through the layers: 2^-24 for each of some hundred roundings.
 NEAR = 1e-5
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WITH_PICTURES = ("blip2", "instructblip")
+WITH_PICTURES = ("blip2", "instructblip", "blip2_t5")
 
 
 class PenaltyOfTexts(transformers.RepetitionPenaltyLogitsProcessor):
@@ -47,7 +49,7 @@ transformers.generation.utils.RepetitionPenaltyLogitsProcessor = PenaltyOfTexts
 
 
 def save_tokenizer(folder, bos):
-    """Bytes are the tokens, behind <pad>, <s> and </s>."""
+    """Bytes are the tokens, behind <pad>, <s> and </s>. Texts begin with <s>, or end with </s>."""
     vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2}
     for token in sorted(BYTES):
         vocabulary[token] = len(vocabulary)
@@ -55,9 +57,9 @@ def save_tokenizer(folder, bos):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<pad>", "<s>", "</s>"])
-    if bos:
-        from tokenizers.processors import TemplateProcessing
-        tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    from tokenizers.processors import TemplateProcessing
+    tokenizer.post_processor = (TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)]) if bos
+                                else TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)]))
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
     fast.save_pretrained(folder)
     return fast
@@ -94,8 +96,22 @@ def text_config(rng, family):
     return getattr(transformers, name)(**common)
 
 
+def make_t5(rng, folder):
+    values, own_head = encoder_decoders.of_t5(rng, 259)
+    values.update(eos_token_id=2, decoder_start_token_id=0)
+    values.pop("num_decoder_layers", None)  # transformers' cache has as many layers as the encoder
+    encoder_decoders.write_model(pathlib.Path(folder), values, own_head, torch.Generator().manual_seed(rng.randrange(1 << 30)))
+    return encoder_decoders.load(folder, torch.float32)
+
+
 def make_model(rng, family, folder):
-    tokenizer = save_tokenizer(folder, bos=True)
+    tokenizer = save_tokenizer(folder, bos=not family.endswith("t5"))
+    if family == "t5":
+        return make_t5(rng, folder), tokenizer
+    if family == "blip2_t5":
+        encoder_decoders.write_blip2(pathlib.Path(folder), rng, 259, torch.Generator().manual_seed(rng.randrange(1 << 30)),
+                                     eos_token_id=2, decoder_start_token_id=0, num_decoder_layers=None)
+        return encoder_decoders.load_blip2(folder, torch.float32), tokenizer
     if family == "blip2":
         vision = transformers.Blip2VisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
                                                 image_size=28, patch_size=14, initializer_range=0.3)
@@ -177,7 +193,8 @@ def gap_of(tokenizer, out, begin, ours, beams):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blipft", required=True)
-    parser.add_argument("--families", nargs="+", default=["llama", "mistral", "qwen2", "blip2", "instructblip"])
+    parser.add_argument("--families", nargs="+",
+                        default=["llama", "mistral", "qwen2", "blip2", "instructblip", "t5", "blip2_t5"])
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where blipft computes (default: cpu)")
@@ -240,11 +257,12 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
         with torch.no_grad():
             out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), pad_token_id=0, output_scores=True,
                                  return_dict_in_generate=True, **inputs, **settings)
-        theirs = tokenizer.decode(out.sequences[0, ids.shape[1]:], skip_special_tokens=True).strip(" \t\r\n")
+        begin = 1 if family.endswith("t5") else ids.shape[1]  # of an encoder-decoder they begin with the decoder's start
+        theirs = tokenizer.decode(out.sequences[0, begin:], skip_special_tokens=True).strip(" \t\r\n")
         if theirs == ours[i]["text"]:
             same += 1
             continue
-        gap = gap_of(tokenizer, out, ids.shape[1], ours[i], settings.get("num_beams", 1) > 1)
+        gap = gap_of(tokenizer, out, begin, ours[i], settings.get("num_beams", 1) > 1)
         near = gap is not None and gap < NEAR
         same, different = same + near, different + (not near)
         print("NEAR TIE" if near else "DIFFERENT", gap, family, settings, repr(prompt), repr(theirs), repr(ours[i]["text"]))

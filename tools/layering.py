@@ -67,7 +67,7 @@ TABLE = [
      ("cpu", "", "ops/ base/")],
     # Units and batches are made of tensors.
     [("unit", "unit batch", "ops base")],
-    [("ops", "device monitor tensor ops decode_ops head_norm philox", "base")],
+    [("ops", "device monitor tensor ops decode_ops head_norm relative_bias philox", "base")],
     [("base", "doing error version", "")],
 ]
 

@@ -6,8 +6,12 @@
 // Rows are packed: a micro-batch's samples lie one after the other, each with rows of its own number, and nothing is
 // seen across. Padding is the special case in which every sample has the same number of rows.
 //
+// A model with an encoder of texts reads two of each sample: the encoder's, its source, and the decoder's. Each side has
+// rows of its own number, and its own packing; what says nothing of a source is of the decoder's.
+//
 // Dimension legend: M micro-batches, B samples of one, T most text tokens of a sample, Q rows of a sample before its
-// text, S = Q + T most rows of a sample, R rows of a micro-batch in all, P picture side.
+// text, S = Q + T most rows of a sample, R rows of a micro-batch in all, P picture side. Of a source: U most tokens, Q rows
+// before them (the decoder's Q is then 0), N rows of a micro-batch in all.
 #pragma once
 
 #include <algorithm>
@@ -37,15 +41,26 @@ struct InstructionInputs {
 /// labels and text lengths are always there.
 struct ModelInputs {
   int64_t picture_size = 0;                ///< P: side in pixels of the picture of each sample; 0: no pictures
-  int64_t prefix_rows = 0;                 ///< Q: rows that the model puts before the text of a sample
+  int64_t prefix_rows = 0;                 ///< Q: rows that the model puts before the text of a sample, or before its source
   int64_t max_text_tokens = 0;             ///< the longest text that it has positions for
   int64_t vocabulary = 0;                  ///< ids are below
   bool positions = false;                  ///< of each row in its sample
   bool key_lengths = false;                ///< how many rows of a sample are not padding
   bool label_rows = false;                 ///< which row predicts each label
   InstructionInputs instruction;
+  int32_t decoder_start = -1;              ///< not negative: an encoder reads the prompt of each sample, and a decoder, whose
+                                           ///< text begins with this id, the answer
+  bool has_source() const { return decoder_start >= 0; }
+  int64_t text_prefix() const { return has_source() ? 0 : prefix_rows; }  ///< rows before the text that is predicted
   bool has_picture() const { return picture_size > 0; }
   bool operator==(const ModelInputs&) const = default;
+};
+
+/// Text rows of a sample, on the average.
+struct TextRows {
+  double text = 0, source = 0;
+  TextRows(double text_rows, double source_rows = 0) : text(text_rows), source(source_rows) {}  // NOLINT: text alone
+  double all() const { return text + source; }
 };
 
 /// The text of a step's micro-batches, as far as shapes depend on it. An instruction beside it has the same shape.
@@ -53,11 +68,15 @@ struct TextShape {
   int64_t tokens = 50;                       ///< T
   int64_t packed_rows = 0;                   ///< text rows of a micro-batch whose samples have rows of their own
                                              ///< number; 0: every sample has T
+  int64_t source_tokens = 0;                 ///< U; 0: there are no sources
+  int64_t packed_source_rows = 0;            ///< as packed_rows, of sources
   bool packed() const { return packed_rows > 0; }
   /// Of a micro-batch of `batch_size` samples; and of a sample, where they differ the mean.
   int64_t rows(int64_t batch_size) const { return packed() ? packed_rows : batch_size * tokens; }
-  double mean_rows(int64_t batch_size) const {
-    return static_cast<double>(rows(batch_size)) / static_cast<double>(batch_size);
+  int64_t source_rows(int64_t batch_size) const { return packed() ? packed_source_rows : batch_size * source_tokens; }
+  TextRows mean_rows(int64_t batch_size) const {
+    const auto samples = static_cast<double>(batch_size);
+    return {static_cast<double>(rows(batch_size)) / samples, static_cast<double>(source_rows(batch_size)) / samples};
   }
   bool operator==(const TextShape&) const = default;
 };
@@ -77,6 +96,15 @@ struct InstructionBatch {
   Packing packing, text_packing;           ///< of all rows, of the text rows alone; absent when every sample has T
 };
 
+/// What an encoder reads of one micro-batch.
+struct SourceRows {
+  int64_t most_rows = 0, rows = 0;         ///< Q + U, N
+  Tensor ids;                              ///< i32 [B, U]
+  Tensor lengths;                          ///< i32 [B], source tokens
+  Tensor key_lengths;                      ///< i32 [B], Q + lengths
+  Packing packing;                         ///< of the N rows; absent when every sample has Q + U
+};
+
 /// Device tensors of one micro-batch. What the model did not declare is absent.
 struct MicroBatch {
   int64_t samples = 0;                     ///< B
@@ -93,6 +121,7 @@ struct MicroBatch {
   Tensor label_rows;                       ///< i32 [labels]: sample * S + row of the sample that predicts it
   Packing packing;                         ///< of the R rows; absent when every sample has S
   InstructionBatch instruction;
+  SourceRows source;
   Tensor loss_weight;                      ///< f32 [1], of each label that is not -100
   Tensor loss;                             ///< f32 [1], the weighted loss is added to it
   Tensor row_loss;                         ///< f32 [labels], optional: the weighted loss of each label goes here
@@ -106,9 +135,10 @@ enum class BatchPart {
   positions, key_lengths, label_rows,
   starts, padded_rows,                     ///< of the packing; absent where every sample has S rows
   instruction_ids, instruction_places, instruction_lengths, instruction_key_lengths,  ///< as in InstructionBatch
-  instruction_starts, instruction_padded_rows, instruction_text_starts, instruction_text_padded_rows
+  instruction_starts, instruction_padded_rows, instruction_text_starts, instruction_text_padded_rows,
+  source_ids, source_lengths, source_key_lengths, source_starts, source_padded_rows  ///< as in SourceRows
 };
-constexpr size_t kBatchParts = 19;
+constexpr size_t kBatchParts = 24;
 
 /// Where the parts of one step of one rank lie inside of one block.
 class BatchLayout {
@@ -121,8 +151,9 @@ class BatchLayout {
   int64_t batch_size() const { return batch_size_; }
   int64_t samples() const { return micro_batches_ * batch_size_; }
   const TextShape& text() const { return text_; }
-  /// Of a micro-batch: R and R - B * (Q + 1).
-  int64_t rows() const { return batch_size_ * inputs_.prefix_rows + text_.rows(batch_size_); }
+  /// Of a micro-batch: R and R - B * (Q + 1); N.
+  int64_t rows() const { return batch_size_ * inputs_.text_prefix() + text_.rows(batch_size_); }
+  int64_t source_rows() const { return batch_size_ * inputs_.prefix_rows + text_.source_rows(batch_size_); }
   int64_t labels() const { return text_.rows(batch_size_) - batch_size_; }
   /// Of a micro-batch's instructions, with the rows before them.
   int64_t instruction_rows() const { return batch_size_ * inputs_.instruction.prefix_rows + text_.rows(batch_size_); }
@@ -157,8 +188,11 @@ struct TokenizedText {
   std::vector<int32_t> ids;
   std::vector<uint8_t> learnt;             ///< of each id: whether it is to be predicted. The first never is.
   std::vector<int32_t> instruction;        ///< ids of the instruction, where the model reads one
+  std::vector<int32_t> source;             ///< what an encoder reads
   bool cut = false;                        ///< there were more than data.max_text_tokens
   int64_t size() const { return static_cast<int64_t>(ids.size()); }
+  int64_t source_size() const { return static_cast<int64_t>(source.size()); }
+  int64_t rows() const { return size() + source_size(); }
   /// Of the text or of the instruction.
   int64_t most_tokens() const { return std::max(size(), static_cast<int64_t>(instruction.size())); }
   bool has_target() const { return !ids.empty() && std::find(learnt.begin() + 1, learnt.end(), 1) != learnt.end(); }

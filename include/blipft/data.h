@@ -302,7 +302,8 @@ std::unique_ptr<DataLoader> make_validation_loader(const Config& config, int64_t
                                                    InstructionReader instructions = {});
 /// The text shapes that steps of such a run may have, ascending, as far as the config tells: for texts of any length up
 /// to data.max_text_tokens. Where texts are known before, text_survey.h chooses better ones.
-std::vector<TextShape> possible_text_shapes(const Config& config);
+/// With sources, of both sides.
+std::vector<TextShape> possible_text_shapes(const Config& config, bool has_source = false);
 /// Throws UserError when texts of data.max_text_tokens are longer than the model's positions allow.
 void check_text_length(const Config& config, const ModelInputs& inputs);
 /// The same, and when ids that the tokenizer puts around texts, or padding that is learnt, are not the model's.

@@ -57,15 +57,16 @@ struct CodedLinear {
   MatrixView y;                 ///< [M, N], out
 };
 
-/// Attention of one query a slot to its places of the cache: out = softmax(scale q k^T) v over the first lengths[s]
+/// Attention of one query a slot to its places of the cache: out = softmax(scale q k^T + relative) v over the first lengths[s]
 /// places, of which with a window the last `window`; zeros where there are none. Long texts are cut over the device's
-/// processors. The cache may have more slots than there are queries.
+/// processors. The cache may have more slots than there are queries, and with `sources` fewer.
 struct AttentionDecode {
   MatrixView q;                 ///< [S, heads * D], columns of a wider matrix
   int64_t heads = 0, kv_heads = 0, head_size = 0;
   float scale = 1;
   int64_t window = 0;           ///< as in AttentionForward
   float cap = 0;                ///< as in AttentionForward
+  RelativeScores relative;      ///< as in AttentionForward; the query's place is lengths[s] - 1
   Tensor lengths;               ///< i32 [S]
   Tensor sources;               ///< i32 [S, C], optional: the slot in whose cache a place of this slot lies (beams that
                                 ///< share their beginning); absent: its own

@@ -57,6 +57,12 @@ struct CacheCall {
   Tensor tokens;                           ///< i32 [S, 1], a decode step: the id of each slot's row
   Tensor lengths;                          ///< i32 [S], a decode step: places that each row sees
   Tensor sources;                          ///< i32 [S, C], a decode step, optional: see AttentionDecode
+  /// Of models that read a source: keys and values of what the encoder made of it, for cross attention, as
+  /// Model::memory_widths() says.
+  std::vector<KvCache> memory_layers;
+  Tensor memory_slots, memory_places;      ///< i32 [N], prompts: of each row of the encoder
+  Tensor memory_lengths;                   ///< i32 [S], a decode step: rows that the encoder made of each slot's source
+  Tensor memory_sources;                   ///< i32 [S, P], a decode step, optional: as `sources`, of a source of P rows
 };
 
 /// Which layers recompute their forward in backward.
@@ -119,6 +125,8 @@ class Model {
 
   /// Decoding keeps keys and values of these widths (K * D), one a layer that texts attend in. Empty: it generates no text.
   virtual std::vector<int64_t> cache_widths() const { return {}; }
+  /// The same of cross attention to what an encoder makes of a source. Empty: the model has none.
+  virtual std::vector<int64_t> memory_widths() const { return {}; }
   /// Reads prompts, packed as a micro-batch without labels: writes keys and values of their rows into the cache. Returns
   /// the logits [B, V] behind each prompt's last row, taken from the arena, which the caller gives back.
   virtual Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache);
@@ -128,9 +136,9 @@ class Model {
   /// Floating-point operations of one phase of `unit` in a micro-batch, of matrix products and attention, 2 per
   /// multiply-add; 0 for phases that the unit does not have. `loss` is forward and backward together.
   /// `text_rows` of each sample; where they differ, their mean.
-  virtual double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const = 0;
+  virtual double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const = 0;
   /// Of forward, loss and backward of all units: what the mathematics needs (no recomputation).
-  double flops(int64_t batch_size, double text_rows) const;
+  double flops(int64_t batch_size, const TextRows& text_rows) const;
 
  protected:
   /// Declares a group, trained unless `settings` freeze it. With adapters these alone are trained.

@@ -8,6 +8,7 @@ namespace blipft {
 struct ModelClass {
   std::string name, module;                ///< "LlamaForCausalLM", "transformers.models.llama.modeling_llama"
   bool causal_lm = false;                  ///< AutoModelForCausalLM finds it
+  bool seq_to_seq = false;                 ///< AutoModelForSeq2SeqLM finds it
 };
 
 /// Of the family that config.json of `model_directory` names. Throws UserError as make_model() does.

@@ -173,14 +173,23 @@ struct Heads {
   }
 };
 
-/// out = dropout(softmax(scale q k^T + mask)) v, without a score matrix in memory (Dao et al. 2022).
+/// What is added to the score of query i and key j (T5's relative positions): values[h, clamp(j - i, -behind, ahead) +
+/// behind], of every sample the same. See relative_bias.h.
+struct RelativeScores {
+  Tensor values;                ///< f32 [heads, behind + 1 + ahead]
+  int64_t behind = 0, ahead = 0;
+  explicit operator bool() const { return static_cast<bool>(values); }
+  int64_t columns() const { return behind + 1 + ahead; }
+};
+
+/// out = dropout(softmax(scale q k^T + relative + mask)) v, without a score matrix in memory (Dao et al. 2022).
 /// Key j is visible to query i when j < kv_lengths[b] (if given) and, if causal, j <= i (query_tokens == kv_tokens).
 /// A query that sees no key gives zeros.
 /// Grouped queries (Ainslie et al. 2023): fewer heads of keys and values, each read by heads / kv_heads heads of queries
 /// that lie one after the other; dk and dv are sums over these.
 /// Packed: row t of sample b is row packing.starts[b] + t of every matrix, query_tokens == kv_tokens are the most rows
 /// of a sample, keys and queries at and after starts[b + 1] - starts[b] do not exist: lse and delta are not written
-/// there.
+/// there. With key_packing it says this of keys and values, kv_tokens are their most rows, and packing is of the queries.
 struct AttentionForward {
   DType dtype = DType::f32;
   int64_t batch = 0, heads = 0, head_size = 0, query_tokens = 0, kv_tokens = 0;
@@ -192,7 +201,10 @@ struct AttentionForward {
   int64_t window = 0;           ///< causal only: a query sees at most so many keys, its own and those before; 0: all
   float cap = 0;                ///< scores s become cap tanh(s / cap) before the mask (Gemma 2); 0: as they are
   Tensor kv_lengths;            ///< i32 [batch], optional; packed: at most the sample's rows
+  RelativeScores relative;      ///< optional; added before the mask, not together with cap
   Packing packing;              ///< optional
+  Packing key_packing;          ///< optional, with packing, not causal (cross attention between packed samples)
+  const Packing& packing_of_keys() const { return key_packing ? key_packing : packing; }
   Dropout dropout;              ///< of the probabilities; element (h * query_tokens + i) * kv_tokens + j of sample b
   Heads out;                    ///< out
   Tensor lse;                   ///< f32 [batch, heads, query_tokens], out: log of the softmax's denominator
@@ -203,6 +215,7 @@ struct AttentionBackward {
   Heads dout;
   Heads dq, dk, dv;             ///< out
   Tensor delta;                 ///< f32 [batch, heads, query_tokens], scratch: row sums of dout * out
+  Tensor drelative;             ///< f32, as relative.values, optional: its gradient is added to it
   /// [(heads + 2 kv_heads) * head_size] parameter gradient, optional: column sums of dq, dk and dv, which are then the
   /// columns of one matrix [batch * tokens, (heads + 2 kv_heads) * head_size] in this order, with as many queries as
   /// keys.
@@ -378,7 +391,9 @@ struct AdamW8bitUpdate {
   Rounding rounding;            ///< as in AdamWUpdate
 };
 
-// Of decoding, in blipft/decode_ops.h; of norms of heads, in blipft/head_norm.h.
+// Of decoding, in blipft/decode_ops.h; of norms of heads, in blipft/head_norm.h; of relative positions, in
+// blipft/relative_bias.h.
+struct RelativeBias;
 struct NextRows;
 struct CodedLinear;
 struct CacheWrite;
@@ -418,6 +433,8 @@ class Ops {
   virtual void attention_backward(const AttentionBackward&, Stream) = 0;
   virtual void head_norm_forward(const HeadNormForward&, Stream) = 0;
   virtual void head_norm_backward(const HeadNormBackward&, Stream) = 0;
+  virtual void relative_bias_forward(const RelativeBias&, Stream) = 0;
+  virtual void relative_bias_backward(const RelativeBias&, Stream) = 0;
   virtual void next_rows(const NextRows&, Stream) = 0;
   /// The most rows of `compute` for which coded_linear() is the faster way; 0: there is none.
   virtual int64_t coded_rows(DType compute) const = 0;
@@ -448,6 +465,8 @@ class Ops {
   virtual void cast(const Tensor& from, const Tensor& to, Stream) = 0;
   /// x <- cap tanh(x / cap) in f32, element-wise (Gemma 2's logits); cap > 0.
   virtual void cap(const Tensor& x, float cap, Stream) = 0;
+  /// x <- factor x, element-wise.
+  virtual void scale(const Tensor& x, float factor, Stream) = 0;
   /// to += from; each f32 or bf16, added in f32.
   virtual void add(const Tensor& from, const Tensor& to, Stream) = 0;
   /// x[i] = mean + std * normal(seed, stream_id, first + i), the same numbers however a tensor is cut into parts.

@@ -25,7 +25,7 @@ AnswerSet::AnswerSet(const Config& config, const Generation& generation)
       prompts_(open_prompts(config, generation.tokenizer(), generation.inputs(), generation.instructions())) {}
 
 TextsToGenerate AnswerSet::work(int64_t ranks) const {
-  return {prompts_.longest(), (static_cast<int64_t>(prompts_.prompts().size()) + ranks - 1) / ranks, longest_text_,
+  return {std::max(prompts_.longest(), longest_source_), (static_cast<int64_t>(prompts_.prompts().size()) + ranks - 1) / ranks, longest_text_,
           std::max(prompts_.longest_instruction(), longest_instruction_)};
 }
 
@@ -34,8 +34,10 @@ int64_t AnswerSet::read_texts() {
   const int64_t count = samples_ > 0 ? std::min(samples_, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) {
     texts_.push_back(tokenize(dataset.read(i), generation_.tokenizer(), generation_.most_ids(),
-                              generation_.inputs().vocabulary, generation_.instructions()));
+                              generation_.inputs().vocabulary, generation_.instructions(),
+                              generation_.inputs().decoder_start));
     longest_text_ = std::max(longest_text_, texts_.back().size());
+    longest_source_ = std::max(longest_source_, texts_.back().source_size());
     longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(texts_.back().instruction.size()));
   }
   return count;

@@ -36,7 +36,7 @@ class AnswerSet {
   int64_t samples_ = 0;                    // generate.samples
   PromptSet prompts_;
   std::vector<TokenizedText> texts_;
-  int64_t longest_text_ = 0, longest_instruction_ = 0;
+  int64_t longest_text_ = 0, longest_source_ = 0, longest_instruction_ = 0;
 };
 
 }  // namespace blipft

@@ -30,7 +30,7 @@ using nlohmann::ordered_json;
 // model's files have a known chat template; else the text as it is.
 std::vector<int32_t> prompt_ids(const Config& config, const std::string& prompt, const TextSettings& texts,
                                 const Generation& generation) {
-  const PromptSettings settings{.vocabulary = generation.inputs().vocabulary};
+  const PromptSettings settings{.vocabulary = generation.inputs().vocabulary, .ends = generation.inputs().has_source()};
   const bool instruction = config.places.contains("data.prompt_style") && !prompt.empty() && !generation.inputs().has_picture();
   const std::string text = instruction ? prompt_of(texts.prompt_style, prompt, "", "--prompt") : prompt;
   const bool message = !instruction && !texts.chat_template.empty() && !prompt.empty();

@@ -8,6 +8,7 @@
 
 #include "answers/answer_files.h"
 #include "blipft/evaluate.h"
+#include "data/sample_text.h"
 #include "generate/generation.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -82,6 +83,14 @@ TokenizedText text_of(const Question& question, const std::string& choice, const
   std::string query = question.query, answer = " " + choice;
   while (!query.empty() && query.back() == ' ') query.pop_back(), answer.insert(0, 1, ' ');
   TokenizedText text;
+  if (const ModelInputs& inputs = generation.inputs(); inputs.has_source()) {  // lm-eval: the query is the encoder's text
+    const Dataset::Sample sample{.name = question.place, .segments = {{query, false}, {answer, true}}};
+    text = tokenize(sample, tokenizer, generation.most_ids(), inputs.vocabulary, {}, inputs.decoder_start);
+    const size_t behind = std::min(tokenizer.suffix_ids().size(), text.ids.size() - 2);
+    text.ids.resize(text.ids.size() - behind);
+    text.learnt.resize(text.ids.size());
+    return text;
+  }
   text.ids = tokenizer.encode_plain(query + answer);
   size_t context = query.empty() ? 0 : tokenizer.encode_plain(query).size();
   // lm-eval puts nothing before a text, but before one without a query, and, for Gemma, what the tokenizer has.
@@ -147,7 +156,7 @@ void answer_choices(const Config& config, const World& world) {
   Generation generation(config, world);
   std::vector<Question> questions;
   std::vector<TokenizedText> texts;        // of this rank's questions, one a choice
-  int64_t longest = 1;
+  int64_t longest = 1, longest_source = 1;
   world.together([&] {
     BLIPFT_USER_CHECK(!generation.inputs().has_picture(), generation.config().model.path,
                       ": reads pictures, and multiple choice is of texts; choose a model of text");
@@ -157,11 +166,12 @@ void answer_choices(const Config& config, const World& world) {
       for (const std::string& choice : questions[i].choices) {
         TokenizedText text = text_of(questions[i], choice, generation);
         longest = std::max(longest, text.size());
+        longest_source = std::max(longest_source, text.source_size());
         if (static_cast<int64_t>(i) % world.size() == world.rank()) texts.push_back(std::move(text));
       }
   });
   AnswerFiles files(config, world, "choices");
-  generation.load({1, std::max<int64_t>(1, static_cast<int64_t>(texts.size())), longest});
+  generation.load({longest_source, std::max<int64_t>(1, static_cast<int64_t>(texts.size())), longest});
   if (world.rank() == 0) {
     std::printf("weights    %s\nquestions  %zu\n", generation.text().c_str(), questions.size());
     std::fflush(stdout);

@@ -32,8 +32,12 @@ void set_dtype(nlohmann::ordered_json& object, const char* name) {
 
 // Says of the model and, where it is a part, of its language model that the head is not the embeddings.
 void untie(nlohmann::ordered_json& config) {
-  config["tie_word_embeddings"] = false;
-  if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
+  // Of a T5 the flag has another meaning, too (t5_config.h), and transformers goes by the file that has both.
+  const auto untie_part = [](nlohmann::ordered_json& part) {
+    if (part.value("model_type", "") != "t5") part["tie_word_embeddings"] = false;
+  };
+  untie_part(config);
+  if (config.contains("text_config")) untie_part(config["text_config"]);
 }
 
 // config.json with the dtype that was saved.

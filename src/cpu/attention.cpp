@@ -8,25 +8,26 @@
 namespace blipft::cpu {
 namespace {
 
-/// Where head h of token t of sample b starts, in elements.
-int64_t place(const Heads& heads, const AttentionForward& a, int64_t b, int64_t h, int64_t t) {
-  const int64_t sample = a.packing ? first_row(a.packing, b, a.query_tokens) * heads.row_stride
-                                   : b * heads.batch_stride;
+/// Where head h of token t of sample b starts, in elements. `packing`: of the matrix that the heads are in.
+int64_t place(const Heads& heads, const Packing& packing, const AttentionForward& a, int64_t b, int64_t h, int64_t t) {
+  const int64_t sample = packing ? first_row(packing, b, 0) * heads.row_stride : b * heads.batch_stride;
   return sample + t * heads.row_stride + h * a.head_size;
 }
 
 int64_t queries_of(const AttentionForward& a, int64_t b) { return rows_of(a.packing, b, a.query_tokens); }
-int64_t keys_of(const AttentionForward& a, int64_t b) { return rows_of(a.packing, b, a.kv_tokens); }
+int64_t keys_of(const AttentionForward& a, int64_t b) { return rows_of(a.packing_of_keys(), b, a.kv_tokens); }
 
 /// One head's [tokens, head_size] as f32.
-void load_head(const Heads& heads, const AttentionForward& a, int64_t b, int64_t h, int64_t tokens, float* out) {
+void load_head(const Heads& heads, const Packing& packing, const AttentionForward& a, int64_t b, int64_t h,
+               int64_t tokens, float* out) {
   for (int64_t t = 0; t < tokens; ++t)
-    load(heads.data, a.dtype, place(heads, a, b, h, t), a.head_size, out + t * a.head_size);
+    load(heads.data, a.dtype, place(heads, packing, a, b, h, t), a.head_size, out + t * a.head_size);
 }
 
-void store_head(const float* in, const Heads& heads, const AttentionForward& a, int64_t b, int64_t h, int64_t tokens) {
+void store_head(const float* in, const Heads& heads, const Packing& packing, const AttentionForward& a, int64_t b,
+                int64_t h, int64_t tokens) {
   for (int64_t t = 0; t < tokens; ++t)
-    store(in + t * a.head_size, heads.data, a.dtype, place(heads, a, b, h, t), a.head_size);
+    store(in + t * a.head_size, heads.data, a.dtype, place(heads, packing, a, b, h, t), a.head_size);
 }
 
 /// sums[c] = sum over t of head[t, c]; head [tokens, head_size].
@@ -57,7 +58,18 @@ void drop_probabilities(const AttentionForward& a, int64_t b, int64_t h, int64_t
                   p + keys.first);
 }
 
-/// The score of a query and a key, before the mask.
+/// The column of RelativeScores::values for query i and key j.
+int64_t relative_column(const RelativeScores& relative, int64_t i, int64_t j) {
+  return std::clamp(j - i, -relative.behind, relative.ahead) + relative.behind;
+}
+
+/// What is added to the scores of query i of head h, for key 0 and those after it.
+float relative_score(const AttentionForward& a, int64_t h, int64_t i, int64_t j) {
+  if (!a.relative) return 0;
+  return a.relative.values.as<const float>()[h * a.relative.columns() + relative_column(a.relative, i, j)];
+}
+
+/// The score of a query and a key, before the mask and without what is relative.
 float score(const AttentionForward& a, const float* q, const float* k) {
   const float scaled = a.scale * dot(q, k, a.head_size);
   return a.cap > 0 ? a.cap * std::tanh(scaled / a.cap) : scaled;
@@ -73,6 +85,7 @@ void for_heads(int64_t batch, int64_t heads, F f) {
 /// Throws unless no packed sample lets queries see keys that it does not have.
 void check_numbers(const AttentionForward& a) {
   check_packing(a.packing, a.query_tokens);
+  check_packing(a.key_packing, a.kv_tokens);
   for (int64_t b = 0; a.packing && a.kv_lengths && b < a.batch; ++b)
     BLIPFT_CHECK(a.kv_lengths.as<const int32_t>()[b] <= keys_of(a, b), "packed sample ", b, " has kv_lengths ",
                  a.kv_lengths.as<const int32_t>()[b], ", but ", keys_of(a, b), " rows");
@@ -90,9 +103,9 @@ struct Head {
       : nq(queries_of(a, b)), nk(keys_of(a, b)), q(thread_buffer(0, nq * a.head_size)),
         k(thread_buffer(1, nk * a.head_size)), v(thread_buffer(2, nk * a.head_size)),
         out(thread_buffer(3, nq * a.head_size)), p(thread_buffer(4, nk)) {
-    load_head(a.q, a, b, h, nq, q);
-    load_head(a.k, a, b, kv_head(a, h), nk, k);
-    load_head(a.v, a, b, kv_head(a, h), nk, v);
+    load_head(a.q, a.packing, a, b, h, nq, q);
+    load_head(a.k, a.packing_of_keys(), a, b, kv_head(a, h), nk, k);
+    load_head(a.v, a.packing_of_keys(), a, b, kv_head(a, h), nk, v);
   }
 };
 
@@ -107,7 +120,7 @@ void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
     lse[i] = -std::numeric_limits<float>::infinity();
     if (keys.first == keys.end) continue;
     float highest = -std::numeric_limits<float>::infinity(), total = 0;
-    for (int64_t j = keys.first; j < keys.end; ++j) p[j] = score(a, q + i * d, k + j * d);
+    for (int64_t j = keys.first; j < keys.end; ++j) p[j] = score(a, q + i * d, k + j * d) + relative_score(a, h, i, j);
     for (int64_t j = keys.first; j < keys.end; ++j) highest = std::max(highest, p[j]);
     for (int64_t j = keys.first; j < keys.end; ++j) total += p[j] = std::exp(p[j] - highest);
     lse[i] = highest + std::log(total);
@@ -115,13 +128,14 @@ void forward_head(const AttentionForward& a, int64_t b, int64_t h) {
     drop_probabilities(a, b, h, i, keys, p);
     for (int64_t j = keys.first; j < keys.end; ++j) add_scaled(out_row, p[j], v + j * d, d);
   }
-  store_head(out, a.out, a, b, h, nq);
+  store_head(out, a.out, a.packing, a, b, h, nq);
 }
 
 // With p the probabilities, m the dropout factors, o the output: dv += (m p)^T do, dp = m (do v^T),
 // ds = p (dp - rowsum(do o)) (with a cap times its slope), dq = scale ds k, dk += scale ds^T q. dq, dk and dv are
-// [tokens, head_size].
-void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* dq, float* dk, float* dv) {
+// [tokens, head_size]; drelative [columns] (optional) is this head's and sample's, and gets sums of ds.
+void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* dq, float* dk, float* dv,
+                   float* drelative) {
   const AttentionForward& a = args.forward;
   const int64_t d = a.head_size;
   const auto [nq, nk, q, k, v, out, p] = Head(a, b, h);
@@ -129,8 +143,9 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* d
   float* dp = thread_buffer(6, nk);
   float* slope = thread_buffer(11, nk);    // d(score) / d(scaled product)
   float* dout = thread_buffer(7, nq * d);
-  load_head(a.out, a, b, h, nq, out);
-  load_head(args.dout, a, b, h, nq, dout);
+  load_head(a.out, a.packing, a, b, h, nq, out);
+  load_head(args.dout, a.packing, a, b, h, nq, dout);
+  if (drelative) std::fill_n(drelative, a.relative.columns(), 0.0f);
   std::fill_n(dq, nq * d, 0.0f);
   const float* lse = a.lse.as<const float>() + (b * a.heads + h) * a.query_tokens;
   float* delta = args.delta.as<float>() + (b * a.heads + h) * a.query_tokens;
@@ -143,7 +158,7 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* d
         p[j] = std::exp(s - lse[i]);
         slope[j] = 1 - (s / a.cap) * (s / a.cap);
       } else {
-        p[j] = std::exp(a.scale * dot(q + i * d, k + j * d, d) - lse[i]);
+        p[j] = std::exp(a.scale * dot(q + i * d, k + j * d, d) + relative_score(a, h, i, j) - lse[i]);
         slope[j] = 1;
       }
       dp[j] = dot(dout + i * d, v + j * d, d);
@@ -152,7 +167,8 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* d
     drop_probabilities(a, b, h, i, keys, dropped);
     drop_probabilities(a, b, h, i, keys, dp);
     for (int64_t j = keys.first; j < keys.end; ++j) {
-      const float ds = a.scale * p[j] * (dp[j] - delta[i]) * slope[j];
+      const float gradient = p[j] * (dp[j] - delta[i]) * slope[j], ds = a.scale * gradient;
+      if (drelative) drelative[relative_column(a.relative, i, j)] += gradient;
       add_scaled(dq + i * d, ds, k + j * d, d);
       add_scaled(dk + j * d, ds, q + i * d, d);
       add_scaled(dv + j * d, dropped[j], dout + i * d, d);
@@ -161,8 +177,9 @@ void backward_head(const AttentionBackward& args, int64_t b, int64_t h, float* d
 }
 
 // Head g of keys and values of sample b, with the heads of queries that read it.
-// With `sums` [(heads + 2 kv_heads) * head_size], of this sample, the column sums of dq, dk and dv go there.
-void backward_group(const AttentionBackward& args, int64_t b, int64_t g, float* sums) {
+// With `sums` [(heads + 2 kv_heads) * head_size], of this sample, the column sums of dq, dk and dv go there; with
+// `relative` [heads, columns], of this sample, the gradient of what is relative.
+void backward_group(const AttentionBackward& args, int64_t b, int64_t g, float* sums, float* relative) {
   const AttentionForward& a = args.forward;
   const int64_t d = a.head_size, nq = queries_of(a, b), nk = keys_of(a, b), kv_heads = a.heads_of_kv();
   const int64_t of_group = a.heads / kv_heads;
@@ -172,12 +189,12 @@ void backward_group(const AttentionBackward& args, int64_t b, int64_t g, float* 
   std::fill_n(dk, nk * d, 0.0f);
   std::fill_n(dv, nk * d, 0.0f);
   for (int64_t h = g * of_group; h < (g + 1) * of_group; ++h) {
-    backward_head(args, b, h, dq, dk, dv);
-    store_head(dq, args.dq, a, b, h, nq);
+    backward_head(args, b, h, dq, dk, dv, relative ? relative + h * a.relative.columns() : nullptr);
+    store_head(dq, args.dq, a.packing, a, b, h, nq);
     if (sums) sum_tokens(dq, nq, d, sums + h * d);
   }
-  store_head(dk, args.dk, a, b, g, nk);
-  store_head(dv, args.dv, a, b, g, nk);
+  store_head(dk, args.dk, a.packing_of_keys(), a, b, g, nk);
+  store_head(dv, args.dv, a.packing_of_keys(), a, b, g, nk);
   if (!sums) return;
   sum_tokens(dk, nk, d, sums + (a.heads + g) * d);
   sum_tokens(dv, nk, d, sums + (a.heads + kv_heads + g) * d);
@@ -196,10 +213,14 @@ void CpuOps::attention_backward(const AttentionBackward& args, Stream) {
   const AttentionForward& a = args.forward;
   check_numbers(a);
   const int64_t columns = (a.heads + 2 * a.heads_of_kv()) * a.head_size;
-  float* sums = args.dbias ? product_.floats(a.batch * columns) : nullptr;  // [batch, columns]
-  for_heads(a.batch, a.heads_of_kv(),
-            [&](int64_t b, int64_t g) { backward_group(args, b, g, sums ? sums + b * columns : nullptr); });
+  const int64_t of_relative = args.drelative.numel();
+  float* sums = args.dbias ? product_.floats(a.batch * columns) : nullptr;              // [batch, columns]
+  float* relative = args.drelative ? left_.floats(a.batch * of_relative) : nullptr;     // [batch, heads, columns]
+  for_heads(a.batch, a.heads_of_kv(), [&](int64_t b, int64_t g) {
+    backward_group(args, b, g, sums ? sums + b * columns : nullptr, relative ? relative + b * of_relative : nullptr);
+  });
   if (sums) column_sums(sums, a.batch, args.dbias, args.accumulate_dbias);
+  if (relative) column_sums(relative, a.batch, args.drelative, true);
 }
 
 void CpuOps::rotary(const Rotary& args, Stream) {

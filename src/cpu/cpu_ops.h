@@ -25,6 +25,8 @@ class CpuOps final : public Ops {
   void attention_backward(const AttentionBackward&, Stream) override;
   void head_norm_forward(const HeadNormForward&, Stream) override;
   void head_norm_backward(const HeadNormBackward&, Stream) override;
+  void relative_bias_forward(const RelativeBias&, Stream) override;
+  void relative_bias_backward(const RelativeBias&, Stream) override;
   // decode.cpp
   void next_rows(const NextRows&, Stream) override;
   int64_t coded_rows(DType) const override { return 8; }  // so that models are tested with such products
@@ -58,6 +60,7 @@ class CpuOps final : public Ops {
   void sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream) override;
   void cast(const Tensor& from, const Tensor& to, Stream) override;
   void cap(const Tensor& x, float cap, Stream) override;
+  void scale(const Tensor& x, float factor, Stream) override;
   void add(const Tensor& from, const Tensor& to, Stream) override;
   void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
                    Stream) override;

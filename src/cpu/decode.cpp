@@ -40,6 +40,12 @@ void check_numbers(const AttentionDecode& args) {
   }
 }
 
+/// What head h adds to the score of a key that lies `offset` places after the query.
+float relative_score(const RelativeScores& relative, int64_t h, int64_t offset) {
+  const int64_t column = std::clamp(offset, -relative.behind, relative.ahead) + relative.behind;
+  return relative.values.as<const float>()[h * relative.columns() + column];
+}
+
 void attend(const AttentionDecode& args, int64_t s, int64_t h) {
   const int64_t d = args.head_size, column = h / (args.heads / args.kv_heads) * d;
   const auto [first, end] = places_of(args, s);
@@ -57,6 +63,7 @@ void attend(const AttentionDecode& args, int64_t s, int64_t h) {
   for (int64_t j = first; j < end; ++j) {
     p[j] = args.scale * dot(q, row(args.cache.keys, j), d);
     if (args.cap > 0) p[j] = args.cap * std::tanh(p[j] / args.cap);
+    if (args.relative) p[j] += relative_score(args.relative, h, j - (end - 1));
     highest = std::max(highest, p[j]);
   }
   for (int64_t j = first; j < end; ++j) total += p[j] = std::exp(p[j] - highest);

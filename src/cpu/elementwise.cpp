@@ -174,6 +174,16 @@ void CpuOps::cap(const Tensor& x, float cap, Stream) {
   });
 }
 
+void CpuOps::scale(const Tensor& x, float factor, Stream) {
+  check_scale(x);
+  for_chunks(x.numel(), [&](int64_t first, int64_t count) {
+    float values[kChunk];
+    load(x, first, count, values);
+    for (int64_t i = 0; i < count; ++i) values[i] *= factor;
+    store(values, x, first, count);
+  });
+}
+
 void CpuOps::add(const Tensor& from, const Tensor& to, Stream) {
   check_add(from, to);
   for_chunks(from.numel(), [&](int64_t first, int64_t count) {

@@ -37,6 +37,8 @@ class CudaOps : public Ops {
   void attention_backward(const AttentionBackward& args, Stream stream) override;
   void head_norm_forward(const HeadNormForward& args, Stream stream) override;
   void head_norm_backward(const HeadNormBackward& args, Stream stream) override;
+  void relative_bias_forward(const RelativeBias& args, Stream stream) override;
+  void relative_bias_backward(const RelativeBias& args, Stream stream) override;
   void next_rows(const NextRows& args, Stream stream) override;
   int64_t coded_rows(DType compute) const override;
   void coded_linear(const CodedLinear& args, Stream stream) override;
@@ -60,6 +62,7 @@ class CudaOps : public Ops {
   void sum_squares(const Tensor& x, const Tensor& out, bool accumulate, Stream stream) override;
   void cast(const Tensor& from, const Tensor& to, Stream stream) override;
   void cap(const Tensor& x, float cap, Stream stream) override;
+  void scale(const Tensor& x, float factor, Stream stream) override;
   void add(const Tensor& from, const Tensor& to, Stream stream) override;
   void fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
                    Stream stream) override;

@@ -74,6 +74,12 @@ __global__ void cap_kernel(T* x, int64_t n, float cap) {
   if (i < n) x[i] = from_float<T>(cap * tanhf(to_float(x[i]) / cap));
 }
 
+template <class T>
+__global__ void scale_kernel(T* x, int64_t n, float factor) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = from_float<T>(factor * to_float(x[i]));
+}
+
 __global__ void loss_weights_kernel(const float* __restrict__ denominators, float* __restrict__ weights, int64_t n,
                                     float scale) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -164,6 +170,17 @@ void CudaOps::cap(const Tensor& x, float cap, Stream stream) {
     cap_kernel<<<static_cast<unsigned>(ceil_div(n, 256)), 256, 0, context(stream).stream>>>(x.as<T>(), n, cap);
   });
   BLIPFT_CUDA_LAUNCHED("cap_kernel");
+}
+
+void CudaOps::scale(const Tensor& x, float factor, Stream stream) {
+  check_scale(x);
+  const int64_t n = x.numel();
+  if (n == 0) return;
+  dispatch_float(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    scale_kernel<<<static_cast<unsigned>(ceil_div(n, 256)), 256, 0, context(stream).stream>>>(x.as<T>(), n, factor);
+  });
+  BLIPFT_CUDA_LAUNCHED("scale_kernel");
 }
 
 void CudaOps::cast(const Tensor& from, const Tensor& to, Stream stream) {

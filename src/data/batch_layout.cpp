@@ -23,16 +23,25 @@ BatchLayout::BatchLayout(const ModelInputs& inputs, int64_t micro_batches, int64
     add(BatchPart::starts, DType::i32, {b + 1});
     add(BatchPart::padded_rows, DType::i32, {rows()});
   }
-  if (!inputs.instruction) return;
-  for (const BatchPart part : {BatchPart::instruction_ids, BatchPart::instruction_places})
-    add(part, DType::i32, {b, text.tokens});
-  for (const BatchPart part : {BatchPart::instruction_lengths, BatchPart::instruction_key_lengths})
-    add(part, DType::i32, {b});
+  if (inputs.instruction) {
+    for (const BatchPart part : {BatchPart::instruction_ids, BatchPart::instruction_places})
+      add(part, DType::i32, {b, text.tokens});
+    for (const BatchPart part : {BatchPart::instruction_lengths, BatchPart::instruction_key_lengths})
+      add(part, DType::i32, {b});
+  }
+  if (inputs.instruction && text.packed()) {
+    add(BatchPart::instruction_starts, DType::i32, {b + 1});
+    add(BatchPart::instruction_padded_rows, DType::i32, {instruction_rows()});
+    add(BatchPart::instruction_text_starts, DType::i32, {b + 1});
+    add(BatchPart::instruction_text_padded_rows, DType::i32, {text.rows(b)});
+  }
+  if (!inputs.has_source()) return;
+  add(BatchPart::source_ids, DType::i32, {b, text.source_tokens});
+  add(BatchPart::source_lengths, DType::i32, {b});
+  add(BatchPart::source_key_lengths, DType::i32, {b});
   if (!text.packed()) return;
-  add(BatchPart::instruction_starts, DType::i32, {b + 1});
-  add(BatchPart::instruction_padded_rows, DType::i32, {instruction_rows()});
-  add(BatchPart::instruction_text_starts, DType::i32, {b + 1});
-  add(BatchPart::instruction_text_padded_rows, DType::i32, {text.rows(b)});
+  add(BatchPart::source_starts, DType::i32, {b + 1});
+  add(BatchPart::source_padded_rows, DType::i32, {source_rows()});
 }
 
 void BatchLayout::add(BatchPart part, DType dtype, const Shape& shape) {
@@ -55,7 +64,7 @@ Tensor BatchLayout::of(BatchPart part, void* block, int64_t m) const {
 MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   MicroBatch batch;
   batch.samples = batch_size_;
-  batch.most_rows = inputs_.prefix_rows + text_.tokens;
+  batch.most_rows = inputs_.text_prefix() + text_.tokens;
   batch.rows = rows();
   batch.pixels = of(BatchPart::pixels, block, m);
   batch.ids = of(BatchPart::ids, block, m);
@@ -66,17 +75,23 @@ MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   batch.key_lengths = of(BatchPart::key_lengths, block, m);
   batch.label_rows = of(BatchPart::label_rows, block, m);
   batch.packing = {of(BatchPart::starts, block, m), of(BatchPart::padded_rows, block, m)};
-  if (!inputs_.instruction) return batch;
-  InstructionBatch& instruction = batch.instruction;
-  instruction.most_rows = inputs_.instruction.prefix_rows + text_.tokens;
-  instruction.rows = instruction_rows();
-  instruction.ids = of(BatchPart::instruction_ids, block, m);
-  instruction.places = of(BatchPart::instruction_places, block, m);
-  instruction.lengths = of(BatchPart::instruction_lengths, block, m);
-  instruction.key_lengths = of(BatchPart::instruction_key_lengths, block, m);
-  instruction.packing = {of(BatchPart::instruction_starts, block, m), of(BatchPart::instruction_padded_rows, block, m)};
-  instruction.text_packing = {of(BatchPart::instruction_text_starts, block, m),
-                              of(BatchPart::instruction_text_padded_rows, block, m)};
+  if (inputs_.instruction) {
+    InstructionBatch& instruction = batch.instruction;
+    instruction.most_rows = inputs_.instruction.prefix_rows + text_.tokens;
+    instruction.rows = instruction_rows();
+    instruction.ids = of(BatchPart::instruction_ids, block, m);
+    instruction.places = of(BatchPart::instruction_places, block, m);
+    instruction.lengths = of(BatchPart::instruction_lengths, block, m);
+    instruction.key_lengths = of(BatchPart::instruction_key_lengths, block, m);
+    instruction.packing = {of(BatchPart::instruction_starts, block, m), of(BatchPart::instruction_padded_rows, block, m)};
+    instruction.text_packing = {of(BatchPart::instruction_text_starts, block, m),
+                                of(BatchPart::instruction_text_padded_rows, block, m)};
+  }
+  if (!inputs_.has_source()) return batch;
+  batch.source = {.most_rows = inputs_.prefix_rows + text_.source_tokens, .rows = source_rows(),
+                  .ids = of(BatchPart::source_ids, block, m), .lengths = of(BatchPart::source_lengths, block, m),
+                  .key_lengths = of(BatchPart::source_key_lengths, block, m),
+                  .packing = {of(BatchPart::source_starts, block, m), of(BatchPart::source_padded_rows, block, m)}};
   return batch;
 }
 

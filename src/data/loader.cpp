@@ -263,7 +263,8 @@ class PrefetchLoader final : public DataLoader {
   }
 
   TokenizedAnswers tokenized(const Dataset::Sample& source) const {
-    return tokenize_answers(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary, instructions_);
+    return tokenize_answers(source, *tokenizer_, data_.max_text_tokens, layout_.inputs().vocabulary, instructions_,
+                            layout_.inputs().decoder_start);
   }
 
   int64_t pixel_bytes() const {
@@ -287,7 +288,7 @@ class PrefetchLoader final : public DataLoader {
                                smallest_shape(text_shapes_, work.samples, layout_.batch_size()));
     writer_.write(batch.layout, work.samples, batch.block);
     for (const BatchSample& sample : work.samples) {
-      batch.text_tokens_used += sample.text.size();
+      batch.text_tokens_used += sample.text.rows();
       batch.texts_without_target += !sample.absent && !sample.text.has_target();
       batch.texts_cut += sample.text.cut;
     }
@@ -303,7 +304,7 @@ class PrefetchLoader final : public DataLoader {
   }
   std::vector<size_t> balanced_order_of(const std::vector<BatchSample>& samples) const {
     std::vector<int64_t> lengths;
-    for (const BatchSample& sample : samples) lengths.push_back(sample.text.size());
+    for (const BatchSample& sample : samples) lengths.push_back(sample.text.rows());
     return balanced_order(lengths, layout_.micro_batches());
   }
   static std::vector<BatchSample> reordered(std::vector<BatchSample>& samples, const std::vector<size_t>& order) {

@@ -58,6 +58,35 @@ std::string instruction_of(const Dataset::Sample& sample) {
   return text;
 }
 
+/// `ids` with the tokenizer's special tokens around them, at most `most` in all: what is cut are the last of `ids`.
+std::vector<int32_t> surrounded(std::vector<int32_t> ids, const Tokenizer& tokenizer, int64_t most, bool& cut) {
+  const std::vector<int32_t> before = tokenizer.prefix_ids(), behind = tokenizer.suffix_ids();
+  const int64_t room = std::max<int64_t>(0, most - static_cast<int64_t>(before.size() + behind.size()));
+  if (static_cast<int64_t>(ids.size()) > room) {
+    cut = true;
+    ids.resize(static_cast<size_t>(room));
+  }
+  ids.insert(ids.begin(), before.begin(), before.end());
+  ids.insert(ids.end(), behind.begin(), behind.end());
+  return ids;
+}
+
+/// What an encoder reads, and behind `start` what a decoder says.
+TokenizedText two_texts(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t most, int32_t start) {
+  BLIPFT_USER_CHECK(!sample.whole, sample.name, ": a conversation, and the model has an encoder for the prompt and a ",
+                    "decoder for the answer; give records of \"prompt\" and \"completion\", or of \"instruction\" and ",
+                    "\"output\"");
+  std::vector<int32_t> source;
+  for (size_t i = 0; i + 1 < sample.segments.size(); ++i)
+    for (const int32_t id : tokenizer.encode_plain(sample.segments[i].text)) source.push_back(id);
+  TokenizedText text;
+  text.source = surrounded(std::move(source), tokenizer, most, text.cut);
+  if (text.source.empty()) text.source.push_back(start);  // an encoder reads one row at least
+  append(text, {start}, false);
+  append(text, surrounded(tokenizer.encode_plain(sample.segments.back().text), tokenizer, most - 1, text.cut), true);
+  return text;
+}
+
 /// Whether texts that are encoded apart read as words apart.
 bool puts_spaces(const Tokenizer& tokenizer) {
   std::vector<int32_t> ids = tokenizer.encode_plain("a");
@@ -97,15 +126,17 @@ int64_t TokenizedAnswers::most_tokens() const {
 
 int64_t TokenizedAnswers::tokens() const {
   int64_t sum = 0;
-  for (const TokenizedText& text : texts) sum += text.size() + static_cast<int64_t>(text.instruction.size());
+  for (const TokenizedText& text : texts) sum += text.rows() + static_cast<int64_t>(text.instruction.size());
   return sum;
 }
 
 TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
-                                  int64_t vocabulary, const InstructionReader& instructions) {
-  if (sample.answers.empty()) return tokenize(sample, tokenizer, max_tokens, vocabulary, instructions);
+                                  int64_t vocabulary, const InstructionReader& instructions, int32_t decoder_start) {
+  if (sample.answers.empty())
+    return tokenize(sample, tokenizer, max_tokens, vocabulary, instructions, decoder_start);
   const std::string& prompt = sample.segments.front().text;
-  const bool apart = sample.segments.size() == 1 || prompt.empty() || is_space(prompt.back()) || puts_spaces(tokenizer);
+  const bool apart = decoder_start >= 0 || sample.segments.size() == 1 || prompt.empty() || is_space(prompt.back()) ||
+                     puts_spaces(tokenizer);
   TokenizedAnswers all;
   all.texts.clear();
   all.weights.clear();
@@ -115,21 +146,25 @@ TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer
   for (const Dataset::Answer& answer : sample.answers) {
     const bool spaced = apart || answer.text.empty() || is_space(answer.text.front());
     one.segments.back().text = (spaced ? "" : " ") + answer.text;
-    all.texts.push_back(tokenize(one, tokenizer, max_tokens, vocabulary, instructions));
+    all.texts.push_back(tokenize(one, tokenizer, max_tokens, vocabulary, instructions, decoder_start));
     all.weights.push_back(answer.weight);
   }
   return all;
 }
 
 TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
-                       int64_t vocabulary, const InstructionReader& instructions) {
+                       int64_t vocabulary, const InstructionReader& instructions, int32_t decoder_start) {
   BLIPFT_CHECK(!sample.segments.empty(), sample.name, ": a sample without text");
-  TokenizedText text = sample.whole ? whole_text(sample, tokenizer) : joined_text(sample, tokenizer);
-  text.cut = text.size() > max_tokens;
+  TokenizedText text = decoder_start >= 0 ? two_texts(sample, tokenizer, max_tokens, decoder_start)
+                       : sample.whole     ? whole_text(sample, tokenizer)
+                                          : joined_text(sample, tokenizer);
+  text.cut |= text.size() > max_tokens;
   const size_t limit = static_cast<size_t>(std::min(max_tokens, text.size()));
   text.ids.resize(limit);
   text.learnt.resize(limit);
-  for (const int32_t id : text.ids)
+  std::vector<int32_t> ids = text.source;
+  ids.insert(ids.end(), text.ids.begin(), text.ids.end());
+  for (const int32_t id : ids)
     BLIPFT_USER_CHECK(id >= 0 && id < vocabulary, sample.name, ": its text has a token with id ", id,
                       ", the model's vocabulary has ", vocabulary,
                       " ids (vocab_size in config.json); use the tokenizer that belongs to the model");

@@ -15,8 +15,11 @@ namespace blipft {
 /// `max_tokens`. Throws UserError with the sample's name if an id is not below `vocabulary`: no embedding has a row for
 /// it.
 /// The instruction is what stands before all that is learnt.
+/// With a `decoder_start` the last segment is the decoder's text, behind that id, and all before it are the encoder's; each
+/// is a text of its own, with special tokens of its own, and is cut so that the tokens behind it stay. Conversations have
+/// no such sides: a UserError.
 TokenizedText tokenize(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
-                       int64_t vocabulary, const InstructionReader& instructions = {});
+                       int64_t vocabulary, const InstructionReader& instructions = {}, int32_t decoder_start = -1);
 
 /// The texts that a sample may have: one, or that of each answer. One is drawn in each pass.
 struct TokenizedAnswers {
@@ -29,12 +32,13 @@ struct TokenizedAnswers {
   /// weight, of these the first.
   const TokenizedText& drawn(uint64_t seed, int64_t pass) const;
   int64_t most_tokens() const;
-  int64_t tokens() const;                    ///< of all, with their instructions
+  int64_t tokens() const;                    ///< of all, with their instructions and sources
 };
 /// tokenize() of each answer. Where the tokenizer puts no space between texts that are encoded apart, one stands before an
 /// answer, unless white space is there already.
 TokenizedAnswers tokenize_answers(const Dataset::Sample& sample, const Tokenizer& tokenizer, int64_t max_tokens,
-                                  int64_t vocabulary, const InstructionReader& instructions = {});
+                                  int64_t vocabulary, const InstructionReader& instructions = {},
+                                  int32_t decoder_start = -1);
 
 /// The id behind texts in padded rows: the tokenizer's where the model has an embedding for it, else another that has
 /// one. Nothing reads it, but with train.loss_on_padding, which check_text_inputs() looks at.

@@ -73,7 +73,9 @@ std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts
   return chosen;
 }
 
-std::vector<TextShape> possible_text_shapes(const Config& config) {
+namespace {
+
+std::vector<TextShape> shapes_of_one_text(const Config& config) {
   const int64_t longest = longest_text(config.data), batch = config.train.batch_size;
   std::vector<TextShape> shapes;
   if (packs_text(config)) {
@@ -91,18 +93,43 @@ std::vector<TextShape> possible_text_shapes(const Config& config) {
   return shapes;
 }
 
+/// At most `most` of them, the last among them.
+std::vector<TextShape> thinned(const std::vector<TextShape>& shapes, size_t most) {
+  const size_t step = (shapes.size() + most - 1) / most;
+  std::vector<TextShape> some;
+  for (size_t i = (shapes.size() - 1) % step; i < shapes.size(); i += step) some.push_back(shapes[i]);
+  return some;
+}
+
+}  // namespace
+
+std::vector<TextShape> possible_text_shapes(const Config& config, bool has_source) {
+  const std::vector<TextShape> shapes = shapes_of_one_text(config);
+  if (!has_source) return shapes;
+  constexpr size_t kTexts = 8, kSources = 4;  // of which each pair is a program of its own
+  std::vector<TextShape> pairs;
+  for (const TextShape& text : thinned(shapes, kTexts))
+    for (const TextShape& source : thinned(shapes, kSources)) {
+      pairs.push_back(text);
+      pairs.back().source_tokens = source.tokens, pairs.back().packed_source_rows = source.packed_rows;
+    }
+  std::stable_sort(pairs.begin(), pairs.end(), [](const TextShape& a, const TextShape& b) {
+    return size_of(a).all() < size_of(b).all();
+  });
+  return pairs;
+}
+
 TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const BatchSample> samples, int64_t batch_size) {
-  std::vector<int64_t> lengths, instructions;
+  std::vector<int64_t> lengths, sources, instructions;
   for (const BatchSample& sample : samples) {
     lengths.push_back(sample.text.size());
+    sources.push_back(sample.text.source_size());
     instructions.push_back(static_cast<int64_t>(sample.text.instruction.size()));
   }
   const bool packed = shapes.back().packed();
-  const int64_t needed =
-      std::max(needed_size(packed, lengths, batch_size), needed_size(packed, instructions, batch_size));
-  return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) {
-    return needed <= (packed ? shape.packed_rows : shape.tokens);
-  });
+  const TextNeed need{std::max(needed_size(packed, lengths, batch_size), needed_size(packed, instructions, batch_size)),
+                      needed_size(packed, sources, batch_size)};
+  return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) { return holds(shape, need); });
 }
 
 std::vector<size_t> balanced_order(std::span<const int64_t> lengths, int64_t groups) {

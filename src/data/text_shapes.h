@@ -25,6 +25,22 @@ inline int64_t rows_of_text(int64_t tokens) { return std::max<int64_t>(tokens, 1
 /// packed the most text rows of one, else the longest text.
 int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size);
 
+/// What micro-batches need of both sides of a text shape; see needed_size().
+struct TextNeed {
+  int64_t text = 0, source = 0;
+  auto operator<=>(const TextNeed&) const = default;
+  int64_t all() const { return text + source; }
+};
+/// The side of a shape that grows with the texts.
+inline TextNeed size_of(const TextShape& shape) {
+  return shape.packed() ? TextNeed{shape.packed_rows, shape.packed_source_rows}
+                        : TextNeed{shape.tokens, shape.source_tokens};
+}
+inline bool holds(const TextShape& shape, const TextNeed& need) {
+  const TextNeed size = size_of(shape);
+  return need.text <= size.text && (shape.source_tokens == 0 || need.source <= size.source);
+}
+
 /// Of sizes that are needed `counts[size]` times, at most `most`, ascending, the last one the largest: when each need
 /// is rounded up to the next of them, the sum is least.
 std::vector<int64_t> least_padded_sizes(const std::map<int64_t, int64_t>& counts, size_t most);

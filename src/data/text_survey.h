@@ -40,6 +40,7 @@ class TextSurvey {
     int64_t threads = 1;
     int64_t most_bytes = int64_t{2} << 30;   ///< of host memory for ids: where they take more, lengths alone are kept
     bool skip_bad = false;                   ///< samples that cannot be read or tokenized are left out
+    int32_t decoder_start = -1;              ///< see ModelInputs
   };
   /// Throws the error of the first sample whose text cannot be read or tokenized, unless it skips them. The same on
   /// every rank.
@@ -49,6 +50,7 @@ class TextSurvey {
   /// Those with something to learn, ascending; the others are left out. Elements of what follows belong to them.
   const std::vector<int64_t>& samples() const { return samples_; }
   const std::vector<int64_t>& lengths() const { return lengths_; }  ///< tokens, cut to max_text_tokens; of several answers the most
+  const std::vector<int64_t>& source_lengths() const { return source_lengths_; }  ///< the same of sources; zeros: there are none
   bool has_texts() const { return !texts_.empty(); }
   const TokenizedAnswers& text(int64_t i) const { return texts_.at(static_cast<size_t>(i)); }
 
@@ -61,7 +63,7 @@ class TextSurvey {
 
  private:
   int64_t surveyed_ = 0, cut_ = 0, bad_ = 0;
-  std::vector<int64_t> samples_, lengths_;
+  std::vector<int64_t> samples_, lengths_, source_lengths_;
   std::vector<TokenizedAnswers> texts_;         // empty: they took too much
   std::vector<std::string> left_out_names_, bad_texts_;
 };
@@ -70,7 +72,7 @@ class TextSurvey {
 /// all; more than there are: the set repeats). Throws UserError that names `key`, where the data comes from, when none
 /// has.
 SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> dataset, const Tokenizer& tokenizer,
-                         int64_t vocabulary, int64_t threads, int64_t asked, const char* key = "data.path");
+                         const ModelInputs& inputs, int64_t threads, int64_t asked, const char* key = "data.path");
 /// What was found: how many texts, how many cut, how many left out, and the names of the first of these.
 std::string survey_text(const Config& config, const TextSurvey& survey);
 

@@ -4,63 +4,24 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/decode_state.h"
+
 namespace blipft {
 
 namespace {
 
-constexpr int64_t kAlignment = 256;
 constexpr float kNoBeam = -1e9f;           // transformers' score of a beam that is not there
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 }  // namespace
-
-// Tensors laid out one after the other; without memory it only counts.
-class DecodeProgram::Block {
- public:
-  explicit Block(void* memory = nullptr) : memory_(static_cast<char*>(memory)) {}
-  Tensor add(DType dtype, const Shape& shape) {
-    const Tensor tensor{memory_ ? memory_ + bytes_ : nullptr, dtype, shape};
-    bytes_ += aligned(tensor.bytes());
-    return tensor;
-  }
-  int64_t bytes() const { return std::max(bytes_, kAlignment); }
-
- private:
-  char* memory_;
-  int64_t bytes_ = 0;
-};
-
-struct DecodeProgram::State {
-  // What is copied from the host for a reading of prompts, as one: the batch, then the rows' places.
-  Tensor batch;                            // u8
-  Tensor row_slots, row_places;            // i32 [R]
-  Tensor last_rows, prompt_slots;          // i32 [G, 1], [G]: with beams the text's number
-  int64_t prompt_bytes = 0;                // of all of it
-  DecodeState decode;
-  Tensor ends;                             // i32 [E]
-  Tensor tokens, row_of_slot, lengths;     // i32 [S, 1], [S], [S]: of a step
-  Tensor scores, log_probs;                // f32 [S, V] scratch; [S, L]
-  Tensor row_loss, loss, loss_weight;      // f32 [labels], [1], [1]: of scored texts
-  // Of beams.
-  Tensor sources, sources_before, ids_before;  // i32 [S, C], [S, C], [S, L]
-  Tensor beam_scores, finished_scores;     // f32 [S / B, B]
-  Tensor finished_ids, finished_lengths, closed;  // i32 [S / B, B, L], [S / B, B], [S / B]
-  std::vector<KvCache> layers;
-};
-
-// Copies of the state on their way to the host.
-struct DecodeProgram::Readback {
-  Readback(Device& device, int64_t bytes) : memory(device, bytes), done(device.create_event()) {}
-  HostMemory memory;
-  Event done;
-};
 
 DecodeProgram::DecodeProgram(const DecodeParts& parts, DecodeProgramSettings settings)
     : parts_(parts), settings_(std::move(settings)), inputs_(parts.model->inputs()),
       layout_(inputs_, 1, settings_.prompts, settings_.prompt_text), state_(std::make_unique<State>()) {
   const DecodeProgramSettings& s = settings_;
   BLIPFT_CHECK(s.beams >= 1 && s.slots >= s.beams && s.slots % s.beams == 0, s.slots, " slots for ", s.beams, " beams");
+  BLIPFT_CHECK(!inputs_.has_source() || s.prompt_text.packed_source_rows == s.prompts * s.prompt_text.source_tokens,
+               "sources of ", s.prompt_text.packed_source_rows, " rows, and any ", s.prompts, " prompts of ",
+               s.prompt_text.source_tokens, " ids are to fit");
   BLIPFT_CHECK(s.most_ids >= 2 && s.prompts >= 1 && s.prompt_text.packed(), "generation of ", s.most_ids, " ids, ",
                s.prompts, " prompts at once, packed");
   if (parts_.own_workspace)
@@ -94,6 +55,10 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   state.row_places = i32({rows});
   state.last_rows = i32({g, 1});
   state.prompt_slots = i32({g});
+  if (inputs_.has_source()) {
+    state.memory_slots = i32({layout_.source_rows()});
+    state.memory_places = i32({layout_.source_rows()});
+  }
   state.prompt_bytes = data.bytes();
   state.decode = {i32({s, l}), i32({s}), i32({s}), i32({s}), data.add(DType::i64, {s}), i32({s})};
   if (!settings_.ends.empty()) state.ends = i32({static_cast<int64_t>(settings_.ends.size())});
@@ -117,9 +82,19 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
     state.finished_lengths = i32({texts(), b});
     state.closed = i32({texts()});
   }
-  state.layers.clear();
-  for (const int64_t width : parts_.model->cache_widths())
-    state.layers.push_back({cache.add(parts_.compute, {s * c, width}), cache.add(parts_.compute, {s * c, width}), c});
+  const auto add_caches = [&](std::vector<KvCache>& layers, const std::vector<int64_t>& widths, int64_t slots,
+                              int64_t each) {
+    layers.clear();
+    for (const int64_t width : widths) {
+      const Tensor keys = cache.add(parts_.compute, {slots * each, width});
+      layers.push_back({keys, cache.add(parts_.compute, keys.shape), each});
+    }
+  };
+  add_caches(state.layers, parts_.model->cache_widths(), s, c);
+  if (!inputs_.has_source()) return;
+  state.memory_lengths = i32({s});
+  if (b > 1) state.memory_sources = i32({s, memory_places()});
+  add_caches(state.memory_layers, parts_.model->memory_widths(), texts(), memory_places());
 }
 
 bool DecodeProgram::has(Pass pass) const {
@@ -149,8 +124,8 @@ void DecodeProgram::bind() {
   taken_ = device.create_event();
   host_block_ = std::make_unique<HostMemory>(device, state_->prompt_bytes);
   const int64_t s = settings_.slots, b = settings_.beams, l = settings_.most_ids, c = places();
-  host_state_ = std::make_unique<HostMemory>(device, s * (l + (b > 1 ? c : 0) + 16) * 4 + 4 * kAlignment);
-  const int64_t view = 4 * (2 * s * l + 2 * s + s * l + 2 * s) + 8 * kAlignment;
+  host_state_ = std::make_unique<HostMemory>(device, s * (l + (b > 1 ? c : 0) + 16) * 4 + 4 * Block::kAlignment);
+  const int64_t view = 4 * (2 * s * l + 2 * s + s * l + 2 * s) + 8 * Block::kAlignment;
   for (int64_t i = 0; i < kViews; ++i) views_.push_back(std::make_unique<Readback>(device, view));
   const char* const pass = pass_name(Pass::prompts);
   Block data(parts_.arena->kept(pass, 1).data), cache(parts_.arena->kept(pass, 0).data);
@@ -164,13 +139,15 @@ void DecodeProgram::begin() {
   if (has(Pass::units)) run(Pass::units);
   for (const Tensor& tensor : {state.decode.ids, state.decode.lengths, state.decode.prompt_lengths, state.decode.limits,
                                state.decode.keys, state.decode.done, state.sources, state.finished_lengths,
-                               state.finished_ids, state.closed, state.log_probs})
+                               state.finished_ids, state.closed, state.log_probs, state.memory_lengths})
     if (tensor) parts_.device->zero(tensor.data, tensor.bytes(), stream);
   for (const Tensor& tensor : {state.beam_scores, state.finished_scores})
     if (tensor) parts_.ops->fill(tensor, kNoBeam, stream);
   // What a cache never held must not be a NaN: times a probability of 0 it would be one.
-  for (const KvCache& layer : state.layers)
-    for (const Tensor& tensor : {layer.keys, layer.values}) parts_.device->zero(tensor.data, tensor.bytes(), stream);
+  for (const std::vector<KvCache>* layers : {&state.layers, &state.memory_layers})
+    for (const KvCache& layer : *layers)
+      for (const Tensor& tensor : {layer.keys, layer.values}) parts_.device->zero(tensor.data, tensor.bytes(), stream);
+  begin_memory();
   if (state.ends) {
     parts_.device->copy(state.ends.data, settings_.ends.data(), state.ends.bytes(), stream);
     parts_.device->synchronize(stream);    // `ends` is no page-locked memory
@@ -178,7 +155,19 @@ void DecodeProgram::begin() {
   sent_ = seen_ = 0;
 }
 
+// Every beam of a text looks at what the encoder made of its prompt.
+void DecodeProgram::begin_memory() {
+  if (!state_->memory_sources) return;
+  std::vector<int32_t> sources;
+  for (int64_t s = 0; s < settings_.slots; ++s)
+    sources.insert(sources.end(), static_cast<size_t>(memory_places()), static_cast<int32_t>(s / settings_.beams));
+  const Stream stream = parts_.device->compute_stream();
+  parts_.device->copy(state_->memory_sources.data, sources.data(), state_->memory_sources.bytes(), stream);
+  parts_.device->synchronize(stream);      // `sources` is no page-locked memory
+}
+
 bool DecodeProgram::fits(int64_t prompts, int64_t ids) const {
+  if (inputs_.has_source()) return prompts <= settings_.prompts;
   const int64_t others = settings_.prompts - prompts;  // which take a row each
   return prompts <= settings_.prompts && ids + others <= settings_.prompt_text.packed_rows;
 }
@@ -205,7 +194,12 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
   std::vector<BatchSample> samples;
   std::vector<const uint8_t*> pixels;
   for (const NewText& text : texts) {
-    samples.push_back({{text.ids, std::vector<uint8_t>(text.ids.size(), 0), text.instruction}, text.key});
+    BatchSample sample{{}, text.key};
+    if (inputs_.has_source()) sample.text.ids = {inputs_.decoder_start}, sample.text.source = text.ids;
+    else sample.text.ids = text.ids;
+    sample.text.instruction = text.instruction;
+    sample.text.learnt.assign(sample.text.ids.size(), 0);
+    samples.push_back(std::move(sample));
     pixels.push_back(text.pixels);
   }
   write_batch(samples, pixels);
@@ -218,13 +212,27 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
     host.last_rows.as<int32_t>()[i] = start;
     host.prompt_slots.as<int32_t>()[i] = -1;
     if (samples[i].absent) continue;
-    const auto rows = static_cast<int32_t>(inputs_.prefix_rows + static_cast<int64_t>(texts[i].ids.size()));
+    const auto rows = static_cast<int32_t>(inputs_.text_prefix() + ids_before(static_cast<int64_t>(texts[i].ids.size())));
     for (int32_t t = 0; t < rows; ++t) {
       host.row_slots.as<int32_t>()[start + t] = static_cast<int32_t>(texts[i].slot);
       host.row_places.as<int32_t>()[start + t] = t;
     }
     host.last_rows.as<int32_t>()[i] = start + rows - 1;
     host.prompt_slots.as<int32_t>()[i] = static_cast<int32_t>(texts[i].slot / settings_.beams);
+  }
+  if (inputs_.has_source()) write_memory_rows(texts, batch, host);
+}
+
+// Where the encoder's rows go.
+void DecodeProgram::write_memory_rows(std::span<const NewText> texts, const MicroBatch& batch, State& host) const {
+  std::fill_n(host.memory_slots.as<int32_t>(), host.memory_slots.numel(), -1);
+  std::fill_n(host.memory_places.as<int32_t>(), host.memory_places.numel(), -1);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const int32_t start = batch.source.packing.starts.as<const int32_t>()[i];
+    for (int32_t t = 0; t < batch.source.key_lengths.as<const int32_t>()[i]; ++t) {
+      host.memory_slots.as<int32_t>()[start + t] = static_cast<int32_t>(texts[i].slot / settings_.beams);
+      host.memory_places.as<int32_t>()[start + t] = t;
+    }
   }
 }
 
@@ -235,8 +243,9 @@ void DecodeProgram::write_slot(const NewText& text, int64_t beam) {
   const int64_t slot = text.slot + beam, l = settings_.most_ids, c = places(), b = settings_.beams;
   const int64_t per_slot = l + (b > 1 ? c : 0) + 16;
   auto* const ids = reinterpret_cast<int32_t*>(host_state_->get()) + slot * per_slot;
-  const auto count = static_cast<int64_t>(text.ids.size());
-  std::copy(text.ids.begin(), text.ids.end(), ids);
+  const auto prompt = static_cast<int64_t>(text.ids.size()), count = ids_before(prompt);
+  if (inputs_.has_source()) *ids = inputs_.decoder_start;
+  else std::copy(text.ids.begin(), text.ids.end(), ids);
   device.copy(state_->decode.ids.as<int32_t>() + slot * l, ids, 4 * count, stream);
   int32_t* const scalars = ids + l + (b > 1 ? c : 0);
   scalars[0] = scalars[1] = static_cast<int32_t>(count);
@@ -247,6 +256,10 @@ void DecodeProgram::write_slot(const NewText& text, int64_t beam) {
   const Tensor* const tensors[] = {&to.lengths, &to.prompt_lengths, &to.limits, &to.done};
   for (size_t i = 0; i < 4; ++i) device.copy(tensors[i]->as<int32_t>() + slot, scalars + i, 4, stream);
   device.copy(to.keys.as<int64_t>() + slot, scalars + 4, 8, stream);
+  if (inputs_.has_source()) {
+    scalars[6] = static_cast<int32_t>(inputs_.prefix_rows + prompt);
+    device.copy(state_->memory_lengths.as<int32_t>() + slot, scalars + 6, 4, stream);
+  }
   if (b == 1) return;
   int32_t* const sources = ids + l;        // the prompt lies in the first beam's cache
   std::fill_n(sources, c, static_cast<int32_t>(text.slot));
@@ -267,8 +280,10 @@ void DecodeProgram::read_prompts(std::span<const NewText> texts) {
   int64_t ids = 0;
   for (const NewText& text : texts) {
     const auto count = static_cast<int64_t>(text.ids.size());
-    BLIPFT_CHECK(count >= 1 && count < text.limit && text.limit <= settings_.most_ids &&
-                     count <= settings_.prompt_text.tokens, "a prompt of ", count, " ids that is to end at ", text.limit);
+    const TextShape& shape = settings_.prompt_text;
+    BLIPFT_CHECK(count >= 1 && ids_before(count) < text.limit && text.limit <= settings_.most_ids &&
+                     count <= (inputs_.has_source() ? shape.source_tokens : shape.tokens),
+                 "a prompt of ", count, " ids that is to end at ", text.limit);
     BLIPFT_CHECK(text.slot >= 0 && text.slot + settings_.beams <= settings_.slots && text.slot % settings_.beams == 0,
                  "no slot ", text.slot);
     ids += count;
@@ -303,7 +318,7 @@ std::vector<TextLikelihood> DecodeProgram::score(std::span<const BatchSample> te
   std::vector<TextLikelihood> likelihoods(texts.size());
   int64_t at = 0;
   for (size_t i = 0; i < texts.size(); ++i) {
-    const int64_t count = starts[i + 1] - starts[i] - inputs_.prefix_rows - 1;
+    const int64_t count = starts[i + 1] - starts[i] - inputs_.text_prefix() - 1;
     for (int64_t end = at + count; at < end; ++at) {
       if (labels[at] < 0) continue;
       likelihoods[i].log_likelihood -= static_cast<double>(losses[static_cast<size_t>(at)]);
@@ -339,7 +354,9 @@ void DecodeProgram::run(Pass pass) {
   program.graph->launch(stream);
 }
 
-CacheCall DecodeProgram::cache_call() const { return {.layers = state_->layers, .places = state_->row_of_slot}; }
+CacheCall DecodeProgram::cache_call() const {
+  return {.layers = state_->layers, .places = state_->row_of_slot, .memory_layers = state_->memory_layers};
+}
 
 void DecodeProgram::enqueue(Pass pass) {
   Arena& arena = *parts_.arena;
@@ -372,19 +389,23 @@ void DecodeProgram::enqueue_prompts(const StepContext& context) {
   cache.slots = state_->row_slots;
   cache.places = state_->row_places;
   cache.last_rows = state_->last_rows;
+  cache.memory_slots = state_->memory_slots;
+  cache.memory_places = state_->memory_places;
   const Tensor logits = parts_.model->read_prompts(context, batch, cache);
   choose(logits, true);
   context.arena.give(logits);
 }
 
 void DecodeProgram::enqueue_token(const StepContext& context) {
-  context.ops.next_rows({.state = state_->decode, .prefix_rows = inputs_.prefix_rows, .tokens = state_->tokens,
+  context.ops.next_rows({.state = state_->decode, .prefix_rows = inputs_.text_prefix(), .tokens = state_->tokens,
                          .places = state_->row_of_slot, .cache_lengths = state_->lengths},
                         context.stream);
   CacheCall cache = cache_call();
   cache.tokens = state_->tokens;
   cache.lengths = state_->lengths;
   cache.sources = state_->sources;
+  cache.memory_lengths = state_->memory_lengths;
+  cache.memory_sources = state_->memory_sources;
   const Tensor logits = parts_.model->decode(context, cache);
   choose(logits, false);
   context.arena.give(logits);
@@ -417,7 +438,7 @@ void DecodeProgram::choose(const Tensor& logits, bool first) {
   const int64_t rows = first ? logits.rows() * settings_.beams : logits.rows();
   parts_.ops->beam_step({.logits = logits, .first = first, .texts = first ? state.prompt_slots : Tensor{},
                          .beams = settings_.beams, .rules = rules, .length_penalty = settings_.length_penalty,
-                         .early_stopping = settings_.early_stopping, .prefix_rows = inputs_.prefix_rows,
+                         .early_stopping = settings_.early_stopping, .prefix_rows = inputs_.text_prefix(),
                          .candidates = state.scores.part(0, {rows, logits.cols()}), .state = state.decode,
                          .sources = state.sources, .ids_before = state.ids_before,
                          .sources_before = state.sources_before, .scores = state.beam_scores,

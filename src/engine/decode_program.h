@@ -5,8 +5,11 @@
 // micro-batch is, and leave keys and values in the cache; a step reads the last token of every slot. Which texts are where
 // is the caller's to say; what happens in a slot depends on its own text alone.
 //
+// Where a model has an encoder, it reads the prompts, and leaves keys and values of what it made of them in a cache of their
+// own; a text in a slot begins with the decoder's start and has none of its prompt's ids.
+//
 // Dimension legend: S slots, B beams of a text, G prompts that are read at once, L most ids of a text, Q rows before its
-// first id, C = Q + L places of a slot in the cache.
+// first id, C = Q + L places of a slot in the cache; P rows of an encoder that a prompt takes at most.
 #pragma once
 
 #include <memory>
@@ -29,7 +32,7 @@ struct DecodeProgramSettings {
   int64_t beams = 1;                       ///< B; 1: no beam search
   int64_t prompts = 1;                     ///< G
   int64_t most_ids = 0;                    ///< L
-  TextShape prompt_text;                   ///< of a reading of G prompts; packed
+  TextShape prompt_text;                   ///< of a reading of G prompts; packed. Any G of them fit its sources
   TokenRules rules;                        ///< but for its tensor: ends
   std::vector<int32_t> ends;               ///< ids that end a text
   float length_penalty = 1;                ///< of beams
@@ -58,7 +61,7 @@ struct DecodeParts {
 struct NewText {
   std::vector<int32_t> ids;                ///< of its prompt; at least one
   int64_t key = 0;                         ///< its number, which keys random draws
-  int64_t limit = 0;                       ///< ids at which it ends, prompt included; at most L
+  int64_t limit = 0;                       ///< ids of its slot at which it ends, ids_before() included; at most L
   int64_t slot = 0;                        ///< its first one; with beams a multiple of B
   const uint8_t* pixels = nullptr;         ///< u8 [P, P, 3] of its picture, where the model reads one
   std::vector<int32_t> instruction = {};   ///< where the model reads one
@@ -99,6 +102,8 @@ class DecodeProgram {
   void read_prompts(std::span<const NewText> texts);
   /// Whether so many prompts of so many ids in all, those of instructions as well, can be read at once.
   bool fits(int64_t prompts, int64_t ids) const;
+  /// Ids that a slot has before the first new one, of a prompt of so many.
+  int64_t ids_before(int64_t prompt) const { return inputs_.has_source() ? 1 : prompt; }
   /// Enqueues so many tokens of every slot.
   void decode(int64_t tokens);
   /// Scores at most G texts, which fit the prompt shape; the cache stays. Waits for the result. With settings().scores.
@@ -112,7 +117,6 @@ class DecodeProgram {
   static constexpr int64_t kViews = 2;
 
   const DecodeProgramSettings& settings() const { return settings_; }
-  int64_t prefix_rows() const { return inputs_.prefix_rows; }
   int64_t vocabulary() const { return inputs_.vocabulary; }
   /// Bytes of keys and values.
   int64_t cache_bytes() const;
@@ -127,7 +131,8 @@ class DecodeProgram {
     std::unique_ptr<Graph> graph;
     bool warm = false;                     // has run once without a graph
   };
-  int64_t places() const { return inputs_.prefix_rows + settings_.most_ids; }
+  int64_t places() const { return inputs_.text_prefix() + settings_.most_ids; }
+  int64_t memory_places() const { return inputs_.prefix_rows + settings_.prompt_text.source_tokens; }  // P
   int64_t texts() const { return settings_.slots / settings_.beams; }
   void lay_out(Block& data, Block& cache, State& state) const;
   void run(Pass pass);
@@ -139,7 +144,9 @@ class DecodeProgram {
   void choose(const Tensor& logits, bool first);
   void write_prompts(std::span<const NewText> texts);
   void write_batch(std::vector<BatchSample>& samples, std::span<const uint8_t* const> pixels);
+  void write_memory_rows(std::span<const NewText> texts, const MicroBatch& batch, State& host) const;
   void write_slot(const NewText& text, int64_t beam);
+  void begin_memory();
   CacheCall cache_call() const;
 
   DecodeParts parts_;

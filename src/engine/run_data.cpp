@@ -59,20 +59,21 @@ RunData open_run_data(const Config& config, const ModelInputs& inputs, int64_t w
                     " reads a picture with each; choose an ImageFolder or a WebDataset, or a model of text");
   const auto samples_of = [&](const std::shared_ptr<const Dataset>& dataset, int64_t asked, const char* key) {
     if (inputs.has_picture()) return SampleSet{dataset, asked, nullptr};
-    return survey_samples(config, dataset, *data.tokenizer, inputs.vocabulary, threads, asked, key);
+    return survey_samples(config, dataset, *data.tokenizer, inputs, threads, asked, key);
   };
   data.training = samples_of(datasets.training, config.data.num_train_samples, "data.path");
   (void)make_training_order(config, 0, world, data.training.dataset->size(), data.training.epoch_samples);  // or throws
   if (datasets.validation)
     data.validation = samples_of(datasets.validation, 0, config.data.val_path.empty() ? "data.path" : "data.val_path");
   if (data.validates()) (void)validation_steps(config, world, data.validation.dataset->size());  // or it leaves none
+  data.has_source = inputs.has_source();
   data.text_shapes = text_shapes_of(config, world, data);
   return data;
 }
 
 std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const RunData& data) {
   return data.surveyed() ? surveyed_text_shapes(config, world, data.training, data.validation)
-                         : possible_text_shapes(config);
+                         : possible_text_shapes(config, data.has_source);
 }
 
 TextShape mean_text_shape_of(const Config& config, int64_t world, const RunData& data) {
@@ -88,6 +89,8 @@ std::string text_shapes_text(const std::vector<TextShape>& shapes) {
   std::string text = concat("steps of ", size(shapes.front()));
   if (shapes.size() > 1) text += concat(" to ", size(shapes.back()));
   text += packed ? " packed text rows" : " text tokens";
+  const auto source = [&](const TextShape& shape) { return packed ? shape.packed_source_rows : shape.source_tokens; };
+  if (shapes.back().source_tokens > 0) text += concat(" and up to ", source(shapes.back()), " of their sources");
   if (shapes.size() > 1) text += concat(" (", shapes.size(), " shapes)");
   return packed ? concat(text, ", texts of up to ", shapes.back().tokens, " tokens") : text;
 }

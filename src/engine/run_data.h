@@ -14,6 +14,7 @@ struct RunData {
   std::shared_ptr<const Tokenizer> tokenizer;
   InstructionReader instructions;            ///< where the model reads any
   SampleSet training, validation;            ///< the latter without a dataset: nothing to validate with
+  bool has_source = false;                   ///< as the model's inputs say
   std::vector<TextShape> text_shapes;        ///< those that steps may have, ascending
   /// Whether all texts were tokenized before: where the model reads no pictures. Then each of the shapes comes.
   bool surveyed() const { return training.texts != nullptr; }

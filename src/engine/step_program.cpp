@@ -58,8 +58,11 @@ double step_flops(const Config& config, const Model& model, const TextShape& tex
 
 std::string StepProgram::pass_name(const TextShape& text, PassKind kind) {
   const std::string what = kind == PassKind::step ? "step of " : "evaluation of ";
-  return text.packed() ? concat(what, text.packed_rows, " packed text rows")
-                       : concat(what, text.tokens, " text tokens");
+  const std::string source = text.packed_source_rows > 0 ? concat(" and ", text.packed_source_rows, " of sources")
+                             : text.source_tokens > 0    ? concat(" and ", text.source_tokens, " of sources")
+                                                         : "";
+  return text.packed() ? concat(what, text.packed_rows, " packed text rows", source)
+                       : concat(what, text.tokens, " text tokens", source);
 }
 
 BatchLayout StepProgram::layout(const TextShape& text, PassKind kind) const {

@@ -49,9 +49,9 @@ void Generator::admit(const GeneratorCalls& calls) {
       const auto rows = std::max(count, static_cast<int64_t>(waiting_->instruction.size()));
       if (!program_.fits(static_cast<int64_t>(read.size()) + 1, ids + rows)) break;
       ids += rows;
-      const int64_t limit = std::min(settings.most_ids, count + waiting_->new_tokens);
-      texts_[i] = {.busy = true, .number = waiting_->number, .prompt = count, .first_view = sent_, .left = limit - count - 1,
-                   .begin_ns = unix_ns()};
+      const int64_t before = program_.ids_before(count), limit = std::min(settings.most_ids, before + waiting_->new_tokens);
+      texts_[i] = {.busy = true, .number = waiting_->number, .prompt = before, .first_view = sent_,
+                   .left = limit - before - 1, .begin_ns = unix_ns()};
       requests.push_back(*std::exchange(waiting_, std::nullopt));
       read.push_back({.ids = requests.back().ids, .key = requests.back().number, .limit = limit,
                       .slot = static_cast<int64_t>(i) * settings.beams, .instruction = requests.back().instruction});

@@ -122,6 +122,8 @@ class PlanOps final : public Ops {
   void attention_backward(const AttentionBackward& args, Stream) override { check_args(args); }
   void head_norm_forward(const HeadNormForward& args, Stream) override { check_args(args); }
   void head_norm_backward(const HeadNormBackward& args, Stream) override { check_args(args); }
+  void relative_bias_forward(const RelativeBias& args, Stream) override { check_args(args); }
+  void relative_bias_backward(const RelativeBias& args, Stream) override { check_backward_args(args); }
   void next_rows(const NextRows& args, Stream) override { check_args(args); }
   int64_t coded_rows(DType) const override { return 0; }  // products in either form take the same memory
   void coded_linear(const CodedLinear& args, Stream) override { check_args(args); }
@@ -145,6 +147,7 @@ class PlanOps final : public Ops {
   void sum_squares(const Tensor& x, const Tensor& out, bool, Stream) override { check_sum_squares(x, out); }
   void cast(const Tensor& from, const Tensor& to, Stream) override { check_cast(from, to); }
   void cap(const Tensor& x, float cap, Stream) override { check_cap(x, cap); }
+  void scale(const Tensor& x, float, Stream) override { check_scale(x); }
   void add(const Tensor& from, const Tensor& to, Stream) override { check_add(from, to); }
   void fill_normal(const Tensor& x, uint64_t, uint32_t, int64_t first, float, float, Stream) override {
     check_fill_normal(x, first);

@@ -7,6 +7,7 @@
 #include "models/families/gemma.h"
 #include "models/families/instructblip.h"
 #include "models/families/llama.h"
+#include "models/families/t5.h"
 
 namespace blipft {
 
@@ -24,6 +25,7 @@ const Family& family_of(const std::string& model_directory, const std::string& f
       {"blip-2", make_blip2, {"Blip2ForConditionalGeneration", "transformers.models.blip_2.modeling_blip_2", false}},
       {"instructblip", make_instructblip,
        {"InstructBlipForConditionalGeneration", "transformers.models.instructblip.modeling_instructblip", false}},
+      {"t5", make_t5, {"T5ForConditionalGeneration", "transformers.models.t5.modeling_t5", false, true}},
       {"llama", make_llama, {"LlamaForCausalLM", "transformers.models.llama.modeling_llama", true}},
       {"mistral", make_llama, {"MistralForCausalLM", "transformers.models.mistral.modeling_mistral", true}},
       {"qwen2", make_llama, {"Qwen2ForCausalLM", "transformers.models.qwen2.modeling_qwen2", true}},

@@ -87,7 +87,7 @@ int64_t Model::parameter_count() const {
   return count;
 }
 
-double Model::flops(int64_t batch_size, double text_rows) const {
+double Model::flops(int64_t batch_size, const TextRows& text_rows) const {
   double total = 0;
   for (const Unit* unit : unit_list_)
     for (const Phase phase : {Phase::forward, Phase::loss, Phase::backward})

@@ -4,6 +4,7 @@
 #include "ops/checker.h"
 #include "ops/ops_check.h"
 #include "blipft/head_norm.h"
+#include "blipft/relative_bias.h"
 
 namespace blipft {
 namespace {
@@ -25,7 +26,13 @@ void check_attention(const Checker& check, const AttentionForward& args) {
   check.require(args.cap >= 0, "cap is negative");
   if (args.kv_lengths) check.vector(args.kv_lengths, "kv_lengths", DType::i32, args.batch);
   check.packing(args.packing, args.batch, args.query_tokens, args.packing.padded_rows.numel());
-  if (args.packing) check.require(args.query_tokens == args.kv_tokens, "packing needs query_tokens == kv_tokens");
+  check.packing(args.key_packing, args.batch, args.kv_tokens, args.key_packing.padded_rows.numel());
+  if (args.key_packing)
+    check.require(args.packing && !args.causal, "key_packing goes with packing, and is not for causal attention");
+  else
+    check.require(!args.packing || args.query_tokens == args.kv_tokens, "packing needs query_tokens == kv_tokens");
+  check.relative(args.relative, args.heads);
+  check.require(!args.relative || args.cap == 0, "relative goes without a cap");
   check.require(!args.dropout || !args.dropout.packing, "dropout.packing is for rows, not for probabilities");
   check.dropout(args.dropout, args.batch, args.heads * args.query_tokens * args.kv_tokens);
   check.vector(args.lse, "lse", DType::f32, args.batch * args.heads * args.query_tokens);
@@ -111,7 +118,39 @@ void check_args(const AttentionBackward& args) {
   check.heads(args.dk, "dk", a.heads_of_kv(), a.head_size);
   check.heads(args.dv, "dv", a.heads_of_kv(), a.head_size);
   check.vector(args.delta, "delta", DType::f32, a.batch * a.heads * a.query_tokens);
+  if (args.drelative) {
+    check.require(static_cast<bool>(a.relative), "drelative without relative");
+    check.matrix(args.drelative, "drelative", DType::f32, a.heads, a.relative.columns());
+  }
   if (args.dbias) check_attention_bias(check, args);
+}
+
+namespace {
+
+void check_relative_bias(const Checker& check, const RelativeBias& args) {
+  if (args.distances < 1 || args.distances > RelativeBias::kMostBuckets || args.first[0] != 0 ||
+      (args.directed != 0 && args.directed != args.distances)) [[unlikely]]
+    check.fail(concat("distances is ", args.distances, " and directed ", args.directed, ", expected 1 to ",
+                      RelativeBias::kMostBuckets, " buckets from distance 0 on, and as many of keys ahead or none"));
+  for (int64_t i = 1; i < args.distances; ++i)
+    check.require(args.first[i] >= args.first[i - 1], "first descends");
+  check.relative(args.scores, args.table.cols());
+  check.require(static_cast<bool>(args.scores), "scores.values is missing");
+  check.matrix(args.table, "table", args.buckets(), args.table.cols());
+}
+
+}  // namespace
+
+void check_args(const RelativeBias& args) {
+  const Checker check{"relative_bias_forward"};
+  check.floating(args.table, "table");
+  check_relative_bias(check, args);
+}
+
+void check_backward_args(const RelativeBias& args) {
+  const Checker check{"relative_bias_backward"};
+  check.parameter_gradient(args.table, "table", DType::bf16);
+  check_relative_bias(check, args);
 }
 
 }  // namespace blipft

@@ -159,6 +159,11 @@ struct Checker {
     require(!q.outer || block == 64, "only scales of blocks of 64 numbers are encoded themselves");
     if (q.outer) vector(q.outer, concat(name, ".outer").c_str(), DType::f32, blocks / kScaleBlock);
   }
+  void relative(const RelativeScores& r, int64_t heads) const {
+    if (!r) return;
+    require(r.behind >= 0 && r.ahead >= 0, "relative: behind or ahead is negative");
+    matrix(r.values, "relative.values", DType::f32, heads, r.columns());
+  }
   void heads(const Heads& h, const char* name, int64_t count, int64_t size) const {
     if (h.data == nullptr) [[unlikely]] fail(concat(name, " is missing"));
     if (h.row_stride < count * size || h.batch_stride < 0) [[unlikely]]

@@ -108,12 +108,13 @@ void check_args(const AttentionDecode& args) {
   check.matrix(args.q, "q", args.q.dtype, slots, width);
   check.matrix(args.out, "out", args.q.dtype, slots, width);
   const int64_t cached = check_cache(check, args.cache, args.q.dtype, args.kv_heads * args.head_size);
-  if (cached < slots) [[unlikely]]
+  if (!args.sources && cached < slots) [[unlikely]]
     check.fail(concat("there are ", slots, " queries, but the cache has ", cached, " slots"));
   check.vector(args.lengths, "lengths", DType::i32, slots);
   if (args.sources) check.matrix(args.sources, "sources", DType::i32, slots, args.cache.places);
   check.require(args.window >= 0, "window is negative");
   check.require(args.cap >= 0, "cap is negative");
+  check.relative(args.relative, args.heads);
 }
 
 void check_args(const PickTokens& args) {

@@ -240,6 +240,8 @@ void check_cast(const Tensor& from, const Tensor& to) {
   check.count(to, "to", from.numel());
 }
 
+void check_scale(const Tensor& x) { Checker{"scale"}.floating(x, "x"); }
+
 void check_cap(const Tensor& x, float cap) {
   const Checker check{"cap"};
   check.floating(x, "x");

@@ -36,6 +36,8 @@ void check_args(const AdamW8bitUpdate& args);
 /// These structs serve forward and backward; the embeddings' tables hold parameter gradients there.
 void check_args(const Swiglu& args);
 void check_backward_args(const Swiglu& args);
+void check_args(const RelativeBias& args);
+void check_backward_args(const RelativeBias& args);
 void check_args(const VisionEmbed& args);
 void check_args(const TextEmbed& args);
 void check_backward_args(const VisionEmbed& args);
@@ -51,6 +53,7 @@ void check_sum(const Tensor& x, const Tensor& out);
 void check_sum_squares(const Tensor& x, const Tensor& out);
 void check_cast(const Tensor& from, const Tensor& to);
 void check_cap(const Tensor& x, float cap);
+void check_scale(const Tensor& x);
 void check_add(const Tensor& from, const Tensor& to);
 void check_fill_normal(const Tensor& x, int64_t first);
 void check_fill(const Tensor& x);

@@ -30,7 +30,7 @@ EvaluationWork assumed_work(const Config& config, const ModelInputs& inputs) {
 
 void PlannedTexts::look_at_captions(const Config& config, const ModelInputs& inputs, const Dataset& dataset,
                                     const Tokenizer& tokenizer) {
-  if (possible_text_shapes(config).size() == 1) return;  // every step takes as much
+  if (possible_text_shapes(config, has_source_).size() == 1) return;  // every step takes as much
   captions_ = sampled_text_lengths(config, dataset, tokenizer, inputs.vocabulary);
   if (captions_.empty()) return;
   const auto sum = static_cast<double>(std::accumulate(captions_.begin(), captions_.end(), int64_t{0}));
@@ -42,12 +42,13 @@ void PlannedTexts::look_at_captions(const Config& config, const ModelInputs& inp
 
 PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, const RunData& data,
                            const ValidationPrompts* prompts)
-    : data_(data.surveyed() ? &data : nullptr) {
+    : data_(data.surveyed() ? &data : nullptr), has_source_(inputs.has_source()) {
   if (!data_) look_at_captions(config, inputs, *data.training.dataset, *data.tokenizer);
   if (prompts) evaluation_ = prompts->work(config);
 }
 
-PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world) {
+PlannedTexts::PlannedTexts(const Config& config, const ModelInputs& inputs, int64_t world)
+    : has_source_(inputs.has_source()) {
   check_text_length(config, inputs);
   std::string missing;
   if (!dataset_exists(config.data.path)) missing = concat("data.path ", config.data.path, " is not there");
@@ -81,11 +82,11 @@ int64_t PlannedTexts::samples_of_epoch() const {
 }
 
 std::vector<TextShape> PlannedTexts::shapes(const Config& config, int64_t world) const {
-  if (!data_) return possible_text_shapes(config);
+  if (!data_) return possible_text_shapes(config, has_source_);
   try {
     return text_shapes_of(config, world, *data_);
   } catch (const UserError&) {
-    return {possible_text_shapes(config).back()};
+    return {possible_text_shapes(config, has_source_).back()};
   }
 }
 
@@ -96,7 +97,7 @@ TextShape PlannedTexts::mean(const Config& config, int64_t world) const {
     } catch (const UserError&) {           // not one step of so many samples
     }
   }
-  return mean_text_shape(config, captions_, possible_text_shapes(config));
+  return mean_text_shape(config, captions_, possible_text_shapes(config, has_source_));
 }
 
 }  // namespace blipft

@@ -37,6 +37,7 @@ class PlannedTexts {
   std::unique_ptr<RunData> opened_;
   std::vector<int64_t> captions_;          // tokens of some of them
   const RunData* data_ = nullptr;          // null: not seen
+  bool has_source_ = false;
   std::string text_;
   std::optional<EvaluationWork> evaluation_;
 };

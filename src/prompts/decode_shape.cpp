@@ -25,11 +25,14 @@ DecodeProgramSettings decode_settings(const GenerateSettings& settings, const Mo
   DecodeProgramSettings program;
   program.slots = slots;
   program.beams = settings.beams;
-  program.most_ids = std::min(inputs.max_text_tokens, work.longest_prompt + settings.max_new_tokens);
-  const int64_t tokens = std::max<int64_t>({2, work.longest_prompt, work.longest_text, work.longest_instruction});
-  const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + inputs.prefix_rows;
+  const int64_t before = inputs.has_source() ? 1 : work.longest_prompt;  // ids of a slot
+  const int64_t sources = inputs.has_source() ? std::max<int64_t>(1, work.longest_prompt) : 0;
+  program.most_ids = std::min(inputs.max_text_tokens, before + settings.max_new_tokens);
+  const int64_t tokens = std::max<int64_t>({2, before, work.longest_text, work.longest_instruction});
+  const int64_t rows = gpu ? kPromptRows : kPromptRowsOnCpu, each = tokens + sources + inputs.prefix_rows;
   program.prompts = std::clamp<int64_t>(rows / each, 1, std::min(kMostPrompts, slots / settings.beams));
-  program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens};
+  program.prompt_text = {.tokens = tokens, .packed_rows = program.prompts * tokens, .source_tokens = sources,
+                         .packed_source_rows = program.prompts * sources};
   program.rules = settings.rules;
   program.ends = settings.ends;
   program.length_penalty = settings.length_penalty;

@@ -8,7 +8,7 @@ namespace blipft {
 
 /// What there is to generate, as far as memory depends on it.
 struct TextsToGenerate {
-  int64_t longest_prompt = 1;              ///< ids of the longest prompt of any rank
+  int64_t longest_prompt = 1;              ///< ids of the longest prompt of any rank, or source of a text that is scored
   int64_t texts = 1;                       ///< of the rank that has most
   int64_t longest_text = 0;                ///< ids of the longest text that is scored; 0: none is
   int64_t longest_instruction = 0;         ///< ids of the longest instruction beside one of these

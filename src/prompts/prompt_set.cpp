@@ -20,7 +20,7 @@ PromptSet::PromptSet(const Config& config, Source source, const Tokenizer& token
                     ": ", source_.path, " has texts alone, and the model reads a picture with each; choose pictures, or a "
                     "model of text");
   prompts_ = prompts_of_dataset(*source_.dataset, tokenizer,
-                                {.vocabulary = inputs.vocabulary, .instructions = instructions}, samples);
+                                {.vocabulary = inputs.vocabulary, .ends = inputs.has_source(), .instructions = instructions}, samples);
   check_prompts();
 }
 

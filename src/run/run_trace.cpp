@@ -168,7 +168,7 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
   record.begin_ns = time_of(result.begin_ns);
   record.end_ns = time_of(result.end_ns);
   record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
-  record.text_tokens = std::lround(result.text.mean_rows(parts_.config->train.batch_size));
+  record.text_tokens = std::lround(result.text.mean_rows(parts_.config->train.batch_size).all());
   trace_->add(record, spans);
   if (const std::string why = trace_->failure(); !why.empty()) fail(why, true);
 }

@@ -150,10 +150,12 @@ std::string adapter_config(const Config& config, const Units& units) {
   const auto number = [](double value) {   // alpha is an integer in most files
     return value == std::floor(value) ? ordered_json(static_cast<int64_t>(value)) : ordered_json(value);
   };
-  // As PEFT's save_pretrained writes them: AutoPeftModelForCausalLM asks for the task, AutoPeftModel for the class.
+  // As PEFT's save_pretrained writes them: AutoPeftModelForCausalLM and AutoPeftModelForSeq2SeqLM ask for the task,
+  // AutoPeftModel for the class.
   const ModelClass base = model_class(config.model.path);
   ordered_json task = nullptr, mapping = nullptr;
   if (base.causal_lm) task = "CAUSAL_LM";
+  else if (base.seq_to_seq) task = "SEQ_2_SEQ_LM";
   else mapping = {{"base_model_class", base.name}, {"parent_library", base.module}};
   ordered_json text = {{"peft_type", "LORA"}, {"task_type", task}, {"auto_mapping", mapping},
                        {"base_model_name_or_path", name_of_base(config.model.path)}, {"r", adapter.r},

@@ -15,7 +15,9 @@ struct Names {
   const char *head, *embeddings;
 };
 constexpr Names kNames[] = {{"lm_head.weight", "model.embed_tokens.weight"},
-                            {"language_model.lm_head.weight", "language_model.model.decoder.embed_tokens.weight"}};
+                            {"language_model.lm_head.weight", "language_model.model.decoder.embed_tokens.weight"},
+                            {"lm_head.weight", "shared.weight"},
+                            {"language_model.lm_head.weight", "language_model.shared.weight"}};
 
 bool is_float(const StoredTensor& tensor) {
   return tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16;
@@ -32,15 +34,17 @@ bool differ(const SafetensorsReader& reader, const Names& names) {
 
 }  // namespace
 
-// The defaults are those of the models' configuration classes: OPT, the language model of a BLIP-2, is tied.
+// The defaults are those of the models' configuration classes: T5 and OPT, as language models of a BLIP-2 too, are tied.
 bool says_tied(const nlohmann::ordered_json& config) {
-  const auto flag = [](const nlohmann::ordered_json& object, bool otherwise) {
-    const auto found = object.find("tie_word_embeddings");
+  const auto flag = [](const nlohmann::ordered_json& object, const char* key, bool otherwise) {
+    const auto found = object.find(key);
     return found == object.end() || !found->is_boolean() ? otherwise : found->get<bool>();
   };
+  const char* const key = "tie_word_embeddings";
   if (!config.is_object()) return false;
   const auto text = config.find("text_config");
-  return text != config.end() && text->is_object() ? flag(*text, true) : flag(config, false);
+  if (text != config.end() && text->is_object()) return flag(*text, key, true);
+  return flag(config, key, flag(config, "is_encoder_decoder", false));
 }
 
 bool has_own_head(const std::string& model_directory) {

@@ -74,7 +74,7 @@ void check_attention(DType t, AttentionShape a, float p) {
   if (!a.lengths.empty()) f.kv_lengths = c.values("kv_lengths", DType::i32, a.lengths);
   if (p > 0) f.dropout = make_dropout(c, p, a.batch, a.nq);
   AttentionBackward b{f, Heads::in(dout, 0, a.nq), Heads::in(dq, 0, a.nq), Heads::in(dkv, 0, a.nk),
-                      Heads::in(dkv, kv_width, a.nk), c.scratch("delta", kF32, {a.batch, a.heads, a.nq}), {}, false};
+                      Heads::in(dkv, kv_width, a.nk), c.scratch("delta", kF32, {a.batch, a.heads, a.nq}), {}, {}, false};
   c.run([&](Ops& ops, Stream s) {
     ops.attention_forward(f, s);
     ops.attention_backward(b, s);
@@ -118,7 +118,7 @@ void check_attention_bias(DType t, DType gradient, bool accumulate, float p, int
   f.kv_lengths = c.values("kv_lengths", DType::i32, {9, 0, 4});
   if (p > 0) f.dropout = make_dropout(c, p, kBatch, kTokens);
   AttentionBackward b{f, part(dout, 0), part(dqkv, 0), part(dqkv, 1), part(dqkv, 2),
-                      c.scratch("delta", kF32, {kBatch, kHeads, kTokens}), {}, accumulate};
+                      c.scratch("delta", kF32, {kBatch, kHeads, kTokens}), {}, {}, accumulate};
   const Vec before = [&] {
     OpContext twin(cpu());
     const Tensor same = twin.input("dbias", gradient, {all_columns});
@@ -176,7 +176,7 @@ TEST_SUITE("cpu_attention") {
     f.dtype = kBf16, f.batch = 2, f.heads = 2, f.head_size = 4, f.query_tokens = f.kv_tokens = 7;
     f.q = Heads::in(qkv, 0, 7), f.k = Heads::in(qkv, 8, 7), f.v = Heads::in(qkv, 16, 7), f.out = Heads::in(out, 0, 7);
     f.lse = tensor(kF32, {2, 2, 7});
-    const AttentionBackward good{f, f.out, f.q, f.k, f.v, f.lse, tensor(kF32, {24}), false};
+    const AttentionBackward good{f, f.out, f.q, f.k, f.v, f.lse, {}, tensor(kF32, {24}), false};
     const auto run = [&](auto change) {
       AttentionBackward args = good;
       change(args);

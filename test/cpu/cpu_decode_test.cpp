@@ -11,7 +11,7 @@ namespace {
 /// softmax(scale q k^T, capped) v over the places that each slot sees.
 Vec attention_reference(const OpContext& c, const AttentionDecode& a) {
   const Vec q = c.read(a.q), keys = c.read(a.cache.keys), values = c.read(a.cache.values), lengths = c.read(a.lengths);
-  const Vec sources = a.sources ? c.read(a.sources) : Vec{};
+  const Vec sources = a.sources ? c.read(a.sources) : Vec{}, relative = a.relative ? c.read(a.relative.values) : Vec{};
   const int64_t d = a.head_size, places = a.cache.places, group = a.heads / a.kv_heads;
   Vec out(q.size());
   for (int64_t s = 0; s < a.q.rows(); ++s)
@@ -29,6 +29,10 @@ Vec attention_reference(const OpContext& c, const AttentionDecode& a) {
         for (int64_t i = 0; i < d; ++i) score += at(q, (s * a.heads + h) * d + i) * at(keys, element(j) + i);
         score *= static_cast<double>(a.scale);
         if (a.cap > 0) score = static_cast<double>(a.cap) * std::tanh(score / static_cast<double>(a.cap));
+        if (a.relative) {
+          const int64_t column = std::clamp(j - (end - 1), -a.relative.behind, a.relative.ahead) + a.relative.behind;
+          score += at(relative, h * a.relative.columns() + column);
+        }
         p.push_back(std::exp(score));
         total += p.back();
       }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "blipft/head_norm.h"
+#include "blipft/relative_bias.h"
 #include "ops/op_reference.h"
 
 namespace blipft::test {
@@ -152,6 +153,74 @@ void check_attention(DType t, const Scores& a) {
   CHECK_CLOSE(c.read(dv), differences(z, [&](const Vec& n) { return inner(go, attention(a, x, y, n)); }), bound(t));
 }
 
+/// Attention with relative positions of packed samples, keys packed by themselves or not: two samples of one head, in
+/// float64.
+struct Relative {
+  bool causal = false, own_keys = false;
+  int64_t behind = 2, ahead = 3, d = 3;
+  std::vector<int64_t> queries{4, 2}, keys{4, 2};
+};
+
+Vec attention(const Relative& a, const Vec& q, const Vec& k, const Vec& v, const Vec& relative) {
+  Vec out(q.size());
+  int64_t first_query = 0, first_key = 0;
+  for (size_t b = 0; b < a.queries.size(); ++b) {
+    for (int64_t i = 0; i < a.queries[b]; ++i) {
+      Vec p;
+      double total = 0;
+      const int64_t end = a.causal ? i + 1 : a.keys[b];
+      for (int64_t j = 0; j < end; ++j) {
+        double score = at(relative, std::clamp(j - i, -a.behind, a.ahead) + a.behind);
+        for (int64_t c = 0; c < a.d; ++c)
+          score += 0.5 * at(q, (first_query + i) * a.d + c) * at(k, (first_key + j) * a.d + c);
+        p.push_back(std::exp(score));
+        total += p.back();
+      }
+      for (int64_t j = 0; j < end; ++j)
+        for (int64_t c = 0; c < a.d; ++c)
+          at(out, (first_query + i) * a.d + c) += at(p, j) / total * at(v, (first_key + j) * a.d + c);
+    }
+    first_query += a.queries[b], first_key += a.keys[b];
+  }
+  return out;
+}
+
+void check_relative(DType t, const Relative& a) {
+  OpContext c(cpu());
+  const int64_t rows = total_rows(a.queries), key_rows = total_rows(a.keys);
+  const int64_t most = *std::max_element(a.queries.begin(), a.queries.end());
+  const int64_t most_keys = *std::max_element(a.keys.begin(), a.keys.end());
+  const Shape columns{1, a.behind + 1 + a.ahead};
+  AttentionForward f{.dtype = t, .batch = 2, .heads = 1, .head_size = a.d, .query_tokens = most, .kv_tokens = most_keys,
+                     .scale = 0.5f, .causal = a.causal};
+  const Tensor q = c.input("q", t, {rows, a.d}), k = c.input("k", t, {key_rows, a.d}), v = c.input("v", t, {key_rows, a.d});
+  const Tensor out = c.output("out", t, {rows, a.d}), dout = c.input("dout", t, {rows, a.d});
+  const Tensor dq = c.output("dq", t, {rows, a.d}), dk = c.output("dk", t, {key_rows, a.d});
+  const Tensor dv = c.output("dv", t, {key_rows, a.d});
+  f.q = Heads::in(q, 0, most), f.k = Heads::in(k, 0, most_keys), f.v = Heads::in(v, 0, most_keys);
+  f.out = Heads::in(out, 0, most), f.lse = c.scratch("lse", kF32, {2, 1, most});
+  f.relative = {c.input("relative", kF32, columns, -1, 1), a.behind, a.ahead};
+  f.packing = make_packing(c, a.queries, most);
+  if (a.own_keys) f.key_packing = make_packing(c, a.keys, most_keys);
+  AttentionBackward b{.forward = f, .dout = Heads::in(dout, 0, most), .dq = Heads::in(dq, 0, most),
+                      .dk = Heads::in(dk, 0, most_keys), .dv = Heads::in(dv, 0, most_keys),
+                      .delta = c.scratch("delta", kF32, {2, 1, most}), .drelative = c.inout("drelative", kF32, columns)};
+  const Tensor before = c.input("drelative", kF32, columns);  // the same numbers: of the same name
+  c.run([&](Ops& ops, Stream s) {
+    ops.attention_forward(f, s);
+    ops.attention_backward(b, s);
+  });
+  const Vec x = c.read(q), y = c.read(k), z = c.read(v), r = c.read(f.relative.values), go = c.read(dout);
+  const double through_softmax = t == kF32 ? bound(t) : 2 * bound(t);
+  CHECK_CLOSE(c.read(out), attention(a, x, y, z, r), bound(t));
+  CHECK_CLOSE(c.read(dq), differences(x, [&](const Vec& n) { return inner(go, attention(a, n, y, z, r)); }), through_softmax);
+  CHECK_CLOSE(c.read(dk), differences(y, [&](const Vec& n) { return inner(go, attention(a, x, n, z, r)); }), through_softmax);
+  CHECK_CLOSE(c.read(dv), differences(z, [&](const Vec& n) { return inner(go, attention(a, x, y, n, r)); }), bound(t));
+  CHECK_CLOSE(c.read(b.drelative),
+              sum_of(c.read(before), differences(r, [&](const Vec& n) { return inner(go, attention(a, x, y, z, n)); })),
+              through_softmax);
+}
+
 TEST_SUITE("cpu_ops") {
   TEST_CASE("RMSNorm with an offset, and rounded once: forward, gradients, the output again") {
     for (DType t : {kF32, kBf16})
@@ -226,6 +295,37 @@ TEST_SUITE("cpu_ops") {
       for (int64_t window : {0, 1, 3, 11, 12, 40})
         for (double cap : {0.0, 1.5, 20.0})
           for (int64_t keys : {12, 5}) check_attention(t, {12, 6, window, keys, 0.5, cap});
+  }
+
+  TEST_CASE("attention with relative positions, of packed samples, of keys packed by themselves") {
+    for (DType t : {kF32, kBf16}) {
+      check_relative(t, {});
+      check_relative(t, {.causal = true, .ahead = 0});
+      check_relative(t, {.own_keys = true, .queries = {3, 5}, .keys = {6, 1}});
+    }
+  }
+
+  TEST_CASE("relative positions: each offset has its bucket's number, and its gradient goes there") {
+    OpContext c(cpu());
+    RelativeBias f{.table = c.input("table", kF32, {6, 2}), .directed = 3, .distances = 3, .first = {0, 1, 4}};
+    f.scores = {c.output("scores", kF32, {2, 9}), 4, 4};
+    RelativeBias b = f;
+    b.scores.values = c.input("gradient", kF32, {2, 9}), b.table = c.inout("dtable", kF32, {6, 2}), b.accumulate = true;
+    const Tensor before = c.input("dtable", kF32, {6, 2});
+    c.run([&](Ops& ops, Stream s) {
+      ops.relative_bias_forward(f, s);
+      ops.relative_bias_backward(b, s);
+    });
+    const int64_t buckets[] = {2, 1, 1, 1, 0, 4, 4, 4, 5};  // of the offsets -4 to 4; 3, of distance 0 ahead, has none
+    const Vec table = c.read(f.table), gradient = c.read(b.scores.values);
+    Vec expected, sums = c.read(before);
+    for (int64_t h = 0; h < 2; ++h)
+      for (int64_t o = 0; o < 9; ++o) {
+        expected.push_back(at(table, buckets[o] * 2 + h));
+        at(sums, buckets[o] * 2 + h) += at(gradient, h * 9 + o);
+      }
+    CHECK(c.read(f.scores.values) == expected);
+    CHECK_CLOSE(c.read(b.table), sums, bound(kF32));
   }
 
   TEST_CASE("rotary positions of a part of each head, with a magnitude, and their gradient") {

@@ -354,6 +354,10 @@ TEST_SUITE("cpu_packed") {
     refuse_dropout("rows_per_sample is not positive", false, starts, padded_rows, 0);
     refuse_attention("packing needs query_tokens == kv_tokens", false,
                      [](OpContext&, AttentionForward& f) { f.kv_tokens = 3; });
+    refuse_attention("key_packing goes with packing, and is not for causal attention", false,
+                     [](OpContext&, AttentionForward& f) { f.key_packing = f.packing, f.causal = true; });
+    refuse_attention("key_packing goes with packing, and is not for causal attention", false,
+                     [](OpContext&, AttentionForward& f) { std::swap(f.key_packing, f.packing), f.causal = false; });
     refuse_attention("dropout.packing is for rows, not for probabilities", false,
                      [](OpContext& c, AttentionForward& f) {
                        f.dropout = make_dropout(c, 0.5f, 2, 4);

@@ -20,7 +20,9 @@ constexpr BatchPart kAllParts[] = {BatchPart::pixels, BatchPart::ids, BatchPart:
                                    BatchPart::padded_rows, BatchPart::instruction_ids, BatchPart::instruction_places,
                                    BatchPart::instruction_lengths, BatchPart::instruction_key_lengths,
                                    BatchPart::instruction_starts, BatchPart::instruction_padded_rows,
-                                   BatchPart::instruction_text_starts, BatchPart::instruction_text_padded_rows};
+                                   BatchPart::instruction_text_starts, BatchPart::instruction_text_padded_rows,
+                                   BatchPart::source_ids, BatchPart::source_lengths, BatchPart::source_key_lengths,
+                                   BatchPart::source_starts, BatchPart::source_padded_rows};
 static_assert(std::size(kAllParts) == kBatchParts);
 
 using Numbers = std::vector<int64_t>;
@@ -55,6 +57,8 @@ BatchSample sample(int64_t length, int32_t first, int64_t key, int64_t learnt_fr
 
 const ModelInputs kEverything{.picture_size = 5, .prefix_rows = 3, .max_text_tokens = 60, .vocabulary = 100,
                               .positions = true, .key_lengths = true, .label_rows = true};
+const ModelInputs kTwoTexts{.prefix_rows = 2, .max_text_tokens = 60, .vocabulary = 200, .key_lengths = true,
+                            .label_rows = true, .decoder_start = 7};
 const ModelInputs kTextOnly{.max_text_tokens = 60, .vocabulary = 100};
 const ModelInputs kWithInstructions{.max_text_tokens = 60, .vocabulary = 100,
                                     .instruction = {.vocabulary = 10, .tokenizer = "q", .prefix_rows = 2,
@@ -82,8 +86,8 @@ std::string letters(const TokenizedText& text) { return {text.ids.begin(), text.
 
 TEST_SUITE("batch") {
   TEST_CASE("layout: parts do not overlap, begin at multiples of 256 bytes, and are there only if declared") {
-    for (const ModelInputs& inputs : {kEverything, kTextOnly, kWithInstructions})
-      for (const TextShape& text : {TextShape{7}, TextShape{7, 17}}) {
+    for (const ModelInputs& inputs : {kEverything, kTwoTexts, kTextOnly, kWithInstructions})
+      for (const TextShape& text : {TextShape{7, 0, 5, 0}, TextShape{7, 17, 5, 11}}) {
         const BatchLayout layout(inputs, 2, 3, text);
         std::vector<char> memory(static_cast<size_t>(layout.bytes()));
         int64_t end = 0;
@@ -92,7 +96,10 @@ TEST_SUITE("batch") {
                              : part == BatchPart::positions                                     ? inputs.positions
                              : part == BatchPart::key_lengths                                   ? inputs.key_lengths
                              : part == BatchPart::label_rows                                    ? inputs.label_rows
-                             : part == BatchPart::starts || part == BatchPart::padded_rows      ? text.packed()
+                             : part == BatchPart::starts || part == BatchPart::padded_rows ? text.packed()
+                             : part == BatchPart::source_starts || part == BatchPart::source_padded_rows
+                                 ? inputs.has_source() && text.packed()
+                             : part >= BatchPart::source_ids         ? inputs.has_source()
                              : part >= BatchPart::instruction_starts ? inputs.instruction && text.packed()
                              : part >= BatchPart::instruction_ids    ? static_cast<bool>(inputs.instruction)
                                                                      : true;
@@ -230,6 +237,74 @@ TEST_SUITE("batch") {
     CHECK(smallest_shape(padded, samples, 2) == padded[1]);
     const std::vector<BatchSample> empty = {sample(0, 0, 0), sample(8, 0, 1)};  // a row for the empty text too
     CHECK(smallest_shape(packed, empty, 2) == packed[1]);
+  }
+
+  TEST_CASE("sources: packed by themselves, with the rows before them; padding goes where there is room") {
+    std::vector<BatchSample> samples = {sample(2, 10, 1), sample(4, 20, 2)};
+    samples[0].text.source = {31, 32, 33};
+    samples[1].text.source = {41};
+    const BatchWriter writer(9, false);
+    const Written padded({kTwoTexts, 1, 2, {5, 0, 4, 0}}, writer, samples);
+    const Written packed({kTwoTexts, 1, 2, {5, 7, 4, 5}}, writer, samples);
+    for (Written written : {padded, packed}) {
+      CHECK(written(BatchPart::source_ids) == Numbers{31, 32, 33, 9, 41, 9, 9, 9});
+      CHECK(written(BatchPart::source_lengths) == Numbers{3, 1});
+      CHECK(written(BatchPart::source_key_lengths) == Numbers{5, 3});
+      CHECK(written(BatchPart::key_lengths) == Numbers{2, 4});  // before the decoder's text stands nothing
+    }
+    Written rows = packed;
+    CHECK(rows(BatchPart::source_starts) == Numbers{0, 6, 9});  // the first sample took a row of padding
+    CHECK(rows(BatchPart::source_padded_rows) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8});
+    CHECK(rows(BatchPart::starts) == Numbers{0, 3, 7});
+    CHECK(rows(BatchPart::labels) == Numbers{11, -100, 21, 22, 23});
+    CHECK(rows(BatchPart::label_rows) == Numbers{0, 1, 5, 6, 7});
+    const MicroBatch batch = rows.layout.micro_batch(rows.memory.data(), 0);
+    CHECK(batch.most_rows == 5);
+    CHECK(batch.rows == 7);
+    CHECK(batch.source.most_rows == 6);
+    CHECK(batch.source.rows == 9);
+  }
+
+  TEST_CASE("shapes of two texts: the first that holds both, the last whatever comes") {
+    std::vector<BatchSample> samples = {sample(2, 0, 0), sample(5, 0, 1)};
+    samples[0].text.source.assign(7, 1);
+    const std::vector<TextShape> packed = {{9, 8, 9, 7}, {9, 9, 9, 8}, {9, 18, 9, 18}};
+    const std::vector<TextShape> padded = {{5, 0, 6, 0}, {6, 0, 7, 0}, {9, 0, 9, 0}};
+    CHECK(smallest_shape(packed, samples, 2) == packed[1]);  // a row for the empty source too
+    CHECK(smallest_shape(padded, samples, 2) == padded[1]);
+    Config config;
+    config.data.max_text_tokens = 40;
+    for (const char* padding : {"packed", "longest"}) {
+      config.data.text_padding = padding;
+      const std::vector<TextShape> shapes = possible_text_shapes(config, true);
+      CHECK(shapes.size() <= 32);
+      CHECK(shapes.back().source_tokens == 40);
+      CHECK(shapes.back().source_rows(4) == shapes.back().rows(4));
+      for (size_t i = 1; i < shapes.size(); ++i)
+        CHECK(shapes[i - 1].rows(4) + shapes[i - 1].source_rows(4) <= shapes[i].rows(4) + shapes[i].source_rows(4));
+    }
+  }
+
+  TEST_CASE("tokenize two texts: each with the tokenizer's tokens around it, cut so that these stay") {
+    const LetterTokenizer tokenizer;
+    const Dataset::Sample sample_of{"x", {{"ask", false}, {"cat"}}, {}};
+    const TokenizedText text = tokenize(sample_of, tokenizer, 50, 200, {}, 7);
+    CHECK(std::string(text.source.begin(), text.source.end()) == "<ask>");
+    CHECK(letters(text) == "\a<cat>");
+    CHECK(text.learnt == std::vector<uint8_t>{0, 1, 1, 1, 1, 1});
+    CHECK_FALSE(text.cut);
+    const TokenizedText cut = tokenize(sample_of, tokenizer, 4, 200, {}, 7);
+    CHECK(std::string(cut.source.begin(), cut.source.end()) == "<as>");
+    CHECK(letters(cut) == "\a<c>");
+    CHECK(cut.cut);
+    const Dataset::Sample alone{"x", {{"cat"}}, {}};  // a caption without a prompt
+    const TokenizedText caption = tokenize(alone, tokenizer, 50, 200, {}, 7);
+    CHECK(std::string(caption.source.begin(), caption.source.end()) == "<>");
+    CHECK(letters(caption) == "\a<cat>");
+    Dataset::Sample chat = sample_of;
+    chat.whole = true;
+    const std::string message = message_of([&] { tokenize(chat, tokenizer, 50, 200, {}, 7); });
+    CHECK_MESSAGE(message.find("x: a conversation") == 0, message);
   }
 
   TEST_CASE("balanced order: groups of equal size, about as long") {

@@ -210,7 +210,7 @@ TEST_SUITE("picture prompts") {
       const auto tokenizer = std::make_shared<ByteTokenizer>();
       const ModelInputs inputs = pictures ? small_pictures() : ModelInputs{.max_text_tokens = 100, .vocabulary = 256};
       SampleSet set{dataset, 0, nullptr};
-      if (!pictures) set = survey_samples(own, dataset, *tokenizer, 256, 2, 0);
+      if (!pictures) set = survey_samples(own, dataset, *tokenizer, {.vocabulary = 256}, 2, 0);
       std::vector<std::unique_ptr<DataLoader>> loaders;
       for (int64_t rank = 0; rank < world; ++rank)
         loaders.push_back(make_data_loader(own, rank, world, inputs, {TextShape{20}}, tokenizer, set, device));

@@ -68,7 +68,7 @@ Config text_config() {
 const ModelInputs kText{.max_text_tokens = 100, .vocabulary = 128};
 
 SampleSet survey(const Config& config, const std::shared_ptr<const Dataset>& dataset, int64_t threads = 2) {
-  return survey_samples(config, dataset, kTokenizer, 128, threads, config.data.num_train_samples);
+  return survey_samples(config, dataset, kTokenizer, {.vocabulary = 128}, threads, config.data.num_train_samples);
 }
 
 int64_t padded_sum(const std::map<int64_t, int64_t>& counts, const std::vector<int64_t>& sizes) {

@@ -47,6 +47,12 @@ class Golden {
     return values;
   }
   bool has(const std::string& name) const { return tensors_.count(name) > 0; }
+  /// What an encoder reads of sample b.
+  std::vector<int32_t> source(size_t b) const {
+    const std::vector<int32_t> ids = raw<int32_t>("source_ids"), lengths = raw<int32_t>("source_lengths");
+    const auto first = ids.begin() + static_cast<int64_t>(b * ids.size() / lengths.size());
+    return {first, first + lengths[b]};
+  }
   int64_t text_tokens() const { return tensors_.at("ids").shape[1]; }
   int64_t samples() const { return tensors_.at("ids").shape[0]; }
 
@@ -89,7 +95,7 @@ class Trainer {
       statistics.std[c] = golden.about["pixel_std"][c];
     }
     hold = std::make_unique<HoldGradients>(config_);
-    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_), hold.get());
+    plan = plan_memory(config_, *model, 1, 0, possible_text_shapes(config_, model->inputs().has_source()), hold.get());
     arena = std::make_unique<Arena>(*device, *plan.arena);
     engine = std::make_unique<Engine>(EngineParts{&config_, model.get(), device.get(), ops.get(), comm.get(),
                                                   arena.get(), optimizer.get(), hold.get(), nullptr, statistics,
@@ -119,12 +125,13 @@ class Trainer {
       const auto text = ids.begin() + static_cast<int64_t>(b * tokens);
       samples[b].text.ids.assign(text, text + lengths[b]);
       samples[b].text.learnt.assign(samples[b].text.ids.size(), 1);
+      if (model->inputs().has_source()) samples[b].text.source = golden.source(b);
       if (!golden.has("learnt")) continue;
       const std::vector<uint8_t> learnt = golden.raw<uint8_t>("learnt");
       std::copy_n(learnt.begin() + static_cast<int64_t>(b * tokens), lengths[b], samples[b].text.learnt.begin());
     }
     if (model->inputs().instruction) add_instructions(golden, samples);
-    const TextShape text = smallest_shape(possible_text_shapes(config_), samples, golden.samples());
+    const TextShape text = smallest_shape(plan.text_shapes, samples, golden.samples());
     batch.layout = {model->inputs(), 1, golden.samples(), text};
     if (batch.block) device->free_host(batch.block);
     batch.block = device->allocate_host(batch.layout.bytes());
@@ -182,7 +189,7 @@ class Trainer {
     const int32_t* label = layout.of(BatchPart::labels, batch.block, 0).as<int32_t>();
     int64_t wrong = 0;
     for (int64_t b = 0; b < layout.batch_size(); ++b) {
-      const int64_t rows = starts ? starts.as<int32_t>()[b + 1] - starts.as<int32_t>()[b] - layout.inputs().prefix_rows
+      const int64_t rows = starts ? starts.as<int32_t>()[b + 1] - starts.as<int32_t>()[b] - layout.inputs().text_prefix()
                                   : layout.text().tokens;
       REQUIRE(rows >= lengths[static_cast<size_t>(b)]);
       for (int64_t t = 0; t + 1 < rows; ++t)

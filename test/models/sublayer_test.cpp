@@ -2,17 +2,12 @@
 // against differences of the loss, and recomputation to the same bits. No family of src/ is made so.
 #include <doctest/doctest.h>
 
-#include <cmath>
-#include <cstring>
-#include <random>
-
 #include "models/blocks/attention.h"
 #include "models/blocks/language_model.h"
 #include "models/blocks/mlp.h"
-#include "models/model_rig.h"
+#include "models/gradient_check.h"
 
 using namespace blipft;
-using testing::Rig;
 
 namespace {
 
@@ -68,7 +63,7 @@ class PlacedModel : public Model {
   }
   std::string description() const override { return "norms in all places, for tests"; }
   ModelInputs inputs() const override { return {.max_text_tokens = 40, .vocabulary = kVocabulary}; }
-  double unit_flops(const Unit&, Phase, int64_t, double) const override { return 0; }
+  double unit_flops(const Unit&, Phase, int64_t, const TextRows&) const override { return 0; }
 
   void forward_backward(const StepContext& context, const MicroBatch& batch) override {
     MemoryGradient gradient;
@@ -144,73 +139,14 @@ class PlacedModel : public Model {
   LanguageModel language_;
 };
 
-// One run in f32, without updates.
-struct Run {
-  Run(const Design& design, const char* checkpointing)
-      : settings{.checkpointing = ActivationCheckpointing::from_name(checkpointing), .dropout = design.dropout > 0},
-        make([design](const ModelSettings& s) { return std::make_unique<PlacedModel>(design, s); }),
-        layout(make(settings)->inputs(), 1, 4, {12}), plan(make, settings, layout, nullptr),
-        rig(make, settings, layout, &plan) {}
-  ModelSettings settings;
-  testing::MakeModel make;
-  BatchLayout layout;
-  Rig plan, rig;
-
-  std::vector<float> gradients(const Unit& unit) {
-    const Tensor tensor = rig.store->gradient(unit);
-    return {tensor.as<float>(), tensor.as<float>() + tensor.numel()};
-  }
-};
-
-// Of each parameter the derivative of the loss along a random direction, from its gradient and from differences. With a
-// step of 1e-2 of a weight's size the difference is off by some 1e-4 of what curvature there is, and by the loss's rounding,
-// 1e-6 of it over the step.
-void check_gradients(const Design& design) {
-  Run run(design, "none");
-  run.rig.loss_of(true);
-  std::vector<std::vector<float>> gradients;
-  for (const Unit* unit : run.rig.model->units()) gradients.push_back(run.gradients(*unit));
-  std::mt19937 random(5);
-  std::normal_distribution<float> normal;
-  for (const Unit* unit : run.rig.model->units()) {
-    const std::vector<float>& gradient = gradients[static_cast<size_t>(unit->index)];
-    for (const Parameter& parameter : unit->parameters()) {
-      CAPTURE(parameter.name);
-      float* const weights = run.rig.store->weights(*unit).as<float>() + parameter.offset;
-      const size_t n = static_cast<size_t>(parameter.numel());
-      const std::vector<float> before(weights, weights + n);
-      std::vector<float> direction(n);
-      double expected = 0, norm = 0;
-      for (size_t i = 0; i < n; ++i) {
-        direction[i] = normal(random) / std::sqrt(static_cast<float>(n));
-        const double g = static_cast<double>(gradient[static_cast<size_t>(parameter.offset) + i]);
-        expected += g * static_cast<double>(direction[i]), norm += g * g;
-      }
-      double loss[2];
-      constexpr float kStep = 1e-2f;
-      for (int side = 0; side < 2; ++side) {
-        for (size_t i = 0; i < n; ++i) weights[i] = before[i] + (side ? -kStep : kStep) * direction[i];
-        loss[side] = static_cast<double>(run.rig.loss_of(true));
-      }
-      std::memcpy(weights, before.data(), n * sizeof(float));
-      const double found = (loss[0] - loss[1]) / (2 * static_cast<double>(kStep));
-      const double rounding = 4e-7 * std::fabs(loss[0]) / static_cast<double>(kStep);
-      CHECK(std::fabs(found - expected) <= 2e-2 * std::sqrt(norm / static_cast<double>(n)) + 4 * rounding);
-    }
-  }
+testing::MakeModel made(const Design& design) {
+  return [design](const ModelSettings& settings) { return std::make_unique<PlacedModel>(design, settings); };
 }
-
+void check_gradients(const Design& design) {
+  testing::check_gradients(made(design), design.dropout > 0, {12});
+}
 void check_recomputation(const Design& design) {
-  Run kept(design, "none");
-  const float loss = kept.rig.loss_of(true);
-  for (const char* checkpointing : {"half", "full"}) {
-    CAPTURE(checkpointing);
-    Run again(design, checkpointing);
-    CHECK(again.rig.loss_of(true) == loss);
-    CHECK(again.plan.arena->peak_transient(Rig::pass(true)) <= kept.plan.arena->peak_transient(Rig::pass(true)));
-    for (const Unit* unit : kept.rig.model->units()) CHECK(again.gradients(*unit) == kept.gradients(*unit));
-    CHECK(again.rig.loss_of(false) == kept.rig.loss_of(false));
-  }
+  testing::check_recomputation(made(design), design.dropout > 0, {12});
 }
 
 constexpr Norms kAll[] = {Norms::before, Norms::after_sum, Norms::around, Norms::after_branch};

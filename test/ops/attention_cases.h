@@ -20,6 +20,8 @@ struct Attend {
   std::vector<int64_t> rows{};             // packed: of each sample; empty: uneven_rows
   int64_t window = 0;
   float cap = 0;
+  int64_t behind = -1, ahead = 0;          // relative positions; -1: none
+  std::vector<int64_t> key_rows{};         // packed by themselves: of each sample, kv_tokens at most
 
   std::vector<int64_t> packed_rows() const {
     return rows.empty() ? uneven_rows(batch, empty ? 0 : 1, query_tokens) : rows;
@@ -42,19 +44,24 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
                          " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient),
                          v.packed ? " packed" : "", v.kv_heads ? concat(" kv ", v.kv_heads) : "",
                          v.rows.empty() ? "" : concat(" rows ", total_rows(v.rows)),
-                         v.window ? concat(" window ", v.window) : "", v.cap > 0 ? concat(" cap ", v.cap) : ""), t,
+                         v.window ? concat(" window ", v.window) : "", v.cap > 0 ? concat(" cap ", v.cap) : "",
+                         v.behind >= 0 ? concat(" relative ", v.behind, " ", v.ahead) : "",
+                         v.key_rows.empty() ? "" : concat(" keys ", total_rows(v.key_rows))), t,
                              false,
                    [=](OpContext& c) {
     const auto packed = v.packed_rows();
     const int64_t width = v.heads * v.head_size, kv_width = (v.kv_heads ? v.kv_heads : v.heads) * v.head_size;
     const int64_t rows = v.packed ? total_rows(packed) : v.batch * v.query_tokens;
-    const int64_t kv_rows = v.packed ? rows : v.batch * v.kv_tokens;
-    const bool self = v.query_tokens == v.kv_tokens;
+    const bool own_keys = !v.key_rows.empty(), self = v.query_tokens == v.kv_tokens && !own_keys;
+    const int64_t kv_rows = own_keys ? total_rows(v.key_rows) : v.packed ? rows : v.batch * v.kv_tokens;
     AttentionForward f;
     f.dtype = t, f.batch = v.batch, f.heads = v.heads, f.kv_heads = v.kv_heads, f.head_size = v.head_size;
     f.query_tokens = v.query_tokens, f.kv_tokens = v.kv_tokens, f.causal = v.causal;
     f.window = v.window, f.cap = v.cap;
     if (v.packed) f.packing = make_packing(c, packed, v.query_tokens);
+    if (own_keys) f.key_packing = make_packing(c, v.key_rows, v.kv_tokens);
+    const Shape relative_shape{v.heads, v.behind + 1 + v.ahead};
+    if (v.behind >= 0) f.relative = {c.input("relative", kF32, relative_shape, -2, 2), v.behind, v.ahead};
     f.scale = 1 / std::sqrt(static_cast<float>(v.head_size));
     const int64_t before = self ? width : 0, columns = before + 2 * kv_width;  // queries are in the same matrix or not
     const Tensor kv = c.input("kv", t, {kv_rows, columns}, -2, 2);
@@ -67,7 +74,7 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
     if (v.empty || (v.packed && v.bias == 2)) f.lse = c.scratch("lse", kF32, lse_shape);
     else f.lse = v.packed ? c.inout("lse", kF32, lse_shape) : c.output("lse", kF32, lse_shape);
     const std::vector<int64_t> keys =
-        v.packed ? packed : std::vector<int64_t>(static_cast<size_t>(v.batch), v.kv_tokens);
+        own_keys ? v.key_rows : v.packed ? packed : std::vector<int64_t>(static_cast<size_t>(v.batch), v.kv_tokens);
     if (v.lengths) f.kv_lengths = c.values("kv_lengths", DType::i32, visible_keys(v, keys));
     if (v.dropout > 0) f.dropout = make_dropout(c, v.dropout, v.batch, v.query_tokens);
     AttentionBackward b;
@@ -77,6 +84,7 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
     b.dk = Heads::in(dkv, before, v.kv_tokens);
     b.dv = Heads::in(dkv, before + kv_width, v.kv_tokens);
     b.delta = c.scratch("delta", kF32, lse_shape);
+    if (v.behind >= 0) b.drelative = c.inout("drelative", kF32, relative_shape);
     b.accumulate_dbias = v.bias == 2;
     if (v.bias == 1) b.dbias = c.output("dbias", v.gradient, {columns});
     if (v.bias == 2) b.dbias = c.inout("dbias", v.gradient, {columns});

@@ -117,6 +117,7 @@ struct DecodeShape {
   float cap = 0;
   bool sources = false;
   int64_t behind = 0;          ///< columns behind the queries
+  int64_t relative = 0;        ///< places behind the query with a score of their own; 0: none
 };
 
 /// Lengths from none to all places, in an order that mixes them.
@@ -134,6 +135,7 @@ inline AttentionDecode make_attention_decode(OpContext& c, DType t, const Decode
   a.heads = v.heads, a.kv_heads = v.kv_heads, a.head_size = v.d;
   a.scale = 1 / std::sqrt(static_cast<float>(v.d)), a.window = v.window, a.cap = v.cap;
   a.lengths = integers(c, "lengths", decode_lengths(v.slots, v.places));
+  if (v.relative > 0) a.relative = {c.input("relative", kF32, {v.heads, v.relative + 1}, -2, 2), v.relative, 0};
   if (v.sources)
     a.sources = c.input("sources", DType::i32, {v.slots, v.places}, 0, static_cast<double>(v.slots));
   a.cache = {c.input("cached keys", t, {v.slots * v.places, v.kv_heads * v.d}, -2, 2),
@@ -149,12 +151,14 @@ inline const DecodeShape kDecodeShapes[] = {
     {2, 32, 32, 128, 300},    {2, 32, 8, 128, 1025, 0, 0, true}, {3, 8, 1, 256, 515, 300},
     {1, 8, 4, 256, 2111, 0, 50, false, 16}, {6, 12, 12, 64, 77, 0, 0, false, 4},
     {4, 14, 2, 64, 1000, 0, 0, true, 3},    {64, 4, 2, 32, 200}, {3, 5, 5, 80, 700, 0, 0, true},
-    {2, 71, 1, 64, 90},       {2, 28, 4, 96, 4100, 4096}};
+    {2, 71, 1, 64, 90},       {2, 28, 4, 96, 4100, 4096},
+    {4, 6, 6, 64, 300, 0, 0, true, 0, 113}, {3, 8, 2, 20, 70, 0, 0, false, 0, 5}, {2, 32, 32, 64, 1200, 0, 0, true, 0, 20}};
 
 inline void add_attention_decode(Cases& cases, DType t) {
   for (const DecodeShape& v : kDecodeShapes)
     cases.push_back({title(t, "attention_decode ", v.slots, "x", v.heads, "/", v.kv_heads, "x", v.d, " of ", v.places,
-                           " window ", v.window, " cap ", v.cap, v.sources ? " sources" : "", " behind ", v.behind),
+                           " window ", v.window, " cap ", v.cap, v.sources ? " sources" : "", " behind ", v.behind,
+                           v.relative ? concat(" relative ", v.relative) : ""),
                      t, false, [=](OpContext& c) {
       const AttentionDecode a = make_attention_decode(c, t, v);
       c.run([&](Ops& ops, Stream s) { ops.attention_decode(a, s); });

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "blipft/head_norm.h"
+#include "blipft/relative_bias.h"
 #include "ops/attention_cases.h"
 
 namespace blipft::test {
@@ -128,6 +129,63 @@ inline void add_modern_attentions(Cases& cases, DType t) {
   add_attention(cases, t, cross);
 }
 
+/// Relative positions, keys that are packed by themselves, and dropout over packed samples.
+inline void add_t5_attentions(Cases& cases, DType t) {
+  int rotate = 0;
+  for (int64_t d : {6, 64, 100, 160})
+    for (int64_t tokens : {1, 7, 33, 97, 300})
+      for (bool causal : {false, true})
+        for (bool packed : {false, true}) {
+          Attend v{3, 4, d, tokens, tokens, causal};
+          v.lengths = rotate % 3 == 0, v.packed = packed, v.kv_heads = rotate % 4 == 1 ? 2 : 0;
+          v.dropout = rotate % 3 == 1 ? 0.25f : 0.0f, v.bias = rotate % 5 == 1 ? 2 : 0;
+          v.behind = rotate % 7 == 0 ? 0 : rotate % 2 ? 11 : 113, v.ahead = causal ? 0 : v.behind;
+          ++rotate;
+          add_attention(cases, t, v);
+        }
+  for (int64_t d : {6, 64, 128, 256})
+    for (const auto& [queries, keys] : {std::pair<std::vector<int64_t>, std::vector<int64_t>>{{1, 5, 9}, {33, 1, 70}},
+                                        {{40, 3, 1, 64}, {2, 150, 31, 1}}, {{7, 7}, {7, 7}}, {{100, 0, 20}, {30, 4, 0}}})
+      for (float dropout : {0.0f, 0.1f}) {
+        Attend v{static_cast<int64_t>(queries.size()), 3, d, *std::max_element(queries.begin(), queries.end()),
+                 *std::max_element(keys.begin(), keys.end())};
+        v.packed = true, v.rows = queries, v.key_rows = keys, v.dropout = dropout, v.lengths = d == 64;
+        add_attention(cases, t, v);
+      }
+  for (int64_t d : {64, 88, 128})        // dropout over packed samples alone
+    for (int64_t tokens : {33, 82, 300}) {
+      Attend v{3, 2, d, tokens, tokens, d == 64, true, false, 0.25f};
+      v.packed = true;
+      add_attention(cases, t, v);
+    }
+}
+
+inline void add_relative_bias(Cases& cases, DType t, int64_t distances, bool directed, int64_t heads) {
+  cases.push_back({title(t, "relative bias ", distances, directed ? " directed " : " ", heads), t, false, [=](OpContext& c) {
+    RelativeBias f{.table = {}, .directed = directed ? distances : 0, .distances = distances};
+    for (int64_t k = 0; k < distances; ++k) f.first[k] = static_cast<int32_t>(k * k / 3 + k);
+    f.scores.behind = f.first[distances - 1] + 2, f.scores.ahead = directed ? f.scores.behind : 0;
+    f.table = c.input("table", t, {f.buckets(), heads});
+    f.scores.values = c.output("scores", kF32, {heads, f.scores.columns()});
+    RelativeBias b = f, added = f;
+    b.scores.values = added.scores.values = c.input("gradient", kF32, {heads, f.scores.columns()});
+    b.table = c.output("dtable", kF32, {f.buckets(), heads});
+    added.table = c.inout("dtable added to", t, {f.buckets(), heads}), added.accumulate = true;
+    c.run([&](Ops& ops, Stream s) {
+      ops.relative_bias_forward(f, s);
+      ops.relative_bias_backward(b, s);
+      ops.relative_bias_backward(added, s);
+    });
+  }});
+}
+
+inline void add_scale(Cases& cases, DType t, int64_t rows, int64_t n) {
+  cases.push_back({title(t, "scale ", rows, "x", n), t, false, [=](OpContext& c) {
+    const Tensor x = c.inout("x", t, {rows, n}, -3, 3);
+    c.run([&](Ops& ops, Stream s) { ops.scale(x, 0.176f, s); });
+  }});
+}
+
 inline void add_scaled_tokens(Cases& cases, DType t, int64_t n) {
   cases.push_back({title(t, "text_embed scaled ", n), t, false, [=](OpContext& c) {
     TextEmbed f{.ids = c.input("ids", DType::i32, {3, 17}, 0, 29),
@@ -170,6 +228,10 @@ inline void add_modern_ops(Cases& cases, DType t) {
       {4, 64, 32}})
     add_partial_rotary(cases, t, heads, size, part);
   add_modern_attentions(cases, t);
+  add_t5_attentions(cases, t);
+  for (auto [distances, heads] : {std::pair<int64_t, int64_t>{1, 1}, {16, 6}, {32, 64}, {128, 3}})
+    for (bool directed : {false, true}) add_relative_bias(cases, t, distances, directed, heads);
+  for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 1}, {33, 2048}, {7, 129}}) add_scale(cases, t, rows, n);
   for (int64_t n : {1, 33, 64, 2304}) add_scaled_tokens(cases, t, n);
   for (auto [rows, vocabulary] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {33, 1000}, {9, 256000}})
     add_capped_loss(cases, t, rows, vocabulary);

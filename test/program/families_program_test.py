@@ -7,6 +7,7 @@ PEFT. Prints ok, FAILED or SKIPPED for each test.
 BLIPFT names the program (default ./blipft). Needs torch, transformers and peft; without them the tests are skipped.
 Many more models: tools/compare_families.py.
 """
+import json
 import os
 import pathlib
 import sys
@@ -70,7 +71,7 @@ def models_of_each_family_have_transformers_loss_and_gradients_and_load_there(sp
     if DEVICE != "cpu":
         raise Skip("compares on the CPU")
     os.environ.setdefault("BLIPFT", PROGRAM)
-    for family in FAMILIES:
+    for family in (*FAMILIES, *compare_families.ENCODER_DECODERS):
         folder = space.new(family)
         folder.mkdir()
         loss, gradient, own, too_far = compare_families.compare(folder, family, SEED)
@@ -94,6 +95,76 @@ def adapters_of_each_family_load_in_peft(space):
         # f32 on both sides: products in another order.
         check((found - expected).abs().max() <= 1e-5 * largest, family, "PEFT's logits differ from the merged model's")
         check((expected - before).abs().max() >= 1e-3 * largest, family, "the adapters change nothing")
+
+
+@test
+def adapters_of_encoder_decoders_load_in_peft(space):
+    """Of a T5 by its task, of self and cross attention alike; of a BLIP-2 with a T5 by its class."""
+    need_torch()
+    kinds = {"t5": peft.AutoPeftModelForSeq2SeqLM, "blip2_t5": peft.AutoPeftModel}
+    for family, side in compare_families.ENCODER_DECODERS.items():
+        folder = space.new(family)
+        folder.mkdir()
+        _, records, _ = side.make_folder(folder, SEED + 1)
+        result = train(space, folder, f"data.path={folder}/{side.data}", "adapter.kind=lora", "adapter.r=4",
+                       "adapter.alpha=6", "adapter.targets=[q, k, v, o, mlp]", "train.lr=0.02", "train.act_ckpt=half",
+                       "output.save_model=true", "output.save_merged=true", "output.save_dtype=f32")
+        config = json.loads((result.output / "adapter/adapter_config.json").read_text())
+        check(config["task_type"] == ("SEQ_2_SEQ_LM" if family == "t5" else None), config)
+        check({"q", "k", "v", "o", "wo"} <= set(config["target_modules"]), config)
+        adapted = kinds[family].from_pretrained(str(result.output / "adapter"), dtype=torch.float32)
+        batch = side._batch(folder, records)
+        if "pixel_values" in batch:
+            batch["pixel_values"] = batch["pixel_values"].float()
+        merged, base = (side._load(path, torch.float32) for path in (result.output / "model", folder / "model"))
+        with torch.no_grad():
+            found, expected, before = (model.eval()(**batch).logits for model in (adapted, merged, base))
+        largest = expected.abs().max()
+        # f32 on both sides: products in another order.
+        check((found - expected).abs().max() <= 2e-5 * largest, family, "PEFT's logits differ from the merged model's")
+        check((expected - before).abs().max() >= 1e-3 * largest, family, "the adapters change nothing")
+
+
+@test
+def encoder_decoders_train_alike_quantised_recomputed_offloaded_and_on_two_ranks(space):
+    need_torch()
+    for family, side in compare_families.ENCODER_DECODERS.items():
+        folder = space.new(family)
+        folder.mkdir()
+        side.make_folder(folder, SEED + 2)
+        qlora = (f"data.path={folder}/{side.data}", "adapter.kind=lora", "adapter.r=4", "adapter.targets=[q, v, wo]",
+                 "model.quantize=nf4", "train.lr=0.02", "train.dropout=true")
+        plain = train(space, folder, *qlora).losses()
+        check(plain[-1] != plain[0], family, plain)
+        for more in (("train.act_ckpt=full",), ("train.act_ckpt=full", "parallel.offload=[activations]"),
+                     ("parallel.offload=[parameters]",)):
+            check(list(train(space, folder, *qlora, *more).losses()) == list(plain), family, more)
+        for strategy in ("ddp", "fsdp"):
+            losses = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", *qlora, "data.max_text_tokens=24",
+                         "train.batch_size=3", "train.max_steps=3", "train.max_epochs=3",
+                         f"parallel.strategy={strategy}").losses()
+            # f32: the same samples in another order of sums, and of 4-bit codes the same codes.
+            check(all(abs(a / b - 1) < 1e-4 for a, b in zip(losses, plain)), family, strategy, losses, plain)
+
+
+@test
+def encoder_decoders_generate_what_transformers_generates(space):
+    need_torch()
+    folder = space.new("t5")
+    folder.mkdir()
+    side = compare_families.ENCODER_DECODERS["t5"]
+    _, records, _ = side.make_folder(folder, SEED + 3)
+    result = start(space, 1, "--generate", f"model.path={folder}/model", "model.init=pretrained", f"data.path={folder}/texts.jsonl",
+                   "generate.max_new_tokens=7")
+    check(result.status == 0, result)
+    lines = (result.output / "generated-0001/generated.jsonl").read_text().splitlines()
+    found = {line["sample"]: line["text"] for line in map(json.loads, lines)}
+    model = side._load(folder / "model", torch.float32)
+    tokenizer = compare_families.encoder_decoders.tokenizer_of(folder / "model")
+    for i, record in enumerate(records):
+        ids = torch.tensor([tokenizer(record["prompt"]).input_ids])
+        text = tokenizer.decode(model.generate(ids, max_new_tokens=7, do_sample=False)[0], skip_special_tokens=True)
+        check(found[i] == text.strip(), record, found[i], text)
 
 
 @test

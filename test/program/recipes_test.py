@@ -37,7 +37,8 @@ PUBLISHED = {"tiny-llama-1.1b": 1100.048, "open_llama_3b": 3426.474, "open_llama
              "qwen3-32b": 32762.123, "smollm3-3b": 3075.099, "gemma-2-2b": 2614.342, "gemma-2-9b": 9241.706,
              "gemma-3-1b": 999.886, "phi-3-mini-4k": 3821.080, "phi-4-mini": 3836.022, "phi-4": 14659.507,
              "olmo-2-7b": 7298.617, "blip2-opt-2.7b": 3744.762, "instructblip-vicuna-7b": 7913.211,
-             "instructblip-vicuna-13b": 14191.449}
+             "instructblip-vicuna-13b": 14191.449, "flan-t5-base": 247.578, "flan-t5-xl": 2849.757,
+             "flan-t5-xxl": 11135.333, "blip2-flan-t5-xl": 3942.447, "blip2-flan-t5-xxl": 12229.6}
 
 
 class Recipes(Space):
@@ -52,6 +53,17 @@ class Recipes(Space):
         sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
                  "num_key_value_heads": 1, "max_position_embeddings": 2048}
         config.write_text(json.dumps({**json.loads(config.read_text()), **sizes}))
+        t5 = {"model_type": "t5", "vocab_size": 140, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 2,
+              "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "decoder_start_token_id": 0}
+        self.t5, self.blip2_t5 = self.folder / "t5", self.copy(self.model)
+        self.t5.mkdir()
+        for folder in (self.t5, self.blip2_t5):
+            for file in ("tokenizer.json", "tokenizer_config.json"):
+                shutil.copyfile(ROOT / "test/golden/tokenizer/t5" / file, folder / file)
+        (self.t5 / "config.json").write_text(json.dumps(t5))
+        config = self.blip2_t5 / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "text_config": t5,
+                                      "use_decoder_only_language_model": False}))
         records = [json.loads(line) for line in (self.text / "data/instructions.jsonl").read_text().splitlines()]
         self.make_instructblip()
         self.games = self.folder / "games.jsonl"
@@ -84,6 +96,10 @@ class Recipes(Space):
         text = recipe.read_text()
         if recipe.parent.name == "instructblip":
             return self.instructblip, self.questions
+        if recipe.stem.startswith("blip2-flan-t5"):
+            return self.blip2_t5, self.data
+        if recipe.stem.startswith("flan-t5"):
+            return self.t5, self.text / "data/instructions.jsonl"
         if "llama" not in text.lower() and "alpaca" not in text:
             return self.model, self.data
         return self.text / "model", self.games if "games" in text else self.text / "data/instructions.jsonl"

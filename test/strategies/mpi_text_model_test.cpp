@@ -1,8 +1,9 @@
-// Families that read text alone under every strategy against one rank: LLaMA, and two that no file of src/ knows
-// (test/support/text_model.h, sandwich_model.h), one of these with an optimizer that none knows either (toy_optimizer.h).
+// Models that read text alone under every strategy against one rank: LLaMA, T5, and three that no file of src/ knows
+// (test/support/text_model.h, sandwich_model.h and toy_encoder_decoder.h).
 #include "strategies/strategy_harness.h"
 #include "support/sandwich_model.h"
 #include "support/text_model.h"
+#include "support/toy_encoder_decoder.h"
 #include "support/toy_optimizer.h"
 
 using namespace blipft;
@@ -11,7 +12,7 @@ using namespace blipft::testing;
 namespace {
 
 Job text_job(const std::string& family, const char* text_padding) {
-  const bool own = family == "text model" || family == "sandwich model";
+  const bool own = family == "text model" || family == "sandwich model" || family == "toy encoder-decoder";
   Job job = make_job(own ? "blip2_odd" : family);
   job.config.data.text_padding = text_padding;
   job.config.train.act_ckpt = "half";
@@ -20,7 +21,10 @@ Job text_job(const std::string& family, const char* text_padding) {
   if (family == "text model")
     job.family = [](const ModelSettings& settings) { return std::make_unique<TextModel>(TextModel::Sizes{}, settings); };
   else
-    job.family = [](const ModelSettings& settings) { return std::make_unique<SandwichModel>(SandwichSizes{}, settings); };
+    job.family = [family](const ModelSettings& settings) -> std::unique_ptr<Model> {
+      if (family == "sandwich model") return std::make_unique<SandwichModel>(SandwichSizes{}, settings);
+      return std::make_unique<ToyEncoderDecoder>(ToyEncoderDecoder::Design{.tied = true}, settings);
+    };
   return job;
 }
 
@@ -54,7 +58,7 @@ void check_deals(const Job& job) {
 
 TEST_SUITE("mpi text model") {
   TEST_CASE("families of text alone: ddp, fsdp and hybrid as one rank on the whole batch") {
-    for (const char* family : {"text model", "sandwich model", "llama_odd", "llama_qwen2"})  // own heads, and tied ones
+    for (const char* family : {"text model", "sandwich model", "toy encoder-decoder", "llama_odd", "llama_qwen2"})  // own heads, and tied ones
       for (const char* text_padding : {"max", "packed"}) {
         CAPTURE(family);
         CAPTURE(text_padding);

@@ -164,7 +164,7 @@ class TestRun {
     model_ = job_.make_model();
     hold_ = std::make_unique<HoldGradients>(c);
     const StoragePolicy* policy = job.policy ? job.policy : hold_.get();
-    plan_ = plan_memory(c, *model_, sizes, 0, possible_text_shapes(c), policy);
+    plan_ = plan_memory(c, *model_, sizes, 0, possible_text_shapes(c, model_->inputs().has_source()), policy);
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
     engine_ = std::make_unique<Engine>(EngineParts{&c, model_.get(), device_.get(), ops_.get(), groups(),
                                                    arena_.get(), optimizer_.get(), policy, nullptr,
@@ -280,6 +280,9 @@ class TestRun {
     BatchSample made{{}, step * job_.samples + sample};
     for (int64_t k = 0; k < length; ++k) made.text.ids.push_back(4 + static_cast<int32_t>(random.next() % 40) + shift);
     made.text.learnt.assign(made.text.ids.size(), 1);
+    if (const int64_t most = batch.layout.text().source_tokens; most > 0)
+      for (int64_t k = 1 + random.next() % most; k > 0; --k)
+        made.text.source.push_back(4 + static_cast<int32_t>(random.next() % 40) + shift);
     return made;
   }
 

@@ -46,7 +46,7 @@ class TextModel : public Model {
     evaluation.training = false;
     language_.loss(evaluation, batch, forward(evaluation, batch, false));
   }
-  double unit_flops(const Unit&, Phase, int64_t, double) const override { return 0; }
+  double unit_flops(const Unit&, Phase, int64_t, const TextRows&) const override { return 0; }
 
  private:
   static constexpr int64_t kOffset = 2;    // of the positions, as text_embed wants it

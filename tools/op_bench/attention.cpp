@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "blipft/error.h"
+#include "blipft/relative_bias.h"
 #include "op_bench/cases.h"
 
 namespace blipft::bench {
@@ -21,6 +22,7 @@ struct AttentionCase {
   int64_t kv_heads = 0;               ///< 0: as many as heads
   std::vector<int64_t> lengths = {};  ///< packed samples' rows, queries at most; else all have `queries`
   DType dtype = DType::bf16;
+  int64_t relative = 0;               ///< relative positions: offsets of either direction with a score of their own
 
   int64_t heads_of_kv() const { return kv_heads ? kv_heads : heads; }
   int64_t rows() const {
@@ -61,6 +63,8 @@ AttentionForward make_forward(Harness& harness, const AttentionCase& c) {
   args.causal = c.causal;
   args.kv_heads = c.kv_heads;
   args.packing = make_packing(harness, c);
+  if (c.relative > 0)
+    args.relative = {harness.tensor({c.heads, 2 * c.relative + 1}, DType::f32), c.relative, c.relative};
   if (c.queries == c.keys) {  // one matrix of queries, keys and values, as the layers make it
     const Tensor qkv = harness.tensor({c.rows(), width + c.kv_columns()}, c.dtype);
     args.q = Heads::in(qkv, 0, c.queries), args.k = Heads::in(qkv, width, c.queries);
@@ -93,6 +97,7 @@ AttentionBackward make_backward(Harness& harness, const AttentionCase& c, bool d
     args.dk = Heads::in(dkv, 0, c.keys), args.dv = Heads::in(dkv, kv_width, c.keys);
   }
   args.delta = harness.tensor({c.batch, c.heads, c.queries}, DType::f32);
+  if (c.relative > 0) args.drelative = harness.tensor(args.forward.relative.values.shape, DType::f32);
   return args;
 }
 
@@ -110,9 +115,10 @@ void attention_case(Harness& harness, const AttentionCase& c) {
                                    c.causal ? " causal" : "", c.p > 0 ? " dropout" : "",
                                    c.kv_heads ? concat(" kv heads ", c.kv_heads) : "",
                                    c.lengths.empty() ? "" : concat(" packed ", c.rows()),
+                                   c.relative > 0 ? concat(" relative ", c.relative) : "",
                                    c.dtype == DType::f32 ? " f32" : "");
   // Others are not timed at such shapes.
-  const bool alone = c.kv_heads > 0 || !c.lengths.empty() || c.dtype != DType::bf16;
+  const bool alone = c.kv_heads > 0 || !c.lengths.empty() || c.dtype != DType::bf16 || c.relative > 0;
   const std::string fields = alone ? "" :
       concat("\"attention\": {\"name\": \"", c.name, "\", \"batch\": ", c.batch, ", \"heads\": ", c.heads,
              ", \"queries\": ", c.queries, ", \"keys\": ", c.keys, ", \"head_size\": ", c.size,
@@ -133,6 +139,23 @@ void attention_case(Harness& harness, const AttentionCase& c) {
     return [&harness, args = make_backward(harness, c, true)] {
       harness.ops().attention_backward(args, harness.stream());
     };
+  });
+}
+
+/// A table of buckets for `heads` heads, 32 of either direction, to scores of 2 * 91 + 1 offsets, and back.
+void relative_bias_cases(Harness& harness, int64_t heads) {
+  const auto make = [&harness, heads] {
+    RelativeBias args{.table = harness.tensor({32, heads}), .directed = 16, .distances = 16};
+    for (int32_t k = 0; k < 16; ++k) args.first[k] = k < 8 ? k : (k - 7) * 11 + 3;
+    args.scores = {harness.tensor({heads, 183}, DType::f32), 91, 91};
+    return args;
+  };
+  const Cost cost{static_cast<double>(heads) * (32 * 2 + 183 * 4), 0};
+  harness.run("relative_bias_forward", concat(heads, " heads"), cost, [&]() -> Harness::Work {
+    return [&harness, args = make()] { harness.ops().relative_bias_forward(args, harness.stream()); };
+  });
+  harness.run("relative_bias_backward", concat(heads, " heads"), cost, [&]() -> Harness::Work {
+    return [&harness, args = make()] { harness.ops().relative_bias_backward(args, harness.stream()); };
   });
 }
 
@@ -168,6 +191,8 @@ void other_attention_cases(Harness& harness) {
   tiny_texts_f32.kv_heads = 4;
   tiny_texts_f32.lengths = {50, 60, 70, 85, 95, 110, 130, 500};
   tiny_f32.dtype = tiny_texts_f32.dtype = DType::f32;
+  AttentionCase t5_picture{"flan-t5-xl picture and prompt", 64, 32, 40, 40, 64}, t5_text{"flan-t5-xl 512", 8, 32, 512, 512, 64};
+  t5_picture.relative = t5_text.relative = 91;
   for (const AttentionCase& c : {AttentionCase{"llama 256", 8, 32, 256, 256, 128, true},
                                  {"llama 512", 4, 32, 512, 512, 128, true},
                                  {"llama 2048", 4, 32, 2048, 2048, 128, true},
@@ -176,8 +201,10 @@ void other_attention_cases(Harness& harness) {
                                  packed("llama texts", 4, 400, 32, 32, 128),
                                  packed("llama texts", 24, 2048, 32, 32, 128),
                                  packed("tiny llama texts", 24, 2048, 32, 4, 64),
-                                 packed("llama 3b texts", 24, 2048, 32, 32, 100), tiny_texts_f32, tiny_f32})
+                                 packed("llama 3b texts", 24, 2048, 32, 32, 100), tiny_texts_f32, tiny_f32, t5_picture,
+                                 t5_text})
     attention_case(harness, c);
+  relative_bias_cases(harness, 32);
 }
 
 }  // namespace blipft::bench

@@ -18,10 +18,11 @@
 //                                length, packed or not, grouped or not, with dropout or not
 //   general.cu                   f32, also in TF32 where heads are not aligned to 16 bytes, and bf16 heads that are not
 //                                aligned to 8 bytes
-//   general_extra.cu             the same with windows and caps, and for heads of up to 256
+//   general_extra.cu             the same with windows and caps, with relative positions (T5), with keys packed by
+//                                themselves (cross attention of packed samples), and for heads of up to 256
 // Windows (AttentionForward::window) that leave keys out are for the streaming kernel of forward.cu, for
 // backward_long.cu, and, in f32 or with large heads, for general_extra.cu; caps of the scores, and heads of more than
-// 128, for general_extra.cu alone.
+// 128, for general_extra.cu alone. In bf16, dropout over packed samples is for the general ones.
 // None writes scores to memory or uses float atomics; all are deterministic.
 //
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
@@ -44,6 +45,7 @@
 // device memory: few bytes, many blocks in flight.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "cuda/attention/attention.h"
@@ -70,8 +72,10 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
                " and ", a.heads);
   BLIPFT_CHECK(!a.causal || a.query_tokens == a.kv_tokens, "causal attention needs as many queries as keys, got ",
                a.query_tokens, " and ", a.kv_tokens);
-  BLIPFT_CHECK(!a.packing || a.query_tokens == a.kv_tokens,
+  BLIPFT_CHECK(!a.packing || a.key_packing || a.query_tokens == a.kv_tokens,
                "attention of packed samples takes as many queries as keys, got ", a.query_tokens, " and ", a.kv_tokens);
+  BLIPFT_CHECK(a.relative.columns() <= attention::kMostRelativeColumns, "relative positions of ", a.relative.columns(),
+               " offsets are more than the ", attention::kMostRelativeColumns, " that a block keeps");
   Params p{};
   p.q = view(a.q);
   p.k = view(a.k);
@@ -98,6 +102,10 @@ Params make_params(const AttentionForward& a, const LaunchContext& context) {
   p.rows = static_cast<int>(a.packing ? a.packing.padded_rows.numel() : a.batch * a.query_tokens);
   p.window = a.window < a.query_tokens ? static_cast<int>(a.window) : 0;  // else it leaves nothing out
   p.cap = a.cap;
+  p.relative = a.relative.values.as<const float>();
+  p.behind = static_cast<int>(a.relative.behind);
+  p.ahead = static_cast<int>(a.relative.ahead);
+  p.key_starts = a.key_packing.starts.as<const int32_t>();
   p.wgmma = context.wgmma;
   p.shared_bytes = context.shared_bytes;
   return p;
@@ -117,13 +125,14 @@ bool aligned(const Params& p, DType dtype, std::initializer_list<View> views, in
 /// maximum before they scale, which needs a positive scale.
 bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
   p.wide = aligned(p, dtype, views, 8);
+  if (attention::only_extra(p, dtype == DType::bf16)) return false;
   return dtype == DType::bf16 && p.scale > 0 && p.cap == 0 && p.head_size <= 128 && aligned(p, dtype, views, 4);
 }
 
 /// Whether the TF32 kernels may and can take this, 16 bytes at a time.
 bool fits_tf32(const Params& p, DType dtype, std::initializer_list<View> views, const LaunchContext& context) {
   return context.tf32 && dtype == DType::f32 && p.scale > 0 && p.cap == 0 && p.window == 0 && p.head_size <= 128 &&
-         aligned(p, dtype, views, 4);
+         !attention::only_extra(p, false) && aligned(p, dtype, views, 4);
 }
 
 /// Most rows of a packed sample up to which the one-pass kernels come before those of wgmma_long: these compute 7
@@ -171,6 +180,24 @@ void launch_attention_forward(const AttentionForward& args, const LaunchContext&
   attention::general_forward(p, args.dtype == DType::bf16, context.stream);
 }
 
+namespace {
+
+/// Adds the gradient of the relative scores to args.drelative: partial sums of blocks, then their sum in a fixed order.
+void launch_relative_gradient(const AttentionBackward& args, const Params& p, const LaunchContext& context) {
+  const int64_t columns = args.drelative.numel(), tiles = int64_t{p.batch} * ((p.query_tokens + 31) / 32);
+  const int64_t room = context.scratch ? context.scratch_bytes / (columns * static_cast<int64_t>(sizeof(float))) : 0;
+  const int64_t wanted = std::min(tiles, (4 * int64_t{context.sm_count} + p.heads - 1) / p.heads);
+  const int64_t splits = std::min(wanted, room);
+  BLIPFT_CHECK(splits >= 1, "the gradient of ", columns, " relative positions needs a larger workspace");
+  attention::relative_gradient(p, args.forward.dtype == DType::bf16, context.scratch, static_cast<int>(splits),
+                               context.stream);
+  PartialSums sums{context.scratch, splits, columns};
+  sums.add(args.drelative, true);
+  launch_reduce_partials(sums, context);
+}
+
+}  // namespace
+
 void launch_attention_backward(const AttentionBackward& args, const LaunchContext& context) {
   const AttentionForward& a = args.forward;
   Params p = make_params(a, context);
@@ -182,15 +209,16 @@ void launch_attention_backward(const AttentionBackward& args, const LaunchContex
   if (p.batch == 0) return;
   const int64_t columns = (a.heads + 2 * a.heads_of_kv()) * a.head_size;
   if (args.dbias && p.group == 1 && a.batch * columns * 4 <= context.scratch_bytes) p.dbias_partials = context.scratch;
-  if (backward_kernels(p, a.dtype, context)) {
+  const bool has_partials = backward_kernels(p, a.dtype, context);
+  if (has_partials) {
     PartialSums sums{p.dbias_partials, a.batch, columns};
     sums.add(args.dbias, args.accumulate_dbias);
     launch_reduce_partials(sums, context);
-    return;
-  }
-  // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.
-  if (args.dbias)
+  } else if (args.dbias) {
+    // check_args has seen that dq, dk and dv are the columns of one matrix that starts where dq does.
     launch_column_sums(Tensor{args.dq.data, a.dtype, {p.rows, columns}}, args.dbias, args.accumulate_dbias, context);
+  }
+  if (args.drelative) launch_relative_gradient(args, p, context);
 }
 
 }  // namespace blipft

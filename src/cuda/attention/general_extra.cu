@@ -54,24 +54,30 @@ __device__ __forceinline__ void with_chunks(float* tile, const T* head, int64_t 
   }
 }
 
-__device__ __forceinline__ float capped(const PackedParams& p, float product) {
+/// Head h of the first key of sample b.
+template <class T>
+__device__ __forceinline__ T* key_head_of(const ExtraParams& p, const View& view, int b, int h) {
+  return static_cast<T*>(view.data) + p.first_key(view, b) + static_cast<int64_t>(h) * p.head_size;
+}
+
+__device__ __forceinline__ float capped(const ExtraParams& p, float product) {
   const float scaled = product * p.scale;
   return p.cap > 0 ? p.cap * tanhf(scaled / p.cap) : scaled;
 }
 /// d(score) / d(scaled product).
-__device__ __forceinline__ float cap_slope(const PackedParams& p, float score) {
+__device__ __forceinline__ float cap_slope(const ExtraParams& p, float score) {
   return p.cap > 0 ? 1.0f - (score / p.cap) * (score / p.cap) : 1.0f;
 }
-__device__ __forceinline__ bool sees(const PackedParams& p, int query, int key, int kv_length) {
+__device__ __forceinline__ bool sees(const ExtraParams& p, int query, int key, int kv_length) {
   return key < kv_length && !(p.causal && key > query) && (p.window == 0 || key > query - p.window);
 }
 /// The tile of the first key that queries from `query` on see.
-__device__ __forceinline__ int first_key(const PackedParams& p, int query) {
+__device__ __forceinline__ int first_key(const ExtraParams& p, int query) {
   return p.window > 0 ? max(0, query + 1 - p.window) / kTile * kTile : 0;
 }
 
 template <class T, int Groups, int Chunks>
-__global__ void __launch_bounds__(kThreads) forward_kernel(const PackedParams p) {
+__global__ void __launch_bounds__(kThreads) forward_kernel(const ExtraParams p) {
   extern __shared__ float shared[];
   float *q = shared, *other = q + Chunks * kTileFloats<Groups>, *scores = other + kTileFloats<Groups>;  // [32][33]
   const int q0 = blockIdx.x * kTile, h = blockIdx.y, b = blockIdx.z;
@@ -80,8 +86,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const PackedParams p)
   if (q0 >= queries) return;
   const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = p.kv_head(h);
   const DropoutMask mask(p, b);
-  const T* keys = head_of<const T>(p, p.k, b, kv_head);
-  const T* values = head_of<const T>(p, p.v, b, kv_head);
+  const T* keys = key_head_of<const T>(p, p.k, b, kv_head);
+  const T* values = key_head_of<const T>(p, p.v, b, kv_head);
   load_all<T, Groups, Chunks>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
   float4 acc[Chunks][Groups] = {};
   float row_max = -INFINITY, row_sum = 0;
@@ -96,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const PackedParams p)
       for (int j = 0; j < 2; ++j) {
         const int query = q0 + ty + 16 * i, key = k0 + tx + 16 * j;
         scores[(ty + 16 * i) * kScorePitch + tx + 16 * j] =
-            sees(p, query, key, kv_length) ? capped(p, s[i][j]) : -INFINITY;
+            sees(p, query, key, kv_length) ? capped(p, s[i][j]) + p.relative_score(h, query, key) : -INFINITY;
       }
     __syncthreads();
     const float shrink = take_scores(scores, row_max, row_sum, p, mask, h, q0, k0, r, c);
@@ -120,11 +126,12 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const PackedParams p)
         row_sum > 0 ? row_max + logf(row_sum) : -INFINITY;
 }
 
-/// As score_gradients() of general.cu, of products s = q k^T and dp = dO V^T that are there.
+/// As score_gradients() of general.cu, of products s = q k^T and dp = dO V^T that are there; gradients of the scores times
+/// `scale`.
 template <bool Transposed>
-__device__ void score_gradients(const PackedParams& p, const DropoutMask& mask, int b, int h, int q0, int k0,
+__device__ void score_gradients(const ExtraParams& p, const DropoutMask& mask, int b, int h, int q0, int k0,
                                 int queries, int kv_length, const float (&s)[2][2], const float (&dp)[2][2],
-                                float* probabilities, float* gradients) {
+                                float scale, float* probabilities, float* gradients) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -136,18 +143,19 @@ __device__ void score_gradients(const PackedParams& p, const DropoutMask& mask, 
     for (int j = 0; j < 2; ++j) {
       const int key = k0 + tx + 16 * j;
       const bool visible = lse != -INFINITY && sees(p, query, key, kv_length);
-      const float score = capped(p, s[i][j]), e = visible ? expf(score - lse) : 0.0f;
+      const float score = capped(p, s[i][j]);
+      const float e = visible ? expf(score + p.relative_score(h, query, key) - lse) : 0.0f;
       const float factor = !p.dropout ? 1.0f : (mask.keep(element_row(p, h, query) + key) ? p.keep_scale : 0.0f);
       const int at = Transposed ? (tx + 16 * j) * kScorePitch + ty + 16 * i
                                 : (ty + 16 * i) * kScorePitch + tx + 16 * j;
       if (probabilities) probabilities[at] = e * factor;
-      gradients[at] = visible ? e * (dp[i][j] * factor - delta) * p.scale * cap_slope(p, score) : 0.0f;
+      gradients[at] = visible ? e * (dp[i][j] * factor - delta) * scale * cap_slope(p, score) : 0.0f;
     }
   }
 }
 
 template <class T, int Groups, int Chunks>
-__global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
+__global__ void __launch_bounds__(kThreads) dq_kernel(const ExtraParams p) {
   extern __shared__ float shared[];
   constexpr int kSize = kTileFloats<Groups>;
   float *q = shared, *dout = q + Chunks * kSize, *other = dout + Chunks * kSize, *gradients = other + kSize;
@@ -157,8 +165,8 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
   if (q0 >= queries) return;
   const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length, kv_head = p.kv_head(h);
   const DropoutMask mask(p, b);
-  const T* keys = head_of<const T>(p, p.k, b, kv_head);
-  const T* values = head_of<const T>(p, p.v, b, kv_head);
+  const T* keys = key_head_of<const T>(p, p.k, b, kv_head);
+  const T* values = key_head_of<const T>(p, p.v, b, kv_head);
   load_all<T, Groups, Chunks>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
   load_all<T, Groups, Chunks>(dout, head_of<const T>(p, p.dout, b, h), p.dout.row_stride, q0, queries, p.head_size);
   float4 dq[Chunks][Groups] = {};
@@ -170,7 +178,7 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
     with_chunks<T, Groups, Chunks>(other, values, p.v.row_stride, k0, kv_length, p.head_size, [&](int chunk) {
       add_dots<Groups>(dp, dout + chunk * kSize, other, ty, tx);
     });
-    score_gradients<false>(p, mask, b, h, q0, k0, queries, kv_length, s, dp, nullptr, gradients);
+    score_gradients<false>(p, mask, b, h, q0, k0, queries, kv_length, s, dp, p.scale, nullptr, gradients);
     with_chunks<T, Groups, Chunks>(other, keys, p.k.row_stride, k0, kv_length, p.head_size, [&](int chunk) {
       multiply_tile<Groups>(dq[chunk], gradients, other, r, c);
     });
@@ -180,7 +188,7 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const PackedParams p) {
 }
 
 template <class T, int Groups, int Chunks>
-__global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const PackedParams p) {
+__global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const ExtraParams p) {
   extern __shared__ float shared[];
   constexpr int kSize = kTileFloats<Groups>;
   float *k = shared, *v = k + Chunks * kSize, *other = v + Chunks * kSize;
@@ -190,8 +198,8 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const PackedParams p) 
   const int existing = p.keys(b), queries = p.queries(b), kv_length = p.kv_length(b);
   if (k0 >= existing) return;
   const DropoutMask mask(p, b);
-  load_all<T, Groups, Chunks>(k, head_of<const T>(p, p.k, b, kv_head), p.k.row_stride, k0, kv_length, p.head_size);
-  load_all<T, Groups, Chunks>(v, head_of<const T>(p, p.v, b, kv_head), p.v.row_stride, k0, kv_length, p.head_size);
+  load_all<T, Groups, Chunks>(k, key_head_of<const T>(p, p.k, b, kv_head), p.k.row_stride, k0, kv_length, p.head_size);
+  load_all<T, Groups, Chunks>(v, key_head_of<const T>(p, p.v, b, kv_head), p.v.row_stride, k0, kv_length, p.head_size);
   float4 dk[Chunks][Groups] = {}, dv[Chunks][Groups] = {};
   // The last query that sees a key of this tile is a window behind its last key.
   const int query_end = p.window > 0 ? min(queries, k0 + kTile - 1 + p.window) : queries;
@@ -206,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const PackedParams p) 
       with_chunks<T, Groups, Chunks>(other, dout, p.dout.row_stride, q0, queries, p.head_size, [&](int chunk) {
         add_dots<Groups>(dp, other, v + chunk * kSize, ty, tx);
       });
-      score_gradients<true>(p, mask, b, h, q0, k0, queries, kv_length, s, dp, probabilities, gradients);
+      score_gradients<true>(p, mask, b, h, q0, k0, queries, kv_length, s, dp, p.scale, probabilities, gradients);
       with_chunks<T, Groups, Chunks>(other, dout, p.dout.row_stride, q0, queries, p.head_size, [&](int chunk) {
         multiply_tile<Groups>(dv[chunk], probabilities, other, r, c);
       });
@@ -216,12 +224,73 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const PackedParams p) 
     }
   }
   if (k0 + r >= existing) return;
-  store_all<T, Groups, Chunks>(head_of<T>(p, p.dk, b, kv_head) + (k0 + r) * p.dk.row_stride, dk, 1.0f, c, p.head_size);
-  store_all<T, Groups, Chunks>(head_of<T>(p, p.dv, b, kv_head) + (k0 + r) * p.dv.row_stride, dv, 1.0f, c, p.head_size);
+  store_all<T, Groups, Chunks>(key_head_of<T>(p, p.dk, b, kv_head) + (k0 + r) * p.dk.row_stride, dk, 1.0f, c, p.head_size);
+  store_all<T, Groups, Chunks>(key_head_of<T>(p, p.dv, b, kv_head) + (k0 + r) * p.dv.row_stride, dv, 1.0f, c, p.head_size);
+}
+
+/// sums[column] += the sum of each diagonal of a tile of gradients whose first key lies `offset` after its first query.
+/// Offsets at and beyond both ends share a column: one thread adds these. Ends with threads that may still read the tile.
+__device__ void add_diagonals(const ExtraParams& p, const float* gradients, int offset, float* diagonals, float* sums) {
+  constexpr int kDiagonals = 2 * kTile - 1;
+  const int t = threadIdx.x, own = offset + t - (kTile - 1);  // key minus query
+  if (t < kDiagonals) {
+    float sum = 0;
+    for (int r = 0; r < kTile; ++r) {
+      const int column = r + t - (kTile - 1);
+      if (column >= 0 && column < kTile) sum += gradients[r * kScorePitch + column];
+    }
+    if (own > -p.behind && own < p.ahead) sums[own + p.behind] += sum;
+    diagonals[t] = sum;
+  }
+  __syncthreads();
+  if (t > 0) return;
+  for (int d = 0; d < kDiagonals; ++d) {
+    const int at = offset + d - (kTile - 1);
+    if (at <= -p.behind) sums[0] += diagonals[d];
+    else if (at >= p.ahead) sums[p.behind + p.ahead] += diagonals[d];
+  }
+}
+
+/// Block (split, head): the tiles of queries split, split + splits, ... of all samples.
+template <class T, int Groups, int Chunks>
+__global__ void __launch_bounds__(kThreads, 1) relative_kernel(const ExtraParams p, float* partials) {
+  extern __shared__ float shared[];
+  constexpr int kSize = kTileFloats<Groups>;
+  float *q = shared, *dout = q + Chunks * kSize, *other = dout + Chunks * kSize, *gradients = other + kSize;
+  float *diagonals = gradients + kTile * kScorePitch, *sums = diagonals + 2 * kTile;
+  const int h = blockIdx.y, ty = threadIdx.x / 16, tx = threadIdx.x % 16, columns = p.behind + 1 + p.ahead;
+  const int tiles = (p.query_tokens + kTile - 1) / kTile, kv_head = p.kv_head(h);
+  for (int c = threadIdx.x; c < columns; c += kThreads) sums[c] = 0;
+  for (int tile = blockIdx.x; tile < p.batch * tiles; tile += gridDim.x) {
+    const int b = tile / tiles, q0 = tile % tiles * kTile, queries = p.queries(b), kv_length = p.kv_length(b);
+    if (q0 >= queries) continue;
+    const DropoutMask mask(p, b);
+    const int key_end = p.causal ? min(kv_length, q0 + kTile) : kv_length;
+    const T* keys = key_head_of<const T>(p, p.k, b, kv_head);
+    const T* values = key_head_of<const T>(p, p.v, b, kv_head);
+    __syncthreads();
+    load_all<T, Groups, Chunks>(q, head_of<const T>(p, p.q, b, h), p.q.row_stride, q0, queries, p.head_size);
+    load_all<T, Groups, Chunks>(dout, head_of<const T>(p, p.dout, b, h), p.dout.row_stride, q0, queries, p.head_size);
+    for (int k0 = first_key(p, q0); k0 < key_end; k0 += kTile) {
+      float s[2][2] = {}, dp[2][2] = {};
+      with_chunks<T, Groups, Chunks>(other, keys, p.k.row_stride, k0, kv_length, p.head_size, [&](int chunk) {
+        add_dots<Groups>(s, q + chunk * kSize, other, ty, tx);
+      });
+      with_chunks<T, Groups, Chunks>(other, values, p.v.row_stride, k0, kv_length, p.head_size, [&](int chunk) {
+        add_dots<Groups>(dp, dout + chunk * kSize, other, ty, tx);
+      });
+      score_gradients<false>(p, mask, b, h, q0, k0, queries, kv_length, s, dp, 1.0f, nullptr, gradients);
+      __syncthreads();
+      add_diagonals(p, gradients, k0 - q0, diagonals, sums);
+    }
+  }
+  __syncthreads();
+  float* const out = partials + (static_cast<int64_t>(blockIdx.x) * p.heads + h) * columns;
+  for (int c = threadIdx.x; c < columns; c += kThreads) out[c] = sums[c];
 }
 
 template <class Kernel>
-void launch(Kernel* kernel, const PackedParams& p, int tokens, int heads, int tile_floats, int tiles, int score_tiles,
+void launch(Kernel* kernel, const ExtraParams& p, int tokens, int heads, int tile_floats, int tiles, int score_tiles,
             cudaStream_t stream) {
   const int bytes = 4 * (tiles * tile_floats + score_tiles * kTile * kScorePitch);
   allow_shared_memory(kernel, bytes);
@@ -232,7 +301,7 @@ void launch(Kernel* kernel, const PackedParams& p, int tokens, int heads, int ti
 
 /// Calls run(groups of 32 columns of a chunk, chunks), integral constants.
 template <class Run>
-void with_sizes(const PackedParams& p, const Run& run) {
+void with_sizes(const ExtraParams& p, const Run& run) {
   constexpr std::integral_constant<int, 1> one;
   constexpr std::integral_constant<int, 2> two;
   if (p.head_size <= 64) run(std::integral_constant<int, 2>(), one);
@@ -242,7 +311,7 @@ void with_sizes(const PackedParams& p, const Run& run) {
 }
 
 template <class T>
-void forward_any(const PackedParams& p, cudaStream_t stream) {
+void forward_any(const ExtraParams& p, cudaStream_t stream) {
   with_sizes(p, [&](auto groups, auto chunks) {
     constexpr int G = decltype(groups)::value, C = decltype(chunks)::value;
     launch(&forward_kernel<T, G, C>, p, p.query_tokens, p.heads, kTileFloats<G>, C + 1, 1, stream);
@@ -250,7 +319,7 @@ void forward_any(const PackedParams& p, cudaStream_t stream) {
 }
 
 template <class T>
-void backward_any(const PackedParams& p, cudaStream_t stream) {
+void backward_any(const ExtraParams& p, cudaStream_t stream) {
   with_sizes(p, [&](auto groups, auto chunks) {
     constexpr int G = decltype(groups)::value, C = decltype(chunks)::value;
     launch(&dkv_kernel<T, G, C>, p, p.kv_tokens, p.kv_heads, kTileFloats<G>, 2 * C + 1, 2, stream);
@@ -258,14 +327,33 @@ void backward_any(const PackedParams& p, cudaStream_t stream) {
   });
 }
 
+template <class T>
+void relative_any(const ExtraParams& p, float* partials, int splits, cudaStream_t stream) {
+  with_sizes(p, [&](auto groups, auto chunks) {
+    constexpr int G = decltype(groups)::value, C = decltype(chunks)::value;
+    const auto kernel = &relative_kernel<T, G, C>;
+    const int floats = (2 * C + 1) * kTileFloats<G> + kTile * kScorePitch + 2 * kTile + p.behind + 1 + p.ahead;
+    allow_shared_memory(kernel, 4 * floats);
+    kernel<<<dim3(splits, p.heads), kThreads, 4 * floats, stream>>>(p, partials);
+    BLIPFT_CUDA_LAUNCHED("relative positions kernel");
+  });
+}
+
 }  // namespace
 
-void extra_forward(const PackedParams& p, bool is_bf16, cudaStream_t stream) {
+void extra_forward(const PackedParams& packed, bool is_bf16, cudaStream_t stream) {
+  const ExtraParams p{packed};
   is_bf16 ? forward_any<__nv_bfloat16>(p, stream) : forward_any<float>(p, stream);
 }
 
-void extra_backward(const PackedParams& p, bool is_bf16, cudaStream_t stream) {
+void extra_backward(const PackedParams& packed, bool is_bf16, cudaStream_t stream) {
+  const ExtraParams p{packed};
   is_bf16 ? backward_any<__nv_bfloat16>(p, stream) : backward_any<float>(p, stream);
+}
+
+void relative_gradient(const Params& params, bool is_bf16, float* partials, int splits, cudaStream_t stream) {
+  const ExtraParams p{PackedParams{params}};
+  is_bf16 ? relative_any<__nv_bfloat16>(p, partials, splits, stream) : relative_any<float>(p, partials, splits, stream);
 }
 
 }  // namespace blipft::attention

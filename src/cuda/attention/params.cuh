@@ -49,6 +49,9 @@ struct Params {
   int rows;                         // of q, out, dout and dq, all samples together
   int window;                       // of keys that a query sees, smaller than query_tokens; 0: none (AttentionForward)
   float cap;                        // of the scores; 0: none
+  const float* relative;            // [heads, behind + 1 + ahead] or null: RelativeScores
+  int behind, ahead;
+  const int32_t* key_starts;        // [batch + 1] or null: AttentionForward::key_packing; kernels ask ExtraParams
 
   /// Whether kernels need PackedParams.
   bool packed_or_grouped() const { return starts || group > 1; }
@@ -89,6 +92,26 @@ struct PackedParams : Params {
   /// Elements before the first row of sample b.
   __device__ __forceinline__ int64_t first(const View& view, int b) const {
     return starts ? starts[b] * view.row_stride : b * view.batch_stride;
+  }
+};
+
+/// Params of the kernels that take keys packed by themselves.
+struct ExtraParams : PackedParams {
+  __device__ __forceinline__ int keys(int b) const {
+    return key_starts ? key_starts[b + 1] - key_starts[b] : PackedParams::keys(b);
+  }
+  __device__ __forceinline__ int kv_length(int b) const {
+    const int most = keys(b);
+    return kv_lengths ? max(0, min(kv_lengths[b], most)) : most;
+  }
+  /// Elements before the first key of sample b.
+  __device__ __forceinline__ int64_t first_key(const View& view, int b) const {
+    return key_starts ? key_starts[b] * view.row_stride : first(view, b);
+  }
+  /// What is added to a score.
+  __device__ __forceinline__ float relative_score(int h, int query, int key) const {
+    if (!relative) return 0.0f;
+    return relative[static_cast<int64_t>(h) * (behind + 1 + ahead) + min(max(key - query, -behind), ahead) + behind];
   }
 };
 
@@ -172,9 +195,18 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
                                          cudaSharedmemCarveoutMaxShared));
 }
 
+/// What only the kernels of general_extra.cu know, of any head size.
+inline bool only_extra(const Params& p, bool bf16) {
+  return p.relative || p.key_starts || (bf16 && p.starts && p.dropout);
+}
+
 // Launchers of the kernel families; each returns false when the shape is not one of its own. Windows, caps and heads of
 // more than 128 are the general kernels', and windows those of the two functions that say so.
 void general_forward(const Params&, bool bf16, cudaStream_t);
+/// partials [splits, heads, behind + 1 + ahead]: sums of the gradient of the scores over the offsets of key and query, in
+/// so many parts. After general_backward(), which makes the row sums.
+void relative_gradient(const Params&, bool bf16, float* partials, int splits, cudaStream_t);
+constexpr int kMostRelativeColumns = 16384;  // which a block keeps in shared memory
 void general_backward(const Params&, bool bf16, cudaStream_t);
 bool mma_forward(const Params&, cudaStream_t);
 /// Within a window; no dropout.

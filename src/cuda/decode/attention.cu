@@ -39,6 +39,8 @@ struct DecodeArgs {
   int64_t q_stride, places, window;
   int heads, kv_heads, d, splits, group, parts;  ///< `parts` blocks share the `group` heads of queries of one of keys
   float scale, cap;
+  const float* relative;            ///< [heads, behind + 1 + ahead] or null: RelativeScores
+  int behind, ahead;
 };
 
 /// The places of a slot, cut into `used` shares of `each`.
@@ -163,6 +165,12 @@ __device__ __forceinline__ float score_of_key(const float (&q)[E], const float (
   return cap > 0 ? kLog2E * cap * tanhf(score / cap) : score;
 }
 
+/// What head h adds to the score of a key that lies `offset` places after the query.
+__device__ __forceinline__ float relative_score(const DecodeArgs& args, int h, int offset) {
+  const int column = min(max(offset, -args.behind), args.ahead) + args.behind;
+  return args.relative[int64_t{h} * (args.behind + 1 + args.ahead) + column];
+}
+
 /// Merges the block's warps, and writes the result, or where other blocks have shares too, this block's part of it.
 template <class T, int G, int L, int E, class Place>
 __device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, E>& running, const Place& columns,
@@ -250,7 +258,9 @@ __global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs a
       keys[u].unpacked(key);
 #pragma unroll
       for (int g = 0; g < G; ++g) {
-        const float score = score_of_key<L>(q[g], key, args.cap);  // by all lanes, also where others have no key
+        float score = score_of_key<L>(q[g], key, args.cap);  // by all lanes, also where others have no key
+        if (args.relative && g < heads)
+          score += kLog2E * relative_score(args, first_head + g, j + u * kStride + 1 - shares.end);
         scores[u][g] = j + u * kStride < end ? score : -INFINITY;
       }
     }
@@ -306,6 +316,8 @@ void launch_decode(const AttentionDecode& op, const LaunchContext& launch) {
   args.d = static_cast<int>(op.head_size), args.group = args.heads / args.kv_heads;
   args.parts = (args.group + G - 1) / G;
   args.scale = op.scale, args.cap = op.cap;
+  args.relative = op.relative.values.as<const float>();
+  args.behind = static_cast<int>(op.relative.behind), args.ahead = static_cast<int>(op.relative.ahead);
   const int64_t blocks = op.q.rows() * args.kv_heads * args.parts;
   args.splits = static_cast<int>(splits_of(op, blocks, launch));
   const auto shared = static_cast<size_t>(kWarps * G * (args.d + 2)) * sizeof(float);

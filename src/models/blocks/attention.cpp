@@ -20,9 +20,11 @@ AttentionForward Attention::arguments(const StepContext& context, const LayerCal
                         .out = Heads::in(saved.attention, 0, t), .lse = saved.lse};
   args.k = cross_ ? Heads::in(saved.kv, 0, keys) : Heads::in(qk ? qk : saved.qkv, q, t);
   args.v = cross_ ? Heads::in(saved.kv, kv, keys) : Heads::in(saved.qkv, q + kv, t);
-  if (!cross_) args.kv_lengths = call.kv_lengths;
+  args.kv_lengths = cross_ ? call.memory_lengths : call.kv_lengths;
+  if (cross_) args.key_packing = call.memory_packing;
+  else args.relative = call.relative;
   if (shape_.dropout) args.dropout = shape_.dropout.of(context, call);
-  args.dropout.packing = {};               // its elements are numbered by queries and keys
+  args.dropout.packing = {};               // probabilities are numbered by sample, packed or not
   return args;
 }
 
@@ -82,7 +84,10 @@ void Attention::recompute(const UnitPass& pass, const LayerCall& call, Input inp
   if (input.owned) give(context, input.x);
   if (cross_) {
     saved.kv = take(context, "qkv", type, {call.memory.rows(), key_value_.out});
-    key_value_.forward(pass, {.x = call.memory, .y = saved.kv});
+    UnitPass of_memory = pass;
+    of_memory.rows = memory_rows(pass, call);
+    key_value_.forward(of_memory, {.x = call.memory, .y = saved.kv});
+    if (call.memory_cache) write_memory_cache(context, call, saved.kv);
   }
   Tensor qk, rstd[2];
   if (shape_.q_norm) qk = normed(pass, call, saved.qkv, rstd);
@@ -96,7 +101,7 @@ Tensor Attention::forward(const UnitPass& pass, const LayerCall& call, Input inp
                           SavedBlock& saved, bool save) const {
   const StepContext& context = pass.context;
   const DType type = input.x.dtype;
-  const bool decodes = call.cache && call.decoding->lengths && !cross_;
+  const bool decodes = (cross_ ? call.memory_cache : call.cache) && call.decoding->lengths;
   if (decodes) saved.attention = attend_to_cache(pass, call, input);
   else recompute(pass, call, input, saved);
   if (!save)
@@ -115,7 +120,26 @@ void Attention::write_cache(const StepContext& context, const LayerCall& call, c
                           context.stream);
 }
 
-// One row of each slot, which sees what the cache holds of its text, itself too: [S, N D], the caller's.
+void Attention::write_memory_cache(const StepContext& context, const LayerCall& call, const Tensor& kv) const {
+  const int64_t width = shape_.kv_width();
+  context.ops.cache_write({.k = MatrixView(kv).columns(0, width), .v = MatrixView(kv).columns(width, width),
+                           .slots = call.decoding->memory_slots, .places = call.decoding->memory_places,
+                           .cache = *call.memory_cache},
+                          context.stream);
+}
+
+AttentionDecode Attention::decode_arguments(const LayerCall& call, const MatrixView& q, const Tensor& out) const {
+  const CacheCall& cache = *call.decoding;
+  AttentionDecode args{.q = q, .heads = shape_.heads, .kv_heads = shape_.kv_heads, .head_size = shape_.head_size,
+                       .scale = scale(), .window = shape_.window, .cap = shape_.cap, .relative = {},
+                       .lengths = cross_ ? cache.memory_lengths : cache.lengths,
+                       .sources = cross_ ? cache.memory_sources : cache.sources,
+                       .cache = cross_ ? *call.memory_cache : *call.cache, .out = out};
+  if (!cross_) args.relative = call.relative;
+  return args;
+}
+
+// One row of each slot, which sees what the cache holds of its text, itself too, or of its memory: [S, N D], the caller's.
 Tensor Attention::attend_to_cache(const UnitPass& pass, const LayerCall& call, Input input) const {
   const StepContext& context = pass.context;
   const DType type = input.x.dtype;
@@ -127,13 +151,9 @@ Tensor Attention::attend_to_cache(const UnitPass& pass, const LayerCall& call, I
   if (shape_.q_norm) normed_qk = normed(pass, call, qkv, rstd);
   else if (shape_.rotary) rotate(context, call, qkv, false);
   const Tensor qk = normed_qk ? normed_qk : qkv.get();
-  write_cache(context, call, qk, qkv);
+  if (!cross_) write_cache(context, call, qk, qkv);
   const Tensor out = take(context, "attention output", type, {rows, shape_.q_width()});
-  context.ops.attention_decode(
-      {.q = MatrixView(qk).columns(0, shape_.q_width()), .heads = shape_.heads, .kv_heads = shape_.kv_heads,
-       .head_size = shape_.head_size, .scale = scale(), .window = shape_.window, .cap = shape_.cap,
-       .lengths = call.decoding->lengths, .sources = call.decoding->sources, .cache = *call.cache, .out = out},
-      context.stream);
+  context.ops.attention_decode(decode_arguments(call, MatrixView(qk).columns(0, shape_.q_width()), out), context.stream);
   for (Tensor* tensor : {&normed_qk, &rstd[0], &rstd[1]}) give(context, *tensor);
   return out;
 }
@@ -162,7 +182,8 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
                                     .dq = Heads::in(dqkv, 0, t),
                                     .dk = cross_ ? Heads::in(dkv, 0, keys) : Heads::in(dqkv, q, t),
                                     .dv = cross_ ? Heads::in(dkv, kv, keys) : Heads::in(dqkv, q + kv, t),
-                                    .delta = delta, .dbias = bias.sums, .accumulate_dbias = bias.accumulate},
+                                    .delta = delta, .drelative = cross_ ? Tensor{} : call.relative_gradient,
+                                    .dbias = bias.sums, .accumulate_dbias = bias.accumulate},
                                    context.stream);
   }
   give(context, qk);
@@ -175,13 +196,23 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
   return result;
 }
 
+// How rows of the memory belong to samples, for adapters.
+Dropout Attention::memory_rows(const UnitPass& pass, const LayerCall& call) const {
+  Dropout rows = pass.rows;
+  rows.rows_per_sample = call.memory_tokens;
+  rows.packing = call.memory_packing;
+  return rows;
+}
+
 // Takes dkv [B * P, 2 K D] over.
 void Attention::memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const {
+  const Dropout of_layer = std::exchange(pass.rows, memory_rows(pass, call));
   key_value_.weight_gradient(pass, dkv, call.memory);
   if (MemoryGradient& memory = *call.memory_gradient; memory.sum) {
     key_value_.input_gradient(pass, {.dy = dkv, .add = memory.started ? memory.sum : Tensor{}, .dx = memory.sum});
     memory.started = true;
   }
+  pass.rows = of_layer;
   leave(pass, key_value_, dkv);
 }
 

@@ -58,6 +58,7 @@ class Attention : public Block {
                          SavedBlock& saved) const override;
   Flops forward_flops(int64_t batch, double tokens, double memory_tokens) const override;
   int64_t cache_width() const override { return cross_ ? 0 : shape_.kv_width(); }
+  int64_t memory_width() const override { return cross_ ? shape_.kv_width() : 0; }
 
  private:
   /// `qk` [M, N D + K D] stands for the first columns of saved.qkv where queries and keys are normed.
@@ -68,9 +69,12 @@ class Attention : public Block {
   Tensor normed(const UnitPass& pass, const LayerCall& call, const Tensor& qkv, Tensor rstd[2]) const;
   /// Their gradient, in place in dqkv, becomes that of what the product made.
   void norms_backward(const UnitBackward& pass, const Tensor& qkv, const Tensor rstd[2], const Tensor& dqkv) const;
+  Dropout memory_rows(const UnitPass& pass, const LayerCall& call) const;
   void memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const;
   void write_cache(const StepContext& context, const LayerCall& call, const Tensor& qk, const Tensor& qkv) const;
+  void write_memory_cache(const StepContext& context, const LayerCall& call, const Tensor& kv) const;
   float scale() const;                     // of the scores
+  AttentionDecode decode_arguments(const LayerCall& call, const MatrixView& q, const Tensor& out) const;
   Tensor attend_to_cache(const UnitPass& pass, const LayerCall& call, Input input) const;
 
   Shape shape_;

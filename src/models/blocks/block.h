@@ -27,11 +27,16 @@ struct LayerCall {
   Tensor positions;                        ///< i32 [M], where attention turns by them
   Packing packing;                         ///< optional
   Packing rest_packing;                    ///< with it, of what is left of each sample behind a RowRange from 0 on
-  Tensor memory;                           ///< [B * P, E], of cross attention
-  int64_t memory_tokens = 0;               ///< P
+  Tensor memory;                           ///< [B * P, E], of cross attention; packed: its rows
+  int64_t memory_tokens = 0;               ///< P; packed: the most
+  Tensor memory_lengths;                   ///< i32 [B], optional: rows of a sample's memory that are not padding
+  Packing memory_packing;                  ///< optional
+  RelativeScores relative;                 ///< optional, of self attention
+  Tensor relative_gradient;                ///< f32, in backward, optional: that of relative.values adds up here
   MemoryGradient* memory_gradient = nullptr;  ///< in backward
   const CacheCall* decoding = nullptr;     ///< optional: keys and values of self attention are kept, and read in its steps
   const KvCache* cache = nullptr;          ///< of the layer, with `decoding`
+  const KvCache* memory_cache = nullptr;   ///< the same, of its cross attention
 };
 
 /// A dropout of a stack's rows: its probability and its place in the model.
@@ -103,6 +108,8 @@ class Block {
   virtual Flops forward_flops(int64_t batch, double tokens, double memory_tokens) const = 0;
   /// Width of the keys, and of the values, that a row leaves in a cache; 0: none.
   virtual int64_t cache_width() const { return 0; }
+  /// The same of a row of the memory.
+  virtual int64_t memory_width() const { return 0; }
 
  protected:
   const Unit& unit() const { return *unit_; }

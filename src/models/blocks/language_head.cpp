@@ -28,6 +28,13 @@ void LanguageHead::add_output(Unit& embeddings, const std::string& tied_to, cons
   output.weight = table->offset;
 }
 
+// The input's gradient is always made; the weight's where it is trained.
+double LanguageHead::flops(int64_t batch_size, double text_rows) const {
+  const double forward =
+      2 * static_cast<double>(batch_size) * (text_rows - 1) * static_cast<double>(output.in * output.out);
+  return forward * (weight_unit->trainable ? 3 : 2);
+}
+
 int64_t LanguageHead::chunk_rows(int64_t rows, bool rounded) const {
   const int64_t least = rounded ? (rows + kMostChunks - 1) / kMostChunks : 1;
   const int64_t most = std::max(least, kLogitsOfChunk / output.out);
@@ -58,13 +65,29 @@ LanguageHead::Opened LanguageHead::open(const StepContext& context, const MicroB
   return {flat, pass};
 }
 
+// In place, of rows that predict the batch's labels; of their gradient likewise.
+void LanguageHead::drop_and_scale(const StepContext& context, const Tensor& rows, const MicroBatch& batch) const {
+  if (dropout && context.training) {
+    BLIPFT_CHECK(batch.label_rows, "dropout before a head needs ModelInputs::label_rows");
+    context.ops.dropout_add({.x = rows,
+                             .dropout = {.p = dropout.p, .site = dropout.site, .seed = context.seed,
+                                         .sample_keys = batch.sample_keys, .rows_per_sample = batch.most_rows,
+                                         .packing = {}, .row_numbers = batch.label_rows.view({rows.rows()})},
+                             .y = rows},
+                            context.stream);
+  }
+  if (scale != 1) context.ops.scale(rows, scale, context.stream);
+}
+
 LanguageHead::Input LanguageHead::input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting,
-                                    int64_t rows) const {
+                                    const MicroBatch& batch) const {
+  const int64_t rows = batch.labels.numel();
   ScopedTensor picked(context, "head input", x.dtype, {rows, output.in});
   predicting.blocks = x, predicting.rows = picked;
   context.ops.pick_rows(predicting, context.stream);
   give(context, x);
   const NormResult normed = take_norm(context, norm, flat, picked);
+  drop_and_scale(context, normed.y, batch);
   return {picked.release(), normed};
 }
 
@@ -97,7 +120,7 @@ void LanguageHead::forward_loss(const StepContext& context, Tensor x, RowBlocks 
                               const MicroBatch& batch) const {
   const Opened opened = open(context, batch);
   const ObservedPhase phase(context, Phase::loss, *unit);
-  Input rows = input(context, opened.flat, x, predicting, batch.labels.numel());
+  Input rows = input(context, opened.flat, x, predicting, batch);
   give(context, rows.picked);
   loss_in_chunks(opened.weight, rows.normed.y, batch, false, {});
   give(context, rows.normed);
@@ -120,6 +143,7 @@ Tensor LanguageHead::logits(const StepContext& context, Tensor x, const Tensor& 
   NormResult normed = take_norm(context, norm, flat, x);
   const Tensor y = take(context, "logits", x.dtype, {x.rows(), output.out});
   give(context, x);
+  if (scale != 1) context.ops.scale(normed.y, scale, context.stream);
   output.forward(pass, {.x = normed.y, .y = y});
   if (cap > 0) context.ops.cap(y, cap, context.stream);
   give(context, normed);
@@ -135,7 +159,7 @@ Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, RowB
   const int64_t rows = batch.labels.numel(), h = output.in;
   const auto [flat, weight] = open(context, batch);
   const ObservedPhase phase(context, Phase::loss, *unit);
-  auto [picked, normed] = input(context, flat, x, predicting, rows);
+  auto [picked, normed] = input(context, flat, x, predicting, batch);
   ScopedTensor dnormed(context, "gradients", type, {rows, h});
   UnitGradients weight_gradients;
   if (weight_unit->trainable) weight_gradients.own = context.units.gradient(*weight_unit);
@@ -155,6 +179,7 @@ Tensor LanguageHead::forward_backward(const StepContext& context, Tensor x, RowB
     if (weight_unit->trainable) pause_tied_gradient(context, *weight_gradients.own);
   }
 
+  drop_and_scale(context, dnormed, batch);
   UnitGradient gradient;
   if (unit->trainable) gradient = tied() ? context.units.gradient(*unit) : *weight_gradients.own;
   context.ops.norm_backward({.dy = dnormed, .x = picked, .mean = normed.mean, .rstd = normed.rstd,

@@ -22,7 +22,7 @@ RowBlocks LanguageModel::predicting(const MicroBatch& batch) const {
 }
 
 Tensor LanguageModel::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
-                              bool save) {
+                              bool save, bool) {
   const Tensor x = embedding.forward(context, batch, dtype, prefix);
   return layers.forward(context, call(batch), x, save);
 }
@@ -52,18 +52,13 @@ Tensor LanguageModel::decode(const StepContext& context, DType dtype, const Cach
   return head.logits(context, layers.forward(context, of_step, x, false), {});
 }
 
-std::optional<double> LanguageModel::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows,
-                                                bool prefix_gradient) const {
+std::optional<double> LanguageModel::unit_flops(const Unit& unit, Phase phase, int64_t batch_size,
+                                                const TextRows& of_text, bool prefix_gradient) const {
   if (&unit == embedding.unit) return 0;   // no matrix product
-  if (&unit == head.unit) {
-    const double forward =
-        2 * static_cast<double>(batch_size) * (text_rows - 1) * static_cast<double>(head.output.in * head.output.out);
-    // The input's gradient is always made; the weight's where it is trained.
-    return phase == Phase::loss ? forward * (head.weight_unit->trainable ? 3 : 2) : 0;
-  }
+  if (&unit == head.unit) return phase == Phase::loss ? head.flops(batch_size, of_text.text) : 0;
   const Layer* layer = layers.layer_of(unit);
   if (!layer) return std::nullopt;
-  const double rows = static_cast<double>(embedding.prefix_rows) + text_rows;
+  const double rows = static_cast<double>(embedding.prefix_rows) + of_text.text;
   switch (phase) {
     case Phase::forward: return layer->forward_flops(batch_size, rows);
     case Phase::recompute: return layer->recompute_flops(batch_size, rows);

@@ -5,35 +5,28 @@
 // most), M rows in all, B * S unless packed, H hidden size.
 #pragma once
 
-#include <optional>
-
-#include "models/blocks/language_head.h"
+#include "models/blocks/language.h"
 #include "models/blocks/stack.h"
 #include "models/blocks/text_embedding.h"
 
 namespace blipft {
 
-class LanguageModel {
+class LanguageModel : public Language {
  public:
   TextEmbedding embedding;
   Stack layers;
-  LanguageHead head;
 
-  /// Whether backward goes into the layers, or ends in the head.
-  bool trains_below_head(bool prefix_gradient) const;
-  /// What the head reads [M, H], the caller's; `save` keeps what backward needs. Takes `prefix` [B * Q, H] over.
-  Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save);
-  /// Takes x [M, H] over, adds to batch.loss.
-  void loss(const StepContext& context, const MicroBatch& batch, Tensor x) const;
-  /// The same, and backward: publishes every trained unit. The gradient of the prefix [B * Q, H], where it is wanted.
-  Tensor loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x, bool prefix_gradient);
-  /// As Model::read_prompts() and Model::decode(). Takes `prefix` [B * Q, H] over.
+  bool trains_below_head(bool prefix_gradient) const override;
+  Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save,
+                 bool prefix_gradient = false) override;
+  void loss(const StepContext& context, const MicroBatch& batch, Tensor x) const override;
+  Tensor loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x, bool prefix_gradient) override;
   Tensor read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
-                      const CacheCall& cache);
-  Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache);
-  /// As Model::unit_flops; nothing for a unit that is not of this model.
-  std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows,
-                                   bool prefix_gradient) const;
+                      const CacheCall& cache) override;
+  Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache) override;
+  std::vector<int64_t> cache_widths() const override { return layers.cache_widths(); }
+  std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& rows,
+                                   bool prefix_gradient) const override;
 
  private:
   LayerCall call(const MicroBatch& batch) const;

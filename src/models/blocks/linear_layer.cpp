@@ -146,8 +146,8 @@ LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layer
   LinearLayer linear{.in = in};
   for (const PackedLinear& layer : layers) {
     const int64_t offset =
-        unit.add(layer.name + ".weight", {layer.out, in}, Init::normal(init_std), linear.weight >= 0,
-                 ParameterKind::layer_weight);
+        unit.add(layer.name + ".weight", {layer.out, in}, Init::normal(layer.init_std > 0 ? layer.init_std : init_std),
+                 linear.weight >= 0, ParameterKind::layer_weight);
     if (linear.weight < 0) linear.weight = offset;
     linear.parts.push_back({linear.out, layer.out});
     linear.out += layer.out;

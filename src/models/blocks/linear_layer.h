@@ -182,6 +182,7 @@ LinearLayer add_linear(Unit& unit, const std::string& name, int64_t in, int64_t 
 struct PackedLinear {
   std::string name;
   int64_t out = 0;
+  float init_std = 0;                      ///< 0: that of all of them
 };
 /// Adds the weights of several linear layers over one input as one matrix, then their biases as one vector.
 LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layers, int64_t in, bool bias,

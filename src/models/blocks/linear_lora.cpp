@@ -101,8 +101,9 @@ struct Kind {
 // What the language models of the families call their layers.
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> table = {
-      {"q", {"q_proj"}}, {"k", {"k_proj"}}, {"v", {"v_proj"}}, {"o", {"o_proj", "out_proj"}},
-      {"mlp", {"gate_proj", "up_proj", "gate_up_proj", "down_proj", "fc1", "fc2"}}, {"head", {"lm_head"}}};
+      {"q", {"q_proj", "q"}}, {"k", {"k_proj", "k"}}, {"v", {"v_proj", "v"}}, {"o", {"o_proj", "out_proj", "o"}},
+      {"mlp", {"gate_proj", "up_proj", "gate_up_proj", "down_proj", "fc1", "fc2", "wi", "wi_0", "wi_1", "wo"}},
+      {"head", {"lm_head"}}};
   return table;
 }
 

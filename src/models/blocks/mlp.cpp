@@ -9,6 +9,11 @@ Block::Flops product_flops(int64_t batch, double tokens, const LinearLayer& firs
   return {2 * static_cast<double>(batch) * tokens * static_cast<double>(first.in * first.out + last.in * last.out), 0, 0};
 }
 
+// In place.
+void drop(const StepContext& context, const Dropout& dropout, const Tensor& x) {
+  if (x && dropout) context.ops.dropout_add({.x = x, .dropout = dropout, .y = x}, context.stream);
+}
+
 }  // namespace
 
 Tensor Mlp::keep_activated(const StepContext& context, Tensor activated) const {
@@ -19,7 +24,7 @@ Tensor Mlp::keep_activated(const StepContext& context, Tensor activated) const {
   return signs;
 }
 
-Tensor Mlp::forward(const UnitPass& pass, const LayerCall&, Input input, const Output& output, SavedBlock& saved,
+Tensor Mlp::forward(const UnitPass& pass, const LayerCall& call, Input input, const Output& output, SavedBlock& saved,
                     bool save) const {
   const StepContext& context = pass.context;
   const DType type = input.x.dtype;
@@ -29,6 +34,7 @@ Tensor Mlp::forward(const UnitPass& pass, const LayerCall&, Input input, const O
   fc1_.forward(pass, {.x = input.x, .activation = activation_, .pre_activation = before, .y = activated});
   if (input.owned) give(context, input.x);
   if (save) saved.inner = before; else give(context, before);
+  drop(context, dropout_.of(context, call), activated);
   const Tensor y = take(context, output.name, type, {inner[0], fc2_.out});
   fc2_.forward(pass, {.x = activated, .residual = output.residual, .y = y});
   if (save && !keeps_input_of_activation()) saved.inner = keep_activated(context, activated);
@@ -36,16 +42,18 @@ Tensor Mlp::forward(const UnitPass& pass, const LayerCall&, Input input, const O
   return y;
 }
 
-void Mlp::recompute(const UnitPass& pass, const LayerCall&, Input input, SavedBlock& saved) const {
+void Mlp::recompute(const UnitPass& pass, const LayerCall& call, Input input, SavedBlock& saved) const {
   const StepContext& context = pass.context;
   const bool before = keeps_input_of_activation();
   const Tensor inner = take(context, "mlp inner", input.x.dtype, {input.x.rows(), fc1_.out});
   fc1_.forward(pass, {.x = input.x, .activation = before ? Activation::none : activation_, .y = inner});
   if (input.owned) give(context, input.x);
+  if (!before) drop(context, dropout_.of(context, call), inner);
   saved.inner = before ? inner : keep_activated(context, inner);
 }
 
-Block::InputGradient Mlp::backward(UnitBackward& pass, const LayerCall&, const OutputGradient& incoming,
+// Of relu, what was dropped is zero, and so is its gradient; what was kept is scaled, as the mask scales its gradient.
+Block::InputGradient Mlp::backward(UnitBackward& pass, const LayerCall& call, const OutputGradient& incoming,
                                    SavedBlock& saved) const {
   const StepContext& context = pass.context;
   const Tensor& dy = incoming.dy;
@@ -53,9 +61,12 @@ Block::InputGradient Mlp::backward(UnitBackward& pass, const LayerCall&, const O
   const bool again = keeps_input_of_activation() && fc2_.needs_input(pass);
   const Tensor dinner = take(context, "gradients of mlp inner", dy.dtype, inner);
   const Tensor activated = again ? take(context, "mlp inner", dy.dtype, inner) : Tensor{};
-  const BiasGradient bias = fc1_.bias_gradient(pass);
+  const Dropout dropout = dropout_.of(context, call);
+  const BiasGradient bias = dropout ? BiasGradient{} : fc1_.bias_gradient(pass);  // its sums would come before the mask
   fc2_.input_gradient(pass, {.dy = dy, .activation = activation_, .saved = saved.inner, .activated = activated,
                              .dbias = bias.sums, .accumulate_dbias = bias.accumulate, .dx = dinner});
+  drop(context, dropout, dinner);
+  drop(context, dropout, activated);
   // Where fc2 does not need its input, saved.inner may be signs.
   const bool reads_saved = !keeps_input_of_activation() && fc2_.needs_input(pass);
   fc2_.weight_gradient(pass, dy, reads_saved ? saved.inner : activated, incoming.bias);
@@ -83,24 +94,28 @@ Tensor GatedMlp::forward(const UnitPass& pass, const LayerCall& call, Input inpu
   recompute(pass, call, input, saved);
   ScopedTensor inner(context, "mlp inner", type, {rows, down_.in});
   context.ops.swiglu_forward({.activation = activation_, .gate_up = saved.inner, .y = inner}, context.stream);
+  drop(context, dropout_.of(context, call), inner);
   if (!save) give(context, saved.inner);
   const Tensor y = take(context, output.name, type, {rows, down_.out});
   down_.forward(pass, {.x = inner, .residual = output.residual, .y = y});
   return y;
 }
 
-Block::InputGradient GatedMlp::backward(UnitBackward& pass, const LayerCall&, const OutputGradient& incoming,
+Block::InputGradient GatedMlp::backward(UnitBackward& pass, const LayerCall& call, const OutputGradient& incoming,
                                         SavedBlock& saved) const {
   const StepContext& context = pass.context;
   const Tensor& dy = incoming.dy;
   const Shape width = {dy.rows(), down_.in};
+  const Dropout dropout = dropout_.of(context, call);
   const Tensor gates = std::exchange(saved.inner, {});  // becomes its own gradient
   const Tensor inner = down_.needs_input(pass) ? take(context, "mlp inner", dy.dtype, width) : Tensor{};
   {
     ScopedTensor dinner(context, "gradients of mlp inner", dy.dtype, width);
     down_.input_gradient(pass, {.dy = dy, .dx = dinner});
+    drop(context, dropout, dinner);
     context.ops.swiglu_backward(
         {.activation = activation_, .gate_up = gates, .y = inner, .dy = dinner, .dgate_up = gates}, context.stream);
+    drop(context, dropout, inner);
   }
   down_.weight_gradient(pass, dy, inner, incoming.bias);
   leave(pass, down_, inner);

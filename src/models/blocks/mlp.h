@@ -7,13 +7,13 @@
 
 namespace blipft {
 
-/// fc2(act(fc1(x))). What it saves, [M, F]: of gelu what was before the activation; of relu what came out of it, or its
+/// fc2(drop(act(fc1(x)))). What it saves, [M, F]: of gelu what was before the activation; of relu what came out of it, or its
 /// signs alone, u8 [ceil(M F / 8)], where no weight gradient reads it.
 class Mlp : public Block {
  public:
-  /// fc1 [F, H], fc2 [H, F].
-  Mlp(const Unit& unit, Activation activation, LinearLayer fc1, LinearLayer fc2)
-      : Block(unit), activation_(activation), fc1_(std::move(fc1)), fc2_(std::move(fc2)) {}
+  /// fc1 [F, H], fc2 [H, F]; `dropout` of the inner values.
+  Mlp(const Unit& unit, Activation activation, LinearLayer fc1, LinearLayer fc2, DropoutSite dropout = {})
+      : Block(unit), activation_(activation), fc1_(std::move(fc1)), fc2_(std::move(fc2)), dropout_(dropout) {}
 
   const LinearLayer& first() const override { return fc1_; }
   const LinearLayer& last() const override { return fc2_; }
@@ -31,14 +31,16 @@ class Mlp : public Block {
 
   Activation activation_;
   LinearLayer fc1_, fc2_;
+  DropoutSite dropout_;
 };
 
-/// down(act(gate(x)) * up(x)). What it saves: gate and up, [M, 2 F], which become their own gradients.
+/// down(drop(act(gate(x)) * up(x))). What it saves: gate and up, [M, 2 F], which become their own gradients.
 class GatedMlp : public Block {
  public:
-  /// gate_up [2 F, H], gate before up; down [H, F].
-  GatedMlp(const Unit& unit, LinearLayer gate_up, LinearLayer down, GateActivation activation = GateActivation::silu)
-      : Block(unit), activation_(activation), gate_up_(std::move(gate_up)), down_(std::move(down)) {}
+  /// gate_up [2 F, H], gate before up; down [H, F]; `dropout` of the inner values.
+  GatedMlp(const Unit& unit, LinearLayer gate_up, LinearLayer down, GateActivation activation = GateActivation::silu,
+           DropoutSite dropout = {})
+      : Block(unit), activation_(activation), gate_up_(std::move(gate_up)), down_(std::move(down)), dropout_(dropout) {}
 
   const LinearLayer& first() const override { return gate_up_; }
   const LinearLayer& last() const override { return down_; }
@@ -52,6 +54,7 @@ class GatedMlp : public Block {
  private:
   GateActivation activation_;
   LinearLayer gate_up_, down_;
+  DropoutSite dropout_;
 };
 
 }  // namespace blipft

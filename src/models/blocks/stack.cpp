@@ -99,14 +99,44 @@ double Layer::backward_flops(int64_t batch, double tokens, bool trained, double 
          2 * forward.attention;
 }
 
+// What attention adds to its scores, of the table in the first layer's unit, which `pass` has open.
+void Stack::make_relative(const UnitPass& pass) {
+  RelativeBias args = relative->rule;
+  args.table = relative_table(pass.flat);
+  args.scores.values = take(pass.context, "relative positions", DType::f32, {relative->heads, args.scores.columns()});
+  pass.context.ops.relative_bias_forward(args, pass.context.stream);
+  scores_ = args.scores;
+}
+
+// Zeros, where the table is trained.
+Tensor Stack::relative_gradient(const StepContext& context) const {
+  if (!relative || !layers.front().unit->trainable) return {};
+  const Tensor gradient = take(context, "gradients", DType::f32, scores_.values.shape);
+  context.device.zero(gradient.data, gradient.bytes(), context.stream);
+  return gradient;
+}
+
+void Stack::relative_backward(const StepContext& context, const UnitGradient& gradient, const Tensor& scores) const {
+  RelativeBias args = relative->rule;
+  args.table = relative_table(gradient.flat);
+  args.scores.values = scores;
+  args.accumulate = gradient.accumulate;
+  context.ops.relative_bias_backward(args, context.stream);
+}
+
 Tensor Stack::forward(const StepContext& context, const LayerCall& call, Tensor x, bool save) {
   saved_.assign(layers.size(), {});
   for (size_t i = 0; i < layers.size(); ++i) {
     const Layer& layer = layers[i];
     const UnitPass pass = open(context, call, layer, save ? 0 : x.rows());
     const ObservedPhase phase(context, Phase::forward, *layer.unit);
+    if (relative && i == 0) make_relative(pass);
     LayerCall of_layer = call;
-    if (call.decoding) of_layer.cache = &call.decoding->layers.at(i);
+    of_layer.relative = scores_;
+    if (call.decoding) {
+      of_layer.cache = &call.decoding->layers.at(i);
+      if (!call.decoding->memory_layers.empty()) of_layer.memory_cache = &call.decoding->memory_layers.at(i);
+    }
     x = layer.forward(pass, of_layer, x, saved_[i], save);
     if (save && recomputes(i)) {           // only x stays: backward computes the rest again from it
       layer.give_all_but_input(context, saved_[i]);
@@ -114,11 +144,15 @@ Tensor Stack::forward(const StepContext& context, const LayerCall& call, Tensor 
     }
     release(context, *layer.unit);
   }
+  if (!save) give(context, scores_.values);
   return x;
 }
 
-Tensor Stack::backward(const StepContext& context, const LayerCall& call, Tensor dy) {
+Tensor Stack::backward(const StepContext& context, const LayerCall& of_stack, Tensor dy) {
   ResidualGradient gradient_of_x{dy, {}, {}};
+  LayerCall call = of_stack;
+  call.relative = scores_;
+  call.relative_gradient = relative_gradient(context);
   for (size_t i = layers.size(); i-- > 0;) {
     const Layer& layer = layers[i];
     if (in_host(context, i)) saved_[i][0].x = context.in_host->fetch();
@@ -129,11 +163,14 @@ Tensor Stack::backward(const StepContext& context, const LayerCall& call, Tensor
       layer.recompute(pass, call, saved_[i]);
     }
     const ObservedPhase phase(context, Phase::backward, *layer.unit);
-    gradient_of_x = layer.backward(pass, gradients(context, *layer.unit), call, gradient_of_x, saved_[i],
-                                   i > 0 ? &layers[i - 1] : nullptr);
+    const UnitGradients of_unit = gradients(context, *layer.unit);
+    gradient_of_x = layer.backward(pass, of_unit, call, gradient_of_x, saved_[i], i > 0 ? &layers[i - 1] : nullptr);
+    if (i == 0 && call.relative_gradient) relative_backward(context, *of_unit.own, call.relative_gradient);
     release(context, *layer.unit);
     publish(context, *layer.unit);
   }
+  give(context, call.relative_gradient);
+  give(context, scores_.values);
   return gradient_of_x.dy;
 }
 
@@ -149,6 +186,19 @@ std::vector<int64_t> Stack::cache_widths() const {
     for (const Sublayer& sublayer : layer.sublayers) widths.back() = std::max(widths.back(), sublayer.block->cache_width());
   }
   return widths;
+}
+
+std::vector<int64_t> Stack::memory_widths() const {
+  std::vector<int64_t> widths;
+  for (const Layer& layer : layers) {
+    widths.push_back(0);
+    for (const Sublayer& sublayer : layer.sublayers) widths.back() = std::max(widths.back(), sublayer.block->memory_width());
+  }
+  return widths;
+}
+
+bool Stack::trained() const {
+  return adapted() || std::any_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.unit->trainable; });
 }
 
 bool Stack::adapted() const {

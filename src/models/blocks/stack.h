@@ -4,8 +4,10 @@
 // Dimension legend: as in block.h.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "blipft/relative_bias.h"
 #include "models/blocks/sublayer.h"
 
 namespace blipft {
@@ -42,10 +44,18 @@ class Layer {
   Block::Flops flops(int64_t batch, double tokens, double memory_tokens) const;
 };
 
+/// Relative positions that all layers of a stack share (T5): a table in the first layer's unit.
+struct RelativePositions {
+  int64_t table = -1;                      ///< offset of [buckets, N] in the first layer's unit
+  int64_t heads = 0;                       ///< N
+  RelativeBias rule;                       ///< without its tensors
+};
+
 class Stack {
  public:
   std::vector<Layer> layers;
   int64_t checkpointed = 0;                // the first layers recompute
+  std::optional<RelativePositions> relative;
 
   /// x [M, H] is taken over; `save` keeps what backward needs. The result is the caller's.
   Tensor forward(const StepContext& context, const LayerCall& call, Tensor x, bool save);
@@ -54,7 +64,9 @@ class Stack {
   /// The layer of this unit; null: none.
   const Layer* layer_of(const Unit& unit) const;
   bool adapted() const;                    ///< whether a layer has adapters
+  bool trained() const;                    ///< whether a layer, or adapters beside it, are trained
   std::vector<int64_t> cache_widths() const;  ///< of each layer; see Block::cache_width()
+  std::vector<int64_t> memory_widths() const; ///< likewise
 
  private:
   // The last layer's backward comes next: its input would be back before it has gone.
@@ -62,7 +74,14 @@ class Stack {
     return context.in_host && recomputes(i) && i + 1 < layers.size();
   }
   bool recomputes(size_t i) const { return static_cast<int64_t>(i) < checkpointed; }
+  Tensor relative_table(const Tensor& flat) const {
+    return flat.part(relative->table, {relative->rule.buckets(), relative->heads});
+  }
+  void make_relative(const UnitPass& pass);
+  Tensor relative_gradient(const StepContext& context) const;
+  void relative_backward(const StepContext& context, const UnitGradient& gradient, const Tensor& scores) const;
   std::vector<Layer::Saved> saved_;
+  RelativeScores scores_;                  // of `relative`, from the first layer's forward to its backward
 };
 
 }  // namespace blipft

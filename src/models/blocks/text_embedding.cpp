@@ -13,6 +13,13 @@ void TextEmbedding::set_tables(TextEmbed& args, const Tensor& flat) const {
   if (positions >= 0) args.positions = flat.part(positions, {position_rows, hidden});
 }
 
+// In place.
+void TextEmbedding::drop(const StepContext& context, const MicroBatch& batch, const Tensor& x) const {
+  if (!dropout) return;
+  const LayerCall rows{.tokens = batch.most_rows, .sample_keys = batch.sample_keys, .packing = batch.packing};
+  context.ops.dropout_add({.x = x, .dropout = dropout.of(context, rows), .y = x}, context.stream);
+}
+
 Tensor TextEmbedding::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix) const {
   const Tensor flat = context.units.acquire(*unit);
   const ObservedPhase phase(context, Phase::forward, *unit);
@@ -21,6 +28,7 @@ Tensor TextEmbedding::forward(const StepContext& context, const MicroBatch& batc
   set_tables(args, flat);
   args.prefix = prefix;
   context.ops.text_embed_forward(args, context.stream);
+  drop(context, batch, x);
   give(context, prefix);
   context.units.release(*unit);
   return x;
@@ -39,12 +47,13 @@ Tensor TextEmbedding::decode(const StepContext& context, DType dtype, const Cach
 }
 
 Tensor TextEmbedding::backward(const StepContext& context, const MicroBatch& batch, Tensor dx,
-                               bool prefix_gradient) const {
+                               bool prefix_gradient, bool used_again) const {
   if (!prefix_gradient && !unit->trainable) {
     give(context, dx);
     return {};
   }
   const ObservedPhase phase(context, Phase::backward, *unit);
+  drop(context, batch, dx);
   TextEmbed args = arguments(batch, dx);
   if (prefix_gradient) args.prefix = take(context, "gradients", dx.dtype, {batch.samples * prefix_rows, hidden});
   if (unit->trainable) {
@@ -54,7 +63,8 @@ Tensor TextEmbedding::backward(const StepContext& context, const MicroBatch& bat
   }
   context.ops.text_embed_backward(args, context.stream);
   give(context, dx);
-  if (unit->trainable) context.units.publish(*unit);
+  if (unit->trainable && used_again) context.units.pause(*unit);
+  else if (unit->trainable) context.units.publish(*unit);
   return args.prefix;
 }
 

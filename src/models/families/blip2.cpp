@@ -1,5 +1,5 @@
-// BLIP-2 (Li et al. 2023): a vision tower, a Q-Former that reads it, and an OPT language model that continues from what the
-// Q-Former read.
+// BLIP-2 (Li et al. 2023): a vision tower, a Q-Former that reads it, and a language model that continues from what the
+// Q-Former read: OPT, or T5, whose encoder reads it before the prompt.
 //
 // Parameter groups: vision, qformer, language_projection, language.
 //
@@ -9,6 +9,7 @@
 
 #include "models/config_checks.h"
 #include "models/families/blip2_config.h"
+#include "models/families/t5.h"
 
 namespace blipft {
 
@@ -27,34 +28,38 @@ class Blip2 : public Model {
         vision_(config.vision, "vision_model.", settings, units_of(&vision_group_)),
         qformer_(config.qformer, kQFormerSites, settings, units_of(&qformer_group_)) {
     projection_unit_ = &add_unit("language_projection", projection_group_);
-    projection_ = add_linear(*projection_unit_, "language_projection", config.qformer.hidden, config.text.hidden, true,
+    projection_ = add_linear(*projection_unit_, "language_projection", config.qformer.hidden, config.text_hidden(), true,
                              config.qformer.init_std);
-    language_ = make_opt(config.text, {"language_model.", "language.", kLanguageSites, config.qformer.queries}, settings,
-                         units_of(&language_group_), lora_);
+    language_ = make_language(settings);
     lora_.check();
-    label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
+    label_rows_ = language_->head.dropout || (language_->head.unit->adapter && settings.adapter.dropout > 0);
   }
 
   std::string description() const override {
-    return concat("blip2-opt (vision ", config_.vision.layers, " x ", config_.vision.hidden, ", Q-Former ",
-                  config_.qformer.layers, " x ", config_.qformer.hidden, ", OPT ", config_.text.layers, " x ",
-                  config_.text.hidden, ")");
+    return concat(config_.t5 ? "blip2-t5" : "blip2-opt", " (vision ", config_.vision.layers, " x ", config_.vision.hidden,
+                  ", Q-Former ", config_.qformer.layers, " x ", config_.qformer.hidden, config_.t5 ? ", T5 " : ", OPT ",
+                  config_.t5 ? config_.t5->layers : config_.text.layers, " x ", config_.text_hidden(), ")");
   }
   ModelInputs inputs() const override {
     const int64_t queries = config_.qformer.queries;
-    return {.picture_size = config_.vision.image, .prefix_rows = queries,
-            .max_text_tokens = config_.text.positions - queries, .vocabulary = config_.text.vocabulary,
-            .key_lengths = true, .label_rows = label_rows_};
+    ModelInputs inputs{.picture_size = config_.vision.image, .prefix_rows = queries,
+                       .max_text_tokens = config_.text.positions - queries, .vocabulary = config_.text.vocabulary,
+                       .key_lengths = true, .label_rows = label_rows_};
+    if (config_.t5)
+      inputs.max_text_tokens = kMostWidth, inputs.vocabulary = config_.t5->vocabulary,
+      inputs.decoder_start = config_.t5->decoder_start;
+    return inputs;
   }
 
   void forward_backward(const StepContext& context, const MicroBatch& batch) override;
   void forward_loss(const StepContext& context, const MicroBatch& batch) override;
-  std::vector<int64_t> cache_widths() const override { return language_.layers.cache_widths(); }
+  std::vector<int64_t> cache_widths() const override { return language_->cache_widths(); }
+  std::vector<int64_t> memory_widths() const override { return language_->memory_widths(); }
   Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) override;
   Tensor decode(const StepContext& context, const CacheCall& cache) override {
-    return language_.decode(context, compute_, cache);
+    return language_->decode(context, compute_, cache);
   }
-  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override;
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override;
 
  private:
   // How far backward goes: out of the language model into the projection, and from there into the Q-Former.
@@ -63,6 +68,7 @@ class Blip2 : public Model {
   std::function<Unit&(const std::string&)> units_of(const ParameterGroup* group) {
     return [this, group](const std::string& name) -> Unit& { return add_unit(name, *group); };
   }
+  std::unique_ptr<Language> make_language(const ModelSettings& settings);
   Tensor forward(const StepContext& context, const MicroBatch& batch, bool save);
   Tensor project_forward(const StepContext& context, const Tensor& queries);
   Tensor project_backward(const StepContext& context, Tensor dprefix);
@@ -76,18 +82,30 @@ class Blip2 : public Model {
   QFormer qformer_;
   Unit* projection_unit_ = nullptr;
   LinearLayer projection_;
-  LanguageModel language_;
+  std::unique_ptr<Language> language_;
   bool label_rows_ = false;
 
   // Saved for backward.
   Tensor picture_, queries_;               // [B * V, E], what the Q-Former reads; [B * Q, D], what it gives
 };
 
+std::unique_ptr<Language> Blip2::make_language(const ModelSettings& settings) {
+  const std::function<Unit&(const std::string&)> add = units_of(&language_group_);
+  const std::string root = "language_model.", units = "language.";
+  const int64_t queries = config_.qformer.queries;
+  if (!config_.t5)
+    return std::make_unique<LanguageModel>(
+        make_opt(config_.text, {root, units, kLanguageSites, queries}, settings, add, lora_));
+  return std::make_unique<EncoderDecoder>(
+      make_t5(*config_.t5, {root, units, kLanguageSites, queries}, settings,
+              [&](T5Part, const std::string& name) -> Unit& { return add(name); }, lora_));
+}
+
 // The queries, projected into the language model's space: [B * Q, H].
 Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries) {
   const Tensor flat = context.units.acquire(*projection_unit_);
   const ObservedPhase phase(context, Phase::forward, *projection_unit_);
-  const Tensor prefix = take(context, "picture prefix", compute_, {queries.rows(), config_.text.hidden});
+  const Tensor prefix = take(context, "picture prefix", compute_, {queries.rows(), config_.text_hidden()});
   projection_.forward({context, flat, {}, {}}, {.x = queries, .y = prefix});
   context.units.release(*projection_unit_);
   return prefix;
@@ -120,7 +138,8 @@ Tensor Blip2::forward(const StepContext& context, const MicroBatch& batch, bool 
   queries_ = qformer_.forward(context, batch, picture_, save && into_qformer());
   if (!save || !into_qformer()) give(context, picture_);
   const Tensor prefix = project_forward(context, queries_);
-  const Tensor x = language_.forward(context, batch, compute_, prefix, save && language_.trains_below_head(into_prefix()));
+  const Tensor x = language_->forward(context, batch, compute_, prefix, save && language_->trains_below_head(into_prefix()),
+                                      into_prefix());
   if (!save || !into_prefix()) give(context, queries_);
   context.arena.mark("after_forward");
   return x;
@@ -132,18 +151,18 @@ Tensor Blip2::read_prompts(const StepContext& context, const MicroBatch& batch, 
   give(context, picture);
   const Tensor prefix = project_forward(context, queries);
   give(context, queries);
-  return language_.read_prompts(context, batch, compute_, prefix, cache);
+  return language_->read_prompts(context, batch, compute_, prefix, cache);
 }
 
 void Blip2::forward_loss(const StepContext& context, const MicroBatch& batch) {
   StepContext evaluation = context;
   evaluation.training = false;
-  language_.loss(evaluation, batch, forward(evaluation, batch, false));
+  language_->loss(evaluation, batch, forward(evaluation, batch, false));
 }
 
 void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch) {
   const Tensor x = forward(context, batch, true);
-  const Tensor dprefix = language_.loss_and_backward(context, batch, x, into_prefix());
+  const Tensor dprefix = language_->loss_and_backward(context, batch, x, into_prefix());
   Tensor dqueries;
   if (into_prefix()) dqueries = project_backward(context, dprefix);
   if (into_qformer()) {
@@ -156,12 +175,12 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
   context.arena.mark("after_backward");
 }
 
-double Blip2::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const {
+double Blip2::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const {
   if (const auto flops = vision_.unit_flops(unit, phase, batch_size)) return *flops;
   if (const auto flops = qformer_.unit_flops(unit, phase, batch_size, config_.vision.tokens(), into_qformer(),
                                              vision_group_.trained))
     return *flops;
-  if (const auto flops = language_.unit_flops(unit, phase, batch_size, text_rows, into_prefix())) return *flops;
+  if (const auto flops = language_->unit_flops(unit, phase, batch_size, text_rows, into_prefix())) return *flops;
   if (&unit != projection_unit_) return 0;
   const double product = 2 * static_cast<double>(batch_size * config_.qformer.queries) *
                          static_cast<double>(projection_.in * projection_.out);

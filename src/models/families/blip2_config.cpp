@@ -30,7 +30,9 @@ float init_std(const JsonFields& fields, const std::string& key) {
 
 OptShape read_text(const JsonFields& fields) {
   OptShape text;
-  fields.only<std::string>("model_type", "opt");
+  const std::string type = fields.get<std::string>("model_type", "opt");
+  BLIPFT_USER_CHECK(type == "opt", fields.file(), ": ", fields.prefix(), "model_type: found \"", brief(type),
+                    "\", supported are \"opt\" and \"t5\"");
   text.vocabulary = fields.rows("vocab_size", text.vocabulary);
   text.hidden = fields.positive("hidden_size", text.hidden);
   text.inner = fields.positive("ffn_dim", text.inner);
@@ -100,7 +102,9 @@ QFormerShape read_qformer(const JsonFields& fields, int64_t picture_hidden, int6
 Blip2Config Blip2Config::read(const std::string& file) {
   const nlohmann::json root = io::read_json_file(file);
   const JsonFields fields(root, file);
-  fields.only<bool>("use_decoder_only_language_model", true);
+  const JsonFields text = fields.section("text_config");
+  const bool has_encoder = text.get<std::string>("model_type", "opt") == "t5";
+  fields.only<bool>("use_decoder_only_language_model", !has_encoder);
   for (const char* part : {"vision_config", "qformer_config", "text_config"}) refuse_quantised(fields.section(part));
   refuse_quantised(fields);
   Blip2Config config;
@@ -108,7 +112,8 @@ Blip2Config Blip2Config::read(const std::string& file) {
   config.qformer =
       read_qformer(fields.section("qformer_config"), config.vision.hidden, fields.positive("num_query_tokens", 32));
   fields.section("qformer_config").only<bool>("use_qformer_text_input", false);
-  config.text = read_text(fields.section("text_config"));
+  if (has_encoder) config.t5 = T5Config::read(text);
+  else config.text = read_text(text);
   return config;
 }
 

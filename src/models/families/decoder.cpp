@@ -99,7 +99,7 @@ class Decoder : public Model {
   Tensor decode(const StepContext& context, const CacheCall& cache) override {
     return language_.decode(context, compute_, cache);
   }
-  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override {
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override {
     return language_.unit_flops(unit, phase, batch_size, text_rows, false).value_or(0);
   }
 

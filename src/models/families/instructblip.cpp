@@ -8,8 +8,8 @@
 #include "models/families/instructblip.h"
 
 #include "models/blocks/prefix_projection.h"
+#include "models/config_checks.h"
 #include "models/families/instructblip_config.h"
-#include "models/json_fields.h"
 
 namespace blipft {
 
@@ -63,7 +63,7 @@ class InstructBlip : public Model {
   Tensor decode(const StepContext& context, const CacheCall& cache) override {
     return language_.decode(context, compute_, cache);
   }
-  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override;
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override;
 
  private:
   // How far backward goes: out of the language model into the projection, and from there into the Q-Former.
@@ -125,10 +125,10 @@ void InstructBlip::forward_backward(const StepContext& context, const MicroBatch
   context.arena.mark("after_backward");
 }
 
-double InstructBlip::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const {
+double InstructBlip::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const {
   if (const auto flops = vision_.unit_flops(unit, phase, batch_size)) return *flops;
   if (const auto flops = qformer_.unit_flops(unit, phase, batch_size, config_.vision.tokens(), into_qformer(),
-                                             vision_group_.trained, text_rows))
+                                             vision_group_.trained, text_rows.text))
     return *flops;
   if (const auto flops = language_.unit_flops(unit, phase, batch_size, text_rows, into_prefix())) return *flops;
   if (&unit != projection_.unit) return 0;

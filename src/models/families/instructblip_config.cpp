@@ -1,8 +1,9 @@
 // Reading config.json of InstructBLIP. Defaults are those of transformers' configuration classes.
 #include "models/families/instructblip_config.h"
 
+#include "io/json_fields.h"
+#include "models/config_checks.h"
 #include "models/families/blip2_config.h"
-#include "models/json_fields.h"
 
 namespace blipft {
 
@@ -36,8 +37,8 @@ InstructBlipConfig InstructBlipConfig::read(const std::string& file) {
   const nlohmann::json root = io::read_json_file(file);
   const JsonFields fields(root, file);
   fields.only<bool>("use_decoder_only_language_model", true);
-  for (const char* part : {"vision_config", "qformer_config"}) fields.section(part).refuse_quantised();
-  fields.refuse_quantised();
+  for (const char* part : {"vision_config", "qformer_config"}) refuse_quantised(fields.section(part));
+  refuse_quantised(fields);
   InstructBlipConfig config;
   config.vision = read_vision(fields.section("vision_config"));
   const JsonFields qformer = fields.section("qformer_config");
