@@ -17,7 +17,7 @@ os.environ["BLIPFT_DEVICE"] = "cuda"
 FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "support"))
 SCRIPTS = ("checkpoint_test.py", "preemption_test.py", "faults_test.py", "combinations_test.py", "generation_test.py",
-           "families_program_test.py", "llama_program_test.py", "peft_program_test.py")
+           "evaluation_run_test.py", "families_program_test.py", "llama_program_test.py", "peft_program_test.py")
 
 
 def why_not():
