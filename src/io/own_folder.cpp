@@ -16,10 +16,7 @@
 
 namespace blipft::io {
 
-namespace {
-
-// Without what is in folders of it.
-std::vector<FolderEntry> names_in(const FileDescriptor& folder) {
+std::vector<FolderEntry> entries_of(const FileDescriptor& folder) {
   std::vector<FolderEntry> entries;
   const int copy = folder.get() < 0 ? -1 : ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (copy < 0) return entries;
@@ -41,6 +38,8 @@ std::vector<FolderEntry> names_in(const FileDescriptor& folder) {
   return entries;
 }
 
+namespace {
+
 // Removes a file by its name of an entry; false where that cannot be.
 bool remove_file(const FileDescriptor& folder, const std::string& name) {
   const size_t slash = name.find('/');
@@ -52,12 +51,12 @@ bool remove_file(const FileDescriptor& folder, const std::string& name) {
 
 }  // namespace
 
-std::vector<FolderEntry> entries_of(const FileDescriptor& folder) {
+std::vector<FolderEntry> files_of(const FileDescriptor& folder) {
   std::vector<FolderEntry> entries;
-  for (const FolderEntry& entry : names_in(folder)) {
+  for (const FolderEntry& entry : entries_of(folder)) {
     std::vector<FolderEntry> inside;
     if (!entry.is_file)
-      if (const FileDescriptor inner = open_folder(folder, entry.name); inner.get() >= 0) inside = names_in(inner);
+      if (const FileDescriptor inner = open_folder(folder, entry.name); inner.get() >= 0) inside = entries_of(inner);
     if (inside.empty()) entries.push_back(entry);
     for (const FolderEntry& one : inside) entries.push_back({entry.name + "/" + one.name, one.is_file, one.bytes});
   }
@@ -73,14 +72,14 @@ bool is_marker_name(const std::string& name) {
 }
 
 std::string foreign_in(const FileDescriptor& folder, const IsOwnName& is_own) {
-  for (const FolderEntry& entry : entries_of(folder))
+  for (const FolderEntry& entry : files_of(folder))
     if (!entry.is_file || !(is_marker_name(entry.name) || is_own(entry.name))) return entry.name;
   return "";
 }
 
 int64_t own_bytes(const FileDescriptor& folder, const IsOwnName& is_own) {
   int64_t bytes = 0;
-  for (const FolderEntry& entry : entries_of(folder))
+  for (const FolderEntry& entry : files_of(folder))
     if (entry.is_file && (is_marker_name(entry.name) || is_own(entry.name))) bytes += entry.bytes;
   return bytes;
 }
@@ -91,7 +90,7 @@ std::string remove_own_folder(const FileDescriptor& parent, const std::string& n
   BLIPFT_USER_CHECK(folder.get() >= 0, path, ": cannot be removed: ", errno_text());
   std::string left;
   for (const bool markers : {false, true})
-    for (const FolderEntry& entry : entries_of(folder)) {
+    for (const FolderEntry& entry : files_of(folder)) {
       if (is_marker_name(entry.name) != markers) continue;
       if (!entry.is_file || !(markers || is_own(entry.name))) {
         if (left.empty()) left = entry.name;

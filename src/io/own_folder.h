@@ -14,17 +14,18 @@
 
 namespace blipft::io {
 
-/// Of a name in a folder: whether the program writes a file of this name there.
+/// Of a name in a folder, or in a folder of it: whether the program writes a file of this name there.
 using IsOwnName = std::function<bool(const std::string&)>;
 
-/// Something in an open folder, sorted by name; "." and ".." are left out. What is in a folder of it stands for that,
-/// as "folder/name"; one that is empty, or cannot be read, for itself.
+/// Something in an open folder, sorted by name; "." and ".." are left out.
 struct FolderEntry {
   std::string name;
   bool is_file = false;                    ///< a regular file: no link, pipe, socket, device, folder
   int64_t bytes = 0;                       ///< on the disk, of a file
 };
 std::vector<FolderEntry> entries_of(const FileDescriptor& folder);
+/// The same; what is in a folder of it stands for that, as "folder/name"; one that is empty, or cannot be read, for itself.
+std::vector<FolderEntry> files_of(const FileDescriptor& folder);
 
 /// Whether `name` is the marker's, or that of one which was being written.
 bool is_marker_name(const std::string& name);

@@ -62,7 +62,7 @@ SavedModel look(const FileDescriptor& parent, const std::string& name) {
     found.why = concat("cannot be read: ", errno_text());
     return found;
   }
-  const std::vector<FolderEntry> entries = entries_of(folder);
+  const std::vector<FolderEntry> entries = files_of(folder);
   const std::optional<Marker> marker = read_marker(folder);
   const bool only_begun = std::all_of(entries.begin(), entries.end(), [](const FolderEntry& entry) {
     return entry.is_file && entry.name != kMarkerName && is_marker_name(entry.name);
