@@ -19,13 +19,13 @@ namespace blipft::testing {
 using MakeModel = std::function<std::unique_ptr<Model>(const ModelSettings&)>;
 
 /// Four samples of different lengths, the same for every layout.
-inline std::vector<BatchSample> rig_samples() {
+inline std::vector<BatchSample> rig_samples(const ModelInputs& inputs = {}) {
   std::vector<BatchSample> samples;
   for (const int64_t length : {9, 2, 12, 5}) {
     BatchSample sample{{}, 1000 + length};
     for (int32_t t = 0; t < length; ++t) sample.text.ids.push_back(4 + static_cast<int32_t>(7 * length + 5 * t) % 40);
     for (int64_t t = 0; t < length; ++t) sample.text.learnt.push_back(t != 3);
-    if (layout.inputs().has_source())      // 8, 9, 11 and 12 of them
+    if (inputs.has_source())               // 8, 9, 11 and 12 of them
       for (int64_t t = 0; t < 1 + (length * 5 + 10) % 12; ++t)
         sample.text.source.push_back(4 + static_cast<int32_t>(3 * length + 11 * t) % 40);
     samples.push_back(std::move(sample));
@@ -40,7 +40,7 @@ inline std::vector<char> make_block(const BatchLayout& layout) {
   const Tensor pixels = layout.whole(BatchPart::pixels, block.data());
   for (int64_t i = 0; i < (pixels ? pixels.numel() : 0); ++i)
     pixels.as<uint8_t>()[i] = static_cast<uint8_t>(philox({static_cast<uint32_t>(i), 0, 0, 0}, 3, 1).x);
-  BatchWriter(1, false).write(layout, rig_samples(), block.data());
+  BatchWriter(1, false).write(layout, rig_samples(layout.inputs()), block.data());
   return block;
 }
 

@@ -50,7 +50,7 @@ class SandwichModel : public Model {
     evaluation.training = false;
     language_.loss(evaluation, batch, forward(evaluation, batch, false));
   }
-  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, double text_rows) const override {
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override {
     return language_.unit_flops(unit, phase, batch_size, text_rows, false).value_or(0);
   }
 
