@@ -33,8 +33,13 @@ namespace {
 /// fed to a matrix product in bf16, twice; four of those bound the difference of the two.
 /// TF32: each factor of a product is rounded by 2^-11 at most, both together by less than 1e-3. Attention's gradients
 /// come from three products one after the other, and where a query sees one key they are differences of equal numbers.
-double bound(const OpCase& op_case, bool tf32) {
+/// One relative position for all pairs (relative 0 0): softmax does not see it, so that its gradient is a sum that cancels to
+/// nothing, of up to 3 * 300 * 300 terms of size 10 at most, beside the numbers of size 1 that it is added to: sqrt(270000) *
+/// 10 * 2^-24 = 3e-4.
+double bound(const OpCase& op_case, const std::string& output, bool tf32) {
   if (op_case.exact) return 0;
+  if (output == "drelative" && op_case.name.ends_with("relative 0 0"))
+    return std::max(3e-4, op_case.dtype != DType::f32 ? 8e-3 : tf32 ? 3e-3 : 0);
   if (tf32 && op_case.name.starts_with("f32 attention")) return 3e-3;
   return op_case.dtype != DType::f32 ? 8e-3 : tf32 ? 1e-3 : 1e-5;
 }
@@ -66,7 +71,7 @@ int64_t compare(const OpCase& op_case, Backend& cuda, const std::vector<Result>&
   if (found.size() != expected.size() || again.size() != found.size()) return 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     CAPTURE(expected[i].name);
-    CHECK(normalised_error(found[i], expected[i]) <= bound(op_case, tf32));
+    CHECK(normalised_error(found[i], expected[i]) <= bound(op_case, expected[i].name, tf32));
     CHECK_MESSAGE(found[i].bytes == again[i].bytes, "two runs differ");
   }
   return static_cast<int64_t>(expected.size());
