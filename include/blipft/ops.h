@@ -393,15 +393,8 @@ struct AdamW8bitUpdate {
 
 // Of decoding, in blipft/decode_ops.h; of norms of heads, in blipft/head_norm.h; of relative positions, in
 // blipft/relative_bias.h.
-struct RelativeBias;
-struct NextRows;
-struct CodedLinear;
-struct CacheWrite;
-struct AttentionDecode;
-struct PickTokens;
-struct BeamStep;
-struct HeadNormForward;
-struct HeadNormBackward;
+struct RelativeBias; struct NextRows; struct CodedLinear; struct CacheWrite; struct AttentionDecode; struct PickTokens;
+struct BeamStep; struct HeadNormForward; struct HeadNormBackward;
 
 class Ops {
  public:
