@@ -31,6 +31,26 @@ void multiply(int64_t m, int64_t n, int64_t k, float alpha, const Matrix& a, con
     }
 }
 
+// What comes behind the product [M, N] of a forward: y = act(product + bias) + residual.
+void finish_rows(float* product, const LinearForward& args) {
+  const int64_t n = args.y.cols();
+  for_each(args.y.rows(), [&](int64_t r) {
+    float* y = product + r * n;
+    float* other = thread_buffer(0, n);
+    if (args.bias) {
+      load(args.bias, 0, n, other);
+      add_scaled(y, 1, other, n);
+    }
+    if (args.pre_activation) store(y, args.pre_activation, r * n, n);
+    activate_values(args.activation, y, n);
+    if (args.residual) {
+      load_row(args.residual, r, other);
+      add_scaled(y, 1, other, n);
+    }
+    store_row(y, args.y, r);
+  });
+}
+
 }  // namespace
 
 // OpenBLAS's own threads would make bits depend on their number, and fight with OpenMP's. A build of OpenBLAS on OpenMP
@@ -48,21 +68,7 @@ void CpuOps::linear_forward(const LinearForward& args, Stream) {
   const float* w = as_floats(args.w, right_);    // [n, k]
   float* product = product_.floats(m * n);
   multiply(m, n, k, args.scale, {x.data, x.stride, false}, {w, k, true}, 0, product);
-  for_each(m, [&](int64_t r) {
-    float* y = product + r * n;
-    float* other = thread_buffer(0, n);
-    if (args.bias) {
-      load(args.bias, 0, n, other);
-      add_scaled(y, 1, other, n);
-    }
-    if (args.pre_activation) store(y, args.pre_activation, r * n, n);
-    activate_values(args.activation, y, n);
-    if (args.residual) {
-      load_row(args.residual, r, other);
-      add_scaled(y, 1, other, n);
-    }
-    store_row(y, args.y, r);
-  });
+  finish_rows(product, args);
 }
 
 void CpuOps::coded_linear(const CodedLinear& args, Stream stream) {
@@ -73,19 +79,7 @@ void CpuOps::coded_linear(const CodedLinear& args, Stream stream) {
   const FloatRows x = as_floats(args.x, left_);
   float* const product = product_.floats(m * n);
   multiply(m, n, k, 1, {x.data, x.stride, false}, {w, k, true}, 0, product);
-  for_each(m, [&](int64_t r) {
-    float* const y = product + r * n;
-    float* const other = thread_buffer(0, n);
-    if (args.bias) {
-      load(args.bias, 0, n, other);
-      add_scaled(y, 1, other, n);
-    }
-    if (args.residual) {
-      load_row(args.residual, r, other);
-      add_scaled(y, 1, other, n);
-    }
-    store_row(y, args.y, r);
-  });
+  finish_rows(product, {.bias = args.bias, .residual = args.residual, .y = args.y});
 }
 
 void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {

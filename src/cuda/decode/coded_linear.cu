@@ -100,10 +100,7 @@ struct Codes {
     for (int r = 0; r < R; ++r) {
       const int64_t at = min(n + r, args.n - 1) * args.row + args.first + k;
       if (k < args.k) {
-        const uint8_t* from = args.codes + at * code_bits(kBook) / 8;
-        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(words[r].x), "=r"(words[r].y), "=r"(words[r].z), "=r"(words[r].w)
-                     : "l"(from));
+        words[r] = load_once(args.codes + at * code_bits(kBook) / 8);
         scales[r] = __ldg(args.scales + at / code_block(kBook));
       } else {
         words[r] = make_uint4(0, 0, 0, 0), scales[r] = 0;
@@ -168,9 +165,7 @@ __global__ void __launch_bounds__(32 * W) coded_linear_kernel(CodedArgs args) {
     for (int m = 0; m < M; ++m)
 #pragma unroll
       for (int r = 0; r < R; ++r) {
-        float total = sum[m][r];
-#pragma unroll
-        for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(0xffffffffu, total, offset);
+        float total = warp_sum(sum[m][r]);
         if (lane != 0 || n + r >= args.n || m >= args.rows) continue;
         if constexpr (kBook == CodeBook::int8) total *= 1.0f / 127;
         if (args.bias) total += to_float(args.bias[n + r]);

@@ -33,10 +33,7 @@ struct Ahead {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       const int column = k + u * kColumns;
-      if (column < args.k)
-        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(packs[u].x), "=r"(packs[u].y), "=r"(packs[u].z), "=r"(packs[u].w)
-                     : "l"(args.w + int64_t{n} * args.k + column));
+      if (column < args.k) packs[u] = load_once(args.w + int64_t{n} * args.k + column);
       else packs[u] = make_uint4(0, 0, 0, 0);
     }
   }
@@ -78,9 +75,7 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRowsArgs args) {
     }
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      float total = sum[m];
-#pragma unroll
-      for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(0xffffffffu, total, offset);
+      float total = warp_sum(sum[m]);
       if (lane != 0) continue;
       total *= args.scale;
       if (args.bias) total += to_float(args.bias[n]);

@@ -7,6 +7,7 @@
 // language model in all, H its hidden size.
 #include "models/families/blip2.h"
 
+#include "models/blocks/prefix_projection.h"
 #include "models/config_checks.h"
 #include "models/families/blip2_config.h"
 #include "models/families/t5.h"
@@ -27,8 +28,8 @@ class Blip2 : public Model {
         lora_(settings.adapter, "language_model.", units_of(adapter_group_)),
         vision_(config.vision, "vision_model.", settings, units_of(&vision_group_)),
         qformer_(config.qformer, kQFormerSites, settings, units_of(&qformer_group_)) {
-    projection_unit_ = &add_unit("language_projection", projection_group_);
-    projection_ = add_linear(*projection_unit_, "language_projection", config.qformer.hidden, config.text_hidden(), true,
+    projection_.unit = &add_unit("language_projection", projection_group_);
+    projection_.layer = add_linear(*projection_.unit, "language_projection", config.qformer.hidden, config.text_hidden(), true,
                              config.qformer.init_std);
     language_ = make_language(settings);
     lora_.check();
@@ -70,8 +71,6 @@ class Blip2 : public Model {
   }
   std::unique_ptr<Language> make_language(const ModelSettings& settings);
   Tensor forward(const StepContext& context, const MicroBatch& batch, bool save);
-  Tensor project_forward(const StepContext& context, const Tensor& queries);
-  Tensor project_backward(const StepContext& context, Tensor dprefix);
 
   Blip2Config config_;
   DType compute_;
@@ -80,8 +79,7 @@ class Blip2 : public Model {
   LoraBuilder lora_;
   Vit vision_;
   QFormer qformer_;
-  Unit* projection_unit_ = nullptr;
-  LinearLayer projection_;
+  PrefixProjection projection_;
   std::unique_ptr<Language> language_;
   bool label_rows_ = false;
 
@@ -101,43 +99,13 @@ std::unique_ptr<Language> Blip2::make_language(const ModelSettings& settings) {
               [&](T5Part, const std::string& name) -> Unit& { return add(name); }, lora_));
 }
 
-// The queries, projected into the language model's space: [B * Q, H].
-Tensor Blip2::project_forward(const StepContext& context, const Tensor& queries) {
-  const Tensor flat = context.units.acquire(*projection_unit_);
-  const ObservedPhase phase(context, Phase::forward, *projection_unit_);
-  const Tensor prefix = take(context, "picture prefix", compute_, {queries.rows(), config_.text_hidden()});
-  projection_.forward({context, flat, {}, {}}, {.x = queries, .y = prefix});
-  context.units.release(*projection_unit_);
-  return prefix;
-}
-
-// The gradient of the queries, or nothing when nobody wants it.
-Tensor Blip2::project_backward(const StepContext& context, Tensor dprefix) {
-  const UnitPass unit_pass = acquire(context, *projection_unit_);
-  const ObservedPhase phase(context, Phase::backward, *projection_unit_);
-  UnitBackward pass(unit_pass, gradients(context, *projection_unit_));
-  Tensor dqueries;
-  if (into_qformer()) {
-    dqueries = take(context, "gradients", compute_, {dprefix.rows(), config_.qformer.hidden});
-    projection_.input_gradient(pass, {.dy = dprefix, .dx = dqueries});
-  }
-  projection_.weight_gradient(pass, dprefix, queries_);
-  pass.keep(dprefix);
-  pass.keep(queries_);
-  queries_ = {};
-  pass.join();
-  release(context, *projection_unit_);
-  publish(context, *projection_unit_);
-  return dqueries;
-}
-
 // What the head reads [M, H]; `save` keeps what backward needs.
 Tensor Blip2::forward(const StepContext& context, const MicroBatch& batch, bool save) {
   context.arena.mark("before_forward");
   picture_ = vision_.forward(context, batch, save && vision_group_.trained);
   queries_ = qformer_.forward(context, batch, picture_, save && into_qformer());
   if (!save || !into_qformer()) give(context, picture_);
-  const Tensor prefix = project_forward(context, queries_);
+  const Tensor prefix = projection_.forward(context, queries_);
   const Tensor x = language_->forward(context, batch, compute_, prefix, save && language_->trains_below_head(into_prefix()),
                                       into_prefix());
   if (!save || !into_prefix()) give(context, queries_);
@@ -149,7 +117,7 @@ Tensor Blip2::read_prompts(const StepContext& context, const MicroBatch& batch, 
   Tensor picture = vision_.forward(context, batch, false);
   Tensor queries = qformer_.forward(context, batch, picture, false);
   give(context, picture);
-  const Tensor prefix = project_forward(context, queries);
+  const Tensor prefix = projection_.forward(context, queries);
   give(context, queries);
   return language_->read_prompts(context, batch, compute_, prefix, cache);
 }
@@ -164,7 +132,7 @@ void Blip2::forward_backward(const StepContext& context, const MicroBatch& batch
   const Tensor x = forward(context, batch, true);
   const Tensor dprefix = language_->loss_and_backward(context, batch, x, into_prefix());
   Tensor dqueries;
-  if (into_prefix()) dqueries = project_backward(context, dprefix);
+  if (into_prefix()) dqueries = projection_.backward(context, dprefix, std::exchange(queries_, {}), into_qformer());
   if (into_qformer()) {
     Tensor dpicture;
     if (vision_group_.trained) dpicture = take(context, "gradients", compute_, picture_.shape);
@@ -181,11 +149,8 @@ double Blip2::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, cons
                                              vision_group_.trained))
     return *flops;
   if (const auto flops = language_->unit_flops(unit, phase, batch_size, text_rows, into_prefix())) return *flops;
-  if (&unit != projection_unit_) return 0;
-  const double product = 2 * static_cast<double>(batch_size * config_.qformer.queries) *
-                         static_cast<double>(projection_.in * projection_.out);
-  if (phase == Phase::forward) return product;
-  return phase == Phase::backward ? product * ((projection_group_.trained ? 1 : 0) + (into_qformer() ? 1 : 0)) : 0;
+  if (&unit != projection_.unit) return 0;
+  return projection_.flops(phase, batch_size * config_.qformer.queries, into_qformer());
 }
 
 }  // namespace
