@@ -130,6 +130,26 @@ THROUGH_HEADERS = [
 ]
 
 
+def function(lines, head="void f(int x) {", before=""):
+    """A function of so many lines, from `head` on."""
+    return before + head + "\n" + "  x += 1;\n" * (lines - head.count("\n") - 2) + "}\n"
+
+
+# Name, file, its text, how what is printed begins ("": nothing is).
+LENGTHS = [
+    ("a file of 500 lines", "src/io/json.h", "\n" * 500, ""),
+    ("a file of 501 lines", "src/io/json.h", "\n" * 501, "src/io/json.h: 501 lines"),
+    ("a table of 501 lines", "src/io/case_tables.cpp", "\n" * 501, ""),
+    ("a function of 60 lines", "src/io/json.h", function(60), ""),
+    ("a function of 61 lines", "src/io/json.h", function(61), "src/io/json.h:1: 61 lines"),
+    ("a method of 61 lines", "src/io/json.h", "class A {\n  " + function(61).replace("\n", "\n  ") + "};\n", "src/io/json.h:2: 61 lines"),
+    ("a signature over lines", "src/io/json.h", function(62, "void f(int x,\n       int y) {"), "src/io/json.h:1: 62 lines"),
+    ("a class of 61 lines", "src/io/json.h", "class A {\n" + "  int x;\n" * 70 + "};\n", ""),
+    ("a kernel with a comment", "src/cuda/gemm.cu", function(70, "__global__ void f(int x) {", "// All in registers.\ntemplate <int N>\n"), ""),
+    ("a kernel without a comment", "src/cuda/gemm.cu", function(70, "__global__ void f(int x) {"), "src/cuda/gemm.cu:1: 70 lines"),
+]
+
+
 def layering(files):
     with tempfile.TemporaryDirectory() as root:
         for name, text in files.items():
@@ -191,6 +211,9 @@ def main():
             files[path] = files.get(path, "") + text
         code, out = layering(files)
         report(f"one definition: {name}", code == (1 if line else 0) and (line in out if line else out == ""), out)
+    for name, path, text, line in LENGTHS:
+        code, out = layering({**GOOD, path: text})
+        report(f"lengths: {name}", code == (1 if line else 0) and (out.startswith(line) if line else out == ""), out)
     return 1 if failed else 0
 
 
