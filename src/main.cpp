@@ -84,7 +84,8 @@ int main(int argc, char** argv) {
       if (!LaunchWatch::one_of_several()) throw;
       mistake = error.what();
     }
-    if (line.action != Action::train) StopRequest::release();
+    if (line.action == Action::train) StopRequest::watch();
+    else StopRequest::release();
     return line.action <= Action::export_model ? run(line, mistake, &argc, &argv) : answer(line);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "blipft: %s\n", describe(error).c_str());

@@ -1,4 +1,8 @@
-// Signal handlers; see stop_request.h.
+// Signals, and the thread that waits for them; see stop_request.h.
+//
+// A handler alone is not enough: while CUDA starts, its driver has one of its own for half a second, and what comes then is
+// lost. So the signals are blocked in every thread (each inherits that of the one that makes it), where they wait until the
+// thread of here takes them. It starts with main(); a process that has none yet, or is no run, has the handlers.
 #include "faults/stop_request.h"
 
 #include <signal.h>
@@ -9,6 +13,8 @@
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
+#include <mutex>
+#include <thread>
 
 namespace blipft {
 
@@ -49,6 +55,18 @@ void note(int signal) {
   _exit(128 + signal);
 }
 
+// Those that are noted: not a SIGINT that is ignored.
+sigset_t noted() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kSignals) {
+    struct sigaction now{};
+    const bool ignored = sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+    if (signal != SIGINT || !ignored) sigaddset(&set, signal);
+  }
+  return set;
+}
+
 // Of several ranks the first answers; not to SIGTERM, which mpirun sends to all when one was killed too.
 Speaks how_to_speak(char** environment) {
   for (const char* name : {"OMPI_COMM_WORLD_RANK=", "PMIX_RANK=", "PMI_RANK="})
@@ -67,28 +85,39 @@ void ignore_signals_of_writes() {
 
 void StopRequest::listen(int, char**, char** environment) {
   speaks = how_to_speak(environment);
-  struct sigaction action{}, before{};
+  struct sigaction action{};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  sigset_t blocked;                        // as whoever started the program may have left them
-  sigemptyset(&blocked);
-  for (const int signal : kSignals) {
-    const bool ignored = sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
-    if (signal == SIGINT && ignored) continue;
-    sigaction(signal, &action, nullptr);
-    sigaddset(&blocked, signal);
-  }
-  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  const sigset_t set = noted();
+  for (const int signal : kSignals)
+    if (sigismember(&set, signal) == 1) sigaction(signal, &action, nullptr);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-StopRequest::StopRequest() { listen(0, nullptr, environ); }
+void StopRequest::watch() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    listen(0, nullptr, environ);
+    const sigset_t set = noted();
+    const timespec now{};                  // what was sent to this thread alone, while libraries were loaded
+    for (int signal = 0; (signal = sigtimedwait(&set, nullptr, &now)) > 0;) note(signal);
+    std::thread([set] {
+      for (int signal = 0;;)
+        if (sigwait(&set, &signal) == 0) note(signal);
+    }).detach();
+  });
+}
+
+StopRequest::StopRequest() { watch(); }
 
 void StopRequest::release() {
+  const sigset_t set = noted();
   for (const int signal : kSignals) {
     struct sigaction now{};
     if (sigaction(signal, nullptr, &now) == 0 && now.sa_handler == note) ::signal(signal, SIG_DFL);
   }
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);  // one that came meanwhile does now what it does by default
   if (received != 0) raise(received);
 }
 

@@ -13,8 +13,8 @@ void ignore_signals_of_writes();
 
 /// SIGINT (Ctrl-C), SIGTERM and SIGUSR1 are noted instead of ending the process, also when this object is gone: one that
 /// comes while a stopped run ends changes nothing. The first is answered with a line, by one rank; a second one ends the
-/// process at once. All are unblocked; a SIGINT that whoever started the process had it ignore (a shell's background
-/// job) stays ignored. All that a process makes share what came.
+/// process at once. They are blocked in all threads but one that waits for them; a SIGINT that whoever started the process
+/// had it ignore (a shell's background job) stays ignored. All that a process makes share what came.
 class StopRequest {
  public:
   StopRequest();
@@ -24,7 +24,9 @@ class StopRequest {
   int signal() const;
   static const char* name(int signal);
 
-  /// What the constructor does, as a function that the system calls before the initialisers of all libraries, with
+  /// Starts the thread that notes signals, the first time. Before other threads start: they inherit which signals are blocked.
+  static void watch();
+  /// From here on signals wait for watch(). A function that the system calls before the initialisers of all libraries, with
   /// main()'s arguments and the environment; it uses nothing that is initialised later.
   static void listen(int argc, char** argv, char** environment);
   /// Back to what signals do by default, for what is no run. One that came already does that now.
