@@ -9,7 +9,7 @@
 # test/*/*_test.py, which print lines "ok NAME", "FAILED NAME", "SKIPPED NAME (why)". A doctest case that prints a line
 # "SKIPPED: ..." counts as skipped. With SAN the build has sanitizers (see the Makefile), and the doctest binary alone is
 # run, its mpi* suites with 2 ranks. With GPU=1 (make check-gpu) only what a GPU is needed for: the cases on the GPU, its
-# collectives, and gpu_runs_test.py. Parts run beside each other where there are cores for it: one more for each 8 (4 with
+# collectives, and gpu_runs_test.py. Parts run beside each other where there are cores for it: one for each 8 (three with
 # CUDA), and scripts by twos. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
 
 cd "$(dirname "$0")/.." || exit 1
@@ -98,8 +98,9 @@ fi
 # The GPU's operations are compared with the CPU's on large tensors too: where there are many processors, more of them.
 threads=$((cores > 32 ? 8 : cores > 8 ? cores / 4 : cores > 2 ? 2 : cores))
 export OMP_WAIT_POLICY=passive
-each_part=$((cuda ? 4 : 8))
-at_once=$((cores / each_part > 1 && ${#san} == 0 ? cores / each_part : 1))
+# Those on a GPU wait much for it, and for each other's start.
+at_once=$((cuda ? cores * 3 / 8 : cores / 8))
+[ $at_once -gt 1 ] && [ -z "$san" ] || at_once=1
 # Ranks of parts that share cores are not to spin either while they wait for each other.
 export OMPI_MCA_mpi_yield_when_idle=1
 parts=0 told=0
@@ -186,9 +187,12 @@ script_tests() {
 
 python=$(tools/setup.sh --python 2> /dev/null || echo python3)
 export BLIPFT_PYTHON=$python
-longest=test/program/gpu_runs_test.py
-# On a GPU it takes longest: it begins first.
-if [ "$cuda" = 1 ] && [ -z "$san" ]; then part script_tests "$longest"; fi
+# On a GPU these take longest: they begin first.
+longest=(test/program/gpu_runs_test.py)
+[ "$only_gpu" = 1 ] || longest+=(test/tools/bench_test.py test/program/llama_program_test.py)
+if [ "$cuda" = 1 ] && [ -z "$san" ]; then
+  for test in "${longest[@]}"; do part script_tests "$test"; done
+fi
 
 # On a GPU the comparison of every operation takes minutes: four processes share it. Without one it is skipped, once.
 compared="every case on the GPU*"
@@ -287,8 +291,10 @@ if [ -n "$san" ]; then
 fi
 
 tests=()
-if [ "$cuda" = 0 ]; then tests+=("$longest"); fi
-for test in test/*/*_test.py; do [ "$only_gpu" = 1 ] || [ "$test" = "$longest" ] || tests+=("$test"); done
+if [ "$cuda" = 0 ]; then tests+=("${longest[@]}"); fi
+for test in test/*/*_test.py; do
+  [ "$only_gpu" = 1 ] || [[ " ${longest[*]} " == *" $test "* ]] || tests+=("$test")
+done
 # Scripts wait much, for time limits and for programs to start: two fit beside each other on two cores too.
 [ $at_once = 1 ] && [ "$cores" -ge 2 ] && at_once=2
 for test in "${tests[@]}"; do part script_tests "$test"; done
