@@ -52,7 +52,7 @@ TABLE = [
     # Never a model, a run file or a backend.
     [("strategies", "strategy", "store optimizers formats comm memory unit ops base")],
     # Never comm, a strategy, an optimizer or a backend; and data/ no model.
-    [("models", "model model_class", "memory io/ unit ops base"),
+    [("models", "model model_class fp8_products", "memory io/ unit ops base"),
      ("data", "data prompts", "config io/ unit ops/ base")],
     [("config", "config config_rules", "optimizers io/ base")],
     [("store", "store", "optimizers formats memory unit ops base")],
@@ -67,7 +67,7 @@ TABLE = [
      ("cpu", "", "ops/ base/")],
     # Units and batches are made of tensors.
     [("unit", "unit batch", "ops base")],
-    [("ops", "device monitor tensor ops decode_ops head_norm relative_bias philox", "base")],
+    [("ops", "device monitor tensor ops linear_ops decode_ops head_norm relative_bias philox", "base")],
     [("base", "doing error version", "")],
 ]
 

@@ -75,6 +75,11 @@ struct TrainSection {
   int64_t total_batch_size = 0;         ///< samples of a step over all ranks; 0: as the others say
   Precision precision = Precision::bf16_true;
   std::string matmul_precision = "highest";  ///< of 32-true on GPUs: highest (f32) | high (TF32 products)
+  std::string matmul = "default";       ///< factors of layers' products: default (as precision says) | fp8
+  std::vector<std::string> matmul_exclude;   ///< ends of names of modules whose products stay as precision says
+  std::string fp8_gradients = "e5m2";   ///< of layers' outputs: e5m2 | e4m3
+  int64_t fp8_least_size = 1300;        ///< layers with in * out / (in + out) below it stay as precision says
+  std::string fp8_keep_weights = "auto"; ///< weights' codes over a step: auto (as many as there is room for) | all | none
   std::string optim = "adamw";          ///< adamw | adamw8bit | lion | sgd
   bool stochastic_rounding = false;     ///< bf16-true: updates round weights up or down at random, exact in the mean
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;

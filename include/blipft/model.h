@@ -33,6 +33,8 @@ class StepObserver {
 };
 
 /// What a model works with in one micro-batch.
+class Fp8Products;                         // blipft/fp8_products.h
+
 struct StepContext {
   Ops& ops;
   Device& device;
@@ -46,6 +48,7 @@ struct StepContext {
   bool training = true;                    ///< false: nothing is dropped
   int64_t most_coded_rows = 0;             ///< forward multiplies so few rows with weights as they are stored: Ops::coded_rows()
   HostActivations* in_host = nullptr;      ///< where inputs of layers that recompute go meanwhile; null: they stay
+  Fp8Products* fp8 = nullptr;              ///< which products take their factors in fp8; null: none
 };
 
 /// What a pass of decoding reads and writes besides the batch; legend as in decode_ops.h.

@@ -14,14 +14,13 @@
 #include <memory>
 
 #include "blipft/device.h"
+#include "blipft/linear_ops.h"
 #include "blipft/tensor.h"
 
 namespace blipft {
 
 /// Scratch bytes that every backend's ops get along with (cuBLASLt's share included).
 constexpr int64_t kWorkspaceBytes = 48 << 20;
-
-enum class Activation { none, relu, gelu };  // gelu is the exact (erf) form
 
 /// Samples of different lengths, one after the other in the rows of an [M, N] matrix: sample b has rows starts[b] up to
 /// starts[b + 1]. Absent: all samples have equally many rows. Ops that take it say what the most rows of a sample are.
@@ -44,45 +43,6 @@ struct Dropout {
   Tensor row_numbers;           ///< i32 [M], optional: of rows that were picked out of others, each one's number there
                                 ///< (as packing.padded_rows has it); then without packing
   explicit operator bool() const { return p > 0; }
-};
-
-/// y = act(scale x w^T + bias) + residual. x, residual and y may be columns of wider matrices (for gelu y may not).
-struct LinearForward {
-  MatrixView x;                 ///< [M, K]
-  Tensor w;                     ///< [N, K]
-  float scale = 1;
-  Tensor bias;                  ///< [N], optional
-  MatrixView residual;          ///< [M, N], optional, may be y itself; only with Activation::none
-  Activation activation = Activation::none;
-  Tensor pre_activation;        ///< [M, N], out, scale x w^T + bias; required for gelu, absent otherwise
-  MatrixView y;                 ///< [M, N], out
-};
-
-/// dx = (scale dy w + add) * act'(saved), the gradient that reaches the input of a linear layer, carried through the
-/// activation that produced that input. dy, add and dx may be columns of wider matrices (with an activation or dbias
-/// dx may not).
-struct LinearBackwardInput {
-  MatrixView dy;                ///< [M, N]
-  Tensor w;                     ///< [N, K]
-  float scale = 1;
-  MatrixView add;               ///< [M, K], optional, may be dx itself
-  Activation activation = Activation::none;
-  /// relu: the activation's output [M, K], or u8 [ceil(M K / 8)], what pack_signs() made of it; gelu: its input
-  /// [M, K] (pre_activation).
-  Tensor saved;
-  Tensor activated;             ///< [M, K], out, optional, gelu only: act(saved), for the weight gradient
-  Tensor dbias;                 ///< [K] parameter gradient, optional: column sums of dx (bias of the layer before)
-  bool accumulate_dbias = false;
-  MatrixView dx;                ///< [M, K], out
-};
-
-/// dw (+)= dy^T x, dbias (+)= column sums of dy. dy and x may be columns of wider matrices.
-struct LinearBackwardWeight {
-  MatrixView dy;                ///< [M, N]
-  MatrixView x;                 ///< [M, K]
-  Tensor dw;                    ///< [N, K] parameter gradient
-  Tensor dbias;                 ///< [N] parameter gradient, optional
-  bool accumulate = false;
 };
 
 /// sum = residual + dropout(x); y = (sum - mean) * rstd * gamma + beta over each row (Ba et al. 2016).
@@ -411,6 +371,9 @@ class Ops {
   virtual void linear_forward(const LinearForward&, Stream) = 0;
   virtual void linear_backward_input(const LinearBackwardInput&, Stream) = 0;
   virtual void linear_backward_weight(const LinearBackwardWeight&, Stream) = 0;
+  /// Whether products take factors in fp8 here.
+  virtual bool has_fp8() const = 0;
+  virtual void cast_fp8(const Fp8Cast&, Stream) = 0;
   /// y = act(x), element-wise; for recomputation in backward.
   virtual void activate(const Tensor& x, const Tensor& y, Activation, Stream) = 0;
   /// Bit i % 8 of signs[i / 8] = x[i] > 0, 0 behind the last element: all that the derivative of relu needs of its

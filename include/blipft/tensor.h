@@ -10,14 +10,17 @@
 
 namespace blipft {
 
-enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8 };
+/// f8e4m3, f8e5m2: OCP's 8-bit floats (e4m3 without infinities), factors of matrix products alone.
+enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8, f8e4m3, f8e5m2 };
+
+constexpr bool is_fp8(DType dtype) { return dtype == DType::f8e4m3 || dtype == DType::f8e5m2; }
 
 constexpr int64_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::f32: case DType::i32: return 4;
     case DType::bf16: case DType::f16: return 2;
     case DType::i64: return 8;
-    case DType::u8: return 1;
+    case DType::u8: case DType::f8e4m3: case DType::f8e5m2: return 1;
   }
   return 0;
 }
@@ -30,6 +33,8 @@ constexpr const char* dtype_name(DType dtype) {
     case DType::i32: return "i32";
     case DType::i64: return "i64";
     case DType::u8: return "u8";
+    case DType::f8e4m3: return "f8e4m3";
+    case DType::f8e5m2: return "f8e5m2";
   }
   return "?";
 }

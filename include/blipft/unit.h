@@ -49,6 +49,12 @@ struct Parameter {
   int64_t numel() const;
 };
 
+/// A matrix by which a linear layer multiplies: the weights of one module or of several over one input, one behind the other.
+struct WeightMatrix {
+  int64_t offset = 0, in = 0, out = 0;     ///< [out, in], elements from the start of the flat buffer
+  std::vector<std::string> modules;        ///< "model.layers.0.mlp.gate_proj"
+};
+
 /// Elements between whose multiples parameters start: 16 bytes in bf16, what vector loads and cuBLASLt want.
 constexpr int64_t kParameterAlignment = 8;
 /// The same for parameters of at least kBlockedParameter elements: a multiple of the blocks of formats, which count
@@ -70,9 +76,13 @@ class Unit {
   /// A checkpoint may hold the parameter `name` under the key `other` too, or under that alone.
   void add_alias(const std::string& name, const std::string& other);
 
+  void add_matrix(WeightMatrix matrix) { matrices_.push_back(std::move(matrix)); }
+
   const std::string& name() const { return name_; }
   const ParameterGroup& group() const { return group_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  /// What linear layers multiply by.
+  const std::vector<WeightMatrix>& matrices() const { return matrices_; }
   /// Elements of the flat buffer, alignment gaps included.
   int64_t numel() const { return numel_; }
   /// Elements of the parameters alone.
@@ -88,6 +98,7 @@ class Unit {
   std::string name_;
   const ParameterGroup& group_;
   std::vector<Parameter> parameters_;
+  std::vector<WeightMatrix> matrices_;
   int64_t numel_ = 0;
 };
 

@@ -37,6 +37,25 @@ Rule of_optimizer(const char* key, double TrainSection::*member, const char* nee
           {"train.optim"}};
 }
 
+// A key of train.matmul fp8 alone, whose value is not the default.
+template <class T>
+Rule of_fp8(const char* key, T TrainSection::*member) {
+  return {key,
+          [=](const Config& c) {
+            return when(c.train.*member != TrainSection().*member && c.train.matmul != "fp8",
+                        "is of matmul fp8, but train.matmul is ", c.train.matmul, "; set train.matmul: fp8, or remove it");
+          },
+          {"train.matmul"}};
+}
+
+void add_fp8(std::vector<Rule>& rules) {
+  using T = TrainSection;
+  rules.push_back(of_fp8("train.matmul_exclude", &T::matmul_exclude));
+  rules.push_back(of_fp8("train.fp8_gradients", &T::fp8_gradients));
+  rules.push_back(of_fp8("train.fp8_least_size", &T::fp8_least_size));
+  rules.push_back(of_fp8("train.fp8_keep_weights", &T::fp8_keep_weights));
+}
+
 void add_optimizer(std::vector<Rule>& rules) {
   using T = TrainSection;
   rules.push_back(of_optimizer("train.momentum", &T::momentum, "sgd",
@@ -413,6 +432,7 @@ const std::vector<Rule>& config_rules() {
     add_choice(all);
     add_batch(all);
     add_optimizer(all);
+    add_fp8(all);
     add_steps(all);
     add_adapter(all);
     add_quantize(all);

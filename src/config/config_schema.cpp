@@ -170,6 +170,18 @@ void add_learning(std::vector<Key>& keys) {
   t(&T::matmul_precision, "matmul_precision", one_of({"highest", "high"}),
     "matrix products of 32-true on GPUs: highest takes f32, high takes TF32, as torch.set_float32_matmul_precision does",
     Names{"float32_matmul_precision", "tf32"});
+  t(&T::matmul, "matmul", one_of({"default", "fp8"}, {{"bf16", "default"}, {"f8", "fp8"}, {"float8", "fp8"}}),
+    "fp8: layers multiply in 8-bit floats, with a scale for each tensor, on GPUs that can; default: as precision says",
+    Names{"fp8", "float8"});
+  t(&T::matmul_exclude, "matmul_exclude", any(),
+    "modules whose products stay as precision says, by the ends of their names, such as [down_proj, layers.0.mlp.up_proj]");
+  t(&T::fp8_gradients, "fp8_gradients", one_of({"e5m2", "e4m3"}),
+    "the 8-bit float of gradients: e5m2 has more range, e4m3 more digits");
+  t(&T::fp8_least_size, "fp8_least_size", from_to(0, 1e9),
+    "layers whose in * out / (in + out) is less stay as precision says: to cast costs what the product would save");
+  t(&T::fp8_keep_weights, "fp8_keep_weights", one_of({"auto", "all", "none"}),
+    "which weights' 8-bit copies stay over a step: as many as the GPU has room for, all, or none (cast at each use)")
+      .on_resume_is(OnResume::allowed);
   t(&T::optim, "optim",
     one_of(optimizer_names(),
            {{"adam", "adamw"}, {"adamw_torch", "adamw"}, {"adamw_torch_fused", "adamw"}, {"adamw_hf", "adamw"},

@@ -16,6 +16,8 @@ class CpuOps final : public Ops {
   void linear_forward(const LinearForward&, Stream) override;
   void linear_backward_input(const LinearBackwardInput&, Stream) override;
   void linear_backward_weight(const LinearBackwardWeight&, Stream) override;
+  bool has_fp8() const override { return true; }  // emulated, for tests
+  void cast_fp8(const Fp8Cast&, Stream) override;
   // norm.cpp
   void norm_forward(const NormForward&, Stream) override;
   void norm_backward(const NormBackward&, Stream) override;

@@ -9,8 +9,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "ops/bf16.h"
 #include "blipft/ops.h"
+#include "ops/bf16.h"
+#include "ops/fp8.h"
 
 namespace blipft::cpu {
 
@@ -40,6 +41,9 @@ inline float* thread_buffer(int slot, int64_t count) {
 inline void load(const void* data, DType dtype, int64_t first, int64_t count, float* out) {
   if (dtype == DType::f32) {
     std::copy_n(static_cast<const float*>(data) + first, count, out);
+  } else if (is_fp8(dtype)) {
+    const uint8_t* in = static_cast<const uint8_t*>(data) + first;
+    for (int64_t i = 0; i < count; ++i) out[i] = fp8_to_float(in[i], dtype);
   } else {
     const uint16_t* in = static_cast<const uint16_t*>(data) + first;
     if (dtype == DType::bf16)

@@ -1,8 +1,11 @@
 // Linear layers: matrix products through cblas_sgemm, with what surrounds them in plain loops.
 #include <cblas.h>
 
+#include <algorithm>
+
 #include "blipft/decode_ops.h"
 #include "cpu/cpu_ops.h"
+#include "ops/fp8.h"
 #include "ops/ops_check.h"
 
 namespace blipft::cpu {
@@ -29,6 +32,11 @@ void multiply(int64_t m, int64_t n, int64_t k, float alpha, const Matrix& a, con
                   static_cast<int>(k), alpha, left, static_cast<int>(a.stride), right, static_cast<int>(b.stride), beta,
                   c + i * n + j, static_cast<int>(n));
     }
+}
+
+// Of a product of codes; 1 of others.
+float scale_of(const Fp8Matrix& a, const Fp8Matrix& b) {
+  return a ? a.scale.as<const float>()[0] * b.scale.as<const float>()[0] : 1.0f;
 }
 
 // What comes behind the product [M, N] of a forward: y = act(product + bias) + residual.
@@ -64,10 +72,10 @@ void CpuOps::set_workspace(Tensor workspace) { check_workspace(workspace); }
 void CpuOps::linear_forward(const LinearForward& args, Stream) {
   check_args(args);
   const int64_t m = args.x.rows(), k = args.x.cols(), n = args.w.rows();
-  const FloatRows x = as_floats(args.x, left_);  // [m, k]
-  const float* w = as_floats(args.w, right_);    // [n, k]
+  const FloatRows x = as_floats(args.x8 ? MatrixView(args.x8.codes) : args.x, left_);  // [m, k]
+  const float* w = as_floats(args.w8 ? args.w8.codes : args.w, right_);                // [n, k]
   float* product = product_.floats(m * n);
-  multiply(m, n, k, args.scale, {x.data, x.stride, false}, {w, k, true}, 0, product);
+  multiply(m, n, k, args.scale * scale_of(args.x8, args.w8), {x.data, x.stride, false}, {w, k, true}, 0, product);
   finish_rows(product, args);
 }
 
@@ -85,10 +93,11 @@ void CpuOps::coded_linear(const CodedLinear& args, Stream stream) {
 void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
   check_args(args);
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.w.cols();
-  const FloatRows dy = as_floats(args.dy, left_);  // [m, n]
-  const float* w = as_floats(args.w, right_);      // [n, k]
+  const FloatRows dy = as_floats(args.dy8 ? MatrixView(args.dy8.codes) : args.dy, left_);  // [m, n]
+  const float* stored = as_floats(args.wt8 ? args.wt8.codes : args.w, right_);             // [n, k], or [k, n]
+  const Matrix w = args.wt8 ? Matrix{stored, n, true} : Matrix{stored, k, false};
   float* product = product_.floats(m * k);
-  multiply(m, k, n, args.scale, {dy.data, dy.stride, false}, {w, k, false}, 0, product);
+  multiply(m, k, n, args.scale * scale_of(args.dy8, args.wt8), {dy.data, dy.stride, false}, w, 0, product);
   for_each(m, [&](int64_t r) {
     float* dx = product + r * k;
     float* other = thread_buffer(0, k);
@@ -113,17 +122,43 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
 void CpuOps::linear_backward_weight(const LinearBackwardWeight& args, Stream) {
   check_args(args);
   const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.x.cols();
-  const FloatRows dy = as_floats(args.dy, left_);  // [m, n]
-  const FloatRows x = as_floats(args.x, right_);   // [m, k]
-  const Matrix left{dy.data, dy.stride, true}, right{x.data, x.stride, false};
+  const bool fp8 = static_cast<bool>(args.dyt8);  // transposed, then
+  const FloatRows dy = as_floats(fp8 ? MatrixView(args.dyt8.codes) : args.dy, left_);  // [m, n]
+  const FloatRows x = as_floats(fp8 ? MatrixView(args.xt8.codes) : args.x, right_);    // [m, k]
+  const Matrix left{dy.data, dy.stride, !fp8}, right{x.data, x.stride, fp8};
+  const float scale = scale_of(args.dyt8, args.xt8);
   if (args.dw.dtype == DType::f32) {
-    multiply(n, k, m, 1, left, right, args.accumulate ? 1.0f : 0.0f, args.dw.as<float>());
+    multiply(n, k, m, scale, left, right, args.accumulate ? 1.0f : 0.0f, args.dw.as<float>());
   } else {
     float* product = product_.floats(n * k);
-    multiply(n, k, m, 1, left, right, 0, product);
+    multiply(n, k, m, scale, left, right, 0, product);
     for_each(n, [&](int64_t r) { store_gradient(product + r * k, args.dw, r * k, k, args.accumulate); });
   }
-  if (args.dbias) column_sums(dy, m, args.dbias, args.accumulate);
+  if (args.dbias) column_sums(fp8 ? as_floats(args.dy, left_) : dy, m, args.dbias, args.accumulate);
+}
+
+void CpuOps::cast_fp8(const Fp8Cast& args, Stream) {
+  check_args(args);
+  const int64_t m = args.x.rows(), n = args.x.cols();
+  const FloatRows x = as_floats(args.x, left_);
+  uint32_t largest = 0;
+#pragma omp parallel for reduction(max : largest)
+  for (int64_t r = 0; r < m; ++r)
+    for (int64_t c = 0; c < n; ++c) largest = std::max(largest, bits_from_float(x.data[r * x.stride + c]) & 0x7fffffffu);
+  const DType dtype = args.codes ? args.codes.dtype : args.transposed.dtype;
+  *args.amax.as<float>() = float_from_bits(largest);
+  *args.scale.as<float>() = fp8_scale(largest, dtype);
+  const float factor = power_of_two(fp8_exponent(largest, dtype));
+  auto* const codes = args.codes.as<uint8_t>();
+  auto* const transposed = args.transposed.as<uint8_t>();
+  const int64_t columns = fp8_columns(m);
+  for_each(transposed ? columns : m, [&](int64_t r) {
+    for (int64_t c = 0; c < n; ++c) {
+      const uint8_t code = r < m ? float_to_fp8(x.data[r * x.stride + c] * factor, dtype) : uint8_t{0};
+      if (codes && r < m) codes[r * n + c] = code;
+      if (transposed) transposed[c * columns + r] = code;
+    }
+  });
 }
 
 }  // namespace blipft::cpu

@@ -15,6 +15,10 @@ CudaOps::CudaOps(Device& device, const std::string& cache_path, GemmEffort effor
   BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, index));
   BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
   wgmma_ = loaded_code().architecture.has_wgmma();
+  int major = 0, minor = 0;
+  BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  BLIPFT_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+  capability_ = 10 * major + minor;
   void* counters = nullptr;
   BLIPFT_CUDA_CHECK(cudaMalloc(&counters, 2 * kCounters * sizeof(unsigned)));
   counters_.reset(static_cast<unsigned*>(counters));

@@ -25,6 +25,8 @@ class CudaOps : public Ops {
   void linear_forward(const LinearForward& args, Stream stream) override;
   void linear_backward_input(const LinearBackwardInput& args, Stream stream) override;
   void linear_backward_weight(const LinearBackwardWeight& args, Stream stream) override;
+  bool has_fp8() const override;
+  void cast_fp8(const Fp8Cast& args, Stream stream) override;
   void activate(const Tensor& x, const Tensor& y, Activation activation, Stream stream) override;
   void pack_signs(const Tensor& x, const Tensor& signs, Stream stream) override;
   void norm_forward(const NormForward& args, Stream stream) override;
@@ -81,6 +83,7 @@ class CudaOps : public Ops {
  protected:
   int sm_count_ = 1, shared_bytes_ = 0;                   ///< LaunchContext's, of this GPU
   bool wgmma_ = false;
+  int capability_ = 0;                                     ///< of this GPU: 89 is 8.9
 
  private:
   /// The workspace of `stream`: the side stream has one of its own.

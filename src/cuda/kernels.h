@@ -95,6 +95,8 @@ void launch_bias_activation(const MatrixView& y, const Tensor& bias, Activation 
 bool launch_few_rows(const LinearForward& args, const LaunchContext& context);
 void launch_activate(const Tensor& x, const Tensor& y, Activation activation, const LaunchContext& context);
 void launch_add(const Tensor& from, const Tensor& to, const LaunchContext& context);
+/// Any finite codes of numbers up to some size: what products are timed with.
+void launch_fill_fp8(const Tensor& codes, uint32_t seed, const LaunchContext& context);
 void launch_cast(const Tensor& from, const Tensor& to, const LaunchContext& context);
 void launch_fill_normal(const Tensor& x, uint64_t seed, uint32_t stream_id, int64_t first, float mean, float std,
                         const LaunchContext& context);

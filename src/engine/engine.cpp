@@ -30,20 +30,28 @@ ShardedSettings with_prefetch(ShardedSettings settings, const ParameterStore& st
   return settings;
 }
 
+std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts) {
+  const TrainSection& train = parts.config->train;
+  if (train.matmul != "fp8") return nullptr;
+  const Fp8Settings settings{train.fp8_gradients == "e4m3" ? DType::f8e4m3 : DType::f8e5m2, train.fp8_least_size,
+                             train.matmul_exclude, parts.fp8_kept_bytes};
+  return std::make_unique<Fp8Products>(parts.model->units(), settings, *parts.arena);
+}
+
 }  // namespace
 
 Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& asked)
     : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
                               : nullptr),
       policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_name)),
-      sharded(with_prefetch(asked, store, parts.model->units())), parts_(parts) {
+      sharded(with_prefetch(asked, store, parts.model->units())), fp8(make_fp8(parts)), parts_(parts) {
   const StrategyContext context{parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(),
                                 observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};
   strategy = make_strategy(strategy_name, context, sharded);
   program = std::make_unique<StepProgram>(
       StepParts{parts.config, parts.device, parts.ops, parts.groups.all, parts.arena, parts.model, strategy.get(),
                 parts.optimizer, parts.spans, parts.pixel_statistics,
-                observer ? static_cast<StepObserver*>(observer.get()) : parts.spans, parts.activity},
+                observer ? static_cast<StepObserver*>(observer.get()) : parts.spans, parts.activity, fp8.get()},
       parts.text_shapes);
 }
 
@@ -59,6 +67,7 @@ void Engine::decode_with(const DecodeProgramSettings& settings, int32_t pad_id) 
 void Engine::bind() {
   store.bind();
   strategy->bind();
+  if (fp8) fp8->bind(*parts_.arena);
   program->bind();
   if (decoder) decoder->bind();
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "blipft/fp8_products.h"
 #include "blipft/store.h"
 #include "blipft/strategy.h"
 #include "engine/activity_observer.h"
@@ -26,6 +27,7 @@ struct EngineParts {
   PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
   std::vector<TextShape> text_shapes;      ///< those that steps may have, ascending
   Activity* activity = nullptr;            ///< optional: is told of units and their collectives
+  int64_t fp8_kept_bytes = 0;              ///< of weights in fp8 that stay over a step
 };
 
 class Engine {
@@ -43,6 +45,7 @@ class Engine {
   ParameterStore store;
   const ShardedSettings sharded;
   std::unique_ptr<Strategy> strategy;
+  const std::unique_ptr<Fp8Products> fp8;            ///< null without train.matmul fp8
   std::unique_ptr<StepProgram> program;
   std::unique_ptr<DecodeProgram> decoder;            ///< null without decode_with()
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "blipft/fp8_products.h"
 #include "ops/host_memory.h"
 
 namespace blipft {
@@ -137,6 +138,7 @@ void StepProgram::mark_end() {
 void StepProgram::begin_pass(const TextShape& text, PassKind kind) {
   const std::string name = pass_name(text, kind);
   parts_.arena->begin_pass(name);
+  if (parts_.fp8) parts_.fp8->begin_pass();
   if (parts_.spans)
     parts_.spans->begin_pass(name, [this, text](const Unit& unit, Phase phase) {
       return parts_.model->unit_flops(unit, phase, batch_size_, text.mean_rows(batch_size_));
@@ -147,7 +149,8 @@ void StepProgram::begin_pass(const TextShape& text, PassKind kind) {
 StepContext StepProgram::step_context() const {
   return {*parts_.ops, *parts_.device, *parts_.arena, *parts_.strategy, parts_.device->compute_stream(),
           parts_.device->side_stream(), forked_, joined_, parts_.observer,
-          static_cast<uint64_t>(parts_.config->train.seed), true, 0, in_host_.get()};
+          static_cast<uint64_t>(parts_.config->train.seed), true, 0, in_host_.get(),
+          parts_.fp8};
 }
 
 void StepProgram::enqueue(const TextShape& text, PassKind kind) {

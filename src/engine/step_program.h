@@ -29,6 +29,7 @@ struct StepParts {
   PixelStatistics pixel_statistics;        ///< of the pictures, if the model reads any
   StepObserver* observer = nullptr;        ///< optional: is told of the units' phases
   Activity* activity = nullptr;            ///< optional: is told when the host waits for the device
+  Fp8Products* fp8 = nullptr;              ///< optional
 };
 
 /// What runs over a text shape: a step, or an evaluation of one micro-batch.

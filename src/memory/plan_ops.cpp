@@ -108,6 +108,8 @@ class PlanOps final : public Ops {
   void linear_forward(const LinearForward& args, Stream) override { check_args(args); }
   void linear_backward_input(const LinearBackwardInput& args, Stream) override { check_args(args); }
   void linear_backward_weight(const LinearBackwardWeight& args, Stream) override { check_args(args); }
+  bool has_fp8() const override { return true; }
+  void cast_fp8(const Fp8Cast& args, Stream) override { check_args(args); }
   void activate(const Tensor& x, const Tensor& y, Activation activation, Stream) override {
     check_activate(x, y, activation);
   }

@@ -4,6 +4,33 @@
 #include "ops/checker.h"
 
 namespace blipft {
+namespace {
+
+struct Factor {
+  const Fp8Matrix& given;
+  const char* name;
+  int64_t rows, cols;
+};
+
+/// The two factors of a product in fp8, or neither; its results' columns are the rows of one of them.
+void check_factors(const Checker& check, const Factor& left, const Factor& right) {
+  check.require(bool(left.given) == bool(right.given), "a product takes both of its factors in fp8, or neither");
+  if (!left.given) return;
+  for (const Factor* each : {&left, &right}) {
+    const Factor& factor = *each;
+    const Tensor& codes = factor.given.codes;
+    if (!is_fp8(codes.dtype)) [[unlikely]]
+      check.fail(concat(factor.name, " has dtype ", dtype_name(codes.dtype), ", expected f8e4m3 or f8e5m2"));
+    check.matrix(codes, factor.name, codes.dtype, factor.rows, factor.cols);
+    check.require(factor.cols % kFp8Alignment == 0, "a product in fp8 runs over a multiple of 16");
+    check.vector(factor.given.scale, concat(factor.name, ".scale").c_str(), DType::f32, 1);
+  }
+  check.require(left.given.codes.dtype != DType::f8e5m2 || right.given.codes.dtype != DType::f8e5m2,
+                "no GPU multiplies f8e5m2 with f8e5m2");
+}
+
+}  // namespace
+
 void check_args(const LinearForward& args) {
   const Checker check{"linear_forward"};
   check.floating(args.x, "x");
@@ -24,6 +51,7 @@ void check_args(const LinearForward& args) {
     check.matrix(args.pre_activation, "pre_activation", t, m, n);
     check.contiguous(args.y, "y", "gelu");
   }
+  check_factors(check, {args.x8, "x8", m, k}, {args.w8, "w8", n, k});
 }
 
 void check_args(const LinearBackwardInput& args) {
@@ -49,6 +77,7 @@ void check_args(const LinearBackwardInput& args) {
     check.matrix(args.activated, "activated", t, m, k);
   }
   if (args.dbias) check.parameter_gradient(args.dbias, "dbias", t, k);
+  check_factors(check, {args.dy8, "dy8", m, n}, {args.wt8, "wt8", k, n});
 }
 
 void check_args(const LinearBackwardWeight& args) {
@@ -60,6 +89,21 @@ void check_args(const LinearBackwardWeight& args) {
   check.parameter_gradient(args.dw, "dw", args.dy.dtype);
   check.matrix(args.dw, "dw", n, args.x.cols());
   if (args.dbias) check.parameter_gradient(args.dbias, "dbias", args.dy.dtype, n);
+  check_factors(check, {args.dyt8, "dyt8", n, fp8_columns(m)}, {args.xt8, "xt8", args.x.cols(), fp8_columns(m)});
+}
+
+void check_args(const Fp8Cast& args) {
+  const Checker check{"cast_fp8"};
+  check.floating(args.x, "x");
+  check.layout(args.x, "x");
+  check.vector(args.amax, "amax", DType::f32, 1);
+  check.vector(args.scale, "scale", DType::f32, 1);
+  check.require(args.codes || args.transposed, "codes and transposed are both missing");
+  const DType dtype = args.codes ? args.codes.dtype : args.transposed.dtype;
+  check.require(is_fp8(dtype), "codes are neither f8e4m3 nor f8e5m2");
+  check.require(args.x.cols() % kFp8Alignment == 0, "x has columns that are no multiple of 16");
+  if (args.codes) check.matrix(args.codes, "codes", dtype, args.x.rows(), args.x.cols());
+  if (args.transposed) check.matrix(args.transposed, "transposed", dtype, args.x.cols(), fp8_columns(args.x.rows()));
 }
 
 void check_args(const NormForward& args) {

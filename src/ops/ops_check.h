@@ -11,6 +11,7 @@ namespace blipft {
 void check_args(const LinearForward& args);
 void check_args(const LinearBackwardInput& args);
 void check_args(const LinearBackwardWeight& args);
+void check_args(const Fp8Cast& args);
 void check_args(const NormForward& args);
 void check_args(const NormBackward& args);
 void check_args(const DropoutAdd& args);

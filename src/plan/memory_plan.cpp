@@ -31,7 +31,11 @@ struct PlannedRun {
   const StoragePolicy* policy;
   const EvaluationWork* evaluation = nullptr;  // optional
   bool gpu = false;
+  int64_t fp8_kept_bytes = 0;
 };
+
+// Weights in fp8 that stay leave a 64th of the GPU.
+constexpr int64_t kShareLeftByWeights = 64;
 
 // Texts at once for which units are gathered anew for each token rather than once: one in so many of those that are useful.
 // A token of few texts costs as much as one of many, and to gather a layer takes about ten times as long as to read it.
@@ -86,12 +90,14 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   plan.strategy_name = strategy_name(config, run.ranks.all());
   plan.text_shapes = run.text_shapes;
   plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes};
+  plan.fp8_kept_bytes = run.fp8_kept_bytes;
   plan.spans = std::make_unique<SpanRecorder>();
   const bool record = config.trace.enabled && config.trace.spans != "none";
   const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
   plan.engine = std::make_unique<Engine>(
       EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), groups, plan.arena.get(),
-                  plan.optimizer.get(), run.policy, record ? plan.spans.get() : nullptr, {}, run.text_shapes},
+                  plan.optimizer.get(), run.policy, record ? plan.spans.get() : nullptr, {}, run.text_shapes,
+                  nullptr, run.fp8_kept_bytes},
       plan.strategy_name, plan.sharded);
   plan.sharded = plan.engine->sharded;
   plan.engine->program->record_passes();
@@ -130,6 +136,27 @@ int64_t least_planned_bytes(const PlannedRun& run) {
   return plan.arena->total_bytes() + bytes_outside_of_arena(run.config, run.ranks, plan.arena->planned_takes());
 }
 
+// The plan of plan_memory() with as many weights in fp8 as `run` says.
+MemoryPlan chosen_plan(const PlannedRun& run, int64_t device_bytes) {
+  const Config& config = run.config;
+  const GroupSizes& ranks = run.ranks;
+  const bool from_host = offloads(config, "parameters");
+  if (!cuts_parameters(strategy_name(config, ranks.all())) && !from_host) return dry_run(run, false);
+  const auto always = [&] {
+    MemoryPlan plan = dry_run(run, false);
+    const int64_t limit = device_bytes > 0 ? device_bytes - bytes_outside_of_arena(config, ranks, plan.arena->planned_takes())
+                                           : std::numeric_limits<int64_t>::max();
+    return with_idle_memory_used(run, limit, std::move(plan));
+  };
+  if (config.parallel.reshard == "always" || from_host) return always();
+  if (config.parallel.reshard == "step") return dry_run(run, true);
+  if (device_bytes > 0) {
+    MemoryPlan held = dry_run(run, true);
+    if (held.arena->total_bytes() + bytes_outside_of_arena(config, ranks, held.arena->planned_takes()) <= device_bytes) return held;
+  }
+  return always();
+}
+
 std::string row(const std::string& name, int64_t bytes) {
   std::ostringstream out;
   out << "  " << std::left << std::setw(44) << name << std::right << std::setw(14) << memory_text(bytes) << "\n";
@@ -163,22 +190,15 @@ void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
 
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy, const EvaluationWork* evaluation) {
-  const PlannedRun run{config, model, ranks, std::move(text_shapes), policy, evaluation, device_bytes > 0};
-  const bool from_host = offloads(config, "parameters");
-  if (!cuts_parameters(strategy_name(config, ranks.all())) && !from_host) return dry_run(run, false);
-  const auto always = [&] {
-    MemoryPlan plan = dry_run(run, false);
-    const int64_t limit = device_bytes > 0 ? device_bytes - bytes_outside_of_arena(config, ranks, plan.arena->planned_takes())
-                                           : std::numeric_limits<int64_t>::max();
-    return with_idle_memory_used(run, limit, std::move(plan));
-  };
-  if (config.parallel.reshard == "always" || from_host) return always();
-  if (config.parallel.reshard == "step") return dry_run(run, true);
-  if (device_bytes > 0) {
-    MemoryPlan held = dry_run(run, true);
-    if (held.arena->total_bytes() + bytes_outside_of_arena(config, ranks, held.arena->planned_takes()) <= device_bytes) return held;
-  }
-  return always();
+  PlannedRun run{config, model, ranks, std::move(text_shapes), policy, evaluation, device_bytes > 0};
+  if (config.train.fp8_keep_weights == "all") run.fp8_kept_bytes = std::numeric_limits<int64_t>::max();
+  MemoryPlan plan = chosen_plan(run, device_bytes);
+  if (config.train.matmul != "fp8" || config.train.fp8_keep_weights != "auto") return plan;
+  const int64_t room = device_bytes - bytes_outside_of_arena(config, ranks, plan.arena->planned_takes()) -
+                       plan.arena->total_bytes() - device_bytes / kShareLeftByWeights;
+  if (device_bytes == 0 || room <= 0) return plan;
+  run.fp8_kept_bytes = room;
+  return chosen_plan(run, device_bytes);
 }
 
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
@@ -235,6 +255,30 @@ std::string decoding_text(const MemoryPlan& plan) {
                 more > 0 ? concat(", ", memory_text(more), " more than a step takes") : ", where a step's activations lie",
                 gathers ? settings.keeps_units ? "; units are gathered once an evaluation" : "; units are gathered for each token"
                         : "");
+}
+
+std::string fp8_text(const MemoryPlan& plan, const Model& model) {
+  const Fp8Products* fp8 = plan.engine->fp8.get();
+  if (!fp8) return "";
+  constexpr const char* kReasons[] = {"", " (too small)", " (no multiples of 16)", " (train.matmul_exclude)"};
+  std::map<std::string, int64_t> in_fp8, others;
+  int64_t bytes = 0;
+  for (const Unit* unit : model.units())
+    for (const WeightMatrix& matrix : unit->matrices()) {
+      const Fp8Products::Choice choice = fp8->matrices().at({unit->index, matrix.offset}).choice;
+      const bool taken = choice == Fp8Products::Choice::fp8;
+      ++(taken ? in_fp8 : others)[concat(matrix.out, " x ", matrix.in, kReasons[static_cast<int>(choice)])];
+      if (taken) bytes += 2 * matrix.in * matrix.out;
+    }
+  const auto list = [](const std::map<std::string, int64_t>& counts) {
+    std::string text;
+    for (const auto& [shape, count] : counts) text += concat(text.empty() ? "" : ", ", count, " of ", shape);
+    return text.empty() ? "none" : text;
+  };
+  return concat("products in fp8: ", list(in_fp8), "; weights' codes ",
+                fp8->kept_bytes() == 0 ? "are made at each use"
+                                       : concat("stay over a step for ", memory_text(fp8->kept_bytes()), " of ", memory_text(bytes)),
+                "\nproducts as train.precision says: ", list(others));
 }
 
 std::string plan_table(const MemoryPlan& plan) {

@@ -28,6 +28,7 @@ struct MemoryPlan {
   GroupSizes ranks{1};
   std::string strategy_name;
   ShardedSettings sharded;
+  int64_t fp8_kept_bytes = 0;              // EngineParts'
   std::vector<TextShape> text_shapes;      // those that steps may have, ascending
   int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
   std::optional<DecodeProgramSettings> decoding;  // of what is generated at validations
@@ -36,7 +37,8 @@ struct MemoryPlan {
 /// Dry-runs a step of `config` on `ranks` ranks for each of `text_shapes`. With parallel.reshard=auto, units are held
 /// over the step if the plan then fits `device_bytes` (0: unknown, not held). `evaluation`: what is generated at validations;
 /// null: nothing. Its memory is where a step's activations lie: so many texts grow at once, and units are gathered once an
-/// evaluation, as that allows; where not even one text fits there, it makes the plan larger.
+/// evaluation, as that allows; where not even one text fits there, it makes the plan larger. With train.fp8_keep_weights=auto,
+/// weights in fp8 stay over a step as far as `device_bytes` have room for them (0: none).
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy = nullptr,
                        const EvaluationWork* evaluation = nullptr);
@@ -70,6 +72,9 @@ std::string strategy_text(const MemoryPlan& plan);
 std::string reshard_name(const MemoryPlan& plan);
 /// What generation at validations takes, and where it lies; "" where nothing is generated.
 std::string decoding_text(const MemoryPlan& plan);
+/// Which matrices are multiplied in fp8, which are not and why, and how much of their codes stays over a step; "" where the run
+/// has no products in fp8.
+std::string fp8_text(const MemoryPlan& plan, const Model& model);
 /// The table of owners and the largest buffers of a planned arena, behind `heading`.
 std::string memory_table(const std::string& heading, const Arena& arena);
 /// That of a run.

@@ -52,6 +52,9 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   check_resume_folder(config);
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
+  BLIPFT_USER_CHECK(config.train.matmul != "fp8" || planned.rates.fp8 > 0, place_of(config, "train.matmul"),
+                    ": train.matmul: found fp8, but a ", planned.rates.name,
+                    " has no products in fp8: GPUs of compute capability 8.9 and later have; remove it");
   std::unique_ptr<Model> model = make_model(config);
   check_adapters(config, model->units());
   const PlannedTexts texts(config, model->inputs(), world.all());
@@ -63,7 +66,8 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   const MemoryPlan plan = plan_memory(config, *model, world, gpu, shapes_of(config), nullptr, texts.evaluation());
   std::printf("%s\n%s\n%s%s", model->description().c_str(), parameter_groups_text(*model).c_str(), texts.text().c_str(),
               plan_table(plan).c_str());
-  if (plan.decoding) std::printf("%s\n", decoding_text(plan).c_str());
+  for (const std::string& text : {decoding_text(plan), fp8_text(plan, *model)})
+    if (!text.empty()) std::printf("%s\n", text.c_str());
   const int64_t outside = bytes_outside_of_arena(config, world, plan.arena->planned_takes());
   const int64_t total = plan.arena->total_bytes() + outside;
   std::printf("outside of the plan: CUDA context, libraries, NCCL, graphs: about %s\n", memory_text(outside).c_str());

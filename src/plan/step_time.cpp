@@ -29,6 +29,20 @@ double product_rate(const Config& config, const MachineRates& rates) {
   return config.train.matmul_precision == "high" ? rates.tf32 : rates.f32;
 }
 
+// Products of factors in fp8, as many times as fast as in bf16.
+constexpr double kFp8Speed = 1.8;
+
+// Of a unit's operations in layers' products, the share whose factors are in fp8.
+double fp8_share(const Unit& unit, const Fp8Products* fp8) {
+  double all = 0, in_fp8 = 0;
+  for (const WeightMatrix& matrix : unit.matrices()) {
+    const double size = static_cast<double>(matrix.in * matrix.out);
+    all += size;
+    if (fp8 && fp8->takes(unit, matrix.offset)) in_fp8 += size;
+  }
+  return all > 0 ? in_fp8 / all : 0;
+}
+
 // A dry run of a few micro-batches, and what follows from its spans.
 class Estimate {
  public:
@@ -140,7 +154,8 @@ class Estimate {
       const bool adds = span.micro_batch > 0 && (store.shards() == 1 || plan_.sharded.hold);
       gradients = (adds ? 2 : 1) * bytes_of(unit, types.gradient);
     }
-    const double products = span.flops / product_rate(config_, rates_);
+    const double fp8 = rates_.fp8 > 0 ? fp8_share(unit, plan_.engine->fp8.get()) : 0;
+    const double products = span.flops * ((1 - fp8) / product_rate(config_, rates_) + (fp8 > 0 ? fp8 / rates_.fp8 : 0));
     const double beside = kWeightGradients * products * (both ? 2.0 / 3 : 1);
     const double memory = bytes / rates_.memory + std::max(0.0, gradients / rates_.memory - beside);
     sweep_.share = share(span);
@@ -205,16 +220,18 @@ namespace {
 // Of a GPU that nobody has measured: an H200's, as many times more or less as data sheets say of dense bf16 and TF32
 // products, f32, memory, NVLink and PCIe.
 MachineRates from_data_sheet(const char* name, double bf16, double tf32, double f32, double memory, double nvlink,
-                             double pcie) {
+                             double pcie, bool has_fp8 = true) {
+  const double fp8 = has_fp8 ? bf16 * kFp8Speed : 0;
   const MachineRates& h200 = h200_rates();
-  return {name, h200.bf16 * bf16 / 989, h200.tf32 * tf32 / 494, h200.f32 * f32 / 67, h200.memory * memory / 4.8,
+  return {name, h200.bf16 * bf16 / 989, h200.tf32 * tf32 / 494, h200.f32 * f32 / 67, h200.bf16 * fp8 / 989,
+          h200.memory * memory / 4.8,
           h200.collectives * nvlink / 900, h200.link * pcie / 5, h200.link_both * pcie / 5, h200.kernel, false};
 }
 
 }  // namespace
 
 const MachineRates& h200_rates() {
-  static const MachineRates rates{"H200", 695e12, 280e12, 695e12 * 67 / 989, 4.1e12, 355e9, 55e9, 79e9, 9e-6, true};
+  static const MachineRates rates{"H200", 695e12, 280e12, 695e12 * 67 / 989, 695e12 * kFp8Speed, 4.1e12, 355e9, 55e9, 79e9, 9e-6, true};
   return rates;
 }
 
@@ -223,10 +240,10 @@ const MachineRates& rates_of(const std::string& name) {
   static const std::vector<MachineRates> sheets = {
       from_data_sheet("H100 NVL", 835, 417, 60, 3.9, 600, 5), from_data_sheet("H100 PCIe", 756, 378, 51, 2.0, 600, 5),
       from_data_sheet("H100", 989, 494, 67, 3.35, 900, 5), from_data_sheet("H800", 989, 494, 67, 3.35, 400, 5),
-      from_data_sheet("A100-PCIE-40GB", 312, 156, 19.5, 1.555, 600, 2.5),
-      from_data_sheet("A100-SXM4-40GB", 312, 156, 19.5, 1.555, 600, 2.5),
-      from_data_sheet("A100", 312, 156, 19.5, 2.039, 600, 2.5), from_data_sheet("B200", 2250, 1125, 80, 8, 1800, 5),
-      from_data_sheet("L40S", 362, 183, 91.6, 0.864, 64, 2.5), from_data_sheet("A6000", 155, 77, 38.7, 0.768, 112, 2.5),
+      from_data_sheet("A100-PCIE-40GB", 312, 156, 19.5, 1.555, 600, 2.5, false),
+      from_data_sheet("A100-SXM4-40GB", 312, 156, 19.5, 1.555, 600, 2.5, false),
+      from_data_sheet("A100", 312, 156, 19.5, 2.039, 600, 2.5, false), from_data_sheet("B200", 2250, 1125, 80, 8, 1800, 5),
+      from_data_sheet("L40S", 362, 183, 91.6, 0.864, 64, 2.5), from_data_sheet("A6000", 155, 77, 38.7, 0.768, 112, 2.5, false),
       from_data_sheet("RTX 4090", 165, 82.6, 82.6, 1.008, 64, 2.5)};
   for (const MachineRates& rates : sheets)
     if (name.find(rates.name) != std::string::npos) return rates;

@@ -10,7 +10,7 @@ namespace blipft {
 /// What a GPU and what joins it to others do in a second.
 struct MachineRates {
   const char* name;                        ///< of the GPU, a part of what its driver calls it
-  double bf16, tf32, f32;                  ///< FLOP/s of matrix products
+  double bf16, tf32, f32, fp8;             ///< FLOP/s of matrix products; fp8 0: this GPU has none
   double memory;                           ///< bytes/s read and written
   double collectives;                      ///< bytes/s, bus bandwidth of an all-reduce within a machine
   double link, link_both;                  ///< bytes/s between host and GPU: one way alone, both ways together

@@ -235,6 +235,9 @@ void Run::make_backend() {
              ? make_cuda_ops(*device_, gemm_table_,
                              {config_.parallel.gemm_search == "thorough", config_.train.matmul_precision == "high"})
              : make_cpu_ops();
+  BLIPFT_USER_CHECK(config_.train.matmul != "fp8" || ops_->has_fp8(), place_of(config_, "train.matmul"),
+                    ": train.matmul: found fp8, but ", device_->name(),
+                    " has no products in fp8: GPUs of compute capability 8.9 and later (L40S, H100, H200) have; remove it");
   optimizer_ = make_optimizer(config_.train);
   context_bytes_ = std::max<int64_t>(0, monitor_->process_bytes());
 }
@@ -249,7 +252,7 @@ void Run::commit() {
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
   engine_ = std::make_unique<Engine>(
       EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(), arena_.get(), optimizer_.get(),
-                  nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity()},
+                  nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity(), plan_.fp8_kept_bytes},
       plan_.strategy_name, plan_.sharded);
   if (plan_.decoding) engine_->decode_with(*plan_.decoding, std::max(0, data_.tokenizer->pad_id()));
   engine_->strategy->learn_from(*plan_.engine->strategy);
@@ -405,11 +408,14 @@ void Run::announce() {
     std::printf("validation %lld samples%s%s\n", static_cast<long long>(data_.validation.dataset->size()),
                 data_.surveyed() ? ": " : "",
                 data_.surveyed() ? survey_text(config_, *data_.validation.texts).c_str() : "");
-  if (plan_.decoding) std::printf("%s\n", decoding_text(plan_).c_str());
+  for (const std::string& text : {decoding_text(plan_), fp8_text(plan_, *model_)})
+    if (!text.empty()) std::printf("%s\n", text.c_str());
   warn_at_start();
   if (config_.train.matmul_precision == "high" &&
       (config_.train.precision != Precision::f32_true || device_->kind() != DeviceKind::cuda))
     std::printf("note       train.matmul_precision high has no effect: only 32-true on GPUs has TF32 products\n");
+  if (config_.train.matmul == "fp8" && device_->kind() == DeviceKind::cpu)
+    std::printf("note       train.matmul fp8 is emulated on CPUs: the results are those of a GPU up to rounding, the speed is not\n");
   if (config_.model.init == "pretrained" && has_head(model_->units()) &&
       says_tied(io::read_json_file<nlohmann::ordered_json>(config_.model.path + "/config.json")))
     std::printf("note       config.json ties the head to the embeddings, but the checkpoint has another weight for it: the "

@@ -142,6 +142,7 @@ TEST_SUITE("cuda_ops") {
       omp_set_num_threads(threads);
       for (size_t g = 0; g < gpus.size(); ++g) {
         CAPTURE(all[g].name);
+        if (op_case.name.find("fp8 products") != std::string::npos && !all[g].ops->has_fp8()) continue;
         outputs[g] += compare(op_case, *gpus[g], expected, all[g].tf32);
       }
     }

@@ -6,6 +6,7 @@
 
 #include "ops/attention_cases.h"
 #include "ops/decode_cases.h"
+#include "ops/fp8_cases.h"
 #include "ops/llama_cases.h"
 #include "ops/modern_cases.h"
 #include "ops/norm_cases.h"
@@ -551,6 +552,7 @@ inline std::vector<OpCase> op_cases() {
   add_updates(cases, kF32, false, kF32, kF32, 600001, 8, true);
   add_quantize_ops(cases);
   add_decode_ops(cases);
+  add_fp8_ops(cases);
   add_scalars(cases);
   return cases;
 }

@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "ops/bf16.h"
 #include "blipft/ops.h"
+#include "ops/bf16.h"
+#include "ops/fp8.h"
 
 namespace blipft::test {
 
@@ -131,6 +132,7 @@ class OpContext {
       case DType::i32: return element(int32_t{});
       case DType::i64: return static_cast<double>(element(int64_t{}));
       case DType::u8: return element(uint8_t{});
+      case DType::f8e4m3: case DType::f8e5m2: return static_cast<double>(fp8_to_float(element(uint8_t{}), dtype));
     }
     return 0;
   }
@@ -185,6 +187,7 @@ class OpContext {
       case DType::i32: return write(static_cast<int32_t>(std::floor(number)));
       case DType::i64: return write(static_cast<int64_t>(std::floor(number)));
       case DType::u8: return write(static_cast<uint8_t>(number));
+      case DType::f8e4m3: case DType::f8e5m2: return write(float_to_fp8(static_cast<float>(number), t.dtype));
     }
   }
   void same(const std::vector<char>& before, int64_t begin, int64_t end, const std::string& otherwise) const {

@@ -191,6 +191,16 @@ def generation(space):
 
 
 @test
+def products_in_fp8(space):
+    result = Result(space, "--cpu-smoke", "--fp8", "--rows", "8b-lora-4096,blip2-64x1", "--steps", "5")
+    check(result.status == 0, result)
+    for row in result.json["rows"]:
+        check("train.matmul=fp8" in row["fp8"]["command"] and "train.matmul" not in row["bf16"]["command"], row)
+        check(row["fp8"]["codes"] and not row["bf16"]["codes"], row)
+    check(result.out.count("\n| ") == 3 and "bf16 tokens/s" in result.out, result)
+
+
+@test
 def repeats_give_medians(space):
     result = Result(space, "--cpu-smoke", "--rows", "single-64x1", "--repeats", "3")
     row = result.json["rows"][0]

@@ -6,6 +6,7 @@
 //   y [M, N] = x w^T     ->  y' [N, M] = w'^T x'      (A = w, transposed; B = x)
 //   dx [M, K] = dy w     ->  dx' [K, M] = w' dy'      (A = w; B = dy)
 //   dw [N, K] = dy^T x   ->  dw' [K, N] = x' dy'^T    (A = x; B = dy, transposed)
+// Factors in fp8 lie so that A is transposed and B is not, the only form that Hopper's tensor cores take.
 #include "cuda/cuda_ops.h"
 #include "ops/ops_check.h"
 
@@ -13,6 +14,16 @@ namespace blipft {
 namespace {
 
 cudaStream_t cuda_stream(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+/// The product of `a` and `b` in place of the factors that `problem` and `buffers` name.
+void take_fp8(const Fp8Matrix& a, const Fp8Matrix& b, GemmProblem& problem, GemmBuffers& buffers) {
+  problem.transpose_a = true, problem.transpose_b = false;
+  problem.k = a.codes.cols();
+  problem.input = a.codes.dtype, problem.input_b = b.codes.dtype;
+  problem.lda = problem.ldb = 0;
+  buffers.a = a.codes.data, buffers.b = b.codes.data;
+  buffers.scale_a = a.scale.data, buffers.scale_b = b.scale.data;
+}
 
 /// What GemmProblem holds as a leading dimension: 0 where the rows lie one behind the other.
 int64_t stride_of(const MatrixView& view) { return view.contiguous() ? 0 : view.row_stride; }
@@ -32,7 +43,7 @@ bool CudaOps::multiply(const GemmProblem& wanted, const GemmBuffers& buffers, St
 
 void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
   check_args(args);
-  if (args.y.numel() == 0 || launch_few_rows(args, context(stream))) return;
+  if (args.y.numel() == 0 || (!args.x8 && launch_few_rows(args, context(stream)))) return;
   const bool gelu = args.activation == Activation::gelu, relu = args.activation == Activation::relu;
   const MatrixView product = gelu ? MatrixView(args.pre_activation) : args.y;
   GemmProblem problem;
@@ -45,6 +56,7 @@ void CudaOps::linear_forward(const LinearForward& args, Stream stream) {
   if (args.bias) problem.epilogue = relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   else if (relu) problem.epilogue = CUBLASLT_EPILOGUE_RELU;
   GemmBuffers buffers{args.w.data, args.x.data, args.residual.data, product.data, args.bias.data, args.scale};
+  if (args.x8) take_fp8(args.w8, args.x8, problem, buffers);
 
   const bool in_epilogue = multiply(problem, buffers, stream);
   if (!in_epilogue) {
@@ -67,7 +79,8 @@ void CudaOps::linear_backward_input(const LinearBackwardInput& args, Stream stre
   problem.accumulate = static_cast<bool>(args.add);
   problem.ldb = stride_of(args.dy), problem.ldd = stride_of(args.dx);
   if (args.add) problem.ldc = stride_of(args.add);
-  const GemmBuffers buffers{args.w.data, args.dy.data, args.add.data, args.dx.data, nullptr, args.scale};
+  GemmBuffers buffers{args.w.data, args.dy.data, args.add.data, args.dx.data, nullptr, args.scale};
+  if (args.dy8) take_fp8(args.wt8, args.dy8, problem, buffers);
   BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
   if (args.activation != Activation::none)
     launch_activation_backward(args.dx.tensor(), args.saved, args.activated, args.activation, args.dbias,
@@ -85,7 +98,8 @@ void CudaOps::linear_backward_weight(const LinearBackwardWeight& args, Stream st
   problem.input = args.dy.dtype, problem.output = args.dw.dtype;
   problem.accumulate = args.accumulate;
   problem.lda = stride_of(args.x), problem.ldb = stride_of(args.dy);
-  const GemmBuffers buffers{args.x.data, args.dy.data, args.dw.data, args.dw.data, nullptr};
+  GemmBuffers buffers{args.x.data, args.dy.data, args.dw.data, args.dw.data, nullptr};
+  if (args.dyt8) take_fp8(args.xt8, args.dyt8, problem, buffers);
   // Our own pass over dy costs less than cuBLASLt's bias gradient epilogue, which leaves it few algorithms to choose
   // from. It goes first: what it reads, dy, the product then finds in the L2 cache.
   if (args.dbias) launch_column_sums(args.dy, args.dbias, args.accumulate, context(stream));

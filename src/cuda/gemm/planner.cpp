@@ -28,8 +28,6 @@ constexpr std::chrono::seconds kTurn{2};
 constexpr std::chrono::milliseconds kBetweenTurns{20};
 constexpr double kGain = 0.99;  // less than 1 % is noise: the heuristic's first candidate stays then
 
-cudaDataType_t cuda_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
-
 /// 256, 16 or what there is below that: few distinct values, so that few distinct problems.
 int32_t alignment(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
@@ -59,6 +57,15 @@ std::array<size_t, 3> search_rounds(double best_microseconds) {
 
 }  // namespace
 
+cudaDataType_t cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::f8e4m3: return CUDA_R_8F_E4M3;
+    case DType::f8e5m2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_32F;
+  }
+}
+
 bool has_epilogue_vector(const GemmProblem& problem) {
   return problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT && problem.epilogue != CUBLASLT_EPILOGUE_RELU;
 }
@@ -84,7 +91,7 @@ GemmPlan::Preference make_gemm_preference(const GemmProblem& problem) {
 std::string GemmProblem::key() const {
   const bool strided = lda || ldb || ldc || ldd;
   return concat("m", m, "n", n, "k", k, transpose_a ? "t" : "n", transpose_b ? "t" : "n", ":",
-                tf32 ? "tf32" : dtype_name(input), "-", dtype_name(output), ":e", epilogue, accumulate ? (in_place ? ":acc" : ":add") : "", ":a", align_a, ".",
+                tf32 ? "tf32" : dtype_name(input), is_fp8(input) ? dtype_name(input_b) : "", "-", dtype_name(output), ":e", epilogue, accumulate ? (in_place ? ":acc" : ":add") : "", ":a", align_a, ".",
                 align_b, ".", align_c, ".", align_d,
                 strided ? concat(":l", lda, ".", ldb, ".", ldc, ".", ldd) : std::string());
 }
@@ -179,6 +186,10 @@ void GemmPlanner::run(GemmPlan& plan, const GemmProblem& problem, const GemmBuff
 cublasStatus_t GemmPlanner::launch(GemmPlan& plan, const GemmProblem& problem, const GemmBuffers& buffers,
                                    void* workspace, cudaStream_t stream) {
   if (buffers.epilogue_vector) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, buffers.epilogue_vector);
+  if (is_fp8(problem.input)) {
+    set(plan.description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, buffers.scale_a);
+    set(plan.description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, buffers.scale_b);
+  }
   const float alpha = buffers.alpha, beta = problem.accumulate ? 1 : 0;
   const void* c = problem.accumulate ? buffers.c : buffers.d;
   return cublasLtMatmul(handle_, plan.description.get(), &alpha, buffers.a, plan.a.get(), buffers.b, plan.b.get(),
@@ -193,6 +204,12 @@ GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector) {
   plan.description.reset(description);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, problem.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, problem.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  // Algorithms that cannot scale are none, and scaling is seen by the pointers' presence; launches set the real ones.
+  if (is_fp8(problem.input)) {
+    const void* const some = reinterpret_cast<const void*>(uintptr_t{16});
+    set(plan.description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, some);
+    set(plan.description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, some);
+  }
   if (problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
     set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<cublasLtEpilogue_t>(problem.epilogue));
     if (epilogue_vector) {
@@ -202,8 +219,8 @@ GemmPlan describe_gemm(const GemmProblem& problem, void* epilogue_vector) {
   }
   plan.a = problem.transpose_a ? make_layout(problem.input, problem.k, problem.m, problem.lda)
                                : make_layout(problem.input, problem.m, problem.k, problem.lda);
-  plan.b = problem.transpose_b ? make_layout(problem.input, problem.n, problem.k, problem.ldb)
-                               : make_layout(problem.input, problem.k, problem.n, problem.ldb);
+  plan.b = problem.transpose_b ? make_layout(problem.type_of_b(), problem.n, problem.k, problem.ldb)
+                               : make_layout(problem.type_of_b(), problem.k, problem.n, problem.ldb);
   plan.d = make_layout(problem.output, problem.m, problem.n, problem.ldd);
   // Without C the library is handed D in its place.
   if (problem.accumulate && problem.ldc != problem.ldd)
@@ -259,7 +276,7 @@ GemmSearchReport GemmPlanner::search(const GemmProblem& problem, GemmPlan& plan)
   GemmSearchReport report;
   // The library's check of a variation does not know addresses: only such as any algorithm can read are varied.
   const bool aligned = std::min({problem.align_a, problem.align_b, problem.align_c, problem.align_d}) >= 16;
-  const bool thorough = effort_ == GemmEffort::thorough && (problem.input == DType::bf16 || problem.tf32) && aligned &&
+  const bool thorough = effort_ == GemmEffort::thorough && (problem.input == DType::bf16 || is_fp8(problem.input) || problem.tf32) && aligned &&
                         problem.flops() >= kThoroughFlops;
   GemmSearch source(handle_, plan, problem);
   const std::vector<cublasLtMatmulAlgo_t> similar = chosen_for_similar(problem);

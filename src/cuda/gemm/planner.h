@@ -21,11 +21,14 @@ namespace blipft {
 /// Half of the workspace is cuBLASLt's, the other half belongs to our own kernels.
 constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
+cudaDataType_t cuda_type(DType dtype);
+
 /// D [m, n] = epilogue(op(A) op(B) + (accumulate ? C : 0)) in column-major order.
 struct GemmProblem {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   DType input = DType::f32;                 ///< of A and B
+  DType input_b = DType::f32;               ///< of B where `input` is fp8, which may be mixed
   DType output = DType::f32;                ///< of C, D and the epilogue's vector
   bool tf32 = false;                        ///< f32 factors are rounded to TF32
   int32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -40,6 +43,7 @@ struct GemmProblem {
   std::string key() const;
   /// f32 sums, and full f32 products for f32 factors unless tf32 is asked for.
   cublasComputeType_t compute_type() const { return tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F; }
+  DType type_of_b() const { return is_fp8(input) ? input_b : input; }
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
@@ -48,6 +52,7 @@ struct GemmBuffers {
   void* d = nullptr;
   void* epilogue_vector = nullptr;          ///< bias (read) or bias gradient (written)
   float alpha = 1;                          ///< of the product
+  const void *scale_a = nullptr, *scale_b = nullptr;  ///< f32 in device memory, of factors in fp8
 };
 
 /// Elements from the first to the last of a stored matrix of `columns` columns of `rows`.

@@ -124,17 +124,16 @@ std::vector<GemmCandidate> GemmSearch::heuristic(int count) {
 }
 
 std::vector<Algorithm> GemmSearch::families() const {
-  const cudaDataType_t in = problem_.input == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
-  const cudaDataType_t out = problem_.output == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+  const cudaDataType_t a = cuda_type(problem_.input), b = cuda_type(problem_.type_of_b()), out = cuda_type(problem_.output);
   std::array<int, 128> ids{};
   int found = 0;
-  if (cublasLtMatmulAlgoGetIds(handle_, problem_.compute_type(), CUDA_R_32F, in, in, out, out,
+  if (cublasLtMatmulAlgoGetIds(handle_, problem_.compute_type(), CUDA_R_32F, a, b, out, out,
                                static_cast<int>(ids.size()), ids.data(), &found) != CUBLAS_STATUS_SUCCESS)
     return {};
   std::vector<Algorithm> list;
   for (int i = 0; i < found; ++i) {
     Algorithm algorithm{};
-    if (cublasLtMatmulAlgoInit(handle_, problem_.compute_type(), CUDA_R_32F, in, in, out, out, ids[static_cast<size_t>(i)],
+    if (cublasLtMatmulAlgoInit(handle_, problem_.compute_type(), CUDA_R_32F, a, b, out, out, ids[static_cast<size_t>(i)],
                                &algorithm) != CUBLAS_STATUS_SUCCESS)
       continue;
     // Without tensor cores a large product takes so long that not even one try is worth it.

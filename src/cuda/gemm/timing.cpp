@@ -58,7 +58,9 @@ class Stopwatches {
 
 /// Microseconds of one launch, roughly.
 double guess(const GemmProblem& problem) {
-  return std::max(4.0, problem.flops() / (problem.input == DType::bf16 ? 600e6 : problem.tf32 ? 300e6 : 40e6));
+  const double flops_of_a_microsecond =
+      is_fp8(problem.input) ? 1200e6 : problem.input == DType::bf16 ? 600e6 : problem.tf32 ? 300e6 : 40e6;
+  return std::max(4.0, problem.flops() / flops_of_a_microsecond);
 }
 
 int64_t padded(int64_t elements, DType dtype) { return round_up(elements * dtype_size(dtype), 256) + 256; }
@@ -74,12 +76,13 @@ int64_t elements_of_d(const GemmProblem& p) { return stored_elements(p.m, p.n, p
 /// Bytes of one set's parts.
 struct SetBytes {
   explicit SetBytes(const GemmProblem& p)
-      : a(padded(elements_of_a(p), p.input)), b(padded(elements_of_b(p), p.input)),
+      : a(padded(elements_of_a(p), p.input)), b(padded(elements_of_b(p), p.type_of_b())),
         d(padded(elements_of_d(p), p.output)),
         c(p.accumulate && !p.in_place ? padded(stored_elements(p.m, p.n, p.ldc), p.output) : 0),
-        vector(has_epilogue_vector(p) ? padded(std::max(p.m, p.n), DType::f32) : 0) {}
-  int64_t a, b, d, c, vector;
-  int64_t total() const { return a + b + d + c + vector; }
+        vector(has_epilogue_vector(p) ? padded(std::max(p.m, p.n), DType::f32) : 0),
+        scale(is_fp8(p.input) ? padded(1, DType::f32) : 0) {}
+  int64_t a, b, d, c, vector, scale;
+  int64_t total() const { return a + b + d + c + vector + scale; }
 };
 
 /// Cuts one set out of memory at `next`, at addresses aligned exactly as the problem says, and fills it.
@@ -97,8 +100,16 @@ GemmBuffers make_set(const GemmProblem& problem, const SetBytes& bytes, char* ne
   set.c = bytes.c > 0 ? take(bytes.c, problem.align_c) : set.d;
   // Zeros run faster than real data.
   const LaunchContext context;
-  launch_fill_normal({a, problem.input, {elements_of_a(problem)}}, 1, 1, 0, 0, 1, context);
-  launch_fill_normal({b, problem.input, {elements_of_b(problem)}}, 1, 2, 0, 0, 0.02f, context);
+  if (is_fp8(problem.input)) {
+    launch_fill_fp8({a, problem.input, {elements_of_a(problem)}}, 1, context);
+    launch_fill_fp8({b, problem.input_b, {elements_of_b(problem)}}, 2, context);
+    void* const scale = take(bytes.scale, 256);
+    launch_fill_normal({scale, DType::f32, {1}}, 1, 4, 0, 1, 0, context);
+    set.scale_a = set.scale_b = scale;
+  } else {
+    launch_fill_normal({a, problem.input, {elements_of_a(problem)}}, 1, 1, 0, 0, 1, context);
+    launch_fill_normal({b, problem.input, {elements_of_b(problem)}}, 1, 2, 0, 0, 0.02f, context);
+  }
   if (bytes.vector > 0) {
     // Biases lie wherever their unit's parameters put them.
     set.epilogue_vector = take(bytes.vector, std::min(problem.align_d, 16));

@@ -4,7 +4,7 @@
 namespace blipft {
 
 UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows) {
-  UnitPass pass{context, {}, {}, {}};
+  UnitPass pass{context, {}, {}, {}, &unit};
   if (rows > 0 && rows <= context.most_coded_rows) pass.coded = &unit;
   pass.flat = pass.coded ? context.units.acquire_codes(unit) : context.units.acquire(unit);
   if (unit.adapter) pass.adapter = context.units.acquire(*unit.adapter);
@@ -49,6 +49,16 @@ void UnitBackward::join() {
   for (const Tensor& tensor : kept_) context.arena.give(tensor);
   kept_.clear();
   reduced_.clear();
+  in_fp8_.clear();
+}
+
+const Fp8Codes& UnitBackward::in_fp8(const MatrixView& dy) {
+  for (const auto& [known, codes] : in_fp8_)
+    if (known.data == dy.data && known.shape == dy.shape) return codes;
+  const Fp8Codes made = cast_fp8(context, dy, context.fp8->gradients(), trained() ? Fp8Layouts::both : Fp8Layouts::codes,
+                                 context.stream);
+  keep(made);
+  return in_fp8_.emplace_back(dy, made).second;
 }
 
 Tensor UnitBackward::reduced(const LinearAdapter& of, const MatrixView& dy) {
@@ -77,7 +87,13 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
     }
   }
   args.w = w(pass.flat);
-  pass.context.ops.linear_forward(args, pass.context.stream);
+  if (!in_fp8(pass)) return pass.context.ops.linear_forward(args, pass.context.stream);
+  const StepContext& context = pass.context;
+  const Fp8Codes x = cast_fp8(context, args.x, DType::f8e4m3, Fp8Layouts::codes, context.stream);
+  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, Fp8Layouts::codes);
+  args.x8 = x.codes, args.w8 = codes.codes;
+  context.ops.linear_forward(args, context.stream);
+  for (const Fp8Codes* made : {&codes, &x}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::forward(const UnitPass& pass, LinearForward args) const {
@@ -108,18 +124,31 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
     args.add = args.dx;
   }
   args.w = w(pass.flat);
-  pass.context.ops.linear_backward_input(args, pass.context.stream);
+  if (!in_fp8(pass)) return pass.context.ops.linear_backward_input(args, pass.context.stream);
+  const StepContext& context = pass.context;
+  args.dy8 = pass.in_fp8(args.dy).codes;
+  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, Fp8Layouts::transposed);
+  args.wt8 = codes.transposed;
+  context.ops.linear_backward_input(args, context.stream);
+  each_taken(codes, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,
                                   const BiasGradient& summed) const {
   Ops& ops = pass.context.ops;
   if (trained(pass)) {
+    const bool fp8 = in_fp8(pass);
+    const Fp8Matrix dyt8 = fp8 ? pass.in_fp8(dy).transposed : Fp8Matrix{};
     const Stream stream = pass.weight_stream();
     const Tensor dbias = bias < 0 ? Tensor{} : pass.gradient(bias, {out});
-    ops.linear_backward_weight({.dy = dy, .x = x, .dw = pass.gradient(weight, {out, in}),
-                                .dbias = summed ? Tensor{} : dbias, .accumulate = pass.accumulate()},
-                               stream);
+    LinearBackwardWeight args{.dy = dy, .x = x, .dw = pass.gradient(weight, {out, in}),
+                              .dbias = summed ? Tensor{} : dbias, .accumulate = pass.accumulate()};
+    if (fp8) {
+      const Fp8Codes codes = cast_fp8(pass.context, x, DType::f8e4m3, Fp8Layouts::transposed, stream);
+      pass.keep(codes);
+      args.dyt8 = dyt8, args.xt8 = codes.transposed;
+    }
+    ops.linear_backward_weight(args, stream);
     if (summed.ahead && pass.accumulate()) ops.add(summed.sums, dbias, stream);
     if (summed.ahead && !pass.accumulate()) ops.cast(summed.sums, dbias, stream);
   }
@@ -144,6 +173,7 @@ LinearLayer add_packed_linear(Unit& unit, const std::vector<std::string>& names,
 LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layers, int64_t in, bool bias,
                               float init_std) {
   LinearLayer linear{.in = in};
+  std::vector<std::string> modules;
   for (const PackedLinear& layer : layers) {
     const int64_t offset =
         unit.add(layer.name + ".weight", {layer.out, in}, Init::normal(layer.init_std > 0 ? layer.init_std : init_std),
@@ -151,7 +181,9 @@ LinearLayer add_packed_linear(Unit& unit, const std::vector<PackedLinear>& layer
     if (linear.weight < 0) linear.weight = offset;
     linear.parts.push_back({linear.out, layer.out});
     linear.out += layer.out;
+    modules.push_back(layer.name);
   }
+  unit.add_matrix({linear.weight, in, linear.out, std::move(modules)});
   if (!bias) return linear;
   for (const PackedLinear& layer : layers) {
     const int64_t offset = unit.add(layer.name + ".bias", {layer.out}, Init::constant(0), linear.bias >= 0);

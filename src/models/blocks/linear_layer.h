@@ -16,6 +16,9 @@
 // Packed layers over one input (q, k, v; gate, up) are one weight whose rows are the parts, one behind the other, of
 // any widths; y and dy have the parts as ranges of columns.
 //
+// Products in fp8 (Fp8Products): the layer casts x, dy and the weight right before it multiplies, dy once for both of its
+// gradients. Adapters stay in the compute dtype, and whatever else reads x and dy.
+//
 // Adapters (LinearAdapter) add to the product of the whole layer or of one part, before the activation. In backward
 // they write dx first and the layer adds to it, so that what is fused into input_gradient() stays as it is; in forward
 // an activation becomes an op of its own. They take x from the caller, not from memory of their own: recomputation and
@@ -29,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "blipft/fp8_products.h"
 #include "blipft/model.h"
 
 namespace blipft {
@@ -39,6 +43,7 @@ struct UnitPass {
   Tensor flat;                             ///< the unit's parameters
   Tensor adapter;                          ///< those of the unit beside it; absent: none
   Dropout rows;                            ///< how rows belong to samples, for adapters: a Dropout without p and site
+  const Unit* unit = nullptr;
   const Unit* coded = nullptr;             ///< the unit, where matrices that are stored as codes are multiplied so
 };
 
@@ -100,6 +105,12 @@ class UnitBackward : public UnitPass {
 
   /// LinearAdapter::reduce() of this backward, called at the first request.
   Tensor reduced(const LinearAdapter& adapter, const MatrixView& dy);
+  /// The gradient of a layer's output in fp8, made at the first request in the main stream: in both layouts where the layer is
+  /// trained.
+  const Fp8Codes& in_fp8(const MatrixView& dy);
+  void keep(const Fp8Codes& codes) {
+    each_taken(codes, [&](const Tensor& tensor) { keep(tensor); });
+  }
 
  private:
   UnitGradients gradients_;
@@ -108,6 +119,7 @@ class UnitBackward : public UnitPass {
   bool forked_ = false;
   std::vector<Tensor> kept_;
   std::vector<std::pair<const LinearAdapter*, Tensor>> reduced_;
+  std::vector<std::pair<MatrixView, Fp8Codes>> in_fp8_;
 };
 
 /// What is added to a linear layer's product, such as a product of low rank: y += B (A x), A [r, in], B [part, r].
@@ -172,6 +184,10 @@ class LinearLayer {
  private:
   void multiply(const UnitPass& pass, LinearForward args) const;
   bool trained(const UnitBackward& pass) const { return pass.trained(); }
+  /// Whether the products of this layer take their factors in fp8.
+  bool in_fp8(const UnitPass& pass) const {
+    return pass.context.fp8 && pass.unit && pass.context.fp8->takes(*pass.unit, weight);
+  }
   Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
   Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
 };

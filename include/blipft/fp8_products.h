@@ -1,0 +1,79 @@
+// Fp8Products: which matrices of a model are multiplied in fp8, and their codes in the course of a pass.
+//
+// The products of a layer y = x w^T take x and w as f8e4m3; its gradients take dy as f8e5m2 or f8e4m3. Scales are those of
+// the tensor as it is at that moment (current scaling, one for a tensor: Fp8Cast), so that a pass depends on nothing that
+// was there before it. LinearLayer makes and uses the codes; this decides, and holds those of weights that stay.
+//
+// A weight does not change within a step: codes that are kept are made at its first use there, in both layouts, and serve
+// all micro-batches and recomputations. Of those that are not kept, each use makes the layout that it needs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "blipft/model.h"
+
+namespace blipft {
+
+struct Fp8Settings {
+  DType gradients = DType::f8e5m2;
+  /// A product saves m n k operations and casts about m k + m n + n k elements: layers with in * out / (in + out) below
+  /// this gain nothing.
+  int64_t least_size = 1300;
+  std::vector<std::string> excluded;       ///< ends of modules' names
+  int64_t kept_bytes = 0;                  ///< of weights' codes that stay over a step
+};
+
+/// A matrix in one or both layouts.
+struct Fp8Codes {
+  Fp8Matrix codes, transposed;
+  Tensor words;                            ///< f32 [2]: amax, scale; absent: nothing here was taken from the arena
+};
+enum class Fp8Layouts { codes, transposed, both };
+/// `x` in memory that is taken from the arena.
+Fp8Codes cast_fp8(const StepContext& context, const MatrixView& x, DType dtype, Fp8Layouts layouts, Stream stream);
+/// Calls `to` with each tensor that was taken.
+template <class F>
+void each_taken(const Fp8Codes& made, F to) {
+  if (!made.words) return;
+  for (const Tensor& tensor : {made.words, made.codes.codes, made.transposed.codes})
+    if (tensor) to(tensor);
+}
+
+class Fp8Products {
+ public:
+  /// Why a matrix stays in the compute dtype.
+  enum class Choice { fp8, small, odd, excluded };
+  struct Matrix {
+    Choice choice = Choice::fp8;
+    Tensor codes, transposed, words;       // [out, in], [in, out], f32 [2] (amax, scale); absent: not kept
+    bool fresh = false;                    // the codes are those of this pass
+  };
+  /// Declares the memory of codes that are kept.
+  Fp8Products(const std::vector<const Unit*>& units, Fp8Settings settings, Arena& arena);
+  /// After Arena::commit.
+  void bind(const Arena& arena);
+  /// Weights may have changed.
+  void begin_pass();
+
+  /// Never the head's matrix, which is no layer's (Unit::matrices).
+  bool takes(const Unit& unit, int64_t weight) const;
+  DType gradients() const { return settings_.gradients; }
+  /// The codes of the unit's matrix `w` [out, in] at `weight`, made in the main stream where they are not there, in the layout
+  /// that is asked for at least.
+  Fp8Codes weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w, Fp8Layouts layout);
+
+  /// By unit and offset of the weight.
+  const std::map<std::pair<int64_t, int64_t>, Matrix>& matrices() const { return matrices_; }
+  int64_t kept_bytes() const { return kept_bytes_; }
+
+ private:
+  Fp8Settings settings_;
+  std::map<std::pair<int64_t, int64_t>, Matrix> matrices_;
+  int64_t kept_bytes_ = 0;
+};
+
+}  // namespace blipft

@@ -1,0 +1,193 @@
+// Factors of products in fp8: the largest magnitude of a matrix, then its codes, as they lie and transposed, in one read.
+//
+// Hopper's tensor cores multiply fp8 along contiguous memory alone, so that x, dy and the weight are wanted in both
+// layouts. Bounds, for n bf16 elements: 2 n bytes for the magnitude, 3 n for one layout, 4 n for both.
+#include <cuda_fp8.h>
+
+#include "cuda/cuda_ops.h"
+#include "cuda/vector.cuh"
+#include "ops/fp8.h"
+
+namespace blipft {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// A matrix with rows that may lie apart, read in groups of 8 columns.
+template <class T>
+struct Rows {
+  const T* data;
+  int64_t rows, cols, stride;
+  bool aligned;                            ///< each group of 8 at a multiple of 16 bytes
+
+  __device__ __forceinline__ void load8(int64_t row, int64_t col, float (&x)[8]) const {
+    const T* from = data + row * stride + col;
+    if (aligned) {
+      load(from, x);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = to_float(from[i]);
+    }
+  }
+};
+
+template <class T>
+Rows<T> rows_of(const MatrixView& view) {
+  const int64_t stride = view.contiguous() ? view.cols() : view.row_stride;
+  return {view.as<const T>(), view.rows(), view.cols(), stride, aligned16(view.data) && stride % kVector<T> == 0};
+}
+
+/// The greatest of the magnitudes' bits, whose order is that of numbers, with infinities and NaNs above all.
+template <class T>
+__global__ void __launch_bounds__(kThreads) largest_kernel(Rows<T> x, unsigned* largest) {
+  const int64_t groups = x.cols / 8, count = x.rows * groups;
+  unsigned most = 0;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
+    const int64_t row = divided(i, groups);
+    float v[8];
+    x.load8(row, (i - row * groups) * 8, v);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) most = max(most, __float_as_uint(v[j]) & 0x7fffffffu);
+  }
+  most = __reduce_max_sync(0xffffffffu, most);
+  __shared__ unsigned warps[kThreads / 32];
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = most;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    most = __reduce_max_sync(0xffffffffu, threadIdx.x < kThreads / 32 ? warps[threadIdx.x] : 0u);
+    if (threadIdx.x == 0) atomicMax(largest, most);  // of whole numbers: their order changes nothing
+  }
+}
+
+template <bool kE5m2>
+__device__ __forceinline__ uint32_t codes_of_four(const float* x) {
+  constexpr __nv_fp8_interpretation_t kForm = kE5m2 ? __NV_E5M2 : __NV_E4M3;
+  const uint32_t low = __nv_cvt_float2_to_fp8x2({x[0], x[1]}, __NV_SATFINITE, kForm);
+  const uint32_t high = __nv_cvt_float2_to_fp8x2({x[2], x[3]}, __NV_SATFINITE, kForm);
+  return low | high << 16;
+}
+
+/// 4 x 4 bytes, transposed: out[i] has byte i of each word.
+__device__ __forceinline__ void transpose_bytes(const uint32_t (&in)[4], uint32_t (&out)[4]) {
+  const uint32_t a = __byte_perm(in[0], in[1], 0x5140), b = __byte_perm(in[2], in[3], 0x5140);
+  const uint32_t c = __byte_perm(in[0], in[1], 0x7362), d = __byte_perm(in[2], in[3], 0x7362);
+  out[0] = __byte_perm(a, b, 0x5410), out[1] = __byte_perm(a, b, 0x7632);
+  out[2] = __byte_perm(c, d, 0x5410), out[3] = __byte_perm(c, d, 0x7632);
+}
+
+constexpr int kTileRows = 128, kTileCols = 64;
+
+using Tile = uint32_t[kTileCols][kTileRows / 4 + 1];
+
+/// The block's tile into [cols, columns]. `words`: of each half of this thread's 8 columns, a word a row.
+__device__ __forceinline__ void store_transposed(const uint32_t (&words)[2][4], Tile& tile, uint8_t* transposed,
+                                                 int64_t row0, int64_t col0, int64_t cols, int64_t columns) {
+  const int rows4 = static_cast<int>(threadIdx.x) / 8, group = static_cast<int>(threadIdx.x) % 8;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t out[4];
+    transpose_bytes(words[half], out);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) tile[group * 8 + half * 4 + j][rows4] = out[j];
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kTileCols * kTileRows / 16; i += kThreads) {
+    const int c = i / (kTileRows / 16), part = i % (kTileRows / 16);
+    const int64_t row = row0 + part * 16;
+    if (col0 + c >= cols || row >= columns) continue;
+    const uint32_t* from = &tile[c][part * 4];
+    *reinterpret_cast<uint4*>(transposed + (col0 + c) * columns + row) = {from[0], from[1], from[2], from[3]};
+  }
+}
+
+/// A block takes kTileRows x kTileCols; a thread 4 rows x 8 columns of it. `columns`: fp8_columns(x.rows).
+template <class T, bool kE5m2, bool kCodes, bool kTransposed>
+__global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const unsigned* largest, float* scale,
+                                                            uint8_t* codes, uint8_t* transposed, int64_t columns) {
+  constexpr DType kDType = kE5m2 ? DType::f8e5m2 : DType::f8e4m3;
+  const unsigned most = *largest;
+  const float factor = power_of_two(fp8_exponent(most, kDType));
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *scale = fp8_scale(most, kDType);
+  const int64_t row0 = int64_t{blockIdx.y} * kTileRows, col0 = int64_t{blockIdx.x} * kTileCols;
+  const int rows4 = static_cast<int>(threadIdx.x) / 8, group = static_cast<int>(threadIdx.x) % 8;
+  const int64_t col = col0 + group * 8;
+  uint32_t words[2][4]{};                  // of each half of the 8 columns: a word a row
+  if (col < x.cols) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int64_t row = row0 + rows4 * 4 + r;
+      if (row >= x.rows) break;
+      float v[8];
+      x.load8(row, col, v);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] *= factor;
+      words[0][r] = codes_of_four<kE5m2>(v), words[1][r] = codes_of_four<kE5m2>(v + 4);
+      if constexpr (kCodes)
+        *reinterpret_cast<uint2*>(codes + row * x.cols + col) = {words[0][r], words[1][r]};
+    }
+  }
+  if constexpr (kTransposed) {
+    __shared__ Tile tile;
+    store_transposed(words, tile, transposed, row0, col0, x.cols, columns);
+  }
+}
+
+template <class T, bool kE5m2>
+void run_cast(const Fp8Cast& args, const LaunchContext& context) {
+  const Rows<T> x = rows_of<T>(args.x);
+  const int64_t columns = fp8_columns(x.rows);
+  const dim3 grid(static_cast<unsigned>(ceil_div(x.cols, kTileCols)), static_cast<unsigned>(ceil_div(columns, kTileRows)));
+  dispatch_bool(static_cast<bool>(args.codes), [&](auto with_codes) {
+    dispatch_bool(static_cast<bool>(args.transposed), [&](auto with_transposed) {
+      constexpr bool kCodes = decltype(with_codes)::value, kTransposed = decltype(with_transposed)::value;
+      if constexpr (kCodes || kTransposed)
+        cast_fp8_kernel<T, kE5m2, kCodes, kTransposed><<<grid, kThreads, 0, context.stream>>>(
+            x, args.amax.as<const unsigned>(), args.scale.as<float>(), args.codes.as<uint8_t>(),
+            args.transposed.as<uint8_t>(), columns);
+    });
+  });
+  BLIPFT_CUDA_LAUNCHED("cast_fp8_kernel");
+}
+
+/// splitmix64 of the word's number, without the bits that would make a number large, infinite or no number.
+__global__ void __launch_bounds__(kThreads) fill_fp8_kernel(uint32_t* words, int64_t count, uint32_t seed) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  uint64_t z = seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(i + 1) * 0xd1342543de82ef95u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  words[i] = static_cast<uint32_t>(z >> 31) & 0xbfbfbfbfu;
+}
+
+}  // namespace
+
+void launch_fill_fp8(const Tensor& codes, uint32_t seed, const LaunchContext& context) {
+  const int64_t words = codes.numel() / 4;  // rows are multiples of kFp8Alignment
+  fill_fp8_kernel<<<static_cast<unsigned>(ceil_div(words, kThreads)), kThreads, 0, context.stream>>>(
+      codes.as<uint32_t>(), words, seed);
+  BLIPFT_CUDA_LAUNCHED("fill_fp8_kernel");
+}
+
+// Ada's and later tensor cores have fp8.
+bool CudaOps::has_fp8() const { return capability_ >= 89; }
+
+void CudaOps::cast_fp8(const Fp8Cast& args, Stream stream) {
+  check_args(args);
+  const LaunchContext to = context(stream);
+  BLIPFT_CUDA_CHECK(cudaMemsetAsync(args.amax.data, 0, sizeof(float), to.stream));
+  const int64_t groups = args.x.numel() / 8;
+  dispatch_float(args.x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if (groups > 0) {
+      const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(groups, 4 * kThreads), int64_t{to.sm_count} * 8));
+      largest_kernel<T><<<blocks, kThreads, 0, to.stream>>>(rows_of<T>(args.x), args.amax.as<unsigned>());
+      BLIPFT_CUDA_LAUNCHED("largest_kernel");
+    }
+    const DType dtype = args.codes ? args.codes.dtype : args.transposed.dtype;
+    if (dtype == DType::f8e5m2) run_cast<T, true>(args, to);
+    else run_cast<T, false>(args, to);
+  });
+}
+
+}  // namespace blipft

@@ -1,0 +1,86 @@
+// The choice of products in fp8, and the codes of weights; see fp8_products.h.
+#include "blipft/fp8_products.h"
+
+#include <algorithm>
+
+namespace blipft {
+
+namespace {
+
+// "model.layers.0.mlp.down_proj" of "down_proj", "mlp.down_proj" or itself.
+bool names(const std::string& end, const std::string& module) {
+  return module == end || (module.size() > end.size() && module.ends_with(end) && module[module.size() - end.size() - 1] == '.');
+}
+
+bool excluded(const WeightMatrix& matrix, const std::vector<std::string>& ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](const std::string& end) {
+    return std::any_of(matrix.modules.begin(), matrix.modules.end(),
+                       [&](const std::string& module) { return names(end, module); });
+  });
+}
+
+Fp8Products::Choice choice_of(const WeightMatrix& matrix, const Fp8Settings& settings) {
+  using Choice = Fp8Products::Choice;
+  if (matrix.in % kFp8Alignment != 0 || matrix.out % kFp8Alignment != 0) return Choice::odd;
+  if (excluded(matrix, settings.excluded)) return Choice::excluded;
+  return matrix.in * matrix.out < settings.least_size * (matrix.in + matrix.out) ? Choice::small : Choice::fp8;
+}
+
+}  // namespace
+
+Fp8Products::Fp8Products(const std::vector<const Unit*>& units, Fp8Settings settings, Arena& arena)
+    : settings_(std::move(settings)) {
+  constexpr const char* kName = "weights in fp8";
+  for (const Unit* unit : units)
+    for (const WeightMatrix& matrix : unit->matrices()) {
+      Matrix& entry = matrices_[{unit->index, matrix.offset}];
+      entry.choice = choice_of(matrix, settings_);
+      const int64_t bytes = 2 * matrix.in * matrix.out;
+      if (entry.choice != Choice::fp8 || kept_bytes_ + bytes > settings_.kept_bytes) continue;
+      kept_bytes_ += bytes;
+      entry.codes = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.out, matrix.in});
+      entry.transposed = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.in, matrix.out});
+      entry.words = arena.persistent(Owner::parameters, kName, DType::f32, {2});
+    }
+}
+
+void Fp8Products::bind(const Arena& arena) {
+  for (auto& [place, matrix] : matrices_)
+    for (Tensor* tensor : {&matrix.codes, &matrix.transposed, &matrix.words})
+      if (*tensor) *tensor = arena.resolve(*tensor);
+}
+
+void Fp8Products::begin_pass() {
+  for (auto& [place, matrix] : matrices_) matrix.fresh = false;
+}
+
+bool Fp8Products::takes(const Unit& unit, int64_t weight) const {
+  const auto found = matrices_.find({unit.index, weight});
+  return found != matrices_.end() && found->second.choice == Choice::fp8;
+}
+
+Fp8Codes Fp8Products::weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w,
+                             Fp8Layouts layout) {
+  Matrix& kept = matrices_.at({unit.index, weight});
+  if (!kept.codes) return cast_fp8(context, w, DType::f8e4m3, layout, context.stream);
+  const Tensor scale = kept.words.part(1, {1});
+  if (!kept.fresh)
+    context.ops.cast_fp8({.x = w, .amax = kept.words.part(0, {1}), .scale = scale, .codes = kept.codes,
+                          .transposed = kept.transposed}, context.stream);
+  kept.fresh = true;
+  return {{kept.codes, scale}, {kept.transposed, scale}, {}};
+}
+
+Fp8Codes cast_fp8(const StepContext& context, const MatrixView& x, DType dtype, Fp8Layouts layouts, Stream stream) {
+  const auto take = [&](DType of, const Shape& shape) { return context.arena.take(Owner::activations, "fp8", of, shape); };
+  Fp8Codes made;
+  made.words = take(DType::f32, {2});
+  const Tensor scale = made.words.part(1, {1});
+  if (layouts != Fp8Layouts::transposed) made.codes = {take(dtype, {x.rows(), x.cols()}), scale};
+  if (layouts != Fp8Layouts::codes) made.transposed = {take(dtype, {x.cols(), fp8_columns(x.rows())}), scale};
+  context.ops.cast_fp8({.x = x, .amax = made.words.part(0, {1}), .scale = scale, .codes = made.codes.codes,
+                        .transposed = made.transposed.codes}, stream);
+  return made;
+}
+
+}  // namespace blipft

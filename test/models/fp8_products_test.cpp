@@ -1,0 +1,209 @@
+// Products in fp8: which layers take them, that LinearLayer multiplies exactly what Fp8Cast makes, whose codes stay over a
+// step, and numbers that are none.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "models/blocks/linear_layer.h"
+#include "ops/fp8.h"
+#include "ops/op_reference.h"
+
+namespace blipft::test {
+namespace {
+
+class NoUnits : public UnitAccess {
+ public:
+  explicit NoUnits(Tensor flat, Tensor gradient) : flat_(flat), gradient_(gradient) {}
+  Tensor acquire(const Unit&) override { return flat_; }
+  void release(const Unit&) override {}
+  UnitGradient gradient(const Unit&) override { return {gradient_, accumulate}; }
+  void publish(const Unit&) override {}
+  bool accumulate = false;
+
+ private:
+  Tensor flat_, gradient_;
+};
+
+std::vector<float> random_numbers(int64_t n, uint32_t seed, float size) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, size);
+  std::vector<float> values(static_cast<size_t>(n));
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+/// What the codes of `values` stand for.
+std::vector<double> in_fp8(const std::vector<float>& values, DType dtype) {
+  uint32_t largest = 0;
+  for (float value : values) largest = std::max(largest, bits_from_float(value) & 0x7fffffffu);
+  const float scale = fp8_scale(largest, dtype);
+  std::vector<double> rounded;
+  for (float value : values)
+    rounded.push_back(static_cast<double>(fp8_to_float(float_to_fp8(value / scale, dtype), dtype)) * static_cast<double>(scale));
+  return rounded;
+}
+
+/// c[i, j] = sum over l of a(i, l) b(j, l), in f64.
+template <class A, class B>
+std::vector<double> product(int64_t m, int64_t n, int64_t k, A a, B b) {
+  std::vector<double> c(static_cast<size_t>(m * n));
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t l = 0; l < k; ++l) c[static_cast<size_t>(i * n + j)] += a(i, l) * b(j, l);
+  return c;
+}
+
+std::vector<double> wide(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+const ParameterGroup kTrained{"trained"};
+
+struct Case {
+  int64_t rows, in, out;
+  DType gradients;
+  int64_t kept_bytes;
+};
+
+}  // namespace
+
+TEST_SUITE("fp8") {
+  TEST_CASE("codes are those of the format: each value, each midpoint, its neighbours") {
+    for (DType dtype : {DType::f8e4m3, DType::f8e5m2}) {
+      const int codes = dtype == DType::f8e4m3 ? 0x7f : 0x7c;
+      for (int code = 0; code < codes; ++code) {
+        CAPTURE(code);
+        const float value = fp8_to_float(static_cast<uint8_t>(code), dtype);
+        CHECK(float_to_fp8(value, dtype) == code);
+        CHECK(float_to_fp8(-value, dtype) == (code | 0x80));
+        if (code + 1 == codes) continue;
+        const float next = fp8_to_float(static_cast<uint8_t>(code + 1), dtype), middle = (value + next) / 2;
+        CHECK(float_to_fp8(middle, dtype) == code + code % 2);
+        CHECK(float_to_fp8(std::nextafter(middle, 0.0f), dtype) == code);
+        CHECK(float_to_fp8(std::nextafter(middle, next), dtype) == code + 1);
+      }
+      CHECK(float_to_fp8(1e30f, dtype) == codes - 1);
+      CHECK(fp8_to_float(static_cast<uint8_t>(codes - 1), dtype) == (dtype == DType::f8e4m3 ? 448.0f : 57344.0f));
+    }
+  }
+
+  TEST_CASE("the scale is the least power of two that no magnitude overflows") {
+    std::mt19937 random(3);
+    for (DType dtype : {DType::f8e4m3, DType::f8e5m2}) {
+      const double most = dtype == DType::f8e4m3 ? 448 : 57344;
+      for (int i = 0; i < 10000; ++i) {
+        const float x = float_from_bits(random() % 0x7f800000u);
+        const double scale = static_cast<double>(fp8_scale(bits_from_float(x), dtype));
+        CAPTURE(x);
+        int exponent = 0;
+        CHECK(std::frexp(scale, &exponent) == 0.5);
+        CHECK((static_cast<double>(x) / scale <= most || scale == 0x1p126));
+        CHECK((static_cast<double>(x) / scale * 2 > most || scale == 0x1p-126));
+      }
+      CHECK(fp8_scale(0, dtype) == 1);
+      for (float none : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+        CHECK(std::isnan(fp8_scale(bits_from_float(none), dtype)));
+    }
+  }
+
+  TEST_CASE("a layer multiplies what the casts make, forward and backward, micro-batch after micro-batch") {
+    for (const Case& of : {Case{7, 16, 32, DType::f8e5m2, 0}, {33, 48, 16, DType::f8e4m3, 0}, {16, 64, 80, DType::f8e5m2, 1 << 20},
+                           {5, 32, 48, DType::f8e4m3, 1 << 20}}) {
+      CAPTURE(of.rows);
+      Unit unit("layer", kTrained);
+      unit.index = 0;
+      const LinearLayer layer = add_linear(unit, "layer.fc", of.in, of.out, true, 0.02f);
+      const std::vector<float> first = random_numbers(unit.numel(), 1, 0.1f), second = random_numbers(unit.numel(), 2, 0.3f);
+      std::vector<float> flat = first, gradient(static_cast<size_t>(unit.numel()));
+      const auto device = make_cpu_device(0);
+      const auto cpu_ops = make_cpu_ops(), plan_ops = make_plan_ops();
+      Arena arena(*device);
+      NoUnits units({flat.data(), kF32, {unit.numel()}}, {gradient.data(), kF32, {unit.numel()}});
+      Fp8Products fp8({&unit}, {of.gradients, 1, {}, of.kept_bytes}, arena);
+      CHECK(fp8.kept_bytes() == (of.kept_bytes > 0 ? 2 * of.in * of.out : 0));
+      std::vector<float> y(static_cast<size_t>(of.rows * of.out)), dx(static_cast<size_t>(of.rows * of.in));
+      // Two steps of two micro-batches; the weights change in between.
+      for (int step = -1; step < 2; ++step) {
+        Ops& ops = step < 0 ? *plan_ops : *cpu_ops;
+        StepContext context{ops, *device, arena, units, device->compute_stream(), device->side_stream(),
+                            device->create_event(), device->create_event()};
+        context.fp8 = &fp8;
+        if (step == 1) flat = second;
+        arena.begin_pass("step");
+        fp8.begin_pass();
+        std::vector<double> dw(static_cast<size_t>(of.in * of.out));
+        for (uint32_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
+          std::vector<float> x = random_numbers(of.rows * of.in, 10 + micro_batch, 1), dy = random_numbers(of.rows * of.out, 20 + micro_batch, 1e-5f);
+          const Tensor tx{x.data(), kF32, {of.rows, of.in}}, tdy{dy.data(), kF32, {of.rows, of.out}};
+          units.accumulate = micro_batch > 0;
+          const UnitPass pass = acquire(context, unit);
+          layer.forward(pass, {.x = tx, .y = Tensor{y.data(), kF32, {of.rows, of.out}}});
+          UnitBackward backward(pass, gradients(context, unit));
+          layer.input_gradient(backward, {.dy = tdy, .dx = Tensor{dx.data(), kF32, {of.rows, of.in}}});
+          layer.weight_gradient(backward, tdy, tx);
+          backward.join();
+          release(context, unit);
+          if (step < 0) continue;
+          const std::vector<double> w8 = in_fp8({flat.begin(), flat.begin() + of.in * of.out}, DType::f8e4m3);
+          const std::vector<double> x8 = in_fp8(x, DType::f8e4m3), dy8 = in_fp8(dy, of.gradients);
+          const auto at = [](const std::vector<double>& v, int64_t i) { return v[static_cast<size_t>(i)]; };
+          std::vector<double> expected = product(of.rows, of.out, of.in, [&](int64_t r, int64_t l) { return at(x8, r * of.in + l); },
+                                                 [&](int64_t j, int64_t l) { return at(w8, j * of.in + l); });
+          for (int64_t i = 0; i < of.rows * of.out; ++i)
+            expected[static_cast<size_t>(i)] += static_cast<double>(flat[static_cast<size_t>(layer.bias + i % of.out)]);
+          CHECK(normalised_error(wide(y), expected) < 1e-6);
+          CHECK(normalised_error(wide(dx), product(of.rows, of.in, of.out, [&](int64_t r, int64_t l) { return at(dy8, r * of.out + l); },
+                                                   [&](int64_t j, int64_t l) { return at(w8, l * of.in + j); })) < 1e-6);
+          const std::vector<double> more = product(of.out, of.in, of.rows, [&](int64_t i, int64_t l) { return at(dy8, l * of.out + i); },
+                                                   [&](int64_t j, int64_t l) { return at(x8, l * of.in + j); });
+          for (size_t i = 0; i < dw.size(); ++i) dw[i] += more[i];
+          CHECK(normalised_error(wide({gradient.begin(), gradient.begin() + of.in * of.out}), dw) < 1e-6);
+        }
+        arena.end_pass();
+        if (step >= 0) continue;
+        arena.plan();
+        arena.commit();
+        fp8.bind(arena);
+      }
+    }
+  }
+
+  TEST_CASE("small, odd and excluded layers stay as they are; others do not") {
+    Unit unit("layer", kTrained);
+    unit.index = 0;
+    const LinearLayer qkv = add_packed_linear(unit, std::vector<std::string>{"model.layers.0.q", "model.layers.0.k"}, 64, 64, false, 0.02f);
+    const LinearLayer small = add_linear(unit, "model.layers.0.small", 64, 16, false, 0.02f);
+    const LinearLayer odd = add_linear(unit, "model.layers.0.odd", 64, 72, false, 0.02f);
+    const LinearLayer down = add_linear(unit, "model.layers.0.down", 64, 64, false, 0.02f);
+    const LinearLayer down_other = add_linear(unit, "model.layers.0.updown", 64, 64, false, 0.02f);
+    const auto device = make_cpu_device(0);
+    Arena arena(*device);
+    const Fp8Products fp8({&unit}, {DType::f8e5m2, 32, {"down"}, 0}, arena);
+    CHECK(fp8.takes(unit, qkv.weight));
+    CHECK_FALSE(fp8.takes(unit, small.weight));
+    CHECK_FALSE(fp8.takes(unit, odd.weight));
+    CHECK_FALSE(fp8.takes(unit, down.weight));
+    CHECK(fp8.takes(unit, down_other.weight));
+    CHECK_FALSE(Fp8Products({&unit}, {DType::f8e5m2, 32, {"layers.0.k"}, 0}, arena).takes(unit, qkv.weight));
+  }
+
+  TEST_CASE("a number that is none reaches what is multiplied with it") {
+    const auto ops = make_cpu_ops();
+    std::vector<float> x(32, 1.0f), w(256, 0.5f), words(4), y(32);
+    std::vector<uint8_t> codes(32), weights(256);
+    x[5] = std::numeric_limits<float>::infinity();
+    const auto cast = [&](std::vector<float>& from, std::vector<uint8_t>& to, int64_t rows, size_t word) {
+      const Fp8Cast args{.x = Tensor{from.data(), kF32, {rows, 16}}, .amax = {&words[word], kF32, {1}}, .scale = {&words[word + 1], kF32, {1}},
+                         .codes = {to.data(), DType::f8e4m3, {rows, 16}}};
+      ops->cast_fp8(args, {});
+      return Fp8Matrix{args.codes, args.scale};
+    };
+    LinearForward args{.x = Tensor{x.data(), kF32, {2, 16}}, .w = {w.data(), kF32, {16, 16}}, .y = Tensor{y.data(), kF32, {2, 16}}};
+    args.x8 = cast(x, codes, 2, 0), args.w8 = cast(w, weights, 16, 2);
+    ops->linear_forward(args, {});
+    CHECK(std::isinf(words[0]));
+    for (float value : y) CHECK(std::isnan(value));
+  }
+}
+
+}  // namespace blipft::test

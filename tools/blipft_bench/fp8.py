@@ -1,0 +1,104 @@
+"""Products in fp8 beside those in bf16, the same steps in turn, on one GPU: long rows, whose products are most of a step."""
+import json
+import re
+import shutil
+
+import numpy as np
+
+import make_demo
+
+from . import auto, blipft, generate, inputs, table
+from .commands import BenchError, run_command
+from .machine import say, shown
+
+# hidden size, of the MLP, layers, heads, of them for keys and values, vocabulary
+SHAPES = {"7b": (4096, 11008, 32, 32, 32, 32000), "llama3-8b": (4096, 14336, 32, 32, 8, 128256),
+          "qwen2.5-7b": (3584, 18944, 28, 28, 4, 152064)}
+# Of Llama 3 8B and Qwen2.5-7B, adapters of rank 8 as NeMo AutoModel's benchmark has them.
+LORA = ["adapter.kind=lora", "adapter.r=8", "adapter.targets=[q, k, v, o, mlp]"]
+# keys: of both runs. fp8: of the one in fp8.
+ROWS = [
+    dict(name="7b-512", model="7b", batch=4, tokens=512, accumulate=4),
+    dict(name="7b-1024", model="7b", batch=4, tokens=1024, accumulate=4),
+    dict(name="qwen7b-1024", model="qwen2.5-7b", batch=4, tokens=1024, accumulate=16, keys=["train.optim=adamw8bit"]),
+    dict(name="8b-lora-4096", model="llama3-8b", batch=2, tokens=4096, accumulate=16, keys=LORA),
+    dict(name="blip2-64x1", model="blip2", batch=64, tokens=50, accumulate=1),
+]
+NAMES = [row["name"] for row in ROWS]
+TITLES = ["row", "bf16 s", "fp8 s", "ratio", "bf16 tokens/s", "fp8 tokens/s", "bf16 planned GiB", "fp8 planned GiB", "weights' codes"]
+
+
+def write_model(folder, row, small):
+    if row["model"] == "blip2":
+        return None
+    generate.write_llama(folder, small)
+    hidden, mlp, layers, heads, kv_heads, vocabulary = (64, 96, 2, 2, 1, 32000) if small else SHAPES[row["model"]]
+    config = dict(auto.llama_config("7b", vocabulary, small), hidden_size=hidden, intermediate_size=mlp, num_hidden_layers=layers,
+                  num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=8192)
+    if row["model"].startswith("qwen"):
+        config.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2")
+    make_demo.write_json(str(folder / "config.json"), config)
+
+
+def prepare(bench, row, small):
+    """(model folder, data): texts that are longer than the rows, all of them learnt."""
+    folder = bench.out / "models" / row["model"]
+    if row["model"] == "blip2":
+        captions = inputs.write_data(bench.out / "data", inputs.PICTURES, inputs.PICTURE_SIZE)
+        inputs.write_model(folder, None, captions, small)
+        return folder, bench.out / "data"
+    write_model(folder, row, small)
+    tokens, data = 32 if small else row["tokens"], bench.out / f"texts-{row['tokens']}.jsonl"
+    rng = np.random.default_rng(2)
+    with open(data, "w", encoding="utf-8") as file:
+        for _ in range(row["batch"] * row["accumulate"]):
+            digits = "".join(rng.choice(list("0123456789"), size=tokens + 8))  # a token each
+            file.write(json.dumps({"prompt": digits[:4], "completion": digits[4:]}) + "\n")
+    return folder, data
+
+
+def measure(bench, row, model, data, small, in_fp8):
+    folder = bench.out / f"{row['name']}-{'fp8' if in_fp8 else 'bf16'}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    steps = bench.arguments.steps
+    yaml = folder / "run.yaml"
+    yaml.write_text(f"model: {{path: {shown(model)}, init: random}}\n"
+                    f"data: {{path: {shown(data)}, text_padding: max, max_text_tokens: {32 if small else row['tokens']}}}\n"
+                    f"train: {{precision: bf16-true, batch_size: {1 if small else row['batch']}, accumulate_grad_batches: "
+                    f"{2 if small else row['accumulate']}, max_steps: {steps}, max_epochs: 1000000}}\n"
+                    f"parallel: {{strategy: single, device: {'cpu' if small else 'cuda'}}}\n"
+                    f"output: {{path: {shown(folder / 'out')}, save_model: false}}\n")
+    command = [bench.program, shown(yaml), *row.get("keys", []), *(["train.matmul=fp8"] if in_fp8 else []),
+               *(["train.fp8_least_size=1"] if in_fp8 and small else [])]
+    log = folder / "log.txt"
+    result = dict(command=" ".join(command), **run_command(command, log, bench.gpus[:1], bench.arguments.row_timeout))
+    result.update(blipft.read_traces(folder / "out", 1, steps, result.pop("start_ns")))
+    kept = re.search(r"weights' codes (stay .*|are .*)$", log.read_text(errors="replace"), re.M)
+    result["codes"] = kept[1] if kept else ""
+    text = row["model"] != "blip2"
+    result["tokens_s"] = row["batch"] * row["tokens"] * row["accumulate"] / result["step_s"] if text else None
+    return result
+
+
+def run(bench, chosen):
+    small, status, lines = bench.arguments.cpu_smoke, 0, []
+    for row in chosen:
+        entry = dict(name=row["name"])
+        bench.record["rows"].append(entry)
+        try:
+            model, data = prepare(bench, row, small)
+            for kind in ("bf16", "fp8"):
+                entry[kind] = measure(bench, row, model, data, small, kind == "fp8")
+                say(f"{row['name']} {kind}: {blipft.line_of(entry[kind])}")
+            a, b = entry["bf16"], entry["fp8"]
+            lines.append([row["name"], f"{a['step_s']:.4f}", f"{b['step_s']:.4f}", f"{a['step_s'] / b['step_s']:.2f}",
+                          table.number(a["tokens_s"], ".0f"), table.number(b["tokens_s"], ".0f"), table.number(table.gib(a["planned_bytes"]), ".2f"),
+                          table.number(table.gib(b["planned_bytes"]), ".2f"), b["codes"]])
+        except BenchError as error:
+            say(f"{row['name']}: FAILED: {error}")
+            entry["error"], status = str(error), 1
+        bench.write()
+    table.print_markdown(TITLES, lines)
+    print(f"\n{table.about(bench.record)}")
+    return status
