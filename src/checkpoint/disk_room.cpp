@@ -76,7 +76,7 @@ std::vector<FileToWrite> files_to_save(const Config& config, const Units& units,
       } catch (const UserError&) {
       }
     }
-    files.push_back({settings.folder(), saved_bytes(units, store, settings, checkpoint.get()),
+    files.push_back({settings.folder(), saved_bytes(units, store, settings, checkpoint.get(), config.model.path),
                      (fs::path(config.output.path) / settings.folder()).string()});
   }
   return files;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "blipft/model.h"
+#include "blipft/model_class.h"
 #include "engine/settings.h"
 #include "io/json.h"
 #include "weights/adapter_files.h"
@@ -88,6 +89,18 @@ DType saved_dtype(const Unit& unit, const Parameter& parameter, const SaveSettin
   return stored ? stored->second.dtype : held;
 }
 
+// What the checkpoint has for parts of the model that are not ours (ModelClass::beside), to be saved as it is.
+std::vector<const NamedTensor*> tensors_beside(const SaveSettings& settings, const SafetensorsReader* checkpoint,
+                                               const std::string& source) {
+  std::vector<const NamedTensor*> found;
+  if (settings.what != SaveSettings::What::all || !checkpoint) return found;
+  const std::vector<std::string> begins = model_class(source).beside;
+  for (const NamedTensor& tensor : checkpoint->tensors())
+    if (std::any_of(begins.begin(), begins.end(), [&](const std::string& begin) { return tensor.first.starts_with(begin); }))
+      found.push_back(&tensor);
+  return found;
+}
+
 // A product of low rank that is to be added to a weight: scale B A, B [out, r], A [r, in], f32 device memory.
 struct LowRank {
   Tensor a, b;
@@ -118,9 +131,7 @@ class Saver {
   Saver(const WeightContext& context, const SaveJob& job) : context_(context), job_(job) {}
   void open();
   void save(const Unit& unit);
-  void finish() {
-    if (writer_) writer_->finish();
-  }
+  void finish();
 
  private:
   DType dtype_of(const Unit& unit, const Parameter& parameter) const;
@@ -157,9 +168,25 @@ void Saver::open() {
     writer_->write_text("adapter_config.json", job_.adapter_config);
     return;
   }
+  for (const NamedTensor* tensor : tensors_beside(job_.settings, job_.checkpoint, job_.source))
+    entries.push_back({tensor->first, tensor->second.dtype, tensor->second.shape});
   writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, kShardBytes, "model", job_.origin);
   writer_->write_text("config.json", saved_config(job_.source, job_.settings.trained, unties, has_head(context_.units)));
   writer_->copy_files(job_.source, copied_files(job_.source));
+}
+
+void Saver::finish() {
+  if (!writer_) return;
+  for (const NamedTensor* tensor : tensors_beside(job_.settings, job_.checkpoint, job_.source)) {
+    const int64_t n = tensor->second.numel();
+    host_.resize(static_cast<size_t>(kPieceBytes));
+    for (int64_t first = 0; first < n; first += kPieceBytes / 8) {
+      const int64_t count = std::min(kPieceBytes / 8, n - first);
+      job_.checkpoint->read(tensor->first, first, count, host_.data());
+      writer_->write(tensor->first, first, count, host_.data());
+    }
+  }
+  writer_->finish();
 }
 
 // All ranks take part in gathering.
@@ -296,8 +323,10 @@ int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, co
 }
 
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
-                    const SafetensorsReader* checkpoint) {
+                    const SafetensorsReader* checkpoint, const std::string& source) {
   int64_t bytes = kSmallFilesBytes;
+  for (const NamedTensor* tensor : tensors_beside(settings, checkpoint, source))
+    bytes += tensor->second.numel() * dtype_size(tensor->second.dtype);
   for (const Unit* unit : units) {
     if (!is_saved(*unit, settings)) continue;
     for (const Parameter& parameter : unit->parameters())

@@ -39,8 +39,9 @@ struct SaveJob {
 int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, const Strategy& strategy,
                              const SaveSettings& settings);
 /// Bytes of the tensors that saving writes, and kSmallFilesBytes. `checkpoint`: where the weights come from, null: they are drawn.
+/// `source`: SaveJob's.
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
-                    const SafetensorsReader* checkpoint);
+                    const SafetensorsReader* checkpoint, const std::string& source);
 /// Writes tensors, config and tokenizer files (rank 0 writes, all ranks take part). What was not trained is copied from
 /// the checkpoint, in pieces.
 void save_weights(const WeightContext& context, const World& world, const SaveJob& job);

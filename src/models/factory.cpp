@@ -34,7 +34,10 @@ const Family& family_of(const std::string& model_directory, const std::string& f
       {"phi3", make_llama, {"Phi3ForCausalLM", "transformers.models.phi3.modeling_phi3", true}},
       {"olmo2", make_llama, {"Olmo2ForCausalLM", "transformers.models.olmo2.modeling_olmo2", true}},
       {"gemma2", make_gemma, {"Gemma2ForCausalLM", "transformers.models.gemma2.modeling_gemma2", true}},
-      {"gemma3_text", make_gemma, {"Gemma3ForCausalLM", "transformers.models.gemma3.modeling_gemma3", true}}};
+      {"gemma3_text", make_gemma, {"Gemma3ForCausalLM", "transformers.models.gemma3.modeling_gemma3", true}},
+      {"gemma3", make_gemma,
+       {"Gemma3ForConditionalGeneration", "transformers.models.gemma3.modeling_gemma3", true, false,
+        {"vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."}}}};
   std::error_code ignored;
   BLIPFT_USER_CHECK(
       std::filesystem::is_directory(model_directory, ignored), "model.path: found \"", model_directory,

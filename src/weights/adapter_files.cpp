@@ -141,10 +141,12 @@ std::string name_of_base(const std::string& folder) {
 std::string adapter_config(const Config& config, const Units& units) {
   const std::set<std::string> modules = adapted_modules(units);
   if (modules.empty()) return "";
+  const ModelClass base = model_class(config.model.path);
   std::set<std::string> targets;
   for (const std::string& module : modules) {
     const std::string end = module.substr(module.rfind('.') + 1);
-    targets.insert(all_adapted(units, modules, end) ? end : module);
+    // An end would mean modules of the parts that are not ours, too.
+    targets.insert(base.beside.empty() && all_adapted(units, modules, end) ? end : module);
   }
   const AdapterSection& adapter = config.adapter;
   const auto number = [](double value) {   // alpha is an integer in most files
@@ -152,7 +154,6 @@ std::string adapter_config(const Config& config, const Units& units) {
   };
   // As PEFT's save_pretrained writes them: AutoPeftModelForCausalLM and AutoPeftModelForSeq2SeqLM ask for the task,
   // AutoPeftModel for the class.
-  const ModelClass base = model_class(config.model.path);
   ordered_json task = nullptr, mapping = nullptr;
   if (base.causal_lm) task = "CAUSAL_LM";
   else if (base.seq_to_seq) task = "SEQ_2_SEQ_LM";

@@ -10,6 +10,7 @@ Many more models: tools/compare_families.py.
 import json
 import os
 import pathlib
+import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
@@ -165,6 +166,63 @@ def encoder_decoders_generate_what_transformers_generates(space):
         ids = torch.tensor([tokenizer(record["prompt"]).input_ids])
         text = tokenizer.decode(model.generate(ids, max_new_tokens=7, do_sample=False)[0], skip_special_tokens=True)
         check(found[i] == text.strip(), record, found[i], text)
+
+
+def with_pictures(folder, text_folder):
+    """The Gemma 3 of `text_folder` as the texts' part of one that sees pictures, whose other parts are random. Neither has a cap
+    of the logits, which transformers leaves out where there are pictures."""
+    path = text_folder / "model/config.json"
+    path.write_text(json.dumps(dict(json.loads(path.read_text()), final_logit_softcapping=None)))
+    shutil.copytree(text_folder, folder)
+    text = load(text_folder / "model")
+    vision = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14)
+    config = transformers.Gemma3Config(text_config=text.config.to_dict(), vision_config=vision, mm_tokens_per_image=4,
+                                       tie_word_embeddings=text.config.tie_word_embeddings)
+    torch.manual_seed(7)
+    model = transformers.Gemma3ForConditionalGeneration(config)
+    model.model.language_model.load_state_dict(text.model.state_dict())
+    model.lm_head.load_state_dict(text.lm_head.state_dict())
+    (folder / "model/model.safetensors").unlink()
+    model.save_pretrained(folder / "model")
+
+
+def load_with_pictures(folder):
+    model, report = transformers.Gemma3ForConditionalGeneration.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    wrong = {key: sorted(value) for key, value in report.items() if value}
+    check(not wrong, folder, wrong)
+    return model
+
+
+@test
+def a_gemma_that_sees_pictures_learns_texts_and_keeps_its_other_parts(space):
+    need_torch()
+    for seed in range(SEED + 4, SEED + 7):
+        texts, whole = random_model(space, "gemma3", seed), space.new("gemma3-pictures")
+        with_pictures(whole, texts)
+        more = ("train.lr=0.01", "output.save_model=true", "output.save_dtype=f32")
+        alone, beside = train(space, texts, *more), train(space, whole, *more)
+        check(list(alone.losses()) == list(beside.losses()), alone.losses(), beside.losses())
+        before, after = load_with_pictures(whole / "model"), load_with_pictures(beside.output / "model")
+        for name, value in before.state_dict().items():
+            other = "language_model" not in name and "lm_head" not in name
+            check(not other or torch.equal(value, after.state_dict()[name]), name, "is not what it was")
+        ids = torch.randint(3, before.config.text_config.vocab_size, (2, 20), generator=torch.Generator().manual_seed(1))
+        expected, found = logits_of(load(alone.output / "model"), ids), logits_of(after, ids)
+        check((found - expected).abs().max() <= 1e-5 * expected.abs().max(), "logits differ from those of the texts' part alone")
+
+        lora = train(space, whole, "adapter.kind=lora", "adapter.r=4", "adapter.targets=[all-linear]", "train.lr=0.02",
+                     "output.save_model=true", "output.save_merged=true", "output.save_dtype=f32")
+        merged = logits_of(load_with_pictures(lora.output / "model"), ids)
+        adapted = peft.PeftModel.from_pretrained(before, str(lora.output / "adapter"))
+        check((logits_of(adapted, ids) - merged).abs().max() <= 1e-5 * merged.abs().max(), "PEFT's logits differ from the merged model's")
+        check((merged - logits_of(load_with_pictures(whole / "model"), ids)).abs().max() >= 1e-3 * merged.abs().max(), "the adapters change nothing")
+        check(not any("vision" in name and "lora" in name for name, _ in adapted.named_modules()), "PEFT adapts the vision tower, too")
+        generated = start(space, 1, "--generate", f"model.path={beside.output}/model", "model.init=pretrained",
+                          f"data.path={whole}/texts.jsonl", "generate.max_new_tokens=4")
+        check(generated.status == 0, generated)
+    refused = start(space, 1, f"model.path={whole}/model", f"data.path={whole}/texts.jsonl", "model.init=random", "output.save_model=true")
+    check(refused.status != 0 and "model.init: found random" in refused.err and "vision_tower" in refused.err, refused)
 
 
 @test

@@ -40,7 +40,7 @@ class DecoderBuilder {
 
 LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& name)>& add_unit) {
   const DecoderConfig& c = config_;
-  const std::string table = place_.root + "model.embed_tokens.weight", output = place_.root + "lm_head";
+  const std::string table = place_.body + "embed_tokens.weight", output = place_.head;
   LanguageModel language;
   Unit& embeddings = add_unit(place_.units + "embeddings");
   language.embedding = {.unit = &embeddings, .vocabulary = c.vocabulary, .hidden = c.hidden,
@@ -52,7 +52,7 @@ LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& 
   language.layers.checkpointed = settings_.checkpointing.layers_of(c.layers);
   LanguageHead& head = language.head;
   head.unit = &add_unit(place_.units + "head");
-  head.norm = add_rms_norm(*head.unit, place_.root + "model.norm", c.hidden, c.norm_eps, c.norm_form);
+  head.norm = add_rms_norm(*head.unit, place_.body + "norm", c.hidden, c.norm_eps, c.norm_form);
   head.cap = c.logit_cap;
   head.add_output(embeddings, c.tied ? table : "", output, c.hidden, c.vocabulary, c.init_std);
   lora_.attach(*head.unit, {{&head.output, {output}}});
@@ -61,17 +61,33 @@ LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& 
 
 class Decoder : public Model {
  public:
-  Decoder(DecoderConfig config, const ModelSettings& settings)
+  Decoder(DecoderConfig config, const DecoderPlace& place, const ModelSettings& settings)
       : config_(std::move(config)), compute_(settings.compute), embeddings_group_(add_group(settings, "embeddings")),
         layers_group_(add_group(settings, "layers")), head_group_(add_group(settings, "head")),
         adapter_group_(add_adapter_group(settings)),
         lora_(settings.adapter, "",
               [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }) {
-    language_ = make_decoder_language(config_, {}, settings, [this](const std::string& name) -> Unit& {
+    language_ = make_decoder_language(config_, place, settings, [this](const std::string& name) -> Unit& {
       return add_unit(name, name == "embeddings" ? embeddings_group_ : name == "head" ? head_group_ : layers_group_);
     }, lora_);
     lora_.check();
     label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
+  }
+
+  /// The names that checkpoints have for what is called as `place` says.
+  void add_names(const DecoderPlace& place, const DecoderPlace& in_files) {
+    for (const std::unique_ptr<Unit>& unit : units_) {
+      if (holds_adapters(*unit)) continue;
+      std::vector<std::pair<std::string, std::string>> found;
+      for (const Parameter& parameter : unit->parameters())
+        for (const auto& [begin, other] : {std::pair{place.body, in_files.body}, std::pair{place.head, in_files.head}}) {
+          std::vector<std::string> names = parameter.aliases;
+          names.push_back(parameter.name);
+          for (const std::string& name : names)
+            if (name.starts_with(begin)) found.emplace_back(parameter.name, other + name.substr(begin.size()));
+        }
+      for (const auto& [name, other] : found) unit->add_alias(name, other);
+    }
   }
 
   std::string description() const override {
@@ -187,7 +203,7 @@ Sublayer DecoderBuilder::mlp(const std::string& name, Unit& unit) {
 }
 
 Layer DecoderBuilder::make_layer(int64_t i, Unit& unit) {
-  const std::string name = concat(place_.root, "model.layers.", i, ".");
+  const std::string name = concat(place_.body, "layers.", i, ".");
   Layer layer{&unit, {}};
   layer.sublayers.push_back(attention(i, name, unit));
   layer.sublayers.push_back(mlp(name, unit));
@@ -205,10 +221,13 @@ LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPl
   return DecoderBuilder(config, place, settings, lora).make(add_unit);
 }
 
-std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& file, const ModelSettings& settings) {
+std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& file, const ModelSettings& settings,
+                                    const DecoderPlace& place, const DecoderPlace* in_files) {
   check_dropout(file, "attention_dropout", config.attention_dropout, settings.dropout);
   if (settings.untied_head) config.tied = false;
-  return std::make_unique<Decoder>(std::move(config), settings);
+  auto model = std::make_unique<Decoder>(std::move(config), place, settings);
+  if (in_files) model->add_names(place, *in_files);
+  return model;
 }
 
 }  // namespace blipft

@@ -56,7 +56,7 @@ struct DecoderConfig {
 
 /// Where a decoder stands in a model.
 struct DecoderPlace {
-  std::string root;                        ///< how the names of its tensors begin ("language_model.")
+  std::string body = "model.", head = "lm_head";  ///< how the names of its tensors begin ("language_model.model.")
   std::string units;                       ///< and those of its units ("language.")
   uint32_t dropout_site = 0;               ///< the first of its dropout sites, two a layer
   int64_t prefix_rows = 0;                 ///< of each sample, before its text
@@ -67,7 +67,8 @@ LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPl
                                     const ModelSettings& settings,
                                     const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora);
 
-/// `file`: the config.json that `config` comes from, for messages.
-std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& file, const ModelSettings& settings);
+/// `file`: the config.json that `config` comes from, for messages. `in_files`: where checkpoints have other names than `place`.
+std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& file, const ModelSettings& settings,
+                                    const DecoderPlace& place = {}, const DecoderPlace* in_files = nullptr);
 
 }  // namespace blipft

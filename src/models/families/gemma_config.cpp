@@ -64,9 +64,25 @@ GemmaConfig GemmaConfig::read(const std::string& file) {
   const nlohmann::json root = io::read_json_file(file);
   const JsonFields fields(root, file);
   const std::string type = fields.get<std::string>("model_type", "");
+  if (type != "gemma3") return read(fields);
+  const JsonFields texts = fields.section("text_config");
+  BLIPFT_USER_CHECK(!texts.empty(), file, ": text_config: found nothing, expected the sizes of the language model of a gemma3");
+  GemmaConfig config = read(texts);
+  BLIPFT_USER_CHECK(config.model_type == "gemma3_text", file, ": text_config.model_type: found \"", brief(config.model_type),
+                    "\", supported is gemma3_text");
+  config.within = true;
+  config.logit_cap = 0;                    // which transformers does not apply here
+  // transformers goes by the outer one.
+  config.tied = fields.get<bool>("tie_word_embeddings", config.tied);
+  return config;
+}
+
+GemmaConfig GemmaConfig::read(const JsonFields& fields) {
+  const std::string& file = fields.file();
+  const std::string type = fields.get<std::string>("model_type", fields.prefix().empty() ? "" : "gemma3_text");
   const bool third = type == "gemma3_text";
   BLIPFT_USER_CHECK(third || type == "gemma2", file, ": model_type: found \"", brief(type),
-                    "\", supported are gemma2, gemma3_text");
+                    "\", supported are gemma2, gemma3, gemma3_text");
   GemmaConfig config;
   config.model_type = type;
   read_sizes(fields, third ? kGemma3 : kGemma2, config);

@@ -30,7 +30,8 @@ class InstructBlip : public Model {
     projection_.unit = &add_unit("language_projection", projection_group_);
     projection_.layer = add_linear(*projection_.unit, "language_projection", config.qformer.hidden, config.text.hidden,
                                    true, config.qformer.init_std);
-    const DecoderPlace place{"language_model.", "language.", kLanguageSites, config.qformer.queries};
+    const DecoderPlace place{"language_model.model.", "language_model.lm_head", "language.", kLanguageSites,
+                             config.qformer.queries};
     language_ = make_decoder_language(config.text, place, settings, units_of(&language_group_), lora_);
     lora_.check();
     label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
