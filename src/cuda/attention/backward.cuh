@@ -33,8 +33,8 @@ __device__ __forceinline__ float dot8(const uint4& x, const uint4& y) {
   return sum;
 }
 
-/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 columns a lane. Rows that do not exist give 0.
-template <int Threads, class Args>
+/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 of 128 columns a lane. Rows that do not exist give 0.
+template <int Threads, int Columns = 128, class Args>
 __device__ __forceinline__ void compute_deltas(float* delta, const Args& p, int b, int h, int row0, int rows) {
   constexpr int kGroups = Threads / 16;
   const int lane = static_cast<int>(threadIdx.x) & 15, group = static_cast<int>(threadIdx.x) / 16;
@@ -50,6 +50,12 @@ __device__ __forceinline__ void compute_deltas(float* delta, const Args& p, int 
       const uint4 x = load8(out + row * p.out.row_stride, lane * 8, p.head_size, p.wide);
       const uint4 y = load8(dout + row * p.dout.row_stride, lane * 8, p.head_size, p.wide);
       sum = dot8(x, y);
+      if constexpr (Columns > 128) {
+        static_assert(Columns == 256, "a lane takes one or two chunks");
+        if (lane * 8 + 128 < p.head_size)
+          sum += dot8(load8(out + row * p.out.row_stride + 128, lane * 8 + 128, p.head_size, p.wide),
+                      load8(dout + row * p.dout.row_stride + 128, lane * 8 + 128, p.head_size, p.wide));
+      }
     }
 #pragma unroll
     for (int o = 8; o; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
@@ -79,8 +85,8 @@ __device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* share
       x[m][half] = reinterpret_cast<const float*>(shared + offset)[row0 + 16 * m + 8 * half + g];
 }
 
-/// Turns s = q k^T and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and dS (in dp).
-/// lse and delta are of this lane's rows g, g + 8 of each 16.
+/// Turns s = q k^T, adjusted, and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and dS
+/// (in dp), which is of the scores before a cap. lse and delta are of this lane's rows g, g + 8 of each 16.
 template <int MT, int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float (&dp)[MT][2 * NT][4],
                                                 const float (&lse)[MT][2], const float (&delta)[MT][2], int key0,
@@ -109,13 +115,14 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
           if (Masked && Tile::kWindow && 8 * n + e < first_key) probability = 0;
           const float factor = Drop ? (keep >> e & 1 ? keep_scale : 0.0f) : 1.0f;
           y = probability * (Drop ? fmaf(y, factor, -delta[m][half]) : y - delta[m][half]);
+          if constexpr (Tile::kScores) y *= tile.slope(x);
           x = Drop ? probability * factor : probability;
         }
       }
     }
 }
 
-/// Turns s = k q^T and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and dS^T.
+/// Turns s = k q^T, adjusted, and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and dS^T.
 /// lse and delta: of this block's queries, in shared memory.
 template <int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], float (&dp)[1][2 * NT][4],
@@ -148,6 +155,7 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
           factor = mask.keep(element) ? keep_scale : 0.0f;
         }
         y = probability * (Drop ? fmaf(y, factor, -d) : y - d);
+        if constexpr (Tile::kScores) y *= tile.slope(x);
         x = Drop ? probability * factor : probability;
       }
     }

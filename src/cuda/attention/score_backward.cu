@@ -1,0 +1,21 @@
+// Attention backward for bf16 with mma.sync for what score_forward.cu takes: the kernels of backward_long.cuh, and those
+// of backward_wide.cuh for heads of more than 128.
+#include <cuda_runtime.h>
+
+#include "cuda/attention/backward_wide.cuh"
+
+namespace blipft::attention {
+
+bool mma_score_backward(const Params& params, cudaStream_t stream) {
+  const ScoreParams p = score_params(params);
+  if ((p.dropout || p.relative) && p.group > 1) return false;  // no model has both
+  if (p.head_size > 128) {
+    if (p.dropout) return false;
+    return backward_wide::backward<64, 2>(p, stream) || backward_wide::backward<32, 1>(p, stream);
+  }
+  if (p.head_size <= 64)
+    return p.dropout ? backward_long::backward<64, true>(p, stream) : backward_long::backward<64, false>(p, stream);
+  return p.dropout ? backward_long::backward<128, true>(p, stream) : backward_long::backward<128, false>(p, stream);
+}
+
+}  // namespace blipft::attention
