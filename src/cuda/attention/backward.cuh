@@ -85,6 +85,18 @@ __device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* share
       x[m][half] = reinterpret_cast<const float*>(shared + offset)[row0 + 16 * m + 8 * half + g];
 }
 
+/// KeptKeys or KeptQueries where a kernel has such.
+template <bool Drop, int N, class Tile>
+__device__ __forceinline__ auto kept_keys(const Tile& tile, const DropoutMask& mask, uint64_t element) {
+  if constexpr (Drop && Tile::kScores) return KeptKeys<N>(mask, element, tile.kv_tokens % 8 == 0);
+  else return 0;
+}
+template <bool Drop, int N, class Tile>
+__device__ __forceinline__ auto kept_queries(const Tile& tile, const DropoutMask& mask, uint64_t element) {
+  if constexpr (Drop && Tile::kScores) return KeptQueries<N>(mask, element, tile.kv_tokens);
+  else return 0;
+}
+
 /// Turns s = q k^T, adjusted, and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and dS
 /// (in dp), which is of the scores before a cap. lse and delta are of this lane's rows g, g + 8 of each 16.
 template <int MT, int NT, bool Masked, bool Drop, class Tile>
@@ -99,10 +111,14 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
       const int limit = Masked ? tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t : 0;
       int first_key = 0;                   // before which a window leaves keys out
       if constexpr (Masked && Tile::kWindow) first_key = tile.first(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
+      const uint64_t keep_row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
+      [[maybe_unused]] const auto kept = kept_keys<Drop, 2 * NT>(tile, mask, tile.element_row0 + keep_row + key0);
 #pragma unroll
       for (int n = 0; n < 2 * NT; ++n) {
         uint32_t keep = 3;
-        if (Drop) {
+        if constexpr (Drop && Tile::kScores) {
+          keep = kept.pair(n);
+        } else if (Drop) {
           const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
           keep = mask.keep_pair(tile.element_row0 + row + key0 + 8 * n + 2 * t);
         }
@@ -130,6 +146,8 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
                                                      const Tile& tile, const DropoutMask& mask, float keep_scale) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
   const uint64_t first = tile.element_row0 + static_cast<uint64_t>(query0 + 2 * t) * tile.kv_tokens + key_row0 + g;
+  [[maybe_unused]] const auto kept = kept_queries<Drop, 2 * NT>(
+      tile, mask, tile.element_row0 + static_cast<uint64_t>(query0) * tile.kv_tokens + key_row0);
 #pragma unroll
   for (int n = 0; n < 2 * NT; ++n) {
     const float2 row_lse = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);
@@ -141,6 +159,8 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
       int first_key = 0;                   // before which a window leaves keys out
       if constexpr (Masked && Tile::kWindow) first_key = tile.first(query);
       const float l = e ? row_lse.y : row_lse.x, d = e ? row_delta.y : row_delta.x;
+      uint32_t keep = 0;
+      if constexpr (Drop && Tile::kScores) keep = kept.column(n, e);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int key = key_row0 + 8 * half + g;
@@ -150,7 +170,9 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
         if (Masked && key >= limit) probability = 0;
         if (Masked && Tile::kWindow && key < first_key) probability = 0;
         float factor = 1;
-        if (Drop) {
+        if constexpr (Drop && Tile::kScores) {
+          factor = keep >> 8 * half & 1 ? keep_scale : 0.0f;
+        } else if (Drop) {
           const uint64_t element = first + static_cast<uint64_t>(8 * n + e) * tile.kv_tokens + 8 * half;
           factor = mask.keep(element) ? keep_scale : 0.0f;
         }

@@ -8,6 +8,7 @@
 // rescaling of the output tile, the largest overhead of online softmax, happens about once a row.
 #pragma once
 
+#include "cuda/attention/keep_bits.cuh"
 #include "cuda/attention/mma.cuh"
 #include "cuda/attention/params.cuh"
 
@@ -293,9 +294,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[MT][2 * NT][4], const Til
 }
 
 /// Turns scores into probabilities relative to `base`, adds them up, and drops some.
-template <int D, int MT, int NT, bool Masked, bool Drop>
+template <int D, int MT, int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)[MT][2 * NT][4], int key0,
-                                              const RowTile& tile, const DropoutMask& mask) {
+                                              const Tile& tile, const DropoutMask& mask) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int m = 0; m < MT; ++m)
@@ -310,11 +311,20 @@ __device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)
         x = exp2_approx(fmaf(x, tile.scale_log2, -base));
         y = exp2_approx(fmaf(y, tile.scale_log2, -base));
         state.sum[m][half] += x + y;
-        if (Drop) {
+        if (Drop && !Tile::kScores) {
           const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
           const uint32_t keep = mask.keep_pair(tile.element_row0 + row + key0 + 8 * n + 2 * t);
           if (!(keep & 1)) x = 0;
           if (!(keep & 2)) y = 0;
+        }
+      }
+      if constexpr (Drop && Tile::kScores) {
+        const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
+        const KeptKeys<2 * NT> kept(mask, tile.element_row0 + row + key0, tile.kv_tokens % 8 == 0);
+#pragma unroll
+        for (int n = 0; n < 2 * NT; ++n) {
+          if (!(kept.pair(n) & 1)) s[m][n][2 * half] = 0;
+          if (!(kept.pair(n) & 2)) s[m][n][2 * half + 1] = 0;
         }
       }
     }
