@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/attention/backward_wide.cuh"
+#include "cuda/attention/wgmma_wide.cuh"
 
 namespace blipft::attention {
 
@@ -11,7 +12,8 @@ bool mma_score_backward(const Params& params, cudaStream_t stream) {
   if ((p.dropout || p.relative) && p.group > 1) return false;  // no model has both
   if (p.head_size > 128) {
     if (p.dropout) return false;
-    return backward_wide::backward<64, 2>(p, stream) || backward_wide::backward<32, 1>(p, stream);
+    return wgmma_wide_backward(p, stream) || backward_wide::backward<64, 2>(p, stream) ||
+           backward_wide::backward<32, 1>(p, stream);
   }
   if (p.head_size <= 64)
     return p.dropout ? backward_long::backward<64, true>(p, stream) : backward_long::backward<64, false>(p, stream);

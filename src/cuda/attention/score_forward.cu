@@ -9,12 +9,14 @@
 #include <cuda_runtime.h>
 
 #include "cuda/attention/streaming.cuh"
+#include "cuda/attention/wgmma_wide.cuh"
 
 namespace blipft::attention {
 namespace {
 
 bool forward_wide(const ScoreParams& p, cudaStream_t stream) {
-  return launch_streaming<256, 1, false, 8, 64>(p, stream) || launch_streaming<256, 1, false, 4, 32>(p, stream);
+  return wgmma_wide_forward(p, stream) || launch_streaming<256, 1, false, 8, 64>(p, stream) ||
+         launch_streaming<256, 1, false, 4, 32>(p, stream);
 }
 
 }  // namespace
