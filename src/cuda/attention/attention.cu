@@ -14,18 +14,20 @@
 //   backward_short.cu            bf16 backward in one pass over a (sample, head), up to 272 queries
 //   backward_long.cu             bf16 backward for any length: delta, then dK/dV, then dQ
 //   score_forward.cu, score_backward.cu, score_relative.cu
-//                                bf16 with mma.sync, any length, where scores change between the product and the softmax:
-//                                caps (Gemma 2), relative positions and their gradient (T5); heads of 129 to 256 (Gemma),
-//                                keys packed by themselves (cross attention of packed samples), dropout over packed
-//                                samples: the kernels of streaming.cuh and backward_long.cuh, for wide heads'
-//                                backward those of backward_wide.cuh
+//                                bf16 with mma.sync, any length, where scores change between the product and the
+//                                softmax: caps (Gemma 2), relative positions and their gradient (T5); heads of 129 to
+//                                256 (Gemma), keys packed by themselves (cross attention of packed samples), dropout
+//                                over packed samples: the kernels of streaming.cuh and backward_long.cuh, for wide
+//                                heads' backward those of backward_wide.cuh
+//   wgmma_wide_forward.cu, wgmma_wide_backward.cu
+//                                the same for heads of 129 to 256 with warpgroup products
 //   tf32_forward.cu, tf32_backward.cu
 //                                f32 with products in TF32 (mma.sync) where that is allowed (LaunchContext::tf32): any
 //                                length, packed or not, grouped or not, with dropout or not
 //   general.cu                   f32, also in TF32 where heads are not aligned to 16 bytes, and bf16 heads that are not
 //                                aligned to 8 bytes
-//   general_extra.cu             the same with windows and caps, with relative positions, with keys packed by themselves,
-//                                and for heads of up to 256
+//   general_extra.cu             the same with windows and caps, with relative positions, with keys packed by
+//                                themselves, and for heads of up to 256
 // Windows (AttentionForward::window) that leave keys out are for the streaming kernel of forward.cu, for
 // backward_long.cu, for the score_ kernels, and, in f32, for general_extra.cu. The score_ kernels do not take dropout
 // with heads of more than 128, nor, as forward.cu's and backward_long.cu's, with grouped queries; no relative positions
@@ -40,8 +42,8 @@
 // read each sample's own first row and number of rows. Grouped queries (kv_heads) are for all but these and the short
 // backward; with dropout for the f32 and the general ones alone.
 //
-// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, 256, in shared memory to a multiple of
-// 16, with zeros; in TF32 to 64, 96 or 128.
+// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, 256, in shared memory to a multiple
+// of 16, with zeros; in TF32 to 64, 96 or 128.
 //
 // Floors on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations as the kernels pad them):
 //   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 9 us; backward 93 MB = 22 us, 18 GFLOP = 22 us

@@ -33,7 +33,8 @@ __device__ __forceinline__ float dot8(const uint4& x, const uint4& y) {
   return sum;
 }
 
-/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 of 128 columns a lane. Rows that do not exist give 0.
+/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 of 128 columns a lane. Rows that do not exist
+/// give 0.
 template <int Threads, int Columns = 128, class Args>
 __device__ __forceinline__ void compute_deltas(float* delta, const Args& p, int b, int h, int row0, int rows) {
   constexpr int kGroups = Threads / 16;
@@ -73,6 +74,28 @@ __device__ __forceinline__ void load_lse(float* target, const Args& p, int b, in
     target[i] = row0 + i < existing ? lse_log2(lse[row0 + i]) : INFINITY;
 }
 
+/// lse (in the exp2 domain) and delta of a step's queries on their way to shared memory, lse [2][Queries] and
+/// delta [2][Queries], a number a thread: asked for when the copies of the step's tiles start, and stored when the step
+/// begins, so that nobody waits for memory in between.
+template <int Queries>
+struct StepNumbers {
+  float number;
+
+  template <class Args>
+  __device__ __forceinline__ void fetch(const Args& p, int b, int h, int query0) {
+    const int i = fresh_thread(), row = query0 + i % Queries;
+    if (i >= 2 * Queries) return;
+    const float* numbers = i < Queries ? p.lse : p.delta;
+    number = row < p.queries(b) ? numbers[(static_cast<int64_t>(b) * p.heads + h) * p.query_tokens + row]
+                                : (i < Queries ? -INFINITY : 0.0f);
+  }
+  __device__ __forceinline__ void store(float* lse, float* delta, int stage) const {
+    const int i = fresh_thread();
+    if (i < Queries) lse[stage * Queries + i] = lse_log2(number);
+    else if (i < 2 * Queries) delta[stage * Queries + i - Queries] = number;
+  }
+};
+
 /// This lane's rows (g and g + 8 of each 16 from row0 on) of lse or delta. Read anew in each step: registers are the
 /// scarcer thing.
 template <int MT>
@@ -97,8 +120,8 @@ __device__ __forceinline__ auto kept_queries(const Tile& tile, const DropoutMask
   else return 0;
 }
 
-/// Turns s = q k^T, adjusted, and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and dS
-/// (in dp), which is of the scores before a cap. lse and delta are of this lane's rows g, g + 8 of each 16.
+/// Turns s = q k^T, adjusted, and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and
+/// dS (in dp), which is of the scores before a cap. lse and delta are of this lane's rows g, g + 8 of each 16.
 template <int MT, int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float (&dp)[MT][2 * NT][4],
                                                 const float (&lse)[MT][2], const float (&delta)[MT][2], int key0,
@@ -138,7 +161,8 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
     }
 }
 
-/// Turns s = k q^T, adjusted, and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and dS^T.
+/// Turns s = k q^T, adjusted, and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and
+/// dS^T.
 /// lse and delta: of this block's queries, in shared memory.
 template <int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], float (&dp)[1][2 * NT][4],

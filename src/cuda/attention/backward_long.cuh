@@ -86,6 +86,7 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   const bf16* q = head_of<const bf16>(p, p.q, b, first_head);
   const bf16* dout = head_of<const bf16>(p, p.dout, b, first_head);
   const int64_t rows_before = (static_cast<int64_t>(b) * p.heads + first_head) * p.query_tokens;
+  [[maybe_unused]] StepNumbers<kKvQueries> numbers;  // of the block that was asked for last
   const auto load_block = [&](int stage, const QueryBlock& next) {
     const uint32_t offset = static_cast<uint32_t>(stage) * kBlockBytes;
     const int query0 = next.row, skip = next.member * p.head_size;
@@ -93,6 +94,10 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
     load_rows<Args, D, kKvThreads, kKvQueries>(dout_tile + offset, dout + skip, p.dout.row_stride, query0,
                                                p.queries(b), p);
     commit_copies();
+    if constexpr (Args::kScores) {
+      numbers.fetch(p, b, first_head + next.member, query0);
+      return;
+    }
     load_lse<kKvThreads>(lse + stage * kKvQueries, p, b, first_head + next.member, query0, kKvQueries);
     const float* deltas = p.delta + rows_before + static_cast<int64_t>(next.member) * p.query_tokens;
     for (int i = static_cast<int>(threadIdx.x); i < kKvQueries; i += kKvThreads)
@@ -120,6 +125,7 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
   int stage = 0;
 #pragma unroll 1
   for (; block.row < end; block = block.next(p, first, end), stage ^= 1) {
+    if constexpr (Args::kScores) numbers.store(lse, delta, stage);
     wait_copies<0>();
     __syncthreads();  // this stage is there, the other one is free
     const QueryBlock next = block.next(p, first, end);
@@ -145,8 +151,8 @@ __global__ void __launch_bounds__(kKvThreads, 1) dkv_kernel(const Args p) {
     }
   }
   wait_copies<0>();
-  store_fragments<1, D / 8>(dk, p.scale, key_head_of<bf16>(p, p.dk, b, kv_head), p.dk.row_stride, key_row0, p.keys(b), 0,
-                            p.head_size);
+  store_fragments<1, D / 8>(dk, p.scale, key_head_of<bf16>(p, p.dk, b, kv_head), p.dk.row_stride, key_row0, p.keys(b),
+                            0, p.head_size);
   store_fragments<1, D / 8>(dv, 1.0f, key_head_of<bf16>(p, p.dv, b, kv_head), p.dv.row_stride, key_row0, p.keys(b), 0,
                             p.head_size);
 }

@@ -4,9 +4,9 @@
 // share the work on the same scores, and hand what the other needs through shared memory (they run on the same quarter
 // of the SM, where one has products to do while the other waits):
 //
-//   dkv: a pair has 16 keys. The first warp computes S^T = K Q^T and P^T, hands P^T on, and does dV += P^T dO; the second
-//        computes dP^T = V dO^T, and with P^T dS^T, and does dK += dS^T Q: 2 products each. 64 keys a block, queries in
-//        blocks of `Queries`, double-buffered: 209 KB.
+//   dkv: a pair has 16 keys. The first warp computes S^T = K Q^T and P^T, hands P^T on, and does dV += P^T dO; the
+//        second computes dP^T = V dO^T, and with P^T dS^T, and does dK += dS^T Q: 2 products each. 64 keys a block,
+//        queries in blocks of `Queries`, double-buffered: 209 KB.
 //   dq:  a pair has 16 * MT queries. The first warp computes S = Q K^T and P, hands P on; the second computes
 //        dP = dO V^T and dS, and hands dS back; then each does half of the columns of dQ += dS K: with MT = 2 every
 //        fragment of K, V feeds 4 mma. Keys in blocks of 32, double-buffered: 217 KB.
@@ -165,17 +165,14 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
   float* table = reinterpret_cast<float*>(shared + L::Table);
   const bf16* q = head_of<const bf16>(p, p.q, b, first_head);
   const bf16* dout = head_of<const bf16>(p, p.dout, b, first_head);
-  const int64_t rows_before = (static_cast<int64_t>(b) * p.heads + first_head) * p.query_tokens;
+  StepNumbers<Queries> numbers;  // of the step that was asked for last
   const auto load_block = [&](int stage, int member, int query0) {
     const uint32_t offset = base + static_cast<uint32_t>(stage * L::Block);
     const int skip = member * p.head_size, queries = p.queries(b);
     load_rows<Args, D, kThreads, Queries>(offset + L::Q, q + skip, p.q.row_stride, query0, queries, p);
     load_rows<Args, D, kThreads, Queries>(offset + L::Dout, dout + skip, p.dout.row_stride, query0, queries, p);
     commit_copies();
-    load_lse<kThreads>(lse + stage * Queries, p, b, first_head + member, query0, Queries);
-    const float* deltas = p.delta + rows_before + static_cast<int64_t>(member) * p.query_tokens;
-    for (int i = static_cast<int>(threadIdx.x); i < Queries; i += kThreads)
-      delta[stage * Queries + i] = query0 + i < queries ? deltas[query0 + i] : 0.0f;
+    numbers.fetch(p, b, first_head + member, query0);
   };
   load_relative<kThreads>(table, p, first_head);  // no other head reads these keys
   const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens}, table);
@@ -194,6 +191,7 @@ __global__ void __launch_bounds__(kThreads, 1) dkv_kernel(const Args p) {
   if (first < end) load_block(0, member, query0);
 #pragma unroll 1
   while (query0 < end) {
+    numbers.store(lse, delta, stage);
     wait_copies<0>();
     __syncthreads();  // this stage is there, the other one and `place` are free
     int next_member = member, next = query0 + Queries;

@@ -131,8 +131,8 @@ __device__ __forceinline__ void load_rows(uint32_t tile, const bf16* head, int64
     load_rows_async<D, Threads, Rows>(tile, head, row_stride, row0, valid, p.head_size, p.wide);
   else load_tile_async<D, Threads>(tile, head, row_stride, row0, Rows, row0, valid, p.head_size, p.wide);
 }
-/// A grid of tiles x heads x samples. For ScoreParams heads come first: of all heads of a sample the tiles with most work
-/// before the others, so that no long one is among the last.
+/// A grid of tiles x heads x samples. For ScoreParams heads come first: of all heads of a sample the tiles with most
+/// work before the others, so that no long one is among the last.
 template <class Args>
 __device__ __forceinline__ unsigned block_tile() { return Args::kScores ? blockIdx.y : blockIdx.x; }
 template <class Args>

@@ -1,6 +1,6 @@
-// Dropout masks of a warp's scores, of which every Philox call is made once: a call decides 8 consecutive elements, which
-// lie in the registers of 4 or 8 lanes, so lanes share the calls and tell each other the bits. For ScoreParams; the
-// kernels of other Args ask DropoutMask element by element.
+// Dropout masks of a warp's scores, of which every Philox call is made once: a call decides 8 consecutive elements,
+// which lie in the registers of 4 or 8 lanes, so lanes share the calls and tell each other the bits. For ScoreParams;
+// the kernels of other Args ask DropoutMask element by element.
 #pragma once
 
 #include "cuda/attention/mma.cuh"

@@ -76,8 +76,8 @@ __device__ __forceinline__ void load_tile_async(uint32_t tile, const bf16* head,
   }
 }
 
-/// The same for `Rows` rows from row0 on to tile row 0 and on, with a quarter of the instructions: a thread keeps to one
-/// chunk of the columns, and takes every so many rows.
+/// The same for `Rows` rows from row0 on to tile row 0 and on, with a quarter of the instructions: a thread keeps to
+/// one chunk of the columns, and takes every so many rows.
 template <int D, int Threads, int Rows>
 __device__ __forceinline__ void load_rows_async(uint32_t tile, const bf16* head, int64_t row_stride, int row0,
                                                 int valid, int head_size, bool wide) {

@@ -124,9 +124,9 @@ struct WindowParams : PackedParams {
   static constexpr bool kWindow = true;
 };
 
-/// Params of the tensor-core kernels that change scores between the products and the softmax (caps, relative positions),
-/// and of heads of more than 128: with a window or without, with keys packed by themselves or not. `window` is never 0
-/// here: see score_params().
+/// Params of the tensor-core kernels that change scores between the products and the softmax (caps, relative
+/// positions), and of heads of more than 128: with a window or without, with keys packed by themselves or not. `window`
+/// is never 0 here: see score_params().
 struct ScoreParams : ExtraParams {
   static constexpr bool kWindow = true, kScores = true;
 

@@ -1,5 +1,5 @@
-// Attention backward for bf16 with mma.sync for what score_forward.cu takes: the kernels of backward_long.cuh, and those
-// of backward_wide.cuh for heads of more than 128.
+// Attention backward for bf16 for what score_forward.cu takes: the kernels of backward_long.cuh, and for heads of more
+// than 128 those of wgmma_wide_backward.cu or backward_wide.cuh.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/backward_wide.cuh"

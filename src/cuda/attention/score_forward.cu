@@ -1,11 +1,12 @@
-// Attention forward for bf16 with mma.sync where scores change between the product and the softmax: caps (Gemma 2),
+// Attention forward for bf16 where scores change between the product and the softmax: caps (Gemma 2),
 // relative positions (T5), with keys packed by themselves (cross attention of packed samples), within windows or not,
-// with dropout over packed samples, and for heads of 129 to 256 (Gemma): the streaming kernel of streaming.cuh.
+// with dropout over packed samples, and for heads of 129 to 256 (Gemma): with mma.sync, the streaming kernel of
+// streaming.cuh, or for wide heads that of wgmma_wide_forward.cu.
 //
-// A row of 256 columns is 128 registers of a warp's output tile of 16 queries, so a warp has no more queries than
-// these (MT = 1), and 8 warps share the keys of a block: 192 KB, one block an SM. Every K and V fragment feeds 2 mma
-// then, and shared memory, which brings one in the time of 2.5, is the limit: about 400 TFLOP/s on an H100. Where a
-// block may have no more than 99 KB, it has 4 warps and blocks of 32 keys.
+// With mma.sync 256 columns of a warp's 16 queries are 128 registers, so a warp has no more queries than these (MT = 1),
+// and 8 warps share the keys of a block: 192 KB, one block an SM. Every K and V fragment feeds 2 mma then, and shared
+// memory, which brings one in the time of 2.5, is the limit. Where a block may have no more than 99 KB, it has 4 warps
+// and blocks of 32 keys.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/streaming.cuh"

@@ -1,5 +1,5 @@
-// The gradient of relative positions for bf16 with mma.sync: sums of dS, the gradient of the scores, over the elements of
-// equal offset of key and query, of all samples.
+// The gradient of relative positions for bf16 with mma.sync: sums of dS, the gradient of the scores, over the elements
+// of equal offset of key and query, of all samples.
 //
 // A block takes tiles of 64 queries and 64 keys of a head, one offset of key tile and query tile after the other, all
 // samples and query tiles of an offset before the next: dS of such tiles are added up element by element, in registers,
@@ -69,7 +69,7 @@ template <int D>
 struct Layout {
   static constexpr int Tile = kTile * pitch<D> * 2;
   static constexpr int Q = 0, Dout = Tile, K = 2 * Tile, V = 3 * Tile, Stage = 4 * Tile;  // [2] of these
-  static constexpr int Numbers = 2 * Stage;                       // [2] of lse [kTile], delta [kTile]
+  static constexpr int Numbers = 2 * Stage;                       // lse [2][kTile], delta [2][kTile]
   static constexpr int Diagonals = Numbers + 4 * kTile * 4;       // [kDiagonals + 1]
   static constexpr int Table = Diagonals + 2 * kTile * 4;         // relative scores, then their gradients
   static_assert(kTile * kPitch * 4 <= Stage, "sums of a tile lie in a stage");
@@ -97,7 +97,8 @@ __device__ __forceinline__ void add_diagonals(const ScoreParams& p, const float*
 }
 
 template <int D, bool Drop>
-__global__ void __launch_bounds__(kThreads, D > 64 ? 1 : 3) relative_kernel(const ScoreParams p, float* partials) {
+__global__ void __launch_bounds__(kThreads, D > 64 ? 1 : Drop ? 2 : 3)
+    relative_kernel(const ScoreParams p, float* partials) {
   using L = Layout<D>;
   extern __shared__ __align__(1024) char shared[];
   const uint32_t base = shared_address(shared);
@@ -106,6 +107,8 @@ __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : 3) relative_kernel(cons
   float* sums = table + p.columns();
   load_relative<kThreads>(table, p, h);
   for (int c = static_cast<int>(threadIdx.x); c < p.columns(); c += kThreads) sums[c] = 0;
+  float* lse_numbers = reinterpret_cast<float*>(shared + L::Numbers);
+  StepNumbers<kTile> numbers;  // of the tile that was asked for last
   const auto load = [&](int stage, const Walk& walk) {
     const uint32_t to = base + static_cast<uint32_t>(stage * L::Stage);
     const int b = walk.b, q0 = walk.query0(), k0 = walk.key0(), queries = p.queries(b), keys = p.kv_length(b);
@@ -117,11 +120,7 @@ __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : 3) relative_kernel(cons
     load_tile(L::K, key_head_of<const bf16>(p, p.k, b, h), p.k, k0, keys);
     load_tile(L::V, key_head_of<const bf16>(p, p.v, b, h), p.v, k0, keys);
     commit_copies();
-    float* numbers = reinterpret_cast<float*>(shared + L::Numbers) + stage * 2 * kTile;
-    load_lse<kThreads>(numbers, p, b, h, q0, kTile);
-    const float* deltas = p.delta + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens + q0;
-    for (int i = static_cast<int>(threadIdx.x); i < kTile; i += kThreads)
-      numbers[kTile + i] = q0 + i < queries ? deltas[i] : 0.0f;
+    numbers.fetch(p, b, h, q0);
   };
   Walk walk = Walk::part(p, blockIdx.x, gridDim.x);
   float acc[8][4] = {};
@@ -130,6 +129,7 @@ __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : 3) relative_kernel(cons
 #pragma unroll 1
   for (; walk.left > 0; stage ^= 1) {
     const Walk next = walk.next(p);
+    numbers.store(lse_numbers, lse_numbers + 2 * kTile, stage);
     wait_copies<0>();
     __syncthreads();  // this stage is there, the other one is free
     if (next.left > 0) load(stage ^ 1, next);
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : 3) relative_kernel(cons
       adjust_scores<false>(s, tile, key0 - row0);
       scores<D, 1, 4>(dp, SharedQueries<D>{LaneAddress<D>::row_major(at + L::Dout), warp_row},
                       LaneAddress<D>::chunk_major(at + L::V), 0);
-      row_numbers<1>(lse, shared, L::Numbers + stage * 2 * kTile * 4, warp_row);
-      row_numbers<1>(delta, shared, L::Numbers + stage * 2 * kTile * 4 + kTile * 4, warp_row);
+      row_numbers<1>(lse, shared, L::Numbers + stage * kTile * 4, warp_row);
+      row_numbers<1>(delta, shared, L::Numbers + (2 + stage) * kTile * 4, warp_row);
       score_gradients<1, 4, true, Drop>(s, dp, lse, delta, key0, tile, DropoutMask(p, walk.b), p.keep_scale);
 #pragma unroll
       for (int n = 0; n < 8; ++n)

@@ -2,8 +2,9 @@
 // wgmma_wide_backward.cu): bf16, any number of tokens, ScoreParams, no dropout.
 //
 // A block of two warpgroups takes one tile, as the mma.sync kernels do: all threads copy the next rows with cp.async
-// while the block works on the last. Tiles lie in shared memory as those of wgmma_long.cuh: 4 parts of 64 columns, zeros
-// from head_size on. A warpgroup's 64 x 256 accumulator takes 128 registers a thread, as two halves of the columns.
+// while the block works on the last. Tiles lie in shared memory as those of wgmma_long.cuh: 4 parts of 64 columns,
+// zeros from head_size on. A warpgroup's 64 x 256 accumulator takes 128 registers a thread, as two halves of the
+// columns.
 #pragma once
 
 #include "cuda/attention/wgmma_long.cuh"

@@ -1,9 +1,8 @@
-// Attention backward for bf16 with warpgroup products for what wgmma_wide_forward.cu takes (formulas: backward.cuh). The
-// frame is told in wgmma_wide.cuh. After the row sums of backward_long.cuh, two kernels:
+// Attention backward for bf16 with warpgroup products for what wgmma_wide_forward.cu takes (formulas: backward.cuh).
+// The frame is told in wgmma_wide.cuh. After the row sums of backward_long.cuh, two kernels:
 //
 //   dkv: as that of backward_wide.cuh, with a warpgroup in place of the four first warps of the pairs, and one of the
-//        seconds: 64 keys a block, 64 queries a step, 209 KB. The second asks for dP^T when the first has asked for S^T,
-//        so that P^T is computed while dP^T is made, and dS^T while dV is.
+//        seconds: 64 keys a block, 64 queries a step, 209 KB. dS^T is computed while dV is made.
 //   dq:  128 queries a block, 64 a warpgroup, 32 keys a step. S and dP are asked for together with the dQ of the step
 //        before, of which K stays for it: 209 KB.
 #include <cuda_runtime.h>
@@ -45,17 +44,14 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dkv_kernel(const __gri
   float* table = reinterpret_cast<float*>(memory + L::Table);
   const bf16* q = head_of<const bf16>(p, p.q, b, first_head);
   const bf16* dout = head_of<const bf16>(p, p.dout, b, first_head);
-  const int64_t rows_before = (static_cast<int64_t>(b) * p.heads + first_head) * p.query_tokens;
+  StepNumbers<kStep> numbers;  // of the step that was asked for last
   const auto load_block = [&](int stage, int member, int query0) {
     const uint32_t offset = shared + static_cast<uint32_t>(stage * L::Block);
     const int skip = member * p.head_size;
     load_tile<kStep>(offset + L::Q, q + skip, p.q.row_stride, query0, queries, p.head_size);
     load_tile<kStep>(offset + L::Dout, dout + skip, p.dout.row_stride, query0, queries, p.head_size);
     commit_copies();
-    load_lse<kThreads>(lse + stage * kStep, p, b, first_head + member, query0, kStep);
-    const float* deltas = p.delta + rows_before + static_cast<int64_t>(member) * p.query_tokens;
-    for (int i = static_cast<int>(threadIdx.x); i < kStep; i += kThreads)
-      delta[stage * kStep + i] = query0 + i < queries ? deltas[query0 + i] : 0.0f;
+    numbers.fetch(p, b, first_head + member, query0);
   };
   load_relative<kThreads>(table, p, first_head);  // no other head reads these keys
   const auto tile = tile_of(p, {0, kv_length, p.causal, p.scale * kLog2e, 0, p.kv_tokens}, table);
@@ -73,18 +69,17 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dkv_kernel(const __gri
   if (first < end) load_block(0, member, query0);
 #pragma unroll 1
   while (query0 < end) {
+    numbers.store(lse, delta, stage);
     wait_for_tiles();  // this stage is there, the other one and `place` are free
-    int next_member = member, next = query0 + kStep;
-    if (next >= end && member + 1 < p.heads_per_kv()) ++next_member, next = first;
-    if (next < end) load_block(stage ^ 1, next_member, next);
     const uint32_t q_tile = shared + static_cast<uint32_t>(L::Q + stage * L::Block);
     const uint32_t dout_tile = shared + static_cast<uint32_t>(L::Dout + stage * L::Block);
     float s[8][4];
-    if (second) asm volatile("bar.sync 9, 256;" ::: "memory");  // the first has asked
     begin_products();
     multiply_rows_transposed<D, kStep>(s, own, uniform(second ? dout_tile : q_tile));
     commit_products();
-    if (!second) asm volatile("bar.arrive 9, 256;" ::: "memory");
+    int next_member = member, next = query0 + kStep;
+    if (next >= end && member + 1 < p.heads_per_kv()) ++next_member, next = first;
+    if (next < end) load_block(stage ^ 1, next_member, next);
     wait_products<0>();
     pin(s);
     if (!second) {
@@ -160,8 +155,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid
   const float* deltas = p.delta + (static_cast<int64_t>(b) * p.heads + h) * p.query_tokens;
   for (int i = static_cast<int>(threadIdx.x); i < kQueries; i += kThreads)
     numbers[kQueries + i] = q0 + i < queries ? deltas[q0 + i] : 0.0f;
-  const auto begin_step = [&](int j) {
-    wait_for_tiles();  // this step's K and V are there; free are V of the last, and K of the one before it
+  const auto load_next = [&](int j) {
     if (j + 1 < blocks) load_block(j + 1);
   };
   const uint32_t own_q = uniform(shared + static_cast<uint32_t>(L::Q + group * L::Own));
@@ -204,10 +198,14 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid
   };
   int j = first;
 #pragma unroll 1
-  for (; j < seen && j < blocks; ++j) begin_step(j);
+  for (; j < seen && j < blocks; ++j) {
+    wait_for_tiles();
+    load_next(j);
+  }
   if (seen < end) {
-    begin_step(j);
+    wait_for_tiles();  // this step's K and V are there; free are V of the last, and K of the one before it
     start_scores(j);
+    load_next(j);
     wait_products<1>();
     take_probabilities(j);
     fence.stay_before();
@@ -216,9 +214,10 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid
     pack_rows(ds, s[0]);
 #pragma unroll 1
     for (++j; j < end; ++j) {
-      begin_step(j);
+      wait_for_tiles();
       start_scores(j);
       start_dq(j - 1);
+      load_next(j);
       wait_products<2>();
       take_probabilities(j);
       fence.stay_before();
@@ -235,7 +234,10 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_dq_kernel(const __grid
     dq.pin_all();
   }
 #pragma unroll 1
-  for (; j < blocks; ++j) begin_step(j);
+  for (; j < blocks; ++j) {
+    wait_for_tiles();
+    load_next(j);
+  }
   wait_copies<0>();
   dq.store(p.scale, head_of<bf16>(p, p.dq, b, h), p.dq.row_stride, row0, queries, p.head_size);
 #endif

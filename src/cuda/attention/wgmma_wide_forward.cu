@@ -1,9 +1,9 @@
-// Attention forward for bf16 with warpgroup products, heads of 129 to 256 (Gemma), any number of tokens, within windows or
-// not, with caps and relative positions or not, packed or not. The frame is told in wgmma_wide.cuh.
+// Attention forward for bf16 with warpgroup products, heads of 129 to 256 (Gemma), any number of tokens, within windows
+// or not, with caps and relative positions or not, packed or not. The frame is told in wgmma_wide.cuh.
 //
-// A block has 128 queries, 64 a warpgroup, and takes 64 keys a step: 194 KB. A step's scores are asked for together with
-// the product of the last step's probabilities with V, and only the former are waited for: the exponentials are taken
-// while the latter runs. So V arrives one step after K.
+// A block has 128 queries, 64 a warpgroup, and takes 64 keys a step: 192 KB. A step's scores are asked for together
+// with the product of the last step's probabilities with V, and only the former are waited for: the exponentials are
+// taken while the latter runs. So V arrives one step after K.
 #include <cuda_runtime.h>
 
 #include "cuda/attention/wgmma_wide.cuh"
@@ -110,8 +110,7 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_forward_kernel(const _
                 p.head_size);
   load_block(L::K, k, p.k.row_stride, first);
   commit_copies();
-  const auto begin_step = [&](int j) {
-    wait_for_tiles();  // K of this step and V of the last are there, those of the steps before are free
+  const auto load_next = [&](int j) {
     if (j + 1 < blocks) load_block(L::K, k, p.k.row_stride, j + 1);
     if (j < blocks) load_block(L::V, v, p.v.row_stride, j);
     commit_copies();
@@ -140,18 +139,23 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_forward_kernel(const _
   };
   int j = first;
 #pragma unroll 1
-  for (; j < seen && j <= blocks; ++j) begin_step(j);
+  for (; j < seen && j <= blocks; ++j) {
+    wait_for_tiles();
+    load_next(j);
+  }
   if (seen < end) {
-    begin_step(j);
+    wait_for_tiles();  // K of this step and V of the last are there, those of the steps before are free
     start_scores(j);
+    load_next(j);
     wait_products<0>();
     take_scores(j);
     pack_rows(weights, s[0]);
 #pragma unroll 1
     for (++j; j < end; ++j) {
-      begin_step(j);
+      wait_for_tiles();
       start_scores(j);
       start_output(j - 1);
+      load_next(j);
       wait_products<1>();
       const bool raise = take_scores(j);
       pin(s[0]);
@@ -161,15 +165,19 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_wide_forward_kernel(const _
       if (raise) o.scale_rows(shrink);
       pack_rows(weights, s[0]);
     }
-    begin_step(j);
+    wait_for_tiles();
     begin_products();
     start_output(j - 1);
+    load_next(j);
     wait_products<0>();
     o.pin_all();
     ++j;
   }
 #pragma unroll 1
-  for (; j <= blocks; ++j) begin_step(j);
+  for (; j <= blocks; ++j) {
+    wait_for_tiles();
+    load_next(j);
+  }
   store_queries(o, state, p, b, h, row0);
 #endif
 }
