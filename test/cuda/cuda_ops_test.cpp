@@ -33,13 +33,18 @@ namespace {
 /// fed to a matrix product in bf16, twice; four of those bound the difference of the two.
 /// TF32: each factor of a product is rounded by 2^-11 at most, both together by less than 1e-3. Attention's gradients
 /// come from three products one after the other, and where a query sees one key they are differences of equal numbers.
-/// One relative position for all pairs (relative 0 0): softmax does not see it, so that its gradient is a sum that cancels to
-/// nothing, of up to 3 * 300 * 300 terms of size 10 at most, beside the numbers of size 1 that it is added to: sqrt(270000) *
-/// 10 * 2^-24 = 3e-4.
+/// The gradient of relative positions in bf16: the gradients of a query's scores sum up to nothing, but where delta, of
+/// an output rounded to bf16, errs, they do so together: by 2e-3 of numbers of size 1. A sum over most keys of a query,
+/// as that of all far offsets, is small beside them and has that error: of 900 queries 30 * 2e-3 beside numbers of size 2
+/// and more.
+/// One relative position for all pairs (relative 0 0): softmax does not see it, so that its gradient is a sum that
+/// cancels to nothing, of up to 3 * 300 * 300 terms of size 10 at most, beside the numbers of size 1 that it is added to:
+/// sqrt(270000) * 10 * 2^-24 = 3e-4; in bf16 it is the error above alone.
 double bound(const OpCase& op_case, const std::string& output, bool tf32) {
   if (op_case.exact) return 0;
   if (output == "drelative" && op_case.name.ends_with("relative 0 0"))
-    return std::max(3e-4, op_case.dtype != DType::f32 ? 8e-3 : tf32 ? 3e-3 : 0);
+    return std::max(3e-4, op_case.dtype != DType::f32 ? 0.2 : tf32 ? 3e-3 : 0);
+  if (output == "drelative" && op_case.dtype != DType::f32) return 4e-2;
   if (tf32 && op_case.name.starts_with("f32 attention")) return 3e-3;
   return op_case.dtype != DType::f32 ? 8e-3 : tf32 ? 1e-3 : 1e-5;
 }

@@ -160,6 +160,58 @@ inline void add_t5_attentions(Cases& cases, DType t) {
     }
 }
 
+/// What the tensor-core kernels take where scores change before the softmax, at and around their tiles: samples of 1
+/// row and of none, of multiples of 64 and 128 and one more or less; heads of 129 to 256, aligned to 16 bytes or to 8;
+/// windows shorter and longer than texts; tables narrower and wider than texts, and one that fits into no block beside
+/// tiles.
+inline void add_score_attentions(Cases& cases) {
+  int rotate = 0;
+  const auto add = [&](Attend v) {
+    ++rotate;
+    v.lengths = v.lengths || rotate % 4 == 0;
+    add_attention(cases, kBf16, v);
+  };
+  const std::vector<int64_t> rows{64, 128, 1, 65, 127, 0, 129, 1, 193};
+  const auto packed = [&](int64_t heads, int64_t kv_heads, int64_t d, bool causal) {
+    Attend v{static_cast<int64_t>(rows.size()), heads, d, 193, 193, causal};
+    v.packed = true, v.rows = rows, v.kv_heads = kv_heads;
+    return v;
+  };
+  for (int64_t d : {132, 136, 200, 252, 256})
+    for (int64_t window : {0, 1, 64, 100, 1000}) {
+      Attend v = packed(4, rotate % 2 ? 2 : 1, d, window > 0 || rotate % 3 == 0);
+      v.window = window, v.cap = rotate % 2 ? 20.0f : 0.0f;
+      add(v);
+    }
+  for (int64_t tokens : {1, 63, 64, 65, 128, 129, 192, 321})
+    for (int64_t window : {0, 33, 128}) {
+      Attend v{2, 4, rotate % 3 ? 256 : 140, tokens, tokens, true};
+      v.kv_heads = 2, v.window = window, v.cap = rotate % 4 == 1 ? 3.0f : 0.0f, v.empty = rotate % 5 == 0;
+      add(v);
+    }
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{1, 200}, {200, 9}, {130, 64}, {64, 257}})
+    for (int64_t d : {128, 256}) {
+      Attend v{2, 4, d, queries, keys};
+      v.kv_heads = 1, v.cap = 5, v.lengths = true;
+      add(v);
+    }
+  for (int64_t d : {64, 128, 256})
+    for (int64_t behind : {0, 1, 63, 64, 700}) {
+      Attend v = packed(3, 0, d, rotate % 2 == 0);
+      v.behind = behind, v.ahead = v.causal ? 0 : behind / 2, v.dropout = d < 256 && rotate % 3 == 0 ? 0.1f : 0.0f;
+      add(v);
+    }
+  for (int64_t tokens : {64, 128, 129, 200})  // rows of elements begin with a block of dropout or within one
+    for (float dropout : {0.0f, 0.25f}) {
+      Attend v{2, 3, 64, tokens, tokens, tokens == 200};
+      v.behind = 128, v.ahead = tokens == 200 ? 0 : 128, v.dropout = dropout;
+      add(v);
+    }
+  Attend wide{2, 2, 64, 70, 70};
+  wide.behind = 16000, wide.ahead = 383;
+  add(wide);
+}
+
 inline void add_relative_bias(Cases& cases, DType t, int64_t distances, bool directed, int64_t heads) {
   cases.push_back({title(t, "relative bias ", distances, directed ? " directed " : " ", heads), t, false, [=](OpContext& c) {
     RelativeBias f{.table = {}, .directed = directed ? distances : 0, .distances = distances};
@@ -229,6 +281,7 @@ inline void add_modern_ops(Cases& cases, DType t) {
     add_partial_rotary(cases, t, heads, size, part);
   add_modern_attentions(cases, t);
   add_t5_attentions(cases, t);
+  if (t == kBf16) add_score_attentions(cases);
   for (auto [distances, heads] : {std::pair<int64_t, int64_t>{1, 1}, {16, 6}, {32, 64}, {128, 3}})
     for (bool directed : {false, true}) add_relative_bias(cases, t, distances, directed, heads);
   for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 1}, {33, 2048}, {7, 129}}) add_scale(cases, t, rows, n);

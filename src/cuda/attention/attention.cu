@@ -13,16 +13,25 @@
 //                                memory) and `streaming`
 //   backward_short.cu            bf16 backward in one pass over a (sample, head), up to 272 queries
 //   backward_long.cu             bf16 backward for any length: delta, then dK/dV, then dQ
+//   score_forward.cu, score_backward.cu, score_relative.cu
+//                                bf16 with mma.sync, any length, where scores change between the product and the
+//                                softmax: caps (Gemma 2), relative positions and their gradient (T5); heads of 129 to
+//                                256 (Gemma), keys packed by themselves (cross attention of packed samples), dropout
+//                                over packed samples: the kernels of streaming.cuh and backward_long.cuh, for wide
+//                                heads' backward those of backward_wide.cuh
+//   wgmma_wide_forward.cu, wgmma_wide_backward.cu
+//                                the same for heads of 129 to 256 with warpgroup products
 //   tf32_forward.cu, tf32_backward.cu
 //                                f32 with products in TF32 (mma.sync) where that is allowed (LaunchContext::tf32): any
 //                                length, packed or not, grouped or not, with dropout or not
 //   general.cu                   f32, also in TF32 where heads are not aligned to 16 bytes, and bf16 heads that are not
 //                                aligned to 8 bytes
-//   general_extra.cu             the same with windows and caps, with relative positions (T5), with keys packed by
-//                                themselves (cross attention of packed samples), and for heads of up to 256
+//   general_extra.cu             the same with windows and caps, with relative positions, with keys packed by
+//                                themselves, and for heads of up to 256
 // Windows (AttentionForward::window) that leave keys out are for the streaming kernel of forward.cu, for
-// backward_long.cu, and, in f32 or with large heads, for general_extra.cu; caps of the scores, and heads of more than
-// 128, for general_extra.cu alone. In bf16, dropout over packed samples is for the general ones.
+// backward_long.cu, for the score_ kernels, and, in f32, for general_extra.cu. The score_ kernels do not take dropout
+// with heads of more than 128, nor, as forward.cu's and backward_long.cu's, with grouped queries; no relative positions
+// with these; and no table of relative positions that does not fit into shared memory beside their tiles.
 // None writes scores to memory or uses float atomics; all are deterministic.
 //
 // The bias gradient (AttentionBackward::dbias) comes from partial sums that the wgmma and the short backward make of
@@ -31,11 +40,10 @@
 // Packed samples (AttentionForward::packing) are for all but the wgmma (257 tokens) and the few-queries kernels. Grids
 // and shared memory follow from the most rows a sample can have and from all rows, which the host knows; the kernels
 // read each sample's own first row and number of rows. Grouped queries (kv_heads) are for all but these and the short
-// backward; with dropout for the f32 and the general ones alone. Packed samples with dropout are for these and, up to a
-// head size of 64, for forward.cu's streaming kernel and backward_long.cu.
+// backward; with dropout for the f32 and the general ones alone.
 //
-// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, in shared memory to a multiple of
-// 16, with zeros; in TF32 to 64, 96 or 128.
+// With mma.sync, head sizes are rounded up to one of 32, 64, 80, 88, 96, 112, 128, 256, in shared memory to a multiple
+// of 16, with zeros; in TF32 to 64, 96 or 128.
 //
 // Floors on an H200 (copy 4.3 TB/s; wgmma about 800 TFLOP/s, mma.sync 500; operations as the kernels pad them):
 //   16 x 16 x 257 x 257 x 88          forward 46 MB = 11 us, 7 GFLOP = 9 us; backward 93 MB = 22 us, 18 GFLOP = 22 us
@@ -125,14 +133,16 @@ bool aligned(const Params& p, DType dtype, std::initializer_list<View> views, in
 /// maximum before they scale, which needs a positive scale.
 bool fits_mma(Params& p, DType dtype, std::initializer_list<View> views) {
   p.wide = aligned(p, dtype, views, 8);
-  if (attention::only_extra(p, dtype == DType::bf16)) return false;
-  return dtype == DType::bf16 && p.scale > 0 && p.cap == 0 && p.head_size <= 128 && aligned(p, dtype, views, 4);
+  return dtype == DType::bf16 && p.scale > 0 && aligned(p, dtype, views, 4);
 }
+
+/// Whether of the tensor-core kernels the mma_score ones are for this.
+bool needs_scores(const Params& p) { return attention::changes_scores(p) || (p.starts && p.dropout); }
 
 /// Whether the TF32 kernels may and can take this, 16 bytes at a time.
 bool fits_tf32(const Params& p, DType dtype, std::initializer_list<View> views, const LaunchContext& context) {
-  return context.tf32 && dtype == DType::f32 && p.scale > 0 && p.cap == 0 && p.window == 0 && p.head_size <= 128 &&
-         !attention::only_extra(p, false) && aligned(p, dtype, views, 4);
+  return context.tf32 && dtype == DType::f32 && p.scale > 0 && p.window == 0 && !attention::changes_scores(p) &&
+         aligned(p, dtype, views, 4);
 }
 
 /// Most rows of a packed sample up to which the one-pass kernels come before those of wgmma_long: these compute 7
@@ -143,7 +153,8 @@ constexpr int kMostOnePassRows = 96;
 bool backward_kernels(Params& p, DType dtype, const LaunchContext& context) {
   const auto views = {p.q, p.k, p.v, p.out, p.dout, p.dq, p.dk, p.dv};
   if (fits_tf32(p, dtype, views, context) && attention::tf32_backward(p, context.stream)) return false;
-  const bool mma = fits_mma(p, dtype, views);
+  const bool fits = fits_mma(p, dtype, views), mma = fits && !needs_scores(p);
+  if (fits && !mma && attention::mma_score_backward(p, context.stream)) return false;
   if (p.window > 0) {
     if (!mma || !attention::mma_backward_window(p, context.stream))
       attention::general_backward(p, dtype == DType::bf16, context.stream);
@@ -167,7 +178,8 @@ void launch_attention_forward(const AttentionForward& args, const LaunchContext&
   if (p.batch == 0) return;
   const auto views = {p.q, p.k, p.v, p.out};
   if (fits_tf32(p, args.dtype, views, context) && attention::tf32_forward(p, context.stream)) return;
-  const bool mma = fits_mma(p, args.dtype, views);
+  const bool fits = fits_mma(p, args.dtype, views), mma = fits && !needs_scores(p);
+  if (fits && !mma && attention::mma_score_forward(p, context.stream)) return;
   if (p.window > 0) {
     if (!mma || !attention::mma_forward_window(p, context.stream))
       attention::general_forward(p, args.dtype == DType::bf16, context.stream);
@@ -183,14 +195,16 @@ void launch_attention_forward(const AttentionForward& args, const LaunchContext&
 namespace {
 
 /// Adds the gradient of the relative scores to args.drelative: partial sums of blocks, then their sum in a fixed order.
-void launch_relative_gradient(const AttentionBackward& args, const Params& p, const LaunchContext& context) {
+void launch_relative_gradient(const AttentionBackward& args, Params& p, const LaunchContext& context) {
   const int64_t columns = args.drelative.numel(), tiles = int64_t{p.batch} * ((p.query_tokens + 31) / 32);
   const int64_t room = context.scratch ? context.scratch_bytes / (columns * static_cast<int64_t>(sizeof(float))) : 0;
   const int64_t wanted = std::min(tiles, (4 * int64_t{context.sm_count} + p.heads - 1) / p.heads);
   const int64_t splits = std::min(wanted, room);
   BLIPFT_CHECK(splits >= 1, "the gradient of ", columns, " relative positions needs a larger workspace");
-  attention::relative_gradient(p, args.forward.dtype == DType::bf16, context.scratch, static_cast<int>(splits),
-                               context.stream);
+  const DType dtype = args.forward.dtype;
+  if (!fits_mma(p, dtype, {p.q, p.k, p.v, p.out, p.dout}) ||
+      !attention::mma_relative_gradient(p, context.scratch, static_cast<int>(splits), context.stream))
+    attention::relative_gradient(p, dtype == DType::bf16, context.scratch, static_cast<int>(splits), context.stream);
   PartialSums sums{context.scratch, splits, columns};
   sums.add(args.drelative, true);
   launch_reduce_partials(sums, context);

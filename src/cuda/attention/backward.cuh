@@ -33,8 +33,9 @@ __device__ __forceinline__ float dot8(const uint4& x, const uint4& y) {
   return sum;
 }
 
-/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 columns a lane. Rows that do not exist give 0.
-template <int Threads, class Args>
+/// delta of rows [row0, row0 + rows) of a head, half a warp a row, 8 of 128 columns a lane. Rows that do not exist
+/// give 0.
+template <int Threads, int Columns = 128, class Args>
 __device__ __forceinline__ void compute_deltas(float* delta, const Args& p, int b, int h, int row0, int rows) {
   constexpr int kGroups = Threads / 16;
   const int lane = static_cast<int>(threadIdx.x) & 15, group = static_cast<int>(threadIdx.x) / 16;
@@ -50,6 +51,12 @@ __device__ __forceinline__ void compute_deltas(float* delta, const Args& p, int 
       const uint4 x = load8(out + row * p.out.row_stride, lane * 8, p.head_size, p.wide);
       const uint4 y = load8(dout + row * p.dout.row_stride, lane * 8, p.head_size, p.wide);
       sum = dot8(x, y);
+      if constexpr (Columns > 128) {
+        static_assert(Columns == 256, "a lane takes one or two chunks");
+        if (lane * 8 + 128 < p.head_size)
+          sum += dot8(load8(out + row * p.out.row_stride + 128, lane * 8 + 128, p.head_size, p.wide),
+                      load8(dout + row * p.dout.row_stride + 128, lane * 8 + 128, p.head_size, p.wide));
+      }
     }
 #pragma unroll
     for (int o = 8; o; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
@@ -67,6 +74,28 @@ __device__ __forceinline__ void load_lse(float* target, const Args& p, int b, in
     target[i] = row0 + i < existing ? lse_log2(lse[row0 + i]) : INFINITY;
 }
 
+/// lse (in the exp2 domain) and delta of a step's queries on their way to shared memory, lse [2][Queries] and
+/// delta [2][Queries], a number a thread: asked for when the copies of the step's tiles start, and stored when the step
+/// begins, so that nobody waits for memory in between.
+template <int Queries>
+struct StepNumbers {
+  float number;
+
+  template <class Args>
+  __device__ __forceinline__ void fetch(const Args& p, int b, int h, int query0) {
+    const int i = fresh_thread(), row = query0 + i % Queries;
+    if (i >= 2 * Queries) return;
+    const float* numbers = i < Queries ? p.lse : p.delta;
+    number = row < p.queries(b) ? numbers[(static_cast<int64_t>(b) * p.heads + h) * p.query_tokens + row]
+                                : (i < Queries ? -INFINITY : 0.0f);
+  }
+  __device__ __forceinline__ void store(float* lse, float* delta, int stage) const {
+    const int i = fresh_thread();
+    if (i < Queries) lse[stage * Queries + i] = lse_log2(number);
+    else if (i < 2 * Queries) delta[stage * Queries + i - Queries] = number;
+  }
+};
+
 /// This lane's rows (g and g + 8 of each 16 from row0 on) of lse or delta. Read anew in each step: registers are the
 /// scarcer thing.
 template <int MT>
@@ -79,8 +108,20 @@ __device__ __forceinline__ void row_numbers(float (&x)[MT][2], const char* share
       x[m][half] = reinterpret_cast<const float*>(shared + offset)[row0 + 16 * m + 8 * half + g];
 }
 
-/// Turns s = q k^T and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and dS (in dp).
-/// lse and delta are of this lane's rows g, g + 8 of each 16.
+/// KeptKeys or KeptQueries where a kernel has such.
+template <bool Drop, int N, class Tile>
+__device__ __forceinline__ auto kept_keys(const Tile& tile, const DropoutMask& mask, uint64_t element) {
+  if constexpr (Drop && Tile::kScores) return KeptKeys<N>(mask, element, tile.kv_tokens % 8 == 0);
+  else return 0;
+}
+template <bool Drop, int N, class Tile>
+__device__ __forceinline__ auto kept_queries(const Tile& tile, const DropoutMask& mask, uint64_t element) {
+  if constexpr (Drop && Tile::kScores) return KeptQueries<N>(mask, element, tile.kv_tokens);
+  else return 0;
+}
+
+/// Turns s = q k^T, adjusted, and dp = dO V^T (C fragments, rows = queries) into the dropped probabilities (in s) and
+/// dS (in dp), which is of the scores before a cap. lse and delta are of this lane's rows g, g + 8 of each 16.
 template <int MT, int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float (&dp)[MT][2 * NT][4],
                                                 const float (&lse)[MT][2], const float (&delta)[MT][2], int key0,
@@ -93,10 +134,14 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
       const int limit = Masked ? tile.limit(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t : 0;
       int first_key = 0;                   // before which a window leaves keys out
       if constexpr (Masked && Tile::kWindow) first_key = tile.first(tile.row0 + 16 * m + 8 * half + g) - key0 - 2 * t;
+      const uint64_t keep_row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
+      [[maybe_unused]] const auto kept = kept_keys<Drop, 2 * NT>(tile, mask, tile.element_row0 + keep_row + key0);
 #pragma unroll
       for (int n = 0; n < 2 * NT; ++n) {
         uint32_t keep = 3;
-        if (Drop) {
+        if constexpr (Drop && Tile::kScores) {
+          keep = kept.pair(n);
+        } else if (Drop) {
           const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
           keep = mask.keep_pair(tile.element_row0 + row + key0 + 8 * n + 2 * t);
         }
@@ -109,13 +154,15 @@ __device__ __forceinline__ void score_gradients(float (&s)[MT][2 * NT][4], float
           if (Masked && Tile::kWindow && 8 * n + e < first_key) probability = 0;
           const float factor = Drop ? (keep >> e & 1 ? keep_scale : 0.0f) : 1.0f;
           y = probability * (Drop ? fmaf(y, factor, -delta[m][half]) : y - delta[m][half]);
+          if constexpr (Tile::kScores) y *= tile.slope(x);
           x = Drop ? probability * factor : probability;
         }
       }
     }
 }
 
-/// Turns s = k q^T and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and dS^T.
+/// Turns s = k q^T, adjusted, and dp = v dO^T (rows = keys from key_row0, columns = queries from query0) into P^T and
+/// dS^T.
 /// lse and delta: of this block's queries, in shared memory.
 template <int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], float (&dp)[1][2 * NT][4],
@@ -123,6 +170,8 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
                                                      const Tile& tile, const DropoutMask& mask, float keep_scale) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
   const uint64_t first = tile.element_row0 + static_cast<uint64_t>(query0 + 2 * t) * tile.kv_tokens + key_row0 + g;
+  [[maybe_unused]] const auto kept = kept_queries<Drop, 2 * NT>(
+      tile, mask, tile.element_row0 + static_cast<uint64_t>(query0) * tile.kv_tokens + key_row0);
 #pragma unroll
   for (int n = 0; n < 2 * NT; ++n) {
     const float2 row_lse = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);
@@ -134,6 +183,8 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
       int first_key = 0;                   // before which a window leaves keys out
       if constexpr (Masked && Tile::kWindow) first_key = tile.first(query);
       const float l = e ? row_lse.y : row_lse.x, d = e ? row_delta.y : row_delta.x;
+      uint32_t keep = 0;
+      if constexpr (Drop && Tile::kScores) keep = kept.column(n, e);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int key = key_row0 + 8 * half + g;
@@ -143,11 +194,14 @@ __device__ __forceinline__ void transposed_gradients(float (&s)[1][2 * NT][4], f
         if (Masked && key >= limit) probability = 0;
         if (Masked && Tile::kWindow && key < first_key) probability = 0;
         float factor = 1;
-        if (Drop) {
+        if constexpr (Drop && Tile::kScores) {
+          factor = keep >> 8 * half & 1 ? keep_scale : 0.0f;
+        } else if (Drop) {
           const uint64_t element = first + static_cast<uint64_t>(8 * n + e) * tile.kv_tokens + 8 * half;
           factor = mask.keep(element) ? keep_scale : 0.0f;
         }
         y = probability * (Drop ? fmaf(y, factor, -d) : y - d);
+        if constexpr (Tile::kScores) y *= tile.slope(x);
         x = Drop ? probability * factor : probability;
       }
     }

@@ -10,8 +10,8 @@
 //       all); the four warps share its keys instead and merge their partial sums through shared memory.
 //     MT = 1 (four blocks an SM): short sequences (language model 82 x 82, Q-Former), where latency and device memory
 //       count; and all dropout.
-// streaming: one block per 64 * MT queries, K and V in blocks of 64 keys, double-buffered; Q in shared memory. For
-//   sequences that do not fit, e.g. 2048 x 128.
+// streaming (streaming.cuh): one block per 64 * MT queries, K and V in blocks of 64 keys, double-buffered; Q in shared
+//   memory. For sequences that do not fit, e.g. 2048 x 128.
 // Within a window (WindowParams), the streaming kernel walks over the key blocks from the first that the block's
 // queries see; masks do the rest. Grids and shared memory are for the most rows a sample can have. Of packed samples
 // (PackedParams) a block takes only the keys and the query tiles that its own sample has: the language model's short
@@ -20,7 +20,7 @@
 
 #include <algorithm>
 
-#include "cuda/attention/forward.cuh"
+#include "cuda/attention/streaming.cuh"
 #include "cuda/device/cuda_check.h"
 
 namespace blipft::attention {
@@ -28,7 +28,6 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * 32, kGroups = 4;
 constexpr int kResidentBytes = 113 << 10;  // two blocks an SM, each with 1 KB of the system's own
-constexpr int kStreamKeys = 64;
 
 constexpr int round16(int x) { return (x + 15) / 16 * 16; }
 
@@ -173,65 +172,6 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(D, MT)) resident_ker
 }
 
 template <int D, int MT, bool Drop, class Args>
-__global__ void __launch_bounds__(kThreads, 2) streaming_kernel(const Args p) {
-  constexpr int kQueries = kWarps * 16 * MT;
-  constexpr uint32_t kBlockBytes = kStreamKeys * pitch<D> * 2;
-  extern __shared__ __align__(1024) char shared[];
-  const int block = p.causal ? static_cast<int>(gridDim.x - 1 - blockIdx.x) : static_cast<int>(blockIdx.x);
-  const int q0 = block * kQueries, h = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int kv_length = p.kv_length(b);
-  if (Args::kPacked && q0 >= p.queries(b)) return;  // a short packed sample
-  const uint32_t q_tile = shared_address(shared), k_tile = q_tile + kQueries * pitch<D> * 2;
-  const uint32_t v_tile = k_tile + 2 * kBlockBytes;
-  const bf16* k = head_of<const bf16>(p, p.k, b, p.kv_head(h));
-  const bf16* v = head_of<const bf16>(p, p.v, b, p.kv_head(h));
-  const auto load_block = [&](int j) {
-    const uint32_t stage = static_cast<uint32_t>(j & 1) * kBlockBytes;
-    const int row0 = j * kStreamKeys;
-    load_tile_async<D, kThreads>(k_tile + stage, k, p.k.row_stride, row0, kStreamKeys, row0, kv_length, p.head_size,
-                                 p.wide);
-    load_tile_async<D, kThreads>(v_tile + stage, v, p.v.row_stride, row0, kStreamKeys, row0, kv_length, p.head_size,
-                                 p.wide);
-    commit_copies();
-  };
-  const DropoutMask mask(p, b);
-  const int row0 = q0 + warp * 16 * MT;
-  const auto tile = tile_of(p, {row0, kv_length, p.causal, p.scale * kLog2e, element_row(p, h, row0), p.kv_tokens});
-  const int blocks = (tile.limit(q0 + kQueries - 1) + kStreamKeys - 1) / kStreamKeys;
-  const int first = first_block(tile, q0, kStreamKeys);
-  const int end = row0 < p.queries(b) ? tile.limit(row0 + 16 * MT - 1) : 0, full = tile.limit(row0);
-  load_tile_async<D, kThreads>(q_tile, head_of<const bf16>(p, p.q, b, h), p.q.row_stride, q0, kQueries, q0,
-                               p.queries(b), p.head_size, p.wide);
-  const SharedQueries<D> q{LaneAddress<D>::row_major(q_tile), warp * 16 * MT};
-  const auto keys = LaneAddress<D>::chunk_major(k_tile), values = LaneAddress<D>::row_major(v_tile);
-  RowState<D, MT> state;
-  state.clear();
-  load_block(first);
-#pragma unroll 1
-  for (int j = first; j < blocks; ++j) {
-    if (j + 1 < blocks) {
-      load_block(j + 1);
-      wait_copies<1>();
-    } else {
-      wait_copies<0>();
-    }
-    __syncthreads();
-    const int key0 = j * kStreamKeys, key_row = (j & 1) * kStreamKeys;
-    if (key0 + kStreamKeys <= full && all_in_window(tile, row0 + 16 * MT - 1, key0))
-      forward_step<D, MT, kStreamKeys / 16, false, Drop>(state, q, keys, values, key_row, key0, tile, mask);
-    else
-#pragma unroll 1
-      for (int part = 0; part < kStreamKeys && key0 + part < end; part += 32)
-        if (!before_window(tile, row0, key0 + part + 32))
-          forward_step<D, MT, 2, true, Drop>(state, q, keys, values, key_row + part, key0 + part, tile, mask);
-    __syncthreads();
-  }
-  wait_copies<0>();
-  store_rows<D, MT>(state, p, b, h, row0);
-}
-
-template <int D, int MT, bool Drop, class Args>
 bool launch_resident(const Args& p, cudaStream_t stream) {
   const int64_t all_keys = int64_t{2} * round16(p.kv_tokens) * pitch<D> * 2;
   const int most = std::min(kResidentBytes, p.shared_bytes);
@@ -246,17 +186,6 @@ bool launch_resident(const Args& p, cudaStream_t stream) {
   allow_shared_memory(&resident_kernel<D, MT, Drop, Args>, most);
   resident_kernel<D, MT, Drop, Args><<<static_cast<unsigned>(p.batch * p.heads), kThreads, bytes, stream>>>(p, tiles);
   BLIPFT_CUDA_LAUNCHED("resident attention forward");
-  return true;
-}
-
-template <int D, int MT, bool Drop, class Args>
-bool launch_streaming(const Args& p, cudaStream_t stream) {
-  constexpr int kQueries = kWarps * 16 * MT, kBytes = (kQueries + 4 * kStreamKeys) * pitch<D> * 2;
-  allow_shared_memory(&streaming_kernel<D, MT, Drop, Args>, kBytes);
-  const dim3 grid(static_cast<unsigned>((p.query_tokens + kQueries - 1) / kQueries), static_cast<unsigned>(p.heads),
-                  static_cast<unsigned>(p.batch));
-  streaming_kernel<D, MT, Drop, Args><<<grid, kThreads, kBytes, stream>>>(p);
-  BLIPFT_CUDA_LAUNCHED("streaming attention forward");
   return true;
 }
 
@@ -282,7 +211,7 @@ bool mma_forward_window(const Params& params, cudaStream_t stream) {
 
 bool mma_forward(const Params& p, cudaStream_t stream) {
   if (p.dropout && p.group > 1) return false;  // no model has both
-  if (p.dropout && p.starts) return p.head_size <= 64 && launch_streaming<64, 1, true>(PackedParams{p}, stream);
+  if (p.dropout && p.starts) return false;     // mma_score_forward's
   if (p.dropout) {
     if (p.head_size <= 64) return forward_dropout<64>(p, stream);
     return p.head_size <= 96 ? forward_dropout<96>(p, stream) : forward_dropout<128>(p, stream);

@@ -8,6 +8,7 @@
 // rescaling of the output tile, the largest overhead of online softmax, happens about once a row.
 #pragma once
 
+#include "cuda/attention/keep_bits.cuh"
 #include "cuda/attention/mma.cuh"
 #include "cuda/attention/params.cuh"
 
@@ -81,7 +82,7 @@ struct RowTile {
   /// One past the last visible key of a query.
   __device__ __forceinline__ int limit(int row) const { return causal ? min(kv_length, row + 1) : kv_length; }
 
-  static constexpr bool kWindow = false;
+  static constexpr bool kWindow = false, kScores = false;
 };
 
 /// The same within a window.
@@ -93,11 +94,91 @@ struct WindowTile : RowTile {
   __device__ __forceinline__ int first(int row) const { return row + 1 - window; }
 };
 
-/// What a kernel's Args ask for.
+/// The same where scores change between the product and the softmax: products x become tanh(x scale / cap), of which
+/// scale_log2 makes the capped score, or x scale log2(e) + relative log2(e), with a scale_log2 of 1.
+struct ScoreTile : WindowTile {
+  bool capped, relative;
+  float factor;            // of products: 2 log2(e) scale / cap, or scale * log2(e)
+  const float* center;     // shared: relative * log2(e) of offset 0; offsets from -behind to ahead
+  int behind, ahead;
+
+  static constexpr bool kScores = true;
+  /// d(capped score) / d(scaled product), where x is the score that adjust_scores() made.
+  __device__ __forceinline__ float slope(float x) const { return capped ? fmaf(-x, x, 1.0f) : 1.0f; }
+};
+
+/// What a kernel's Args ask for. `table`: where load_relative() leaves the head's relative scores.
 template <class Args>
-__device__ __forceinline__ auto tile_of(const Args& p, const RowTile& tile) {
-  if constexpr (Args::kWindow) return WindowTile{tile, p.window};
-  else return tile;
+__device__ __forceinline__ auto tile_of(const Args& p, const RowTile& tile,
+                                        [[maybe_unused]] const float* table = nullptr) {
+  if constexpr (Args::kScores) {
+    ScoreTile scored{{tile, p.window}, p.cap > 0, p.relative != nullptr, p.scale * kLog2e, table + p.behind, p.behind,
+                     p.ahead};
+    if (scored.capped) scored.factor = 2 * kLog2e * p.scale / p.cap, scored.scale_log2 = p.cap * kLog2e;
+    else if (scored.relative) scored.scale_log2 = 1;
+    return scored;
+  } else if constexpr (Args::kWindow) {
+    return WindowTile{tile, p.window};
+  } else {
+    return tile;
+  }
+}
+/// Starts copying `Rows` rows of a head from row0 on to tile row 0 and on.
+template <class Args, int D, int Threads, int Rows>
+__device__ __forceinline__ void load_rows(uint32_t tile, const bf16* head, int64_t row_stride, int row0, int valid,
+                                          const Args& p) {
+  if constexpr (Args::kScores)
+    load_rows_async<D, Threads, Rows>(tile, head, row_stride, row0, valid, p.head_size, p.wide);
+  else load_tile_async<D, Threads>(tile, head, row_stride, row0, Rows, row0, valid, p.head_size, p.wide);
+}
+/// A grid of tiles x heads x samples. For ScoreParams heads come first: of all heads of a sample the tiles with most
+/// work before the others, so that no long one is among the last.
+template <class Args>
+__device__ __forceinline__ unsigned block_tile() { return Args::kScores ? blockIdx.y : blockIdx.x; }
+template <class Args>
+__device__ __forceinline__ unsigned grid_tiles() { return Args::kScores ? gridDim.y : gridDim.x; }
+template <class Args>
+__device__ __forceinline__ int block_head() { return static_cast<int>(Args::kScores ? blockIdx.x : blockIdx.y); }
+template <class Args>
+dim3 grid_of(int tiles, int heads, int batch) {
+  const unsigned x = static_cast<unsigned>(tiles), y = static_cast<unsigned>(heads);
+  return Args::kScores ? dim3(y, x, static_cast<unsigned>(batch)) : dim3(x, y, static_cast<unsigned>(batch));
+}
+/// The relative scores of head h to shared memory.
+template <int Threads, class Args>
+__device__ __forceinline__ void load_relative(float* table, const Args& p, int h) {
+  if (!p.relative) return;
+  const float* row = p.relative + static_cast<int64_t>(h) * p.columns();
+  for (int i = static_cast<int>(threadIdx.x); i < p.columns(); i += Threads) table[i] = row[i] * kLog2e;
+}
+/// Products (C fragments, rows = queries, or keys where Transposed) as ScoreTile tells. offset: first key minus first
+/// query.
+template <bool Transposed, int M, int N, class Tile>
+__device__ __forceinline__ void adjust_scores(float (&s)[M][N][4], const Tile& tile, int offset) {
+  if constexpr (Tile::kScores) {
+    if (tile.capped) {
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            s[m][n][e] = fmaf(-2.0f, reciprocal(exp2_approx(s[m][n][e] * tile.factor) + 1.0f), 1.0f);
+    } else if (tile.relative) {
+      const int lane = static_cast<int>(threadIdx.x) & 31, skew = (lane >> 2) - 2 * (lane & 3);
+      const int own = Transposed ? offset + skew : offset - skew;
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int row = 16 * m + e / 2 * 8, column = 8 * n + e % 2;
+            const int at = own + (Transposed ? row - column : column - row);
+            s[m][n][e] = fmaf(s[m][n][e], tile.factor, tile.center[min(max(at, -tile.behind), tile.ahead)]);
+          }
+    }
+  }
 }
 /// The first of the blocks of `size` keys that a query, and those after it, see.
 template <class Tile>
@@ -213,9 +294,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[MT][2 * NT][4], const Til
 }
 
 /// Turns scores into probabilities relative to `base`, adds them up, and drops some.
-template <int D, int MT, int NT, bool Masked, bool Drop>
+template <int D, int MT, int NT, bool Masked, bool Drop, class Tile>
 __device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)[MT][2 * NT][4], int key0,
-                                              const RowTile& tile, const DropoutMask& mask) {
+                                              const Tile& tile, const DropoutMask& mask) {
   const int lane = static_cast<int>(threadIdx.x) & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int m = 0; m < MT; ++m)
@@ -230,11 +311,20 @@ __device__ __forceinline__ void probabilities(RowState<D, MT>& state, float (&s)
         x = exp2_approx(fmaf(x, tile.scale_log2, -base));
         y = exp2_approx(fmaf(y, tile.scale_log2, -base));
         state.sum[m][half] += x + y;
-        if (Drop) {
+        if (Drop && !Tile::kScores) {
           const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
           const uint32_t keep = mask.keep_pair(tile.element_row0 + row + key0 + 8 * n + 2 * t);
           if (!(keep & 1)) x = 0;
           if (!(keep & 2)) y = 0;
+        }
+      }
+      if constexpr (Drop && Tile::kScores) {
+        const uint64_t row = static_cast<uint64_t>(16 * m + 8 * half + g) * tile.kv_tokens;
+        const KeptKeys<2 * NT> kept(mask, tile.element_row0 + row + key0, tile.kv_tokens % 8 == 0);
+#pragma unroll
+        for (int n = 0; n < 2 * NT; ++n) {
+          if (!(kept.pair(n) & 1)) s[m][n][2 * half] = 0;
+          if (!(kept.pair(n) & 2)) s[m][n][2 * half + 1] = 0;
         }
       }
     }
@@ -247,6 +337,7 @@ __device__ __forceinline__ void forward_step(RowState<D, MT>& state, const Queri
                                              const DropoutMask& mask) {
   float s[MT][2 * NT][4];
   scores<D, MT, NT>(s, q, keys, key_row);
+  adjust_scores<false>(s, tile, key0 - tile.row0);
   if (Masked) mask_scores<MT, NT>(s, tile, key0);
   raise_base<D, MT, NT>(state, s, tile.scale_log2);
   probabilities<D, MT, NT, Masked, Drop>(state, s, key0, tile, mask);

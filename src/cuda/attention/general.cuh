@@ -9,7 +9,7 @@ namespace blipft::attention {
 /// Whether windows, caps, large heads, relative positions or keys packed by themselves ask for the kernels of
 /// general_extra.cu.
 inline bool needs_extra(const Params& p) {
-  return p.window > 0 || p.cap > 0 || p.head_size > 128 || p.relative || p.key_starts;
+  return p.window > 0 || changes_scores(p);
 }
 void extra_forward(const PackedParams& p, bool bf16, cudaStream_t stream);
 /// After row_deltas().

@@ -54,12 +54,6 @@ __device__ __forceinline__ void with_chunks(float* tile, const T* head, int64_t 
   }
 }
 
-/// Head h of the first key of sample b.
-template <class T>
-__device__ __forceinline__ T* key_head_of(const ExtraParams& p, const View& view, int b, int h) {
-  return static_cast<T*>(view.data) + p.first_key(view, b) + static_cast<int64_t>(h) * p.head_size;
-}
-
 __device__ __forceinline__ float capped(const ExtraParams& p, float product) {
   const float scaled = product * p.scale;
   return p.cap > 0 ? p.cap * tanhf(scaled / p.cap) : scaled;

@@ -76,6 +76,30 @@ __device__ __forceinline__ void load_tile_async(uint32_t tile, const bf16* head,
   }
 }
 
+/// The same for `Rows` rows from row0 on to tile row 0 and on, with a quarter of the instructions: a thread keeps to
+/// one chunk of the columns, and takes every so many rows.
+template <int D, int Threads, int Rows>
+__device__ __forceinline__ void load_rows_async(uint32_t tile, const bf16* head, int64_t row_stride, int row0,
+                                                int valid, int head_size, bool wide) {
+  constexpr int kChunks = pitch<D> / 8, kStep = Threads / kChunks;
+  static_assert(Threads % kChunks == 0 && Rows % kStep == 0, "whole rows, equally many a thread");
+  const int thread = fresh_thread(), c = thread % kChunks, r = thread / kChunks;
+  const bf16* source = head + (row0 + r) * row_stride + c * 8;
+  const int existing = c * 8 < head_size ? valid - row0 - r : 0;  // rows from the first `source` on
+  const int64_t step = kStep * row_stride;
+  if (wide) {
+#pragma unroll
+    for (int i = 0; i < Rows; i += kStep, source += step)
+      copy16_async(tile + tile_offset<D>(r + i, c), source, i < existing);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Rows; i += kStep, source += step) {
+      copy8_async(tile + tile_offset<D>(r + i, c), source, i < existing);
+      copy8_async(tile + tile_offset<D>(r + i, c) + 8, source + 4, i < existing && c * 8 + 4 < head_size);
+    }
+  }
+}
+
 __device__ __forceinline__ void ldmatrix4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
@@ -119,6 +143,11 @@ __device__ __forceinline__ void mma_k8(float (&c)[4], uint32_t a0, uint32_t a1, 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;
 }
 /// Two floats as bf16x2, `low` in the low half.

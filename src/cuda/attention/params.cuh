@@ -59,6 +59,8 @@ struct Params {
   // Answers for samples of equally many rows, each head of queries with keys of its own; PackedParams has the others.
   static constexpr bool kPacked = false;
   static constexpr bool kWindow = false;   // only kernels of WindowParams look at `window`
+  static constexpr bool kOwnKeys = false;  // and only those of ExtraParams at `key_starts`
+  static constexpr bool kScores = false;   // and only those of ScoreParams at `cap` and `relative`
 
   /// The head of keys and values that head h of queries reads, and how many do so.
   __device__ __forceinline__ int kv_head(int h) const { return h; }
@@ -97,6 +99,8 @@ struct PackedParams : Params {
 
 /// Params of the kernels that take keys packed by themselves.
 struct ExtraParams : PackedParams {
+  static constexpr bool kOwnKeys = true;
+
   __device__ __forceinline__ int keys(int b) const {
     return key_starts ? key_starts[b + 1] - key_starts[b] : PackedParams::keys(b);
   }
@@ -120,6 +124,22 @@ struct WindowParams : PackedParams {
   static constexpr bool kWindow = true;
 };
 
+/// Params of the tensor-core kernels that change scores between the products and the softmax (caps, relative
+/// positions), and of heads of more than 128: with a window or without, with keys packed by themselves or not. `window`
+/// is never 0 here: see score_params().
+struct ScoreParams : ExtraParams {
+  static constexpr bool kWindow = true, kScores = true;
+
+  /// Offsets of key and query that have a number of their own in `relative`.
+  __host__ __device__ __forceinline__ int columns() const { return behind + 1 + ahead; }
+  __host__ __device__ __forceinline__ int table_bytes() const { return relative ? columns() * 4 : 0; }
+};
+inline ScoreParams score_params(const Params& params) {
+  ScoreParams p{ExtraParams{PackedParams{params}}};
+  if (p.window == 0) p.window = 1 << 30;  // wider than any text
+  return p;
+}
+
 /// The sample and head of a block of a grid of batch * heads blocks. With packed samples they are read anew at each
 /// call: the compiler would keep both numbers in registers from the first use to the last.
 struct SampleHead {
@@ -138,6 +158,13 @@ template <class T, class Args>
 __device__ __forceinline__ T* head_of(const Args& p, const View& view, int b, int h) {
   if constexpr (!Args::kPacked) return view.head<T>(b, h, p.head_size);
   else return static_cast<T*>(view.data) + p.first(view, b) + static_cast<int64_t>(h) * p.head_size;
+}
+
+/// Head h of the first key (or value) of sample b.
+template <class T, class Args>
+__device__ __forceinline__ T* key_head_of(const Args& p, const View& view, int b, int h) {
+  if constexpr (!Args::kOwnKeys) return head_of<T>(p, view, b, h);
+  else return static_cast<T*>(view.data) + p.first_key(view, b) + static_cast<int64_t>(h) * p.head_size;
 }
 
 /// The same for the sample and head of this block (see sample_head).
@@ -195,13 +222,11 @@ void allow_shared_memory(Kernel* kernel, int bytes) {
                                          cudaSharedmemCarveoutMaxShared));
 }
 
-/// What only the kernels of general_extra.cu know, of any head size.
-inline bool only_extra(const Params& p, bool bf16) {
-  return p.relative || p.key_starts || (bf16 && p.starts && p.dropout);
-}
+/// Whether kernels need ScoreParams, or in f32 those of general_extra.cu.
+inline bool changes_scores(const Params& p) { return p.cap > 0 || p.relative || p.key_starts || p.head_size > 128; }
 
-// Launchers of the kernel families; each returns false when the shape is not one of its own. Windows, caps and heads of
-// more than 128 are the general kernels', and windows those of the two functions that say so.
+// Launchers of the kernel families; each returns false when the shape is not one of its own. What changes_scores() is
+// for the general kernels and the mma_score ones, windows for those and the two functions that say so.
 void general_forward(const Params&, bool bf16, cudaStream_t);
 /// partials [splits, heads, behind + 1 + ahead]: sums of the gradient of the scores over the offsets of key and query, in
 /// so many parts. After general_backward(), which makes the row sums.
@@ -212,6 +237,11 @@ bool mma_forward(const Params&, cudaStream_t);
 /// Within a window; no dropout.
 bool mma_forward_window(const Params&, cudaStream_t);
 bool mma_backward_window(const Params&, cudaStream_t);
+/// What changes_scores(), and dropout over packed samples, within a window or not.
+bool mma_score_forward(const Params&, cudaStream_t);
+bool mma_score_backward(const Params&, cudaStream_t);
+/// As relative_gradient(), after either backward.
+bool mma_relative_gradient(const Params&, float* partials, int splits, cudaStream_t);
 /// f32, aligned to 16 bytes, with products in TF32.
 bool tf32_forward(const Params&, cudaStream_t);
 bool tf32_backward(const Params&, cudaStream_t);

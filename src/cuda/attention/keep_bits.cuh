@@ -1,0 +1,73 @@
+// Dropout masks of a warp's scores, of which every Philox call is made once: a call decides 8 consecutive elements,
+// which lie in the registers of 4 or 8 lanes, so lanes share the calls and tell each other the bits. For ScoreParams;
+// the kernels of other Args ask DropoutMask element by element.
+#pragma once
+
+#include "cuda/attention/mma.cuh"
+#include "cuda/attention/params.cuh"
+
+namespace blipft::attention {
+
+/// Bit e: whether element e of the block that `element` is in is kept.
+__device__ __forceinline__ uint32_t block_bits(const DropoutMask& mask, uint64_t element) {
+  const DropoutBlock block = mask.block(element);
+  const uint32_t words[4] = {block.words.x, block.words.y, block.words.z, block.words.w};
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (words[i] << 16 >= mask.threshold) bits |= 1u << 2 * i;
+    if (words[i] >= mask.threshold) bits |= 2u << 2 * i;
+  }
+  return bits;
+}
+
+/// Of one row of C fragments whose rows are queries, 8 * N keys from `element` on, which is the quad's own. aligned:
+/// whether all rows' elements are multiples of 8. The whole warp makes it.
+template <int N>
+struct KeptKeys {
+  uint32_t bits[N / 4];
+
+  __device__ __forceinline__ KeptKeys(const DropoutMask& mask, uint64_t element, bool aligned) {
+    static_assert(N % 4 == 0, "a lane of a quad takes every fourth block");
+    const int t = static_cast<int>(threadIdx.x) & 3;
+    uint32_t words[N / 4 + 1];
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+      uint32_t x = block_bits(mask, element + 8 * (4 * i + t)) << 8 * t;
+      x |= __shfl_xor_sync(0xffffffffu, x, 1);
+      words[i] = x | __shfl_xor_sync(0xffffffffu, x, 2);
+    }
+    words[N / 4] = aligned ? 0u : block_bits(mask, element + 8 * N);
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i)
+      bits[i] = __funnelshift_r(words[i], words[i + 1], static_cast<uint32_t>(element) % kDropoutBlock) >> 2 * t;
+  }
+  /// Bits 0 and 1: this lane's elements of the n-th tile of 8 keys.
+  __device__ __forceinline__ uint32_t pair(int n) const { return bits[n / 4] >> 8 * (n % 4); }
+};
+
+/// Of C fragments whose rows are 16 keys and columns 8 * N queries; `element`: of the first query and key, queries lie
+/// kv_tokens elements apart. The whole warp makes and asks it.
+template <int N>
+struct KeptQueries {
+  uint32_t bits[N / 4];  // of query lane + 32 i, bit k: of key k
+
+  __device__ __forceinline__ KeptQueries(const DropoutMask& mask, uint64_t element, int kv_tokens) {
+    static_assert(N % 4 == 0, "a lane takes every 32nd query");
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+      const uint64_t own = element + static_cast<uint64_t>(lane + 32 * i) * kv_tokens;
+      uint32_t x = block_bits(mask, own) | block_bits(mask, own + 8) << 8;
+      if (kv_tokens % kDropoutBlock != 0) x |= block_bits(mask, own + 16) << 16;
+      bits[i] = x >> static_cast<uint32_t>(own) % kDropoutBlock;
+    }
+  }
+  /// Bit 0: key g, bit 8: key g + 8, of this lane's column e of the n-th tile of 8 queries.
+  __device__ __forceinline__ uint32_t column(int n, int e) const {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    return __shfl_sync(0xffffffffu, bits[n / 4], 8 * (n % 4) + 2 * (lane & 3) + e) >> (lane >> 2);
+  }
+};
+
+}  // namespace blipft::attention
