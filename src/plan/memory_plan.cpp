@@ -181,6 +181,13 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
   return always();
 }
 
+std::unique_ptr<Engine> make_engine(const MemoryPlan& plan, const EngineParts& parts, int32_t pad_id) {
+  auto engine = std::make_unique<Engine>(parts, plan.strategy_name, plan.sharded);
+  if (plan.decoding) engine->decode_with(*plan.decoding, pad_id);
+  engine->strategy->learn_from(*plan.engine->strategy);
+  return engine;
+}
+
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
                       int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most, const EvaluationWork* evaluation) {
   const std::unique_ptr<Model> model = make_model(config.model.path, settings);
