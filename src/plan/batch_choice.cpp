@@ -125,7 +125,7 @@ std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, cons
     const std::string estimate = seconds_text(rows[i].time.total()), memory = memory_text(rows[i].device_bytes);
     text += first ? settings.description() : concat("; next ", short_text(settings));
     text += ": ";
-    if (time.timed()) text += concat("timed ", seconds_text(time.seconds), first ? " a step, an estimated " : ", an estimated ", estimate);
+    if (time.timed()) text += concat("timed ", seconds_text(time.seconds), first ? " a step" : "", ", an estimated ", estimate);
     else text += first ? concat("an estimated ", estimate, " a step") : estimate;
     text += concat(", ", memory, first ? concat(" of ", memory_text(gpu_bytes)) : "");
     if (!time.why_not.empty()) text += concat(time.fails ? ", does not run: " : ", not timed: ", time.why_not);
@@ -135,7 +135,8 @@ std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, cons
 
 size_t BatchChoice::open() const {
   if (std::any_of(rows.begin(), rows.end(), [](const FitRow& row) { return row.host_bytes > 0; })) return 0;
-  const auto end = std::find_if(rows.begin(), rows.end(), [&](const FitRow& row) { return !FitSearch::close(rows.front(), row); });
+  const auto is_close = [&](const FitRow& row) { return FitSearch::close(rows.front(), row); };
+  const auto end = std::find_if_not(rows.begin(), rows.end(), is_close);
   const size_t count = std::min(static_cast<size_t>(end - rows.begin()), ChoiceTiming::kMost);
   return count > 1 ? count : 0;
 }
@@ -148,11 +149,12 @@ BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t r
     Config config = asked;
     kept.apply(config);
     const FitRow row = search.row_of(config, ranks);
+    const std::string memory = memory_text(row.device_bytes);
+    const std::string timed = earlier.timings.empty() ? "" : concat(" (timed: ", earlier.timings, ")");
     if (row.device_bytes <= gpu_bytes)
-      return {row.config, concat(kept.description(), ", as chosen when the run began", earlier.timings.empty() ? "" : concat(" (timed: ", earlier.timings, ")"), ": ",
-                                 memory_text(row.device_bytes), " of ", memory_text(gpu_bytes)),
-              {}, "", earlier.timings};
-    before = concat(", since the ", kept.description(), " that the run began with take ", memory_text(row.device_bytes));
+      return {row.config, concat(kept.description(), ", as chosen when the run began", timed, ": ", memory, " of ",
+                                 memory_text(gpu_bytes)), {}, "", earlier.timings};
+    before = concat(", since the ", kept.description(), " that the run began with take ", memory);
   } else if (kept.batch_size > 0) {
     before = concat(", since the run began with ", kept.description());
   }
@@ -179,8 +181,8 @@ BatchChoice decided(const BatchChoice& choice, const std::vector<CandidateTime>&
     decided.rows.push_back(choice.rows[i]);
     in_order.push_back(all[i]);
     if (all[i].timed())
-      decided.timings += concat(decided.timings.empty() ? "" : ", ", short_text(ChosenSettings::of(choice.rows[i].config)), " ",
-                                seconds_text(all[i].seconds));
+      decided.timings += concat(decided.timings.empty() ? "" : ", ", short_text(ChosenSettings::of(choice.rows[i].config)),
+                                " ", seconds_text(all[i].seconds));
   }
   decided.config = decided.rows.front().config;
   decided.reason = choice_text(decided.rows, gpu_bytes, in_order) + choice.anew;

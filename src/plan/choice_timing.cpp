@@ -31,7 +31,9 @@ std::vector<CandidateTime> ChoiceTiming::run(size_t count, const Clock& clock, c
 std::vector<size_t> ChoiceTiming::order(const std::vector<CandidateTime>& times) {
   std::vector<size_t> order(times.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  const auto rank_of = [&](size_t i) { return std::pair(times[i].fails ? 2 : times[i].timed() ? 0 : 1, times[i].seconds); };
+  const auto rank_of = [&](size_t i) {
+    return std::pair(times[i].fails ? 2 : times[i].timed() ? 0 : 1, times[i].seconds);
+  };
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank_of(a) < rank_of(b); });
   return order;
 }
@@ -39,7 +41,8 @@ std::vector<size_t> ChoiceTiming::order(const std::vector<CandidateTime>& times)
 int64_t ChoiceTiming::micro_batches(int64_t of_step, double seconds) {
   const double most = kSeconds / static_cast<double>(kMost) / kStepsOfTiming;
   if (seconds <= most) return of_step;
-  return std::min(of_step, std::max<int64_t>(2, std::llround(std::floor(static_cast<double>(of_step) * most / seconds))));
+  const double few = std::floor(static_cast<double>(of_step) * most / seconds);
+  return std::min(of_step, std::max<int64_t>(2, std::llround(few)));
 }
 
 }  // namespace blipft

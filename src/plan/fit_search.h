@@ -45,9 +45,9 @@ class FitSearch {
   FitResult search(const Config& base, int64_t ranks, size_t most) const;
 
   /// What train.batch_size: auto stands for: the fastest that fits, the one next to it, and further ones up to `most` in all
-  /// whose estimate lies within 10 % of the first's. Keys that
-  /// the run file gives stay as given, the strategy always does. Anything lies in the host only where nothing fits
-  /// otherwise, and then at most `host_bytes` of a rank (0: any). All within 99 % of the GPU's bytes.
+  /// whose estimate lies within 10 % of the first's. Keys that the run file gives stay as given, the strategy always does.
+  /// Anything lies in the host only where nothing fits otherwise, and then at most `host_bytes` of a rank (0: any). All
+  /// within 99 % of the GPU's bytes.
   FitResult choose(int64_t ranks, size_t most, int64_t host_bytes = 0) const;
   /// Whether an estimate says no more of `row` than that it may be as fast as `best`.
   static bool close(const FitRow& best, const FitRow& row);
