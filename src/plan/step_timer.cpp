@@ -69,7 +69,8 @@ class RandomBatch {
     text.ids = ids(length, inputs.vocabulary);
     text.learnt.assign(text.ids.size(), 1);
     if (inputs.instruction)
-      text.instruction = ids(std::min(length, inputs.instruction.max_tokens), inputs.instruction.vocabulary);
+      text.instruction = ids(std::min(length_of(i, count, layout_.instruction_text_rows()), inputs.instruction.max_tokens),
+                             inputs.instruction.vocabulary);
     if (inputs.has_source()) text.source = ids(length_of(i, count, shape.source_rows(count)), inputs.vocabulary);
     return text;
   }

@@ -99,9 +99,9 @@ def adapters_of_each_family_load_in_peft(space):
 
 @test
 def adapters_of_encoder_decoders_load_in_peft(space):
-    """Of a T5 by its task, of self and cross attention alike; of a BLIP-2 with a T5 by its class."""
+    """Of a T5 by its task, of self and cross attention alike; of a BLIP-2 or an InstructBLIP with a T5 by its class."""
     need_torch()
-    kinds = {"t5": peft.AutoPeftModelForSeq2SeqLM, "blip2_t5": peft.AutoPeftModel}
+    kinds = {"t5": peft.AutoPeftModelForSeq2SeqLM, "blip2_t5": peft.AutoPeftModel, "instructblip_t5": peft.AutoPeftModel}
     for family, side in compare_families.ENCODER_DECODERS.items():
         folder = space.new(family)
         folder.mkdir()
