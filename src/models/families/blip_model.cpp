@@ -66,7 +66,7 @@ class BlipModel : public Model {
         language_group_(add_group(settings, "language")), adapter_group_(add_adapter_group(settings)),
         lora_(settings.adapter, "language_model.", units_of(adapter_group_)),
         vision_(config.vision, "vision_model.", settings, units_of(&vision_group_)),
-        qformer_(config.qformer, kQFormerSites, settings, units_of(&qformer_group_)) {
+        qformer_(config.qformer, kQFormerSites, settings, units_of(&qformer_group_), lora_) {
     projection_.unit = &add_unit("language_projection", projection_group_);
     const int64_t hidden = std::visit([](const auto& language) { return language.hidden; }, config.language);
     projection_.layer = add_linear(*projection_.unit, "language_projection", config.qformer.hidden, hidden, true,
@@ -113,7 +113,7 @@ class BlipModel : public Model {
 
  private:
   // How far backward goes: out of the language model into the projection, and from there into the Q-Former.
-  bool into_qformer() const { return vision_group_.trained || qformer_group_.trained; }
+  bool into_qformer() const { return vision_group_.trained || qformer_.trained(); }
   bool into_prefix() const { return into_qformer() || projection_group_.trained; }
   std::function<Unit&(const std::string&)> units_of(const ParameterGroup* group) {
     return [this, group](const std::string& name) -> Unit& { return add_unit(name, *group); };
