@@ -180,8 +180,7 @@ BERT_IDS = 287                             # of test/golden/tokenizer/bert
 
 
 def write_blip(kind, folder, pick, vocabulary, generator, **of_text):
-    """A tiny BLIP-2 or InstructBLIP with a T5, as the hub has them."""
-    config_class, model_class = CLASSES[kind]
+    """A random tiny BLIP-2 or InstructBLIP with a T5."""
     values, own_head = of_t5(pick, vocabulary)
     values.update(model_type="t5", **of_text)
     heads, hidden = pick.choice([(1, 12), (2, 16), (3, 30)])
@@ -190,13 +189,22 @@ def write_blip(kind, folder, pick, vocabulary, generator, **of_text):
     if kind == "instructblip":
         words = dict(vocab_size=BERT_IDS + pick.randint(0, 9), max_position_embeddings=pick.choice([64, 90]),
                      pad_token_id=pick.choice([0, 0, 5]))
-    config = config_class(
-        vision_config=dict(hidden_size=hidden, intermediate_size=pick.randint(9, 50), num_hidden_layers=pick.randint(1, 2),
-                           num_attention_heads=heads, image_size=SIDE, patch_size=pick.choice([7, 14])),
-        qformer_config=dict(hidden_size=qformer_hidden, num_hidden_layers=pick.randint(1, 3), num_attention_heads=qformer_heads,
-                            intermediate_size=pick.randint(9, 50), encoder_hidden_size=hidden, **words,
-                            cross_attention_frequency=pick.randint(1, 2)),
-        text_config=values, num_query_tokens=pick.randint(1, 9), image_token_index=vocabulary - 1)
+    vision = dict(hidden_size=hidden, intermediate_size=pick.randint(9, 50), num_hidden_layers=pick.randint(1, 2),
+                  num_attention_heads=heads, image_size=SIDE, patch_size=pick.choice([7, 14]))
+    qformer = dict(hidden_size=qformer_hidden, num_hidden_layers=pick.randint(1, 3), num_attention_heads=qformer_heads,
+                   intermediate_size=pick.randint(9, 50), **words, cross_attention_frequency=pick.randint(1, 2))
+    queries = pick.randint(1, 9)
+    write_blip_of(kind, folder, dict(vision_config=vision, qformer_config=qformer, text_config=values,
+                                     num_query_tokens=queries, image_token_index=vocabulary - 1), own_head, generator)
+    return dict(values, own_head=own_head, vision=hidden, queries=queries)
+
+
+def write_blip_of(kind, folder, settings, own_head, generator, dtype=torch.float32):
+    """One of such settings, with random weights, as the hub has them."""
+    config_class, model_class = CLASSES[kind]
+    values, side = settings["text_config"], settings["vision_config"]["image_size"]
+    qformer = dict(settings["qformer_config"], encoder_hidden_size=settings["vision_config"]["hidden_size"])
+    config = config_class(**dict(settings, qformer_config=qformer))
     model = model_class(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -212,13 +220,13 @@ def write_blip(kind, folder, pick, vocabulary, generator, **of_text):
         shape = tensors["language_model.shared.weight"].shape
         tensors["language_model.lm_head.weight"] = torch.randn(shape, generator=generator) / math.sqrt(values["d_model"])
     folder.mkdir(parents=True, exist_ok=True)
+    tensors = {key: value.to(dtype) for key, value in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     written = config.to_dict()
     written["text_config"] = values
     (folder / "config.json").write_text(json.dumps(dict(written, architectures=[model_class.__name__])))
     (folder / "preprocessor_config.json").write_text(json.dumps(
-        {"size": {"height": SIDE, "width": SIDE}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
-    return dict(values, own_head=own_head, vision=config.vision_config.hidden_size, queries=config.num_query_tokens)
+        {"size": {"height": side, "width": side}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
 
 
 def load_blip(kind, folder, dtype):
