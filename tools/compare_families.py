@@ -12,7 +12,7 @@ float32 by definition. Prints one line a model, and one a family: the worst rela
 tensor's gradient in the 2-norm (relative to 1 % of the norm of all gradients where the tensor's own norm is below it:
 a small gradient is a sum of large terms and has their rounding). Beside it stand what transformers itself makes of
 float32, and what rounding the weights once does to the exact gradient: a norm of two elements loses digits whoever
-computes it. Encoder-decoders (t5, and blip2_t5 with pictures) take three steps of SGD, too: their losses, that of the saved
+computes it. Encoder-decoders (t5, and with pictures blip2_t5 and instructblip_t5) take three steps of SGD, too: their losses, that of the saved
 model in a validation of blipft and in transformers, and every weight. Ends with status 1 where a loss is further off than
 1e-5, a gradient further than 3e-5 and than twenty such roundings, a loss behind steps further than either, or a weight behind
 them further than three times as much of its change and two roundings.
@@ -156,7 +156,8 @@ FAMILIES = {"llama": ("Llama", of_llama), "mistral": ("Mistral", of_mistral), "q
 
 
 ENCODER_DECODERS = {"t5": encoder_decoders.T5(ROOT, WORDS, BATCH, TOKENS),
-                    "blip2_t5": encoder_decoders.Blip2T5(ROOT, WORDS, BATCH, TOKENS)}
+                    "blip2_t5": encoder_decoders.Blip2T5(ROOT, WORDS, BATCH, TOKENS),
+                    "instructblip_t5": encoder_decoders.InstructBlipT5(ROOT, WORDS, BATCH, TOKENS)}
 STEPS, STEP_LR = 3, 0.01
 
 

@@ -29,7 +29,7 @@ NEAR = 1e-5
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WITH_PICTURES = ("blip2", "instructblip", "blip2_t5")
+WITH_PICTURES = ("blip2", "instructblip", "blip2_t5", "instructblip_t5")
 
 
 class PenaltyOfTexts(transformers.RepetitionPenaltyLogitsProcessor):
@@ -104,14 +104,22 @@ def make_t5(rng, folder):
     return encoder_decoders.load(folder, torch.float32)
 
 
+def add_bert(folder):
+    shutil.copytree(ROOT / "test/golden/tokenizer/bert", os.path.join(folder, "qformer_tokenizer"),
+                    ignore=shutil.ignore_patterns("cases.json"))
+
+
 def make_model(rng, family, folder):
     tokenizer = save_tokenizer(folder, bos=not family.endswith("t5"))
     if family == "t5":
         return make_t5(rng, folder), tokenizer
-    if family == "blip2_t5":
-        encoder_decoders.write_blip2(pathlib.Path(folder), rng, 259, torch.Generator().manual_seed(rng.randrange(1 << 30)),
+    if family in ("blip2_t5", "instructblip_t5"):
+        kind = family.removesuffix("_t5")
+        encoder_decoders.write_blip(kind, pathlib.Path(folder), rng, 259, torch.Generator().manual_seed(rng.randrange(1 << 30)),
                                      eos_token_id=2, decoder_start_token_id=0, num_decoder_layers=None)
-        return encoder_decoders.load_blip2(folder, torch.float32), tokenizer
+        if kind == "instructblip":
+            add_bert(folder)
+        return encoder_decoders.load_blip(kind, folder, torch.float32), tokenizer
     if family == "blip2":
         vision = transformers.Blip2VisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
                                                 image_size=28, patch_size=14, initializer_range=0.3)
@@ -134,8 +142,7 @@ def make_model(rng, family, folder):
                                                  text_config=text.to_dict(), num_query_tokens=rng.choice([3, 8]),
                                                  image_token_index=text.vocab_size - 1)
         model = transformers.InstructBlipForConditionalGeneration(config)
-        shutil.copytree(ROOT / "test/golden/tokenizer/bert", os.path.join(folder, "qformer_tokenizer"),
-                        ignore=shutil.ignore_patterns("cases.json"))
+        add_bert(folder)
     else:
         model = transformers.AutoModelForCausalLM.from_config(text_config(rng, family))
     # The form that all versions compute as the model's code says: 5.17's default leaves out Gemma 2's cap of the scores.
@@ -194,7 +201,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blipft", required=True)
     parser.add_argument("--families", nargs="+",
-                        default=["llama", "mistral", "qwen2", "blip2", "instructblip", "t5", "blip2_t5"])
+                        default=["llama", "mistral", "qwen2", "blip2", "instructblip", "t5", "blip2_t5", "instructblip_t5"])
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where blipft computes (default: cpu)")
@@ -250,7 +257,7 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
             inputs["pixel_values"] = pictures[i]
             PenaltyOfTexts.image_token, PenaltyOfTexts.count = model.config.image_token_index, q
             PenaltyOfTexts.begin = ids[0, q].item()
-        if family == "instructblip":
+        if family.startswith("instructblip"):
             bert = transformers.AutoTokenizer.from_pretrained(os.path.join(folder, "qformer_tokenizer"))
             asked = bert(prompt, return_tensors="pt")
             inputs.update(qformer_input_ids=asked.input_ids, qformer_attention_mask=asked.attention_mask)

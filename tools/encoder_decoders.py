@@ -1,5 +1,5 @@
-"""Random tiny T5 models for compare_families.py and compare_generation.py: configurations, weights, records of prompts and
-answers, and what transformers makes of them. Needs torch and transformers."""
+"""Random tiny models with a T5 (T5 itself, BLIP-2, InstructBLIP) for compare_families.py and compare_generation.py:
+configurations, weights, records of prompts and answers, and what transformers makes of them. Needs torch and transformers."""
 import contextlib
 import json
 import math
@@ -149,7 +149,8 @@ class T5:
             loss = model(**batch).loss
             loss.backward()
         longest = max(batch["input_ids"].shape[1], batch["labels"].shape[1])
-        return loss.item(), {key: p.grad.double() for key, p in model.named_parameters()}, longest
+        gradients = {key: torch.zeros_like(p) if p.grad is None else p.grad for key, p in model.named_parameters()}
+        return loss.item(), {key: g.double() for key, g in gradients.items()}, longest
 
     def train(self, folder, records, steps, lr):
         """Losses of so many steps of SGD in float64, and the parameters after them."""
@@ -173,20 +174,38 @@ class T5:
 SIDE = 28                                  # of pictures
 
 
-def write_blip2(folder, pick, vocabulary, generator, **of_text):
-    """A tiny BLIP-2 with a T5, as the hub has them."""
+CLASSES = {"blip2": (transformers.Blip2Config, transformers.Blip2ForConditionalGeneration),
+           "instructblip": (transformers.InstructBlipConfig, transformers.InstructBlipForConditionalGeneration)}
+BERT_IDS = 287                             # of test/golden/tokenizer/bert
+
+
+def write_blip(kind, folder, pick, vocabulary, generator, **of_text):
+    """A random tiny BLIP-2 or InstructBLIP with a T5."""
     values, own_head = of_t5(pick, vocabulary)
     values.update(model_type="t5", **of_text)
     heads, hidden = pick.choice([(1, 12), (2, 16), (3, 30)])
     qformer_heads, qformer_hidden = pick.choice([(1, 10), (2, 24), (4, 32)])
-    config = transformers.Blip2Config(
-        vision_config=dict(hidden_size=hidden, intermediate_size=pick.randint(9, 50), num_hidden_layers=pick.randint(1, 2),
-                           num_attention_heads=heads, image_size=SIDE, patch_size=pick.choice([7, 14])),
-        qformer_config=dict(hidden_size=qformer_hidden, num_hidden_layers=pick.randint(1, 3), num_attention_heads=qformer_heads,
-                            intermediate_size=pick.randint(9, 50), encoder_hidden_size=hidden, vocab_size=50,
-                            cross_attention_frequency=pick.randint(1, 2)),
-        text_config=values, num_query_tokens=pick.randint(1, 9), image_token_index=vocabulary - 1)
-    model = transformers.Blip2ForConditionalGeneration(config)
+    words = dict(vocab_size=50)
+    if kind == "instructblip":
+        words = dict(vocab_size=BERT_IDS + pick.randint(0, 9), max_position_embeddings=pick.choice([64, 90]),
+                     pad_token_id=pick.choice([0, 0, 5]))
+    vision = dict(hidden_size=hidden, intermediate_size=pick.randint(9, 50), num_hidden_layers=pick.randint(1, 2),
+                  num_attention_heads=heads, image_size=SIDE, patch_size=pick.choice([7, 14]))
+    qformer = dict(hidden_size=qformer_hidden, num_hidden_layers=pick.randint(1, 3), num_attention_heads=qformer_heads,
+                   intermediate_size=pick.randint(9, 50), **words, cross_attention_frequency=pick.randint(1, 2))
+    queries = pick.randint(1, 9)
+    write_blip_of(kind, folder, dict(vision_config=vision, qformer_config=qformer, text_config=values,
+                                     num_query_tokens=queries, image_token_index=vocabulary - 1), own_head, generator)
+    return dict(values, own_head=own_head, vision=hidden, queries=queries)
+
+
+def write_blip_of(kind, folder, settings, own_head, generator, dtype=torch.float32):
+    """One of such settings, with random weights, as the hub has them."""
+    config_class, model_class = CLASSES[kind]
+    values, side = settings["text_config"], settings["vision_config"]["image_size"]
+    qformer = dict(settings["qformer_config"], encoder_hidden_size=settings["vision_config"]["hidden_size"])
+    config = config_class(**dict(settings, qformer_config=qformer))
+    model = model_class(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
@@ -201,17 +220,17 @@ def write_blip2(folder, pick, vocabulary, generator, **of_text):
         shape = tensors["language_model.shared.weight"].shape
         tensors["language_model.lm_head.weight"] = torch.randn(shape, generator=generator) / math.sqrt(values["d_model"])
     folder.mkdir(parents=True, exist_ok=True)
+    tensors = {key: value.to(dtype) for key, value in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     written = config.to_dict()
     written["text_config"] = values
-    (folder / "config.json").write_text(json.dumps(dict(written, architectures=["Blip2ForConditionalGeneration"])))
+    (folder / "config.json").write_text(json.dumps(dict(written, architectures=[model_class.__name__])))
     (folder / "preprocessor_config.json").write_text(json.dumps(
-        {"size": {"height": SIDE, "width": SIDE}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
-    return dict(values, own_head=own_head, vision=config.vision_config.hidden_size, queries=config.num_query_tokens)
+        {"size": {"height": side, "width": side}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
 
 
-def load_blip2(folder, dtype):
-    model, report = transformers.Blip2ForConditionalGeneration.from_pretrained(
+def load_blip(kind, folder, dtype):
+    model, report = CLASSES[kind][1].from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     wrong = {key: sorted(value) for key, value in report.items() if value}
     if wrong:
@@ -221,15 +240,16 @@ def load_blip2(folder, dtype):
 
 class Blip2T5(T5):
     """The same behind a picture: pictures with a prompt and an answer."""
-    data = "pictures"
+    data, kind = "pictures", "blip2"
 
     def make_folder(self, folder, seed):
         import numpy
         from PIL import Image
-        pick = random.Random(f"blip2_t5 {seed}")
-        values = write_blip2(folder / "model", pick, self.tokens_of_tokenizer, torch.Generator().manual_seed(seed))
+        pick = random.Random(f"{self.kind}_t5 {seed}")
+        values = write_blip(self.kind, folder / "model", pick, self.tokens_of_tokenizer, torch.Generator().manual_seed(seed))
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(self.root / "test/golden/tokenizer/t5" / file, folder / "model" / file)
+        self._add_to_folder(folder)
         (folder / self.data).mkdir()
         records = []
         for i in range(self.batch):
@@ -238,6 +258,9 @@ class Blip2T5(T5):
             records.append(dict(file_name=f"{i}.png", prompt=self._text(pick, 1, 7), answer=self._text(pick, 1, 5)))
         (folder / self.data / "metadata.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         return values, records, pick
+
+    def _add_to_folder(self, folder):
+        pass
 
     def _batch(self, folder, records):
         import numpy
@@ -253,4 +276,23 @@ class Blip2T5(T5):
         return batch
 
     def _load(self, folder, dtype):
-        return load_blip2(folder, dtype)
+        return load_blip(self.kind, folder, dtype)
+
+
+class InstructBlipT5(Blip2T5):
+    """The same with a Q-Former that reads the prompts, by a tokenizer of its own."""
+    kind = "instructblip"
+
+    def _add_to_folder(self, folder):
+        shutil.copytree(self.root / "test/golden/tokenizer/bert", folder / "model/qformer_tokenizer",
+                        ignore=shutil.ignore_patterns("cases.json"))
+
+    def _batch(self, folder, records):
+        batch = super()._batch(folder, records)
+        bert = transformers.AutoTokenizer.from_pretrained(folder / "model/qformer_tokenizer")
+        ids = [bert(record["prompt"]).input_ids for record in records]
+        ids = [row if len(row) <= self.tokens else row[:self.tokens - 1] + row[-1:] for row in ids]
+        most = max(map(len, ids))
+        batch["qformer_input_ids"] = torch.tensor([row + [0] * (most - len(row)) for row in ids])
+        batch["qformer_attention_mask"] = torch.tensor([[1] * len(row) + [0] * (most - len(row)) for row in ids])
+        return batch

@@ -34,7 +34,7 @@ TABLE = [
       "memory io/ unit ops/ base/")],
     [("plan", "",
       "checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers formats comm memory "
-      "io/ unit ops base/")],
+      "io/ unit ops/ base/")],
     # Neither writes a trace, but the engine that both stand on does.
     [("checkpoint", "",
       "faults/ prompts/ engine/ weights/ trace strategies models data config store optimizers formats comm memory io/ unit ops/ "

@@ -27,7 +27,7 @@
 namespace blipft {
 
 /// A second text of each sample, by a tokenizer of its own: the instruction that a Q-Former reads. Its rows, behind
-/// rows of the model's own, are packed as the texts are.
+/// rows of the model's own, are packed as the texts are: as the sources, where there are any, which are the same text.
 struct InstructionInputs {
   int64_t vocabulary = 0;                  ///< ids are below; 0: there is no such text
   std::string_view tokenizer;              ///< the folder of its tokenizer, in the model's
@@ -35,6 +35,13 @@ struct InstructionInputs {
   int64_t max_tokens = 0;                  ///< the longest that it has positions for
   explicit operator bool() const { return vocabulary > 0; }
   bool operator==(const InstructionInputs&) const = default;
+};
+
+/// Text rows of a sample, on the average.
+struct TextRows {
+  double text = 0, source = 0;
+  TextRows(double text_rows, double source_rows = 0) : text(text_rows), source(source_rows) {}  // NOLINT: text alone
+  double all() const { return text + source; }
 };
 
 /// What a model reads. A part that it does not declare takes no memory, and nothing is read or decoded for it. Ids,
@@ -53,17 +60,13 @@ struct ModelInputs {
   bool has_source() const { return decoder_start >= 0; }
   int64_t text_prefix() const { return has_source() ? 0 : prefix_rows; }  ///< rows before the text that is predicted
   bool has_picture() const { return picture_size > 0; }
+  /// Of an instruction, without the rows before it.
+  double instruction_rows(const TextRows& rows) const { return !instruction ? 0 : has_source() ? rows.source : rows.text; }
   bool operator==(const ModelInputs&) const = default;
 };
 
-/// Text rows of a sample, on the average.
-struct TextRows {
-  double text = 0, source = 0;
-  TextRows(double text_rows, double source_rows = 0) : text(text_rows), source(source_rows) {}  // NOLINT: text alone
-  double all() const { return text + source; }
-};
-
-/// The text of a step's micro-batches, as far as shapes depend on it. An instruction beside it has the same shape.
+/// The text of a step's micro-batches, as far as shapes depend on it. An instruction beside it has the shape of the source, or,
+/// where there is none, of the text.
 struct TextShape {
   int64_t tokens = 50;                       ///< T
   int64_t packed_rows = 0;                   ///< text rows of a micro-batch whose samples have rows of their own
@@ -89,11 +92,11 @@ struct PixelStatistics {
 /// Device tensors of a micro-batch's instructions.
 struct InstructionBatch {
   int64_t most_rows = 0, rows = 0;         ///< of a sample, of all, with those before the text
-  Tensor ids;                              ///< i32 [B, T], behind an instruction 0
-  Tensor places;                           ///< i32 [B, T]: 0, 1, ..., as far as there are positions
+  Tensor ids;                              ///< i32 [B, I], behind an instruction 0; I: U or T
+  Tensor places;                           ///< i32 [B, I]: 0, 1, ..., as far as there are positions
   Tensor lengths;                          ///< i32 [B]
   Tensor key_lengths;                      ///< i32 [B], with the rows before the text
-  Packing packing, text_packing;           ///< of all rows, of the text rows alone; absent when every sample has T
+  Packing packing, text_packing;           ///< of all rows, of the text rows alone; absent when every sample has I
 };
 
 /// What an encoder reads of one micro-batch.
@@ -156,7 +159,12 @@ class BatchLayout {
   int64_t source_rows() const { return batch_size_ * inputs_.prefix_rows + text_.source_rows(batch_size_); }
   int64_t labels() const { return text_.rows(batch_size_) - batch_size_; }
   /// Of a micro-batch's instructions, with the rows before them.
-  int64_t instruction_rows() const { return batch_size_ * inputs_.instruction.prefix_rows + text_.rows(batch_size_); }
+  int64_t instruction_rows() const { return batch_size_ * inputs_.instruction.prefix_rows + instruction_text_rows(); }
+  /// The most tokens of one, and text rows of a micro-batch's.
+  int64_t instruction_tokens() const { return inputs_.has_source() ? text_.source_tokens : text_.tokens; }
+  int64_t instruction_text_rows() const {
+    return inputs_.has_source() ? text_.source_rows(batch_size_) : text_.rows(batch_size_);
+  }
 
   int64_t bytes() const { return bytes_; }
   /// A part of all micro-batches, one-dimensional, and of micro-batch m; absent if the block has none.

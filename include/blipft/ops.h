@@ -446,9 +446,13 @@ class Ops {
   virtual void dequantize(const Quantized& from, const Tensor& values, Stream) = 0;
 };
 
+/// What is timed of a matrix product that no table knows: nothing, cuBLASLt then says which algorithm is best; a few
+/// candidates; hundreds (about a second a product).
+enum class ProductSearch { none, quick, thorough };
+
 /// How a GPU's matrix products are chosen and computed.
 struct ProductSettings {
-  bool thorough = false;                   ///< hundreds of candidates are timed (about a second a product), not a few
+  ProductSearch search = ProductSearch::quick;
   bool tf32 = false;                       ///< f32 products, attention's too, round their factors to TF32 (10 bits)
 };
 

@@ -66,7 +66,9 @@ void CudaOps::attention_backward(const AttentionBackward& args, Stream stream) {
 }
 
 std::unique_ptr<Ops> make_cuda_ops(Device& device, const std::string& cache_path, const ProductSettings& products) {
-  const GemmEffort effort = products.thorough ? GemmEffort::thorough : GemmEffort::quick;
+  const GemmEffort effort = products.search == ProductSearch::thorough ? GemmEffort::thorough
+                            : products.search == ProductSearch::quick  ? GemmEffort::quick
+                                                                       : GemmEffort::heuristic;
   return std::make_unique<CudaOps>(device, cache_path, effort, products.tf32);
 }
 

@@ -25,7 +25,7 @@ BatchLayout::BatchLayout(const ModelInputs& inputs, int64_t micro_batches, int64
   }
   if (inputs.instruction) {
     for (const BatchPart part : {BatchPart::instruction_ids, BatchPart::instruction_places})
-      add(part, DType::i32, {b, text.tokens});
+      add(part, DType::i32, {b, instruction_tokens()});
     for (const BatchPart part : {BatchPart::instruction_lengths, BatchPart::instruction_key_lengths})
       add(part, DType::i32, {b});
   }
@@ -33,7 +33,7 @@ BatchLayout::BatchLayout(const ModelInputs& inputs, int64_t micro_batches, int64
     add(BatchPart::instruction_starts, DType::i32, {b + 1});
     add(BatchPart::instruction_padded_rows, DType::i32, {instruction_rows()});
     add(BatchPart::instruction_text_starts, DType::i32, {b + 1});
-    add(BatchPart::instruction_text_padded_rows, DType::i32, {text.rows(b)});
+    add(BatchPart::instruction_text_padded_rows, DType::i32, {instruction_text_rows()});
   }
   if (!inputs.has_source()) return;
   add(BatchPart::source_ids, DType::i32, {b, text.source_tokens});
@@ -77,7 +77,7 @@ MicroBatch BatchLayout::micro_batch(void* block, int64_t m) const {
   batch.packing = {of(BatchPart::starts, block, m), of(BatchPart::padded_rows, block, m)};
   if (inputs_.instruction) {
     InstructionBatch& instruction = batch.instruction;
-    instruction.most_rows = inputs_.instruction.prefix_rows + text_.tokens;
+    instruction.most_rows = inputs_.instruction.prefix_rows + instruction_tokens();
     instruction.rows = instruction_rows();
     instruction.ids = of(BatchPart::instruction_ids, block, m);
     instruction.places = of(BatchPart::instruction_places, block, m);

@@ -84,10 +84,10 @@ void write_source(const BatchLayout& layout, std::span<const BatchSample> sample
 void write_instructions(const BatchLayout& layout, std::span<const BatchSample> samples, void* block, int64_t m) {
   const InstructionBatch batch = layout.micro_batch(block, m).instruction;
   const InstructionInputs& inputs = layout.inputs().instruction;
-  const int64_t tokens = layout.text().tokens;
+  const int64_t tokens = layout.instruction_tokens();
   std::vector<int64_t> rows;
   for (const BatchSample& sample : samples) rows.push_back(rows_of_text(static_cast<int64_t>(sample.text.instruction.size())));
-  rows = filled_up(std::move(rows), tokens, layout.text().rows(layout.batch_size()));
+  rows = filled_up(std::move(rows), tokens, layout.instruction_text_rows());
   write_packing(batch.text_packing, rows, tokens);
   for (int64_t& of_sample : rows) of_sample += inputs.prefix_rows;
   write_packing(batch.packing, rows, batch.most_rows);

@@ -127,8 +127,9 @@ TextShape smallest_shape(std::span<const TextShape> shapes, std::span<const Batc
     instructions.push_back(static_cast<int64_t>(sample.text.instruction.size()));
   }
   const bool packed = shapes.back().packed();
-  const TextNeed need{std::max(needed_size(packed, lengths, batch_size), needed_size(packed, instructions, batch_size)),
-                      needed_size(packed, sources, batch_size)};
+  TextNeed need{needed_size(packed, lengths, batch_size), needed_size(packed, sources, batch_size)};
+  int64_t& with_instruction = shapes.back().source_tokens > 0 ? need.source : need.text;
+  with_instruction = std::max(with_instruction, needed_size(packed, instructions, batch_size));
   return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const TextShape& shape) { return holds(shape, need); });
 }
 

@@ -40,6 +40,11 @@ std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts) {
 
 }  // namespace
 
+void expose_memory(const Config& config, CommGroups& groups, const Arena& arena, const ParameterStore& store) {
+  const bool gathers = config.parallel.direct_gathers && store.shards() > 1 && store.weights_place() == Place::device;
+  groups.expose(arena.block(), gathers, config.parallel.direct_reductions);
+}
+
 Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& asked)
     : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
                               : nullptr),

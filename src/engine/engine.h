@@ -30,6 +30,10 @@ struct EngineParts {
   int64_t fp8_kept_bytes = 0;              ///< of weights in fp8 that stay over a step
 };
 
+/// Lets the other ranks of this machine address the memory of an engine, where `config` asks for it. Called by all ranks,
+/// after Arena::commit; CommGroups::withdraw() ends it.
+void expose_memory(const Config& config, CommGroups& groups, const Arena& arena, const ParameterStore& store);
+
 class Engine {
  public:
   /// Declares all persistent memory in the arena. Without sharded.prefetch_bytes: enough for 9 of 10 units.

@@ -79,7 +79,8 @@ Generation::Generation(const Config& config, const World& world) : world_(world)
     const char* home = std::getenv("HOME");
     ops_ = device_->kind() == DeviceKind::cuda
                ? make_cuda_ops(*device_, home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "",
-                               {config_.parallel.gemm_search == "thorough", config_.train.matmul_precision == "high"})
+                               {config_.parallel.gemm_search == "thorough" ? ProductSearch::thorough : ProductSearch::quick,
+                                config_.train.matmul_precision == "high"})
                : make_cpu_ops();
     self_ = make_self_comm(*device_);
   });

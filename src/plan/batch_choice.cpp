@@ -44,6 +44,11 @@ std::string beside_text(const ChosenSettings& settings) {
   return text;
 }
 
+// "16 x 2, act_ckpt full"
+std::string short_text(const ChosenSettings& settings) {
+  return concat(settings.batch_size, " x ", settings.micro_batches, beside_text(settings));
+}
+
 }  // namespace
 
 ChosenSettings ChosenSettings::of(const Config& config) {
@@ -111,36 +116,49 @@ bool may_have(const Config& asked, int64_t ranks, const ChosenSettings& settings
          (!given("parallel.offload") || parallel.offload == settings.offload);
 }
 
-std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes) {
+std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, const std::vector<CandidateTime>& times) {
   std::string text;
-  for (const FitRow& row : rows) {
-    const ChosenSettings settings = ChosenSettings::of(row.config);
-    const std::string estimate = seconds_text(row.time.total());
-    if (text.empty())
-      text = concat(settings.description(), ": an estimated ", estimate, " a step, ", memory_text(row.device_bytes),
-                    " of ", memory_text(gpu_bytes));
-    else
-      text += concat("; next ", settings.batch_size, " x ", settings.micro_batches, beside_text(settings), ": ", estimate,
-                     ", ", memory_text(row.device_bytes));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const ChosenSettings settings = ChosenSettings::of(rows[i].config);
+    const CandidateTime time = i < times.size() ? times[i] : CandidateTime{};
+    const bool first = text.empty();
+    const std::string estimate = seconds_text(rows[i].time.total()), memory = memory_text(rows[i].device_bytes);
+    text += first ? settings.description() : concat("; next ", short_text(settings));
+    text += ": ";
+    if (time.timed()) text += concat("timed ", seconds_text(time.seconds), first ? " a step" : "", ", an estimated ", estimate);
+    else text += first ? concat("an estimated ", estimate, " a step") : estimate;
+    text += concat(", ", memory, first ? concat(" of ", memory_text(gpu_bytes)) : "");
+    if (!time.why_not.empty()) text += concat(time.fails ? ", does not run: " : ", not timed: ", time.why_not);
   }
   return text;
 }
 
+size_t BatchChoice::open() const {
+  if (std::any_of(rows.begin(), rows.end(), [](const FitRow& row) { return row.host_bytes > 0; })) return 0;
+  const auto is_close = [&](const FitRow& row) { return FitSearch::close(rows.front(), row); };
+  const auto end = std::find_if_not(rows.begin(), rows.end(), is_close);
+  const size_t count = std::min(static_cast<size_t>(end - rows.begin()), ChoiceTiming::kMost);
+  return count > 1 ? count : 0;
+}
+
 BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t ranks, int64_t gpu_bytes,
-                         int64_t host_bytes, const ChosenSettings& kept) {
+                         int64_t host_bytes, const KeptChoice& earlier, size_t most) {
+  const ChosenSettings& kept = earlier.settings;
   std::string before;
   if (kept.batch_size > 0 && may_have(asked, ranks, kept)) {
     Config config = asked;
     kept.apply(config);
     const FitRow row = search.row_of(config, ranks);
+    const std::string memory = memory_text(row.device_bytes);
+    const std::string timed = earlier.timings.empty() ? "" : concat(" (timed: ", earlier.timings, ")");
     if (row.device_bytes <= gpu_bytes)
-      return {row.config, concat(kept.description(), ", as chosen when the run began: ", memory_text(row.device_bytes),
-                                 " of ", memory_text(gpu_bytes))};
-    before = concat(", since the ", kept.description(), " that the run began with take ", memory_text(row.device_bytes));
+      return {row.config, concat(kept.description(), ", as chosen when the run began", timed, ": ", memory, " of ",
+                                 memory_text(gpu_bytes)), {}, "", earlier.timings};
+    before = concat(", since the ", kept.description(), " that the run began with take ", memory);
   } else if (kept.batch_size > 0) {
     before = concat(", since the run began with ", kept.description());
   }
-  const FitResult found = search.choose(ranks, 2, host_bytes);
+  const FitResult found = search.choose(ranks, most, host_bytes);
   if (found.rows.empty()) {
     const std::string least = found.nearest ? concat(", which take ", memory_text(found.nearest->device_bytes), " with ",
                                                      ChosenSettings::of(found.nearest->config).description())
@@ -150,8 +168,25 @@ BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t r
                            "; free memory there, or see what ./blipft --plan --fit ", asked.file,
                            " proposes: adapters, more ranks"));
   }
-  return {found.rows.front().config,
-          concat(choice_text(found.rows, gpu_bytes), before.empty() ? "" : "; chosen anew", before)};
+  const std::string anew = before.empty() ? "" : "; chosen anew" + before;
+  return {found.rows.front().config, choice_text(found.rows, gpu_bytes) + anew, found.rows, anew};
+}
+
+BatchChoice decided(const BatchChoice& choice, const std::vector<CandidateTime>& times, int64_t gpu_bytes) {
+  std::vector<CandidateTime> all = times;
+  all.resize(choice.rows.size());          // the others keep their estimate, behind those that were timed
+  BatchChoice decided{{}, "", {}, choice.anew};
+  std::vector<CandidateTime> in_order;
+  for (const size_t i : ChoiceTiming::order(all)) {
+    decided.rows.push_back(choice.rows[i]);
+    in_order.push_back(all[i]);
+    if (all[i].timed())
+      decided.timings += concat(decided.timings.empty() ? "" : ", ", short_text(ChosenSettings::of(choice.rows[i].config)),
+                                " ", seconds_text(all[i].seconds));
+  }
+  decided.config = decided.rows.front().config;
+  decided.reason = choice_text(decided.rows, gpu_bytes, in_order) + choice.anew;
+  return decided;
 }
 
 MemoryLeft memory_left(const World& world, const Device& device, int64_t context_bytes) {

@@ -7,6 +7,7 @@
 
 #include "blipft/comm.h"
 #include "blipft/device.h"
+#include "plan/choice_timing.h"
 #include "plan/fit_search.h"
 
 namespace blipft {
@@ -40,16 +41,35 @@ bool may_have(const Config& asked, int64_t ranks, const ChosenSettings& settings
 struct BatchChoice {
   Config config;                           ///< resolved
   std::string reason;                      ///< of one line
+  std::vector<FitRow> rows = {};           ///< what was chosen among, best estimate first; empty: it was kept
+  std::string anew = {};                   ///< the end of the reason: why nothing was kept; "": there was nothing
+  std::string timings = {};                ///< what was timed when it was made: "16 x 2 0.118 s, 32 x 1 0.121 s"; "": nothing
+  /// How many of the rows are to be timed, where this is done: those that estimates do not tell apart from the best; 0: the
+  /// estimate decides. Nor where anything lies in the host: to lock its pages alone may take longer.
+  size_t open() const;
 };
 
-/// Chooses for ranks with so many bytes left, of the GPU and of the host for each. `kept`: what an earlier part of the run
-/// chose, if any: it stays where it fits. Throws UserError when nothing fits.
-BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t ranks, int64_t gpu_bytes,
-                         int64_t host_bytes, const ChosenSettings& kept);
+/// Of what a checkpoint tells of its run (io::StateIndex): BatchChoice::timings.
+constexpr const char* kChoiceTimings = "choice_timings";
 
-/// "32 samples x 1 micro-batch: an estimated 0.131 s a step, 45.2 of 138.2 GiB; next 16 x 2: 0.147 s, 31.0 GiB". `rows`: those
-/// that FitSearch::choose() found.
-std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes);
+/// An earlier part of a run's choice.
+struct KeptChoice {
+  ChosenSettings settings;
+  std::string timings;                     ///< BatchChoice's
+};
+
+/// Chooses for ranks with so many bytes left, of the GPU and of the host for each, by estimates. `kept`: what an earlier part
+/// of the run chose, if any: it stays where it fits. `most`: rows at most. Throws UserError when nothing fits.
+BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t ranks, int64_t gpu_bytes,
+                         int64_t host_bytes, const KeptChoice& kept, size_t most = 2);
+
+/// The choice that follows from the times of its first rows.
+BatchChoice decided(const BatchChoice& choice, const std::vector<CandidateTime>& times, int64_t gpu_bytes);
+
+/// "32 samples x 1 micro-batch: an estimated 0.131 s a step, 45.2 of 138.2 GiB; next 16 x 2: 0.147 s, 31.0 GiB"; where times
+/// are known "16 samples x 2 micro-batches: timed 0.118 s a step, an estimated 0.121 s, 31.0 of 138.2 GiB; next 32 x 1: timed
+/// ...". `rows`: those that FitSearch::choose() found; `times`: of the first of them.
+std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, const std::vector<CandidateTime>& times = {});
 
 /// Bytes that a rank may plan for: what is free on its GPU, and what its process has there already; on CPUs half of what its
 /// machine has left for it. The least of all ranks; called by all.

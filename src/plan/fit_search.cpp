@@ -21,6 +21,8 @@ constexpr int64_t kRecorded = 2;
 constexpr double kNotablyLess = 0.93;
 // What a run measures is within 0.7 % of its plan (docs/results.md): a choice that nobody looks at leaves so much.
 constexpr double kPlanned = 0.99;
+// Estimates are within 15 % of what is measured (docs/fit.md), and err alike for steps of the same samples.
+constexpr double kClose = 1.10;
 // Samples of a run that its mean text shape is estimated from.
 constexpr int64_t kSamplesOfMean = int64_t{1} << 18;
 
@@ -208,7 +210,7 @@ FitRow FitSearch::planned(const Candidate& candidate) const {
                                       texts_.evaluation());
   return {candidate.config, candidate.ranks, fit_overrides(asked_, candidate.config), candidate.time,
           plan.arena->total_bytes() + bytes_outside_of_arena(candidate.config, candidate.ranks, plan.arena->planned_takes()),
-          plan.arena->host_bytes()};
+          plan.arena->host_bytes(), candidate.mean};
 }
 
 // Null: more than `limit` bytes.
@@ -267,6 +269,20 @@ std::optional<FitRow> FitSearch::nearest(std::vector<Candidate>& all) const {
   return found ? std::optional(planned(*found)) : std::nullopt;
 }
 
+double FitSearch::seconds_of(const FitRow& row, int64_t micro_batches) const {
+  Config config = row.config;
+  config.train.accumulate_grad_batches = micro_batches;
+  const std::unique_ptr<Model> model = make_model(config);
+  return estimate_step_time(config, *model, row.ranks, holds(config), row.text, rates_).total();
+}
+
+bool FitSearch::close(const FitRow& best, const FitRow& row) { return row.time.total() <= kClose * best.time.total(); }
+
+bool FitSearch::enough(const FitResult& result, const StepTime& next, size_t most) const {
+  return result.rows.size() >= std::min<size_t>(most, 2) &&
+         (result.rows.size() == most || next.total() > kClose * result.rows.front().time.total());
+}
+
 // What recomputes more is slower, and is tried only where that which recomputes less does not fit.
 FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) const {
   const auto given = [&](const char* key) { return asked_.places.count(key) > 0; };
@@ -282,10 +298,11 @@ FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) cons
   FitResult result;
   std::vector<Candidate> open = candidates(asked_, ranks, freedom), tried;
   std::erase_if(open, [this](Candidate& candidate) { return !estimate(candidate); });
-  while (!open.empty() && result.rows.size() < most) {
+  while (!open.empty()) {
     const auto first = std::min_element(open.begin(), open.end(), [](const Candidate& a, const Candidate& b) {
       return a.time.total() < b.time.total();
     });
+    if (enough(result, first->time, most)) break;
     Candidate next = *first;
     open.erase(first);
     ++result.candidates;
@@ -318,7 +335,7 @@ FitResult FitSearch::choose_with_offload(std::vector<Candidate> all, int64_t lim
   FitResult result;
   result.candidates = static_cast<int64_t>(all.size());
   for (Candidate& candidate : all) {
-    if (result.rows.size() == most) break;
+    if (enough(result, candidate.time, most)) break;
     std::optional<FitRow> row = fitting(candidate, limit);
     if (row && (host_bytes == 0 || row->host_bytes <= host_bytes)) result.rows.push_back(std::move(*row));
   }

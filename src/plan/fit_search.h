@@ -20,6 +20,7 @@ struct FitRow {
   std::string overrides;                   ///< what to add to the command line; empty: nothing
   StepTime time;
   int64_t device_bytes = 0, host_bytes = 0;  ///< of a rank: with what is outside of the arena; page-locked
+  TextShape text;                          ///< of its micro-batches, on the average
 };
 
 struct FitResult {
@@ -43,13 +44,19 @@ class FitSearch {
   /// Varies `base`, which is the config asked for with a few keys changed, on `ranks` ranks. `most`: rows at most.
   FitResult search(const Config& base, int64_t ranks, size_t most) const;
 
-  /// What train.batch_size: auto stands for: the fastest that fits, then up to `most` - 1 that are next to it. Keys that
-  /// the run file gives stay as given, the strategy always does. Anything lies in the host only where nothing fits
-  /// otherwise, and then at most `host_bytes` of a rank (0: any). All within 99 % of the GPU's bytes.
+  /// What train.batch_size: auto stands for: the fastest that fits, the one next to it, and further ones up to `most` in all
+  /// whose estimate lies within 10 % of the first's. Keys that the run file gives stay as given, the strategy always does.
+  /// Anything lies in the host only where nothing fits otherwise, and then at most `host_bytes` of a rank (0: any). All
+  /// within 99 % of the GPU's bytes.
   FitResult choose(int64_t ranks, size_t most, int64_t host_bytes = 0) const;
+  /// Whether an estimate says no more of `row` than that it may be as fast as `best`.
+  static bool close(const FitRow& best, const FitRow& row);
 
   /// What such settings take; `config` is resolved for `ranks`.
   FitRow row_of(const Config& config, int64_t ranks) const;
+
+  /// Seconds of a step of `row` that has so many micro-batches in place of its own.
+  double seconds_of(const FitRow& row, int64_t micro_batches) const;
 
  private:
   struct Candidate;
@@ -62,6 +69,7 @@ class FitSearch {
   std::optional<FitRow> fitting(Candidate& candidate, int64_t limit) const;
   std::optional<FitRow> nearest(std::vector<Candidate>& all) const;
   FitResult choose_with_offload(std::vector<Candidate> all, int64_t limit, int64_t host_bytes, size_t most) const;
+  bool enough(const FitResult& result, const StepTime& next, size_t most) const;
   FitRow planned(const Candidate& candidate) const;
 
   const Config& asked_;

@@ -201,6 +201,15 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
   return chosen_plan(run, device_bytes);
 }
 
+std::unique_ptr<Engine> make_engine(const MemoryPlan& plan, const EngineParts& parts, int32_t pad_id) {
+  EngineParts planned = parts;
+  planned.fp8_kept_bytes = plan.fp8_kept_bytes;
+  auto engine = std::make_unique<Engine>(planned, plan.strategy_name, plan.sharded);
+  if (plan.decoding) engine->decode_with(*plan.decoding, pad_id);
+  engine->strategy->learn_from(*plan.engine->strategy);
+  return engine;
+}
+
 int64_t largest_batch(const Config& config, const ModelSettings& settings, const GroupSizes& ranks,
                       int64_t device_bytes, const TextShapesOf& text_shapes, int64_t most, const EvaluationWork* evaluation) {
   const std::unique_ptr<Model> model = make_model(config.model.path, settings);

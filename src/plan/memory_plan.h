@@ -50,6 +50,10 @@ MemoryPlan record_plan(const Config& config, Model& model, const GroupSizes& ran
 /// The second: finds the places, so that the arena's total_bytes() are known.
 void place_plan(const Config& config, const Model& model, MemoryPlan& plan);
 
+/// The engine that `plan` is of, with its memory in parts.arena, which follows the plan's: before Arena::commit. `pad_id`: of
+/// texts that are generated.
+std::unique_ptr<Engine> make_engine(const MemoryPlan& plan, const EngineParts& parts, int32_t pad_id = 0);
+
 /// The text shapes of a run with another train.batch_size and train.accumulate_grad_batches.
 using TextShapesOf = std::function<std::vector<TextShape>(const Config& config)>;
 

@@ -20,6 +20,7 @@
 #include "evaluate/run_metrics.h"
 #include "plan/batch_choice.h"
 #include "plan/memory_plan.h"
+#include "plan/step_timer.h"
 #include "run/best_validation.h"
 #include "run/output_folder.h"
 #include "run/progress.h"
@@ -48,7 +49,10 @@ class Run {
   void claim_folders();
   void go_on_from_checkpoint();
   std::map<std::string, std::string> facts() const;
-  void choose_settings(int64_t node_ranks);
+  void choose_settings(int64_t node_ranks, int64_t available);
+  std::vector<CandidateTime> time_choice(const std::vector<TimedStep>& steps, int64_t available);
+  std::unique_ptr<Ops> make_ops(bool times_products) const;
+  void connect();
   void open_data();
   void start_loader();
   void start_answers();
@@ -91,8 +95,9 @@ class Run {
   Config config_;                          // resolved for this world, once prepare() has begun
   const World& world_;
   std::unique_ptr<Config> asked_;          // the config as given, where train.batch_size is auto
-  ChosenSettings kept_;                    // what an earlier part of the run chose
+  KeptChoice kept_;                        // what an earlier part of the run chose
   std::string choice_;                     // what was chosen, and why; "": the run file says all
+  std::string timings_;                    // of the choice: BatchChoice's
   StartTimes times_;
   StopRequest stop_request_;
   std::unique_ptr<ResumePoint> resume_;    // where the run goes on from, if anywhere

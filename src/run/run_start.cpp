@@ -20,6 +20,8 @@ namespace {
 // Text shapes whose steps are captured before training, at most, and samples that are looked at to find them.
 constexpr size_t kMostPrepared = 8;
 constexpr int64_t kSamplesLookedAt = 512;
+// Of tests: on CPUs too, settings between which estimates do not decide are timed.
+constexpr const char* kTimesOnCpu = "BLIPFT_TIME_CHOICE_ON_CPU";
 
 // The recorder of kernels that trace.kernels asks for, null when it asks for none.
 std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& device) {
@@ -104,18 +106,17 @@ void Run::prepare() {
     times_.part("device");
     data.wait();
   });
-  choose_settings(node_ranks);
+  const int64_t available = least_free_memory();  // before communicators take theirs, which the plan knows of
+  choose_settings(node_ranks, available);
   world_.together([&] { start_loader(); });
   begin_to_check_data();
   times_.part("data");
   // No collective runs inside of together(): a rank that fails would leave the others waiting in it.
-  const int64_t available = least_free_memory();
   Beside plan(times_, "plan", [this, available] {
     const PlannedTexts texts(config_, model_->inputs(), data_, prompts_.get());
     plan_ = plan_memory(config_, *model_, group_sizes_, available, data_.text_shapes, nullptr, texts.evaluation());
   });
-  groups_ = make_groups(config_, world_, group_sizes_, *device_);
-  faults_.watch(*groups_);
+  connect();
   times_.part("communication");
   world_.together([&] {
     plan.wait();
@@ -123,10 +124,7 @@ void Run::prepare() {
     commit();
   });
   times_.part("memory");
-  const ParameterStore& store = engine_->store;
-  const bool gathers =
-      config_.parallel.direct_gathers && store.shards() > 1 && store.weights_place() == Place::device;
-  groups_->expose(arena_->block(), gathers, config_.parallel.direct_reductions);
+  expose_memory(config_, *groups_, *arena_, engine_->store);
   world_.together([&] { engine_->bind(); });
   times_.part("peers");
   start_answers();
@@ -160,7 +158,8 @@ void Run::go_on_from_checkpoint() {
     std::filesystem::copy_file(table, gemm_table_, std::filesystem::copy_options::overwrite_existing);
   });
   const auto then = [&](const char* name) { return resume_->index.run[name]; };
-  if (asked_ && then("ranks") == std::to_string(world_.size())) kept_ = ChosenSettings::of(resume_->index.config);
+  if (asked_ && then("ranks") == std::to_string(world_.size()))
+    kept_ = {ChosenSettings::of(resume_->index.config), then(kChoiceTimings)};
   if (config_.parallel.reshard == "auto" && then("ranks") == std::to_string(world_.size()) &&
       cuts_parameters(config_.parallel.strategy) && !then("reshard").empty())
     config_.parallel.reshard = then("reshard");
@@ -179,27 +178,46 @@ std::map<std::string, std::string> Run::facts() const {
 }
 
 // What the run file leaves to the program: rank 0 chooses for all, by the least memory that any rank has.
-void Run::choose_settings(int64_t node_ranks) {
+void Run::choose_settings(int64_t node_ranks, int64_t available) {
   if (!asked_) return;
   const MemoryLeft left = memory_left(world_, *device_, context_bytes_);
-  std::string chosen;
+  const bool times = device_->kind() == DeviceKind::cuda || std::getenv(kTimesOnCpu);
+  BatchChoice choice;
+  std::vector<TimedStep> steps;
   world_.together([&] {
     if (!first()) return;
     const PlannedTexts texts(before_choice(*asked_, world_.size()), model_->inputs(), data_, prompts_.get());
     const FitSearch search(*asked_, node_ranks, left.device, texts, rates_of(device_->name()));
-    const BatchChoice choice = choose_batch(search, *asked_, world_.size(), left.device, left.host, kept_);
-    chosen = ChosenSettings::of(choice.config).text();
-    choice_ = choice.reason;
+    choice = choose_batch(search, *asked_, world_.size(), left.device, left.host, kept_, times ? ChoiceTiming::kMost : 2);
+    for (size_t i = 0; times && i < choice.open(); ++i) steps.push_back(timed_step(search, choice.rows[i]));
   });
-  choice_ = world_.from_rank(0, choice_);
-  ChosenSettings::of(world_.from_rank(0, chosen)).apply(config_);
+  times_.part("choice");
+  const std::vector<CandidateTime> timings = time_choice(steps, available);
+  if (!timings.empty() && first()) choice = decided(choice, timings, left.device);
+  choice_ = world_.from_rank(0, choice.reason);
+  timings_ = world_.from_rank(0, choice.timings);
+  ChosenSettings::of(world_.from_rank(0, ChosenSettings::of(choice.config).text())).apply(config_);
   compare_facts(world_, config_facts(config_), "the ranks do not agree on train.batch_size: auto");
   world_.together([&] {
     model_ = make_model(config_);          // which knows what is recomputed
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
     data_.text_shapes = text_shapes_of(config_, world_.size(), data_);
   });
-  times_.part("choice");
+  times_.part("timing");
+}
+
+// Of what rank 0 gives; empty where that is nothing.
+std::vector<CandidateTime> Run::time_choice(const std::vector<TimedStep>& steps, int64_t available) {
+  if (world_.max(static_cast<int64_t>(steps.size())) == 0) return {};
+  connect();
+  return time_candidates({&world_, device_.get(), groups_.get(), group_sizes_, available, [this] { return make_ops(false); }},
+                         *asked_, steps);
+}
+
+void Run::connect() {
+  if (groups_) return;
+  groups_ = make_groups(config_, world_, group_sizes_, *device_);
+  faults_.watch(*groups_);
 }
 
 void Run::open_data() {
@@ -231,15 +249,20 @@ void Run::make_backend() {
   kernels_ = make_tracer(config_, *device_);
   const char* home = std::getenv("HOME");
   if (gemm_table_.empty() && home) gemm_table_ = std::string(home) + "/.cache/blipft/gemm_algorithms.txt";
-  ops_ = device_->kind() == DeviceKind::cuda
-             ? make_cuda_ops(*device_, gemm_table_,
-                             {config_.parallel.gemm_search == "thorough", config_.train.matmul_precision == "high"})
-             : make_cpu_ops();
+  ops_ = make_ops(true);
   BLIPFT_USER_CHECK(config_.train.matmul != "fp8" || ops_->has_fp8(), place_of(config_, "train.matmul"),
                     ": train.matmul: found fp8, but ", device_->name(),
                     " has no products in fp8: GPUs of compute capability 8.9 and later (L40S, H100, H200) have; remove it");
   optimizer_ = make_optimizer(config_.train);
   context_bytes_ = std::max<int64_t>(0, monitor_->process_bytes());
+}
+
+std::unique_ptr<Ops> Run::make_ops(bool times_products) const {
+  if (device_->kind() != DeviceKind::cuda) return make_cpu_ops();
+  const ProductSearch search = !times_products                              ? ProductSearch::none
+                               : config_.parallel.gemm_search == "thorough" ? ProductSearch::thorough
+                                                                            : ProductSearch::quick;
+  return make_cuda_ops(*device_, gemm_table_, {search, config_.train.matmul_precision == "high"});
 }
 
 // Of all ranks' GPUs, because the choice that hangs on it must be the same on every rank; 0 on CPUs.
@@ -250,12 +273,10 @@ int64_t Run::least_free_memory() const {
 void Run::commit() {
   arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
   if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
-  engine_ = std::make_unique<Engine>(
-      EngineParts{&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(), arena_.get(), optimizer_.get(),
-                  nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity(), plan_.fp8_kept_bytes},
-      plan_.strategy_name, plan_.sharded);
-  if (plan_.decoding) engine_->decode_with(*plan_.decoding, std::max(0, data_.tokenizer->pad_id()));
-  engine_->strategy->learn_from(*plan_.engine->strategy);
+  engine_ = make_engine(plan_,
+                        {&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(), arena_.get(), optimizer_.get(),
+                         nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity()},
+                        std::max(0, data_.tokenizer->pad_id()));
   check_host_memory(config_, world_, arena_->host_bytes());
   arena_->commit();
 }
@@ -341,7 +362,7 @@ void Run::start_trace(int64_t start_ns, int64_t part) {
   faults_.folder_made();
   trace_ = std::make_unique<RunTrace>(TraceParts{&config_, &world_, device_.get(), groups_.get(), model_.get(),
                                                  arena_.get(), &plan_, spans_, monitor_.get(), loader_->total_steps(),
-                                                 context_bytes_, start_ns, &times_, part, first_step_, run_id_, changed_, choice_});
+                                                 context_bytes_, start_ns, &times_, part, first_step_, run_id_, changed_, choice_, timings_});
   if (plan_.loading_bytes > 0) trace_->scratch_memory(-1, "loading", plan_.loading_bytes);
 }
 

@@ -109,6 +109,7 @@ void RunTrace::note_run() {
   text("config", to_yaml(config));
   if (!parts_.changed_keys.empty()) text("changed_keys", parts_.changed_keys);
   if (!parts_.choice.empty()) text("choice", parts_.choice);
+  if (!parts_.choice_timings.empty()) text("choice_timings", parts_.choice_timings);
   text("commit", version_commit());
   number("start_unix_ns", parts_.start_ns);
   number("start_seconds", parts_.times->seconds());

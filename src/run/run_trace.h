@@ -40,6 +40,7 @@ struct TraceParts {
   std::string run_id;
   std::string changed_keys;                ///< that have another value than in the part before; "": none
   std::string choice = {};                 ///< what was chosen where the run file leaves it to the program, and why
+  std::string choice_timings = {};         ///< what was timed for that
 };
 
 class RunTrace {

@@ -166,6 +166,8 @@ void Run::start_checkpoints() {
   parts.replica = engine_->store.shards() == 1 ? world_.rank() : groups_->shard_group();
   for (const Fact& fact : read_) parts.run[fact.name] = fact.value;
   parts.run[kRunId] = run_id_;
+  if (!choice_.empty()) parts.run["choice"] = choice_;
+  if (!timings_.empty()) parts.run[kChoiceTimings] = timings_;
   if (resume_) best_.restore(resume_->index.run);
   if (validation_loader_) parts.run.merge(best_.facts());
   if (device_->kind() == DeviceKind::cuda) parts.gemm_table = gemm_table_;

@@ -151,6 +151,32 @@ TEST_SUITE("batch") {
                          doctest::Contains("do not fit into 5"), Error);
   }
 
+  TEST_CASE("writer: beside a source an instruction has the source's shape, not the text's") {
+    ModelInputs inputs = kTwoTexts;
+    inputs.instruction = kWithInstructions.instruction;
+    BatchSample first = sample(3, 10, 100), second = sample(2, 20, 101);
+    first.text.source = {31, 32};
+    first.text.instruction = {5, 6, 7, 8};
+    second.text.source = {41, 42, 43};
+    second.text.instruction = {9};
+    const std::vector<BatchSample> samples = {first, second};
+    Written packed({inputs, 1, 2, {3, 5, 4, 6}}, {1, false}, samples);
+    CHECK(packed(BatchPart::starts) == Numbers{0, 3, 5});
+    CHECK(packed(BatchPart::source_starts) == Numbers{0, 5, 10});  // the first one took a row of padding
+    CHECK(packed(BatchPart::instruction_ids) == Numbers{5, 6, 7, 8, 9, 0, 0, 0});
+    CHECK(packed(BatchPart::instruction_text_starts) == Numbers{0, 4, 6});
+    CHECK(packed(BatchPart::instruction_starts) == Numbers{0, 6, 10});
+    CHECK(packed.layout.micro_batch(packed.memory.data(), 0).instruction.rows == 10);
+    Written padded({inputs, 1, 2, {3, 0, 4, 0}}, {1, false}, samples);
+    CHECK(padded.layout.micro_batch(padded.memory.data(), 0).instruction.most_rows == 6);
+    CHECK(padded(BatchPart::instruction_key_lengths) == Numbers{6, 3});
+    // And the source of a step's shape holds it: 4 + 1 rows of instructions, 2 + 3 of sources; the text's need not.
+    const std::vector<TextShape> shapes = {{8, 5, 8, 4}, {8, 5, 8, 5}, {8, 16, 8, 16}};
+    CHECK(smallest_shape(shapes, samples, 2) == shapes[1]);
+    first.text.instruction.resize(5, 1);
+    CHECK(smallest_shape(shapes, std::vector<BatchSample>{first, second}, 2) == shapes[2]);
+  }
+
   TEST_CASE("writer: padded rows") {
     Written block({kEverything, 2, 2, {4}}, {1, false},
                   {sample(4, 10, 100), sample(2, 20, 101), sample(0, 30, 102), sample(1, 40, 103)});

@@ -3,6 +3,7 @@
 #include "fuzz/fuzz_target.h"
 #include "models/families/blip2_config.h"
 #include "models/families/gemma_config.h"
+#include "models/families/instructblip_config.h"
 #include "models/families/llama_config.h"
 
 BLIPFT_FUZZ_TARGET(model_config) {
@@ -11,6 +12,7 @@ BLIPFT_FUZZ_TARGET(model_config) {
   const std::string file = folder.write("preprocessor_config.json", input);
   testing::refuses_or_takes([&] { (void)LlamaConfig::read(file); });
   testing::refuses_or_takes([&] { (void)GemmaConfig::read(file); });
-  testing::refuses_or_takes([&] { (void)Blip2Config::read(file); });
+  testing::refuses_or_takes([&] { (void)read_blip2(file); });
+  testing::refuses_or_takes([&] { (void)read_instructblip(file); });
   testing::refuses_or_takes([&] { (void)ImageProcessor::from_directory(folder.path()); });
 }

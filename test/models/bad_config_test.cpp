@@ -31,7 +31,7 @@ std::string llama_with(const std::string& key, const std::string& value) {
 std::string blip2_with(const std::string& section, const std::string& key, const std::string& value) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("config.json", "{\"" + section + "\":{\"" + key + "\":" + value + "}}");
-  const std::string message = message_of([&] { (void)Blip2Config::read(file); });
+  const std::string message = message_of([&] { (void)read_blip2(file); });
   return message.substr(message.starts_with(file) ? file.size() : 0);
 }
 

@@ -1,5 +1,5 @@
-// InstructBLIP against Hugging Face transformers, on tiny models whose golden files tools/make_instructblip_golden.py
-// computed in float64. On the CPU, and on the GPU where there is one.
+// InstructBLIP against Hugging Face transformers, on tiny models whose golden files tools/make_instructblip_golden.py, and with a
+// T5 tools/make_t5_golden.py, computed in float64. On the CPU, and on the GPU where there is one.
 #include "models/model_golden.h"
 
 using namespace blipft;
@@ -11,7 +11,8 @@ const std::vector<std::vector<std::string>> kFrozen = {
     {"vision"}, {"vision", "language"}, {"vision", "qformer"}, {"qformer", "language_projection"},
     {"language_projection"}};
 
-const std::vector<std::string> kConfigurations = {"instructblip_ordinary", "instructblip_odd", "instructblip_bf16"};
+const std::vector<std::string> kConfigurations = {"instructblip_ordinary", "instructblip_odd", "instructblip_bf16",
+                                                 "t5_instructblip"};
 
 }  // namespace
 
@@ -21,7 +22,8 @@ TEST_SUITE("instructblip golden") {
       for (const std::string& name : kConfigurations) check_f32(name, DeviceKind::cpu, text_padding);
   }
   TEST_CASE("gradients of what InstructBLIP trains agree with transformers whatever is frozen, on the CPU") {
-    for (const auto& freeze : kFrozen) check_frozen("instructblip_ordinary", freeze, DeviceKind::cpu);
+    for (const char* name : {"instructblip_ordinary", "t5_instructblip"})
+      for (const auto& freeze : kFrozen) check_frozen(name, freeze, DeviceKind::cpu);
   }
   TEST_CASE("InstructBLIP's layers that recompute give the same bits on the CPU") {
     for (const char* text_padding : {"max", "packed"})

@@ -212,7 +212,7 @@ TEST_SUITE("fit search") {
       const Config asked = load_config(file, {});
       const PlannedTexts texts(before_choice(asked, ranks), make_model(asked)->inputs(), ranks);
       const FitSearch search(asked, 0, gpu, texts);
-      return choose_batch(search, asked, ranks, gpu, 0, kept);
+      return choose_batch(search, asked, ranks, gpu, 0, {kept, ""});
     };
     const int64_t all = int64_t{1} << 40;
     const auto settings = [&](const std::string& lines) { return ChosenSettings::of(choice(lines, all).config); };

@@ -4,6 +4,7 @@ a step into micro-batches, the same choice when a run goes on, and a refusal whe
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -41,10 +42,20 @@ class TwoModels(Space):
             f"model:\n  path: {demo / 'model'}\n  init: random\n"
             f"data:\n  path: {demo / 'data/instructions.jsonl'}\n  max_text_tokens: 96\n  num_workers: 1\n"
             + train + parallel)
+        # Wide and long enough that a GPU computes about as fast in one micro-batch as in two.
+        wide = self.folder / "wide"
+        shutil.copytree(demo / "model", wide)
+        (wide / "config.json").write_text(json.dumps({
+            **json.loads((wide / "config.json").read_text()), "num_hidden_layers": 2, "hidden_size": 1024,
+            "intermediate_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 512}))
+        self.configs["wide"] = self.folder / "wide.yaml"
+        self.configs["wide"].write_text(
+            self.configs["text"].read_text().replace(str(demo / "model"), str(wide)).replace("max_text_tokens: 96", "max_text_tokens: 512\n  text_padding: max")
+            .replace("32-true", "bf16-true").replace(f"total_batch_size: {TOTAL}", "total_batch_size: 64"))
 
 
-def trained(space, kind, ranks, *overrides):
-    result = start(space, ranks, *overrides, config=space.configs[kind])
+def trained(space, kind, ranks, *overrides, **variables):
+    result = start(space, ranks, *overrides, config=space.configs[kind], **variables)
     check(result.status == 0, overrides, result)
     return result
 
@@ -129,6 +140,59 @@ def a_run_goes_on_with_what_it_chose(space):
     # A key that is given now is not taken from there.
     given = trained(space, "text", 2, "train.act_ckpt=full", f"checkpoint.resume={checkpoint(whole.output, 1)}")
     check("chosen anew, since the run began with 2 samples x 3 micro-batches" in given.out, given)
+
+
+def timings_of(output):
+    with h5py.File(output / "trace.rank0000.h5", "r") as file:
+        value = file.attrs.get("choice_timings", "")
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def chosen_by_hand(output):
+    """The overrides that give what a run chose."""
+    with h5py.File(output / "trace.rank0000.h5", "r") as file:
+        config = file.attrs["config"]
+    config = config.decode() if isinstance(config, bytes) else str(config)
+    value = lambda key: re.search(rf"^  {key}: (.*)$", config, re.M)[1]  # noqa: E731
+    return [f"train.{key}={value(key)}" for key in ("batch_size", "act_ckpt")] + [f"parallel.reshard={value('reshard')}"]
+
+
+@test
+def candidates_that_estimates_do_not_tell_apart_are_timed(space):
+    settings = ("checkpoint.every_steps=1", "checkpoint.keep=9", "output.save_model=true")
+    cases = [("text", 2, ("parallel.strategy=fsdp",)), ("wide", 1, ())] if DEVICE == "cuda" else \
+            [("text", 2, ("parallel.strategy=fsdp",)), ("picture", 2, ("parallel.strategy=fsdp", "train.accumulate_grad_batches=1"))]
+    for kind, ranks, how in cases:
+        if ranks > ranks_up_to(2):
+            continue
+        seam = {} if DEVICE == "cuda" else {"BLIPFT_TIME_CHOICE_ON_CPU": "1"}
+        auto = trained(space, kind, ranks, *settings, *how, **seam)
+        batch, micro_batches, said = chosen(auto)
+        line = re.search(rf"^auto +{batch} samples? x {micro_batches} micro-batch(?:es)?.*?: timed ([0-9.]+) s a step, an "
+                         r"estimated [0-9.]+ s, [0-9.]+ .iB of .*?; next .*?: timed ([0-9.]+) s, an estimated", auto.out, re.M)
+        check(line and float(line[1]) <= float(line[2]), kind, auto)
+        timings = timings_of(auto.output)
+        check(re.match(rf"{batch} x {micro_batches}\b.* {line[1]} s, .* {line[2]} s", timings), timings, said)
+        index = json.loads((checkpoint(auto.output, 1) / "checkpoint.json").read_text())
+        check(index["run"]["choice_timings"] == timings and index["run"]["choice"] == said, index["run"])
+
+        # The same bits as if the settings had been given.
+        hand = trained(space, kind, ranks, *how, *chosen_by_hand(auto.output), "output.save_model=true")
+        check("auto  " not in hand.out and not timings_of(hand.output), hand)
+        check(steps_of(hand.output) == steps_of(auto.output) and model_of(hand.output) == model_of(auto.output), kind)
+
+        # Kept without another timing, and what was timed goes on with the run.
+        part = trained(space, kind, ranks, *how, "output.save_model=true", "checkpoint.every_steps=1",
+                       f"checkpoint.resume={checkpoint(auto.output, 1)}", **seam)
+        check(f"as chosen when the run began (timed: {timings})" in part.out and " timed 0" not in part.out, part)
+        check(timings_of(part.output) == timings and steps_of(part.output) == steps_of(auto.output)[1:], part)
+        again = json.loads((checkpoint(part.output, 2) / "checkpoint.json").read_text())
+        check(again["run"]["choice_timings"] == timings, again["run"])
+        check(model_of(part.output) == model_of(auto.output), kind)
+
+        # Without a run nothing is timed.
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--ranks", str(ranks), space.configs[kind], *how], **seam)
+        check(status == 0 and "auto chooses" in out and "timed" not in out, out, err)
 
 
 @test

@@ -28,6 +28,7 @@ try:
     import peft
     import torch
     import transformers
+    from safetensors.torch import load_file
     sys.path.insert(0, str(ROOT / "tools"))
     import compare_families
     transformers.utils.logging.set_verbosity_error()
@@ -100,9 +101,9 @@ def adapters_of_each_family_load_in_peft(space):
 
 @test
 def adapters_of_encoder_decoders_load_in_peft(space):
-    """Of a T5 by its task, of self and cross attention alike; of a BLIP-2 with a T5 by its class."""
+    """Of a T5 by its task, of self and cross attention alike; of a BLIP-2 or an InstructBLIP with a T5 by its class."""
     need_torch()
-    kinds = {"t5": peft.AutoPeftModelForSeq2SeqLM, "blip2_t5": peft.AutoPeftModel}
+    kinds = {"t5": peft.AutoPeftModelForSeq2SeqLM, "blip2_t5": peft.AutoPeftModel, "instructblip_t5": peft.AutoPeftModel}
     for family, side in compare_families.ENCODER_DECODERS.items():
         folder = space.new(family)
         folder.mkdir()
@@ -127,6 +128,42 @@ def adapters_of_encoder_decoders_load_in_peft(space):
 
 
 @test
+def adapters_of_the_qformer_have_pefts_gradients(space):
+    """By PEFT's names: query, key, value, dense. From adapters that have learnt something, one step of SGD says the gradients."""
+    need_torch()
+    lr = 4.0                               # so large that f32 keeps the change
+    for family, targets, act_ckpt in (("blip2_t5", "[query, key, value, dense]", "none"),
+                                      ("instructblip_t5", "[query, key, value, dense]", "full"),
+                                      ("instructblip_t5", "[query, dense, q, v]", "half")):
+        side = compare_families.ENCODER_DECODERS[family]
+        folder = space.new(family)
+        folder.mkdir()
+        _, records, _ = side.make_folder(folder, SEED + 4)
+        common = (f"model.path={folder}/model", "model.init=pretrained", f"data.path={folder}/{side.data}", "data.max_text_tokens=24",
+                  "data.shuffle=false", "train.batch_size=6", f"train.act_ckpt={act_ckpt}", "train.optim=sgd", "train.momentum=0",
+                  "train.weight_decay=0", "adapter.kind=lora", "adapter.r=4", "adapter.alpha=8", f"adapter.targets={targets}",
+                  "output.save_model=true")
+        begun = run(space, 1, *common, "train.max_steps=20", "train.max_epochs=20", "train.lr=0.05").output / "adapter"
+        result = run(space, 1, *common, "train.max_steps=1", f"train.lr={lr}", f"adapter.path={begun}")
+        before, after = (load_file(place / "adapter_model.safetensors") for place in (begun, result.output / "adapter"))
+        model = peft.PeftModel.from_pretrained(side._load(folder / "model", torch.float32), str(begun), is_trainable=True).eval()
+        batch = side._batch(folder, records)
+        batch["pixel_values"] = batch["pixel_values"].float()
+        loss = model(**batch).loss
+        loss.backward()
+        check(abs(result.losses()[0] / loss.item() - 1) < 1e-5, family, result.losses(), loss.item())
+        truth = {name.replace(".default", ""): torch.zeros_like(p) if p.grad is None else p.grad
+                 for name, p in model.named_parameters() if p.requires_grad}
+        check(set(truth) == set(before), family, set(truth) ^ set(before))
+        check(any(".qformer." in name and g.norm() > 0 for name, g in truth.items()), "no gradient in the Q-Former")
+        norm = sum(g.square().sum() for g in truth.values()).sqrt()
+        for name, g in truth.items():
+            error = ((before[name] - after[name]) / lr - g).norm() / max(g.norm(), 0.01 * norm)
+            # f32 on both sides, sums in another order, and the change's last bits.
+            check(error < 2e-4, family, name, error)
+
+
+@test
 def encoder_decoders_train_alike_quantised_recomputed_offloaded_and_on_two_ranks(space):
     need_torch()
     for family, side in compare_families.ENCODER_DECODERS.items():
@@ -140,6 +177,15 @@ def encoder_decoders_train_alike_quantised_recomputed_offloaded_and_on_two_ranks
         for more in (("train.act_ckpt=full",), ("train.act_ckpt=full", "parallel.offload=[activations]"),
                      ("parallel.offload=[parameters]",)):
             check(list(train(space, folder, *qlora, *more).losses()) == list(plain), family, more)
+        if family != "t5":                 # adapters in the Q-Former, which draw dropout for the rows of a sample
+            asked = (*qlora, "adapter.targets=[query, dense, q]", "adapter.dropout=0.2")
+            expected = train(space, folder, *asked).losses()
+            check(list(expected) != list(plain), family, expected)
+            for more in (("train.act_ckpt=full",), ("train.act_ckpt=half", "parallel.offload=[activations]")):
+                check(list(train(space, folder, *asked, *more).losses()) == list(expected), family, more)
+            losses = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", *asked, "data.max_text_tokens=24",
+                         "train.batch_size=3", "train.max_steps=3", "train.max_epochs=3", "parallel.strategy=fsdp").losses()
+            check(all(abs(a / b - 1) < 1e-4 for a, b in zip(losses, expected)), family, losses, expected)
         for strategy in ("ddp", "fsdp"):
             losses = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", *qlora, "data.max_text_tokens=24",
                          "train.batch_size=3", "train.max_steps=3", "train.max_epochs=3",

@@ -30,6 +30,7 @@ try:
     import torch
     import transformers
     sys.path.insert(0, str(ROOT / "tools"))
+    import compare_families
     import compare_instructblip
     from instructblip_model import run_model
     transformers.utils.logging.set_verbosity_error()
@@ -147,18 +148,32 @@ def what_is_frozen_is_saved_as_it_was(space):
     check(not [name for name in names if name.endswith((".old", ".partial"))], names)
 
 
+def t5_model(space, seed):
+    """The same with a T5."""
+    folder = space.new("instructblip_t5")
+    folder.mkdir()
+    _, samples, _ = compare_families.ENCODER_DECODERS["instructblip_t5"].make_folder(folder, seed)
+    (folder / "pictures").rename(folder / "data")
+    return folder, None, samples
+
+
 @test
 def questions_are_learnt_and_their_answers_scored(space):
     """Six pictures with ten answers each: after a while the most frequent ones come."""
     need_torch()
-    folder, _, samples = random_model(space, SEED + 5)
-    words = "bcdefg"                       # a token each
+    for make, rate in ((random_model, 0.003), (t5_model, 0.01)):
+        learn_answers(space, make, rate)
+
+
+def learn_answers(space, make, rate):
+    folder, _, samples = make(space, SEED + 5)
+    words = "bcdflm"                       # a token each
     records = [{"file_name": sample["file_name"], "prompt": f"What {i}?", "answer": [word] * 8 + ["x"] * 2}
                for i, (sample, word) in enumerate(zip(samples, words))]
     (folder / "data/metadata.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    asked = ("data.prompt_template=Q: {} A:", "data.answers=common")
+    asked = ("data.prompt_template=q: {} a:", "data.answers=common")
     result = run(space, 0, *settings(folder), *asked, "train.batch_size=6", "train.max_steps=120",
-                 "train.max_epochs=120", "train.lr=0.003", "output.save_model=true")
+                 "train.max_epochs=120", f"train.lr={rate}", "output.save_model=true")
     status, out, err, _ = mpirun(0, [PROGRAM, "--evaluate", space.config, *settings(folder), *asked,
                                      f"model.path={result.output}/model", "generate.max_new_tokens=6",
                                      "evaluate.metrics=[vqa_accuracy]", f"output.path={space.new()}"])
@@ -167,13 +182,13 @@ def questions_are_learnt_and_their_answers_scored(space):
     lines = [json.loads(line) for line in (place / "generated.jsonl").read_text().splitlines()]
     lines.sort(key=lambda line: line["sample"])
     check([line["text"].strip() for line in lines] == list(words), [line["text"] for line in lines])
-    check(all(line["prompt"].replace(" ", "").endswith("A:") for line in lines), lines[0])
+    check(all(line["prompt"].replace(" ", "").endswith("a:") for line in lines), lines[0])
     check('"vqa_accuracy"' in (place / "scores.json").read_text(), out)
     score = re.search(r"vqa_accuracy\s+([\d.]+)", out)
     check(score and float(score.group(1)) in (1.0, 100.0), out)
     one = mpirun(0, [PROGRAM, "--generate", space.config, f"model.path={result.output}/model",
                      "model.init=pretrained", "--prompt",
-                     "Q: What 0? A:", "--image", folder / "data/0.png",
+                     "q: What 0? a:", "--image", folder / "data/0.png",
                      "generate.max_new_tokens=6"])
     check(one[0] == 0 and one[1].strip() == words[0], one)
 
@@ -191,7 +206,7 @@ def folders_that_lack_something_are_told(space):
     refused("model/qformer_tokenizer", "no tokenizer")
     shutil.move(folder / "away", folder / "model/qformer_tokenizer")
     qformer = config["qformer_config"]
-    for change, words in (({"text_config": {"model_type": "t5"}}, ("text_config.model_type", '"t5"', '"llama"')),
+    for change, words in (({"text_config": {"model_type": "opt"}}, ("text_config.model_type", '"opt"', '"llama" and "t5"')),
                           ({"qformer_config": {**qformer, "hidden_act": "relu"}}, ("qformer_config.hidden_act",)),
                           ({"qformer_config": {**qformer, "vocab_size": 20}}, ("has 20", "qformer_config.vocab_size")),
                           ({"use_decoder_only_language_model": False}, ("use_decoder_only_language_model",))):

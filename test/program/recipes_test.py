@@ -37,7 +37,7 @@ PUBLISHED = {"tiny-llama-1.1b": 1100.048, "open_llama_3b": 3426.474, "open_llama
              "qwen3-32b": 32762.123, "smollm3-3b": 3075.099, "gemma-2-2b": 2614.342, "gemma-2-9b": 9241.706,
              "gemma-3-1b": 999.886, "phi-3-mini-4k": 3821.080, "phi-4-mini": 3836.022, "phi-4": 14659.507,
              "olmo-2-7b": 7298.617, "blip2-opt-2.7b": 3744.762, "instructblip-vicuna-7b": 7913.211,
-             "instructblip-vicuna-13b": 14191.449, "flan-t5-base": 247.578, "flan-t5-xl": 2849.757,
+             "instructblip-vicuna-13b": 14191.449, "instructblip-flan-t5-xl": 4022.969, "flan-t5-base": 247.578, "flan-t5-xl": 2849.757,
              "flan-t5-xxl": 11135.333, "blip2-flan-t5-xl": 3942.447, "blip2-flan-t5-xxl": 12229.6}
 
 
@@ -66,6 +66,12 @@ class Recipes(Space):
                                       "use_decoder_only_language_model": False}))
         records = [json.loads(line) for line in (self.text / "data/instructions.jsonl").read_text().splitlines()]
         self.make_instructblip()
+        self.instructblip_t5 = self.copy(self.instructblip)
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(ROOT / "test/golden/tokenizer/t5" / file, self.instructblip_t5 / file)
+        config = self.instructblip_t5 / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "text_config": t5,
+                                      "use_decoder_only_language_model": False}))
         self.games = self.folder / "games.jsonl"
         self.games.write_text("".join(json.dumps({"text": r["output"]}) + "\n" for r in records * 8))
 
@@ -95,7 +101,7 @@ class Recipes(Space):
         """Model and data for a recipe."""
         text = recipe.read_text()
         if recipe.parent.name == "instructblip":
-            return self.instructblip, self.questions
+            return self.instructblip_t5 if "flan-t5" in recipe.stem else self.instructblip, self.questions
         if recipe.stem.startswith("blip2-flan-t5"):
             return self.blip2_t5, self.data
         if recipe.stem.startswith("flan-t5"):

@@ -30,9 +30,6 @@ float init_std(const JsonFields& fields, const std::string& key) {
 
 OptShape read_text(const JsonFields& fields) {
   OptShape text;
-  const std::string type = fields.get<std::string>("model_type", "opt");
-  BLIPFT_USER_CHECK(type == "opt", fields.file(), ": ", fields.prefix(), "model_type: found \"", brief(type),
-                    "\", supported are \"opt\" and \"t5\"");
   text.vocabulary = fields.rows("vocab_size", text.vocabulary);
   text.hidden = fields.positive("hidden_size", text.hidden);
   text.inner = fields.positive("ffn_dim", text.inner);
@@ -55,8 +52,6 @@ OptShape read_text(const JsonFields& fields) {
   check_heads(fields, text.hidden, text.heads);
   return text;
 }
-
-}  // namespace
 
 VitShape read_vision(const JsonFields& fields) {
   VitShape vision;
@@ -99,21 +94,37 @@ QFormerShape read_qformer(const JsonFields& fields, int64_t picture_hidden, int6
   return shape;
 }
 
-Blip2Config Blip2Config::read(const std::string& file) {
-  const nlohmann::json root = io::read_json_file(file);
-  const JsonFields fields(root, file);
+}  // namespace
+
+bool has_encoder(const JsonFields& fields, const std::string& decoder) {
   const JsonFields text = fields.section("text_config");
-  const bool has_encoder = text.get<std::string>("model_type", "opt") == "t5";
-  fields.only<bool>("use_decoder_only_language_model", !has_encoder);
+  const std::string type = text.get<std::string>("model_type", "opt");
+  BLIPFT_USER_CHECK(type == decoder || type == "t5", text.file(), ": ", text.prefix(), "model_type: found \"", brief(type),
+                    "\", supported are \"", decoder, "\" and \"t5\"");
+  fields.only<bool>("use_decoder_only_language_model", type != "t5");
+  return type == "t5";
+}
+
+BlipConfig read_blip(const JsonFields& fields) {
   for (const char* part : {"vision_config", "qformer_config", "text_config"}) refuse_quantised(fields.section(part));
   refuse_quantised(fields);
-  Blip2Config config;
+  BlipConfig config;
   config.vision = read_vision(fields.section("vision_config"));
   config.qformer =
       read_qformer(fields.section("qformer_config"), config.vision.hidden, fields.positive("num_query_tokens", 32));
+  return config;
+}
+
+BlipConfig read_blip2(const std::string& file) {
+  const nlohmann::json root = io::read_json_file(file);
+  const JsonFields fields(root, file);
+  const bool encodes = has_encoder(fields, "opt");
+  BlipConfig config = read_blip(fields);
   fields.section("qformer_config").only<bool>("use_qformer_text_input", false);
-  if (has_encoder) config.t5 = T5Config::read(text);
-  else config.text = read_text(text);
+  config.family = encodes ? "blip2-t5" : "blip2-opt";
+  const JsonFields text = fields.section("text_config");
+  if (encodes) config.language = T5Config::read(text);
+  else config.language = read_text(text);
   return config;
 }
 

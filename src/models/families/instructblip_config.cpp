@@ -2,7 +2,6 @@
 #include "models/families/instructblip_config.h"
 
 #include "io/json_fields.h"
-#include "models/config_checks.h"
 #include "models/families/blip2_config.h"
 
 namespace blipft {
@@ -20,31 +19,25 @@ InstructionShape read_instruction(const JsonFields& fields) {
 }
 
 LlamaConfig read_text(const JsonFields& fields, int64_t queries) {
-  const std::string type = fields.get<std::string>("model_type", "opt");
-  BLIPFT_USER_CHECK(type == "llama", fields.file(), ": ", fields.prefix(), "model_type: found \"", brief(type),
-                    "\", supported is \"llama\"");
   LlamaConfig config = LlamaConfig::read(fields);
   BLIPFT_USER_CHECK(config.max_text_tokens > queries + 1, fields.file(), ": ", fields.prefix(),
                     "max_position_embeddings: found ", config.max_text_tokens, ", expected more than num_query_tokens, ", queries,
                     ", and one");
-  config.max_text_tokens -= queries;
   return config;
 }
 
 }  // namespace
 
-InstructBlipConfig InstructBlipConfig::read(const std::string& file) {
+BlipConfig read_instructblip(const std::string& file) {
   const nlohmann::json root = io::read_json_file(file);
   const JsonFields fields(root, file);
-  fields.only<bool>("use_decoder_only_language_model", true);
-  for (const char* part : {"vision_config", "qformer_config"}) refuse_quantised(fields.section(part));
-  refuse_quantised(fields);
-  InstructBlipConfig config;
-  config.vision = read_vision(fields.section("vision_config"));
-  const JsonFields qformer = fields.section("qformer_config");
-  config.qformer = read_qformer(qformer, config.vision.hidden, fields.positive("num_query_tokens", 32));
-  config.qformer.instruction = read_instruction(qformer);
-  config.text = read_text(fields.section("text_config"), config.qformer.queries);
+  const bool encodes = has_encoder(fields, "llama");
+  BlipConfig config = read_blip(fields);
+  config.family = encodes ? "instructblip-t5" : "instructblip";
+  config.qformer.instruction = read_instruction(fields.section("qformer_config"));
+  const JsonFields text = fields.section("text_config");
+  if (encodes) config.language = T5Config::read(text);
+  else config.language = read_text(text, config.qformer.queries);
   return config;
 }
 

@@ -13,7 +13,8 @@ enum Site : uint32_t { kSelfProbabilities, kSelfOutput, kCrossProbabilities, kCr
 uint32_t instruction_site(int64_t layers, int64_t i) { return 1 + static_cast<uint32_t>(kSites * layers + i); }
 }  // namespace
 
-QFormer::QFormer(const QFormerShape& shape, uint32_t site, const ModelSettings& settings, const AddUnit& add_unit)
+QFormer::QFormer(const QFormerShape& shape, uint32_t site, const ModelSettings& settings, const AddUnit& add_unit,
+                 LoraBuilder& lora)
     : shape_(shape) {
   if (!settings.dropout) shape_.hidden_dropout = shape_.attention_dropout = 0;
   input_.queries = shape.queries;
@@ -23,11 +24,11 @@ QFormer::QFormer(const QFormerShape& shape, uint32_t site, const ModelSettings& 
   input_.add(add_unit("qformer.embeddings"), shape.norm_eps, shape.init_std);
   for (int64_t i = 0; i < shape.layers; ++i)
     add_layer(i, site + 1 + kSites * static_cast<uint32_t>(i), site + instruction_site(shape.layers, i),
-              add_unit(concat("qformer.layers.", i)));
+              add_unit(concat("qformer.layers.", i)), lora);
   layers_.checkpointed = settings.checkpointing.layers_of(shape.layers);
 }
 
-void QFormer::add_layer(int64_t i, uint32_t site, uint32_t text_site, Unit& unit) {
+void QFormer::add_layer(int64_t i, uint32_t site, uint32_t text_site, Unit& unit, LoraBuilder& lora) {
   const QFormerShape& s = shape_;
   const int64_t d = s.hidden;
   const std::string name = concat("qformer.encoder.layer.", i, ".");
@@ -44,7 +45,9 @@ void QFormer::add_layer(int64_t i, uint32_t site, uint32_t text_site, Unit& unit
   {
     const std::string self = name + "attention.attention.";
     LinearLayer qkv = add_packed_linear(unit, {self + "query", self + "key", self + "value"}, d, d, true, s.init_std);
-    LinearLayer output = linear(name + "attention.output.dense", d, d);
+    const std::string dense = name + "attention.output.dense";
+    LinearLayer output = linear(dense, d, d);
+    lora.attach(unit, {{&qkv, {self + "query", self + "key", self + "value"}}, {&output, {dense}}});
     layer.sublayers.push_back(
         {.block = std::make_shared<Attention>(unit, heads(kSelfProbabilities), std::move(qkv), std::move(output)),
          .after = norm_of("attention.output.LayerNorm"), .after_sum = true,
@@ -55,28 +58,31 @@ void QFormer::add_layer(int64_t i, uint32_t site, uint32_t text_site, Unit& unit
     LinearLayer query = linear(cross + "query", d, d);
     LinearLayer key_value =
         add_packed_linear(unit, {cross + "key", cross + "value"}, s.encoder_hidden, d, true, s.init_std);
-    LinearLayer output = linear(name + "crossattention.output.dense", d, d);
+    const std::string dense = name + "crossattention.output.dense";
+    LinearLayer output = linear(dense, d, d);
+    lora.attach(unit, {{&query, {cross + "query"}}, {&key_value, {cross + "key", cross + "value"}}, {&output, {dense}}});
     layer.sublayers.push_back(
         {.block = std::make_shared<Attention>(unit, heads(kCrossProbabilities), std::move(query), std::move(key_value),
                                               std::move(output)),
          .after = norm_of("crossattention.output.LayerNorm"), .after_sum = true,
          .dropout = {s.hidden_dropout, site + kCrossOutput}, .range = of_queries});
   }
-  layer.sublayers.push_back(mlp(unit, name, "_query", site + kMlpOutput));
+  layer.sublayers.push_back(mlp(unit, name, "_query", site + kMlpOutput, lora));
   layer.sublayers.back().range = of_queries;
   if (s.instruction) {
-    layer.sublayers.push_back(mlp(unit, name, "", text_site));
+    layer.sublayers.push_back(mlp(unit, name, "", text_site, lora));
     layer.sublayers.back().range = RowRange{s.queries, true};
   }
   layers_.layers.push_back(std::move(layer));
 }
 
 // `which` of a layer's MLPs.
-Sublayer QFormer::mlp(Unit& unit, const std::string& name, const char* which, uint32_t site) const {
+Sublayer QFormer::mlp(Unit& unit, const std::string& name, const char* which, uint32_t site, LoraBuilder& lora) const {
   const QFormerShape& s = shape_;
   const std::string inner = concat(name, "intermediate", which, ".dense"), output = concat(name, "output", which);
   LinearLayer fc1 = add_linear(unit, inner, s.hidden, s.inner, true, s.init_std);
   LinearLayer fc2 = add_linear(unit, output + ".dense", s.inner, s.hidden, true, s.init_std);
+  lora.attach(unit, {{&fc1, {inner}}, {&fc2, {output + ".dense"}}});
   return {.block = std::make_shared<Mlp>(unit, s.activation, std::move(fc1), std::move(fc2)),
           .after = add_norm(unit, output + ".LayerNorm", s.hidden, s.norm_eps), .after_sum = true,
           .dropout = {s.hidden_dropout, site}};

@@ -7,6 +7,7 @@
 
 #include <functional>
 
+#include "models/blocks/linear_lora.h"
 #include "models/blocks/stack.h"
 #include "models/families/qformer_input.h"
 
@@ -23,8 +24,10 @@ class QFormer {
  public:
   using AddUnit = std::function<Unit&(const std::string& name)>;
   /// `site`: the first of its dropout sites.
-  QFormer(const QFormerShape& shape, uint32_t site, const ModelSettings& settings, const AddUnit& add_unit);
+  QFormer(const QFormerShape& shape, uint32_t site, const ModelSettings& settings, const AddUnit& add_unit, LoraBuilder& lora);
 
+  /// Whether any of it is trained, its layers or adapters beside them.
+  bool trained() const { return input_.unit().trainable || layers_.trained(); }
   /// picture [B * P, E]. The attended queries [B * Q, D], the caller's; `save` keeps what backward needs.
   Tensor forward(const StepContext& context, const MicroBatch& batch, const Tensor& picture, bool save);
   /// Takes dy [B * Q, D] over, fills dpicture [B * P, E] where it is there, publishes the trained units.
@@ -36,9 +39,9 @@ class QFormer {
                                    bool reached, bool picture_gradient, double instruction_rows = 0) const;
 
  private:
-  void add_layer(int64_t i, uint32_t site, uint32_t text_site, Unit& unit);
+  void add_layer(int64_t i, uint32_t site, uint32_t text_site, Unit& unit, LoraBuilder& lora);
   LayerCall call(const MicroBatch& batch, const Tensor& picture) const;
-  Sublayer mlp(Unit& unit, const std::string& name, const char* which, uint32_t site) const;
+  Sublayer mlp(Unit& unit, const std::string& name, const char* which, uint32_t site, LoraBuilder& lora) const;
 
   QFormerShape shape_;
   QFormerInput input_;
