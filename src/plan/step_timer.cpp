@@ -220,6 +220,9 @@ std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Co
   std::vector<TimedStep> all = steps;
   all.resize(static_cast<size_t>(count), {{1, 1, "none", "auto", {}}});
   for (TimedStep& step : all) step = from_rank_0(world, step);
+  // Where the steps of two do not fit, nothing can be compared.
+  if (count > 1 && kFewestSteps * (all[0].estimate + all[1].estimate) > ChoiceTiming::kSeconds)
+    return std::vector<CandidateTime>(all.size(), {0, "steps take too long"});
   return ChoiceTiming::run(
       all.size(), [&] { return world.max(seconds_since(start)); },
       [&](size_t i, const TimingAllowance& allowance) { return time_step(parts, asked, all[i], allowance); });

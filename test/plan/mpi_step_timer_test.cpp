@@ -99,11 +99,17 @@ TEST_SUITE("mpi step timer") {
   TEST_CASE("steps that would take longer than the time that is left keep their estimate") {
     Machine machine;
     std::vector<TimedStep> steps = candidates({8, 0});
-    steps[0].estimate = ChoiceTiming::kSeconds;
+    for (TimedStep& step : steps) step.estimate = 1e-6;
+    steps[0].estimate = ChoiceTiming::kSeconds / 3 - 1e-5;
     const std::vector<CandidateTime> times = time_candidates(machine.parts(), asked_config("llama_gqa"), steps);
     CHECK(!times[0].timed());
     CHECK(!times[0].fails);
     CHECK(times[0].why_not == "no time was left for its steps");
     CHECK(times[1].timed());
+    steps[0].estimate *= 1.01;             // of which no two have the time
+    for (const CandidateTime& time : time_candidates(machine.parts(), asked_config("llama_gqa"), steps)) {
+      CHECK(!time.timed());
+      CHECK(time.why_not == "steps take too long");
+    }
   }
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The tests of whole runs that say something about GPUs, on this machine's GPUs, one rank each: checkpoints and resume,
-faults, random combinations with and without memory in the host, generation, random models beside transformers and PEFT.
+faults, random combinations with and without memory in the host, generation, random models beside transformers and PEFT, the
+timing of micro-batches.
 
     test/program/gpu_runs_test.py [WORD...]       tests whose names hold one of the words
 
@@ -17,7 +18,8 @@ os.environ["BLIPFT_DEVICE"] = "cuda"
 FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "support"))
 SCRIPTS = ("checkpoint_test.py", "preemption_test.py", "faults_test.py", "combinations_test.py", "generation_test.py",
-           "evaluation_run_test.py", "families_program_test.py", "llama_program_test.py", "peft_program_test.py")
+           "evaluation_run_test.py", "families_program_test.py", "llama_program_test.py", "peft_program_test.py",
+           "auto_batch_test.py candidates_that")  # with the words of those of its tests
 
 
 def why_not():
@@ -37,7 +39,8 @@ def main():
         print(f"SKIPPED gpu_runs_test ({why})")
         return 0
     def outcome(script):
-        return subprocess.run([sys.executable, FOLDER / script, *sys.argv[1:]], stdout=subprocess.PIPE,
+        name, *words = script.split()
+        return subprocess.run([sys.executable, FOLDER / name, *(sys.argv[1:] or words)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True)
     status = 0
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 1) // 6)) as pool:

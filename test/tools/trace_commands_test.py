@@ -66,7 +66,7 @@ class Kernels(unittest.TestCase):
         self.assertEqual(answers[0], answers[2])
 
     def test_a_run_without_kernels(self):
-        for version in ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "1.8", "1.9", "1.10"):  # 1.0 has no such tables
+        for version in ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "1.8", "1.9", "1.10", "1.11"):  # 1.0 has no such tables
             with Run({"steps": [step_row(0, 0, 10)]}, version=version) as run:
                 status, _, error = call("kernels", run)
                 self.assertEqual(status, 1)

@@ -207,7 +207,7 @@ TEST_CASE("every field of every record comes back") {
   CHECK(texts[0].tokens == 4);
   CHECK(std::string(texts[0].text) == std::string(1021, 'x'));
   CHECK(read_rows<io::DroppedRow>(file.get(), "dropped").empty());
-  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.10");
+  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.11");
   CHECK(read_text_attribute(file.get(), "/", "hdf5").size() >= 5);
   CHECK(read_text_attribute(file.get(), "/", "config") == config);
 }
