@@ -30,8 +30,9 @@ struct Fp8Settings {
 /// A matrix in one or both layouts.
 struct Fp8Codes {
   Fp8Matrix codes, transposed;
-  Tensor words;                            ///< f32 [2]: amax, scale; absent: nothing here was taken from the arena
+  Tensor words;                            ///< f32 [8]: amax, and the scale at kScaleWord; absent: nothing here was taken
 };
+constexpr int64_t kFp8Words = 8, kScaleWord = 4;
 enum class Fp8Layouts { codes, transposed, both };
 /// `x` in memory that is taken from the arena.
 Fp8Codes cast_fp8(const StepContext& context, const MatrixView& x, DType dtype, Fp8Layouts layouts, Stream stream);
@@ -49,7 +50,7 @@ class Fp8Products {
   enum class Choice { fp8, small, odd, excluded };
   struct Matrix {
     Choice choice = Choice::fp8;
-    Tensor codes, transposed, words;       // [out, in], [in, out], f32 [2] (amax, scale); absent: not kept
+    Tensor codes, transposed, words;       // [out, in], [in, out], as Fp8Codes has them; absent: not kept
     bool fresh = false;                    // the codes are those of this pass
   };
   /// Declares the memory of codes that are kept.

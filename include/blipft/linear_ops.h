@@ -12,7 +12,7 @@ enum class Activation { none, relu, gelu };  // gelu is the exact (erf) form
 /// A factor of a product in fp8, one scale for all of it: value = codes * scale[0].
 struct Fp8Matrix {
   Tensor codes;                 ///< f8e4m3 or f8e5m2 [rows, cols]
-  Tensor scale;                 ///< f32 [1]
+  Tensor scale;                 ///< f32 [1], at a multiple of 16 bytes, as cuBLASLt wants it
   explicit operator bool() const { return static_cast<bool>(codes); }
 };
 /// Products in fp8 run over a multiple of so many elements, and the ops take sizes that are.

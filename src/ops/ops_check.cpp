@@ -24,6 +24,7 @@ void check_factors(const Checker& check, const Factor& left, const Factor& right
     check.matrix(codes, factor.name, codes.dtype, factor.rows, factor.cols);
     check.require(factor.cols % kFp8Alignment == 0, "a product in fp8 runs over a multiple of 16");
     check.vector(factor.given.scale, concat(factor.name, ".scale").c_str(), DType::f32, 1);
+    check.require(reinterpret_cast<uintptr_t>(factor.given.scale.data) % 16 == 0, "a scale starts at no multiple of 16 bytes");
   }
   check.require(left.given.codes.dtype != DType::f8e5m2 || right.given.codes.dtype != DType::f8e5m2,
                 "no GPU multiplies f8e5m2 with f8e5m2");

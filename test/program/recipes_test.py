@@ -28,14 +28,14 @@ from script_tests import check, run_tests, test  # noqa: E402
 RECIPES = sorted((ROOT / "inputs").rglob("*.yaml"))
 SMALL = (f"parallel.device={DEVICE}", "parallel.threads=1", "train.batch_size=1", "data.num_workers=1")
 MODELS = ROOT / "share/models"
-# Parameters, as the models' pages tell, in millions; BLIP-2's and InstructBLIP's as transformers counts them.
+# Parameters, as the models' pages tell, in millions; BLIP-2's, InstructBLIP's and those of Gemma 3's texts as transformers counts them.
 PUBLISHED = {"tiny-llama-1.1b": 1100.048, "open_llama_3b": 3426.474, "open_llama_7b": 6738.416, "open_llama_13b": 13015.864,
              "llama-2-7b": 6738.416, "llama-2-13b": 13015.864, "llama-3-8b": 8030.261, "codellama-7b": 6738.547,
              "mistral-7b": 7241.732, "qwen2.5-0.5b": 494.033, "qwen2.5-1.5b": 1543.714, "qwen2.5-7b": 7615.617,
              "qwen3-0.6b": 596.050, "qwen3-1.7b": 1720.575, "qwen3-4b": 4022.468, "qwen3-8b": 8190.735, "qwen3-14b":
              14768.307,
              "qwen3-32b": 32762.123, "smollm3-3b": 3075.099, "gemma-2-2b": 2614.342, "gemma-2-9b": 9241.706,
-             "gemma-3-1b": 999.886, "phi-3-mini-4k": 3821.080, "phi-4-mini": 3836.022, "phi-4": 14659.507,
+             "gemma-3-1b": 999.886, "gemma-3-4b": 3880.263, "gemma-3-12b": 11766.034, "phi-3-mini-4k": 3821.080, "phi-4-mini": 3836.022, "phi-4": 14659.507,
              "olmo-2-7b": 7298.617, "blip2-opt-2.7b": 3744.762, "instructblip-vicuna-7b": 7913.211,
              "instructblip-vicuna-13b": 14191.449, "instructblip-flan-t5-xl": 4022.969, "flan-t5-base": 247.578, "flan-t5-xl": 2849.757,
              "flan-t5-xxl": 11135.333, "blip2-flan-t5-xl": 3942.447, "blip2-flan-t5-xxl": 12229.6}

@@ -96,6 +96,7 @@ __device__ __forceinline__ void add_diagonals(const ScoreParams& p, const float*
   }
 }
 
+// Of a head and a range of its tiles: one body, because the sums of its offsets stay in shared memory from tile to tile.
 template <int D, bool Drop>
 __global__ void __launch_bounds__(kThreads, D > 64 ? 1 : Drop ? 2 : 3)
     relative_kernel(const ScoreParams p, float* partials) {

@@ -10,6 +10,7 @@
 
 namespace blipft::attention {
 
+// One body: queries, running maxima and sums stay in registers from block to block of keys.
 template <int D, int MT, bool Drop, class Args, int Warps = 4, int Keys = 64>
 __global__ void __launch_bounds__(Warps * 32, D > 128 ? 1 : 2) streaming_kernel(const Args p) {
   constexpr int kThreads = Warps * 32, kQueries = Warps * 16 * MT;

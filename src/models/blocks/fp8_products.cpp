@@ -40,7 +40,7 @@ Fp8Products::Fp8Products(const std::vector<const Unit*>& units, Fp8Settings sett
       kept_bytes_ += bytes;
       entry.codes = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.out, matrix.in});
       entry.transposed = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.in, matrix.out});
-      entry.words = arena.persistent(Owner::parameters, kName, DType::f32, {2});
+      entry.words = arena.persistent(Owner::parameters, kName, DType::f32, {kFp8Words});
     }
 }
 
@@ -63,7 +63,7 @@ Fp8Codes Fp8Products::weight(const StepContext& context, const Unit& unit, int64
                              Fp8Layouts layout) {
   Matrix& kept = matrices_.at({unit.index, weight});
   if (!kept.codes) return cast_fp8(context, w, DType::f8e4m3, layout, context.stream);
-  const Tensor scale = kept.words.part(1, {1});
+  const Tensor scale = kept.words.part(kScaleWord, {1});
   if (!kept.fresh)
     context.ops.cast_fp8({.x = w, .amax = kept.words.part(0, {1}), .scale = scale, .codes = kept.codes,
                           .transposed = kept.transposed}, context.stream);
@@ -74,8 +74,8 @@ Fp8Codes Fp8Products::weight(const StepContext& context, const Unit& unit, int64
 Fp8Codes cast_fp8(const StepContext& context, const MatrixView& x, DType dtype, Fp8Layouts layouts, Stream stream) {
   const auto take = [&](DType of, const Shape& shape) { return context.arena.take(Owner::activations, "fp8", of, shape); };
   Fp8Codes made;
-  made.words = take(DType::f32, {2});
-  const Tensor scale = made.words.part(1, {1});
+  made.words = take(DType::f32, {kFp8Words});
+  const Tensor scale = made.words.part(kScaleWord, {1});
   if (layouts != Fp8Layouts::transposed) made.codes = {take(dtype, {x.rows(), x.cols()}), scale};
   if (layouts != Fp8Layouts::codes) made.transposed = {take(dtype, {x.cols(), fp8_columns(x.rows())}), scale};
   context.ops.cast_fp8({.x = x, .amax = made.words.part(0, {1}), .scale = scale, .codes = made.codes.codes,
