@@ -96,9 +96,10 @@ class Estimate {
     switch (static_cast<Doing>(span.phase)) {
       case Doing::gather:
         add_streamed(span, unit);
-        return add_collective(span, ranks_.shard, 1);
-      case Doing::reduce_scatter: return add_collective(span, ranks_.shard, 1);
-      case Doing::all_reduce: return add_collective(span, ranks_.hybrid() ? ranks_.replicate : ranks_.all(), 2);
+        return add_collective(span, ranks_.shard, 1, rates_.gathers);
+      case Doing::reduce_scatter: return add_collective(span, ranks_.shard, 1, rates_.collectives);
+      case Doing::all_reduce:
+        return add_collective(span, ranks_.hybrid() ? ranks_.replicate : ranks_.all(), 2, rates_.collectives);
       case Doing::forward:
       case Doing::recompute:
       case Doing::backward:
@@ -121,8 +122,10 @@ class Estimate {
     double share = 1, compute = 0, collectives = 0;
   };
   void end_sweep() {
+    // Compute beside them is slowed down as long as both run; what is left of them when it ends is waited for.
+    const double beside = std::min(sweep_.collectives, sweep_.compute);
     time_.collectives_exposed +=
-        sweep_.share * std::max(kSlowedByCollectives * sweep_.collectives, sweep_.collectives - sweep_.compute);
+        sweep_.share * (kSlowedByCollectives * beside + std::max(0.0, sweep_.collectives - sweep_.compute));
     sweep_ = {};
   }
 
@@ -131,9 +134,9 @@ class Estimate {
     return std::max(std::max(in, out) / rates_.link, (in + out) / rates_.link_both);
   }
 
-  void add_collective(const SpanRecord& span, int64_t ranks, double ways) {
+  void add_collective(const SpanRecord& span, int64_t ranks, double ways, double rate) {
     const double n = static_cast<double>(ranks);
-    const double seconds = ways * static_cast<double>(span.bytes) * (n - 1) / n / rates_.collectives;
+    const double seconds = ways * static_cast<double>(span.bytes) * (n - 1) / n / rate;
     time_.collectives += share(span) * seconds;
     sweep_.share = share(span);
     sweep_.collectives += seconds;
@@ -225,13 +228,13 @@ MachineRates from_data_sheet(const char* name, double bf16, double tf32, double 
   const MachineRates& h200 = h200_rates();
   return {name, h200.bf16 * bf16 / 989, h200.tf32 * tf32 / 494, h200.f32 * f32 / 67, h200.bf16 * fp8 / 989,
           h200.memory * memory / 4.8,
-          h200.collectives * nvlink / 900, h200.link * pcie / 5, h200.link_both * pcie / 5, h200.kernel, false};
+          h200.collectives * nvlink / 900, h200.gathers * nvlink / 900, h200.link * pcie / 5, h200.link_both * pcie / 5, h200.kernel, false};
 }
 
 }  // namespace
 
 const MachineRates& h200_rates() {
-  static const MachineRates rates{"H200", 695e12, 280e12, 695e12 * 67 / 989, 695e12 * kFp8Speed, 4.1e12, 355e9, 55e9, 79e9, 9e-6, true};
+  static const MachineRates rates{"H200", 695e12, 280e12, 695e12 * 67 / 989, 695e12 * kFp8Speed, 4.1e12, 355e9, 190e9, 55e9, 79e9, 9e-6, true};
   return rates;
 }
 

@@ -13,6 +13,7 @@ struct MachineRates {
   double bf16, tf32, f32, fp8;             ///< FLOP/s of matrix products; fp8 0: this GPU has none
   double memory;                           ///< bytes/s read and written
   double collectives;                      ///< bytes/s, bus bandwidth of an all-reduce within a machine
+  double gathers;                          ///< the same of gathers
   double link, link_both;                  ///< bytes/s between host and GPU: one way alone, both ways together
   double kernel;                           ///< seconds that a kernel takes at least: start, end, a GPU not full
   bool measured;                           ///< else from its data sheet
@@ -42,7 +43,7 @@ struct StepTime {
 ///   they accumulate) as far as the products that write them are too short for that. kernels: one for each tensor that a step
 ///   takes, of rates.kernel at least: the quadratic mean of that and of their work, less the work.
 ///   collectives: bytes (n - 1) / n, twice for sums over all ranks, / bus bandwidth. The step waits for what compute is
-///   too short to hide, and for kSlowedByCollectives of the rest.
+///   too short to hide, and for kSlowedByCollectives of the rest; gathers have a rate of their own.
 ///   link: states, masters and weights that an update reads and writes, with the gathers of the last backward beside it:
 ///   the larger way's bytes / link, or the sum / link_both, whichever is longer; weights for each other gather,
 ///   activations out and in, / link. The step waits for what compute is too short to hide; for what the last

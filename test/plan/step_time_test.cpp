@@ -142,8 +142,8 @@ TEST_SUITE("step time") {
     CHECK(there.time.link == doctest::Approx(2 * 5 * bytes / h200_rates().link).epsilon(kNear));
   }
 
-  TEST_CASE("collectives: a share of the bytes for each, twice for sums over all") {
-    const double n = 4, share = (n - 1) / n / h200_rates().collectives;
+  TEST_CASE("collectives: a share of the bytes for each, twice for sums over all, gathers at their own rate") {
+    const double n = 4, share = (n - 1) / n / h200_rates().collectives, of_gathers = (n - 1) / n / h200_rates().gathers;
     Config config = config_of();
     config.train.accumulate_grad_batches = 5;
     CHECK(estimated(config).time.collectives == 0);
@@ -154,7 +154,7 @@ TEST_SUITE("step time") {
     config.parallel.strategy = "fsdp";
     const Estimated held = estimated(config, 4, true);
     const double padded = padded_elements(config, *held.model, {4}, true);
-    CHECK(held.time.collectives == doctest::Approx((2 + 2) * padded * share).epsilon(kNear));
+    CHECK(held.time.collectives == doctest::Approx(2 * padded * (share + of_gathers)).epsilon(kNear));
     // Dropped after each use: each micro-batch gathers and reduces, layers twice.
     const Estimated dropped = estimated(config, 4, false);
     CHECK(dropped.time.collectives > 5 * held.time.collectives);
