@@ -36,15 +36,6 @@ void check_model_folder(const Config& config) {
   BLIPFT_USER_CHECK(is_model, found, ", where no config.json is; ", remedy);
 }
 
-// A saved model has the folder's other parts, too, as they were.
-void check_beside(const Config& config) {
-  const std::vector<std::string> beside = model_class(config.model.path).beside;
-  const bool saves = config.output.save_model && config.adapter.kind == "none" && config.output.save == "all";
-  BLIPFT_USER_CHECK(beside.empty() || !saves || config.model.init == "pretrained", place_of(config, "model.init"),
-                    ": model.init: found random, but the saved model of ", config.model.path, " has parts that are not trained here (",
-                    beside.front(), "...) and come from its weights; set model.init: pretrained, or output.save: trained");
-}
-
 }  // namespace
 
 std::unique_ptr<Model> make_model(const Config& config) { return make_model(config, model_settings(config)); }
@@ -57,8 +48,15 @@ std::unique_ptr<Model> make_model(const Config& config, const ModelSettings& set
     if (group.name != kAdapterGroup) groups.push_back(group.name);
   check_freeze(config, groups);
   check_storage(config, *model);
-  check_beside(config);
   return model;
+}
+
+void check_saved_parts(const Config& config) {
+  const std::vector<std::string> beside = model_class(config.model.path).beside;
+  const bool saves = config.output.save_model && config.adapter.kind == "none" && config.output.save == "all";
+  BLIPFT_USER_CHECK(beside.empty() || !saves || config.model.init == "pretrained", place_of(config, "model.init"),
+                    ": model.init: found random, but the saved model of ", config.model.path, " has parts that are not trained here (",
+                    beside.front(), "...) and come from its weights; set model.init: pretrained, or output.save: trained");
 }
 
 }  // namespace blipft

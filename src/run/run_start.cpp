@@ -97,6 +97,7 @@ void Run::prepare() {
     group_sizes_ = group_sizes(config_, world_.size(), node_ranks);
     check_device(config_, world_);
     model_ = make_model(config_);
+    check_saved_parts(config_);
     if (!resume_) check_adapters(config_, model_->units());  // here already: the model itself takes its time to be read
   });
   times_.part("model");
