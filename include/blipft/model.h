@@ -92,6 +92,8 @@ inline bool holds_adapters(const Unit& unit) { return unit.group().name == kAdap
 constexpr std::string_view kAdapterPrefix = "base_model.model.";
 /// PEFT's key of the adapter's matrix `which` (lora_A [r, in], lora_B [out, r]) of a module ("model.layers.0.mlp.fc1").
 std::string adapter_key(const std::string& module, const std::string& which);
+/// Whether `end` names `module`: "down_proj" or "mlp.down_proj" names "model.layers.0.mlp.down_proj", and so does that itself.
+bool names_module(const std::string& end, const std::string& module);
 /// The module of such a key.
 std::string adapted_module(const std::string& key);
 

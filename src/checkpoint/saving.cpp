@@ -143,6 +143,7 @@ class Saver {
   const WeightContext& context_;
   const SaveJob& job_;
   std::unique_ptr<CheckpointWriter> writer_;
+  std::vector<const NamedTensor*> beside_;
   std::vector<char> host_;
 };
 
@@ -168,7 +169,8 @@ void Saver::open() {
     writer_->write_text("adapter_config.json", job_.adapter_config);
     return;
   }
-  for (const NamedTensor* tensor : tensors_beside(job_.settings, job_.checkpoint, job_.source))
+  beside_ = tensors_beside(job_.settings, job_.checkpoint, job_.source);
+  for (const NamedTensor* tensor : beside_)
     entries.push_back({tensor->first, tensor->second.dtype, tensor->second.shape});
   writer_ = std::make_unique<CheckpointWriter>(job_.directory, entries, kShardBytes, "model", job_.origin);
   writer_->write_text("config.json", saved_config(job_.source, job_.settings.trained, unties, has_head(context_.units)));
@@ -177,7 +179,7 @@ void Saver::open() {
 
 void Saver::finish() {
   if (!writer_) return;
-  for (const NamedTensor* tensor : tensors_beside(job_.settings, job_.checkpoint, job_.source)) {
+  for (const NamedTensor* tensor : beside_) {
     const int64_t n = tensor->second.numel();
     host_.resize(static_cast<size_t>(kPieceBytes));
     for (int64_t first = 0; first < n; first += kPieceBytes / 8) {

@@ -52,9 +52,10 @@ std::unique_ptr<Model> make_model(const Config& config, const ModelSettings& set
 }
 
 void check_saved_parts(const Config& config) {
-  const std::vector<std::string> beside = model_class(config.model.path).beside;
   const bool saves = config.output.save_model && config.adapter.kind == "none" && config.output.save == "all";
-  BLIPFT_USER_CHECK(beside.empty() || !saves || config.model.init == "pretrained", place_of(config, "model.init"),
+  if (!saves || config.model.init == "pretrained") return;
+  const std::vector<std::string> beside = model_class(config.model.path).beside;
+  BLIPFT_USER_CHECK(beside.empty(), place_of(config, "model.init"),
                     ": model.init: found random, but the saved model of ", config.model.path, " has parts that are not trained here (",
                     beside.front(), "...) and come from its weights; set model.init: pretrained, or output.save: trained");
 }

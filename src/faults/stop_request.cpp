@@ -2,7 +2,7 @@
 //
 // A handler alone is not enough: while CUDA starts, its driver has one of its own for half a second, and what comes then is
 // lost. So the signals are blocked in every thread (each inherits that of the one that makes it), where they wait until the
-// thread of here takes them. It starts with main(); a process that has none yet, or is no run, has the handlers.
+// thread of here takes them. It starts with main(). The handlers are for a thread in which a library unblocks them.
 #include "faults/stop_request.h"
 
 #include <signal.h>

@@ -34,11 +34,12 @@ constexpr double kFp8Speed = 1.8;
 
 // Of a unit's operations in layers' products, the share whose factors are in fp8.
 double fp8_share(const Unit& unit, const Fp8Products* fp8) {
+  if (!fp8) return 0;
   double all = 0, in_fp8 = 0;
   for (const WeightMatrix& matrix : unit.matrices()) {
     const double size = static_cast<double>(matrix.in * matrix.out);
     all += size;
-    if (fp8 && fp8->takes(unit, matrix.offset)) in_fp8 += size;
+    if (fp8->takes(unit, matrix.offset)) in_fp8 += size;
   }
   return all > 0 ? in_fp8 / all : 0;
 }

@@ -146,7 +146,6 @@ TEST_SUITE("fp8") {
           if (step < 0) continue;
           const std::vector<double> w8 = in_fp8({flat.begin(), flat.begin() + of.in * of.out}, DType::f8e4m3);
           const std::vector<double> x8 = in_fp8(x, DType::f8e4m3), dy8 = in_fp8(dy, of.gradients);
-          const auto at = [](const std::vector<double>& v, int64_t i) { return v[static_cast<size_t>(i)]; };
           std::vector<double> expected = product(of.rows, of.out, of.in, [&](int64_t r, int64_t l) { return at(x8, r * of.in + l); },
                                                  [&](int64_t j, int64_t l) { return at(w8, j * of.in + l); });
           for (int64_t i = 0; i < of.rows * of.out; ++i)

@@ -5,12 +5,11 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import (DEVICE, PROGRAM, ROOT, Space, checkpoint, model_of, mpirun, ranks_up_to, run, start,  # noqa: E402
-                          steps_of)
+from program_runs import (DEVICE, PROGRAM, TwoModels, checkpoint, model_of, mpirun, ranks_up_to, start,  # noqa: E402
+                          steps_of, trained)
 from script_tests import check, run_tests, test  # noqa: E402
 
 import h5py  # noqa: E402
@@ -21,43 +20,22 @@ MODELS = {"blip2": ("picture", ()), "llama": ("text", ()), "lora": ("text", LORA
           "qlora": ("text", (*LORA, "model.quantize=nf4"))}
 
 
-class TwoModels(Space):
-    """A small BLIP-2 with pictures, and a small LLaMA with instructions of many lengths."""
+class Models(TwoModels):
+    """And a wide one of text."""
 
     def __init__(self, folder):
-        super().__init__(folder)
-        demo = self.folder / "text"
-        subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(demo), "--samples", "80"],
-                       check=True, stdout=subprocess.DEVNULL)
-        path = demo / "model/config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 2, "hidden_size": 64,
-                                    "intermediate_size": 96}))
-        train = f"train:\n  lr: 1.0e-3\n  total_batch_size: {TOTAL}\n  precision: 32-true\n  max_steps: {STEPS}\n"
-        parallel = f"parallel:\n  device: {DEVICE}\n  threads: 1\n"
-        self.configs = {"picture": self.folder / "picture.yaml", "text": self.folder / "text.yaml"}
-        self.configs["picture"].write_text(
-            f"model:\n  path: {self.model}\n  init: random\n"
-            f"data:\n  path: {self.data}\n  max_text_tokens: 32\n  num_workers: 1\n" + train + parallel)
-        self.configs["text"].write_text(
-            f"model:\n  path: {demo / 'model'}\n  init: random\n"
-            f"data:\n  path: {demo / 'data/instructions.jsonl'}\n  max_text_tokens: 96\n  num_workers: 1\n"
-            + train + parallel)
+        super().__init__(folder, f"train:\n  lr: 1.0e-3\n  total_batch_size: {TOTAL}\n  precision: 32-true\n"
+                                 f"  max_steps: {STEPS}\nparallel:\n  device: {DEVICE}\n  threads: 1\n")
         # Wide and long enough that a GPU computes about as fast in one micro-batch as in two.
         wide = self.folder / "wide"
-        shutil.copytree(demo / "model", wide)
+        shutil.copytree(self.text / "model", wide)
         (wide / "config.json").write_text(json.dumps({
             **json.loads((wide / "config.json").read_text()), "num_hidden_layers": 2, "hidden_size": 1024,
             "intermediate_size": 4096, "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 512}))
         self.configs["wide"] = self.folder / "wide.yaml"
         self.configs["wide"].write_text(
-            self.configs["text"].read_text().replace(str(demo / "model"), str(wide)).replace("max_text_tokens: 96", "max_text_tokens: 512\n  text_padding: max")
+            self.configs["text"].read_text().replace(str(self.text / "model"), str(wide)).replace("max_text_tokens: 96", "max_text_tokens: 512\n  text_padding: max")
             .replace("32-true", "bf16-true").replace(f"total_batch_size: {TOTAL}", "total_batch_size: 64"))
-
-
-def trained(space, kind, ranks, *overrides, **variables):
-    result = start(space, ranks, *overrides, config=space.configs[kind], **variables)
-    check(result.status == 0, overrides, result)
-    return result
 
 
 def chosen(result):
@@ -250,4 +228,4 @@ def a_plan_looks_at_captions(space):
 
 
 if __name__ == "__main__":
-    sys.exit(run_tests("auto_batch_test", TwoModels, PROGRAM))
+    sys.exit(run_tests("auto_batch_test", Models, PROGRAM))

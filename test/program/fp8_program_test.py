@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """train.matmul: fp8 in the whole program: the same bits however weights are held, recomputed and resumed; losses beside those
 without it; what --plan says; what is refused."""
-import json
 import os
 import pathlib
 import signal
@@ -10,39 +9,13 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import DEVICE, PROGRAM, ROOT, Space, model_of, ranks_up_to, start, steps_of  # noqa: E402
+from program_runs import DEVICE, PROGRAM, ROOT, TwoModels, model_of, ranks_up_to, steps_of, trained  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 FP8 = ("train.matmul=fp8", "train.fp8_least_size=1")
 LORA = ("adapter.kind=lora", "adapter.targets=[q, v, mlp]")
-
-
-class TwoModels(Space):
-    """A small BLIP-2 with pictures, and a small LLaMA with instructions."""
-
-    def __init__(self, folder):
-        super().__init__(folder)
-        demo = self.folder / "text"
-        subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(demo), "--samples", "80"],
-                       check=True, stdout=subprocess.DEVNULL)
-        path = demo / "model/config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 2, "hidden_size": 64,
-                                    "intermediate_size": 96}))
-        rest = (f"train:\n  lr: 1.0e-3\n  batch_size: 4\n  accumulate_grad_batches: 2\n  precision: 32-true\n  max_steps: 4\n"
-                f"parallel:\n  device: {DEVICE}\n  threads: 1\noutput:\n  save_model: true\n")
-        self.configs = {"picture": self.folder / "picture.yaml", "text": self.folder / "text.yaml"}
-        self.configs["picture"].write_text(
-            f"model:\n  path: {self.model}\n  init: random\n"
-            f"data:\n  path: {self.data}\n  max_text_tokens: 32\n  num_workers: 1\n" + rest.replace("max_steps: 4", "max_steps: 3"))
-        self.configs["text"].write_text(
-            f"model:\n  path: {demo / 'model'}\n  init: random\n"
-            f"data:\n  path: {demo / 'data/instructions.jsonl'}\n  max_text_tokens: 96\n  num_workers: 1\n" + rest)
-
-
-def trained(space, kind, ranks, *overrides):
-    result = start(space, ranks, *overrides, config=space.configs[kind])
-    check(result.status == 0, overrides, result)
-    return result
+REST = (f"train:\n  lr: 1.0e-3\n  batch_size: 4\n  accumulate_grad_batches: 2\n  precision: 32-true\n  max_steps: 4\n"
+        f"parallel:\n  device: {DEVICE}\n  threads: 1\noutput:\n  save_model: true\n")
 
 
 def weights_of(output):
@@ -97,7 +70,7 @@ def adapters_have_the_same_bits_however_the_base_is_held(space):
 
 @test
 def a_picture_model_has_the_same_bits_however_it_is_held(space):
-    same_bits(space, "picture")
+    same_bits(space, "picture", "train.max_steps=3")
 
 
 @test
@@ -134,4 +107,4 @@ def the_plan_names_what_is_in_fp8_and_why_the_rest_is_not(space):
 
 
 if __name__ == "__main__":
-    sys.exit(run_tests("fp8_program_test", TwoModels, PROGRAM))
+    sys.exit(run_tests("fp8_program_test", lambda folder: TwoModels(folder, REST), PROGRAM))

@@ -89,6 +89,24 @@ class Space:
         return target
 
 
+class TwoModels(Space):
+    """A small BLIP-2 with pictures, and a small LLaMA with instructions of many lengths: a run file each, which ends in `rest`."""
+
+    def __init__(self, folder, rest):
+        super().__init__(folder)
+        self.text = self.folder / "text"
+        subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(self.text), "--samples", "80"],
+                       check=True, stdout=subprocess.DEVNULL)
+        path = self.text / "model/config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 2, "hidden_size": 64,
+                                    "intermediate_size": 96}))
+        self.configs = {"picture": self.folder / "picture.yaml", "text": self.folder / "text.yaml"}
+        for kind, model, data, tokens in (("picture", self.model, self.data, 32),
+                                          ("text", self.text / "model", self.text / "data/instructions.jsonl", 96)):
+            self.configs[kind].write_text(f"model:\n  path: {model}\n  init: random\n"
+                                          f"data:\n  path: {data}\n  max_text_tokens: {tokens}\n  num_workers: 1\n" + rest)
+
+
 class Result:
     def __init__(self, status, out, err, seconds, output):
         self.status, self.out, self.err, self.seconds, self.output = status, out, err, seconds, output
@@ -157,6 +175,13 @@ def start(space, ranks, *overrides, config=None, before=(), **variables):
     if not any(o.startswith("output.path=") for o in overrides):
         overrides = (f"output.path={output}", *overrides)
     return Result(*mpirun(ranks, [*before, PROGRAM, config or space.config, *overrides], **variables), output)
+
+
+def trained(space, kind, ranks, *overrides, **variables):
+    """The run of one of the space's `configs`, which must end well."""
+    result = start(space, ranks, *overrides, config=space.configs[kind], **variables)
+    check(result.status == 0, overrides, result)
+    return result
 
 
 def run(space, ranks, *overrides, **variables):

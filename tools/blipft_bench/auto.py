@@ -26,7 +26,7 @@ START = 12      # seconds of one run before its first step, with products that t
 
 # hidden size, of the MLP, layers, heads, of them for keys and values
 LLAMAS = {"tiny": (2048, 5632, 22, 32, 4), "3b": (3200, 8640, 26, 32, 32), "7b": (4096, 11008, 32, 32, 32),
-          "13b": (5120, 13824, 40, 40, 40)}
+          "13b": (5120, 13824, 40, 40, 40), "llama3-8b": (4096, 14336, 32, 32, 8), "qwen2.5-7b": (3584, 18944, 28, 28, 4)}
 PLAIN_LOSS = ["train.loss_on_padding=false", "train.loss_normalization=tokens", "data.num_workers=4"]
 # recipe: what is run; total: samples of a step; given: the recipe's own batch_size x accumulate_grad_batches; bound: seconds of
 # a step that are to be reached on one H200 with Alpaca's texts (--data, --tokenizer).

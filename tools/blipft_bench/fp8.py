@@ -11,12 +11,10 @@ from . import auto, blipft, generate, inputs, table
 from .commands import BenchError, run_command
 from .machine import say, shown
 
-# hidden size, of the MLP, layers, heads, of them for keys and values, vocabulary
-SHAPES = {"7b": (4096, 11008, 32, 32, 32, 32000), "llama3-8b": (4096, 14336, 32, 32, 8, 128256),
-          "qwen2.5-7b": (3584, 18944, 28, 28, 4, 152064)}
+VOCABULARY = {"7b": 32000, "llama3-8b": 128256, "qwen2.5-7b": 152064}
 # Of Llama 3 8B and Qwen2.5-7B, adapters of rank 8 as NeMo AutoModel's benchmark has them.
 LORA = ["adapter.kind=lora", "adapter.r=8", "adapter.targets=[q, k, v, o, mlp]"]
-# keys: of both runs. fp8: of the one in fp8.
+# keys: of both runs.
 ROWS = [
     dict(name="7b-512", model="7b", batch=4, tokens=512, accumulate=4),
     dict(name="7b-1024", model="7b", batch=4, tokens=1024, accumulate=4),
@@ -29,12 +27,9 @@ TITLES = ["row", "bf16 s", "fp8 s", "ratio", "bf16 tokens/s", "fp8 tokens/s", "b
 
 
 def write_model(folder, row, small):
-    if row["model"] == "blip2":
-        return None
-    generate.write_llama(folder, small)
-    hidden, mlp, layers, heads, kv_heads, vocabulary = (64, 96, 2, 2, 1, 32000) if small else SHAPES[row["model"]]
-    config = dict(auto.llama_config("7b", vocabulary, small), hidden_size=hidden, intermediate_size=mlp, num_hidden_layers=layers,
-                  num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=8192)
+    generate.write_llama(folder, small)    # with its tokenizer
+    config = auto.llama_config(row["model"], 32000 if small else VOCABULARY[row["model"]], small)
+    config["max_position_embeddings"] = 8192
     if row["model"].startswith("qwen"):
         config.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2")
     make_demo.write_json(str(folder / "config.json"), config)

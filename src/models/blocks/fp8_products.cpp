@@ -7,15 +7,10 @@ namespace blipft {
 
 namespace {
 
-// "model.layers.0.mlp.down_proj" of "down_proj", "mlp.down_proj" or itself.
-bool names(const std::string& end, const std::string& module) {
-  return module == end || (module.size() > end.size() && module.ends_with(end) && module[module.size() - end.size() - 1] == '.');
-}
-
 bool excluded(const WeightMatrix& matrix, const std::vector<std::string>& ends) {
   return std::any_of(ends.begin(), ends.end(), [&](const std::string& end) {
     return std::any_of(matrix.modules.begin(), matrix.modules.end(),
-                       [&](const std::string& module) { return names(end, module); });
+                       [&](const std::string& module) { return names_module(end, module); });
   });
 }
 

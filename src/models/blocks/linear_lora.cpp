@@ -89,6 +89,8 @@ std::string adapted_module(const std::string& key) {
   return key.substr(kAdapterPrefix.size(), key.rfind(".lora_") - kAdapterPrefix.size());
 }
 
+bool names_module(const std::string& end, const std::string& module) { return module == end || module.ends_with("." + end); }
+
 namespace {
 
 constexpr uint32_t kAdapterSites = 1u << 20;  // dropout sites, one for each layer that has an adapter
@@ -128,7 +130,7 @@ bool LoraBuilder::is_target(const std::string& module) {
   for (const std::string& target : settings_.targets) {
     const auto kind = std::find_if(kinds().begin(), kinds().end(), [&](const Kind& k) { return k.name == target; });
     const bool named = kind == kinds().end()
-                           ? module == target || module.ends_with("." + target)
+                           ? names_module(target, module)
                            : module.starts_with(language_) &&
                                  std::find(kind->modules.begin(), kind->modules.end(), last) != kind->modules.end();
     if (named) used_.insert(target);

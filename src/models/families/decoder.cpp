@@ -79,13 +79,13 @@ class Decoder : public Model {
     for (const std::unique_ptr<Unit>& unit : units_) {
       if (holds_adapters(*unit)) continue;
       std::vector<std::pair<std::string, std::string>> found;
-      for (const Parameter& parameter : unit->parameters())
-        for (const auto& [begin, other] : {std::pair{place.body, in_files.body}, std::pair{place.head, in_files.head}}) {
-          std::vector<std::string> names = parameter.aliases;
-          names.push_back(parameter.name);
-          for (const std::string& name : names)
+      for (const Parameter& parameter : unit->parameters()) {
+        std::vector<std::string> names = parameter.aliases;
+        names.push_back(parameter.name);
+        for (const std::string& name : names)
+          for (const auto& [begin, other] : {std::pair{place.body, in_files.body}, std::pair{place.head, in_files.head}})
             if (name.starts_with(begin)) found.emplace_back(parameter.name, other + name.substr(begin.size()));
-        }
+      }
       for (const auto& [name, other] : found) unit->add_alias(name, other);
     }
   }
