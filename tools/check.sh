@@ -99,7 +99,7 @@ fi
 threads=$((cores > 32 ? 8 : cores > 8 ? cores / 4 : cores > 2 ? 2 : cores))
 export OMP_WAIT_POLICY=passive
 # Those on a GPU wait much for it, and for each other's start.
-at_once=$((cuda ? cores * 3 / 8 : cores / 8))
+at_once=$((cuda ? cores / 2 : cores / 8))
 [ $at_once -gt 1 ] && [ -z "$san" ] || at_once=1
 # Ranks of parts that share cores are not to spin either while they wait for each other.
 export OMPI_MCA_mpi_yield_when_idle=1

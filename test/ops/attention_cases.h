@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -38,7 +39,16 @@ inline std::vector<double> visible_keys(const Attend& v, const std::vector<int64
   return lengths;
 }
 
+/// One relative position for all pairs: softmax does not see it, and its gradient, the sum of all scores' gradients, cancels
+/// to the error of delta, the sum over out * dout in each row. Each of those rows * head_size products errs by 2^-8 of
+/// itself at most, an element of out being rounded to bf16. The numbers that the sum is added to are of dout's size, and
+/// out's is about half of theirs: outputs are means of values of size 1.
+inline double cancelled_sum(int64_t rows, int64_t head_size) {
+  return std::ldexp(std::sqrt(static_cast<double>(rows * head_size)), -8) / 2;
+}
+
 inline void add_attention(Cases& cases, DType t, const Attend& v) {
+  const int64_t query_rows = v.packed ? total_rows(v.packed_rows()) : v.batch * v.query_tokens;
   cases.push_back({title(t, "attention ", v.batch, "x", v.heads, "x", v.head_size, " tokens ", v.query_tokens, "x",
                          v.kv_tokens, v.causal ? " causal" : "", v.lengths ? " lengths" : "", v.empty ? " empty" : "",
                          " dropout ", v.dropout, " bias ", v.bias, " ", dtype_name(v.gradient),
@@ -93,7 +103,7 @@ inline void add_attention(Cases& cases, DType t, const Attend& v) {
       ops.attention_forward(f, s);
       ops.attention_backward(b, s);
     });
-  }});
+  }, v.behind + v.ahead == 0 ? cancelled_sum(query_rows, v.head_size) : 0});
 }
 
 /// Packed samples on every kernel: short and long ones, the general one (head sizes 6 and 100, f32), and the sizes at

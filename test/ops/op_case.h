@@ -14,6 +14,7 @@ struct OpCase {
   DType dtype;                  ///< compute dtype, which sets the bound
   bool exact = false;           ///< moves or rounds values only: equal bits
   std::function<void(OpContext&)> run;
+  double cancelled = 0;         ///< bf16: the bound of "drelative" where it is a sum that cancels; 0: it does not
 };
 
 using Cases = std::vector<OpCase>;

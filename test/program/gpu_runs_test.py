@@ -43,7 +43,7 @@ def main():
         return subprocess.run([sys.executable, FOLDER / name, *(sys.argv[1:] or words)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True)
     status = 0
-    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 1) // 6)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 1) // 4)) as pool:
         for done in pool.map(outcome, SCRIPTS):
             print(done.stdout, end="", flush=True)
             status = max(status, done.returncode)
