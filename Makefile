@@ -7,8 +7,8 @@
 #                     Ubuntu, it also installs slurm and munge; SKIPPED where it cannot)
 #   make demo         trains a small BLIP-2 on pictures it draws itself; MODEL=llama: a small LLaMA on instructions
 #   make bench        times the configurations of the README's table on this machine's GPUs; ARGS="--quick" and others
-#                     are tools/bench.py's options; ARGS=--ops times every GPU operation
-#   make op_bench     builds the bench of every GPU operation: $(BUILD)/op_bench
+#                     are tools/bench.py's options; ARGS=--ops times GPU operations
+#   make op_bench     builds the bench of GPU operations: $(BUILD)/op_bench
 #   make gemm_bench   builds the bench of the search for matrix product algorithms: $(BUILD)/gemm_bench
 #   make fuzz         builds the fuzz targets of test/fuzz/ with clang (tools/fuzz.sh runs them): build/fuzz
 #   make layering     checks who includes whom

@@ -4,7 +4,7 @@
     tools/bench.py                               every configuration, on four GPUs at most
     tools/bench.py --quick                       the same within 5 minutes, with as much of PyTorch as then fits
     tools/bench.py --rows single-16x4,ddp-64x1   these alone
-    tools/bench.py --ops                         every GPU operation, and attention beside PyTorch's
+    tools/bench.py --ops                         GPU operations, and attention beside PyTorch's
     tools/bench.py --auto                        what train.batch_size: auto chooses, beside what else --fit lists, on one GPU
     tools/bench.py --auto --free 24              the same where another process leaves 24 GiB of the GPU free
     tools/bench.py --generate                    decoding, captions and reading of prompts, on one GPU, transformers beside them

@@ -1,4 +1,4 @@
-// op_bench: times every op of the CUDA backend and compares it with what the GPU can do.
+// op_bench: times the ops that a step's time is made of, on the CUDA backend, beside what the GPU can do.
 //
 //   op_bench [--batch N,N,...] [--filter TEXT] [--json FILE] [--cache FILE] [--device N] [--ceilings] [--tf32]
 //

@@ -22,6 +22,8 @@ struct StateSpec {
   Place place = Place::device;
 };
 
+/// What needs whole matrices (Muon), or means of their rows and columns (AdaFactor), is none: a range is a piece of a shard,
+/// cut wherever it is.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

@@ -53,6 +53,7 @@ class TextScorer {
     }
     if (metric == "squad_exact") return by_text(metric, squad_exact);
     if (metric == "squad_f1") return by_text(metric, squad_f1);
+    BLIPFT_CHECK(metric == "exact_match", "the table of metrics names ", metric, ", which nothing computes");
     return by_text(metric, exact_match);
   }
 
@@ -94,9 +95,11 @@ class TextScorer {
 };
 
 Score choice_score(const std::string& metric, const std::vector<ScoredChoices>& questions) {
-  const auto right = metric == "acc"        ? choice_is_right
-                     : metric == "acc_norm" ? choice_is_right_by_characters
-                                            : choice_is_right_by_bytes;
+  const auto right = metric == "acc"         ? choice_is_right
+                     : metric == "acc_norm"  ? choice_is_right_by_characters
+                     : metric == "acc_bytes" ? choice_is_right_by_bytes
+                                             : nullptr;
+  BLIPFT_CHECK(right, "the table of metrics names ", metric, ", which nothing computes");
   std::vector<double> out;
   for (const auto& question : questions) out.push_back(right(question) ? 1 : 0);
   return mean_score(metric, std::move(out));
@@ -115,6 +118,8 @@ Score loss_score(const std::string& metric, const std::vector<ScoredLoss>& texts
     some(sums.words, "words");
     score.value = sums.word_perplexity();
   } else {
+    BLIPFT_CHECK(metric == "byte_perplexity" || metric == "bits_per_byte", "the table of metrics names ", metric,
+                 ", which nothing computes");
     some(sums.bytes, "bytes");
     score.value = metric == "byte_perplexity" ? sums.byte_perplexity() : sums.bits_per_byte();
   }

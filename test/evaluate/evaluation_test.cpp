@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "blipft/error.h"
 #include "blipft/evaluate.h"
@@ -63,6 +65,30 @@ TEST_SUITE("evaluation") {
         "acc is computed from choices with their log-likelihoods, and this set has none; "
         "choose a metric "
         "for what it has, or another set");
+  }
+
+  TEST_CASE("each metric of the table is computed, and no two of the same samples alike") {
+    Evaluation set;
+    for (const auto& caption : captions) set.add(caption);
+    set.add(text(4, "The dog!", {"dog", "a cat"}));
+    const auto choices = [&](int64_t index, const std::vector<std::string>& texts, const std::vector<double>& likelihoods) {
+      set.add(ScoredChoices{index, std::to_string(index), texts, likelihoods, 0});
+    };
+    // The first, which is right, is the likeliest; per character and byte; per byte; never; per character and byte.
+    choices(0, {"a", "abc", "ab"}, {-2, -3, -9}), choices(1, {"abcdef", "a", "ab"}, {-4, -3, -9});
+    choices(2, {"\u00e9\u00e9", "ab"}, {-3, -2}), choices(3, {"a", "ab", "abc"}, {-2, -1, -1});
+    choices(4, {"abcd", "a"}, {-3, -1});
+    set.add(ScoredLoss{0, -6.0, 3, 2, 11});
+    std::map<std::pair<MetricInput, double>, std::string> found;
+    for (const Metric& metric : metrics()) {
+      CAPTURE(metric.name);
+      std::vector<Score> scores;
+      CHECK_NOTHROW(scores = set.scores({metric.name}));
+      REQUIRE(scores.size() == 1);
+      CHECK(scores[0].metric == metric.name);
+      const auto [other, is_new] = found.emplace(std::pair(metric.input, scores[0].value), metric.name);
+      CHECK_MESSAGE(is_new, "the same as ", other->second);
+    }
   }
 
   TEST_CASE("mistakes are named") {

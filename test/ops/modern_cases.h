@@ -238,6 +238,14 @@ inline void add_scale(Cases& cases, DType t, int64_t rows, int64_t n) {
   }});
 }
 
+/// Far beyond the cap too, where tanh is 1.
+inline void add_cap(Cases& cases, DType t, int64_t rows, int64_t n) {
+  cases.push_back({title(t, "cap ", rows, "x", n), t, false, [=](OpContext& c) {
+    const Tensor x = c.inout("x", t, {rows, n}, -90, 90);
+    c.run([&](Ops& ops, Stream s) { ops.cap(x, 30, s); });
+  }});
+}
+
 inline void add_scaled_tokens(Cases& cases, DType t, int64_t n) {
   cases.push_back({title(t, "text_embed scaled ", n), t, false, [=](OpContext& c) {
     TextEmbed f{.ids = c.input("ids", DType::i32, {3, 17}, 0, 29),
@@ -284,7 +292,10 @@ inline void add_modern_ops(Cases& cases, DType t) {
   if (t == kBf16) add_score_attentions(cases);
   for (auto [distances, heads] : {std::pair<int64_t, int64_t>{1, 1}, {16, 6}, {32, 64}, {128, 3}})
     for (bool directed : {false, true}) add_relative_bias(cases, t, distances, directed, heads);
-  for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 1}, {33, 2048}, {7, 129}}) add_scale(cases, t, rows, n);
+  for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 1}, {33, 2048}, {7, 129}}) {
+    add_scale(cases, t, rows, n);
+    add_cap(cases, t, rows, n);
+  }
   for (int64_t n : {1, 33, 64, 2304}) add_scaled_tokens(cases, t, n);
   for (auto [rows, vocabulary] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {33, 1000}, {9, 256000}})
     add_capped_loss(cases, t, rows, vocabulary);
