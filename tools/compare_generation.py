@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Compares generated tokens with transformers' generate(), on random tiny models in f32 on the CPU.
+"""Compares generated tokens with transformers' generate(), on random tiny models, which transformers runs on the CPU.
 
     tools/compare_generation.py --blipft build/cpu/blipft [--families llama t5 instructblip] [--models 20] [--seed 1]
+        [--device cuda] [--bf16]
 
 Each model has a random configuration and random weights, each run some random prompts and random settings: greedy, with
 processors, or beams. Ends with "N texts the same or near ties, N different", and exits 1 where any differs but by a near tie:
-scores closer than f32 can tell apart, each printed. Needs torch,
-transformers and tokenizers.
+scores closer than f32 can tell apart, each printed. With --bf16 both compute in bf16, without beams, and a near tie is two
+logits that lie two steps of bf16 apart at most; the weights are smaller then, as no layer is to make a rounding larger. Needs torch, transformers and tokenizers.
 """
 import argparse
 import json
+import math
 import os
 import pathlib
 import random
@@ -20,12 +22,13 @@ import tempfile
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import encoder_decoders
 
 # Sums of f32 in another order, through the layers: 2^-24 for each of some hundred roundings.
-NEAR = 1e-5
+NEAR = {"32-true": 1e-5, "bf16-true": 2}
 
 BYTES = pre_tokenizers.ByteLevel.alphabet()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -71,11 +74,11 @@ def text_config(rng, family):
     size = rng.choice([8, 16, 24, 32])
     common = dict(vocab_size=259 + rng.choice([0, 5, 61]), hidden_size=rng.choice([h for h in (32, 36, 48, 64, 96) if h % heads == 0]), num_hidden_layers=rng.choice([1, 2, 3]),
                   num_attention_heads=heads, intermediate_size=rng.choice([40, 96]), max_position_embeddings=128,
-                  tie_word_embeddings=rng.random() < 0.5, initializer_range=0.3, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+                  tie_word_embeddings=rng.random() < 0.5, initializer_range=run.spread, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     if family == "opt":
         common["hidden_size"] = heads * size
         del common["intermediate_size"]
-        return transformers.OPTConfig(ffn_dim=96, word_embed_proj_dim=heads * size, init_std=0.3, dropout=0, **common)
+        return transformers.OPTConfig(ffn_dim=96, word_embed_proj_dim=heads * size, init_std=run.spread, dropout=0, **common)
     name = {"llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config",
             "smollm3": "SmolLM3Config", "olmo2": "Olmo2Config", "phi3": "Phi3Config", "gemma2": "Gemma2Config",
             "gemma3": "Gemma3TextConfig"}[family]
@@ -122,9 +125,9 @@ def make_model(rng, family, folder):
         return encoder_decoders.load_blip(kind, folder, torch.float32), tokenizer
     if family == "blip2":
         vision = transformers.Blip2VisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
-                                                image_size=28, patch_size=14, initializer_range=0.3)
+                                                image_size=28, patch_size=14, initializer_range=run.spread)
         qformer = transformers.Blip2QFormerConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=40,
-                                                  encoder_hidden_size=32, initializer_range=0.3, vocab_size=100)
+                                                  encoder_hidden_size=32, initializer_range=run.spread, vocab_size=100)
         text = text_config(rng, "opt")
         config = transformers.Blip2Config(vision_config=vision.to_dict(), qformer_config=qformer.to_dict(),
                                           text_config=text.to_dict(), num_query_tokens=rng.choice([3, 8]))
@@ -133,10 +136,10 @@ def make_model(rng, family, folder):
     elif family == "instructblip":
         vision = transformers.InstructBlipVisionConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1,
                                                        num_attention_heads=2, image_size=28, patch_size=14,
-                                                       initializer_range=0.3)
+                                                       initializer_range=run.spread)
         qformer = transformers.InstructBlipQFormerConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
                                                          intermediate_size=40, encoder_hidden_size=32,
-                                                         initializer_range=0.3, vocab_size=290, max_position_embeddings=64)
+                                                         initializer_range=run.spread, vocab_size=290, max_position_embeddings=64)
         text = text_config(rng, "llama")
         config = transformers.InstructBlipConfig(vision_config=vision.to_dict(), qformer_config=qformer.to_dict(),
                                                  text_config=text.to_dict(), num_query_tokens=rng.choice([3, 8]),
@@ -158,13 +161,34 @@ def make_model(rng, family, folder):
     return model, tokenizer
 
 
-def settings_of(rng):
+def keep_to_letters(model, tokenizer, folder):
+    """No logits for what leaves no trace in a text that tells which token it was: bytes of half a letter, blanks, ids that the
+    tokenizer does not have. Zeros: the largest of some hundred others is above."""
+    rows = torch.tensor([tokenizer.convert_tokens_to_ids(token) for token in BYTES
+                         if tokenizer.backend_tokenizer.decoder.decode([token]) in "\ufffd \t\n\r\x0b\x0c"], dtype=torch.long)
+    heads = ("embed_tokens.weight", "lm_head.weight", "shared.weight")
+    def clear(name, tensor):
+        if name.endswith(heads) and tensor.shape[0] > len(BYTES):
+            tensor[rows] = 0
+            tensor[:2] = 0                 # <pad> and <s>
+            tensor[len(BYTES) + 3:] = 0
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            clear(name, parameter)
+    for file in pathlib.Path(folder).glob("*.safetensors"):
+        tensors = load_file(file)
+        for name, tensor in tensors.items():
+            clear(name, tensor)
+        save_file(tensors, file, {"format": "pt"})
+
+
+def settings_of(rng, bf16):
     settings = {"max_new_tokens": rng.choice([1, 5, 12, 20]), "do_sample": False}
     if rng.random() < 0.3:
         settings["repetition_penalty"] = rng.choice([0.8, 1.3])
     if rng.random() < 0.3:
         settings["min_new_tokens"] = rng.choice([2, 6])
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 and not bf16:
         settings["num_beams"] = rng.choice([2, 3, 5])
         settings["length_penalty"] = rng.choice([-1.0, 0.0, 1.0, 2.0])
         settings["early_stopping"] = rng.choice([False, True, "never"])
@@ -174,7 +198,7 @@ def settings_of(rng):
 def run(blipft, folder, data, output, settings):
     keys = [f"generate.{k}={json.dumps(v) if isinstance(v, bool) else v}" for k, v in settings.items()]
     with open(output + ".yaml", "w") as f:
-        f.write(f"model: {{path: {folder}}}\ndata: {{path: {data}}}\ntrain: {{precision: 32-true}}\noutput: {{path: {output}}}\n")
+        f.write(f"model: {{path: {folder}}}\ndata: {{path: {data}}}\ntrain: {{precision: {run.precision}}}\noutput: {{path: {output}}}\n")
     done = subprocess.run([blipft, "--generate", output + ".yaml", "parallel.device=" + run.device, "parallel.threads=1", *keys],
                           capture_output=True, text=True)
     if done.returncode:
@@ -185,7 +209,8 @@ def run(blipft, folder, data, output, settings):
 
 def gap_of(tokenizer, out, begin, ours, beams):
     """How far apart the two choices are, in transformers' own scores: of beams the scores of the two texts; else those of the
-    two tokens at the first place that differs, relative to the largest score there. None where that cannot be told."""
+    two tokens at the first place that differs, relative to the largest score there; in bf16 in steps of the larger one. None
+    where that cannot be told."""
     if beams:
         theirs = out.sequences_scores[0].item()
         return abs(theirs - ours["score"]) / max(1.0, abs(theirs))
@@ -193,6 +218,9 @@ def gap_of(tokenizer, out, begin, ours, beams):
     for place, (a, b) in enumerate(zip(out.sequences[0, begin:].tolist(), tokens)):
         if a != b:
             scores = out.scores[place][0]
+            if run.precision == "bf16-true":
+                step = 2.0 ** (math.floor(math.log2(max(scores[a].abs().item(), scores[b].abs().item()))) - 7)
+                return (scores[a] - scores[b]).abs().item() / step
             return (scores[a] - scores[b]).abs().item() / scores[scores.isfinite()].abs().max().item()
     return None
 
@@ -205,8 +233,11 @@ def main():
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where blipft computes (default: cpu)")
+    parser.add_argument("--bf16", action="store_true", help="both compute in bf16")
     args = parser.parse_args()
-    run.device = args.device
+    run.device, run.precision = args.device, "bf16-true" if args.bf16 else "32-true"
+    # Larger weights make texts odder, and grow each rounding from layer to layer: f32 has the digits for it.
+    run.spread = 0.1 if args.bf16 else 0.3
     same = different = 0
     for family in args.families:
         PenaltyOfTexts.image_token = None
@@ -216,7 +247,10 @@ def main():
             with tempfile.TemporaryDirectory() as space:
                 folder = os.path.join(space, "model")
                 model, tokenizer = make_model(rng, family, folder)
-                settings = settings_of(rng)
+                keep_to_letters(model, tokenizer, folder)
+                if args.bf16:
+                    model = model.bfloat16()
+                settings = settings_of(rng, args.bf16)
                 a, b = compare(args.blipft, family, model, tokenizer, folder, space, rng, settings)
                 same, different = same + a, different + b
         print(f"{family}: {same} texts the same or near ties, {different} different so far", flush=True)
@@ -254,7 +288,7 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
         if family in WITH_PICTURES:
             q = model.config.num_query_tokens
             ids = torch.cat([torch.full((1, q), model.config.image_token_index), ids], 1)
-            inputs["pixel_values"] = pictures[i]
+            inputs["pixel_values"] = pictures[i].to(model.dtype)
             PenaltyOfTexts.image_token, PenaltyOfTexts.count = model.config.image_token_index, q
             PenaltyOfTexts.begin = ids[0, q].item()
         if family.startswith("instructblip"):
@@ -270,7 +304,7 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
             same += 1
             continue
         gap = gap_of(tokenizer, out, begin, ours[i], settings.get("num_beams", 1) > 1)
-        near = gap is not None and gap < NEAR
+        near = gap is not None and gap <= NEAR[run.precision]
         same, different = same + near, different + (not near)
         print("NEAR TIE" if near else "DIFFERENT", gap, family, settings, repr(prompt), repr(theirs), repr(ours[i]["text"]))
     return same, different

@@ -5,8 +5,10 @@
 #include <deque>
 #include <future>
 #include <memory>
+#include <semaphore>
 
 #include "data/sample_text.h"
+#include "prompts/decode_shape.h"
 
 namespace blipft {
 
@@ -14,7 +16,11 @@ namespace {
 
 // Pictures that other threads read, in order.
 struct Ahead {
-  size_t next = 0, step = 1, threads = 1;
+  Ahead(size_t first, size_t ranks, int64_t threads)
+      : next(first), step(ranks), most(std::max(static_cast<size_t>(threads), static_cast<size_t>(kMostPrompts))),
+        free_threads(threads) {}
+  size_t next, step, most;
+  std::counting_semaphore<> free_threads;
   std::deque<std::pair<size_t, std::future<std::vector<uint8_t>>>> reading;
 };
 
@@ -45,17 +51,19 @@ int64_t AnswerSet::read_texts() {
 
 std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, const GenerateSettings& settings, int64_t rank,
                                                             int64_t ranks, int64_t threads) {
-  auto ahead = std::make_shared<Ahead>();
-  ahead->next = static_cast<size_t>(rank), ahead->step = static_cast<size_t>(ranks);
-  ahead->threads = static_cast<size_t>(std::max<int64_t>(1, threads));
+  const auto ahead = std::make_shared<Ahead>(static_cast<size_t>(rank), static_cast<size_t>(ranks), std::max<int64_t>(1, threads));
   return [&set, most = settings.max_new_tokens, ahead]() -> std::optional<TextRequest> {
     const std::vector<PromptedSample>& prompts = set.prompts();
     const ModelInputs& inputs = set.inputs();
     for (;;) {
-      while (ahead->reading.size() < ahead->threads && ahead->next < prompts.size()) {
+      while (ahead->reading.size() < ahead->most && ahead->next < prompts.size()) {
         const size_t i = ahead->next;
         ahead->next += ahead->step;
-        const auto read = [&set, picture = prompts[i].picture] { return set.pixels(picture); };
+        const auto read = [&set, &free = ahead->free_threads, picture = prompts[i].picture] {
+          free.acquire();
+          const std::shared_ptr<void> release(nullptr, [&](void*) { free.release(); });
+          return set.pixels(picture);
+        };
         const auto policy = inputs.has_picture() ? std::launch::async : std::launch::deferred;
         ahead->reading.emplace_back(i, std::async(policy, read));
       }

@@ -12,7 +12,8 @@
 
 namespace blipft {
 
-/// This rank's requests, one after the other, with pictures read ahead by `threads` threads; ranks take prompts in turn. A
+/// This rank's requests, one after the other; ranks take prompts in turn. Pictures are read ahead, `threads` at a time, as many
+/// as a reading takes at most, so that it waits for none while texts grow. A
 /// picture that cannot be read is a UserError, or left out. `set` outlives it.
 std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, const GenerateSettings& settings, int64_t rank,
                                                             int64_t ranks, int64_t threads);

@@ -10,7 +10,7 @@ namespace {
 // Texts that grow at once: more make a step longer about as much as they bring, past some hundreds.
 constexpr int64_t kMostSlots = 256, kMostSlotsOnCpu = 16;
 // Rows of prompts that are read at once: enough for the matrix products to be at their best.
-constexpr int64_t kPromptRows = 4096, kPromptRowsOnCpu = 512, kMostPrompts = 64;
+constexpr int64_t kPromptRows = 4096, kPromptRowsOnCpu = 512;
 
 }  // namespace
 

@@ -26,6 +26,9 @@ struct EvaluationWork {
   }
 };
 
+/// Prompts that are read at once, at most.
+inline constexpr int64_t kMostPrompts = 64;
+
 /// Slots for so many texts of a rank, at most. `batch_size`: texts at once; 0: as many as are useful.
 int64_t most_slots(const GenerateSettings& settings, int64_t batch_size, int64_t texts, bool gpu);
 
