@@ -207,11 +207,11 @@ def run(blipft, folder, data, output, settings):
     return sorted(lines, key=lambda line: line["sample"])
 
 
-def gap_of(tokenizer, out, begin, ours, beams):
+def gap_of(tokenizer, out, begin, ours, settings):
     """How far apart the two choices are, in transformers' own scores: of beams the scores of the two texts; else those of the
     two tokens at the first place that differs, relative to the largest score there; in bf16 in steps of the larger one. None
     where that cannot be told."""
-    if beams:
+    if settings.get("num_beams", 1) > 1:
         theirs = out.sequences_scores[0].item()
         return abs(theirs - ours["score"]) / max(1.0, abs(theirs))
     tokens = tokenizer(ours["text"], add_special_tokens=False).input_ids + [2]
@@ -219,7 +219,8 @@ def gap_of(tokenizer, out, begin, ours, beams):
         if a != b:
             scores = out.scores[place][0]
             if run.precision == "bf16-true":
-                step = 2.0 ** (math.floor(math.log2(max(scores[a].abs().item(), scores[b].abs().item()))) - 7)
+                penalty = settings.get("repetition_penalty", 1)  # which grows a rounding with its logit
+                step = max(penalty, 1 / penalty) * 2.0 ** (math.floor(math.log2(max(scores[a].abs().item(), scores[b].abs().item()))) - 7)
                 return (scores[a] - scores[b]).abs().item() / step
             return (scores[a] - scores[b]).abs().item() / scores[scores.isfinite()].abs().max().item()
     return None
@@ -303,7 +304,7 @@ def compare(blipft, family, model, tokenizer, folder, space, rng, settings):
         if theirs == ours[i]["text"]:
             same += 1
             continue
-        gap = gap_of(tokenizer, out, begin, ours[i], settings.get("num_beams", 1) > 1)
+        gap = gap_of(tokenizer, out, begin, ours[i], settings)
         near = gap is not None and gap <= NEAR[run.precision]
         same, different = same + near, different + (not near)
         print("NEAR TIE" if near else "DIFFERENT", gap, family, settings, repr(prompt), repr(theirs), repr(ours[i]["text"]))
