@@ -17,8 +17,8 @@ import sys
 os.environ["BLIPFT_DEVICE"] = "cuda"
 FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "support"))
-SCRIPTS = ("checkpoint_test.py", "preemption_test.py", "faults_test.py", "combinations_test.py", "generation_test.py",
-           "evaluation_run_test.py", "families_program_test.py", "llama_program_test.py", "peft_program_test.py",
+SCRIPTS = ("llama_program_test.py", "families_program_test.py", "peft_program_test.py", "checkpoint_test.py",
+           "combinations_test.py", "preemption_test.py", "faults_test.py", "generation_test.py", "evaluation_run_test.py",
            "auto_batch_test.py candidates_that")  # with the words of those of its tests
 
 
@@ -43,7 +43,7 @@ def main():
         return subprocess.run([sys.executable, FOLDER / name, *(sys.argv[1:] or words)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True)
     status = 0
-    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 1) // 4)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(os.sched_getaffinity(0)) // 4)) as pool:
         for done in pool.map(outcome, SCRIPTS):
             print(done.stdout, end="", flush=True)
             status = max(status, done.returncode)
