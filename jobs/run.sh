@@ -1,9 +1,11 @@
 #!/bin/bash
-# Any run file, on the GPUs of one node.    sbatch jobs/run.sh RUN-FILE [section.key=value ...]
+# Any run file, on the GPUs of one node, or of several (--nodes=2).    sbatch jobs/run.sh RUN-FILE [section.key=value ...]
 #
 #   sbatch jobs/run.sh inputs/llama/7b-fsdp.yaml model.path=/models/open_llama_7b
+#   sbatch --nodes=2 jobs/run.sh inputs/llama/7b-fsdp.yaml checkpoint.every_minutes=30
 #   sbatch --gpus-per-node=1 --time=04:00:00 jobs/run.sh inputs/llama/7b-lora.yaml model.quantize=nf4
 #
+# Without checkpoint.every_minutes a node that dies takes the whole run; being preempted or out of time does not need it.
 # Arrays and chains of jobs: jobs/single.sh and fsdp.sh.
 #SBATCH --job-name=blipft
 #SBATCH --nodes=1

@@ -1,6 +1,9 @@
 // blipft: the command line, and the end of every error.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+
+#include <unistd.h>
 
 #include "answers/answers.h"
 #include "blipft/comm.h"
@@ -25,6 +28,14 @@ using Action = CommandLine::Action;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 [[gnu::section(".preinit_array"), gnu::used]] void (*first_of_all)(int, char**, char**) = StopRequest::listen;
 #endif
+
+// A thread that waits for others is to sleep soon. libgomp lets it spin for milliseconds, which costs many times what the
+// threads compute where the processors have other work too. It reads this before any code of the program's own.
+void let_threads_sleep(char** arguments) {
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  setenv("GOMP_SPINCOUNT", "1000", 1);     // some microseconds
+  execv("/proc/self/exe", arguments);      // where that fails, they spin
+}
 
 Config configuration(const CommandLine& line) {
   Config config = load_config(line.config_file, line.overrides);
@@ -75,6 +86,7 @@ int run(const CommandLine& line, const std::string& mistake, int* argc, char*** 
 }  // namespace
 
 int main(int argc, char** argv) {
+  let_threads_sleep(argv);
   try {
     CommandLine line;
     std::string mistake;                   // ranks may have been given different ones, and tell of it together

@@ -232,7 +232,8 @@ class Sampler {
     uint64_t seed = 0;
     bool shuffle = true;
     double limit_train_batches = 1.0;
-    std::string place, lower;               ///< of errors: where the size of a step is set, what to lower; may be empty
+    /// Of errors: where the size of a step is set, what to lower, where samples are that an epoch has not; may be empty.
+    std::string place, lower, origin;
   };
   explicit Sampler(const Settings& settings);  ///< throws UserError when not even one step fits
   int64_t steps_per_epoch() const;

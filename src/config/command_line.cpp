@@ -134,8 +134,11 @@ void take_argument(CommandLine& line, const std::string& argument) {
 bool is_optional_value(const Option& option, const std::string& text) {
   const std::string name = option.name;
   if (name == "--smoke") return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  // A word that is no section either is answered with their names; run files and overrides have other marks.
+  const std::string section = text.substr(0, text.find('.'));
   const std::vector<std::string>& sections = config_sections();
-  return name == "--help" && std::find(sections.begin(), sections.end(), text) != sections.end();
+  return name == "--help" && (std::find(sections.begin(), sections.end(), section) != sections.end() ||
+                              (!text.empty() && text.find_first_of("./=-") == std::string::npos));
 }
 
 /// What is given to an option, behind its = or as the next argument; `i` goes on to that.

@@ -272,7 +272,11 @@ std::string read_text(const std::string& file) {
   const int64_t limit = 1 << 20;
   std::error_code error;
   if (!fs::exists(file, error)) throw UserError(concat(file, ": there is no such run file"));
-  if (fs::is_directory(file, error)) throw UserError(concat(file, ": is a directory, expected a run file (YAML)"));
+  if (fs::is_directory(file, error)) {
+    const std::string kept = (fs::path(file) / "config.yaml").string();
+    throw UserError(concat(file, ": is a directory, expected a run file (YAML)",
+                           fs::exists(kept, error) ? "; that of the run in it is " + kept : ""));
+  }
   const io::FileDescriptor opened = io::open_for_reading(file);
   const int64_t size = io::file_size(opened, file);
   if (size > limit)

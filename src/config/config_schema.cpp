@@ -274,7 +274,7 @@ void add_parallel(std::vector<Key>& keys) {
     "how long the program times matrix products that are new on this machine");
   p(&P::cuda_graph, "cuda_graph", any(), "true: the step of each text shape is captured once and replayed");
   p(&P::threads, "threads", from_to(0, most_threads),
-    "each rank computes with so many CPU threads; 0 divides the machine's cores by its ranks",
+    "each rank computes with so many CPU threads; 0: as OMP_NUM_THREADS says, else the machine's cores divided by its ranks",
     Names{"omp_num_threads", "num_threads"}).may_differ_between_ranks();
   p(&P::timeout_seconds, "timeout_seconds", from_to(0.01, 1e6),
     "a rank that is silent for so long, or no progress of any rank, ends the run (longer while it starts or saves)",

@@ -89,13 +89,14 @@ std::string usage_line() {
   return text;
 }
 
-std::string help_text(const std::string& section) {
+std::string help_text(const std::string& asked) {
+  const std::string section = asked.substr(0, asked.find('.'));  // train.lr is a key of train
   const std::vector<std::string>& sections = config_sections();
   const bool known = std::find(sections.begin(), sections.end(), section) != sections.end();
-  BLIPFT_USER_CHECK(section.empty() || known, "--help: found \"", brief(section), "\", expected one of the sections ",
+  BLIPFT_USER_CHECK(section.empty() || known, "--help: found \"", brief(asked), "\", expected one of the sections ",
                     join_names(sections));
   if (known) return section_text(section).substr(1);
-  std::string text = "blipft fine-tunes LLaMA-family models and BLIP-2, on one GPU or on many.\n\n" + usage_line() +
+  std::string text = "blipft fine-tunes LLaMA and its relatives, T5, BLIP-2 and InstructBLIP, on one GPU or on many.\n\n" + usage_line() +
                      "\n\nOn several GPUs it is started by MPI: mpirun -np 4 ./blipft inputs/fsdp.yaml\n\nOptions\n";
   for (const Option& option : command_line_options()) {
     std::string name = *option.short_name ? concat(option.short_name, ", ", option.name) : option.name;

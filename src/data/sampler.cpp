@@ -66,7 +66,7 @@ Sampler::Sampler(const Settings& settings) : settings_(settings), order_(std::ma
   step_samples_ = asked > 0 ? asked : global_batch;
   const int64_t all = samples_ / step_samples_;
   BLIPFT_USER_CHECK(all > 0, settings.place, settings.place.empty() ? "" : ": ", "an epoch has ",
-                    counted(samples_, "sample"), ", but one step takes ", step_samples_, " (train.batch_size ",
+                    counted(samples_, "sample"), settings.origin, ", but one step takes ", step_samples_, " (train.batch_size ",
                     settings.batch_size, " x train.accumulate_grad_batches ", settings.micro_batches, " x ",
                     counted(settings.world, "rank"), "); lower ", settings.lower.empty() ? "these" : settings.lower,
                     ", or repeat samples with data.num_train_samples: ", step_samples_);

@@ -63,6 +63,8 @@ Sampler::Settings sampler_settings(const Config& config, int64_t rank, int64_t w
   const bool total = config.train.total_batch_size > 0;
   const std::string key = total ? "train.total_batch_size" : "train.batch_size";
   settings.place = place_of(config, key) + ": " + key;
+  if (config.data.val_split_fraction > 0)
+    settings.origin = concat(" (data.val_split_fraction=", config.data.val_split_fraction, " keeps the others for validation)");
   settings.lower = total ? "train.total_batch_size and train.batch_size" : "";
   return settings;
 }

@@ -94,10 +94,16 @@ int64_t cores_of_a_rank(const World& world) {
   return std::max<int64_t>(1, world.local_cores() / world.local_size());
 }
 
+int64_t threads_of_a_rank(const Config& config, const World& world) {
+  if (config.parallel.threads > 0) return config.parallel.threads;
+  const char* const text = std::getenv("OMP_NUM_THREADS");
+  const int64_t asked = text ? std::atoll(text) : 0;
+  return asked > 0 && asked <= std::numeric_limits<int>::max() ? asked : cores_of_a_rank(world);
+}
+
 std::unique_ptr<Device> make_device(const Config& config, const World& world) {
   if (wants_cuda(config)) return make_cuda_device(cuda_device_of(world.local_rank()));
-  return make_cpu_device(
-      static_cast<int>(config.parallel.threads > 0 ? config.parallel.threads : cores_of_a_rank(world)));
+  return make_cpu_device(static_cast<int>(threads_of_a_rank(config, world)));
 }
 
 std::unique_ptr<CommGroups> make_groups(const Config& config, const World& world, const GroupSizes& sizes,

@@ -25,6 +25,8 @@ int64_t available_host_memory();
 void check_host_memory(const Config& config, const World& world, int64_t bytes);
 /// Cores of this machine that a rank may count as its own.
 int64_t cores_of_a_rank(const World& world);
+/// CPU threads that a rank computes with: parallel.threads, else OMP_NUM_THREADS, else its cores.
+int64_t threads_of_a_rank(const Config& config, const World& world);
 /// Ranks of each machine, 0: they differ. Called by all ranks.
 int64_t ranks_of_each_machine(const World& world);
 /// `node_ranks`: as ranks_of_each_machine() says.

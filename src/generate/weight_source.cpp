@@ -89,7 +89,9 @@ WeightSource choose(const Config& config) {
     const std::string model = config.output.path + "/model", adapter = config.output.path + "/adapter";
     if (has_file(model, "config.json")) return of_model(config, model);
     if (has_file(adapter, "adapter_config.json")) return of_adapter(config, adapter);
-    return of_base(config);
+    WeightSource source = of_base(config);
+    source.text += concat(" (no model and no adapter is saved in ", config.output.path, ")");
+    return source;
   }
   if (has_file(asked, "checkpoint.json")) return of_checkpoint(config, asked);
   if (has_file(asked, "adapter_config.json")) return of_adapter(config, asked);

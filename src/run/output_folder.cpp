@@ -140,12 +140,19 @@ bool replaces_results(const Config& config, bool resumed) {
   return !has_whole_checkpoint(in(config.output.path, kCheckpoints)) && std::none_of(found.begin(), found.end(), saved);
 }
 
+// Where there is a checkpoint, that the same command may have left.
+std::string how_to_go_on(const Config& config) {
+  const std::vector<std::string> whole = checkpoints_in(checkpoints_folder(config));
+  if (config.checkpoint.resume != "never" || whole.empty()) return "";
+  return concat("checkpoint.resume=auto goes on with it after its newest checkpoint, ", whole.back(), "; else ");
+}
+
 void check_results(const Config& config, bool resumed) {
   const std::string& path = config.output.path;
   const std::vector<std::string> found = resumed ? std::vector<std::string>() : results_in(path);
   BLIPFT_USER_CHECK(resumed || replaces_results(config, resumed) || found.empty(), place_of(config, "output.path"),
-                    ": output.path: ", path, " holds another run's results (", names_text(found),
-                    "); choose another output.path, or replace them with output.overwrite=true");
+                    ": output.path: ", path, " holds another run's results (", names_text(found), "); ",
+                    how_to_go_on(config), "choose another output.path, or replace them with output.overwrite=true");
   for (const std::string& folder : saved_folders(config)) {
     check_replaceable(folder);
     BLIPFT_USER_CHECK(::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,

@@ -37,6 +37,20 @@ std::unique_ptr<KernelTracer> make_tracer(const Config& config, const Device& de
   }
 }
 
+// What there is to learn, and what of it is not.
+std::string data_text(const Config& config, const RunData& data, const Progress::Run& run) {
+  const int64_t learnt = data.training.dataset->size();
+  const int64_t held_out = config.data.val_split_fraction > 0 ? data.validation.dataset->size() : 0;
+  std::string text = concat(counted(learnt + held_out, "sample"), " in ", config.data.path);
+  if (held_out > 0) text += concat(": ", learnt, " to learn, ", held_out, " for validation");
+  text += concat(", ", counted(run.steps_per_epoch, "step"), " an epoch");
+  const int64_t epoch = config.data.num_train_samples > 0 ? config.data.num_train_samples : learnt;
+  const int64_t left = epoch - run.steps_per_epoch * run.samples_per_step;
+  if (left > 0 && config.train.limit_train_batches == 1)
+    text += concat(" (", left, " of its samples fill no step)");
+  return text + concat(", ", counted(run.total_steps, "step"), " in all");
+}
+
 }  // namespace
 
 // output.path, which is another one in a trial, and the folder of the checkpoints; then what the run goes on from.
@@ -412,13 +426,13 @@ void Run::announce() {
   print_header(config_, *model_, concat(world_.size(), " rank(s), ", strategy_text(plan_), ", ",
                                         groups_->groups().all->name()),
                concat(device_->name(), code.empty() ? "" : ", ", code), times_.text(), plan_table(plan_));
-  std::printf("data       %lld samples in %s, %lld steps an epoch, %lld steps in all\n",
-              static_cast<long long>(data_.training.dataset->size()), config_.data.path.c_str(),
-              static_cast<long long>(run.steps_per_epoch), static_cast<long long>(run.total_steps));
+  std::printf("data       %s\n", data_text(config_, data_, run).c_str());
   if (!choice_.empty()) std::printf("auto       %s\n", choice_.c_str());
   if (writes_checkpoints(config_))
     std::printf("checkpoint %s\n", checkpoints_text(config_, model_->units(), engine_->store, world_.size(),
                                                    world_.local_size()).c_str());
+  if (!resume_ && config_.checkpoint.resume == "auto")
+    std::printf("resume     nothing to go on from in %s: from the first step\n", checkpoints_folder(config_).c_str());
   if (resume_) {
     const std::string changes = what_may_change_bits(*resume_, facts());
     std::printf("resume     after %lld steps, from %s%s%s\n", static_cast<long long>(first_step_),

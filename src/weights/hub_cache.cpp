@@ -74,8 +74,8 @@ std::string hub_name_of(const std::string& path) {
 }
 
 std::string hub_advice(const std::string& name) {
-  return concat("the hub's cache, ", hub_cache(), ", has no whole model of this name: download it with\n  hf download ",
-                name, "\n");
+  return concat("if ", name, " is its name on the hub: the cache, ", hub_cache(), ", has no whole model of it; download it "
+                "with\n  hf download ", name, "\n");
 }
 
 }  // namespace blipft

@@ -71,7 +71,7 @@ class Clone(Space):
                      f"data.path={text / 'data/instructions.jsonl'}", "data.max_text_tokens=128",
                      "output.save_model=true")
         check(made.status == 0, made)
-        (self.clone / "models/tiny-llama").symlink_to(made.output / "model")
+        (self.clone / "models/tiny-llama-1.1b").symlink_to(made.output / "model")
         records = [json.loads(line) for line in (text / "data/instructions.jsonl").read_text().splitlines()]
         (self.clone / "alpaca.json").write_text(json.dumps(records))
 
