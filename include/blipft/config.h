@@ -135,6 +135,7 @@ struct TraceSection {
   bool enabled = true;
   std::string spans = "units";          ///< none | units
   std::vector<int64_t> kernels;         ///< steps whose every kernel is recorded
+  int64_t fp8_every = 0;                ///< steps between those whose factors of products in fp8 are told of; 0: none
   double sample_seconds = 0.2;          ///< GPU utilisation, power, clocks
   std::string on_error = "warn";        ///< warn | stop: when the trace cannot be written
 };

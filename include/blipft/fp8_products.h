@@ -6,6 +6,9 @@
 //
 // A weight does not change within a step: codes that are kept are made at its first use there, in both layouts, and serve
 // all micro-batches and recomputations. Of those that are not kept, each use makes the layout that it needs.
+//
+// In a step the casts note the largest magnitude of each factor of each matrix, and with Fp8Settings::counts how many of its
+// elements became zero: x of every micro-batch's forward, not of recomputations; w once; dy of every backward.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,18 @@
 
 namespace blipft {
 
+/// Of y = x w^T: what the casts of a step tell apart.
+enum class Fp8Factor { x, w, dy };
+constexpr int64_t kFp8Factors = 3;
+/// "x", "w", "dy"
+const char* fp8_factor_name(Fp8Factor factor);
+
+/// What the casts of a factor found in a step.
+struct Fp8Found {
+  float amax = 0;                          ///< not finite where an element is not
+  int64_t counts[kFp8Counts] = {};         ///< zeros where they are not counted
+};
+
 struct Fp8Settings {
   DType gradients = DType::f8e5m2;
   /// A product saves m n k operations and casts about m k + m n + n k elements: layers with in * out / (in + out) below
@@ -25,6 +40,7 @@ struct Fp8Settings {
   int64_t least_size = 1300;
   std::vector<std::string> excluded;       ///< ends of modules' names
   int64_t kept_bytes = 0;                  ///< of weights' codes that stay over a step
+  bool counts = false;                     ///< casts of steps count: Fp8Cast::counts
 };
 
 /// A matrix in one or both layouts.
@@ -34,8 +50,13 @@ struct Fp8Codes {
 };
 constexpr int64_t kFp8Words = 8, kScaleWord = 4;
 enum class Fp8Layouts { codes, transposed, both };
+/// Where a cast adds what it found: Fp8Cast's; absent: nowhere.
+struct Fp8Notes {
+  Tensor largest, counts;
+};
 /// `x` in memory that is taken from the arena.
-Fp8Codes cast_fp8(const StepContext& context, const MatrixView& x, DType dtype, Fp8Layouts layouts, Stream stream);
+Fp8Codes cast_fp8(const StepContext& context, const MatrixView& x, DType dtype, Fp8Layouts layouts, Stream stream,
+                  const Fp8Notes& notes = {});
 /// Calls `to` with each tensor that was taken.
 template <class F>
 void each_taken(const Fp8Codes& made, F to) {
@@ -52,13 +73,28 @@ class Fp8Products {
     Choice choice = Choice::fp8;
     Tensor codes, transposed, words;       // [out, in], [in, out], as Fp8Codes has them; absent: not kept
     bool fresh = false;                    // the codes are those of this pass
+    int64_t number = -1;                   // among those in fp8: of its notes, and of names()
+    bool noted = false;                    // the weight, in this pass
   };
   /// Declares the memory of codes that are kept.
   Fp8Products(const std::vector<const Unit*>& units, Fp8Settings settings, Arena& arena);
   /// After Arena::commit.
   void bind(const Arena& arena);
-  /// Weights may have changed.
+  /// Weights may have changed. Nothing is noted, until begin_notes().
   void begin_pass();
+  /// The pass is a step: from here on casts note what they find, which is zeroed here.
+  void begin_notes(Device& device, Stream stream);
+  /// Of a factor of the unit's matrix at `weight`; absent where nothing is noted.
+  Fp8Notes notes(const Unit& unit, int64_t weight, Fp8Factor factor) const;
+  /// The modules of each matrix in fp8, in the order in which forward comes to them: "model.layers.0.self_attn.q_proj, k_proj".
+  const std::vector<std::string>& names() const { return names_; }
+  /// f32 and i64 of names().size() * kFp8Factors: the notes of a step, the factors of a matrix one behind the other. Counts
+  /// are absent where nothing is counted; both where no matrix is in fp8.
+  const Tensor& largest() const { return largest_; }
+  const Tensor& counts() const { return counts_; }
+  /// "x of model.layers.0.mlp.down_proj", the first of these largest magnitudes that is not finite, as forward and then
+  /// backward come to them; "" where all are.
+  std::string first_not_finite(const float* largest) const;
 
   /// Never the head's matrix, which is no layer's (Unit::matrices).
   bool takes(const Unit& unit, int64_t weight) const;
@@ -75,6 +111,9 @@ class Fp8Products {
   Fp8Settings settings_;
   std::map<std::pair<int64_t, int64_t>, Matrix> matrices_;
   int64_t kept_bytes_ = 0;
+  std::vector<std::string> names_;
+  Tensor largest_, counts_;
+  bool noting_ = false;
 };
 
 }  // namespace blipft

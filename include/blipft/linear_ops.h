@@ -30,7 +30,13 @@ struct Fp8Cast {
   Tensor scale;                 ///< f32 [1], out
   Tensor codes;                 ///< [M, N], out, optional
   Tensor transposed;            ///< [N, fp8_columns(M)], out, optional; of the same dtype as codes
+  /// What several casts found, which they add to what is there. Whole numbers alone: their order changes nothing.
+  Tensor largest;               ///< f32 [1], in and out, optional: the greatest amax, with infinities and NaNs above all
+  Tensor counts;                ///< i64 [kFp8Counts], in and out, optional, with `largest` only: see Fp8Count
 };
+/// Of the elements of a matrix that is cast: how many there are; those that are not zero, but whose code is; those that are
+/// infinite or no numbers. None is beyond the largest code where all are finite: the scale is chosen so.
+enum Fp8Count { kFp8Elements, kFp8Underflows, kFp8NotFinite, kFp8Counts };
 
 /// y = act(scale x w^T + bias) + residual. x, residual and y may be columns of wider matrices (for gelu y may not).
 struct LinearForward {

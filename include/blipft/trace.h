@@ -65,6 +65,17 @@ struct SpanRecord {
   double flops = 0;                             ///< of compute
 };
 
+/// A factor of a matrix's products in fp8, in a step of this rank.
+struct Fp8Record {
+  int64_t step = 0;
+  int32_t matrix = 0;                           ///< index into /fp8_matrices
+  int32_t factor = 0;                           ///< of y = x w^T: 0 x, 1 w, 2 dy
+  double amax = 0;                              ///< the largest magnitude; NaN or infinite where one is not finite
+  int64_t elements = 0;                         ///< over micro-batches; 0: they were not counted
+  int64_t underflows = 0;                       ///< of these, not zero but with a code that is
+  int64_t not_finite = 0;                       ///< of these, infinite or no number
+};
+
 struct MemoryRecord {
   int64_t step = 0;
   std::string phase;                            ///< before_forward, after_forward, after_backward, after_optimizer, ...
@@ -98,14 +109,15 @@ struct DriverMemoryRecord {
 /// Names and attributes come before the first record: from then on the file takes only rows (HDF5's SWMR mode), and
 /// set_names() and set_attribute() throw Error. Size in the file, in bytes: 88 a StepRecord, 56 a SpanRecord, 88 a
 /// MemoryRecord, 168 a PlanRecord, 64 a DeviceRecord, 64 a DriverMemoryRecord, 40 a ValidationRecord, 56 a
-/// KernelRecord and 512 each different name of a kernel. Memory phases and owners have at most 31 bytes, planned names
+/// KernelRecord, 48 an Fp8Record and 512 each different name of a kernel. Memory phases and owners have at most 31 bytes, planned names
 /// 127; names of kernels are cut at 511. An EvaluationRecord takes 72 bytes, an EvaluationTextRecord 1048, an
 /// EvaluationSampleRecord 3080: texts are cut at 1023 bytes.
 class Trace {
  public:
   virtual ~Trace() = default;
   /// Phase names differ from each other. May be called again before the first record; the last call counts.
-  virtual void set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases) = 0;
+  virtual void set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases,
+                         const std::vector<std::string>& fp8_matrices = {}) = 0;
   virtual void set_attribute(const std::string& name, const std::string& value) = 0;
   virtual void set_attribute(const std::string& name, double value) = 0;
   /// A finished step: whoever sees its row in the file finds its spans there as well (or in /dropped).
@@ -120,6 +132,7 @@ class Trace {
   virtual void add(const std::vector<EvaluationSampleRecord>& records) = 0;
   virtual void add(const std::vector<EvaluationTextRecord>& records) = 0;
   virtual void add(const std::vector<KernelRecord>& records) = 0;
+  virtual void add(const std::vector<Fp8Record>& records) = 0;
   /// Why nothing is written any more: the disk is full, the file has been removed, ... Told within about a second; empty:
   /// nothing is wrong. Rows that come later are dropped.
   virtual std::string failure() const = 0;

@@ -227,6 +227,19 @@ void add_output(std::vector<Rule>& rules) {
                    },
                    {"trace.enabled"},
                    {"trace.enabled"}});
+  rules.push_back({"trace.fp8_every",
+                   [](const Config& c) {
+                     return when(c.trace.fp8_every > 0 && !c.trace.enabled,
+                                 "needs the trace, but trace.enabled is false");
+                   },
+                   {"trace.enabled"},
+                   {"trace.enabled"}});
+  rules.push_back({"trace.fp8_every",
+                   [](const Config& c) {
+                     return when(c.trace.fp8_every > 0 && c.train.matmul != "fp8", "tells of products in fp8, but ",
+                                 "train.matmul is ", c.train.matmul, "; set train.matmul: fp8, or remove it");
+                   },
+                   {"train.matmul"}});
   rules.push_back({"trace.kernels",
                    [](const Config& c) {
                      return when(c.parallel.device == "cpu" && !c.trace.kernels.empty(),

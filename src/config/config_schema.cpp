@@ -366,6 +366,8 @@ void add_trace_and_output(std::vector<Key>& keys) {
   t(&T::spans, "spans", one_of({"none", "units"}), "units records when the work of every unit begins and ends");
   t(&T::kernels, "kernels", from_to(0, most_steps),
     "the steps whose every kernel is recorded (CUPTI); they run apart from the others, and slower");
+  t(&T::fp8_every, "fp8_every", from_to(0, most_steps),
+    "the steps between those that tell of each factor in fp8 the largest magnitude and how much became zero; 0: none");
   t(&T::sample_seconds, "sample_seconds", from_to(0.001, most_factor),
     "the seconds between two samples of GPU utilisation, power and clocks");
   t(&T::on_error, "on_error", one_of({"warn", "stop"}),

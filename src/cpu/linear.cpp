@@ -137,6 +137,21 @@ void CpuOps::linear_backward_weight(const LinearBackwardWeight& args, Stream) {
   if (args.dbias) column_sums(fp8 ? as_floats(args.dy, left_) : dy, m, args.dbias, args.accumulate);
 }
 
+// Fp8Cast::counts of a matrix that is multiplied by `factor`.
+void count_fp8(const FloatRows& x, int64_t m, int64_t n, float factor, DType dtype, int64_t* counts) {
+  int64_t underflows = 0, not_finite = 0;
+#pragma omp parallel for reduction(+ : underflows, not_finite)
+  for (int64_t r = 0; r < m; ++r)
+    for (int64_t c = 0; c < n; ++c) {
+      const float value = x.data[r * x.stride + c];
+      underflows += value != 0 && (float_to_fp8(value * factor, dtype) & 0x7f) == 0;
+      not_finite += (bits_from_float(value) & 0x7fffffffu) >= 0x7f800000u;
+    }
+  counts[kFp8Elements] += m * n;
+  counts[kFp8Underflows] += underflows;
+  counts[kFp8NotFinite] += not_finite;
+}
+
 void CpuOps::cast_fp8(const Fp8Cast& args, Stream) {
   check_args(args);
   const int64_t m = args.x.rows(), n = args.x.cols();
@@ -149,6 +164,11 @@ void CpuOps::cast_fp8(const Fp8Cast& args, Stream) {
   *args.amax.as<float>() = float_from_bits(largest);
   *args.scale.as<float>() = fp8_scale(largest, dtype);
   const float factor = power_of_two(fp8_exponent(largest, dtype));
+  if (args.largest) {
+    const uint32_t before = bits_from_float(*args.largest.as<float>());
+    *args.largest.as<float>() = float_from_bits(std::max(before, largest));
+  }
+  if (args.counts) count_fp8(x, m, n, factor, dtype, args.counts.as<int64_t>());
   auto* const codes = args.codes.as<uint8_t>();
   auto* const transposed = args.transposed.as<uint8_t>();
   const int64_t columns = fp8_columns(m);

@@ -34,7 +34,7 @@ std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts) {
   const TrainSection& train = parts.config->train;
   if (train.matmul != "fp8") return nullptr;
   const Fp8Settings settings{train.fp8_gradients == "e4m3" ? DType::f8e4m3 : DType::f8e5m2, train.fp8_least_size,
-                             train.matmul_exclude, parts.fp8_kept_bytes};
+                             train.matmul_exclude, parts.fp8_kept_bytes, parts.config->trace.fp8_every > 0};
   return std::make_unique<Fp8Products>(parts.model->units(), settings, *parts.arena);
 }
 

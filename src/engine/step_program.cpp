@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "blipft/fp8_products.h"
 #include "ops/host_memory.h"
 
 namespace blipft {
@@ -18,7 +17,7 @@ static_assert(kScalarBytes >= 4 * kSentScalars);
 // Pinned host memory of one launched step: scalars on their way in, results on their way out.
 struct StepProgram::Slot {
   Slot(Device& device, int64_t bytes) : memory(device, bytes), done(device.create_event()) {}
-  HostMemory memory;                       // scalars, then [loss, grad norm], then stamps
+  HostMemory memory;                       // scalars, then [loss, grad norm], then stamps, then what casts to fp8 found
   float* scalars() const { return reinterpret_cast<float*>(memory.get()); }
   char* results() const { return memory.get() + kScalarBytes; }
   Event done;
@@ -48,6 +47,8 @@ StepProgram::StepProgram(const StepParts& parts, std::vector<TextShape> text_sha
   // A generous bound: each unit has at most 8 spans in a micro-batch.
   const int64_t spans = parts_.spans ? 8 * static_cast<int64_t>(parts_.model->units().size()) * micro_batches_ + 8 : 1;
   stamps_ = arena.persistent(Owner::data, "clock readings", DType::i64, {2 * spans});
+  if (parts_.fp8 && parts_.fp8->largest() && parts_.comm->size() > 1)
+    fp8_of_ranks_ = arena.persistent(Owner::data, "step results", DType::f32, parts_.fp8->largest().shape);
 }
 
 StepProgram::~StepProgram() = default;
@@ -87,6 +88,7 @@ void StepProgram::bind() {
   for (Tensor* tensor : {&staging_, &batch_, &scalars_staging_, &scalars_, &loss_, &norm_square_, &label_count_,
                          &loss_weights_, &workspace_, &stamps_})
     *tensor = arena.resolve(*tensor);
+  if (fp8_of_ranks_) fp8_of_ranks_ = arena.resolve(fp8_of_ranks_);
   Device& device = *parts_.device;
   parts_.ops->set_workspace(workspace_);
   if (parts_.spans) parts_.spans->bind(&device, stamps_);
@@ -96,7 +98,9 @@ void StepProgram::bind() {
   forked_ = device.create_event();
   joined_ = device.create_event();
   device.record(unstaged_, device.compute_stream());
-  const int64_t bytes = kScalarBytes + kResultBytes + stamps_.bytes();
+  int64_t bytes = kScalarBytes + kResultBytes + stamps_.bytes();
+  if (parts_.fp8)
+    for (const Tensor& found : {parts_.fp8->counts(), parts_.fp8->largest(), fp8_of_ranks_}) bytes += found ? found.bytes() : 0;
   for (int64_t i = 0; i < kSlots; ++i) slots_.push_back(std::make_unique<Slot>(device, bytes));
 }
 
@@ -164,6 +168,7 @@ void StepProgram::enqueue_step(const TextShape& text) {
   SpanRecorder* spans = parts_.spans;
   const Stream stream = device.compute_stream();
   begin_pass(text, PassKind::step);
+  if (parts_.fp8) parts_.fp8->begin_notes(device, stream);
   strategy.begin_step(scalars_.part(0, {kStepScalars}), static_cast<float>(largest_norm(parts_.config->train)));
   device.zero(loss_.data, loss_.bytes(), stream);
   parts_.ops->sum(scalars_.part(kStepScalars, {1}), loss_.part(1, {1}), false, stream);  // summed over ranks with the loss
@@ -175,13 +180,23 @@ void StepProgram::enqueue_step(const TextShape& text) {
     parts_.model->forward_backward(context, micro_batch(m, text, PassKind::step));
   }
   strategy.finish_backward();
-  if (parts_.comm->size() > 1) parts_.comm->all_reduce(loss_, stream);
+  sum_results();
   if (spans) spans->begin(Doing::update, stream);
   strategy.update(norm_square_);
   if (spans) spans->end(Doing::update, stream);
   mark_end();
   parts_.arena->mark("after_optimizer");
   parts_.arena->end_pass();
+}
+
+// Over the ranks. Magnitudes have no sum to speak of, but one that is not finite where one of them is not.
+void StepProgram::sum_results() {
+  if (parts_.comm->size() == 1) return;
+  const Stream stream = parts_.device->compute_stream();
+  parts_.comm->all_reduce(loss_, stream);
+  if (!fp8_of_ranks_) return;
+  parts_.device->copy(fp8_of_ranks_.data, parts_.fp8->largest().data, fp8_of_ranks_.bytes(), stream);
+  parts_.comm->all_reduce(fp8_of_ranks_, stream);
 }
 
 void StepProgram::enqueue_evaluation(const TextShape& text) {
@@ -222,6 +237,10 @@ void StepProgram::warm_up(const Tensor& scratch) {
   device.synchronize();
   parts_.strategy->warm_up(scratch);
   device.synchronize();
+  if (fp8_of_ranks_) {
+    device.zero(fp8_of_ranks_.data, fp8_of_ranks_.bytes(), stream);
+    parts_.comm->all_reduce(fp8_of_ranks_, stream);
+  }
   parts_.comm->all_reduce(loss_, stream);  // as small as the step's other sums; and no rank is ahead of the others now
   device.synchronize();
 }
@@ -298,11 +317,40 @@ void StepProgram::run(const HostBatch& batch, PassKind kind, Slot& slot) {
     enqueue(program.text, kind);
     program.warm = true;
   }
+  copy_results(slot);
+  device.record(slot.done, compute);
+}
+
+void StepProgram::copy_results(const Slot& slot) {
+  Device& device = *parts_.device;
+  const Stream compute = device.compute_stream();
   char* out = slot.results();
   device.copy(out, loss_.data, loss_.bytes(), compute);
   device.copy(out + 8, scalars_.as<float>() + kGradNorm, 4, compute);
-  device.copy(out + kResultBytes, stamps_.data, stamps_.bytes(), compute);
-  device.record(slot.done, compute);
+  out += kResultBytes;
+  device.copy(out, stamps_.data, stamps_.bytes(), compute);
+  out += stamps_.bytes();
+  if (!parts_.fp8 || slot.result.kind != PassKind::step) return;
+  for (const Tensor& found : {parts_.fp8->counts(), parts_.fp8->largest(), fp8_of_ranks_}) {
+    if (!found) continue;
+    device.copy(out, found.data, found.bytes(), compute);
+    out += found.bytes();
+  }
+}
+
+// What copy_results() wrote at `from`.
+void StepProgram::read_fp8(const char* from, StepResult& result) const {
+  const Fp8Products& fp8 = *parts_.fp8;
+  result.fp8.resize(static_cast<size_t>(fp8.largest().numel()));
+  if (fp8.counts())
+    for (Fp8Found& found : result.fp8) {
+      std::memcpy(found.counts, from, sizeof found.counts);
+      from += sizeof found.counts;
+    }
+  const auto* const largest = reinterpret_cast<const float*>(from);
+  for (size_t i = 0; i < result.fp8.size(); ++i) result.fp8[i].amax = largest[i];
+  if (!is_finite(result))
+    result.not_finite_in_fp8 = fp8.first_not_finite(fp8_of_ranks_ ? largest + fp8.largest().numel() : largest);
 }
 
 // While the host waits, it is in the oldest step that is not finished.
@@ -336,6 +384,8 @@ bool StepProgram::finished(bool wait, StepResult& result) {
   slot.result.stamps.assign(stamps, stamps + stamps_.numel());
   slot.result.begin_ns = stamps[0];
   slot.result.end_ns = stamps[1];
+  if (parts_.fp8 && parts_.fp8->largest() && slot.result.kind == PassKind::step)
+    read_fp8(out + kResultBytes + stamps_.bytes(), slot.result);
   result = std::move(slot.result);
   ++drained_;
   return true;

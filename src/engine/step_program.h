@@ -3,12 +3,15 @@
 // The same enqueue() serves the dry run that plans memory, the eager step and the captured graph.
 #pragma once
 
+#include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "blipft/activity.h"
 #include "blipft/config.h"
 #include "blipft/data.h"
+#include "blipft/fp8_products.h"
 #include "blipft/model.h"
 #include "blipft/strategy.h"
 #include "trace/span_recorder.h"
@@ -44,10 +47,15 @@ struct StepResult {
   double text_tokens = 0;                  ///< of a step: of all ranks' samples, without padding
   double flops = 0;                        ///< of this rank; see step_flops()
   int64_t begin_ns = 0, end_ns = 0;        ///< device clock
+  std::vector<Fp8Found> fp8;               ///< of a step, of this rank: as Fp8Products::names(), kFp8Factors each
+  std::string not_finite_in_fp8;           ///< Fp8Products::first_not_finite(), of all ranks
   TextShape text;
   int64_t wait_begin_ns = 0, wait_end_ns = 0;  ///< host clock (Unix time): when the trainer waited for the batch
   std::vector<int64_t> stamps;             ///< device clock, ns, of the recorded spans
 };
+
+/// Whether loss and gradient norm are.
+inline bool is_finite(const StepResult& result) { return std::isfinite(result.loss) && std::isfinite(result.grad_norm); }
 
 /// Floating-point operations of one rank's step, padding included, recomputation not.
 double step_flops(const Config& config, const Model& model, const TextShape& text);
@@ -110,6 +118,9 @@ class StepProgram {
   void enqueue_loss_weights(const TextShape& text);
   void mark_begin();
   void mark_end();
+  void sum_results();
+  void copy_results(const Slot& slot);
+  void read_fp8(const char* from, StepResult& result) const;
   BatchLayout layout(const TextShape& text, PassKind kind) const;
   Slot& next_slot(const HostBatch& batch, PassKind kind);
   void copy_in(const HostBatch& batch, const Slot& slot);
@@ -122,6 +133,7 @@ class StepProgram {
   Tensor staging_, batch_;                 // u8: where the copy stream writes, and what the step reads
   Tensor scalars_staging_, scalars_;       // f32 [kStepScalars + 1]: the same for what the host adds to a batch
   Tensor loss_, norm_square_, label_count_, loss_weights_;  // f32 [2] (loss, text tokens), [1], [1], [M]
+  Tensor fp8_of_ranks_;                    // f32 [m]: Fp8Products::largest(), summed over ranks; absent where there is nothing to sum
   Tensor workspace_;                       // u8, the ops' scratch
   Tensor stamps_;                          // i64, device clock; the step's begin and end come first
 

@@ -13,12 +13,13 @@ constexpr const char* kHint =
 
 std::string NonFiniteSteps::finished(const StepResult& result) {
   const bool norm_finite = std::isfinite(result.grad_norm);
-  if (std::isfinite(result.loss) && norm_finite) {
+  if (is_finite(result)) {
     in_a_row_ = 0;
     return {};
   }
   const std::string what =
-      concat("step ", result.step, ": loss ", result.loss, ", gradient norm ", result.grad_norm, ": not finite");
+      concat("step ", result.step, ": loss ", result.loss, ", gradient norm ", result.grad_norm, ": not finite",
+             result.not_finite_in_fp8.empty() ? "" : concat("; the first factor in fp8 that is not: ", result.not_finite_in_fp8));
   const char* untouched = "; no model was saved, and the one on disk is untouched";
   const std::string place = concat(place_of(config_, "train.on_nonfinite"), ": train.on_nonfinite: ");
   if (config_.train.on_nonfinite == "stop") throw SharedError(concat(place, "stop: ", what, untouched, kHint));

@@ -99,6 +99,9 @@ void check_args(const Fp8Cast& args) {
   check.layout(args.x, "x");
   check.vector(args.amax, "amax", DType::f32, 1);
   check.vector(args.scale, "scale", DType::f32, 1);
+  if (args.largest) check.vector(args.largest, "largest", DType::f32, 1);
+  if (args.counts) check.vector(args.counts, "counts", DType::i64, kFp8Counts);
+  check.require(args.largest || !args.counts, "counts come without largest");
   check.require(args.codes || args.transposed, "codes and transposed are both missing");
   const DType dtype = args.codes ? args.codes.dtype : args.transposed.dtype;
   check.require(is_fp8(dtype), "codes are neither f8e4m3 nor f8e5m2");

@@ -12,6 +12,17 @@ namespace blipft {
 
 namespace {
 constexpr int64_t kClockPeriodNs = 100'000'000;  // the device's clock is measured with a sample, but no more often
+
+std::vector<Fp8Record> fp8_records(const StepResult& result) {
+  std::vector<Fp8Record> records;
+  for (size_t i = 0; i < result.fp8.size(); ++i) {
+    const Fp8Found& found = result.fp8[i];
+    records.push_back({result.step, static_cast<int32_t>(i / kFp8Factors), static_cast<int32_t>(i % kFp8Factors),
+                       static_cast<double>(found.amax), found.counts[kFp8Elements], found.counts[kFp8Underflows],
+                       found.counts[kFp8NotFinite]});
+  }
+  return records;
+}
 }  // namespace
 
 std::string RunTrace::path(const Config& config, int64_t part, int64_t rank) {
@@ -29,12 +40,15 @@ int64_t RunTrace::next_part(const Config& config, const World& world) {
 
 int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t steps) {
   if (!config.trace.enabled) return 0;
-  constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168;  // rows, see trace.h
+  constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168, kFp8 = 48;  // rows, see trace.h
   constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
   const int64_t spans = config.trace.spans == "none" ? 0 : plan.spans->most_spans() + 1;
   const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // of a step, about
   const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
-  const int64_t rows = steps * (kStep + spans * kSpan) + noted * moments * kOwners * kMemory +
+  const Fp8Products* fp8 = plan.engine->fp8.get();
+  const int64_t factors = fp8 && config.trace.fp8_every > 0 ? static_cast<int64_t>(fp8->names().size()) * kFp8Factors : 0;
+  const int64_t told = factors > 0 ? 1 + steps / config.trace.fp8_every : 0;
+  const int64_t rows = steps * (kStep + spans * kSpan) + told * factors * kFp8 + noted * moments * kOwners * kMemory +
                        static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
   constexpr int64_t kSample = 3080, kText = 1048;                       // of generated texts, on rank 0
   const int64_t every = config.train.val_check_interval;
@@ -68,7 +82,8 @@ RunTrace::RunTrace(const TraceParts& parts)
       samples_(samples_of_a_rank(*parts.config, parts.world->size(), parts.world->rank())), clock_(*parts.device) {
   std::vector<std::string> units;
   for (const Unit* unit : parts_.model->units()) units.push_back(unit->name());
-  trace_->set_names(units, SpanRecorder::phase_names());
+  const Fp8Products* fp8 = parts_.plan->engine->fp8.get();
+  trace_->set_names(units, SpanRecorder::phase_names(), fp8 ? fp8->names() : std::vector<std::string>{});
   note_run();
   note_versions();
   std::vector<PlanRecord> plan;                     // the first record: from here on the file takes only rows
@@ -169,6 +184,8 @@ void RunTrace::step(const StepResult& result, int64_t epoch, double seconds) {
   record.begin_ns = time_of(result.begin_ns);
   record.end_ns = time_of(result.end_ns);
   record.data_wait_ns = result.wait_end_ns - result.wait_begin_ns;
+  const int64_t every = parts_.config->trace.fp8_every;
+  if (!result.fp8.empty() && ((every > 0 && result.step % every == 0) || !is_finite(result))) trace_->add(fp8_records(result));
   record.text_tokens = std::lround(result.text.mean_rows(parts_.config->train.batch_size).all());
   trace_->add(record, spans);
   if (const std::string why = trace_->failure(); !why.empty()) fail(why, true);

@@ -7,7 +7,7 @@ namespace {
 
 class NullTrace final : public Trace {
  public:
-  void set_names(const std::vector<std::string>&, const std::vector<std::string>&) override {}
+  void set_names(const std::vector<std::string>&, const std::vector<std::string>&, const std::vector<std::string>&) override {}
   void set_attribute(const std::string&, const std::string&) override {}
   void set_attribute(const std::string&, double) override {}
   void add(const StepRecord&, const std::vector<SpanRecord>&) override {}
@@ -21,6 +21,7 @@ class NullTrace final : public Trace {
   void add(const std::vector<EvaluationSampleRecord>&) override {}
   void add(const std::vector<EvaluationTextRecord>&) override {}
   void add(const std::vector<KernelRecord>&) override {}
+  void add(const std::vector<Fp8Record>&) override {}
   std::string failure() const override { return {}; }
   void close() override {}
 };

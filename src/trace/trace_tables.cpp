@@ -11,6 +11,7 @@ namespace blipft::io {
 static_assert(sizeof(StepRecord) == 11 * 8 && sizeof(SpanRecord) == 7 * 8 && sizeof(DeviceRecord) == 8 * 8);
 static_assert(sizeof(MemoryRow) == 88 && sizeof(PlanRow) == 168 && sizeof(DroppedRow) == 24);
 static_assert(sizeof(DriverMemoryRecord) == 8 * 8 && sizeof(ValidationRecord) == 5 * 8 && sizeof(KernelRow) == 56);
+static_assert(sizeof(Fp8Record) == 6 * 8);
 static_assert(sizeof(KernelNameRow) == kernel_name && sizeof(EvaluationRow) == 72);
 static_assert(sizeof(EvaluationSampleRow) == 8 + 3 * whole_text && sizeof(EvaluationTextRow) == 24 + whole_text);
 
@@ -179,6 +180,20 @@ const TableSchema& kernel_name_schema() {
   return schema;
 }
 
+const TableSchema& fp8_schema() {
+  static const TableSchema schema{"fp8", "factors of products in fp8, of this rank, in steps of trace.fp8_every", sizeof(Fp8Record),
+                                  1024, {
+    BLIPFT_FIELD(Fp8Record, step, i64, "1", "optimizer step, from 0"),
+    BLIPFT_FIELD(Fp8Record, matrix, i32, "1", "index into /fp8_matrices"),
+    BLIPFT_FIELD(Fp8Record, factor, fp8_factor, "1", "of y = x w^T: 0 x, 1 w, 2 dy, the gradient of y"),
+    BLIPFT_FIELD(Fp8Record, amax, f64, "1",
+                 "the largest magnitude over micro-batches; infinite or NaN: an element is not finite"),
+    BLIPFT_FIELD(Fp8Record, elements, i64, "1", "elements over micro-batches; 0: they were not counted"),
+    BLIPFT_FIELD(Fp8Record, underflows, i64, "1", "of these, not zero, but zero as a code"),
+    BLIPFT_FIELD(Fp8Record, not_finite, i64, "1", "of these, infinite or NaN; all others are within the range of codes")}};
+  return schema;
+}
+
 const TableSchema& dropped_schema() {
   static const TableSchema schema{"dropped", "spans that were not recorded because the disk was too slow; no row: none",
                                   sizeof(DroppedRow), 64, {
@@ -220,6 +235,7 @@ Hdf5Handle field_type(FieldType type, const std::vector<std::string>& phases, co
     case FieldType::long_string: return string_type(long_name, path);
     case FieldType::kernel_string: return string_type(kernel_name, path);
     case FieldType::text: return string_type(whole_text, path);
+    case FieldType::fp8_factor: return enum_type({"x", "w", "dy"}, path);
     case FieldType::kernel_kind: return enum_type({"kernel", "copy", "fill"}, path);
     case FieldType::phase: return phases.empty() ? copy(H5T_NATIVE_INT32) : enum_type(phases, path);
     case FieldType::stream: return enum_type({"compute", "communication", "copy", "host"}, path);

@@ -63,6 +63,7 @@ struct Queue {
   std::vector<io::EvaluationSampleRow> evaluation_samples;
   std::vector<io::EvaluationTextRow> evaluation_texts;
   std::vector<io::KernelRow> kernels;
+  std::vector<Fp8Record> fp8;
   std::vector<io::KernelNameRow> kernel_names;   // new ones, in the order of their numbers
   std::optional<io::DroppedRow> dropped;
 
@@ -74,7 +75,7 @@ struct Queue {
            validations.size() * sizeof(ValidationRecord) + evaluations.size() * sizeof(io::EvaluationRow) +
            evaluation_samples.size() * sizeof(io::EvaluationSampleRow) +
            evaluation_texts.size() * sizeof(io::EvaluationTextRow) + kernels.size() * sizeof(io::KernelRow) +
-           kernel_names.size() * sizeof(io::KernelNameRow);
+           kernel_names.size() * sizeof(io::KernelNameRow) + fp8.size() * sizeof(Fp8Record);
   }
   bool empty() const { return bytes() == 0 && !dropped; }
   /// Empties the queue and keeps its memory.
@@ -92,6 +93,7 @@ struct Queue {
     evaluation_texts.clear();
     kernels.clear();
     kernel_names.clear();
+    fp8.clear();
     dropped.reset();
   }
   void drop(const std::vector<SpanRecord>& records) {
@@ -108,7 +110,8 @@ class Hdf5Trace final : public Trace {
  public:
   Hdf5Trace(const std::string& path, size_t queue_bytes);
   ~Hdf5Trace() override;
-  void set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases) override;
+  void set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases,
+                 const std::vector<std::string>& fp8_matrices) override;
   void set_attribute(const std::string& name, const std::string& value) override { add_attribute(name, value); }
   void set_attribute(const std::string& name, double value) override { add_attribute(name, value); }
   void add(const StepRecord& record, const std::vector<SpanRecord>& spans) override;
@@ -122,6 +125,7 @@ class Hdf5Trace final : public Trace {
   void add(const std::vector<EvaluationSampleRecord>& records) override;
   void add(const std::vector<EvaluationTextRecord>& records) override;
   void add(const std::vector<KernelRecord>& records) override;
+  void add(const std::vector<Fp8Record>& records) override;
   std::string failure() const override;
   void close() override;
 
@@ -137,9 +141,9 @@ class Hdf5Trace final : public Trace {
   void abandon();
   void check_there();
   int32_t kernel_number(const std::string& name);
-  std::array<io::Table*, 14> tables() {
+  std::array<io::Table*, 15> tables() {
     return {&steps_, &spans_, &memory_, &plan_, &host_plan_, &device_, &driver_memory_, &validations_,
-            &evaluations_, &evaluation_samples_, &evaluation_texts_, &kernels_, &kernel_names_, &dropped_};
+            &evaluations_, &evaluation_samples_, &evaluation_texts_, &kernels_, &kernel_names_, &fp8_, &dropped_};
   }
 
   const std::string path_;
@@ -149,7 +153,7 @@ class Hdf5Trace final : public Trace {
   std::condition_variable wake_;
   Queue waiting_;
   std::map<std::string, std::variant<std::string, double>> attributes_;
-  std::vector<std::string> units_, phases_;
+  std::vector<std::string> units_, phases_, fp8_matrices_;
   std::map<std::string, int32_t> kernel_numbers_;
   bool started_ = false;                // the first record came, or close()
   bool closing_ = false;
@@ -158,7 +162,7 @@ class Hdf5Trace final : public Trace {
 
   io::Hdf5Handle file_;                 // of the writing thread, under hdf5_mutex()
   io::Table steps_, spans_, memory_, plan_, host_plan_, device_, driver_memory_, validations_, evaluations_,
-      evaluation_samples_, evaluation_texts_, kernels_, kernel_names_, dropped_;
+      evaluation_samples_, evaluation_texts_, kernels_, kernel_names_, fp8_, dropped_;
   std::chrono::steady_clock::time_point looked_;  // of the writing thread: when the file was seen to be there
   std::thread thread_;
 };
@@ -176,7 +180,7 @@ void name_file(const std::string& from, const std::string& to) {
 }
 
 Hdf5Trace::Hdf5Trace(const std::string& path, size_t queue_bytes) : path_(path), queue_bytes_(queue_bytes) {
-  attributes_["format_version"] = "1.11";
+  attributes_["format_version"] = "1.12";
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
@@ -216,7 +220,8 @@ Hdf5Trace::~Hdf5Trace() {
   }
 }
 
-void Hdf5Trace::set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases) {
+void Hdf5Trace::set_names(const std::vector<std::string>& units, const std::vector<std::string>& phases,
+                          const std::vector<std::string>& fp8_matrices) {
   const std::lock_guard lock(mutex_);
   BLIPFT_CHECK(!started_, path_, ": names come before the first record");
   const std::set<std::string> different(phases.begin(), phases.end());
@@ -224,6 +229,7 @@ void Hdf5Trace::set_names(const std::vector<std::string>& units, const std::vect
                ": phase names must differ and not be empty");
   units_ = units;
   phases_ = phases;
+  fp8_matrices_ = fp8_matrices;
 }
 
 void Hdf5Trace::add_attribute(const std::string& name, std::variant<std::string, double> value) {
@@ -358,6 +364,10 @@ void Hdf5Trace::add(const std::vector<KernelRecord>& records) {
   });
 }
 
+void Hdf5Trace::add(const std::vector<Fp8Record>& records) {
+  enqueue([&] { waiting_.fp8.insert(waiting_.fp8.end(), records.begin(), records.end()); });
+}
+
 std::string Hdf5Trace::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
@@ -414,6 +424,7 @@ void Hdf5Trace::start_file() {
     std::visit([&, &key = name](const auto& held) { io::write_attribute(file, path_, key, held); }, value);
   io::write_strings(file, path_, "units", "names of the model's units, as /spans.unit counts them", units_);
   io::write_strings(file, path_, "phases", "names of the phases, as /spans.phase counts them", phases_);
+  io::write_strings(file, path_, "fp8_matrices", "modules of the matrices in fp8, as /fp8.matrix counts them", fp8_matrices_);
   steps_ = io::Table(file, path_, io::step_schema(), phases_);
   spans_ = io::Table(file, path_, io::span_schema(), phases_);
   memory_ = io::Table(file, path_, io::memory_schema(), phases_);
@@ -427,6 +438,7 @@ void Hdf5Trace::start_file() {
   evaluation_texts_ = io::Table(file, path_, io::evaluation_text_schema(), phases_);
   kernels_ = io::Table(file, path_, io::kernel_schema(), phases_);
   kernel_names_ = io::Table(file, path_, io::kernel_name_schema(), phases_);
+  fp8_ = io::Table(file, path_, io::fp8_schema(), phases_);
   dropped_ = io::Table(file, path_, io::dropped_schema(), phases_);
   io::check(H5Fstart_swmr_write(file), path_, "entering SWMR mode");
 }
@@ -445,6 +457,7 @@ void Hdf5Trace::write(const Queue& rows) {
   evaluations_.append(rows.evaluations.data(), rows.evaluations.size());
   kernel_names_.append(rows.kernel_names.data(), rows.kernel_names.size());   // before the rows that count them
   kernels_.append(rows.kernels.data(), rows.kernels.size());
+  fp8_.append(rows.fp8.data(), rows.fp8.size());
   if (rows.dropped) dropped_.append(&*rows.dropped, 1);
   steps_.append(rows.steps.data(), rows.steps.size());
 }

@@ -108,6 +108,9 @@ const std::vector<Win>& wins() {
       {"trace: {kernels: [3]}\n", "trace.enabled=false", "trace.kernels", "[]", 1, "trace.kernels"},
       {"trace: {enabled: false}\n", "trace.kernels=[3]", "trace.enabled", "true", 1, "trace.kernels"},
       {"trace: {kernels: [3]}\n", "parallel.device=cpu", "trace.kernels", "[]", 1, "trace.kernels"},
+      {"train: {matmul: fp8}\ntrace: {fp8_every: 5}\n", "trace.enabled=false", "trace.fp8_every", "0", 1, "trace.fp8_every"},
+      {"train: {matmul: fp8}\ntrace: {enabled: false}\n", "trace.fp8_every=5", "trace.enabled", "true", 1, "trace.fp8_every"},
+      {"train: {matmul: fp8}\ntrace: {fp8_every: 5}\n", "train.matmul=default", "trace.fp8_every", "0", 1, "trace.fp8_every"},
   };
   return rows;
 }

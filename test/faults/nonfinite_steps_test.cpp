@@ -41,6 +41,19 @@ TEST_SUITE("non-finite steps") {
     }
   }
 
+  TEST_CASE("a factor in fp8 that is not finite is named") {
+    for (const char* what : {"stop", "skip"}) {
+      const Config config = config_of(what);
+      NonFiniteSteps steps(config);
+      StepResult bad = step(3, kNan, kNan);
+      std::string told;
+      const auto tell = [&] { told = steps.finished(bad); };
+      CHECK((message_of(tell) + told).find("in fp8") == std::string::npos);
+      bad.not_finite_in_fp8 = "x of model.layers.0.mlp.down_proj";
+      CHECK((message_of(tell) + told).find("; the first factor in fp8 that is not: x of model.layers.0.mlp.down_proj") != std::string::npos);
+    }
+  }
+
   TEST_CASE("skip: counted and named, unless they do not end, were not skipped, or were most of the run") {
     const Config config = config_of("skip");
     NonFiniteSteps steps(config);

@@ -57,6 +57,27 @@ std::vector<double> product(int64_t m, int64_t n, int64_t k, A a, B b) {
 
 std::vector<double> wide(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
+/// What casts of these tensors are to find: the largest of them, and all elements' counts.
+Fp8Found found_in(const std::vector<std::vector<float>>& tensors, DType dtype) {
+  Fp8Found found;
+  for (const std::vector<float>& values : tensors) {
+    const std::vector<double> codes = in_fp8(values, dtype);
+    for (size_t i = 0; i < values.size(); ++i) {
+      found.amax = std::max(found.amax, std::abs(values[i]));
+      found.counts[kFp8Underflows] += values[i] != 0 && codes[i] == 0;
+    }
+    found.counts[kFp8Elements] += static_cast<int64_t>(values.size());
+  }
+  return found;
+}
+
+/// Numbers of many magnitudes, of which casts lose some.
+std::vector<float> spread_numbers(int64_t n, uint32_t seed, float size) {
+  std::vector<float> values = random_numbers(n, seed, 1);
+  for (float& value : values) value = size * std::exp2(8 * value);
+  return values;
+}
+
 const ParameterGroup kTrained{"trained"};
 
 struct Case {
@@ -184,6 +205,105 @@ TEST_SUITE("fp8") {
     CHECK_FALSE(fp8.takes(unit, down.weight));
     CHECK(fp8.takes(unit, down_other.weight));
     CHECK_FALSE(Fp8Products({&unit}, {DType::f8e5m2, 32, {"layers.0.k"}, 0}, arena).takes(unit, qkv.weight));
+  }
+
+  TEST_CASE("a step notes x and dy of each micro-batch, the weight once, and nothing that is computed again") {
+    for (const int64_t kept_bytes : {0, 1 << 20}) {
+      CAPTURE(kept_bytes);
+      constexpr int64_t kRows = 5, kIn = 32, kOut = 48;
+      Unit unit("layer", kTrained);
+      unit.index = 0;
+      const LinearLayer layer = add_packed_linear(unit, std::vector<std::string>{"layer.q", "layer.k", "layer.v"}, kIn, kOut / 3, false, 0.02f);
+      std::vector<float> flat = spread_numbers(unit.numel(), 1, 0.1f), gradient(static_cast<size_t>(unit.numel()));
+      std::vector<float> y(static_cast<size_t>(kRows * kOut)), dx(static_cast<size_t>(kRows * kIn));
+      const auto device = make_cpu_device(0), plan_device = make_plan_device();
+      const auto cpu_ops = make_cpu_ops(), plan_ops = make_plan_ops();
+      Arena arena(*device);
+      NoUnits units({flat.data(), kF32, {unit.numel()}}, {gradient.data(), kF32, {unit.numel()}});
+      Fp8Products fp8({&unit}, {DType::f8e5m2, 1, {}, kept_bytes, true}, arena);
+      CHECK(fp8.names() == std::vector<std::string>{"layer.q, k, v"});
+      for (const bool planned : {false, true, true}) {  // the second step begins anew
+        StepContext context{planned ? *cpu_ops : *plan_ops, *device, arena, units, device->compute_stream(), device->side_stream(),
+                            device->create_event(), device->create_event()};
+        context.fp8 = &fp8;
+        arena.begin_pass("step");
+        fp8.begin_pass();
+        if (planned) CHECK_FALSE(fp8.notes(unit, layer.weight, Fp8Factor::x).largest);
+        fp8.begin_notes(planned ? *device : *plan_device, context.stream);
+        std::vector<std::vector<float>> xs, dys;
+        for (uint32_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
+          xs.push_back(spread_numbers(kRows * kIn, 10 + micro_batch, 1)), dys.push_back(spread_numbers(kRows * kOut, 20 + micro_batch, 1e-5f));
+          const Tensor x{xs.back().data(), kF32, {kRows, kIn}}, dy{dys.back().data(), kF32, {kRows, kOut}};
+          UnitPass pass = acquire(context, unit);
+          for (const bool again : {false, true}) {
+            pass.again = again;
+            layer.forward(pass, {.x = x, .y = Tensor{y.data(), kF32, {kRows, kOut}}});
+          }
+          UnitBackward backward(pass, gradients(context, unit));
+          layer.input_gradient(backward, {.dy = dy, .dx = Tensor{dx.data(), kF32, {kRows, kIn}}});
+          layer.weight_gradient(backward, dy, x);
+          backward.join();
+          release(context, unit);
+        }
+        arena.end_pass();
+        if (!planned) {
+          arena.plan();
+          arena.commit();
+          fp8.bind(arena);
+          continue;
+        }
+        const Fp8Found expected[kFp8Factors] = {found_in(xs, DType::f8e4m3), found_in({flat}, DType::f8e4m3), found_in(dys, DType::f8e5m2)};
+        for (int64_t factor = 0; factor < kFp8Factors; ++factor) {
+          CAPTURE(factor);
+          CHECK(fp8.largest().as<float>()[factor] == expected[factor].amax);
+          CHECK(expected[factor].counts[kFp8Underflows] > 0);
+          for (int64_t i = 0; i < kFp8Counts; ++i) CHECK(fp8.counts().as<int64_t>()[factor * kFp8Counts + i] == expected[factor].counts[i]);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("casts count what becomes zero and what is not finite") {
+    const auto ops = make_cpu_ops();
+    const float inf = std::numeric_limits<float>::infinity(), least = 0x1p-9f;  // of e4m3, where the scale is 1
+    const auto counted = [&](std::vector<float> x) {
+      float amax = 0, scale = 0, largest = 300;
+      std::vector<uint8_t> codes(16);
+      std::vector<int64_t> counts{1, 1, 1};
+      x.resize(16);
+      ops->cast_fp8({.x = Tensor{x.data(), kF32, {1, 16}}, .amax = {&amax, kF32, {1}}, .scale = {&scale, kF32, {1}},
+                     .codes = {codes.data(), DType::f8e4m3, {1, 16}}, .largest = {&largest, kF32, {1}},
+                     .counts = {counts.data(), DType::i64, {kFp8Counts}}}, {});
+      return std::pair{largest, std::vector<int64_t>{counts[0] - 1, counts[1] - 1, counts[2] - 1}};
+    };
+    // Half of the least code is rounded to zero, as the even neighbour; what lies above it is not.
+    CHECK(counted({448, least, least / 2, std::nextafter(least / 2, 1.0f), -least / 4, -0.0f, 1e-45f}) ==
+          std::pair{448.0f, std::vector<int64_t>{16, 3, 0}});
+    CHECK(counted({224, least / 4, -least / 8}) == std::pair{300.0f, std::vector<int64_t>{16, 2, 0}});
+    CHECK(counted({inf, -inf, 1, 1e-45f}) == std::pair{inf, std::vector<int64_t>{16, 1, 2}});
+    CHECK(counted({std::nanf(""), 1}).second == std::vector<int64_t>{16, 0, 1});
+  }
+
+  TEST_CASE("the first factor that is not finite: forward's as its layers follow, then backward's from the last layer on") {
+    Unit unit("layer", kTrained);
+    unit.index = 0;
+    for (const char* name : {"layers.0.fc", "layers.1.fc", "layers.2.fc"}) add_linear(unit, name, 64, 64, false, 0.02f);
+    const auto device = make_cpu_device(0);
+    Arena arena(*device);
+    const Fp8Products fp8({&unit}, {DType::f8e5m2, 1, {}, 0}, arena);
+    CHECK_FALSE(fp8.counts());
+    std::vector<float> largest(9, 1);
+    const auto first = [&](size_t matrix, Fp8Factor factor, float value) {
+      largest[matrix * 3 + static_cast<size_t>(factor)] = value;
+      return fp8.first_not_finite(largest.data());
+    };
+    const float inf = std::numeric_limits<float>::infinity();
+    CHECK(fp8.first_not_finite(largest.data()).empty());
+    CHECK(first(0, Fp8Factor::dy, inf) == "dy of layers.0.fc");
+    CHECK(first(1, Fp8Factor::dy, std::nanf("")) == "dy of layers.1.fc");
+    CHECK(first(2, Fp8Factor::x, std::nanf("")) == "x of layers.2.fc");
+    CHECK(first(1, Fp8Factor::w, inf) == "w of layers.1.fc");
+    CHECK(first(1, Fp8Factor::x, inf) == "x of layers.1.fc");
   }
 
   TEST_CASE("a number that is none reaches what is multiplied with it") {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 #include <tuple>
 #include <utility>
 
@@ -23,14 +24,37 @@ inline Fp8Cast make_cast(OpContext& c, const std::string& name, const MatrixView
   return cast;
 }
 
+/// What a cast adds to what earlier ones found: the largest magnitude, and with `counts` these too.
+inline void add_found(OpContext& c, Fp8Cast& cast, bool counts) {
+  cast.largest = c.changing_values("largest", kF32, {0.25});
+  if (counts) cast.counts = c.changing_values("counts", DType::i64, {5, 7, 5e12});
+}
+
+/// Numbers of up to `size` that are spread evenly over 50 powers of two, so that many become zero; some are it.
+inline Tensor spread(OpContext& c, const std::string& name, DType t, const Shape& shape, double size) {
+  std::mt19937 random(5);
+  std::vector<double> numbers(static_cast<size_t>(shape.numel()));
+  for (double& number : numbers) {
+    const double magnitude = size * std::exp2(-50.0 * random() / 4294967296.0);
+    number = random() % 16 == 0 ? 0 : random() % 2 ? magnitude : -magnitude;
+  }
+  return c.values(name, t, numbers).view(shape);
+}
+
 /// `first` columns into rows that are `behind` longer; numbers of up to `size`.
 inline void add_fp8_cast(Cases& cases, DType t, DType to, int64_t rows, int64_t cols, int64_t first, int64_t behind, double size) {
-  for (const auto& [codes, transposed] : {std::pair{true, true}, {true, false}, {false, true}})
+  enum Found { kNothing, kLargest, kCounts };
+  for (const auto& [codes, transposed, found] :
+       {std::tuple{true, true, kNothing}, {true, false, kNothing}, {false, true, kNothing}, {true, false, kLargest},
+        {true, true, kCounts}, {true, false, kCounts}, {false, true, kCounts}})
     cases.push_back({title(t, "cast to ", dtype_name(to), " ", rows, "x", cols, " columns from ", first, ", ", behind,
-                           " behind, up to ", size, codes ? " codes" : "", transposed ? " transposed" : ""),
+                           " behind, up to ", size, codes ? " codes" : "", transposed ? " transposed" : "",
+                           found == kCounts ? " counts" : found == kLargest ? " largest" : ""),
                      t, true, [=](OpContext& c) {
-      const MatrixView x = MatrixView(c.input("x", t, {rows, first + cols + behind}, -size, size * 0.9)).columns(first, cols);
-      const Fp8Cast cast = make_cast(c, "x", x, to, codes, transposed);
+      const Shape whole{rows, first + cols + behind};
+      const Tensor wide = found == kCounts ? spread(c, "x", t, whole, size) : c.input("x", t, whole, -size, size * 0.9);
+      Fp8Cast cast = make_cast(c, "x", MatrixView(wide).columns(first, cols), to, codes, transposed);
+      if (found != kNothing) add_found(c, cast, found == kCounts);
       c.run([&](Ops& ops, Stream s) { ops.cast_fp8(cast, s); });
     }});
 }
@@ -46,7 +70,9 @@ inline void add_fp8_extremes(Cases& cases, DType to) {
       std::vector<double> all;
       for (size_t i = 0; i < 64; ++i) all.push_back(numbers[i % numbers.size()]);
       const Tensor x = c.values("x", kF32, all).view({2, 32});
-      const Fp8Cast cast = make_cast(c, "x", x, to, true, true);
+      Fp8Cast cast = make_cast(c, "x", x, to, true, true);
+      cast.largest = {c.changing_values("largest", DType::u8, {0, 0, 0, 0}).data, kF32, {1}};  // by its bits
+      cast.counts = c.changing_values("counts", DType::i64, {0, 0, 0});
       c.run([&](Ops& ops, Stream s) { ops.cast_fp8(cast, s); });
     }});
 }

@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """train.matmul: fp8 in the whole program: the same bits however weights are held, recomputed and resumed; losses beside those
-without it; what --plan says; what is refused."""
+without it; what the trace tells of factors; what --plan says; what is refused."""
+import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import time
 
+import h5py
+import numpy
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import DEVICE, PROGRAM, ROOT, TwoModels, model_of, ranks_up_to, steps_of, trained  # noqa: E402
+from program_runs import (DEVICE, PROGRAM, ROOT, TwoModels, model_of, ranks_up_to, read_safetensors, start,  # noqa: E402
+                          steps_of, trained, write_safetensors)
 from script_tests import check, run_tests, test  # noqa: E402
 
 FP8 = ("train.matmul=fp8", "train.fp8_least_size=1")
@@ -91,6 +97,137 @@ def a_stopped_run_goes_on_to_the_same_bits(space):
     check(model_of(output) == model_of(whole.output), "another model")
 
 
+X, W, DY = range(3)
+TRACED = ("trace.fp8_every=2",)
+
+
+def fp8_of(output, rank=0):
+    """The names of the matrices, and the rows of /fp8."""
+    with h5py.File(output / f"trace.rank{rank:04d}.h5", "r") as file:
+        return [name.decode() for name in file["fp8_matrices"][:]], file["fp8"][:]
+
+
+def rows_of_weights(rows):
+    return rows[rows["factor"] == W]
+
+
+@test
+def the_trace_tells_of_each_factor_and_changes_no_bit(space):
+    ranks = ranks_up_to(2)
+    plain = trained(space, "text", ranks, *FP8)
+    traced = trained(space, "text", ranks, *FP8, *TRACED)
+    check(steps_of(plain.output) == steps_of(traced.output) and weights_of(plain.output) == weights_of(traced.output),
+          "the trace changed the training")
+    check(len(fp8_of(plain.output)[1]) == 0, fp8_of(plain.output))
+    names, first = fp8_of(traced.output)
+    check(names[:4] == ["model.layers.0.self_attn.q_proj, k_proj, v_proj", "model.layers.0.self_attn.o_proj",
+                        "model.layers.0.mlp.gate_proj, up_proj", "model.layers.0.mlp.down_proj"] and len(names) == 8, names)
+    for rank in range(ranks):
+        rows = fp8_of(traced.output, rank)[1]
+        check([(row["step"], row["matrix"], row["factor"]) for row in rows]
+              == [(step, matrix, factor) for step in (0, 2) for matrix in range(8) for factor in (X, W, DY)], rows)
+        check((rows["amax"] > 0).all() and (rows["underflows"] < rows["elements"]).all() and not rows["not_finite"].any(), rows)
+        # Rows of all micro-batches are as many in x [rows, in] and dy [rows, out]; the weight [out, in] is counted once.
+        sizes = [(64, 192), (64, 64), (64, 192), (96, 64)] * 2
+        for step in (0, 2):
+            of_step = rows[rows["step"] == step]["elements"].reshape(8, 3)
+            for (wide, high), (x, w, dy) in zip(sizes, of_step.tolist(), strict=True):
+                check(w in (wide * high, wide * high * 2 // 3) and x % wide == 0 and x > 0, of_step)
+                check(dy % (x // wide) == 0 and dy // (x // wide) * wide == w, of_step)
+        check((rows_of_weights(rows) == rows_of_weights(first)).all(), "ranks have other weights")
+        if rank > 0:
+            check((rows[rows["factor"] == X]["amax"] != first[first["factor"] == X]["amax"]).any(), "ranks have the same x")
+
+
+@test
+def rows_are_the_same_however_the_run_holds_and_recomputes(space):
+    ranks = ranks_up_to(2)
+    expected = None
+    for kind in ("text", "picture"):
+        for how in ((), ("train.fp8_keep_weights=all",), ("train.fp8_keep_weights=none", "train.act_ckpt=full"),
+                    ("parallel.strategy=fsdp", "parallel.reshard=step", "train.act_ckpt=full")):
+            how = tuple(one for one in how if ranks > 1 or not one.startswith("parallel."))
+            found = trained(space, kind, ranks, *FP8, *TRACED, "train.max_steps=3", *how)
+            rows = [fp8_of(found.output, rank)[1] for rank in range(ranks)]
+            expected = rows if not how else expected
+            check(all((one == other).all() for one, other in zip(rows, expected, strict=True)), kind, how)
+            check(rows[0]["elements"].min() > 0, rows)
+
+
+@test
+def a_weight_has_the_magnitude_and_the_underflows_that_the_saved_model_says(space):
+    settings = (*FP8, "train.lr=0.03", "train.lr_schedule=constant")
+    names, rows = fp8_of(trained(space, "text", 1, *settings, "train.max_steps=4", "trace.fp8_every=3").output)
+    model = model_of(trained(space, "text", 1, *settings, "train.max_steps=3").output)
+    for name, row in zip(names, rows_of_weights(rows[rows["step"] == 3]), strict=True):
+        first, *others = name.split(", ")
+        modules = [first, *(first[:first.rfind(".") + 1] + other for other in others)]
+        w = numpy.abs(numpy.concatenate([numpy.frombuffer(model[f"{module}.weight"][2], "<f4") for module in modules]))
+        scale = 2.0 ** numpy.ceil(numpy.log2(w.max().astype(numpy.float64) / 448))
+        lost = ((w > 0) & (w / scale <= 2.0 ** -10)).sum()  # half of the least code of e4m3, which is rounded to even
+        check((row["amax"], row["elements"], row["underflows"]) == (w.max(), w.size, lost), name, row, w.max(), lost)
+    check(rows_of_weights(rows)["underflows"].sum() > 0, rows)
+
+
+def first_not_finite(names, rows):
+    """"x of MATRIX": of a step's rows, as forward and then backward come to them."""
+    check(len(rows) == 3 * len(names), rows)
+    found = []
+    for row in rows[~numpy.isfinite(rows["amax"])]:
+        backward = row["factor"] == DY
+        found.append((backward, -row["matrix"] if backward else row["matrix"], row["factor"], names[row["matrix"]]))
+    _, _, factor, name = min(found)
+    return f"{('x', 'w', 'dy')[factor]} of {name}"
+
+
+@test
+def a_factor_that_is_not_finite_is_named(space):
+    result = start(space, 1, *FP8, "train.lr=1e30", config=space.configs["text"])
+    found = re.search(r"train\.on_nonfinite: stop: step (\d+): .* not finite; the first factor in fp8 that is not: "
+                      r"((?:x|w|dy) of \S.*?); no model was saved", result.err)
+    check(result.status == 1 and found, result)
+    names, rows = fp8_of(result.output)
+    check(found.group(2) == first_not_finite(names, rows), found.group(2), rows)
+    # trace.fp8_every is 0: there are rows of the bad step alone, and nothing was counted.
+    check((rows["step"] == int(found.group(1))).all() and not rows["elements"].any(), rows)
+    summary = subprocess.run([sys.executable, str(ROOT / "tools/trace.py"), "summary", str(result.output)], capture_output=True,
+                             text=True)
+    check(f"first {found.group(2)} in step {found.group(1)} on rank 0" in summary.stdout, summary)
+    # Without such products nothing is said of them.
+    plain = start(space, 1, "train.lr=1e30", config=space.configs["text"])
+    check(plain.status == 1 and "not finite" in plain.err and "factor" not in plain.err, plain)
+
+
+@test
+def a_factor_that_is_not_finite_on_one_rank_is_named_by_rank_0(space):
+    ranks = ranks_up_to(2)
+    model = space.copy(trained(space, "text", 1, "train.max_steps=1").output / "model")
+    tensors = read_safetensors(model / "model.safetensors")
+    key = next(key for key in tensors if key.endswith("embed_tokens.weight"))
+    dtype, shape, data = tensors[key]
+    table = numpy.frombuffer(data, "<f4").reshape(shape).copy()
+    vocabulary = json.loads((space.text / "model/tokenizer.json").read_text())["model"]["vocab"]
+    table[vocabulary["@"]] = numpy.inf
+    write_safetensors(model / "model.safetensors", {**tensors, key: (dtype, shape, table.tobytes())})
+    lines = [json.dumps({"instruction": f"What is {i} + 1?", "input": "", "output": str(i + 1)}) for i in range(24 * ranks)]
+    # One of a step's first and last samples is not rank 0's. The step changes nothing: the two behind it are as ever.
+    told = []
+    for sample in {0, 8 * ranks - 1}:
+        data = space.new("at")
+        data.mkdir()
+        (data / "at.jsonl").write_text("\n".join(line.replace("What is", "@ What is") if i == sample else line
+                                                 for i, line in enumerate(lines)))
+        result = start(space, ranks, *FP8, "model.init=pretrained", f"model.path={model}", f"data.path={data / 'at.jsonl'}",
+                       "data.shuffle=false", "train.on_nonfinite=skip", "train.max_steps=3", config=space.configs["text"])
+        check(result.status == 0 and re.search("^warning: step 0: .* not finite; the first factor in fp8 that is not: x of "
+                                               r"model\.layers\.0\.self_attn\.q_proj, k_proj, v_proj, the step changes no weight",
+                                               result.out, re.M), result)
+        of_ranks = [fp8_of(result.output, rank)[1] for rank in range(ranks)]
+        check(all((rows["step"] == 0).all() and len(rows) == 24 for rows in of_ranks), of_ranks)
+        told.append([bool(numpy.isfinite(rows[0]["amax"])) for rows in of_ranks])
+    check(ranks == 1 or [True, False] in told, "rank 0 had it each time", told)
+
+
 @test
 def the_plan_names_what_is_in_fp8_and_why_the_rest_is_not(space):
     def lines(*overrides):
@@ -102,6 +239,9 @@ def the_plan_names_what_is_in_fp8_and_why_the_rest_is_not(space):
     check("products as train.precision says: 2 of 64 x 96 (train.matmul_exclude)\n" in text, text)
     check("products as train.precision says: 2 of 64 x 64 (too small)\n" in lines("train.matmul=fp8", "train.fp8_least_size=35"), text)
     check("are made at each use" in lines(*FP8, "train.fp8_keep_weights=none"), text)
+    for given, why in (("trace.fp8_every=5", "set train.matmul: fp8, or remove it"),
+                       ("trace.fp8_every=-1", "trace.fp8_every")):
+        check("trace.fp8_every" in lines(given) and why in lines(given), lines(given))
     alone = lines("train.fp8_gradients=e4m3")
     check("train.fp8_gradients" in alone and "train.matmul is default" in alone and "set train.matmul: fp8" in alone, alone)
 

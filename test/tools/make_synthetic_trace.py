@@ -14,6 +14,7 @@ import numpy as np
 PHASES = ["forward", "backward", "recompute", "gather", "reduce_scatter", "all_reduce", "optimizer", "loss",
           "copy_batch", "data_wait", "step"]
 KINDS = {"kernel": 0, "copy": 1, "fill": 2}
+FACTORS = {"x": 0, "w": 1, "dy": 2}
 STREAMS = {"compute": 0, "communication": 1, "copy": 2, "host": 3}
 
 
@@ -41,21 +42,25 @@ def dtypes(phases):
                              ("graph_node", "i8"), ("name", "i4"), ("kind", h5py.enum_dtype(KINDS, basetype="i4")),
                              ("stream", "i4"), ("device", "i4")]),
         "kernel_names": np.dtype([("name", "S512")]),
+        "fp8": np.dtype([("step", "i8"), ("matrix", "i4"), ("factor", h5py.enum_dtype(FACTORS, basetype="i4")), ("amax", "f8"),
+                         ("elements", "i8"), ("underflows", "i8"), ("not_finite", "i8")]),
         "dropped": np.dtype([("first_step", "i8"), ("last_step", "i8"), ("spans", "i8")]),
     }
 
 
 CHUNKS = {"spans": 4096, "steps": 1024, "memory": 1024, "plan": 256, "host_plan": 256, "device": 1024,
           "driver_memory": 64, "validation": 64,
-          "kernels": 4096, "kernel_names": 64, "dropped": 64}
-SINCE = {"driver_memory": 1, "kernels": 1, "kernel_names": 1, "host_plan": 6, "validation": 7}  # minor versions
+          "kernels": 4096, "kernel_names": 64, "fp8": 1024, "dropped": 64}
+SINCE = {"driver_memory": 1, "kernels": 1, "kernel_names": 1, "host_plan": 6, "validation": 7, "fp8": 12}  # minor versions
 
 
-def create(file, units, phases, version):
+def create(file, units, phases, version, fp8_matrices=()):
     """Everything of a trace but rows."""
     file.attrs["format_version"] = version
     file.attrs["creator"] = "blipft"
     file.create_dataset("units", data=list(units), dtype=h5py.string_dtype())
+    if fp8_matrices:
+        file.create_dataset("fp8_matrices", data=list(fp8_matrices), dtype=h5py.string_dtype())
     file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
     types = {name: dtype for name, dtype in dtypes(phases).items() if SINCE.get(name, 0) <= int(version.split(".")[1])}
     for name, dtype in types.items():
@@ -73,11 +78,11 @@ def append(file, name, rows):
     dataset[begin:] = rows
 
 
-def write_trace(path, tables, units=(), phases=PHASES, version="1.8", attributes=None):
+def write_trace(path, tables, units=(), phases=PHASES, version="1.8", attributes=None, fp8_matrices=()):
     """tables: name -> structured array or list of tuples; tables that are not given are empty; 1.0 lacks some."""
     with h5py.File(path, "w", libver=("v110", "v110")) as file:  # what HDF5 1.10 can read
         file.attrs.update(attributes or {})
-        for name, dtype in create(file, units, phases, version).items():
+        for name, dtype in create(file, units, phases, version, fp8_matrices).items():
             if len(tables.get(name, [])):
                 append(file, name, np.array(tables[name], dtype))
 

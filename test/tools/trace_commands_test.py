@@ -30,6 +30,62 @@ def kernel(step, begin, end, name=0, kind=KERNEL, size=0, stream=7, node=0):
     return (step, begin, end, size, node, name, kind, stream, 0)
 
 
+X, W, DY = range(3)
+MATRICES = ["layers.0.q_proj, k_proj", "layers.0.fc", "layers.1.fc"]
+
+
+class Fp8(unittest.TestCase):
+    """Rows of /fp8: (step, matrix, factor, amax, elements, underflows, not_finite)."""
+
+    def run_of(self, *ranks, **more):
+        steps = [step_row(i, 1000 * i, 1000 * i + 1000) for i in range(3)]
+        return Run(*({"steps": steps, "fp8": rows} for rows in ranks), version="1.12", fp8_matrices=MATRICES, **more)
+
+    def test_summary_names_the_layers_that_suffer(self):
+        rank0 = [(0, 0, X, 8.0, 100, 1, 0), (0, 1, X, 4.0, 100, 30, 0), (0, 1, W, 1.0, 50, 0, 0), (0, 2, DY, 1e-3, 100, 5, 0),
+                 (2, 0, X, 9.0, 100, 0, 0), (2, 1, X, 4.0, 100, 50, 0), (2, 1, W, 2.0, 50, 0, 0), (2, 2, DY, 2e-3, 100, 6, 0)]
+        rank1 = [(0, 0, X, 8.0, 100, 2, 0), (0, 1, X, 16.0, 100, 40, 0), (0, 1, W, 1.0, 50, 0, 0), (0, 2, DY, 1e-3, 100, 9, 0)]
+        with self.run_of(rank0, rank1) as run:
+            found = json.loads(call("summary", run, "--json")[1])[0]["fp8"]
+            text = call("summary", run)[1]
+            report = call("report", run, "-o", f"{run}/r.html")
+            self.assertEqual(report[0], 0, report)
+            page = pathlib.Path(f"{run}/r.html").read_text(encoding="utf-8")
+        self.assertEqual((found["steps"], found["matrices"], found["counted"], found["not_finite"]), (2, 3, True, None))
+        x, w, dy = (found["underflow"][name] for name in ("x", "w", "dy"))
+        self.assertEqual([(one["matrix"], one["share"], one["amax"]) for one in x["most"]],
+                         [("layers.0.fc", 120 / 300, 16.0), ("layers.0.q_proj, k_proj", 3 / 300, 9.0)])
+        self.assertEqual((x["share"], w["share"], w["most"]), (123 / 600, 0.0, []))
+        self.assertEqual((dy["share"], dy["most"][0]["matrix"]), (20 / 300, "layers.1.fc"))
+        for line in ("products in fp8: 3 matrices, 2 step(s) recorded; elements that became zero as codes: x 20.5 %, w 0 %, dy 6.667 %",
+                     "most of x          40 %  layers.0.fc, whose largest is 16", "most of dy"):
+            self.assertIn(line, text)
+            self.assertIn(line, page)
+        self.assertNotIn("NOT FINITE", text)
+
+    def test_summary_names_the_first_factor_that_is_not_finite(self):
+        inf, nan = float("inf"), float("nan")
+        # Backward comes from the last layer to the first; rank 1's forward was before both.
+        backward = [(1, 0, DY, nan, 0, 0, 0), (1, 2, DY, inf, 0, 0, 0), (2, 0, X, nan, 0, 0, 0)]
+        with self.run_of(backward, []) as run:
+            alone = json.loads(call("summary", run, "--json")[1])[0]["fp8"]
+        with self.run_of(backward, [(1, 1, X, inf, 0, 0, 0), (1, 1, DY, nan, 0, 0, 0)]) as run:
+            both = json.loads(call("summary", run, "--json")[1])[0]["fp8"]
+            text = call("summary", run)[1]
+        self.assertEqual(alone["not_finite"], {"factors": 3, "first": {"step": 1, "factor": "dy", "matrix": "layers.1.fc", "rank": 0}})
+        self.assertEqual(both["not_finite"], {"factors": 5, "first": {"step": 1, "factor": "x", "matrix": "layers.0.fc", "rank": 1}})
+        self.assertFalse(both["counted"])
+        self.assertIn("NOT FINITE: 5 factor(s), first x of layers.0.fc in step 1 on rank 1", text)
+        self.assertNotIn("became zero", text)
+
+    def test_csv_has_names(self):
+        with self.run_of([(0, 0, X, 8.0, 100, 1, 0), (0, 1, DY, 4.0, 100, 30, 2)]) as run:
+            self.assertEqual(call("csv", run, "-o", f"{run}/csv")[0], 0)
+            rows = list(csv.DictReader(open(f"{run}/csv/fp8.csv", encoding="utf-8")))
+        self.assertEqual([(row["matrix"], row["factor"], row["underflows"]) for row in rows],
+                         [("layers.0.q_proj, k_proj", "x", "1"), ("layers.0.fc", "dy", "30")])
+
+
 class Kernels(unittest.TestCase):
     def tables(self):
         rows = [kernel(5, 1000, 1300), kernel(5, 1200, 1400, stream=9, node=3), kernel(5, 1500, 1600, 1, A_COPY, 400),
@@ -66,7 +122,7 @@ class Kernels(unittest.TestCase):
         self.assertEqual(answers[0], answers[2])
 
     def test_a_run_without_kernels(self):
-        for version in ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "1.8", "1.9", "1.10", "1.11"):  # 1.0 has no such tables
+        for version in ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7", "1.8", "1.9", "1.10", "1.11", "1.12"):  # 1.0 has no such tables
             with Run({"steps": [step_row(0, 0, 10)]}, version=version) as run:
                 status, _, error = call("kernels", run)
                 self.assertEqual(status, 1)
@@ -377,6 +433,9 @@ class ProgramsOwnFile(unittest.TestCase):
                                  ["gemm<float>(int)", "copy device to device", "k" * 510])
                 self.assertEqual(h5py.check_enum_dtype(trace.file["kernels"].dtype["kind"]),
                                  {"kernel": 0, "copy": 1, "fill": 2})
+                self.assertEqual(trace.fp8_matrices, ["layers.0.q, k", "layers.0.fc"])
+                self.assertEqual(trace.read("fp8").tolist(), [(7, 1, 2, 0.125, 5 << 33, 17, 3), (7, 0, 1, float("inf"), 64, 0, 1)])
+                self.assertEqual(h5py.check_enum_dtype(trace.file["fp8"].dtype["factor"]), {"x": 0, "w": 1, "dy": 2})
                 self.assertEqual(trace.attributes()["world_size"], 4.0)
                 self.assertEqual(trace.attributes()["creator"], "blipft")
                 self.assertEqual(len(trace.attributes()["config"]), 100_000)

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <thread>
 
 #include "blipft/error.h"
@@ -47,6 +48,8 @@ std::vector<Row> read_rows(hid_t file, const char* name) {
   if (!rows.empty()) REQUIRE(H5Dread(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, rows.data()) >= 0);
   return rows;
 }
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 std::string read_text_attribute(hid_t file, const char* object, const std::string& name) {
   const Hdf5Handle attribute(H5Aopen_by_name(file, object, name.c_str(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
@@ -108,7 +111,7 @@ TEST_CASE("every field of every record comes back") {
   for (int64_t i = 0; i < 10'000; ++i) spans.push_back(make_span(i));
   {
     const auto trace = open_trace(path);
-    trace->set_names({"vit.0", "Qformer \u2603"}, {"forward", "gather"});
+    trace->set_names({"vit.0", "Qformer \u2603"}, {"forward", "gather"}, {"layers.0.q, k", "layers.0.fc"});
     trace->set_attribute("config", config);
     trace->set_attribute("world_size", 4.0);
     StepRecord step{7, 1, 2.5, 1e-5, 0.75, 100.5, 600.25, 123456789012345, 123456789012999, 42, 50};
@@ -125,6 +128,7 @@ TEST_CASE("every field of every record comes back") {
     trace->add(std::vector<EvaluationTextRecord>{{9, 3, 4, std::string(1021, 'x') + "\u20ac\u20ac"}});
     trace->add(make_kernels());
     trace->add(std::vector<KernelRecord>{});
+    trace->add(std::vector<Fp8Record>{{7, 1, 2, 0.125, int64_t{5} << 33, 17, 3}, {7, 0, 1, kInf, 64, 0, 1}});
     CHECK_THROWS_AS(trace->set_attribute("late", 1.0), Error);
     CHECK_THROWS_AS(trace->set_names({}, {}), Error);
     CHECK_THROWS_AS(trace->add(std::vector<MemoryRecord>{{0, "p", std::string(32, 'x'), 0, 0}}), Error);
@@ -206,8 +210,18 @@ TEST_CASE("every field of every record comes back") {
   CHECK(texts[0].sample == 3);
   CHECK(texts[0].tokens == 4);
   CHECK(std::string(texts[0].text) == std::string(1021, 'x'));
+  const auto fp8 = read_rows<Fp8Record>(file.get(), "fp8");
+  REQUIRE(fp8.size() == 2);
+  CHECK(fp8[0].step == 7);
+  CHECK(fp8[0].matrix == 1);
+  CHECK(fp8[0].factor == 2);
+  CHECK(fp8[0].amax == 0.125);
+  CHECK(fp8[0].elements == int64_t{5} << 33);
+  CHECK(fp8[0].underflows == 17);
+  CHECK(fp8[0].not_finite == 3);
+  CHECK(fp8[1].amax == kInf);
   CHECK(read_rows<io::DroppedRow>(file.get(), "dropped").empty());
-  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.11");
+  CHECK(read_text_attribute(file.get(), "/", "format_version") == "1.12");
   CHECK(read_text_attribute(file.get(), "/", "hdf5").size() >= 5);
   CHECK(read_text_attribute(file.get(), "/", "config") == config);
 }
@@ -256,8 +270,7 @@ TEST_CASE("every field has a unit and a description") {
   const Hdf5Handle file = open_to_read(path);
   REQUIRE(file.get() >= 0);
   for (const char* name : {"steps", "spans", "memory", "plan", "device", "driver_memory", "validation", "kernels",
-                           "kernel_names",
-                           "dropped"}) {
+                           "kernel_names", "fp8", "dropped"}) {
     CAPTURE(name);
     const Hdf5Handle dataset(H5Dopen2(file.get(), name, H5P_DEFAULT), H5Dclose);
     const Hdf5Handle type(H5Dget_type(dataset.get()), H5Tclose);

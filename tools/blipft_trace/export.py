@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 
 from .collectives import align, estimate_clocks, of_phases, run_together
-from .files import (COMMUNICATION, HOST, KERNEL_KINDS, STREAMS, TABLES, Progress, TraceError, phase_name, text,
+from .files import (COMMUNICATION, FP8_FACTORS, HOST, KERNEL_KINDS, STREAMS, TABLES, Progress, TraceError, phase_name, text,
                     unit_name)
 from .kernels import short_name
 from .parts import NO_END, open_run
@@ -35,6 +35,9 @@ def column(rows, name, trace, table, shift_ns):
         if name == "kind":
             return [KERNEL_KINDS[i] if 0 <= i < len(KERNEL_KINDS) else str(i) for i in values.tolist()]
         return values.tolist()
+    if table == "fp8" and name in ("matrix", "factor"):
+        names = trace.fp8_matrices if name == "matrix" else FP8_FACTORS
+        return [names[i] if 0 <= i < len(names) else str(i) for i in values.tolist()]
     if name == "phase":
         return [phase_name(trace.phases, i) for i in values.tolist()]
     if name == "unit":

@@ -15,8 +15,9 @@ FORMAT_MAJOR = 1
 STREAMS = ["compute", "communication", "copy", "host"]
 COMPUTE, COMMUNICATION, COPY, HOST = range(4)
 TABLES = ["steps", "spans", "memory", "plan", "host_plan", "device", "driver_memory", "validation", "evaluation",
-          "evaluation_samples", "evaluation_texts", "kernels", "kernel_names", "dropped"]
+          "evaluation_samples", "evaluation_texts", "kernels", "kernel_names", "fp8", "dropped"]
 KERNEL_KINDS = ["kernel", "copy", "fill"]
+FP8_FACTORS = ["x", "w", "dy"]  # of y = x w^T
 MOST_OPEN = 64  # files at once, fewer where the system allows fewer
 READ_ATTEMPTS = 29  # of metadata; the waits between them double from 1 ns on, and are half a second together
 
@@ -120,6 +121,7 @@ class RankTrace:
                              "use the tools that came with the program that wrote it")
         self.units = self._strings("units")
         self.phases = self._strings("phases")
+        self.fp8_matrices = self._strings("fp8_matrices")
         self._kernel_names = []
 
     @property

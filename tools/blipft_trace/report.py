@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 
 from .evaluation import section as evaluation_section
+from .fp8 import fp8_text
 from .parts import open_run, parts_text
 from .plots import pyplot
 from .report_pictures import all_pictures, samples_of_a_step
@@ -115,8 +116,8 @@ def attributes_table(trace):
 
 def figures_as_text(summary):
     """What compares ranks and steps, then the summary of each rank, the first one open."""
-    texts = [text(summary) for text in (split_text, slowest_text, validation_text, evaluation_text, clocks_text,
-                                            ranks_text)]
+    texts = [text(summary) for text in (split_text, slowest_text, validation_text, evaluation_text, fp8_text,
+                                            clocks_text, ranks_text)]
     lines = [f'<pre class="wrap">{html.escape(text)}</pre>' for text in texts if text]
     for number, rank in enumerate(summary[:MOST_RANKS]):
         lines.append(f"<details{'' if number else ' open'}><summary>rank {rank['rank']}</summary>"

@@ -16,6 +16,7 @@ import numpy as np
 from .collectives import Kind, match_collectives
 from .evaluation import summarize as summarize_evaluation
 from .files import COMMUNICATION, COMPUTE, COPY, HOST, Progress, RankTrace, TraceError, phase_name
+from .fp8 import summarize as summarize_fp8
 from .intervals import Union
 from .kernels import recorded_steps
 from .memory import driver_memory, memory_by_owner
@@ -393,9 +394,9 @@ def device_use(trace, steps):
 
 
 def summarize_run(run, part):
-    """What is the same on every rank: the run's parts, which of them the rest is about, and the validations."""
+    """What is the same on every rank: the run's parts, which of them the rest is about, validations, and fp8."""
     return {"part": part.number, "run_parts": run.about(), "validation": summarize_validation(run),
-            "evaluation": summarize_evaluation(run)}
+            "evaluation": summarize_evaluation(run), "fp8": summarize_fp8(run)}
 
 
 def summarize_rank(result, of_run):

@@ -1,6 +1,7 @@
 """The summary as text and as JSON."""
 import json
 
+from .fp8 import fp8_text
 from .parts import parts_text
 
 NAMES = {"compute": "compute", "exposed_communication": "communication, exposed", "exposed_copy": "copies, exposed",
@@ -209,8 +210,8 @@ def to_text(summary, ranks=None):
         table = (ranks_table(summary) + "\n(waited and late: a step, in collectives. Above: the first rank, the "
                  "slowest, and the one that came latest; --rank R shows another, --json all)")
     texts = [parts_text(summary[0]["run_parts"], summary[0]["part"]), split_text(summary), *map(rank_text, shown),
-             table, slowest_text(summary), validation_text(summary), evaluation_text(summary), clocks_text(summary),
-             ranks_text(summary)]
+             table, slowest_text(summary), validation_text(summary), evaluation_text(summary), fp8_text(summary),
+             clocks_text(summary), ranks_text(summary)]
     return "\n\n".join(text for text in texts if text)
 
 

@@ -101,14 +101,57 @@ __device__ __forceinline__ void store_transposed(const uint32_t (&words)[2][4], 
   }
 }
 
-/// A block takes kTileRows x kTileCols; a thread 4 rows x 8 columns of it. `columns`: fp8_columns(x.rows).
-template <class T, bool kE5m2, bool kCodes, bool kTransposed>
-__global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const unsigned* largest, float* scale,
-                                                            uint8_t* codes, uint8_t* transposed, int64_t columns) {
+using Count = unsigned long long;          // what atomicAdd takes of 8 bytes
+
+/// Of the elements that a thread has cast.
+struct Found {
+  unsigned underflows = 0, not_finite = 0;
+
+  /// 8 elements as they were, and their codes.
+  __device__ __forceinline__ void add(const float (&x)[8], uint32_t low, uint32_t high) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const uint32_t code = (j < 4 ? low : high) >> (j % 4 * 8) & 0x7fu;
+      underflows += x[j] != 0 && code == 0;
+      not_finite += (__float_as_uint(x[j]) & 0x7fffffffu) >= 0x7f800000u;
+    }
+  }
+  /// Adds those of the block to `counts`. By all threads.
+  __device__ __forceinline__ void add_to(Count* counts) const {
+    __shared__ unsigned sums[2];
+    if (threadIdx.x < 2) sums[threadIdx.x] = 0;
+    __syncthreads();
+    const unsigned all[2] = {__reduce_add_sync(0xffffffffu, underflows), __reduce_add_sync(0xffffffffu, not_finite)};
+    if (threadIdx.x % 32 == 0)
+      for (int i = 0; i < 2; ++i) atomicAdd(&sums[i], all[i]);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    if (sums[0] > 0) atomicAdd(counts + kFp8Underflows, Count{sums[0]});
+    if (sums[1] > 0) atomicAdd(counts + kFp8NotFinite, Count{sums[1]});
+  }
+};
+
+/// Where a cast writes, and what it found.
+struct CastOut {
+  float* scale;
+  uint8_t *codes, *transposed;
+  int64_t columns;                         ///< of `transposed`: fp8_columns(rows)
+  unsigned* largest;                       ///< optional
+  Count* counts;                           ///< optional
+};
+
+/// A block takes kTileRows x kTileCols; a thread 4 rows x 8 columns of it.
+template <class T, bool kE5m2, bool kCodes, bool kTransposed, bool kCounts>
+__global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const unsigned* amax, CastOut out) {
   constexpr DType kDType = kE5m2 ? DType::f8e5m2 : DType::f8e4m3;
-  const unsigned most = *largest;
+  const unsigned most = *amax;
   const float factor = power_of_two(fp8_exponent(most, kDType));
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *scale = fp8_scale(most, kDType);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+    *out.scale = fp8_scale(most, kDType);
+    if (out.largest) atomicMax(out.largest, most);
+    if constexpr (kCounts) atomicAdd(out.counts + kFp8Elements, static_cast<Count>(x.rows * x.cols));
+  }
+  Found found;
   const int64_t row0 = int64_t{blockIdx.y} * kTileRows, col0 = int64_t{blockIdx.x} * kTileCols;
   const int rows4 = static_cast<int>(threadIdx.x) / 8, group = static_cast<int>(threadIdx.x) % 8;
   const int64_t col = col0 + group * 8;
@@ -120,31 +163,38 @@ __global__ void __launch_bounds__(kThreads) cast_fp8_kernel(Rows<T> x, const uns
       if (row >= x.rows) break;
       float v[8];
       x.load8(row, col, v);
+      float scaled[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) v[j] *= factor;
-      words[0][r] = codes_of_four<kE5m2>(v), words[1][r] = codes_of_four<kE5m2>(v + 4);
+      for (int j = 0; j < 8; ++j) scaled[j] = v[j] * factor;
+      words[0][r] = codes_of_four<kE5m2>(scaled), words[1][r] = codes_of_four<kE5m2>(scaled + 4);
+      if constexpr (kCounts) found.add(v, words[0][r], words[1][r]);
       if constexpr (kCodes)
-        *reinterpret_cast<uint2*>(codes + row * x.cols + col) = {words[0][r], words[1][r]};
+        *reinterpret_cast<uint2*>(out.codes + row * x.cols + col) = {words[0][r], words[1][r]};
     }
   }
+  if constexpr (kCounts) found.add_to(out.counts);
   if constexpr (kTransposed) {
     __shared__ Tile tile;
-    store_transposed(words, tile, transposed, row0, col0, x.cols, columns);
+    store_transposed(words, tile, out.transposed, row0, col0, x.cols, out.columns);
   }
 }
 
 template <class T, bool kE5m2>
 void run_cast(const Fp8Cast& args, const LaunchContext& context) {
   const Rows<T> x = rows_of<T>(args.x);
-  const int64_t columns = fp8_columns(x.rows);
-  const dim3 grid(static_cast<unsigned>(ceil_div(x.cols, kTileCols)), static_cast<unsigned>(ceil_div(columns, kTileRows)));
+  const CastOut out{args.scale.as<float>(), args.codes.as<uint8_t>(), args.transposed.as<uint8_t>(), fp8_columns(x.rows),
+                    args.largest.as<unsigned>(), args.counts.as<Count>()};
+  const dim3 grid(static_cast<unsigned>(ceil_div(x.cols, kTileCols)),
+                  static_cast<unsigned>(ceil_div(out.columns, kTileRows)));
   dispatch_bool(static_cast<bool>(args.codes), [&](auto with_codes) {
     dispatch_bool(static_cast<bool>(args.transposed), [&](auto with_transposed) {
       constexpr bool kCodes = decltype(with_codes)::value, kTransposed = decltype(with_transposed)::value;
       if constexpr (kCodes || kTransposed)
-        cast_fp8_kernel<T, kE5m2, kCodes, kTransposed><<<grid, kThreads, 0, context.stream>>>(
-            x, args.amax.as<const unsigned>(), args.scale.as<float>(), args.codes.as<uint8_t>(),
-            args.transposed.as<uint8_t>(), columns);
+        dispatch_bool(static_cast<bool>(args.counts), [&](auto with_counts) {
+          constexpr bool kCounts = decltype(with_counts)::value;
+          cast_fp8_kernel<T, kE5m2, kCodes, kTransposed, kCounts><<<grid, kThreads, 0, context.stream>>>(
+              x, args.amax.as<const unsigned>(), out);
+        });
     });
   });
   BLIPFT_CUDA_LAUNCHED("cast_fp8_kernel");

@@ -52,11 +52,11 @@ void UnitBackward::join() {
   in_fp8_.clear();
 }
 
-const Fp8Codes& UnitBackward::in_fp8(const MatrixView& dy) {
+const Fp8Codes& UnitBackward::in_fp8(const MatrixView& dy, int64_t weight) {
   for (const auto& [known, codes] : in_fp8_)
     if (known.data == dy.data && known.shape == dy.shape) return codes;
   const Fp8Codes made = cast_fp8(context, dy, context.fp8->gradients(), trained() ? Fp8Layouts::both : Fp8Layouts::codes,
-                                 context.stream);
+                                 context.stream, context.fp8->notes(*unit, weight, Fp8Factor::dy));
   keep(made);
   return in_fp8_.emplace_back(dy, made).second;
 }
@@ -89,7 +89,8 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
   args.w = w(pass.flat);
   if (!in_fp8(pass)) return pass.context.ops.linear_forward(args, pass.context.stream);
   const StepContext& context = pass.context;
-  const Fp8Codes x = cast_fp8(context, args.x, DType::f8e4m3, Fp8Layouts::codes, context.stream);
+  const Fp8Notes of_x = pass.again ? Fp8Notes{} : context.fp8->notes(*pass.unit, weight, Fp8Factor::x);
+  const Fp8Codes x = cast_fp8(context, args.x, DType::f8e4m3, Fp8Layouts::codes, context.stream, of_x);
   const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, Fp8Layouts::codes);
   args.x8 = x.codes, args.w8 = codes.codes;
   context.ops.linear_forward(args, context.stream);
@@ -126,7 +127,7 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
   args.w = w(pass.flat);
   if (!in_fp8(pass)) return pass.context.ops.linear_backward_input(args, pass.context.stream);
   const StepContext& context = pass.context;
-  args.dy8 = pass.in_fp8(args.dy).codes;
+  args.dy8 = pass.in_fp8(args.dy, weight).codes;
   const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, Fp8Layouts::transposed);
   args.wt8 = codes.transposed;
   context.ops.linear_backward_input(args, context.stream);
@@ -138,7 +139,7 @@ void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, cons
   Ops& ops = pass.context.ops;
   if (trained(pass)) {
     const bool fp8 = in_fp8(pass);
-    const Fp8Matrix dyt8 = fp8 ? pass.in_fp8(dy).transposed : Fp8Matrix{};
+    const Fp8Matrix dyt8 = fp8 ? pass.in_fp8(dy, weight).transposed : Fp8Matrix{};
     const Stream stream = pass.weight_stream();
     const Tensor dbias = bias < 0 ? Tensor{} : pass.gradient(bias, {out});
     LinearBackwardWeight args{.dy = dy, .x = x, .dw = pass.gradient(weight, {out, in}),

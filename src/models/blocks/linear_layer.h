@@ -45,6 +45,7 @@ struct UnitPass {
   Dropout rows;                            ///< how rows belong to samples, for adapters: a Dropout without p and site
   const Unit* unit = nullptr;
   const Unit* coded = nullptr;             ///< the unit, where matrices that are stored as codes are multiplied so
+  bool again = false;                      ///< what forward has computed is computed again
 };
 
 /// Brackets of a unit together with the adapters beside it. `rows`: of what its layers will multiply in forward, where that
@@ -105,9 +106,9 @@ class UnitBackward : public UnitPass {
 
   /// LinearAdapter::reduce() of this backward, called at the first request.
   Tensor reduced(const LinearAdapter& adapter, const MatrixView& dy);
-  /// The gradient of a layer's output in fp8, made at the first request in the main stream: in both layouts where the layer is
-  /// trained.
-  const Fp8Codes& in_fp8(const MatrixView& dy);
+  /// The gradient of the output of the layer whose weight is at `weight` in fp8, made at the first request in the main stream:
+  /// in both layouts where the layer is trained.
+  const Fp8Codes& in_fp8(const MatrixView& dy, int64_t weight);
   void keep(const Fp8Codes& codes) {
     each_taken(codes, [&](const Tensor& tensor) { keep(tensor); });
   }

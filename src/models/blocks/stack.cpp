@@ -160,7 +160,9 @@ Tensor Stack::backward(const StepContext& context, const LayerCall& of_stack, Te
     const UnitPass pass = open(context, call, layer);
     if (recomputes(i)) {
       const ObservedPhase phase(context, Phase::recompute, *layer.unit);
-      layer.recompute(pass, call, saved_[i]);
+      UnitPass again = pass;
+      again.again = true;
+      layer.recompute(again, call, saved_[i]);
     }
     const ObservedPhase phase(context, Phase::backward, *layer.unit);
     const UnitGradients of_unit = gradients(context, *layer.unit);
