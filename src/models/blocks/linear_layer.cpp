@@ -5,8 +5,10 @@ namespace blipft {
 
 UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows) {
   UnitPass pass{context, {}, {}, {}, &unit};
-  if (rows > 0 && rows <= context.most_coded_rows) pass.coded = &unit;
-  pass.flat = pass.coded ? context.units.acquire_codes(unit) : context.units.acquire(unit);
+  const bool few = rows > 0 && rows <= context.most_coded_rows;
+  const CodesTaken taken = context.fp8 ? CodesTaken::fp8 : few ? CodesTaken::blocks : CodesTaken::none;
+  if (taken == CodesTaken::blocks) pass.coded = &unit;
+  pass.flat = taken == CodesTaken::none ? context.units.acquire(unit) : context.units.acquire_codes(unit, taken);
   if (unit.adapter) pass.adapter = context.units.acquire(*unit.adapter);
   return pass;
 }
@@ -76,6 +78,22 @@ void LinearLayer::attach(std::shared_ptr<const LinearAdapter> adapter, LinearPar
   adapters.push_back({std::move(adapter), to});
 }
 
+Fp8Matrix LinearLayer::stored_codes(const UnitPass& pass) const {
+  if (!pass.context.fp8 || !pass.unit) return {};
+  Fp8Matrix found = pass.context.units.fp8_codes(*pass.unit, weight, out * in);
+  if (found) found.codes = found.codes.view({out, in});
+  return found;
+}
+
+// Absent where the weight is in the flat buffer.
+Tensor LinearLayer::decoded(const UnitPass& pass) const {
+  const Fp8Matrix stored = stored_codes(pass);
+  if (!stored) return {};
+  const Tensor values = pass.context.arena.take(Owner::parameters, "decoded weights", pass.flat.dtype, {out, in});
+  pass.context.ops.decode_fp8({stored.codes.view({out * in}), stored.scale}, values.view({out * in}), pass.context.stream);
+  return values;
+}
+
 // The product alone: with the weight as it is stored where it is left so. No activation, then.
 void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
   args.bias = b(pass.flat);
@@ -87,10 +105,16 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
     }
   }
   args.w = w(pass.flat);
-  if (!in_fp8(pass)) return pass.context.ops.linear_forward(args, pass.context.stream);
   const StepContext& context = pass.context;
+  if (!in_fp8(pass)) {
+    const Tensor own = decoded(pass);
+    if (own) args.w = own;
+    context.ops.linear_forward(args, context.stream);
+    if (own) context.arena.give(own);
+    return;
+  }
   const Fp8Codes x = cast_fp8(context, args.x, DType::f8e4m3, Fp8Layouts::codes, context.stream);
-  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, Fp8Layouts::codes);
+  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::codes);
   args.x8 = x.codes, args.w8 = codes.codes;
   context.ops.linear_forward(args, context.stream);
   for (const Fp8Codes* made : {&codes, &x}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
@@ -124,10 +148,16 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
     args.add = args.dx;
   }
   args.w = w(pass.flat);
-  if (!in_fp8(pass)) return pass.context.ops.linear_backward_input(args, pass.context.stream);
   const StepContext& context = pass.context;
+  if (!in_fp8(pass)) {
+    const Tensor own = decoded(pass);
+    if (own) args.w = own;
+    context.ops.linear_backward_input(args, context.stream);
+    if (own) context.arena.give(own);
+    return;
+  }
   args.dy8 = pass.in_fp8(args.dy).codes;
-  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, Fp8Layouts::transposed);
+  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::transposed);
   args.wt8 = codes.transposed;
   context.ops.linear_backward_input(args, context.stream);
   each_taken(codes, [&](const Tensor& tensor) { context.arena.give(tensor); });

@@ -17,7 +17,7 @@
 // any widths; y and dy have the parts as ranges of columns.
 //
 // Products in fp8 (Fp8Products): the layer casts x, dy and the weight right before it multiplies, dy once for both of its
-// gradients. Adapters stay in the compute dtype, and whatever else reads x and dy.
+// gradients; a weight that is stored in fp8 is taken as it is. Adapters stay in the compute dtype, and whatever else reads x and dy.
 //
 // Adapters (LinearAdapter) add to the product of the whole layer or of one part, before the activation. In backward
 // they write dx first and the layer adds to it, so that what is fused into input_gradient() stays as it is; in forward
@@ -188,6 +188,10 @@ class LinearLayer {
   bool in_fp8(const UnitPass& pass) const {
     return pass.context.fp8 && pass.unit && pass.context.fp8->takes(*pass.unit, weight);
   }
+  /// The weight as it is stored, [out, in], where the unit was acquired so: in a step with products in fp8.
+  Fp8Matrix stored_codes(const UnitPass& pass) const;
+  /// The same decoded, for products that take no fp8; the caller gives it back.
+  Tensor decoded(const UnitPass& pass) const;
   Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
   Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
 };
