@@ -57,8 +57,7 @@ void UnitBackward::join() {
 const Fp8Codes& UnitBackward::in_fp8(const MatrixView& dy) {
   for (const auto& [known, codes] : in_fp8_)
     if (known.data == dy.data && known.shape == dy.shape) return codes;
-  const Fp8Codes made = cast_fp8(context, dy, context.fp8->gradients(), trained() ? Fp8Layouts::both : Fp8Layouts::codes,
-                                 context.stream);
+  const Fp8Codes made = cast_fp8(context, dy, context.fp8->gradients(), Fp8Layouts::both, context.stream);
   keep(made);
   return in_fp8_.emplace_back(dy, made).second;
 }
@@ -156,11 +155,14 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
     if (own) context.arena.give(own);
     return;
   }
-  args.dy8 = pass.in_fp8(args.dy).codes;
+  // Where no weight gradient reads it, dy need not stay as it is: its codes serve this product alone.
+  const Fp8Codes own = trained(pass) ? Fp8Codes{}
+                                     : cast_fp8(context, args.dy, context.fp8->gradients(), Fp8Layouts::codes, context.stream);
+  args.dy8 = trained(pass) ? pass.in_fp8(args.dy).codes : own.codes;
   const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::transposed);
   args.wt8 = codes.transposed;
   context.ops.linear_backward_input(args, context.stream);
-  each_taken(codes, [&](const Tensor& tensor) { context.arena.give(tensor); });
+  for (const Fp8Codes* made : {&codes, &own}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,

@@ -105,8 +105,8 @@ class UnitBackward : public UnitPass {
 
   /// LinearAdapter::reduce() of this backward, called at the first request.
   Tensor reduced(const LinearAdapter& adapter, const MatrixView& dy);
-  /// The gradient of a layer's output in fp8, made at the first request in the main stream: in both layouts where the layer is
-  /// trained.
+  /// The gradient of a trained layer's output in fp8, in both layouts, made at the first request in the main stream. dy stays
+  /// as it is until join().
   const Fp8Codes& in_fp8(const MatrixView& dy);
   void keep(const Fp8Codes& codes) {
     each_taken(codes, [&](const Tensor& tensor) { keep(tensor); });
