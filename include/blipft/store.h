@@ -87,7 +87,7 @@ class ParameterStore {
     /// Of a format with a scale for each matrix, the same on all ranks, in the device: f32 [matrices * kScaleWords], the
     /// scale and the largest magnitude.
     Tensor scales;
-    std::vector<bool> measured;            ///< per matrix: its scale is to be set
+    int64_t matrices = 0;                  ///< with scales
   };
   static constexpr int64_t kScaleWords = 4;  // a scale lies at a multiple of 16 bytes
   const std::vector<Section>& sections(const Unit& unit) const { return of(unit).sections; }
@@ -118,12 +118,11 @@ class ParameterStore {
   /// Whether it gives the matrix that begins with element `first`.
   bool in_fp8(const Unit& unit, int64_t first) const;
 
-  /// Whether the format of `parameter` has a scale for each matrix. measure() with all numbers of the matrix, on every rank,
-  /// then set_scales() come before write().
+  /// Whether the format of `parameter` has a scale for each matrix. Then reset_scale() of all parameters of the matrix, after
+  /// these measure() of all its numbers, in any parts and on every rank, come before write(), in its stream.
   bool scaled(const Unit& unit, const Parameter& parameter) const;
+  void reset_scale(const Unit& unit, const Parameter& parameter, Stream stream);
   void measure(const Unit& unit, const Parameter& parameter, const Tensor& values, Stream stream);
-  /// Of the matrices that were measured since the last call. Waits for `stream`.
-  void set_scales(Stream stream);
 
   /// This rank's part of a unit that is flat(): [shard.count], compute dtype; and f32 master, or absent.
   Tensor weights(const Unit& unit) const;
@@ -209,6 +208,7 @@ class ParameterStore {
   void update_part(const Unit& unit, const Range& range, int64_t first, int64_t count, const Tensor& scalars,
                    Stream stream);
   void fill_state(const Stored& state, float value, Stream stream);
+  void for_scale(const Unit& unit, const Parameter& parameter, const std::function<void(const Tensor& words)>& body) const;
   static Stored with_scale(const Section& section, const Section::Piece& piece, Stored part);
 
   StoreContext context_;

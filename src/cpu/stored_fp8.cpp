@@ -40,8 +40,8 @@ void CpuOps::decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream) {
   });
 }
 
-void CpuOps::raise_largest(const Tensor& x, const Tensor& largest, Stream) {
-  check_raise_largest(x, largest);
+void CpuOps::raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream) {
+  check_raise_fp8_scale(x, largest, scale);
   uint32_t most = bits_from_float(*largest.as<const float>());
   const int64_t n = x.numel();
 #pragma omp parallel for reduction(max : most)
@@ -52,6 +52,7 @@ void CpuOps::raise_largest(const Tensor& x, const Tensor& largest, Stream) {
     for (int64_t i = 0; i < count; ++i) most = std::max(most, bits_from_float(numbers[i]) & 0x7fffffffu);
   }
   *largest.as<float>() = float_from_bits(most);
+  *scale.as<float>() = fp8_scale(most, DType::f8e4m3);
 }
 
 void CpuOps::transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream) {

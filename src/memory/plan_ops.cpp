@@ -172,7 +172,9 @@ class PlanOps final : public Ops {
   void dequantize(const Quantized& from, const Tensor& values, Stream) override { check_dequantize(from, values); }
   void encode_fp8(const Tensor& values, const Fp8Matrix& to, Stream) override { check_stored_fp8("encode_fp8", values, to); }
   void decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream) override { check_stored_fp8("decode_fp8", values, from); }
-  void raise_largest(const Tensor& x, const Tensor& largest, Stream) override { check_raise_largest(x, largest); }
+  void raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream) override {
+    check_raise_fp8_scale(x, largest, scale);
+  }
   void transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream) override { check_transpose_fp8(codes, transposed); }
 };
 

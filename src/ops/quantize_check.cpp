@@ -33,10 +33,11 @@ void check_stored_fp8(const char* op, const Tensor& values, const Fp8Matrix& sto
   check.vector(stored.scale, "scale", DType::f32, 1);
 }
 
-void check_raise_largest(const Tensor& x, const Tensor& largest) {
-  const Checker check{"raise_largest"};
+void check_raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale) {
+  const Checker check{"raise_fp8_scale"};
   check_values(check, x);
   check.vector(largest, "largest", DType::f32, 1);
+  check.vector(scale, "scale", DType::f32, 1);
 }
 
 void check_transpose_fp8(const Tensor& codes, const Tensor& transposed) {

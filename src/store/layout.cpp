@@ -35,7 +35,7 @@ void number_matrices(const Unit& unit, ParameterStore::Section& section) {
   std::map<int64_t, int64_t> places;
   for (ParameterStore::Section::Piece& piece : section.pieces)
     piece.matrix = places.try_emplace(matrix_of(unit, *piece.parameter), static_cast<int64_t>(places.size())).first->second;
-  section.measured.assign(places.size(), false);
+  section.matrices = static_cast<int64_t>(places.size());
 }
 
 bool alike(const std::vector<StateSpec>& a, const std::vector<StateSpec>& b) {

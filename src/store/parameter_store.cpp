@@ -142,9 +142,9 @@ void ParameterStore::request_weights(Pools& pools, const Unit& unit) {
                  compute ? "parameters" : concat("parameters as ", section.format->name(), ": ", planes[i].name),
                  planes[i].dtype, weights_place()},
                 blocks * planes[i].per_block);
-    if (!section.measured.empty())
+    if (section.matrices > 0)
       pools.add(section.scales, {Owner::parameters, concat("parameters as ", section.format->name(), ": scales"), DType::f32},
-                static_cast<int64_t>(section.measured.size()) * kScaleWords);
+                section.matrices * kScaleWords);
   }
 }
 

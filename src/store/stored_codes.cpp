@@ -2,8 +2,6 @@
 #include <algorithm>
 
 #include "blipft/store.h"
-#include "ops/fp8.h"
-#include "ops/host_memory.h"
 
 namespace blipft {
 
@@ -52,14 +50,14 @@ Stored part_from(const Unit& unit, const Section& section, const Section::Piece&
 
 // Words of a matrix among a section's scales: the scale is the first, which lies at a multiple of 16 bytes.
 constexpr int64_t kLargestWord = 1;
-Tensor scale_word(const Section& section, int64_t matrix, int64_t word = 0) {
-  return section.scales.part(matrix * ParameterStore::kScaleWords + word, {1});
+Tensor scale_of(const Section& section, int64_t matrix) {
+  return section.scales.part(matrix * ParameterStore::kScaleWords, {1});
 }
 
 }  // namespace
 
 Stored ParameterStore::with_scale(const Section& section, const Section::Piece& piece, Stored part) {
-  if (section.scales) part.planes.push_back(scale_word(section, piece.matrix));
+  if (section.scales) part.planes.push_back(scale_of(section, piece.matrix));
   return part;
 }
 
@@ -78,7 +76,7 @@ Fp8Matrix ParameterStore::fp8_codes(const Unit& unit, const std::vector<Stored>&
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s)
     if (const Section::Piece* piece = left_at(sections[s], first, CodesTaken::fp8))
-      return {part_from(unit, sections[s], *piece, gathered.at(s), count).planes.at(0), scale_word(sections[s], piece->matrix)};
+      return {part_from(unit, sections[s], *piece, gathered.at(s), count).planes.at(0), scale_of(sections[s], piece->matrix)};
   return {};
 }
 
@@ -127,42 +125,23 @@ bool ParameterStore::scaled(const Unit& unit, const Parameter& parameter) const 
   });
 }
 
-void ParameterStore::measure(const Unit& unit, const Parameter& parameter, const Tensor& values, Stream stream) {
-  for (Section& section : of(unit).sections)
-    for (const Section::Piece& piece : section.pieces) {
-      if (piece.parameter != &parameter || !section.format->scaled()) continue;
-      const Tensor largest = scale_word(section, piece.matrix, kLargestWord);
-      if (!section.measured[static_cast<size_t>(piece.matrix)])
-        context_.device->zero(largest.data, largest.bytes(), stream);
-      section.measured[static_cast<size_t>(piece.matrix)] = true;
-      context_.ops->raise_largest(values, largest, stream);
-    }
+void ParameterStore::reset_scale(const Unit& unit, const Parameter& parameter, Stream stream) {
+  for_scale(unit, parameter, [&](const Tensor& words) {
+    context_.device->zero(words.data, words.bytes(), stream);
+  });
 }
 
-// By way of the host: that is once a run, and scales are few.
-void ParameterStore::set_scales(Stream stream) {
-  Device& device = *context_.device;
-  const Event copied = device.create_event();
-  for (Held& held : held_)
-    for (Section& section : held.sections) {
-      if (std::count(section.measured.begin(), section.measured.end(), true) == 0) continue;
-      HostMemory words(device, section.scales.bytes());
-      const auto wait = [&] {
-        device.record(copied, stream);
-        device.synchronize(copied);
-      };
-      device.copy(words.get(), section.scales.data, section.scales.bytes(), stream);
-      wait();
-      auto* const values = reinterpret_cast<float*>(words.get());
-      for (size_t matrix = 0; matrix < section.measured.size(); ++matrix) {
-        if (!section.measured[matrix]) continue;
-        float* const of_matrix = values + static_cast<int64_t>(matrix) * kScaleWords;
-        *of_matrix = fp8_scale(std::bit_cast<uint32_t>(of_matrix[kLargestWord]), DType::f8e4m3);
-      }
-      device.copy(section.scales.data, words.get(), section.scales.bytes(), stream);
-      wait();
-      section.measured.assign(section.measured.size(), false);
-    }
+void ParameterStore::measure(const Unit& unit, const Parameter& parameter, const Tensor& values, Stream stream) {
+  for_scale(unit, parameter, [&](const Tensor& words) {
+    context_.ops->raise_fp8_scale(values, words.part(kLargestWord, {1}), words.part(0, {1}), stream);
+  });
+}
+
+void ParameterStore::for_scale(const Unit& unit, const Parameter& parameter, const std::function<void(const Tensor&)>& body) const {
+  for (const Section& section : of(unit).sections)
+    for (const Section::Piece& piece : section.pieces)
+      if (piece.parameter == &parameter && section.format->scaled())
+        body(section.scales.part(piece.matrix * kScaleWords, {kScaleWords}));
 }
 
 }  // namespace blipft

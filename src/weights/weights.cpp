@@ -35,12 +35,13 @@ std::vector<Piece> kept_pieces(const WeightContext& context, Source source) {
   return pieces;
 }
 
-// All of the parameters whose matrices have a scale: each rank takes it from the whole matrix.
+// All of the parameters whose matrices have a scale, which begins anew: each rank takes it from the whole matrix.
 std::vector<Piece> measured_pieces(const WeightContext& context, Source source) {
   std::vector<Piece> pieces;
   for (const Unit* unit : context.units)
     for (const Parameter& parameter : unit->parameters()) {
       if (parameter.source != source || !context.store->scaled(*unit, parameter)) continue;
+      context.store->reset_scale(*unit, parameter, context.device->copy_stream());
       for (int64_t at = 0; at < parameter.numel(); at += kPieceElements)
         pieces.push_back({unit, &parameter, at, std::min(kPieceElements, parameter.numel() - at)});
     }
@@ -81,6 +82,7 @@ class Lane {
 
 // Reads `pieces` with `threads` threads.
 void read(const WeightContext& context, const SafetensorsReader& reader, int64_t threads, const std::vector<Piece>& pieces, Use use) {
+  if (pieces.empty()) return;
   const int64_t lanes = std::clamp<int64_t>(threads, 1, kLanes);
   std::atomic<size_t> next{0};
   std::mutex mutex;                        // one thread enqueues at a time
@@ -129,10 +131,7 @@ int64_t init_scratch_bytes() { return kPieceBytes; }
 
 void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads, Source source) {
   if (source == Source::checkpoint) check_aliases(context.units, reader);
-  if (const std::vector<Piece> measured = measured_pieces(context, source); !measured.empty()) {
-    read(context, reader, threads, measured, Use::measured);
-    context.store->set_scales(context.device->copy_stream());
-  }
+  read(context, reader, threads, measured_pieces(context, source), Use::measured);
   read(context, reader, threads, kept_pieces(context, source), Use::stored);
 }
 
@@ -140,6 +139,9 @@ void init_weights(const WeightContext& context, uint64_t seed, Filled filled) {
   const Stream stream = context.device->compute_stream();
   ParameterStore& store = *context.store;
   const auto is_meant = [&](const Parameter& parameter) { return filled == Filled::all || parameter.source == Source::fresh; };
+  for (const Unit* unit : context.units)
+    for (const Parameter& parameter : unit->parameters())
+      if (is_meant(parameter) && store.scaled(*unit, parameter)) store.reset_scale(*unit, parameter, stream);
   for (const Use use : {Use::measured, Use::stored}) {
     uint32_t number = 0;                   // counts parameters over the whole model: the stream of random numbers
     for (const Unit* unit : context.units) {
@@ -160,7 +162,6 @@ void init_weights(const WeightContext& context, uint64_t seed, Filled filled) {
         for (const Parameter& parameter : unit->parameters())
           if (store.scaled(*unit, parameter)) draw(parameter, 0, parameter.numel());
     }
-    if (use == Use::measured) store.set_scales(stream);
   }
   context.device->synchronize();
 }

@@ -93,6 +93,7 @@ inline void add_stored_fp8(Cases& cases, DType t, int64_t n, int64_t shift, doub
   cases.push_back({title(t, "stored fp8 ", n, " shifted ", shift, " up to ", size), t, true, [=](OpContext& c) {
     const Tensor x = c.input("x", t, {n + shift}, -size, size * 0.9).part(shift, {n});
     const Tensor largest = c.changing_values("largest", kF32, {0}), larger = c.changing_values("larger", kF32, {size * 8});
+    const Tensor own = c.output("own scale", kF32, {1}), own_larger = c.output("own larger scale", kF32, {1});
     // Some numbers lie above the largest code, some below the smallest.
     const Tensor scale = c.values("scale", kF32, {std::exp2(std::round(std::log2(size / 300)))});
     const Tensor codes = bits(c, "codes", DType::f8e4m3, {n + shift + 16});
@@ -100,7 +101,8 @@ inline void add_stored_fp8(Cases& cases, DType t, int64_t n, int64_t shift, doub
     const Tensor f32 = c.output("f32", kF32, {n}), bf16 = c.output("bf16", kBf16, {n});
     const Tensor shifted = c.inout("shifted", t, {n + shift}).part(shift, {n});
     c.run([&](Ops& ops, Stream s) {
-      for (const Tensor& to : {largest, larger}) ops.raise_largest(x, to, s);
+      ops.raise_fp8_scale(x, largest, own, s);
+      ops.raise_fp8_scale(x, larger, own_larger, s);
       ops.encode_fp8(x, stored, s);
       for (const Tensor& y : {f32, bf16, shifted}) ops.decode_fp8(stored, y, s);
     });
@@ -118,12 +120,12 @@ inline void add_stored_fp8_extremes(Cases& cases, double scale) {
     const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
     for (double value : {inf, -inf, nan, 3e38, 1e-45, -0.0}) beyond.push_back(value);
     const Tensor x = c.values("x", kF32, numbers), others = c.values("beyond", kF32, beyond), of = c.values("scale", kF32, {scale});
-    const Tensor largest = bits(c, "largest", kF32, {1}), codes = bits(c, "codes", DType::f8e4m3, x.shape);
+    const Tensor largest = bits(c, "largest", kF32, {1}), own = bits(c, "own scale", kF32, {1}), codes = bits(c, "codes", DType::f8e4m3, x.shape);
     const Tensor more = bits(c, "codes beyond", DType::f8e4m3, others.shape), y = bits(c, "y", kF32, x.shape);
     const Tensor f16 = c.output("f16", DType::f16, x.shape);
     c.run([&](Ops& ops, Stream s) {
       ops.fill(largest, 0, s);
-      ops.raise_largest(others, largest, s);
+      ops.raise_fp8_scale(others, largest, own, s);
       ops.encode_fp8(x, {codes, of}, s);
       ops.encode_fp8(others, {more, of}, s);
       ops.decode_fp8({codes, of}, y, s);

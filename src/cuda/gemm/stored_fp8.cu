@@ -87,6 +87,8 @@ raise_largest_kernel(const T* __restrict__ values, unsigned* largest, int64_t n,
   if (threadIdx.x % 32 == 0) atomicMax(largest, most);  // of whole numbers: their order changes nothing
 }
 
+__global__ void fp8_scale_kernel(const unsigned* largest, float* scale) { *scale = fp8_scale(*largest, DType::f8e4m3); }
+
 /// Blocks for n numbers that a loop goes over.
 unsigned blocks_for(int64_t n, const LaunchContext& context) {
   return static_cast<unsigned>(std::min<int64_t>(ceil_div(n, kThreads * kNumbers), int64_t{context.sm_count} * 8));
@@ -120,17 +122,19 @@ void CudaOps::decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream str
   BLIPFT_CUDA_LAUNCHED("decode_fp8_kernel");
 }
 
-void CudaOps::raise_largest(const Tensor& x, const Tensor& largest, Stream stream) {
-  check_raise_largest(x, largest);
+void CudaOps::raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream stream) {
+  check_raise_fp8_scale(x, largest, scale);
   const int64_t n = x.numel();
-  if (n == 0) return;
   const LaunchContext to = context(stream);
-  dispatch_cast(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    raise_largest_kernel<T><<<blocks_for(n, to), kThreads, 0, to.stream>>>(x.as<const T>(), largest.as<unsigned>(), n,
-                                                                        aligned16(x.data));
-  });
+  if (n > 0)
+    dispatch_cast(x.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      raise_largest_kernel<T><<<blocks_for(n, to), kThreads, 0, to.stream>>>(x.as<const T>(), largest.as<unsigned>(), n,
+                                                                          aligned16(x.data));
+    });
   BLIPFT_CUDA_LAUNCHED("raise_largest_kernel");
+  fp8_scale_kernel<<<1, 1, 0, to.stream>>>(largest.as<const unsigned>(), scale.as<float>());
+  BLIPFT_CUDA_LAUNCHED("fp8_scale_kernel");
 }
 
 }  // namespace blipft
