@@ -239,9 +239,8 @@ TEST_SUITE("fp8") {
         for (int64_t first : {0, 768})
           cpu_ops->raise_fp8_scale(weight.part(first, {768}), {&largest, kF32, {1}}, {scale, kF32, {1}}, {});
         StoredUnits stored({holes.data(), kF32, {unit.numel()}}, {{codes.data(), DType::f8e4m3, {32 * 48}}, {scale, kF32, {1}}});
-        for (int64_t first : {0, 500, 1000})  // in parts
-          cpu_ops->encode_fp8(weight.part(first, {std::min<int64_t>(500, 1536 - first)}),
-                              {stored.matrix.codes.part(first, {std::min<int64_t>(500, 1536 - first)}), stored.matrix.scale}, {});
+        for (int64_t first : {0, 768})     // in parts
+          cpu_ops->encode_fp8(weight.part(first, {768}), {stored.matrix.codes.part(first, {768}), stored.matrix.scale}, {});
         if (least > 1) cpu_ops->decode_fp8(stored.matrix, weight, {});
         NoUnits cast({flat.data(), kF32, {unit.numel()}}, {});
         std::vector<float> x = random_numbers(7 * 48, 2, 1), dy = random_numbers(7 * 32, 3, 1);
