@@ -91,6 +91,16 @@ def a_base_in_fp8_has_the_bits_of_one_that_is_cast(space):
 
 
 @test
+def adapters_over_a_base_in_fp8_are_merged_into_the_checkpoint(space):
+    """Whatever held the base, merged weights are the checkpoint's own and the adapters' product."""
+    first = trained(space, "text", 1, "train.max_steps=1").output / "model"
+    merged = [weights_of(trained(space, "text", ranks_up_to(2), *FP8, *LORA, f"model.path={first}", "model.init=pretrained",
+                                 "output.save_merged=true", *how).output / "model") for how in ((), (IN_FP8,), (IN_FP8, "parallel.strategy=fsdp"))]
+    check(merged[0] and merged[0] == merged[1], "merged to other weights")
+    check(merged[2].keys() == merged[0].keys(), merged[2].keys())
+
+
+@test
 def frozen_groups_of_a_picture_model_in_fp8_too(space):
     freeze = "model.freeze=[vision, language]"
     compared(space, "picture", (freeze, "train.max_steps=3", "train.accumulate_grad_batches=1"), (
