@@ -17,7 +17,7 @@ struct ModelSection {
   std::string path;                     ///< directory with config.json (and weights, tokenizer, preprocessor files)
   std::string init = "pretrained";      ///< pretrained | random
   std::vector<std::string> freeze;      ///< parameter groups of the model that are not trained
-  std::string quantize = "none";        ///< none | nf4 | int8: how weights of frozen layers are held
+  std::string quantize = "none";        ///< none | nf4 | int8 | fp8: how weights of frozen layers are held
   bool double_quantize = false;         ///< their scales are held as codes too
   std::vector<std::string> quantize_groups;  ///< of these parameter groups alone; empty: of all that are frozen
 };

@@ -31,6 +31,10 @@ class Format {
   /// The other way, into values [n], f32 or bf16.
   virtual void decode(Ops& ops, const std::vector<Tensor>& planes, const Tensor& values, Stream stream) const = 0;
 
+  /// Whether the numbers of a matrix share a scale, which is taken from all of them before any is encoded. Whoever holds the
+  /// matrix holds it beside the planes; encode and decode get it behind these, f32 [1].
+  virtual bool scaled() const { return false; }
+
   bool plain() const;
   int64_t blocks(int64_t elements) const { return (elements + block() - 1) / block(); }
 };
@@ -39,7 +43,9 @@ class Format {
 const Format& plain_format(DType dtype);
 /// The format of blocks of codes of `book`: planes "codes" and "scales".
 const Format& quantized_format(CodeBook book);
-/// By name: nf4, int8, dynamic8, dynamic8_unsigned, nf4_double and int8_double (whose scales are codes too), f32, bf16,
+/// The format of f8e4m3 with a scale for each matrix.
+const Format& fp8_format();
+/// By name: nf4, int8, dynamic8, dynamic8_unsigned, nf4_double and int8_double (whose scales are codes too), fp8, f32, bf16,
 /// f16. Throws Error naming the known ones.
 const Format& format_by_name(const std::string& name);
 

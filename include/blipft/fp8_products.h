@@ -5,13 +5,16 @@
 // was there before it. LinearLayer makes and uses the codes; this decides, and holds those of weights that stay.
 //
 // A weight does not change within a step: codes that are kept are made at its first use there, in both layouts, and serve
-// all micro-batches and recomputations. Of those that are not kept, each use makes the layout that it needs.
+// all micro-batches and recomputations. Of those that are not kept, each use makes the layout that it needs. The codes of a
+// frozen weight that is stored in fp8 are taken from where it is stored: of these the transposed layout alone is made.
 //
 // In a step the casts note the largest magnitude of each factor of each matrix, and with Fp8Settings::counts how many of its
-// elements became zero: x of every micro-batch's forward, not of recomputations; w once; dy of every backward.
+// elements became zero: x of every micro-batch's forward, not of recomputations; w once, where it is cast; dy of every
+// backward.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -41,12 +44,15 @@ struct Fp8Settings {
   std::vector<std::string> excluded;       ///< ends of modules' names
   int64_t kept_bytes = 0;                  ///< of weights' codes that stay over a step
   bool counts = false;                     ///< casts of steps count: Fp8Cast::counts
+  /// Whether UnitAccess::fp8_codes() gives the unit's matrix at this offset; null: none is stored so.
+  std::function<bool(const Unit& unit, int64_t weight)> stored;
 };
 
 /// A matrix in one or both layouts.
 struct Fp8Codes {
   Fp8Matrix codes, transposed;
   Tensor words;                            ///< f32 [8]: amax, and the scale at kScaleWord; absent: nothing here was taken
+  Tensor turned;                           ///< what was taken for `transposed` of a matrix that is stored in fp8
 };
 constexpr int64_t kFp8Words = 8, kScaleWord = 4;
 enum class Fp8Layouts { codes, transposed, both };
@@ -60,6 +66,7 @@ Fp8Codes cast_fp8(const StepContext& context, const MatrixView& x, DType dtype, 
 /// Calls `to` with each tensor that was taken.
 template <class F>
 void each_taken(const Fp8Codes& made, F to) {
+  if (made.turned) to(made.turned);
   if (!made.words) return;
   for (const Tensor& tensor : {made.words, made.codes.codes, made.transposed.codes})
     if (tensor) to(tensor);
@@ -75,6 +82,8 @@ class Fp8Products {
     bool fresh = false;                    // the codes are those of this pass
     int64_t number = -1;                   // among those in fp8: of its notes, and of names()
     bool noted = false;                    // the weight, in this pass
+    bool stored = false;                   // in fp8: `transposed` alone is made
+    int64_t bytes = 0;                     // of what there is to keep
   };
   /// Declares the memory of codes that are kept.
   Fp8Products(const std::vector<const Unit*>& units, Fp8Settings settings, Arena& arena);
@@ -100,14 +109,16 @@ class Fp8Products {
   bool takes(const Unit& unit, int64_t weight) const;
   DType gradients() const { return settings_.gradients; }
   /// The codes of the unit's matrix `w` [out, in] at `weight`, made in the main stream where they are not there, in the layout
-  /// that is asked for at least.
-  Fp8Codes weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w, Fp8Layouts layout);
+  /// that is asked for at least. `stored`: its codes as they are stored, if they are; `w` is not read then.
+  Fp8Codes weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w, const Fp8Matrix& stored,
+                  Fp8Layouts layout);
 
   /// By unit and offset of the weight.
   const std::map<std::pair<int64_t, int64_t>, Matrix>& matrices() const { return matrices_; }
   int64_t kept_bytes() const { return kept_bytes_; }
 
  private:
+  static Fp8Codes of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout);
   Fp8Settings settings_;
   std::map<std::pair<int64_t, int64_t>, Matrix> matrices_;
   int64_t kept_bytes_ = 0;

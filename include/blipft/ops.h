@@ -444,6 +444,15 @@ class Ops {
   /// values [n] f32, bf16 or f16 into the codes of n numbers; and back, into f32, bf16 or f16.
   virtual void quantize(const Tensor& values, const Quantized& to, Stream) = 0;
   virtual void dequantize(const Quantized& from, const Tensor& values, Stream) = 0;
+  /// Parts of a matrix that is stored in f8e4m3, codes [n]: to codes = values / scale, rounded as by Fp8Cast, with a scale
+  /// that is there; and back, values = codes * scale. values [n] f32, bf16 or f16.
+  virtual void encode_fp8(const Tensor& values, const Fp8Matrix& to, Stream) = 0;
+  virtual void decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream) = 0;
+  /// Such a scale, f32 [1], from one part after the other: largest[0], 0 before the first part, becomes the greater of itself
+  /// and the largest |x|, as Fp8Cast::amax; scale[0] that of it, as Fp8Cast::scale. x f32, bf16 or f16.
+  virtual void raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream) = 0;
+  /// transposed [N, fp8_columns(M)] of codes [M, N], N a multiple of kFp8Alignment; both of one of fp8's dtypes.
+  virtual void transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream) = 0;
 };
 
 /// What is timed of a matrix product that no table knows: nothing, cuBLASLt then says which algorithm is best; a few

@@ -78,12 +78,18 @@ class ParameterStore {
     struct Piece {
       const Parameter* parameter;
       int64_t flat, at;                    ///< where it begins in the flat buffer, and in the section
+      int64_t matrix = 0;                  ///< with scales: the place of its matrix among the section's
     };
     const Format* format = nullptr;
     std::vector<Piece> pieces;
     Shard shard;                           ///< elements of the section
     Stored mine;                           ///< [shard.count]
+    /// Of a format with a scale for each matrix, the same on all ranks, in the device: f32 [matrices * kScaleWords], the
+    /// scale and the largest magnitude.
+    Tensor scales;
+    int64_t matrices = 0;                  ///< with scales
   };
+  static constexpr int64_t kScaleWords = 4;  // a scale lies at a multiple of 16 bytes
   const std::vector<Section>& sections(const Unit& unit) const { return of(unit).sections; }
   /// Whether the unit's one section is its flat buffer in the compute dtype, so that nothing must be decoded.
   bool flat(const Unit& unit) const { return of(unit).flat; }
@@ -99,12 +105,24 @@ class ParameterStore {
   /// Bytes of all ranks' shards together.
   int64_t gathered_bytes(const Unit& unit) const;
   /// The flat buffer [shard.padded] out of the unit's gathered sections, in their order.
-  /// `leave_codes`: without the elements that codes() gives.
+  /// `left`: without the elements that codes() or fp8_codes() gives.
   void decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream,
-              bool leave_codes = false) const;
+              CodesTaken left = CodesTaken::none) const;
+  /// Whether it has elements to decode.
+  bool decodes(const Unit& unit, CodesTaken left) const;
   /// What UnitAccess::codes() gives of a unit: parameters in codes of nf4 or int8 with plain scales, whose rows are whole
   /// blocks.
   std::optional<Quantized> codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
+  /// What UnitAccess::fp8_codes() gives.
+  Fp8Matrix fp8_codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
+  /// Whether it gives the matrix that begins with element `first`.
+  bool in_fp8(const Unit& unit, int64_t first) const;
+
+  /// Whether the format of `parameter` has a scale for each matrix. Then reset_scale() of all parameters of the matrix, after
+  /// these measure() of all its numbers, in any parts and on every rank, come before write(), in its stream.
+  bool scaled(const Unit& unit, const Parameter& parameter) const;
+  void reset_scale(const Unit& unit, const Parameter& parameter, Stream stream);
+  void measure(const Unit& unit, const Parameter& parameter, const Tensor& values, Stream stream);
 
   /// This rank's part of a unit that is flat(): [shard.count], compute dtype; and f32 master, or absent.
   Tensor weights(const Unit& unit) const;
@@ -190,6 +208,8 @@ class ParameterStore {
   void update_part(const Unit& unit, const Range& range, int64_t first, int64_t count, const Tensor& scalars,
                    Stream stream);
   void fill_state(const Stored& state, float value, Stream stream);
+  void for_scale(const Unit& unit, const Parameter& parameter, const std::function<void(const Tensor& words)>& body) const;
+  static Stored with_scale(const Section& section, const Section::Piece& piece, Stored part);
 
   StoreContext context_;
   std::vector<Held> held_;                 // per unit

@@ -110,6 +110,9 @@ struct UnitGradient {
   bool accumulate = false;
 };
 
+/// What whoever acquires a unit multiplies as it is stored: no codes, those of blocks (Quantized), or fp8.
+enum class CodesTaken { none, blocks, fp8 };
+
 /// What a model sees of the strategy: brackets around each use of a unit. All calls are ordered in the compute stream.
 class UnitAccess {
  public:
@@ -117,14 +120,22 @@ class UnitAccess {
   /// The unit's parameters, [>= unit.numel()] in the compute dtype, readable until release().
   virtual Tensor acquire(const Unit& unit) = 0;
   virtual void release(const Unit& unit) = 0;
-  /// As acquire(), for whoever multiplies matrices that are stored as codes as they are: codes() then gives these, and
-  /// their elements of the flat buffer mean nothing.
-  virtual Tensor acquire_codes(const Unit& unit) { return acquire(unit); }
+  /// As acquire(), for whoever multiplies matrices that are stored as codes `taken` as they are: codes() or fp8_codes()
+  /// then gives these, and their elements of the flat buffer mean nothing.
+  virtual Tensor acquire_codes(const Unit& unit, CodesTaken taken) {
+    (void)taken;
+    return acquire(unit);
+  }
   /// Of a unit acquired so: the codes of `count` elements of the flat buffer from `first` on, parameters whose rows are
   /// whole blocks. None: they are in the flat buffer.
   virtual std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const {
     (void)unit, (void)first, (void)count;
     return std::nullopt;
+  }
+  /// Likewise of a matrix whose rows are multiples of kFp8Alignment: codes [count]. Absent: it is in the flat buffer.
+  virtual Fp8Matrix fp8_codes(const Unit& unit, int64_t first, int64_t count) const {
+    (void)unit, (void)first, (void)count;
+    return {};
   }
   /// Where the unit's gradient goes. May be called for several uses of a unit within one backward. Only for trainable
   /// units.

@@ -379,6 +379,12 @@ void add_quantize(std::vector<Rule>& rules) {
   moot("model.quantize", {"adapter.kind", "model.freeze"}, [](const Config& c) {
     return c.model.quantize != "none" && c.adapter.kind == "none" && c.model.freeze.empty();
   });
+  rules.push_back({"model.double_quantize",
+                   [](const Config& c) {
+                     return when(c.model.quantize == "fp8" && c.model.double_quantize, "is of model.quantize nf4 or int8, but "
+                                 "quantize is fp8, which has one scale for a matrix; remove double_quantize");
+                   },
+                   {"model.quantize"}});
   const std::vector<const char*> choices = {"model.quantize", "adapter.kind", "model.freeze"};
   moot("model.double_quantize", choices,
        [](const Config& c) { return c.model.quantize == "none" && c.model.double_quantize; });

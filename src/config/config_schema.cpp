@@ -26,8 +26,8 @@ void add_model(std::vector<Key>& keys) {
   m(&M::init, "init", one_of({"pretrained", "random"}), "where the first weights come from");
   m(&M::freeze, "freeze", any(), "parameter groups of the model that are not trained; --plan prints their names");
   m(&M::quantize, "quantize",
-    one_of({"none", "nf4", "int8"}, {{"4bit", "nf4"}, {"int4", "nf4"}, {"fp4", "nf4"}, {"bnb.nf4", "nf4"},
-                                     {"8bit", "int8"}, {"bnb.int8", "int8"}}),
+    one_of({"none", "nf4", "int8", "fp8"}, {{"4bit", "nf4"}, {"int4", "nf4"}, {"fp4", "nf4"}, {"bnb.nf4", "nf4"},
+                                            {"8bit", "int8"}, {"bnb.int8", "int8"}, {"f8", "fp8"}, {"float8", "fp8"}}),
     "holds the matrices of frozen layers in 4 or 8 bits; embeddings, norms and the head stay as they are",
     Names{"quantization", "load_in_4bit", "load_in_8bit"});
   m(&M::double_quantize, "double_quantize", any(), "true: the scales of quantised blocks take 8 bits instead of 32",

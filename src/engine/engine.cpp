@@ -30,11 +30,12 @@ ShardedSettings with_prefetch(ShardedSettings settings, const ParameterStore& st
   return settings;
 }
 
-std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts) {
+std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterStore& store) {
   const TrainSection& train = parts.config->train;
   if (train.matmul != "fp8") return nullptr;
   const Fp8Settings settings{train.fp8_gradients == "e4m3" ? DType::f8e4m3 : DType::f8e5m2, train.fp8_least_size,
-                             train.matmul_exclude, parts.fp8_kept_bytes, parts.config->trace.fp8_every > 0};
+                             train.matmul_exclude, parts.fp8_kept_bytes, parts.config->trace.fp8_every > 0,
+                             [&store](const Unit& unit, int64_t weight) { return store.in_fp8(unit, weight); }};
   return std::make_unique<Fp8Products>(parts.model->units(), settings, *parts.arena);
 }
 
@@ -49,7 +50,7 @@ Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const
     : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
                               : nullptr),
       policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_name)),
-      sharded(with_prefetch(asked, store, parts.model->units())), fp8(make_fp8(parts)), parts_(parts) {
+      sharded(with_prefetch(asked, store, parts.model->units())), fp8(make_fp8(parts, store)), parts_(parts) {
   const StrategyContext context{parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(),
                                 observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};
   strategy = make_strategy(strategy_name, context, sharded);

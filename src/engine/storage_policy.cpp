@@ -68,8 +68,8 @@ void check_quantized_groups(const Config& config, const Model& model) {
 
 void check_quantized(const Config& config, const Model& model) {
   BLIPFT_USER_CHECK(config.model.quantize != "none" || config.model.quantize_groups.empty(),
-                    place_of(config, "model.quantize_groups"), ": model.quantize_groups: is of model.quantize nf4 or "
-                    "int8, but quantize is none; set it, or remove quantize_groups");
+                    place_of(config, "model.quantize_groups"), ": model.quantize_groups: is of model.quantize, "
+                    "but quantize is none; set it, or remove quantize_groups");
   BLIPFT_USER_CHECK(config.model.quantize != "none" || !config.model.double_quantize,
                     place_of(config, "model.double_quantize"), ": model.double_quantize: is of model.quantize nf4 or "
                     "int8, but quantize is none; set it, or remove double_quantize");

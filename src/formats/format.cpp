@@ -26,7 +26,7 @@ class PlainFormat final : public Format {
 
 bool Format::plain() const {
   const std::vector<Plane> all = planes();
-  return block() == 1 && all.size() == 1 && all[0].per_block == 1;
+  return !scaled() && block() == 1 && all.size() == 1 && all[0].per_block == 1;
 }
 
 const Format& plain_format(DType dtype) {

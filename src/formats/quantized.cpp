@@ -1,4 +1,4 @@
-// Formats of blocks of codes, and the table of formats by name.
+// Formats of codes, in blocks or with a scale for a matrix, and the table of formats by name.
 #include "blipft/format.h"
 
 namespace blipft {
@@ -38,6 +38,21 @@ class QuantizedFormat final : public Format {
   int64_t scales_;                         // that a block has
 };
 
+class Fp8Format final : public Format {
+ public:
+  std::string name() const override { return "fp8"; }
+  int64_t block() const override { return 1; }
+  std::vector<Plane> planes() const override { return {{"codes", DType::f8e4m3, 1}}; }
+  bool scaled() const override { return true; }
+  void encode(Ops& ops, const Tensor& values, const std::vector<Tensor>& planes, Stream stream) const override {
+    ops.encode_fp8(values, {planes.at(0).part(0, values.shape), planes.at(1)}, stream);
+  }
+  void decode(Ops& ops, const std::vector<Tensor>& planes, const Tensor& values, Stream stream) const override {
+    ops.decode_fp8({planes.at(0).part(0, values.shape), planes.at(1)}, values, stream);
+  }
+};
+
+const Fp8Format kFp8Format;
 const QuantizedFormat kFormats[] = {{"nf4", CodeBook::nf4},
                                     {"int8", CodeBook::int8},
                                     {"dynamic8", CodeBook::dynamic8},
@@ -48,11 +63,14 @@ const QuantizedFormat kDoubleFormats[] = {{"nf4_double", CodeBook::nf4, true}, {
 
 const Format& quantized_format(CodeBook book) { return kFormats[static_cast<size_t>(book)]; }
 
+const Format& fp8_format() { return kFp8Format; }
+
 const Format& format_by_name(const std::string& name) {
   std::vector<const Format*> all;
   for (DType dtype : {DType::f32, DType::bf16, DType::f16}) all.push_back(&plain_format(dtype));
   for (const QuantizedFormat& format : kFormats) all.push_back(&format);
   for (const QuantizedFormat& format : kDoubleFormats) all.push_back(&format);
+  all.push_back(&kFp8Format);
   std::string known;
   for (const Format* format : all) {
     if (format->name() == name) return *format;

@@ -170,6 +170,12 @@ class PlanOps final : public Ops {
   void adamw8bit_update(const AdamW8bitUpdate& args, Stream) override { check_args(args); }
   void quantize(const Tensor& values, const Quantized& to, Stream) override { check_quantize(values, to); }
   void dequantize(const Quantized& from, const Tensor& values, Stream) override { check_dequantize(from, values); }
+  void encode_fp8(const Tensor& values, const Fp8Matrix& to, Stream) override { check_stored_fp8("encode_fp8", values, to); }
+  void decode_fp8(const Fp8Matrix& from, const Tensor& values, Stream) override { check_stored_fp8("decode_fp8", values, from); }
+  void raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale, Stream) override {
+    check_raise_fp8_scale(x, largest, scale);
+  }
+  void transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream) override { check_transpose_fp8(codes, transposed); }
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Argument checks of block-wise quantisation, and of the updates that need more than AdamW's and SGD's.
+// Argument checks of quantisation, in blocks and in fp8, and of the updates that need more than AdamW's and SGD's.
 #include "ops/checker.h"
 #include "ops/ops_check.h"
 
@@ -24,6 +24,28 @@ void check_dequantize(const Quantized& from, const Tensor& values) {
   const Checker check{"dequantize"};
   check_values(check, values);
   check.quantized(from, "from", values.numel());
+}
+
+void check_stored_fp8(const char* op, const Tensor& values, const Fp8Matrix& stored) {
+  const Checker check{op};
+  check_values(check, values);
+  check.vector(stored.codes, "codes", DType::f8e4m3, values.numel());
+  check.vector(stored.scale, "scale", DType::f32, 1);
+}
+
+void check_raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale) {
+  const Checker check{"raise_fp8_scale"};
+  check_values(check, x);
+  check.vector(largest, "largest", DType::f32, 1);
+  check.vector(scale, "scale", DType::f32, 1);
+}
+
+void check_transpose_fp8(const Tensor& codes, const Tensor& transposed) {
+  const Checker check{"transpose_fp8"};
+  check.present(codes, "codes");
+  check.require(is_fp8(codes.dtype), "codes are neither f8e4m3 nor f8e5m2");
+  check.require(codes.shape.rank == 2 && codes.cols() % kFp8Alignment == 0, "codes have columns that are no multiple of 16");
+  check.matrix(transposed, "transposed", codes.dtype, codes.cols(), fp8_columns(codes.rows()));
 }
 
 void check_args(const AdamW8bitUpdate& args) {

@@ -271,13 +271,14 @@ std::string fp8_text(const MemoryPlan& plan, const Model& model) {
   if (!fp8) return "";
   constexpr const char* kReasons[] = {"", " (too small)", " (no multiples of 16)", " (train.matmul_exclude)"};
   std::map<std::string, int64_t> in_fp8, others;
-  int64_t bytes = 0;
+  int64_t bytes = 0, stored = 0;
   for (const Unit* unit : model.units())
     for (const WeightMatrix& matrix : unit->matrices()) {
-      const Fp8Products::Choice choice = fp8->matrices().at({unit->index, matrix.offset}).choice;
-      const bool taken = choice == Fp8Products::Choice::fp8;
-      ++(taken ? in_fp8 : others)[concat(matrix.out, " x ", matrix.in, kReasons[static_cast<int>(choice)])];
-      if (taken) bytes += 2 * matrix.in * matrix.out;
+      const Fp8Products::Matrix& product = fp8->matrices().at({unit->index, matrix.offset});
+      const bool taken = product.choice == Fp8Products::Choice::fp8;
+      ++(taken ? in_fp8 : others)[concat(matrix.out, " x ", matrix.in, kReasons[static_cast<int>(product.choice)])];
+      bytes += product.bytes;
+      if (product.stored) stored += matrix.in * matrix.out;
     }
   const auto list = [](const std::map<std::string, int64_t>& counts) {
     std::string text;
@@ -287,6 +288,7 @@ std::string fp8_text(const MemoryPlan& plan, const Model& model) {
   return concat("products in fp8: ", list(in_fp8), "; weights' codes ",
                 fp8->kept_bytes() == 0 ? "are made at each use"
                                        : concat("stay over a step for ", memory_text(fp8->kept_bytes()), " of ", memory_text(bytes)),
+                stored > 0 ? concat("; stored in fp8, and taken so: ", memory_text(stored)) : "",
                 "\nproducts as train.precision says: ", list(others));
 }
 

@@ -153,12 +153,13 @@ class Estimate {
     const PrecisionTypes& types = store.types();
     double bytes = 0, gradients = 0;
     if (span.flops > 0) bytes += (both ? 2 : 1) * bytes_of(unit, types.compute);
-    if (!store.flat(unit)) bytes += static_cast<double>(store.gathered_bytes(unit)) + bytes_of(unit, types.compute);
+    const Fp8Products* const in_fp8 = plan_.engine->fp8.get();
+    if (store.decodes(unit, in_fp8 ? CodesTaken::fp8 : CodesTaken::none)) bytes += static_cast<double>(store.gathered_bytes(unit)) + bytes_of(unit, types.compute);
     if (backward && unit.trainable) {
       const bool adds = span.micro_batch > 0 && (store.shards() == 1 || plan_.sharded.hold);
       gradients = (adds ? 2 : 1) * bytes_of(unit, types.gradient);
     }
-    const double fp8 = rates_.fp8 > 0 ? fp8_share(unit, plan_.engine->fp8.get()) : 0;
+    const double fp8 = rates_.fp8 > 0 ? fp8_share(unit, in_fp8) : 0;
     const double products = span.flops * ((1 - fp8) / product_rate(config_, rates_) + (fp8 > 0 ? fp8 / rates_.fp8 : 0));
     const double beside = kWeightGradients * products * (both ? 2.0 / 3 : 1);
     const double memory = bytes / rates_.memory + std::max(0.0, gradients / rates_.memory - beside);

@@ -18,6 +18,26 @@ void check_blocks(const Unit& unit, const Parameter& parameter, const Format& fo
                     "multiple of the format's block of ", format.block());
 }
 
+// Elements of a section between whose multiples its parameters begin.
+int64_t alignment(const Format& format) {
+  return format.scaled() ? kFp8Alignment : std::lcm(format.block(), kParameterAlignment);
+}
+
+// Where the matrix that `parameter` is a part of begins: one packed behind another belongs to that one's.
+int64_t matrix_of(const Unit& unit, const Parameter& parameter) {
+  for (const WeightMatrix& matrix : unit.matrices())
+    if (parameter.offset >= matrix.offset && parameter.offset < matrix.offset + matrix.in * matrix.out) return matrix.offset;
+  return parameter.offset;
+}
+
+// Gives each matrix of a section its place among the scales.
+void number_matrices(const Unit& unit, ParameterStore::Section& section) {
+  std::map<int64_t, int64_t> places;
+  for (ParameterStore::Section::Piece& piece : section.pieces)
+    piece.matrix = places.try_emplace(matrix_of(unit, *piece.parameter), static_cast<int64_t>(places.size())).first->second;
+  section.matrices = static_cast<int64_t>(places.size());
+}
+
 bool alike(const std::vector<StateSpec>& a, const std::vector<StateSpec>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const StateSpec& x, const StateSpec& y) {
     return x.name == y.name && x.format == y.format && x.initial == y.initial && x.place == y.place;
@@ -64,7 +84,7 @@ UnitSections cut_sections(const StoreContext& context, const Unit& unit) {
     result.flat = result.flat && format == compute;
     if (!sections.count(format)) formats.push_back(format), sections[format].format = format;
     // A section has its own order: every parameter begins at a whole block.
-    const int64_t multiple = std::lcm(format->block(), kParameterAlignment);
+    const int64_t multiple = alignment(*format);
     int64_t& size = sizes[format];
     sections[format].pieces.push_back({&parameter, parameter.offset, size});
     size += (parameter.numel() + multiple - 1) / multiple * multiple;
@@ -80,6 +100,7 @@ UnitSections cut_sections(const StoreContext& context, const Unit& unit) {
   }
   for (const Format* format : formats) {
     ParameterStore::Section& section = sections[format];
+    if (format->scaled()) number_matrices(unit, section);
     section.shard =
         shard_of(sizes[format], std::lcm(kShardAlignment, format->block()), context.shards, context.index);
     result.sections.push_back(std::move(section));

@@ -142,6 +142,9 @@ void ParameterStore::request_weights(Pools& pools, const Unit& unit) {
                  compute ? "parameters" : concat("parameters as ", section.format->name(), ": ", planes[i].name),
                  planes[i].dtype, weights_place()},
                 blocks * planes[i].per_block);
+    if (section.matrices > 0)
+      pools.add(section.scales, {Owner::parameters, concat("parameters as ", section.format->name(), ": scales"), DType::f32},
+                section.matrices * kScaleWords);
   }
 }
 
@@ -213,8 +216,10 @@ void ParameterStore::bind() {
   zero(gradients_);
   zero(squares_);
   for (Held& held : held_) {
-    for (const Section& section : held.sections)
+    for (const Section& section : held.sections) {
       for (const Tensor& plane : section.mine.planes) zero(plane);
+      zero(section.scales);
+    }
     zero(held.master);
     for (Range& range : held.ranges)
       for (size_t i = 0; i < range.states.size(); ++i) {
@@ -244,66 +249,6 @@ int64_t ParameterStore::stored_bytes(const Unit& unit) const {
 
 int64_t ParameterStore::gathered_bytes(const Unit& unit) const { return stored_bytes(unit) * context_.shards; }
 
-namespace {
-
-// The book of a section whose codes are multiplied as they are.
-std::optional<CodeBook> multiplied_book(const ParameterStore::Section& section) {
-  for (const CodeBook book : {CodeBook::nf4, CodeBook::int8}) {
-    if (section.format != &quantized_format(book)) continue;
-    const bool whole = std::all_of(section.pieces.begin(), section.pieces.end(), [&](const auto& piece) {
-      return piece.parameter->shape.size() == 2 && piece.parameter->shape[1] % code_block(book) == 0;
-    });
-    if (whole) return book;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
-std::optional<Quantized> ParameterStore::codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first,
-                                               int64_t count) const {
-  const std::vector<Section>& sections = of(unit).sections;
-  for (size_t s = 0; s < sections.size(); ++s) {
-    const std::optional<CodeBook> book = multiplied_book(sections[s]);
-    if (!book) continue;
-    const std::vector<Section::Piece>& pieces = sections[s].pieces;
-    const auto begin = std::find_if(pieces.begin(), pieces.end(), [&](const auto& piece) { return piece.flat == first; });
-    if (begin == pieces.end()) continue;
-    int64_t found = 0;
-    for (auto piece = begin; piece != pieces.end() && found < count; ++piece) {
-      BLIPFT_CHECK(piece->flat - first == found && piece->at - begin->at == found, "unit ", unit.name(), ": the codes of ",
-                   begin->parameter->name, " and ", piece->parameter->name, " do not lie one behind the other");
-      found += piece->parameter->numel();
-    }
-    BLIPFT_CHECK(found == count, "unit ", unit.name(), ": ", count, " elements from ", begin->parameter->name, " on are ",
-                 "asked for as codes, and its parameters end after ", found);
-    const Stored part = gathered.at(s).part(begin->at, count);
-    return Quantized{*book, part.planes.at(0), part.planes.at(1), {}};
-  }
-  return std::nullopt;
-}
-
-void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream,
-                            bool leave_codes) const {
-  const std::vector<Section>& sections = of(unit).sections;
-  for (size_t s = 0; s < sections.size(); ++s) {
-    if (leave_codes && multiplied_book(sections[s])) continue;
-    const std::vector<Section::Piece>& pieces = sections[s].pieces;
-    const int64_t block = sections[s].format->block();
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const Section::Piece& first = pieces[i];
-      int64_t count = first.parameter->numel();
-      // Those that lie one behind the other here and there, in one go.
-      const auto follows = [&](const Section::Piece& next) {
-        return next.at - first.at == count && next.flat - first.flat == count;
-      };
-      for (; i + 1 < pieces.size() && follows(pieces[i + 1]); ++i) count += pieces[i + 1].parameter->numel();
-      gathered.at(s).part(first.at, (count + block - 1) / block * block)
-          .decode(*context_.ops, flat.part(first.flat, {count}), stream);
-    }
-  }
-}
-
 Tensor ParameterStore::weights(const Unit& unit) const {
   BLIPFT_CHECK(flat(unit), "unit ", unit.name(), " is not held in the compute dtype");
   return of(unit).sections[0].mine.tensor();
@@ -330,7 +275,8 @@ void ParameterStore::write(const Unit& unit, const Parameter& parameter, int64_t
     for (const Section::Piece& piece : section.pieces) {
       if (piece.parameter != &parameter) continue;
       const int64_t at = piece.at + first - section.shard.first, block = section.format->block();
-      section.mine.part(at, (values.numel() + block - 1) / block * block).encode(*context_.ops, values, stream);
+      with_scale(section, piece, section.mine.part(at, (values.numel() + block - 1) / block * block))
+          .encode(*context_.ops, values, stream);
     }
   if (held.master)
     context_.ops->cast(values, held.master.part(parameter.offset + first - held.shard.first, {values.numel()}), stream);

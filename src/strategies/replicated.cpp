@@ -21,17 +21,21 @@ std::optional<Quantized> Replicated::codes(const Unit& unit, int64_t first, int6
   return store_.codes(unit, stored(unit), first, count);
 }
 
-Tensor Replicated::acquire(const Unit& unit, bool leave_codes) {
+Fp8Matrix Replicated::fp8_codes(const Unit& unit, int64_t first, int64_t count) const {
+  return store_.fp8_codes(unit, stored(unit), first, count);
+}
+
+Tensor Replicated::acquire(const Unit& unit, CodesTaken left) {
   if (store_.flat(unit)) return store_.weights(unit);
   Decoded& decoded = decoded_[static_cast<size_t>(unit.index)];
   if (decoded.uses++ > 0) {
-    BLIPFT_CHECK(decoded.leaves_codes == leave_codes, "unit ", unit.name(), " is acquired with its codes and without");
+    BLIPFT_CHECK(decoded.left == left, "unit ", unit.name(), " is acquired with its codes and without");
     return decoded.flat;
   }
-  decoded.leaves_codes = leave_codes;
+  decoded.left = left;
   decoded.flat =
       context_.arena->take(Owner::parameters, "decoded units", store_.types().compute, {store_.shard(unit).padded});
-  store_.decode(unit, stored(unit), decoded.flat, context_.device->compute_stream(), leave_codes);
+  store_.decode(unit, stored(unit), decoded.flat, context_.device->compute_stream(), left);
   return decoded.flat;
 }
 

@@ -8,9 +8,10 @@ namespace blipft {
 class Replicated : public Strategy {
  public:
   explicit Replicated(const StrategyContext& context);
-  Tensor acquire(const Unit& unit) override { return acquire(unit, false); }
-  Tensor acquire_codes(const Unit& unit) override { return acquire(unit, true); }
+  Tensor acquire(const Unit& unit) override { return acquire(unit, CodesTaken::none); }
+  Tensor acquire_codes(const Unit& unit, CodesTaken taken) override { return acquire(unit, taken); }
   std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override;
+  Fp8Matrix fp8_codes(const Unit& unit, int64_t first, int64_t count) const override;
   void release(const Unit& unit) override;
   void begin_micro_batch(int64_t index, int64_t count) override;
   UnitGradient gradient(const Unit& unit) override;
@@ -22,9 +23,9 @@ class Replicated : public Strategy {
   struct Decoded {                         // a unit that is held in another format than the compute dtype
     Tensor flat;
     int64_t uses = 0;
-    bool leaves_codes = false;             // acquire_codes()
+    CodesTaken left = CodesTaken::none;    // acquire_codes()
   };
-  Tensor acquire(const Unit& unit, bool leave_codes);
+  Tensor acquire(const Unit& unit, CodesTaken left);
   std::vector<Stored> stored(const Unit& unit) const;
 
   std::vector<Decoded> decoded_;           // per unit

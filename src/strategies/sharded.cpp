@@ -240,11 +240,11 @@ bool Sharded::surely_reduced(const Pending& reduction) const {
          acquired_bytes_ - reduction.acquired_bytes >= kSurelyReducedTimes * reduction.full.bytes();
 }
 
-Tensor Sharded::acquire(const Unit& unit, bool leave_codes) {
+Tensor Sharded::acquire(const Unit& unit, CodesTaken left) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   if (keeps()) {
     ++entry.uses;
-    return usable(unit, leave_codes);
+    return usable(unit, left);
   }
   note_memory();
   if (!course_->known) {
@@ -262,7 +262,7 @@ Tensor Sharded::acquire(const Unit& unit, bool leave_codes) {
     entry.awaited = true;
     if (course_->known) ahead_bytes_ -= store_.gathered_bytes(unit);
   }
-  const Tensor full = usable(unit, leave_codes);
+  const Tensor full = usable(unit, left);
   ++entry.uses;
   acquired_bytes_ += store_.gathered_bytes(unit);
   // A backward's last reductions would keep their buffers through the next forward: by now they are long done.
@@ -285,18 +285,18 @@ void Sharded::release(const Unit& unit) {
 }
 
 // The unit in the compute dtype, after the compute stream waits for its gather.
-Tensor Sharded::usable(const Unit& unit, bool leave_codes) {
+Tensor Sharded::usable(const Unit& unit, CodesTaken left) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   if (entry.full) {
-    BLIPFT_CHECK(store_.flat(unit) || entry.leaves_codes == leave_codes, "unit ", unit.name(),
+    BLIPFT_CHECK(store_.flat(unit) || entry.left == left, "unit ", unit.name(),
                  " is acquired with its codes and without");
     return entry.full;
   }
-  entry.leaves_codes = leave_codes;
+  entry.left = left;
   if (store_.flat(unit)) return entry.full = entry.sections[0].tensor();
   entry.full =
       context_.arena->take(Owner::parameters, "decoded units", store_.types().compute, {store_.shard(unit).padded});
-  store_.decode(unit, entry.sections, entry.full, context_.device->compute_stream(), leave_codes);
+  store_.decode(unit, entry.sections, entry.full, context_.device->compute_stream(), left);
   return entry.full;
 }
 

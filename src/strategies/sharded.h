@@ -19,10 +19,13 @@ class Sharded : public Strategy {
   }
   void begin_step(const Tensor& scalars, float max_norm) override;
   void begin_evaluation(size_t kind, UnitsOfEvaluation units) override;
-  Tensor acquire(const Unit& unit) override { return acquire(unit, false); }
-  Tensor acquire_codes(const Unit& unit) override { return acquire(unit, true); }
+  Tensor acquire(const Unit& unit) override { return acquire(unit, CodesTaken::none); }
+  Tensor acquire_codes(const Unit& unit, CodesTaken taken) override { return acquire(unit, taken); }
   std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override {
     return store_.codes(unit, gathered_[static_cast<size_t>(unit.index)].sections, first, count);
+  }
+  Fp8Matrix fp8_codes(const Unit& unit, int64_t first, int64_t count) const override {
+    return store_.fp8_codes(unit, gathered_[static_cast<size_t>(unit.index)].sections, first, count);
   }
   void release(const Unit& unit) override;
   UnitGradient gradient(const Unit& unit) override;
@@ -38,7 +41,7 @@ class Sharded : public Strategy {
     Tensor full;                           // in the compute dtype: the one section itself, or decoded while in use
     int64_t promised = 0;                  // acquires that the buffer is promised to
     int64_t uses = 0;                      // acquires that were not released yet
-    bool leaves_codes = false;             // `full` is of acquire_codes()
+    CodesTaken left = CodesTaken::none;    // what acquire_codes() has left of `full`
     Event arrived;
     bool awaited = false;                  // the compute stream already waits for it
   };
@@ -66,8 +69,8 @@ class Sharded : public Strategy {
   bool room_for(int64_t bytes, size_t until) const;
   void prefetch();
   void promise_next();
-  Tensor acquire(const Unit& unit, bool leave_codes);
-  Tensor usable(const Unit& unit, bool leave_codes);
+  Tensor acquire(const Unit& unit, CodesTaken left);
+  Tensor usable(const Unit& unit, CodesTaken left);
   void drop(const Unit& unit);
   bool surely_reduced(const Pending& reduction) const;
   void retire(int64_t keep);

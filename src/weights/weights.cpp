@@ -35,6 +35,22 @@ std::vector<Piece> kept_pieces(const WeightContext& context, Source source) {
   return pieces;
 }
 
+// All of the parameters whose matrices have a scale, which begins anew: each rank takes it from the whole matrix.
+std::vector<Piece> measured_pieces(const WeightContext& context, Source source) {
+  std::vector<Piece> pieces;
+  for (const Unit* unit : context.units)
+    for (const Parameter& parameter : unit->parameters()) {
+      if (parameter.source != source || !context.store->scaled(*unit, parameter)) continue;
+      context.store->reset_scale(*unit, parameter, context.device->copy_stream());
+      for (int64_t at = 0; at < parameter.numel(); at += kPieceElements)
+        pieces.push_back({unit, &parameter, at, std::min(kPieceElements, parameter.numel() - at)});
+    }
+  return pieces;
+}
+
+// What becomes of pieces: elements of this rank, or part of what a matrix's scale is of.
+enum class Use { stored, measured };
+
 // A reading thread's way to the device: a pinned buffer, a piece of device scratch, and the event after which both are
 // free again.
 class Lane {
@@ -46,10 +62,12 @@ class Lane {
     if (used_) device_.synchronize(event_);
     return host_.get();
   }
-  void send(const WeightContext& context, const Piece& piece, DType stored) {
+  void send(const WeightContext& context, const Piece& piece, DType stored, Use use) {
     const Stream stream = device_.copy_stream();
     device_.copy(staging_.data, host_.get(), piece.count * dtype_size(stored), stream);
-    context.store->write(*piece.unit, *piece.parameter, piece.first, {staging_.data, stored, {piece.count}}, stream);
+    const Tensor values{staging_.data, stored, {piece.count}};
+    if (use == Use::measured) context.store->measure(*piece.unit, *piece.parameter, values, stream);
+    else context.store->write(*piece.unit, *piece.parameter, piece.first, values, stream);
     device_.record(event_, stream);
     used_ = true;
   }
@@ -62,19 +80,9 @@ class Lane {
   bool used_ = false;
 };
 
-}  // namespace
-
-WeightContext frozen_of(WeightContext context) {
-  std::erase_if(context.units, [](const Unit* unit) { return unit->trainable; });
-  return context;
-}
-
-int64_t loading_scratch_bytes() { return kLanes * kPieceBytes; }
-int64_t init_scratch_bytes() { return kPieceBytes; }
-
-void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads, Source source) {
-  if (source == Source::checkpoint) check_aliases(context.units, reader);
-  const std::vector<Piece> pieces = kept_pieces(context, source);
+// Reads `pieces` with `threads` threads.
+void read(const WeightContext& context, const SafetensorsReader& reader, int64_t threads, const std::vector<Piece>& pieces, Use use) {
+  if (pieces.empty()) return;
   const int64_t lanes = std::clamp<int64_t>(threads, 1, kLanes);
   std::atomic<size_t> next{0};
   std::mutex mutex;                        // one thread enqueues at a time
@@ -88,7 +96,7 @@ void load_weights(const WeightContext& context, const SafetensorsReader& reader,
         const auto& [name, stored] = *find_stored(reader, *piece.parameter);
         reader.read(name, piece.first, piece.count, lane.host());
         const std::lock_guard lock(mutex);
-        lane.send(context, piece, stored.dtype);
+        lane.send(context, piece, stored.dtype, use);
       }
       lane.host();                         // waits for the last send
     } catch (...) {
@@ -103,26 +111,57 @@ void load_weights(const WeightContext& context, const SafetensorsReader& reader,
   if (failure) std::rethrow_exception(failure);  // each lane has waited for its last piece
 }
 
+// Elements from `first` on of the parameter of that number.
+void fill(const WeightContext& context, const Init& init, const Tensor& values, uint64_t seed, uint32_t number, int64_t first) {
+  const Stream stream = context.device->compute_stream();
+  if (init.kind == Init::Kind::normal) context.ops->fill_normal(values, seed, number, first, 0, init.value, stream);
+  else if (init.kind == Init::Kind::uniform) context.ops->fill_uniform(values, seed, number, first, init.value, stream);
+  else context.ops->fill(values, init.value, stream);
+}
+
+}  // namespace
+
+WeightContext frozen_of(WeightContext context) {
+  std::erase_if(context.units, [](const Unit* unit) { return unit->trainable; });
+  return context;
+}
+
+int64_t loading_scratch_bytes() { return kLanes * kPieceBytes; }
+int64_t init_scratch_bytes() { return kPieceBytes; }
+
+void load_weights(const WeightContext& context, const SafetensorsReader& reader, int64_t threads, Source source) {
+  if (source == Source::checkpoint) check_aliases(context.units, reader);
+  read(context, reader, threads, measured_pieces(context, source), Use::measured);
+  read(context, reader, threads, kept_pieces(context, source), Use::stored);
+}
+
 void init_weights(const WeightContext& context, uint64_t seed, Filled filled) {
   const Stream stream = context.device->compute_stream();
-  uint32_t number = 0;                     // counts parameters over the whole model: the stream of random numbers
-  for (const Unit* unit : context.units) {
-    const uint32_t first_number = number;
-    number += static_cast<uint32_t>(unit->parameters().size());
-    context.store->for_each_range(*unit, [&](const Parameter& parameter, int64_t first, int64_t count) {
-      if (filled == Filled::fresh && parameter.source != Source::fresh) return;
-      const uint32_t mine = first_number + static_cast<uint32_t>(&parameter - unit->parameters().data());
-      for (int64_t at = 0; at < count; at += kPieceElements) {
-        const Tensor values{context.scratch.data, DType::f32, {std::min(kPieceElements, count - at)}};
-        if (parameter.init.kind == Init::Kind::normal)
-          context.ops->fill_normal(values, seed, mine, first + at, 0, parameter.init.value, stream);
-        else if (parameter.init.kind == Init::Kind::uniform)
-          context.ops->fill_uniform(values, seed, mine, first + at, parameter.init.value, stream);
-        else
-          context.ops->fill(values, parameter.init.value, stream);
-        context.store->write(*unit, parameter, first + at, values, stream);
-      }
-    });
+  ParameterStore& store = *context.store;
+  const auto is_meant = [&](const Parameter& parameter) { return filled == Filled::all || parameter.source == Source::fresh; };
+  for (const Unit* unit : context.units)
+    for (const Parameter& parameter : unit->parameters())
+      if (is_meant(parameter) && store.scaled(*unit, parameter)) store.reset_scale(*unit, parameter, stream);
+  for (const Use use : {Use::measured, Use::stored}) {
+    uint32_t number = 0;                   // counts parameters over the whole model: the stream of random numbers
+    for (const Unit* unit : context.units) {
+      const uint32_t first_number = number;
+      number += static_cast<uint32_t>(unit->parameters().size());
+      const auto draw = [&](const Parameter& parameter, int64_t first, int64_t count) {
+        if (!is_meant(parameter)) return;
+        const uint32_t mine = first_number + static_cast<uint32_t>(&parameter - unit->parameters().data());
+        for (int64_t at = first; at < first + count; at += kPieceElements) {
+          const Tensor values{context.scratch.data, DType::f32, {std::min(kPieceElements, first + count - at)}};
+          fill(context, parameter.init, values, seed, mine, at);
+          if (use == Use::measured) store.measure(*unit, parameter, values, stream);
+          else store.write(*unit, parameter, at, values, stream);
+        }
+      };
+      if (use == Use::stored) store.for_each_range(*unit, draw);
+      else
+        for (const Parameter& parameter : unit->parameters())
+          if (store.scaled(*unit, parameter)) draw(parameter, 0, parameter.numel());
+    }
   }
   context.device->synchronize();
 }

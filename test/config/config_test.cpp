@@ -151,7 +151,7 @@ TEST_SUITE("config") {
     CHECK(message("model:\n  path: m\n  freeze:\ndata: {path: d}\n") ==
           "FILE:3: model.freeze: found nothing, expected a list of names; write for example [name]");
     CHECK(message("model: {path: m, quantize: nf5}\ndata: {path: d}\n") ==
-          "FILE:1: model.quantize: found \"nf5\", expected one of none, nf4 or int8; did you mean nf4?");
+          "FILE:1: model.quantize: found \"nf5\", expected one of none, nf4, int8 or fp8; did you mean nf4?");
     CHECK(message("model: {path: m, load_in_4bit: true}\ndata: {path: d}\n").find("did you mean model.quantize?") !=
           std::string::npos);
     CHECK(message("model: {path: m, freeze: [1]}\ndata: {path: d}\n") ==

@@ -31,6 +31,8 @@ const char* const kNames[] = {"f32", "bf16", "f16", "nf4", "int8", "dynamic8", "
 TEST_SUITE("format") {
   TEST_CASE("by name") {
     for (const char* name : kNames) CHECK(format_by_name(name).name() == name);
+    CHECK(&format_by_name("fp8") == &fp8_format());
+    CHECK_FALSE(fp8_format().plain());
     CHECK(&format_by_name("bf16") == &plain_format(DType::bf16));
     CHECK(&format_by_name("nf4") == &quantized_format(CodeBook::nf4));
     CHECK(&format_by_name("dynamic8_unsigned") == &quantized_format(CodeBook::dynamic8_unsigned));

@@ -26,6 +26,25 @@ class NoUnits : public UnitAccess {
   Tensor flat_, gradient_;
 };
 
+/// Of one matrix that is stored in fp8.
+class StoredUnits final : public NoUnits {
+ public:
+  StoredUnits(Tensor flat, Fp8Matrix stored) : NoUnits(flat, {}), matrix(stored), flat_(flat) {}
+  Tensor acquire_codes(const Unit&, CodesTaken taken) override {
+    CHECK(taken == CodesTaken::fp8);
+    return flat_;
+  }
+  Fp8Matrix fp8_codes(const Unit&, int64_t first, int64_t count) const override {
+    CHECK(first == 0);
+    CHECK(count == matrix.codes.numel());
+    return matrix;
+  }
+  const Fp8Matrix matrix;
+
+ private:
+  Tensor flat_;
+};
+
 std::vector<float> random_numbers(int64_t n, uint32_t seed, float size) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, size);
@@ -78,7 +97,7 @@ std::vector<float> spread_numbers(int64_t n, uint32_t seed, float size) {
   return values;
 }
 
-const ParameterGroup kTrained{"trained"};
+const ParameterGroup kTrained{"trained"}, kFrozen{"frozen", false};
 
 struct Case {
   int64_t rows, in, out;
@@ -186,6 +205,100 @@ TEST_SUITE("fp8") {
         fp8.bind(arena);
       }
     }
+  }
+
+  TEST_CASE("frozen layers multiply a gradient that is written anew in its place") {
+    Unit unit("layers", kFrozen);
+    unit.index = 0;
+    const LinearLayer one = add_linear(unit, "one", 32, 32, false, 0.02f), other = add_linear(unit, "other", 32, 32, false, 0.02f);
+    std::vector<float> flat = random_numbers(unit.numel(), 1, 0.1f), dy = random_numbers(32 * 32, 2, 1), dx(32 * 32), expected(32 * 32);
+    const auto device = make_cpu_device(0);
+    const auto plan_ops = make_plan_ops(), cpu_ops = make_cpu_ops();
+    Arena arena(*device);
+    NoUnits units({flat.data(), kF32, {unit.numel()}}, {});
+    Fp8Products fp8({&unit}, {DType::f8e5m2, 1, {}, 0}, arena);
+    const Tensor tdy{dy.data(), kF32, {32, 32}};
+    for (Ops* ops : {plan_ops.get(), cpu_ops.get()}) {
+      StepContext context{*ops, *device, arena, units, device->compute_stream(), device->side_stream(), device->create_event(),
+                          device->create_event()};
+      context.fp8 = &fp8;
+      arena.begin_pass("step");
+      const UnitPass pass = acquire(context, unit);
+      UnitBackward backward(pass, gradients(context, unit));
+      one.input_gradient(backward, {.dy = tdy, .dx = Tensor{dx.data(), kF32, {32, 32}}});
+      if (ops == cpu_ops.get()) dy = random_numbers(32 * 32, 3, 1);
+      other.input_gradient(backward, {.dy = tdy, .dx = Tensor{dx.data(), kF32, {32, 32}}});
+      backward.join();
+      UnitBackward again(pass, gradients(context, unit));
+      other.input_gradient(again, {.dy = tdy, .dx = Tensor{expected.data(), kF32, {32, 32}}});
+      again.join();
+      release(context, unit);
+      arena.end_pass();
+      if (ops == cpu_ops.get()) break;
+      arena.plan();
+      arena.commit();
+    }
+    CHECK(dx == expected);
+  }
+
+  // Stored in fp8: the codes are given, and where the weight would be are NaNs.
+  TEST_CASE("a matrix that is stored in fp8 is multiplied as it is, or decoded, and gives what a cast one gives") {
+    for (const int64_t kept_bytes : {int64_t{0}, int64_t{1} << 20})
+      for (const int64_t least : {1, 1000}) {
+        CAPTURE(kept_bytes);
+        CAPTURE(least);
+        Unit unit("layer", kFrozen);
+        unit.index = 0;
+        const LinearLayer layer = add_linear(unit, "fc", 48, 32, true, 0.02f);
+        std::vector<float> flat = random_numbers(unit.numel(), 1, 0.1f), holes = flat;
+        std::fill_n(holes.begin() + layer.weight, 48 * 32, NAN);
+        const auto device = make_cpu_device(0);
+        const auto plan_ops = make_plan_ops(), cpu_ops = make_cpu_ops();
+        std::vector<uint8_t> codes(48 * 32);
+        alignas(16) float scale[4]{}, largest = 0;
+        const Tensor weight{flat.data() + layer.weight, kF32, {32 * 48}};
+        for (int64_t first : {0, 768})
+          cpu_ops->raise_fp8_scale(weight.part(first, {768}), {&largest, kF32, {1}}, {scale, kF32, {1}}, {});
+        StoredUnits stored({holes.data(), kF32, {unit.numel()}}, {{codes.data(), DType::f8e4m3, {32 * 48}}, {scale, kF32, {1}}});
+        for (int64_t first : {0, 768})     // in parts
+          cpu_ops->encode_fp8(weight.part(first, {768}), {stored.matrix.codes.part(first, {768}), stored.matrix.scale}, {});
+        if (least > 1) cpu_ops->decode_fp8(stored.matrix, weight, {});
+        NoUnits cast({flat.data(), kF32, {unit.numel()}}, {});
+        std::vector<float> x = random_numbers(7 * 48, 2, 1), dy = random_numbers(7 * 32, 3, 1);
+        std::vector<std::vector<float>> found;
+        for (UnitAccess* units : {static_cast<UnitAccess*>(&cast), static_cast<UnitAccess*>(&stored)}) {
+          Arena arena(*device);
+          Fp8Products fp8({&unit}, {DType::f8e5m2, least, {}, kept_bytes, false,
+                                    [&](const Unit&, int64_t) { return units == &stored; }}, arena);
+          CHECK(fp8.takes(unit, layer.weight) == (least == 1));
+          CHECK(fp8.kept_bytes() == (kept_bytes == 0 || least > 1 ? 0 : units == &stored ? 48 * 32 : 2 * 48 * 32));
+          std::vector<float> y(7 * 32), dx(7 * 48);
+          for (Ops* ops : {plan_ops.get(), cpu_ops.get()}) {
+            StepContext context{*ops, *device, arena, *units, device->compute_stream(), device->side_stream(), device->create_event(),
+                                device->create_event()};
+            context.fp8 = &fp8;
+            arena.begin_pass("step");
+            fp8.begin_pass();
+            for (int use = 0; use < 2; ++use) {
+              const UnitPass pass = acquire(context, unit);
+              layer.forward(pass, {.x = Tensor{x.data(), kF32, {7, 48}}, .y = Tensor{y.data(), kF32, {7, 32}}});
+              UnitBackward backward(pass, gradients(context, unit));
+              layer.input_gradient(backward, {.dy = Tensor{dy.data(), kF32, {7, 32}}, .dx = Tensor{dx.data(), kF32, {7, 48}}});
+              backward.join();
+              release(context, unit);
+            }
+            arena.end_pass();
+            if (ops == cpu_ops.get()) break;
+            arena.plan();
+            arena.commit();
+            fp8.bind(arena);
+          }
+          y.insert(y.end(), dx.begin(), dx.end());
+          for (float value : y) CHECK(std::isfinite(value));
+          found.push_back(y);
+        }
+        CHECK(found[0] == found[1]);
+      }
   }
 
   TEST_CASE("small, odd and excluded layers stay as they are; others do not") {

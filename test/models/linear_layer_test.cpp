@@ -378,7 +378,10 @@ TEST_SUITE("linear layer") {
       Quantized weight;
       int64_t asked = -1;
       Tensor acquire(const Unit&) override { throw Error("the layer was acquired decoded"); }
-      Tensor acquire_codes(const Unit&) override { return flat; }
+      Tensor acquire_codes(const Unit&, CodesTaken taken) override {
+        CHECK(taken == CodesTaken::blocks);
+        return flat;
+      }
       std::optional<Quantized> codes(const Unit&, int64_t first, int64_t count) const override {
         CHECK(count == out * in);
         return first == asked ? std::optional(weight) : std::nullopt;

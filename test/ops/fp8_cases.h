@@ -113,7 +113,74 @@ inline void add_fp8_products(Cases& cases, DType t, DType gradients, int64_t m, 
   }});
 }
 
+/// A matrix that is stored in parts: the magnitude that its scale is of, codes and numbers, and the same of a cast in one.
+/// `shift`: elements that values and codes lie off a multiple of 16.
+inline void add_stored_fp8(Cases& cases, DType t, int64_t n, int64_t shift, double size) {
+  cases.push_back({title(t, "stored fp8 ", n, " shifted ", shift, " up to ", size), t, true, [=](OpContext& c) {
+    const Tensor x = c.input("x", t, {n + shift}, -size, size * 0.9).part(shift, {n});
+    const Tensor largest = c.changing_values("largest", kF32, {0}), larger = c.changing_values("larger", kF32, {size * 8});
+    const Tensor own = c.output("own scale", kF32, {1}), own_larger = c.output("own larger scale", kF32, {1});
+    // Some numbers lie above the largest code, some below the smallest.
+    const Tensor scale = c.values("scale", kF32, {std::exp2(std::round(std::log2(size / 300)))});
+    const Tensor codes = bits(c, "codes", DType::f8e4m3, {n + shift + 16});
+    const Fp8Matrix stored{codes.part(shift, {n}), scale};
+    const Tensor f32 = c.output("f32", kF32, {n}), bf16 = c.output("bf16", kBf16, {n});
+    const Tensor shifted = c.inout("shifted", t, {n + shift}).part(shift, {n});
+    c.run([&](Ops& ops, Stream s) {
+      ops.raise_fp8_scale(x, largest, own, s);
+      ops.raise_fp8_scale(x, larger, own_larger, s);
+      ops.encode_fp8(x, stored, s);
+      for (const Tensor& y : {f32, bf16, shifted}) ops.decode_fp8(stored, y, s);
+    });
+  }});
+}
+
+/// Every number that there is, with the least and the largest scale among others; the codes of numbers that are none are not
+/// decoded.
+inline void add_stored_fp8_extremes(Cases& cases, double scale) {
+  cases.push_back({concat("stored fp8 every code, scale ", scale), kF32, true, [=](OpContext& c) {
+    std::vector<double> numbers, beyond;
+    for (int code = 0; code < 256; ++code)
+      if (code % 128 != 127)
+        numbers.push_back(static_cast<double>(fp8_to_float(static_cast<uint8_t>(code), DType::f8e4m3)) * scale);
+    const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+    for (double value : {inf, -inf, nan, 3e38, 1e-45, -0.0}) beyond.push_back(value);
+    const Tensor x = c.values("x", kF32, numbers), others = c.values("beyond", kF32, beyond), of = c.values("scale", kF32, {scale});
+    const Tensor largest = bits(c, "largest", kF32, {1}), own = bits(c, "own scale", kF32, {1}), codes = bits(c, "codes", DType::f8e4m3, x.shape);
+    const Tensor more = bits(c, "codes beyond", DType::f8e4m3, others.shape), y = bits(c, "y", kF32, x.shape);
+    const Tensor f16 = c.output("f16", DType::f16, x.shape);
+    c.run([&](Ops& ops, Stream s) {
+      ops.fill(largest, 0, s);
+      ops.raise_fp8_scale(others, largest, own, s);
+      ops.encode_fp8(x, {codes, of}, s);
+      ops.encode_fp8(others, {more, of}, s);
+      ops.decode_fp8({codes, of}, y, s);
+      if (std::fabs(scale) < 100) ops.decode_fp8({codes, of}, f16, s);
+      else ops.cast(x, f16, s);
+    });
+  }});
+}
+
+inline void add_fp8_transpose(Cases& cases, DType of, int64_t rows, int64_t cols) {
+  cases.push_back({concat("transpose of ", dtype_name(of), " ", rows, "x", cols), kF32, true, [=](OpContext& c) {
+    const Tensor bytes = c.input("codes", DType::u8, {rows, cols}, 0, 256), codes{bytes.data, of, bytes.shape};
+    const Tensor transposed = bits(c, "transposed", of, {cols, fp8_columns(rows)});
+    c.run([&](Ops& ops, Stream s) { ops.transpose_fp8(codes, transposed, s); });
+  }});
+}
+
+inline void add_stored_fp8_ops(Cases& cases) {
+  for (DType t : {kF32, kBf16, DType::f16})
+    for (auto [n, shift] : {std::pair<int64_t, int64_t>{1, 0}, {7, 0}, {64, 0}, {1000, 3}, {40000, 0}, {40001, 8}, {1 << 20, 0}})
+      add_stored_fp8(cases, t, n, shift, n % 2 ? 0.02 : 900);
+  for (double scale : {0x1p-126, 0x1p-9, 1.0, 0x1p119}) add_stored_fp8_extremes(cases, scale);
+  for (DType of : {DType::f8e4m3, DType::f8e5m2})
+    for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 16}, {7, 48}, {16, 64}, {33, 80}, {130, 176}, {257, 1408}, {512, 128}})
+      add_fp8_transpose(cases, of, rows, cols);
+}
+
 inline void add_fp8_ops(Cases& cases) {
+  add_stored_fp8_ops(cases);
   for (DType to : {DType::f8e4m3, DType::f8e5m2}) {
     for (DType t : {kF32, kBf16})
       for (auto [rows, cols, first, behind] :

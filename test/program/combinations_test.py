@@ -40,8 +40,10 @@ def combination(choose):
         perhaps("parallel.shard_ranks=2")
     if lora:
         overrides.extend(("adapter.kind=lora", "adapter.targets=[q, v, mlp]"))
-    if perhaps(f"model.quantize={choose.choice(('nf4', 'int8'))}", *(() if lora else ("model.freeze=[vision]",))):
-        perhaps("model.double_quantize=true")
+    held = choose.choice(("nf4", "int8", "fp8"))
+    if perhaps(f"model.quantize={held}", *(() if lora else ("model.freeze=[vision]",))):
+        if held != "fp8":
+            perhaps("model.double_quantize=true")
         perhaps("model.quantize_groups=[vision]")
     for more in ("train.gradient_clip_val=0.5", "train.accumulate_grad_batches=2", "train.dropout=true"):
         perhaps(more)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """train.matmul: fp8 in the whole program: the same bits however weights are held, recomputed and resumed; losses beside those
-without it; what the trace tells of factors; what --plan says; what is refused."""
+without it; a frozen base that is stored in fp8; what the trace tells of factors; what --plan says; what is refused."""
 import json
 import os
 import pathlib
@@ -79,11 +79,93 @@ def a_picture_model_has_the_same_bits_however_it_is_held(space):
     same_bits(space, "picture", "train.max_steps=3")
 
 
+IN_FP8 = "model.quantize=fp8"
+
+
+@test
+def a_base_in_fp8_has_the_bits_of_one_that_is_cast(space):
+    compared(space, "text", LORA, (
+        ("parallel.strategy=ddp",), ("parallel.strategy=ddp", IN_FP8, "train.fp8_keep_weights=none"),
+        ("parallel.strategy=ddp", IN_FP8, "train.fp8_keep_weights=all"),
+        ("parallel.strategy=fsdp", "parallel.reshard=step", IN_FP8, "train.fp8_keep_weights=all"),
+        ("parallel.strategy=ddp", IN_FP8, "train.act_ckpt=full")))
+    compared(space, "text", (*LORA, "train.accumulate_grad_batches=1"), (
+        ("parallel.strategy=ddp",), ("parallel.strategy=fsdp", "parallel.reshard=always", IN_FP8),
+        ("parallel.strategy=fsdp", "parallel.reshard=always", IN_FP8, "train.act_ckpt=full", "train.fp8_keep_weights=none"),
+        ("parallel.strategy=fsdp", "parallel.reshard=always", IN_FP8, "parallel.offload=[parameters]")))
+
+
+@test
+def adapters_over_a_base_in_fp8_are_merged_into_the_checkpoint(space):
+    """Whatever held the base, merged weights are the checkpoint's own and the adapters' product."""
+    first = trained(space, "text", 1, "train.max_steps=1").output / "model"
+    merged = [weights_of(trained(space, "text", ranks_up_to(2), *FP8, *LORA, f"model.path={first}", "model.init=pretrained",
+                                 "output.save_merged=true", *how).output / "model") for how in ((), (IN_FP8,), (IN_FP8, "parallel.strategy=fsdp"))]
+    check(merged[0] and merged[0] == merged[1], "merged to other weights")
+    check(merged[2].keys() == merged[0].keys(), merged[2].keys())
+
+
+@test
+def frozen_groups_of_a_picture_model_in_fp8_too(space):
+    freeze = "model.freeze=[vision, language]"
+    compared(space, "picture", (freeze, "train.max_steps=3", "train.accumulate_grad_batches=1"), (
+        ("parallel.strategy=ddp",), ("parallel.strategy=ddp", IN_FP8), ("parallel.strategy=fsdp", "parallel.reshard=always", IN_FP8)),
+        saved=False)
+
+
+@test
+def products_that_take_no_fp8_have_the_values_of_the_codes(space):
+    """With matmul default, and with it in fp8 for none of the layers: each decodes at another place."""
+    steps = {}
+    for how in ((), ("train.matmul=fp8", "train.fp8_least_size=1000000"), ("parallel.strategy=fsdp", "train.accumulate_grad_batches=2")):
+        steps[how] = steps_of(trained(space, "text", ranks_up_to(2), *LORA, IN_FP8, *how).output)
+    expected = steps.pop(())
+    for how, found in steps.items():
+        for (step, loss, norm), (_, other, other_norm) in zip(found, expected, strict=True):
+            check(abs(loss / other - 1) < 1e-6 and abs(norm / other_norm - 1) < 1e-4, how, step, loss, other, norm, other_norm)
+    plain = steps_of(trained(space, "text", ranks_up_to(2), *LORA).output)
+    check(plain != expected, "codes have changed nothing")
+    for (step, loss, _), (_, other, _) in zip(plain, expected, strict=True):
+        check(abs(loss / other - 1) < 0.02, step, loss, other)
+
+
+@test
+def a_base_in_fp8_takes_half_of_bf16(space):
+    def plan(*more):
+        done = subprocess.run([PROGRAM, "--plan", str(space.configs["text"]), "train.precision=bf16-true", *LORA, *more], cwd=ROOT,
+                              capture_output=True, text=True)
+        check(done.returncode == 0, done)
+        return done.stdout
+
+    def size(name, text):
+        line = re.search(rf"^ +{name} \(parameters\) +([0-9.]+) MiB$", text, re.M)
+        check(line, name, text)
+        return float(line[1])
+
+    plain, stored = plan(), plan(IN_FP8)
+    codes = size("parameters as fp8: codes", stored)
+    less = size("parameters", plain) - size("parameters", stored)
+    check(codes > 0.05 and abs(less - 2 * codes) < 0.02, codes, less, plain, stored)  # two digits behind the point
+    check("stored in fp8, and taken so" in plan(IN_FP8, *FP8), plan(IN_FP8, *FP8))
+    refused = subprocess.run([PROGRAM, "--plan", str(space.configs["text"]), *LORA, IN_FP8, "model.double_quantize=true"], cwd=ROOT,
+                             capture_output=True, text=True)
+    check(refused.returncode != 0 and "model.double_quantize" in refused.stderr and "one scale for a matrix" in refused.stderr, refused)
+
+
 @test
 def a_stopped_run_goes_on_to_the_same_bits(space):
-    whole = trained(space, "text", 1, *FP8, "train.max_steps=8")
+    stopped_goes_on(space)
+
+
+@test
+def a_stopped_run_over_a_base_in_fp8_goes_on_to_the_same_bits(space):
+    stopped_goes_on(space, *LORA, IN_FP8)
+
+
+def stopped_goes_on(space, *settings):
+    whole = trained(space, "text", 1, *FP8, *settings, "train.max_steps=8")
     output = space.new("stopped")
-    command = [PROGRAM, str(space.configs["text"]), *FP8, "train.max_steps=8", "checkpoint.every_steps=2", "checkpoint.resume=auto",
+    command = [PROGRAM, str(space.configs["text"]), *FP8, *settings, "train.max_steps=8", "checkpoint.every_steps=2", "checkpoint.resume=auto",
                f"output.path={output}"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -94,7 +176,8 @@ def a_stopped_run_goes_on_to_the_same_bits(space):
     process.wait()
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     check(again.returncode == 0, again)
-    check(model_of(output) == model_of(whole.output), "another model")
+    saved = weights_of(output / ("adapter" if settings else "model"))
+    check(saved and saved == weights_of(whole.output / ("adapter" if settings else "model")), "another model")
 
 
 X, W, DY = range(3)

@@ -134,7 +134,7 @@ def from_whatever_holds_the_weights(space):
     check(texts(auto) == texts(merged) and folder == trained / "generated-0001", folder, auto)
     plain, _, _ = generate(space, 0, *options, *SHORT, "generate.weights=base")
     check(texts(plain) != texts(merged), "the adapter changes nothing", plain)
-    for held in ("nf4", "int8"):
+    for held in ("nf4", "int8", "fp8"):
         _, _, out = generate(space, 0, *options, *SHORT, f"generate.weights={trained}/adapter", f"model.quantize={held}")
         check("10 texts" in out, out)
         # Few texts at once are multiplied with the codes, more with what they stand for; each rank has all or its share.

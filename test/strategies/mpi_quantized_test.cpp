@@ -90,6 +90,41 @@ TEST_SUITE("mpi quantized") {
       }
   }
 
+  TEST_CASE("frozen layers in fp8: the values of codes with a scale for each matrix, everywhere the same") {
+    for (const char* name : {"blip2_odd", "blip2_ordinary"}) {
+      CAPTURE(name);
+      Job job = make_job(name);
+      job.config.model.freeze = {"vision", "language"};
+      const Outcome plain = train_alone(job);
+      job.config.model.quantize = "fp8";
+      const Outcome reference = train_alone(job);
+      const std::unique_ptr<Model> model = job.make_model();
+      int64_t matrices = 0;
+      for (const Unit* unit : model->units()) {
+        const auto i = static_cast<size_t>(unit->index);
+        std::vector<float> expected = plain.start[i];
+        for (const WeightMatrix& matrix : unit->matrices()) {
+          if (unit->trainable) continue;
+          const auto first = expected.begin() + matrix.offset, last = first + matrix.in * matrix.out;
+          const float largest = std::abs(*std::max_element(first, last, [](float a, float b) { return std::abs(a) < std::abs(b); }));
+          const float scale = fp8_scale(bits_from_float(largest), DType::f8e4m3);
+          for (auto value = first; value != last; ++value)
+            *value = fp8_to_float(float_to_fp8(*value / scale, DType::f8e4m3), DType::f8e4m3) * scale;
+          ++matrices;
+        }
+        CHECK(same_bits({reference.start[i]}, {expected}));
+      }
+      CHECK(matrices > 8);
+      for (const Deal& deal : kDeals) {
+        CAPTURE(deal.strategy);
+        const Outcome outcome = train_together(job, deal);
+        CHECK(same_bits(outcome.start, reference.start));
+        CHECK(distance(outcome, reference, job).loss <= 8 * 0x1p-24);
+        CHECK(same_on_all_ranks(outcome));
+      }
+    }
+  }
+
   TEST_CASE("the compute dtype of frozen layers is nowhere held, and gathers move the codes") {
     const auto bytes = [&](const char* quantize) {
       Job vision = make_job("blip2_ordinary", Precision::bf16_true);
@@ -115,7 +150,8 @@ TEST_SUITE("mpi quantized") {
       CHECK(codes == (matrices == 0));
       return gathered;
     };
-    CHECK(bytes("nf4") < bytes("int8"));
+    CHECK(bytes("nf4") < bytes("fp8"));
+    CHECK(bytes("fp8") < bytes("int8"));
     CHECK(bytes("int8") < bytes("none"));
   }
 

@@ -94,6 +94,23 @@ void quantize_cases(Harness& harness) {
   }
 }
 
+// A matrix that is stored in fp8, as layers that take no fp8 and the gradient of their input need it.
+void stored_fp8_cases(Harness& harness) {
+  const int64_t rows = 11008, cols = 4096, n = rows * cols;
+  const double bytes = static_cast<double>(n);
+  harness.run("decode_fp8", concat(rows, " x ", cols, " bf16"), {3 * bytes}, [&]() -> Harness::Work {
+    const Tensor values = harness.tensor({n});
+    const Fp8Matrix stored{harness.raw({n}, DType::f8e4m3), harness.raw({4}, DType::f32).part(0, {1})};
+    harness.ops().fill(stored.scale, 1, harness.stream());
+    harness.ops().encode_fp8(values, stored, harness.stream());
+    return [&harness, values, stored] { harness.ops().decode_fp8(stored, values, harness.stream()); };
+  });
+  harness.run("transpose_fp8", concat(rows, " x ", cols), {2 * bytes}, [&]() -> Harness::Work {
+    const Tensor codes = harness.raw({rows, cols}, DType::f8e4m3), transposed = harness.raw({cols, rows}, DType::f8e4m3);
+    return [&harness, codes, transposed] { harness.ops().transpose_fp8(codes, transposed, harness.stream()); };
+  });
+}
+
 void buffer_cases(Harness& harness) {
   const int64_t n = int64_t{1} << 27;
   const double elements = static_cast<double>(n);
@@ -147,6 +164,7 @@ void flat_cases(Harness& harness) {
   update_cases(harness, "mixed", DType::bf16, true, DType::f32, DType::f32);
   update_cases(harness, "f32", DType::f32, false, DType::f32, DType::f32);
   quantize_cases(harness);
+  stored_fp8_cases(harness);
   buffer_cases(harness);
   scalar_cases(harness);
 }

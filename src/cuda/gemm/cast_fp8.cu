@@ -200,6 +200,26 @@ void run_cast(const Fp8Cast& args, const LaunchContext& context) {
   BLIPFT_CUDA_LAUNCHED("cast_fp8_kernel");
 }
 
+/// The same tiles of codes that are there.
+__global__ void __launch_bounds__(kThreads) transpose_fp8_kernel(const uint8_t* codes, uint8_t* transposed, int64_t rows,
+                                                                 int64_t cols, int64_t columns) {
+  const int64_t row0 = int64_t{blockIdx.y} * kTileRows, col0 = int64_t{blockIdx.x} * kTileCols;
+  const int rows4 = static_cast<int>(threadIdx.x) / 8, group = static_cast<int>(threadIdx.x) % 8;
+  const int64_t col = col0 + group * 8;
+  uint32_t words[2][4]{};
+  if (col < cols) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int64_t row = row0 + rows4 * 4 + r;
+      if (row >= rows) break;
+      const uint2 eight = *reinterpret_cast<const uint2*>(codes + row * cols + col);
+      words[0][r] = eight.x, words[1][r] = eight.y;
+    }
+  }
+  __shared__ Tile tile;
+  store_transposed(words, tile, transposed, row0, col0, cols, columns);
+}
+
 /// splitmix64 of the word's number, without the bits that would make a number large, infinite or no number.
 __global__ void __launch_bounds__(kThreads) fill_fp8_kernel(uint32_t* words, int64_t count, uint32_t seed) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -238,6 +258,17 @@ void CudaOps::cast_fp8(const Fp8Cast& args, Stream stream) {
     if (dtype == DType::f8e5m2) run_cast<T, true>(args, to);
     else run_cast<T, false>(args, to);
   });
+}
+
+void CudaOps::transpose_fp8(const Tensor& codes, const Tensor& transposed, Stream stream) {
+  check_transpose_fp8(codes, transposed);
+  if (codes.numel() == 0) return;
+  BLIPFT_CHECK(aligned16(codes.data) && aligned16(transposed.data), "codes must be 16-byte aligned");
+  const int64_t columns = fp8_columns(codes.rows());
+  const dim3 grid(static_cast<unsigned>(ceil_div(codes.cols(), kTileCols)), static_cast<unsigned>(ceil_div(columns, kTileRows)));
+  transpose_fp8_kernel<<<grid, kThreads, 0, context(stream).stream>>>(codes.as<const uint8_t>(), transposed.as<uint8_t>(),
+                                                                      codes.rows(), codes.cols(), columns);
+  BLIPFT_CUDA_LAUNCHED("transpose_fp8_kernel");
 }
 
 }  // namespace blipft

@@ -38,12 +38,15 @@ Fp8Products::Fp8Products(const std::vector<const Unit*>& units, Fp8Settings sett
     for (const WeightMatrix& matrix : unit->matrices()) {
       Matrix& entry = matrices_[{unit->index, matrix.offset}];
       entry.choice = choice_of(matrix, settings_);
-      if (entry.choice == Choice::fp8) entry.number = static_cast<int64_t>(names_.size()), names_.push_back(name_of(matrix));
-      const int64_t bytes = 2 * matrix.in * matrix.out;
-      if (entry.choice != Choice::fp8 || kept_bytes_ + bytes > settings_.kept_bytes) continue;
-      kept_bytes_ += bytes;
-      entry.codes = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.out, matrix.in});
+      if (entry.choice != Choice::fp8) continue;
+      entry.number = static_cast<int64_t>(names_.size()), names_.push_back(name_of(matrix));
+      entry.stored = settings_.stored && settings_.stored(*unit, matrix.offset);
+      entry.bytes = (entry.stored ? 1 : 2) * matrix.in * matrix.out;
+      if (kept_bytes_ + entry.bytes > settings_.kept_bytes) continue;
+      kept_bytes_ += entry.bytes;
       entry.transposed = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.in, matrix.out});
+      if (entry.stored) continue;
+      entry.codes = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.out, matrix.in});
       entry.words = arena.persistent(Owner::parameters, kName, DType::f32, {kFp8Words});
     }
   const int64_t factors = static_cast<int64_t>(names_.size()) * kFp8Factors;
@@ -99,9 +102,24 @@ bool Fp8Products::takes(const Unit& unit, int64_t weight) const {
   return found != matrices_.end() && found->second.choice == Choice::fp8;
 }
 
+Fp8Codes Fp8Products::of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout) {
+  Fp8Codes found{.codes = stored};
+  if (layout == Fp8Layouts::codes) return found;
+  Tensor transposed = kept.transposed;
+  if (!transposed)
+    found.turned = transposed = context.arena.take(Owner::activations, "fp8", DType::f8e4m3,
+                                                   {stored.codes.cols(), fp8_columns(stored.codes.rows())});
+  if (found.turned || !kept.fresh) context.ops.transpose_fp8(stored.codes, transposed, context.stream);
+  kept.fresh = true;
+  found.transposed = {transposed, stored.scale};
+  return found;
+}
+
 Fp8Codes Fp8Products::weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w,
-                             Fp8Layouts layout) {
+                             const Fp8Matrix& stored, Fp8Layouts layout) {
   Matrix& kept = matrices_.at({unit.index, weight});
+  BLIPFT_CHECK(kept.stored == static_cast<bool>(stored), "unit ", unit.name(), ": a matrix is stored in fp8, or not, otherwise than planned");
+  if (stored) return of_stored(context, kept, stored, layout);
   const Fp8Notes of_w = std::exchange(kept.noted, true) ? Fp8Notes{} : notes(unit, weight, Fp8Factor::w);
   if (!kept.codes) return cast_fp8(context, w, DType::f8e4m3, layout, context.stream, of_w);
   const Tensor scale = kept.words.part(kScaleWord, {1});

@@ -5,8 +5,10 @@ namespace blipft {
 
 UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows) {
   UnitPass pass{context, {}, {}, {}, &unit};
-  if (rows > 0 && rows <= context.most_coded_rows) pass.coded = &unit;
-  pass.flat = pass.coded ? context.units.acquire_codes(unit) : context.units.acquire(unit);
+  const bool few = rows > 0 && rows <= context.most_coded_rows;
+  const CodesTaken taken = context.fp8 ? CodesTaken::fp8 : few ? CodesTaken::blocks : CodesTaken::none;
+  if (taken == CodesTaken::blocks) pass.coded = &unit;
+  pass.flat = taken == CodesTaken::none ? context.units.acquire(unit) : context.units.acquire_codes(unit, taken);
   if (unit.adapter) pass.adapter = context.units.acquire(*unit.adapter);
   return pass;
 }
@@ -55,8 +57,8 @@ void UnitBackward::join() {
 const Fp8Codes& UnitBackward::in_fp8(const MatrixView& dy, int64_t weight) {
   for (const auto& [known, codes] : in_fp8_)
     if (known.data == dy.data && known.shape == dy.shape) return codes;
-  const Fp8Codes made = cast_fp8(context, dy, context.fp8->gradients(), trained() ? Fp8Layouts::both : Fp8Layouts::codes,
-                                 context.stream, context.fp8->notes(*unit, weight, Fp8Factor::dy));
+  const Fp8Codes made = cast_fp8(context, dy, context.fp8->gradients(), Fp8Layouts::both, context.stream,
+                                 context.fp8->notes(*unit, weight, Fp8Factor::dy));
   keep(made);
   return in_fp8_.emplace_back(dy, made).second;
 }
@@ -76,6 +78,22 @@ void LinearLayer::attach(std::shared_ptr<const LinearAdapter> adapter, LinearPar
   adapters.push_back({std::move(adapter), to});
 }
 
+Fp8Matrix LinearLayer::stored_codes(const UnitPass& pass) const {
+  if (!pass.context.fp8 || !pass.unit) return {};
+  Fp8Matrix found = pass.context.units.fp8_codes(*pass.unit, weight, out * in);
+  if (found) found.codes = found.codes.view({out, in});
+  return found;
+}
+
+// Absent where the weight is in the flat buffer.
+Tensor LinearLayer::decoded(const UnitPass& pass) const {
+  const Fp8Matrix stored = stored_codes(pass);
+  if (!stored) return {};
+  const Tensor values = pass.context.arena.take(Owner::parameters, "decoded weights", pass.flat.dtype, {out, in});
+  pass.context.ops.decode_fp8({stored.codes.view({out * in}), stored.scale}, values.view({out * in}), pass.context.stream);
+  return values;
+}
+
 // The product alone: with the weight as it is stored where it is left so. No activation, then.
 void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
   args.bias = b(pass.flat);
@@ -87,11 +105,17 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
     }
   }
   args.w = w(pass.flat);
-  if (!in_fp8(pass)) return pass.context.ops.linear_forward(args, pass.context.stream);
   const StepContext& context = pass.context;
+  if (!in_fp8(pass)) {
+    const Tensor own = decoded(pass);
+    if (own) args.w = own;
+    context.ops.linear_forward(args, context.stream);
+    if (own) context.arena.give(own);
+    return;
+  }
   const Fp8Notes of_x = pass.again ? Fp8Notes{} : context.fp8->notes(*pass.unit, weight, Fp8Factor::x);
   const Fp8Codes x = cast_fp8(context, args.x, DType::f8e4m3, Fp8Layouts::codes, context.stream, of_x);
-  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, Fp8Layouts::codes);
+  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::codes);
   args.x8 = x.codes, args.w8 = codes.codes;
   context.ops.linear_forward(args, context.stream);
   for (const Fp8Codes* made : {&codes, &x}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
@@ -125,13 +149,23 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
     args.add = args.dx;
   }
   args.w = w(pass.flat);
-  if (!in_fp8(pass)) return pass.context.ops.linear_backward_input(args, pass.context.stream);
   const StepContext& context = pass.context;
-  args.dy8 = pass.in_fp8(args.dy, weight).codes;
-  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, Fp8Layouts::transposed);
+  if (!in_fp8(pass)) {
+    const Tensor own = decoded(pass);
+    if (own) args.w = own;
+    context.ops.linear_backward_input(args, context.stream);
+    if (own) context.arena.give(own);
+    return;
+  }
+  // Where no weight gradient reads it, dy need not stay as it is: its codes serve this product alone.
+  const Fp8Codes own = trained(pass) ? Fp8Codes{}
+                                     : cast_fp8(context, args.dy, context.fp8->gradients(), Fp8Layouts::codes, context.stream,
+                                                context.fp8->notes(*pass.unit, weight, Fp8Factor::dy));
+  args.dy8 = trained(pass) ? pass.in_fp8(args.dy, weight).codes : own.codes;
+  const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::transposed);
   args.wt8 = codes.transposed;
   context.ops.linear_backward_input(args, context.stream);
-  each_taken(codes, [&](const Tensor& tensor) { context.arena.give(tensor); });
+  for (const Fp8Codes* made : {&codes, &own}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
 void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,

@@ -17,7 +17,7 @@
 // any widths; y and dy have the parts as ranges of columns.
 //
 // Products in fp8 (Fp8Products): the layer casts x, dy and the weight right before it multiplies, dy once for both of its
-// gradients. Adapters stay in the compute dtype, and whatever else reads x and dy.
+// gradients; a weight that is stored in fp8 is taken as it is. Adapters stay in the compute dtype, and whatever else reads x and dy.
 //
 // Adapters (LinearAdapter) add to the product of the whole layer or of one part, before the activation. In backward
 // they write dx first and the layer adds to it, so that what is fused into input_gradient() stays as it is; in forward
@@ -106,8 +106,8 @@ class UnitBackward : public UnitPass {
 
   /// LinearAdapter::reduce() of this backward, called at the first request.
   Tensor reduced(const LinearAdapter& adapter, const MatrixView& dy);
-  /// The gradient of the output of the layer whose weight is at `weight` in fp8, made at the first request in the main stream:
-  /// in both layouts where the layer is trained.
+  /// The gradient of the output of the trained layer whose weight is at `weight` in fp8, in both layouts, made at the first
+  /// request in the main stream. dy stays as it is until join().
   const Fp8Codes& in_fp8(const MatrixView& dy, int64_t weight);
   void keep(const Fp8Codes& codes) {
     each_taken(codes, [&](const Tensor& tensor) { keep(tensor); });
@@ -189,6 +189,10 @@ class LinearLayer {
   bool in_fp8(const UnitPass& pass) const {
     return pass.context.fp8 && pass.unit && pass.context.fp8->takes(*pass.unit, weight);
   }
+  /// The weight as it is stored, [out, in], where the unit was acquired so: in a step with products in fp8.
+  Fp8Matrix stored_codes(const UnitPass& pass) const;
+  /// The same decoded, for products that take no fp8; the caller gives it back.
+  Tensor decoded(const UnitPass& pass) const;
   Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
   Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
 };
