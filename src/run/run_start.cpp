@@ -432,7 +432,7 @@ void Run::announce() {
     std::printf("checkpoint %s\n", checkpoints_text(config_, model_->units(), engine_->store, world_.size(),
                                                    world_.local_size()).c_str());
   if (!resume_ && config_.checkpoint.resume == "auto")
-    std::printf("resume     nothing to go on from in %s: from the first step\n", checkpoints_folder(config_).c_str());
+    std::printf("begins     at the first step: %s has no checkpoint\n", checkpoints_folder(config_).c_str());
   if (resume_) {
     const std::string changes = what_may_change_bits(*resume_, facts());
     std::printf("resume     after %lld steps, from %s%s%s\n", static_cast<long long>(first_step_),
