@@ -175,8 +175,8 @@ void add_learning(std::vector<Key>& keys) {
     Names{"fp8", "float8"});
   t(&T::matmul_exclude, "matmul_exclude", any(),
     "modules whose products stay as precision says, by the ends of their names, such as [down_proj, layers.0.mlp.up_proj]");
-  t(&T::fp8_gradients, "fp8_gradients", one_of({"e5m2", "e4m3"}),
-    "the 8-bit float of gradients: e5m2 has more range, e4m3 more digits");
+  t(&T::fp8_gradients, "fp8_gradients", one_of({"e4m3", "e5m2"}),
+    "the 8-bit float of gradients: e4m3 has more digits, e5m2 more range");
   t(&T::fp8_least_size, "fp8_least_size", from_to(0, 1e9),
     "layers whose in * out / (in + out) is less stay as precision says: to cast costs what the product would save");
   t(&T::fp8_keep_weights, "fp8_keep_weights", one_of({"auto", "all", "none"}),

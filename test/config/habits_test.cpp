@@ -83,7 +83,7 @@ const std::vector<Win>& wins() {
       {"train: {accumulate_grad_batches: 1024}\n", "train.batch_size=60000", "train.accumulate_grad_batches", "1", 1, "train.accumulate_grad_batches"},
       {"parallel: {strategy: single}\n", "parallel.devices=4", "parallel.strategy", "auto", 1, "parallel.strategy"},
       {"train: {matmul: fp8, matmul_exclude: [down_proj]}\n", "train.matmul=default", "train.matmul_exclude", "[]", 1, "train.matmul_exclude"},
-      {"train: {matmul: fp8, fp8_gradients: e4m3}\n", "train.matmul=default", "train.fp8_gradients", "e5m2", 1, "train.fp8_gradients"},
+      {"train: {matmul: fp8, fp8_gradients: e5m2}\n", "train.matmul=default", "train.fp8_gradients", "e4m3", 1, "train.fp8_gradients"},
       {"train: {matmul: fp8, fp8_least_size: 1}\n", "train.matmul=default", "train.fp8_least_size", "1300", 1, "train.fp8_least_size"},
       {"train: {matmul: fp8, fp8_keep_weights: none}\n", "train.matmul=default", "train.fp8_keep_weights", "auto", 1, "train.fp8_keep_weights"},
       {"parallel: {devices: 4}\n", "parallel.strategy=single", "parallel.devices", "0", 1, "parallel.strategy"},

@@ -325,7 +325,7 @@ def the_plan_names_what_is_in_fp8_and_why_the_rest_is_not(space):
     for given, why in (("trace.fp8_every=5", "set train.matmul: fp8, or remove it"),
                        ("trace.fp8_every=-1", "trace.fp8_every")):
         check("trace.fp8_every" in lines(given) and why in lines(given), lines(given))
-    alone = lines("train.fp8_gradients=e4m3")
+    alone = lines("train.fp8_gradients=e5m2")
     check("train.fp8_gradients" in alone and "train.matmul is default" in alone and "set train.matmul: fp8" in alone, alone)
 
 
