@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <string>
 
 #include <unistd.h>
 
@@ -34,7 +36,9 @@ using Action = CommandLine::Action;
 void let_threads_sleep(char** arguments) {
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
   setenv("GOMP_SPINCOUNT", "1000", 1);     // some microseconds
-  execv("/proc/self/exe", arguments);      // where that fails, they spin
+  std::error_code error;                   // by its own path: the process is named after what is executed
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error);
+  execv(program.c_str(), arguments);       // where that fails, they spin
 }
 
 Config configuration(const CommandLine& line) {

@@ -85,14 +85,14 @@ void ignore_signals_of_writes() {
 
 void StopRequest::listen(int, char**, char** environment) {
   speaks = how_to_speak(environment);
+  const sigset_t set = noted();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);  // first: what waits outlives an exec, what a handler has noted does not
   struct sigaction action{};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  const sigset_t set = noted();
   for (const int signal : kSignals)
     if (sigismember(&set, signal) == 1) sigaction(signal, &action, nullptr);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 void StopRequest::watch() {

@@ -19,7 +19,7 @@ try:
 except ImportError as missing:
     print(f"SKIPPED habits_test ({missing})")
     sys.exit(0)
-from program_runs import DEVICE, PROGRAM, ROOT, Space, mpirun, ranks_up_to, read_table, run, start  # noqa: E402
+from program_runs import DEVICE, PROGRAM, ROOT, Space, environment, mpirun, ranks_up_to, read_table, run, start  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
 
@@ -153,6 +153,24 @@ def a_small_rate_is_not_rounded_to_nothing(space):
     rates = re.findall(r" ([\d.]+) ([GT])FLOP/s/rank", result.out)
     check(len(rates) == 2 and all(unit == "T" or DEVICE == "cpu" for _, unit in rates), result)
     check(all(float(rate) > 0 for rate, _ in rates) or DEVICE != "cpu", rates)
+
+
+@test
+def a_run_has_its_program_s_name_and_as_many_threads_as_it_is_given(space):
+    variables = {key: value for key, value in environment().items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    for threads in ("1", "2"):
+        output = space.new()
+        # It begins once more with a variable for its threads' waiting: before, and after that, it is the same process.
+        process = subprocess.Popen([PROGRAM, space.config, f"output.path={output}", "parallel.threads=0", "train.max_steps=2"], cwd=ROOT,
+                                   env={**variables, "OMP_NUM_THREADS": threads}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        told = pathlib.Path(f"/proc/{process.pid}")
+        names = set()
+        while process.poll() is None and not names:
+            if b"GOMP_SPINCOUNT=" in (told / "environ").read_bytes():
+                names.add((told / "comm").read_text().strip())
+        out, _ = process.communicate(timeout=120)
+        check(process.returncode == 0 and names == {pathlib.Path(PROGRAM).resolve().name[:15]}, names, out)
+        check(DEVICE != "cpu" or f"CPU, {threads} thread{'s' if threads != '1' else ''}" in out, out)
 
 
 @test
