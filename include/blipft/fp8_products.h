@@ -37,7 +37,7 @@ struct Fp8Found {
 };
 
 struct Fp8Settings {
-  DType gradients = DType::f8e5m2;
+  DType gradients = DType::f8e4m3;
   /// A product saves m n k operations and casts about m k + m n + n k elements: layers with in * out / (in + out) below
   /// this gain nothing.
   int64_t least_size = 1300;

@@ -14,13 +14,25 @@ namespace blipft {
 
 namespace {
 
+// One of the threads that may read at once.
+class Turn {
+ public:
+  explicit Turn(std::counting_semaphore<>& free) : free_(free) { free_.acquire(); }
+  ~Turn() { free_.release(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  std::counting_semaphore<>& free_;
+};
+
 // Pictures that other threads read, in order.
 struct Ahead {
   Ahead(size_t first, size_t ranks, int64_t threads)
       : next(first), step(ranks), most(std::max(static_cast<size_t>(threads), static_cast<size_t>(kMostPrompts))),
         free_threads(threads) {}
   size_t next, step, most;
-  std::counting_semaphore<> free_threads;
+  std::counting_semaphore<> free_threads;  // outlives what reads
   std::deque<std::pair<size_t, std::future<std::vector<uint8_t>>>> reading;
 };
 
@@ -60,8 +72,7 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
         const size_t i = ahead->next;
         ahead->next += ahead->step;
         const auto read = [&set, &free = ahead->free_threads, picture = prompts[i].picture] {
-          free.acquire();
-          const std::shared_ptr<void> release(nullptr, [&](void*) { free.release(); });
+          const Turn turn(free);
           return set.pixels(picture);
         };
         const auto policy = inputs.has_picture() ? std::launch::async : std::launch::deferred;

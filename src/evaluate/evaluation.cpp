@@ -38,6 +38,10 @@ std::string input_name(MetricInput input) {
   }
 }
 
+void check_computed(bool known, const std::string& metric) {
+  BLIPFT_CHECK(known, "the table of metrics names ", metric, ", which nothing computes");
+}
+
 // What several metrics of texts share is computed once.
 class TextScorer {
  public:
@@ -53,7 +57,7 @@ class TextScorer {
     }
     if (metric == "squad_exact") return by_text(metric, squad_exact);
     if (metric == "squad_f1") return by_text(metric, squad_f1);
-    BLIPFT_CHECK(metric == "exact_match", "the table of metrics names ", metric, ", which nothing computes");
+    check_computed(metric == "exact_match", metric);
     return by_text(metric, exact_match);
   }
 
@@ -99,7 +103,7 @@ Score choice_score(const std::string& metric, const std::vector<ScoredChoices>& 
                      : metric == "acc_norm"  ? choice_is_right_by_characters
                      : metric == "acc_bytes" ? choice_is_right_by_bytes
                                              : nullptr;
-  BLIPFT_CHECK(right, "the table of metrics names ", metric, ", which nothing computes");
+  check_computed(right != nullptr, metric);
   std::vector<double> out;
   for (const auto& question : questions) out.push_back(right(question) ? 1 : 0);
   return mean_score(metric, std::move(out));
@@ -118,8 +122,7 @@ Score loss_score(const std::string& metric, const std::vector<ScoredLoss>& texts
     some(sums.words, "words");
     score.value = sums.word_perplexity();
   } else {
-    BLIPFT_CHECK(metric == "byte_perplexity" || metric == "bits_per_byte", "the table of metrics names ", metric,
-                 ", which nothing computes");
+    check_computed(metric == "byte_perplexity" || metric == "bits_per_byte", metric);
     some(sums.bytes, "bytes");
     score.value = metric == "byte_perplexity" ? sums.byte_perplexity() : sums.bits_per_byte();
   }

@@ -85,13 +85,16 @@ Fp8Matrix LinearLayer::stored_codes(const UnitPass& pass) const {
   return found;
 }
 
-// Absent where the weight is in the flat buffer.
-Tensor LinearLayer::decoded(const UnitPass& pass) const {
+// Products that take no fp8. Where the weight is in codes alone, they are decoded for this one.
+template <class Product>
+void LinearLayer::in_compute_dtype(const UnitPass& pass, Product product) const {
   const Fp8Matrix stored = stored_codes(pass);
-  if (!stored) return {};
-  const Tensor values = pass.context.arena.take(Owner::parameters, "decoded weights", pass.flat.dtype, {out, in});
+  if (!stored) return product(w(pass.flat));
+  Arena& arena = pass.context.arena;
+  const Tensor values = arena.take(Owner::parameters, "decoded weights", pass.flat.dtype, {out, in});
   pass.context.ops.decode_fp8({stored.codes.view({out * in}), stored.scale}, values.view({out * in}), pass.context.stream);
-  return values;
+  product(values);
+  arena.give(values);
 }
 
 // The product alone: with the weight as it is stored where it is left so. No activation, then.
@@ -106,13 +109,11 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
   }
   args.w = w(pass.flat);
   const StepContext& context = pass.context;
-  if (!in_fp8(pass)) {
-    const Tensor own = decoded(pass);
-    if (own) args.w = own;
-    context.ops.linear_forward(args, context.stream);
-    if (own) context.arena.give(own);
-    return;
-  }
+  if (!in_fp8(pass))
+    return in_compute_dtype(pass, [&](const Tensor& values) {
+      args.w = values;
+      context.ops.linear_forward(args, context.stream);
+    });
   const Fp8Notes of_x = pass.again ? Fp8Notes{} : context.fp8->notes(*pass.unit, weight, Fp8Factor::x);
   const Fp8Codes x = cast_fp8(context, args.x, DType::f8e4m3, Fp8Layouts::codes, context.stream, of_x);
   const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::codes);
@@ -150,13 +151,11 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
   }
   args.w = w(pass.flat);
   const StepContext& context = pass.context;
-  if (!in_fp8(pass)) {
-    const Tensor own = decoded(pass);
-    if (own) args.w = own;
-    context.ops.linear_backward_input(args, context.stream);
-    if (own) context.arena.give(own);
-    return;
-  }
+  if (!in_fp8(pass))
+    return in_compute_dtype(pass, [&](const Tensor& values) {
+      args.w = values;
+      context.ops.linear_backward_input(args, context.stream);
+    });
   // Where no weight gradient reads it, dy need not stay as it is: its codes serve this product alone.
   const Fp8Codes own = trained(pass) ? Fp8Codes{}
                                      : cast_fp8(context, args.dy, context.fp8->gradients(), Fp8Layouts::codes, context.stream,

@@ -191,8 +191,9 @@ class LinearLayer {
   }
   /// The weight as it is stored, [out, in], where the unit was acquired so: in a step with products in fp8.
   Fp8Matrix stored_codes(const UnitPass& pass) const;
-  /// The same decoded, for products that take no fp8; the caller gives it back.
-  Tensor decoded(const UnitPass& pass) const;
+  /// Calls `product` with the weight in the compute dtype, which is there until it returns.
+  template <class Product>
+  void in_compute_dtype(const UnitPass& pass, Product product) const;
   Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
   Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
 };
