@@ -9,6 +9,7 @@
     tools/bench.py --auto --free 24              the same where another process leaves 24 GiB of the GPU free
     tools/bench.py --generate                    decoding, captions and reading of prompts, on one GPU, transformers beside them
     tools/bench.py --fp8                         steps with products in fp8 beside those in bf16, on one GPU
+    tools/bench.py --families                    families of models at full size, on one GPU, transformers and PEFT beside them
     tools/bench.py --cpu-smoke                   tests this script with a tiny model on two CPU ranks
 
 A configuration is named STRATEGY-BxA: micro-batches of B samples, A of them a step, on each GPU. The model is BLIP-2
@@ -39,7 +40,7 @@ import own_python
 if __name__ == "__main__":
     own_python.need("numpy", "h5py", "PIL")
 
-from blipft_bench import auto, blipft, fp8, generate, inputs, machine, ops, pytorch, rows, table  # noqa: E402
+from blipft_bench import auto, blipft, families, fp8, generate, inputs, machine, ops, pytorch, rows, table  # noqa: E402
 from blipft_bench.commands import BenchError, OutOfTime  # noqa: E402
 from blipft_bench.machine import ROOT, say, shown  # noqa: E402
 
@@ -191,6 +192,7 @@ def parse_arguments():
     add("--auto", action="store_true", help="time train.batch_size: auto; --rows: " + ", ".join(auto.NAMES))
     add("--generate", action="store_true", help="time generation; --rows: " + ", ".join(generate.NAMES))
     add("--fp8", action="store_true", help="time products in fp8; --rows: " + ", ".join(fp8.NAMES))
+    add("--families", action="store_true", help="time families at full size; --rows: " + ", ".join(families.NAMES))
     add("--free", type=float, help="with --auto: hold the GPU's memory but for so many GiB")
     add("--cpu-smoke", action="store_true", help="a tiny model on two CPU ranks: tests this script, measures nothing")
     arguments = parser.parse_args()
@@ -198,7 +200,7 @@ def parse_arguments():
         if getattr(arguments, key) is None:
             setattr(arguments, key, value)
     names = (auto.NAMES if arguments.auto else generate.NAMES if arguments.generate else fp8.NAMES if arguments.fp8
-             else rows.NAMES)
+             else families.NAMES if arguments.families else rows.NAMES)
     wrong = [name for name in (arguments.rows or "").split(",") if name and name not in names]
     if wrong:
         parser.error(f"--rows: there is no {wrong[0]}; expected some of {', '.join(names)}")
@@ -244,6 +246,9 @@ def main():
                                         if not arguments.rows or row["name"] in arguments.rows.split(",")])
         if arguments.fp8:
             return fp8.run(bench, [row for row in fp8.ROWS if not arguments.rows or row["name"] in arguments.rows.split(",")])
+        if arguments.families:
+            return families.run(bench, [row for row in families.ROWS
+                                        if not arguments.rows or row["name"] in arguments.rows.split(",")])
         if not arguments.ops:
             bench.model, bench.data = inputs.prepare(arguments.model, arguments.data, arguments.tokenizer,
                                                      arguments.cpu_smoke, bench.out)

@@ -201,6 +201,16 @@ def products_in_fp8(space):
 
 
 @test
+def families_at_full_size(space):
+    result = Result(space, "--cpu-smoke", "--families", "--rows", "gemma-3-4b-lora,blip2-flan-t5-xl,instructblip-vicuna-7b", "--steps", "5")
+    check(result.status == 0 and len(result.json["rows"]) == 3, result)
+    for row in result.json["rows"]:
+        check("error" not in row and row["run"]["step_s"] > 0, row)
+        check(("adapter.kind=lora" in row["run"]["command"]) == ("blip" not in row["name"]), row)
+    check(result.out.count("\n| ") == 4 and "used / planned" in result.out, result)
+
+
+@test
 def repeats_give_medians(space):
     result = Result(space, "--cpu-smoke", "--rows", "single-64x1", "--repeats", "3")
     row = result.json["rows"][0]

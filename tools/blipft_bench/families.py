@@ -1,0 +1,163 @@
+"""Families at full size on one GPU: LoRA on long texts, full training on pictures; the same step in PyTorch beside them."""
+import json
+import shutil
+
+import numpy as np
+
+import make_demo
+
+from . import blipft, generate, inputs, ops, table
+from .commands import BenchError, run_command
+from .machine import ROOT, say, shown
+
+SCRIPT = "tools/bench_families_torch.py"
+LORA = ["adapter.kind=lora", "adapter.r=16", "adapter.targets=[all-linear]", "train.lr=1e-4"]
+# shape: a folder of share/models; batch x accumulate samples a step, of so many tokens; config: what is another in its text
+# model; torch: the settings of PyTorch to try in turn until one fits, as batch and whether activations are recomputed.
+ROWS = [
+    dict(name="qwen3-8b-lora", shape="qwen3-8b", batch=2, tokens=4096, accumulate=8, lora=16,
+         torch=[(2, False), (1, False), (2, True)]),
+    dict(name="phi-4-mini-lora", shape="phi-4-mini", batch=2, tokens=4096, accumulate=8, lora=16,
+         torch=[(2, False), (1, False), (2, True)]),
+    dict(name="gemma-3-4b-lora", shape="gemma-3-4b", batch=2, tokens=4096, accumulate=8, lora=16,
+         torch=[(2, False), (1, False), (2, True)]),
+    dict(name="gemma-3-4b-8k", shape="gemma-3-4b", batch=1, tokens=8192, accumulate=4, lora=16),
+    dict(name="gemma-3-4b-8k-no-window", shape="gemma-3-4b", batch=1, tokens=8192, accumulate=4, lora=16,
+         config={"sliding_window": 8192}),
+    dict(name="blip2-flan-t5-xl", shape="blip2-flan-t5-xl", batch=64, tokens=50, accumulate=1, pictures=True,
+         torch=[(64, False), (32, False), (16, False)]),
+    dict(name="instructblip-vicuna-7b", shape="instructblip-vicuna-7b", batch=8, tokens=50, accumulate=1, pictures=True,
+         keys=["data.prompt_template=a photo of"]),
+    dict(name="instructblip-flan-t5-xl", shape="instructblip-flan-t5-xl", batch=16, tokens=50, accumulate=1, pictures=True,
+         keys=["data.prompt_template=a photo of"]),
+]
+NAMES = [row["name"] for row in ROWS]
+TITLES = ["row", "PyTorch best", "how", "blipft", "ratio", "TFLOP/s", "of GEMM rate", "planned GiB", "used GiB", "used / planned"]
+SMALL_TEXT = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                  head_dim=32, layer_types=None, no_rope_layers=None, rope_scaling=None, rope_parameters=None)
+SMALL_T5 = dict(d_model=64, d_kv=16, d_ff=96, num_layers=2, num_decoder_layers=2, num_heads=2)
+SMALL_VISION = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, image_size=56)
+SMALL_QFORMER = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, encoder_hidden_size=64)
+
+
+def text_part(config):
+    return config.get("text_config", config)
+
+
+def shrink(config):
+    """A tiny model of the same family."""
+    text = text_part(config)
+    small = SMALL_T5 if text["model_type"] == "t5" else SMALL_TEXT
+    text.update({key: value for key, value in small.items() if value is not None})
+    for key in [key for key, value in small.items() if value is None]:
+        text.pop(key, None)
+    for part, values in (("vision_config", SMALL_VISION), ("qformer_config", SMALL_QFORMER)):
+        if "qformer_config" in config:
+            config[part].update(values)
+
+
+def write_model(bench, row, small):
+    folder = bench.out / "models" / row["name"]
+    if row.get("pictures"):
+        captions = inputs.write_data(bench.out / "data", inputs.PICTURES, inputs.PICTURE_SIZE)
+        inputs.write_model(folder, None, captions, small)
+    else:
+        generate.write_llama(folder, small)   # for its tokenizer
+    config = json.loads((ROOT / "share/models" / row["shape"] / "config.json").read_text())
+    config["dtype"] = "bfloat16"
+    text_part(config).update(row.get("config", {}))
+    if small:
+        shrink(config)
+    make_demo.write_json(str(folder / "config.json"), config)
+    if config["model_type"] == "instructblip":
+        shutil.copytree(ROOT / "test/golden/tokenizer/bert", folder / "qformer_tokenizer", dirs_exist_ok=True)
+    return folder
+
+
+def write_texts(path, samples, tokens):
+    """Texts that are longer than the rows, all of them learnt."""
+    rng = np.random.default_rng(2)
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(samples):
+            digits = "".join(rng.choice(list("0123456789"), size=tokens + 8))  # a token each
+            file.write(json.dumps({"prompt": digits[:4], "completion": digits[4:]}) + "\n")
+
+
+def measure(bench, row, model, small):
+    folder = bench.out / row["name"]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    tokens, steps = 32 if small else row["tokens"], bench.arguments.steps
+    data = bench.out / "data"
+    if not row.get("pictures"):
+        data = folder / "texts.jsonl"
+        write_texts(data, row["batch"] * row["accumulate"], tokens)
+    yaml = folder / "run.yaml"
+    yaml.write_text(f"model: {{path: {shown(model)}, init: random}}\n"
+                    f"data: {{path: {shown(data)}, text_padding: max, max_text_tokens: {tokens}}}\n"
+                    f"train: {{precision: bf16-true, batch_size: {1 if small else row['batch']}, accumulate_grad_batches: "
+                    f"{2 if small else row['accumulate']}, max_steps: {steps}, max_epochs: 1000000}}\n"
+                    f"parallel: {{strategy: single, device: {'cpu' if small else 'cuda'}}}\n"
+                    f"output: {{path: {shown(folder / 'out')}, save_model: false}}\n")
+    command = [bench.program, shown(yaml), *(LORA if row.get("lora") else []), *row.get("keys", [])]
+    result = dict(command=" ".join(command), **run_command(command, folder / "log.txt", bench.gpus[:1], bench.arguments.row_timeout))
+    result.update(blipft.read_traces(folder / "out", 1, steps, result.pop("start_ns")))
+    return result
+
+
+def measure_torch(bench, row, model):
+    """The first of its settings that fits; {error} where none does."""
+    result = {}
+    for attempt, (batch, recompute) in enumerate(row["torch"]):
+        command = [bench.torch["python"], str(ROOT / SCRIPT), "--model", shown(model), "--batch", str(batch), "--accumulate",
+                   str(row["batch"] * row["accumulate"] // batch), "--tokens", str(row["tokens"]), "--lora", str(row.get("lora", 0)),
+                   *(["--recompute"] if recompute else [])]
+        log = bench.out / row["name"] / f"torch-{attempt}.log"
+        try:
+            measured = run_command(command, log, bench.gpus[:1], bench.arguments.row_timeout)
+            lines = [line[7:] for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
+            if not lines:
+                raise BenchError(f"printed no RESULT line; see {log}")
+            measured.pop("start_ns")
+            how = f"{batch} x {row['batch'] * row['accumulate'] // batch}{', recomputed' if recompute else ''}"
+            return dict(json.loads(lines[-1]), command=" ".join(command), how=how, **measured)
+        except BenchError as error:
+            say(f"{row['name']}: torch {batch}{' recomputed' if recompute else ''}: {error}")
+            result = dict(error=str(error), command=" ".join(command))
+    return result
+
+
+def cells(row, entry, gemm_tflops):
+    run, torch = entry["run"], entry.get("torch") or {}
+    beside = torch.get("step_s")
+    used, planned = table.used_bytes(run), run["planned_bytes"]
+    return [row["name"], table.number(beside, ".3f"), torch.get("how", "failed" if torch else "-"), f"{run['step_s']:.4f}",
+            table.number(beside / run["step_s"] if beside else None, ".2f"), f"{run['tflops_gpu']:.3g}",
+            table.number(run["tflops_gpu"] / gemm_tflops if gemm_tflops else None, ".0%"), table.number(table.gib(planned), ".2f"),
+            table.number(table.gib(used), ".2f"), table.number(used / planned if used else None, ".3f")]
+
+
+def run(bench, chosen):
+    small, status, lines = bench.arguments.cpu_smoke, 0, []
+    gemm = None
+    if not small:
+        gemm, bench.record["copy_tb_s"] = ops.ceilings(bench.arguments.op_bench, bench.out, bench.arguments.row_timeout)
+        bench.record["gemm_tflops"] = gemm
+    for row in chosen:
+        entry = dict(name=row["name"])
+        bench.record["rows"].append(entry)
+        try:
+            model = write_model(bench, row, small)
+            entry["run"] = measure(bench, row, model, small)
+            say(f"{row['name']}: {blipft.line_of(entry['run'])}")
+            if row.get("torch") and bench.torch:
+                entry["torch"] = measure_torch(bench, row, model)
+                say(f"{row['name']}: torch {entry['torch'].get('step_s', entry['torch'].get('error'))}")
+            lines.append(cells(row, entry, gemm))
+        except BenchError as error:
+            say(f"{row['name']}: FAILED: {error}")
+            entry["error"], status = str(error), 1
+        bench.write()
+    table.print_markdown(TITLES, lines)
+    print(f"\n{table.about(bench.record)}")
+    return status
