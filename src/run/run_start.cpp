@@ -53,8 +53,9 @@ std::string data_text(const Config& config, const RunData& data, const Progress:
 
 }  // namespace
 
-// output.path, which is another one in a trial, and the folder of the checkpoints; then what the run goes on from.
-void Run::claim_folders() {
+// output.path, which is another one in a trial, and the folder of the checkpoints; then what the run goes on from. False: all
+// of it is done.
+bool Run::claim_folders() {
   world_.together([&] {                    // before anything is made: what cannot be looked at is told
     if (first() && config_.checkpoint.resume == "auto") newest_checkpoint(checkpoints_folder(config_));
   });
@@ -67,9 +68,14 @@ void Run::claim_folders() {
     unlock();
     if (smoke_) smoke_->remove();
   });
+  if (const std::string ended = ended_text(config_, world_); !ended.empty()) {
+    if (first()) std::printf("%s\n", ended.c_str());
+    return false;
+  }
   resume_ = find_resume_point(config_, world_);  // the run that held the folder until now may have written another one
   run_id_ = agree_on_run_id(world_, resume_ ? run_id_of(resume_->index.run) : "");
   folder_->claim(resume_ ? resume_->folder : "");
+  return true;
 }
 
 void Run::begin_to_check_data() {
@@ -96,10 +102,10 @@ void Run::start_records() {
   });
 }
 
-void Run::prepare() {
+bool Run::prepare() {
   choose_gpu_queues(config_, world_);      // whatever asks for GPUs starts CUDA
   check_same_start(config_, world_);
-  claim_folders();
+  if (!claim_folders()) return false;
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
   if (chooses_batch_size(config_)) {
@@ -148,6 +154,7 @@ void Run::prepare() {
   fill_weights();
   start_records();
   announce();
+  return true;
 }
 
 std::vector<FileToWrite> Run::files_to_write() const {
