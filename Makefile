@@ -42,6 +42,12 @@ SAN_FLAGS := -fno-omit-frame-pointer \
   $(if $(filter thread,$(SAN)),-fsanitize=thread,-fsanitize=address$(comma)undefined -fno-sanitize-recover=all)
 endif
 CUDA ?= $(if $(NVCC_FOUND),1,0)
+# A first build that takes CUDA because nvcc is there, on a machine without a GPU: right on the login node of a cluster, and a
+# surprise on a laptop, since kernels take long to compile.
+GPUS_HERE := $(wildcard /dev/nvidia[0-9]* /dev/dxg)
+ifeq ($(origin CUDA) $(CUDA) $(GPUS_HERE),file 1 )
+NO_GPU_NOTICE = $(if $(wildcard $(BUILD)/blipft),,no_gpu_notice)
+endif
 CUDA_HOME ?= $(if $(NVCC_FOUND),$(patsubst %/bin/nvcc,%,$(realpath $(NVCC_FOUND))),/usr/local/cuda)
 CUDA_ARCH ?= 90a
 BUILD ?= build/$(if $(filter 1,$(CUDA)),cuda,cpu)
@@ -120,11 +126,11 @@ $(BUILD)/tests: $(TEST_OBJECTS) $(BUILD)/libblipft.a
 $(BUILD)/libblipft.a: $(OBJECTS)
 	rm -f $@ && ar rcs $@ $^
 
-$(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags | dependencies
+$(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags | dependencies $(NO_GPU_NOTICE)
 	@mkdir -p $(@D)
 	$(CCACHE) $(CXX) $(CXXFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/%.cu.o: %.cu $(BUILD)/flags | dependencies
+$(BUILD)/%.cu.o: %.cu $(BUILD)/flags | dependencies $(NO_GPU_NOTICE)
 	@mkdir -p $(@D)
 	$(CCACHE) $(NVCC) $(NVCCFLAGS) $(CPPFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
@@ -180,6 +186,10 @@ fuzz:
 .PHONY: dependencies
 dependencies:
 	@tools/setup.sh --check CUDA=$(CUDA)
+
+.PHONY: no_gpu_notice
+no_gpu_notice:
+	@echo "note: nvcc is here and no GPU: this builds for GPUs elsewhere, and compiling their kernels takes ten minutes or more on two cores; make CUDA=0 builds for CPUs alone"
 
 .PHONY: setup
 setup:

@@ -434,12 +434,13 @@ Config parse_config(const std::string& file, const std::string& text, const std:
   try {
     read_sections(config, load_document(file, text));
   } catch (const YAML::Exception& error) {
-    const std::string place = place_in(file, error.mark);
-    throw UserError(concat(place, ": not valid YAML: ", brief(error.msg, 200),
+    throw UserError(concat(place_in(file, error.mark), ": not valid YAML: ", brief(error.msg, 200),
                            "; check indentation, colons and quotes there"));
   }
+  const TrainSection of_file = config.train;
   for (const std::string& one : overrides) apply_override(config, one);
   settle_contradictions(config);
+  note_samples_of_a_step(config, of_file);
   if (config.train.total_batch_size > 0 && !config.places.count("train.accumulate_grad_batches"))
     config.train.accumulate_grad_batches = 0;
   if (config.train.total_batch_size > 0 && !config.places.count("train.batch_size")) config.train.batch_size = 0;

@@ -74,6 +74,10 @@ std::string quote_scalar(const std::string& text);
 /// How Config::places begin for a key that the command line gives.
 constexpr const char* override_place = "override \"";
 
+/// Notes where train.batch_size, given alone on the command line, changes the samples of a step, because the run file has
+/// micro-batches beside it. `of_file`: what the file says.
+void note_samples_of_a_step(Config& config, const TrainSection& of_file);
+
 /// Throws UserError, with file and line, on a combination of values that cannot work.
 void check_combinations(const Config& config);
 

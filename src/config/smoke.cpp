@@ -1,12 +1,32 @@
 // Smoke: the trial of a run; see make_smoke() in config.h. And the notes of a configuration.
+#include <algorithm>
 #include <cstdio>
 
 #include "blipft/config.h"
+#include "blipft/error.h"
+#include "config/config_schema.h"
 
 namespace blipft {
 
 namespace {
 constexpr int64_t kSmokeSamples = 4;        // that are generated
+}
+
+// A number of micro-batches that is given there says itself that a step has so many times the samples; a micro-batch does not.
+void note_samples_of_a_step(Config& config, const TrainSection& of_file) {
+  const TrainSection& now = config.train;
+  const std::string place = place_of(config, "train.batch_size");
+  const bool alone = place.starts_with(override_place) &&
+                     !place_of(config, "train.accumulate_grad_batches").starts_with(override_place);
+  const int64_t before = of_file.batch_size * of_file.accumulate_grad_batches, ranks = config.parallel.devices;
+  const int64_t samples = now.batch_size * now.accumulate_grad_batches;
+  const bool known = now.total_batch_size == 0 && of_file.total_batch_size == 0 && samples > 0 && before > 0;
+  if (!alone || !known || now.accumulate_grad_batches == 1 || samples == before) return;
+  config.notes.push_back(concat(place, ": a step now has ", now.batch_size, " x ", now.accumulate_grad_batches, " = ", samples,
+                                " samples a rank (train.batch_size x train.accumulate_grad_batches), the run file's has ",
+                                of_file.batch_size, " x ", of_file.accumulate_grad_batches, " = ", before,
+                                "; train.total_batch_size=", before * std::max<int64_t>(1, ranks),
+                                ranks > 0 ? "" : " (times the ranks)", " beside it keeps these"));
 }
 
 void tell_notes(const Config& config) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <unordered_map>
 
@@ -184,7 +185,38 @@ bool is_picture_name(const fs::path& path) {
   return known.contains(extension);
 }
 
-PictureList read_text_captions(const std::string& folder) {
+// What begins with a point is a desktop's own: previews, macOS's "._photo.jpg".
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
+
+// Calls `see` with each file in `folder`, and in folders inside of it, until it returns false; links to folders are not followed.
+void for_each_file(const std::string& folder, const std::function<bool(const fs::path&)>& see) {
+  std::error_code error;
+  fs::recursive_directory_iterator item(folder, fs::directory_options::skip_permission_denied, error);
+  for (const fs::recursive_directory_iterator end; !error && item != end; item.increment(error)) {
+    std::error_code unread;
+    if (item->is_directory(unread)) {
+      if (is_hidden(item->path())) item.disable_recursion_pending();
+    } else if (!see(item->path())) {
+      return;
+    }
+  }
+}
+
+bool is_listed(const fs::path& path) { return is_picture_name(path) && !is_hidden(path); }
+
+// Pictures without a word, for whoever wants prompts alone.
+PictureList list_pictures(const std::string& folder) {
+  PictureList list{folder, folder, {}};
+  for_each_file(folder, [&](const fs::path& file) {
+    if (is_listed(file)) list.entries.push_back({file.lexically_relative(folder).string(), {}, 0});
+    return true;
+  });
+  std::sort(list.entries.begin(), list.entries.end(),
+            [](const PictureEntry& a, const PictureEntry& b) { return a.file < b.file; });
+  return list;
+}
+
+PictureList read_text_captions(const std::string& folder, bool for_prompts) {
   PictureList list{folder, folder, {}};
   std::set<std::string> texts;
   std::error_code error;
@@ -197,8 +229,11 @@ PictureList read_text_captions(const std::string& folder) {
             [](const PictureEntry& a, const PictureEntry& b) { return a.file < b.file; });
   int64_t absent = 0;
   const PictureEntry* first = nullptr;
-  for (const PictureEntry& entry : list.entries)
-    if (!texts.contains(caption_file_of(entry.file)) && absent++ == 0) first = &entry;
+  for (PictureEntry& entry : list.entries) {
+    if (texts.contains(caption_file_of(entry.file))) continue;
+    if (for_prompts) entry.text_beside = false;
+    else if (absent++ == 0) first = &entry;
+  }
   BLIPFT_USER_CHECK(absent == 0, folder, ": the picture ", brief(first->file), " has no caption beside it, expected ",
                     brief(caption_file_of(first->file)), " (", absent, " of ", list.entries.size(),
                     " pictures have none); write it, or move these pictures away");
@@ -237,12 +272,27 @@ bool has_text_captions(const std::string& path) {
   return false;
 }
 
+bool has_pictures_alone(const std::string& path) {
+  if (!find_metadata(path).empty() || has_text_captions(path)) return false;
+  bool found = false;
+  for_each_file(path, [&](const fs::path& file) { return !(found = is_listed(file)); });
+  return found;
+}
+
+int64_t files_beside_pictures(const std::string& path) {
+  int64_t count = 0;
+  if (has_pictures_alone(path)) for_each_file(path, [&](const fs::path& file) { return count += !is_listed(file), true; });
+  return count;
+}
+
 PictureList read_picture_list(const std::string& path, const TextSettings& settings) {
   const std::string metadata = find_metadata(path);
-  if (metadata.empty() && has_text_captions(path)) return read_text_captions(path);
+  if (metadata.empty() && has_text_captions(path)) return read_text_captions(path, settings.for_prompts);
+  const bool alone = metadata.empty() && has_pictures_alone(path);
+  if (alone && settings.for_prompts) return list_pictures(path);
   BLIPFT_USER_CHECK(!metadata.empty(), "no ImageFolder at ", path,
                     ": expected metadata.jsonl or metadata.csv there or in train/, or a .txt beside each picture, or a "
-                    "JSON file of COCO's captions, or VQA's or LAVIS's annotations");
+                    "JSON file of COCO's captions, or VQA's or LAVIS's annotations", alone ? concat("; ", kPicturesAlone) : "");
   if (metadata == path && is_vqa(path)) return read_vqa(path, settings);
   if (metadata == path) return is_coco(path) ? read_coco(path, settings) : read_lavis(path, settings);
   const std::string root = settings.pictures.empty() ? fs::path(metadata).parent_path().string() : settings.pictures;

@@ -49,6 +49,7 @@ std::string hint(const std::string& path) {
        item.increment(ignored))
     if (item->path().filename().string().starts_with("captions_"))
       return concat("COCO's captions are single files: give data.path=", item->path().string());
+  if (has_pictures_alone(path)) return kPicturesAlone;
   if (path.ends_with(".gz") || path.ends_with(".tgz"))
     return "it is compressed; decompress it, samples are read at random";
   return "found none of these there";
@@ -147,6 +148,7 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string
     if (format == row.name || (format == "auto" && row.is_there(path))) return row.open(path, settings);
     if (names.find(row.name) == std::string::npos) names += concat(", ", row.name);
   }
+  if (format == "auto" && settings.for_prompts && has_pictures_alone(path)) return open_image_folder(path, settings);
   BLIPFT_USER_CHECK(format == "auto", "data.format is \"", format, "\", expected one of auto", names);
   throw UserError(concat("no dataset at ", path, ": expected an ImageFolder (metadata.jsonl or metadata.csv, there or",
                          " in train/, or a .txt beside each picture, or COCO's captions_*.json, or VQA's or LAVIS's annotations), a WebDataset (a .tar ",

@@ -151,9 +151,9 @@ BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t r
     const FitRow row = search.row_of(config, ranks);
     const std::string memory = memory_text(row.device_bytes);
     const std::string timed = earlier.timings.empty() ? "" : concat(" (timed: ", earlier.timings, ")");
+    const std::string as_begun = concat(kept.description(), ", as chosen when the run began", timed);
     if (row.device_bytes <= gpu_bytes)
-      return {row.config, concat(kept.description(), ", as chosen when the run began", timed, ": ", memory, " of ",
-                                 memory_text(gpu_bytes)), {}, "", earlier.timings};
+      return {row.config, concat(as_begun, ": ", memory, " of ", memory_text(gpu_bytes)), {}, "", earlier.timings, as_begun};
     before = concat(", since the ", kept.description(), " that the run began with take ", memory);
   } else if (kept.batch_size > 0) {
     before = concat(", since the run began with ", kept.description());
@@ -170,6 +170,16 @@ BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t r
   }
   const std::string anew = before.empty() ? "" : "; chosen anew" + before;
   return {found.rows.front().config, choice_text(found.rows, gpu_bytes) + anew, found.rows, anew};
+}
+
+std::string choice_text_of_cpus(const BatchChoice& choice, int64_t bytes) {
+  if (choice.rows.empty()) return choice.kept;
+  std::string text;
+  for (const FitRow& row : choice.rows) {
+    const ChosenSettings settings = ChosenSettings::of(row.config);
+    text += text.empty() ? concat(settings.description(), ": fits ", memory_text(bytes)) : concat("; next ", short_text(settings));
+  }
+  return text + choice.anew;
 }
 
 BatchChoice decided(const BatchChoice& choice, const std::vector<CandidateTime>& times, int64_t gpu_bytes) {

@@ -44,6 +44,7 @@ struct BatchChoice {
   std::vector<FitRow> rows = {};           ///< what was chosen among, best estimate first; empty: it was kept
   std::string anew = {};                   ///< the end of the reason: why nothing was kept; "": there was nothing
   std::string timings = {};                ///< what was timed when it was made: "16 x 2 0.118 s, 32 x 1 0.121 s"; "": nothing
+  std::string kept = {};                   ///< where it was kept, the reason without the memory that it takes
   /// How many of the rows are to be timed, where this is done: those that estimates do not tell apart from the best; 0: the
   /// estimate decides. Nor where anything lies in the host: to lock its pages alone may take longer.
   size_t open() const;
@@ -62,6 +63,10 @@ struct KeptChoice {
 /// of the run chose, if any: it stays where it fits. `most`: rows at most. Throws UserError when nothing fits.
 BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t ranks, int64_t gpu_bytes,
                          int64_t host_bytes, const KeptChoice& kept, size_t most = 2);
+
+/// Its reason on CPUs, without seconds and bytes: these, by which rows are chosen and stay in order, are a GPU's. `bytes`: that
+/// a rank has left.
+std::string choice_text_of_cpus(const BatchChoice& choice, int64_t bytes);
 
 /// The choice that follows from the times of its first rows.
 BatchChoice decided(const BatchChoice& choice, const std::vector<CandidateTime>& times, int64_t gpu_bytes);

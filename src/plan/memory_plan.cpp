@@ -292,16 +292,21 @@ std::string fp8_text(const MemoryPlan& plan, const Model& model) {
                 "\nproducts as train.precision says: ", list(others));
 }
 
-std::string plan_table(const MemoryPlan& plan) {
-  return memory_table(concat("memory of a rank at the peak of a step (", groups_text(plan), ")"), *plan.arena);
+namespace {
+
+std::string heading_of(const MemoryPlan& plan) { return concat("memory of a rank at the peak of a step (", groups_text(plan), ")"); }
+
+std::string buffer_row(const PlanEntry& entry) {
+  return row(concat(entry.name, " (", owner_name(entry.owner), entry.place == Place::host ? ", host)" : ")"), entry.bytes);
 }
 
-std::string memory_table(const std::string& heading, const Arena& arena) {
-  std::map<std::string, int64_t> owners;
-  const std::vector<PlanEntry> entries = arena.peak_entries();
-  std::map<std::string, int64_t> in_host;
-  for (const PlanEntry& entry : entries)
+std::string owners_table(const std::string& heading, const Arena& arena) {
+  std::map<std::string, int64_t> owners, in_host;
+  std::string host_rows;
+  for (const PlanEntry& entry : arena.peak_entries()) {
     (entry.place == Place::host ? in_host : owners)[owner_name(entry.owner)] += entry.bytes;
+    if (entry.place == Place::host) host_rows += buffer_row(entry);
+  }
   std::ostringstream out;
   out << heading << "\n";
   for (int i = 0; i < kOwners; ++i) {
@@ -309,17 +314,25 @@ std::string memory_table(const std::string& heading, const Arena& arena) {
     if (owners.count(owner)) out << row(owner, owners[owner]);
   }
   out << row("total", arena.total_bytes());
-  if (!in_host.empty()) {
-    out << "page-locked host memory of a rank\n";
-    for (const auto& [owner, bytes] : in_host) out << row(owner, bytes);
-    out << row("total", arena.host_bytes());
-  }
-  out << "largest buffers\n";
+  if (in_host.empty()) return out.str();
+  out << "page-locked host memory of a rank\n";
+  for (const auto& [owner, bytes] : in_host) out << row(owner, bytes);
+  out << row("total", arena.host_bytes()) << host_rows;
+  return out.str();
+}
+
+}  // namespace
+
+std::string plan_table(const MemoryPlan& plan) { return memory_table(heading_of(plan), *plan.arena); }
+
+std::string owners_table(const MemoryPlan& plan) { return owners_table(heading_of(plan), *plan.arena); }
+
+std::string memory_table(const std::string& heading, const Arena& arena) {
+  std::ostringstream out;
+  out << owners_table(heading, arena) << "largest buffers\n";
   int64_t rows = 0;
-  for (const PlanEntry& entry : entries)
-    if (entry.place == Place::host || rows++ < 10)
-      out << row(concat(entry.name, " (", owner_name(entry.owner), entry.place == Place::host ? ", host)" : ")"),
-                 entry.bytes);
+  for (const PlanEntry& entry : arena.peak_entries())
+    if (entry.place != Place::host && rows++ < 10) out << buffer_row(entry);
   return out.str();
 }
 

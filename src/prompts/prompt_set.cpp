@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "blipft/error.h"
+#include "data/datasets.h"
 
 namespace blipft {
 
@@ -71,8 +72,10 @@ PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const M
   TextSettings texts = text_settings(config, tokenizer);
   texts.for_prompts = true;
   if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
-  return {config, {open_dataset(path, config.data.format, texts), path, "generate.path"}, tokenizer, inputs,
-          config.generate.samples, instructions};
+  std::shared_ptr<const Dataset> dataset = open_dataset(path, config.data.format, texts);
+  BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->has_pictures() || !has_pictures_alone(path), place_of(config, "generate.path"),
+                    ": generate.path: ", path, " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
+  return {config, {std::move(dataset), path, "generate.path"}, tokenizer, inputs, config.generate.samples, instructions};
 }
 
 std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config, const ModelInputs& inputs, const RunData& data) {

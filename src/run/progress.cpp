@@ -198,8 +198,8 @@ std::string Progress::summary(int64_t bytes) const {
   return counted(steps_, "step") + " on " + counted(run_.ranks, "rank") + text;
 }
 
-void print_header(const Config& config, const Model& model, const std::string& world_text,
-                  const std::string& device_text, const std::string& start_text, const std::string& plan_text) {
+void print_header(const Config& config, const Model& model, const std::string& world_text, const std::string& device_text,
+                  const std::string& start_text, const std::string& batch_text, const std::string& plan_text) {
   std::printf("blipft %s  %s\n", version_commit(), config.file.c_str());
   std::printf("model      %s\n", model.description().c_str());
   std::printf(
@@ -208,9 +208,7 @@ void print_header(const Config& config, const Model& model, const std::string& w
   std::printf("world      %s\n", world_text.c_str());
   std::printf("device     %s\n", device_text.c_str());
   std::printf("start      %s\n", start_text.c_str());
-  std::printf("batch      %lld samples x %lld micro-batches a rank\n", static_cast<long long>(config.train.batch_size),
-              static_cast<long long>(config.train.accumulate_grad_batches));
-  std::printf("%s\n", plan_text.c_str());
+  std::printf("%s\n%s", batch_text.c_str(), plan_text.c_str());
   std::fflush(stdout);
 }
 

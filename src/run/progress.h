@@ -58,8 +58,8 @@ class Progress {
   double timed_seconds_ = 0, timed_tokens_ = 0;
 };
 
-/// The header before training.
-void print_header(const Config& config, const Model& model, const std::string& world_text,
-                  const std::string& device_text, const std::string& start_text, const std::string& plan_text);
+/// The header before training. `batch_text`: how a step is cut into micro-batches.
+void print_header(const Config& config, const Model& model, const std::string& world_text, const std::string& device_text,
+                  const std::string& start_text, const std::string& batch_text, const std::string& plan_text);
 
 }  // namespace blipft

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostHeading = 512, kPiece = int64_t{1} << 20;
+constexpr int64_t kMostHeading = 512, kPiece = int64_t{1} << 20, kMostRow = int64_t{1} << 16;
 constexpr size_t kIdDigits = 32;
 
 std::string in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
@@ -112,8 +112,24 @@ void remove_record_files(const std::string& folder) {
   }
 }
 
-std::string run_file_text(Config config, int64_t ranks, const std::string& run_id) {
-  config.parallel.devices = ranks;
+std::string last_metrics_row(const std::string& folder) {
+  const std::string path = in(folder, kMetricsFile);
+  const io::FileDescriptor file = open_own(path, O_RDONLY);
+  if (file.get() < 0 || run_of_record_file(folder, kMetricsFile).empty()) return "";
+  try {
+    const int64_t size = io::file_size(file, path), begin = std::max<int64_t>(0, size - kMostRow);
+    std::string text(static_cast<size_t>(size - begin), '\0');
+    io::read_at(file, begin, text.data(), size - begin, path);
+    const size_t end = text.rfind('\n');
+    if (end == std::string::npos || end == 0) return "";
+    const size_t before = text.rfind('\n', end - 1);
+    return before == std::string::npos ? "" : text.substr(before + 1, end - before - 1);
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
+Config with_absolute_paths(Config config) {
   for (std::string* path : {&config.adapter.path, &config.data.path, &config.data.val_path, &config.checkpoint.path,
                             &config.output.path})
     *path = absolute(*path);
@@ -121,9 +137,14 @@ std::string run_file_text(Config config, int64_t ranks, const std::string& run_i
   if (fs::exists(config.model.path, error)) config.model.path = absolute(config.model.path);
   if (config.checkpoint.resume.find('/') != std::string::npos)
     config.checkpoint.resume = absolute(config.checkpoint.resume);
+  return config;
+}
+
+std::string run_file_text(Config config, int64_t ranks, const std::string& run_id) {
+  config.parallel.devices = ranks;
   return concat(record_heading(kConfigFile, run_id),
                 "\n# The effective configuration, as a run file: with another output.path it gives the same run again.\n",
-                to_yaml(config));
+                to_yaml(with_absolute_paths(config)));
 }
 
 void RecordFolder::write_config(const std::string& text) const {

@@ -27,6 +27,13 @@ std::string run_of_record_file(const std::string& folder, const std::string& nam
 /// Removes those of record_files_in(). Throws UserError.
 void remove_record_files(const std::string& folder);
 
+/// The last whole row of a run's metrics.jsonl; "" where it has none, or none of this program did write it.
+std::string last_metrics_row(const std::string& folder);
+/// What the row of a run's end gives as reason where nothing was left to do.
+constexpr const char* kDone = "done";
+
+/// With what is relative to the working directory made absolute, as run_file_text() writes it.
+Config with_absolute_paths(Config config);
 /// The configuration of a run on `ranks` ranks as a run file: with absolute paths, and for just so many ranks.
 std::string run_file_text(Config config, int64_t ranks, const std::string& run_id);
 

@@ -39,14 +39,14 @@ class Run {
         best_(config.train.early_stopping_patience,
               config.checkpoint.keep_best == "none" ? "loss" : config.checkpoint.keep_best, best_is_highest(config)),
         faults_(config_, world, watchdog) {}
-  void prepare();                          // run_start.cpp
+  bool prepare();                          // run_start.cpp; false: the run that is asked for has ended before
   void steps();
   void finish();
   bool stopped() const { return !stop_reason_.empty(); }
   void end_early();                        // in place of finish() and the destructor, on an error of this rank
 
  private:
-  void claim_folders();
+  bool claim_folders();
   void go_on_from_checkpoint();
   std::map<std::string, std::string> facts() const;
   void choose_settings(int64_t node_ranks, int64_t available);
@@ -87,6 +87,7 @@ class Run {
   void start_kernels();
   void stop_kernels(int64_t step);
   void print_memory() const;
+  std::string how_it_ends() const;
   void print_end(long long lost) const;
   void print_smoke_end() const;
   std::vector<FileToWrite> files_to_write() const;

@@ -28,7 +28,7 @@ class RunRecord {
   void step(const StepResult& result, int64_t epoch, double seconds);
   void validation(int64_t step, double loss, int64_t tokens, double seconds);
   void evaluation(int64_t step, const ValidationScores& found, double seconds);
-  /// The end of the run after `steps` steps; `reason`: "done", or what stopped it.
+  /// The end of the run after `steps` steps; `reason`: kDone, or what stopped it or was lost at its end.
   void end(int64_t steps, double train_seconds, const std::string& reason);
   /// Writes what waits, some seconds at most.
   void close() { metrics_.reset(); }
@@ -44,5 +44,10 @@ class RunRecord {
   std::unique_ptr<io::LineFile> metrics_;  // null: it is not kept
   bool told_ = false;                      // that a file is not whole
 };
+
+/// With checkpoint.resume=auto: what to print where output.path holds the very run that `config` asks for, with all its
+/// steps done and its model saved, so that nothing is left to do; "" where there is anything. metrics.jsonl says it, whose last
+/// row is the end. Called by all ranks, which get the same text.
+std::string ended_text(const Config& config, const World& world);
 
 }  // namespace blipft

@@ -51,10 +51,25 @@ std::string data_text(const Config& config, const RunData& data, const Progress:
   return text + concat(", ", counted(run.total_steps, "step"), " in all");
 }
 
+// How a step's samples are cut into micro-batches; `choice`: where the program has chosen.
+std::string batch_text(const Config& config, const std::string& choice, int64_t ranks) {
+  if (!choice.empty()) return "auto       " + choice;
+  const int64_t micro_batches = config.train.accumulate_grad_batches;
+  return concat("batch      ", counted(config.train.batch_size, "sample"), " x ", micro_batches, " micro-batch",
+                micro_batches == 1 ? "" : "es", " a rank, ", samples_of_a_step(config, ranks), " a step");
+}
+
+std::string validation_text(const Config& config, const RunData& data) {
+  const int64_t samples = data.validation.dataset->size();
+  const std::string texts = data.surveyed() ? survey_text(config, *data.validation.texts) : "";
+  return concat(samples, " samples", texts.empty() || texts == concat(samples, " texts") ? "" : concat(": ", texts));
+}
+
 }  // namespace
 
-// output.path, which is another one in a trial, and the folder of the checkpoints; then what the run goes on from.
-void Run::claim_folders() {
+// output.path, which is another one in a trial, and the folder of the checkpoints; then what the run goes on from. False: all
+// of it is done.
+bool Run::claim_folders() {
   world_.together([&] {                    // before anything is made: what cannot be looked at is told
     if (first() && config_.checkpoint.resume == "auto") newest_checkpoint(checkpoints_folder(config_));
   });
@@ -67,9 +82,14 @@ void Run::claim_folders() {
     unlock();
     if (smoke_) smoke_->remove();
   });
+  if (const std::string ended = ended_text(config_, world_); !ended.empty()) {
+    if (first()) std::printf("%s\n", ended.c_str());
+    return false;
+  }
   resume_ = find_resume_point(config_, world_);  // the run that held the folder until now may have written another one
   run_id_ = agree_on_run_id(world_, resume_ ? run_id_of(resume_->index.run) : "");
   folder_->claim(resume_ ? resume_->folder : "");
+  return true;
 }
 
 void Run::begin_to_check_data() {
@@ -96,10 +116,10 @@ void Run::start_records() {
   });
 }
 
-void Run::prepare() {
+bool Run::prepare() {
   choose_gpu_queues(config_, world_);      // whatever asks for GPUs starts CUDA
   check_same_start(config_, world_);
-  claim_folders();
+  if (!claim_folders()) return false;
   const int64_t node_ranks = ranks_of_each_machine(world_);
   world_.together([&] { check_ranks(config_, world_.size()), config_ = resolve_for_ranks(config_, world_.size()); });
   if (chooses_batch_size(config_)) {
@@ -148,6 +168,7 @@ void Run::prepare() {
   fill_weights();
   start_records();
   announce();
+  return true;
 }
 
 std::vector<FileToWrite> Run::files_to_write() const {
@@ -204,6 +225,7 @@ void Run::choose_settings(int64_t node_ranks, int64_t available) {
     const PlannedTexts texts(before_choice(*asked_, world_.size()), model_->inputs(), data_, prompts_.get());
     const FitSearch search(*asked_, node_ranks, left.device, texts, rates_of(device_->name()));
     choice = choose_batch(search, *asked_, world_.size(), left.device, left.host, kept_, times ? ChoiceTiming::kMost : 2);
+    if (!times) choice.reason = choice_text_of_cpus(choice, left.device);
     for (size_t i = 0; times && i < choice.open(); ++i) steps.push_back(timed_step(search, choice.rows[i]));
   });
   times_.part("choice");
@@ -425,9 +447,13 @@ void Run::announce() {
   const std::string code = device_->code();
   print_header(config_, *model_, concat(world_.size(), " rank(s), ", strategy_text(plan_), ", ",
                                         groups_->groups().all->name()),
-               concat(device_->name(), code.empty() ? "" : ", ", code), times_.text(), plan_table(plan_));
+               concat(device_->name(), code.empty() ? "" : ", ", code), times_.text(), batch_text(config_, choice_, world_.size()),
+               owners_table(plan_));
   std::printf("data       %s\n", data_text(config_, data_, run).c_str());
-  if (!choice_.empty()) std::printf("auto       %s\n", choice_.c_str());
+  if (data_.surveyed())
+    std::printf("texts      %s; %s\n", survey_text(config_, *data_.training.texts).c_str(),
+                text_shapes_text(plan_.text_shapes).c_str());
+  if (data_.validates()) std::printf("validation %s\n", validation_text(config_, data_).c_str());
   if (writes_checkpoints(config_))
     std::printf("checkpoint %s\n", checkpoints_text(config_, model_->units(), engine_->store, world_.size(),
                                                    world_.local_size()).c_str());
@@ -440,10 +466,6 @@ void Run::announce() {
                 changes.empty() ? "" : "; rounding may differ from a run that was never stopped: ", changes.c_str());
     if (!changed_.empty()) std::printf("changed    %s\n", changed_.c_str());
   }
-  if (data_.validates())
-    std::printf("validation %lld samples%s%s\n", static_cast<long long>(data_.validation.dataset->size()),
-                data_.surveyed() ? ": " : "",
-                data_.surveyed() ? survey_text(config_, *data_.validation.texts).c_str() : "");
   for (const std::string& text : {decoding_text(plan_), fp8_text(plan_, *model_)})
     if (!text.empty()) std::printf("%s\n", text.c_str());
   warn_at_start();
@@ -456,9 +478,6 @@ void Run::announce() {
       says_tied(io::read_json_file<nlohmann::ordered_json>(config_.model.path + "/config.json")))
     std::printf("note       config.json ties the head to the embeddings, but the checkpoint has another weight for it: the "
                 "head is trained untied, as transformers loads it\n");
-  if (data_.surveyed())
-    std::printf("texts      %s; %s\n", survey_text(config_, *data_.training.texts).c_str(),
-                text_shapes_text(plan_.text_shapes).c_str());
   std::fflush(stdout);
 }
 

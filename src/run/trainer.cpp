@@ -11,6 +11,7 @@
 #include "engine/settings.h"
 #include "faults/end_all.h"
 #include "faults/launch_watch.h"
+#include "run/record_files.h"
 #include "run/run.h"
 #include "run/run_log.h"
 #include "weights/adapter_files.h"
@@ -289,12 +290,13 @@ void Run::finish() {
     }
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
+  if (first()) record_->end(done_, train_seconds_, how_it_ends());  // at once: a model without this row is one of a killed run
   trace_->close();
   const auto lost = static_cast<long long>(world_.sum(trace_->failure().empty() ? 0.0 : 1.0));
   faults_.stop_watching();
   groups_->withdraw();
   if (first()) {
-    record_->end(done_, train_seconds_, stopped() ? stop_reason_ : "done");
+    if (lost > 0 && config_.trace.on_error == "stop") record_->end(done_, train_seconds_, "traces that are not whole");
     record_->close();
     print_end(lost);
   }
@@ -302,6 +304,12 @@ void Run::finish() {
   if (!lost_checkpoint_.empty()) throw AgreedError(lost_checkpoint_);
   if (lost > 0 && config_.trace.on_error == "stop")
     throw AgreedError(concat("the traces of ", lost, " rank(s) are not whole (trace.on_error is stop)"));
+}
+
+// For the run's record. What had to come out whole and did not is no end that a later start may rest on.
+std::string Run::how_it_ends() const {
+  if (stopped()) return stop_reason_;
+  return lost_checkpoint_.empty() ? kDone : lost_checkpoint_;
 }
 
 // The answer to "does it run here?".
@@ -342,7 +350,7 @@ int train(const Config& config, const World& world) {
   LaunchWatch::together();
   Run run(config, world, watchdog);
   try {
-    run.prepare();
+    if (!run.prepare()) return 0;
     run.steps();
     run.finish();
     return run.stopped() ? kStoppedCode : 0;

@@ -193,6 +193,29 @@ TEST_SUITE("config") {
     CHECK(config.train.warmup_steps == 50);
   }
 
+  TEST_CASE("a micro-batch given alone that changes the samples of a step is told") {
+    const auto notes = [](const std::string& train, const std::vector<std::string>& overrides) {
+      return load(base + "train: {" + train + "}\n", overrides).notes;
+    };
+    const std::vector<std::string> told = notes("batch_size: 4, accumulate_grad_batches: 8", {"train.batch_size=8"});
+    REQUIRE(told.size() == 1);
+    CHECK(told[0] == "override \"train.batch_size=8\": a step now has 8 x 8 = 64 samples a rank (train.batch_size x "
+                     "train.accumulate_grad_batches), the run file's has 4 x 8 = 32; train.total_batch_size=32 (times the ranks) "
+                     "beside it keeps these");
+    // What it says, and it says nothing of that itself.
+    const Config kept = load(base + "train: {batch_size: 4, accumulate_grad_batches: 8}\n",
+                             {"train.batch_size=8", "train.total_batch_size=32"});
+    CHECK(kept.notes.size() == 1);
+    CHECK(resolve_for_ranks(kept, 1).train.accumulate_grad_batches == 4);
+    CHECK(notes("batch_size: 4, accumulate_grad_batches: 8", {"train.batch_size=8", "train.accumulate_grad_batches=4"}).empty());
+    CHECK(notes("batch_size: 4, accumulate_grad_batches: 8", {"train.batch_size=4"}).empty());
+    CHECK(notes("batch_size: 4", {"train.batch_size=8"}).empty());
+    CHECK(notes("batch_size: 4", {"train.accumulate_grad_batches=8"}).empty());
+    CHECK(notes("batch_size: 4, total_batch_size: 32", {"train.batch_size=8"}).empty());
+    CHECK(notes("batch_size: 4, accumulate_grad_batches: 8}\nparallel: {devices: 4", {"train.batch_size=8"})[0].find(
+              "; train.total_batch_size=128 beside it keeps these") != std::string::npos);
+  }
+
   TEST_CASE("words of other programs name the choice that is meant") {
     for (const auto& [name, text, choice] : std::vector<std::array<std::string, 3>>{
              {"parallel.device", "gpu", "cuda"},

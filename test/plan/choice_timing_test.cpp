@@ -109,6 +109,9 @@ TEST_SUITE("choice timing") {
     CHECK(small.reason.find("2 samples x 8 micro-batches: an estimated 0.200 s a step") == 0);
     CHECK(small.reason.find("next 16 x 1: 0.100 s, 26.00 GiB, does not run: memory") != std::string::npos);
     CHECK(small.timings == "");
+    CHECK(choice_text_of_cpus(asked, gpu) == "16 samples x 1 micro-batch: fits 80.00 GiB; next 8 x 2; next 4 x 4; next 2 x 8; "
+                                             "chosen anew, since");
+    CHECK(choice_text_of_cpus({{}, "16 samples, kept: 26 GiB", {}, "", "", "16 samples, kept"}, gpu) == "16 samples, kept");
   }
 }
 

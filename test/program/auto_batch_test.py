@@ -67,6 +67,8 @@ def compared(name):
             batch, micro_batches, said = chosen(auto)
             line = re.search(r"^auto +(.*)$", auto.out, re.M)
             check(line and line[1] == said and said.startswith(f"{batch} sample"), said, auto)
+            if DEVICE == "cpu":
+                check(re.match(r"[^:]*: fits [\d.]+ .iB", said) and "an estimated" not in said, "a GPU's seconds on a CPU:", said)
             check(TOTAL <= batch * micro_batches * ranks < TOTAL + ranks * micro_batches, batch, micro_batches)
             expected = expected or steps_of(auto.output)
             same_losses(steps_of(auto.output), expected, ranks, "auto")
@@ -107,6 +109,7 @@ def a_run_goes_on_with_what_it_chose(space):
         part = trained(space, "text", ranks, "output.save_model=true",
                        f"checkpoint.resume={checkpoint(whole.output, 1)}")
         check(chosen(part)[:2] == (batch, micro_batches) and "as chosen when the run began" in part.out, part)
+        check(DEVICE == "cuda" or re.search(r"^auto .* as chosen when the run began$", part.out, re.M), part)
         check("rounding may differ" not in part.out, part)
         check(steps_of(part.output) == steps_of(whole.output)[1:], part)
         check(model_of(part.output) == model_of(whole.output), "another model")

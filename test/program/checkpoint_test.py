@@ -347,6 +347,9 @@ def a_model_is_saved_though_its_last_checkpoint_is_not(space):
     out, err = process.communicate(timeout=120)
     check(process.returncode == 1 and "the checkpoint after 30 steps was not written" in err, out, err)
     check("model      " in out and len(model_of(output)) > 10, out, err)
+    # So resume=auto does not take it for one that has ended.
+    row = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
+    check(row["event"] == "end" and row["reason"].startswith("the checkpoint after 30 steps was not written"), row)
 
 
 @test

@@ -218,6 +218,39 @@ def one_picture_on_the_command_line(space):
 
 
 @test
+def a_folder_of_pictures_without_captions(space):
+    pictures = sorted(space.data.rglob("*.png")) + sorted(space.data.rglob("*.jpg"))
+    folder = space.new("photos")
+    for name, picture in zip(("b.png", "a.PNG", "trip/day 2/c.png", "trip/.thumbnails/c.png", "._b.png"), pictures, strict=False):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(picture.read_bytes())
+    (folder / "notes.md").write_text("mine")
+    (folder / "trip/clip.mp4").write_text("no picture")
+    names = [str(folder / name) for name in ("a.PNG", "b.png", "trip/day 2/c.png")]
+    for ranks, key in ((0, "generate.path"), (2, "generate.path"), (0, "data.path")):
+        lines, _, out = generate(space, ranks, f"{key}={folder}", "generate.max_new_tokens=4")
+        check([line["name"] for line in lines] == names and "references" not in lines[0], key, lines)
+        check(re.search(r"^left out +3 files there, no picture by name", out, re.M), out)
+    # One picture with its caption: a reference, and the others none.
+    error = generate(space, 0, f"generate.path={folder}", action="--evaluate", expected=1)
+    check(f"generate.path: {folder}: none of its 3 samples has a reference" in error and "metadata.jsonl" in error, error)
+    status, _, err, _ = mpirun(0, [PROGRAM, space.config, f"data.path={folder}", f"output.path={space.new()}"])
+    check(status == 1 and f"no dataset at {folder}" in err and "found pictures without captions; to learn from them write a "
+          "metadata.jsonl" in err and "--generate captions them" in err, err)
+    status, _, err, _ = mpirun(0, [PROGRAM, space.config, f"data.path={folder}", "data.format=imagefolder", f"output.path={space.new()}"])
+    check(status == 1 and "found pictures without captions" in err, err)
+    flat = space.new("flat")
+    flat.mkdir()
+    for name in ("a.png", "b.png"):
+        (flat / name).write_bytes((folder / "b.png").read_bytes())
+    (flat / "b.txt").write_text("a square\n")
+    lines, _, _ = generate(space, 0, f"generate.path={flat}", "generate.max_new_tokens=4")
+    check([line.get("references") for line in lines] == [None, ["a square"]], lines)
+    _, scored, _ = generate(space, 0, f"generate.path={flat}", "generate.max_new_tokens=4", action="--evaluate")
+    check((scored / "scores.json").exists(), list(scored.iterdir()))
+
+
+@test
 def bad_input_is_told_and_keeps_what_was_written(space):
     broken = space.copy(space.data)
     pictures = sorted(broken.rglob("*.png")) + sorted(broken.rglob("*.jpg"))

@@ -194,5 +194,27 @@ def an_hdf5_of_the_users_own_is_taken_or_refused_by_name(space):
     check("-lhdf5_serial" not in out, "the system's library is linked all the same")
 
 
+@test
+def a_first_build_for_gpus_says_where_there_is_none(space):
+    def note_of(*variables):
+        """Of a machine with nvcc."""
+        environment = {name: value for name, value in os.environ.items() if name not in ("CUDA", "MAKEFLAGS", "MAKELEVEL")}
+        done = subprocess.run(["make", "-n", "NVCC_FOUND=/usr/bin/true", f"BUILD={space.folder}/first", *variables, "blipft"],
+                              cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment)
+        check(done.returncode == 0 and "-c -o" in done.stdout, variables, done.stderr)
+        lines = done.stdout.splitlines()
+        told = [i for i, line in enumerate(lines) if "nvcc is here and no GPU" in line]
+        check(all(i < next(n for n, line in enumerate(lines) if "-c -o" in line) for i in told), "behind what is compiled", told)
+        return "\n".join(lines[i] for i in told)
+
+    told = note_of("GPUS_HERE=")
+    check(told.count("make CUDA=0 builds for CPUs alone") == 1, told)
+    for variables in (("GPUS_HERE=/dev/nvidia0",), ("GPUS_HERE=", "CUDA=1"), ("GPUS_HERE=", "CUDA=0")):
+        check(note_of(*variables) == "", variables)
+    (space.folder / "first").mkdir()
+    (space.folder / "first/blipft").write_text("")
+    check(note_of("GPUS_HERE=") == "", "every build says it")
+
+
 if __name__ == "__main__":
     sys.exit(run_tests("habits_test", Space, PROGRAM))

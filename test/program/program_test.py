@@ -181,6 +181,8 @@ def memory_lines_and_plain_progress(space):
     rates = 2 * result.steps()["samples_per_second"]  # of two ranks; of the first steps there is no average
     check(np.allclose([float(rate) for _, rate in progress], rates, rtol=1e-3, atol=0.05), progress, rates)
     check("memory of a rank at the peak of a step" in result.out, "no plan table")
+    # The buffers are in the trace.
+    check("largest buffers" not in result.out and "\n\n" not in result.out, "more than is needed", result)
     check(result.out.count("blipft ") <= 2 and result.out.count("[done]") == 1, "said by more than one rank:", result)
 
 
