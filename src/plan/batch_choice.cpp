@@ -133,6 +133,13 @@ std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, cons
   return text;
 }
 
+std::string faster_text(const FitSearch& search, const Config& asked, const FitRow& chosen, int64_t ranks, int64_t host_bytes) {
+  const std::optional<FitRow> faster = search.with_open_act_ckpt(chosen, ranks, host_bytes);
+  if (!faster) return "";
+  return concat("; without train.act_ckpt in ", place_of(asked, "train.act_ckpt"), ": ",
+                short_text(ChosenSettings::of(faster->config)), ", ", seconds_text(faster->time.total()));
+}
+
 size_t BatchChoice::open() const {
   if (std::any_of(rows.begin(), rows.end(), [](const FitRow& row) { return row.host_bytes > 0; })) return 0;
   const auto is_close = [&](const FitRow& row) { return FitSearch::close(rows.front(), row); };
@@ -168,7 +175,8 @@ BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t r
                            "; free memory there, or see what ./blipft --plan --fit ", asked.file,
                            " proposes: adapters, more ranks"));
   }
-  const std::string anew = before.empty() ? "" : "; chosen anew" + before;
+  const std::string anew = concat(faster_text(search, asked, found.rows.front(), ranks, host_bytes),
+                                  before.empty() ? "" : "; chosen anew" + before);
   return {found.rows.front().config, choice_text(found.rows, gpu_bytes) + anew, found.rows, anew};
 }
 

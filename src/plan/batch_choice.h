@@ -42,7 +42,7 @@ struct BatchChoice {
   Config config;                           ///< resolved
   std::string reason;                      ///< of one line
   std::vector<FitRow> rows = {};           ///< what was chosen among, best estimate first; empty: it was kept
-  std::string anew = {};                   ///< the end of the reason: why nothing was kept; "": there was nothing
+  std::string anew = {};                   ///< the end of the reason: what would be faster, why nothing was kept
   std::string timings = {};                ///< what was timed when it was made: "16 x 2 0.118 s, 32 x 1 0.121 s"; "": nothing
   std::string kept = {};                   ///< where it was kept, the reason without the memory that it takes
   /// How many of the rows are to be timed, where this is done: those that estimates do not tell apart from the best; 0: the
@@ -75,6 +75,10 @@ BatchChoice decided(const BatchChoice& choice, const std::vector<CandidateTime>&
 /// are known "16 samples x 2 micro-batches: timed 0.118 s a step, an estimated 0.121 s, 31.0 of 138.2 GiB; next 32 x 1: timed
 /// ...". `rows`: those that FitSearch::choose() found; `times`: of the first of them.
 std::string choice_text(const std::vector<FitRow>& rows, int64_t gpu_bytes, const std::vector<CandidateTime>& times = {});
+
+/// "; without train.act_ckpt in run.yaml:12: 64 x 1, act_ckpt full, offload [activations], 0.342 s": what the run file's key
+/// costs a choice that needs the host; "" where that is little.
+std::string faster_text(const FitSearch& search, const Config& asked, const FitRow& chosen, int64_t ranks, int64_t host_bytes);
 
 /// Bytes that a rank may plan for: what is free on its GPU, and what its process has there already; on CPUs half of what its
 /// machine has left for it. The least of all ranks; called by all.

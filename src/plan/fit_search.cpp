@@ -327,6 +327,15 @@ FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) cons
   return result;
 }
 
+std::optional<FitRow> FitSearch::with_open_act_ckpt(const FitRow& chosen, int64_t ranks, int64_t host_bytes) const {
+  Config open = asked_;
+  if (chosen.host_bytes == 0 || open.places.erase("train.act_ckpt") == 0) return std::nullopt;
+  open.train.act_ckpt = kActCkpt.front();
+  const FitResult found = FitSearch(open, node_ranks_, gpu_bytes_, texts_, rates_).choose(ranks, 1, host_bytes);
+  if (found.rows.empty() || close(found.rows.front(), chosen)) return std::nullopt;
+  return found.rows.front();
+}
+
 FitResult FitSearch::choose_with_offload(std::vector<Candidate> all, int64_t limit, int64_t host_bytes,
                                          size_t most) const {
   std::erase_if(all, [this](Candidate& candidate) { return !estimate(candidate); });

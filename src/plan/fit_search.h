@@ -49,6 +49,9 @@ class FitSearch {
   /// Anything lies in the host only where nothing fits otherwise, and then at most `host_bytes` of a rank (0: any). All
   /// within 99 % of the GPU's bytes.
   FitResult choose(int64_t ranks, size_t most, int64_t host_bytes = 0) const;
+  /// What choose() would take were train.act_ckpt left open that the run file gives, where `chosen` needs the host and that is
+  /// more than 10 % faster.
+  std::optional<FitRow> with_open_act_ckpt(const FitRow& chosen, int64_t ranks, int64_t host_bytes) const;
   /// Whether an estimate says no more of `row` than that it may be as fast as `best`.
   static bool close(const FitRow& best, const FitRow& row);
 

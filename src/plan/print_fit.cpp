@@ -90,10 +90,11 @@ void print_what_would(const FitSearch& search, const Config& asked, int64_t worl
 }
 
 // What a run of this file would take of them, where parallel.strategy stays and nothing lies in the host without need.
-void print_choice(const FitSearch& search, int64_t world, int64_t gpu_bytes) {
+void print_choice(const FitSearch& search, const Config& asked, int64_t world, int64_t gpu_bytes) {
   const FitResult found = search.choose(world, 2);
-  std::printf("train.batch_size: auto chooses %s\n",
-              found.rows.empty() ? "none: nothing that the run file leaves open fits" : choice_text(found.rows, gpu_bytes).c_str());
+  if (found.rows.empty()) return void(std::printf("train.batch_size: auto chooses none: nothing that the run file leaves open fits\n"));
+  std::printf("train.batch_size: auto chooses %s%s\n", choice_text(found.rows, gpu_bytes).c_str(),
+              faster_text(search, asked, found.rows.front(), world, 0).c_str());
 }
 
 }  // namespace
@@ -114,7 +115,7 @@ bool print_fit(const Config& asked, int64_t ranks, int64_t node_ranks, double gp
   std::printf("%s\n%ssamples a step: %lld (%s on each of %lld rank(s))\n%s\n", model->description().c_str(),
               texts.text().c_str(), static_cast<long long>(samples_of_a_step(config, world)), cut.c_str(),
               static_cast<long long>(world), rates_text(config).c_str());
-  if (chooses) print_choice(search, world, gpu);
+  if (chooses) print_choice(search, asked, world, gpu);
   const FitResult found = search.search(asked, world, kMostRows);
   const bool fits = !found.rows.empty();
   std::printf("of %lld settings %s a GPU of %s%s\n", static_cast<long long>(found.candidates),

@@ -249,6 +249,23 @@ TEST_SUITE("fit search") {
     CHECK(choice("train: {total_batch_size: 128}\n", all, kept).reason.find("chosen anew") != std::string::npos);
   }
 
+  TEST_CASE("train.batch_size: auto says what a given act_ckpt costs where the host is needed") {
+    const TemporaryDirectory folder;
+    const std::string file = folder / "run.yaml";
+    const auto reason = [&](const std::string& act_ckpt, int64_t gib) {
+      std::ofstream(file) << "model: {path: share/models/tiny-llama-1.1b, init: random}\ndata: {path: none, max_text_tokens: 512}\n"
+                          << "train: {total_batch_size: 32" << act_ckpt << "}\n";
+      const Config asked = load_config(file, {});
+      const PlannedTexts texts(before_choice(asked, 1), make_model(asked)->inputs(), 1);
+      const int64_t gpu = gib << 30;
+      return choose_batch(FitSearch(asked, 0, gpu, texts), asked, 1, gpu, 0, {}).reason;
+    };
+    const std::string costs = concat("; without train.act_ckpt in ", file, ":3: 32 x 1, act_ckpt full, 0.2");
+    CHECK(reason(", act_ckpt: none", 10).find(costs) != std::string::npos);
+    CHECK(reason("", 10).find("without train.act_ckpt") == std::string::npos);
+    CHECK(reason(", act_ckpt: none", 80).find("without train.act_ckpt") == std::string::npos);   // nothing in the host
+  }
+
   TEST_CASE("what is proposed can be pasted: the run file with it is the proposed config") {
     const TemporaryDirectory folder;
     const std::string file = folder / "run.yaml";
