@@ -1,9 +1,9 @@
 // RMSNorm of the heads of a row, or of any groups of its columns, forward and backward; bound by memory.
 //
-// A team of threads takes one group of one row: a warp where groups are heads, a block where they are long. It reads
-// its elements once for the sum and once more, from the cache, for the result; each thread reads and writes elements
-// of its own alone, so that outputs may be inputs. dgamma is summed in chunks of groups, and these in order: no
-// atomics.
+// Heads lie in registers: as many lanes as a head has packs take one, and several of them at once, so that enough of
+// memory is on its way. Other groups have a team, a warp or a block where they are long, which reads its elements once for
+// the sum and once more, from the cache, for the result. Each thread reads and writes elements of its own alone, so that
+// outputs may be inputs. dgamma is summed in chunks of groups, and these in order: no atomics.
 #include "blipft/head_norm.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/vector.cuh"
@@ -105,6 +105,96 @@ head_norm_backward_kernel(const T* dy, const T* x, const T* __restrict__ gamma, 
   }
 }
 
+constexpr int kAtOnce = 4;                 // heads of one lane
+
+/// Heads of at most kLanes packs, one pack a lane. Head h of a block is its lanes' head h / teams.
+template <class T, int N, int kLanes>
+struct HeadLanes {
+  static constexpr int kTeams = kThreads / kLanes, kHeads = kTeams * kAtOnce;
+  int column;                              // of the lane's pack
+  int64_t first;                           // the lane's first head
+  bool inside;
+  int64_t pairs;
+
+  __device__ __forceinline__ explicit HeadLanes(const HeadArgs& args)
+      : column(static_cast<int>(threadIdx.x % kLanes) * N), first(int64_t{blockIdx.x} * kHeads + threadIdx.x / kLanes),
+        inside(column < args.size), pairs(args.pairs) {}
+  __device__ __forceinline__ int64_t head(int i) const { return first + i * kTeams; }
+  __device__ __forceinline__ bool has(int i) const { return inside && head(i) < pairs; }
+  /// Where the lane's pack of a head lies.
+  __device__ __forceinline__ int64_t at(const HeadArgs& args, int i, int64_t stride) const {
+    const int64_t row = divided(head(i), args.groups);
+    return row * stride + (head(i) - row * args.groups) * args.size + column;
+  }
+  __device__ __forceinline__ static float sum(float x) {
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+  }
+};
+
+template <class T, int N, int kLanes>
+__global__ void __launch_bounds__(kThreads)
+head_norm_forward_lanes_kernel(const T* x, const T* __restrict__ gamma, T* y, float* __restrict__ rstds,
+                               const __grid_constant__ HeadArgs args) {
+  const HeadLanes<T, N, kLanes> lanes(args);
+  Pack<T, N> packs[kAtOnce];
+  float weight[N] = {};
+  if (lanes.inside) load(gamma + lanes.column, weight);
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i)
+    if (lanes.has(i)) packs[i] = load_pack<N>(x + lanes.at(args, i, args.x_stride));
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    float v[N] = {}, squares = 0;
+    if (lanes.has(i)) unpack(packs[i], v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) squares += v[j] * v[j];
+    const float rstd = rsqrtf(lanes.sum(squares) * args.scale + args.eps);
+    if (!lanes.has(i)) continue;
+    if (lanes.column == 0) rstds[lanes.head(i)] = rstd;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      v[j] *= rstd;
+      if (!args.rounds_once) v[j] = to_float(from_float<T>(v[j]));
+      v[j] *= args.offset + weight[j];
+    }
+    store_streaming(y + lanes.at(args, i, args.y_stride), v);
+  }
+}
+
+template <class T, int N, int kLanes>
+__global__ void __launch_bounds__(kThreads)
+head_norm_backward_lanes_kernel(const T* dy, const T* x, const T* __restrict__ gamma, T* dx, const float* __restrict__ rstds,
+                                const __grid_constant__ HeadArgs args) {
+  const HeadLanes<T, N, kLanes> lanes(args);
+  Pack<T, N> of_x[kAtOnce], of_y[kAtOnce];
+  float rstd[kAtOnce], weight[N] = {};
+  if (lanes.inside) load(gamma + lanes.column, weight);
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    if (!lanes.has(i)) continue;
+    of_x[i] = load_pack<N>(x + lanes.at(args, i, args.x_stride));
+    of_y[i] = load_pack<N>(dy + lanes.at(args, i, args.dy_stride));
+    rstd[i] = rstds[lanes.head(i)];
+  }
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    float v[N] = {}, d[N] = {}, products = 0;
+    if (lanes.has(i)) {
+      unpack(of_x[i], v);
+      unpack(of_y[i], d);
+#pragma unroll
+      for (int j = 0; j < N; ++j) products += d[j] * (args.offset + weight[j]) * (v[j] * rstd[i]);
+    }
+    const float mean = lanes.sum(products) * args.scale;
+    if (!lanes.has(i)) continue;
+#pragma unroll
+    for (int j = 0; j < N; ++j) d[j] = rstd[i] * (d[j] * (args.offset + weight[j]) - v[j] * rstd[i] * mean);
+    store_streaming(dx + lanes.at(args, i, args.y_stride), d);
+  }
+}
+
 /// partials[chunk, c] = sum of dy x^ over the groups of a chunk. blockIdx = (columns, chunk).
 template <class T>
 __global__ void head_norm_parameters_kernel(const T* __restrict__ dy, const T* __restrict__ x,
@@ -139,6 +229,22 @@ template <class T, int N, class... Views>
 bool in_packs(int64_t size, const Tensor& gamma, const Views&... views) {
   const auto fits = [](const MatrixView& view) { return view.row_stride % N == 0 && aligned16(view.data); };
   return size % N == 0 && aligned16(gamma.data) && (fits(views) && ...);
+}
+
+/// Calls launch(lanes of a head, an integral constant, blocks) where heads lie in registers; returns whether they do.
+template <class T, class Launch>
+bool with_lanes(const HeadArgs& args, bool packs, const Launch& launch) {
+  constexpr int N = kVector<T>;
+  const int64_t lanes = args.size / N;
+  if (!packs || lanes > 32) return false;
+  const auto run = [&](auto count) {
+    launch(count, static_cast<unsigned>(ceil_div(args.pairs, kThreads / decltype(count)::value * kAtOnce)));
+  };
+  if (lanes <= 8) run(std::integral_constant<int, 8>());
+  else if (lanes <= 16) run(std::integral_constant<int, 16>());
+  else run(std::integral_constant<int, 32>());
+  BLIPFT_CUDA_LAUNCHED("head norm kernel");
+  return true;
 }
 
 /// Calls launch(elements of a pack, whether a team is a block, blocks), the first two as integral constants.
@@ -182,8 +288,14 @@ void CudaOps::head_norm_forward(const HeadNormForward& args, Stream stream) {
   const cudaStream_t queue = context(stream).stream;
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    with_teams<T>(kernel_args, in_packs<T, kVector<T>>(args.size, args.gamma, args.x, args.y),
-                  [&](auto n, auto block, unsigned blocks) {
+    const bool packs = in_packs<T, kVector<T>>(args.size, args.gamma, args.x, args.y);
+    const auto in_registers = [&](auto lanes, unsigned blocks) {
+      head_norm_forward_lanes_kernel<T, kVector<T>, decltype(lanes)::value><<<blocks, kThreads, 0, queue>>>(
+          static_cast<const T*>(args.x.data), args.gamma.as<const T>(), static_cast<T*>(args.y.data),
+          args.rstd.as<float>(), kernel_args);
+    };
+    if (with_lanes<T>(kernel_args, packs, in_registers)) return;
+    with_teams<T>(kernel_args, packs, [&](auto n, auto block, unsigned blocks) {
       head_norm_forward_kernel<T, decltype(n)::value, decltype(block)::value><<<blocks, kThreads, 0, queue>>>(
           static_cast<const T*>(args.x.data), args.gamma.as<const T>(), static_cast<T*>(args.y.data),
           args.rstd.as<float>(), kernel_args);
@@ -205,8 +317,14 @@ void CudaOps::head_norm_backward(const HeadNormBackward& args, Stream stream) {
   if (args.dgamma) launch_parameters(args, kernel_args, launch);  // first: dx may overwrite dy
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    with_teams<T>(kernel_args, in_packs<T, kVector<T>>(args.size, args.gamma, args.x, args.dy, args.dx),
-                  [&](auto n, auto block, unsigned blocks) {
+    const bool packs = in_packs<T, kVector<T>>(args.size, args.gamma, args.x, args.dy, args.dx);
+    const auto in_registers = [&](auto lanes, unsigned blocks) {
+      head_norm_backward_lanes_kernel<T, kVector<T>, decltype(lanes)::value><<<blocks, kThreads, 0, launch.stream>>>(
+          static_cast<const T*>(args.dy.data), static_cast<const T*>(args.x.data), args.gamma.as<const T>(),
+          static_cast<T*>(args.dx.data), args.rstd.as<const float>(), kernel_args);
+    };
+    if (with_lanes<T>(kernel_args, packs, in_registers)) return;
+    with_teams<T>(kernel_args, packs, [&](auto n, auto block, unsigned blocks) {
       head_norm_backward_kernel<T, decltype(n)::value, decltype(block)::value><<<blocks, kThreads, 0, launch.stream>>>(
           static_cast<const T*>(args.dy.data), static_cast<const T*>(args.x.data), args.gamma.as<const T>(),
           static_cast<T*>(args.dx.data), args.rstd.as<const float>(), kernel_args);

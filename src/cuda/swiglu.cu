@@ -78,9 +78,9 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const T* gate
       up[j] = d[j] * silu;
     }
   }
-  store(dgate_up + at, gate);
-  store(dgate_up + at + cols, up);
-  if (y) store(y + row * cols + column, out);
+  store_streaming(dgate_up + at, gate);
+  store_streaming(dgate_up + at + cols, up);
+  if (y) store_streaming(y + row * cols + column, out);
 }
 
 /// Calls launch(activation) with an integral constant.

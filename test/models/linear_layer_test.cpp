@@ -68,11 +68,12 @@ class LowRank final : public LinearAdapter {
       : a(Numbers::random({rank, in}, 11)), b(Numbers::random({out, rank}, 12)), da({rank, in}, NAN),
         db({out, rank}, NAN) {}
 
-  void forward(const UnitPass& pass, const MatrixView& x, const MatrixView& y) const override {
+  bool covers(int64_t columns) const override { return columns == b.shape[0]; }
+  void forward(const UnitPass& pass, const MatrixView& x, const MatrixView& add, const MatrixView& y) const override {
     const StepContext& context = pass.context;
     const ScopedTensor inner(context, "adapter", x.dtype, {x.rows(), a.shape[0]});
     context.ops.linear_forward({.x = x, .w = a.tensor(), .y = inner}, context.stream);
-    context.ops.linear_forward({.x = inner, .w = b.tensor(), .residual = y, .y = y}, context.stream);
+    context.ops.linear_forward({.x = inner, .w = b.tensor(), .residual = add, .y = y}, context.stream);
   }
   Tensor reduce(UnitBackward& pass, const MatrixView& dy) const override {
     ScopedTensor reduced(pass.context, "adapter", dy.dtype, {dy.rows(), a.shape[0]});

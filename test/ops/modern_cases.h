@@ -277,7 +277,7 @@ inline void add_capped_loss(Cases& cases, DType t, int64_t rows, int64_t vocabul
 inline void add_modern_ops(Cases& cases, DType t) {
   for (auto [rows, groups, size] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 2}, {7, 3, 22}, {37, 4, 64},
       {21, 5, 128},
-                                    {9, 2, 256}, {5, 1, 4096}, {3, 1, 9000}, {1100, 16, 128}, {13, 3, 100}})
+                                    {9, 2, 256}, {5, 1, 4096}, {3, 1, 9000}, {1100, 16, 128}, {13, 3, 100}, {11, 3, 88}, {9, 2, 40}})
     for (int64_t behind : {0, 8, 3}) add_head_norm(cases, t, rows, groups, size, behind);
   for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {40, 64}, {2100, 328}, {20, 2304}, {20, 4096},
       {9, 9000}})

@@ -26,7 +26,10 @@ inline void add_norm(Cases& cases, DType t, int64_t samples, int64_t tokens, int
                            Variant{true, false, true, true, true, false, t, 1},
                            Variant{true, false, true, true, false, false, kF32, 1, true},
                            Variant{false, false, true, false, true, false, t, 1},
-                           Variant{false, true, false, true, false, false, t, 1}}) {
+                           Variant{false, true, false, true, false, false, t, 1},
+                           Variant{true, true, true, false, false, false, t, 0, true},
+                           Variant{true, false, true, true, false, false, t, 0, true},
+                           Variant{true, false, true, false, false, false, t, 1, true}}) {
     if (packed && !v.dropout) continue;
     cases.push_back({title(t, "norm ", samples, "x", tokens, "x", n, " residual ", v.residual, " dropout ", v.dropout,
                            " parameters ", v.parameters, " bias ", v.bias, v.output ? " output" : "",
@@ -78,7 +81,9 @@ inline void add_rms_norm(Cases& cases, DType t, int64_t samples, int64_t tokens,
   for (const Variant& v : {Variant{false, false, false, true, false, true, t}, {true, false, true, true, true, true, kF32},
                            {false, false, true, false, false, false, t}, {true, false, true, true, false, false, t},
                            {false, false, true, false, false, true, t}, {true, true, true, true, true, true, kF32, true},
-                           {false, false, false, true, false, true, kF32, true}})
+                           {false, false, false, true, false, true, kF32, true}, {true, true, true, false, false, true, t},
+                           {true, true, true, true, false, true, kF32}, {false, true, false, true, true, false, t},
+                           {true, true, true, false, false, false, t}})
     cases.push_back({title(t, "rms norm ", samples, "x", tokens, "x", n, " residual ", v.residual, " dropout ", v.dropout,
                            " add ", v.add, " parameters ", v.parameters, v.output ? " output" : "",
                            v.bias ? " bias" : ""), t, false, [=](OpContext& c) {

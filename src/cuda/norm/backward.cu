@@ -394,21 +394,20 @@ void with_thread_packs(int64_t packs, const Body& body) {
   else if constexpr (sizeof(T) == 4) body(std::integral_constant<int, 4>{});
 }
 
-/// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well. The norm's output it
-/// makes with parameter gradients only: who wants the one wants the other; of RMSNorm it makes no dbias. Long rows need
-/// a GPU with shared memory enough for a team.
+/// Whether the kernel that keeps whole rows in its team can do it; it alone makes dbias as well, but of RMSNorm, and not beside
+/// the output of a frozen norm, which has no layer whose bias is trained beside it. Long rows need a GPU with shared memory
+/// enough for a team.
 template <class T>
 bool fits_packs(const NormBackward& args, const LaunchContext& context) {
   const int64_t cols = args.dy.cols(), packs = cols / kVector<T>;
-  if (cols % kVector<T> != 0 || cols > 8192 || (!args.mean && (args.dropped || args.dbias))) return false;
+  if (cols % kVector<T> != 0 || cols > 8192 || (args.dbias && (!args.mean || (args.y && !args.dgamma)))) return false;
   bool room = false;
   with_thread_packs<T>(packs, [&](auto count) {
     constexpr int kPacks = decltype(count)::value;
     const int64_t team_threads = round_up(ceil_div(packs, kPacks), 32);
     room = team_bytes<kPacks>(team_threads, static_cast<bool>(args.add)) + kBlockBytes <= context.shared_bytes;
   });
-  return room && (!args.y || args.dgamma) &&
-         all_aligned16(args.dy, args.x, args.gamma, args.beta, args.y, args.add, args.dx, args.dropped);
+  return room && all_aligned16(args.dy, args.x, args.gamma, args.beta, args.y, args.add, args.dx, args.dropped);
 }
 
 template <class T>
@@ -425,7 +424,7 @@ int64_t launch_norm_backward(const NormBackward& args, const BackwardArgs& kerne
     with_thread_packs<T>(packs, run);
   };
   const auto launch = [&](auto rms, auto parameters, auto dropped, auto add, auto bias) {
-    if constexpr (decltype(parameters)::value) {
+    if constexpr (decltype(parameters)::value || !decltype(bias)::value) {
       if (args.y) return launch_for(rms, std::true_type{}, parameters, dropped, add, bias);
     }
     launch_for(rms, std::false_type{}, parameters, dropped, add, bias);
@@ -433,8 +432,8 @@ int64_t launch_norm_backward(const NormBackward& args, const BackwardArgs& kerne
   constexpr std::false_type no;
   dispatch_bool(static_cast<bool>(args.dgamma), [&](auto parameters) {
     dispatch_bool(static_cast<bool>(args.add), [&](auto add) {
-      if (!args.mean) return launch(std::true_type{}, parameters, no, add, no);
       dispatch_bool(static_cast<bool>(args.dropped), [&](auto dropped) {
+        if (!args.mean) return launch(std::true_type{}, parameters, dropped, add, no);
         dispatch_bool(static_cast<bool>(args.dbias), [&](auto bias) { launch(no, parameters, dropped, add, bias); });
       });
     });

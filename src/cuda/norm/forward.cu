@@ -242,8 +242,9 @@ void launch_packs(const NormForward& args, const ForwardArgs& kernel_args, cudaS
             args.beta.as<const T>(), args.y.as<T>(), kernel_args);
   };
   dispatch_bool(static_cast<bool>(args.residual), [&](auto residual) {
-    if (!args.mean) return launch(std::true_type{}, residual, std::false_type{});
-    dispatch_bool(static_cast<bool>(args.dropout), [&](auto dropped) { launch(std::false_type{}, residual, dropped); });
+    dispatch_bool(!args.mean, [&](auto rms) {
+      dispatch_bool(static_cast<bool>(args.dropout), [&](auto dropped) { launch(rms, residual, dropped); });
+    });
   });
 }
 
@@ -271,8 +272,7 @@ void CudaOps::norm_forward(const NormForward& args, Stream stream) {
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t packs = kernel_args.cols / kVector<T>;
-    const bool rms_alone = !args.mean && !args.dropout;  // RMSNorm after a dropout takes the general kernel
-    if (kernel_args.cols % kVector<T> == 0 && kernel_args.cols <= 8192 && (args.mean || rms_alone) &&
+    if (kernel_args.cols % kVector<T> == 0 && kernel_args.cols <= 8192 &&
         all_aligned16(args.x, args.residual, args.sum, args.gamma, args.beta, args.y)) {
       // A warp alone is slow at drawing a dropout mask; a short row in a wide block leaves threads idle.
       if (sizeof(T) == 2 && packs <= 192 && kernel_args.rows >= kManyRows && !args.dropout)

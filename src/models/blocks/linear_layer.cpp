@@ -128,8 +128,17 @@ void LinearLayer::forward(const UnitPass& pass, LinearForward args) const {
   const Activation activation = std::exchange(args.activation, Activation::none);
   const MatrixView y = args.y;
   if (args.pre_activation) args.y = std::exchange(args.pre_activation, {});
+  // Written first where it has all columns: the layer's own product reads it while it computes, and not a pass of its own.
+  const bool first = adapters.size() == 1 && !args.residual && adapters[0].part.count == out && adapters[0].adapter->covers(out);
+  if (first) {
+    adapters[0].adapter->forward(pass, args.x, {}, args.y);
+    args.residual = args.y;
+  }
   multiply(pass, args);
-  for (const Attached& a : adapters) a.adapter->forward(pass, args.x, args.y.columns(a.part.first, a.part.count));
+  for (const Attached& a : adapters) {
+    const MatrixView y = args.y.columns(a.part.first, a.part.count);
+    if (!first) a.adapter->forward(pass, args.x, y, y);
+  }
   if (activation != Activation::none) ops.activate(args.y.tensor(), y.tensor(), activation, pass.context.stream);
 }
 

@@ -128,8 +128,10 @@ class UnitBackward : public UnitPass {
 class LinearAdapter {
  public:
   virtual ~LinearAdapter() = default;
-  /// y [M, part] += f(x), x [M, in], in the main stream.
-  virtual void forward(const UnitPass& pass, const MatrixView& x, const MatrixView& y) const = 0;
+  /// Whether f has all of so many columns; those that it lacks are zero.
+  virtual bool covers(int64_t columns) const = 0;
+  /// y [M, part] = add + f(x), x [M, in], in the main stream. `add` is y, or absent where f covers the part.
+  virtual void forward(const UnitPass& pass, const MatrixView& x, const MatrixView& add, const MatrixView& y) const = 0;
   /// What the gradients of the input and of the parameters share, such as dy B [M, r]: computed once in the main
   /// stream, taken from the arena, given back by the pass. May be absent.
   virtual Tensor reduce(UnitBackward& pass, const MatrixView& dy) const = 0;

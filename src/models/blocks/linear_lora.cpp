@@ -22,7 +22,12 @@ Tensor Lora::dropped(const UnitPass& pass, const MatrixView& x, Stream stream) c
   return result;
 }
 
-void Lora::forward(const UnitPass& pass, const MatrixView& x, const MatrixView& y) const {
+bool Lora::covers(int64_t columns) const {
+  for (const Part& part : parts) columns -= part.outputs.count;
+  return columns == 0;
+}
+
+void Lora::forward(const UnitPass& pass, const MatrixView& x, const MatrixView& add, const MatrixView& y) const {
   const StepContext& context = pass.context;
   Tensor input = dropped(pass, x, context.stream);
   const Tensor h = context.arena.take(Owner::activations, "adapter rank", x.dtype, {x.rows(), width()});
@@ -30,8 +35,10 @@ void Lora::forward(const UnitPass& pass, const MatrixView& x, const MatrixView& 
                              context.stream);
   if (input) context.arena.give(input);
   for (size_t p = 0; p < parts.size(); ++p) {
-    const MatrixView out = y.columns(parts[p].outputs.first, parts[p].outputs.count);
-    context.ops.linear_forward({.x = columns_of(h, p), .w = b_of(pass.adapter, parts[p]), .residual = out, .y = out},
+    const LinearPart& outputs = parts[p].outputs;
+    context.ops.linear_forward({.x = columns_of(h, p), .w = b_of(pass.adapter, parts[p]),
+                                .residual = add ? add.columns(outputs.first, outputs.count) : MatrixView{},
+                                .y = y.columns(outputs.first, outputs.count)},
                                context.stream);
   }
   context.arena.give(h);

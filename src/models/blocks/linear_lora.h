@@ -29,7 +29,8 @@ class Lora final : public LinearAdapter {
   int64_t a = -1;                          ///< [P * r, in], in the adapters' flat buffer
   std::vector<Part> parts;
 
-  void forward(const UnitPass& pass, const MatrixView& x, const MatrixView& y) const override;
+  bool covers(int64_t columns) const override;
+  void forward(const UnitPass& pass, const MatrixView& x, const MatrixView& add, const MatrixView& y) const override;
   Tensor reduce(UnitBackward& pass, const MatrixView& dy) const override;
   void input_gradient(UnitBackward& pass, const MatrixView& dy, const Tensor& reduced, const MatrixView& add,
                       const MatrixView& dx) const override;
