@@ -1,6 +1,8 @@
 // Norms of the heads of queries and keys (Qwen 3, Gemma 3; OLMo 2 norms the whole width at once).
 #pragma once
 
+#include <optional>
+
 #include "blipft/ops.h"
 
 namespace blipft {
@@ -15,9 +17,10 @@ struct HeadNormForward {
   RmsForm rms;
   MatrixView y;                 ///< [M, groups * size], out; may be x
   Tensor rstd;                  ///< f32 [M, groups], out
+  std::optional<Rotary> rotary;  ///< then turns y, which is its x
 };
 
-/// dx = d(norm)/d(x); dgamma (+)= the sum over rows and groups.
+/// dx = d(norm)/d(x); dgamma (+)= the sum over rows and groups. Where positions turned y, dy is turned back first.
 struct HeadNormBackward {
   MatrixView dy;                ///< [M, groups * size]
   MatrixView x;                 ///< [M, groups * size], what the norm read
@@ -28,6 +31,7 @@ struct HeadNormBackward {
   Tensor dgamma;                ///< [size] parameter gradient, optional
   bool accumulate = false;
   MatrixView dx;                ///< [M, groups * size], out; may be dy
+  std::optional<Rotary> rotary;  ///< inverse; its x is dy, and so is dx then
 };
 
 }  // namespace blipft

@@ -8,7 +8,7 @@
 
 namespace blipft::cpu {
 
-void CpuOps::head_norm_forward(const HeadNormForward& args, Stream) {
+void CpuOps::head_norm_forward(const HeadNormForward& args, Stream stream) {
   check_args(args);
   const int64_t n = args.x.cols(), size = args.size, groups = n / size;
   float* gamma = left_.floats(size);
@@ -26,11 +26,13 @@ void CpuOps::head_norm_forward(const HeadNormForward& args, Stream) {
     }
     store_row(x, args.y, r);
   });
+  if (args.rotary) rotary(*args.rotary, stream);
 }
 
 // With xhat = x rstd and g = dy (offset + gamma): dx = rstd (g - xhat mean(g xhat)), dgamma = sum of dy xhat.
-void CpuOps::head_norm_backward(const HeadNormBackward& args, Stream) {
+void CpuOps::head_norm_backward(const HeadNormBackward& args, Stream stream) {
   check_args(args);
+  if (args.rotary) rotary(*args.rotary, stream);
   const int64_t m = args.x.rows(), n = args.x.cols(), size = args.size, groups = n / size;
   float* gamma = left_.floats(size);
   load(args.gamma, 0, size, gamma);

@@ -6,6 +6,7 @@
 // outputs may be inputs. dgamma is summed in chunks of groups, and these in order: no atomics.
 #include "blipft/head_norm.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/head_norm_rotary.h"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -282,6 +283,13 @@ void launch_parameters(const HeadNormBackward& args, const HeadArgs& kernel_args
 void CudaOps::head_norm_forward(const HeadNormForward& args, Stream stream) {
   check_args(args);
   if (args.x.numel() == 0) return;
+  if (args.rotary) {
+    if (launch_head_norm_rotary(args, context(stream))) return;
+    HeadNormForward alone = args;
+    alone.rotary.reset();
+    head_norm_forward(alone, stream);
+    return rotary(*args.rotary, stream);
+  }
   HeadArgs kernel_args = head_args(args.x, args.size, args.rms);
   kernel_args.y_stride = args.y.row_stride;
   kernel_args.eps = args.eps;
@@ -305,6 +313,13 @@ void CudaOps::head_norm_forward(const HeadNormForward& args, Stream stream) {
 
 void CudaOps::head_norm_backward(const HeadNormBackward& args, Stream stream) {
   check_args(args);
+  if (args.rotary) {
+    if (launch_head_norm_rotary(args, context(stream))) return;
+    HeadNormBackward alone = args;
+    alone.rotary.reset();
+    rotary(*args.rotary, stream);
+    return head_norm_backward(alone, stream);
+  }
   const LaunchContext launch = context(stream);
   if (args.x.numel() == 0) {
     if (args.dgamma && !args.accumulate)

@@ -91,11 +91,24 @@ int64_t check_groups(const Checker& check, const MatrixView& x, int64_t size, co
 
 }  // namespace
 
+namespace {
+
+void check_turn(const Checker& check, const std::optional<Rotary>& rotary, const MatrixView& of, bool inverse) {
+  if (!rotary) return;
+  check_args(*rotary);
+  check.require(rotary->x.data == of.data && rotary->x.shape == of.shape && rotary->x.row_stride == of.row_stride,
+                "rotary of another matrix");
+  check.require(rotary->inverse == inverse, "rotary in the wrong direction");
+}
+
+}  // namespace
+
 void check_args(const HeadNormForward& args) {
   const Checker check{"head_norm_forward"};
   const int64_t groups = check_groups(check, args.x, args.size, args.gamma);
   check.matrix(args.y, "y", args.x.dtype, args.x.rows(), args.x.cols());
   check.vector(args.rstd, "rstd", DType::f32, args.x.rows() * groups);
+  check_turn(check, args.rotary, args.y, false);
 }
 
 void check_args(const HeadNormBackward& args) {
@@ -104,6 +117,8 @@ void check_args(const HeadNormBackward& args) {
   check.matrix(args.dy, "dy", args.x.dtype, m, n);
   check.matrix(args.dx, "dx", args.x.dtype, m, n);
   check.vector(args.rstd, "rstd", DType::f32, m * groups);
+  check_turn(check, args.rotary, args.dy, true);
+  check.require(!args.rotary || args.dx.data == args.dy.data, "rotary where dx is not dy");
   if (args.dgamma) check.parameter_gradient(args.dgamma, "dgamma", args.x.dtype, args.size);
 }
 

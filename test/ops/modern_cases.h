@@ -39,6 +39,33 @@ inline void add_head_norm(Cases& cases, DType t, int64_t rows, int64_t groups, i
       }});
 }
 
+/// Norms of heads that positions then turn, heads of `head_size`; backward in place. Without `parameters` gamma is frozen.
+inline void add_turned_head_norm(Cases& cases, DType t, int64_t rows, int64_t groups, int64_t size, int64_t head_size, bool parameters) {
+  for (const RmsForm& form : {RmsForm{0, false}, RmsForm{1, true}})
+    cases.push_back({title(t, "head norm ", rows, "x", groups, "x", size, " turned by ", head_size, form.offset > 0 ? " gemma" : "",
+                           parameters ? " parameters" : ""), t, false, [=](OpContext& c) {
+      const int64_t n = groups * size, behind = 16;
+      const auto view = [&](const Tensor& of) { return MatrixView(of).columns(8, n); };
+      HeadNormForward f{.x = view(c.input("x", t, {rows, n + behind}, -1, 2)), .size = size,
+                        .gamma = c.input("gamma", t, {size}, 0.5, 1.5), .rms = form,
+                        .y = view(c.inout("y", t, {rows, n + behind})), .rstd = c.output("rstd", kF32, {rows, groups}), .rotary = {}};
+      std::vector<double> positions;
+      for (int64_t r = 0; r < rows; ++r) positions.push_back(static_cast<double>(r * 37 % 2048));
+      Rotary turn{.x = f.y, .head_size = head_size, .magnitude = 1.19f, .positions = c.values("positions", DType::i32, positions)};
+      for (int64_t i = 0; i < head_size / 2; ++i)
+        turn.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(head_size));
+      f.rotary = turn;
+      const MatrixView dy = view(c.inout("dy", t, {rows, n + behind}));
+      HeadNormBackward b{.dy = dy, .x = f.x, .size = size, .gamma = f.gamma, .rms = form, .rstd = f.rstd,
+                         .dgamma = parameters ? c.output("dgamma", kF32, {size}) : Tensor{}, .dx = dy, .rotary = turn};
+      b.rotary->x = dy, b.rotary->inverse = true;
+      c.run([&](Ops& ops, Stream s) {
+        ops.head_norm_forward(f, s);
+        ops.head_norm_backward(b, s);
+      });
+    }});
+}
+
 /// RMSNorm in the forms that LLaMA has not.
 inline void add_rms_forms(Cases& cases, DType t, int64_t rows, int64_t n) {
   for (const RmsForm& form : {RmsForm{1, true}, RmsForm{0, true}})
@@ -279,6 +306,9 @@ inline void add_modern_ops(Cases& cases, DType t) {
       {21, 5, 128},
                                     {9, 2, 256}, {5, 1, 4096}, {3, 1, 9000}, {1100, 16, 128}, {13, 3, 100}, {11, 3, 88}, {9, 2, 40}})
     for (int64_t behind : {0, 8, 3}) add_head_norm(cases, t, rows, groups, size, behind);
+  for (auto [rows, groups, size, head] : {std::tuple<int64_t, int64_t, int64_t, int64_t>{1, 1, 2, 2}, {7, 3, 22, 22}, {37, 8, 64, 64},
+      {2051, 5, 128, 128}, {300, 32, 128, 128}, {21, 4, 256, 256}, {13, 3, 80, 80}, {5, 2, 512, 64}})
+    for (bool parameters : {false, true}) add_turned_head_norm(cases, t, rows, groups, size, head, parameters);
   for (auto [rows, n] : {std::pair<int64_t, int64_t>{1, 2}, {7, 33}, {40, 64}, {2100, 328}, {20, 2304}, {20, 4096},
       {9, 9000}})
     add_rms_forms(cases, t, rows, n);

@@ -32,13 +32,16 @@ float Attention::scale() const {
   return shape_.scale > 0 ? shape_.scale : 1.0f / std::sqrt(static_cast<float>(shape_.head_size));
 }
 
+Rotary Attention::rotary(const LayerCall& call, const MatrixView& heads, bool inverse) const {
+  Rotary args{.x = heads, .head_size = shape_.head_size, .rotated = shape_.rotary->rotated, .magnitude = shape_.rotary->magnitude,
+              .positions = call.positions, .inverse = inverse};
+  std::copy(shape_.rotary->frequencies.begin(), shape_.rotary->frequencies.end(), args.frequencies);
+  return args;
+}
+
 // q and k lie side by side, as heads of one size: one pass over both.
 void Attention::rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse) const {
-  Rotary args{.x = MatrixView(qk).columns(0, shape_.q_width() + shape_.kv_width()), .head_size = shape_.head_size,
-              .rotated = shape_.rotary->rotated, .magnitude = shape_.rotary->magnitude, .positions = call.positions,
-              .inverse = inverse};
-  std::copy(shape_.rotary->frequencies.begin(), shape_.rotary->frequencies.end(), args.frequencies);
-  context.ops.rotary(args, context.stream);
+  context.ops.rotary(rotary(call, MatrixView(qk).columns(0, shape_.q_width() + shape_.kv_width()), inverse), context.stream);
 }
 
 Tensor Attention::normed(const UnitPass& pass, const LayerCall& call, const Tensor& qkv, Tensor rstd[2]) const {
@@ -49,26 +52,27 @@ Tensor Attention::normed(const UnitPass& pass, const LayerCall& call, const Tens
   for (int i = 0; i < 2; ++i) {
     const int64_t first = i * widths[0];
     rstd[i] = take(context, "norm statistics", DType::f32, {qkv.rows(), widths[i] / norms[i]->size});
-    context.ops.head_norm_forward({.x = MatrixView(qkv).columns(first, widths[i]), .size = norms[i]->size,
-                                   .gamma = norms[i]->g(pass.flat), .eps = norms[i]->eps, .rms = norms[i]->form,
-                                   .y = MatrixView(qk).columns(first, widths[i]), .rstd = rstd[i]},
-                                  context.stream);
+    const MatrixView y = MatrixView(qk).columns(first, widths[i]);
+    HeadNormForward args{.x = MatrixView(qkv).columns(first, widths[i]), .size = norms[i]->size, .gamma = norms[i]->g(pass.flat),
+                         .eps = norms[i]->eps, .rms = norms[i]->form, .y = y, .rstd = rstd[i], .rotary = {}};
+    if (shape_.rotary) args.rotary = rotary(call, y, false);
+    context.ops.head_norm_forward(args, context.stream);
   }
-  if (shape_.rotary) rotate(context, call, qk, false);
   return qk;
 }
 
-void Attention::norms_backward(const UnitBackward& pass, const Tensor& qkv, const Tensor rstd[2],
+void Attention::norms_backward(const UnitBackward& pass, const LayerCall& call, const Tensor& qkv, const Tensor rstd[2],
                                const Tensor& dqkv) const {
   const Norm* norms[] = {&*shape_.q_norm, &*shape_.k_norm};
   const int64_t widths[] = {shape_.q_width(), shape_.kv_width()};
   for (int i = 0; i < 2; ++i) {
     const MatrixView dx = MatrixView(dqkv).columns(i * widths[0], widths[i]);
-    pass.context.ops.head_norm_backward(
-        {.dy = dx, .x = MatrixView(qkv).columns(i * widths[0], widths[i]), .size = norms[i]->size,
-         .gamma = norms[i]->g(pass.flat), .rms = norms[i]->form, .rstd = rstd[i],
-         .dgamma = pass.gradient(norms[i]->gamma, {norms[i]->size}), .accumulate = pass.accumulate(), .dx = dx},
-        pass.context.stream);
+    HeadNormBackward args{.dy = dx, .x = MatrixView(qkv).columns(i * widths[0], widths[i]), .size = norms[i]->size,
+                          .gamma = norms[i]->g(pass.flat), .rms = norms[i]->form, .rstd = rstd[i],
+                          .dgamma = pass.gradient(norms[i]->gamma, {norms[i]->size}), .accumulate = pass.accumulate(), .dx = dx,
+                          .rotary = {}};
+    if (shape_.rotary) args.rotary = rotary(call, dx, true);
+    pass.context.ops.head_norm_backward(args, pass.context.stream);
   }
 }
 
@@ -187,8 +191,8 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
                                    context.stream);
   }
   give(context, qk);
-  if (shape_.rotary) rotate(context, call, dqkv, true);
-  if (shape_.q_norm) norms_backward(pass, saved.qkv, rstd, dqkv);
+  if (shape_.q_norm) norms_backward(pass, call, saved.qkv, rstd, dqkv);
+  else if (shape_.rotary) rotate(context, call, dqkv, true);
   for (Tensor* tensor : {&saved.qkv, &saved.kv, &saved.lse, &rstd[0], &rstd[1]}) give(context, *tensor);
   leave(pass, output_, std::exchange(saved.attention, {}));
   InputGradient result = input_gradient(pass, incoming, dqkv, bias);

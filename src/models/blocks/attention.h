@@ -64,11 +64,13 @@ class Attention : public Block {
   /// `qk` [M, N D + K D] stands for the first columns of saved.qkv where queries and keys are normed.
   AttentionForward arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved,
                              const Tensor& qk) const;
+  Rotary rotary(const LayerCall& call, const MatrixView& heads, bool inverse) const;
   void rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse) const;
   /// Queries and keys as attention reads them [M, N D + K D], fresh, out of what the product made.
   Tensor normed(const UnitPass& pass, const LayerCall& call, const Tensor& qkv, Tensor rstd[2]) const;
   /// Their gradient, in place in dqkv, becomes that of what the product made.
-  void norms_backward(const UnitBackward& pass, const Tensor& qkv, const Tensor rstd[2], const Tensor& dqkv) const;
+  void norms_backward(const UnitBackward& pass, const LayerCall& call, const Tensor& qkv, const Tensor rstd[2],
+                      const Tensor& dqkv) const;
   Dropout memory_rows(const UnitPass& pass, const LayerCall& call) const;
   void memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const;
   void write_cache(const StepContext& context, const LayerCall& call, const Tensor& qk, const Tensor& qkv) const;
