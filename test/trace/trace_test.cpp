@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 #include <hdf5.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -441,63 +440,6 @@ TEST_CASE("several traces at once, and the stated size") {
     const auto size = static_cast<int64_t>(fs::file_size(path));
     CHECK(size >= 5'600'000);
     CHECK(size <= 5'600'000 + 4096 * 56 + 200'000);
-  }
-}
-
-TEST_CASE("a file that cannot be written is a user's error") {
-  const TemporaryDirectory folder;
-  std::ofstream(folder / "file") << "x";
-  const std::string path = folder / "file/t.h5";   // refused even for root
-  const std::string text = message_of([&] { open_trace(path); });
-  CHECK(text.find(path) != std::string::npos);
-  CHECK(text.find("creating the trace file") != std::string::npos);
-}
-
-TEST_CASE("a full disk ends in an error that names the file, and not in a crash or a hang") {
-  const TemporaryDirectory folder;
-  const std::string path = folder / "t.h5";
-  std::cout.flush();   // or the child prints it as well
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    ::alarm(60);
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{1 << 20, 1 << 20};   // no file grows over 1 MiB: writes fail as on a full disk
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-    int answer = 1;
-    try {
-      const auto trace = open_trace(path);
-      trace->add(std::vector<SpanRecord>(50'000));
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      trace->add(StepRecord{}, {});   // training goes on
-      trace->close();
-    } catch (const UserError& error) {
-      answer = std::string(error.what()).find(path) != std::string::npos ? 42 : 2;
-    } catch (...) {
-      answer = 3;
-    }
-    std::exit(answer);   // with exit handlers: HDF5 tidies up there as well
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 42);
-}
-
-TEST_CASE("a file that is removed while it is written is told of within seconds, and at the end") {
-  const TemporaryDirectory directory;
-  for (const bool at_once : {true, false}) {
-    const auto trace = open_trace(directory / "run/trace.h5");
-    trace->add(StepRecord{}, {});
-    std::this_thread::sleep_for(std::chrono::milliseconds(600));
-    CHECK(trace->failure() == "");
-    fs::remove_all(directory / "run");
-    for (int i = 0; at_once && i < 50 && trace->failure().empty(); ++i) {
-      trace->add(StepRecord{}, {});
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
-    if (at_once) CHECK(trace->failure().find("run/trace.h5: the trace file is gone") != std::string::npos);
-    CHECK(message_of<Error>([&] { trace->close(); }).find("the trace file is gone") != std::string::npos);
   }
 }
 
