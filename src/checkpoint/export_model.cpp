@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "checkpoint/content_check.h"
+#include "checkpoint/resume.h"
 #include "checkpoint/run_id.h"
 #include "checkpoint/saving.h"
 #include "checkpoint/training_state.h"
@@ -75,16 +76,27 @@ void check_frozen(const Config& config, const ResumePoint& point, const WeightCo
   if (!frozen.units.empty()) (void)check_same_content(config, point, content_facts({"model file", reader}, 4));
 }
 
+// Of a run's folder the newest that is whole.
+std::string checkpoint_in(const std::string& folder) {
+  if (std::filesystem::exists(folder + "/checkpoint.json") || !std::filesystem::is_directory(folder + "/checkpoints")) return folder;
+  const std::string newest = newest_checkpoint(folder + "/checkpoints");
+  BLIPFT_USER_CHECK(!newest.empty(), folder, "/checkpoints: no whole checkpoint is there to export; an adapter that is saved is ",
+                    "merged by a run with output.save_merged=true, or by PEFT's merge_and_unload()");
+  return newest;
+}
+
 }  // namespace
 
-void export_model(const std::string& folder, const std::vector<std::string>& overrides, const World& world) {
+void export_model(const std::string& asked, const std::vector<std::string>& overrides, const World& world) {
   BLIPFT_USER_CHECK(world.size() == 1, "--export runs on one rank, but there are ", world.size(),
                     "; start it without mpirun");
   BLIPFT_USER_CHECK(std::any_of(overrides.begin(), overrides.end(),
                                 [](const std::string& text) { return text.rfind("output.path=", 0) == 0; }),
-                    "--export ", folder, " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
+                    "--export ", asked, " needs output.path=FOLDER, where model/ (or adapter/) is to be written");
   LaunchWatch::together();
+  const std::string folder = checkpoint_in(asked);
   const io::StateIndex index = io::read_index(folder);
+  if (folder != asked) std::printf("checkpoint %s, after %lld steps\n", folder.c_str(), static_cast<long long>(index.step));
   const Config config = export_config(index, folder, overrides);
   std::error_code error;
   std::filesystem::create_directories(config.output.path, error);

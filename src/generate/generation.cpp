@@ -2,6 +2,7 @@
 #include "generate/generation.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 #include "base/memory_text.h"
@@ -73,6 +74,7 @@ Generation::Generation(const Config& config, const World& world) : world_(world)
     puts_prefix_ = file.value("model_type", "").starts_with("gemma");
     check_device(config_, world_);
   });
+  if (world_.rank() == 0 && !source_.warning.empty()) std::fprintf(stderr, "warning: %s\n", source_.warning.c_str());
   world_.together([&] {
     device_ = make_device(config_, world_);
     device_->bind_thread();

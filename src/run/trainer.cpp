@@ -328,6 +328,9 @@ void Run::print_end(long long lost) const {
   for (const std::string& saved : saved_) std::printf("model      %s\n", saved.c_str());
   if (!checkpoints_->newest().empty()) std::printf("checkpoint %s\n", checkpoints_->newest().c_str());
   if (!ends_early_.empty()) std::printf("early stop %s\n", ends_early_.c_str());
+  if (!saved_.empty() && !config_.output.save_best && best_.steps() >= 0 && best_.steps() != done_)
+    std::printf("note: the best %s, %.6g, was after step %lld; what is saved is of step %lld (output.save_best=true saves the best)\n",
+                best_.metric().c_str(), best_.value(), static_cast<long long>(best_.steps()), static_cast<long long>(done_));
   if (stopped())
     std::printf("stopped    by %s; checkpoint.resume=auto goes on from that checkpoint\n", stop_reason_.c_str());
   const double total = times_.seconds();

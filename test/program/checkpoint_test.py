@@ -182,6 +182,8 @@ def a_checkpoint_is_exported_as_a_model(space):
         names = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
         check(names and all((target / name).read_bytes() == (whole.output / name).read_bytes() for name in names), names)
         check(any(name.endswith("model.safetensors") for name in names), names)
+        newest = start(space, 0, f"output.path={space.new()}", config=f"--export={whole.output}")
+        check(newest.status == 0 and f"checkpoint {checkpoint(whole.output, 3)}, after 3 steps" in newest.out, newest)
     nowhere = start(space, 0, config=f"--export={checkpoint(whole.output, 9)}")
     check(nowhere.status == 1 and "step-00000009: no checkpoint is there" in nowhere.err, nowhere)
     bare = mpirun(0, [PROGRAM, "--export", checkpoint(whole.output, 3)])

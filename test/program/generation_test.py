@@ -145,6 +145,9 @@ def from_whatever_holds_the_weights(space):
     auto, folder, _ = generate(space, 0, *options, *SHORT, f"output.path={trained}")
     check(texts(auto) == texts(merged) and folder == trained / "generated-0001", folder, auto)
     plain, _, _ = generate(space, 0, *options, *SHORT, "generate.weights=base")
+    for path, why in ((space.new(), "does not exist, and so holds no trained model"), (folder, "holds no trained model")):
+        status, out, err, _ = mpirun(0, [PROGRAM, "--generate", space.config, *options, *SHORT, f"output.path={path}"])
+        check(status == 0 and f"warning: {path} {why}: these are the weights of {base}" in err, status, out, err)
     check(texts(plain) != texts(merged), "the adapter changes nothing", plain)
     for held in ("nf4", "int8", "fp8"):
         _, _, out = generate(space, 0, *options, *SHORT, f"generate.weights={trained}/adapter", f"model.quantize={held}")
@@ -289,6 +292,9 @@ def the_best_checkpoint_is_kept_and_saved_and_a_run_ends_early(space):
     best = losses.index(min(losses)) + 1
     check(len(losses) == best + 3 and "early stop" in whole.out, losses, whole)
     check(re.search(rf"^best       loss \S+, after step {best}:", whole.out, re.M), best, whole)
+    last = run(space, 2, *options, "output.save_best=false")
+    told = rf"^note: the best loss, \S+, was after step {best}; what is saved is of step {best + 3} \(output.save_best=true"
+    check(re.search(told, last.out, re.M) and "what is saved is of step" not in whole.out, last)
     kept = sorted(path.name for path in (whole.output / "checkpoints").glob("step-*"))
     check(f"step-{best:08d}" in kept and len(kept) == 2, kept, best)
     again = run(space, 2, *options, "checkpoint.every_steps=2", "train.max_steps=3")

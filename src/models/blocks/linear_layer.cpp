@@ -136,8 +136,8 @@ void LinearLayer::forward(const UnitPass& pass, LinearForward args) const {
   }
   multiply(pass, args);
   for (const Attached& a : adapters) {
-    const MatrixView y = args.y.columns(a.part.first, a.part.count);
-    if (!first) a.adapter->forward(pass, args.x, y, y);
+    const MatrixView part = args.y.columns(a.part.first, a.part.count);
+    if (!first) a.adapter->forward(pass, args.x, part, part);
   }
   if (activation != Activation::none) ops.activate(args.y.tensor(), y.tensor(), activation, pass.context.stream);
 }
