@@ -111,8 +111,12 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
     differences += concat(differences.empty() ? "" : "; ", key, " is ", shortened(now), " here, ", shortened(then),
                           " there");
   };
+  bool longer = false;                     // or shorter
   for (const Changed& one : changed_keys(config, point))
-    if (!may_change(config, one.rule)) differs(one.key, one.now, one.then);
+    if (!may_change(config, one.rule)) {
+      differs(one.key, one.now, one.then);
+      longer |= one.key == "train.max_epochs" || one.key == "train.max_steps";
+    }
   const bool means = config.train.loss_normalization == "micro_batch", padding = config.train.loss_on_padding;
   const auto number = [&](const char* name) {
     const auto found = point.index.run.find(name);
@@ -126,8 +130,11 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
       (means || padding) && batch != number("batch_size"))
     differs(concat("train.batch_size (which ", means ? "the mean of train.loss_normalization=micro_batch" :
                    "the padding that train.loss_on_padding learns", " depends on)"), batch, number("batch_size"));
+  const std::string schedule = !longer ? "" : concat(" The learning rate (train.lr_schedule=", config.train.lr_schedule,
+      config.train.warmup_ratio > 0 ? ", train.warmup_ratio" : "", ") follows the run's length, which is part of the run: to train on from what was learnt, give a new run the saved model "
+      "as model.path, or the saved adapter as adapter.path.");
   BLIPFT_USER_CHECK(differences.empty(), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", point.folder,
-                    " is of another run: ", differences, ". Give what was there to go on with that run, or ",
+                    " is of another run: ", differences, ".", schedule, " Give what was there to go on with that run, or ",
                     "checkpoint.resume=never and another output.path for a new one");
 }
 

@@ -23,7 +23,9 @@ std::string keys_of(const json& record) {
 
 std::string text_at(const json& object, const std::string& key, const std::string& place) {
   const json& value = object.at(key);
-  BLIPFT_USER_CHECK(value.is_string(), place, ": key \"", key, "\" is ", io::brief(value), ", expected a string");
+  const bool messages = value.is_array() && !value.empty() && value.front().is_object() && value.front().contains("content");
+  BLIPFT_USER_CHECK(value.is_string(), place, ": key \"", key, "\" is ", io::brief(value), ", expected a string",
+                    messages ? "; a conversation stands whole under the key \"messages\": put prompt and completion into one list" : "");
   return value.get<std::string>();
 }
 

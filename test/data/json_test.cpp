@@ -325,6 +325,8 @@ TEST_SUITE("json data") {
     check_record("{}", {"found no keys", "\"instruction\" and \"output\"", "\"messages\"", "\"text\""});
     check_record(R"({"instruction": "a", "response": "b"})", {"found \"instruction\", \"response\"", "\"completion\""});
     check_record(R"({"prompt": "a"})", {"found \"prompt\"", "\"prompt\" and \"completion\""});
+    check_record(R"({"prompt": "a", "completion": [{"role": "assistant", "content": "b"}]})",
+                 {"key \"completion\" is [{", "a conversation stands whole under the key \"messages\""});
     check_record(R"({"instruction": "a", "output": 5})", {"key \"output\" is 5, expected a string"});
     check_record(R"({"instruction": ["a"], "output": "b"})", {"key \"instruction\" is [\"a\"], expected a string"});
     check_record(R"({"instruction": "a", "input": 1, "output": "b"})", {"key \"input\" is 1"});

@@ -257,6 +257,11 @@ def damaged_checkpoints_are_refused_by_name(space):
                   f"checkpoint.resume={checkpoint(output, 2)}")
     check(other.status == 1 and "is of another run" in other.err and "train.lr is 0.5 here, 0.001 there" in other.err
           and "train.seed is 9 here, 0 there" in other.err, other)
+    folder = space.new()
+    run(space, 0, "train.max_steps=2", "train.lr_schedule=cosine", "checkpoint.every_steps=1", f"output.path={folder}")
+    longer = start(space, 0, "train.max_steps=4", "train.lr_schedule=cosine", f"output.path={folder}", "checkpoint.resume=auto")
+    check(longer.status == 1 and "train.max_steps is 4 here, 2 there. The learning rate (train.lr_schedule=cosine) follows" in longer.err
+          and "as adapter.path" in longer.err, longer)
 
 
 @test
