@@ -6,7 +6,7 @@
 // outputs may be inputs. dgamma is summed in chunks of groups, and these in order: no atomics.
 #include "blipft/head_norm.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/head_norm_rotary.h"
+#include "cuda/norm/head_norm_rotary.h"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 

@@ -2,7 +2,7 @@
 //
 // A block takes a few rows, so that it has work for its threads, and their angles once for all heads. The lanes of a team
 // hold one head: each a pack of its first half and the pack of the second half that turns with it.
-#include "cuda/head_norm_rotary.h"
+#include "cuda/norm/head_norm_rotary.h"
 #include "cuda/vector.cuh"
 
 namespace blipft {
