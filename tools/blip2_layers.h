@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "blipft/ops.h"
-#include "models/blocks/language_head.h"
+#include "models/language/language_head.h"
 
 namespace blipft::bench {
 

@@ -77,7 +77,7 @@ LOOSE_FILES = {"src/main.cpp": "main",
 
 # So many files has a folder of these rooms at most, where a reader is to find his way at once.
 MOST_FILES = 20
-SMALL_ROOMS = "run answers evaluate generate plan checkpoint faults prompts engine weights trace memory store formats base".split()
+SMALL_ROOMS = "run answers evaluate generate plan checkpoint faults prompts engine weights trace models memory store formats base".split()
 
 # Vendor headers: which, who alone may include them, and how that is said.
 VENDORS = [

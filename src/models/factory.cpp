@@ -3,11 +3,11 @@
 
 #include "blipft/model_class.h"
 #include "io/json_fields.h"
-#include "models/families/blip2.h"
-#include "models/families/gemma.h"
-#include "models/families/instructblip.h"
-#include "models/families/llama.h"
-#include "models/families/t5.h"
+#include "models/families/picture/blip2.h"
+#include "models/families/text/gemma.h"
+#include "models/families/picture/instructblip.h"
+#include "models/families/text/llama.h"
+#include "models/families/text/t5.h"
 
 namespace blipft {
 

@@ -1,10 +1,10 @@
 // The JSON files of a model that say sizes: config.json of each family, preprocessor_config.json.
 #include "blipft/data.h"
 #include "fuzz/fuzz_target.h"
-#include "models/families/blip2_config.h"
-#include "models/families/gemma_config.h"
-#include "models/families/instructblip_config.h"
-#include "models/families/llama_config.h"
+#include "models/families/picture/blip2_config.h"
+#include "models/families/text/gemma_config.h"
+#include "models/families/picture/instructblip_config.h"
+#include "models/families/text/llama_config.h"
 
 BLIPFT_FUZZ_TARGET(model_config) {
   using namespace blipft;

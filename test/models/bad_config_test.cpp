@@ -4,8 +4,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "models/families/blip2_config.h"
-#include "models/families/llama_config.h"
+#include "models/families/picture/blip2_config.h"
+#include "models/families/text/llama_config.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 

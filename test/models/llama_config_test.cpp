@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/families/llama_config.h"
+#include "models/families/text/llama_config.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 

@@ -1,6 +1,6 @@
 // LLaMA, Mistral and Qwen 2 against Hugging Face transformers, on tiny models whose golden files
 // tools/make_llama_golden.py computed in float64. On the CPU, and on the GPU where there is one.
-#include "models/families/llama_config.h"
+#include "models/families/text/llama_config.h"
 #include "models/model_golden.h"
 
 using namespace blipft;

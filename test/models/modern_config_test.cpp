@@ -4,8 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/families/gemma_config.h"
-#include "models/families/llama_config.h"
+#include "models/families/text/gemma_config.h"
+#include "models/families/text/llama_config.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "models/blocks/attention.h"
-#include "models/blocks/language_model.h"
+#include "models/language/language_model.h"
 #include "models/blocks/mlp.h"
 #include "models/gradient_check.h"
 

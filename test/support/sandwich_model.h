@@ -6,7 +6,7 @@
 #pragma once
 
 #include "models/blocks/attention.h"
-#include "models/blocks/language_model.h"
+#include "models/language/language_model.h"
 #include "models/blocks/mlp.h"
 
 namespace blipft::testing {

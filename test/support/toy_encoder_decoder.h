@@ -3,7 +3,7 @@
 #pragma once
 
 #include "models/blocks/attention.h"
-#include "models/blocks/encoder_decoder.h"
+#include "models/language/encoder_decoder.h"
 #include "models/blocks/mlp.h"
 
 namespace blipft::testing {

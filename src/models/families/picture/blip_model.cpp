@@ -1,0 +1,209 @@
+// BLIP-2 and its relatives; see blip_model.h.
+//
+// Dimension legend: B samples; V picture tokens, E vision hidden size; Q queries, D Q-Former hidden size; M rows of the
+// language model in all, H its hidden size.
+#include "models/families/picture/blip_model.h"
+
+#include "models/language/prefix_projection.h"
+#include "models/config_checks.h"
+#include "models/families/text/t5.h"
+
+namespace blipft {
+
+namespace {
+
+constexpr uint32_t kQFormerSites = 1000, kLanguageSites = 2000;  // dropout sites: one number per place in the model
+
+// What differs from one language model to another.
+
+struct LanguagePlace {
+  std::string root = "language_model.", units = "language.";
+  uint32_t dropout_site = kLanguageSites;
+  int64_t prefix_rows = 0;
+};
+using AddUnit = std::function<Unit&(const std::string& name)>;
+
+std::unique_ptr<Language> make_language(const OptShape& shape, const LanguagePlace& place, const ModelSettings& settings,
+                                        const AddUnit& add, LoraBuilder& lora) {
+  return std::make_unique<LanguageModel>(
+      make_opt(shape, {place.root, place.units, place.dropout_site, place.prefix_rows}, settings, add, lora));
+}
+std::unique_ptr<Language> make_language(const LlamaConfig& config, const LanguagePlace& place, const ModelSettings& settings,
+                                        const AddUnit& add, LoraBuilder& lora) {
+  return std::make_unique<LanguageModel>(
+      make_decoder_language(config,
+                            {place.root + "model.", place.root + "lm_head", place.units, place.dropout_site, place.prefix_rows},
+                            settings, add, lora));
+}
+std::unique_ptr<Language> make_language(const T5Config& config, const LanguagePlace& place, const ModelSettings& settings,
+                                        const AddUnit& add, LoraBuilder& lora) {
+  return std::make_unique<EncoderDecoder>(
+      make_t5(config, {place.root, place.units, place.dropout_site, place.prefix_rows}, settings,
+              [&](T5Part, const std::string& name) -> Unit& { return add(name); }, lora));
+}
+
+ModelInputs text_inputs(const OptShape& shape, int64_t queries) {
+  return {.prefix_rows = queries, .max_text_tokens = shape.positions - queries, .vocabulary = shape.vocabulary,
+          .key_lengths = true};
+}
+ModelInputs text_inputs(const LlamaConfig& config, int64_t queries) {
+  return {.prefix_rows = queries, .max_text_tokens = config.max_text_tokens - queries, .vocabulary = config.vocabulary,
+          .positions = true, .key_lengths = true};
+}
+ModelInputs text_inputs(const T5Config& config, int64_t queries) {
+  return {.prefix_rows = queries, .max_text_tokens = kMostWidth, .vocabulary = config.vocabulary, .key_lengths = true,
+          .decoder_start = config.decoder_start};
+}
+
+std::string name_of(const OptShape&) { return "OPT"; }
+std::string name_of(const LlamaConfig& config) { return config.model_type; }
+std::string name_of(const T5Config&) { return "T5"; }
+
+class BlipModel : public Model {
+ public:
+  BlipModel(const BlipConfig& config, const ModelSettings& settings)
+      : config_(config), compute_(settings.compute), vision_group_(add_group(settings, "vision")),
+        qformer_group_(add_group(settings, "qformer")),
+        projection_group_(add_group(settings, "language_projection")),
+        language_group_(add_group(settings, "language")), adapter_group_(add_adapter_group(settings)),
+        lora_(settings.adapter, "language_model.", units_of(adapter_group_)),
+        vision_(config.vision, "vision_model.", settings, units_of(&vision_group_)),
+        qformer_(config.qformer, kQFormerSites, settings, units_of(&qformer_group_), lora_) {
+    projection_.unit = &add_unit("language_projection", projection_group_);
+    const int64_t hidden = std::visit([](const auto& language) { return language.hidden; }, config.language);
+    projection_.layer = add_linear(*projection_.unit, "language_projection", config.qformer.hidden, hidden, true,
+                                   config.qformer.init_std);
+    const LanguagePlace place{.prefix_rows = config.qformer.queries};
+    language_ = std::visit(
+        [&](const auto& language) { return make_language(language, place, settings, units_of(&language_group_), lora_); },
+        config.language);
+    lora_.check();
+    label_rows_ = language_->head.dropout || (language_->head.unit->adapter && settings.adapter.dropout > 0);
+  }
+
+  std::string description() const override {
+    const auto language = [](const auto& of) { return concat(name_of(of), " ", of.layers, " x ", of.hidden); };
+    return concat(config_.family, " (vision ", config_.vision.layers, " x ", config_.vision.hidden, ", Q-Former ",
+                  config_.qformer.layers, " x ", config_.qformer.hidden, ", ", std::visit(language, config_.language), ")");
+  }
+  ModelInputs inputs() const override {
+    const int64_t queries = config_.qformer.queries;
+    ModelInputs inputs = std::visit([&](const auto& language) { return text_inputs(language, queries); }, config_.language);
+    inputs.picture_size = config_.vision.image;
+    inputs.label_rows = label_rows_;
+    if (const InstructionShape& instruction = config_.qformer.instruction)
+      inputs.instruction = {.vocabulary = instruction.vocabulary, .tokenizer = "qformer_tokenizer", .prefix_rows = queries,
+                            .max_tokens = instruction.positions};
+    return inputs;
+  }
+
+  void forward_backward(const StepContext& context, const MicroBatch& batch) override;
+  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
+    StepContext evaluation = context;
+    evaluation.training = false;
+    language_->loss(evaluation, batch, forward(evaluation, batch, false));
+  }
+  std::vector<int64_t> cache_widths() const override { return language_->cache_widths(); }
+  std::vector<int64_t> memory_widths() const override { return language_->memory_widths(); }
+  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) override {
+    return language_->read_prompts(context, batch, compute_, prefix(context, batch, false), cache);
+  }
+  Tensor decode(const StepContext& context, const CacheCall& cache) override {
+    return language_->decode(context, compute_, cache);
+  }
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override;
+
+ private:
+  // How far backward goes: out of the language model into the projection, and from there into the Q-Former.
+  bool into_qformer() const { return vision_group_.trained || qformer_.trained(); }
+  bool into_prefix() const { return into_qformer() || projection_group_.trained; }
+  std::function<Unit&(const std::string&)> units_of(const ParameterGroup* group) {
+    return [this, group](const std::string& name) -> Unit& { return add_unit(name, *group); };
+  }
+  Tensor prefix(const StepContext& context, const MicroBatch& batch, bool save);
+  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save);
+
+  BlipConfig config_;
+  DType compute_;
+  const ParameterGroup &vision_group_, &qformer_group_, &projection_group_, &language_group_;
+  const ParameterGroup* adapter_group_;
+  LoraBuilder lora_;
+  Vit vision_;
+  QFormer qformer_;
+  PrefixProjection projection_;
+  std::unique_ptr<Language> language_;
+  bool label_rows_ = false;
+
+  // Saved for backward.
+  Tensor picture_, queries_;               // [B * V, E], what the Q-Former reads; [B * Q, D], what it gives
+};
+
+// What stands before the texts [B * Q, H], the caller's; `save` keeps what backward needs.
+Tensor BlipModel::prefix(const StepContext& context, const MicroBatch& batch, bool save) {
+  picture_ = vision_.forward(context, batch, save && vision_group_.trained);
+  queries_ = qformer_.forward(context, batch, picture_, save && into_qformer());
+  if (!save || !into_qformer()) give(context, picture_);
+  const Tensor rows = projection_.forward(context, queries_);
+  if (!save || !into_prefix()) give(context, queries_);
+  return rows;
+}
+
+// What the head reads [M, H]; `save` keeps what backward needs.
+Tensor BlipModel::forward(const StepContext& context, const MicroBatch& batch, bool save) {
+  context.arena.mark("before_forward");
+  const Tensor rows = prefix(context, batch, save);
+  const bool keep = save && language_->trains_below_head(into_prefix());
+  const Tensor x = language_->forward(context, batch, compute_, rows, keep, into_prefix());
+  context.arena.mark("after_forward");
+  return x;
+}
+
+void BlipModel::forward_backward(const StepContext& context, const MicroBatch& batch) {
+  const Tensor x = forward(context, batch, true);
+  const Tensor dprefix = language_->loss_and_backward(context, batch, x, into_prefix());
+  Tensor dqueries;
+  if (into_prefix()) dqueries = projection_.backward(context, dprefix, std::exchange(queries_, {}), into_qformer());
+  if (into_qformer()) {
+    Tensor dpicture;
+    if (vision_group_.trained) dpicture = take(context, "gradients", compute_, picture_.shape);
+    qformer_.backward(context, batch, picture_, dqueries, dpicture);
+    give(context, picture_);
+    if (vision_group_.trained) vision_.backward(context, batch, dpicture);
+  }
+  context.arena.mark("after_backward");
+}
+
+double BlipModel::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const {
+  const bool instructed = static_cast<bool>(config_.qformer.instruction);
+  const double instruction = instructed ? inputs().instruction_rows(text_rows) : 0;
+  if (const auto flops = vision_.unit_flops(unit, phase, batch_size)) return *flops;
+  if (const auto flops = qformer_.unit_flops(unit, phase, batch_size, config_.vision.tokens(), into_qformer(),
+                                             vision_group_.trained, instruction))
+    return *flops;
+  if (const auto flops = language_->unit_flops(unit, phase, batch_size, text_rows, into_prefix())) return *flops;
+  if (&unit != projection_.unit) return 0;
+  return projection_.flops(phase, batch_size * config_.qformer.queries, into_qformer());
+}
+
+void check_attention_dropout(const DecoderConfig& config, const std::string& file, bool dropout) {
+  check_dropout(file, "text_config.attention_dropout", config.attention_dropout, dropout);
+}
+void check_attention_dropout(const OptShape& shape, const std::string& file, bool dropout) {
+  check_dropout(file, "text_config.attention_dropout", shape.attention_dropout, dropout);
+}
+void check_attention_dropout(const T5Config&, const std::string&, bool) {}  // it has an operation
+
+}  // namespace
+
+std::unique_ptr<Model> make_blip_model(BlipConfig config, const std::string& config_file, const ModelSettings& settings) {
+  check_dropout(config_file, "vision_config.attention_dropout", config.vision.attention_dropout, settings.dropout);
+  std::visit(
+      [&](auto& language) {
+        check_attention_dropout(language, config_file, settings.dropout);
+        if (settings.untied_head) language.tied = false;
+      },
+      config.language);
+  return std::make_unique<BlipModel>(config, settings);
+}
+
+}  // namespace blipft

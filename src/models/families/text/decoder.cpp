@@ -1,0 +1,233 @@
+// Decoders, made of blocks; see decoder.h.
+#include "models/families/text/decoder.h"
+
+#include <utility>
+
+#include "models/language/language_model.h"
+#include "models/blocks/linear_lora.h"
+#include "models/blocks/mlp.h"
+#include "models/config_checks.h"
+
+namespace blipft {
+
+namespace {
+
+using Norms = DecoderConfig::Norms;
+using HeadNorms = DecoderConfig::HeadNorms;
+
+// Makes the blocks of one.
+class DecoderBuilder {
+ public:
+  DecoderBuilder(const DecoderConfig& config, const DecoderPlace& place, const ModelSettings& settings,
+                 LoraBuilder& lora)
+      : config_(config), place_(place), settings_(settings), lora_(lora) {}
+  LanguageModel make(const std::function<Unit&(const std::string& name)>& add_unit);
+
+ private:
+  Layer make_layer(int64_t i, Unit& unit);
+  Sublayer attention(int64_t i, const std::string& name, Unit& unit);
+  Sublayer mlp(const std::string& name, Unit& unit);
+  Attention::Shape heads(int64_t i) const;
+  std::optional<Norm> norm(Unit& unit, const std::string& name, bool wanted) const;
+  // Layers over one input, [sum of `outs`, H]: each a matrix of its own, or one that the checkpoint calls `fused`.
+  LinearLayer add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers, bool bias);
+
+  const DecoderConfig& config_;
+  const DecoderPlace& place_;
+  const ModelSettings& settings_;
+  LoraBuilder& lora_;
+};
+
+LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& name)>& add_unit) {
+  const DecoderConfig& c = config_;
+  const std::string table = place_.body + "embed_tokens.weight", output = place_.head;
+  LanguageModel language;
+  Unit& embeddings = add_unit(place_.units + "embeddings");
+  language.embedding = {.unit = &embeddings, .vocabulary = c.vocabulary, .hidden = c.hidden,
+                        .padding_id = c.padding_id, .prefix_rows = place_.prefix_rows, .token_scale = c.token_scale};
+  language.embedding.tokens = embeddings.add(table, {c.vocabulary, c.hidden}, Init::normal(c.init_std), false,
+                                             ParameterKind::embedding);
+  for (int64_t i = 0; i < c.layers; ++i)
+    language.layers.layers.push_back(make_layer(i, add_unit(concat(place_.units, "layers.", i))));
+  language.layers.checkpointed = settings_.checkpointing.layers_of(c.layers);
+  LanguageHead& head = language.head;
+  head.unit = &add_unit(place_.units + "head");
+  head.norm = add_rms_norm(*head.unit, place_.body + "norm", c.hidden, c.norm_eps, c.norm_form);
+  head.cap = c.logit_cap;
+  head.add_output(embeddings, c.tied ? table : "", output, c.hidden, c.vocabulary, c.init_std);
+  lora_.attach(*head.unit, {{&head.output, {output}}});
+  return language;
+}
+
+class Decoder : public Model {
+ public:
+  Decoder(DecoderConfig config, const DecoderPlace& place, const ModelSettings& settings)
+      : config_(std::move(config)), compute_(settings.compute), embeddings_group_(add_group(settings, "embeddings")),
+        layers_group_(add_group(settings, "layers")), head_group_(add_group(settings, "head")),
+        adapter_group_(add_adapter_group(settings)),
+        lora_(settings.adapter, "",
+              [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }) {
+    language_ = make_decoder_language(config_, place, settings, [this](const std::string& name) -> Unit& {
+      return add_unit(name, name == "embeddings" ? embeddings_group_ : name == "head" ? head_group_ : layers_group_);
+    }, lora_);
+    lora_.check();
+    label_rows_ = language_.head.unit->adapter && settings.adapter.dropout > 0;
+  }
+
+  /// The names that checkpoints have for what is called as `place` says.
+  void add_names(const DecoderPlace& place, const DecoderPlace& in_files) {
+    for (const std::unique_ptr<Unit>& unit : units_) {
+      if (holds_adapters(*unit)) continue;
+      std::vector<std::pair<std::string, std::string>> found;
+      for (const Parameter& parameter : unit->parameters()) {
+        std::vector<std::string> names = parameter.aliases;
+        names.push_back(parameter.name);
+        for (const std::string& name : names)
+          for (const auto& [begin, other] : {std::pair{place.body, in_files.body}, std::pair{place.head, in_files.head}})
+            if (name.starts_with(begin)) found.emplace_back(parameter.name, other + name.substr(begin.size()));
+      }
+      for (const auto& [name, other] : found) unit->add_alias(name, other);
+    }
+  }
+
+  std::string description() const override {
+    return concat(config_.model_type, " (", config_.layers, " x ", config_.hidden, ", ", config_.heads, " heads, ",
+                  config_.kv_heads, " key/value heads)");
+  }
+  ModelInputs inputs() const override {
+    return {.max_text_tokens = config_.max_text_tokens, .vocabulary = config_.vocabulary, .positions = true,
+            .key_lengths = true, .label_rows = label_rows_};
+  }
+  void forward_backward(const StepContext& context, const MicroBatch& batch) override {
+    const Tensor x = forward(context, batch, language_.trains_below_head(false));
+    language_.loss_and_backward(context, batch, x, false);
+    context.arena.mark("after_backward");
+  }
+  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
+    StepContext evaluation = context;
+    evaluation.training = false;
+    language_.loss(evaluation, batch, forward(evaluation, batch, false));
+  }
+  std::vector<int64_t> cache_widths() const override { return language_.layers.cache_widths(); }
+  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) override {
+    return language_.read_prompts(context, batch, compute_, {}, cache);
+  }
+  Tensor decode(const StepContext& context, const CacheCall& cache) override {
+    return language_.decode(context, compute_, cache);
+  }
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override {
+    return language_.unit_flops(unit, phase, batch_size, text_rows, false).value_or(0);
+  }
+
+ private:
+  // What the head reads; `save` keeps what backward needs.
+  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save) {
+    context.arena.mark("before_forward");
+    const Tensor x = language_.forward(context, batch, compute_, {}, save);
+    context.arena.mark("after_forward");
+    return x;
+  }
+
+  DecoderConfig config_;
+  DType compute_;
+  const ParameterGroup &embeddings_group_, &layers_group_, &head_group_;
+  const ParameterGroup* adapter_group_;
+  LoraBuilder lora_;
+  LanguageModel language_;
+  bool label_rows_ = false;
+};
+
+std::optional<Norm> DecoderBuilder::norm(Unit& unit, const std::string& name, bool wanted) const {
+  if (!wanted) return std::nullopt;
+  return add_rms_norm(unit, name, config_.hidden, config_.norm_eps, config_.norm_form);
+}
+
+Attention::Shape DecoderBuilder::heads(int64_t i) const {
+  using Turns = DecoderConfig::LayerKind::Turns;
+  const DecoderConfig& c = config_;
+  const DecoderConfig::LayerKind& kind = c.kinds.at(static_cast<size_t>(i));
+  Attention::Shape heads{.heads = c.heads, .kv_heads = c.kv_heads, .head_size = c.head_size, .causal = true,
+                         .scale = c.score_scale, .window = kind.window, .cap = c.score_cap};
+  if (kind.turns != Turns::none) heads.rotary = kind.turns == Turns::local ? c.local_rotary : c.rotary;
+  return heads;
+}
+
+LinearLayer DecoderBuilder::add_together(Unit& unit, const std::string& fused, const std::vector<PackedLinear>& layers,
+                                  bool bias) {
+  if (!config_.fused) return add_packed_linear(unit, layers, config_.hidden, bias, config_.init_std);
+  int64_t out = 0;
+  for (const PackedLinear& layer : layers) out += layer.out;
+  return add_linear(unit, fused, config_.hidden, out, bias, config_.init_std);
+}
+
+std::vector<std::string> modules(bool fused, const std::string& fused_name, const std::vector<PackedLinear>& layers) {
+  if (fused) return {fused_name};
+  std::vector<std::string> names;
+  for (const PackedLinear& layer : layers) names.push_back(layer.name);
+  return names;
+}
+
+// `name` ends in a dot.
+Sublayer DecoderBuilder::attention(int64_t i, const std::string& name, Unit& unit) {
+  const DecoderConfig& c = config_;
+  const std::string self = name + "self_attn.", fused = self + "qkv_proj";
+  Attention::Shape shape = heads(i);
+  const int64_t q = shape.q_width(), kv = shape.kv_width();
+  const auto before = norm(unit, name + "input_layernorm", c.norms != Norms::after);
+  const std::vector<PackedLinear> parts = {{self + "q_proj", q}, {self + "k_proj", kv}, {self + "v_proj", kv}};
+  LinearLayer qkv = add_together(unit, fused, parts, c.qkv_bias);
+  LinearLayer output = add_linear(unit, self + "o_proj", q, c.hidden, c.output_bias, c.init_std);
+  if (c.head_norms != HeadNorms::none) {
+    const bool each = c.head_norms == HeadNorms::each;
+    shape.q_norm = add_rms_norm(unit, self + "q_norm", each ? c.head_size : q, c.norm_eps, c.norm_form);
+    shape.k_norm = add_rms_norm(unit, self + "k_norm", each ? c.head_size : kv, c.norm_eps, c.norm_form);
+  }
+  const auto after = norm(unit, name + "post_attention_layernorm", c.norms != Norms::before);
+  lora_.attach(unit, {{&qkv, modules(c.fused, fused, parts)}, {&output, {self + "o_proj"}}});
+  return {.block = std::make_shared<Attention>(unit, shape, std::move(qkv), std::move(output)), .before = before,
+          .after = after};
+}
+
+Sublayer DecoderBuilder::mlp(const std::string& name, Unit& unit) {
+  const DecoderConfig& c = config_;
+  const std::string mlp = name + "mlp.", fused = mlp + "gate_up_proj";
+  const char* norm_name = c.norms == Norms::before ? "post_attention_layernorm" : "pre_feedforward_layernorm";
+  const auto before = norm(unit, name + norm_name, c.norms != Norms::after);
+  const std::vector<PackedLinear> parts = {{mlp + "gate_proj", c.inner}, {mlp + "up_proj", c.inner}};
+  LinearLayer gate_up = add_together(unit, fused, parts, c.mlp_bias);
+  LinearLayer down = add_linear(unit, mlp + "down_proj", c.inner, c.hidden, c.mlp_bias, c.init_std);
+  const auto after = norm(unit, name + "post_feedforward_layernorm", c.norms != Norms::before);
+  lora_.attach(unit, {{&gate_up, modules(c.fused, fused, parts)}, {&down, {mlp + "down_proj"}}});
+  return {.block = std::make_shared<GatedMlp>(unit, std::move(gate_up), std::move(down), c.activation),
+          .before = before, .after = after};
+}
+
+Layer DecoderBuilder::make_layer(int64_t i, Unit& unit) {
+  const std::string name = concat(place_.body, "layers.", i, ".");
+  Layer layer{&unit, {}};
+  layer.sublayers.push_back(attention(i, name, unit));
+  layer.sublayers.push_back(mlp(name, unit));
+  for (uint32_t site = 0; site < 2; ++site)
+    layer.sublayers[site].dropout = {settings_.dropout ? config_.branch_dropout : 0,
+                                     place_.dropout_site + 2 * static_cast<uint32_t>(i) + site};
+  return layer;
+}
+
+}  // namespace
+
+LanguageModel make_decoder_language(const DecoderConfig& config, const DecoderPlace& place,
+                                    const ModelSettings& settings,
+                                    const std::function<Unit&(const std::string& name)>& add_unit, LoraBuilder& lora) {
+  return DecoderBuilder(config, place, settings, lora).make(add_unit);
+}
+
+std::unique_ptr<Model> make_decoder(DecoderConfig config, const std::string& file, const ModelSettings& settings,
+                                    const DecoderPlace& place, const DecoderPlace* in_files) {
+  check_dropout(file, "attention_dropout", config.attention_dropout, settings.dropout);
+  if (settings.untied_head) config.tied = false;
+  auto model = std::make_unique<Decoder>(std::move(config), place, settings);
+  if (in_files) model->add_names(place, *in_files);
+  return model;
+}
+
+}  // namespace blipft

@@ -1,0 +1,224 @@
+// T5, made of blocks; see t5.h.
+#include "models/families/text/t5.h"
+
+#include <cmath>
+
+#include "models/blocks/attention.h"
+#include "models/blocks/mlp.h"
+
+namespace blipft {
+
+namespace {
+
+// Dropout sites: those of the whole model, then those of the layers.
+enum Site : uint32_t { kSourceRows, kTextRows, kMemory, kHead, kLayers };
+
+class Builder {
+ public:
+  Builder(const T5Config& config, const T5Place& place, const ModelSettings& settings, LoraBuilder& lora)
+      : c_(config), place_(place), p_(settings.dropout ? config.dropout : 0), lora_(lora),
+        next_site_(place.dropout_site + kLayers) {}
+
+  DropoutSite dropout(Site site) const { return {p_, place_.dropout_site + site}; }
+  Norm norm(Unit& unit, const std::string& name) const {
+    return add_rms_norm(unit, name + ".layer_norm", c_.hidden, c_.norm_eps);
+  }
+  Stack stack(const char* side, int64_t layers, bool decodes, const ActivationCheckpointing& checkpointing,
+              const std::function<Unit&(const std::string& name)>& add_unit);
+
+ private:
+  DropoutSite next_dropout() { return {p_, next_site_++}; }
+  float std_of(int64_t in) const { return c_.init_factor / std::sqrt(static_cast<float>(in)); }
+  float query_std() const { return std_of(c_.hidden * c_.head_size); }
+  // `layer` is "encoder.block.0.layer.0".
+  Sublayer self_attention(Unit& unit, const std::string& layer, bool causal);
+  Sublayer cross_attention(Unit& unit, const std::string& layer);
+  Sublayer mlp(Unit& unit, const std::string& layer);
+  Attention::Shape shape(bool causal) {
+    return {.heads = c_.heads, .kv_heads = c_.heads, .head_size = c_.head_size, .causal = causal,
+            .dropout = next_dropout(), .scale = 1};
+  }
+  int64_t width() const { return c_.heads * c_.head_size; }
+
+  const T5Config& c_;
+  const T5Place& place_;
+  float p_;
+  LoraBuilder& lora_;
+  uint32_t next_site_;
+};
+
+Sublayer Builder::self_attention(Unit& unit, const std::string& layer, bool causal) {
+  const std::string self = layer + ".SelfAttention.";
+  const Norm before = norm(unit, layer);
+  LinearLayer qkv = add_packed_linear(
+      unit, {{self + "q", width(), query_std()}, {self + "k", width()}, {self + "v", width()}}, c_.hidden, false,
+      std_of(c_.hidden));
+  LinearLayer output = add_linear(unit, self + "o", width(), c_.hidden, false, std_of(width()));
+  lora_.attach(unit, {{&qkv, {self + "q", self + "k", self + "v"}}, {&output, {self + "o"}}});
+  const Attention::Shape heads = shape(causal);
+  return {.block = std::make_shared<Attention>(unit, heads, std::move(qkv), std::move(output)), .before = before,
+          .dropout = next_dropout()};
+}
+
+Sublayer Builder::cross_attention(Unit& unit, const std::string& layer) {
+  const std::string cross = layer + ".EncDecAttention.";
+  const Norm before = norm(unit, layer);
+  LinearLayer query = add_linear(unit, cross + "q", c_.hidden, width(), false, query_std());
+  LinearLayer key_value =
+      add_packed_linear(unit, {cross + "k", cross + "v"}, c_.hidden, width(), false, std_of(c_.hidden));
+  LinearLayer output = add_linear(unit, cross + "o", width(), c_.hidden, false, std_of(width()));
+  lora_.attach(unit, {{&query, {cross + "q"}}, {&key_value, {cross + "k", cross + "v"}}, {&output, {cross + "o"}}});
+  const Attention::Shape heads = shape(false);
+  return {.block = std::make_shared<Attention>(unit, heads, std::move(query), std::move(key_value), std::move(output)),
+          .before = before, .dropout = next_dropout()};
+}
+
+Sublayer Builder::mlp(Unit& unit, const std::string& layer) {
+  const std::string name = layer + ".DenseReluDense.";
+  const Norm before = norm(unit, layer);
+  const DropoutSite inner = next_dropout(), branch = next_dropout();
+  const std::vector<std::string> first =
+      c_.gated ? std::vector<std::string>{name + "wi_0", name + "wi_1"} : std::vector<std::string>{name + "wi"};
+  LinearLayer wi = add_packed_linear(unit, first, c_.hidden, c_.inner, false, std_of(c_.hidden));
+  LinearLayer wo = add_linear(unit, name + "wo", c_.inner, c_.hidden, false, std_of(c_.inner));
+  lora_.attach(unit, {{&wi, first}, {&wo, {name + "wo"}}});
+  std::shared_ptr<const Block> block;
+  if (c_.gated) block = std::make_shared<GatedMlp>(unit, std::move(wi), std::move(wo), c_.gate, inner);
+  else block = std::make_shared<Mlp>(unit, c_.activation, std::move(wi), std::move(wo), inner);
+  return {.block = std::move(block), .before = before, .dropout = branch};
+}
+
+Stack Builder::stack(const char* side, int64_t layers, bool decodes, const ActivationCheckpointing& checkpointing,
+                     const std::function<Unit&(const std::string& name)>& add_unit) {
+  Stack stack;
+  stack.checkpointed = checkpointing.layers_of(layers);
+  for (int64_t i = 0; i < layers; ++i) {
+    const std::string block = concat(place_.root, side, ".block.", i, ".layer.");
+    Unit& unit = add_unit(concat(place_.units, side, ".layers.", i));
+    if (i == 0) {
+      stack.relative = RelativePositions{-1, c_.heads, relative_rule(c_, !decodes)};
+      stack.relative->table = unit.add(block + "0.SelfAttention.relative_attention_bias.weight", {c_.buckets, c_.heads},
+                                       Init::normal(std_of(c_.hidden)));
+    }
+    Layer layer{&unit, {}};
+    layer.sublayers.push_back(self_attention(unit, block + "0", decodes));
+    if (decodes) layer.sublayers.push_back(cross_attention(unit, block + "1"));
+    layer.sublayers.push_back(mlp(unit, block + (decodes ? "2" : "1")));
+    stack.layers.push_back(std::move(layer));
+  }
+  return stack;
+}
+
+class T5 : public Model {
+ public:
+  T5(const T5Config& config, const ModelSettings& settings)
+      : config_(config), compute_(settings.compute), embeddings_group_(add_group(settings, "embeddings")),
+        encoder_group_(add_group(settings, "encoder")), decoder_group_(add_group(settings, "decoder")),
+        head_group_(add_group(settings, "head")), adapter_group_(add_adapter_group(settings)),
+        lora_(settings.adapter, "",
+              [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }),
+        model_(make_t5(config_, {}, settings,
+                       [this](T5Part part, const std::string& name) -> Unit& { return add_unit(name, group_of(part)); },
+                       lora_)) {
+    lora_.check();
+    label_rows_ = model_.head.dropout || (model_.head.unit->adapter && settings.adapter.dropout > 0);
+  }
+
+  std::string description() const override {
+    return concat("t5 (", config_.layers, " + ", config_.decoder_layers, " x ", config_.hidden, ", ", config_.heads,
+                  " heads of ", config_.head_size, ")");
+  }
+  ModelInputs inputs() const override {
+    return {.max_text_tokens = kMostWidth, .vocabulary = config_.vocabulary, .key_lengths = true,
+            .label_rows = label_rows_, .decoder_start = config_.decoder_start};
+  }
+  void forward_backward(const StepContext& context, const MicroBatch& batch) override {
+    const Tensor x = forward(context, batch, model_.trains_below_head(false));
+    model_.loss_and_backward(context, batch, x, false);
+    context.arena.mark("after_backward");
+  }
+  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
+    StepContext evaluation = context;
+    evaluation.training = false;
+    model_.loss(evaluation, batch, forward(evaluation, batch, false));
+  }
+  std::vector<int64_t> cache_widths() const override { return model_.cache_widths(); }
+  std::vector<int64_t> memory_widths() const override { return model_.memory_widths(); }
+  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) override {
+    return model_.read_prompts(context, batch, compute_, {}, cache);
+  }
+  Tensor decode(const StepContext& context, const CacheCall& cache) override {
+    return model_.decode(context, compute_, cache);
+  }
+  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override {
+    return model_.unit_flops(unit, phase, batch_size, text_rows, false).value_or(0);
+  }
+
+ private:
+  const ParameterGroup& group_of(T5Part part) const {
+    switch (part) {
+      case T5Part::embeddings: return embeddings_group_;
+      case T5Part::encoder: return encoder_group_;
+      case T5Part::decoder: return decoder_group_;
+      case T5Part::head: break;
+    }
+    return head_group_;
+  }
+  // What the head reads; `save` keeps what backward needs.
+  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save) {
+    context.arena.mark("before_forward");
+    const Tensor x = model_.forward(context, batch, compute_, {}, save);
+    context.arena.mark("after_forward");
+    return x;
+  }
+
+  T5Config config_;
+  DType compute_;
+  const ParameterGroup &embeddings_group_, &encoder_group_, &decoder_group_, &head_group_;
+  const ParameterGroup* adapter_group_;
+  LoraBuilder lora_;
+  EncoderDecoder model_;
+  bool label_rows_ = false;
+};
+
+}  // namespace
+
+EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const ModelSettings& settings,
+                       const std::function<Unit&(T5Part part, const std::string& name)>& add_unit, LoraBuilder& lora) {
+  Builder build(config, place, settings, lora);
+  const auto of = [&](T5Part part) {
+    return [&add_unit, part](const std::string& name) -> Unit& { return add_unit(part, name); };
+  };
+  const std::string table = place.root + "shared.weight", final = "final_layer_norm";
+  EncoderDecoder model;
+  Unit& embeddings = add_unit(T5Part::embeddings, place.units + "embeddings");
+  model.source = {.unit = &embeddings, .vocabulary = config.vocabulary, .hidden = config.hidden,
+                  .prefix_rows = place.prefix_rows, .dropout = build.dropout(kSourceRows)};
+  model.source.tokens = embeddings.add(table, {config.vocabulary, config.hidden}, Init::normal(config.init_factor), false,
+                                       ParameterKind::embedding);
+  for (const char* side : {"encoder", "decoder"})
+    embeddings.add_alias(table, concat(place.root, side, ".embed_tokens.weight"));
+  model.text = model.source;
+  model.text.prefix_rows = 0, model.text.dropout = build.dropout(kTextRows);
+  model.encoder = build.stack("encoder", config.layers, false, settings.checkpointing, of(T5Part::encoder));
+  model.memory_unit = &add_unit(T5Part::encoder, place.units + "encoder.norm");
+  model.memory_norm = add_rms_norm(*model.memory_unit, place.root + "encoder." + final, config.hidden, config.norm_eps);
+  model.memory_dropout = build.dropout(kMemory);
+  model.decoder = build.stack("decoder", config.decoder_layers, true, settings.checkpointing, of(T5Part::decoder));
+  LanguageHead& head = model.head;
+  head.unit = &add_unit(T5Part::head, place.units + "head");
+  head.norm = add_rms_norm(*head.unit, place.root + "decoder." + final, config.hidden, config.norm_eps);
+  head.dropout = build.dropout(kHead);
+  if (config.scaled) head.scale = 1 / std::sqrt(static_cast<float>(config.hidden));
+  head.add_output(embeddings, config.tied && !settings.untied_head ? table : "", place.root + "lm_head", config.hidden,
+                  config.vocabulary, config.init_factor);
+  lora.attach(*head.unit, {{&head.output, {place.root + "lm_head"}}});
+  return model;
+}
+
+std::unique_ptr<Model> make_t5(const std::string& config_file, const ModelSettings& settings) {
+  const nlohmann::json root = io::read_json_file(config_file);
+  return std::make_unique<T5>(T5Config::read(JsonFields(root, config_file)), settings);
+}
+
+}  // namespace blipft

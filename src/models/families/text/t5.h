@@ -1,0 +1,31 @@
+// The T5 family (Raffel et al. 2020): T5, T5 v1.1 and flan-T5, as text models and inside of a BLIP-2.
+//
+// Parameter groups of the text models: embeddings (both sides', with a tied head's weight), encoder (its layers and the norm
+// behind them), decoder, head (the decoder's final norm and an own head's weight).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/language/encoder_decoder.h"
+#include "models/blocks/linear_lora.h"
+#include "models/families/text/t5_config.h"
+
+namespace blipft {
+
+/// Which part of the model a unit is of.
+enum class T5Part { embeddings, encoder, decoder, head };
+
+/// Where a T5 stands in a model.
+struct T5Place {
+  std::string root, units;                 ///< what comes before names of parameters, and of units
+  uint32_t dropout_site = 0;               ///< the first of its own
+  int64_t prefix_rows = 0;                 ///< before the source
+};
+EncoderDecoder make_t5(const T5Config& config, const T5Place& place, const ModelSettings& settings,
+                       const std::function<Unit&(T5Part part, const std::string& name)>& add_unit, LoraBuilder& lora);
+
+std::unique_ptr<Model> make_t5(const std::string& config_file, const ModelSettings& settings);
+
+}  // namespace blipft

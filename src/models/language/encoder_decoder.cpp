@@ -1,0 +1,163 @@
+// Encoder-decoders; see encoder_decoder.h.
+#include "models/language/encoder_decoder.h"
+
+#include <utility>
+
+namespace blipft {
+
+namespace {
+
+// The source of a micro-batch as a text of its own.
+MicroBatch source_of(const MicroBatch& batch) {
+  MicroBatch source = batch;
+  source.most_rows = batch.source.most_rows, source.rows = batch.source.rows;
+  source.ids = batch.source.ids, source.lengths = batch.source.lengths;
+  source.key_lengths = batch.source.key_lengths, source.packing = batch.source.packing;
+  return source;
+}
+
+LayerCall call_of(const MicroBatch& batch) {
+  return {.batch = batch.samples, .tokens = batch.most_rows, .sample_keys = batch.sample_keys,
+          .kv_lengths = batch.key_lengths, .positions = batch.positions, .packing = batch.packing};
+}
+
+// Each row but a sample's last predicts a label.
+RowBlocks predicting(const MicroBatch& batch) {
+  return {.block_rows = batch.most_rows, .count = batch.most_rows - 1, .packing = batch.packing};
+}
+
+// In place.
+void drop(const StepContext& context, const DropoutSite& site, const MicroBatch& source, const Tensor& x) {
+  if (const Dropout dropout = site.of(context, call_of(source)))
+    context.ops.dropout_add({.x = x, .dropout = dropout, .y = x}, context.stream);
+}
+
+}  // namespace
+
+bool EncoderDecoder::trains_encoder(bool prefix_gradient) const {
+  return prefix_gradient || source.unit->trainable || memory_unit->trainable || encoder.trained();
+}
+
+bool EncoderDecoder::trains_below_head(bool prefix_gradient) const {
+  return trains_encoder(prefix_gradient) || text.unit->trainable || decoder.trained();
+}
+
+LayerCall EncoderDecoder::decoder_call(const MicroBatch& batch) const {
+  LayerCall call = call_of(batch);
+  call.memory = memory_;
+  call.memory_tokens = batch.source.most_rows;
+  call.memory_lengths = batch.source.key_lengths, call.memory_packing = batch.source.packing;
+  return call;
+}
+
+// What the decoder's layers read of the source [N, H].
+Tensor EncoderDecoder::encode(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save) {
+  const MicroBatch of_source = source_of(batch);
+  Tensor x = source.forward(context, of_source, dtype, prefix);
+  x = encoder.forward(context, call_of(of_source), x, save);
+  const Tensor flat = context.units.acquire(*memory_unit);
+  const ObservedPhase phase(context, Phase::forward, *memory_unit);
+  NormResult normed = take_norm(context, memory_norm, flat, x);
+  const Tensor memory = std::exchange(normed.y, {});
+  drop(context, memory_dropout, of_source, memory);
+  if (save) encoded_ = x, statistics_ = normed;
+  else give(context, x), give(context, normed);
+  context.units.release(*memory_unit);
+  return memory;
+}
+
+Tensor EncoderDecoder::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save,
+                               bool prefix_gradient) {
+  memory_ = encode(context, batch, dtype, prefix, save && trains_encoder(prefix_gradient));
+  const Tensor x = text.forward(context, batch, dtype, {});
+  const Tensor y = decoder.forward(context, decoder_call(batch), x, save);
+  if (!save) give(context, memory_);
+  return y;
+}
+
+void EncoderDecoder::loss(const StepContext& context, const MicroBatch& batch, Tensor x) const {
+  head.forward_loss(context, x, predicting(batch), batch);
+}
+
+Tensor EncoderDecoder::loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x,
+                                         bool prefix_gradient) {
+  Tensor dx = head.forward_backward(context, x, predicting(batch), batch);
+  const bool into_encoder = trains_encoder(prefix_gradient);
+  MemoryGradient gradient;
+  if (trains_below_head(prefix_gradient)) {
+    if (into_encoder) gradient.sum = take(context, "gradients of the memory", dx.dtype, memory_.shape);
+    LayerCall call = decoder_call(batch);
+    call.memory_gradient = &gradient;
+    dx = decoder.backward(context, call, dx);
+    give(context, memory_);
+  }
+  const bool shared = text.unit == source.unit;  // whose gradient the encoder's rows complete
+  text.backward(context, batch, dx, false, shared);
+  if (!into_encoder) return {};
+  BLIPFT_CHECK(gradient.started, "no cross attention reads the encoder");
+  return encoder_backward(context, batch, gradient.sum, prefix_gradient);
+}
+
+// Takes dmemory [N, H] over.
+Tensor EncoderDecoder::encoder_backward(const StepContext& context, const MicroBatch& batch, Tensor dmemory,
+                                        bool prefix_gradient) {
+  const MicroBatch of_source = source_of(batch);
+  {
+    const UnitPass unit_pass = acquire(context, *memory_unit);
+    const ObservedPhase phase(context, Phase::backward, *memory_unit);
+    UnitBackward pass(unit_pass, gradients(context, *memory_unit));
+    drop(context, memory_dropout, of_source, dmemory);
+    memory_norm.backward(pass, {.dy = dmemory, .x = encoded_, .mean = statistics_.mean, .rstd = statistics_.rstd,
+                                .dx = dmemory});
+    pass.join();
+    give(context, encoded_);
+    give(context, statistics_);
+    release(context, *memory_unit);
+    publish(context, *memory_unit);
+  }
+  const Tensor dx = encoder.backward(context, call_of(of_source), dmemory);
+  return source.backward(context, of_source, dx, prefix_gradient);
+}
+
+Tensor EncoderDecoder::read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+                                    const CacheCall& cache) {
+  memory_ = encode(context, batch, dtype, prefix, false);
+  LayerCall call = decoder_call(batch);
+  call.decoding = &cache;
+  const Tensor x = decoder.forward(context, call, text.forward(context, batch, dtype, {}), false);
+  give(context, memory_);
+  return head.logits(context, x, cache.last_rows);
+}
+
+Tensor EncoderDecoder::decode(const StepContext& context, DType dtype, const CacheCall& cache) {
+  const Tensor x = text.decode(context, dtype, cache);
+  const LayerCall call{.batch = cache.tokens.rows(), .tokens = 1, .positions = cache.places, .decoding = &cache};
+  return head.logits(context, decoder.forward(context, call, x, false), {});
+}
+
+double EncoderDecoder::layer_flops(const Layer& layer, Phase phase, int64_t batch_size, double rows, double memory_rows,
+                                   bool reached, bool memory_gradient) const {
+  switch (phase) {
+    case Phase::forward: return layer.forward_flops(batch_size, rows, memory_rows);
+    case Phase::recompute: return layer.recompute_flops(batch_size, rows, memory_rows);
+    case Phase::backward:
+      return reached ? layer.backward_flops(batch_size, rows, layer.unit->trainable, memory_rows, memory_gradient) : 0;
+    default: break;
+  }
+  return 0;
+}
+
+std::optional<double> EncoderDecoder::unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& rows,
+                                                 bool prefix_gradient) const {
+  if (&unit == source.unit || &unit == text.unit || &unit == memory_unit) return 0;  // no matrix product
+  if (&unit == head.unit) return phase == Phase::loss ? head.flops(batch_size, rows.text) : 0;
+  const double memory = static_cast<double>(source.prefix_rows) + rows.source;
+  const bool into_encoder = trains_encoder(prefix_gradient);
+  if (const Layer* layer = encoder.layer_of(unit))
+    return layer_flops(*layer, phase, batch_size, memory, 0, into_encoder, false);
+  if (const Layer* layer = decoder.layer_of(unit))
+    return layer_flops(*layer, phase, batch_size, rows.text, memory, trains_below_head(prefix_gradient), into_encoder);
+  return std::nullopt;
+}
+
+}  // namespace blipft

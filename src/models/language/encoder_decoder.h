@@ -1,0 +1,48 @@
+// An encoder-decoder of texts (T5): a stack that reads a source, and one that says a text and looks at what the first made
+// of the source. A vision-language model puts prefix rows before the source.
+//
+// Dimension legend: B samples, Q prefix rows of a sample, U source tokens, P = Q + U rows of a sample's source (packed: at
+// most), N source rows in all; T text tokens, M text rows in all; H hidden size, V vocabulary.
+#pragma once
+
+#include "models/language/language.h"
+#include "models/blocks/stack.h"
+#include "models/language/text_embedding.h"
+
+namespace blipft {
+
+class EncoderDecoder : public Language {
+ public:
+  TextEmbedding source, text;              ///< rows of the encoder and of the decoder; of one unit or of two
+  Stack encoder, decoder;                  ///< the decoder's cross attentions read the normed output of the encoder
+  Unit* memory_unit = nullptr;             ///< has the norm behind the encoder
+  Norm memory_norm;
+  DropoutSite memory_dropout;
+
+  bool trains_below_head(bool prefix_gradient) const override;
+  Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save,
+                 bool prefix_gradient = false) override;
+  void loss(const StepContext& context, const MicroBatch& batch, Tensor x) const override;
+  Tensor loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x, bool prefix_gradient) override;
+  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+                      const CacheCall& cache) override;
+  Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache) override;
+  std::vector<int64_t> cache_widths() const override { return decoder.cache_widths(); }
+  std::vector<int64_t> memory_widths() const override { return decoder.memory_widths(); }
+  std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& rows,
+                                   bool prefix_gradient) const override;
+
+ private:
+  bool trains_encoder(bool prefix_gradient) const;  // whether backward goes from the decoder into the encoder
+  LayerCall decoder_call(const MicroBatch& batch) const;
+  Tensor encode(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save);
+  Tensor encoder_backward(const StepContext& context, const MicroBatch& batch, Tensor dmemory, bool prefix_gradient);
+  double layer_flops(const Layer& layer, Phase phase, int64_t batch_size, double rows, double memory_rows, bool reached,
+                     bool memory_gradient) const;
+
+  // Saved for backward.
+  Tensor encoded_, memory_;                // [N, H]: what the norm behind the encoder reads, and what the decoder reads
+  NormResult statistics_;                  // of that norm, without its output
+};
+
+}  // namespace blipft

@@ -1,0 +1,72 @@
+// Language models; see language_model.h.
+#include "models/language/language_model.h"
+
+#include <algorithm>
+
+namespace blipft {
+
+bool LanguageModel::trains_below_head(bool prefix_gradient) const {
+  return prefix_gradient || embedding.unit->trainable || layers.adapted() ||
+         std::any_of(layers.layers.begin(), layers.layers.end(),
+                     [](const Layer& layer) { return layer.unit->trainable; });
+}
+
+LayerCall LanguageModel::call(const MicroBatch& batch) const {
+  return {.batch = batch.samples, .tokens = batch.most_rows, .sample_keys = batch.sample_keys,
+          .kv_lengths = batch.key_lengths, .positions = batch.positions, .packing = batch.packing};
+}
+
+RowBlocks LanguageModel::predicting(const MicroBatch& batch) const {
+  const int64_t q = embedding.prefix_rows;
+  return {.block_rows = batch.most_rows, .offset = q, .count = batch.most_rows - q - 1, .packing = batch.packing};
+}
+
+Tensor LanguageModel::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+                              bool save, bool) {
+  const Tensor x = embedding.forward(context, batch, dtype, prefix);
+  return layers.forward(context, call(batch), x, save);
+}
+
+void LanguageModel::loss(const StepContext& context, const MicroBatch& batch, Tensor x) const {
+  head.forward_loss(context, x, predicting(batch), batch);
+}
+
+Tensor LanguageModel::loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x,
+                                        bool prefix_gradient) {
+  Tensor dx = head.forward_backward(context, x, predicting(batch), batch);
+  if (trains_below_head(prefix_gradient)) dx = layers.backward(context, call(batch), dx);
+  return embedding.backward(context, batch, dx, prefix_gradient);
+}
+
+Tensor LanguageModel::read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+                                   const CacheCall& cache) {
+  const Tensor x = embedding.forward(context, batch, dtype, prefix);
+  LayerCall of_prompts = call(batch);
+  of_prompts.decoding = &cache;
+  return head.logits(context, layers.forward(context, of_prompts, x, false), cache.last_rows);
+}
+
+Tensor LanguageModel::decode(const StepContext& context, DType dtype, const CacheCall& cache) {
+  const Tensor x = embedding.decode(context, dtype, cache);
+  const LayerCall of_step{.batch = cache.tokens.rows(), .tokens = 1, .positions = cache.places, .decoding = &cache};
+  return head.logits(context, layers.forward(context, of_step, x, false), {});
+}
+
+std::optional<double> LanguageModel::unit_flops(const Unit& unit, Phase phase, int64_t batch_size,
+                                                const TextRows& of_text, bool prefix_gradient) const {
+  if (&unit == embedding.unit) return 0;   // no matrix product
+  if (&unit == head.unit) return phase == Phase::loss ? head.flops(batch_size, of_text.text) : 0;
+  const Layer* layer = layers.layer_of(unit);
+  if (!layer) return std::nullopt;
+  const double rows = static_cast<double>(embedding.prefix_rows) + of_text.text;
+  switch (phase) {
+    case Phase::forward: return layer->forward_flops(batch_size, rows);
+    case Phase::recompute: return layer->recompute_flops(batch_size, rows);
+    case Phase::backward:
+      return trains_below_head(prefix_gradient) ? layer->backward_flops(batch_size, rows, unit.trainable) : 0;
+    default: break;
+  }
+  return 0;
+}
+
+}  // namespace blipft

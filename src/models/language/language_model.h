@@ -1,0 +1,37 @@
+// A language model: embedded texts, a stack of layers, a head. A family of text models is one of these; a vision-language
+// model puts prefix rows before the texts.
+//
+// Dimension legend: B samples, Q prefix rows of a sample, T text tokens, S = Q + T rows of a sample (packed samples: at
+// most), M rows in all, B * S unless packed, H hidden size.
+#pragma once
+
+#include "models/language/language.h"
+#include "models/blocks/stack.h"
+#include "models/language/text_embedding.h"
+
+namespace blipft {
+
+class LanguageModel : public Language {
+ public:
+  TextEmbedding embedding;
+  Stack layers;
+
+  bool trains_below_head(bool prefix_gradient) const override;
+  Tensor forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix, bool save,
+                 bool prefix_gradient = false) override;
+  void loss(const StepContext& context, const MicroBatch& batch, Tensor x) const override;
+  Tensor loss_and_backward(const StepContext& context, const MicroBatch& batch, Tensor x, bool prefix_gradient) override;
+  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix,
+                      const CacheCall& cache) override;
+  Tensor decode(const StepContext& context, DType dtype, const CacheCall& cache) override;
+  std::vector<int64_t> cache_widths() const override { return layers.cache_widths(); }
+  std::optional<double> unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& rows,
+                                   bool prefix_gradient) const override;
+
+ private:
+  LayerCall call(const MicroBatch& batch) const;
+  /// Each text row predicts the next one: a sample's last row has nothing to predict.
+  RowBlocks predicting(const MicroBatch& batch) const;
+};
+
+}  // namespace blipft

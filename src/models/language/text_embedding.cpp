@@ -1,0 +1,71 @@
+// Embedded texts; see text_embedding.h.
+#include "models/language/text_embedding.h"
+
+namespace blipft {
+
+TextEmbed TextEmbedding::arguments(const MicroBatch& batch, const Tensor& x) const {
+  return {.ids = batch.ids, .lengths = batch.lengths, .prefix_rows = prefix_rows, .padding_id = padding_id,
+          .token_scale = token_scale, .packing = batch.packing, .x = x};
+}
+
+void TextEmbedding::set_tables(TextEmbed& args, const Tensor& flat) const {
+  args.tokens = flat.part(tokens, {vocabulary, hidden});
+  if (positions >= 0) args.positions = flat.part(positions, {position_rows, hidden});
+}
+
+// In place.
+void TextEmbedding::drop(const StepContext& context, const MicroBatch& batch, const Tensor& x) const {
+  if (!dropout) return;
+  const LayerCall rows{.tokens = batch.most_rows, .sample_keys = batch.sample_keys, .packing = batch.packing};
+  context.ops.dropout_add({.x = x, .dropout = dropout.of(context, rows), .y = x}, context.stream);
+}
+
+Tensor TextEmbedding::forward(const StepContext& context, const MicroBatch& batch, DType dtype, Tensor prefix) const {
+  const Tensor flat = context.units.acquire(*unit);
+  const ObservedPhase phase(context, Phase::forward, *unit);
+  const Tensor x = take(context, "residual stream", dtype, {batch.rows, hidden});
+  TextEmbed args = arguments(batch, x);
+  set_tables(args, flat);
+  args.prefix = prefix;
+  context.ops.text_embed_forward(args, context.stream);
+  drop(context, batch, x);
+  give(context, prefix);
+  context.units.release(*unit);
+  return x;
+}
+
+Tensor TextEmbedding::decode(const StepContext& context, DType dtype, const CacheCall& cache) const {
+  const Tensor flat = context.units.acquire(*unit);
+  const ObservedPhase phase(context, Phase::forward, *unit);
+  const Tensor x = take(context, "residual stream", dtype, {cache.tokens.rows(), hidden});
+  TextEmbed args{.ids = cache.tokens, .lengths = cache.lengths, .row_positions = cache.places, .token_scale = token_scale,
+                 .x = x};
+  set_tables(args, flat);
+  context.ops.text_embed_forward(args, context.stream);
+  context.units.release(*unit);
+  return x;
+}
+
+Tensor TextEmbedding::backward(const StepContext& context, const MicroBatch& batch, Tensor dx,
+                               bool prefix_gradient, bool used_again) const {
+  if (!prefix_gradient && !unit->trainable) {
+    give(context, dx);
+    return {};
+  }
+  const ObservedPhase phase(context, Phase::backward, *unit);
+  drop(context, batch, dx);
+  TextEmbed args = arguments(batch, dx);
+  if (prefix_gradient) args.prefix = take(context, "gradients", dx.dtype, {batch.samples * prefix_rows, hidden});
+  if (unit->trainable) {
+    const UnitGradient gradient = context.units.gradient(*unit);
+    set_tables(args, gradient.flat);
+    args.accumulate_tokens = args.accumulate_positions = gradient.accumulate;
+  }
+  context.ops.text_embed_backward(args, context.stream);
+  give(context, dx);
+  if (unit->trainable && used_again) context.units.pause(*unit);
+  else if (unit->trainable) context.units.publish(*unit);
+  return args.prefix;
+}
+
+}  // namespace blipft
