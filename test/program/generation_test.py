@@ -279,6 +279,23 @@ def bad_input_is_told_and_keeps_what_was_written(space):
 
 
 @test
+def settings_of_draws_without_draws_are_warned_of(space):
+    given = ("generate.max_new_tokens=2", "generate.samples=2", "generate.temperature=0.7", "generate.min_p=0.1")
+    file = space.new("draws.yaml")
+    file.write_text(space.config.read_text() + "generate: {top_p: 0.9, top_k: 50}\n")
+    for ranks, action, config, options, keys in (
+            (0, "--generate", space.config, given, "generate.temperature, generate.min_p are"),
+            (2, "--evaluate", space.config, given, "generate.temperature, generate.min_p are"),
+            (0, "--generate", space.config, (*given, "generate.do_sample=false"), "generate.temperature, generate.min_p are"),
+            (0, "--generate", file, given[:2], "generate.top_p is"),
+            (0, "--generate", space.config, (*given[:2], "generate.top_k=50"), "generate.top_k is"),
+            (0, "--generate", space.config, (*given, "generate.do_sample=true"), ""), (0, "--generate", space.config, given[:2], "")):
+        status, out, err, _ = mpirun(ranks, [PROGRAM, action, config, f"output.path={space.new()}", *options])
+        check(status == 0 and err.count("not looked at") == (1 if keys else 0), options, out, err)
+        check(not keys or f"warning: {keys} not looked at, since no token is drawn; give generate.do_sample=true" in err, keys, err)
+
+
+@test
 def the_best_checkpoint_is_kept_and_saved_and_a_run_ends_early(space):
     # A learning rate that ruins the model after its best validation.
     options = ("data.val_split_fraction=0.25", "train.val_check_interval=1", "train.max_epochs=4", "train.optim=sgd",
