@@ -195,7 +195,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   }
   const bool answered = line.action == CommandLine::Action::help || line.action == CommandLine::Action::version;
   if (!answered) check_line(line);
-  if (line.smoke_steps > 0) line.overrides.push_back(concat("train.max_steps=", line.smoke_steps));  // wins over the file
+  if (line.smoke_steps > 0) line.overrides.push_back(concat(smoke_override, "train.max_steps=", line.smoke_steps));  // wins over the file
   return line;
 }
 
