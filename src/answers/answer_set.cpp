@@ -38,9 +38,10 @@ struct Ahead {
 
 }  // namespace
 
-AnswerSet::AnswerSet(const Config& config, const Generation& generation)
+AnswerSet::AnswerSet(const Config& config, const Generation& generation, bool scored)
     : generation_(generation), samples_(config.generate.samples),
-      prompts_(open_prompts(config, generation.tokenizer(), generation.inputs(), generation.instructions())) {}
+      prompts_((scored ? open_scored_prompts : open_prompts)(config, generation.tokenizer(), generation.inputs(),
+                                                             generation.instructions())) {}
 
 TextsToGenerate AnswerSet::work(int64_t ranks) const {
   return {std::max(prompts_.longest(), longest_source_), (static_cast<int64_t>(prompts_.prompts().size()) + ranks - 1) / ranks, longest_text_,

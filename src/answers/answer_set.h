@@ -20,8 +20,8 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
 
 class AnswerSet {
  public:
-  /// Opens generate.path, and tokenizes all prompts; see PromptSet.
-  AnswerSet(const Config& config, const Generation& generation);
+  /// Tokenizes all prompts; see open_prompts(), and open_scored_prompts() for texts that are `scored`.
+  AnswerSet(const Config& config, const Generation& generation, bool scored);
 
   PromptSet& prompt_set() { return prompts_; }
   const PromptSet& prompt_set() const { return prompts_; }

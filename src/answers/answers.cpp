@@ -121,7 +121,7 @@ class AnswerRun {
 
   void run() {
     world_.together([&] {
-      set_ = std::make_unique<AnswerSet>(config_, generation_);
+      set_ = std::make_unique<AnswerSet>(config_, generation_, request_.evaluate);
       if (!request_.evaluate) return;
       texts_ = set_->read_texts();
       check_references();
@@ -130,7 +130,9 @@ class AnswerRun {
     generation_.load(set_->work(world_.size()));
     if (first()) {
       std::printf("weights    %s\n", generation_.text().c_str());
-      std::printf("prompts    %zu of %s, %s\n", set_->prompt_set().prompts().size(), set_->prompt_set().path().c_str(), generation_.settings().text().c_str());
+      const PromptSet& set = set_->prompt_set();
+      std::printf("prompts    %zu of %s%s, %s\n", set.prompts().size(), set.path().c_str(),
+                  set.part().empty() ? "" : concat(" (", set.part(), ")").c_str(), generation_.settings().text().c_str());
       if (const int64_t others = files_beside_pictures(set_->prompt_set().path()); others > 0)
         std::printf("left out   %s there, no picture by name (.jpg, .jpeg, .png, .webp)\n", counted(others, "file").c_str());
       std::fflush(stdout);
@@ -150,7 +152,8 @@ class AnswerRun {
     const std::vector<PromptedSample>& prompts = set_->prompt_set().prompts();
     bool any = std::any_of(prompts.begin(), prompts.end(), [](const PromptedSample& one) { return !one.references.empty(); });
     for (int64_t i = 0; i < texts_ && !any; ++i) any = set_->text(i).has_target();
-    BLIPFT_USER_CHECK(any, place_of(config_, "generate.path"), ": generate.path: ", set_->prompt_set().path(), ": none of its ",
+    const std::string& key = set_->prompt_set().key();
+    BLIPFT_USER_CHECK(any, place_of(config_, key), ": ", key, ": ", set_->prompt_set().path(), ": none of its ",
                       counted(static_cast<int64_t>(prompts.size()), "sample"), " has a reference, a text that would be right, and "
                       "--evaluate scores against these; write them (of pictures a metadata.jsonl, or a .txt beside each), or take "
                       "--generate, which scores nothing");

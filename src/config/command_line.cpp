@@ -59,15 +59,23 @@ int64_t parse_count(const std::string& option, const std::string& text, int64_t 
   return count;
 }
 
-/// "24", "79.5GiB", "24 GiB"
+/// GiB of a unit of memory, 0 where it is none: nvidia-smi counts in MiB, a GPU's name in G or GB.
+double gib_of_unit(const std::string& unit) {
+  if (unit.empty() || unit == "GiB" || unit == "G") return 1;
+  if (unit == "GB") return 1e9 / static_cast<double>(int64_t{1} << 30);
+  return unit == "MiB" || unit == "M" ? 1.0 / 1024 : 0;
+}
+
+/// "24", "79.5GiB", "24 GiB", "24GB", "24564MiB"
 double parse_gib(const std::string& option, const std::string& text) {
-  double gib = 0;
+  double number = 0;
   const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, gib);
-  const std::string unit(stop, end);
-  const bool known = unit.empty() || unit == "GiB" || unit == " GiB";
-  BLIPFT_USER_CHECK(error == std::errc() && known && gib > 0 && gib <= most_gib, option, ": found \"", brief(text),
-                    "\", expected a number of GiB > 0 and <= ", most_gib, ", as in ", option, " 24GiB");
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  const bool blank = stop + 1 < end && *stop == ' ';
+  const double gib = number * gib_of_unit(std::string(stop + (blank ? 1 : 0), end));
+  BLIPFT_USER_CHECK(error == std::errc() && gib > 0 && gib <= most_gib, option, ": found \"", brief(text),
+                    "\", expected a number of GiB > 0 and <= ", most_gib, ", as in ", option,
+                    " 24GiB, or of another unit: 24GB (10^9 bytes), 24G (GiB), 24564MiB");
   return gib;
 }
 
@@ -187,7 +195,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   }
   const bool answered = line.action == CommandLine::Action::help || line.action == CommandLine::Action::version;
   if (!answered) check_line(line);
-  if (line.smoke_steps > 0) line.overrides.push_back(concat("train.max_steps=", line.smoke_steps));  // wins over the file
+  if (line.smoke_steps > 0) line.overrides.push_back(concat(smoke_override, "train.max_steps=", line.smoke_steps));  // wins over the file
   return line;
 }
 

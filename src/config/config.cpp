@@ -339,8 +339,8 @@ bool is_quoted(const std::string& text) {
   return false;
 }
 
-void apply_override(Config& config, const std::string& text) {
-  const std::string place = override_place + brief(text) + "\"";
+void apply_override(Config& config, const std::string& argument) {
+  const auto [place, text] = override_of(argument);
   const size_t equals = text.find('=');
   if (equals == std::string::npos) throw UserError(concat(place, ": expected section.key=value"));
   const Target target{key_of_override(place, text.substr(0, equals)), place};

@@ -394,7 +394,8 @@ void add_quantize(std::vector<Rule>& rules) {
 
 bool on_command_line(const Config& config, const std::string& key) {
   const auto place = config.places.find(key);
-  return place != config.places.end() && place->second.starts_with(override_place);
+  return place != config.places.end() &&
+         (place->second.starts_with(override_place) || place->second.starts_with(smoke_override));
 }
 
 bool in_file(const Config& config, const std::string& key) { return given(config, key.c_str()) && !on_command_line(config, key); }
@@ -420,7 +421,8 @@ Config without(Config config, const char* name, const std::string& element, cons
   const bool one = list && !element.empty();
   config.notes.push_back(concat(place_of(config, name), ": ", name, ": ", one ? element : value_text(key, config),
                                 " is left out: it cannot stand beside ", winner, "=",
-                                value_text(key_of(winner), config), " of the command line"));
+                                value_text(key_of(winner), config),
+                                place_of(config, winner).starts_with(smoke_override) ? " of --smoke" : " of the command line"));
   if (one) {
     std::erase(**list, element);
     return config;

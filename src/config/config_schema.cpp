@@ -320,7 +320,8 @@ void add_generate(std::vector<Key>& keys) {
   };
   using G = GenerateSection;
   using Names = std::vector<std::string>;
-  g(&G::path, "path", any(), "the samples whose prompts are answered; empty: data.val_path, else data.path");
+  g(&G::path, "path", any(), "the samples whose prompts are answered; empty: data.val_path, else data.path (--evaluate: of these those that "
+    "data.val_split_fraction held out)");
   g(&G::samples, "samples", from_to(0, most_samples), "the first so many of them; 0: all", Names{"limit"});
   g(&G::weights, "weights", one_of_or_containing({"auto", "base"}, "/", "a path, with / in it"),
     "auto takes what the run at output.path saved, else model.path's; base those of model.path; a path (with a /) names a "

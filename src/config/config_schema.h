@@ -73,6 +73,13 @@ std::string quote_scalar(const std::string& text);
 
 /// How Config::places begin for a key that the command line gives.
 constexpr const char* override_place = "override \"";
+/// How an override begins that --smoke makes, and such a key's place in Config::places.
+constexpr const char* smoke_override = "--smoke: ";
+/// The place, for Config::places, and the section.key=value of an override.
+struct Override {
+  std::string place, text;
+};
+Override override_of(const std::string& argument);
 
 /// Notes where train.batch_size, given alone on the command line, changes the samples of a step, because the run file has
 /// micro-batches beside it. `of_file`: what the file says.

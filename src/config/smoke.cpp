@@ -12,6 +12,11 @@ namespace {
 constexpr int64_t kSmokeSamples = 4;        // that are generated
 }
 
+Override override_of(const std::string& argument) {
+  if (argument.starts_with(smoke_override)) return {argument, argument.substr(std::string(smoke_override).size())};
+  return {override_place + brief(argument) + "\"", argument};
+}
+
 // A number of micro-batches that is given there says itself that a step has so many times the samples; a micro-batch does not.
 void note_samples_of_a_step(Config& config, const TrainSection& of_file) {
   const TrainSection& now = config.train;

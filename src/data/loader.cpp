@@ -226,7 +226,7 @@ class PrefetchLoader final : public DataLoader {
         read(work.slots[slot], pixels, sample.text);
         bad_in_a_row_ = 0;
       } catch (const UserError& error) {
-        if (data_.on_bad_sample == "stop") throw;
+        BLIPFT_USER_CHECK(data_.on_bad_sample == "skip", error.what(), "; data.on_bad_sample=skip leaves such samples out");
         BLIPFT_USER_CHECK(++bad_in_a_row_ < most_bad_in_a_row, error.what(), "; ", most_bad_in_a_row,
                           " samples in a row could not be read (data.on_bad_sample: skip); is ", data_.path,
                           " still there?");

@@ -103,6 +103,9 @@ std::unique_ptr<StepOrder> make_validation_order(const Config& config, int64_t r
 
 Split split_samples(const Config& config, int64_t samples) {
   const double share = config.data.val_split_fraction;
+  BLIPFT_USER_CHECK(samples >= 2, place_of(config, "data.val_split_fraction"), ": data.val_split_fraction: found ",
+                    counted(samples, "sample"), " at ", config.data.path, ", and a split needs at least two, one to learn and one "
+                    "to validate with; give more samples, or data.val_split_fraction=0");
   const auto kept = static_cast<int64_t>(std::llround(static_cast<double>(samples) * share));
   BLIPFT_USER_CHECK(kept > 0 && kept < samples, place_of(config, "data.val_split_fraction"),
                     ": data.val_split_fraction: ", share, " of the ", samples, " samples at ", config.data.path,

@@ -78,7 +78,7 @@ TextSurvey::TextSurvey(const Dataset& dataset, const Tokenizer& tokenizer, const
       one.text = tokenize_answers(sample, tokenizer, settings.max_text_tokens + more, settings.vocabulary, {},
                                   settings.decoder_start);
     } catch (const UserError& error) {
-      if (!settings.skip_bad) throw;
+      BLIPFT_USER_CHECK(settings.skip_bad, error.what(), "; data.on_bad_sample=skip leaves such samples out");
       one.bad = true;
       one.name = error.what();
       one.text = {};

@@ -70,6 +70,8 @@ Generation::Generation(const Config& config, const World& world) : world_(world)
     instructions_ = open_instruction_reader(config_.model.path, inputs_.instruction, inputs_.instruction.max_tokens);
     if (inputs_.has_picture()) image_processor_ = ImageProcessor::from_directory(config_.model.path);
     settings_ = generate_settings(config, config_.model.path, tokenizer_.get(), inputs_.vocabulary);
+    const std::string unused = unused_sampling(config, settings_);
+    if (!unused.empty() && world_.rank() == 0) std::fprintf(stderr, "warning: %s\n", unused.c_str());
     const nlohmann::json file = io::read_json_file(config_.model.path + "/config.json");
     puts_prefix_ = file.value("model_type", "").starts_with("gemma");
     check_device(config_, world_);

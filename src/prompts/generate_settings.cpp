@@ -152,6 +152,24 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   return settings;
 }
 
+std::string unused_sampling(const Config& config, const GenerateSettings& settings) {
+  if (settings.rules.sample) return "";
+  const GenerateSection defaults, &g = config.generate;
+  std::string keys;
+  int64_t unused = 0;
+  const auto look = [&](const std::string& key, bool other) {
+    const bool of_file = place_of(config, key).starts_with(config.file);
+    if (other || !of_file) keys += concat(unused++ > 0 ? ", " : "", key);
+  };
+  look("generate.temperature", g.temperature != defaults.temperature);
+  look("generate.top_k", g.top_k != defaults.top_k);
+  look("generate.top_p", g.top_p != defaults.top_p);
+  look("generate.min_p", g.min_p != defaults.min_p);
+  if (unused == 0) return "";
+  return concat(keys, unused == 1 ? " is" : " are", " not looked at, since no token is drawn; give generate.do_sample=true, ",
+                "or remove ", unused == 1 ? "it" : "them");
+}
+
 std::string GenerateSettings::text() const {
   std::string text = beams > 1 ? concat("beam search of ", beams) : rules.sample ? "drawn" : "greedy";
   if (rules.sample) {

@@ -27,4 +27,8 @@ struct GenerateSettings {
 GenerateSettings generate_settings(const Config& config, const std::string& folder, const Tokenizer* tokenizer,
                                    int64_t vocabulary);
 
+/// "generate.temperature, generate.top_k are not looked at: ...": keys that are given and that `settings`, which draw
+/// nothing, do not look at; "" where there are none. A value in a file that is the default is none: a run's config.yaml has all.
+std::string unused_sampling(const Config& config, const GenerateSettings& settings);
+
 }  // namespace blipft

@@ -59,6 +59,15 @@ std::vector<uint8_t> PromptSet::pixels(int64_t index) const {
   return pixels_of(*sample.picture, sample.name, inputs_.picture_size, pictures_);
 }
 
+namespace {
+
+const char* generate_key(const Config& config) {
+  if (!config.generate.path.empty()) return "generate.path";
+  return config.data.val_path.empty() ? "data.path" : "data.val_path";
+}
+
+}  // namespace
+
 std::string generate_path(const Config& config) {
   if (!config.generate.path.empty()) return config.generate.path;
   return config.data.val_path.empty() ? config.data.path : config.data.val_path;
@@ -66,16 +75,29 @@ std::string generate_path(const Config& config) {
 
 PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
                        const InstructionReader& instructions) {
-  const std::string path = generate_path(config);
-  BLIPFT_USER_CHECK(dataset_exists(path), place_of(config, "generate.path"), ": generate.path: ", path,
-                    " does not exist; expected samples in a format of data.path");
+  const std::string path = generate_path(config), key = generate_key(config);
+  BLIPFT_USER_CHECK(dataset_exists(path), place_of(config, key), ": ", key, ": ", path,
+                    " does not exist; expected samples in a format of data.path",
+                    key == "generate.path" ? "" : ", whose prompts are answered where no generate.path is given");
   TextSettings texts = text_settings(config, tokenizer);
   texts.for_prompts = true;
   if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
   std::shared_ptr<const Dataset> dataset = open_dataset(path, config.data.format, texts);
-  BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->has_pictures() || !has_pictures_alone(path), place_of(config, "generate.path"),
-                    ": generate.path: ", path, " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
-  return {config, {std::move(dataset), path, "generate.path"}, tokenizer, inputs, config.generate.samples, instructions};
+  BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->has_pictures() || !has_pictures_alone(path), place_of(config, key), ": ",
+                    key, ": ", path, " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
+  return {config, {std::move(dataset), path, key}, tokenizer, inputs, config.generate.samples, instructions};
+}
+
+PromptSet open_scored_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
+                              const InstructionReader& instructions) {
+  if (generate_key(config) != std::string("data.path") || config.data.val_split_fraction == 0)
+    return open_prompts(config, tokenizer, inputs, instructions);
+  TextSettings texts = text_settings(config, tokenizer);
+  if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
+  std::shared_ptr<const Dataset> dataset = open_validation(config, texts);
+  const std::string part = concat("the ", counted(dataset->size(), "sample"), " held out by data.val_split_fraction");
+  return {config, {std::move(dataset), config.data.path, "data.path", part}, tokenizer, inputs, config.generate.samples,
+          instructions};
 }
 
 std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config, const ModelInputs& inputs, const RunData& data) {

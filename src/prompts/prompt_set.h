@@ -18,10 +18,10 @@ std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::s
 
 class PromptSet {
  public:
-  /// Where the samples are from, and the key of the run file that says so.
+  /// Where the samples are from, and the key of the run file that says so. `part`: which of those at `path`; "": all.
   struct Source {
     std::shared_ptr<const Dataset> dataset;
-    std::string path, key;
+    std::string path, key, part = {};
   };
   /// Tokenizes the prompts of the first `samples` samples (0: all). Throws UserError where a prompt is empty or too long for
   /// the model, and with data.on_bad_sample skip leaves it out.
@@ -30,6 +30,8 @@ class PromptSet {
 
   const std::vector<PromptedSample>& prompts() const { return prompts_; }
   const std::string& path() const { return source_.path; }
+  const std::string& key() const { return source_.key; }
+  const std::string& part() const { return source_.part; }
   const Dataset& dataset() const { return *source_.dataset; }
   const ModelInputs& inputs() const { return inputs_; }
   int64_t longest() const { return longest_; }  ///< ids of a prompt
@@ -57,6 +59,10 @@ std::string generate_path(const Config& config);
 /// Their prompts. Throws UserError where there are none.
 PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
                        const InstructionReader& instructions);
+/// Those that --evaluate scores: the same, but of a training's samples that part alone that its validations take, where
+/// data.val_split_fraction keeps one.
+PromptSet open_scored_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
+                              const InstructionReader& instructions);
 
 /// What a run generates at its validations, and how.
 struct ValidationPrompts {

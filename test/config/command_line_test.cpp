@@ -35,11 +35,14 @@ TEST_SUITE("config") {
     CHECK(line.plan_node_ranks == 4);
     CHECK(line.plan_gpu_gib == 79.5);
     CHECK(!line.plan_fit);
-    for (const char* size : {"24", "24GiB", "24 GiB", "24.0"}) {
+    for (const char* size : {"24", "24GiB", "24 GiB", "24.0", "24G", "24 G", "24576MiB", "24576 MiB"}) {
       line = parse({"--plan", "--fit", size, "a.yaml"});
       CHECK(line.plan_fit);
       CHECK(line.plan_gpu_gib == 24);
     }
+    for (const char* size : {"24GB", "24 GB"})
+      CHECK(parse({"--plan", "--gpu-memory", size, "a.yaml"}).plan_gpu_gib == doctest::Approx(24e9 / (1 << 30)));
+    CHECK(contains(help_text(""), "may be GiB (also G"));
     CHECK(parse({"a.yaml", "--print-config"}).action == Action::print_config);
     CHECK(parse({"-h"}).action == Action::help);
     CHECK(parse({"--plan", "--help", "--version"}).action == Action::help);
@@ -53,7 +56,7 @@ TEST_SUITE("config") {
     CHECK(parse({"--smoke", "3", "a.yaml"}).smoke_steps == 3);
     line = parse({"--smoke=12", "a.yaml", "train.max_steps=500"});
     CHECK(line.smoke_steps == 12);
-    CHECK(line.overrides == std::vector<std::string>{"train.max_steps=500", "train.max_steps=12"});
+    CHECK(line.overrides == std::vector<std::string>{"train.max_steps=500", "--smoke: train.max_steps=12"});
     CHECK(parse({"dir/x=1.yaml"}).config_file == "dir/x=1.yaml");
     CHECK(parse({"output.path=/a/b", "x.yaml"}).overrides == std::vector<std::string>{"output.path=/a/b"});
   }
@@ -70,7 +73,7 @@ TEST_SUITE("config") {
                    "--ranks: found \"0\", expected an integer >= 1"));
     CHECK(contains(parse_message({"--plan", "--ranks", "4x", "a.yaml"}), "--ranks: found \"4x\""));
     CHECK(contains(parse_message({"--plan", "--gpu-memory", "-1", "a.yaml"}), "--gpu-memory: found \"-1\""));
-    for (const char* size : {"24GB", "x", "0", "GiB", "24GiBs", ""})
+    for (const char* size : {"24KB", "x", "0", "GiB", "24GiBs", "24  GiB", "24 ", ""})
       CHECK(contains(parse_message({"--plan", "--fit", size, "a.yaml"}),
                      "--fit: found \"" + std::string(size) + "\", expected a number of GiB > 0 and <= 1e+06, as in --fit 24GiB"));
     CHECK(contains(parse_message({"--fit", "24", "a.yaml"}), "--fit is for --plan"));

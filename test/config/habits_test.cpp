@@ -146,6 +146,10 @@ TEST_SUITE("config") {
     REQUIRE(one.notes.size() == 1);
     CHECK(one.notes[0] == one.file + ":5: train.warmup_steps: 100 is left out: it cannot stand beside train.max_steps=5 "
                                      "of the command line");
+    const Config trial = load(base + "train: {warmup_steps: 100}\n", {"train.max_steps=7", "--smoke: train.max_steps=5"});
+    REQUIRE(trial.notes.size() == 1);
+    CHECK(trial.notes[0] == trial.file + ":5: train.warmup_steps: 100 is left out: it cannot stand beside train.max_steps=5 "
+                                         "of --smoke");
   }
 
   TEST_CASE("every rule of two sides has its row in that table, for each side that yields") {

@@ -29,7 +29,7 @@ TEST_SUITE("bad samples") {
                                          device);
     CHECK(loader->first_text_shapes(8).size() == 2);  // steps of two samples: 0 1, 2 3, 4 5
     for (int step = 0; step < 2; ++step) loader->give_back(loader->next());
-    CHECK(message_of([&] { loader->next(); }) == "sample 5 is gone");
+    CHECK(message_of([&] { loader->next(); }) == "sample 5 is gone; data.on_bad_sample=skip leaves such samples out");
   }
 
   TEST_CASE("loader: a broken picture is named when its step is due") {
@@ -46,6 +46,7 @@ TEST_SUITE("bad samples") {
       for (int again = 0; again < 2; ++again) {
         const std::string message = message_of([&] { loader->next(); });
         CHECK_MESSAGE(message.find("sample 8") != std::string::npos, message);
+        CHECK_MESSAGE(message.ends_with("; data.on_bad_sample=skip leaves such samples out"), message);
       }
     }
     CHECK(device.live == 0);

@@ -141,7 +141,7 @@ TEST_SUITE("text survey") {
     dialogues.broken = 321;
     for (const int64_t threads : {1, 3})
       CHECK(message_of([&] { TextSurvey(dialogues, kTokenizer, {0, 40, 128, threads}); }) ==
-            "line 321 is broken");
+            "line 321 is broken; data.on_bad_sample=skip leaves such samples out");
   }
 
   TEST_CASE("a survey that skips leaves out what cannot be read, and says so") {

@@ -46,6 +46,15 @@ const ModelInputs kText{.max_text_tokens = 100, .vocabulary = 128};
 }  // namespace
 
 TEST_SUITE("validation") {
+  TEST_CASE("one sample cannot be split, and the message says so") {
+    Config config = validation_config();
+    config.data.val_split_fraction = 0.5;
+    const std::string message = message_of([&] { split_samples(config, 1); });
+    CHECK_MESSAGE(message.find("data.val_split_fraction: found 1 sample at ") != std::string::npos, message);
+    CHECK_MESSAGE(message.find("a split needs at least two") != std::string::npos, message);
+    CHECK_MESSAGE(message.find("between") == std::string::npos, message);
+  }
+
   TEST_CASE("a share is split off by the seed alone: disjoint, ascending, about as asked") {
     Config config = validation_config();
     for (const int64_t samples : {2, 10, 101, 5000})

@@ -296,6 +296,9 @@ def corrupt(data, numbers):
 def bad_samples_are_skipped_counted_and_listed(space):
     data = space.copy(space.data)
     names = corrupt(data, (5, 21))
+    stopped = start(space, 2, f"data.path={data}")
+    check(stopped.status == 1 and any(re.search(rf"{re.escape(name)}.*; data.on_bad_sample=skip leaves such samples out",
+                                                stopped.err) for name in names), stopped)
     result = run(space, 2, f"data.path={data}", "data.on_bad_sample=skip", "train.max_epochs=2")
     for name in names:
         check(len(re.findall(rf"^warning: rank [01] on \S+: step \d+: .*{re.escape(name)}", result.err, re.M)) in (1, 2),

@@ -274,11 +274,52 @@ def bad_input_is_told_and_keeps_what_was_written(space):
     check(pictures[3].name in error and "on_bad_sample=skip" in error, error)
     lines, _, out = generate(space, 0, f"generate.path={broken}", "generate.max_new_tokens=2", "data.on_bad_sample=skip")
     check(len(lines) == SAMPLES - 1 and re.search(r"^left out +1 ", out, re.M), out)
-    for option, message in (("generate.weights=/nowhere/x", "generate.weights"), ("generate.path=/nowhere/x", "generate.path"),
+    for option, message in (("generate.weights=/nowhere/x", "generate.weights"),
+                            ("generate.path=/nowhere/x", '"generate.path=/nowhere/x": generate.path: /nowhere/x does not exist'),
+                            ("data.path=/nowhere/x", '"data.path=/nowhere/x": data.path: /nowhere/x does not exist'),
+                            ("data.val_path=/nowhere/x", '"data.val_path=/nowhere/x": data.val_path: /nowhere/x does not exist'),
                             ("generate.num_return_sequences=2", "num_beams"), ("evaluate.metrics=[meteor]", "cider"),
                             ("generate.temperature=0", "temperature")):
         error = generate(space, 0, option, expected=1)
         check(message in error, option, error)
+
+
+@test
+def what_training_held_out_is_what_is_scored(space):
+    trained = run(space, 2, "data.val_split_fraction=0.25", "train.max_steps=3", "output.save_model=true")
+    loss = float(re.findall(r"^validation after step 3/3  loss (\S+)", trained.out, re.M)[-1])
+    whole, _, _ = generate(space, 0, "generate.max_new_tokens=2", f"generate.weights={trained.output}/model")
+    for ranks in (0, 2):
+        status, out, err, _ = mpirun(ranks, [PROGRAM, "--evaluate", trained.output / "config.yaml", "generate.max_new_tokens=2"])
+        check(status == 0 and f"prompts    12 of {space.data} (the 12 samples held out by data.val_split_fraction), greedy" in out,
+              out, err)
+        scored = float(re.search(r"^loss +(\S+)", out, re.M).group(1))
+        check(abs(scored - loss) < 2e-3, "not the validation's samples:", scored, loss, out)
+        folder = pathlib.Path(re.search(r"^texts +(.*)/generated.jsonl$", out, re.M).group(1))
+        names = [json.loads(line)["name"] for line in (folder / "generated.jsonl").read_text().splitlines()]
+        check(len(set(names)) == 12 and set(names) < {line["name"] for line in whole}, names)
+    # Samples that are named, and texts that are not scored, are all.
+    split = ("data.val_split_fraction=0.25", "generate.max_new_tokens=2")
+    for action, *options in (("--generate",), ("--evaluate", f"generate.path={space.data}")):
+        lines, _, out = generate(space, 0, *split, *options, action=action)
+        check(len(lines) == SAMPLES and "held out" not in out, action, out)
+
+
+@test
+def settings_of_draws_without_draws_are_warned_of(space):
+    given = ("generate.max_new_tokens=2", "generate.samples=2", "generate.temperature=0.7", "generate.min_p=0.1")
+    file = space.new("draws.yaml")
+    file.write_text(space.config.read_text() + "generate: {top_p: 0.9, top_k: 50}\n")
+    for ranks, action, config, options, keys in (
+            (0, "--generate", space.config, given, "generate.temperature, generate.min_p are"),
+            (2, "--evaluate", space.config, given, "generate.temperature, generate.min_p are"),
+            (0, "--generate", space.config, (*given, "generate.do_sample=false"), "generate.temperature, generate.min_p are"),
+            (0, "--generate", file, given[:2], "generate.top_p is"),
+            (0, "--generate", space.config, (*given[:2], "generate.top_k=50"), "generate.top_k is"),
+            (0, "--generate", space.config, (*given, "generate.do_sample=true"), ""), (0, "--generate", space.config, given[:2], "")):
+        status, out, err, _ = mpirun(ranks, [PROGRAM, action, config, f"output.path={space.new()}", *options])
+        check(status == 0 and err.count("not looked at") == (1 if keys else 0), options, out, err)
+        check(not keys or f"warning: {keys} not looked at, since no token is drawn; give generate.do_sample=true" in err, keys, err)
 
 
 @test

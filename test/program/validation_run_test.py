@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The whole program with validation samples, and with a total batch size: the same on any number of ranks."""
+import json
 import pathlib
 import re
 import sys
@@ -58,9 +59,15 @@ def an_interval_and_a_limit(space):
 
 @test
 def what_cannot_be_validated_is_refused(space):
+    single = space.new("single")
+    single.mkdir()
+    picture = next(space.data.rglob("*.jpg"), None) or next(space.data.rglob("*.png"))
+    (single / picture.name).write_bytes(picture.read_bytes())
+    (single / "metadata.jsonl").write_text(json.dumps({"file_name": picture.name, "text": "a square"}) + "\n")
     for options, expected in (
             (("data.val_path=/nowhere",), 'override "data.val_path=/nowhere": data.val_path: /nowhere does not exist'),
             (("data.val_split_fraction=0.001",), "leaves no sample for validation"),
+            ((f"data.path={single}", "data.val_split_fraction=0.5"), "data.val_split_fraction: found 1 sample at "),
             (("data.val_split_fraction=0.25", "train.limit_val_batches=0.001"), "leaves none; raise it"),
             (("train.total_batch_size=13", "train.loss_normalization=micro_batch"),
              "which is no multiple of 2 ranks x train.batch_size 4 = 8, and with train.loss_normalization: micro_batch "
