@@ -314,6 +314,8 @@ Config config_from_values(const std::vector<std::pair<std::string, std::string>>
                           const std::vector<std::string>& overrides);
 /// The full effective configuration as YAML that load_config reads back.
 std::string to_yaml(const Config& config);
+/// The same without those keys of `generate` that were not given: what the model's generation_config.json says holds then, as now.
+std::string to_run_file(const Config& config);
 
 /// Prints config.notes, each as a line "note: ..." on stderr.
 void tell_notes(const Config& config);

@@ -478,6 +478,12 @@ Config config_from_values(const std::vector<std::pair<std::string, std::string>>
 
 std::string to_yaml(const Config& config) { return yaml_of(config_values(config)); }
 
+std::string to_run_file(const Config& config) {
+  auto values = config_values(config);
+  std::erase_if(values, [&](const auto& value) { return value.first.starts_with("generate.") && config.places.count(value.first) == 0; });
+  return yaml_of(values);
+}
+
 std::vector<std::pair<std::string, std::string>> config_values(const Config& config) {
   std::vector<std::pair<std::string, std::string>> values;
   for (const Key& key : config_keys()) values.push_back({key.full(), value_text(key, config)});

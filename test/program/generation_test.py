@@ -266,6 +266,16 @@ def a_folder_of_pictures_without_captions(space):
 
 
 @test
+def a_run_s_own_file_leaves_the_model_s_settings(space):
+    trained = run(space, 0, "train.max_steps=1", "output.save_model=true", "generate.max_new_tokens=3").output
+    path = trained / "model/generation_config.json"
+    path.write_text(json.dumps({**(json.loads(path.read_text()) if path.exists() else {}), "do_sample": True, "temperature": 0.6,
+                                "top_k": 7, "max_new_tokens": 9}))
+    status, out, err, _ = mpirun(0, [PROGRAM, "--generate", trained / "config.yaml", "generate.samples=2"])
+    check(status == 0 and "drawn at temperature 0.6, top_k 7" in out and "at most 3 tokens" in out, out, err)
+
+
+@test
 def bad_input_is_told_and_keeps_what_was_written(space):
     broken = space.copy(space.data)
     pictures = sorted(broken.rglob("*.png")) + sorted(broken.rglob("*.jpg"))
