@@ -243,7 +243,7 @@ std::string checkpoints_folder(const Config& config);
 double time_limit_seconds(const Config& config);
 
 /// The value of every key, in the order of the sections, as YAML: ("train.lr", "1e-05").
-std::vector<std::pair<std::string, std::string>> config_values(const Config& config);
+std::vector<std::pair<std::string, std::string>> config_values(const Config& config, bool every_key = true);
 /// The norm that gradients are scaled down to. Infinite: none are scaled, but all are held until the norm is known, so
 /// that a step can be skipped. 0: neither; each is consumed as soon as it is final.
 inline double largest_norm(const TrainSection& train) {
@@ -312,10 +312,9 @@ Config load_config(const std::string& file, const std::vector<std::string>& over
 /// The config of `values`, as config_values() gives them, with the overrides; `file` names them in messages.
 Config config_from_values(const std::vector<std::pair<std::string, std::string>>& values, const std::string& file,
                           const std::vector<std::string>& overrides);
-/// The full effective configuration as YAML that load_config reads back.
-std::string to_yaml(const Config& config);
-/// The same without those keys of `generate` that were not given: what the model's generation_config.json says holds then, as now.
-std::string to_run_file(const Config& config);
+/// The full effective configuration as YAML that load_config reads back. Without `every_key` of `generate` those alone that were
+/// given: what the model's generation_config.json says holds then, as now.
+std::string to_yaml(const Config& config, bool every_key = true);
 
 /// Prints config.notes, each as a line "note: ..." on stderr.
 void tell_notes(const Config& config);

@@ -167,8 +167,7 @@ void read_value(const Target& target, const YAML::Node& node, std::vector<T>& va
     const std::string names = "[" + (choices.empty() ? "name" : choices[0]) + "]";
     refuse(target, found_text(node), "; write for example " + (std::is_same_v<T, std::string> ? names : "[0, 1]"));
   }
-  const std::vector<YAML::Node> elements =
-      text ? split_list(node.Scalar()) : std::vector<YAML::Node>(node.begin(), node.end());
+  const std::vector<YAML::Node> elements = text ? split_list(node.Scalar()) : std::vector<YAML::Node>(node.begin(), node.end());
   std::vector<T> read;
   for (const YAML::Node& element : elements) {
     if (text && element.Scalar().empty()) refuse(target, shown(node.Scalar()), "; nothing stands before or behind a comma");
@@ -476,17 +475,12 @@ Config config_from_values(const std::vector<std::pair<std::string, std::string>>
   return parse_config(file, yaml_of(values), overrides);
 }
 
-std::string to_yaml(const Config& config) { return yaml_of(config_values(config)); }
+std::string to_yaml(const Config& config, bool every_key) { return yaml_of(config_values(config, every_key)); }
 
-std::string to_run_file(const Config& config) {
-  auto values = config_values(config);
-  std::erase_if(values, [&](const auto& value) { return value.first.starts_with("generate.") && config.places.count(value.first) == 0; });
-  return yaml_of(values);
-}
-
-std::vector<std::pair<std::string, std::string>> config_values(const Config& config) {
+std::vector<std::pair<std::string, std::string>> config_values(const Config& config, bool every_key) {
   std::vector<std::pair<std::string, std::string>> values;
-  for (const Key& key : config_keys()) values.push_back({key.full(), value_text(key, config)});
+  for (const Key& key : config_keys())
+    if (every_key || key.section != "generate" || config.places.count(key.full())) values.push_back({key.full(), value_text(key, config)});
   return values;
 }
 

@@ -144,7 +144,7 @@ std::string run_file_text(Config config, int64_t ranks, const std::string& run_i
   config.parallel.devices = ranks;
   return concat(record_heading(kConfigFile, run_id),
                 "\n# The effective configuration, as a run file: with another output.path it gives the same run again.\n",
-                to_run_file(with_absolute_paths(config)));
+                to_yaml(with_absolute_paths(config), false));
 }
 
 void RecordFolder::write_config(const std::string& text) const {

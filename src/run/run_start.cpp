@@ -458,7 +458,7 @@ void Run::announce() {
     std::printf("checkpoint %s\n", checkpoints_text(config_, model_->units(), engine_->store, world_.size(),
                                                    world_.local_size()).c_str());
   if (!config_.output.save_model && !writes_checkpoints(config_) && !smoke_)
-    std::printf("warning: what is learnt will not be kept: output.save_model is false, and no checkpoint is asked for\n");
+    std::printf("note: what is learnt will not be kept: output.save_model is false, and no checkpoint is asked for\n");
   if (!resume_ && config_.checkpoint.resume == "auto")
     std::printf("begins     at the first step: %s has no checkpoint\n", checkpoints_folder(config_).c_str());
   if (resume_) {

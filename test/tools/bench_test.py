@@ -169,7 +169,7 @@ def auto_beside_what_fit_lists(space):
     for row in result.json["rows"]:
         runs = row["runs"]
         check(2 <= len(runs) <= 4 and [run["what"] for run in runs].count("auto") == 1, row)
-        check("train.batch_size=auto" in runs[0]["command"] and "an estimated" in runs[0]["choice"], runs[0])
+        check("train.batch_size=auto" in runs[0]["command"] and "micro-batch" in runs[0]["choice"], runs[0])
         for run in runs:
             check(close(run["step_s"], float(np.median(run["periods_s"][0][3:]))), run)
         check(len({(run["config"].split("batch_size: ")[1].split()[0], run["choice"]) for run in runs}) == len(runs), row)
