@@ -478,10 +478,10 @@ Config config_from_values(const std::vector<std::pair<std::string, std::string>>
 std::string to_yaml(const Config& config, bool every_key) { return yaml_of(config_values(config, every_key)); }
 
 std::vector<std::pair<std::string, std::string>> config_values(const Config& config, bool every_key) {
-  std::vector<std::pair<std::string, std::string>> values;
+  std::vector<std::pair<std::string, std::string>> all;
   for (const Key& key : config_keys())
-    if (every_key || key.section != "generate" || config.places.count(key.full())) values.push_back({key.full(), value_text(key, config)});
-  return values;
+    if (every_key || key.section != "generate" || config.places.count(key.full())) all.push_back({key.full(), value_text(key, config)});
+  return all;
 }
 
 std::string checkpoints_folder(const Config& config) {
