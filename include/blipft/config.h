@@ -242,7 +242,7 @@ std::string checkpoints_folder(const Config& config);
 /// checkpoint.time_limit; 0: none. Throws UserError when the text is no time.
 double time_limit_seconds(const Config& config);
 
-/// The value of every key, in the order of the sections, as YAML: ("train.lr", "1e-05").
+/// The value of every key, in the order of the sections, as YAML: ("train.lr", "1e-05"). `every_key`: as of to_yaml().
 std::vector<std::pair<std::string, std::string>> config_values(const Config& config, bool every_key = true);
 /// The norm that gradients are scaled down to. Infinite: none are scaled, but all are held until the norm is known, so
 /// that a step can be skipped. 0: neither; each is consumed as soon as it is final.

@@ -17,8 +17,7 @@ namespace {
 
 // Whether a run goes on as the same run though a key has another value.
 bool may_change(const Config& config, OnResume rule) {
-  if (rule != OnResume::length) return rule != OnResume::refused;
-  return config.train.lr_schedule == "constant" && config.train.warmup_ratio == 0;
+  return rule == OnResume::length ? length_may_change(config) : rule != OnResume::refused;
 }
 
 // A key whose value is not the checkpoint's.
@@ -105,6 +104,10 @@ std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World
   return point;
 }
 
+bool length_may_change(const Config& config) {
+  return config.train.lr_schedule == "constant" && config.train.warmup_ratio == 0;
+}
+
 void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks) {
   std::string differences;
   const auto differs = [&](const std::string& key, const std::string& now, const std::string& then) {
@@ -130,9 +133,10 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
       (means || padding) && batch != number("batch_size"))
     differs(concat("train.batch_size (which ", means ? "the mean of train.loss_normalization=micro_batch" :
                    "the padding that train.loss_on_padding learns", " depends on)"), batch, number("batch_size"));
-  const std::string schedule = !longer ? "" : concat(" The learning rate (train.lr_schedule=", config.train.lr_schedule,
-      config.train.warmup_ratio > 0 ? ", train.warmup_ratio" : "", ") follows the run's length, which is part of the run: to train on from what was learnt, give a new run the saved model "
-      "as model.path, or the saved adapter as adapter.path.");
+  const std::string schedule = !longer ? "" : concat(
+      " The learning rate (train.lr_schedule=", config.train.lr_schedule, config.train.warmup_ratio > 0 ? ", train.warmup_ratio" : "",
+      ") follows the run's length, which is part of the run: to train on from what was learnt, give a new run the saved model as ",
+      "model.path, or the saved adapter as adapter.path.");
   BLIPFT_USER_CHECK(differences.empty(), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", point.folder,
                     " is of another run: ", differences, ".", schedule, " Give what was there to go on with that run, or ",
                     "checkpoint.resume=never and another output.path for a new one");

@@ -27,6 +27,9 @@ void check_resume_folder(const Config& config);
 /// stderr what it leaves out, and where file times say otherwise.
 std::string newest_checkpoint(const std::string& checkpoints);
 
+/// Whether a run's length may change when it goes on: its learning rates do not follow the length.
+bool length_may_change(const Config& config);
+
 /// Throws UserError that names every key whose value would make another run of it. `config` is resolved for `ranks`.
 void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks);
 

@@ -70,13 +70,12 @@ Generation::Generation(const Config& config, const World& world) : world_(world)
     instructions_ = open_instruction_reader(config_.model.path, inputs_.instruction, inputs_.instruction.max_tokens);
     if (inputs_.has_picture()) image_processor_ = ImageProcessor::from_directory(config_.model.path);
     settings_ = generate_settings(config, config_.model.path, tokenizer_.get(), inputs_.vocabulary);
-    const std::string unused = unused_sampling(config, settings_);
-    if (!unused.empty() && world_.rank() == 0) std::fprintf(stderr, "warning: %s\n", unused.c_str());
     const nlohmann::json file = io::read_json_file(config_.model.path + "/config.json");
     puts_prefix_ = file.value("model_type", "").starts_with("gemma");
     check_device(config_, world_);
   });
-  if (world_.rank() == 0 && !source_.warning.empty()) std::fprintf(stderr, "warning: %s\n", source_.warning.c_str());
+  for (const std::string& warning : {unused_sampling(config, settings_), source_.warning})
+    if (world_.rank() == 0 && !warning.empty()) std::fprintf(stderr, "warning: %s\n", warning.c_str());
   world_.together([&] {
     device_ = make_device(config_, world_);
     device_->bind_thread();

@@ -89,10 +89,6 @@ int64_t check_groups(const Checker& check, const MatrixView& x, int64_t size, co
   return x.cols() / size;
 }
 
-}  // namespace
-
-namespace {
-
 void check_turn(const Checker& check, const std::optional<Rotary>& rotary, const MatrixView& of, bool inverse) {
   if (!rotary) return;
   check_args(*rotary);

@@ -175,9 +175,9 @@ BatchChoice choose_batch(const FitSearch& search, const Config& asked, int64_t r
                            "; free memory there, or see what ./blipft --plan --fit ", asked.file,
                            " proposes: adapters, more ranks"));
   }
-  const std::string anew = concat(faster_text(search, asked, found.rows.front(), ranks, host_bytes),
-                                  before.empty() ? "" : "; chosen anew" + before);
-  return {found.rows.front().config, choice_text(found.rows, gpu_bytes) + anew, found.rows, anew};
+  const std::string anew = before.empty() ? "" : "; chosen anew" + before;
+  const std::string faster = faster_text(search, asked, found.rows.front(), ranks, host_bytes);
+  return {found.rows.front().config, choice_text(found.rows, gpu_bytes) + faster + anew, found.rows, anew};
 }
 
 std::string choice_text_of_cpus(const BatchChoice& choice, int64_t bytes) {

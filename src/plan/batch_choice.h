@@ -42,7 +42,7 @@ struct BatchChoice {
   Config config;                           ///< resolved
   std::string reason;                      ///< of one line
   std::vector<FitRow> rows = {};           ///< what was chosen among, best estimate first; empty: it was kept
-  std::string anew = {};                   ///< the end of the reason: what would be faster, why nothing was kept
+  std::string anew = {};                   ///< the end of the reason: why nothing was kept; "": there was nothing
   std::string timings = {};                ///< what was timed when it was made: "16 x 2 0.118 s, 32 x 1 0.121 s"; "": nothing
   std::string kept = {};                   ///< where it was kept, the reason without the memory that it takes
   /// How many of the rows are to be timed, where this is done: those that estimates do not tell apart from the best; 0: the

@@ -28,7 +28,7 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
                                    int64_t vocabulary);
 
 /// "generate.temperature, generate.top_k are not looked at: ...": keys that are given and that `settings`, which draw
-/// nothing, do not look at; "" where there are none. A value in a file that is the default is none: a run's config.yaml has all.
+/// nothing, do not look at; "" where there are none. A value in a file that is the default is none: the config.yaml beside answers has all.
 std::string unused_sampling(const Config& config, const GenerateSettings& settings);
 
 }  // namespace blipft

@@ -13,6 +13,7 @@
 #include "blipft/config_rules.h"
 #include "blipft/error.h"
 #include "blipft/version.h"
+#include "checkpoint/resume.h"
 #include "checkpoint/saving.h"
 #include "io/json.h"
 #include "io/named_checkpoints.h"
@@ -169,11 +170,10 @@ bool is_saved(const Config& config, const std::string& run_id) {
 
 // What leads on from there, which is more than a larger number where a checkpoint and the learning rates allow it.
 std::string advice(const Config& config, const EndedRun& ended, const std::string& newest) {
-  const bool any_length = config.train.lr_schedule == "constant" && config.train.warmup_ratio == 0;
   const char* key = ended.steps < ended.total_steps              ? "train.early_stopping_patience"
                     : config.train.max_steps == ended.steps ? "train.max_steps" : "train.max_epochs";
   std::string text = "; ";
-  if (!newest.empty() && (any_length || ended.steps < ended.total_steps))
+  if (!newest.empty() && (length_may_change(config) || ended.steps < ended.total_steps))
     text += concat("a larger ", key, " trains on from ", newest, ", ");
   return text + "another output.path begins a new run, and so do checkpoint.resume=never output.overwrite=true here";
 }
