@@ -1,5 +1,6 @@
 """One run of blipft: its command line, and what its trace says of it."""
 import os
+import shutil
 import statistics
 
 import numpy as np
@@ -44,6 +45,32 @@ def run(bench, row, ranks, repeat, limit):
     result = dict(command=" ".join(command))
     result.update(run_command(command, folder / "blipft.log", bench.gpus[:ranks], limit))
     result.update(read_traces(folder, ranks, bench.arguments.steps, result.pop("start_ns")))
+    return result
+
+
+def fresh_folder(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def tokens_of(row, small):
+    return 32 if small else row["tokens"]
+
+
+def run_rows(bench, row, folder, model, data, keys):
+    """One run of rows of `tokens` tokens, `batch` x `accumulate` a step, on one GPU, with a run file of its own in `folder`."""
+    small, steps = bench.arguments.cpu_smoke, bench.arguments.steps
+    yaml = folder / "run.yaml"
+    yaml.write_text(f"model: {{path: {shown(model)}, init: random}}\n"
+                    f"data: {{path: {shown(data)}, text_padding: max, max_text_tokens: {tokens_of(row, small)}}}\n"
+                    f"train: {{precision: bf16-true, batch_size: {1 if small else row['batch']}, accumulate_grad_batches: "
+                    f"{2 if small else row['accumulate']}, max_steps: {steps}, max_epochs: 1000000}}\n"
+                    f"parallel: {{strategy: single, device: {'cpu' if small else 'cuda'}}}\n"
+                    f"output: {{path: {shown(folder / 'out')}, save_model: false}}\n")
+    command = [bench.program, shown(yaml), *keys]
+    result = dict(command=" ".join(command), **run_command(command, folder / "log.txt", bench.gpus[:1], bench.arguments.row_timeout))
+    result.update(read_traces(folder / "out", 1, steps, result.pop("start_ns")))
     return result
 
 

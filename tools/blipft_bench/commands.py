@@ -1,4 +1,5 @@
 """Running one command: its log, its time limit, the memory it takes, and why it failed."""
+import json
 import os
 import re
 import signal
@@ -39,6 +40,14 @@ def error_line(log):
     lines = [line for line in map(str.strip, words.splitlines()) if not NOISE.search(line)]
     reasons = [line for line in lines if REASON.search(line)]
     return (reasons or lines or ["it printed nothing"])[-1]
+
+
+def result_of(log):
+    """What a script of PyTorch's side says at its end, RESULT and a JSON object. Raises BenchError where there is none."""
+    results = [line[7:] for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
+    if not results:
+        raise BenchError(f"printed no RESULT line; see {log}")
+    return json.loads(results[-1])
 
 
 def run_command(command, log, gpus, timeout):

@@ -2,12 +2,10 @@
 import json
 import shutil
 
-import numpy as np
-
 import make_demo
 
 from . import blipft, generate, inputs, ops, table
-from .commands import BenchError, run_command
+from .commands import BenchError, result_of, run_command
 from .machine import ROOT, say, shown
 
 SCRIPT = "tools/bench_families_torch.py"
@@ -74,35 +72,13 @@ def write_model(bench, row, small):
     return folder
 
 
-def write_texts(path, samples, tokens):
-    """Texts that are longer than the rows, all of them learnt."""
-    rng = np.random.default_rng(2)
-    with open(path, "w", encoding="utf-8") as file:
-        for _ in range(samples):
-            digits = "".join(rng.choice(list("0123456789"), size=tokens + 8))  # a token each
-            file.write(json.dumps({"prompt": digits[:4], "completion": digits[4:]}) + "\n")
-
-
 def measure(bench, row, model, small):
-    folder = bench.out / row["name"]
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    tokens, steps = 32 if small else row["tokens"], bench.arguments.steps
+    folder = blipft.fresh_folder(bench.out / row["name"])
     data = bench.out / "data"
     if not row.get("pictures"):
         data = folder / "texts.jsonl"
-        write_texts(data, row["batch"] * row["accumulate"], tokens)
-    yaml = folder / "run.yaml"
-    yaml.write_text(f"model: {{path: {shown(model)}, init: random}}\n"
-                    f"data: {{path: {shown(data)}, text_padding: max, max_text_tokens: {tokens}}}\n"
-                    f"train: {{precision: bf16-true, batch_size: {1 if small else row['batch']}, accumulate_grad_batches: "
-                    f"{2 if small else row['accumulate']}, max_steps: {steps}, max_epochs: 1000000}}\n"
-                    f"parallel: {{strategy: single, device: {'cpu' if small else 'cuda'}}}\n"
-                    f"output: {{path: {shown(folder / 'out')}, save_model: false}}\n")
-    command = [bench.program, shown(yaml), *(LORA if row.get("lora") else []), *row.get("keys", [])]
-    result = dict(command=" ".join(command), **run_command(command, folder / "log.txt", bench.gpus[:1], bench.arguments.row_timeout))
-    result.update(blipft.read_traces(folder / "out", 1, steps, result.pop("start_ns")))
-    return result
+        inputs.write_long_texts(data, row["batch"] * row["accumulate"], blipft.tokens_of(row, small))
+    return blipft.run_rows(bench, row, folder, model, data, [*(LORA if row.get("lora") else []), *row.get("keys", [])])
 
 
 def measure_torch(bench, row, model):
@@ -115,12 +91,9 @@ def measure_torch(bench, row, model):
         log = bench.out / row["name"] / f"torch-{attempt}.log"
         try:
             measured = run_command(command, log, bench.gpus[:1], bench.arguments.row_timeout)
-            lines = [line[7:] for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
-            if not lines:
-                raise BenchError(f"printed no RESULT line; see {log}")
             measured.pop("start_ns")
             how = f"{batch} x {row['batch'] * row['accumulate'] // batch}{', recomputed' if recompute else ''}"
-            return dict(json.loads(lines[-1]), command=" ".join(command), how=how, **measured)
+            return dict(result_of(log), command=" ".join(command), how=how, **measured)
         except BenchError as error:
             say(f"{row['name']}: torch {batch}{' recomputed' if recompute else ''}: {error}")
             result = dict(error=str(error), command=" ".join(command))

@@ -1,15 +1,11 @@
 """Products in fp8 beside those in bf16, the same steps in turn, on one GPU: long rows, whose products are most of a step."""
-import json
 import re
-import shutil
-
-import numpy as np
 
 import make_demo
 
 from . import auto, blipft, generate, inputs, table
-from .commands import BenchError, run_command
-from .machine import say, shown
+from .commands import BenchError
+from .machine import say
 
 VOCABULARY = {"7b": 32000, "llama3-8b": 128256, "qwen2.5-7b": 152064}
 # Of Llama 3 8B and Qwen2.5-7B, adapters of rank 8 as NeMo AutoModel's benchmark has them.
@@ -43,33 +39,17 @@ def prepare(bench, row, small):
         inputs.write_model(folder, None, captions, small)
         return folder, bench.out / "data"
     write_model(folder, row, small)
-    tokens, data = 32 if small else row["tokens"], bench.out / f"texts-{row['tokens']}.jsonl"
-    rng = np.random.default_rng(2)
-    with open(data, "w", encoding="utf-8") as file:
-        for _ in range(row["batch"] * row["accumulate"]):
-            digits = "".join(rng.choice(list("0123456789"), size=tokens + 8))  # a token each
-            file.write(json.dumps({"prompt": digits[:4], "completion": digits[4:]}) + "\n")
+    data = bench.out / f"texts-{row['tokens']}.jsonl"
+    inputs.write_long_texts(data, row["batch"] * row["accumulate"], blipft.tokens_of(row, small))
     return folder, data
 
 
 def measure(bench, row, model, data, small, in_fp8):
-    folder = bench.out / f"{row['name']}-{'fp8' if in_fp8 else 'bf16'}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    steps = bench.arguments.steps
-    yaml = folder / "run.yaml"
-    yaml.write_text(f"model: {{path: {shown(model)}, init: random}}\n"
-                    f"data: {{path: {shown(data)}, text_padding: max, max_text_tokens: {32 if small else row['tokens']}}}\n"
-                    f"train: {{precision: bf16-true, batch_size: {1 if small else row['batch']}, accumulate_grad_batches: "
-                    f"{2 if small else row['accumulate']}, max_steps: {steps}, max_epochs: 1000000}}\n"
-                    f"parallel: {{strategy: single, device: {'cpu' if small else 'cuda'}}}\n"
-                    f"output: {{path: {shown(folder / 'out')}, save_model: false}}\n")
-    command = [bench.program, shown(yaml), *row.get("keys", []), *(["train.matmul=fp8", *row.get("fp8_keys", [])] if in_fp8 else []),
-               *(["train.fp8_least_size=1"] if in_fp8 and small else [])]
-    log = folder / "log.txt"
-    result = dict(command=" ".join(command), **run_command(command, log, bench.gpus[:1], bench.arguments.row_timeout))
-    result.update(blipft.read_traces(folder / "out", 1, steps, result.pop("start_ns")))
-    kept = re.search(r"weights' codes (stay .*|are .*)$", log.read_text(errors="replace"), re.M)
+    folder = blipft.fresh_folder(bench.out / f"{row['name']}-{'fp8' if in_fp8 else 'bf16'}")
+    keys = [*row.get("keys", []), *(["train.matmul=fp8", *row.get("fp8_keys", [])] if in_fp8 else []),
+            *(["train.fp8_least_size=1"] if in_fp8 and small else [])]
+    result = blipft.run_rows(bench, row, folder, model, data, keys)
+    kept = re.search(r"weights' codes (stay .*|are .*)$", (folder / "log.txt").read_text(errors="replace"), re.M)
     result["codes"] = kept[1] if kept else ""
     text = row["model"] != "blip2"
     result["tokens_s"] = row["batch"] * row["tokens"] * row["accumulate"] / result["step_s"] if text else None

@@ -12,7 +12,7 @@ import make_demo
 import make_text_demo
 
 from . import auto, inputs
-from .commands import BenchError, run_command
+from .commands import BenchError, result_of, run_command
 from .machine import say, shown
 
 SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "bench_generate_torch.py"
@@ -113,10 +113,7 @@ def run_torch(bench, row, model, best):
     log = bench.out / f"{row['name']}-torch-{'best' if best else 'eager'}.log"
     try:
         run_command(command, log, bench.gpus[:1], bench.arguments.row_timeout)
-        results = [line[7:] for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
-        if not results:
-            raise BenchError(f"printed no RESULT line; see {log}")
-        return json.loads(results[-1])
+        return result_of(log)
     except BenchError as error:
         return dict(error=str(error))
 

@@ -77,6 +77,15 @@ def write_data(folder, count, size):
     return [entry["text"] for entry in entries]
 
 
+def write_long_texts(path, count, tokens):
+    """Texts that are longer than rows of so many tokens, all of them learnt."""
+    rng = np.random.default_rng(2)
+    with open(path, "w", encoding="utf-8") as file:
+        for _ in range(count):
+            digits = "".join(rng.choice(list("0123456789"), size=tokens + 8))  # a token each
+            file.write(json.dumps({"prompt": digits[:4], "completion": digits[4:]}) + "\n")
+
+
 def prepare(model, data, tokenizer, small, out):
     """Paths of the model and the data, written into `out` where none is given."""
     captions = []

@@ -1,9 +1,8 @@
 """The same step in PyTorch: where torch is, and one run of bench_torch.py."""
-import json
 import pathlib
 import sys
 
-from .commands import BenchError, run_command
+from .commands import BenchError, result_of, run_command
 from .machine import output_of, say
 from .rows import CUT_SHORT, TEXT_TOKENS, torch_steps
 
@@ -48,11 +47,8 @@ def run(bench, row, variant, ranks, limit):
     result = dict(command=" ".join(command))
     try:
         outcome = run_command(command, log, bench.gpus[:ranks], limit)
-        results = [line[7:] for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
-        if not results:
-            raise BenchError(f"printed no RESULT line; see {log}")
         outcome.pop("start_ns")
-        result.update(json.loads(results[-1]), **outcome)
+        result.update(result_of(log), **outcome)
         say(f"{row['name']}: torch {variant} {result['step_s']:.4f} s/step, prompt after {result['seconds']:.1f} s")
     except BenchError as error:
         if bench.cut_short(error, limit):
