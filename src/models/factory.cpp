@@ -4,8 +4,8 @@
 #include "blipft/model_class.h"
 #include "io/json_fields.h"
 #include "models/families/picture/blip2.h"
-#include "models/families/text/gemma.h"
 #include "models/families/picture/instructblip.h"
+#include "models/families/text/gemma.h"
 #include "models/families/text/llama.h"
 #include "models/families/text/t5.h"
 

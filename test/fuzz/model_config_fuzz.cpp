@@ -2,8 +2,8 @@
 #include "blipft/data.h"
 #include "fuzz/fuzz_target.h"
 #include "models/families/picture/blip2_config.h"
-#include "models/families/text/gemma_config.h"
 #include "models/families/picture/instructblip_config.h"
+#include "models/families/text/gemma_config.h"
 #include "models/families/text/llama_config.h"
 
 BLIPFT_FUZZ_TARGET(model_config) {

@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 
 #include "models/blocks/attention.h"
-#include "models/language/language_model.h"
 #include "models/blocks/mlp.h"
 #include "models/gradient_check.h"
+#include "models/language/language_model.h"
 
 using namespace blipft;
 

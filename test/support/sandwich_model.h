@@ -6,8 +6,9 @@
 #pragma once
 
 #include "models/blocks/attention.h"
-#include "models/language/language_model.h"
 #include "models/blocks/mlp.h"
+#include "models/language/language_model.h"
+#include "models/language/text_only_model.h"
 
 namespace blipft::testing {
 
@@ -17,9 +18,9 @@ struct SandwichSizes {
   float eps = 1e-5f, cap = 3, init_std = 0.3f;
 };
 
-class SandwichModel : public Model {
+class SandwichModel : public TextOnlyModel<LanguageModel> {
  public:
-  SandwichModel(const SandwichSizes& sizes, const ModelSettings& settings) : sizes_(sizes), compute_(settings.compute) {
+  SandwichModel(const SandwichSizes& sizes, const ModelSettings& settings) : TextOnlyModel(settings), sizes_(sizes) {
     const SandwichSizes& s = sizes_;
     const ParameterGroup& all = add_group(settings, "all");
     Unit& embeddings = add_unit("embeddings", all);
@@ -39,19 +40,6 @@ class SandwichModel : public Model {
   std::string description() const override { return "sandwich norms, for tests"; }
   ModelInputs inputs() const override {
     return {.max_text_tokens = sizes_.positions, .vocabulary = sizes_.vocabulary, .key_lengths = true};
-  }
-  void forward_backward(const StepContext& context, const MicroBatch& batch) override {
-    const Tensor x = forward(context, batch, language_.trains_below_head(false));
-    language_.loss_and_backward(context, batch, x, false);
-    context.arena.mark("after_backward");
-  }
-  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
-    StepContext evaluation = context;
-    evaluation.training = false;
-    language_.loss(evaluation, batch, forward(evaluation, batch, false));
-  }
-  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override {
-    return language_.unit_flops(unit, phase, batch_size, text_rows, false).value_or(0);
   }
 
  private:
@@ -85,16 +73,8 @@ class SandwichModel : public Model {
     LinearLayer down = add_linear(unit, name + "down", sizes_.inner, sizes_.hidden, false, sizes_.init_std);
     return std::make_shared<GatedMlp>(unit, std::move(gate_up), std::move(down));
   }
-  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save) {
-    context.arena.mark("before_forward");
-    const Tensor x = language_.forward(context, batch, compute_, {}, save);
-    context.arena.mark("after_forward");
-    return x;
-  }
 
   SandwichSizes sizes_;
-  DType compute_;
-  LanguageModel language_;
 };
 
 }  // namespace blipft::testing

@@ -3,18 +3,19 @@
 #pragma once
 
 #include "models/blocks/attention.h"
-#include "models/language/language_model.h"
 #include "models/blocks/mlp.h"
+#include "models/language/language_model.h"
+#include "models/language/text_only_model.h"
 
 namespace blipft::testing {
 
-class TextModel : public Model {
+class TextModel : public TextOnlyModel<LanguageModel> {
  public:
   struct Sizes {
     int64_t vocabulary = 128, hidden = 16, heads = 2, inner = 24, layers = 2, positions = 40;
     float dropout = 0;
   };
-  TextModel(const Sizes& sizes, const ModelSettings& settings) : sizes_(sizes), compute_(settings.compute) {
+  TextModel(const Sizes& sizes, const ModelSettings& settings) : TextOnlyModel(settings), sizes_(sizes) {
     const int64_t v = sizes.vocabulary, h = sizes.hidden;
     const ParameterGroup& text = add_group(settings, "text");
     Unit& embeddings = add_unit("embeddings", text);
@@ -37,15 +38,6 @@ class TextModel : public Model {
   ModelInputs inputs() const override {
     return {.max_text_tokens = sizes_.positions, .vocabulary = sizes_.vocabulary};
   }
-  void forward_backward(const StepContext& context, const MicroBatch& batch) override {
-    language_.loss_and_backward(context, batch, forward(context, batch, language_.trains_below_head(false)), false);
-    context.arena.mark("after_backward");
-  }
-  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
-    StepContext evaluation = context;
-    evaluation.training = false;
-    language_.loss(evaluation, batch, forward(evaluation, batch, false));
-  }
   double unit_flops(const Unit&, Phase, int64_t, const TextRows&) const override { return 0; }
 
  private:
@@ -67,16 +59,8 @@ class TextModel : public Model {
              {.block = std::make_shared<Mlp>(unit, Activation::gelu, std::move(fc1), std::move(fc2)), .before = norm2,
               .dropout = {p, site + 1}}}};
   }
-  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save) {
-    context.arena.mark("before_forward");
-    const Tensor x = language_.forward(context, batch, compute_, {}, save);
-    context.arena.mark("after_forward");
-    return x;
-  }
 
   Sizes sizes_;
-  DType compute_;
-  LanguageModel language_;
 };
 
 }  // namespace blipft::testing

@@ -3,59 +3,42 @@
 #pragma once
 
 #include "models/blocks/attention.h"
-#include "models/language/encoder_decoder.h"
 #include "models/blocks/mlp.h"
+#include "models/language/encoder_decoder.h"
+#include "models/language/text_only_model.h"
 
 namespace blipft::testing {
 
-class ToyEncoderDecoder : public Model {
+class ToyEncoderDecoder : public TextOnlyModel<EncoderDecoder> {
  public:
   struct Design {
     float dropout = 0;
     bool tied = false;                     // the head is the embedding, and what it reads is scaled
   };
   ToyEncoderDecoder(const Design& design, const ModelSettings& settings)
-      : p_(settings.dropout ? design.dropout : 0), compute_(settings.compute), all_(add_group(settings, "all")) {
+      : TextOnlyModel(settings), p_(settings.dropout ? design.dropout : 0), all_(add_group(settings, "all")) {
     Unit& embeddings = add_unit("embeddings", all_);
-    model_.source = {.unit = &embeddings, .vocabulary = kVocabulary, .hidden = kHidden, .dropout = {p_, 90}};
-    model_.source.tokens =
+    language_.source = {.unit = &embeddings, .vocabulary = kVocabulary, .hidden = kHidden, .dropout = {p_, 90}};
+    language_.source.tokens =
         embeddings.add("tokens", {kVocabulary, kHidden}, Init::normal(0.5f), false, ParameterKind::embedding);
-    model_.text = model_.source;
-    model_.text.dropout = {p_, 91};
-    add_layers(model_.encoder, "encoder", false, settings);
-    model_.memory_unit = &add_unit("encoder.norm", all_);
-    model_.memory_norm = add_rms_norm(*model_.memory_unit, "memory", kHidden, 1e-5f);
-    model_.memory_dropout = {p_, 92};
-    add_layers(model_.decoder, "decoder", true, settings);
-    model_.head.unit = &add_unit("head", all_);
-    model_.head.norm = add_norm(*model_.head.unit, "norm", kHidden, 1e-5f);
-    model_.head.dropout = {p_, 93};
-    if (design.tied) model_.head.scale = 0.4f;
-    model_.head.add_output(embeddings, design.tied ? "tokens" : "", "head", kHidden, kVocabulary, 0.3f);
+    language_.text = language_.source;
+    language_.text.dropout = {p_, 91};
+    add_layers(language_.encoder, "encoder", false, settings);
+    language_.memory_unit = &add_unit("encoder.norm", all_);
+    language_.memory_norm = add_rms_norm(*language_.memory_unit, "memory", kHidden, 1e-5f);
+    language_.memory_dropout = {p_, 92};
+    add_layers(language_.decoder, "decoder", true, settings);
+    language_.head.unit = &add_unit("head", all_);
+    language_.head.norm = add_norm(*language_.head.unit, "norm", kHidden, 1e-5f);
+    language_.head.dropout = {p_, 93};
+    if (design.tied) language_.head.scale = 0.4f;
+    language_.head.add_output(embeddings, design.tied ? "tokens" : "", "head", kHidden, kVocabulary, 0.3f);
   }
 
   std::string description() const override { return "a toy encoder-decoder, for tests"; }
   ModelInputs inputs() const override {
     return {.max_text_tokens = 40, .vocabulary = kVocabulary, .key_lengths = true, .label_rows = p_ > 0,
             .decoder_start = 1};
-  }
-  void forward_backward(const StepContext& context, const MicroBatch& batch) override {
-    context.arena.mark("before_forward");
-    const Tensor x = model_.forward(context, batch, compute_, {}, true);
-    context.arena.mark("after_forward");
-    model_.loss_and_backward(context, batch, x, false);
-    context.arena.mark("after_backward");
-  }
-  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
-    StepContext evaluation = context;
-    evaluation.training = false;
-    context.arena.mark("before_forward");
-    const Tensor x = model_.forward(evaluation, batch, compute_, {}, false);
-    context.arena.mark("after_forward");
-    model_.loss(evaluation, batch, x);
-  }
-  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& rows) const override {
-    return model_.unit_flops(unit, phase, batch_size, rows, false).value_or(0);
   }
 
  private:
@@ -119,10 +102,8 @@ class ToyEncoderDecoder : public Model {
   }
 
   float p_;
-  DType compute_;
   const ParameterGroup& all_;
   uint32_t site_ = 0;
-  EncoderDecoder model_;
 };
 
 }  // namespace blipft::testing

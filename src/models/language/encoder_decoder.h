@@ -5,8 +5,8 @@
 // most), N source rows in all; T text tokens, M text rows in all; H hidden size, V vocabulary.
 #pragma once
 
-#include "models/language/language.h"
 #include "models/blocks/stack.h"
+#include "models/language/language.h"
 #include "models/language/text_embedding.h"
 
 namespace blipft {

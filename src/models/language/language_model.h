@@ -5,8 +5,8 @@
 // most), M rows in all, B * S unless packed, H hidden size.
 #pragma once
 
-#include "models/language/language.h"
 #include "models/blocks/stack.h"
+#include "models/language/language.h"
 #include "models/language/text_embedding.h"
 
 namespace blipft {

@@ -4,9 +4,9 @@
 // language model in all, H its hidden size.
 #include "models/families/picture/blip_model.h"
 
-#include "models/language/prefix_projection.h"
 #include "models/config_checks.h"
 #include "models/families/text/t5.h"
+#include "models/language/prefix_projection.h"
 
 namespace blipft {
 

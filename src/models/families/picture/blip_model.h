@@ -8,11 +8,11 @@
 #include <string>
 #include <variant>
 
+#include "models/families/picture/qformer.h"
+#include "models/families/picture/vit.h"
 #include "models/families/text/llama_config.h"
 #include "models/families/text/opt.h"
-#include "models/families/picture/qformer.h"
 #include "models/families/text/t5_config.h"
-#include "models/families/picture/vit.h"
 
 namespace blipft {
 

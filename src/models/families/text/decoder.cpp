@@ -3,10 +3,11 @@
 
 #include <utility>
 
-#include "models/language/language_model.h"
 #include "models/blocks/linear_lora.h"
 #include "models/blocks/mlp.h"
 #include "models/config_checks.h"
+#include "models/language/language_model.h"
+#include "models/language/text_only_model.h"
 
 namespace blipft {
 
@@ -59,10 +60,10 @@ LanguageModel DecoderBuilder::make(const std::function<Unit&(const std::string& 
   return language;
 }
 
-class Decoder : public Model {
+class Decoder : public TextOnlyModel<LanguageModel> {
  public:
   Decoder(DecoderConfig config, const DecoderPlace& place, const ModelSettings& settings)
-      : config_(std::move(config)), compute_(settings.compute), embeddings_group_(add_group(settings, "embeddings")),
+      : TextOnlyModel(settings), config_(std::move(config)), embeddings_group_(add_group(settings, "embeddings")),
         layers_group_(add_group(settings, "layers")), head_group_(add_group(settings, "head")),
         adapter_group_(add_adapter_group(settings)),
         lora_(settings.adapter, "",
@@ -98,42 +99,12 @@ class Decoder : public Model {
     return {.max_text_tokens = config_.max_text_tokens, .vocabulary = config_.vocabulary, .positions = true,
             .key_lengths = true, .label_rows = label_rows_};
   }
-  void forward_backward(const StepContext& context, const MicroBatch& batch) override {
-    const Tensor x = forward(context, batch, language_.trains_below_head(false));
-    language_.loss_and_backward(context, batch, x, false);
-    context.arena.mark("after_backward");
-  }
-  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
-    StepContext evaluation = context;
-    evaluation.training = false;
-    language_.loss(evaluation, batch, forward(evaluation, batch, false));
-  }
-  std::vector<int64_t> cache_widths() const override { return language_.layers.cache_widths(); }
-  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) override {
-    return language_.read_prompts(context, batch, compute_, {}, cache);
-  }
-  Tensor decode(const StepContext& context, const CacheCall& cache) override {
-    return language_.decode(context, compute_, cache);
-  }
-  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override {
-    return language_.unit_flops(unit, phase, batch_size, text_rows, false).value_or(0);
-  }
 
  private:
-  // What the head reads; `save` keeps what backward needs.
-  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save) {
-    context.arena.mark("before_forward");
-    const Tensor x = language_.forward(context, batch, compute_, {}, save);
-    context.arena.mark("after_forward");
-    return x;
-  }
-
   DecoderConfig config_;
-  DType compute_;
   const ParameterGroup &embeddings_group_, &layers_group_, &head_group_;
   const ParameterGroup* adapter_group_;
   LoraBuilder lora_;
-  LanguageModel language_;
   bool label_rows_ = false;
 };
 

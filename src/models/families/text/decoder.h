@@ -11,8 +11,8 @@
 
 #include "blipft/model.h"
 #include "models/blocks/attention.h"
-#include "models/language/language_model.h"
 #include "models/blocks/linear_lora.h"
+#include "models/language/language_model.h"
 
 namespace blipft {
 

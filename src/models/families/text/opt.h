@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include "models/language/language_model.h"
 #include "models/blocks/linear_lora.h"
+#include "models/language/language_model.h"
 
 namespace blipft {
 

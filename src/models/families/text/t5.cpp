@@ -5,6 +5,7 @@
 
 #include "models/blocks/attention.h"
 #include "models/blocks/mlp.h"
+#include "models/language/text_only_model.h"
 
 namespace blipft {
 
@@ -109,19 +110,19 @@ Stack Builder::stack(const char* side, int64_t layers, bool decodes, const Activ
   return stack;
 }
 
-class T5 : public Model {
+class T5 : public TextOnlyModel<EncoderDecoder> {
  public:
   T5(const T5Config& config, const ModelSettings& settings)
-      : config_(config), compute_(settings.compute), embeddings_group_(add_group(settings, "embeddings")),
+      : TextOnlyModel(settings), config_(config), embeddings_group_(add_group(settings, "embeddings")),
         encoder_group_(add_group(settings, "encoder")), decoder_group_(add_group(settings, "decoder")),
         head_group_(add_group(settings, "head")), adapter_group_(add_adapter_group(settings)),
         lora_(settings.adapter, "",
-              [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }),
-        model_(make_t5(config_, {}, settings,
-                       [this](T5Part part, const std::string& name) -> Unit& { return add_unit(name, group_of(part)); },
-                       lora_)) {
+              [this](const std::string& name) -> Unit& { return add_unit(name, *adapter_group_); }) {
+    language_ = make_t5(config_, {}, settings,
+                        [this](T5Part part, const std::string& name) -> Unit& { return add_unit(name, group_of(part)); }, lora_);
     lora_.check();
-    label_rows_ = model_.head.dropout || (model_.head.unit->adapter && settings.adapter.dropout > 0);
+    const LanguageHead& head = language_.head;
+    label_rows_ = head.dropout || (head.unit->adapter && settings.adapter.dropout > 0);
   }
 
   std::string description() const override {
@@ -131,27 +132,6 @@ class T5 : public Model {
   ModelInputs inputs() const override {
     return {.max_text_tokens = kMostWidth, .vocabulary = config_.vocabulary, .key_lengths = true,
             .label_rows = label_rows_, .decoder_start = config_.decoder_start};
-  }
-  void forward_backward(const StepContext& context, const MicroBatch& batch) override {
-    const Tensor x = forward(context, batch, model_.trains_below_head(false));
-    model_.loss_and_backward(context, batch, x, false);
-    context.arena.mark("after_backward");
-  }
-  void forward_loss(const StepContext& context, const MicroBatch& batch) override {
-    StepContext evaluation = context;
-    evaluation.training = false;
-    model_.loss(evaluation, batch, forward(evaluation, batch, false));
-  }
-  std::vector<int64_t> cache_widths() const override { return model_.cache_widths(); }
-  std::vector<int64_t> memory_widths() const override { return model_.memory_widths(); }
-  Tensor read_prompts(const StepContext& context, const MicroBatch& batch, const CacheCall& cache) override {
-    return model_.read_prompts(context, batch, compute_, {}, cache);
-  }
-  Tensor decode(const StepContext& context, const CacheCall& cache) override {
-    return model_.decode(context, compute_, cache);
-  }
-  double unit_flops(const Unit& unit, Phase phase, int64_t batch_size, const TextRows& text_rows) const override {
-    return model_.unit_flops(unit, phase, batch_size, text_rows, false).value_or(0);
   }
 
  private:
@@ -164,20 +144,11 @@ class T5 : public Model {
     }
     return head_group_;
   }
-  // What the head reads; `save` keeps what backward needs.
-  Tensor forward(const StepContext& context, const MicroBatch& batch, bool save) {
-    context.arena.mark("before_forward");
-    const Tensor x = model_.forward(context, batch, compute_, {}, save);
-    context.arena.mark("after_forward");
-    return x;
-  }
 
   T5Config config_;
-  DType compute_;
   const ParameterGroup &embeddings_group_, &encoder_group_, &decoder_group_, &head_group_;
   const ParameterGroup* adapter_group_;
   LoraBuilder lora_;
-  EncoderDecoder model_;
   bool label_rows_ = false;
 };
 

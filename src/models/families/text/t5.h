@@ -8,9 +8,9 @@
 #include <memory>
 #include <string>
 
-#include "models/language/encoder_decoder.h"
 #include "models/blocks/linear_lora.h"
 #include "models/families/text/t5_config.h"
+#include "models/language/encoder_decoder.h"
 
 namespace blipft {
 
