@@ -196,6 +196,8 @@ class Dataset {
   /// Reads no picture. This default is right where the text is no conversation and has no prompt.
   virtual Prompt read_prompt(int64_t index) const;
   virtual bool has_pictures() const { return true; }  ///< false: no sample has one
+  /// Of a folder that has pictures alone: how many files in it are no pictures, by their names.
+  virtual std::optional<int64_t> files_beside_pictures() const { return std::nullopt; }
   /// Tells what this dataset is made of, in order, as far as that is known without reading samples: names of files and
   /// members (without the folder that all lie in), texts, sizes in bytes. Equal datasets tell the same. Takes some 0.1 us
   /// a sample, and looks at a few dozen files at most.

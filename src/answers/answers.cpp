@@ -133,7 +133,7 @@ class AnswerRun {
       const PromptSet& set = set_->prompt_set();
       std::printf("prompts    %zu of %s%s, %s\n", set.prompts().size(), set.path().c_str(),
                   set.part().empty() ? "" : concat(" (", set.part(), ")").c_str(), generation_.settings().text().c_str());
-      if (const int64_t others = files_beside_pictures(set_->prompt_set().path()); others > 0)
+      if (const int64_t others = set.dataset().files_beside_pictures().value_or(0); others > 0)
         std::printf("left out   %s there, no picture by name (.jpg, .jpeg, .png, .webp)\n", counted(others, "file").c_str());
       std::fflush(stdout);
     }

@@ -19,13 +19,13 @@ bool has_text_captions(const std::string& path);
 /// Whether `path` is a folder with pictures, or folders of them, and without any text. With settings.for_prompts that is an
 /// ImageFolder too.
 bool has_pictures_alone(const std::string& path);
-/// What of such a folder is no picture, by its name.
-int64_t files_beside_pictures(const std::string& path);
 /// What to say of such a folder to who wants to learn from it.
 constexpr const char* kPicturesAlone =
     "found pictures without captions; to learn from them write a metadata.jsonl with a line for each, {\"file_name\": "
     "\"dog.jpg\", \"text\": \"a dog\"}, or a .txt beside each; ./blipft --generate captions them as they are";
 std::unique_ptr<Dataset> open_image_folder(const std::string& path, const TextSettings& settings);
+/// The pictures of a folder that has pictures alone; null: it is none.
+std::unique_ptr<Dataset> open_pictures_alone(const std::string& path, const TextSettings& settings);
 
 /// The .tar files that `path` means: a file, a directory, or a pattern with * ? [ ] { }; sorted. Empty: none.
 std::vector<std::string> find_shards(const std::string& path);

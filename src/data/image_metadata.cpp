@@ -204,18 +204,6 @@ void for_each_file(const std::string& folder, const std::function<bool(const fs:
 
 bool is_listed(const fs::path& path) { return is_picture_name(path) && !is_hidden(path); }
 
-// Pictures without a word, for whoever wants prompts alone.
-PictureList list_pictures(const std::string& folder) {
-  PictureList list{folder, folder, {}};
-  for_each_file(folder, [&](const fs::path& file) {
-    if (is_listed(file)) list.entries.push_back({file.lexically_relative(folder).string(), {}, 0});
-    return true;
-  });
-  std::sort(list.entries.begin(), list.entries.end(),
-            [](const PictureEntry& a, const PictureEntry& b) { return a.file < b.file; });
-  return list;
-}
-
 PictureList read_text_captions(const std::string& folder, bool for_prompts) {
   PictureList list{folder, folder, {}};
   std::set<std::string> texts;
@@ -279,20 +267,28 @@ bool has_pictures_alone(const std::string& path) {
   return found;
 }
 
-int64_t files_beside_pictures(const std::string& path) {
-  int64_t count = 0;
-  if (has_pictures_alone(path)) for_each_file(path, [&](const fs::path& file) { return count += !is_listed(file), true; });
-  return count;
+PictureList list_pictures_alone(const std::string& folder) {
+  PictureList list{folder, folder, {}, 0};
+  if (!find_metadata(folder).empty() || has_text_captions(folder)) return list;
+  for_each_file(folder, [&](const fs::path& file) {
+    if (is_listed(file)) list.entries.push_back({file.lexically_relative(folder).string(), {}, 0});
+    else ++*list.others;
+    return true;
+  });
+  std::sort(list.entries.begin(), list.entries.end(),
+            [](const PictureEntry& a, const PictureEntry& b) { return a.file < b.file; });
+  return list;
 }
 
 PictureList read_picture_list(const std::string& path, const TextSettings& settings) {
   const std::string metadata = find_metadata(path);
   if (metadata.empty() && has_text_captions(path)) return read_text_captions(path, settings.for_prompts);
-  const bool alone = metadata.empty() && has_pictures_alone(path);
-  if (alone && settings.for_prompts) return list_pictures(path);
+  if (metadata.empty() && settings.for_prompts)
+    if (PictureList list = list_pictures_alone(path); !list.entries.empty()) return list;
   BLIPFT_USER_CHECK(!metadata.empty(), "no ImageFolder at ", path,
                     ": expected metadata.jsonl or metadata.csv there or in train/, or a .txt beside each picture, or a "
-                    "JSON file of COCO's captions, or VQA's or LAVIS's annotations", alone ? concat("; ", kPicturesAlone) : "");
+                    "JSON file of COCO's captions, or VQA's or LAVIS's annotations",
+                    has_pictures_alone(path) ? concat("; ", kPicturesAlone) : "");
   if (metadata == path && is_vqa(path)) return read_vqa(path, settings);
   if (metadata == path) return is_coco(path) ? read_coco(path, settings) : read_lavis(path, settings);
   const std::string root = settings.pictures.empty() ? fs::path(metadata).parent_path().string() : settings.pictures;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,15 @@ struct PictureList {
   std::string metadata;    ///< the file, for messages; the folder where captions lie beside the pictures
   std::string root;        ///< the folder that pictures are relative to
   std::vector<PictureEntry> entries;
+  std::optional<int64_t> others = {};  ///< of pictures alone: the files there that are none
 };
 
 /// What is at `path`, by settings.keys and settings.pictures. Throws UserError naming file and line.
 PictureList read_picture_list(const std::string& path, const TextSettings& settings);
+
+/// The pictures in a folder, and in folders inside of it, where they have no text; without entries: there are none, or they
+/// have some.
+PictureList list_pictures_alone(const std::string& folder);
 
 /// The .txt of a picture.
 std::string caption_file_of(const std::string& picture);

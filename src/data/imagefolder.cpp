@@ -112,10 +112,11 @@ std::string caption_beside(const std::string& picture) {
 class ImageFolder final : public Dataset {
  public:
   ImageFolder(PictureList list, TextSettings settings)
-      : metadata_(std::move(list.metadata)), root_(std::move(list.root)), entries_(std::move(list.entries)),
+      : metadata_(std::move(list.metadata)), root_(std::move(list.root)), entries_(std::move(list.entries)), others_(list.others),
         settings_(std::move(settings)) {}
 
   int64_t size() const override { return static_cast<int64_t>(entries_.size()); }
+  std::optional<int64_t> files_beside_pictures() const override { return others_; }
 
   // With the sizes of a few pictures: a look at each of a million takes minutes on network file systems.
   void identify(const Take& take) const override {
@@ -196,10 +197,18 @@ class ImageFolder final : public Dataset {
   std::string metadata_;
   fs::path root_;
   std::vector<PictureEntry> entries_;
+  std::optional<int64_t> others_;
   TextSettings settings_;
 };
 
 }  // namespace
+
+std::unique_ptr<Dataset> open_pictures_alone(const std::string& path, const TextSettings& settings) {
+  PictureList list = list_pictures_alone(path);
+  if (list.entries.empty()) return nullptr;
+  check_pictures(list, settings.allow_outside);
+  return std::make_unique<ImageFolder>(std::move(list), settings);
+}
 
 std::unique_ptr<Dataset> open_image_folder(const std::string& path, const TextSettings& settings) {
   PictureList list = read_picture_list(path, settings);

@@ -148,7 +148,8 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string
     if (format == row.name || (format == "auto" && row.is_there(path))) return row.open(path, settings);
     if (names.find(row.name) == std::string::npos) names += concat(", ", row.name);
   }
-  if (format == "auto" && settings.for_prompts && has_pictures_alone(path)) return open_image_folder(path, settings);
+  if (format == "auto" && settings.for_prompts)
+    if (std::unique_ptr<Dataset> pictures = open_pictures_alone(path, settings)) return pictures;
   BLIPFT_USER_CHECK(format == "auto", "data.format is \"", format, "\", expected one of auto", names);
   throw UserError(concat("no dataset at ", path, ": expected an ImageFolder (metadata.jsonl or metadata.csv, there or",
                          " in train/, or a .txt beside each picture, or COCO's captions_*.json, or VQA's or LAVIS's annotations), a WebDataset (a .tar ",

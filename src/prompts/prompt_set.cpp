@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "blipft/error.h"
-#include "data/datasets.h"
 
 namespace blipft {
 
@@ -83,8 +82,7 @@ PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const M
   texts.for_prompts = true;
   if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
   std::shared_ptr<const Dataset> dataset = open_dataset(path, config.data.format, texts);
-  BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->has_pictures() || !has_pictures_alone(path), place_of(config, key), ": ",
-                    key, ": ", path, " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
+  BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->files_beside_pictures(), place_of(config, key), ": ", key, ": ", path, " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
   return {config, {std::move(dataset), path, key}, tokenizer, inputs, config.generate.samples, instructions};
 }
 

@@ -1,5 +1,7 @@
 // Pictures with prompts and answers: metadata, VQA's and LAVIS's files, templates, draws.
 #include <doctest/doctest.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
 #include <map>
 
@@ -252,5 +254,31 @@ TEST_SUITE("picture prompts") {
       other.replace(other.find(from), std::string(from).size(), to);
       CHECK(digest_of(*Folder(other).open()) != same);
     }
+  }
+
+  TEST_CASE("a folder of pictures alone is walked once") {
+    const TemporaryDirectory directory;
+    for (const char* name : {"trip/1.jpg", "trip/2.PNG", "trip/notes.md", "trip/.thumbs/1.jpg", "trip/._1.jpg"}) directory.write(name, "x");
+    TextSettings settings;
+    settings.for_prompts = true;
+    const int events = inotify_init1(IN_NONBLOCK);
+    REQUIRE(events >= 0);
+    // Equal events that follow each other are one: what is closed between them tells them apart.
+    REQUIRE(inotify_add_watch(events, (directory / "trip").c_str(), IN_OPEN | IN_CLOSE_NOWRITE) >= 0);
+    const auto dataset = open_dataset(directory.path.string(), "auto", settings);
+    CHECK(dataset->size() == 2);
+    CHECK(dataset->files_beside_pictures() == 2);
+    int64_t opened = 0;
+    alignas(inotify_event) char buffer[4096];
+    for (ssize_t bytes; (bytes = read(events, buffer, sizeof buffer)) > 0;)
+      for (const char* at = buffer; at < buffer + bytes;) {
+        const auto& event = *reinterpret_cast<const inotify_event*>(at);
+        opened += event.len == 0 && (event.mask & IN_OPEN) != 0;  // the folder itself
+        at += sizeof event + event.len;
+      }
+    close(events);
+    CHECK(opened == 2);                      // to list the pictures, and to see which of them are links
+    directory.write("trip/metadata.jsonl", R"({"file_name": "1.jpg", "text": "a"})");
+    CHECK(open_dataset(directory / "trip", "auto", settings)->files_beside_pictures() == std::nullopt);
   }
 }
