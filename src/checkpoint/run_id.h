@@ -20,4 +20,11 @@ std::string new_run_id();
 /// draws where there is none (""; a checkpoint of an earlier version has none). Called by all ranks.
 std::string agree_on_run_id(const World& world, const std::string& earlier);
 
+/// The files by which a run folder explains itself.
+constexpr const char *kConfigFile = "config.yaml", *kLogFile = "log.txt", *kMetricsFile = "metrics.jsonl";
+/// Their first lines, which name the run. That of metrics.jsonl is a row itself.
+std::string record_heading(const std::string& name, const std::string& run_id);
+/// The run that wrote this file; "" where none of this program did, or nothing is there. Follows no link, never blocks.
+std::string run_of_record_file(const std::string& folder, const std::string& name);
+
 }  // namespace blipft

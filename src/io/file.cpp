@@ -40,6 +40,13 @@ FileDescriptor open_for_reading(const std::string& path) {
   return file;
 }
 
+FileDescriptor open_own(const std::string& path, int flags) {
+  FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+  struct stat status{};
+  if (file.get() >= 0 && (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))) return {};
+  return file;
+}
+
 std::string read_whole_file(const std::string& path, int64_t most_bytes) {
   const FileDescriptor file = open_for_reading(path);
   const int64_t bytes = file_size(file, path);

@@ -30,6 +30,9 @@ std::string errno_text();
 /// Opens an existing regular file for reading; UserError naming it when that fails. Never blocks: what is no regular
 /// file (a named pipe, a device, a folder) is refused.
 FileDescriptor open_for_reading(const std::string& path);
+/// Opens a regular file itself with `flags` of open(): no descriptor where that fails, or where it is a link or no regular file.
+/// Never blocks.
+FileDescriptor open_own(const std::string& path, int flags);
 /// The content of a regular file of at most `most_bytes`; UserError naming it when that fails.
 std::string read_whole_file(const std::string& path, int64_t most_bytes);
 /// What to do about the errno of a file that could not be created, to follow the reason: "; choose a folder that ...", "; the

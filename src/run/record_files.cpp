@@ -21,24 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostHeading = 512, kPiece = int64_t{1} << 20, kMostRow = int64_t{1} << 16;
-constexpr size_t kIdDigits = 32;
+constexpr int64_t kPiece = int64_t{1} << 20, kMostRow = int64_t{1} << 16;
 
 std::string in(const std::string& folder, const std::string& name) { return (fs::path(folder) / name).string(); }
-
-// What stands before the run's id in a file's first line.
-std::string before_id(const std::string& name) {
-  if (name == kMetricsFile) return "{\"event\":\"run\",\"made_by\":\"blipft\",\"run_id\":\"";
-  return concat("# blipft ", name, " of run ");
-}
-
-// A regular file itself, no link; no descriptor where it cannot be opened.
-io::FileDescriptor open_own(const std::string& path, int flags) {
-  io::FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
-  struct stat status{};
-  if (file.get() >= 0 && (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))) return {};
-  return file;
-}
 
 io::FileDescriptor create_new(const std::string& path) {
   io::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
@@ -78,26 +63,6 @@ std::string absolute(const std::string& path) {
 
 }  // namespace
 
-std::string record_heading(const std::string& name, const std::string& run_id) {
-  return before_id(name) + run_id + (name == kMetricsFile ? "\"" : "");
-}
-
-std::string run_of_record_file(const std::string& folder, const std::string& name) {
-  const std::string path = in(folder, name), front = before_id(name);
-  const io::FileDescriptor file = open_own(path, O_RDONLY);
-  if (file.get() < 0) return "";
-  std::string text(static_cast<size_t>(std::min(kMostHeading, io::file_size(file, path))), '\0');
-  try {
-    io::read_at(file, 0, text.data(), static_cast<int64_t>(text.size()), path);
-  } catch (const UserError&) {
-    return "";
-  }
-  if (!text.starts_with(front)) return "";
-  const std::string id = text.substr(front.size(), kIdDigits);
-  const bool whole = id.size() == kIdDigits && id.find_first_not_of("0123456789abcdef") == std::string::npos;
-  return whole ? id : "";
-}
-
 std::vector<std::string> record_files_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const char* name : {kConfigFile, kLogFile, kMetricsFile})
@@ -114,7 +79,7 @@ void remove_record_files(const std::string& folder) {
 
 std::string last_metrics_row(const std::string& folder) {
   const std::string path = in(folder, kMetricsFile);
-  const io::FileDescriptor file = open_own(path, O_RDONLY);
+  const io::FileDescriptor file = io::open_own(path, O_RDONLY);
   if (file.get() < 0 || run_of_record_file(folder, kMetricsFile).empty()) return "";
   try {
     const int64_t size = io::file_size(file, path), begin = std::max<int64_t>(0, size - kMostRow);
@@ -165,7 +130,7 @@ std::unique_ptr<io::LineFile> RecordFolder::open(const std::string& name, const 
                                                  io::LineFile::LostText lost_text) const {
   check_own(*this, name);
   const std::string path = in(folder, name);
-  io::FileDescriptor file = open_own(path, O_RDWR);
+  io::FileDescriptor file = io::open_own(path, O_RDWR);
   if (file.get() < 0) {
     BLIPFT_USER_CHECK(!is_there(path), path, ": cannot be opened for writing: ", io::errno_text());
     file = create_new(path);
@@ -179,7 +144,7 @@ std::unique_ptr<io::LineFile> RecordFolder::open(const std::string& name, const 
 int64_t RecordFolder::cut_metrics(int64_t first_step) const {
   const std::string path = in(folder, kMetricsFile);
   if (run_of_record_file(folder, kMetricsFile) != run_id) return 0;
-  const io::FileDescriptor file = open_own(path, O_RDWR);
+  const io::FileDescriptor file = io::open_own(path, O_RDWR);
   if (file.get() < 0) return 0;            // open() tells why
   const int64_t size = io::file_size(file, path);
   int64_t row_begin = 0, cut = -1, rows = 0;

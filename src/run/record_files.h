@@ -14,16 +14,13 @@
 #include <vector>
 
 #include "blipft/config.h"
+#include "checkpoint/run_id.h"
 #include "io/line_file.h"
 
 namespace blipft {
 
-constexpr const char *kConfigFile = "config.yaml", *kLogFile = "log.txt", *kMetricsFile = "metrics.jsonl";
-
 /// Of the three, those in `folder` that a run wrote.
 std::vector<std::string> record_files_in(const std::string& folder);
-/// The run that wrote this file; "" where none of this program did, or nothing is there. Follows no link, never blocks.
-std::string run_of_record_file(const std::string& folder, const std::string& name);
 /// Removes those of record_files_in(). Throws UserError.
 void remove_record_files(const std::string& folder);
 
@@ -49,8 +46,5 @@ struct RecordFolder {
   /// Cuts metrics.jsonl off at its first row of a step from `first_step` on; returns how many rows that are.
   int64_t cut_metrics(int64_t first_step) const;
 };
-
-/// First lines. That of metrics.jsonl is a row itself.
-std::string record_heading(const std::string& name, const std::string& run_id);
 
 }  // namespace blipft
