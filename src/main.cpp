@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "answers/answers.h"
+#include "answers/print_generation_plan.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "blipft/data.h"
@@ -18,7 +19,6 @@
 #include "evaluate/run_metrics.h"
 #include "faults/launch_watch.h"
 #include "faults/stop_request.h"
-#include "generate/print_generation_plan.h"
 #include "plan/print_plan.h"
 #include "weights/hub_cache.h"
 
@@ -58,7 +58,7 @@ int answer(const CommandLine& line) {
   tell_notes(config);
   if (line.action == Action::plan) {
     if (line.plan_generation)
-      return print_generation_plan(config, line.plan_ranks, line.plan_gpu_gib, line.plan_fit) ? 0 : 1;
+      return print_generation_plan(config, {line.plan_ranks, line.plan_gpu_gib, line.plan_fit, line.plan_evaluation}) ? 0 : 1;
     const auto print = line.plan_fit ? print_fit : print_plan;
     return print(config, line.plan_ranks, line.plan_node_ranks, line.plan_gpu_gib) ? 0 : 1;
   }

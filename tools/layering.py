@@ -24,7 +24,7 @@ TABLE = [
       "optimizers formats comm memory io/ unit ops/ base/")],
     # A whole generation, as run is a whole training.
     [("answers", "",
-      "evaluate/ generate/ plan checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers "
+      "evaluate/ generate/ plan/ checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers "
       "formats comm memory io/ unit ops/ base/")],
     [("evaluate", "evaluate",
       "generate/ plan/ checkpoint/ faults/ prompts/ engine/ weights/ trace/ strategies models data/ config store optimizers "

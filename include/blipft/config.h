@@ -292,6 +292,7 @@ struct CommandLine {
   std::string checkpoint;               ///< --export: the folder of a checkpoint; then there is no config_file
   double plan_gpu_gib = 0;              ///< --gpu-memory or --fit GiB, for --plan; 0: the GPU here, else an H200's
   bool plan_generation = false;         ///< --plan with --generate or --evaluate: of that, not of a training
+  bool plan_evaluation = false;         ///< of --evaluate
   bool plan_fit = false;                ///< --fit, for --plan: settings that fit such a GPU, fastest first
   std::string prompt;                   ///< --prompt TEXT, for --generate: one text in place of a data set
   std::string image;                    ///< --image FILE, for --generate: the picture that goes with it

@@ -38,28 +38,38 @@ struct Ahead {
 
 }  // namespace
 
-AnswerSet::AnswerSet(const Config& config, const Generation& generation, bool scored)
-    : generation_(generation), samples_(config.generate.samples),
-      prompts_((scored ? open_scored_prompts : open_prompts)(config, generation.tokenizer(), generation.inputs(),
-                                                             generation.instructions())) {}
+AnswerSet::AnswerSet(const Config& config, const GenerationModel& model, bool scored)
+    : model_(model), samples_(config.generate.samples),
+      prompts_(open_prompts(config, *model.tokenizer, model.inputs, model.instructions, scored)) {
+  if (scored) read_texts();
+}
 
 TextsToGenerate AnswerSet::work(int64_t ranks) const {
   return {std::max(prompts_.longest(), longest_source_), (static_cast<int64_t>(prompts_.prompts().size()) + ranks - 1) / ranks, longest_text_,
           std::max(prompts_.longest_instruction(), longest_instruction_)};
 }
 
-int64_t AnswerSet::read_texts() {
+void AnswerSet::read_texts() {
   const Dataset& dataset = prompts_.dataset();
   const int64_t count = samples_ > 0 ? std::min(samples_, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) {
-    texts_.push_back(tokenize(dataset.read(i), generation_.tokenizer(), generation_.most_ids(),
-                              generation_.inputs().vocabulary, generation_.instructions(),
-                              generation_.inputs().decoder_start));
+    texts_.push_back(tokenize(dataset.read(i), *model_.tokenizer, model_.most_ids(), model_.inputs.vocabulary,
+                              model_.instructions, model_.inputs.decoder_start));
     longest_text_ = std::max(longest_text_, texts_.back().size());
     longest_source_ = std::max(longest_source_, texts_.back().source_size());
     longest_instruction_ = std::max(longest_instruction_, static_cast<int64_t>(texts_.back().instruction.size()));
   }
-  return count;
+}
+
+void AnswerSet::check_references(const Config& config) const {
+  const std::vector<PromptedSample>& prompts = prompts_.prompts();
+  const bool any = std::any_of(prompts.begin(), prompts.end(), [](const PromptedSample& one) { return !one.references.empty(); }) ||
+                   std::any_of(texts_.begin(), texts_.end(), [](const TokenizedText& one) { return one.has_target(); });
+  const std::string& key = prompts_.key();
+  BLIPFT_USER_CHECK(any, place_of(config, key), ": ", key, ": ", prompts_.path(), ": none of its ",
+                    counted(static_cast<int64_t>(prompts.size()), "sample"), " has a reference, a text that would be right, and "
+                    "--evaluate scores against these; write them (of pictures a metadata.jsonl, or a .txt beside each), or take "
+                    "--generate, which scores nothing");
 }
 
 std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, const GenerateSettings& settings, int64_t rank,

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "blipft/comm.h"
+#include "generate/generation_model.h"
+#include "generate/generator.h"
 #include "prompts/prompt_set.h"
-#include "generate/generation.h"
 
 namespace blipft {
 
@@ -20,20 +21,22 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
 
 class AnswerSet {
  public:
-  /// Tokenizes all prompts; see open_prompts(), and open_scored_prompts() for texts that are `scored`.
-  AnswerSet(const Config& config, const Generation& generation, bool scored);
+  /// Tokenizes all prompts, and where they are `scored` the whole texts too, for their loss; see open_prompts(). `model`
+  /// outlives it.
+  AnswerSet(const Config& config, const GenerationModel& model, bool scored);
 
   PromptSet& prompt_set() { return prompts_; }
   const PromptSet& prompt_set() const { return prompts_; }
-  /// What this rank of so many has to do at most.
+  /// What a rank of so many has to do at most.
   TextsToGenerate work(int64_t ranks) const;
-  /// Tokenizes the whole texts, too, for their loss; then this is the number of samples that have any.
-  int64_t read_texts();
-  /// After read_texts(): the whole text of sample `index` of the data set, what is learnt of it marked.
-  const TokenizedText& text(int64_t index) const { return texts_[static_cast<size_t>(index)]; }
+  /// Throws UserError where a scored set has no text that would be right.
+  void check_references(const Config& config) const;
+  /// Whole texts, by sample of the data set, what is learnt of each marked.
+  const std::vector<TokenizedText>& texts() const { return texts_; }
 
  private:
-  const Generation& generation_;
+  void read_texts();
+  const GenerationModel& model_;
   int64_t samples_ = 0;                    // generate.samples
   PromptSet prompts_;
   std::vector<TokenizedText> texts_;

@@ -14,10 +14,13 @@
 #include "engine/placement.h"
 #include "evaluate/run_metrics.h"
 #include "faults/launch_watch.h"
+#include "generate/generation.h"
+#include "generate/held_out.h"
 #include "answers/answer_files.h"
 #include "answers/answer_set.h"
 #include "answers/answer_text.h"
 #include "answers/choice_run.h"
+#include "answers/choice_set.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -52,12 +55,12 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
   const TextSettings texts = text_settings(config, generation.tokenizer());
   TextRequest text;
   text.ids = prompt_ids(config, request.prompt, texts, generation);
-  text.instruction = generation.instructions().ids(request.prompt, "--prompt");
+  text.instruction = generation.model().instructions.ids(request.prompt, "--prompt");
   const auto ids = static_cast<int64_t>(text.ids.size());
   BLIPFT_USER_CHECK(ids > 0, "--prompt: the prompt is empty, and the tokenizer puts nothing before a text; give some text");
-  BLIPFT_USER_CHECK(ids < generation.most_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
-                    generation.most_ids(), ", the answer's among them; give a shorter one");
-  text.new_tokens = std::min(generation.settings().max_new_tokens, generation.most_ids() - ids);
+  BLIPFT_USER_CHECK(ids < generation.model().most_ids(), "--prompt: has ", ids, " tokens, and the model has positions for ",
+                    generation.model().most_ids(), ", the answer's among them; give a shorter one");
+  text.new_tokens = std::min(generation.settings().max_new_tokens, generation.model().most_ids() - ids);
   if (inputs.has_picture()) {
     const std::string file = io::read_whole_file(request.image, most_picture_bytes);
     text.pixels = pixels_of({file.begin(), file.end()}, request.image, inputs.picture_size,
@@ -121,18 +124,18 @@ class AnswerRun {
 
   void run() {
     world_.together([&] {
-      set_ = std::make_unique<AnswerSet>(config_, generation_, request_.evaluate);
+      const Config config = request_.evaluate ? with_held_out_of_run(config_, generation_.model().source) : config_;
+      set_ = std::make_unique<AnswerSet>(config, generation_.model(), request_.evaluate);
       if (!request_.evaluate) return;
-      texts_ = set_->read_texts();
-      check_references();
+      set_->check_references(config);
+      if (first()) tell_notes(config);
     });
     files_ = std::make_unique<AnswerFiles>(config_, world_, "generated");
     generation_.load(set_->work(world_.size()));
     if (first()) {
       std::printf("weights    %s\n", generation_.text().c_str());
       const PromptSet& set = set_->prompt_set();
-      std::printf("prompts    %zu of %s%s, %s\n", set.prompts().size(), set.path().c_str(),
-                  set.part().empty() ? "" : concat(" (", set.part(), ")").c_str(), generation_.settings().text().c_str());
+      std::printf("prompts    %zu of %s, %s\n", set.prompts().size(), set.from().c_str(), generation_.settings().text().c_str());
       if (const int64_t others = set.dataset().files_beside_pictures().value_or(0); others > 0)
         std::printf("left out   %s there, no picture by name (.jpg, .jpeg, .png, .webp)\n", counted(others, "file").c_str());
       std::fflush(stdout);
@@ -146,18 +149,6 @@ class AnswerRun {
 
  private:
   bool first() const { return world_.rank() == 0; }
-
-  // Before anything is loaded.
-  void check_references() const {
-    const std::vector<PromptedSample>& prompts = set_->prompt_set().prompts();
-    bool any = std::any_of(prompts.begin(), prompts.end(), [](const PromptedSample& one) { return !one.references.empty(); });
-    for (int64_t i = 0; i < texts_ && !any; ++i) any = set_->text(i).has_target();
-    const std::string& key = set_->prompt_set().key();
-    BLIPFT_USER_CHECK(any, place_of(config_, key), ": ", key, ": ", set_->prompt_set().path(), ": none of its ",
-                      counted(static_cast<int64_t>(prompts.size()), "sample"), " has a reference, a text that would be right, and "
-                      "--evaluate scores against these; write them (of pictures a metadata.jsonl, or a .txt beside each), or take "
-                      "--generate, which scores nothing");
-  }
 
   void generate() {
     const AnswerText answers(generation_.tokenizer(), generation_.settings());
@@ -175,14 +166,14 @@ class AnswerRun {
 
   // The likelihood of this rank's whole texts, in groups that are computed at once.
   void score_texts() {
-    int64_t next = world_.rank();
-    for (;;) {
+    const auto count = static_cast<int64_t>(set_->texts().size());
+    for (int64_t next = world_.rank();;) {
       std::vector<BatchSample> group;
       std::vector<std::vector<uint8_t>> pixels;
       std::vector<int64_t> numbers;
       int64_t ids = 0;
-      for (; next < texts_; next += world_.size()) {
-        const TokenizedText& text = set_->text(next);
+      for (; next < count; next += world_.size()) {
+        const TokenizedText& text = set_->texts()[static_cast<size_t>(next)];
         if (!generation_.fits(static_cast<int64_t>(group.size()) + 1, ids + text.most_tokens())) break;
         if (!text.has_target()) continue;
         ids += text.most_tokens();
@@ -293,7 +284,6 @@ class AnswerRun {
   Generation generation_;
   std::unique_ptr<AnswerSet> set_;
   std::unique_ptr<AnswerFiles> files_;
-  int64_t texts_ = 0;                      // samples whose whole texts are scored
   std::string likelihoods_;                // of this rank's, a line each
   std::vector<Score> losses_;              // on rank 0
 };

@@ -6,11 +6,7 @@
 
 namespace blipft {
 
-/// Whether evaluate.metrics are about choices. Throws UserError naming the key where only some of them are.
-bool asks_for_choices(const Config& config);
-
-/// Scores the questions in generate.path, each with a query, choices and the index of the right one. Called by all ranks.
-/// Throws UserError.
-void answer_choices(const Config& config, const World& world);
+/// Scores the questions of a ChoiceSet. Called by all ranks. Throws UserError.
+void answer_choices(const Config& asked, const World& world);
 
 }  // namespace blipft

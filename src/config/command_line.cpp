@@ -91,8 +91,9 @@ void set_action(CommandLine& line, CommandLine::Action action) {
   if (line.action == Action::help) return;  // help is given whatever else is asked for
   const auto generates = [](Action one) { return one == Action::generate || one == Action::evaluate; };
   if ((line.action == Action::plan && generates(action)) || (generates(line.action) && action == Action::plan)) {
-    line.action = Action::plan;
     line.plan_generation = true;
+    line.plan_evaluation = line.action == Action::evaluate || action == Action::evaluate;
+    line.action = Action::plan;
     return;
   }
   const bool conflict = action != Action::help && line.action != Action::train && line.action != action;

@@ -9,7 +9,6 @@
 #include "checkpoint/training_state.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
-#include "io/json.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
 
@@ -28,15 +27,6 @@ std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, De
 }
 
 }  // namespace
-
-ModelSettings untrained(const Config& config) {
-  ModelSettings settings = model_settings(config);
-  settings.trained = false;
-  settings.checkpointing = {};
-  settings.dropout = false;
-  settings.adapter.dropout = 0;
-  return settings;
-}
 
 GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, const std::string& strategy,
                                const DecodeProgramSettings& settings, int32_t pad_id) {
@@ -57,33 +47,22 @@ GenerationPlan plan_generation(const Config& config, Model& model, const GroupSi
   return plan;
 }
 
-Generation::Generation(const Config& config, const World& world) : world_(world) {
+Generation::Generation(const Config& asked, const World& world) : world_(world) {
   world_.together([&] {
-    source_ = weight_source(config);
-    config_ = source_.config;
-    model_ = make_model(config_, untrained(config_));
-    inputs_ = model_->inputs();
-    BLIPFT_USER_CHECK(!model_->cache_widths().empty(), config_.model.path, ": ", model_->description(),
-                      " generates no text");
-    check_adapters(config_, model_->units());
-    tokenizer_ = load_tokenizer(config_.model.path);
-    instructions_ = open_instruction_reader(config_.model.path, inputs_.instruction, inputs_.instruction.max_tokens);
-    if (inputs_.has_picture()) image_processor_ = ImageProcessor::from_directory(config_.model.path);
-    settings_ = generate_settings(config, config_.model.path, tokenizer_.get(), inputs_.vocabulary);
-    const nlohmann::json file = io::read_json_file(config_.model.path + "/config.json");
-    puts_prefix_ = file.value("model_type", "").starts_with("gemma");
-    check_device(config_, world_);
+    model_ = std::make_unique<GenerationModel>(asked);
+    if (inputs().has_picture()) pixel_statistics_ = ImageProcessor::from_directory(config().model.path).statistics;
+    check_device(config(), world_);
   });
-  for (const std::string& warning : {unused_sampling(config, settings_), source_.warning})
+  for (const std::string& warning : {unused_sampling(asked, settings()), model_->source.warning})
     if (world_.rank() == 0 && !warning.empty()) std::fprintf(stderr, "warning: %s\n", warning.c_str());
   world_.together([&] {
-    device_ = make_device(config_, world_);
+    device_ = make_device(config(), world_);
     device_->bind_thread();
     const char* home = std::getenv("HOME");
     ops_ = device_->kind() == DeviceKind::cuda
                ? make_cuda_ops(*device_, home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "",
-                               {config_.parallel.gemm_search == "thorough" ? ProductSearch::thorough : ProductSearch::quick,
-                                config_.train.matmul_precision == "high"})
+                               {config().parallel.gemm_search == "thorough" ? ProductSearch::thorough : ProductSearch::quick,
+                                config().train.matmul_precision == "high"})
                : make_cpu_ops();
     self_ = make_self_comm(*device_);
   });
@@ -120,8 +99,8 @@ void Generation::choose(const TextsToGenerate& work) {
   const bool gpu = device_->kind() == DeviceKind::cuda;
   const int64_t free = gpu ? -world_.max(-device_->memory().free) : 0;
   bool found = false;
-  plan_ = choose_generation(config_, *model_,
-                            {settings_, work, world_.size(), std::max(0, tokenizer_->pad_id()), gpu,
+  plan_ = choose_generation(config(), *model_->model,
+                            {settings(), work, world_.size(), std::max(0, tokenizer().pad_id()), gpu,
                              [&](const GenerationPlan& plan) { return !gpu || plan.arena->total_bytes() <= free; }},
                             found);
   if (found) return;
@@ -136,15 +115,15 @@ void Generation::choose(const TextsToGenerate& work) {
 void Generation::load(const TextsToGenerate& work) {
   world_.together([&] { choose(work); });
   const bool cut = plan_.strategy == "fsdp";
-  if (cut) groups_ = make_groups(config_, world_, GroupSizes(world_.size()), *device_);
+  if (cut) groups_ = make_groups(config(), world_, GroupSizes(world_.size()), *device_);
   world_.together([&] {
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
-    engine_ = make_engine(config_, *model_, *device_, *ops_, cut ? groups_->groups() : Groups(self_.get()), *arena_,
-                          plan_.strategy, image_processor_.statistics, plan_.settings, std::max(0, tokenizer_->pad_id()));
+    engine_ = make_engine(config(), *model_->model, *device_, *ops_, cut ? groups_->groups() : Groups(self_.get()), *arena_,
+                          plan_.strategy, pixel_statistics_, plan_.settings, std::max(0, tokenizer().pad_id()));
     engine_->strategy->learn_from(*plan_.engine->strategy);
     arena_->commit();
   });
-  if (cut) groups_->expose(arena_->block(), config_.parallel.direct_gathers, false);
+  if (cut) groups_->expose(arena_->block(), config().parallel.direct_gathers, false);
   world_.together([&] {
     engine_->bind();
     load_weights();
@@ -152,30 +131,30 @@ void Generation::load(const TextsToGenerate& work) {
 }
 
 void Generation::load_weights() {
-  const WeightContext context{model_->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(),
+  const WeightContext context{model_->model->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(),
                               arena_->scratch()};
-  const bool random = config_.model.init == "random";
-  init_weights(context, static_cast<uint64_t>(config_.train.seed), random ? Filled::all : Filled::fresh);
+  const bool random = config().model.init == "random";
+  init_weights(context, static_cast<uint64_t>(config().train.seed), random ? Filled::all : Filled::fresh);
   if (!random) {
-    const SafetensorsReader reader(config_.model.path);
-    check_weights(model_->units(), reader);
+    const SafetensorsReader reader(config().model.path);
+    check_weights(model_->model->units(), reader);
     blipft::load_weights(context, reader, 8);
   }
-  (void)load_adapters(context, config_);
-  if (!source_.checkpoint.empty()) load_trained_weights(context, source_.checkpoint);
+  (void)load_adapters(context, config());
+  if (!model_->source.checkpoint.empty()) load_trained_weights(context, model_->source.checkpoint);
 }
 
 void Generation::run(const GeneratorCalls& asked) {
   GeneratorCalls calls = asked;
   if (plan_.strategy == "fsdp") calls.any = [this](bool mine) { return any(mine); };
-  Generator generator(engine_->program, settings_.returned, device_->kind() != DeviceKind::cuda);
+  Generator generator(engine_->program, settings().returned, device_->kind() != DeviceKind::cuda);
   generator.run(calls);
   tokens_ += generator.tokens();
   step_ms_ = generator.step_milliseconds();
 }
 
 std::string Generation::text() const {
-  return concat(source_.text, ", ", device_->name(), ", ", world_.size(), world_.size() == 1 ? " rank" : " ranks",
+  return concat(model_->source.text, ", ", device_->name(), ", ", world_.size(), world_.size() == 1 ? " rank" : " ranks",
                 plan_.strategy == "fsdp" ? " (weights cut over them)" : "", ", ", plan_.settings.slots / plan_.settings.beams,
                 " texts at once, ", memory_text(arena_->total_bytes()));
 }

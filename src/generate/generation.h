@@ -8,9 +8,9 @@
 #include "blipft/comm.h"
 #include "blipft/data.h"
 #include "engine/decode_engine.h"
-#include "prompts/decode_shape.h"
+#include "generate/generation_model.h"
 #include "generate/generator.h"
-#include "generate/weight_source.h"
+#include "prompts/decode_shape.h"
 
 namespace blipft {
 
@@ -40,25 +40,18 @@ struct GenerationChoice {
 /// As many texts at once as there are for a rank, as far as memory goes: each rank with all weights, or, where these alone do
 /// not fit or fsdp is asked for, cut over the ranks. Where nothing fits, `found` is false, and the plan what comes nearest.
 GenerationPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found);
-/// Settings of a model that only generates.
-ModelSettings untrained(const Config& config);
 
 class Generation {
  public:
   /// Reads the model's description and its tokenizer; no weights yet. Called by all ranks.
-  Generation(const Config& config, const World& world);
+  Generation(const Config& asked, const World& world);
   ~Generation();
 
-  const Config& config() const { return config_; }  ///< of the weights that generate
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
-  const InstructionReader& instructions() const { return instructions_; }
-  const ModelInputs& inputs() const { return inputs_; }
-  const GenerateSettings& settings() const { return settings_; }
-  const ImageProcessor& image_processor() const { return image_processor_; }
-  /// Whether lm-eval puts the tokenizer's first tokens before a text of this model: Gemma's alone.
-  bool puts_prefix() const { return puts_prefix_; }
-  /// Most ids that a text may have, prompt and answer together.
-  int64_t most_ids() const { return inputs_.max_text_tokens; }
+  const GenerationModel& model() const { return *model_; }
+  const Config& config() const { return model_->config(); }  ///< of the weights that generate
+  const Tokenizer& tokenizer() const { return *model_->tokenizer; }
+  const ModelInputs& inputs() const { return model_->inputs; }
+  const GenerateSettings& settings() const { return model_->settings; }
 
   /// Chooses how many texts grow at once, takes the memory and loads the weights. Called by all ranks; throws UserError
   /// where it does not fit.
@@ -84,15 +77,8 @@ class Generation {
   void load_weights();
 
   const World& world_;
-  WeightSource source_;
-  Config config_;
-  std::unique_ptr<Model> model_;
-  ModelInputs inputs_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  InstructionReader instructions_;
-  ImageProcessor image_processor_;
-  GenerateSettings settings_;
-  bool puts_prefix_ = false;
+  std::unique_ptr<GenerationModel> model_;
+  PixelStatistics pixel_statistics_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Comm> self_;

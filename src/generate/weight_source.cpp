@@ -4,7 +4,9 @@
 #include <filesystem>
 
 #include "blipft/error.h"
+#include "checkpoint/run_id.h"
 #include "io/json.h"
+#include "io/marker.h"
 #include "io/state_files.h"
 
 namespace blipft {
@@ -50,14 +52,14 @@ AdapterSection adapter_of(const std::string& folder) {
 
 WeightSource of_model(const Config& config, const std::string& folder) {
   WeightSource source{config, "", concat("the model in ", folder)};
-  source.config.model.path = folder;
+  source.folder = source.config.model.path = folder;
   source.config.model.init = "pretrained";
   source.config.adapter = {};
   return source;
 }
 
 WeightSource of_adapter(const Config& config, const std::string& folder) {
-  WeightSource source{config, "", concat("the adapter in ", folder, " on ", config.model.path)};
+  WeightSource source{config, "", concat("the adapter in ", folder, " on ", config.model.path), folder};
   source.config.adapter = adapter_of(folder);
   return source;
 }
@@ -66,7 +68,7 @@ WeightSource of_adapter(const Config& config, const std::string& folder) {
 WeightSource of_checkpoint(const Config& config, const std::string& folder) {
   const io::StateIndex index = io::read_index(folder);
   const Config run = config_from_values(index.config, folder + "/checkpoint.json", {});
-  WeightSource source{config, folder, concat("the checkpoint in ", folder, " (after ", index.step, " steps)")};
+  WeightSource source{config, folder, concat("the checkpoint in ", folder, " (after ", index.step, " steps)"), folder};
   source.config.model.path = run.model.path;
   source.config.model.init = run.model.init;
   source.config.adapter = run.adapter;
@@ -110,6 +112,19 @@ WeightSource weight_source(const Config& config) {
   source.config.model.freeze.clear();      // nothing is trained
   source.config.parallel.offload.clear();
   return source;
+}
+
+std::optional<TrainingRun> training_run_of(const WeightSource& source) {
+  if (!source.checkpoint.empty()) {
+    const std::string file = source.checkpoint + "/checkpoint.json";
+    return TrainingRun{config_from_values(io::read_index(source.checkpoint).config, file, {}), file};
+  }
+  if (source.folder.empty()) return std::nullopt;
+  const std::optional<io::Marker> marker = io::read_marker(io::open_folder(source.folder, true));
+  const fs::path run = fs::path(source.folder) / "..";
+  if (!marker || marker->run_id.empty() || run_of_record_file(run.string(), kConfigFile) != marker->run_id) return std::nullopt;
+  const std::string file = (run / kConfigFile).lexically_normal().string();
+  return TrainingRun{load_config(file, {}), file};
 }
 
 }  // namespace blipft

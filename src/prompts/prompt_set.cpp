@@ -58,44 +58,36 @@ std::vector<uint8_t> PromptSet::pixels(int64_t index) const {
   return pixels_of(*sample.picture, sample.name, inputs_.picture_size, pictures_);
 }
 
-namespace {
-
-const char* generate_key(const Config& config) {
-  if (!config.generate.path.empty()) return "generate.path";
-  return config.data.val_path.empty() ? "data.path" : "data.val_path";
+PromptSource prompt_source(const Config& config, bool scored) {
+  if (!config.generate.path.empty()) return {config.generate.path, "generate.path", false};
+  if (!config.data.val_path.empty()) return {config.data.val_path, "data.val_path", false};
+  return {config.data.path, "data.path", scored && config.data.val_split_fraction > 0};
 }
 
-}  // namespace
-
-std::string generate_path(const Config& config) {
-  if (!config.generate.path.empty()) return config.generate.path;
-  return config.data.val_path.empty() ? config.data.path : config.data.val_path;
+std::string PromptSource::text(int64_t samples) const {
+  return held_out ? concat(path, " (the ", counted(samples, "sample"), " held out by data.val_split_fraction)") : path;
 }
 
-PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
-                       const InstructionReader& instructions) {
-  const std::string path = generate_path(config), key = generate_key(config);
+void PromptSource::check(const Config& config) const {
   BLIPFT_USER_CHECK(dataset_exists(path), place_of(config, key), ": ", key, ": ", path,
                     " does not exist; expected samples in a format of data.path",
                     key == "generate.path" ? "" : ", whose prompts are answered where no generate.path is given");
-  TextSettings texts = text_settings(config, tokenizer);
-  texts.for_prompts = true;
-  if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
-  std::shared_ptr<const Dataset> dataset = open_dataset(path, config.data.format, texts);
-  BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->files_beside_pictures(), place_of(config, key), ": ", key, ": ", path, " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
-  return {config, {std::move(dataset), path, key}, tokenizer, inputs, config.generate.samples, instructions};
 }
 
-PromptSet open_scored_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
-                              const InstructionReader& instructions) {
-  if (generate_key(config) != std::string("data.path") || config.data.val_split_fraction == 0)
-    return open_prompts(config, tokenizer, inputs, instructions);
+PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
+                       const InstructionReader& instructions, bool scored) {
+  const PromptSource source = prompt_source(config, scored);
+  source.check(config);
   TextSettings texts = text_settings(config, tokenizer);
+  texts.for_prompts = !source.held_out;    // what was learnt has texts
   if (!config.generate.prompt.empty()) texts.prompt_template = config.generate.prompt;
-  std::shared_ptr<const Dataset> dataset = open_validation(config, texts);
-  const std::string part = concat("the ", counted(dataset->size(), "sample"), " held out by data.val_split_fraction");
-  return {config, {std::move(dataset), config.data.path, "data.path", part}, tokenizer, inputs, config.generate.samples,
-          instructions};
+  std::shared_ptr<const Dataset> dataset =
+      source.held_out ? open_validation(config, texts) : open_dataset(source.path, config.data.format, texts);
+  BLIPFT_USER_CHECK(inputs.has_picture() || !dataset->files_beside_pictures(),
+                    place_of(config, source.key), ": ", source.key, ": ", source.path,
+                    " has pictures alone, and the model reads texts; choose texts, or a model of pictures");
+  const std::string text = source.text(dataset->size());
+  return {config, {std::move(dataset), source.path, source.key, text}, tokenizer, inputs, config.generate.samples, instructions};
 }
 
 std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config, const ModelInputs& inputs, const RunData& data) {
@@ -110,7 +102,7 @@ std::unique_ptr<ValidationPrompts> open_validation_prompts(const Config& config,
   const std::string& path = config.data.val_path.empty() ? config.data.path : config.data.val_path;
   const GenerateSettings settings = generate_settings(config, config.model.path, data.tokenizer.get(), inputs.vocabulary);
   return std::make_unique<ValidationPrompts>(ValidationPrompts{
-      settings, PromptSet(config, {dataset, path, key}, *data.tokenizer, inputs, config.evaluate.samples, data.instructions)});
+      settings, PromptSet(config, {dataset, path, key, path}, *data.tokenizer, inputs, config.evaluate.samples, data.instructions)});
 }
 
 }  // namespace blipft

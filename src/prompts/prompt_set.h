@@ -18,10 +18,10 @@ std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::s
 
 class PromptSet {
  public:
-  /// Where the samples are from, and the key of the run file that says so. `part`: which of those at `path`; "": all.
+  /// Where the samples are from, and the key of the run file that says so. `text`: which of those at `path`, for people.
   struct Source {
     std::shared_ptr<const Dataset> dataset;
-    std::string path, key, part = {};
+    std::string path, key, text;
   };
   /// Tokenizes the prompts of the first `samples` samples (0: all). Throws UserError where a prompt is empty or too long for
   /// the model, and with data.on_bad_sample skip leaves it out.
@@ -31,7 +31,7 @@ class PromptSet {
   const std::vector<PromptedSample>& prompts() const { return prompts_; }
   const std::string& path() const { return source_.path; }
   const std::string& key() const { return source_.key; }
-  const std::string& part() const { return source_.part; }
+  const std::string& from() const { return source_.text; }
   const Dataset& dataset() const { return *source_.dataset; }
   const ModelInputs& inputs() const { return inputs_; }
   int64_t longest() const { return longest_; }  ///< ids of a prompt
@@ -54,15 +54,21 @@ class PromptSet {
   int64_t longest_ = 1, longest_instruction_ = 0;
 };
 
-/// The samples whose prompts --generate answers: of generate.path, else of the validation, else of the training.
-std::string generate_path(const Config& config);
+/// The samples that --generate and --evaluate answer.
+struct PromptSource {
+  std::string path, key;                   ///< key: of the run file, which names them
+  bool held_out = false;                   ///< of these that part alone that data.val_split_fraction keeps for validations
+  /// "data.json (the 20 samples held out by data.val_split_fraction)", where it is so many samples.
+  std::string text(int64_t samples) const;
+  /// Throws UserError where nothing is at `path`.
+  void check(const Config& config) const;
+};
+/// Those of generate.path, else of the validation, else of the training; where they are to be `scored` of these the part that
+/// was not learnt, if there is any.
+PromptSource prompt_source(const Config& config, bool scored);
 /// Their prompts. Throws UserError where there are none.
 PromptSet open_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
-                       const InstructionReader& instructions);
-/// Those that --evaluate scores: the same, but of a training's samples that part alone that its validations take, where
-/// data.val_split_fraction keeps one.
-PromptSet open_scored_prompts(const Config& config, const Tokenizer& tokenizer, const ModelInputs& inputs,
-                              const InstructionReader& instructions);
+                       const InstructionReader& instructions, bool scored);
 
 /// What a run generates at its validations, and how.
 struct ValidationPrompts {

@@ -255,7 +255,7 @@ def the_plan_of_generation(space):
     check(status == 0 and len(rows) >= 3 and rows[0][0] == 128 + 64, out, err)
     check(all(a[0] < b[0] and a[1] > b[1] for a, b in zip(rows, rows[1:])), rows)
     for more, expected in ((0, 0), (1 + rows[0][1] // 64, 1)):
-        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--generate", space.config, *other, "--gpu-memory", "3",
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--evaluate", space.config, *other, "--gpu-memory", "3",
                                          f"generate.batch_size={rows[0][1] + more}", "generate.samples=100000"])
         check(status == expected, more, rows, out, err)
 

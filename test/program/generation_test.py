@@ -315,6 +315,93 @@ def what_training_held_out_is_what_is_scored(space):
         check(len(lines) == SAMPLES and "held out" not in out, action, out)
 
 
+def scored(space, config, *options):
+    """{what was scored} of generated.jsonl or choices.jsonl, and what was said on stderr."""
+    if config == space.config and not any(option.startswith("output.path=") for option in options):
+        options = (f"output.path={space.new()}", *options)
+    status, out, err, _ = mpirun(0, [PROGRAM, "--evaluate", config, "generate.max_new_tokens=2", *options])
+    check(status == 0, status, out, err)
+    file = pathlib.Path(re.search(r"^(?:texts|choices) +(.*jsonl)$", out, re.M).group(1))
+    return {json.loads(line)["name"] for line in file.read_text().splitlines()}, err
+
+
+@test
+def the_split_of_the_run_that_made_the_model_counts(space):
+    trained = run(space, 0, "data.val_split_fraction=0.25", "train.seed=5", "train.max_steps=2", "output.save_model=true",
+                  "checkpoint.every_steps=1").output
+    own, said = scored(space, trained / "config.yaml")
+    check(len(own) == 12 and "note" not in said, own, said)
+    where = f"{trained}/config.yaml has data.val_split_fraction=0.25 of train.seed=5, and this command data.val_split_fraction="
+    for config, options, note in (
+            (space.config, (f"output.path={trained}",), where + "0;"),
+            (trained / "config.yaml", ("train.seed=7", "data.val_split_fraction=0.5"), where + "0.5 of train.seed=7;"),
+            (space.config, (f"generate.weights={trained}/model/", "data.val_split_fraction=0.25"), where + "0.25 of train.seed=0;"),
+            (space.config, (f"generate.weights={trained}/checkpoints/step-00000001",), "checkpoint.json has data.val_split_fraction=0.25"),
+            (trained / "config.yaml", (f"generate.weights={trained}/model",), "")):
+        found, said = scored(space, config, *options)
+        check(found == own and (note in said if note else "note" not in said), options, note, found ^ own, said)
+    # What is named is what is scored; and no other run tells of these weights.
+    split = ("data.val_split_fraction=0.25", "train.seed=7")
+    for options in (("data.val_split_fraction=0", f"data.val_path={space.data}"), (f"generate.path={space.data}",)):
+        found, said = scored(space, trained / "config.yaml", *options)
+        check(len(found) == SAMPLES and "held out:" not in said, options, said)
+    other, said = scored(space, space.config, *split, f"output.path={trained}", "generate.weights=base")
+    check(len(other) == 12 and other != own and "note" not in said, other, said)
+    text = (trained / "config.yaml").read_text()
+    (trained / "config.yaml").write_text(re.sub(r"of run [0-9a-f]{32}", "of run " + "0" * 32, text))
+    found, said = scored(space, space.config, *split, f"output.path={trained}")
+    check(found == other and "note" not in said, found, said)
+    # A run that validated with samples of their own, and one that held nothing out.
+    for options, expected in ((("train.val_check_interval=1", f"data.val_path={space.data}"), f"data.val_path={space.data}, and"),
+                              ((), "data.val_split_fraction=0, and")):
+        output = run(space, 0, *options, "train.max_steps=1", "output.save_model=true").output
+        found, said = scored(space, space.config, f"output.path={output}", "data.val_split_fraction=0.25")
+        check(len(found) == SAMPLES and expected in said, options, said)
+
+
+@test
+def questions_are_those_that_texts_would_be_of(space):
+    subprocess.run([sys.executable, str(ROOT / "tools/make_text_demo.py"), "--out", str(space.folder / "held"), "--samples", "30"],
+                   check=True, stdout=subprocess.DEVNULL)
+    both = space.folder / "both.jsonl"       # a record is an instruction, and a question with choices
+    both.write_text("".join(json.dumps({"instruction": f"Letter {i}?", "output": "a", "query": f"Letter {i}?", "choices": ["a", "b"],
+                                        "gold": 0}) + "\n" for i in range(12)))
+    few = space.folder / "few.jsonl"
+    few.write_text("".join(both.read_text().splitlines(True)[:3]))
+    model, choices = f"model.path={space.folder}/held/model", "evaluate.metrics=[acc]"
+    split = (model, f"data.path={both}", "data.val_split_fraction=0.25", "train.seed=3")
+    texts_held, _ = scored(space, space.config, *split)
+    for options, count in (((), 3), (("generate.samples=2",), 2)):
+        held, _ = scored(space, space.config, *split, choices, *options)
+        check(len(held) == count and held <= texts_held, held, texts_held)
+    for options, count in (((f"generate.path={both}",), 12), ((f"data.val_path={few}", "data.val_split_fraction=0"), 3),
+                           ((f"data.val_path={few}", "data.val_split_fraction=0", f"generate.path={both}"), 12)):
+        held, _ = scored(space, space.config, *split, choices, *options)
+        check(len(held) == count, options, held)
+    for path, key in (("data.val_path=/nowhere/x", "data.val_path"), ("generate.path=/nowhere/x", "generate.path")):
+        error = generate(space, 0, model, choices, path, action="--evaluate", expected=1)
+        check(f"{key}: /nowhere/x does not exist" in error, error)
+    # The plan counts the same.
+    for options, line in (((), f"3 prompts of {both} (the 3 samples held out by data.val_split_fraction), the longest of "),
+                          ((choices,), f"3 questions of {both} (the 3 samples held out by data.val_split_fraction), the longest text "),
+                          ((choices, f"generate.path={both}"), f"12 questions of {both}, the longest text of ")):
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", "--evaluate", space.config, *split, *options, "--gpu-memory", "2",
+                                         f"output.path={space.new()}"])
+        check(status == 0 and f"\n{line}" in out, line, out, err)
+
+
+@test
+def the_plan_counts_what_is_scored(space):
+    trained = run(space, 0, "data.val_split_fraction=0.25", "train.seed=5", "train.max_steps=1", "output.save_model=true").output
+    for action, config, options, line, note in (
+            ("--evaluate", trained / "config.yaml", (), f"12 prompts of {space.data} (the 12 samples held out", False),
+            ("--evaluate", space.config, (f"output.path={trained}",), f"12 prompts of {space.data} (the 12 samples held out", True),
+            ("--evaluate", trained / "config.yaml", (f"generate.path={space.data}",), f"{SAMPLES} prompts of {space.data}, ", False),
+            ("--generate", trained / "config.yaml", (), f"{SAMPLES} prompts of {space.data}, ", False)):
+        status, out, err, _ = mpirun(0, [PROGRAM, "--plan", action, config, *options, "--gpu-memory", "2"])
+        check(status == 0 and f"\n{line}" in out and ("note: what is scored" in err) == note, action, options, out, err)
+
+
 @test
 def settings_of_draws_without_draws_are_warned_of(space):
     given = ("generate.max_new_tokens=2", "generate.samples=2", "generate.temperature=0.7", "generate.min_p=0.1")

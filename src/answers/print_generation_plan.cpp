@@ -1,17 +1,17 @@
 // Planning a generation; see print_generation_plan.h.
-#include "generate/print_generation_plan.h"
+#include "answers/print_generation_plan.h"
 
 #include <algorithm>
 #include <cstdio>
 
+#include "answers/answer_set.h"
+#include "answers/choice_set.h"
 #include "base/memory_text.h"
 #include "engine/placement.h"
-#include "engine/settings.h"
 #include "generate/generation.h"
+#include "generate/held_out.h"
 #include "plan/memory_plan.h"
 #include "plan/planned_gpu.h"
-#include "prompts/prompt_set.h"
-#include "weights/adapter_files.h"
 
 namespace blipft {
 
@@ -23,20 +23,18 @@ constexpr int kMostRows = 8;
 // A generation that is planned, and variants of it.
 class PlannedGeneration {
  public:
-  PlannedGeneration(const Config& config, int64_t ranks, double gpu_gib)
-      : source_(weight_source(config)), config_(source_.config),
-        ranks_(ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices)), gpu_(planned_gpu(gpu_gib)),
-        model_(make_model(config_, untrained(config_))) {
-    BLIPFT_USER_CHECK(!model_->cache_widths().empty(), config_.model.path, ": ", model_->description(), " generates no text");
-    check_adapters(config_, model_->units());
-    if (has_tokenizer(config_.model.path)) tokenizer_ = load_tokenizer(config_.model.path);
-    settings_ = generate_settings(config, config_.model.path, tokenizer_.get(), model_->inputs().vocabulary);
-    read_prompts(config);
+  PlannedGeneration(const Config& config, int64_t ranks, double gpu_gib, bool scored)
+      : model_(config, true), ranks_(ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices)),
+        gpu_(planned_gpu(gpu_gib)) {
+    std::printf("%s\n%s\n", model_.model->description().c_str(), model_.source.text.c_str());
+    const Config held = scored ? with_held_out_of_run(config, model_.source) : config;
+    if (scored) tell_notes(held);
+    read_prompts(held, scored);
   }
 
   bool print_plan() {
     bool fits = false;
-    const GenerationPlan plan = choose_generation(config_, *model_, choice(work_), fits);
+    const GenerationPlan plan = choose_generation(model_.config(), *model_.model, choice(work_), fits);
     std::printf("%s", memory_table(concat("memory of a rank while it generates (", plan.strategy, ")"), *plan.arena).c_str());
     std::printf("outside of the plan: CUDA context, libraries, NCCL, graphs: about %s\n", memory_text(outside(plan)).c_str());
     std::printf("GPU: %s (%s)\n", memory_text(gpu_.bytes).c_str(), gpu_.which.c_str());
@@ -53,7 +51,7 @@ class PlannedGeneration {
   bool print_fit() {
     std::printf("of texts of so many tokens, prompt and answer together, this many at once fit a GPU of %s:\n  %9s  %9s\n",
                 memory_text(gpu_.bytes).c_str(), "tokens", "texts");
-    const int64_t most = model_->inputs().max_text_tokens;
+    const int64_t most = model_.most_ids();
     bool any = false;
     int rows = 0;
     for (int64_t tokens = std::min(most, context()); rows < kMostRows; ++rows) {
@@ -69,46 +67,55 @@ class PlannedGeneration {
   }
 
  private:
-  // Where they are not here, as long as texts of the run file may be.
-  void read_prompts(const Config& config) {
-    const ModelInputs inputs = model_->inputs();
-    std::printf("%s\n%s\n", model_->description().c_str(), source_.text.c_str());
-    if (tokenizer_ && dataset_exists(generate_path(config))) {
-      const PromptSet set = open_prompts(
-          config, *tokenizer_, inputs, open_instruction_reader(config.model.path, inputs.instruction, inputs.instruction.max_tokens));
-      const auto prompts = static_cast<int64_t>(set.prompts().size());
-      work_ = {set.longest(), (prompts + ranks_ - 1) / ranks_, 0, set.longest_instruction()};
-      std::printf("%lld prompts of %s, the longest of %lld tokens; %s\n", static_cast<long long>(prompts), set.path().c_str(),
-                  static_cast<long long>(set.longest()), settings_.text().c_str());
-      return;
+  // As the generation itself reads them; where they are not here, as long as texts of the run file may be.
+  void read_prompts(const Config& config, bool scored) {
+    const PromptSource source = prompt_source(config, scored);
+    const bool there = model_.tokenizer && dataset_exists(source.path);
+    if (there && scored && asks_for_choices(config)) {
+      const ChoiceSet set(config, model_);
+      work_ = set.work(ranks_);
+      std::printf("%zu questions of %s, the longest text of %lld tokens\n", set.questions().size(), set.from().c_str(),
+                  static_cast<long long>(work_.longest_text));
+    } else if (there) {
+      const AnswerSet set(config, model_, scored);
+      if (scored) set.check_references(config);
+      work_ = set.work(ranks_);
+      std::printf("%zu prompts of %s, the longest of %lld tokens; %s\n", set.prompt_set().prompts().size(),
+                  set.prompt_set().from().c_str(), static_cast<long long>(set.prompt_set().longest()), model_.settings.text().c_str());
+    } else {
+      assume_prompts(config, scored, model_.tokenizer ? source.path : "the tokenizer");
     }
-    work_.longest_prompt = std::clamp<int64_t>(config.data.max_text_tokens, 1, inputs.max_text_tokens - 1);
+  }
+
+  void assume_prompts(const Config& config, bool scored, const std::string& missing) {
+    work_.longest_prompt = std::clamp<int64_t>(config.data.max_text_tokens, 1, model_.most_ids() - 1);
+    if (scored) work_.longest_text = work_.longest_prompt;
     const int64_t samples = config.generate.samples;
     work_.texts = samples > 0 ? (samples + ranks_ - 1) / ranks_ : kMostTextsAtOnce;
     std::printf("assumed: prompts of up to %lld tokens (data.max_text_tokens), since %s is not there; %s\n",
-                static_cast<long long>(work_.longest_prompt), tokenizer_ ? generate_path(config).c_str() : "the tokenizer",
-                settings_.text().c_str());
+                static_cast<long long>(work_.longest_prompt), missing.c_str(), model_.settings.text().c_str());
   }
 
-  int64_t context() const { return std::min(model_->inputs().max_text_tokens, work_.longest_prompt + settings_.max_new_tokens); }
+  int64_t context() const { return std::min(model_.most_ids(), work_.longest_prompt + model_.settings.max_new_tokens); }
 
   int64_t outside(const GenerationPlan& plan) const {
-    return bytes_outside_of_arena(config_, plan.strategy == "fsdp" ? GroupSizes(ranks_) : GroupSizes(1), plan.arena->planned_takes());
+    return bytes_outside_of_arena(model_.config(), plan.strategy == "fsdp" ? GroupSizes(ranks_) : GroupSizes(1),
+                                  plan.arena->planned_takes());
   }
 
   GenerationChoice choice(const TextsToGenerate& work) const {
-    return {settings_, work, ranks_, 0, true,
+    return {model_.settings, work, ranks_, 0, true,
             [this](const GenerationPlan& plan) { return plan.arena->total_bytes() + outside(plan) <= gpu_.bytes; }};
   }
 
   // Whether so many texts of so many tokens fit.
   bool fits(int64_t texts, int64_t tokens) const {
-    Config config = config_;
+    Config config = model_.config();
     config.generate.batch_size = texts;
     TextsToGenerate work = work_;
-    work.longest_prompt = std::max<int64_t>(1, tokens - settings_.max_new_tokens);
+    work.longest_prompt = std::max<int64_t>(1, tokens - model_.settings.max_new_tokens);
     bool found = false;
-    (void)choose_generation(config, *model_, choice(work), found);
+    (void)choose_generation(config, *model_.model, choice(work), found);
     return found;
   }
 
@@ -133,21 +140,17 @@ class PlannedGeneration {
     return search(tokens, [&](int64_t shorter) { return fits(1, shorter); });
   }
 
-  WeightSource source_;
-  Config config_;
+  GenerationModel model_;
   int64_t ranks_;
   PlannedGpu gpu_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  GenerateSettings settings_;
   TextsToGenerate work_;
 };
 
 }  // namespace
 
-bool print_generation_plan(const Config& config, int64_t ranks, double gpu_gib, bool fit) {
-  PlannedGeneration plan(config, ranks, gpu_gib);
-  return fit ? plan.print_fit() : plan.print_plan();
+bool print_generation_plan(const Config& config, const GenerationPlanRequest& request) {
+  PlannedGeneration plan(config, request.ranks, request.gpu_gib, request.scored);
+  return request.fit ? plan.print_fit() : plan.print_plan();
 }
 
 }  // namespace blipft

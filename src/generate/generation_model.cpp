@@ -1,0 +1,33 @@
+// Reading what generates; see generation_model.h.
+#include "generate/generation_model.h"
+
+#include "blipft/error.h"
+#include "engine/settings.h"
+#include "io/json.h"
+#include "weights/adapter_files.h"
+
+namespace blipft {
+
+ModelSettings untrained(const Config& config) {
+  ModelSettings settings = model_settings(config);
+  settings.trained = false;
+  settings.checkpointing = {};
+  settings.dropout = false;
+  settings.adapter.dropout = 0;
+  return settings;
+}
+
+GenerationModel::GenerationModel(const Config& asked, bool planned)
+    : source(weight_source(asked)), model(make_model(config(), untrained(config()))), inputs(model->inputs()) {
+  const std::string& folder = config().model.path;
+  BLIPFT_USER_CHECK(!model->cache_widths().empty(), folder, ": ", model->description(), " generates no text");
+  check_adapters(config(), model->units());
+  if (!planned || has_tokenizer(folder)) {
+    tokenizer = load_tokenizer(folder);
+    instructions = open_instruction_reader(folder, inputs.instruction, inputs.instruction.max_tokens);
+  }
+  settings = generate_settings(asked, folder, tokenizer.get(), inputs.vocabulary);
+  puts_prefix = io::read_json_file(folder + "/config.json").value("model_type", "").starts_with("gemma");
+}
+
+}  // namespace blipft

@@ -1,0 +1,34 @@
+// GenerationModel: the model that generates, as the run file and the model's own files describe it; no device and no weights.
+#pragma once
+
+#include <memory>
+
+#include "blipft/data.h"
+#include "blipft/model.h"
+#include "generate/weight_source.h"
+#include "prompts/generate_settings.h"
+
+namespace blipft {
+
+struct GenerationModel {
+  /// Throws UserError where the model generates no text, or a file of it is missing or wrong. `planned`: nothing will be
+  /// generated, and the tokenizer may be missing.
+  explicit GenerationModel(const Config& asked, bool planned = false);
+
+  WeightSource source;
+  const Config& config() const { return source.config; }  ///< of the weights that generate
+  std::unique_ptr<Model> model;
+  ModelInputs inputs;
+  std::unique_ptr<Tokenizer> tokenizer;    ///< null: there is none
+  InstructionReader instructions;
+  GenerateSettings settings;
+  /// Whether lm-eval puts the tokenizer's first tokens before a text of this model: Gemma's alone.
+  bool puts_prefix = false;
+  /// Most ids that a text may have, prompt and answer together.
+  int64_t most_ids() const { return inputs.max_text_tokens; }
+};
+
+/// Settings of a model that only generates.
+ModelSettings untrained(const Config& config);
+
+}  // namespace blipft
