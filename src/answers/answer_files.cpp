@@ -51,7 +51,7 @@ AnswerFiles::AnswerFiles(const Config& config, const World& world, const std::st
     lines_ = std::make_unique<io::LineFile>(io::create_file(path), path, [](int64_t lost) {
       return concat("{\"lost_lines\": ", lost, "}");
     });
-    if (world_.rank() == 0) write("config.yaml", to_yaml(config));
+    if (world_.rank() == 0) write("config.yaml", to_yaml(config, false));
   });
 }
 

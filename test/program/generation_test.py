@@ -273,6 +273,12 @@ def a_run_s_own_file_leaves_the_model_s_settings(space):
                                 "top_k": 7, "max_new_tokens": 9}))
     status, out, err, _ = mpirun(0, [PROGRAM, "--generate", trained / "config.yaml", "generate.samples=2"])
     check(status == 0 and "drawn at temperature 0.6, top_k 7" in out and "at most 3 tokens" in out, out, err)
+    # The same again from the settings beside the answers.
+    again = trained / "generated-0001/config.yaml"
+    section = re.search(r"^generate:\n((?: +.*\n)*)", again.read_text(), re.M).group(1)
+    check("samples: 2" in section and "max_new_tokens: 3" in section and "temperature" not in section, again.read_text())
+    status, out, err, _ = mpirun(0, [PROGRAM, "--generate", again])
+    check(status == 0 and "drawn at temperature 0.6, top_k 7" in out and "prompts    2 of" in out, out, err)
 
 
 @test
