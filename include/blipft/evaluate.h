@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -128,9 +129,11 @@ std::vector<References> read_references(const std::string& file, const std::stri
 /// What the page says above the samples.
 struct PageSettings {
   std::string title;   ///< "Captions of coco_val after step 400"
-  std::string folder;  ///< where the page will lie: pictures below it are linked relatively
+  std::string folder;  ///< where the page will lie: links to pictures are relative to it
+  std::map<std::string, std::string> thumbnails = {};  ///< {ScoredText::picture: a small JPEG in base64}, shown in its place
 };
-/// One HTML page, whole in itself but for the pictures, which it links to and loads as they come into sight.
+/// One HTML page. It shows the thumbnails that it is given, each with a link to the picture; other pictures it loads from
+/// where they lie, as they come into sight.
 std::string evaluation_page(const PageSettings& settings, const std::vector<Score>& scores,
                             const std::vector<ScoredText>& texts);
 

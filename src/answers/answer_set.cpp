@@ -28,11 +28,12 @@ class Turn {
 
 // Pictures that other threads read, in order.
 struct Ahead {
-  Ahead(size_t first, size_t ranks, int64_t threads)
+  Ahead(size_t first, size_t ranks, int64_t threads, SeePicture seen)
       : next(first), step(ranks), most(std::max(static_cast<size_t>(threads), static_cast<size_t>(kMostPrompts))),
-        free_threads(threads) {}
+        free_threads(threads), see(std::move(seen)) {}
   size_t next, step, most;
-  std::counting_semaphore<> free_threads;  // outlives what reads
+  std::counting_semaphore<> free_threads;  // these two outlive what reads
+  SeePicture see;
   std::deque<std::pair<size_t, std::future<std::vector<uint8_t>>>> reading;
 };
 
@@ -73,8 +74,9 @@ void AnswerSet::check_references(const Config& config) const {
 }
 
 std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, const GenerateSettings& settings, int64_t rank,
-                                                            int64_t ranks, int64_t threads) {
-  const auto ahead = std::make_shared<Ahead>(static_cast<size_t>(rank), static_cast<size_t>(ranks), std::max<int64_t>(1, threads));
+                                                            int64_t ranks, int64_t threads, const SeePicture& see) {
+  const auto ahead =
+      std::make_shared<Ahead>(static_cast<size_t>(rank), static_cast<size_t>(ranks), std::max<int64_t>(1, threads), see);
   return [&set, most = settings.max_new_tokens, ahead]() -> std::optional<TextRequest> {
     const std::vector<PromptedSample>& prompts = set.prompts();
     const ModelInputs& inputs = set.inputs();
@@ -82,8 +84,11 @@ std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, cons
       while (ahead->reading.size() < ahead->most && ahead->next < prompts.size()) {
         const size_t i = ahead->next;
         ahead->next += ahead->step;
-        const auto read = [&set, &free = ahead->free_threads, picture = prompts[i].picture] {
-          const Turn turn(free);
+        const auto read = [&set, &shared = *ahead, i, sample = prompts[i].picture]() -> std::vector<uint8_t> {
+          if (!set.inputs().has_picture()) return {};
+          const Turn turn(shared.free_threads);
+          const Image picture = set.picture(sample);
+          if (shared.see) shared.see(static_cast<int64_t>(i), picture);
           return set.pixels(picture);
         };
         const auto policy = inputs.has_picture() ? std::launch::async : std::launch::deferred;

@@ -15,9 +15,12 @@ namespace blipft {
 
 /// This rank's requests, one after the other; ranks take prompts in turn. Pictures are read ahead, `threads` at a time, as many
 /// as a reading takes at most, so that it waits for none while texts grow. A
-/// picture that cannot be read is a UserError, or left out. `set` outlives it.
+/// picture that cannot be read is a UserError, or left out. `see` is called with each prompt's number and picture, from many
+/// threads. `set` outlives it.
+using SeePicture = std::function<void(int64_t prompt, const Image& picture)>;
 std::function<std::optional<TextRequest>()> prompt_requests(PromptSet& set, const GenerateSettings& settings, int64_t rank,
-                                                            int64_t ranks, int64_t threads);
+                                                            int64_t ranks, int64_t threads,
+                                                            const SeePicture& see = {});
 
 class AnswerSet {
  public:

@@ -21,6 +21,7 @@
 #include "answers/answer_text.h"
 #include "answers/choice_run.h"
 #include "answers/choice_set.h"
+#include "answers/thumbnails.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -130,6 +131,7 @@ class AnswerRun {
       set_->check_references(config);
       if (first()) tell_notes(config);
     });
+    thumbnails_ = std::make_unique<Thumbnails>(set_->prompt_set().prompts(), world_.size());
     files_ = std::make_unique<AnswerFiles>(config_, world_, "generated");
     generation_.load(set_->work(world_.size()));
     if (first()) {
@@ -154,7 +156,8 @@ class AnswerRun {
     const AnswerText answers(generation_.tokenizer(), generation_.settings());
     GeneratorCalls calls;
     calls.next = prompt_requests(set_->prompt_set(), generation_.settings(), world_.rank(), world_.size(),
-                                 std::max(config_.data.num_workers, cores_of_a_rank(world_)));
+                                 std::max(config_.data.num_workers, cores_of_a_rank(world_)),
+                                 [&](int64_t prompt, const Image& picture) { thumbnails_->add(prompt, picture); });
     if (!generation_.settings().stop.empty())
       calls.stops = [&](std::span<const int32_t> ids) { return answers.stops(ids); };
     calls.done = [&](const TextResult& result) {
@@ -178,7 +181,8 @@ class AnswerRun {
         if (!text.has_target()) continue;
         ids += text.most_tokens();
         group.push_back({text, next});
-        pixels.push_back(set_->prompt_set().pixels(next));
+        const PromptSet& set = set_->prompt_set();
+        pixels.push_back(set.inputs().has_picture() ? set.pixels(set.picture(next)) : std::vector<uint8_t>());
         numbers.push_back(next);
       }
       if (!generation_.any(!group.empty())) return;
@@ -214,7 +218,8 @@ class AnswerRun {
   void finish(double seconds) {
     const double tokens = world_.sum(static_cast<double>(generation_.tokens()));
     const auto left_out = static_cast<int64_t>(world_.sum(static_cast<double>(set_->prompt_set().left_out().size())));
-    const std::vector<std::string> lines = files_->all_lines(), likelihoods = world_.gather_texts(likelihoods_);
+    const std::vector<std::string> lines = files_->all_lines(), likelihoods = world_.gather_texts(likelihoods_),
+                                   thumbnails = world_.gather_texts(thumbnails_->lines());
     world_.together([&] {
       if (!first()) return;
       std::printf("generated  %zu texts, %.0f tokens, %.2f s, %.0f tokens/s\n", lines.size(), tokens, seconds, tokens / seconds);
@@ -224,12 +229,12 @@ class AnswerRun {
         std::printf("left out   %lld samples, the first of this rank: %s\n", static_cast<long long>(left_out),
                     set_->prompt_set().left_out().empty() ? "none" : set_->prompt_set().left_out().front().c_str());
       if (request_.evaluate) losses_ = text_scores(likelihoods);
-      write_files(lines);
+      write_files(lines, Thumbnails::of_lines(set_->prompt_set().prompts(), thumbnails));
     });
   }
 
   // The texts in the data set's order, their scores, and the page.
-  void write_files(const std::vector<std::string>& lines) {
+  void write_files(const std::vector<std::string>& lines, std::map<std::string, std::string> thumbnails) {
     std::map<int64_t, ordered_json> sorted;
     for (const std::string& line : lines) {
       ordered_json one = io::parse_json<ordered_json>(line, files_->folder() + "/generated.jsonl");
@@ -249,8 +254,8 @@ class AnswerRun {
     if (pictures) write_results(all);
     const std::vector<Score> scores = score(evaluation, pictures);
     const std::string title = concat(pictures ? "Captions of " : "Answers to ", set_->prompt_set().path());
-    files_->write("page.html", evaluation_page({title, files_->folder()}, scores, evaluation.size() == static_cast<int64_t>(all.size())
-                                                                                      ? evaluation.texts() : all));
+    files_->write("page.html", evaluation_page({title, files_->folder(), std::move(thumbnails)}, scores,
+                                                evaluation.size() == static_cast<int64_t>(all.size()) ? evaluation.texts() : all));
     std::printf("page       %s/page.html\n", files_->folder().c_str());
   }
 
@@ -283,6 +288,7 @@ class AnswerRun {
   const World& world_;
   Generation generation_;
   std::unique_ptr<AnswerSet> set_;
+  std::unique_ptr<Thumbnails> thumbnails_;
   std::unique_ptr<AnswerFiles> files_;
   std::string likelihoods_;                // of this rank's, a line each
   std::vector<Score> losses_;              // on rank 0

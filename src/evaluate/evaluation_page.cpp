@@ -13,7 +13,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // The frame: style, search, order, and the cards, which are made as they come into sight. @METRICS@: [[name, higher is
-// better], ...]; @SAMPLES@: [[id, link to the picture, prompt, candidate, [reference, ...], [score, ...]], ...].
+// better], ...]; @THUMBNAILS@: [JPEG in base64, ...]; @SAMPLES@: [[id, link to the picture, prompt, candidate,
+// [reference, ...], [score, ...], which thumbnail, -1: none], ...].
 constexpr std::string_view page_template = R"page(<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -44,6 +45,7 @@ input, select, button { font: inherit; color: inherit; background: var(--card); 
 .card { display: flex; gap: 18px; background: var(--card); border: 1px solid var(--line); border-radius: 10px;
   margin: 14px 0; padding: 14px; }
 .card img { width: 240px; height: 180px; object-fit: contain; background: var(--page); border-radius: 6px; flex: none; }
+.card a { flex: none; }
 .card .texts { flex: 1; min-width: 0; overflow-wrap: anywhere; }
 .card p { white-space: pre-wrap; margin: 0 0 6px; }
 .card li { white-space: pre-wrap; margin: 0 0 1px; }
@@ -77,8 +79,9 @@ input, select, button { font: inherit; color: inherit; background: var(--card); 
 <script>
 "use strict";
 const metrics = @METRICS@;
+const thumbnails = @THUMBNAILS@;
 const samples = @SAMPLES@;
-const [ID, PICTURE, PROMPT, CANDIDATE, REFERENCES, SCORES] = [0, 1, 2, 3, 4, 5];
+const [ID, PICTURE, PROMPT, CANDIDATE, REFERENCES, SCORES, THUMBNAIL] = [0, 1, 2, 3, 4, 5, 6];
 const STEP = 40;  // cards made at a time
 const list = document.getElementById("list"), count = document.getElementById("count");
 const search = document.getElementById("search"), order = document.getElementById("order");
@@ -97,8 +100,11 @@ function picture(sample) {
   image.alt = "picture " + sample[ID];
   const missing = element("div", "missing", "no picture at " + sample[PICTURE]);
   image.addEventListener("error", () => image.replaceWith(missing));
-  image.src = sample[PICTURE];
-  return image;
+  const own = sample[THUMBNAIL] >= 0, link = element("a");
+  image.src = own ? "data:image/jpeg;base64," + thumbnails[sample[THUMBNAIL]] : sample[PICTURE];
+  link.href = sample[PICTURE];
+  link.append(image);
+  return link;
 }
 function card(sample) {
   const out = element("article", "card"), texts = element("div", "texts");
@@ -218,15 +224,17 @@ std::string summary(const std::vector<Score>& scores) {
   return out;
 }
 
-Json samples(const PageSettings& settings, const std::vector<Score>& scores, const std::vector<ScoredText>& texts) {
+Json samples(const PageSettings& settings, const std::vector<Score>& scores, const std::vector<ScoredText>& texts,
+             const std::map<std::string, int64_t>& thumbnails) {
   Json out = Json::array();
   for (size_t i = 0; i < texts.size(); ++i) {
     const auto& text = texts[i];
     Json values = Json::array();
     for (const auto& score : scores)
       if (score.by_sample.size() == texts.size()) values.push_back(score.by_sample[i]);
-    out.push_back(
-        {text.id, link_to(text.picture, settings.folder), text.prompt, text.candidate, text.references, values});
+    const auto thumbnail = thumbnails.find(text.picture);
+    out.push_back({text.id, link_to(text.picture, settings.folder), text.prompt, text.candidate, text.references, values,
+                   thumbnail == thumbnails.end() ? -1 : thumbnail->second});
   }
   return out;
 }
@@ -247,7 +255,13 @@ std::string filled(std::string_view page, const std::vector<std::pair<std::strin
 
 std::string evaluation_page(const PageSettings& settings, const std::vector<Score>& scores,
                             const std::vector<ScoredText>& texts) {
-  Json names = Json::array();
+  Json names = Json::array(), pictures = Json::array();
+  std::map<std::string, int64_t> thumbnails;
+  for (const ScoredText& text : texts) {
+    const auto found = settings.thumbnails.find(text.picture);
+    if (found != settings.thumbnails.end() && thumbnails.emplace(text.picture, static_cast<int64_t>(pictures.size())).second)
+      pictures.push_back(found->second);
+  }
   for (const auto& score : scores)
     if (!texts.empty() && score.by_sample.size() == texts.size())
       names.push_back({score.metric, find_metric(score.metric, "").higher_is_better});
@@ -255,7 +269,8 @@ std::string evaluation_page(const PageSettings& settings, const std::vector<Scor
                                 {"@HEADING@", html(settings.title)},
                                 {"@SUMMARY@", summary(scores)},
                                 {"@METRICS@", script_json(names)},
-                                {"@SAMPLES@", script_json(samples(settings, scores, texts))}});
+                                {"@THUMBNAILS@", script_json(pictures)},
+                                {"@SAMPLES@", script_json(samples(settings, scores, texts, thumbnails))}});
 }
 
 }  // namespace blipft

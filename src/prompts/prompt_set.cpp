@@ -51,11 +51,14 @@ void PromptSet::check_prompts() {
   }
 }
 
-std::vector<uint8_t> PromptSet::pixels(int64_t index) const {
-  if (!inputs_.has_picture()) return {};
+Image PromptSet::picture(int64_t index) const {
   const Dataset::Sample sample = source_.dataset->read(index);
   BLIPFT_USER_CHECK(sample.picture, sample.name, ": there is no picture, and the model reads one");
-  return pixels_of(*sample.picture, sample.name, inputs_.picture_size, pictures_);
+  return decode_image(sample.picture->data(), sample.picture->size(), sample.name, pictures_);
+}
+
+std::vector<uint8_t> PromptSet::pixels(const Image& picture) const {
+  return resize_bicubic(picture, inputs_.picture_size, inputs_.picture_size).rgb;
 }
 
 PromptSource prompt_source(const Config& config, bool scored) {

@@ -40,8 +40,10 @@ class PromptSet {
   const std::vector<std::string>& left_out() const { return left_out_; }
   /// Throws UserError, or leaves a sample out where data.on_bad_sample says so.
   void leave_out(const std::string& why);
-  /// The picture of sample `index` of the data set, or nothing where the model reads none.
-  std::vector<uint8_t> pixels(int64_t index) const;
+  /// The picture of sample `index` of the data set.
+  Image picture(int64_t index) const;
+  /// A picture as the model reads it.
+  std::vector<uint8_t> pixels(const Image& picture) const;
 
  private:
   void check_prompts();

@@ -194,4 +194,15 @@ TEST_SUITE("evaluation") {
     CHECK(page.find("[[\"cider\",true]]") != std::string::npos);
     CHECK(page.find("http") == std::string::npos);  // nothing from a network
   }
+
+  TEST_CASE("a page has the thumbnails that it is given, once each") {
+    std::vector<ScoredText> texts{text(0, "a", {"a"}), text(1, "b", {"b"}), text(2, "c", {"c"}), text(3, "d", {"d"})};
+    texts[0].picture = texts[2].picture = "/data/a.jpg";
+    texts[1].picture = "/data/b.jpg";
+    const std::string page = evaluation_page({"Title", "/data/run", {{"/data/a.jpg", "/9j+AA=="}, {"/data/z.jpg", "/9j+BB=="}}}, {}, texts);
+    CHECK(page.find("const thumbnails = [\"/9j+AA==\"];") != std::string::npos);
+    for (const char* sample : {R"(["100","./../a.jpg","","a",["a"],[],0])", R"(["101","./../b.jpg","","b",["b"],[],-1])",
+                               R"(["102","./../a.jpg","","c",["c"],[],0])", R"(["103","","","d",["d"],[],-1])"})
+      CHECK_MESSAGE(page.find(sample) != std::string::npos, sample);
+  }
 }

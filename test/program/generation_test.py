@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """--generate and --evaluate as whole programs: the same texts however they are computed, from whatever holds the weights."""
+import base64
 import collections
+import io
 import json
 import math
 import pathlib
 import re
 import subprocess
 import sys
+import urllib.parse
+
+from PIL import Image, ImageChops, ImageStat
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import DEVICE, PROGRAM, ROOT, SAMPLES, Space, mpirun, run  # noqa: E402
@@ -170,7 +175,19 @@ def scores_results_and_the_page(space):
     scores = json.loads((folder / "scores.json").read_text())
     check("results" in scores, scores)
     page = (folder / "page.html").read_text()
-    check("<html" in page and "image" in page.lower() and len(lines) == 12, page[:500])
+    check("<html" in page and len(lines) == 12, page[:500])
+    # The page shows every picture wherever it lies: a small one is in it, and a link leads to the file.
+    thumbnails = json.loads(re.search(r"^const thumbnails = (.*);$", page, re.M).group(1))
+    for sample in json.loads(re.search(r"^const samples = (.*);$", page, re.M).group(1)):
+        name = (folder / urllib.parse.unquote(sample[1])).resolve()
+        small = Image.open(io.BytesIO(base64.b64decode(thumbnails[sample[6]], validate=True)))
+        original = Image.open(name).convert("RGB")
+        original.thumbnail((240, 240))
+        check(small.format == "JPEG" and small.size == original.size, name, small, original)
+        difference = ImageStat.Stat(ImageChops.difference(small, original)).mean
+        other = ImageStat.Stat(ImageChops.difference(small, original.rotate(180))).mean
+        check(max(difference) < 6 and max(difference) < max(other) / 2, name, difference, other)
+    check(len(thumbnails) == 12 and len(page) < 400_000, len(thumbnails), len(page))
     check(all(line["references"] for line in lines), lines)
     validation = run(space, 1, "data.val_path=" + str(space.data), "train.max_steps=1", "train.val_check_interval=1",
                      "train.lr=1e-30")
