@@ -27,9 +27,12 @@ double process_age() {
   return std::max(0.0, now - ticks / static_cast<double>(sysconf(_SC_CLK_TCK)));
 }
 
+constexpr double kLeastSeconds = 0.01;     // what is told
+
 std::string list(const std::vector<StartTimes::Part>& parts) {
   std::string text;
   for (const auto& [name, seconds] : parts) {
+    if (seconds < kLeastSeconds) continue;
     char part[64];
     std::snprintf(part, sizeof part, "%s%s %.2f s", text.empty() ? "" : ", ", name.c_str(), seconds);
     text += part;
@@ -56,8 +59,8 @@ double StartTimes::seconds() const { return seconds_since(begin_); }
 std::string StartTimes::text() const {
   char ready[48];
   std::snprintf(ready, sizeof ready, ", ready after %.2f s", seconds());
-  const std::string beside = beside_.empty() ? "" : " (beside them: " + list(beside_) + ")";
-  return list(parts_) + beside + ready;
+  const std::string beside = list(beside_);
+  return list(parts_) + (beside.empty() ? "" : " (beside them: " + beside + ")") + ready;
 }
 
 Beside::Beside(StartTimes& times, std::string name, std::function<void()> body)

@@ -300,7 +300,7 @@ std::string buffer_row(const PlanEntry& entry) {
   return row(concat(entry.name, " (", owner_name(entry.owner), entry.place == Place::host ? ", host)" : ")"), entry.bytes);
 }
 
-std::string owners_table(const std::string& heading, const Arena& arena) {
+std::string owners_table(const std::string& heading, const Arena& arena, bool owners_too = true) {
   std::map<std::string, int64_t> owners, in_host;
   std::string host_rows;
   for (const PlanEntry& entry : arena.peak_entries()) {
@@ -311,7 +311,7 @@ std::string owners_table(const std::string& heading, const Arena& arena) {
   out << heading << "\n";
   for (int i = 0; i < kOwners; ++i) {
     const char* owner = owner_name(static_cast<Owner>(i));
-    if (owners.count(owner)) out << row(owner, owners[owner]);
+    if (owners_too && owners.count(owner)) out << row(owner, owners[owner]);
   }
   out << row("total", arena.total_bytes());
   if (in_host.empty()) return out.str();
@@ -325,7 +325,7 @@ std::string owners_table(const std::string& heading, const Arena& arena) {
 
 std::string plan_table(const MemoryPlan& plan) { return memory_table(heading_of(plan), *plan.arena); }
 
-std::string owners_table(const MemoryPlan& plan) { return owners_table(heading_of(plan), *plan.arena); }
+std::string header_table(const MemoryPlan& plan, bool gpu) { return owners_table(heading_of(plan), *plan.arena, gpu); }
 
 std::string memory_table(const std::string& heading, const Arena& arena) {
   std::ostringstream out;

@@ -81,7 +81,9 @@ std::string decoding_text(const MemoryPlan& plan);
 std::string fp8_text(const MemoryPlan& plan, const Model& model);
 /// The table of owners and the largest buffers of a planned arena, behind `heading`.
 std::string memory_table(const std::string& heading, const Arena& arena);
-/// That of a run for --plan; and for its header, of the owners and of what lies in the host: the trace has all buffers.
+/// That of a run for --plan.
 std::string plan_table(const MemoryPlan& plan);
-std::string owners_table(const MemoryPlan& plan);
+/// And for its header: the owners on a GPU, whose memory is short, else the total alone; and what lies in the host. The trace
+/// has all of it.
+std::string header_table(const MemoryPlan& plan, bool gpu);
 }  // namespace blipft

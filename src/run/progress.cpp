@@ -157,22 +157,25 @@ void Progress::warn(const std::string& message) {
 
 void Progress::memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved) {
   if (silent_) return;
-  end_line();
   const MemoryUnit unit(reserved);
-  std::vector<std::string> shown;
+  std::vector<std::string> shown, lines;
   for (const Arena::PhaseUse& phase : phases) {
     if (std::find(shown.begin(), shown.end(), phase.phase) != shown.end()) continue;  // the first micro-batch tells
     shown.push_back(phase.phase);
     const MemoryUse& now = phase.now;
     const int64_t params = now.of(Owner::parameters), grads = now.of(Owner::gradients);
     const int64_t optim = now.of(Owner::optimizer);
-    std::printf(
-        "  memory step %lld %-15s Params %.2f  Grads %.2f  Optim %.2f  Other %.2f  Allocated %.2f (peak %.2f)  "
-        "Reserved %.2f %s\n",
-        static_cast<long long>(step), phase_title(phase.phase), unit(params), unit(grads), unit(optim),
-        unit(now.total() - params - grads - optim), unit(now.total()), unit(phase.peak.total()), unit(reserved),
-        unit.name);
+    char line[256];
+    std::snprintf(line, sizeof line,
+                  "%-15s Params %.2f  Grads %.2f  Optim %.2f  Other %.2f  Allocated %.2f (peak %.2f)  Reserved %.2f %s",
+                  phase_title(phase.phase), unit(params), unit(grads), unit(optim), unit(now.total() - params - grads - optim),
+                  unit(now.total()), unit(phase.peak.total()), unit(reserved), unit.name);
+    lines.push_back(line);
   }
+  const bool news = told_memory_.insert(lines).second;
+  if (!news && step > 1) return;
+  end_line();
+  for (const std::string& line : lines) std::printf("  memory step %lld %s\n", static_cast<long long>(step), line.c_str());
   std::fflush(stdout);
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "answers/validation_answers.h"
 #include "blipft/arena.h"
@@ -25,7 +27,8 @@ class Progress {
 
   /// Once per finished step, in order. `seconds`: what the step took, on the device's clock.
   void step(const StepResult& result, int64_t epoch, double seconds);
-  /// The tutorial's memory lines of a step; `reserved`: bytes the process holds on the device.
+  /// The tutorial's memory lines of a step, after the first two steps where they say something new; `reserved`: bytes the
+  /// process holds on the device.
   void memory(int64_t step, const std::vector<Arena::PhaseUse>& phases, int64_t reserved);
   /// After step `step`; `tokens` were learnt ones of all ranks.
   void validation(int64_t step, double loss, int64_t tokens, double seconds);
@@ -49,6 +52,7 @@ class Progress {
   bool silent_, terminal_;
   bool line_open_ = false;
   Clock::time_point printed_{};
+  std::set<std::vector<std::string>> told_memory_;
   double epoch_loss_ = 0;
   int64_t epoch_steps_ = 0;
   double smooth_seconds_ = 0, smooth_flops_ = 0, smooth_tokens_ = 0;

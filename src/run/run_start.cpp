@@ -448,7 +448,7 @@ void Run::announce() {
   print_header(config_, *model_, concat(world_.size(), " rank(s), ", strategy_text(plan_), ", ",
                                         groups_->groups().all->name()),
                concat(device_->name(), code.empty() ? "" : ", ", code), times_.text(), batch_text(config_, choice_, world_.size()),
-               owners_table(plan_));
+               header_table(plan_, device_->kind() == DeviceKind::cuda));
   std::printf("data       %s\n", data_text(config_, data_, run).c_str());
   if (data_.surveyed())
     std::printf("texts      %s; %s\n", survey_text(config_, *data_.training.texts).c_str(),
