@@ -219,5 +219,31 @@ def a_first_build_for_gpus_says_where_there_is_none(space):
     check(note_of("GPUS_HERE=") == "", "every build says it")
 
 
+@test
+def a_first_build_reads_the_standard_headers_once(space):
+    build = space.new("build")
+    one, other = f"{build}/src/base/version.cpp.o", f"{build}/src/base/memory_text.cpp.o"
+
+    def make(*arguments, compiler="g++", first=()):
+        settings = ("CUDA", "PCH", "MAKEFLAGS", "MAKELEVEL")
+        environment = {name: value for name, value in os.environ.items() if name not in settings}
+        done = subprocess.run(["make", *first, "CUDA=0", f"BUILD={build}", f"CXX={compiler}", *arguments], cwd=ROOT,
+                              capture_output=True, text=True, timeout=300, env=environment)
+        check(done.returncode == 0, arguments, done.stderr)
+        return done.stdout, done.stderr
+
+    for without in (("CCACHE=ccache",), ("CCACHE=", "PCH=0"), ("CCACHE=", "SAN=1")):
+        out, _ = make(*without, one, first=("-n",))
+        check("-c -o" in out and "standard.h" not in out, without, out)
+    # The commit, which the first file alone is given, must not be in what all files share.
+    for file in (one, other):
+        _, err = make("CCACHE=", file, compiler="g++ -H")
+        check(re.search(r"^! .*standard\.h\.gch$", err, re.M), "g++ does not take it", file, err[-2000:])
+    out, _ = make("CCACHE=", one, other, compiler="g++ -H")
+    check("-c -o" not in out and "c++-header" not in out, "it is compiled once more", out)
+    out, _ = make("CCACHE=", "OPT=-O2", one, first=("-n",))
+    check("c++-header" in out, "other flags, the same headers", out)
+
+
 if __name__ == "__main__":
     sys.exit(run_tests("habits_test", Space, PROGRAM))
