@@ -2,6 +2,7 @@
 // allow, any length.
 #pragma once
 
+#include "cuda/device/overlap.cuh"
 #include "cuda/kernels.h"
 #include "cuda/vector.cuh"
 
@@ -13,6 +14,7 @@ constexpr int kMapUnroll = 4;  // independent loads in flight per thread
 template <int N, class In, class Out, class Function>
 __global__ void __launch_bounds__(kMapThreads)
 map_kernel(const In* x, Out* y, int64_t n, Function function) {
+  join_chain();
   const int64_t first = (int64_t{blockIdx.x} * kMapUnroll * kMapThreads + threadIdx.x) * N;
   constexpr int64_t kStep = int64_t{kMapThreads} * N;
   Pack<In, N> in[kMapUnroll];
@@ -73,12 +75,13 @@ void launch_map(const Tensor& x, const Tensor& y, Function function, const Launc
   constexpr int kWidth = kVector<In> > kVector<Out> ? kVector<In> : kVector<Out>;
   const int64_t n = y.numel();
   if (n == 0) return;
-  if (all_aligned16(x, y))
-    map_kernel<kWidth><<<map_blocks(n, kWidth), kMapThreads, 0, context.stream>>>(x.as<const In>(), y.as<Out>(), n,
-        function);
-  else
-    map_kernel<1><<<map_blocks(n, 1), kMapThreads, 0, context.stream>>>(x.as<const In>(), y.as<Out>(), n, function);
-  BLIPFT_CUDA_LAUNCHED("map_kernel");
+  const auto launch = [&](auto width) {
+    constexpr int N = decltype(width)::value;
+    launch_overlapped(map_kernel<N, In, Out, Function>, dim3(map_blocks(n, N)), kMapThreads, 0, context, x.as<const In>(),
+                      y.as<Out>(), n, function);
+  };
+  if (all_aligned16(x, y)) launch(std::integral_constant<int, kWidth>{});
+  else launch(std::integral_constant<int, 1>{});
 }
 
 /// y[i] = function(x[i], y[i]).

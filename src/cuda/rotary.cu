@@ -1,5 +1,6 @@
 // Rotary positions, in place: one block a row, its angles once for all heads.
 #include "cuda/cuda_ops.h"
+#include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -23,6 +24,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_constant__ RotaryArgs args) {
   __shared__ __align__(16) float cosines[Rotary::kMostFrequencies], sines[Rotary::kMostFrequencies];
   const int thread = threadIdx.x, pairs = args.pairs;
+  join_chain();
   if (thread < pairs) {
     float s, c;
     sincosf(static_cast<float>(args.positions[blockIdx.x]) * args.frequencies[thread], &s, &c);
@@ -72,11 +74,13 @@ void CudaOps::rotary(const Rotary& args, Stream stream) {
       return kernel_args.pairs % n == 0 && args.head_size % n == 0 && args.x.row_stride % n == 0 &&
              reinterpret_cast<uintptr_t>(x) % (sizeof(T) * static_cast<size_t>(n)) == 0;
     };
-    if (fits(kVector<T>)) rotary_kernel<T, kVector<T>><<<rows, kThreads, 0, context.stream>>>(x, kernel_args);
-    else if (fits(2)) rotary_kernel<T, 2><<<rows, kThreads, 0, context.stream>>>(x, kernel_args);
-    else rotary_kernel<T, 1><<<rows, kThreads, 0, context.stream>>>(x, kernel_args);
+    const auto launch = [&](auto n) {
+      launch_overlapped(rotary_kernel<T, decltype(n)::value>, dim3(rows), kThreads, 0, context, x, kernel_args);
+    };
+    if (fits(kVector<T>)) launch(std::integral_constant<int, kVector<T>>{});
+    else if (fits(2)) launch(std::integral_constant<int, 2>{});
+    else launch(std::integral_constant<int, 1>{});
   });
-  BLIPFT_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace blipft

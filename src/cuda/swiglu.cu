@@ -1,5 +1,6 @@
 // SwiGLU and its relatives with other gates, forward and backward; bound by memory.
 #include "cuda/cuda_ops.h"
+#include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -39,6 +40,7 @@ __device__ __forceinline__ GateValue gate_value(float g) {
 template <class T, int N, GateActivation kGate>
 __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const T* __restrict__ gate_up, T* __restrict__ y,
                                                                   int64_t cols) {
+  join_chain();
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
   if (column >= cols) return;
   const int64_t row = blockIdx.x;
@@ -111,13 +113,13 @@ void with_packs(bool aligned, int64_t rows, int64_t cols, const Launch& launch) 
 
 void CudaOps::swiglu_forward(const Swiglu& args, Stream stream) {
   check_args(args);
-  const cudaStream_t in = context(stream).stream;
+  const LaunchContext to = context(stream);
   dispatch_float(args.y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     with_packs<T>(all_aligned16(args.gate_up, args.y), args.y.rows(), args.y.cols(), [&](auto n, dim3 grid) {
       with_gate(args.activation, [&](auto gate) {
-        swiglu_forward_kernel<T, decltype(n)::value, decltype(gate)::value>
-            <<<grid, kThreads, 0, in>>>(args.gate_up.as<T>(), args.y.as<T>(), args.y.cols());
+        launch_overlapped(swiglu_forward_kernel<T, decltype(n)::value, decltype(gate)::value>, grid, kThreads, 0, to,
+                          args.gate_up.as<T>(), args.y.as<T>(), args.y.cols());
       });
     });
   });

@@ -2,6 +2,7 @@
 // table row (by its first occurrence) and adds what belongs to it in the order of the batch. Of packed samples, only
 // the tokens that have a row in x take part; grids are for all of them, since the samples' rows are in device memory.
 #include "cuda/cuda_ops.h"
+#include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
 #include "ops/bf16.h"
 #include "ops/ops_check.h"
@@ -33,6 +34,7 @@ __device__ __forceinline__ int64_t position_of(const TextArgs& args, int64_t sam
 template <class T, int N>
 __global__ void text_embed_kernel(const T* __restrict__ prefix, const T* __restrict__ tokens,
                                   const T* __restrict__ positions, T* __restrict__ x, TextArgs args) {
+  join_chain();
   const int64_t row = args.padded_rows ? args.padded_rows[blockIdx.x] : blockIdx.x, rows = args.prefix + args.text;
   const int64_t sample = row / rows, t = row % rows;
   const T* from = t < args.prefix ? prefix + (sample * args.prefix + t) * args.cols
@@ -253,8 +255,8 @@ void CudaOps::text_embed_forward(const TextEmbed& args, Stream stream) {
     using T = typename decltype(tag)::type;
     const auto run = [&](auto width) {
       constexpr int N = decltype(width)::value;
-      text_embed_kernel<T, N><<<static_cast<unsigned>(args.x.rows()), row_threads(text.cols, N), 0, launch.stream>>>(
-          args.prefix.as<const T>(), args.tokens.as<const T>(), args.positions.as<const T>(), args.x.as<T>(), text);
+      launch_overlapped(text_embed_kernel<T, N>, blocks_of(args.x.rows()), row_threads(text.cols, N), 0, launch,
+                        args.prefix.as<const T>(), args.tokens.as<const T>(), args.positions.as<const T>(), args.x.as<T>(), text);
     };
     if (text.cols % kVector<T> == 0 && all_aligned16(args.prefix, args.tokens, args.positions, args.x))
       run(std::integral_constant<int, kVector<T>>{});

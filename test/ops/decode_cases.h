@@ -61,7 +61,8 @@ inline void add_coded_linear(Cases& cases, DType t) {
     int64_t m, k, n;
   };
   for (const CodeBook book : {CodeBook::nf4, CodeBook::int8})
-    for (const Sizes& g : {Sizes{1, 64, 1}, Sizes{1, 4096, 520}, Sizes{1, 11008, 70}, Sizes{2, 192, 37}, Sizes{3, 1088, 129},
+    for (const Sizes& g : {Sizes{1, 64, 1}, Sizes{1, 4096, 520}, Sizes{1, 11008, 70}, Sizes{1, 26624, 140},
+                           Sizes{1, 896, 4700}, Sizes{2, 192, 37}, Sizes{3, 1088, 129},
                            Sizes{4, 2560, 64}, Sizes{7, 512, 77}, Sizes{9, 1024, 5},
                            Sizes{2, 65600, 3}})  // more columns than fit the shared memory
       for (const bool whole : {false, true})

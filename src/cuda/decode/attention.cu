@@ -11,6 +11,7 @@
 
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -217,6 +218,7 @@ __global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs a
   const int kv_head = static_cast<int>(blockIdx.x / args.parts % args.kv_heads);
   const int64_t slot = blockIdx.x / args.parts / args.kv_heads;
   const int heads = min(G, args.group - part * G), first_head = kv_head * args.group + part * G, d = args.d;
+  join_chain();
   const Shares shares(args, slot);
   const int split = static_cast<int>(blockIdx.y);
   if (shares.used == 0 && split == 0)
@@ -276,6 +278,7 @@ __global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs a
 /// blockIdx.x: slot and head. Adds up the shares, in their order.
 template <class T>
 __global__ void merge_shares_kernel(DecodeArgs args) {
+  join_chain();
   const int64_t head = blockIdx.x;
   const Shares shares(args, head / args.heads);
   if (shares.used <= 1) return;
@@ -322,12 +325,10 @@ void launch_decode(const AttentionDecode& op, const LaunchContext& launch) {
   args.splits = static_cast<int>(splits_of(op, blocks, launch));
   const auto shared = static_cast<size_t>(kWarps * G * (args.d + 2)) * sizeof(float);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.splits));
-  attention_decode_kernel<T, N, L, P, G><<<grid, kThreads, shared, launch.stream>>>(args);
-  BLIPFT_CUDA_LAUNCHED("attention_decode_kernel");
+  launch_overlapped(attention_decode_kernel<T, N, L, P, G>, grid, kThreads, shared, launch, args);
   if (args.splits == 1) return;
-  const auto threads = static_cast<unsigned>(std::min<int64_t>(128, round_up(args.d, 32)));
-  merge_shares_kernel<T><<<static_cast<unsigned>(op.q.rows() * op.heads), threads, 0, launch.stream>>>(args);
-  BLIPFT_CUDA_LAUNCHED("merge_shares_kernel");
+  const auto threads = std::min<int64_t>(128, round_up(args.d, 32));
+  launch_overlapped(merge_shares_kernel<T>, blocks_of(op.q.rows() * op.heads), threads, 0, launch, args);
 }
 
 template <class T, int N, int L, int P>

@@ -44,24 +44,19 @@ __global__ void __launch_bounds__(kRowThreads) row_candidates_kernel(const T* __
     const float score = log_softmax(logit);
     return (penalised ? a.rules.penalised(score) : score) + before;
   };
-  for_row(count, [&](int64_t i) { scores[i] = score_of_logit(to_float(logits[i]), false); });
+  map_row(logits, scores, count, [&](float logit, int64_t) { return score_of_logit(logit, false); });
   apply_rules(a.rules, a.texts, slot, logits, scores, count, score_of_logit);
 
-  uint64_t best = 0;
-  for_row(count, [&](int64_t i) {
-    const uint64_t own = ranked(scores[i], i);
-    best = own > best ? own : best;
-  });
-  const float largest = score_of_ranked(block_max(best, shared));
+  const float largest = score_of_ranked(best_of_row(scores, count, shared));
   const auto wanted = static_cast<uint64_t>(a.candidates);
   const Cut cut = find_cut(scores, count, largest, wanted, shared, [](float) { return uint64_t{1}; });
   const int64_t last_id = last_tie(scores, count, cut.key, wanted - cut.above, shared);
   if (threadIdx.x == 0) found = 0;
   __syncthreads();
-  for_row(count, [&](int64_t i) {
-    const uint32_t key = score_key(scores[i]);
+  for_row(scores, count, [&](float score, int64_t i) {
+    const uint32_t key = score_key(score);
     if (key > cut.key || (key == cut.key && i <= last_id))
-      list[atomicAdd(&found, 1)] = {scores[i], static_cast<int32_t>(beam), static_cast<int32_t>(i)};
+      list[atomicAdd(&found, 1)] = {score, static_cast<int32_t>(beam), static_cast<int32_t>(i)};
   });
 }
 

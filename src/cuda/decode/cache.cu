@@ -1,6 +1,7 @@
 // What a decode step reads next, and rows that go into the cache of keys and values.
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 #include "ops/token_rules.h"
@@ -12,6 +13,7 @@ constexpr int kThreads = 256;
 
 __global__ void next_rows_kernel(TextArrays texts, int64_t prefix_rows, int32_t* tokens, int32_t* places,
                                  int32_t* cache_lengths) {
+  join_chain();
   const int64_t s = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (s >= texts.slots) return;
   const int32_t length = texts.lengths[s];
@@ -31,6 +33,7 @@ struct WriteArgs {
 template <class T, int N>
 __global__ void cache_write_kernel(const T* __restrict__ k, const T* __restrict__ v, T* __restrict__ keys,
                                    T* __restrict__ values, WriteArgs args) {
+  join_chain();
   const int64_t row = blockIdx.x, place = args.places[row];
   if (place < 0) return;
   const int64_t to = ((args.slots ? args.slots[row] : row) * args.cache_places + place) * args.cols;
@@ -47,10 +50,9 @@ __global__ void cache_write_kernel(const T* __restrict__ k, const T* __restrict_
 void CudaOps::next_rows(const NextRows& args, Stream stream) {
   check_args(args);
   const int64_t slots = args.state.lengths.numel();
-  next_rows_kernel<<<static_cast<unsigned>(ceil_div(slots, kThreads)), kThreads, 0, context(stream).stream>>>(
-      TextArrays::of(args.state), args.prefix_rows, args.tokens.as<int32_t>(), args.places.as<int32_t>(),
-      args.cache_lengths.as<int32_t>());
-  BLIPFT_CUDA_LAUNCHED("next_rows_kernel");
+  launch_overlapped(next_rows_kernel, blocks_of(ceil_div(slots, kThreads)), kThreads, 0, context(stream),
+                    TextArrays::of(args.state), args.prefix_rows, args.tokens.as<int32_t>(), args.places.as<int32_t>(),
+                    args.cache_lengths.as<int32_t>());
 }
 
 void CudaOps::cache_write(const CacheWrite& args, Stream stream) {
@@ -64,9 +66,8 @@ void CudaOps::cache_write(const CacheWrite& args, Stream stream) {
     const auto run = [&](auto width) {
       constexpr int N = decltype(width)::value;
       const auto threads = std::min<int64_t>(kThreads, round_up(ceil_div(write.cols, N), 32));
-      cache_write_kernel<T, N><<<static_cast<unsigned>(args.k.rows()), static_cast<unsigned>(threads), 0,
-                                 launch.stream>>>(args.k.as<const T>(), args.v.as<const T>(), args.cache.keys.as<T>(),
-                                                  args.cache.values.as<T>(), write);
+      launch_overlapped(cache_write_kernel<T, N>, blocks_of(args.k.rows()), threads, 0, launch, args.k.as<const T>(),
+                        args.v.as<const T>(), args.cache.keys.as<T>(), args.cache.values.as<T>(), write);
     };
     constexpr int64_t kWide = kVector<T>;
     const bool wide = write.cols % kWide == 0 && write.k_stride % kWide == 0 && write.v_stride % kWide == 0;
@@ -74,7 +75,6 @@ void CudaOps::cache_write(const CacheWrite& args, Stream stream) {
       run(std::integral_constant<int, kVector<T>>{});
     else run(std::integral_constant<int, 1>{});
   });
-  BLIPFT_CUDA_LAUNCHED("cache_write_kernel");
 }
 
 }  // namespace blipft

@@ -1,9 +1,11 @@
 // Products of a few rows with a matrix that is stored as codes. What bounds them is reading the codes, half or a quarter of
 // bf16's bytes, and turning them into numbers.
 //
-// A warp computes outputs of its own: a lane takes 16 bytes of codes of a row of w at a time, its neighbours the 16 bytes
-// beside. x lies in shared memory, its units of 8 numbers sorted by lanes, so that a quarter of a warp reads them from
-// different banks: through the L1 they would wait behind the codes that are still on their way.
+// A lane takes 16 bytes of codes of a row of w at a time, its neighbours the 16 bytes beside.
+// One row of x: a warp has columns of its own, whose numbers of x stay in registers, and goes down the rows of w. A row's sums over
+// columns meet in shared memory, in the order of warps.
+// More rows: a warp computes outputs of its own. x lies in shared memory, its units of 8 numbers sorted by lanes, so that a quarter
+// of a warp reads them from different banks: through the L1 they would wait behind the codes that are still on their way.
 // nf4: a table in shared memory, a copy a lane, turns a byte into two numbers with one access; the first is the word's low
 // half, the second the whole word read as f32, whose upper half is chosen so that the word lies nearest to it. Both lie as
 // near to nf4's values as bf16 can. int8: a byte in the mantissa of 2^23.
@@ -12,6 +14,7 @@
 
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
 #include "ops/code_book.h"
 #include "ops/ops_check.h"
@@ -54,9 +57,8 @@ __device__ __forceinline__ uint32_t pair_word(float first, float second) {
   return best;
 }
 
-template <int kThreads>
 __device__ __forceinline__ void fill_table(unsigned char* table) {
-  for (int byte = threadIdx.x; byte < 256; byte += kThreads) {
+  for (int byte = threadIdx.x; byte < 256; byte += static_cast<int>(blockDim.x)) {
     const uint32_t word = pair_word(kNf4Values.values[byte >> 4], kNf4Values.values[byte & 15]);
 #pragma unroll
     for (int j = 0; j < 8; ++j)               // in turn, so that neighbours write to different banks
@@ -64,28 +66,32 @@ __device__ __forceinline__ void fill_table(unsigned char* table) {
   }
 }
 
-/// Adds the products of 8 numbers of x with those behind `words` (nf4: one word; int8: two).
+/// Numbers 2 j and 2 j + 1 of the 8 behind `words` (nf4: one word; int8: two, numbers times 127).
+template <CodeBook kBook>
+__device__ __forceinline__ float2 decoded(const unsigned char* table, uint32_t lane4, const uint32_t* words, int j) {
+  if constexpr (kBook == CodeBook::nf4) {
+    uint32_t address;                         // byte j of the codes times 256, and the lane's column
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(address) : "r"(words[0]), "r"(lane4), "r"(0x5504u | static_cast<uint32_t>(j << 4)));
+    const uint32_t word = *reinterpret_cast<const uint32_t*>(table + address);
+    return {__uint_as_float(word << 16), __uint_as_float(word)};
+  } else {
+    constexpr uint32_t kExponent = 0x4b000000u;  // of 2^23
+    const uint32_t word = words[j / 2] ^ 0x80808080u, at = static_cast<uint32_t>(j % 2 * 2);
+    return {__uint_as_float(__byte_perm(word, kExponent, 0x7440u | at)) - 8388736.0f,
+            __uint_as_float(__byte_perm(word, kExponent, 0x7440u | (at + 1))) - 8388736.0f};
+  }
+}
+
+/// Adds the products of 8 numbers of x with those behind `words`.
 template <CodeBook kBook>
 __device__ __forceinline__ void add_products(const unsigned char* table, uint32_t lane4, const uint32_t* words, const uint4& x,
                                              float& sum) {
   const uint32_t xs[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    float first, second;
-    if constexpr (kBook == CodeBook::nf4) {
-      uint32_t address;                       // byte j of the codes times 256, and the lane's column
-      asm("prmt.b32 %0, %1, %2, %3;" : "=r"(address) : "r"(words[0]), "r"(lane4), "r"(0x5504u | static_cast<uint32_t>(j << 4)));
-      const uint32_t word = *reinterpret_cast<const uint32_t*>(table + address);
-      first = __uint_as_float(word << 16), second = __uint_as_float(word);
-    } else {
-      constexpr uint32_t kExponent = 0x4b000000u;  // of 2^23
-      const uint32_t word = words[j / 2] ^ 0x80808080u, at = static_cast<uint32_t>(j % 2 * 2);
-      first = __uint_as_float(__byte_perm(word, kExponent, 0x7440u | at)) - 8388736.0f;
-      second = __uint_as_float(__byte_perm(word, kExponent, 0x7440u | (at + 1))) - 8388736.0f;
-    }
-    const float2 pair = unpack(xs[j]);
-    sum = fmaf(first, pair.x, sum);
-    sum = fmaf(second, pair.y, sum);
+    const float2 w = decoded<kBook>(table, lane4, words, j), pair = unpack(xs[j]);
+    sum = fmaf(w.x, pair.x, sum);
+    sum = fmaf(w.y, pair.y, sum);
   }
 }
 
@@ -109,6 +115,18 @@ struct Codes {
   }
 };
 
+/// Brings what a lane loads first of R rows of w into the L2, while x is still being made.
+template <CodeBook kBook, int R>
+__device__ __forceinline__ void prefetch_codes(const CodedArgs& args, int n, int k) {
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    if (n + r >= args.n || k >= args.k) continue;
+    const int64_t at = (n + r) * args.row + args.first + k;
+    prefetch(args.codes + at * code_bits(kBook) / 8);
+    prefetch(args.scales + at / code_block(kBook));
+  }
+}
+
 /// x into shared memory: rows of whole chunks, zeros behind their end and in rows that are not there.
 template <CodeBook kBook, int M, int kThreads>
 __device__ __forceinline__ void stage(const CodedArgs& args, uint4* staged) {
@@ -128,12 +146,12 @@ __global__ void __launch_bounds__(32 * W) coded_linear_kernel(CodedArgs args) {
   extern __shared__ __align__(256) unsigned char shared_bytes[];  // the table, then x
   const int lane = threadIdx.x % 32, step = static_cast<int>(gridDim.x) * W * R;
   int n = (static_cast<int>(blockIdx.x) * W + threadIdx.x / 32) * R;
+  let_next_start();
+  prefetch_codes<kBook, R>(args, n, lane * Part::kValues);
+  if constexpr (Part::kTable > 0) fill_table(shared_bytes);
+  wait_for_earlier();
   Codes<kBook, R> ahead;
   if (n < args.n) ahead.load(args, n, lane * Part::kValues);
-  if constexpr (Part::kTable > 0) fill_table<32 * W>(shared_bytes);
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
   stage<kBook, M, 32 * W>(args, reinterpret_cast<uint4*>(shared_bytes + Part::kTable));
   __syncthreads();
   const int row_bytes = (args.k + Part::kChunk - 1) / Part::kChunk * Part::kChunk * 2;
@@ -181,23 +199,111 @@ void launch_coded(const CodedArgs& args, const LaunchContext& launch) {
   BLIPFT_CHECK(shared <= launch.shared_bytes, "coded_linear: rows of ", args.k, " do not fit the shared memory");
   const auto kernel = coded_linear_kernel<kBook, W, R, M>;
   BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(ceil_div(args.n, W * R), launch.sm_count)));
-  config.blockDim = dim3(32 * W);
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
-  config.stream = launch.stream;
-  // The codes and the table do not wait for the op before.
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = launch.wgmma ? 1 : 0;
-  BLIPFT_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args));
+  launch_overlapped(kernel, blocks_of(std::min<int64_t>(ceil_div(args.n, W * R), launch.sm_count)), 32 * W,
+                    static_cast<size_t>(shared), launch, args);
+}
+
+constexpr int kMostWarps = 24;                // of the kernel below: more would not have the registers
+
+/// How the warps of a block share its rows of w: `chunks` of them side by side take a part of the columns, and each of the groups of so
+/// many warps takes `each` rows.
+struct RowShares {
+  int rows, chunks, each;
+};
+
+/// Two sums over a warp: lane 0 has that of a, lane 16 that of b.
+__device__ __forceinline__ float warp_sums(float a, float b, int lane) {
+  float sum = lane < 16 ? a : b;
+  sum += __shfl_xor_sync(0xffffffffu, lane < 16 ? b : a, 16);
+#pragma unroll
+  for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  return sum;
+}
+
+/// One row of x; R rows of w a warp at a time. Columns beyond the chunks of all warps come in further parts.
+// 64 lines: the loads before and behind the wait, the loop, and the end share what lies in registers.
+template <CodeBook kBook, int R>
+__global__ void __launch_bounds__(32 * kMostWarps) coded_row_kernel(CodedArgs args, RowShares shares) {
+  using Part = Layout<kBook>;
+  static_assert(R % 2 == 0);
+  extern __shared__ __align__(256) unsigned char shared_bytes[];  // the table, then sums [rows, chunks]
+  float* const sums = reinterpret_cast<float*>(shared_bytes + Part::kTable);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = warp % shares.chunks;
+  const int begin = static_cast<int>(blockIdx.x) * shares.rows, end = min(begin + shares.rows, args.n);
+  const int first = begin + warp / shares.chunks * shares.each, last = min(first + shares.each, end);
+  const int own = chunk * Part::kChunk + lane * Part::kValues;
+  let_next_start();
+  if (first < last) prefetch_codes<kBook, R>(args, first, own);
+  if constexpr (Part::kTable > 0) fill_table(shared_bytes);
+  wait_for_earlier();
+  for (int part = 0; part < args.k; part += shares.chunks * Part::kChunk) {
+    const int column = part + own;
+    Codes<kBook, R> ahead;
+    if (first < last) ahead.load(args, first, column);
+    float x[Part::kValues];
+#pragma unroll
+    for (int i = 0; i < Part::kValues; i += 8) {
+      float eight[8] = {};
+      if (column + i < args.k) load(args.x + column + i, eight);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x[i + j] = eight[j];
+    }
+    if (part == 0) __syncthreads();           // the table is there
+    for (int row = first; row < last; row += R) {
+      const Codes<kBook, R> codes = ahead;
+      if (row + R < last) ahead.load(args, row + R, column);
+      float sum[R] = {};
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        const uint32_t words[4] = {codes.words[r].x, codes.words[r].y, codes.words[r].z, codes.words[r].w};
+#pragma unroll
+        for (int i = 0; i < Part::kValues; i += 2) {
+          const float2 w = decoded<kBook>(shared_bytes, static_cast<uint32_t>(lane) * 4, words + i / 8 * 4 / Part::kUnits, i / 2 % 4);
+          sum[r] = fmaf(w.x, x[i], sum[r]);
+          sum[r] = fmaf(w.y, x[i + 1], sum[r]);
+        }
+        sum[r] *= codes.scales[r];
+      }
+#pragma unroll
+      for (int r = 0; r < R; r += 2) {
+        const float total = warp_sums(sum[r], sum[r + 1], lane);
+        const int of = row + r + lane / 16;
+        if (lane % 16 != 0 || of >= last) continue;
+        float& to = sums[(of - begin) * shares.chunks + chunk];
+        to = part == 0 ? total : to + total;
+      }
+    }
+  }
+  __syncthreads();
+  for (int n = begin + static_cast<int>(threadIdx.x); n < end; n += static_cast<int>(blockDim.x)) {
+    float total = 0;
+    for (int c = 0; c < shares.chunks; ++c) total += sums[(n - begin) * shares.chunks + c];
+    if constexpr (kBook == CodeBook::int8) total *= 1.0f / 127;
+    if (args.bias) total += to_float(args.bias[n]);
+    if (args.residual) total += to_float(args.residual[n]);
+    args.y[n] = from_float<bf16>(total);
+  }
+}
+
+template <CodeBook kBook>
+void launch_row(const CodedArgs& args, const LaunchContext& launch) {
+  using Part = Layout<kBook>;
+  const int64_t chunks = ceil_div(args.k, Part::kChunk), of_warps = ceil_div(chunks, ceil_div(chunks, kMostWarps));
+  const int64_t room = (launch.shared_bytes - Part::kTable) / (4 * of_warps);
+  const int64_t rows = std::min(ceil_div(args.n, launch.sm_count), room);
+  const int64_t each = ceil_div(rows, kMostWarps / of_warps);
+  const RowShares shares{static_cast<int>(rows), static_cast<int>(of_warps), static_cast<int>(each)};
+  const auto kernel = coded_row_kernel<kBook, kBook == CodeBook::nf4 ? 2 : 4>;
+  const int64_t shared = Part::kTable + rows * of_warps * 4;
+  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  launch_overlapped(kernel, blocks_of(ceil_div(args.n, rows)), 32 * of_warps * ceil_div(rows, each), static_cast<size_t>(shared),
+                    launch, args, shares);
 }
 
 /// As many rows of x at a time as fit the shared memory, and where not even one does, a part of its columns after the other.
 template <CodeBook kBook>
 void launch_rows(CodedArgs args, int64_t rows, const LaunchContext& launch) {
+  if (rows == 1) return launch_row<kBook>(args, launch);
   constexpr int64_t kChunk = Layout<kBook>::kChunk;
   const int64_t most = (launch.shared_bytes - Layout<kBook>::kTable) / (2 * kChunk) * kChunk;  // numbers of x
   const int64_t whole = args.k;

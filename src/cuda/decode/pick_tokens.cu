@@ -3,6 +3,7 @@
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/decode/row.cuh"
+#include "cuda/device/overlap.cuh"
 #include "ops/ops_check.h"
 
 namespace blipft {
@@ -30,8 +31,8 @@ __device__ void leave_out(const PickArgs& args, float* scores, float largest, Ro
     least = find_cut(scores, count, largest, static_cast<uint64_t>(args.top_k), shared, one).key;
   if (args.top_p < 1) {
     uint64_t total = 0;
-    for_row(count, [&](int64_t i) {
-      if (score_key(scores[i]) >= least) total += weight(scores[i]);
+    for_row(scores, count, [&](float score, int64_t) {
+      if (score_key(score) >= least) total += weight(score);
     });
     const uint64_t limit = top_p_limit(args.top_p, block_sum(total, shared));
     const Cut cut = find_cut(scores, count, largest, limit, shared, weight);
@@ -39,12 +40,11 @@ __device__ void leave_out(const PickArgs& args, float* scores, float largest, Ro
     const uint64_t each = weight(score_of(least)), ties = (limit - cut.above + each - 1) / each;
     last_id = last_tie(scores, count, least, ties, shared);
   }
-  for_row(count, [&](int64_t i) {
-    const float score = scores[i];
+  map_row(scores, scores, count, [&](float score, int64_t i) {
     const uint32_t key = score_key(score);
     const bool stays = (key > least || (key == least && i <= last_id)) &&
                        (score == largest || exp_of(score - largest) >= args.min_p);
-    if (!stays) scores[i] = -INFINITY;
+    return stays ? score : -INFINITY;
   });
   __syncthreads();
 }
@@ -53,6 +53,7 @@ __device__ void leave_out(const PickArgs& args, float* scores, float largest, Ro
 template <class T, bool sample>
 __global__ void __launch_bounds__(kRowThreads) pick_tokens_kernel(const T* __restrict__ all_logits, PickArgs args) {
   __shared__ RowShared shared;
+  join_chain();
   const int64_t row = blockIdx.x, slot = args.slots ? args.slots[row] : row, count = args.count;
   if (slot < 0 || slot >= args.texts.slots || !args.texts.grows(slot)) return;
   const int32_t length = args.texts.lengths[slot];
@@ -72,16 +73,12 @@ __global__ void __launch_bounds__(kRowThreads) pick_tokens_kernel(const T* __res
     const float score = penalised ? args.rules.penalised(logit) : logit;
     return sample ? score / args.temperature : score;
   };
+  uint64_t best = log_softmax.best;
   if (!plain) {
-    for_row(count, [&](int64_t i) { scores[i] = score_of_logit(to_float(logits[i]), false); });
+    map_row(logits, scores, count, [&](float logit, int64_t) { return score_of_logit(logit, false); });
     apply_rules(args.rules, args.texts, slot, logits, scores, count, score_of_logit);
+    best = best_of_row(scores, count, shared);
   }
-  uint64_t best = 0;
-  for_row(count, [&](int64_t i) {
-    const uint64_t own = ranked(plain ? to_float(logits[i]) : scores[i], i);
-    best = own > best ? own : best;
-  });
-  best = block_max(best, shared);
   const float largest = score_of_ranked(best);
   if (!is_finite(log_softmax.largest) || !is_finite(largest)) {
     if (threadIdx.x == 0) args.texts.done[slot] = kNoChoice;
@@ -91,7 +88,7 @@ __global__ void __launch_bounds__(kRowThreads) pick_tokens_kernel(const T* __res
   if constexpr (sample) {
     leave_out(args, scores, largest, shared);
     uint64_t weight = 0;
-    for_row(count, [&](int64_t i) { weight += softmax_weight(scores[i], largest); });
+    for_row(scores, count, [&](float score, int64_t) { weight += softmax_weight(score, largest); });
     const uint64_t draw = token_draw(args.seed, args.texts.keys[slot], length - args.texts.prompt_lengths[slot]);
     const uint64_t chosen = scaled_down(draw, block_sum(weight, shared));
     token = find_id(count, chosen, shared, [&](int64_t i) { return softmax_weight(scores[i], largest); });
@@ -113,12 +110,10 @@ void CudaOps::pick_tokens(const PickTokens& args, Stream stream) {
   dispatch_float(args.logits.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     dispatch_bool(rules.sample, [&](auto sample) {
-      pick_tokens_kernel<T, decltype(sample)::value>
-          <<<static_cast<unsigned>(args.logits.rows()), kRowThreads, 0, context(stream).stream>>>(
-              args.logits.as<const T>(), pick);
+      launch_overlapped(pick_tokens_kernel<T, decltype(sample)::value>, blocks_of(args.logits.rows()), kRowThreads, 0,
+                        context(stream), args.logits.as<const T>(), pick);
     });
   });
-  BLIPFT_CUDA_LAUNCHED("pick_tokens_kernel");
 }
 
 }  // namespace blipft

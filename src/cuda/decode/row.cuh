@@ -19,11 +19,57 @@ struct RowShared {
   uint64_t result[2];
 };
 
-/// f(i) for every place of the row, with some of the next places' loads on their way.
-template <class F>
-__device__ __forceinline__ void for_row(int64_t count, F f) {
-#pragma unroll 8
-  for (int64_t i = threadIdx.x; i < count; i += kRowThreads) f(i);
+/// Whether all rows of so many numbers that lie behind each other are whole packs of 16 bytes.
+template <class T>
+__device__ __forceinline__ bool in_packs(const T* row, int64_t count) {
+  return count % kVector<T> == 0 && reinterpret_cast<uintptr_t>(row) % 16 == 0;
+}
+
+/// run(constant N, N numbers, the place of the first) for all of a row; N is 1 or, `wide`, a pack of 16 bytes. A thread's next
+/// packs are on their way while it has one: sums in shared memory keep the compiler from doing that.
+template <class T, class Run>
+__device__ __forceinline__ void for_packs(const T* row, int64_t count, bool wide, Run run) {
+  const auto go = [&](auto width) {
+    constexpr int N = decltype(width)::value, kAhead = N == 1 ? 8 : 4;
+    constexpr int64_t kStep = int64_t{kRowThreads} * N;
+    for (int64_t first = int64_t{threadIdx.x} * N; first < count; first += kAhead * kStep) {
+      Pack<T, N> packs[kAhead];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u)
+        if (first + u * kStep < count) packs[u] = load_pack<N>(row + first + u * kStep);
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        float numbers[N];
+        unpack(packs[u], numbers);
+        if (first + u * kStep < count) run(width, numbers, first + u * kStep);
+      }
+    }
+  };
+  if (wide) go(std::integral_constant<int, kVector<T>>{});
+  else go(std::integral_constant<int, 1>{});
+}
+
+/// f(number, place) for every number of a row.
+template <class T, class F>
+__device__ __forceinline__ void for_row(const T* row, int64_t count, F f) {
+  for_packs(row, count, in_packs(row, count), [&](auto width, const float* numbers, int64_t first) {
+#pragma unroll
+    for (int j = 0; j < decltype(width)::value; ++j) f(numbers[j], first + j);
+  });
+}
+
+/// to[place] = f(number, place). `to` may be the row.
+template <class T, class F>
+__device__ __forceinline__ void map_row(const T* row, float* to, int64_t count, F f) {
+  for_packs(row, count, in_packs(row, count) && in_packs(to, count), [&](auto width, float* numbers, int64_t first) {
+    constexpr int N = decltype(width)::value;
+#pragma unroll
+    for (int j = 0; j < N; ++j) numbers[j] = f(numbers[j], first + j);
+    constexpr int kStored = N < 4 ? N : 4;
+#pragma unroll
+    for (int j = 0; j < N; j += kStored)
+      store(to + first + j, *reinterpret_cast<const float(*)[kStored]>(numbers + j));
+  });
 }
 
 /// The block's sum, in every thread.
@@ -66,6 +112,17 @@ __device__ __forceinline__ float score_of_ranked(uint64_t number) {
 }
 __device__ __forceinline__ int64_t id_of_ranked(uint64_t number) {
   return 0xffffffffu - static_cast<uint32_t>(number);
+}
+
+/// The largest of ranked(score, id), in every thread.
+template <class T>
+__device__ __forceinline__ uint64_t best_of_row(const T* scores, int64_t count, RowShared& shared) {
+  uint64_t best = 0;
+  for_row(scores, count, [&](float score, int64_t id) {
+    const uint64_t own = ranked(score, id);
+    best = own > best ? own : best;
+  });
+  return block_max(best, shared);
 }
 
 /// Where a sum over the row, best scores first, reaches a number.
@@ -118,7 +175,7 @@ __device__ __forceinline__ Cut find_cut(const float* scores, int64_t count, floa
   };
   for (int b = threadIdx.x; b < kBins; b += kRowThreads) shared.bins[b] = 0;
   __syncthreads();
-  for_row(count, [&](int64_t i) { add(step_of(scores[i], largest), scores[i]); });
+  for_row(scores, count, [&](float score, int64_t) { add(step_of(score, largest), score); });
   find_bin(target, shared);
   const auto step = static_cast<uint32_t>(shared.result[0]);
   Cut cut{0, shared.result[1]};
@@ -126,8 +183,7 @@ __device__ __forceinline__ Cut find_cut(const float* scores, int64_t count, floa
   for (int known = 32; known > 0; known = known == 32 ? 21 : known == 21 ? 10 : 0) {
     const int shift = known == 32 ? 21 : known == 21 ? 10 : 0;
     const uint32_t digits = shift == 0 ? 0x3ffu : 0x7ffu;
-    for_row(count, [&](int64_t i) {
-      const float score = scores[i];
+    for_row(scores, count, [&](float score, int64_t) {
       const uint32_t key = score_key(score);
       if (step_of(score, largest) != step || (known < 32 && (key ^ cut.key) >> known != 0)) return;
       add(digits - (key >> shift & digits), score);
@@ -197,19 +253,16 @@ __device__ __forceinline__ int64_t last_tie(const float* scores, int64_t count, 
 
 /// Log softmax of a row of logits, as the CPU's.
 struct RowSoftmax {
+  uint64_t best;                    ///< ranked(): the largest logit and its id
   float largest, log_total;
 
   template <class T>
   __device__ __forceinline__ RowSoftmax(const T* logits, int64_t count, RowShared& shared) : log_total(0) {
-    uint64_t key = 0;
-    for_row(count, [&](int64_t i) {
-      const uint64_t own = score_key(to_float(logits[i]));
-      key = own > key ? own : key;
-    });
-    largest = score_of(static_cast<uint32_t>(block_max(key, shared)));
+    best = best_of_row(logits, count, shared);
+    largest = score_of_ranked(best);
     if (!is_finite(largest)) return;
     uint64_t weight = 0;
-    for_row(count, [&](int64_t i) { weight += softmax_weight(to_float(logits[i]), largest); });
+    for_row(logits, count, [&](float logit, int64_t) { weight += softmax_weight(logit, largest); });
     log_total = log_of_weights(block_sum(weight, shared));
   }
   __device__ __forceinline__ float operator()(float logit) const { return (logit - largest) - log_total; }

@@ -1,98 +1,143 @@
-// Products of one or two rows, which decoding is made of: bound by reading w once. cuBLASLt reads it at about nine tenths
-// of the speed that this does.
+// Products of one or two rows, which decoding is made of: bound by reading w once.
 //
-// A warp computes an output of each row at a time: a lane takes 16 bytes of w, its neighbours the 16 bytes beside, kAhead of
-// them on their way. x lies in shared memory: through the L1 it would wait behind what is on its way.
+// A block owns rows of w that lie behind each other, as many as the other blocks, so that all end together. A thread owns columns, a
+// pack of each part of blockDim.x packs: what it needs of x stays in its registers, and nothing but w is read in the loop. A row's
+// sums over columns meet in shared memory, in the order of warps.
 #include <algorithm>
 
 #include "cuda/cuda_ops.h"
+#include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
 
 namespace blipft {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps, kAhead = 4;
-constexpr int kColumns = 32 * 8;              // of a warp at a time
-constexpr int64_t kBlocksOfProcessor = 6;
+constexpr int kMostThreads = 256;
+constexpr int kMostPacks = 8;                 // of a thread at a time, 8 columns each
+constexpr int kThreadsOfProcessor = 1024;     // with few packs; half as many of those with more registers
+constexpr int kSumBytes = 32 << 10;           // of shared memory, at most
 constexpr int64_t kMostRows = 2;
 
 struct FewRowsArgs {
   const bf16 *w, *x, *bias, *residual;
   bf16* y;
   int64_t x_stride, residual_stride, y_stride;
-  int n, k;
+  int n, k, rows;                             ///< rows: of w, of a block
   float scale;
   bool relu;
 };
 
-/// What a lane has of a row of w from column k on, on its way.
+/// What a thread has of kRows rows of w from its column on, on its way.
+template <int kRows, int kPacks>
 struct Ahead {
-  uint4 packs[kAhead];
+  uint4 packs[kRows][kPacks];
 
-  __device__ __forceinline__ void load(const FewRowsArgs& args, int n, int k) {
+  /// f(row of kRows, pack, its address) of what lies in [row, end) and the columns of w.
+  template <class F>
+  static __device__ __forceinline__ void each(const FewRowsArgs& args, int row, int end, int column, F f) {
 #pragma unroll
-    for (int u = 0; u < kAhead; ++u) {
-      const int column = k + u * kColumns;
-      if (column < args.k) packs[u] = load_once(args.w + int64_t{n} * args.k + column);
-      else packs[u] = make_uint4(0, 0, 0, 0);
-    }
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const int at = column + p * static_cast<int>(blockDim.x) * 8;
+        f(r, p, row + r < end && at < args.k ? args.w + int64_t{row + r} * args.k + at : nullptr);
+      }
+  }
+  __device__ __forceinline__ void load(const FewRowsArgs& args, int row, int end, int column) {
+    each(args, row, end, column, [&](int r, int p, const bf16* from) {
+      packs[r][p] = from ? load_once(from) : make_uint4(0, 0, 0, 0);
+    });
   }
 };
 
-template <int M>
-__global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRowsArgs args) {
-  extern __shared__ __align__(16) uint4 few_rows_x[];  // [M, k / 8]
-  const int lane = threadIdx.x % 32, step = static_cast<int>(gridDim.x) * kWarps, packs = args.k / 8;
-  int n = static_cast<int>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  Ahead ahead;
-  if (n < args.n) ahead.load(args, n, lane * 8);
-  for (int m = 0; m < M; ++m)
-    for (int i = threadIdx.x; i < packs; i += kThreads)
-      few_rows_x[m * packs + i] = *reinterpret_cast<const uint4*>(args.x + m * args.x_stride + i * 8);
-  __syncthreads();
-  for (; n < args.n; n += step) {
-    float sum[M] = {};
-    for (int k = 0; k < args.k; k += kAhead * kColumns) {
-      const Ahead now = ahead;
-      if (k + kAhead * kColumns < args.k) ahead.load(args, n, k + kAhead * kColumns + lane * 8);
-      else if (n + step < args.n) ahead.load(args, n + step, lane * 8);
+__device__ __forceinline__ float product_of_eight(const uint4& w, const uint4& x, float sum) {
+  const uint32_t ws[4] = {w.x, w.y, w.z, w.w}, xs[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
-        const uint32_t ws[4] = {now.packs[u].x, now.packs[u].y, now.packs[u].z, now.packs[u].w};
-        const int pack = min(k / 8 + u * 32 + lane, packs - 1);  // behind the end w is zeros, and x the last that is there
+  for (int j = 0; j < 4; ++j) {
+    const float2 a = unpack(ws[j]), b = unpack(xs[j]);
+    sum = fmaf(a.x, b.x, sum);
+    sum = fmaf(a.y, b.y, sum);
+  }
+  return sum;
+}
+
+/// M rows of x. A row longer than the packs of all threads is taken in parts, one behind the other.
+template <int M, int kRows, int kPacks>
+__global__ void __launch_bounds__(kMostThreads) few_rows_kernel(FewRowsArgs args) {
+  extern __shared__ float few_rows_sums[];    // [M, rows, warps]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int begin = static_cast<int>(blockIdx.x) * args.rows, end = min(begin + args.rows, args.n);
+  let_next_start();
+  Ahead<kRows, kPacks>::each(args, begin, end, static_cast<int>(threadIdx.x) * 8, [](int, int, const bf16* from) {
+    if (from) prefetch(from);
+  });
+  wait_for_earlier();
+  for (int part = 0; part < args.k; part += kPacks * static_cast<int>(blockDim.x) * 8) {
+    const int column = part + static_cast<int>(threadIdx.x) * 8;
+    Ahead<kRows, kPacks> ahead;
+    ahead.load(args, begin, end, column);
+    uint4 x[M][kPacks];
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const int at = column + p * static_cast<int>(blockDim.x) * 8;
+        x[m][p] = at < args.k ? *reinterpret_cast<const uint4*>(args.x + m * args.x_stride + at) : make_uint4(0, 0, 0, 0);
+      }
+    for (int row = begin; row < end; row += kRows) {
+      const Ahead<kRows, kPacks> now = ahead;
+      if (row + kRows < end) ahead.load(args, row + kRows, end, column);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r)
 #pragma unroll
         for (int m = 0; m < M; ++m) {
-          const uint4 x = few_rows_x[m * packs + pack];
-          const uint32_t xs[4] = {x.x, x.y, x.z, x.w};
+          float sum = 0;
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const float2 a = unpack(ws[j]), b = unpack(xs[j]);
-            sum[m] = fmaf(a.x, b.x, sum[m]);
-            sum[m] = fmaf(a.y, b.y, sum[m]);
-          }
+          for (int p = 0; p < kPacks; ++p) sum = product_of_eight(now.packs[r][p], x[m][p], sum);
+          sum = warp_sum(sum);
+          float& of_row = few_rows_sums[(m * args.rows + row + r - begin) * warps + warp];
+          if (lane == 0 && row + r < end) of_row = part == 0 ? sum : of_row + sum;
         }
-      }
     }
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-      float total = warp_sum(sum[m]);
-      if (lane != 0) continue;
-      total *= args.scale;
-      if (args.bias) total += to_float(args.bias[n]);
-      if (args.relu) total = fmaxf(total, 0.0f);
-      if (args.residual) total += to_float(args.residual[m * args.residual_stride + n]);
-      args.y[m * args.y_stride + n] = from_float<bf16>(total);
-    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < M * args.rows; i += blockDim.x) {
+    const int m = i / args.rows, n = begin + i - m * args.rows;
+    if (n >= end) continue;
+    float total = 0;
+    for (int other = 0; other < warps; ++other) total += few_rows_sums[i * warps + other];
+    total *= args.scale;
+    if (args.bias) total += to_float(args.bias[n]);
+    if (args.relu) total = fmaxf(total, 0.0f);
+    if (args.residual) total += to_float(args.residual[m * args.residual_stride + n]);
+    args.y[m * args.y_stride + n] = from_float<bf16>(total);
   }
 }
 
+template <int M, int kPacks>
+void launch(FewRowsArgs args, const LaunchContext& launch) {
+  constexpr int kRows = kPacks == 1 ? 4 : kPacks == 2 ? 2 : 1;
+  const int64_t packs = args.k / 8, parts = ceil_div(packs, kPacks * kMostThreads);
+  const int64_t threads = round_up(ceil_div(packs, kPacks * parts), 32), warps = threads / 32;
+  const int64_t blocks = launch.sm_count * (kThreadsOfProcessor / (kPacks <= 3 ? 1 : 2) / threads);
+  args.rows = static_cast<int>(std::min<int64_t>(ceil_div(args.n, blocks), kSumBytes / (M * warps * 4)));
+  launch_overlapped(few_rows_kernel<M, kRows, kPacks>, blocks_of(ceil_div(args.n, args.rows)), threads,
+                    static_cast<size_t>(M * args.rows * warps * 4), launch, args);
+}
+
 template <int M>
-void launch(const FewRowsArgs& args, const LaunchContext& launch) {
-  const int shared = M * args.k * 2;
-  BLIPFT_CUDA_CHECK(cudaFuncSetAttribute(few_rows_kernel<M>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  const auto blocks = std::min<int64_t>(ceil_div(args.n, kWarps), kBlocksOfProcessor * launch.sm_count);
-  few_rows_kernel<M><<<static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(shared), launch.stream>>>(args);
-  BLIPFT_CUDA_LAUNCHED("few_rows_kernel");
+void launch_packs(const FewRowsArgs& args, const LaunchContext& to) {
+  const int64_t packs = ceil_div(args.k, 8 * kMostThreads), parts = ceil_div(packs, int64_t{kMostPacks});
+  switch (ceil_div(packs, parts)) {
+    case 1: return launch<M, 1>(args, to);
+    case 2: return launch<M, 2>(args, to);
+    case 3: return launch<M, 3>(args, to);
+    case 4: return launch<M, 4>(args, to);
+    case 5: return launch<M, 5>(args, to);
+    case 6: return launch<M, 6>(args, to);
+    case 7: return launch<M, 7>(args, to);
+    default: return launch<M, kMostPacks>(args, to);
+  }
 }
 
 }  // namespace
@@ -100,7 +145,7 @@ void launch(const FewRowsArgs& args, const LaunchContext& launch) {
 bool launch_few_rows(const LinearForward& op, const LaunchContext& context) {
   const int64_t rows = op.x.rows(), k = op.x.cols();
   if (op.x.dtype != DType::bf16 || rows < 1 || rows > kMostRows || k % 8 != 0 || k < 8 ||
-      rows * k * 2 > context.shared_bytes || op.activation == Activation::gelu || !all_aligned16(op.x, op.w) ||
+      op.activation == Activation::gelu || !all_aligned16(op.x, op.w) ||
       (rows > 1 && op.x.row_stride % 8 != 0))
     return false;
   FewRowsArgs args{};
@@ -110,8 +155,8 @@ bool launch_few_rows(const LinearForward& op, const LaunchContext& context) {
   args.n = static_cast<int>(op.y.cols()), args.k = static_cast<int>(k);
   args.scale = op.scale;
   args.relu = op.activation == Activation::relu;
-  if (rows == 1) launch<1>(args, context);
-  else launch<2>(args, context);
+  if (rows == 1) launch_packs<1>(args, context);
+  else launch_packs<2>(args, context);
   return true;
 }
 

@@ -1,5 +1,6 @@
 // Layer norm and RMSNorm, forward: residual + dropout(x), statistics and output in one pass, the row in registers between them.
 #include "cuda/cuda_ops.h"
+#include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -32,6 +33,7 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
   const int cols = static_cast<int>(args.cols), column = threadIdx.x * N, step = blockDim.x * N;
   const int64_t first = blockIdx.x * args.cols + column;
   const auto inside = [&](int p) { return column + p * step < cols; };
+  join_chain();
   const uint32_t mask_row = kDropped ? padded_row(args.dropout, blockIdx.x) : 0;
   float v[kPacks][N];
   Pack<T, N> added[kResidual ? kPacks : 1];
@@ -232,14 +234,14 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
 }
 
 template <class T, int kPacks>
-void launch_packs(const NormForward& args, const ForwardArgs& kernel_args, cudaStream_t stream) {
+void launch_packs(const NormForward& args, const ForwardArgs& kernel_args, const LaunchContext& context) {
   constexpr int N = kVector<T>;
   const int64_t threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
   const auto launch = [&](auto rms, auto residual, auto dropped) {
-    norm_forward_kernel<T, N, kPacks, decltype(rms)::value, decltype(residual)::value, decltype(dropped)::value>
-        <<<static_cast<unsigned>(kernel_args.rows), static_cast<unsigned>(threads), 0, stream>>>(
-            args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
-            args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+    launch_overlapped(
+        norm_forward_kernel<T, N, kPacks, decltype(rms)::value, decltype(residual)::value, decltype(dropped)::value>,
+        blocks_of(kernel_args.rows), threads, 0, context, args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(),
+        args.gamma.as<const T>(), args.beta.as<const T>(), args.y.as<T>(), kernel_args);
   };
   dispatch_bool(static_cast<bool>(args.residual), [&](auto residual) {
     dispatch_bool(!args.mean, [&](auto rms) {
@@ -268,7 +270,7 @@ void CudaOps::norm_forward(const NormForward& args, Stream stream) {
                                 dropout_kernel_args(args.dropout), args.mean.as<float>(), args.rstd.as<float>(),
                                 args.rms};
   if (args.x.numel() == 0) return;
-  const cudaStream_t queue = context(stream).stream;
+  const LaunchContext to = context(stream);
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t packs = kernel_args.cols / kVector<T>;
@@ -276,12 +278,12 @@ void CudaOps::norm_forward(const NormForward& args, Stream stream) {
         all_aligned16(args.x, args.residual, args.sum, args.gamma, args.beta, args.y)) {
       // A warp alone is slow at drawing a dropout mask; a short row in a wide block leaves threads idle.
       if (sizeof(T) == 2 && packs <= 192 && kernel_args.rows >= kManyRows && !args.dropout)
-        launch_warps<T, 6>(args, kernel_args, queue);
-      else if (packs <= 512) launch_packs<T, 1>(args, kernel_args, queue);
-      else if (packs <= 1024) launch_packs<T, 2>(args, kernel_args, queue);
-      else if constexpr (sizeof(T) == 4) launch_packs<T, 4>(args, kernel_args, queue);
+        launch_warps<T, 6>(args, kernel_args, to.stream);
+      else if (packs <= 512) launch_packs<T, 1>(args, kernel_args, to);
+      else if (packs <= 1024) launch_packs<T, 2>(args, kernel_args, to);
+      else if constexpr (sizeof(T) == 4) launch_packs<T, 4>(args, kernel_args, to);
     } else {
-      norm_forward_general_kernel<T><<<static_cast<unsigned>(kernel_args.rows), kGeneralThreads, 0, queue>>>(
+      norm_forward_general_kernel<T><<<static_cast<unsigned>(kernel_args.rows), kGeneralThreads, 0, to.stream>>>(
           args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
           args.beta.as<const T>(), args.y.as<T>(), kernel_args);
     }

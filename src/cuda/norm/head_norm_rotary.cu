@@ -3,6 +3,8 @@
 // A block takes a few rows, so that it has work for its threads, and their angles once for all heads. The lanes of a team
 // hold one head: each a pack of its first half and the pack of the second half that turns with it.
 #include "cuda/norm/head_norm_rotary.h"
+
+#include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
 
 namespace blipft {
@@ -71,6 +73,7 @@ template <class T, int N, int kLanes>
 __global__ void __launch_bounds__(kThreads)
 norm_then_turn_kernel(const T* x, const T* __restrict__ gamma, T* y, float* __restrict__ rstds, const __grid_constant__ TurnArgs args) {
   __shared__ float cosines[kMostRows * Rotary::kMostFrequencies], sines[kMostRows * Rotary::kMostFrequencies];
+  join_chain();
   const Turn<N, kLanes> here(args, cosines, sines);
   float of_a[N] = {}, of_b[N] = {};
   if (here.inside) load(gamma + here.column, of_a), load(gamma + here.half + here.column, of_b);
@@ -189,9 +192,9 @@ bool launch_head_norm_rotary(const HeadNormForward& args, const LaunchContext& c
     TurnArgs kernel_args = turn_args(*args.rotary, args.x, args.rms);
     kernel_args.eps = args.eps;
     with_lanes<T>(kernel_args, [&](auto lanes, unsigned blocks) {
-      norm_then_turn_kernel<T, kVector<T>, decltype(lanes)::value><<<blocks, kThreads, 0, context.stream>>>(
-          static_cast<const T*>(args.x.data), args.gamma.as<const T>(), static_cast<T*>(args.y.data), args.rstd.as<float>(),
-          kernel_args);
+      launch_overlapped(norm_then_turn_kernel<T, kVector<T>, decltype(lanes)::value>, dim3(blocks), kThreads, 0, context,
+                        static_cast<const T*>(args.x.data), args.gamma.as<const T>(), static_cast<T*>(args.y.data),
+                        args.rstd.as<float>(), kernel_args);
     });
   });
   return taken;
