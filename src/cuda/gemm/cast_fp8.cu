@@ -245,8 +245,8 @@ bool CudaOps::has_fp8() const { return capability_ >= 89; }
 void CudaOps::cast_fp8(const Fp8Cast& args, Stream stream) {
   check_args(args);
   const LaunchContext to = context(stream);
-  BLIPFT_CUDA_CHECK(cudaMemsetAsync(args.amax.data, 0, sizeof(float), to.stream));
-  const int64_t groups = args.x.numel() / 8;
+  if (args.magnitude == Fp8Magnitude::found) BLIPFT_CUDA_CHECK(cudaMemsetAsync(args.amax.data, 0, sizeof(float), to.stream));
+  const int64_t groups = args.magnitude == Fp8Magnitude::given ? 0 : args.x.numel() / 8;
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (groups > 0) {

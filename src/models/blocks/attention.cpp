@@ -168,7 +168,7 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
   const Tensor& dy = incoming.dy;
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), q = shape_.q_width(), kv = shape_.kv_width(), t = call.tokens;
-  output_.weight_gradient(pass, dy, saved.attention, incoming.bias);
+  output_.weight_gradient(pass, dy, saved.attention, incoming.bias, Fp8Seen::same);
   const Tensor dqkv = take(context, "gradients of qkv", type, {rows, from_rows_.out});
   const Tensor dkv = cross_ ? take(context, "gradients of qkv", type, {call.memory.rows(), key_value_.out}) : Tensor{};
   const int64_t keys = cross_ ? call.memory_tokens : t;
@@ -211,7 +211,7 @@ Dropout Attention::memory_rows(const UnitPass& pass, const LayerCall& call) cons
 // Takes dkv [B * P, 2 K D] over.
 void Attention::memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const {
   const Dropout of_layer = std::exchange(pass.rows, memory_rows(pass, call));
-  key_value_.weight_gradient(pass, dkv, call.memory);
+  key_value_.weight_gradient(pass, dkv, call.memory, {}, Fp8Seen::same);
   if (MemoryGradient& memory = *call.memory_gradient; memory.sum) {
     key_value_.input_gradient(pass, {.dy = dkv, .add = memory.started ? memory.sum : Tensor{}, .dx = memory.sum});
     memory.started = true;

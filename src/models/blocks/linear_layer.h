@@ -174,9 +174,10 @@ class LinearLayer {
   /// `args` without w. dx must not be dy.
   void input_gradient(UnitBackward& pass, LinearBackwardInput args) const;
   /// dy [M, out] and x [M, in], both written in the main stream by now and unchanged until join(). `summed` is what the
-  /// producer of dy was handed. x may be absent where needs_input() says no.
-  void weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,
-                       const BiasGradient& summed = {}) const;
+  /// producer of dy was handed. x may be absent where needs_input() says no. `seen`: whether it has the bits that forward()
+  /// multiplied.
+  void weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x, const BiasGradient& summed = {},
+                       Fp8Seen seen = Fp8Seen::alike) const;
 
   struct Attached {
     std::shared_ptr<const LinearAdapter> adapter;

@@ -69,7 +69,8 @@ Block::InputGradient Mlp::backward(UnitBackward& pass, const LayerCall& call, co
   drop(context, dropout, activated);
   // Where fc2 does not need its input, saved.inner may be signs.
   const bool reads_saved = !keeps_input_of_activation() && fc2_.needs_input(pass);
-  fc2_.weight_gradient(pass, dy, reads_saved ? saved.inner : activated, incoming.bias);
+  fc2_.weight_gradient(pass, dy, reads_saved ? saved.inner : activated, incoming.bias,
+                       reads_saved ? Fp8Seen::same : Fp8Seen::alike);
   pass.keep(activated);
   if (reads_saved) pass.keep(std::exchange(saved.inner, {}));
   give(context, saved.inner);
@@ -117,7 +118,7 @@ Block::InputGradient GatedMlp::backward(UnitBackward& pass, const LayerCall& cal
         {.activation = activation_, .gate_up = gates, .y = inner, .dy = dinner, .dgate_up = gates}, context.stream);
     drop(context, dropout, inner);
   }
-  down_.weight_gradient(pass, dy, inner, incoming.bias);
+  down_.weight_gradient(pass, dy, inner, incoming.bias, Fp8Seen::same);
   leave(pass, down_, inner);
   return input_gradient(pass, incoming, gates, {});
 }

@@ -172,8 +172,8 @@ ResidualGradient Sublayer::backward_rows(UnitBackward& pass, const LayerCall& ca
   const ResidualGradient branch = branch_gradient(pass, call, incoming, saved);
   const Tensor dy = branch.dy, dbranch = branch.dropped ? branch.dropped : dy;
   const Tensor x = input ? input : saved.x;
-  Block::OutputGradient of_block{dbranch, branch.bias, {}, {}};
-  if (!before) of_block.input = x, of_block.add = dy;
+  Block::OutputGradient of_block{dbranch, branch.bias, {}, Fp8Seen::alike, {}};
+  if (!before) of_block.input = x, of_block.input_seen = input ? Fp8Seen::alike : Fp8Seen::same, of_block.add = dy;
   Block::InputGradient dx = block->backward(pass, call, of_block, saved.block);
   const LinearLayer& last = block->last();
   leave(pass, last, branch.dropped);
@@ -192,7 +192,7 @@ ResidualGradient Sublayer::backward_rows(UnitBackward& pass, const LayerCall& ca
                           .dropped = result.dropped, .dbias = result.bias.sums,
                           .accumulate_dbias = result.bias.accumulate, .dx = dx.dx});
   result.dy = dx.dx;
-  block->weight_gradient(pass, dx, normed);
+  block->weight_gradient(pass, dx, normed, before->rms() ? Fp8Seen::same : Fp8Seen::alike);
   give(context, saved.before);
   if (input) give(context, input); else give(context, saved.x);
   leave(pass, last, dy);                   // whose weight gradient may still read it
