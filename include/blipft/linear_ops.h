@@ -79,6 +79,7 @@ struct LinearBackwardInput {
   Tensor dbias;                 ///< [K] parameter gradient, optional: column sums of dx (bias of the layer before)
   bool accumulate_dbias = false;
   Fp8Matrix dy8, wt8;           ///< as LinearForward::x8: [M, N], and the transpose [K, N]
+  Tensor amax;                  ///< f32 [1], in and out, optional, with an activation: raised to the largest |dx| (Fp8Magnitude)
   MatrixView dx;                ///< [M, K], out
 };
 

@@ -116,6 +116,7 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
     }
     store_row(dx, args.dx, r);
   });
+  raise_magnitude(args.amax, args.dx);
   if (args.dbias) column_sums(product, m, args.dbias, args.accumulate_dbias);
 }
 
@@ -150,6 +151,11 @@ void count_fp8(const FloatRows& x, int64_t m, int64_t n, float factor, DType dty
   counts[kFp8Elements] += m * n;
   counts[kFp8Underflows] += underflows;
   counts[kFp8NotFinite] += not_finite;
+}
+
+void CpuOps::raise_amax(const MatrixView& x, const Tensor& amax, Stream) {
+  check_raise_amax(x, amax);
+  raise_magnitude(amax, x);
 }
 
 void CpuOps::cast_fp8(const Fp8Cast& args, Stream) {

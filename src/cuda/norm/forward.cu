@@ -1,5 +1,6 @@
 // Layer norm and RMSNorm, forward: residual + dropout(x), statistics and output in one pass, the row in registers between them.
 #include "cuda/cuda_ops.h"
+#include "cuda/gemm/largest.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -12,6 +13,7 @@ struct ForwardArgs {
   DropoutKernelArgs dropout;
   float *mean = nullptr, *rstd = nullptr;  ///< no mean: RMSNorm
   RmsForm rms;
+  unsigned* amax = nullptr;        ///< optional
 };
 
 /// What RMSNorm makes of a scaled number: it rounds it before it applies gamma, unless its form says otherwise.
@@ -93,6 +95,7 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
     if constexpr (!kRms) args.mean[blockIdx.x] = mean;
     args.rstd[blockIdx.x] = rstd;
   }
+  unsigned most = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if (!inside(p)) continue;
@@ -102,8 +105,11 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
 #pragma unroll
     for (int j = 0; j < N; ++j)
       v[p][j] = kRms ? rms_output<T>(v[p][j] * rstd, w[j], args.rms) : v[p][j] * rstd * w[j] + b[j];
-    store(y + first + p * step, v[p]);
+    const Pack<T, N> stored = packed<T>(v[p]);
+    *reinterpret_cast<Pack<T, N>*>(y + first + p * step) = stored;
+    if (args.amax) most = larger(most, stored);
   }
+  if (args.amax) raise_by_block(most, args.amax);
 }
 
 constexpr int64_t kManyRows = 2048;  // from here on one warp a row fills the GPU
@@ -169,6 +175,7 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
     if constexpr (!kRms) args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
+  unsigned most = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int c = (lane + p * 32) * N;
@@ -181,8 +188,11 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
 #pragma unroll
     for (int j = 0; j < N; ++j)
       v[j] = kRms ? rms_output<T>(v[j] * rstd, g[j], args.rms) : (v[j] - mean) * rstd * g[j] + b[j];
-    store(y + first + p * 32 * N, v);
+    const Pack<T, N> stored = packed<T>(v);
+    *reinterpret_cast<Pack<T, N>*>(y + first + p * 32 * N) = stored;
+    if (args.amax) most = larger(most, stored);
   }
+  if (args.amax) raise_by_warp(most, args.amax);
 }
 
 constexpr int kGeneralThreads = 256;
@@ -224,11 +234,15 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
     if (args.mean) args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
+  unsigned most = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float normalized = (to_float(from[c]) - mean) * rstd, g = to_float(gamma[c]);
-    y[row * cols + c] =
-        from_float<T>(args.mean ? normalized * g + to_float(beta[c]) : rms_output<T>(normalized, g, args.rms));
+    const Pack<T, 1> stored{
+        from_float<T>(args.mean ? normalized * g + to_float(beta[c]) : rms_output<T>(normalized, g, args.rms))};
+    y[row * cols + c] = stored.v[0];
+    most = larger(most, stored);
   }
+  if (args.amax) raise_by_block(most, args.amax);
 }
 
 template <class T, int kPacks>
@@ -266,7 +280,7 @@ void CudaOps::norm_forward(const NormForward& args, Stream stream) {
   check_args(args);
   const ForwardArgs kernel_args{args.x.rows(), args.x.cols(), args.eps, 1.0f / static_cast<float>(args.x.cols()),
                                 dropout_kernel_args(args.dropout), args.mean.as<float>(), args.rstd.as<float>(),
-                                args.rms};
+                                args.rms, args.amax.as<unsigned>()};
   if (args.x.numel() == 0) return;
   const cudaStream_t queue = context(stream).stream;
   dispatch_float(args.x.dtype, [&](auto tag) {
