@@ -157,7 +157,7 @@ struct RowRing {
 
 /// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
 /// one row at most. Row numbers fit into 31 bits.
-// 121 lines: the second pass over a row lives on the registers of the first, while the next row is on its way.
+// 126 lines: the second pass over a row lives on the registers of the first, while the next row is on its way.
 template <class T, int N, int kPacks, bool kRms, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
 __global__ void __launch_bounds__(kBlockThreads<kPacks>, 1)
 norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,

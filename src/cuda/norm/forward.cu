@@ -24,7 +24,7 @@ __device__ __forceinline__ float rms_output(float scaled, float gamma, const Rms
 
 /// One block per row; a thread holds kPacks packs of N elements, `blockDim.x` packs apart. All loads of a row come
 /// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
-// 82 lines: three passes over a row that stays in registers; their order hides the loads behind the sums' barriers.
+// 86 lines: three passes over a row that stays in registers; their order hides the loads behind the sums' barriers.
 template <class T, int N, int kPacks, bool kRms, bool kResidual, bool kDropped>
 __global__ void __launch_bounds__(512, kPacks == 1 ? 3 : 1)
 norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta,
@@ -117,7 +117,7 @@ constexpr int kRowWarps = 4;  // rows of a block of the kernel below
 
 /// One warp per row, no barriers, the whole row in flight at once; a lane holds kPacks packs, 32 packs apart, as they
 /// were loaded. Otherwise like the kernel above, without dropout.
-// 72 lines, as above: the passes over the row in registers are its parts.
+// 76 lines, as above: the passes over the row in registers are its parts.
 template <class T, int N, int kPacks, bool kRms, bool kResidual>
 __global__ void __launch_bounds__(32 * kRowWarps, kResidual ? 4 : 8)
 norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma,
