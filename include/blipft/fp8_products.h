@@ -8,14 +8,21 @@
 // all micro-batches and recomputations. Of those that are not kept, each use makes the layout that it needs. The codes of a
 // frozen weight that is stored in fp8 are taken from where it is stored: of these the transposed layout alone is made.
 //
+// Each factor of each matrix has a word for the largest magnitude of its tensor in a micro-batch, a weight's for that of the
+// step. One zeroing makes all of them ready. A magnitude is found at most once: by whoever writes the tensor, if it asks for the
+// word, else by the first cast; later casts of the same tensor, for backward or in a recomputation, are given it. Where a
+// matrix meets several tensors in a micro-batch the word is the first one's, and the others' casts find their own.
+//
 // In a step the casts note the largest magnitude of each factor of each matrix, and with Fp8Settings::counts how many of its
 // elements became zero: x of every micro-batch's forward, not of recomputations; w once, where it is cast; dy of every
 // backward.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,24 +58,25 @@ struct Fp8Settings {
 /// A matrix in one or both layouts.
 struct Fp8Codes {
   Fp8Matrix codes, transposed;
-  Tensor words;                            ///< f32 [8]: amax, and the scale at kScaleWord; absent: nothing here was taken
-  Tensor turned;                           ///< what was taken for `transposed` of a matrix that is stored in fp8
+  std::array<Tensor, 3> taken;             ///< what was taken from the arena for them; those that are absent were not
 };
+/// f32 words of a tensor that is cast: amax, and the scale at kScaleWord.
 constexpr int64_t kFp8Words = 8, kScaleWord = 4;
 enum class Fp8Layouts { codes, transposed, both };
+/// What is known of a tensor that is cast as a matrix's factor.
+enum class Fp8Seen {
+  never,                                   ///< it is cast for the first time in this micro-batch: its magnitude is noted
+  same,                                    ///< it has the bits of the one that was cast as `never`
+  alike,                                   ///< that one up to rounding: made again in another way
+};
 /// Where a cast adds what it found: Fp8Cast's; absent: nowhere.
 struct Fp8Notes {
   Tensor largest, counts;
 };
-/// `x` in memory that is taken from the arena.
-Fp8Codes cast_fp8(const StepContext& context, const MatrixView& x, DType dtype, Fp8Layouts layouts, Stream stream,
-                  const Fp8Notes& notes = {});
 /// Calls `to` with each tensor that was taken.
 template <class F>
 void each_taken(const Fp8Codes& made, F to) {
-  if (made.turned) to(made.turned);
-  if (!made.words) return;
-  for (const Tensor& tensor : {made.words, made.codes.codes, made.transposed.codes})
+  for (const Tensor& tensor : made.taken)
     if (tensor) to(tensor);
 }
 
@@ -76,9 +84,13 @@ class Fp8Products {
  public:
   /// Why a matrix stays in the compute dtype.
   enum class Choice { fp8, small, odd, excluded };
+  /// What the word of a factor holds: nothing; what the writer of the tensor, who has asked for it, finds; the magnitude of the
+  /// tensor that was cast; that of the first of several tensors.
+  enum class Word { unused, asked, known, of_several };
   struct Matrix {
     Choice choice = Choice::fp8;
-    Tensor codes, transposed, words;       // [out, in], [in, out], as Fp8Codes has them; absent: not kept
+    Tensor codes, transposed;              // [out, in], [in, out]; absent: not kept
+    std::array<Word, kFp8Factors> words{};
     bool fresh = false;                    // the codes are those of this pass
     int64_t number = -1;                   // among those in fp8: of its notes, and of names()
     bool noted = false;                    // the weight, in this pass
@@ -89,8 +101,11 @@ class Fp8Products {
   Fp8Products(const std::vector<const Unit*>& units, Fp8Settings settings, Arena& arena);
   /// After Arena::commit.
   void bind(const Arena& arena);
-  /// Weights may have changed. Nothing is noted, until begin_notes().
+  /// Weights may have changed. Nothing is noted, until begin_notes(); no word is ready, until begin_micro_batch().
   void begin_pass();
+  /// Makes the words ready: those of x and dy, and before the first micro-batch of a pass those of weights. All casts of the
+  /// micro-batch before are done in the order of `stream`. Without it each cast finds its own magnitude.
+  void begin_micro_batch(Device& device, Stream stream);
   /// The pass is a step: from here on casts note what they find, which is zeroed here.
   void begin_notes(Device& device, Stream stream);
   /// Of a factor of the unit's matrix at `weight`; absent where nothing is noted.
@@ -107,7 +122,12 @@ class Fp8Products {
 
   /// Never the head's matrix, which is no layer's (Unit::matrices).
   bool takes(const Unit& unit, int64_t weight) const;
-  DType gradients() const { return settings_.gradients; }
+  /// For whoever writes x or dy of the unit's matrix at `weight`, which is cast next as such: f32 [1], zero by then in the main
+  /// stream, to raise to the largest magnitude of what it writes (Fp8Magnitude). Absent: not wanted.
+  Tensor amax(const Unit& unit, int64_t weight, Fp8Factor factor);
+  /// `tensor`, x or dy of the unit's matrix at `weight`, as codes in memory that is taken from the arena.
+  Fp8Codes cast(const StepContext& context, const Unit& unit, int64_t weight, Fp8Factor factor, const MatrixView& tensor,
+                Fp8Seen seen, Fp8Layouts layouts, Stream stream);
   /// The codes of the unit's matrix `w` [out, in] at `weight`, made in the main stream where they are not there, in the layout
   /// that is asked for at least. `stored`: its codes as they are stored, if they are; `w` is not read then.
   Fp8Codes weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w, const Fp8Matrix& stored,
@@ -119,12 +139,18 @@ class Fp8Products {
 
  private:
   static Fp8Codes of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout);
+  Tensor words(const Matrix& matrix, Fp8Factor factor) const;
+  /// What a cast does with the factor's word; none: it takes one of its own.
+  std::optional<Fp8Magnitude> use_word(Matrix& matrix, Fp8Factor factor, Fp8Seen seen) const;
+  Fp8Codes cast(const StepContext& context, Matrix& matrix, Fp8Factor factor, const MatrixView& tensor, Fp8Seen seen,
+                Fp8Layouts layouts, Stream stream, const Fp8Notes& notes) const;
   Fp8Settings settings_;
   std::map<std::pair<int64_t, int64_t>, Matrix> matrices_;
   int64_t kept_bytes_ = 0;
   std::vector<std::string> names_;
   Tensor largest_, counts_;
-  bool noting_ = false;
+  Tensor words_;                           // f32 [kFp8Factors, matrices, kFp8Words]: weights' first
+  bool noting_ = false, ready_ = false;
 };
 
 }  // namespace blipft

@@ -20,19 +20,29 @@ constexpr int64_t kFp8Alignment = 16;
 /// Columns of the transpose of a matrix of `rows` rows: those behind hold zeros.
 constexpr int64_t fp8_columns(int64_t rows) { return (rows + kFp8Alignment - 1) / kFp8Alignment * kFp8Alignment; }
 
+/// What a cast does with Fp8Cast::amax, which is the largest |x|, NaN or infinite where one is not finite. "Raised to" here and
+/// in other ops: the greater of what is there, zero at first, and what is found, with infinities and NaNs above all; the order
+/// of several changes nothing.
+enum class Fp8Magnitude {
+  found,              ///< out
+  raised,             ///< in and out: raised to it, and the scale is that of the result
+  given,              ///< in: x is not read for it
+};
+
 /// codes = x / scale, rounded to nearest even, where scale is the least power of two with which the largest |x| is no
 /// more than the largest code: 448 for f8e4m3, 57344 for f8e5m2; 1 where x is all zeros. A power of two changes no digit,
 /// so that x is rounded once, and every backend has the same bits. Where an element of x is not finite, scale is NaN: so
 /// is then whatever is multiplied with it.
 struct Fp8Cast {
   MatrixView x;                 ///< f32 or bf16 [M, N], N a multiple of kFp8Alignment
-  Tensor amax;                  ///< f32 [1], out: the largest |x|; NaN or infinite where one is not finite
+  Tensor amax;                  ///< f32 [1], as `magnitude` says
   Tensor scale;                 ///< f32 [1], out
   Tensor codes;                 ///< [M, N], out, optional
   Tensor transposed;            ///< [N, fp8_columns(M)], out, optional; of the same dtype as codes
   /// What several casts found, which they add to what is there. Whole numbers alone: their order changes nothing.
   Tensor largest;               ///< f32 [1], in and out, optional: the greatest amax, with infinities and NaNs above all
   Tensor counts;                ///< i64 [kFp8Counts], in and out, optional, with `largest` only: see Fp8Count
+  Fp8Magnitude magnitude = Fp8Magnitude::found;
 };
 /// Of the elements of a matrix that is cast: how many there are; those that are not zero, but whose code is; those that are
 /// infinite or no numbers. None is beyond the largest code where all are finite: the scale is chosen so.
@@ -69,6 +79,7 @@ struct LinearBackwardInput {
   Tensor dbias;                 ///< [K] parameter gradient, optional: column sums of dx (bias of the layer before)
   bool accumulate_dbias = false;
   Fp8Matrix dy8, wt8;           ///< as LinearForward::x8: [M, N], and the transpose [K, N]
+  Tensor amax;                  ///< f32 [1], in and out, optional, with an activation: raised to the largest |dx| (Fp8Magnitude)
   MatrixView dx;                ///< [M, K], out
 };
 

@@ -61,11 +61,13 @@ struct NormForward {
   float eps = 1e-5f;
   RmsForm rms;                  ///< of RMSNorm
   Tensor y;                     ///< [M, N], out
+  Tensor amax;                  ///< f32 [1], in and out, optional: raised to the largest |y| (Fp8Magnitude)
   Tensor mean, rstd;            ///< f32 [M], out
 };
 
 /// dx = add + d(norm)/d(sum); dgamma (+)= ..., dbeta (+)= ...; dropped = dropout mask applied to dx; y = the norm's
-/// output again, for the weight gradient of the layer that read it. Without mean: of RMSNorm, which has no beta.
+/// output again, for the weight gradient of the layer that read it: of RMSNorm with the bits that forward gave. Without mean:
+/// of RMSNorm, which has no beta.
 struct NormBackward {
   Tensor dy;                    ///< [M, N]
   Tensor x;                     ///< [M, N], the norm's input (NormForward::sum or x)
@@ -81,6 +83,7 @@ struct NormBackward {
   Tensor dbias;                 ///< [N] parameter gradient, optional: column sums of `dropped`, or of dx where that is
                                 ///< absent: the gradient of a bias that was added to NormForward::x
   bool accumulate_dbias = false;
+  Tensor amax;                  ///< f32 [1], in and out, optional: raised to the largest |dropped|, or |dx| where that is absent
   RmsForm rms;                  ///< as in NormForward
   Tensor dx;                    ///< [M, N], out; may be dy itself
 };
@@ -105,6 +108,7 @@ struct Rotary {
   static constexpr int64_t kMostFrequencies = 128;
   float frequencies[kMostFrequencies] = {};  ///< [rotated / 2], radians from one position to the next
   bool inverse = false;
+  Tensor amax;                  ///< f32 [1], in and out, optional, where all D turn: raised to the largest |x| (Fp8Magnitude)
 };
 
 /// What the gate of a gated MLP goes through: silu(g) = g / (1 + exp(-g)); gelu in the exact (erf) form, gelu_tanh in the
@@ -112,13 +116,14 @@ struct Rotary {
 enum class GateActivation { silu, gelu, gelu_tanh, relu };
 
 /// The gated inner values of an MLP (GLU variants, Shazeer 2020): y = act(gate) * up, in f32, rounded once; of silu
-/// SwiGLU. Backward: of dy into both halves, dgate = dy up act'(gate), dup = dy act(gate).
+/// SwiGLU. Backward: of dy into both halves, dgate = dy up act'(gate), dup = dy act(gate); y has forward's bits.
 struct Swiglu {
   GateActivation activation = GateActivation::silu;
   Tensor gate_up;               ///< [M, 2F]: gate in the first F columns, up in the others
   Tensor y;                     ///< [M, F], out; in backward optional
   Tensor dy;                    ///< [M, F], backward only
   Tensor dgate_up;              ///< [M, 2F], backward only, out; may be gate_up itself
+  Tensor amax;                  ///< f32 [1], in and out, optional: raised to the largest |y|, in backward |dgate_up| (Fp8Magnitude)
 };
 
 /// Heads of queries, keys or values inside a [batch * tokens, row_stride] matrix: head h of token t of sample b starts
@@ -374,6 +379,8 @@ class Ops {
   /// Whether products take factors in fp8 here.
   virtual bool has_fp8() const = 0;
   virtual void cast_fp8(const Fp8Cast&, Stream) = 0;
+  /// amax f32 [1], in and out: raised to the largest |x| (Fp8Magnitude). x [M, N] f32 or bf16, N a multiple of 8.
+  virtual void raise_amax(const MatrixView& x, const Tensor& amax, Stream) = 0;
   /// y = act(x), element-wise; for recomputation in backward.
   virtual void activate(const Tensor& x, const Tensor& y, Activation, Stream) = 0;
   /// Bit i % 8 of signs[i / 8] = x[i] > 0, 0 behind the last element: all that the derivative of relu needs of its

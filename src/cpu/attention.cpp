@@ -241,6 +241,7 @@ void CpuOps::rotary(const Rotary& args, Stream) {
     }
     store_row(x, args.x, r);
   });
+  raise_magnitude(args.amax, args.x);
 }
 
 }  // namespace blipft::cpu

@@ -18,6 +18,7 @@ class CpuOps final : public Ops {
   void linear_backward_weight(const LinearBackwardWeight&, Stream) override;
   bool has_fp8() const override { return true; }  // emulated, for tests
   void cast_fp8(const Fp8Cast&, Stream) override;
+  void raise_amax(const MatrixView& x, const Tensor& amax, Stream) override;
   // norm.cpp
   void norm_forward(const NormForward&, Stream) override;
   void norm_backward(const NormBackward&, Stream) override;

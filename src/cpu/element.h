@@ -87,6 +87,18 @@ inline void round_to(DType dtype, float* values, int64_t count) {
   for (int64_t i = 0; i < count; ++i) values[i] = bf16_to_float(float_to_bf16(values[i]));
 }
 
+/// Raises `amax`, where it is given, to the largest magnitude of `x` as it is stored: Fp8Magnitude.
+inline void raise_magnitude(const Tensor& amax, const MatrixView& x) {
+  if (!amax) return;
+  uint32_t most = bits_from_float(*amax.as<float>());
+  float* const row = thread_buffer(0, x.cols());
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    load_row(x, r, row);
+    for (int64_t c = 0; c < x.cols(); ++c) most = std::max(most, bits_from_float(row[c]) & 0x7fffffffu);
+  }
+  *amax.as<float>() = float_from_bits(most);
+}
+
 /// A parameter gradient: t = values, or t += values (added in f32). Changes `values`.
 inline void store_gradient(float* values, const Tensor& t, int64_t first, int64_t count, bool accumulate) {
   constexpr int64_t kPiece = 256;

@@ -264,6 +264,7 @@ void CpuOps::swiglu_forward(const Swiglu& args, Stream) {
       for (int64_t c = 0; c < f; ++c) gate[c] *= 1.0f / (1.0f + std::exp(-gate[c])) * up[c];
     store(gate, args.y, r * f, f);
   });
+  raise_magnitude(args.amax, args.y);
 }
 
 // silu'(g) = s + g s (1 - s) with s = 1 / (1 + exp(-g))
@@ -292,6 +293,7 @@ void CpuOps::swiglu_backward(const Swiglu& args, Stream) {
     if (args.y) store(y, args.y, r * f, f);
     store(gate, args.dgate_up, r * 2 * f, 2 * f);
   });
+  raise_magnitude(args.amax, args.dgate_up);
 }
 
 }  // namespace blipft::cpu

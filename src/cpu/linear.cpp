@@ -116,6 +116,7 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
     }
     store_row(dx, args.dx, r);
   });
+  raise_magnitude(args.amax, args.dx);
   if (args.dbias) column_sums(product, m, args.dbias, args.accumulate_dbias);
 }
 
@@ -152,16 +153,22 @@ void count_fp8(const FloatRows& x, int64_t m, int64_t n, float factor, DType dty
   counts[kFp8NotFinite] += not_finite;
 }
 
+void CpuOps::raise_amax(const MatrixView& x, const Tensor& amax, Stream) {
+  check_raise_amax(x, amax);
+  raise_magnitude(amax, x);
+}
+
 void CpuOps::cast_fp8(const Fp8Cast& args, Stream) {
   check_args(args);
   const int64_t m = args.x.rows(), n = args.x.cols();
   const FloatRows x = as_floats(args.x, left_);
-  uint32_t largest = 0;
+  uint32_t largest = args.magnitude == Fp8Magnitude::found ? 0 : bits_from_float(*args.amax.as<float>());
+  const int64_t searched = args.magnitude == Fp8Magnitude::given ? 0 : m;
 #pragma omp parallel for reduction(max : largest)
-  for (int64_t r = 0; r < m; ++r)
+  for (int64_t r = 0; r < searched; ++r)
     for (int64_t c = 0; c < n; ++c) largest = std::max(largest, bits_from_float(x.data[r * x.stride + c]) & 0x7fffffffu);
   const DType dtype = args.codes ? args.codes.dtype : args.transposed.dtype;
-  *args.amax.as<float>() = float_from_bits(largest);
+  if (searched > 0 || args.magnitude == Fp8Magnitude::found) *args.amax.as<float>() = float_from_bits(largest);
   *args.scale.as<float>() = fp8_scale(largest, dtype);
   const float factor = power_of_two(fp8_exponent(largest, dtype));
   if (args.largest) {

@@ -76,6 +76,7 @@ void CpuOps::norm_forward(const NormForward& args, Stream) {
     store(x, args.y, r * n, n);
     args.rstd.as<float>()[r] = rstd;
   });
+  raise_magnitude(args.amax, args.y);
 }
 
 // With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); of RMSNorm without mean(g).
@@ -123,6 +124,7 @@ void CpuOps::norm_backward(const NormBackward& args, Stream) {
       store(g, args.dropped, r * n, n);
     }
   });
+  raise_magnitude(args.amax, args.dropped ? args.dropped : args.dx);
   if (!args.dbias) return;
   const float* stored = as_floats(args.dropped ? args.dropped : args.dx, product_);
   column_sums(stored, m, args.dbias, args.accumulate_dbias);

@@ -3,6 +3,7 @@
 
 #include "cuda/cuda_ops.h"
 #include "cuda/elementwise.cuh"
+#include "cuda/gemm/largest.cuh"
 #include "ops/ops_check.h"
 
 namespace blipft {
@@ -113,12 +114,12 @@ __device__ __forceinline__ unsigned load_saved(const uint8_t* signs, int64_t at)
   return unsigned{signs[at / 8]} >> at % 8;
 }
 
-/// With an activation: dx *= act'(saved), activated = act(saved). With kSums: sums of each column of dx. The rows of
+/// With an activation: dx *= act'(saved), activated = act(saved), and `amax` (optional) is raised to the largest |dx|. With kSums: sums of each column of dx. The rows of
 /// all three start `row_stride` elements apart; signs lie one behind the other.
 template <class T, class Out, int N, Pass pass, bool kSums>
 __global__ void __launch_bounds__(kThreads, kResident<pass>)
 activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* __restrict__ activated, int64_t rows,
-                           int64_t cols, int64_t row_stride, int64_t chunk_rows, SumArgs<Out> args) {
+                           int64_t cols, int64_t row_stride, int64_t chunk_rows, SumArgs<Out> args, unsigned* amax) {
   const int64_t column = (int64_t{blockIdx.x} * kLanes + threadIdx.x % kLanes) * N;
   const int64_t begin = int64_t{blockIdx.y} * chunk_rows + threadIdx.x / kLanes;
   const int64_t end = min(int64_t{blockIdx.y + 1} * chunk_rows, rows);
@@ -126,6 +127,7 @@ activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* _
   const int64_t step = kRowLanes * row_stride;  // elements between a thread's rows
   int64_t at = begin * row_stride + column;
   float sums[N] = {};
+  unsigned most = 0;
   for (int left = column < cols ? static_cast<int>(end - begin) : 0; left > 0; left -= kRowLanes * kRows) {
     Pack<T, N> gradients[kRows];
     decltype(load_saved<N>(saved, at)) inputs[kRows];
@@ -154,7 +156,9 @@ activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* _
             x[j] *= normal.cdf;
           }
         }
-        store(dx + at, g);
+        const Pack<T, N> stored = packed<T>(g);
+        *reinterpret_cast<Pack<T, N>*>(dx + at) = stored;
+        if (amax) most = larger(most, stored);
         if constexpr (pass == Pass::gelu_activated) store(activated + at, x);
       }
       if constexpr (kSums) {
@@ -163,6 +167,8 @@ activation_backward_kernel(T* dx, const Saved<T, pass>* __restrict__ saved, T* _
       }
     }
   }
+  if constexpr (pass != Pass::sum_only)
+    if (amax) raise_by_block(most, amax);
   if constexpr (kSums) finish_sums<N>(sums, args, cols);
 }
 
@@ -186,7 +192,7 @@ Chunks make_chunks(int64_t rows, int64_t stripes, int64_t stripe, int resident, 
 
 template <class T, class Out, Pass pass, bool kSums>
 void launch_pass(const MatrixView& dx, const Tensor& saved, const Tensor& activated, const Tensor& sums,
-                 bool accumulate, const LaunchContext& context) {
+                 bool accumulate, const Tensor& amax, const LaunchContext& context) {
   const int64_t rows = dx.rows(), cols = dx.cols();
   const auto launch = [&](auto width) {
     constexpr int N = decltype(width)::value;
@@ -195,7 +201,7 @@ void launch_pass(const MatrixView& dx, const Tensor& saved, const Tensor& activa
     const dim3 grid(static_cast<unsigned>(stripes), static_cast<unsigned>(chunks.count));
     activation_backward_kernel<T, Out, N, pass, kSums><<<grid, kThreads, 0, context.stream>>>(
         dx.as<T>(), saved.as<const Saved<T, pass>>(), activated.as<T>(), rows, cols, dx.row_stride, chunks.rows_each,
-        SumArgs<Out>{context.scratch, context.counters, sums.as<Out>(), accumulate});
+        SumArgs<Out>{context.scratch, context.counters, sums.as<Out>(), accumulate}, amax.as<unsigned>());
     BLIPFT_CUDA_LAUNCHED("activation_backward_kernel");
   };
   const bool packs =
@@ -206,15 +212,15 @@ void launch_pass(const MatrixView& dx, const Tensor& saved, const Tensor& activa
 
 template <Pass pass>
 void run_pass(const MatrixView& dx, const Tensor& saved, const Tensor& activated, const Tensor& sums, bool accumulate,
-              const LaunchContext& context) {
+              const Tensor& amax, const LaunchContext& context) {
   dispatch_float(dx.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (sums) {
       dispatch_float(sums.dtype, [&](auto out) {
-        launch_pass<T, typename decltype(out)::type, pass, true>(dx, saved, activated, sums, accumulate, context);
+        launch_pass<T, typename decltype(out)::type, pass, true>(dx, saved, activated, sums, accumulate, amax, context);
       });
     } else if constexpr (pass != Pass::sum_only) {
-      launch_pass<T, T, pass, false>(dx, saved, activated, sums, accumulate, context);
+      launch_pass<T, T, pass, false>(dx, saved, activated, sums, accumulate, amax, context);
     }
   });
 }
@@ -311,16 +317,16 @@ void launch_reduce_partials(const PartialSums& sums, const LaunchContext& contex
 }
 
 void launch_column_sums(const MatrixView& x, const Tensor& out, bool accumulate, const LaunchContext& context) {
-  run_pass<Pass::sum_only>(x, {}, {}, out, accumulate, context);
+  run_pass<Pass::sum_only>(x, {}, {}, out, accumulate, {}, context);
 }
 
 void launch_activation_backward(const Tensor& dx, const Tensor& saved, const Tensor& activated, Activation activation,
-                                const Tensor& dbias, bool accumulate, const LaunchContext& context) {
+                                const Tensor& dbias, bool accumulate, const Tensor& amax, const LaunchContext& context) {
   if (activation == Activation::relu && saved.dtype == DType::u8)
-    run_pass<Pass::relu_signs>(dx, saved, activated, dbias, accumulate, context);
-  else if (activation == Activation::relu) run_pass<Pass::relu>(dx, saved, activated, dbias, accumulate, context);
-  else if (activated) run_pass<Pass::gelu_activated>(dx, saved, activated, dbias, accumulate, context);
-  else run_pass<Pass::gelu>(dx, saved, activated, dbias, accumulate, context);
+    run_pass<Pass::relu_signs>(dx, saved, activated, dbias, accumulate, amax, context);
+  else if (activation == Activation::relu) run_pass<Pass::relu>(dx, saved, activated, dbias, accumulate, amax, context);
+  else if (activated) run_pass<Pass::gelu_activated>(dx, saved, activated, dbias, accumulate, amax, context);
+  else run_pass<Pass::gelu>(dx, saved, activated, dbias, accumulate, amax, context);
 }
 
 void launch_bias_activation(const MatrixView& y, const Tensor& bias, Activation activation,

@@ -27,6 +27,7 @@ class CudaOps : public Ops {
   void linear_backward_weight(const LinearBackwardWeight& args, Stream stream) override;
   bool has_fp8() const override;
   void cast_fp8(const Fp8Cast& args, Stream stream) override;
+  void raise_amax(const MatrixView& x, const Tensor& amax, Stream stream) override;
   void activate(const Tensor& x, const Tensor& y, Activation activation, Stream stream) override;
   void pack_signs(const Tensor& x, const Tensor& signs, Stream stream) override;
   void norm_forward(const NormForward& args, Stream stream) override;

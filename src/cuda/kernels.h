@@ -85,9 +85,9 @@ void launch_reduce_partials(const PartialSums& sums, const LaunchContext& contex
 /// out[c] (+)= sum over rows of x[r, c].
 void launch_column_sums(const MatrixView& x, const Tensor& out, bool accumulate, const LaunchContext& context);
 /// dx *= act'(saved) in place; activated = act(saved) when given; dbias (+)= column sums of the new dx when given.
-/// `saved` as in LinearBackwardInput.
+/// `saved` and `amax` as in LinearBackwardInput.
 void launch_activation_backward(const Tensor& dx, const Tensor& saved, const Tensor& activated, Activation activation,
-                                const Tensor& dbias, bool accumulate, const LaunchContext& context);
+                                const Tensor& dbias, bool accumulate, const Tensor& amax, const LaunchContext& context);
 /// y = act(y + bias), in place, with rows of bias.numel() columns.
 void launch_bias_activation(const MatrixView& y, const Tensor& bias, Activation activation,
                             const LaunchContext& context);

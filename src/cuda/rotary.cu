@@ -1,6 +1,7 @@
 // Rotary positions, in place: one block a row, its angles once for all heads.
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
+#include "cuda/gemm/largest.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -16,6 +17,7 @@ struct RotaryArgs {
   float magnitude = 1;
   bool inverse = false;
   const int32_t* positions = nullptr;
+  unsigned* amax = nullptr;                  ///< optional
   float frequencies[Rotary::kMostFrequencies] = {};
 };
 
@@ -34,6 +36,7 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_con
   __syncthreads();
   T* const row = x + blockIdx.x * args.row_stride;
   const int of_head = pairs / N, count = of_head * args.heads;
+  unsigned most = 0;
   for (int i = thread; i < count; i += kThreads) {
     const int head = i / of_head, first = (i - head * of_head) * N;
     T* const at = row + head * args.head_size + first;
@@ -48,7 +51,9 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_con
     }
     store(at, turned_a);
     store(at + pairs, turned_b);
+    if (args.amax) most = larger(larger(most, packed<T>(turned_a)), packed<T>(turned_b));
   }
+  if (args.amax) raise_by_block(most, args.amax);
 }
 
 }  // namespace
@@ -63,6 +68,7 @@ void CudaOps::rotary(const Rotary& args, Stream stream) {
   kernel_args.magnitude = args.magnitude;
   kernel_args.heads = static_cast<int>(args.x.cols() / args.head_size);
   kernel_args.inverse = args.inverse;
+  kernel_args.amax = args.amax.as<unsigned>();
   kernel_args.positions = args.positions.as<int32_t>();
   std::copy_n(args.frequencies, kernel_args.pairs, kernel_args.frequencies);
   const auto rows = static_cast<unsigned>(args.x.rows());

@@ -1,6 +1,7 @@
 // SwiGLU and its relatives with other gates, forward and backward; bound by memory.
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
+#include "cuda/gemm/largest.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -36,14 +37,10 @@ __device__ __forceinline__ GateValue gate_value(float g) {
   }
 }
 
-/// Block (r, c): pack c * kThreads + thread of row r. `y` and `gate_up` as in Swiglu.
+/// What the threads of swiglu_forward_kernel do one by one; the result is what `amax` is to be raised to.
 template <class T, int N, GateActivation kGate>
-__global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const T* __restrict__ gate_up, T* __restrict__ y,
-                                                                  int64_t cols) {
-  join_chain();
-  const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
-  if (column >= cols) return;
-  const int64_t row = blockIdx.x;
+__device__ __forceinline__ unsigned swiglu_forward(const T* __restrict__ gate_up, T* __restrict__ y, int64_t row,
+                                                   int64_t column, int64_t cols) {
   float gate[N], up[N];
   load(gate_up + row * 2 * cols + column, gate);
   load(gate_up + row * 2 * cols + cols + column, up);
@@ -53,15 +50,25 @@ __global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const T* __res
     else up[j] *= gate_value<kGate>(gate[j]).value;
   }
   store(y + row * cols + column, up);
+  return larger(0, packed<T>(up));
 }
 
-/// dgate_up may be gate_up: a thread reads both halves' packs before it writes them.
-template <class T, int N, GateActivation kGate>
-__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const T* gate_up, const T* __restrict__ dy,
-                                                                   T* dgate_up, T* __restrict__ y, int64_t cols) {
+/// Block (r, c): pack c * kThreads + thread of row r. `y`, `gate_up` and `amax` as in Swiglu.
+template <class T, int N, GateActivation kGate, bool kAmax>
+__global__ void __launch_bounds__(kThreads) swiglu_forward_kernel(const T* __restrict__ gate_up, T* __restrict__ y,
+                                                                  int64_t cols, unsigned* amax) {
+  join_chain();
   const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
-  if (column >= cols) return;
-  const int64_t row = blockIdx.x, at = row * 2 * cols + column;
+  unsigned most = 0;
+  if (column < cols) most = swiglu_forward<T, N, kGate>(gate_up, y, blockIdx.x, column, cols);
+  if constexpr (kAmax) raise_by_block(most, amax);
+}
+
+/// The same of swiglu_backward_kernel. dgate_up may be gate_up: a thread reads both halves' packs before it writes them.
+template <class T, int N, GateActivation kGate>
+__device__ __forceinline__ unsigned swiglu_backward(const T* gate_up, const T* __restrict__ dy, T* dgate_up,
+                                                    T* __restrict__ y, int64_t row, int64_t column, int64_t cols) {
+  const int64_t at = row * 2 * cols + column;
   float gate[N], up[N], d[N], out[N];
   load(gate_up + at, gate);
   load(gate_up + at + cols, up);
@@ -83,6 +90,17 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const T* gate
   store_streaming(dgate_up + at, gate);
   store_streaming(dgate_up + at + cols, up);
   if (y) store_streaming(y + row * cols + column, out);
+  return larger(larger(0, packed<T>(gate)), packed<T>(up));
+}
+
+template <class T, int N, GateActivation kGate, bool kAmax>
+__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(const T* gate_up, const T* __restrict__ dy,
+                                                                   T* dgate_up, T* __restrict__ y, int64_t cols,
+                                                                   unsigned* amax) {
+  const int64_t column = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
+  unsigned most = 0;
+  if (column < cols) most = swiglu_backward<T, N, kGate>(gate_up, dy, dgate_up, y, blockIdx.x, column, cols);
+  if constexpr (kAmax) raise_by_block(most, amax);
 }
 
 /// Calls launch(activation) with an integral constant.
@@ -118,8 +136,10 @@ void CudaOps::swiglu_forward(const Swiglu& args, Stream stream) {
     using T = typename decltype(tag)::type;
     with_packs<T>(all_aligned16(args.gate_up, args.y), args.y.rows(), args.y.cols(), [&](auto n, dim3 grid) {
       with_gate(args.activation, [&](auto gate) {
-        launch_overlapped(swiglu_forward_kernel<T, decltype(n)::value, decltype(gate)::value>, grid, kThreads, 0, to,
-                          args.gate_up.as<T>(), args.y.as<T>(), args.y.cols());
+        dispatch_bool(static_cast<bool>(args.amax), [&](auto amax) {
+          launch_overlapped(swiglu_forward_kernel<T, decltype(n)::value, decltype(gate)::value, decltype(amax)::value>, grid,
+                            kThreads, 0, to, args.gate_up.as<T>(), args.y.as<T>(), args.y.cols(), args.amax.as<unsigned>());
+        });
       });
     });
   });
@@ -133,8 +153,11 @@ void CudaOps::swiglu_backward(const Swiglu& args, Stream stream) {
     const bool aligned = all_aligned16(args.gate_up, args.dy, args.dgate_up, args.y);
     with_packs<T>(aligned, args.dy.rows(), args.dy.cols(), [&](auto n, dim3 grid) {
       with_gate(args.activation, [&](auto gate) {
-        swiglu_backward_kernel<T, decltype(n)::value, decltype(gate)::value><<<grid, kThreads, 0, in>>>(
-            args.gate_up.as<T>(), args.dy.as<T>(), args.dgate_up.as<T>(), args.y.as<T>(), args.dy.cols());
+        dispatch_bool(static_cast<bool>(args.amax), [&](auto amax) {
+          swiglu_backward_kernel<T, decltype(n)::value, decltype(gate)::value, decltype(amax)::value>
+              <<<grid, kThreads, 0, in>>>(args.gate_up.as<T>(), args.dy.as<T>(), args.dgate_up.as<T>(), args.y.as<T>(),
+                                          args.dy.cols(), args.amax.as<unsigned>());
+        });
       });
     });
   });

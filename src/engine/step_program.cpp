@@ -177,6 +177,7 @@ void StepProgram::enqueue_step(const TextShape& text) {
   for (int64_t m = 0; m < micro_batches_; ++m) {
     if (spans) spans->set_micro_batch(m);
     strategy.begin_micro_batch(m, micro_batches_);
+    if (parts_.fp8) parts_.fp8->begin_micro_batch(device, stream);
     parts_.model->forward_backward(context, micro_batch(m, text, PassKind::step));
   }
   strategy.finish_backward();
@@ -207,6 +208,7 @@ void StepProgram::enqueue_evaluation(const TextShape& text) {
   parts_.device->zero(loss_.data, loss_.bytes(), stream);
   const Tensor count = layout(text, PassKind::evaluation).of(BatchPart::label_counts, batch_.data, 0);
   parts_.ops->loss_weights(count, loss_weights_.part(0, {1}), 1, stream);
+  if (parts_.fp8) parts_.fp8->begin_micro_batch(*parts_.device, stream);
   parts_.model->forward_loss(step_context(), micro_batch(0, text, PassKind::evaluation));
   parts_.strategy->finish_backward();
   mark_end();

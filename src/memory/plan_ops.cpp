@@ -110,6 +110,7 @@ class PlanOps final : public Ops {
   void linear_backward_weight(const LinearBackwardWeight& args, Stream) override { check_args(args); }
   bool has_fp8() const override { return true; }
   void cast_fp8(const Fp8Cast& args, Stream) override { check_args(args); }
+  void raise_amax(const MatrixView& x, const Tensor& amax, Stream) override { check_raise_amax(x, amax); }
   void activate(const Tensor& x, const Tensor& y, Activation activation, Stream) override {
     check_activate(x, y, activation);
   }

@@ -75,6 +75,9 @@ void check_args(const Rotary& args) {
   if (args.rotated < 0 || args.rotated % 2 != 0 || args.rotated > d) [[unlikely]]
     check.fail(concat("rotated ", args.rotated, " is not an even number of at most the head size, ", d));
   check.vector(args.positions, "positions", DType::i32, args.x.rows());
+  if (!args.amax) return;
+  check.vector(args.amax, "amax", DType::f32, 1);
+  check.require(args.rotated == 0 || args.rotated == d, "amax is that of heads that turn as a whole");
 }
 
 namespace {

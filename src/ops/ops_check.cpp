@@ -78,6 +78,8 @@ void check_args(const LinearBackwardInput& args) {
     check.matrix(args.activated, "activated", t, m, k);
   }
   if (args.dbias) check.parameter_gradient(args.dbias, "dbias", t, k);
+  check.require(!args.amax || args.activation != Activation::none, "amax goes with an activation");
+  if (args.amax) check.vector(args.amax, "amax", DType::f32, 1);
   check_factors(check, {args.dy8, "dy8", m, n}, {args.wt8, "wt8", k, n});
 }
 
@@ -110,6 +112,14 @@ void check_args(const Fp8Cast& args) {
   if (args.transposed) check.matrix(args.transposed, "transposed", dtype, args.x.cols(), fp8_columns(args.x.rows()));
 }
 
+void check_raise_amax(const MatrixView& x, const Tensor& amax) {
+  const Checker check{"raise_amax"};
+  check.floating(x, "x");
+  check.layout(x, "x");
+  check.require(x.cols() % 8 == 0, "x has columns that are no multiple of 8");
+  check.vector(amax, "amax", DType::f32, 1);
+}
+
 void check_args(const NormForward& args) {
   const Checker check{"norm_forward"};
   check.floating(args.x, "x");
@@ -127,6 +137,7 @@ void check_args(const NormForward& args) {
   if (args.beta) check.vector(args.beta, "beta", t, n);
   if (args.mean) check.vector(args.mean, "mean", DType::f32, m);
   check.vector(args.rstd, "rstd", DType::f32, m);
+  if (args.amax) check.vector(args.amax, "amax", DType::f32, 1);
 }
 
 void check_args(const NormBackward& args) {
@@ -152,6 +163,7 @@ void check_args(const NormBackward& args) {
   check.dropout_rows(args.dropout, m, n);
   check.require(bool(args.dropout) == bool(args.dropped), "dropout and dropped come both or not at all");
   if (args.dropped) check.matrix(args.dropped, "dropped", t, m, n);
+  if (args.amax) check.vector(args.amax, "amax", DType::f32, 1);
 }
 
 void check_args(const Swiglu& args) {
@@ -159,6 +171,7 @@ void check_args(const Swiglu& args) {
   check.floating(args.gate_up, "gate_up");
   check.matrix(args.gate_up, "gate_up", args.gate_up.rows(), 2 * args.y.cols());
   check.matrix(args.y, "y", args.gate_up.dtype, args.gate_up.rows(), args.y.cols());
+  if (args.amax) check.vector(args.amax, "amax", DType::f32, 1);
 }
 
 void check_backward_args(const Swiglu& args) {
@@ -168,6 +181,7 @@ void check_backward_args(const Swiglu& args) {
   check.matrix(args.gate_up, "gate_up", args.dy.rows(), 2 * args.dy.cols());
   check.matrix(args.dgate_up, "dgate_up", args.dy.dtype, args.dy.rows(), 2 * args.dy.cols());
   if (args.y) check.matrix(args.y, "y", args.dy.dtype, args.dy.rows(), args.dy.cols());
+  if (args.amax) check.vector(args.amax, "amax", DType::f32, 1);
 }
 
 void check_args(const DropoutAdd& args) {

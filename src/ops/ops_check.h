@@ -63,6 +63,7 @@ void check_clip_coefficient(const Tensor& sum_of_squares, const Tensor& scalars)
 void check_quantize(const Tensor& values, const Quantized& to);
 void check_dequantize(const Quantized& from, const Tensor& values);
 void check_stored_fp8(const char* op, const Tensor& values, const Fp8Matrix& stored);
+void check_raise_amax(const MatrixView& x, const Tensor& amax);
 void check_raise_fp8_scale(const Tensor& x, const Tensor& largest, const Tensor& scale);
 void check_transpose_fp8(const Tensor& codes, const Tensor& transposed);
 

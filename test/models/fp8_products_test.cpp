@@ -6,25 +6,10 @@
 #include <limits>
 #include <random>
 
-#include "models/blocks/linear_layer.h"
-#include "ops/fp8.h"
-#include "ops/op_reference.h"
+#include "models/fp8_rig.h"
 
 namespace blipft::test {
 namespace {
-
-class NoUnits : public UnitAccess {
- public:
-  explicit NoUnits(Tensor flat, Tensor gradient) : flat_(flat), gradient_(gradient) {}
-  Tensor acquire(const Unit&) override { return flat_; }
-  void release(const Unit&) override {}
-  UnitGradient gradient(const Unit&) override { return {gradient_, accumulate}; }
-  void publish(const Unit&) override {}
-  bool accumulate = false;
-
- private:
-  Tensor flat_, gradient_;
-};
 
 /// Of one matrix that is stored in fp8.
 class StoredUnits final : public NoUnits {
@@ -44,37 +29,6 @@ class StoredUnits final : public NoUnits {
  private:
   Tensor flat_;
 };
-
-std::vector<float> random_numbers(int64_t n, uint32_t seed, float size) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, size);
-  std::vector<float> values(static_cast<size_t>(n));
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
-/// What the codes of `values` stand for.
-std::vector<double> in_fp8(const std::vector<float>& values, DType dtype) {
-  uint32_t largest = 0;
-  for (float value : values) largest = std::max(largest, bits_from_float(value) & 0x7fffffffu);
-  const float scale = fp8_scale(largest, dtype);
-  std::vector<double> rounded;
-  for (float value : values)
-    rounded.push_back(static_cast<double>(fp8_to_float(float_to_fp8(value / scale, dtype), dtype)) * static_cast<double>(scale));
-  return rounded;
-}
-
-/// c[i, j] = sum over l of a(i, l) b(j, l), in f64.
-template <class A, class B>
-std::vector<double> product(int64_t m, int64_t n, int64_t k, A a, B b) {
-  std::vector<double> c(static_cast<size_t>(m * n));
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < n; ++j)
-      for (int64_t l = 0; l < k; ++l) c[static_cast<size_t>(i * n + j)] += a(i, l) * b(j, l);
-  return c;
-}
-
-std::vector<double> wide(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
 /// What casts of these tensors are to find: the largest of them, and all elements' counts.
 Fp8Found found_in(const std::vector<std::vector<float>>& tensors, DType dtype) {
@@ -97,12 +51,11 @@ std::vector<float> spread_numbers(int64_t n, uint32_t seed, float size) {
   return values;
 }
 
-const ParameterGroup kTrained{"trained"}, kFrozen{"frozen", false};
-
 struct Case {
   int64_t rows, in, out;
   DType gradients;
   int64_t kept_bytes;
+  bool words;                              ///< Fp8Products::begin_micro_batch() is called
 };
 
 }  // namespace
@@ -147,15 +100,16 @@ TEST_SUITE("fp8") {
   }
 
   TEST_CASE("a layer multiplies what the casts make, forward and backward, micro-batch after micro-batch") {
-    for (const Case& of : {Case{7, 16, 32, DType::f8e5m2, 0}, {33, 48, 16, DType::f8e4m3, 0}, {16, 64, 80, DType::f8e5m2, 1 << 20},
-                           {5, 32, 48, DType::f8e4m3, 1 << 20}}) {
+    for (const Case& of : {Case{7, 16, 32, DType::f8e5m2, 0, false}, {7, 16, 32, DType::f8e5m2, 0, true},
+                           {33, 48, 16, DType::f8e4m3, 0, true}, {16, 64, 80, DType::f8e5m2, 1 << 20, true},
+                           {5, 32, 48, DType::f8e4m3, 1 << 20, false}, {5, 32, 48, DType::f8e4m3, 1 << 20, true}}) {
       CAPTURE(of.rows);
       Unit unit("layer", kTrained);
       unit.index = 0;
       const LinearLayer layer = add_linear(unit, "layer.fc", of.in, of.out, true, 0.02f);
       const std::vector<float> first = random_numbers(unit.numel(), 1, 0.1f), second = random_numbers(unit.numel(), 2, 0.3f);
       std::vector<float> flat = first, gradient(static_cast<size_t>(unit.numel()));
-      const auto device = make_cpu_device(0);
+      const auto device = make_cpu_device(0), plan_device = make_plan_device();
       const auto cpu_ops = make_cpu_ops(), plan_ops = make_plan_ops();
       Arena arena(*device);
       NoUnits units({flat.data(), kF32, {unit.numel()}}, {gradient.data(), kF32, {unit.numel()}});
@@ -175,12 +129,13 @@ TEST_SUITE("fp8") {
         for (uint32_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
           std::vector<float> x = random_numbers(of.rows * of.in, 10 + micro_batch, 1), dy = random_numbers(of.rows * of.out, 20 + micro_batch, 1e-5f);
           const Tensor tx{x.data(), kF32, {of.rows, of.in}}, tdy{dy.data(), kF32, {of.rows, of.out}};
+          if (of.words) fp8.begin_micro_batch(step < 0 ? *plan_device : *device, context.stream);
           units.accumulate = micro_batch > 0;
           const UnitPass pass = acquire(context, unit);
           layer.forward(pass, {.x = tx, .y = Tensor{y.data(), kF32, {of.rows, of.out}}});
           UnitBackward backward(pass, gradients(context, unit));
           layer.input_gradient(backward, {.dy = tdy, .dx = Tensor{dx.data(), kF32, {of.rows, of.in}}});
-          layer.weight_gradient(backward, tdy, tx);
+          layer.weight_gradient(backward, tdy, tx, {}, Fp8Seen::same);
           backward.join();
           release(context, unit);
           if (step < 0) continue;
@@ -321,8 +276,9 @@ TEST_SUITE("fp8") {
   }
 
   TEST_CASE("a step notes x and dy of each micro-batch, the weight once, and nothing that is computed again") {
-    for (const int64_t kept_bytes : {0, 1 << 20}) {
+    for (const auto& [kept_bytes, words] : {std::pair{0, false}, {0, true}, {1 << 20, false}, {1 << 20, true}}) {
       CAPTURE(kept_bytes);
+      CAPTURE(words);
       constexpr int64_t kRows = 5, kIn = 32, kOut = 48;
       Unit unit("layer", kTrained);
       unit.index = 0;
@@ -347,6 +303,7 @@ TEST_SUITE("fp8") {
         for (uint32_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
           xs.push_back(spread_numbers(kRows * kIn, 10 + micro_batch, 1)), dys.push_back(spread_numbers(kRows * kOut, 20 + micro_batch, 1e-5f));
           const Tensor x{xs.back().data(), kF32, {kRows, kIn}}, dy{dys.back().data(), kF32, {kRows, kOut}};
+          if (words) fp8.begin_micro_batch(planned ? *device : *plan_device, context.stream);
           UnitPass pass = acquire(context, unit);
           for (const bool again : {false, true}) {
             pass.again = again;

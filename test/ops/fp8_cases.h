@@ -59,6 +59,181 @@ inline void add_fp8_cast(Cases& cases, DType t, DType to, int64_t rows, int64_t 
     }});
 }
 
+/// A magnitude that is there before: of what was raised to it, less or more than what x has; or x's own, found by a cast.
+inline void add_fp8_magnitudes(Cases& cases, DType t, DType to, int64_t rows, int64_t cols, double before) {
+  cases.push_back({title(t, "cast to ", dtype_name(to), " ", rows, "x", cols, " magnitude ", before), t, true, [=](OpContext& c) {
+    const Tensor x = c.input("x", t, {rows, cols}, -3, 2);
+    const Fp8Cast found = make_cast(c, "found", x, to, true, true);
+    Fp8Cast raised = make_cast(c, "raised", x, to, true, true), given = make_cast(c, "given", x, to, false, true);
+    raised.amax = {c.changing_values("amax", DType::u8, {0, 0, 0, 0}).data, kF32, {1}};  // by its bits
+    raised.magnitude = Fp8Magnitude::raised;
+    given.amax = raised.amax, given.magnitude = Fp8Magnitude::given;
+    given.largest = {c.changing_values("largest", DType::u8, {0, 0, 0, 0}).data, kF32, {1}};
+    c.run([&](Ops& ops, Stream s) {
+      if (before != 0) ops.fill(raised.amax, static_cast<float>(before), s);
+      ops.cast_fp8(found, s);
+      ops.cast_fp8(raised, s);
+      ops.cast_fp8(given, s);
+    });
+    c.require_same_bits(given.transposed, raised.transposed, "a magnitude that is given makes other codes");
+    c.require_same_bits(given.largest, raised.amax, "a magnitude that is given is not told");
+    if (before < 3) c.require_same_bits(raised.codes, found.codes, "a magnitude that is raised makes other codes");
+    if (before < 3) c.require_same_bits(raised.amax, found.amax, "a magnitude is raised to another than is found");
+  }});
+}
+
+/// Whoever writes a tensor raises to the magnitude that a cast of it finds, or leaves a greater one that was there.
+class WrittenMagnitudes {
+ public:
+  explicit WrittenMagnitudes(OpContext& c) : c_(c) {}
+  /// What an op is handed that writes `t`; `before`: what is there, 0 or more than `t` has.
+  Tensor of(const MatrixView& t, double before = 0) {
+    const std::string name = concat("magnitude ", written_.size());
+    written_.push_back(c_.changing_values(name, kF32, {before}));
+    casts_.push_back({.x = t, .amax = c_.scratch(name + " of a cast", kF32, {1}), .scale = c_.scratch(name + " scale", kF32, {1}),
+                      .codes = c_.scratch(name + " codes", DType::f8e4m3, {t.rows(), t.cols()})});
+    expected_.push_back(before > 0 ? c_.values(name + " before", kF32, {before}) : casts_.back().amax);
+    return written_.back();
+  }
+  void run(Ops& ops, Stream s) const {
+    for (const Fp8Cast& cast : casts_) ops.cast_fp8(cast, s);
+  }
+  void check() const {
+    for (size_t i = 0; i < written_.size(); ++i)
+      c_.require_same_bits(written_[i], expected_[i], concat("magnitude ", i, " is not what a cast finds"));
+  }
+
+ private:
+  OpContext& c_;
+  std::vector<Tensor> written_, expected_;
+  std::vector<Fp8Cast> casts_;
+};
+
+/// Norms in all their kernels; RMSNorm's backward makes y again with forward's bits.
+inline void add_norm_magnitude(Cases& cases, DType t, int64_t samples, int64_t tokens, int64_t n, bool rms, bool residual, bool dropout) {
+  const int64_t m = samples * tokens;
+  for (const RmsForm& form : {RmsForm{}, RmsForm{1, true}}) {
+    if (!rms && form.rounds_once) continue;
+    cases.push_back({title(t, "magnitude of ", rms ? "rms norm " : "norm ", samples, "x", tokens, "x", n, " residual ", residual,
+                           " dropout ", dropout, form.rounds_once ? " rounds once" : ""), t, false, [=](OpContext& c) {
+      NormForward f{.x = c.input("x", t, {m, n}, -1, 2), .rms = form};
+      if (residual) f.residual = c.input("residual", t, {m, n}, -2, 1);
+      if (dropout) f.dropout = make_dropout(c, 0.3f, samples, tokens);
+      if (residual || dropout) f.sum = c.output("sum", t, {m, n});
+      f.gamma = c.input("gamma", t, {n}, 0.5, 1.5);
+      if (!rms) f.beta = c.input("beta", t, {n}), f.mean = c.output("mean", kF32, {m});
+      f.y = c.output("y", t, {m, n}), f.rstd = c.output("rstd", kF32, {m});
+      WrittenMagnitudes magnitudes(c);
+      f.amax = magnitudes.of(f.y);
+      NormBackward b{.dy = c.input("dy", t, {m, n}), .x = f.sum ? f.sum : f.x, .mean = f.mean, .rstd = f.rstd, .gamma = f.gamma,
+                     .beta = f.beta, .y = c.output("y again", t, {m, n}), .rms = form, .dx = c.output("dx", t, {m, n})};
+      b.dgamma = c.output("dgamma", kF32, {n});
+      if (!rms) b.dbeta = c.output("dbeta", kF32, {n});
+      if (residual) b.add = c.input("add", t, {m, n});
+      if (dropout) b.dropout = f.dropout, b.dropped = c.output("dropped", t, {m, n});
+      b.amax = magnitudes.of(dropout ? b.dropped : b.dx);
+      c.run([&](Ops& ops, Stream s) {
+        ops.norm_forward(f, s);
+        ops.norm_backward(b, s);
+        magnitudes.run(ops, s);
+      });
+      magnitudes.check();
+      if (rms) c.require_same_bits(b.y, f.y, "backward makes another y than forward");
+    }});
+  }
+}
+
+/// Gated inner values and their gradients; backward makes y again with forward's bits.
+inline void add_gate_magnitude(Cases& cases, DType t, GateActivation activation, int64_t rows, int64_t inner) {
+  cases.push_back({title(t, "magnitude of gate ", static_cast<int>(activation), " ", rows, "x", inner), t, false, [=](OpContext& c) {
+    Swiglu f{.activation = activation, .gate_up = c.input("gate_up", t, {rows, 2 * inner}, -6, 6), .y = c.output("y", t, {rows, inner})};
+    Swiglu b{.activation = activation, .gate_up = f.gate_up, .y = c.output("y again", t, {rows, inner}),
+             .dy = c.input("dy", t, {rows, inner}), .dgate_up = c.output("dgate_up", t, {rows, 2 * inner})};
+    Swiglu more = f;
+    more.y = c.output("y once more", t, {rows, inner});
+    WrittenMagnitudes magnitudes(c);
+    f.amax = magnitudes.of(f.y), b.amax = magnitudes.of(b.dgate_up), more.amax = magnitudes.of(more.y, 1000);
+    c.run([&](Ops& ops, Stream s) {
+      ops.swiglu_forward(f, s);
+      ops.swiglu_backward(b, s);
+      ops.swiglu_forward(more, s);
+      magnitudes.run(ops, s);
+    });
+    magnitudes.check();
+    c.require_same_bits(b.y, f.y, "backward makes another y than forward");
+  }});
+}
+
+/// The gradient of what an activation made.
+inline void add_activation_magnitude(Cases& cases, DType t, Activation activation, bool signs, bool bias, int64_t m, int64_t k) {
+  cases.push_back({title(t, "magnitude of activation ", static_cast<int>(activation), signs ? " signs" : "", " bias ", bias, " ", m, "x", k),
+                   t, false, [=](OpContext& c) {
+    LinearBackwardInput i{.dy = c.input("dy", t, {m, 32}), .w = c.input("w", t, {32, k}), .activation = activation};
+    const Tensor saved = c.input("saved", t, {m, k}, -2, 2), of_signs = c.scratch("signs", DType::u8, {(m * k + 7) / 8});
+    i.saved = signs ? of_signs : saved;
+    if (activation == Activation::gelu) i.activated = c.output("activated", t, {m, k});
+    if (bias) i.dbias = c.output("dbias", kF32, {k});
+    i.dx = c.output("dx", t, {m, k});
+    WrittenMagnitudes magnitudes(c);
+    i.amax = magnitudes.of(i.dx);
+    c.run([&](Ops& ops, Stream s) {
+      ops.pack_signs(saved, of_signs, s);
+      ops.linear_backward_input(i, s);
+      magnitudes.run(ops, s);
+    });
+    magnitudes.check();
+  }});
+}
+
+/// Heads that turn, and the columns behind them, which lie in wider rows.
+inline void add_rotary_magnitude(Cases& cases, DType t, int64_t rows, int64_t heads, int64_t head_size) {
+  cases.push_back({title(t, "magnitude of rotary ", rows, "x", heads, "x", head_size), t, false, [=](OpContext& c) {
+    const int64_t width = heads * head_size;
+    const Tensor x = c.inout("x", t, {rows, width + 48}, -2, 3);
+    Rotary a{.x = MatrixView(x).columns(0, width), .head_size = head_size, .inverse = true};
+    std::vector<double> positions;
+    for (int64_t r = 0; r < rows; ++r) positions.push_back(static_cast<double>(r * 37 % 2048));
+    a.positions = c.values("positions", DType::i32, positions);
+    for (int64_t i = 0; i < head_size / 2; ++i)
+      a.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(head_size));
+    WrittenMagnitudes magnitudes(c);
+    a.amax = magnitudes.of(a.x);
+    const MatrixView behind = MatrixView(x).columns(width + 16, 32);
+    const Tensor of_behind = magnitudes.of(behind), of_all = magnitudes.of(x);
+    c.run([&](Ops& ops, Stream s) {
+      ops.rotary(a, s);
+      ops.raise_amax(behind, of_behind, s);
+      ops.raise_amax(MatrixView(x).columns(width, 48), of_all, s);
+      ops.raise_amax(a.x, of_all, s);
+      magnitudes.run(ops, s);
+    });
+    magnitudes.check();
+  }});
+}
+
+inline void add_magnitudes(Cases& cases) {
+  for (DType t : {kF32, kBf16}) {
+    for (double before : {0.0, 0.1, 500.0}) add_fp8_magnitudes(cases, t, DType::f8e4m3, 33, 80, before);
+    add_fp8_magnitudes(cases, t, DType::f8e5m2, 130, 176, 0);
+    for (auto [samples, tokens, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 16}, {3, 11, 64}, {2, 9, 48}, {1, 33, 2048}, {1, 20, 4096},
+                                      {1, 9, 8192}, {1, 3, 9008}, {2, 1030, 320}})
+      for (bool rms : {false, true})
+        for (auto [residual, dropout] : {std::pair{false, false}, {true, false}, {true, true}})
+          add_norm_magnitude(cases, t, samples, tokens, n, rms, residual, dropout);
+    for (auto [m, k] : {std::pair<int64_t, int64_t>{1, 16}, {7, 48}, {33, 176}, {514, 2048}})
+      for (bool bias : {false, true}) {
+        add_activation_magnitude(cases, t, Activation::relu, false, bias, m, k);
+        add_activation_magnitude(cases, t, Activation::relu, true, bias, m, k);
+        add_activation_magnitude(cases, t, Activation::gelu, false, bias, m, k);
+      }
+    for (auto [heads, size] : {std::pair<int64_t, int64_t>{5, 64}, {4, 100}, {36, 128}, {8, 6}})
+      add_rotary_magnitude(cases, t, 21, heads, size);
+    for (GateActivation activation : {GateActivation::silu, GateActivation::gelu, GateActivation::gelu_tanh, GateActivation::relu})
+      for (auto [rows, inner] : {std::pair<int64_t, int64_t>{1, 16}, {5, 48}, {37, 80}, {9, 5632}, {700, 48}})
+        add_gate_magnitude(cases, t, activation, rows, inner);
+  }
+}
+
 /// Zeros, the smallest and largest numbers, numbers between codes, and such as are none.
 inline void add_fp8_extremes(Cases& cases, DType to) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
@@ -181,6 +356,7 @@ inline void add_stored_fp8_ops(Cases& cases) {
 
 inline void add_fp8_ops(Cases& cases) {
   add_stored_fp8_ops(cases);
+  add_magnitudes(cases);
   for (DType to : {DType::f8e4m3, DType::f8e5m2}) {
     for (DType t : {kF32, kBf16})
       for (auto [rows, cols, first, behind] :

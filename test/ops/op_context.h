@@ -108,6 +108,12 @@ class OpContext {
     }
     return numbers;
   }
+  /// After run(), of tensors of one dtype and size.
+  void require_same_bits(const Tensor& a, const Tensor& b, const std::string& otherwise) const {
+    if (planning()) return;
+    const auto at = [&](const Tensor& t) { return image_.data() + (t.as<char>() - backend_.memory()); };
+    BLIPFT_CHECK(a.bytes() == b.bytes() && std::memcmp(at(a), at(b), static_cast<size_t>(a.bytes())) == 0, otherwise);
+  }
   /// After run(): the compared tensors.
   std::vector<Result> results() const {
     std::vector<Result> all;

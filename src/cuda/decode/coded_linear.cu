@@ -205,8 +205,8 @@ void launch_coded(const CodedArgs& args, const LaunchContext& launch) {
 
 constexpr int kMostWarps = 24;                // of the kernel below: more would not have the registers
 
-/// How the warps of a block share its rows of w: `chunks` of them side by side take a part of the columns, and each of the groups of so
-/// many warps takes `each` rows.
+/// How the warps of a block share its rows of w: groups of `chunks` warps side by side, which take a part of the columns; a group takes
+/// `each` rows.
 struct RowShares {
   int rows, chunks, each;
 };
@@ -221,7 +221,7 @@ __device__ __forceinline__ float warp_sums(float a, float b, int lane) {
 }
 
 /// One row of x; R rows of w a warp at a time. Columns beyond the chunks of all warps come in further parts.
-// 64 lines: the loads before and behind the wait, the loop, and the end share what lies in registers.
+// 66 lines: the loads before and behind the wait, the loop, and the end share what lies in registers.
 template <CodeBook kBook, int R>
 __global__ void __launch_bounds__(32 * kMostWarps) coded_row_kernel(CodedArgs args, RowShares shares) {
   using Part = Layout<kBook>;
@@ -258,7 +258,8 @@ __global__ void __launch_bounds__(32 * kMostWarps) coded_row_kernel(CodedArgs ar
         const uint32_t words[4] = {codes.words[r].x, codes.words[r].y, codes.words[r].z, codes.words[r].w};
 #pragma unroll
         for (int i = 0; i < Part::kValues; i += 2) {
-          const float2 w = decoded<kBook>(shared_bytes, static_cast<uint32_t>(lane) * 4, words + i / 8 * 4 / Part::kUnits, i / 2 % 4);
+          const uint32_t* const of_eight = words + i / 8 * 4 / Part::kUnits;
+          const float2 w = decoded<kBook>(shared_bytes, static_cast<uint32_t>(lane) * 4, of_eight, i / 2 % 4);
           sum[r] = fmaf(w.x, x[i], sum[r]);
           sum[r] = fmaf(w.y, x[i + 1], sum[r]);
         }

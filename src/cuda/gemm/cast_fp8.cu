@@ -5,6 +5,7 @@
 #include <cuda_fp8.h>
 
 #include "cuda/cuda_ops.h"
+#include "cuda/gemm/largest.cuh"
 #include "cuda/vector.cuh"
 #include "ops/fp8.h"
 
@@ -50,14 +51,7 @@ __global__ void __launch_bounds__(kThreads) largest_kernel(Rows<T> x, unsigned* 
 #pragma unroll
     for (int j = 0; j < 8; ++j) most = max(most, __float_as_uint(v[j]) & 0x7fffffffu);
   }
-  most = __reduce_max_sync(0xffffffffu, most);
-  __shared__ unsigned warps[kThreads / 32];
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = most;
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    most = __reduce_max_sync(0xffffffffu, threadIdx.x < kThreads / 32 ? warps[threadIdx.x] : 0u);
-    if (threadIdx.x == 0) atomicMax(largest, most);  // of whole numbers: their order changes nothing
-  }
+  raise_by_block(most, largest);
 }
 
 template <bool kE5m2>
@@ -242,18 +236,26 @@ void launch_fill_fp8(const Tensor& codes, uint32_t seed, const LaunchContext& co
 // Ada's and later tensor cores have fp8.
 bool CudaOps::has_fp8() const { return capability_ >= 89; }
 
+void CudaOps::raise_amax(const MatrixView& x, const Tensor& amax, Stream stream) {
+  check_raise_amax(x, amax);
+  const LaunchContext to = context(stream);
+  const int64_t groups = x.numel() / 8;
+  if (groups == 0) return;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(groups, 4 * kThreads), int64_t{to.sm_count} * 8));
+  dispatch_float(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    largest_kernel<T><<<blocks, kThreads, 0, to.stream>>>(rows_of<T>(x), amax.as<unsigned>());
+  });
+  BLIPFT_CUDA_LAUNCHED("largest_kernel");
+}
+
 void CudaOps::cast_fp8(const Fp8Cast& args, Stream stream) {
   check_args(args);
   const LaunchContext to = context(stream);
-  BLIPFT_CUDA_CHECK(cudaMemsetAsync(args.amax.data, 0, sizeof(float), to.stream));
-  const int64_t groups = args.x.numel() / 8;
+  if (args.magnitude == Fp8Magnitude::found) BLIPFT_CUDA_CHECK(cudaMemsetAsync(args.amax.data, 0, sizeof(float), to.stream));
+  if (args.magnitude != Fp8Magnitude::given) raise_amax(args.x, args.amax, stream);
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (groups > 0) {
-      const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(groups, 4 * kThreads), int64_t{to.sm_count} * 8));
-      largest_kernel<T><<<blocks, kThreads, 0, to.stream>>>(rows_of<T>(args.x), args.amax.as<unsigned>());
-      BLIPFT_CUDA_LAUNCHED("largest_kernel");
-    }
     const DType dtype = args.codes ? args.codes.dtype : args.transposed.dtype;
     if (dtype == DType::f8e5m2) run_cast<T, true>(args, to);
     else run_cast<T, false>(args, to);

@@ -84,7 +84,7 @@ void CudaOps::linear_backward_input(const LinearBackwardInput& args, Stream stre
   BLIPFT_CHECK(multiply(problem, buffers, stream), "cuBLASLt has no algorithm for ", problem.key());
   if (args.activation != Activation::none)
     launch_activation_backward(args.dx.tensor(), args.saved, args.activated, args.activation, args.dbias,
-                               args.accumulate_dbias, context(stream));
+                               args.accumulate_dbias, args.amax, context(stream));
   else if (args.dbias)
     launch_column_sums(args.dx, args.dbias, args.accumulate_dbias, context(stream));
 }

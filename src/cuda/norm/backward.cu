@@ -7,6 +7,7 @@
 // fetched itself. The teams of a block add their parts up, each block writes one row of partial sums, and a second
 // kernel adds those in order.
 #include "cuda/cuda_ops.h"
+#include "cuda/gemm/largest.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -21,6 +22,7 @@ struct BackwardArgs {
   DropoutKernelArgs dropout;
   float* partials = nullptr;        ///< [blocks, sums, cols]: of dgamma, dbeta, dbias those that are wanted
   RmsForm rms;
+  unsigned* amax = nullptr;         ///< optional, of `dropped` or, where that is absent, of dx
 };
 
 /// Sums over rows that parameters need: dgamma and, but for RMSNorm, dbeta.
@@ -155,7 +157,7 @@ struct RowRing {
 
 /// blockDim = (threads of a team, teams). Team t of block b takes rows b + gridDim.x * (t + k teams): blocks differ by
 /// one row at most. Row numbers fit into 31 bits.
-// 121 lines: the second pass over a row lives on the registers of the first, while the next row is on its way.
+// 126 lines: the second pass over a row lives on the registers of the first, while the next row is on its way.
 template <class T, int N, int kPacks, bool kRms, bool kParameters, bool kOutput, bool kDropped, bool kAdd, bool kBias>
 __global__ void __launch_bounds__(kBlockThreads<kPacks>, 1)
 norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__ gamma, const T* add, T* dx,
@@ -200,6 +202,7 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
       weighted[j] = gradient[j] * weight[j];
     }
   };
+  unsigned most = 0;
   for (int phase = 0; row < rows; row += stride, at += step, phase ^= 1, ring.row = ring.behind(ring.row)) {
     ring.fetch(row + kAhead * stride < rows, at + kAhead * step);  // where the row before this one was
     const float rstd = next_rstd, shift = -next_mean * rstd;       // x^ = x rstd + shift
@@ -251,17 +254,21 @@ norm_backward_kernel(const T* dy, const T* __restrict__ x, const T* __restrict__
 #pragma unroll
         for (int j = 0; j < N; ++j) out[j] += added[j];
       }
-      store(dx + at + p * columns.step, out);
+      Pack<T, N> stored = packed<T>(out);
+      *reinterpret_cast<Pack<T, N>*>(dx + at + p * columns.step) = stored;
       if constexpr (kDropped) {
         apply_dropout(out, args.dropout, sample, columns.at(p));
-        store(dropped + at + p * columns.step, out);
+        stored = packed<T>(out);
+        *reinterpret_cast<Pack<T, N>*>(dropped + at + p * columns.step) = stored;
       }
+      if (args.amax) most = larger(most, stored);
       if constexpr (kBias) {
 #pragma unroll
         for (int j = 0; j < N; ++j) dbias[p][j] += out[j];
       }
     }
   }
+  if (args.amax) raise_by_warp(most, args.amax);
   constexpr int kSums = kParameterSums + kBias;
   if constexpr (kSums > 0) {
     wait_copies<0>();
@@ -308,15 +315,21 @@ norm_backward_general_kernel(const T* dy, const T* x, const T* gamma, const T* a
   if (rms) means.g = 0;
   DropoutRow place{};
   if (dropped) place = dropout_row(args.dropout, padded_row(args.dropout, row), cols);
+  unsigned most = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float g = to_float(dy[first + c]) * (args.rms.offset + to_float(gamma[c]));
     float out[1] = {rstd * (g - means.g - (to_float(x[first + c]) - mean) * rstd * means.gx)};
     if (add) out[0] += to_float(add[first + c]);
-    dx[first + c] = from_float<T>(out[0]);
-    if (!dropped) continue;
-    apply_dropout(out, args.dropout, place, c);
-    dropped[first + c] = from_float<T>(out[0]);
+    Pack<T, 1> stored{from_float<T>(out[0])};
+    dx[first + c] = stored.v[0];
+    if (dropped) {
+      apply_dropout(out, args.dropout, place, c);
+      stored.v[0] = from_float<T>(out[0]);
+      dropped[first + c] = stored.v[0];
+    }
+    most = larger(most, stored);
   }
+  if (args.amax) raise_by_block(most, args.amax);
 }
 
 /// Parameter gradients for the general kernel, before it overwrites dy: one thread per column of a chunk of rows.
@@ -449,7 +462,7 @@ void CudaOps::norm_backward(const NormBackward& args, Stream stream) {
   const LaunchContext launch = context(stream);
   const BackwardArgs kernel_args{args.dy.rows(), args.dy.cols(), args.mean.as<const float>(),
                                  args.rstd.as<const float>(), args.beta.data, args.y.data,
-                                 dropout_kernel_args(args.dropout), launch.scratch, args.rms};
+                                 dropout_kernel_args(args.dropout), launch.scratch, args.rms, args.amax.as<unsigned>()};
   int64_t groups = 0;
   bool packs = false;
   dispatch_float(args.dy.dtype, [&](auto tag) {

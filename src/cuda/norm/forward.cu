@@ -1,6 +1,7 @@
 // Layer norm and RMSNorm, forward: residual + dropout(x), statistics and output in one pass, the row in registers between them.
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
+#include "cuda/gemm/largest.cuh"
 #include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
@@ -13,6 +14,7 @@ struct ForwardArgs {
   DropoutKernelArgs dropout;
   float *mean = nullptr, *rstd = nullptr;  ///< no mean: RMSNorm
   RmsForm rms;
+  unsigned* amax = nullptr;        ///< optional
 };
 
 /// What RMSNorm makes of a scaled number: it rounds it before it applies gamma, unless its form says otherwise.
@@ -23,7 +25,7 @@ __device__ __forceinline__ float rms_output(float scaled, float gamma, const Rms
 
 /// One block per row; a thread holds kPacks packs of N elements, `blockDim.x` packs apart. All loads of a row come
 /// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
-// 82 lines: three passes over a row that stays in registers; their order hides the loads behind the sums' barriers.
+// 86 lines: three passes over a row that stays in registers; their order hides the loads behind the sums' barriers.
 template <class T, int N, int kPacks, bool kRms, bool kResidual, bool kDropped>
 __global__ void __launch_bounds__(512, kPacks == 1 ? 3 : 1)
 norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta,
@@ -95,6 +97,7 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
     if constexpr (!kRms) args.mean[blockIdx.x] = mean;
     args.rstd[blockIdx.x] = rstd;
   }
+  unsigned most = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     if (!inside(p)) continue;
@@ -104,8 +107,11 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
 #pragma unroll
     for (int j = 0; j < N; ++j)
       v[p][j] = kRms ? rms_output<T>(v[p][j] * rstd, w[j], args.rms) : v[p][j] * rstd * w[j] + b[j];
-    store(y + first + p * step, v[p]);
+    const Pack<T, N> stored = packed<T>(v[p]);
+    *reinterpret_cast<Pack<T, N>*>(y + first + p * step) = stored;
+    if (args.amax) most = larger(most, stored);
   }
+  if (args.amax) raise_by_block(most, args.amax);
 }
 
 constexpr int64_t kManyRows = 2048;  // from here on one warp a row fills the GPU
@@ -113,7 +119,7 @@ constexpr int kRowWarps = 4;  // rows of a block of the kernel below
 
 /// One warp per row, no barriers, the whole row in flight at once; a lane holds kPacks packs, 32 packs apart, as they
 /// were loaded. Otherwise like the kernel above, without dropout.
-// 72 lines, as above: the passes over the row in registers are its parts.
+// 76 lines, as above: the passes over the row in registers are its parts.
 template <class T, int N, int kPacks, bool kRms, bool kResidual>
 __global__ void __launch_bounds__(32 * kRowWarps, kResidual ? 4 : 8)
 norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma,
@@ -171,6 +177,7 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
     if constexpr (!kRms) args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
+  unsigned most = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int c = (lane + p * 32) * N;
@@ -183,8 +190,11 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
 #pragma unroll
     for (int j = 0; j < N; ++j)
       v[j] = kRms ? rms_output<T>(v[j] * rstd, g[j], args.rms) : (v[j] - mean) * rstd * g[j] + b[j];
-    store(y + first + p * 32 * N, v);
+    const Pack<T, N> stored = packed<T>(v);
+    *reinterpret_cast<Pack<T, N>*>(y + first + p * 32 * N) = stored;
+    if (args.amax) most = larger(most, stored);
   }
+  if (args.amax) raise_by_warp(most, args.amax);
 }
 
 constexpr int kGeneralThreads = 256;
@@ -226,11 +236,15 @@ norm_forward_general_kernel(const T* x, const T* residual, T* sum, const T* gamm
     if (args.mean) args.mean[row] = mean;
     args.rstd[row] = rstd;
   }
+  unsigned most = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kGeneralThreads) {
     const float normalized = (to_float(from[c]) - mean) * rstd, g = to_float(gamma[c]);
-    y[row * cols + c] =
-        from_float<T>(args.mean ? normalized * g + to_float(beta[c]) : rms_output<T>(normalized, g, args.rms));
+    const Pack<T, 1> stored{
+        from_float<T>(args.mean ? normalized * g + to_float(beta[c]) : rms_output<T>(normalized, g, args.rms))};
+    y[row * cols + c] = stored.v[0];
+    most = larger(most, stored);
   }
+  if (args.amax) raise_by_block(most, args.amax);
 }
 
 template <class T, int kPacks>
@@ -268,7 +282,7 @@ void CudaOps::norm_forward(const NormForward& args, Stream stream) {
   check_args(args);
   const ForwardArgs kernel_args{args.x.rows(), args.x.cols(), args.eps, 1.0f / static_cast<float>(args.x.cols()),
                                 dropout_kernel_args(args.dropout), args.mean.as<float>(), args.rstd.as<float>(),
-                                args.rms};
+                                args.rms, args.amax.as<unsigned>()};
   if (args.x.numel() == 0) return;
   const LaunchContext to = context(stream);
   dispatch_float(args.x.dtype, [&](auto tag) {

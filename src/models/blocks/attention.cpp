@@ -40,8 +40,19 @@ Rotary Attention::rotary(const LayerCall& call, const MatrixView& heads, bool in
 }
 
 // q and k lie side by side, as heads of one size: one pass over both.
-void Attention::rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse) const {
-  context.ops.rotary(rotary(call, MatrixView(qk).columns(0, shape_.q_width() + shape_.kv_width()), inverse), context.stream);
+void Attention::rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse, const Tensor& amax) const {
+  Rotary args = rotary(call, MatrixView(qk).columns(0, shape_.q_width() + shape_.kv_width()), inverse);
+  args.amax = amax;
+  context.ops.rotary(args, context.stream);
+}
+
+// Where whole heads turn, the largest magnitude of q and k is found on the way; v is what nobody touches again.
+void Attention::rotate_back(const UnitBackward& pass, const LayerCall& call, const Tensor& dqkv) const {
+  const bool whole = !cross_ && (shape_.rotary->rotated == 0 || shape_.rotary->rotated == shape_.head_size) && shape_.kv_width() % 8 == 0;
+  const Tensor amax = whole ? from_rows_.gradient_amax(pass) : Tensor{};
+  rotate(pass.context, call, dqkv, true, amax);
+  const MatrixView v = MatrixView(dqkv).columns(shape_.q_width() + shape_.kv_width(), whole ? shape_.kv_width() : 0);
+  if (amax) pass.context.ops.raise_amax(v, amax, pass.context.stream);
 }
 
 Tensor Attention::normed(const UnitPass& pass, const LayerCall& call, const Tensor& qkv, Tensor rstd[2]) const {
@@ -168,7 +179,7 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
   const Tensor& dy = incoming.dy;
   const DType type = dy.dtype;
   const int64_t rows = dy.rows(), q = shape_.q_width(), kv = shape_.kv_width(), t = call.tokens;
-  output_.weight_gradient(pass, dy, saved.attention, incoming.bias);
+  output_.weight_gradient(pass, dy, saved.attention, incoming.bias, Fp8Seen::same);
   const Tensor dqkv = take(context, "gradients of qkv", type, {rows, from_rows_.out});
   const Tensor dkv = cross_ ? take(context, "gradients of qkv", type, {call.memory.rows(), key_value_.out}) : Tensor{};
   const int64_t keys = cross_ ? call.memory_tokens : t;
@@ -192,7 +203,7 @@ Block::InputGradient Attention::backward(UnitBackward& pass, const LayerCall& ca
   }
   give(context, qk);
   if (shape_.q_norm) norms_backward(pass, call, saved.qkv, rstd, dqkv);
-  else if (shape_.rotary) rotate(context, call, dqkv, true);
+  else if (shape_.rotary) rotate_back(pass, call, dqkv);
   for (Tensor* tensor : {&saved.qkv, &saved.kv, &saved.lse, &rstd[0], &rstd[1]}) give(context, *tensor);
   leave(pass, output_, std::exchange(saved.attention, {}));
   InputGradient result = input_gradient(pass, incoming, dqkv, bias);
@@ -211,7 +222,7 @@ Dropout Attention::memory_rows(const UnitPass& pass, const LayerCall& call) cons
 // Takes dkv [B * P, 2 K D] over.
 void Attention::memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const {
   const Dropout of_layer = std::exchange(pass.rows, memory_rows(pass, call));
-  key_value_.weight_gradient(pass, dkv, call.memory);
+  key_value_.weight_gradient(pass, dkv, call.memory, {}, Fp8Seen::same);
   if (MemoryGradient& memory = *call.memory_gradient; memory.sum) {
     key_value_.input_gradient(pass, {.dy = dkv, .add = memory.started ? memory.sum : Tensor{}, .dx = memory.sum});
     memory.started = true;

@@ -65,7 +65,8 @@ class Attention : public Block {
   AttentionForward arguments(const StepContext& context, const LayerCall& call, const SavedBlock& saved,
                              const Tensor& qk) const;
   Rotary rotary(const LayerCall& call, const MatrixView& heads, bool inverse) const;
-  void rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse) const;
+  void rotate(const StepContext& context, const LayerCall& call, const Tensor& qk, bool inverse, const Tensor& amax = {}) const;
+  void rotate_back(const UnitBackward& pass, const LayerCall& call, const Tensor& dqkv) const;
   /// Queries and keys as attention reads them [M, N D + K D], fresh, out of what the product made.
   Tensor normed(const UnitPass& pass, const LayerCall& call, const Tensor& qkv, Tensor rstd[2]) const;
   /// Their gradient, in place in dqkv, becomes that of what the product made.

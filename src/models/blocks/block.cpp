@@ -16,7 +16,7 @@ Block::InputGradient Block::input_gradient(UnitBackward& pass, const OutputGradi
                                            const BiasGradient& bias) const {
   InputGradient result;
   // Asked for before the input's gradient, the weight's runs beside it.
-  if (incoming.input) first().weight_gradient(pass, of_first, incoming.input, bias);
+  if (incoming.input) first().weight_gradient(pass, of_first, incoming.input, bias, incoming.input_seen);
   result.dx = take(pass.context, "gradients", of_first.dtype, {of_first.rows(), first().in});
   first().input_gradient(pass, {.dy = of_first, .add = incoming.add, .dx = result.dx});
   if (incoming.input) leave(pass, first(), of_first);
@@ -24,8 +24,8 @@ Block::InputGradient Block::input_gradient(UnitBackward& pass, const OutputGradi
   return result;
 }
 
-void Block::weight_gradient(UnitBackward& pass, InputGradient& gradient, Tensor x) const {
-  first().weight_gradient(pass, gradient.of_first, x, gradient.bias);
+void Block::weight_gradient(UnitBackward& pass, InputGradient& gradient, Tensor x, Fp8Seen seen) const {
+  first().weight_gradient(pass, gradient.of_first, x, gradient.bias, seen);
   leave(pass, first(), x);
   leave(pass, first(), gradient.of_first);
   gradient.of_first = {};

@@ -85,6 +85,7 @@ class Block {
     Tensor dy;                             ///< [M, H], stays the caller's
     BiasGradient bias;                     ///< of last(), as the writer of dy was handed it
     Tensor input;                          ///< [M, H], optional: the block's input; else weight_gradient() gets it later
+    Fp8Seen input_seen = Fp8Seen::alike;   ///< of `input`, as LinearLayer::weight_gradient() has it
     Tensor add;                            ///< [M, H], optional: added to the gradient of the input
   };
   struct InputGradient {
@@ -96,8 +97,8 @@ class Block {
   virtual InputGradient backward(UnitBackward& pass, const LayerCall& call, const OutputGradient& incoming,
                                  SavedBlock& saved) const = 0;
   /// The second part, where backward() had no input: takes `gradient.of_first` and x over, x [M, H] absent where first()
-  /// does not read it.
-  void weight_gradient(UnitBackward& pass, InputGradient& gradient, Tensor x) const;
+  /// does not read it, `seen` as LinearLayer::weight_gradient() has it.
+  void weight_gradient(UnitBackward& pass, InputGradient& gradient, Tensor x, Fp8Seen seen) const;
 
   /// Operations of a forward over B samples of T tokens (their mean), with P memory tokens: of products of input and
   /// output, of those of the memory, and of attention; 2 a multiply-add.

@@ -29,6 +29,12 @@ Fp8Products::Choice choice_of(const WeightMatrix& matrix, const Fp8Settings& set
   return matrix.in * matrix.out < settings.least_size * (matrix.in + matrix.out) ? Choice::small : Choice::fp8;
 }
 
+/// Of an array that has one for each factor.
+template <class Array>
+auto& at(Array& of_factors, Fp8Factor factor) {
+  return of_factors[static_cast<size_t>(factor)];
+}
+
 }  // namespace
 
 Fp8Products::Fp8Products(const std::vector<const Unit*>& units, Fp8Settings settings, Arena& arena)
@@ -47,10 +53,10 @@ Fp8Products::Fp8Products(const std::vector<const Unit*>& units, Fp8Settings sett
       entry.transposed = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.in, matrix.out});
       if (entry.stored) continue;
       entry.codes = arena.persistent(Owner::parameters, kName, DType::f8e4m3, {matrix.out, matrix.in});
-      entry.words = arena.persistent(Owner::parameters, kName, DType::f32, {kFp8Words});
     }
   const int64_t factors = static_cast<int64_t>(names_.size()) * kFp8Factors;
   if (factors == 0) return;
+  words_ = arena.persistent(Owner::data, "step results", DType::f32, {factors * kFp8Words});
   largest_ = arena.persistent(Owner::data, "step results", DType::f32, {factors});
   if (settings_.counts) counts_ = arena.persistent(Owner::data, "step results", DType::i64, {factors * kFp8Counts});
 }
@@ -61,15 +67,28 @@ const char* fp8_factor_name(Fp8Factor factor) {
 
 void Fp8Products::bind(const Arena& arena) {
   for (auto& [place, matrix] : matrices_)
-    for (Tensor* tensor : {&matrix.codes, &matrix.transposed, &matrix.words})
+    for (Tensor* tensor : {&matrix.codes, &matrix.transposed})
       if (*tensor) *tensor = arena.resolve(*tensor);
-  for (Tensor* tensor : {&largest_, &counts_})
+  for (Tensor* tensor : {&largest_, &counts_, &words_})
     if (*tensor) *tensor = arena.resolve(*tensor);
 }
 
 void Fp8Products::begin_pass() {
   for (auto& [place, matrix] : matrices_) matrix.fresh = matrix.noted = false;
-  noting_ = false;
+  noting_ = ready_ = false;
+}
+
+// The codes of a weight stay for the pass, and so do its magnitude and scale.
+void Fp8Products::begin_micro_batch(Device& device, Stream stream) {
+  if (!words_) return;
+  const int64_t of_weights = ready_ ? words_.numel() / kFp8Factors : 0;
+  const Tensor stale = words_.part(of_weights, {words_.numel() - of_weights});
+  device.zero(stale.data, stale.bytes(), stream);
+  for (auto& [place, matrix] : matrices_) {
+    BLIPFT_CHECK(ready_ || !matrix.fresh || matrix.stored, "a weight was cast before the first micro-batch of a pass");
+    matrix.words = {Word::unused, ready_ ? at(matrix.words, Fp8Factor::w) : Word::unused, Word::unused};
+  }
+  ready_ = true;
 }
 
 void Fp8Products::begin_notes(Device& device, Stream stream) {
@@ -102,14 +121,63 @@ bool Fp8Products::takes(const Unit& unit, int64_t weight) const {
   return found != matrices_.end() && found->second.choice == Choice::fp8;
 }
 
+Tensor Fp8Products::words(const Matrix& matrix, Fp8Factor factor) const {
+  const int64_t row = factor == Fp8Factor::w ? 0 : factor == Fp8Factor::x ? 1 : 2, rows = static_cast<int64_t>(names_.size());
+  return words_.part((row * rows + matrix.number) * kFp8Words, {kFp8Words});
+}
+
+std::optional<Fp8Magnitude> Fp8Products::use_word(Matrix& matrix, Fp8Factor factor, Fp8Seen seen) const {
+  Word& word = at(matrix.words, factor);
+  if (!ready_) return {};
+  if (seen != Fp8Seen::never)
+    return seen == Fp8Seen::same && word == Word::known ? std::optional(Fp8Magnitude::given) : std::nullopt;
+  switch (std::exchange(word, word == Word::unused || word == Word::asked ? Word::known : Word::of_several)) {
+    case Word::unused: return Fp8Magnitude::raised;
+    case Word::asked: return Fp8Magnitude::given;
+    default: return {};
+  }
+}
+
+Tensor Fp8Products::amax(const Unit& unit, int64_t weight, Fp8Factor factor) {
+  Matrix& matrix = matrices_.at({unit.index, weight});
+  Word& word = at(matrix.words, factor);
+  if (!ready_ || word != Word::unused) return {};
+  word = Word::asked;
+  return words(matrix, factor).part(0, {1});
+}
+
+Fp8Codes Fp8Products::cast(const StepContext& context, const Unit& unit, int64_t weight, Fp8Factor factor,
+                           const MatrixView& tensor, Fp8Seen seen, Fp8Layouts layouts, Stream stream) {
+  return cast(context, matrices_.at({unit.index, weight}), factor, tensor, seen, layouts, stream,
+              seen == Fp8Seen::never ? notes(unit, weight, factor) : Fp8Notes{});
+}
+
+Fp8Codes Fp8Products::cast(const StepContext& context, Matrix& matrix, Fp8Factor factor, const MatrixView& tensor, Fp8Seen seen,
+                           Fp8Layouts layouts, Stream stream, const Fp8Notes& notes) const {
+  Fp8Codes made;
+  const auto take = [&](size_t i, DType dtype, const Shape& shape) {
+    return made.taken[i] = context.arena.take(Owner::activations, "fp8", dtype, shape);
+  };
+  const std::optional<Fp8Magnitude> magnitude = use_word(matrix, factor, seen);
+  const Tensor words = magnitude ? this->words(matrix, factor) : take(0, DType::f32, {kFp8Words});
+  const Tensor scale = words.part(kScaleWord, {1});
+  const DType dtype = factor == Fp8Factor::dy ? settings_.gradients : DType::f8e4m3;
+  if (layouts != Fp8Layouts::transposed) made.codes = {take(1, dtype, {tensor.rows(), tensor.cols()}), scale};
+  if (layouts != Fp8Layouts::codes) made.transposed = {take(2, dtype, {tensor.cols(), fp8_columns(tensor.rows())}), scale};
+  context.ops.cast_fp8({.x = tensor, .amax = words.part(0, {1}), .scale = scale, .codes = made.codes.codes,
+                        .transposed = made.transposed.codes, .largest = notes.largest, .counts = notes.counts,
+                        .magnitude = magnitude.value_or(Fp8Magnitude::found)}, stream);
+  return made;
+}
+
 Fp8Codes Fp8Products::of_stored(const StepContext& context, Matrix& kept, const Fp8Matrix& stored, Fp8Layouts layout) {
   Fp8Codes found{.codes = stored};
   if (layout == Fp8Layouts::codes) return found;
   Tensor transposed = kept.transposed;
   if (!transposed)
-    found.turned = transposed = context.arena.take(Owner::activations, "fp8", DType::f8e4m3,
-                                                   {stored.codes.cols(), fp8_columns(stored.codes.rows())});
-  if (found.turned || !kept.fresh) context.ops.transpose_fp8(stored.codes, transposed, context.stream);
+    found.taken[0] = transposed = context.arena.take(Owner::activations, "fp8", DType::f8e4m3,
+                                                     {stored.codes.cols(), fp8_columns(stored.codes.rows())});
+  if (found.taken[0] || !kept.fresh) context.ops.transpose_fp8(stored.codes, transposed, context.stream);
   kept.fresh = true;
   found.transposed = {transposed, stored.scale};
   return found;
@@ -121,26 +189,15 @@ Fp8Codes Fp8Products::weight(const StepContext& context, const Unit& unit, int64
   BLIPFT_CHECK(kept.stored == static_cast<bool>(stored), "unit ", unit.name(), ": a matrix is stored in fp8, or not, otherwise than planned");
   if (stored) return of_stored(context, kept, stored, layout);
   const Fp8Notes of_w = std::exchange(kept.noted, true) ? Fp8Notes{} : notes(unit, weight, Fp8Factor::w);
-  if (!kept.codes) return cast_fp8(context, w, DType::f8e4m3, layout, context.stream, of_w);
-  const Tensor scale = kept.words.part(kScaleWord, {1});
+  const Fp8Seen seen = at(kept.words, Fp8Factor::w) == Word::unused ? Fp8Seen::never : Fp8Seen::same;
+  if (!kept.codes) return cast(context, kept, Fp8Factor::w, w, seen, layout, context.stream, of_w);
+  const Tensor of_word = words(kept, Fp8Factor::w), scale = of_word.part(kScaleWord, {1});
   if (!kept.fresh)
-    context.ops.cast_fp8({.x = w, .amax = kept.words.part(0, {1}), .scale = scale, .codes = kept.codes,
-                          .transposed = kept.transposed, .largest = of_w.largest, .counts = of_w.counts}, context.stream);
+    context.ops.cast_fp8({.x = w, .amax = of_word.part(0, {1}), .scale = scale, .codes = kept.codes, .transposed = kept.transposed,
+                          .largest = of_w.largest, .counts = of_w.counts,
+                          .magnitude = use_word(kept, Fp8Factor::w, seen).value_or(Fp8Magnitude::found)}, context.stream);
   kept.fresh = true;
   return {{kept.codes, scale}, {kept.transposed, scale}, {}};
-}
-
-Fp8Codes cast_fp8(const StepContext& context, const MatrixView& x, DType dtype, Fp8Layouts layouts, Stream stream,
-                  const Fp8Notes& notes) {
-  const auto take = [&](DType of, const Shape& shape) { return context.arena.take(Owner::activations, "fp8", of, shape); };
-  Fp8Codes made;
-  made.words = take(DType::f32, {kFp8Words});
-  const Tensor scale = made.words.part(kScaleWord, {1});
-  if (layouts != Fp8Layouts::transposed) made.codes = {take(dtype, {x.rows(), x.cols()}), scale};
-  if (layouts != Fp8Layouts::codes) made.transposed = {take(dtype, {x.cols(), fp8_columns(x.rows())}), scale};
-  context.ops.cast_fp8({.x = x, .amax = made.words.part(0, {1}), .scale = scale, .codes = made.codes.codes,
-                        .transposed = made.transposed.codes, .largest = notes.largest, .counts = notes.counts}, stream);
-  return made;
 }
 
 }  // namespace blipft

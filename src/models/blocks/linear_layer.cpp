@@ -57,8 +57,8 @@ void UnitBackward::join() {
 const Fp8Codes& UnitBackward::in_fp8(const MatrixView& dy, int64_t weight) {
   for (const auto& [known, codes] : in_fp8_)
     if (known.data == dy.data && known.shape == dy.shape) return codes;
-  const Fp8Codes made = cast_fp8(context, dy, context.fp8->gradients(), Fp8Layouts::both, context.stream,
-                                 context.fp8->notes(*unit, weight, Fp8Factor::dy));
+  const Fp8Codes made = context.fp8->cast(context, *unit, weight, Fp8Factor::dy, dy, Fp8Seen::never, Fp8Layouts::both,
+                                          context.stream);
   keep(made);
   return in_fp8_.emplace_back(dy, made).second;
 }
@@ -114,8 +114,8 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
       args.w = values;
       context.ops.linear_forward(args, context.stream);
     });
-  const Fp8Notes of_x = pass.again ? Fp8Notes{} : context.fp8->notes(*pass.unit, weight, Fp8Factor::x);
-  const Fp8Codes x = cast_fp8(context, args.x, DType::f8e4m3, Fp8Layouts::codes, context.stream, of_x);
+  const Fp8Codes x = context.fp8->cast(context, *pass.unit, weight, Fp8Factor::x, args.x,
+                                       pass.again ? Fp8Seen::same : Fp8Seen::never, Fp8Layouts::codes, context.stream);
   const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::codes);
   args.x8 = x.codes, args.w8 = codes.codes;
   context.ops.linear_forward(args, context.stream);
@@ -167,8 +167,8 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
     });
   // Where no weight gradient reads it, dy need not stay as it is: its codes serve this product alone.
   const Fp8Codes own = trained(pass) ? Fp8Codes{}
-                                     : cast_fp8(context, args.dy, context.fp8->gradients(), Fp8Layouts::codes, context.stream,
-                                                context.fp8->notes(*pass.unit, weight, Fp8Factor::dy));
+                                     : context.fp8->cast(context, *pass.unit, weight, Fp8Factor::dy, args.dy, Fp8Seen::never,
+                                                         Fp8Layouts::codes, context.stream);
   args.dy8 = trained(pass) ? pass.in_fp8(args.dy, weight).codes : own.codes;
   const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::transposed);
   args.wt8 = codes.transposed;
@@ -177,7 +177,7 @@ void LinearLayer::input_gradient(UnitBackward& pass, LinearBackwardInput args) c
 }
 
 void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,
-                                  const BiasGradient& summed) const {
+                                  const BiasGradient& summed, Fp8Seen seen) const {
   Ops& ops = pass.context.ops;
   if (trained(pass)) {
     const bool fp8 = in_fp8(pass);
@@ -187,7 +187,8 @@ void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, cons
     LinearBackwardWeight args{.dy = dy, .x = x, .dw = pass.gradient(weight, {out, in}),
                               .dbias = summed ? Tensor{} : dbias, .accumulate = pass.accumulate()};
     if (fp8) {
-      const Fp8Codes codes = cast_fp8(pass.context, x, DType::f8e4m3, Fp8Layouts::transposed, stream);
+      const Fp8Codes codes = pass.context.fp8->cast(pass.context, *pass.unit, weight, Fp8Factor::x, x, seen,
+                                                    Fp8Layouts::transposed, stream);
       pass.keep(codes);
       args.dyt8 = dyt8, args.xt8 = codes.transposed;
     }

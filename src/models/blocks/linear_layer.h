@@ -166,6 +166,12 @@ class LinearLayer {
   bool needs_input(const UnitBackward& pass) const { return trained(pass) || !adapters.empty(); }
   /// The same during forward.
   bool needs_input(const Unit& unit) const { return unit.trainable || !adapters.empty(); }
+  /// What the producers of x in forward, and of dy in backward, are handed where the layer casts what they write, as they write
+  /// it: f32 [1], to raise to the largest magnitude; absent: not wanted. See Fp8Products::amax().
+  Tensor input_amax(const UnitPass& pass) const { return amax(pass.context, *pass.unit, Fp8Factor::x); }
+  Tensor gradient_amax(const UnitPass& pass) const { return gradient_amax(pass.context, *pass.unit); }
+  /// The same for a producer in the backward of another unit, which comes before `unit`'s.
+  Tensor gradient_amax(const StepContext& context, const Unit& unit) const { return amax(context, unit, Fp8Factor::dy); }
   /// What the producer of dy is handed, within this unit's backward.
   BiasGradient bias_gradient(const UnitBackward& pass) const;
   /// The same for a producer in the backward of another unit, which comes before `unit`'s. Takes memory that
@@ -174,9 +180,10 @@ class LinearLayer {
   /// `args` without w. dx must not be dy.
   void input_gradient(UnitBackward& pass, LinearBackwardInput args) const;
   /// dy [M, out] and x [M, in], both written in the main stream by now and unchanged until join(). `summed` is what the
-  /// producer of dy was handed. x may be absent where needs_input() says no.
-  void weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x,
-                       const BiasGradient& summed = {}) const;
+  /// producer of dy was handed. x may be absent where needs_input() says no. `seen`: whether it has the bits that forward()
+  /// multiplied.
+  void weight_gradient(UnitBackward& pass, const MatrixView& dy, const MatrixView& x, const BiasGradient& summed = {},
+                       Fp8Seen seen = Fp8Seen::alike) const;
 
   struct Attached {
     std::shared_ptr<const LinearAdapter> adapter;
@@ -190,6 +197,9 @@ class LinearLayer {
   /// Whether the products of this layer take their factors in fp8.
   bool in_fp8(const UnitPass& pass) const {
     return pass.context.fp8 && pass.unit && pass.context.fp8->takes(*pass.unit, weight);
+  }
+  Tensor amax(const StepContext& context, const Unit& unit, Fp8Factor factor) const {
+    return context.fp8 && context.fp8->takes(unit, weight) ? context.fp8->amax(unit, weight, factor) : Tensor{};
   }
   /// The weight as it is stored, [out, in], where the unit was acquired so: in a step with products in fp8.
   Fp8Matrix stored_codes(const UnitPass& pass) const;

@@ -64,12 +64,14 @@ Block::InputGradient Mlp::backward(UnitBackward& pass, const LayerCall& call, co
   const Dropout dropout = dropout_.of(context, call);
   const BiasGradient bias = dropout ? BiasGradient{} : fc1_.bias_gradient(pass);  // its sums would come before the mask
   fc2_.input_gradient(pass, {.dy = dy, .activation = activation_, .saved = saved.inner, .activated = activated,
-                             .dbias = bias.sums, .accumulate_dbias = bias.accumulate, .dx = dinner});
+                             .dbias = bias.sums, .accumulate_dbias = bias.accumulate,
+                             .amax = dropout || activation_ == Activation::none ? Tensor{} : fc1_.gradient_amax(pass), .dx = dinner});
   drop(context, dropout, dinner);
   drop(context, dropout, activated);
   // Where fc2 does not need its input, saved.inner may be signs.
   const bool reads_saved = !keeps_input_of_activation() && fc2_.needs_input(pass);
-  fc2_.weight_gradient(pass, dy, reads_saved ? saved.inner : activated, incoming.bias);
+  fc2_.weight_gradient(pass, dy, reads_saved ? saved.inner : activated, incoming.bias,
+                       reads_saved ? Fp8Seen::same : Fp8Seen::alike);
   pass.keep(activated);
   if (reads_saved) pass.keep(std::exchange(saved.inner, {}));
   give(context, saved.inner);
@@ -93,8 +95,10 @@ Tensor GatedMlp::forward(const UnitPass& pass, const LayerCall& call, Input inpu
   const int64_t rows = input.x.rows();
   recompute(pass, call, input, saved);
   ScopedTensor inner(context, "mlp inner", type, {rows, down_.in});
-  context.ops.swiglu_forward({.activation = activation_, .gate_up = saved.inner, .y = inner}, context.stream);
-  drop(context, dropout_.of(context, call), inner);
+  const Dropout dropout = dropout_.of(context, call);
+  context.ops.swiglu_forward({.activation = activation_, .gate_up = saved.inner, .y = inner,
+                              .amax = dropout ? Tensor{} : down_.input_amax(pass)}, context.stream);
+  drop(context, dropout, inner);
   if (!save) give(context, saved.inner);
   const Tensor y = take(context, output.name, type, {rows, down_.out});
   down_.forward(pass, {.x = inner, .residual = output.residual, .y = y});
@@ -114,10 +118,11 @@ Block::InputGradient GatedMlp::backward(UnitBackward& pass, const LayerCall& cal
     down_.input_gradient(pass, {.dy = dy, .dx = dinner});
     drop(context, dropout, dinner);
     context.ops.swiglu_backward(
-        {.activation = activation_, .gate_up = gates, .y = inner, .dy = dinner, .dgate_up = gates}, context.stream);
+        {.activation = activation_, .gate_up = gates, .y = inner, .dy = dinner, .dgate_up = gates,
+         .amax = gate_up_.gradient_amax(pass)}, context.stream);
     drop(context, dropout, inner);
   }
-  down_.weight_gradient(pass, dy, inner, incoming.bias);
+  down_.weight_gradient(pass, dy, inner, incoming.bias, Fp8Seen::same);
   leave(pass, down_, inner);
   return input_gradient(pass, incoming, gates, {});
 }

@@ -26,19 +26,20 @@ Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps, 
   return {size, unit.add(name + ".weight", {size}, Init::constant(1 - form.offset)), -1, eps, form};
 }
 
-NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x) {
+NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x,
+                     const Tensor& amax) {
   const NormResult result = fresh(context, norm, x.dtype, x.rows());
   context.ops.norm_forward({.x = x, .gamma = norm.g(flat), .beta = norm.b(flat), .eps = norm.eps, .rms = norm.form,
-                            .y = result.y, .mean = result.mean, .rstd = result.rstd},
+                            .y = result.y, .amax = amax, .mean = result.mean, .rstd = result.rstd},
                            context.stream);
   return result;
 }
 
 NormResult take_norm_of_sum(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& branch,
-                            const Tensor& residual, const Dropout& dropout, const Tensor& sum) {
+                            const Tensor& residual, const Dropout& dropout, const Tensor& sum, const Tensor& amax) {
   const NormResult result = fresh(context, norm, branch.dtype, branch.rows());
   context.ops.norm_forward({.x = branch, .residual = residual, .dropout = dropout, .sum = sum, .gamma = norm.g(flat),
-                            .beta = norm.b(flat), .eps = norm.eps, .rms = norm.form, .y = result.y,
+                            .beta = norm.b(flat), .eps = norm.eps, .rms = norm.form, .y = result.y, .amax = amax,
                             .mean = result.mean, .rstd = result.rstd},
                            context.stream);
   return result;

@@ -27,14 +27,15 @@ Norm add_norm(Unit& unit, const std::string& name, int64_t size, float eps);
 /// Without "<name>.bias". New weights are those of the identity.
 Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps, RmsForm form = {});
 
-/// y = norm(x) with statistics into fresh tensors.
+/// y = norm(x) with statistics into fresh tensors. `amax` as in NormForward.
 struct NormResult {
   Tensor y, mean, rstd;                    // [M, H], f32 [M], f32 [M]; no mean of RMSNorm
 };
-NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x);
+NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x,
+                     const Tensor& amax = {});
 /// The same of sum = residual + dropout(branch), which is written too: [M, H] each.
 NormResult take_norm_of_sum(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& branch,
-                            const Tensor& residual, const Dropout& dropout, const Tensor& sum);
+                            const Tensor& residual, const Dropout& dropout, const Tensor& sum, const Tensor& amax = {});
 /// y alone, again, into a fresh tensor and the statistics that are there.
 Tensor take_norm_again(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x,
                        const NormResult& statistics);

@@ -149,7 +149,7 @@ Tensor Stack::forward(const StepContext& context, const LayerCall& call, Tensor 
 }
 
 Tensor Stack::backward(const StepContext& context, const LayerCall& of_stack, Tensor dy) {
-  ResidualGradient gradient_of_x{dy, {}, {}};
+  ResidualGradient gradient_of_x{.dy = dy};
   LayerCall call = of_stack;
   call.relative = scores_;
   call.relative_gradient = relative_gradient(context);

@@ -50,14 +50,15 @@ Block::Input Sublayer::block_input(const UnitPass& pass, ResidualStream& in, Sav
     return {in.x, false};
   }
   NormResult normed;
+  const Tensor amax = block->first().input_amax(pass);
   if (in.branch) {
     const Tensor sum = take(context, "middle residual", in.branch.dtype, in.branch.shape);
-    normed = take_norm_of_sum(context, *before, pass.flat, in.branch, in.x, in.dropout, sum);
+    normed = take_norm_of_sum(context, *before, pass.flat, in.branch, in.x, in.dropout, sum, amax);
     give(context, in.branch);
     give_x(context, in);
     in = {.x = sum};
   } else {
-    normed = take_norm(context, *before, pass.flat, in.x);
+    normed = take_norm(context, *before, pass.flat, in.x, amax);
   }
   const Block::Input input{normed.y, true};
   normed.y = {};
@@ -163,6 +164,7 @@ ResidualGradient Sublayer::hand(UnitBackward& pass, const Tensor& like, const Be
   if (to->after) return handed;            // its bias comes before that norm
   const LinearLayer& last = to->block->last();
   handed.bias = below.unit ? last.bias_gradient_ahead(pass.context, *below.unit) : last.bias_gradient(pass);
+  handed.amax = last.gradient_amax(pass.context, below.unit ? *below.unit : *pass.unit);
   return handed;
 }
 
@@ -172,8 +174,8 @@ ResidualGradient Sublayer::backward_rows(UnitBackward& pass, const LayerCall& ca
   const ResidualGradient branch = branch_gradient(pass, call, incoming, saved);
   const Tensor dy = branch.dy, dbranch = branch.dropped ? branch.dropped : dy;
   const Tensor x = input ? input : saved.x;
-  Block::OutputGradient of_block{dbranch, branch.bias, {}, {}};
-  if (!before) of_block.input = x, of_block.add = dy;
+  Block::OutputGradient of_block{dbranch, branch.bias, {}, Fp8Seen::alike, {}};
+  if (!before) of_block.input = x, of_block.input_seen = input ? Fp8Seen::alike : Fp8Seen::same, of_block.add = dy;
   Block::InputGradient dx = block->backward(pass, call, of_block, saved.block);
   const LinearLayer& last = block->last();
   leave(pass, last, branch.dropped);
@@ -190,9 +192,9 @@ ResidualGradient Sublayer::backward_rows(UnitBackward& pass, const LayerCall& ca
   before->backward(pass, {.dy = dx.dx, .x = x, .mean = saved.before.mean, .rstd = saved.before.rstd, .y = normed,
                           .add = dy, .dropout = result.dropped ? below.sublayer->dropout.of(context, call) : Dropout{},
                           .dropped = result.dropped, .dbias = result.bias.sums,
-                          .accumulate_dbias = result.bias.accumulate, .dx = dx.dx});
+                          .accumulate_dbias = result.bias.accumulate, .amax = result.amax, .dx = dx.dx});
   result.dy = dx.dx;
-  block->weight_gradient(pass, dx, normed);
+  block->weight_gradient(pass, dx, normed, before->rms() ? Fp8Seen::same : Fp8Seen::alike);
   give(context, saved.before);
   if (input) give(context, input); else give(context, saved.x);
   leave(pass, last, dy);                   // whose weight gradient may still read it

@@ -37,6 +37,7 @@ struct ResidualGradient {
   Tensor dy;                               ///< [M, H]
   Tensor dropped;                          ///< [M, H], optional: dy through the dropout of that product's output
   BiasGradient bias;                       ///< of that product, as the writer was handed it
+  Tensor amax;                             ///< of its gradient, likewise: LinearLayer::gradient_amax()
 };
 
 /// Rows of each sample: the first `count`, which every sample has, or those behind them.

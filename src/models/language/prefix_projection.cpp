@@ -21,7 +21,7 @@ Tensor PrefixProjection::backward(const StepContext& context, Tensor dy, Tensor 
     dx = take(context, "gradients", dy.dtype, {dy.rows(), layer.in});
     layer.input_gradient(pass, {.dy = dy, .dx = dx});
   }
-  layer.weight_gradient(pass, dy, x);
+  layer.weight_gradient(pass, dy, x, {}, Fp8Seen::same);
   pass.keep(dy);
   pass.keep(x);
   pass.join();
