@@ -159,6 +159,16 @@ MemoryPlan chosen_plan(const PlannedRun& run, int64_t device_bytes) {
   return always();
 }
 
+// Of a step, before each of its tensors has a place.
+int64_t peak_live_bytes(const PlannedRun& run) { return record_step(run, false, 0).arena->peak_live_bytes(); }
+
+// Codes of inputs may take less than what they stand for: behind relu, and in layers that are computed again.
+bool inputs_cost_nothing(PlannedRun run) {
+  const int64_t without = peak_live_bytes(run);
+  run.fp8_keep_inputs = true;
+  return peak_live_bytes(run) <= without;
+}
+
 // Whether there was room for the codes of all weights that might stay.
 bool keeps_all_weights(const MemoryPlan& plan) {
   const auto& matrices = plan.engine->fp8->matrices();
@@ -202,7 +212,8 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy, const EvaluationWork* evaluation) {
   PlannedRun run{config, model, ranks, std::move(text_shapes), policy, evaluation, device_bytes > 0};
   if (config.train.fp8_keep_weights == "all") run.fp8_kept_bytes = std::numeric_limits<int64_t>::max();
-  run.fp8_keep_inputs = config.train.fp8_keep_inputs == "all";
+  const bool asked = config.train.matmul == "fp8" && config.train.fp8_keep_inputs == "auto" && device_bytes > 0;
+  run.fp8_keep_inputs = config.train.fp8_keep_inputs == "all" || (asked && inputs_cost_nothing(run));
   MemoryPlan plan = chosen_plan(run, device_bytes);
   if (config.train.matmul != "fp8" || device_bytes == 0) return plan;
   const auto room = [&](const MemoryPlan& of) {
@@ -213,9 +224,9 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
     run.fp8_kept_bytes = room(plan);
     plan = chosen_plan(run, device_bytes);
   }
-  if (config.train.fp8_keep_inputs != "auto" || room(plan) <= 0 || !keeps_all_weights(plan)) return plan;
+  if (!asked || run.fp8_keep_inputs || room(plan) <= 0 || !keeps_all_weights(plan)) return plan;
   run.fp8_keep_inputs = true;
-  if (record_step(run, false, 0).arena->peak_live_bytes() > device_bytes) return plan;  // without a place for each
+  if (peak_live_bytes(run) > device_bytes) return plan;
   MemoryPlan other = chosen_plan(run, device_bytes);
   return room(other) >= 0 ? std::move(other) : std::move(plan);
 }

@@ -40,7 +40,7 @@ struct MemoryPlan {
 /// null: nothing. Its memory is where a step's activations lie: so many texts grow at once, and units are gathered once an
 /// evaluation, as that allows; where not even one text fits there, it makes the plan larger. With train.fp8_keep_weights=auto,
 /// weights in fp8 stay over a step as far as `device_bytes` have room for them (0: none), and with train.fp8_keep_inputs=auto
-/// inputs from forward to backward where there is room beside all of these.
+/// inputs from forward to backward where there is room beside all of these, or where it costs nothing.
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy = nullptr,
                        const EvaluationWork* evaluation = nullptr);
