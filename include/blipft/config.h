@@ -80,6 +80,7 @@ struct TrainSection {
   std::string fp8_gradients = "e4m3";   ///< of layers' outputs: e4m3 | e5m2
   int64_t fp8_least_size = 1300;        ///< layers with in * out / (in + out) below it stay as precision says
   std::string fp8_keep_weights = "auto"; ///< weights' codes over a step: auto (as many as there is room for) | all | none
+  std::string fp8_keep_inputs = "auto"; ///< layers' inputs as codes, from forward to backward: auto (where there is room) | all | none
   std::string optim = "adamw";          ///< adamw | adamw8bit | lion | sgd
   bool stochastic_rounding = false;     ///< bf16-true: updates round weights up or down at random, exact in the mean
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;

@@ -8,6 +8,9 @@
 // all micro-batches and recomputations. Of those that are not kept, each use makes the layout that it needs. The codes of a
 // frozen weight that is stored in fp8 are taken from where it is stored: of these the transposed layout alone is made.
 //
+// Of an input x whose bits backward would make again, the transposed codes may stay from forward, or from the recomputation, for
+// the weight's gradient (Fp8Settings::keep_inputs): x is then neither kept, made nor cast again.
+//
 // Each factor of each matrix has a word for the largest magnitude of its tensor in a micro-batch, a weight's for that of the
 // step. One zeroing makes all of them ready. A magnitude is found at most once: by whoever writes the tensor, if it asks for the
 // word, else by the first cast; later casts of the same tensor, for backward or in a recomputation, are given it. Where a
@@ -53,6 +56,7 @@ struct Fp8Settings {
   bool counts = false;                     ///< casts of steps count: Fp8Cast::counts
   /// Whether UnitAccess::fp8_codes() gives the unit's matrix at this offset; null: none is stored so.
   std::function<bool(const Unit& unit, int64_t weight)> stored;
+  bool keep_inputs = false;                ///< codes of inputs stay for backward, one byte an element
 };
 
 /// A matrix in one or both layouts.
@@ -87,10 +91,14 @@ class Fp8Products {
   /// What the word of a factor holds: nothing; what the writer of the tensor, who has asked for it, finds; the magnitude of the
   /// tensor that was cast; that of the first of several tensors.
   enum class Word { unused, asked, known, of_several };
+  /// Of codes of x that stay for backward: there are none; they are there; backward has them.
+  enum class Input { none, kept, taken };
   struct Matrix {
     Choice choice = Choice::fp8;
     Tensor codes, transposed;              // [out, in], [in, out]; absent: not kept
     std::array<Word, kFp8Factors> words{};
+    Input input = Input::none;
+    Tensor input_codes;                    // [in, fp8_columns(M)], while they are kept
     bool fresh = false;                    // the codes are those of this pass
     int64_t number = -1;                   // among those in fp8: of its notes, and of names()
     bool noted = false;                    // the weight, in this pass
@@ -128,6 +136,13 @@ class Fp8Products {
   /// `tensor`, x or dy of the unit's matrix at `weight`, as codes in memory that is taken from the arena.
   Fp8Codes cast(const StepContext& context, const Unit& unit, int64_t weight, Fp8Factor factor, const MatrixView& tensor,
                 Fp8Seen seen, Fp8Layouts layouts, Stream stream);
+  /// The same of an input x in the main stream, as codes. Where inputs are kept its transposed ones stay until take_input(), if it
+  /// is the matrix's only input of the micro-batch.
+  Fp8Codes cast_to_keep(const StepContext& context, const Unit& unit, int64_t weight, const MatrixView& x, Fp8Seen seen);
+  /// Whether the codes of the matrix's input are kept, or were in this micro-batch: whoever made x need not make it again.
+  bool keeps_input(const Unit& unit, int64_t weight) const;
+  /// The transposed codes that are kept, which are the caller's to give back; none: they were not.
+  Fp8Codes take_input(const Unit& unit, int64_t weight);
   /// The codes of the unit's matrix `w` [out, in] at `weight`, made in the main stream where they are not there, in the layout
   /// that is asked for at least. `stored`: its codes as they are stored, if they are; `w` is not read then.
   Fp8Codes weight(const StepContext& context, const Unit& unit, int64_t weight, const Tensor& w, const Fp8Matrix& stored,

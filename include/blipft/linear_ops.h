@@ -86,11 +86,12 @@ struct LinearBackwardInput {
 /// dw (+)= dy^T x, dbias (+)= column sums of dy. dy and x may be columns of wider matrices.
 struct LinearBackwardWeight {
   MatrixView dy;                ///< [M, N]
-  MatrixView x;                 ///< [M, K]
+  MatrixView x;                 ///< [M, K]; may be absent with xt8
   Tensor dw;                    ///< [N, K] parameter gradient
   Tensor dbias;                 ///< [N] parameter gradient, optional
   bool accumulate = false;
   Fp8Matrix dyt8, xt8;          ///< as LinearForward::x8: the transposes [N, fp8_columns(M)], [K, fp8_columns(M)]
+  int64_t inputs() const { return xt8 ? xt8.codes.rows() : x.cols(); }  ///< K
 };
 
 }  // namespace blipft

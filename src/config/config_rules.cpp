@@ -54,6 +54,7 @@ void add_fp8(std::vector<Rule>& rules) {
   rules.push_back(of_fp8("train.fp8_gradients", &T::fp8_gradients));
   rules.push_back(of_fp8("train.fp8_least_size", &T::fp8_least_size));
   rules.push_back(of_fp8("train.fp8_keep_weights", &T::fp8_keep_weights));
+  rules.push_back(of_fp8("train.fp8_keep_inputs", &T::fp8_keep_inputs));
 }
 
 void add_optimizer(std::vector<Rule>& rules) {

@@ -182,6 +182,9 @@ void add_learning(std::vector<Key>& keys) {
   t(&T::fp8_keep_weights, "fp8_keep_weights", one_of({"auto", "all", "none"}),
     "which weights' 8-bit copies stay over a step: as many as the GPU has room for, all, or none (cast at each use)")
       .on_resume_is(OnResume::allowed);
+  t(&T::fp8_keep_inputs, "fp8_keep_inputs", one_of({"auto", "all", "none"}),
+    "whether layers' inputs stay in 8 bits from forward to backward: where the GPU has room, all, or none (cast twice)")
+      .on_resume_is(OnResume::allowed);
   t(&T::optim, "optim",
     one_of(optimizer_names(),
            {{"adam", "adamw"}, {"adamw_torch", "adamw"}, {"adamw_torch_fused", "adamw"}, {"adamw_hf", "adamw"},

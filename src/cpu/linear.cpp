@@ -122,7 +122,7 @@ void CpuOps::linear_backward_input(const LinearBackwardInput& args, Stream) {
 
 void CpuOps::linear_backward_weight(const LinearBackwardWeight& args, Stream) {
   check_args(args);
-  const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.x.cols();
+  const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.inputs();
   const bool fp8 = static_cast<bool>(args.dyt8);  // transposed, then
   const FloatRows dy = as_floats(fp8 ? MatrixView(args.dyt8.codes) : args.dy, left_);  // [m, n]
   const FloatRows x = as_floats(fp8 ? MatrixView(args.xt8.codes) : args.x, right_);    // [m, k]

@@ -35,7 +35,8 @@ std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterS
   if (train.matmul != "fp8") return nullptr;
   const Fp8Settings settings{train.fp8_gradients == "e4m3" ? DType::f8e4m3 : DType::f8e5m2, train.fp8_least_size,
                              train.matmul_exclude, parts.fp8_kept_bytes, parts.config->trace.fp8_every > 0,
-                             [&store](const Unit& unit, int64_t weight) { return store.in_fp8(unit, weight); }};
+                             [&store](const Unit& unit, int64_t weight) { return store.in_fp8(unit, weight); },
+                             parts.fp8_keep_inputs};
   return std::make_unique<Fp8Products>(parts.model->units(), settings, *parts.arena);
 }
 

@@ -28,6 +28,7 @@ struct EngineParts {
   std::vector<TextShape> text_shapes;      ///< those that steps may have, ascending
   Activity* activity = nullptr;            ///< optional: is told of units and their collectives
   int64_t fp8_kept_bytes = 0;              ///< of weights in fp8 that stay over a step
+  bool fp8_keep_inputs = false;            ///< whether inputs in fp8 stay for backward
 };
 
 /// Lets the other ranks of this machine address the memory of an engine, where `config` asks for it. Called by all ranks,

@@ -87,12 +87,12 @@ void check_args(const LinearBackwardWeight& args) {
   const Checker check{"linear_backward_weight"};
   check.floating(args.dy, "dy");
   check.layout(args.dy, "dy");
-  const int64_t m = args.dy.rows(), n = args.dy.cols();
-  check.matrix(args.x, "x", args.dy.dtype, m, args.x.cols());
+  const int64_t m = args.dy.rows(), n = args.dy.cols(), k = args.inputs();
+  if (args.x || !args.xt8) check.matrix(args.x, "x", args.dy.dtype, m, k);
   check.parameter_gradient(args.dw, "dw", args.dy.dtype);
-  check.matrix(args.dw, "dw", n, args.x.cols());
+  check.matrix(args.dw, "dw", n, k);
   if (args.dbias) check.parameter_gradient(args.dbias, "dbias", args.dy.dtype, n);
-  check_factors(check, {args.dyt8, "dyt8", n, fp8_columns(m)}, {args.xt8, "xt8", args.x.cols(), fp8_columns(m)});
+  check_factors(check, {args.dyt8, "dyt8", n, fp8_columns(m)}, {args.xt8, "xt8", k, fp8_columns(m)});
 }
 
 void check_args(const Fp8Cast& args) {

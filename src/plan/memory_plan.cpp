@@ -32,10 +32,11 @@ struct PlannedRun {
   const EvaluationWork* evaluation = nullptr;  // optional
   bool gpu = false;
   int64_t fp8_kept_bytes = 0;
+  bool fp8_keep_inputs = false;
 };
 
-// Weights in fp8 that stay leave a 64th of the GPU.
-constexpr int64_t kShareLeftByWeights = 64;
+// What stays in fp8 leaves a 64th of the GPU.
+constexpr int64_t kShareLeftByCodes = 64;
 
 // Texts at once for which units are gathered anew for each token rather than once: one in so many of those that are useful.
 // A token of few texts costs as much as one of many, and to gather a layer takes about ten times as long as to read it.
@@ -91,13 +92,14 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   plan.text_shapes = run.text_shapes;
   plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes};
   plan.fp8_kept_bytes = run.fp8_kept_bytes;
+  plan.fp8_keep_inputs = run.fp8_keep_inputs;
   plan.spans = std::make_unique<SpanRecorder>();
   const bool record = config.trace.enabled && config.trace.spans != "none";
   const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
   plan.engine = std::make_unique<Engine>(
       EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), groups, plan.arena.get(),
                   plan.optimizer.get(), run.policy, record ? plan.spans.get() : nullptr, {}, run.text_shapes,
-                  nullptr, run.fp8_kept_bytes},
+                  nullptr, run.fp8_kept_bytes, run.fp8_keep_inputs},
       plan.strategy_name, plan.sharded);
   plan.sharded = plan.engine->sharded;
   plan.engine->program->record_passes();
@@ -157,6 +159,24 @@ MemoryPlan chosen_plan(const PlannedRun& run, int64_t device_bytes) {
   return always();
 }
 
+// Of a step, before each of its tensors has a place.
+int64_t peak_live_bytes(const PlannedRun& run) { return record_step(run, false, 0).arena->peak_live_bytes(); }
+
+// Codes of inputs may take less than what they stand for: behind relu, and in layers that are computed again.
+bool inputs_cost_nothing(PlannedRun run) {
+  const int64_t without = peak_live_bytes(run);
+  run.fp8_keep_inputs = true;
+  return peak_live_bytes(run) <= without;
+}
+
+// Whether there was room for the codes of all weights that might stay.
+bool keeps_all_weights(const MemoryPlan& plan) {
+  const auto& matrices = plan.engine->fp8->matrices();
+  return std::all_of(matrices.begin(), matrices.end(), [](const auto& entry) {
+    return entry.second.choice != Fp8Products::Choice::fp8 || entry.second.transposed;
+  });
+}
+
 std::string row(const std::string& name, int64_t bytes) {
   std::ostringstream out;
   out << "  " << std::left << std::setw(44) << name << std::right << std::setw(14) << memory_text(bytes) << "\n";
@@ -192,18 +212,29 @@ MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ran
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy, const EvaluationWork* evaluation) {
   PlannedRun run{config, model, ranks, std::move(text_shapes), policy, evaluation, device_bytes > 0};
   if (config.train.fp8_keep_weights == "all") run.fp8_kept_bytes = std::numeric_limits<int64_t>::max();
+  const bool asked = config.train.matmul == "fp8" && config.train.fp8_keep_inputs == "auto" && device_bytes > 0;
+  run.fp8_keep_inputs = config.train.fp8_keep_inputs == "all" || (asked && inputs_cost_nothing(run));
   MemoryPlan plan = chosen_plan(run, device_bytes);
-  if (config.train.matmul != "fp8" || config.train.fp8_keep_weights != "auto") return plan;
-  const int64_t room = device_bytes - bytes_outside_of_arena(config, ranks, plan.arena->planned_takes()) -
-                       plan.arena->total_bytes() - device_bytes / kShareLeftByWeights;
-  if (device_bytes == 0 || room <= 0) return plan;
-  run.fp8_kept_bytes = room;
-  return chosen_plan(run, device_bytes);
+  if (config.train.matmul != "fp8" || device_bytes == 0) return plan;
+  const auto room = [&](const MemoryPlan& of) {
+    return device_bytes - bytes_outside_of_arena(config, ranks, of.arena->planned_takes()) - of.arena->total_bytes() -
+           device_bytes / kShareLeftByCodes;
+  };
+  if (config.train.fp8_keep_weights == "auto" && room(plan) > 0) {
+    run.fp8_kept_bytes = room(plan);
+    plan = chosen_plan(run, device_bytes);
+  }
+  if (!asked || run.fp8_keep_inputs || room(plan) <= 0 || !keeps_all_weights(plan)) return plan;
+  run.fp8_keep_inputs = true;
+  if (peak_live_bytes(run) > device_bytes) return plan;
+  MemoryPlan other = chosen_plan(run, device_bytes);
+  return room(other) >= 0 ? std::move(other) : std::move(plan);
 }
 
 std::unique_ptr<Engine> make_engine(const MemoryPlan& plan, const EngineParts& parts, int32_t pad_id) {
   EngineParts planned = parts;
   planned.fp8_kept_bytes = plan.fp8_kept_bytes;
+  planned.fp8_keep_inputs = plan.fp8_keep_inputs;
   auto engine = std::make_unique<Engine>(planned, plan.strategy_name, plan.sharded);
   if (plan.decoding) engine->decode_with(*plan.decoding, pad_id);
   engine->strategy->learn_from(*plan.engine->strategy);
@@ -288,6 +319,7 @@ std::string fp8_text(const MemoryPlan& plan, const Model& model) {
   return concat("products in fp8: ", list(in_fp8), "; weights' codes ",
                 fp8->kept_bytes() == 0 ? "are made at each use"
                                        : concat("stay over a step for ", memory_text(fp8->kept_bytes()), " of ", memory_text(bytes)),
+                plan.fp8_keep_inputs && !in_fp8.empty() ? "; inputs' codes stay for backward" : "",
                 stored > 0 ? concat("; stored in fp8, and taken so: ", memory_text(stored)) : "",
                 "\nproducts as train.precision says: ", list(others));
 }

@@ -29,6 +29,7 @@ struct MemoryPlan {
   std::string strategy_name;
   ShardedSettings sharded;
   int64_t fp8_kept_bytes = 0;              // EngineParts'
+  bool fp8_keep_inputs = false;            // likewise
   std::vector<TextShape> text_shapes;      // those that steps may have, ascending
   int64_t loading_bytes = 0, saving_bytes = 0;  // scratch for weights, before and after the steps
   std::optional<DecodeProgramSettings> decoding;  // of what is generated at validations
@@ -38,7 +39,8 @@ struct MemoryPlan {
 /// over the step if the plan then fits `device_bytes` (0: unknown, not held). `evaluation`: what is generated at validations;
 /// null: nothing. Its memory is where a step's activations lie: so many texts grow at once, and units are gathered once an
 /// evaluation, as that allows; where not even one text fits there, it makes the plan larger. With train.fp8_keep_weights=auto,
-/// weights in fp8 stay over a step as far as `device_bytes` have room for them (0: none).
+/// weights in fp8 stay over a step as far as `device_bytes` have room for them (0: none), and with train.fp8_keep_inputs=auto
+/// inputs from forward to backward where there is room beside all of these, or where it costs nothing.
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy = nullptr,
                        const EvaluationWork* evaluation = nullptr);

@@ -86,6 +86,7 @@ const std::vector<Win>& wins() {
       {"train: {matmul: fp8, fp8_gradients: e5m2}\n", "train.matmul=default", "train.fp8_gradients", "e4m3", 1, "train.fp8_gradients"},
       {"train: {matmul: fp8, fp8_least_size: 1}\n", "train.matmul=default", "train.fp8_least_size", "1300", 1, "train.fp8_least_size"},
       {"train: {matmul: fp8, fp8_keep_weights: none}\n", "train.matmul=default", "train.fp8_keep_weights", "auto", 1, "train.fp8_keep_weights"},
+      {"train: {matmul: fp8, fp8_keep_inputs: none}\n", "train.matmul=default", "train.fp8_keep_inputs", "auto", 1, "train.fp8_keep_inputs"},
       {"parallel: {devices: 4}\n", "parallel.strategy=single", "parallel.devices", "0", 1, "parallel.strategy"},
       {"parallel: {strategy: fsdp, reshard: step, prefetch_bytes: 1024, shard_ranks: node}\n", "parallel.strategy=ddp",
        "parallel.shard_ranks", "all", 3, "parallel.reshard"},

@@ -80,6 +80,64 @@ TEST_SUITE("fp8") {
       fp8.bind(arena);
     }
   }
+
+  TEST_CASE("kept inputs are multiplied in backward as they were in forward, for which nobody makes x again") {
+    constexpr int64_t kRows = 5, kIn = 32, kOut = 48;
+    Unit unit("layer", kTrained);
+    unit.index = 0;
+    const LinearLayer layer = add_linear(unit, "layer.fc", kIn, kOut, true, 0.02f);
+    std::vector<float> flat = random_numbers(unit.numel(), 1, 0.1f), gradient(static_cast<size_t>(unit.numel()));
+    std::vector<float> x = random_numbers(kRows * kIn, 2, 1), other = random_numbers(kRows * kIn, 3, 100), dy = random_numbers(kRows * kOut, 4, 1);
+    std::vector<float> y(static_cast<size_t>(kRows * kOut));
+    const Tensor tx{x.data(), kF32, {kRows, kIn}}, tother{other.data(), kF32, {kRows, kIn}}, tdy{dy.data(), kF32, {kRows, kOut}};
+    const Tensor ty{y.data(), kF32, {kRows, kOut}};
+    const auto device = make_cpu_device(0), plan_device = make_plan_device();
+    const auto cpu_ops = make_cpu_ops(), plan_ops = make_plan_ops();
+    std::vector<std::vector<float>> found;   // of each way: dw and db
+    enum Way { not_kept, kept, kept_again, two_inputs };
+    for (const Way way : {not_kept, kept, kept_again, two_inputs}) {
+      CAPTURE(static_cast<int>(way));
+      Arena arena(*device);
+      NoUnits units({flat.data(), kF32, {unit.numel()}}, {gradient.data(), kF32, {unit.numel()}});
+      Fp8Settings settings{DType::f8e5m2, 1, {}, 0};
+      settings.keep_inputs = way != not_kept;
+      Fp8Products fp8({&unit}, settings, arena);
+      for (const bool planned : {false, true}) {
+        StepContext context{planned ? *cpu_ops : *plan_ops, *device, arena, units, device->compute_stream(), device->side_stream(),
+                            device->create_event(), device->create_event()};
+        context.fp8 = &fp8;
+        arena.begin_pass("step");
+        fp8.begin_pass();
+        fp8.begin_micro_batch(planned ? *device : *plan_device, context.stream);
+        UnitPass pass = acquire(context, unit);
+        pass.keeps = way != kept_again;
+        layer.forward(pass, {.x = tx, .y = ty}, Fp8Seen::same);
+        CHECK(layer.needs_input(pass) == (way == not_kept || way == kept_again));
+        if (way == kept_again) {
+          UnitPass again = pass;
+          again.again = again.keeps = true;
+          layer.forward(again, {.x = tx, .y = ty}, Fp8Seen::same);
+        }
+        if (way == two_inputs) layer.forward(pass, {.x = tother, .y = ty}, Fp8Seen::same);
+        UnitBackward backward(pass, gradients(context, unit));
+        const bool reads = way == not_kept || way == two_inputs;
+        CHECK(layer.needs_input(backward) == reads);
+        CHECK(layer.has_weight_gradient(backward));
+        layer.weight_gradient(backward, tdy, reads ? MatrixView(tx) : MatrixView(), {}, Fp8Seen::same);
+        CHECK(layer.needs_input(backward) == reads);  // what is taken is not to be made either
+        backward.join();
+        release(context, unit);
+        arena.end_pass();                    // which complains of what was not given back
+        if (planned) break;
+        arena.plan();
+        arena.commit();
+        fp8.bind(arena);
+      }
+      found.push_back(gradient);
+      std::fill(gradient.begin(), gradient.end(), 0.0f);
+    }
+    for (const std::vector<float>& one : found) CHECK(one == found[0]);
+  }
 }
 
 }  // namespace blipft::test

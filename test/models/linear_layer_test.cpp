@@ -350,13 +350,14 @@ TEST_SUITE("linear layer") {
       CHECK(packed.layer.needs_input(trained));
       CHECK(!packed.layer.needs_input(frozen));
       const Unit still("frozen", kFrozen);
-      CHECK(packed.layer.needs_input(packed.unit));
-      CHECK(!packed.layer.needs_input(still));
+      const UnitPass moving{context, packed.flat.tensor(), {}, {}, &packed.unit}, of_still{context, packed.flat.tensor(), {}, {}, &still};
+      CHECK(packed.layer.needs_input(moving));
+      CHECK(!packed.layer.needs_input(of_still));
       CHECK_NOTHROW(packed.layer.weight_gradient(frozen, packed.dy.tensor(), {}));
       LinearLayer adapted = packed.layer;
       adapted.attach(std::make_shared<LowRank>(kIn, kOut, kRank));
       CHECK(adapted.needs_input(frozen));
-      CHECK(adapted.needs_input(still));
+      CHECK(adapted.needs_input(of_still));
       frozen.join();
     });
   }

@@ -51,11 +51,13 @@ def same_bits(space, kind, *settings):
     steps = compared(space, kind, settings, (
         ("parallel.strategy=ddp", "train.fp8_keep_weights=none"), ("parallel.strategy=ddp", "train.fp8_keep_weights=all"),
         ("parallel.strategy=fsdp", "parallel.reshard=step", "train.fp8_keep_weights=all"),
-        ("parallel.strategy=ddp", "train.act_ckpt=full", "train.fp8_keep_weights=all")))
+        ("parallel.strategy=ddp", "train.act_ckpt=full", "train.fp8_keep_weights=all"),
+        ("parallel.strategy=ddp", "train.fp8_keep_inputs=all"),
+        ("parallel.strategy=fsdp", "parallel.reshard=step", "train.act_ckpt=half", "train.fp8_keep_inputs=all")))
     # Ranks that gather for each micro-batch add up its gradients first: the same sums where there is but one, up to a matrix
     # that is used twice in it (the embedding that is the head).
     compared(space, kind, (*settings, "train.accumulate_grad_batches=1"), (
-        ("parallel.strategy=ddp",), ("parallel.strategy=fsdp", "parallel.reshard=always"),
+        ("parallel.strategy=ddp",), ("parallel.strategy=fsdp", "parallel.reshard=always", "train.fp8_keep_inputs=all"),
         ("parallel.strategy=fsdp", "parallel.reshard=always", "train.act_ckpt=full", "train.fp8_keep_weights=all")), saved=kind == "text")
     plain = steps_of(trained(space, kind, ranks_up_to(2), *settings).output)
     check(plain != steps, "fp8 changed nothing")
@@ -322,6 +324,9 @@ def the_plan_names_what_is_in_fp8_and_why_the_rest_is_not(space):
     check("products as train.precision says: 2 of 64 x 96 (train.matmul_exclude)\n" in text, text)
     check("products as train.precision says: 2 of 64 x 64 (too small)\n" in lines("train.matmul=fp8", "train.fp8_least_size=35"), text)
     check("are made at each use" in lines(*FP8, "train.fp8_keep_weights=none"), text)
+    check("inputs' codes stay" not in lines(*FP8, "train.fp8_keep_inputs=none"), text)
+    kept = lines(*FP8, "train.fp8_keep_inputs=all")
+    check("; inputs' codes stay for backward\n" in kept and "inputs in fp8 (activations)" in kept, kept)
     for given, why in (("trace.fp8_every=5", "set train.matmul: fp8, or remove it"),
                        ("trace.fp8_every=-1", "trace.fp8_every")):
         check("trace.fp8_every" in lines(given) and why in lines(given), lines(given))

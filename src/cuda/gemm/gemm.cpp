@@ -93,11 +93,12 @@ void CudaOps::linear_backward_weight(const LinearBackwardWeight& args, Stream st
   check_args(args);
   if (args.dw.numel() == 0) return;
   GemmProblem problem;
-  problem.m = args.x.cols(), problem.n = args.dy.cols(), problem.k = args.dy.rows();
+  problem.m = args.inputs(), problem.n = args.dy.cols(), problem.k = args.dy.rows();
   problem.transpose_b = true;
   problem.input = args.dy.dtype, problem.output = args.dw.dtype;
   problem.accumulate = args.accumulate;
-  problem.lda = stride_of(args.x), problem.ldb = stride_of(args.dy);
+  if (args.x) problem.lda = stride_of(args.x);
+  problem.ldb = stride_of(args.dy);
   GemmBuffers buffers{args.x.data, args.dy.data, args.dw.data, args.dw.data, nullptr};
   if (args.dyt8) take_fp8(args.xt8, args.dyt8, problem, buffers);
   // Our own pass over dy costs less than cuBLASLt's bias gradient epilogue, which leaves it few algorithms to choose

@@ -95,7 +95,7 @@ void Attention::recompute(const UnitPass& pass, const LayerCall& call, Input inp
   saved.attention = take(context, "attention output", type, {rows, shape_.q_width()});
   saved.lse = take(context, "attention log-sum-exp", DType::f32, {call.batch, shape_.heads, call.tokens});
   saved.qkv = take(context, "qkv", type, {rows, from_rows_.out});
-  from_rows_.forward(pass, {.x = input.x, .y = saved.qkv});
+  from_rows_.forward(pass, {.x = input.x, .y = saved.qkv}, input.later);
   if (input.owned) give(context, input.x);
   if (cross_) {
     saved.kv = take(context, "qkv", type, {call.memory.rows(), key_value_.out});
@@ -122,7 +122,7 @@ Tensor Attention::forward(const UnitPass& pass, const LayerCall& call, Input inp
   if (!save)
     for (Tensor* tensor : {&saved.qkv, &saved.kv, &saved.lse}) give(context, *tensor);
   const Tensor y = take(context, output.name, type, {saved.attention.rows(), output_.out});
-  output_.forward(pass, {.x = saved.attention, .residual = output.residual, .y = y});
+  output_.forward(pass, {.x = saved.attention, .residual = output.residual, .y = y}, Fp8Seen::same);
   if (!save) give(context, saved.attention);
   return y;
 }

@@ -8,7 +8,7 @@ void give(const StepContext& context, SavedBlock& saved) {
 }
 
 void leave(UnitBackward& pass, const LinearLayer& reader, Tensor tensor) {
-  if (reader.needs_input(pass)) pass.keep(tensor);
+  if (reader.has_weight_gradient(pass)) pass.keep(tensor);
   else give(pass.context, tensor);
 }
 

@@ -69,6 +69,7 @@ class Block {
   struct Input {
     Tensor x;
     bool owned = false;
+    Fp8Seen later = Fp8Seen::alike;        ///< what weight_gradient() will be told of it
   };
   /// Where the output goes: a fresh tensor of this name, to which `residual` [M, H] (optional) is added.
   struct Output {

@@ -86,7 +86,9 @@ void Fp8Products::begin_micro_batch(Device& device, Stream stream) {
   device.zero(stale.data, stale.bytes(), stream);
   for (auto& [place, matrix] : matrices_) {
     BLIPFT_CHECK(ready_ || !matrix.fresh || matrix.stored, "a weight was cast before the first micro-batch of a pass");
+    BLIPFT_CHECK(matrix.input != Input::kept, "codes of an input were kept for a backward that did not come");
     matrix.words = {Word::unused, ready_ ? at(matrix.words, Fp8Factor::w) : Word::unused, Word::unused};
+    matrix.input = Input::none;
   }
   ready_ = true;
 }
@@ -156,7 +158,8 @@ Fp8Codes Fp8Products::cast(const StepContext& context, Matrix& matrix, Fp8Factor
                            Fp8Layouts layouts, Stream stream, const Fp8Notes& notes) const {
   Fp8Codes made;
   const auto take = [&](size_t i, DType dtype, const Shape& shape) {
-    return made.taken[i] = context.arena.take(Owner::activations, "fp8", dtype, shape);
+    const bool stays = i == 2 && factor == Fp8Factor::x && layouts == Fp8Layouts::both;
+    return made.taken[i] = context.arena.take(Owner::activations, stays ? "inputs in fp8" : "fp8", dtype, shape);
   };
   const std::optional<Fp8Magnitude> magnitude = use_word(matrix, factor, seen);
   const Tensor words = magnitude ? this->words(matrix, factor) : take(0, DType::f32, {kFp8Words});
@@ -167,6 +170,37 @@ Fp8Codes Fp8Products::cast(const StepContext& context, Matrix& matrix, Fp8Factor
   context.ops.cast_fp8({.x = tensor, .amax = words.part(0, {1}), .scale = scale, .codes = made.codes.codes,
                         .transposed = made.transposed.codes, .largest = notes.largest, .counts = notes.counts,
                         .magnitude = magnitude.value_or(Fp8Magnitude::found)}, stream);
+  return made;
+}
+
+Fp8Codes Fp8Products::cast_to_keep(const StepContext& context, const Unit& unit, int64_t weight, const MatrixView& x, Fp8Seen seen) {
+  Matrix& matrix = matrices_.at({unit.index, weight});
+  const Word word = at(matrix.words, Fp8Factor::x);
+  const bool only = ready_ && matrix.input == Input::none && (seen == Fp8Seen::never ? word < Word::known : word == Word::known);
+  const bool keep = settings_.keep_inputs && only;
+  if (seen == Fp8Seen::never && matrix.input == Input::kept) {  // whose backward comes first is not known
+    context.arena.give(std::exchange(matrix.input_codes, {}));
+    matrix.input = Input::none;
+  }
+  Fp8Codes made = cast(context, unit, weight, Fp8Factor::x, x, seen, keep ? Fp8Layouts::both : Fp8Layouts::codes, context.stream);
+  if (!keep) return made;
+  matrix.input = Input::kept;
+  matrix.input_codes = std::exchange(made.taken[2], {});
+  return made;
+}
+
+bool Fp8Products::keeps_input(const Unit& unit, int64_t weight) const {
+  const auto found = matrices_.find({unit.index, weight});
+  return found != matrices_.end() && found->second.input != Input::none;
+}
+
+Fp8Codes Fp8Products::take_input(const Unit& unit, int64_t weight) {
+  Matrix& matrix = matrices_.at({unit.index, weight});
+  Fp8Codes made;
+  if (matrix.input != Input::kept) return made;
+  matrix.input = Input::taken;
+  made.taken[2] = std::exchange(matrix.input_codes, {});
+  made.transposed = {made.taken[2], words(matrix, Fp8Factor::x).part(kScaleWord, {1})};
   return made;
 }
 

@@ -98,7 +98,7 @@ void LinearLayer::in_compute_dtype(const UnitPass& pass, Product product) const 
 }
 
 // The product alone: with the weight as it is stored where it is left so. No activation, then.
-void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
+void LinearLayer::multiply(const UnitPass& pass, LinearForward args, Fp8Seen later) const {
   args.bias = b(pass.flat);
   if (pass.coded) {
     if (const std::optional<Quantized> codes = pass.context.units.codes(*pass.coded, weight, out * in)) {
@@ -114,17 +114,19 @@ void LinearLayer::multiply(const UnitPass& pass, LinearForward args) const {
       args.w = values;
       context.ops.linear_forward(args, context.stream);
     });
-  const Fp8Codes x = context.fp8->cast(context, *pass.unit, weight, Fp8Factor::x, args.x,
-                                       pass.again ? Fp8Seen::same : Fp8Seen::never, Fp8Layouts::codes, context.stream);
+  const Fp8Seen seen = pass.again ? Fp8Seen::same : Fp8Seen::never;
+  const bool keep = later == Fp8Seen::same && pass.keeps && pass.unit->trainable && adapters.empty();
+  const Fp8Codes x = keep ? context.fp8->cast_to_keep(context, *pass.unit, weight, args.x, seen)
+                          : context.fp8->cast(context, *pass.unit, weight, Fp8Factor::x, args.x, seen, Fp8Layouts::codes, context.stream);
   const Fp8Codes codes = context.fp8->weight(context, *pass.unit, weight, args.w, stored_codes(pass), Fp8Layouts::codes);
   args.x8 = x.codes, args.w8 = codes.codes;
   context.ops.linear_forward(args, context.stream);
   for (const Fp8Codes* made : {&codes, &x}) each_taken(*made, [&](const Tensor& tensor) { context.arena.give(tensor); });
 }
 
-void LinearLayer::forward(const UnitPass& pass, LinearForward args) const {
+void LinearLayer::forward(const UnitPass& pass, LinearForward args, Fp8Seen later) const {
   Ops& ops = pass.context.ops;
-  if (adapters.empty() && !pass.coded) return multiply(pass, args);
+  if (adapters.empty() && !pass.coded) return multiply(pass, args, later);
   const Activation activation = std::exchange(args.activation, Activation::none);
   const MatrixView y = args.y;
   if (args.pre_activation) args.y = std::exchange(args.pre_activation, {});
@@ -134,7 +136,7 @@ void LinearLayer::forward(const UnitPass& pass, LinearForward args) const {
     adapters[0].adapter->forward(pass, args.x, {}, args.y);
     args.residual = args.y;
   }
-  multiply(pass, args);
+  multiply(pass, args, later);
   for (const Attached& a : adapters) {
     const MatrixView part = args.y.columns(a.part.first, a.part.count);
     if (!first) a.adapter->forward(pass, args.x, part, part);
@@ -187,8 +189,9 @@ void LinearLayer::weight_gradient(UnitBackward& pass, const MatrixView& dy, cons
     LinearBackwardWeight args{.dy = dy, .x = x, .dw = pass.gradient(weight, {out, in}),
                               .dbias = summed ? Tensor{} : dbias, .accumulate = pass.accumulate()};
     if (fp8) {
-      const Fp8Codes codes = pass.context.fp8->cast(pass.context, *pass.unit, weight, Fp8Factor::x, x, seen,
-                                                    Fp8Layouts::transposed, stream);
+      Fp8Codes codes = pass.context.fp8->take_input(*pass.unit, weight);
+      if (!codes.transposed)
+        codes = pass.context.fp8->cast(pass.context, *pass.unit, weight, Fp8Factor::x, x, seen, Fp8Layouts::transposed, stream);
       pass.keep(codes);
       args.dyt8 = dyt8, args.xt8 = codes.transposed;
     }

@@ -46,6 +46,7 @@ struct UnitPass {
   const Unit* unit = nullptr;
   const Unit* coded = nullptr;             ///< the unit, where matrices that are stored as codes are multiplied so
   bool again = false;                      ///< what forward has computed is computed again
+  bool keeps = false;                      ///< its backward comes: codes of inputs may stay for it
 };
 
 /// Brackets of a unit together with the adapters beside it. `rows`: of what its layers will multiply in forward, where that
@@ -158,14 +159,18 @@ class LinearLayer {
   void attach(std::shared_ptr<const LinearAdapter> adapter) { attach(std::move(adapter), {0, out}); }
   void attach(std::shared_ptr<const LinearAdapter> adapter, LinearPart to);
 
-  /// `args` without w and bias.
-  void forward(const UnitPass& pass, LinearForward args) const;
+  /// `args` without w and bias. `later`: what weight_gradient() will be told of args.x.
+  void forward(const UnitPass& pass, LinearForward args, Fp8Seen later = Fp8Seen::alike) const;
 
   /// Whether weight_gradient() will read x. A caller that holds x for nothing else need not keep it, or compute it
   /// again, when not.
-  bool needs_input(const UnitBackward& pass) const { return trained(pass) || !adapters.empty(); }
-  /// The same during forward.
-  bool needs_input(const Unit& unit) const { return unit.trainable || !adapters.empty(); }
+  bool needs_input(const UnitBackward& pass) const { return has_weight_gradient(pass) && !keeps_input(pass); }
+  /// The same during forward, after forward().
+  bool needs_input(const UnitPass& pass) const {
+    return (pass.unit->trainable || !adapters.empty()) && !keeps_input(pass);
+  }
+  /// Whether weight_gradient() will read dy.
+  bool has_weight_gradient(const UnitBackward& pass) const { return trained(pass) || !adapters.empty(); }
   /// What the producers of x in forward, and of dy in backward, are handed where the layer casts what they write, as they write
   /// it: f32 [1], to raise to the largest magnitude; absent: not wanted. See Fp8Products::amax().
   Tensor input_amax(const UnitPass& pass) const { return amax(pass.context, *pass.unit, Fp8Factor::x); }
@@ -192,7 +197,10 @@ class LinearLayer {
   std::vector<Attached> adapters;
 
  private:
-  void multiply(const UnitPass& pass, LinearForward args) const;
+  void multiply(const UnitPass& pass, LinearForward args, Fp8Seen later) const;
+  bool keeps_input(const UnitPass& pass) const {
+    return in_fp8(pass) && pass.context.fp8->keeps_input(*pass.unit, weight) && adapters.empty();
+  }
   bool trained(const UnitBackward& pass) const { return pass.trained(); }
   /// Whether the products of this layer take their factors in fp8.
   bool in_fp8(const UnitPass& pass) const {

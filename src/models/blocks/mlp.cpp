@@ -16,8 +16,9 @@ void drop(const StepContext& context, const Dropout& dropout, const Tensor& x) {
 
 }  // namespace
 
-Tensor Mlp::keep_activated(const StepContext& context, Tensor activated) const {
-  if (fc2_.needs_input(unit())) return activated;
+Tensor Mlp::keep_activated(const UnitPass& pass, Tensor activated) const {
+  const StepContext& context = pass.context;
+  if (fc2_.needs_input(pass)) return activated;
   const Tensor signs = take(context, "mlp signs", DType::u8, {(activated.numel() + 7) / 8});
   context.ops.pack_signs(activated, signs, context.stream);
   give(context, activated);
@@ -31,13 +32,14 @@ Tensor Mlp::forward(const UnitPass& pass, const LayerCall& call, Input input, co
   const Shape inner = {input.x.rows(), fc1_.out};
   Tensor activated = take(context, "mlp inner", type, inner);
   Tensor before = keeps_input_of_activation() ? take(context, "mlp inner", type, inner) : Tensor{};
-  fc1_.forward(pass, {.x = input.x, .activation = activation_, .pre_activation = before, .y = activated});
+  fc1_.forward(pass, {.x = input.x, .activation = activation_, .pre_activation = before, .y = activated}, input.later);
   if (input.owned) give(context, input.x);
   if (save) saved.inner = before; else give(context, before);
   drop(context, dropout_.of(context, call), activated);
   const Tensor y = take(context, output.name, type, {inner[0], fc2_.out});
-  fc2_.forward(pass, {.x = activated, .residual = output.residual, .y = y});
-  if (save && !keeps_input_of_activation()) saved.inner = keep_activated(context, activated);
+  fc2_.forward(pass, {.x = activated, .residual = output.residual, .y = y},
+               keeps_input_of_activation() ? Fp8Seen::alike : Fp8Seen::same);
+  if (save && !keeps_input_of_activation()) saved.inner = keep_activated(pass, activated);
   else give(context, activated);
   return y;
 }
@@ -46,10 +48,10 @@ void Mlp::recompute(const UnitPass& pass, const LayerCall& call, Input input, Sa
   const StepContext& context = pass.context;
   const bool before = keeps_input_of_activation();
   const Tensor inner = take(context, "mlp inner", input.x.dtype, {input.x.rows(), fc1_.out});
-  fc1_.forward(pass, {.x = input.x, .activation = before ? Activation::none : activation_, .y = inner});
+  fc1_.forward(pass, {.x = input.x, .activation = before ? Activation::none : activation_, .y = inner}, input.later);
   if (input.owned) give(context, input.x);
   if (!before) drop(context, dropout_.of(context, call), inner);
-  saved.inner = before ? inner : keep_activated(context, inner);
+  saved.inner = before ? inner : keep_activated(pass, inner);
 }
 
 // Of relu, what was dropped is zero, and so is its gradient; what was kept is scaled, as the mask scales its gradient.
@@ -84,7 +86,7 @@ Block::Flops Mlp::forward_flops(int64_t batch, double tokens, double) const {
 
 void GatedMlp::recompute(const UnitPass& pass, const LayerCall&, Input input, SavedBlock& saved) const {
   saved.inner = take(pass.context, "gate and up", input.x.dtype, {input.x.rows(), gate_up_.out});
-  gate_up_.forward(pass, {.x = input.x, .y = saved.inner});
+  gate_up_.forward(pass, {.x = input.x, .y = saved.inner}, input.later);
   if (input.owned) give(pass.context, input.x);
 }
 
@@ -101,7 +103,7 @@ Tensor GatedMlp::forward(const UnitPass& pass, const LayerCall& call, Input inpu
   drop(context, dropout, inner);
   if (!save) give(context, saved.inner);
   const Tensor y = take(context, output.name, type, {rows, down_.out});
-  down_.forward(pass, {.x = inner, .residual = output.residual, .y = y});
+  down_.forward(pass, {.x = inner, .residual = output.residual, .y = y}, Fp8Seen::same);
   return y;
 }
 

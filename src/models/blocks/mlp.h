@@ -27,7 +27,7 @@ class Mlp : public Block {
  private:
   bool keeps_input_of_activation() const { return activation_ == Activation::gelu; }
   /// What backward needs of relu's output, which is taken over: itself, or its signs.
-  Tensor keep_activated(const StepContext& context, Tensor activated) const;
+  Tensor keep_activated(const UnitPass& pass, Tensor activated) const;
 
   Activation activation_;
   LinearLayer fc1_, fc2_;

@@ -128,7 +128,8 @@ Tensor Stack::forward(const StepContext& context, const LayerCall& call, Tensor 
   saved_.assign(layers.size(), {});
   for (size_t i = 0; i < layers.size(); ++i) {
     const Layer& layer = layers[i];
-    const UnitPass pass = open(context, call, layer, save ? 0 : x.rows());
+    UnitPass pass = open(context, call, layer, save ? 0 : x.rows());
+    pass.keeps = save && !recomputes(i);
     const ObservedPhase phase(context, Phase::forward, *layer.unit);
     if (relative && i == 0) make_relative(pass);
     LayerCall of_layer = call;
@@ -161,7 +162,7 @@ Tensor Stack::backward(const StepContext& context, const LayerCall& of_stack, Te
     if (recomputes(i)) {
       const ObservedPhase phase(context, Phase::recompute, *layer.unit);
       UnitPass again = pass;
-      again.again = true;
+      again.again = again.keeps = true;
       layer.recompute(again, call, saved_[i]);
     }
     const ObservedPhase phase(context, Phase::backward, *layer.unit);

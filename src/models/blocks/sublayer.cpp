@@ -43,11 +43,11 @@ void give(const StepContext& context, Sublayer::Saved& saved) {
 }
 
 // What the block reads. Leaves in.x the input with nothing to be added any more; the norm adds up what was left.
-Block::Input Sublayer::block_input(const UnitPass& pass, ResidualStream& in, Saved& saved, bool save) const {
+Block::Input Sublayer::block_input(const UnitPass& pass, ResidualStream& in, bool makes_input_again, Saved& saved, bool save) const {
   const StepContext& context = pass.context;
   if (!before) {
     in = {.x = added_up(context, in, "middle residual")};
-    return {in.x, false};
+    return {in.x, false, makes_input_again ? Fp8Seen::alike : Fp8Seen::same};
   }
   NormResult normed;
   const Tensor amax = block->first().input_amax(pass);
@@ -60,7 +60,7 @@ Block::Input Sublayer::block_input(const UnitPass& pass, ResidualStream& in, Sav
   } else {
     normed = take_norm(context, *before, pass.flat, in.x, amax);
   }
-  const Block::Input input{normed.y, true};
+  const Block::Input input{normed.y, true, before->rms() ? Fp8Seen::same : Fp8Seen::alike};
   normed.y = {};
   if (save) saved.before = normed; else give(context, normed);
   return input;
@@ -93,7 +93,7 @@ ResidualStream Sublayer::add(const UnitPass& pass, const LayerCall& call, Residu
 ResidualStream Sublayer::forward_rows(const UnitPass& pass, const LayerCall& call, ResidualStream in, Place place,
                                  Saved& saved, bool save) const {
   const StepContext& context = pass.context;
-  const Block::Input input = block_input(pass, in, saved, save);
+  const Block::Input input = block_input(pass, in, place.makes_input_again, saved, save);
   const bool keep = save && !place.makes_input_again;
   if (keep) saved.x = in.x;
   in.saved |= keep;
@@ -114,7 +114,7 @@ void Sublayer::recompute_rows(const UnitPass& pass, const LayerCall& call, Resid
     give(context, out.x);
     return;
   }
-  const Block::Input input = block_input(pass, in, saved, true);
+  const Block::Input input = block_input(pass, in, place.makes_input_again, saved, true);
   if (!place.makes_input_again) saved.x = in.x;
   block->recompute(pass, call, input, saved.block);
   if (place.makes_input_again) give_x(context, in);

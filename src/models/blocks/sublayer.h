@@ -103,7 +103,7 @@ class Sublayer {
   LayerCall call_of_range(const LayerCall& call) const;
   Tensor take_range(const StepContext& context, const LayerCall& call, const Tensor& x) const;
   void put_range(const StepContext& context, const LayerCall& call, Tensor rows, const Tensor& x) const;
-  Block::Input block_input(const UnitPass& pass, ResidualStream& in, Saved& saved, bool save) const;
+  Block::Input block_input(const UnitPass& pass, ResidualStream& in, bool makes_input_again, Saved& saved, bool save) const;
   ResidualStream add(const UnitPass& pass, const LayerCall& call, ResidualStream in, Tensor branch, Place place,
                      Saved& saved, bool save) const;
   ResidualGradient branch_gradient(UnitBackward& pass, const LayerCall& call, const ResidualGradient& incoming,
