@@ -94,8 +94,8 @@ TEST_SUITE("fp8") {
     const auto device = make_cpu_device(0), plan_device = make_plan_device();
     const auto cpu_ops = make_cpu_ops(), plan_ops = make_plan_ops();
     std::vector<std::vector<float>> found;   // of each way: dw and db
-    enum Way { not_kept, kept, kept_again, two_inputs };
-    for (const Way way : {not_kept, kept, kept_again, two_inputs}) {
+    enum Way { not_kept, kept, kept_again, two_inputs, another_alike };
+    for (const Way way : {not_kept, kept, kept_again, two_inputs, another_alike}) {
       CAPTURE(static_cast<int>(way));
       Arena arena(*device);
       NoUnits units({flat.data(), kF32, {unit.numel()}}, {gradient.data(), kF32, {unit.numel()}});
@@ -118,9 +118,9 @@ TEST_SUITE("fp8") {
           again.again = again.keeps = true;
           layer.forward(again, {.x = tx, .y = ty}, Fp8Seen::same);
         }
-        if (way == two_inputs) layer.forward(pass, {.x = tother, .y = ty}, Fp8Seen::same);
+        if (way >= two_inputs) layer.forward(pass, {.x = tother, .y = ty}, way == two_inputs ? Fp8Seen::same : Fp8Seen::alike);
         UnitBackward backward(pass, gradients(context, unit));
-        const bool reads = way == not_kept || way == two_inputs;
+        const bool reads = way == not_kept || way >= two_inputs;
         CHECK(layer.needs_input(backward) == reads);
         CHECK(layer.has_weight_gradient(backward));
         layer.weight_gradient(backward, tdy, reads ? MatrixView(tx) : MatrixView(), {}, Fp8Seen::same);

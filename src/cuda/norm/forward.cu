@@ -26,7 +26,7 @@ __device__ __forceinline__ float rms_output(float scaled, float gamma, const Rms
 /// One block per row; a thread holds kPacks packs of N elements, `blockDim.x` packs apart. All loads of a row come
 /// before its stores, and no thread reads another's elements, so that sum or y may be x or residual.
 // 86 lines: three passes over a row that stays in registers; their order hides the loads behind the sums' barriers.
-template <class T, int N, int kPacks, bool kRms, bool kResidual, bool kDropped>
+template <class T, int N, int kPacks, bool kRms, bool kResidual, bool kDropped, bool kAmax>
 __global__ void __launch_bounds__(512, kPacks == 1 ? 3 : 1)
 norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma, const T* __restrict__ beta,
                     T* y, const __grid_constant__ ForwardArgs args) {
@@ -109,9 +109,9 @@ norm_forward_kernel(const T* x, const T* residual, T* sum, const T* __restrict__
       v[p][j] = kRms ? rms_output<T>(v[p][j] * rstd, w[j], args.rms) : v[p][j] * rstd * w[j] + b[j];
     const Pack<T, N> stored = packed<T>(v[p]);
     *reinterpret_cast<Pack<T, N>*>(y + first + p * step) = stored;
-    if (args.amax) most = larger(most, stored);
+    if constexpr (kAmax) most = larger(most, stored);
   }
-  if (args.amax) raise_by_block(most, args.amax);
+  if constexpr (kAmax) raise_by_block(most, args.amax);
 }
 
 constexpr int64_t kManyRows = 2048;  // from here on one warp a row fills the GPU
@@ -120,7 +120,7 @@ constexpr int kRowWarps = 4;  // rows of a block of the kernel below
 /// One warp per row, no barriers, the whole row in flight at once; a lane holds kPacks packs, 32 packs apart, as they
 /// were loaded. Otherwise like the kernel above, without dropout.
 // 76 lines, as above: the passes over the row in registers are its parts.
-template <class T, int N, int kPacks, bool kRms, bool kResidual>
+template <class T, int N, int kPacks, bool kRms, bool kResidual, bool kAmax>
 __global__ void __launch_bounds__(32 * kRowWarps, kResidual ? 4 : 8)
 norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restrict__ gamma,
                          const T* __restrict__ beta, T* y, ForwardArgs args) {
@@ -192,9 +192,9 @@ norm_forward_warp_kernel(const T* x, const T* residual, T* sum, const T* __restr
       v[j] = kRms ? rms_output<T>(v[j] * rstd, g[j], args.rms) : (v[j] - mean) * rstd * g[j] + b[j];
     const Pack<T, N> stored = packed<T>(v);
     *reinterpret_cast<Pack<T, N>*>(y + first + p * 32 * N) = stored;
-    if (args.amax) most = larger(most, stored);
+    if constexpr (kAmax) most = larger(most, stored);
   }
-  if (args.amax) raise_by_warp(most, args.amax);
+  if constexpr (kAmax) raise_by_warp(most, args.amax);
 }
 
 constexpr int kGeneralThreads = 256;
@@ -251,15 +251,17 @@ template <class T, int kPacks>
 void launch_packs(const NormForward& args, const ForwardArgs& kernel_args, const LaunchContext& context) {
   constexpr int N = kVector<T>;
   const int64_t threads = round_up(ceil_div(kernel_args.cols, N * kPacks), 32);
-  const auto launch = [&](auto rms, auto residual, auto dropped) {
-    launch_overlapped(
-        norm_forward_kernel<T, N, kPacks, decltype(rms)::value, decltype(residual)::value, decltype(dropped)::value>,
-        blocks_of(kernel_args.rows), threads, 0, context, args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(),
-        args.gamma.as<const T>(), args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+  const auto launch = [&](auto rms, auto residual, auto dropped, auto amax) {
+    launch_overlapped(norm_forward_kernel<T, N, kPacks, decltype(rms)::value, decltype(residual)::value, decltype(dropped)::value,
+                                          decltype(amax)::value>,
+                      blocks_of(kernel_args.rows), threads, 0, context, args.x.as<const T>(), args.residual.as<const T>(),
+                      args.sum.as<T>(), args.gamma.as<const T>(), args.beta.as<const T>(), args.y.as<T>(), kernel_args);
   };
   dispatch_bool(static_cast<bool>(args.residual), [&](auto residual) {
     dispatch_bool(!args.mean, [&](auto rms) {
-      dispatch_bool(static_cast<bool>(args.dropout), [&](auto dropped) { launch(rms, residual, dropped); });
+      dispatch_bool(static_cast<bool>(args.dropout), [&](auto dropped) {
+        dispatch_bool(static_cast<bool>(args.amax), [&](auto amax) { launch(rms, residual, dropped, amax); });
+      });
     });
   });
 }
@@ -268,10 +270,12 @@ template <class T, int kPacks>
 void launch_warps(const NormForward& args, const ForwardArgs& kernel_args, cudaStream_t stream) {
   dispatch_bool(!args.mean, [&](auto rms) {
     dispatch_bool(static_cast<bool>(args.residual), [&](auto residual) {
-      norm_forward_warp_kernel<T, kVector<T>, kPacks, decltype(rms)::value, decltype(residual)::value>
-          <<<static_cast<unsigned>(ceil_div(kernel_args.rows, kRowWarps)), 32 * kRowWarps, 0, stream>>>(
-              args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
-              args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+      dispatch_bool(static_cast<bool>(args.amax), [&](auto amax) {
+        norm_forward_warp_kernel<T, kVector<T>, kPacks, decltype(rms)::value, decltype(residual)::value, decltype(amax)::value>
+            <<<static_cast<unsigned>(ceil_div(kernel_args.rows, kRowWarps)), 32 * kRowWarps, 0, stream>>>(
+                args.x.as<const T>(), args.residual.as<const T>(), args.sum.as<T>(), args.gamma.as<const T>(),
+                args.beta.as<const T>(), args.y.as<T>(), kernel_args);
+      });
     });
   });
 }

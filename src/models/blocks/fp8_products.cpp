@@ -35,6 +35,12 @@ auto& at(Array& of_factors, Fp8Factor factor) {
   return of_factors[static_cast<size_t>(factor)];
 }
 
+/// Where another input comes: whose backward will be first is not known.
+void drop_input(const StepContext& context, Fp8Products::Matrix& matrix) {
+  if (std::exchange(matrix.input, Fp8Products::Input::none) == Fp8Products::Input::kept)
+    context.arena.give(std::exchange(matrix.input_codes, {}));
+}
+
 }  // namespace
 
 Fp8Products::Fp8Products(const std::vector<const Unit*>& units, Fp8Settings settings, Arena& arena)
@@ -150,7 +156,9 @@ Tensor Fp8Products::amax(const Unit& unit, int64_t weight, Fp8Factor factor) {
 
 Fp8Codes Fp8Products::cast(const StepContext& context, const Unit& unit, int64_t weight, Fp8Factor factor,
                            const MatrixView& tensor, Fp8Seen seen, Fp8Layouts layouts, Stream stream) {
-  return cast(context, matrices_.at({unit.index, weight}), factor, tensor, seen, layouts, stream,
+  Matrix& matrix = matrices_.at({unit.index, weight});
+  if (factor == Fp8Factor::x && seen == Fp8Seen::never) drop_input(context, matrix);
+  return cast(context, matrix, factor, tensor, seen, layouts, stream,
               seen == Fp8Seen::never ? notes(unit, weight, factor) : Fp8Notes{});
 }
 
@@ -178,10 +186,7 @@ Fp8Codes Fp8Products::cast_to_keep(const StepContext& context, const Unit& unit,
   const Word word = at(matrix.words, Fp8Factor::x);
   const bool only = ready_ && matrix.input == Input::none && (seen == Fp8Seen::never ? word < Word::known : word == Word::known);
   const bool keep = settings_.keep_inputs && only;
-  if (seen == Fp8Seen::never && matrix.input == Input::kept) {  // whose backward comes first is not known
-    context.arena.give(std::exchange(matrix.input_codes, {}));
-    matrix.input = Input::none;
-  }
+  if (seen == Fp8Seen::never) drop_input(context, matrix);
   Fp8Codes made = cast(context, unit, weight, Fp8Factor::x, x, seen, keep ? Fp8Layouts::both : Fp8Layouts::codes, context.stream);
   if (!keep) return made;
   matrix.input = Input::kept;
