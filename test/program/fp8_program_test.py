@@ -241,7 +241,16 @@ def rows_are_the_same_however_the_run_holds_and_recomputes(space):
 
 @test
 def a_weight_has_the_magnitude_and_the_underflows_that_the_saved_model_says(space):
-    settings = (*FP8, "train.lr=0.03", "train.lr_schedule=constant")
+    # Most numbers of every other row start so small that steps of SGD leave thousands of all sizes around the least code.
+    model = space.copy(trained(space, "text", 1, "train.max_steps=1").output / "model")
+    tensors = read_safetensors(model / "model.safetensors")
+    for key, (dtype, shape, data) in tensors.items():
+        if len(shape) == 2 and "embed" not in key and "lm_head" not in key:
+            w = numpy.frombuffer(data, "<f4").reshape(shape).copy()
+            w[1::2] *= 1e-9
+            tensors[key] = (dtype, shape, w.tobytes())
+    write_safetensors(model / "model.safetensors", tensors)
+    settings = (*FP8, "model.init=pretrained", f"model.path={model}", "train.optim=sgd", "train.lr=0.03", "train.lr_schedule=constant")
     names, rows = fp8_of(trained(space, "text", 1, *settings, "train.max_steps=4", "trace.fp8_every=3").output)
     model = model_of(trained(space, "text", 1, *settings, "train.max_steps=3").output)
     for name, row in zip(names, rows_of_weights(rows[rows["step"] == 3]), strict=True):
