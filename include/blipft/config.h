@@ -78,7 +78,7 @@ struct TrainSection {
   std::string matmul = "default";       ///< factors of layers' products: default (as precision says) | fp8
   std::vector<std::string> matmul_exclude;   ///< ends of names of modules whose products stay as precision says
   std::string fp8_gradients = "e4m3";   ///< of layers' outputs: e4m3 | e5m2
-  int64_t fp8_least_size = 1300;        ///< layers with in * out / (in + out) below it stay as precision says
+  int64_t fp8_least_size = 1000;        ///< layers with in * out / (in + out) below it stay as precision says
   std::string fp8_keep_weights = "auto"; ///< weights' codes over a step: auto (as many as there is room for) | all | none
   std::string fp8_keep_inputs = "auto"; ///< layers' inputs as codes, from forward to backward: auto (where there is room) | all | none
   std::string optim = "adamw";          ///< adamw | adamw8bit | lion | sgd

@@ -84,7 +84,7 @@ const std::vector<Win>& wins() {
       {"parallel: {strategy: single}\n", "parallel.devices=4", "parallel.strategy", "auto", 1, "parallel.strategy"},
       {"train: {matmul: fp8, matmul_exclude: [down_proj]}\n", "train.matmul=default", "train.matmul_exclude", "[]", 1, "train.matmul_exclude"},
       {"train: {matmul: fp8, fp8_gradients: e5m2}\n", "train.matmul=default", "train.fp8_gradients", "e4m3", 1, "train.fp8_gradients"},
-      {"train: {matmul: fp8, fp8_least_size: 1}\n", "train.matmul=default", "train.fp8_least_size", "1300", 1, "train.fp8_least_size"},
+      {"train: {matmul: fp8, fp8_least_size: 1}\n", "train.matmul=default", "train.fp8_least_size", "1000", 1, "train.fp8_least_size"},
       {"train: {matmul: fp8, fp8_keep_weights: none}\n", "train.matmul=default", "train.fp8_keep_weights", "auto", 1, "train.fp8_keep_weights"},
       {"train: {matmul: fp8, fp8_keep_inputs: none}\n", "train.matmul=default", "train.fp8_keep_inputs", "auto", 1, "train.fp8_keep_inputs"},
       {"parallel: {devices: 4}\n", "parallel.strategy=single", "parallel.devices", "0", 1, "parallel.strategy"},
