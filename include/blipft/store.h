@@ -105,7 +105,7 @@ class ParameterStore {
   /// Bytes of all ranks' shards together.
   int64_t gathered_bytes(const Unit& unit) const;
   /// The flat buffer [shard.padded] out of the unit's gathered sections, in their order.
-  /// `left`: without the elements that codes() or fp8_codes() gives.
+  /// `left`: without the elements that codes() and as_stored(), or fp8_codes(), give.
   void decode(const Unit& unit, const std::vector<Stored>& gathered, const Tensor& flat, Stream stream,
               CodesTaken left = CodesTaken::none) const;
   /// Whether it has elements to decode.
@@ -113,6 +113,8 @@ class ParameterStore {
   /// What UnitAccess::codes() gives of a unit: parameters in codes of nf4 or int8 with plain scales, whose rows are whole
   /// blocks.
   std::optional<Quantized> codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
+  /// What whoever takes codes of blocks reads where it is stored: parameters in the compute dtype. decode() leaves them too.
+  std::vector<UnitWeights::Range> as_stored(const Unit& unit, const std::vector<Stored>& gathered) const;
   /// What UnitAccess::fp8_codes() gives.
   Fp8Matrix fp8_codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
   /// Whether it gives the matrix that begins with element `first`.
@@ -209,6 +211,7 @@ class ParameterStore {
                    Stream stream);
   void fill_state(const Stored& state, float value, Stream stream);
   void for_scale(const Unit& unit, const Parameter& parameter, const std::function<void(const Tensor& words)>& body) const;
+  bool in_compute_dtype(const Section& section) const;
   static Stored with_scale(const Section& section, const Section::Piece& piece, Stored part);
 
   StoreContext context_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "blipft/ops.h"
@@ -110,6 +111,30 @@ struct UnitGradient {
   bool accumulate = false;
 };
 
+/// A unit's parameters while it is acquired: the flat buffer, but for those that are read where they are stored.
+class UnitWeights {
+ public:
+  /// Elements of the flat buffer from `first` on, [count] in the compute dtype.
+  struct Range {
+    int64_t first;
+    Tensor stored;
+  };
+  UnitWeights() = default;
+  UnitWeights(const Tensor& flat, std::vector<Range> stored = {}) : flat_(flat), stored_(std::move(stored)) {}
+
+  DType dtype() const { return flat_.dtype; }
+  /// `shape` elements of one parameter, or of several that lie one behind the other in the flat buffer.
+  Tensor part(int64_t first, const Shape& shape) const {
+    for (const Range& range : stored_)
+      if (first >= range.first && first < range.first + range.stored.numel()) return range.stored.part(first - range.first, shape);
+    return flat_.part(first, shape);
+  }
+
+ private:
+  Tensor flat_;
+  std::vector<Range> stored_;
+};
+
 /// What whoever acquires a unit multiplies as it is stored: no codes, those of blocks (Quantized), or fp8.
 enum class CodesTaken { none, blocks, fp8 };
 
@@ -122,7 +147,7 @@ class UnitAccess {
   virtual void release(const Unit& unit) = 0;
   /// As acquire(), for whoever multiplies matrices that are stored as codes `taken` as they are: codes() or fp8_codes()
   /// then gives these, and their elements of the flat buffer mean nothing.
-  virtual Tensor acquire_codes(const Unit& unit, CodesTaken taken) {
+  virtual UnitWeights acquire_codes(const Unit& unit, CodesTaken taken) {
     (void)taken;
     return acquire(unit);
   }

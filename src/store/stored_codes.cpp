@@ -72,6 +72,28 @@ std::optional<Quantized> ParameterStore::codes(const Unit& unit, const std::vect
   return std::nullopt;
 }
 
+bool ParameterStore::in_compute_dtype(const Section& section) const {
+  return section.format == &plain_format(context_.types.compute);
+}
+
+std::vector<UnitWeights::Range> ParameterStore::as_stored(const Unit& unit, const std::vector<Stored>& gathered) const {
+  const std::vector<Section>& sections = of(unit).sections;
+  std::vector<UnitWeights::Range> ranges;
+  for (size_t s = 0; s < sections.size(); ++s)
+    if (in_compute_dtype(sections[s]))
+      for (const Section::Piece& piece : sections[s].pieces) {
+        const int64_t count = piece.parameter->numel();
+        UnitWeights::Range* const last = ranges.empty() ? nullptr : &ranges.back();
+        // Packed layers read several parameters as one.
+        const Tensor stored = gathered.at(s).tensor().part(piece.at, {count});
+        const bool follows = last && piece.flat == last->first + last->stored.numel() &&
+                             stored.data == last->stored.as<char>() + last->stored.bytes();
+        if (follows) last->stored.shape = {last->stored.numel() + count};
+        else ranges.push_back({piece.flat, stored});
+      }
+  return ranges;
+}
+
 Fp8Matrix ParameterStore::fp8_codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const {
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s)
@@ -90,6 +112,7 @@ void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathere
                             CodesTaken left) const {
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s) {
+    if (left == CodesTaken::blocks && in_compute_dtype(sections[s])) continue;
     const std::vector<Section::Piece>& pieces = sections[s].pieces;
     const int64_t block = sections[s].format->block();
     for (size_t i = 0; i < pieces.size(); ++i) {

@@ -39,6 +39,12 @@ Tensor Replicated::acquire(const Unit& unit, CodesTaken left) {
   return decoded.flat;
 }
 
+UnitWeights Replicated::acquire_codes(const Unit& unit, CodesTaken taken) {
+  const Tensor flat = acquire(unit, taken);
+  if (taken != CodesTaken::blocks || store_.flat(unit)) return flat;
+  return {flat, store_.as_stored(unit, stored(unit))};
+}
+
 void Replicated::release(const Unit& unit) {
   if (store_.flat(unit)) return;
   Decoded& decoded = decoded_[static_cast<size_t>(unit.index)];

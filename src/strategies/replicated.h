@@ -9,7 +9,7 @@ class Replicated : public Strategy {
  public:
   explicit Replicated(const StrategyContext& context);
   Tensor acquire(const Unit& unit) override { return acquire(unit, CodesTaken::none); }
-  Tensor acquire_codes(const Unit& unit, CodesTaken taken) override { return acquire(unit, taken); }
+  UnitWeights acquire_codes(const Unit& unit, CodesTaken taken) override;
   std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override;
   Fp8Matrix fp8_codes(const Unit& unit, int64_t first, int64_t count) const override;
   void release(const Unit& unit) override;

@@ -272,6 +272,12 @@ Tensor Sharded::acquire(const Unit& unit, CodesTaken left) {
   return full;
 }
 
+UnitWeights Sharded::acquire_codes(const Unit& unit, CodesTaken taken) {
+  const Tensor full = acquire(unit, taken);
+  if (taken != CodesTaken::blocks || store_.flat(unit)) return full;
+  return {full, store_.as_stored(unit, gathered_[static_cast<size_t>(unit.index)].sections)};
+}
+
 void Sharded::release(const Unit& unit) {
   Gathered& entry = gathered_[static_cast<size_t>(unit.index)];
   BLIPFT_CHECK(entry.uses > 0, "unit ", unit.name(), " is released without being acquired");

@@ -20,7 +20,7 @@ class Sharded : public Strategy {
   void begin_step(const Tensor& scalars, float max_norm) override;
   void begin_evaluation(size_t kind, UnitsOfEvaluation units) override;
   Tensor acquire(const Unit& unit) override { return acquire(unit, CodesTaken::none); }
-  Tensor acquire_codes(const Unit& unit, CodesTaken taken) override { return acquire(unit, taken); }
+  UnitWeights acquire_codes(const Unit& unit, CodesTaken taken) override;
   std::optional<Quantized> codes(const Unit& unit, int64_t first, int64_t count) const override {
     return store_.codes(unit, gathered_[static_cast<size_t>(unit.index)].sections, first, count);
   }

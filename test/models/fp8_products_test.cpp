@@ -15,7 +15,7 @@ namespace {
 class StoredUnits final : public NoUnits {
  public:
   StoredUnits(Tensor flat, Fp8Matrix stored) : NoUnits(flat, {}), matrix(stored), flat_(flat) {}
-  Tensor acquire_codes(const Unit&, CodesTaken taken) override {
+  UnitWeights acquire_codes(const Unit&, CodesTaken taken) override {
     CHECK(taken == CodesTaken::fp8);
     return flat_;
   }

@@ -380,7 +380,7 @@ TEST_SUITE("linear layer") {
       Quantized weight;
       int64_t asked = -1;
       Tensor acquire(const Unit&) override { throw Error("the layer was acquired decoded"); }
-      Tensor acquire_codes(const Unit&, CodesTaken taken) override {
+      UnitWeights acquire_codes(const Unit&, CodesTaken taken) override {
         CHECK(taken == CodesTaken::blocks);
         return flat;
       }

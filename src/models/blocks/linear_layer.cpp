@@ -8,7 +8,8 @@ UnitPass acquire(const StepContext& context, const Unit& unit, int64_t rows) {
   const bool few = rows > 0 && rows <= context.most_coded_rows;
   const CodesTaken taken = context.fp8 ? CodesTaken::fp8 : few ? CodesTaken::blocks : CodesTaken::none;
   if (taken == CodesTaken::blocks) pass.coded = &unit;
-  pass.flat = taken == CodesTaken::none ? context.units.acquire(unit) : context.units.acquire_codes(unit, taken);
+  if (taken == CodesTaken::none) pass.flat = context.units.acquire(unit);
+  else pass.flat = context.units.acquire_codes(unit, taken);
   if (unit.adapter) pass.adapter = context.units.acquire(*unit.adapter);
   return pass;
 }
@@ -91,7 +92,7 @@ void LinearLayer::in_compute_dtype(const UnitPass& pass, Product product) const 
   const Fp8Matrix stored = stored_codes(pass);
   if (!stored) return product(w(pass.flat));
   Arena& arena = pass.context.arena;
-  const Tensor values = arena.take(Owner::parameters, "decoded weights", pass.flat.dtype, {out, in});
+  const Tensor values = arena.take(Owner::parameters, "decoded weights", pass.flat.dtype(), {out, in});
   pass.context.ops.decode_fp8({stored.codes.view({out * in}), stored.scale}, values.view({out * in}), pass.context.stream);
   product(values);
   arena.give(values);

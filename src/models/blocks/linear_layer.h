@@ -40,7 +40,7 @@ namespace blipft {
 /// One use of a unit, and of the adapters beside it.
 struct UnitPass {
   const StepContext& context;
-  Tensor flat;                             ///< the unit's parameters
+  UnitWeights flat;                        ///< the unit's parameters
   Tensor adapter;                          ///< those of the unit beside it; absent: none
   Dropout rows;                            ///< how rows belong to samples, for adapters: a Dropout without p and site
   const Unit* unit = nullptr;
@@ -214,8 +214,8 @@ class LinearLayer {
   /// Calls `product` with the weight in the compute dtype, which is there until it returns.
   template <class Product>
   void in_compute_dtype(const UnitPass& pass, Product product) const;
-  Tensor w(const Tensor& flat) const { return flat.part(weight, {out, in}); }
-  Tensor b(const Tensor& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
+  Tensor w(const UnitWeights& flat) const { return flat.part(weight, {out, in}); }
+  Tensor b(const UnitWeights& flat) const { return bias < 0 ? Tensor{} : flat.part(bias, {out}); }
 };
 
 /// Adds "<name>.weight" and, if wanted, "<name>.bias" to the unit.

@@ -26,7 +26,7 @@ Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps, 
   return {size, unit.add(name + ".weight", {size}, Init::constant(1 - form.offset)), -1, eps, form};
 }
 
-NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x,
+NormResult take_norm(const StepContext& context, const Norm& norm, const UnitWeights& flat, const Tensor& x,
                      const Tensor& amax) {
   const NormResult result = fresh(context, norm, x.dtype, x.rows());
   context.ops.norm_forward({.x = x, .gamma = norm.g(flat), .beta = norm.b(flat), .eps = norm.eps, .rms = norm.form,
@@ -35,7 +35,7 @@ NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor&
   return result;
 }
 
-NormResult take_norm_of_sum(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& branch,
+NormResult take_norm_of_sum(const StepContext& context, const Norm& norm, const UnitWeights& flat, const Tensor& branch,
                             const Tensor& residual, const Dropout& dropout, const Tensor& sum, const Tensor& amax) {
   const NormResult result = fresh(context, norm, branch.dtype, branch.rows());
   context.ops.norm_forward({.x = branch, .residual = residual, .dropout = dropout, .sum = sum, .gamma = norm.g(flat),
@@ -45,7 +45,7 @@ NormResult take_norm_of_sum(const StepContext& context, const Norm& norm, const 
   return result;
 }
 
-Tensor take_norm_again(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x,
+Tensor take_norm_again(const StepContext& context, const Norm& norm, const UnitWeights& flat, const Tensor& x,
                        const NormResult& statistics) {
   const Tensor y = take(context, "norm output", x.dtype, x.shape);
   context.ops.norm_forward({.x = x, .gamma = norm.g(flat), .beta = norm.b(flat), .eps = norm.eps, .rms = norm.form,

@@ -17,8 +17,8 @@ struct Norm {
   float eps = 1e-5f;
   RmsForm form;                            // of RMSNorm
   bool rms() const { return beta < 0; }
-  Tensor g(const Tensor& flat) const { return flat.part(gamma, {size}); }
-  Tensor b(const Tensor& flat) const { return rms() ? Tensor{} : flat.part(beta, {size}); }
+  Tensor g(const UnitWeights& flat) const { return flat.part(gamma, {size}); }
+  Tensor b(const UnitWeights& flat) const { return rms() ? Tensor{} : flat.part(beta, {size}); }
   /// `args` without the parameters and their gradients; beta is filled in where y is wanted.
   void backward(const UnitBackward& pass, NormBackward args) const;
 };
@@ -31,13 +31,13 @@ Norm add_rms_norm(Unit& unit, const std::string& name, int64_t size, float eps, 
 struct NormResult {
   Tensor y, mean, rstd;                    // [M, H], f32 [M], f32 [M]; no mean of RMSNorm
 };
-NormResult take_norm(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x,
+NormResult take_norm(const StepContext& context, const Norm& norm, const UnitWeights& flat, const Tensor& x,
                      const Tensor& amax = {});
 /// The same of sum = residual + dropout(branch), which is written too: [M, H] each.
-NormResult take_norm_of_sum(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& branch,
+NormResult take_norm_of_sum(const StepContext& context, const Norm& norm, const UnitWeights& flat, const Tensor& branch,
                             const Tensor& residual, const Dropout& dropout, const Tensor& sum, const Tensor& amax = {});
 /// y alone, again, into a fresh tensor and the statistics that are there.
-Tensor take_norm_again(const StepContext& context, const Norm& norm, const Tensor& flat, const Tensor& x,
+Tensor take_norm_again(const StepContext& context, const Norm& norm, const UnitWeights& flat, const Tensor& x,
                        const NormResult& statistics);
 void give(const StepContext& context, NormResult& result);
 

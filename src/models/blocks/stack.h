@@ -74,7 +74,7 @@ class Stack {
     return context.in_host && recomputes(i) && i + 1 < layers.size();
   }
   bool recomputes(size_t i) const { return static_cast<int64_t>(i) < checkpointed; }
-  Tensor relative_table(const Tensor& flat) const {
+  Tensor relative_table(const UnitWeights& flat) const {
     return flat.part(relative->table, {relative->rule.buckets(), relative->heads});
   }
   void make_relative(const UnitPass& pass);

@@ -59,7 +59,7 @@ void LanguageHead::pause_tied_gradient(const StepContext& context, const UnitGra
 
 LanguageHead::Opened LanguageHead::open(const StepContext& context, const MicroBatch& batch) const {
   UnitPass pass = acquire(context, *unit);
-  const Tensor flat = pass.flat;
+  const UnitWeights flat = pass.flat;
   if (tied()) pass.flat = context.units.acquire(*weight_unit);
   pass.rows = {.seed = context.seed, .sample_keys = batch.sample_keys, .rows_per_sample = batch.most_rows};
   return {flat, pass};
@@ -79,7 +79,7 @@ void LanguageHead::drop_and_scale(const StepContext& context, const Tensor& rows
   if (scale != 1) context.ops.scale(rows, scale, context.stream);
 }
 
-LanguageHead::Input LanguageHead::input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting,
+LanguageHead::Input LanguageHead::input(const StepContext& context, const UnitWeights& flat, Tensor x, RowBlocks predicting,
                                     const MicroBatch& batch) const {
   const int64_t rows = batch.labels.numel();
   ScopedTensor picked(context, "head input", x.dtype, {rows, output.in});
@@ -130,7 +130,7 @@ void LanguageHead::forward_loss(const StepContext& context, Tensor x, RowBlocks 
 
 Tensor LanguageHead::logits(const StepContext& context, Tensor x, const Tensor& picked) const {
   UnitPass pass = acquire(context, *unit);
-  const Tensor flat = pass.flat;
+  const UnitWeights flat = pass.flat;
   if (tied()) pass.flat = context.units.acquire(*weight_unit);
   const ObservedPhase phase(context, Phase::loss, *unit);
   if (picked) {                            // a table of which some rows are looked up

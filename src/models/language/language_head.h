@@ -38,7 +38,7 @@ class LanguageHead {
 
  private:
   struct Opened {
-    Tensor flat;                           // of `unit`
+    UnitWeights flat;                      // of `unit`
     UnitPass weight;                       // of weight_unit, with the adapters beside `unit`
   };
   struct Input {
@@ -48,7 +48,7 @@ class LanguageHead {
   void drop_and_scale(const StepContext& context, const Tensor& rows, const MicroBatch& batch) const;
   bool tied() const { return weight_unit != unit; }
   Opened open(const StepContext& context, const MicroBatch& batch) const;
-  Input input(const StepContext& context, const Tensor& flat, Tensor x, RowBlocks predicting,
+  Input input(const StepContext& context, const UnitWeights& flat, Tensor x, RowBlocks predicting,
               const MicroBatch& batch) const;
   void loss_in_chunks(const UnitPass& pass, const Tensor& normed, const MicroBatch& batch, bool rounded,
                       const std::function<void(const UnitPass&, const Tensor&, int64_t)>& backward) const;
