@@ -21,6 +21,48 @@ struct StepArgs {
   __device__ __forceinline__ int64_t text_of(int64_t group) const { return texts ? texts[group] : group; }
 };
 
+/// The `wanted` best of a row (at most kRowThreads) through put(place, number of ranked()), best first. Whatever is among them is
+/// no worse than the wanted-th best of the threads' own best: few are. False, and nothing is put, where more are than there is
+/// room for, as of many equal scores.
+template <class Put>
+__device__ __forceinline__ bool put_best(const float* scores, int64_t count, int wanted, RowShared& shared, Put put) {
+  constexpr int kRoom = kBins - kRowThreads;
+  uint64_t* const best = shared.bins;
+  uint64_t* const good = shared.bins + kRowThreads;
+  const auto before = [](const uint64_t* numbers, int n, uint64_t own) {
+    int place = 0;
+#pragma unroll 8
+    for (int i = 0; i < n; ++i) place += numbers[i] > own;
+    return place;
+  };
+  uint64_t own = 0;
+  for_row(scores, count, [&](float score, int64_t id) {
+    const uint64_t number = ranked(score, id);
+    own = number > own ? number : own;
+  });
+  __syncthreads();
+  best[threadIdx.x] = own;
+  if (threadIdx.x < 2) shared.result[threadIdx.x] = 0;
+  __syncthreads();
+  if (before(best, kRowThreads, own) == wanted - 1) shared.result[0] = own;
+  __syncthreads();
+  const uint64_t least = shared.result[0];
+  for_row(scores, count, [&](float score, int64_t id) {
+    const uint64_t number = ranked(score, id);
+    if (number < least) return;
+    const auto at = atomicAdd(reinterpret_cast<unsigned long long*>(&shared.result[1]), 1ull);
+    if (at < kRoom) good[at] = number;
+  });
+  __syncthreads();
+  const auto n = static_cast<int64_t>(shared.result[1]);
+  if (n > kRoom) return false;
+  if (threadIdx.x < n) {
+    const int place = before(good, static_cast<int>(n), good[threadIdx.x]);
+    if (place < wanted) put(place, good[threadIdx.x]);
+  }
+  return true;
+}
+
 /// One block a row of logits: its best candidates.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) row_candidates_kernel(const T* __restrict__ all_logits, StepArgs args) {
@@ -47,6 +89,10 @@ __global__ void __launch_bounds__(kRowThreads) row_candidates_kernel(const T* __
   map_row(logits, scores, count, [&](float logit, int64_t) { return score_of_logit(logit, false); });
   apply_rules(a.rules, a.texts, slot, logits, scores, count, score_of_logit);
 
+  const auto put = [&](int place, uint64_t number) {
+    list[place] = {score_of_ranked(number), static_cast<int32_t>(beam), static_cast<int32_t>(id_of_ranked(number))};
+  };
+  if (put_best(scores, count, static_cast<int>(a.candidates), shared, put)) return;
   const float largest = score_of_ranked(best_of_row(scores, count, shared));
   const auto wanted = static_cast<uint64_t>(a.candidates);
   const Cut cut = find_cut(scores, count, largest, wanted, shared, [](float) { return uint64_t{1}; });
