@@ -42,6 +42,7 @@ struct KvCache {
 /// Copies rows of keys and values into the cache.
 struct CacheWrite {
   MatrixView k, v;              ///< [M, K * D]
+  Rotary rotary = {};           ///< optional: turns its x first, in place, of which k is the last columns
   Tensor slots;                 ///< i32 [M], of each row; absent: row r is of slot r
   Tensor places;                ///< i32 [M], of each row; negative: the row is left out
   KvCache cache;                ///< out

@@ -89,8 +89,9 @@ void CpuOps::next_rows(const NextRows& args, Stream) {
   }
 }
 
-void CpuOps::cache_write(const CacheWrite& args, Stream) {
+void CpuOps::cache_write(const CacheWrite& args, Stream stream) {
   check_args(args);
+  if (args.rotary.x) rotary(args.rotary, stream);
   const int64_t places = args.cache.places, slots = args.cache.keys.rows() / places;
   const auto copy = [&](const MatrixView& from, int64_t r, const Tensor& to, int64_t row) {
     const int64_t size = dtype_size(from.dtype);

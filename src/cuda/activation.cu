@@ -28,21 +28,6 @@ __device__ __forceinline__ void put(Out* out, int64_t i, float value, bool accum
   out[i] = from_float<Out>(accumulate ? to_float(out[i]) + value : value);
 }
 
-/// Whether this is the last of `count` blocks to come here; what all of them wrote before is visible then. The counter
-/// is back at zero afterwards.
-__device__ __forceinline__ bool last_block(unsigned* counter, unsigned count) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last = atomicAdd(counter, 1u) == count - 1;
-    if (last) *counter = 0;
-  }
-  __syncthreads();
-  if (last) __threadfence();
-  return last;
-}
-
 /// Adds the block's column sums; the last block of a stripe adds up all its blocks' sums, always in the same order,
 /// whichever block that is.
 template <int N, class Out>

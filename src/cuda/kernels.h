@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "blipft/ops.h"
+#include "blipft/decode_ops.h"
 #include "cuda/device/cuda_check.h"
 
 namespace blipft {
@@ -93,6 +93,8 @@ void launch_bias_activation(const MatrixView& y, const Tensor& bias, Activation 
                             const LaunchContext& context);
 /// A product of so few rows that a kernel of ours is faster than cuBLASLt. False: it is not one of them, nothing was done.
 bool launch_few_rows(const LinearForward& args, const LaunchContext& context);
+/// Of a CacheWrite with rotary positions: all of it.
+void launch_turn_into_cache(const CacheWrite& args, const LaunchContext& context);
 void launch_activate(const Tensor& x, const Tensor& y, Activation activation, const LaunchContext& context);
 void launch_add(const Tensor& from, const Tensor& to, const LaunchContext& context);
 /// Any finite codes of numbers up to some size: what products are timed with.

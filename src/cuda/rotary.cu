@@ -1,4 +1,4 @@
-// Rotary positions, in place: one block a row, its angles once for all heads.
+// Rotary positions, in place: a row's angles once for all heads. What goes into a cache on the way is one pass too.
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
 #include "cuda/gemm/largest.cuh"
@@ -21,39 +21,134 @@ struct RotaryArgs {
   float frequencies[Rotary::kMostFrequencies] = {};
 };
 
-/// A thread turns N neighbouring pairs of a head at a time.
-template <class T, int N>
-__global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_constant__ RotaryArgs args) {
-  __shared__ __align__(16) float cosines[Rotary::kMostFrequencies], sines[Rotary::kMostFrequencies];
-  const int thread = threadIdx.x, pairs = args.pairs;
-  join_chain();
-  if (thread < pairs) {
+RotaryArgs kernel_args_of(const Rotary& args) {
+  RotaryArgs result;
+  result.row_stride = args.x.row_stride;
+  result.pairs = static_cast<int>((args.rotated > 0 ? args.rotated : args.head_size) / 2);
+  result.head_size = static_cast<int>(args.head_size);
+  result.magnitude = args.magnitude;
+  result.heads = static_cast<int>(args.x.cols() / args.head_size);
+  result.inverse = args.inverse;
+  result.amax = args.amax.as<unsigned>();
+  result.positions = args.positions.as<int32_t>();
+  std::copy_n(args.frequencies, result.pairs, result.frequencies);
+  return result;
+}
+
+/// The block's row's angles.
+struct Angles {
+  float cosines[Rotary::kMostFrequencies], sines[Rotary::kMostFrequencies];
+
+  __device__ __forceinline__ void fill(const RotaryArgs& args, int64_t row) {
+    const int thread = threadIdx.x;
+    if (thread >= args.pairs) return;
     float s, c;
-    sincosf(static_cast<float>(args.positions[blockIdx.x]) * args.frequencies[thread], &s, &c);
+    sincosf(static_cast<float>(args.positions[row]) * args.frequencies[thread], &s, &c);
     cosines[thread] = c * args.magnitude;
     sines[thread] = (args.inverse ? -s : s) * args.magnitude;
   }
-  __syncthreads();
-  T* const row = x + blockIdx.x * args.row_stride;
-  const int of_head = pairs / N, count = of_head * args.heads;
-  unsigned most = 0;
-  for (int i = thread; i < count; i += kThreads) {
-    const int head = i / of_head, first = (i - head * of_head) * N;
-    T* const at = row + head * args.head_size + first;
-    float a[N], b[N], turned_a[N], turned_b[N];
-    load(at, a);
-    load(at + pairs, b);
+};
+
+/// N neighbouring pairs of a head, turned.
+template <int N>
+struct Turned {
+  float a[N], b[N];
+
+  template <class T>
+  __device__ __forceinline__ Turned(const T* at, int pairs, const Angles& angles, int first) {
+    float x[N], y[N];
+    load(at, x);
+    load(at + pairs, y);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float c = cosines[first + j], s = sines[first + j];
-      turned_a[j] = a[j] * c - b[j] * s;
-      turned_b[j] = b[j] * c + a[j] * s;
+      const float c = angles.cosines[first + j], s = angles.sines[first + j];
+      a[j] = x[j] * c - y[j] * s;
+      b[j] = y[j] * c + x[j] * s;
     }
-    store(at, turned_a);
-    store(at + pairs, turned_b);
-    if (args.amax) most = larger(larger(most, packed<T>(turned_a)), packed<T>(turned_b));
+  }
+  template <class T>
+  __device__ __forceinline__ void store_at(T* at, int pairs) const {
+    store(at, a);
+    store(at + pairs, b);
+  }
+};
+
+/// One block a row.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_constant__ RotaryArgs args) {
+  __shared__ __align__(16) Angles angles;
+  join_chain();
+  angles.fill(args, blockIdx.x);
+  __syncthreads();
+  T* const row = x + blockIdx.x * args.row_stride;
+  const int of_head = args.pairs / N, count = of_head * args.heads;
+  unsigned most = 0;
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const int head = i / of_head, first = (i - head * of_head) * N;
+    T* const at = row + head * args.head_size + first;
+    const Turned<N> turned(at, args.pairs, angles, first);
+    turned.store_at(at, args.pairs);
+    if (args.amax) most = larger(larger(most, packed<T>(turned.a)), packed<T>(turned.b));
   }
   if (args.amax) raise_by_block(most, args.amax);
+}
+
+/// Where the last `kv_heads` heads of what turns, and the values, go.
+template <class T>
+struct CacheArgs {
+  const T* v;
+  T *keys, *values;
+  const int32_t *slots, *places;
+  int64_t cache_places, v_stride;
+  int kv_heads;
+};
+
+/// blockIdx.x: the row; the blocks of a row share its packs.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) turn_into_cache_kernel(T* x, const __grid_constant__ RotaryArgs args, CacheArgs<T> to) {
+  __shared__ __align__(16) Angles angles;
+  join_chain();
+  const int64_t row = blockIdx.x, place = to.places[row];
+  angles.fill(args, row);
+  __syncthreads();
+  T* const heads = x + row * args.row_stride;
+  const T* const v = to.v + row * to.v_stride;
+  const int d = args.head_size, first_key = args.heads - to.kv_heads;
+  const int64_t cached = ((to.slots ? to.slots[row] : row) * to.cache_places + place) * to.kv_heads * d;
+  T *const keys = to.keys + cached, *const values = to.values + cached;
+  const bool writes = place >= 0;
+  // Pairs that turn, of keys what does not, and values.
+  const int of_head = args.pairs / N, still = d / N - 2 * of_head;
+  const int pairs = of_head * args.heads, stays = writes ? still * to.kv_heads : 0, copies = writes ? to.kv_heads * d / N : 0;
+  for (int i = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x; i < pairs + stays + copies; i += kThreads * gridDim.y) {
+    if (i < pairs) {
+      const int head = i / of_head, first = (i - head * of_head) * N;
+      T* const at = heads + head * d + first;
+      const Turned<N> turned(at, args.pairs, angles, first);
+      turned.store_at(at, args.pairs);
+      if (writes && head >= first_key) turned.store_at(keys + (head - first_key) * d + first, args.pairs);
+    } else if (i < pairs + stays) {
+      const int head = (i - pairs) / still, at = head * d + 2 * args.pairs + (i - pairs - head * still) * N;
+      *reinterpret_cast<Pack<T, N>*>(keys + at) = load_pack<N>(heads + first_key * d + at);
+    } else {
+      const int at = (i - pairs - stays) * N;
+      *reinterpret_cast<Pack<T, N>*>(values + at) = load_pack<N>(v + at);
+    }
+  }
+}
+
+/// Calls `body` with the widest pack of which heads and rows have whole ones, each at a multiple of its size.
+template <class T, class Body>
+void dispatch_pack(const Rotary& args, int pairs, const MatrixView& beside, std::initializer_list<const void*> addresses, Body&& body) {
+  const auto fits = [&](int n) {
+    return pairs % n == 0 && args.head_size % n == 0 && args.x.row_stride % n == 0 && beside.row_stride % n == 0 &&
+           std::all_of(addresses.begin(), addresses.end(), [&](const void* address) {
+             return reinterpret_cast<uintptr_t>(address) % (sizeof(T) * static_cast<size_t>(n)) == 0;
+           });
+  };
+  if (fits(kVector<T>)) body(std::integral_constant<int, kVector<T>>{});
+  else if (fits(2)) body(std::integral_constant<int, 2>{});
+  else body(std::integral_constant<int, 1>{});
 }
 
 }  // namespace
@@ -61,31 +156,33 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(T* x, const __grid_con
 void CudaOps::rotary(const Rotary& args, Stream stream) {
   check_args(args);
   const LaunchContext context = this->context(stream);
-  RotaryArgs kernel_args;
-  kernel_args.row_stride = args.x.row_stride;
-  kernel_args.pairs = static_cast<int>((args.rotated > 0 ? args.rotated : args.head_size) / 2);
-  kernel_args.head_size = static_cast<int>(args.head_size);
-  kernel_args.magnitude = args.magnitude;
-  kernel_args.heads = static_cast<int>(args.x.cols() / args.head_size);
-  kernel_args.inverse = args.inverse;
-  kernel_args.amax = args.amax.as<unsigned>();
-  kernel_args.positions = args.positions.as<int32_t>();
-  std::copy_n(args.frequencies, kernel_args.pairs, kernel_args.frequencies);
-  const auto rows = static_cast<unsigned>(args.x.rows());
-  if (rows == 0) return;
+  const RotaryArgs kernel_args = kernel_args_of(args);
+  if (args.x.rows() == 0) return;
   dispatch_float(args.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T* const x = static_cast<T*>(args.x.data);
-    const auto fits = [&](int n) {           // whole packs, each at a multiple of its size
-      return kernel_args.pairs % n == 0 && args.head_size % n == 0 && args.x.row_stride % n == 0 &&
-             reinterpret_cast<uintptr_t>(x) % (sizeof(T) * static_cast<size_t>(n)) == 0;
-    };
-    const auto launch = [&](auto n) {
-      launch_overlapped(rotary_kernel<T, decltype(n)::value>, dim3(rows), kThreads, 0, context, x, kernel_args);
-    };
-    if (fits(kVector<T>)) launch(std::integral_constant<int, kVector<T>>{});
-    else if (fits(2)) launch(std::integral_constant<int, 2>{});
-    else launch(std::integral_constant<int, 1>{});
+    dispatch_pack<T>(args, kernel_args.pairs, {}, {args.x.data}, [&](auto n) {
+      launch_overlapped(rotary_kernel<T, decltype(n)::value>, blocks_of(args.x.rows()), kThreads, 0, context, args.x.as<T>(),
+                        kernel_args);
+    });
+  });
+}
+
+void launch_turn_into_cache(const CacheWrite& args, const LaunchContext& context) {
+  const RotaryArgs turns = kernel_args_of(args.rotary);
+  const int64_t rows = args.k.rows();
+  dispatch_float(args.k.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const CacheArgs<T> to{args.v.as<const T>(), args.cache.keys.as<T>(), args.cache.values.as<T>(), args.slots.as<const int32_t>(),
+                          args.places.as<const int32_t>(), args.cache.places, args.v.row_stride,
+                          static_cast<int>(args.k.cols() / args.rotary.head_size)};
+    dispatch_pack<T>(args.rotary, turns.pairs, args.v, {args.rotary.x.data, to.v, to.keys, to.values}, [&](auto n) {
+      constexpr int N = decltype(n)::value;
+      // About as many packs as there are columns of k and v, and half of those of q.
+      const int64_t packs = (args.rotary.x.cols() / 2 + args.k.cols()) / N;
+      const int64_t parts = std::clamp<int64_t>(context.sm_count / rows, 1, ceil_div(packs, kThreads));
+      const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(parts));
+      launch_overlapped(turn_into_cache_kernel<T, N>, grid, kThreads, 0, context, args.rotary.x.as<T>(), turns, to);
+    });
   });
 }
 

@@ -228,4 +228,19 @@ __device__ __forceinline__ void apply_dropout(float (&x)[N], const DropoutKernel
   for (int i = 0; i < N; ++i) x[i] = block.keeps(first + i, args.threshold) ? x[i] * args.scale : 0.0f;
 }
 
+/// Whether this is the last of `count` blocks to come here; what all of them wrote before is visible then, past the L1. The counter
+/// is back at zero afterwards.
+__device__ __forceinline__ bool last_block(unsigned* counter, unsigned count) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(counter, 1u) == count - 1;
+    if (last) *counter = 0;
+  }
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
 }  // namespace blipft

@@ -96,6 +96,14 @@ void check_args(const CacheWrite& args) {
   const int64_t slots = check_cache(check, args.cache, args.k.dtype, width);
   if (!args.slots && rows > slots) [[unlikely]]
     check.fail(concat("there are ", rows, " rows without slots, but the cache has ", slots, " slots"));
+  const Rotary& turned = args.rotary;
+  if (!turned.x) return;
+  check_args(turned);
+  const int64_t before = turned.x.cols() - width;
+  check.require(!turned.inverse && !turned.amax, "rotary is inverse, or finds a magnitude");
+  check.require(turned.x.dtype == args.k.dtype && turned.x.rows() == rows && before >= 0 && width % turned.head_size == 0 &&
+                    turned.x.columns(before, width).data == args.k.data && (rows < 2 || turned.x.row_stride == args.k.row_stride),
+                "k is not the last columns of what turns");
 }
 
 void check_args(const AttentionDecode& args) {

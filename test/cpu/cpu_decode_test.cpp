@@ -144,6 +144,37 @@ TEST_SUITE("cpu_decode") {
                          Error);
   }
 
+  TEST_CASE("cache_write turns what it is told to first, and refuses keys that lie elsewhere") {
+    constexpr int64_t kHeads = 3, kKvHeads = 2, kSize = 6, kQ = kHeads * kSize, kKv = kKvHeads * kSize;
+    const auto arguments = [&](OpContext& c) {
+      const Tensor qkv = c.inout("qkv", kF32, {2, kQ + 2 * kKv});
+      CacheWrite a{.k = MatrixView(qkv).columns(kQ, kKv), .v = MatrixView(qkv).columns(kQ + kKv, kKv)};
+      a.places = integers(c, "places", {1, 2});
+      a.cache = {c.inout("keys", kF32, {6, kKv}), c.inout("values", kF32, {6, kKv}), 3};
+      a.rotary.x = MatrixView(qkv).columns(0, kQ + kKv), a.rotary.head_size = kSize;
+      a.rotary.positions = integers(c, "positions", {4, 9});
+      a.rotary.frequencies[0] = 1, a.rotary.frequencies[1] = 0.1f, a.rotary.frequencies[2] = 0.01f;
+      return a;
+    };
+    OpContext at_once(cpu()), apart(cpu());
+    const CacheWrite one = arguments(at_once), other = arguments(apart);
+    at_once.run([&](Ops& ops, Stream s) { ops.cache_write(one, s); });
+    apart.run([&](Ops& ops, Stream s) {
+      ops.rotary(other.rotary, s);
+      CacheWrite write = other;
+      write.rotary = {};
+      ops.cache_write(write, s);
+    });
+    for (const auto& [found, expected] : {std::pair{one.cache.keys, other.cache.keys}, {one.cache.values, other.cache.values}})
+      CHECK(at_once.read(found) == apart.read(expected));
+    CHECK(at_once.read(one.rotary.x) == apart.read(other.rotary.x));
+    OpContext refused(cpu());
+    CacheWrite wrong = arguments(refused);
+    wrong.rotary.x = wrong.rotary.x.columns(0, kQ);
+    CHECK_THROWS_WITH_AS(refused.run([&](Ops& ops, Stream s) { ops.cache_write(wrong, s); }),
+                         doctest::Contains("cache_write: k is not the last columns of what turns"), Error);
+  }
+
   TEST_CASE("attention_decode against float64: windows, caps, grouped heads, shared places, empty slots") {
     for (DType t : {kF32, kBf16})
       for (const DecodeShape& v : kDecodeShapes) {

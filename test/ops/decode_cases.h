@@ -112,6 +112,40 @@ inline void add_cache_write(Cases& cases, DType t) {
       }});
 }
 
+struct TurnedShape {
+  int64_t rows, heads, kv_heads, d, rotated, behind;
+};
+
+/// Rotary positions on the way into the cache.
+inline void add_turn_into_cache(Cases& cases, DType t) {
+  for (const TurnedShape& v : {TurnedShape{1, 32, 32, 128, 0, 0}, {1, 14, 2, 64, 0, 0}, {5, 3, 1, 6, 0, 3}, {7, 4, 4, 22, 0, 0},
+                               {21, 8, 2, 80, 32, 8}, {64, 4, 2, 96, 72, 0}, {3, 6, 3, 256, 64, 0}, {2, 5, 5, 2, 0, 8}, {9, 2, 1, 20, 6, 4}})
+    for (const bool by_slot : {false, true})
+      cases.push_back({title(t, "cache_write turned ", v.rows, "x", v.heads, "/", v.kv_heads, "x", v.d, " rotated ", v.rotated,
+                             " of ", v.behind, by_slot ? " slots" : ""), t, false, [=](OpContext& c) {
+        constexpr int64_t kPlaces = 5;
+        const int64_t q = v.heads * v.d, kv = v.kv_heads * v.d;
+        const Tensor qkv = c.inout("qkv", t, {v.rows, q + 2 * kv + v.behind});
+        CacheWrite a{.k = MatrixView(qkv).columns(q, kv), .v = MatrixView(qkv).columns(q + kv, kv)};
+        a.rotary.x = MatrixView(qkv).columns(0, q + kv), a.rotary.head_size = v.d, a.rotary.rotated = v.rotated;
+        a.rotary.magnitude = v.rotated ? 1.25f : 1;
+        std::vector<double> positions, slots, places;
+        for (int64_t r = 0; r < v.rows; ++r) {
+          positions.push_back(static_cast<double>(r * 37 % 2048));
+          slots.push_back(static_cast<double>(v.rows - 1 - r));
+          places.push_back(r % 4 == 2 ? -1 : static_cast<double>(r % kPlaces));
+        }
+        a.rotary.positions = integers(c, "positions", positions);
+        const int64_t turned = v.rotated ? v.rotated : v.d;
+        for (int64_t i = 0; i < turned / 2; ++i)
+          a.rotary.frequencies[i] = std::pow(10000.0f, -2.0f * static_cast<float>(i) / static_cast<float>(turned));
+        if (by_slot) a.slots = integers(c, "slots", slots);
+        a.places = integers(c, "places", places);
+        a.cache = {c.inout("cached keys", t, {v.rows * kPlaces, kv}), c.inout("cached values", t, {v.rows * kPlaces, kv}), kPlaces};
+        c.run([&](Ops& ops, Stream s) { ops.cache_write(a, s); });
+      }});
+}
+
 struct DecodeShape {
   int64_t slots, heads, kv_heads, d, places;
   int64_t window = 0;
@@ -283,6 +317,7 @@ inline void add_decode_ops(Cases& cases) {
   add_next_rows(cases);
   for (DType t : {kF32, kBf16}) {
     add_cache_write(cases, t);
+    add_turn_into_cache(cases, t);
     if (t == kBf16) add_coded_linear(cases, t);  // f32 is decoded first
     add_attention_decode(cases, t);
     add_pick_tokens(cases, t);

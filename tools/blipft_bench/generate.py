@@ -73,10 +73,11 @@ def write_prompts(path, row, count):
 def prepare(bench, row, small):
     """(model folder, data)."""
     if row["model"] == "blip2":
-        captions = inputs.write_data(bench.out / "data", inputs.PICTURES, inputs.PICTURE_SIZE)
+        pictures = bench.out / "pictures"        # one for each text: a data set is not read twice
+        captions = inputs.write_data(pictures, inputs.PICTURES if small else row["texts"], inputs.PICTURE_SIZE)
         folder = bench.out / "models" / "blip2"
         inputs.write_model(folder, None, captions, small)
-        return folder, bench.out / "data"
+        return folder, pictures
     data = bench.out / f"prompts-{row['name']}.jsonl"
     write_prompts(data, row, (32 if small else row["prompt"]) - 1)  # and the begin of a text
     return write_llama(bench.out / "models" / "7b", small), data

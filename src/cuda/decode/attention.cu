@@ -5,7 +5,7 @@
 // lengths; blocks without a share leave at once. What a share gives depends on its own text alone. In a block each warp
 // takes some keys at a time, L lanes a key of 16 bytes a lane, for up to G heads of queries that read the same head of
 // keys (grouped heads read it once), with a running softmax (Milakov & Gimelshein 2018) of its own; lanes, warps and
-// then blocks are merged in a fixed order.
+// then shares, by the block that is the last of its text to end, are merged in a fixed order.
 #include <cfloat>
 #include <cmath>
 
@@ -18,11 +18,12 @@
 namespace blipft {
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kMostWarps = 4;       // of a block
 constexpr int kLoads = 4;           // keys that a warp's part loads before it computes
 constexpr int kLeastShare = 64;     // places that one block takes at least, where there are so many
 constexpr int64_t kMostShare = 1024;
 constexpr int64_t kMostSplits = 64;
+constexpr int64_t kFewPlaces = 128;
 constexpr int kMostHeadSize = 256;
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -37,6 +38,7 @@ struct DecodeArgs {
   void* out;
   const int32_t *lengths, *sources;
   float* partials;                  ///< [slots * heads, splits, d + 2]: maximum, sum, and sum of weighted values
+  unsigned* counters;               ///< [blocks of one share], zero: how many shares have ended
   int64_t q_stride, places, window;
   int heads, kv_heads, d, splits, group, parts;  ///< `parts` blocks share the `group` heads of queries of one of keys
   float scale, cap;
@@ -172,14 +174,35 @@ __device__ __forceinline__ float relative_score(const DecodeArgs& args, int h, i
   return args.relative[int64_t{h} * (args.behind + 1 + args.ahead) + column];
 }
 
-/// Merges the block's warps, and writes the result, or where other blocks have shares too, this block's part of it.
-template <class T, int G, int L, int E, class Place>
+/// Adds up the shares of `heads` heads, in their order. Other blocks have written them.
+template <class T>
+__device__ __forceinline__ void merge_shares(const DecodeArgs& args, int64_t first, int heads, int used) {
+  const int d = args.d;
+  for (int i = threadIdx.x; i < heads * d; i += static_cast<int>(blockDim.x)) {
+    const int64_t head = first + i / d;
+    const int c = i % d;
+    const float* const partials = args.partials + head * args.splits * (d + 2);
+    float max = -FLT_MAX, sum = 0, value = 0;
+    for (int p = 0; p < used; ++p) max = fmaxf(max, __ldcg(partials + p * (d + 2)));
+    for (int p = 0; p < used; ++p) {
+      const float* const partial = partials + p * (d + 2);
+      const float factor = exp2_fast(__ldcg(partial) - max);
+      sum = fmaf(__ldcg(partial + 1), factor, sum);
+      value = fmaf(__ldcg(partial + 2 + c), factor, value);
+    }
+    static_cast<T*>(args.out)[head * d + c] = from_float<T>(value / sum);
+  }
+}
+
+/// Merges the block's W warps, and writes the result, or where other blocks have shares too, this block's part of it.
+template <class T, int G, int L, int E, int W, class Place>
 __device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, E>& running, const Place& columns,
-                                       int64_t slot, int first_head, int heads, int split, bool alone) {
-  extern __shared__ float shared[];  // [kWarps, G, d], then maxima and sums [2, kWarps, G]
+                                       int64_t slot, int first_head, int heads, int split, int used) {
+  extern __shared__ float shared[];  // [W, G, d], then maxima and sums [2, W, G]
   const int d = args.d, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* const maxima = shared + kWarps * G * d;
-  float* const sums = maxima + kWarps * G;
+  float* const maxima = shared + W * G * d;
+  float* const sums = maxima + W * G;
+  const bool alone = used == 1;
 #pragma unroll
   for (int g = 0; g < G; ++g) {
     if (lane == 0) maxima[warp * G + g] = running.max[g], sums[warp * G + g] = running.sum[g];
@@ -188,13 +211,13 @@ __device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, 
       if (lane < L && columns.column(e) < d) shared[(warp * G + g) * d + columns.column(e)] = running.values[g][e];
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < heads * d; i += kThreads) {
+  for (int i = threadIdx.x; i < heads * d; i += 32 * W) {
     const int g = i / d, c = i % d;
     float max = maxima[g], sum = 0, value = 0;
 #pragma unroll
-    for (int w = 1; w < kWarps; ++w) max = fmaxf(max, maxima[w * G + g]);
+    for (int w = 1; w < W; ++w) max = fmaxf(max, maxima[w * G + g]);
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
+    for (int w = 0; w < W; ++w) {
       const float factor = exp2_fast(maxima[w * G + g] - max);
       sum += sums[w * G + g] * factor;
       value += shared[(w * G + g) * d + c] * factor;
@@ -208,12 +231,14 @@ __device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, 
       if (c == 0) partial[0] = max, partial[1] = sum;
     }
   }
+  if (!alone && last_block(args.counters + blockIdx.x, static_cast<unsigned>(used)))
+    merge_shares<T>(args, slot * args.heads + first_head, heads, used);
 }
 
 /// blockIdx.x: slot, head of keys, part of its heads of queries; blockIdx.y: share.
-template <class T, int N, int L, int P, int G>
-__global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs args) {
-  constexpr int E = P * N, kKeys = 32 / L, kStride = kWarps * kKeys;  // keys of a warp, of the block, at a time
+template <class T, int N, int L, int P, int G, int W>
+__global__ void __launch_bounds__(32 * W) attention_decode_kernel(DecodeArgs args) {
+  constexpr int E = P * N, kKeys = 32 / L, kStride = W * kKeys;  // keys of a warp, of the block, at a time
   const int part = static_cast<int>(blockIdx.x % args.parts);
   const int kv_head = static_cast<int>(blockIdx.x / args.parts % args.kv_heads);
   const int64_t slot = blockIdx.x / args.parts / args.kv_heads;
@@ -222,7 +247,7 @@ __global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs a
   const Shares shares(args, slot);
   const int split = static_cast<int>(blockIdx.y);
   if (shares.used == 0 && split == 0)
-    for (int i = threadIdx.x; i < heads * d; i += kThreads)
+    for (int i = threadIdx.x; i < heads * d; i += 32 * W)
       static_cast<T*>(args.out)[(slot * args.heads + first_head) * d + i] = from_float<T>(0.0f);
   if (split >= shares.used) return;
 
@@ -272,29 +297,7 @@ __global__ void __launch_bounds__(kThreads) attention_decode_kernel(DecodeArgs a
   }
 #pragma unroll
   for (int offset = L; offset < 32; offset *= 2) running.merge(offset);
-  finish<T, G, L, E>(args, running, columns, slot, first_head, heads, split, shares.used == 1);
-}
-
-/// blockIdx.x: slot and head. Adds up the shares, in their order.
-template <class T>
-__global__ void merge_shares_kernel(DecodeArgs args) {
-  join_chain();
-  const int64_t head = blockIdx.x;
-  const Shares shares(args, head / args.heads);
-  if (shares.used <= 1) return;
-  const float* const partials = args.partials + head * args.splits * (args.d + 2);
-  float max = -FLT_MAX;
-  for (int p = 0; p < shares.used; ++p) max = fmaxf(max, partials[p * (args.d + 2)]);
-  for (int c = threadIdx.x; c < args.d; c += blockDim.x) {
-    float sum = 0, value = 0;
-    for (int p = 0; p < shares.used; ++p) {
-      const float* const partial = partials + p * (args.d + 2);
-      const float factor = exp2_fast(partial[0] - max);
-      sum = fmaf(partial[1], factor, sum);
-      value = fmaf(partial[2 + c], factor, value);
-    }
-    static_cast<T*>(args.out)[head * args.d + c] = from_float<T>(value / sum);
-  }
+  finish<T, G, L, E, W>(args, running, columns, slot, first_head, heads, split, shares.used);
 }
 
 /// Into how many shares a text is cut at most: enough blocks for all processors, and none with more than kMostShare
@@ -303,17 +306,17 @@ int64_t splits_of(const AttentionDecode& args, int64_t blocks, const LaunchConte
   const int64_t places = args.window > 0 ? std::min(args.window, args.cache.places) : args.cache.places;
   const int64_t wanted = std::max(ceil_div(4 * launch.sm_count, blocks), ceil_div(places, kMostShare));
   const int64_t split_bytes = args.q.rows() * args.heads * (args.head_size + 2) * static_cast<int64_t>(sizeof(float));
-  const int64_t room = launch.scratch ? launch.scratch_bytes / split_bytes : 0;
+  const int64_t room = launch.scratch && blocks <= kCounters ? launch.scratch_bytes / split_bytes : 0;
   const int64_t splits = std::min({wanted, ceil_div(places, int64_t{kLeastShare}), kMostSplits, room});
   return std::max<int64_t>(splits, 1);
 }
 
-template <class T, int N, int L, int P, int G>
+template <class T, int N, int L, int P, int G, int W>
 void launch_decode(const AttentionDecode& op, const LaunchContext& launch) {
   DecodeArgs args{};
   args.q = op.q.data, args.keys = op.cache.keys.data, args.values = op.cache.values.data, args.out = op.out.data;
   args.lengths = op.lengths.as<const int32_t>(), args.sources = op.sources.as<const int32_t>();
-  args.partials = launch.scratch;
+  args.partials = launch.scratch, args.counters = launch.counters;
   args.q_stride = op.q.row_stride, args.places = op.cache.places, args.window = op.window;
   args.heads = static_cast<int>(op.heads), args.kv_heads = static_cast<int>(op.kv_heads);
   args.d = static_cast<int>(op.head_size), args.group = args.heads / args.kv_heads;
@@ -323,20 +326,26 @@ void launch_decode(const AttentionDecode& op, const LaunchContext& launch) {
   args.behind = static_cast<int>(op.relative.behind), args.ahead = static_cast<int>(op.relative.ahead);
   const int64_t blocks = op.q.rows() * args.kv_heads * args.parts;
   args.splits = static_cast<int>(splits_of(op, blocks, launch));
-  const auto shared = static_cast<size_t>(kWarps * G * (args.d + 2)) * sizeof(float);
+  const auto shared = static_cast<size_t>(W * G * (args.d + 2)) * sizeof(float);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.splits));
-  launch_overlapped(attention_decode_kernel<T, N, L, P, G>, grid, kThreads, shared, launch, args);
-  if (args.splits == 1) return;
-  const auto threads = std::min<int64_t>(128, round_up(args.d, 32));
-  launch_overlapped(merge_shares_kernel<T>, blocks_of(op.q.rows() * op.heads), threads, 0, launch, args);
+  launch_overlapped(attention_decode_kernel<T, N, L, P, G, W>, grid, 32 * W, shared, launch, args);
+}
+
+/// Where there are many short texts, a warp of its own for each head: blocks of several would mostly start and merge.
+template <class T, int N, int L, int P, int G>
+void launch_warps(const AttentionDecode& op, const LaunchContext& launch) {
+  if constexpr (N > 1)
+    if (op.q.rows() * op.kv_heads >= 16 * launch.sm_count && op.cache.places <= kFewPlaces)
+      return launch_decode<T, N, L, P, G, 1>(op, launch);
+  launch_decode<T, N, L, P, G, kMostWarps>(op, launch);
 }
 
 template <class T, int N, int L, int P>
 void launch_group(const AttentionDecode& op, const LaunchContext& launch) {
   const int64_t group = op.heads / op.kv_heads;
-  if (group == 1) launch_decode<T, N, L, P, 1>(op, launch);
-  else if (group <= 4) launch_decode<T, N, L, P, 4>(op, launch);
-  else launch_decode<T, N, L, P, 8>(op, launch);
+  if (group == 1) launch_warps<T, N, L, P, 1>(op, launch);
+  else if (group <= 4) launch_warps<T, N, L, P, 4>(op, launch);
+  else launch_warps<T, N, L, P, 8>(op, launch);
 }
 
 }  // namespace

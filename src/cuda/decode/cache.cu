@@ -59,6 +59,7 @@ void CudaOps::cache_write(const CacheWrite& args, Stream stream) {
   check_args(args);
   if (args.k.numel() == 0) return;
   const LaunchContext launch = context(stream);
+  if (args.rotary.x) return launch_turn_into_cache(args, launch);
   const WriteArgs write{args.slots.as<const int32_t>(), args.places.as<const int32_t>(), args.cache.places,
                         args.k.row_stride, args.v.row_stride, args.k.cols()};
   dispatch_float(args.k.dtype, [&](auto tag) {

@@ -106,8 +106,8 @@ void Attention::recompute(const UnitPass& pass, const LayerCall& call, Input inp
   }
   Tensor qk, rstd[2];
   if (shape_.q_norm) qk = normed(pass, call, saved.qkv, rstd);
-  else if (shape_.rotary) rotate(context, call, saved.qkv, false);
-  if (call.cache && !cross_) write_cache(context, call, qk ? qk : saved.qkv, saved.qkv);
+  else if (shape_.rotary && !call.cache) rotate(context, call, saved.qkv, false);
+  if (call.cache && !cross_) write_cache(context, call, qk, saved.qkv);
   context.ops.attention_forward(arguments(context, call, saved, qk), context.stream);
   for (Tensor* tensor : {&qk, &rstd[0], &rstd[1]}) give(context, *tensor);
 }
@@ -127,12 +127,14 @@ Tensor Attention::forward(const UnitPass& pass, const LayerCall& call, Input inp
   return y;
 }
 
-// Keys as queries meet them, out of qk, and values.
-void Attention::write_cache(const StepContext& context, const LayerCall& call, const Tensor& qk, const Tensor& qkv) const {
+// Keys as queries meet them, and values: out of `normed` where queries and keys have norms, else out of qkv, where those that turn
+// do so first.
+void Attention::write_cache(const StepContext& context, const LayerCall& call, const Tensor& normed, const Tensor& qkv) const {
   const int64_t q = shape_.q_width(), kv = shape_.kv_width();
-  context.ops.cache_write({.k = MatrixView(qk).columns(q, kv), .v = MatrixView(qkv).columns(q + kv, kv),
-                           .slots = call.decoding->slots, .places = call.decoding->places, .cache = *call.cache},
-                          context.stream);
+  CacheWrite args{.k = MatrixView(normed ? normed : qkv).columns(q, kv), .v = MatrixView(qkv).columns(q + kv, kv),
+                  .slots = call.decoding->slots, .places = call.decoding->places, .cache = *call.cache};
+  if (shape_.rotary && !normed) args.rotary = rotary(call, MatrixView(qkv).columns(0, q + kv), false);
+  context.ops.cache_write(args, context.stream);
 }
 
 void Attention::write_memory_cache(const StepContext& context, const LayerCall& call, const Tensor& kv) const {
@@ -164,9 +166,8 @@ Tensor Attention::attend_to_cache(const UnitPass& pass, const LayerCall& call, I
   if (input.owned) give(context, input.x);
   Tensor normed_qk, rstd[2];
   if (shape_.q_norm) normed_qk = normed(pass, call, qkv, rstd);
-  else if (shape_.rotary) rotate(context, call, qkv, false);
+  if (!cross_) write_cache(context, call, normed_qk, qkv);
   const Tensor qk = normed_qk ? normed_qk : qkv.get();
-  if (!cross_) write_cache(context, call, qk, qkv);
   const Tensor out = take(context, "attention output", type, {rows, shape_.q_width()});
   context.ops.attention_decode(decode_arguments(call, MatrixView(qk).columns(0, shape_.q_width()), out), context.stream);
   for (Tensor* tensor : {&normed_qk, &rstd[0], &rstd[1]}) give(context, *tensor);

@@ -74,7 +74,7 @@ class Attention : public Block {
                       const Tensor& dqkv) const;
   Dropout memory_rows(const UnitPass& pass, const LayerCall& call) const;
   void memory_backward(UnitBackward& pass, const LayerCall& call, Tensor dkv) const;
-  void write_cache(const StepContext& context, const LayerCall& call, const Tensor& qk, const Tensor& qkv) const;
+  void write_cache(const StepContext& context, const LayerCall& call, const Tensor& normed, const Tensor& qkv) const;
   void write_memory_cache(const StepContext& context, const LayerCall& call, const Tensor& kv) const;
   float scale() const;                     // of the scores
   AttentionDecode decode_arguments(const LayerCall& call, const MatrixView& q, const Tensor& out) const;
