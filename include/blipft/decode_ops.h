@@ -24,6 +24,24 @@ struct DecodeState {
 /// -inf once the ends were barred): nothing was appended.
 enum DecodeEnd : int32_t { kRunning = 0, kEndToken = 1, kLengthReached = 2, kStopped = 3, kNoChoice = 4 };
 
+/// Begins texts in their slots, as their prompts say; other slots stay as they are. Text g has slots g * B to
+/// g * B + B - 1, which all begin alike. Its prompt lies in the cache of the first one, the source of all their places.
+struct BeginTexts {
+  int64_t beams = 1;            ///< B
+  Tensor texts;                 ///< i32 [R]: the text that each prompt begins, negative: none; none of them twice
+  Tensor ids;                   ///< i32 [R, T]: ids of each prompt; behind them anything
+  Tensor lengths;               ///< i32 [R]: how many ids there are, 1 to L
+  Tensor limits;                ///< i32 [R]
+  Tensor keys;                  ///< i64 [R]
+  Tensor memory_rows;           ///< i32 [R], optional: rows that an encoder made of each prompt
+  DecodeState state;            ///< in and out
+  Tensor memory_lengths;        ///< i32 [S], in and out: memory_rows of a slot's text; goes with memory_rows
+  Tensor sources;               ///< i32 [S, C], in and out: see AttentionDecode. Optional, as all below: they go together
+  Tensor finished_lengths;      ///< i32 [G, B], in and out: begins as 0
+  Tensor finished_scores;       ///< f32 [G, B], in and out: begins as the score of beams that there are not
+  Tensor closed;                ///< i32 [G], in and out: begins as 0
+};
+
 /// What the next decode step reads. Of a slot that is empty or done, token 0, place -1 and no places.
 struct NextRows {
   DecodeState state;

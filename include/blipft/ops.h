@@ -358,8 +358,8 @@ struct AdamW8bitUpdate {
 
 // Of decoding, in blipft/decode_ops.h; of norms of heads, in blipft/head_norm.h; of relative positions, in
 // blipft/relative_bias.h.
-struct RelativeBias; struct NextRows; struct CodedLinear; struct CacheWrite; struct AttentionDecode; struct PickTokens;
-struct BeamStep; struct HeadNormForward; struct HeadNormBackward;
+struct RelativeBias; struct BeginTexts; struct NextRows; struct CodedLinear; struct CacheWrite; struct AttentionDecode;
+struct PickTokens; struct BeamStep; struct HeadNormForward; struct HeadNormBackward;
 
 class Ops {
  public:
@@ -398,6 +398,7 @@ class Ops {
   virtual void head_norm_backward(const HeadNormBackward&, Stream) = 0;
   virtual void relative_bias_forward(const RelativeBias&, Stream) = 0;
   virtual void relative_bias_backward(const RelativeBias&, Stream) = 0;
+  virtual void begin_texts(const BeginTexts&, Stream) = 0;
   virtual void next_rows(const NextRows&, Stream) = 0;
   /// The most rows of `compute` for which coded_linear() is the faster way; 0: there is none.
   virtual int64_t coded_rows(DType compute) const = 0;

@@ -31,6 +31,7 @@ class CpuOps final : public Ops {
   void relative_bias_forward(const RelativeBias&, Stream) override;
   void relative_bias_backward(const RelativeBias&, Stream) override;
   // decode.cpp
+  void begin_texts(const BeginTexts&, Stream) override;
   void next_rows(const NextRows&, Stream) override;
   int64_t coded_rows(DType) const override { return 8; }  // so that models are tested with such products
   void coded_linear(const CodedLinear&, Stream) override;

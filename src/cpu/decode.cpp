@@ -1,10 +1,11 @@
-// One-token steps of decoding: the rows that come next, the cache, and attention over it.
+// One-token steps of decoding: texts that begin, the rows that come next, the cache, and attention over it.
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "blipft/decode_ops.h"
 #include "cpu/cpu_ops.h"
+#include "ops/beam_search.h"
 #include "ops/ops_check.h"
 
 namespace blipft::cpu {
@@ -71,7 +72,39 @@ void attend(const AttentionDecode& args, int64_t s, int64_t h) {
   store(out, args.out, (s * args.heads + h) * d, d);
 }
 
+/// The slot gets what row r says.
+void begin_slot(const BeginTexts& args, int64_t r, int64_t slot) {
+  const DecodeState& state = args.state;
+  const int32_t length = args.lengths.as<const int32_t>()[r];
+  const int32_t* const ids = args.ids.as<const int32_t>() + r * args.ids.cols();
+  std::copy_n(ids, length, state.ids.as<int32_t>() + slot * state.ids.cols());
+  state.lengths.as<int32_t>()[slot] = state.prompt_lengths.as<int32_t>()[slot] = length;
+  state.limits.as<int32_t>()[slot] = args.limits.as<const int32_t>()[r];
+  state.keys.as<int64_t>()[slot] = args.keys.as<const int64_t>()[r];
+  state.done.as<int32_t>()[slot] = kRunning;
+  if (args.memory_rows) args.memory_lengths.as<int32_t>()[slot] = args.memory_rows.as<const int32_t>()[r];
+  if (!args.sources) return;
+  const int64_t places = args.sources.cols(), first = slot / args.beams * args.beams;
+  std::fill_n(args.sources.as<int32_t>() + slot * places, places, static_cast<int32_t>(first));
+  args.finished_lengths.as<int32_t>()[slot] = 0;
+  args.finished_scores.as<float>()[slot] = kNoBeamScore;
+}
+
 }  // namespace
+
+void CpuOps::begin_texts(const BeginTexts& args, Stream) {
+  check_args(args);
+  const int64_t texts = args.state.lengths.numel() / args.beams;
+  const int64_t most = std::min(args.ids.cols(), args.state.ids.cols());
+  for (int64_t r = 0; r < args.texts.numel(); ++r) {
+    const int64_t text = args.texts.as<const int32_t>()[r], length = args.lengths.as<const int32_t>()[r];
+    if (text < 0) continue;
+    BLIPFT_CHECK(text < texts, "begin_texts: texts[", r, "] is ", text, ", but there are ", texts, " texts");
+    BLIPFT_CHECK(length >= 1 && length <= most, "begin_texts: lengths[", r, "] is ", length, ", expected 1 to ", most);
+    for (int64_t beam = 0; beam < args.beams; ++beam) begin_slot(args, r, text * args.beams + beam);
+    if (args.closed) args.closed.as<int32_t>()[text] = 0;
+  }
+}
 
 void CpuOps::next_rows(const NextRows& args, Stream) {
   check_args(args);

@@ -42,6 +42,7 @@ class CudaOps : public Ops {
   void head_norm_backward(const HeadNormBackward& args, Stream stream) override;
   void relative_bias_forward(const RelativeBias& args, Stream stream) override;
   void relative_bias_backward(const RelativeBias& args, Stream stream) override;
+  void begin_texts(const BeginTexts& args, Stream stream) override;
   void next_rows(const NextRows& args, Stream stream) override;
   int64_t coded_rows(DType compute) const override;
   void coded_linear(const CodedLinear& args, Stream stream) override;

@@ -5,14 +5,9 @@
 #include <cstring>
 
 #include "engine/decode_state.h"
+#include "ops/beam_search.h"
 
 namespace blipft {
-
-namespace {
-
-constexpr float kNoBeam = -1e9f;           // transformers' score of a beam that is not there
-
-}  // namespace
 
 DecodeProgram::DecodeProgram(const DecodeParts& parts, DecodeProgramSettings settings)
     : parts_(parts), settings_(std::move(settings)), inputs_(parts.model->inputs()),
@@ -55,6 +50,7 @@ void DecodeProgram::lay_out(Block& data, Block& cache, State& state) const {
   state.row_places = i32({rows});
   state.last_rows = i32({g, 1});
   state.prompt_slots = i32({g});
+  state.prompt_limits = i32({g});
   if (inputs_.has_source()) {
     state.memory_slots = i32({layout_.source_rows()});
     state.memory_places = i32({layout_.source_rows()});
@@ -123,8 +119,7 @@ void DecodeProgram::bind() {
   joined_ = device.create_event();
   taken_ = device.create_event();
   host_block_ = std::make_unique<HostMemory>(device, state_->prompt_bytes);
-  const int64_t s = settings_.slots, b = settings_.beams, l = settings_.most_ids, c = places();
-  host_state_ = std::make_unique<HostMemory>(device, s * (l + (b > 1 ? c : 0) + 16) * 4 + 4 * Block::kAlignment);
+  const int64_t s = settings_.slots, l = settings_.most_ids;
   const int64_t view = 4 * (2 * s * l + 2 * s + s * l + 2 * s) + 8 * Block::kAlignment;
   for (int64_t i = 0; i < kViews; ++i) views_.push_back(std::make_unique<Readback>(device, view));
   const char* const pass = pass_name(Pass::prompts);
@@ -142,7 +137,7 @@ void DecodeProgram::begin() {
                                state.finished_ids, state.closed, state.log_probs, state.memory_lengths})
     if (tensor) parts_.device->zero(tensor.data, tensor.bytes(), stream);
   for (const Tensor& tensor : {state.beam_scores, state.finished_scores})
-    if (tensor) parts_.ops->fill(tensor, kNoBeam, stream);
+    if (tensor) parts_.ops->fill(tensor, kNoBeamScore, stream);
   // What a cache never held must not be a NaN: times a probability of 0 it would be one.
   for (const std::vector<KvCache>* layers : {&state.layers, &state.memory_layers})
     for (const KvCache& layer : *layers)
@@ -185,7 +180,7 @@ void DecodeProgram::write_batch(std::vector<BatchSample>& samples, std::span<con
   BatchWriter(parts_.pad_id, false).write(layout_, samples, block);
 }
 
-// The block of a reading: the batch, and where each of its rows goes.
+// The block of a reading: the batch, where each of its rows goes, and what begins in which slots.
 void DecodeProgram::write_prompts(std::span<const NewText> texts) {
   char* const block = host_block_->get();
   State host;
@@ -211,6 +206,7 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
     const int32_t start = starts[i];
     host.last_rows.as<int32_t>()[i] = start;
     host.prompt_slots.as<int32_t>()[i] = -1;
+    host.prompt_limits.as<int32_t>()[i] = 0;
     if (samples[i].absent) continue;
     const auto rows = static_cast<int32_t>(inputs_.text_prefix() + ids_before(static_cast<int64_t>(texts[i].ids.size())));
     for (int32_t t = 0; t < rows; ++t) {
@@ -219,6 +215,7 @@ void DecodeProgram::write_prompts(std::span<const NewText> texts) {
     }
     host.last_rows.as<int32_t>()[i] = start + rows - 1;
     host.prompt_slots.as<int32_t>()[i] = static_cast<int32_t>(texts[i].slot / settings_.beams);
+    host.prompt_limits.as<int32_t>()[i] = static_cast<int32_t>(texts[i].limit);
   }
   if (inputs_.has_source()) write_memory_rows(texts, batch, host);
 }
@@ -234,44 +231,6 @@ void DecodeProgram::write_memory_rows(std::span<const NewText> texts, const Micr
       host.memory_places.as<int32_t>()[start + t] = t;
     }
   }
-}
-
-// The state of a slot in which a text begins. The host's copy of a slot stays until another text begins there.
-void DecodeProgram::write_slot(const NewText& text, int64_t beam) {
-  Device& device = *parts_.device;
-  const Stream stream = device.compute_stream();
-  const int64_t slot = text.slot + beam, l = settings_.most_ids, c = places(), b = settings_.beams;
-  const int64_t per_slot = l + (b > 1 ? c : 0) + 16;
-  auto* const ids = reinterpret_cast<int32_t*>(host_state_->get()) + slot * per_slot;
-  const auto prompt = static_cast<int64_t>(text.ids.size()), count = ids_before(prompt);
-  if (inputs_.has_source()) *ids = inputs_.decoder_start;
-  else std::copy(text.ids.begin(), text.ids.end(), ids);
-  device.copy(state_->decode.ids.as<int32_t>() + slot * l, ids, 4 * count, stream);
-  int32_t* const scalars = ids + l + (b > 1 ? c : 0);
-  scalars[0] = scalars[1] = static_cast<int32_t>(count);
-  scalars[2] = static_cast<int32_t>(text.limit);
-  scalars[3] = kRunning;
-  std::memcpy(scalars + 4, &text.key, sizeof text.key);
-  const DecodeState& to = state_->decode;
-  const Tensor* const tensors[] = {&to.lengths, &to.prompt_lengths, &to.limits, &to.done};
-  for (size_t i = 0; i < 4; ++i) device.copy(tensors[i]->as<int32_t>() + slot, scalars + i, 4, stream);
-  device.copy(to.keys.as<int64_t>() + slot, scalars + 4, 8, stream);
-  if (inputs_.has_source()) {
-    scalars[6] = static_cast<int32_t>(inputs_.prefix_rows + prompt);
-    device.copy(state_->memory_lengths.as<int32_t>() + slot, scalars + 6, 4, stream);
-  }
-  if (b == 1) return;
-  int32_t* const sources = ids + l;        // the prompt lies in the first beam's cache
-  std::fill_n(sources, c, static_cast<int32_t>(text.slot));
-  device.copy(state_->sources.as<int32_t>() + slot * c, sources, 4 * c, stream);
-  if (beam > 0) return;
-  const int64_t number = text.slot / b;
-  const auto zero = [&](const Tensor& tensor, int64_t first, int64_t n) {
-    device.zero(tensor.as<int32_t>() + first, 4 * n, stream);
-  };
-  zero(state_->finished_lengths, number * b, b);
-  zero(state_->closed, number, 1);
-  parts_.ops->fill(state_->finished_scores.part(number * b, {b}), kNoBeam, stream);
 }
 
 void DecodeProgram::read_prompts(std::span<const NewText> texts) {
@@ -293,8 +252,6 @@ void DecodeProgram::read_prompts(std::span<const NewText> texts) {
   write_prompts(texts);
   device.copy(state_->batch.data, host_block_->get(), state_->prompt_bytes, stream);
   device.record(taken_, stream);
-  for (const NewText& text : texts)
-    for (int64_t beam = 0; beam < settings_.beams; ++beam) write_slot(text, beam);
   run(Pass::prompts);
 }
 
@@ -385,6 +342,7 @@ void DecodeProgram::enqueue(Pass pass) {
 void DecodeProgram::enqueue_prompts(const StepContext& context) {
   MicroBatch batch = layout_.micro_batch(state_->batch.data, 0);
   batch.pixel_statistics = parts_.pixel_statistics;
+  begin_texts(batch);
   CacheCall cache = cache_call();
   cache.slots = state_->row_slots;
   cache.places = state_->row_places;
@@ -394,6 +352,18 @@ void DecodeProgram::enqueue_prompts(const StepContext& context) {
   const Tensor logits = parts_.model->read_prompts(context, batch, cache);
   choose(logits, true);
   context.arena.give(logits);
+}
+
+// The state of the slots whose prompts are read: the batch has all of it but limits and texts.
+void DecodeProgram::begin_texts(const MicroBatch& batch) {
+  const State& state = *state_;
+  parts_.ops->begin_texts({.beams = settings_.beams, .texts = state.prompt_slots, .ids = batch.ids,
+                           .lengths = batch.lengths, .limits = state.prompt_limits, .keys = batch.sample_keys,
+                           .memory_rows = batch.source.key_lengths, .state = state.decode,
+                           .memory_lengths = state.memory_lengths, .sources = state.sources,
+                           .finished_lengths = state.finished_lengths, .finished_scores = state.finished_scores,
+                           .closed = state.closed},
+                          parts_.device->compute_stream());
 }
 
 void DecodeProgram::enqueue_token(const StepContext& context) {

@@ -145,7 +145,7 @@ class DecodeProgram {
   void write_prompts(std::span<const NewText> texts);
   void write_batch(std::vector<BatchSample>& samples, std::span<const uint8_t* const> pixels);
   void write_memory_rows(std::span<const NewText> texts, const MicroBatch& batch, State& host) const;
-  void write_slot(const NewText& text, int64_t beam);
+  void begin_texts(const MicroBatch& batch);
   void begin_memory();
   CacheCall cache_call() const;
 
@@ -156,7 +156,7 @@ class DecodeProgram {
   int64_t data_bytes_ = 0, cache_bytes_ = 0;
   Tensor workspace_;
   std::unique_ptr<State> state_;           // at the arena's addresses; while planning at fictitious ones
-  std::unique_ptr<HostMemory> host_block_, host_state_;
+  std::unique_ptr<HostMemory> host_block_;
   std::vector<std::unique_ptr<Readback>> views_;
   uint64_t sent_ = 0, seen_ = 0;           // views
   Program programs_[4];

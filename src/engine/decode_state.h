@@ -26,10 +26,10 @@ class DecodeProgram::Block {
 };
 
 struct DecodeProgram::State {
-  // What is copied from the host for a reading of prompts, as one: the batch, then the rows' places.
+  // What is copied from the host for a reading of prompts, as one: the batch, then places of rows and slots of texts.
   Tensor batch;                            // u8
   Tensor row_slots, row_places;            // i32 [R]
-  Tensor last_rows, prompt_slots;          // i32 [G, 1], [G]: with beams the text's number
+  Tensor last_rows, prompt_slots, prompt_limits;  // i32 [G, 1], [G], [G]; prompt_slots: with beams the text's number
   Tensor memory_slots, memory_places;      // i32 [N]: of the encoder's rows, the number of their text, and their place
   int64_t prompt_bytes = 0;                // of all of it
   DecodeState decode;

@@ -31,6 +31,21 @@ int64_t Generator::busy() const {
   return std::count_if(texts_.begin(), texts_.end(), [](const Growing& text) { return text.busy; });
 }
 
+// Asks for requests until so many wait, or there are no more. What next() throws waits like a request: texts that came
+// before it are generated first.
+void Generator::fetch(const GeneratorCalls& calls, size_t count) {
+  while (waiting_.size() < count && !ended_) {
+    try {
+      std::optional<TextRequest> request = calls.next();
+      if (request) waiting_.push_back(std::move(*request));
+      else ended_ = true;
+    } catch (...) {
+      failed_ = std::current_exception();
+      ended_ = true;
+    }
+  }
+}
+
 // Reads prompts until the slots are full, or there are none.
 void Generator::admit(const GeneratorCalls& calls) {
   const DecodeProgramSettings& settings = program_.settings();
@@ -40,19 +55,21 @@ void Generator::admit(const GeneratorCalls& calls) {
     int64_t ids = 0;
     for (size_t i = 0; i < texts_.size(); ++i) {
       if (texts_[i].busy) continue;
-      if (!waiting_ && !ended_) waiting_ = calls.next();
-      if (!waiting_) {
-        ended_ = true;
+      fetch(calls, 1);
+      if (waiting_.empty()) {
+        if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
         break;
       }
-      const auto count = static_cast<int64_t>(waiting_->ids.size());
-      const auto rows = std::max(count, static_cast<int64_t>(waiting_->instruction.size()));
+      TextRequest& next = waiting_.front();
+      const auto count = static_cast<int64_t>(next.ids.size());
+      const auto rows = std::max(count, static_cast<int64_t>(next.instruction.size()));
       if (!program_.fits(static_cast<int64_t>(read.size()) + 1, ids + rows)) break;
       ids += rows;
-      const int64_t before = program_.ids_before(count), limit = std::min(settings.most_ids, before + waiting_->new_tokens);
-      texts_[i] = {.busy = true, .number = waiting_->number, .prompt = before, .first_view = sent_,
+      const int64_t before = program_.ids_before(count), limit = std::min(settings.most_ids, before + next.new_tokens);
+      texts_[i] = {.busy = true, .number = next.number, .prompt = before, .first_view = sent_,
                    .left = limit - before - 1, .begin_ns = unix_ns()};
-      requests.push_back(*std::exchange(waiting_, std::nullopt));
+      requests.push_back(std::move(next));
+      waiting_.pop_front();
       read.push_back({.ids = requests.back().ids, .key = requests.back().number, .limit = limit,
                       .slot = static_cast<int64_t>(i) * settings.beams, .instruction = requests.back().instruction});
     }
@@ -78,7 +95,7 @@ TextResult Generator::of_beams(const DecodeView& view, size_t text) const {
   return result;
 }
 
-// Whether the text has ended, and was told of.
+// Whether the text has ended; its result is then among those to be told.
 bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text) {
   Growing& growing = texts_[text];
   const auto slot = text * static_cast<size_t>(program_.settings().beams), most = static_cast<size_t>(view.most_ids);
@@ -89,7 +106,7 @@ bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, siz
     TextResult result = of_beams(view, text);
     result.seconds = seconds();
     for (const GeneratedText& one : result.texts) tokens_ += static_cast<int64_t>(one.ids.size());
-    calls.done(std::move(result));
+    results_.push_back(std::move(result));
     return true;
   }
   const auto prompt = static_cast<size_t>(growing.prompt), length = static_cast<size_t>(view.lengths[slot]);
@@ -107,7 +124,7 @@ bool Generator::look_at(const GeneratorCalls& calls, const DecodeView& view, siz
                                        : TextEnd::length;
   for (size_t i = 0; i < ids.size(); ++i) generated.score += static_cast<double>(view.log_probs[slot * most + prompt + i]);
   tokens_ += static_cast<int64_t>(ids.size());
-  calls.done({growing.number, {std::move(generated)}, seconds()});
+  results_.push_back({growing.number, {std::move(generated)}, seconds()});
   return true;
 }
 
@@ -141,21 +158,50 @@ void Generator::grow(const GeneratorCalls& calls) {
   round_tokens_[(sent_ - 1) % kRounds] = tokens;
 }
 
+// Tells the results so far, in the order in which the texts ended.
+void Generator::tell(const GeneratorCalls& calls) {
+  for (TextResult& result : std::exchange(results_, {})) calls.done(std::move(result));
+}
+
 void Generator::run(const GeneratorCalls& calls) {
-  program_.begin();
+  texts_.assign(texts_.size(), {});
   sent_ = seen_ = 0;
+  waiting_.clear();
+  results_.clear();
+  failed_ = nullptr;
   ended_ = false;
+  try {
+    rounds(calls);
+  } catch (...) {
+    try {
+      tell(calls);                         // what has ended is not lost
+    } catch (...) {
+    }
+    throw;
+  }
+}
+
+void Generator::rounds(const GeneratorCalls& calls) {
+  program_.begin();
   for (;;) {
     admit(calls);
     const bool mine = busy() > 0;
     if (!(calls.any ? calls.any(mine) : mine)) break;
     program_.read_back();                  // what was read shows its first token before the next are computed
     ++sent_;
-    if (synchronous_) look(calls);
+    if (synchronous_) {
+      look(calls);
+      tell(calls);
+    }
     grow(calls);
+    if (!synchronous_) {                   // the device has work: the host's own goes on beside it
+      tell(calls);
+      fetch(calls, texts_.size());
+    }
     while (sent_ - seen_ >= DecodeProgram::kViews) look(calls);
   }
   while (seen_ < sent_) look(calls);
+  tell(calls);
 }
 
 }  // namespace blipft

@@ -1,8 +1,11 @@
-// Generator: texts through the slots of a decode program. Prompts are read as slots become free, and texts leave theirs when
-// they end; the host reads behind what the device computes.
+// Generator: texts through the slots of a decode program. Prompts are read as slots become free, and texts leave theirs
+// when they end; the host reads behind what the device computes. While the device computes, the host asks for the next
+// requests and tells results.
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <span>
@@ -41,7 +44,11 @@ struct TextResult {
 
 /// What the generator asks, and tells.
 struct GeneratorCalls {
-  std::function<std::optional<TextRequest>()> next;   ///< the next text; none: there are no more
+  /// The next text; none: there are no more, and it is not called again. Unless generation is synchronous, it is called
+  /// ahead of need. At most as many requests wait as there are texts at once, with their pictures in host memory (64 of
+  /// 224 x 224: 9.6 MB). What it throws, run() throws when its text is due.
+  std::function<std::optional<TextRequest>()> next;
+  /// A text has ended. Told in the order in which texts end, when the device has its next work.
   std::function<void(TextResult)> done;
   /// A text has grown to these new ids; optional. Where it is given, it is called for each token.
   std::function<void(int64_t number, std::span<const int32_t> ids)> grown;
@@ -55,6 +62,7 @@ class Generator {
  public:
   /// `returned`: texts of each request, at most as many as there are beams.
   Generator(DecodeProgram& program, int64_t returned, bool synchronous);
+  /// Throws what a call throws; the results until then have been told.
   void run(const GeneratorCalls& calls);
   int64_t tokens() const { return tokens_; }  ///< new ones so far
   /// How long a step of one token a slot takes: the median of the rounds in which no prompt was read, in milliseconds;
@@ -70,19 +78,24 @@ class Generator {
     int64_t left = 0;                      // tokens until its limit that were not asked for yet
     int64_t begin_ns = 0;
   };
+  void rounds(const GeneratorCalls& calls);
+  void fetch(const GeneratorCalls& calls, size_t count);
   void admit(const GeneratorCalls& calls);
   void grow(const GeneratorCalls& calls);
   void look(const GeneratorCalls& calls);
   bool look_at(const GeneratorCalls& calls, const DecodeView& view, size_t text);
   TextResult of_beams(const DecodeView& view, size_t text) const;
+  void tell(const GeneratorCalls& calls);
   int64_t busy() const;
 
   DecodeProgram& program_;
   int64_t returned_;
   bool synchronous_;                       // the device computes while it is called: nothing runs ahead
   std::vector<Growing> texts_;             // of each slot, or group of beams
-  std::optional<TextRequest> waiting_;     // asked for, and not read yet
-  bool ended_ = false;                     // there are no more
+  std::deque<TextRequest> waiting_;        // asked for, and not read yet
+  bool ended_ = false;                     // no more are asked for
+  std::exception_ptr failed_;              // what next() threw, behind those that wait
+  std::vector<TextResult> results_;        // of texts that have ended, not told yet
   uint64_t sent_ = 0, seen_ = 0;           // views
   int64_t tokens_ = 0;
   static constexpr uint64_t kRounds = 4;   // more than there are views under way

@@ -127,6 +127,7 @@ class PlanOps final : public Ops {
   void head_norm_backward(const HeadNormBackward& args, Stream) override { check_args(args); }
   void relative_bias_forward(const RelativeBias& args, Stream) override { check_args(args); }
   void relative_bias_backward(const RelativeBias& args, Stream) override { check_backward_args(args); }
+  void begin_texts(const BeginTexts& args, Stream) override { check_args(args); }
   void next_rows(const NextRows& args, Stream) override { check_args(args); }
   int64_t coded_rows(DType) const override { return 0; }  // products in either form take the same memory
   void coded_linear(const CodedLinear& args, Stream) override { check_args(args); }

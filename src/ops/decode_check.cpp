@@ -61,6 +61,34 @@ void check_logits(const Checker& check, const Tensor& logits) {
 
 }  // namespace
 
+void check_args(const BeginTexts& args) {
+  const Checker check{"begin_texts"};
+  const int64_t slots = check_state(check, args.state), beams = args.beams;
+  if (beams < 1 || slots % beams != 0) [[unlikely]]
+    check.fail(concat("beams is ", beams, ", expected a divisor of ", slots, " slots"));
+  check.dtype(args.texts, "texts", DType::i32);
+  const int64_t rows = args.texts.numel(), texts = slots / beams;
+  check.matrix(args.ids, "ids", DType::i32, rows, args.ids.cols());
+  check.vector(args.lengths, "lengths", DType::i32, rows);
+  check.vector(args.limits, "limits", DType::i32, rows);
+  check.vector(args.keys, "keys", DType::i64, rows);
+  check.require(bool(args.memory_rows) == bool(args.memory_lengths),
+                "memory_rows and memory_lengths come both or not at all");
+  if (args.memory_rows) {
+    check.vector(args.memory_rows, "memory_rows", DType::i32, rows);
+    check.vector(args.memory_lengths, "memory_lengths", DType::i32, slots);
+  }
+  for (const Tensor& tensor : {args.finished_lengths, args.finished_scores, args.closed})
+    check.require(bool(tensor) == bool(args.sources),
+                  "sources, finished_lengths, finished_scores and closed come all or not at all");
+  check.require(args.sources || beams == 1, "beams have no sources");
+  if (!args.sources) return;
+  check.matrix(args.sources, "sources", DType::i32, slots, args.sources.cols());
+  check.matrix(args.finished_lengths, "finished_lengths", DType::i32, texts, beams);
+  check.matrix(args.finished_scores, "finished_scores", DType::f32, texts, beams);
+  check.vector(args.closed, "closed", DType::i32, texts);
+}
+
 void check_args(const NextRows& args) {
   const Checker check{"next_rows"};
   const int64_t slots = check_state(check, args.state);

@@ -20,6 +20,7 @@ void check_args(const AttentionForward& args);
 void check_args(const AttentionBackward& args);
 void check_args(const HeadNormForward& args);
 void check_args(const HeadNormBackward& args);
+void check_args(const BeginTexts& args);
 void check_args(const NextRows& args);
 void check_args(const CodedLinear& args);
 void check_args(const CacheWrite& args);

@@ -1,4 +1,4 @@
-// The CPU ops of one-token steps: next_rows, cache_write, attention_decode against float64 and against
+// The CPU ops of one-token steps: begin_texts, next_rows, cache_write, attention_decode against float64 and against
 // attention_forward's last row, positions of single rows.
 #include <doctest/doctest.h>
 
@@ -94,6 +94,64 @@ void check_last_rows(DType t, int64_t heads, int64_t kv_heads) {
 }  // namespace
 
 TEST_SUITE("cpu_decode") {
+  TEST_CASE("begin_texts writes the slots of its texts, all beams alike, and no other") {
+    OpContext c(cpu());
+    BeginTexts a;
+    a.beams = 2;
+    a.texts = integers(c, "texts", {2, -1, 0}), a.lengths = integers(c, "new lengths", {2, 9, 1});
+    a.ids = c.values("new ids", DType::i32, {21, 22, 23, 31, 32, 33, 41, 42, 43}).view({3, 3});
+    a.limits = integers(c, "new limits", {4, 9, 3}), a.keys = c.values("new keys", DType::i64, {5000000000, 9, 7});
+    a.memory_rows = integers(c, "memory_rows", {6, 9, 8});
+    const auto all = [&](const char* name, const std::vector<double>& numbers) {
+      return c.changing_values(name, DType::i32, numbers);
+    };
+    a.state.ids = all("ids", Vec(24, -7)).view({6, 4});
+    a.state.lengths = all("lengths", {1, 1, 2, 2, 3, 3}), a.state.prompt_lengths = all("prompts", Vec(6, 1));
+    a.state.limits = all("limits", Vec(6, 4)), a.state.keys = c.changing_values("keys", DType::i64, Vec(6, 1));
+    a.state.done = all("done", Vec(6, kEndToken)), a.memory_lengths = all("memory_lengths", Vec(6, 5));
+    a.sources = all("sources", Vec(30, 1)).view({6, 5}), a.closed = all("closed", {1, 1, 1});
+    a.finished_lengths = all("finished_lengths", Vec(6, 3)).view({3, 2});
+    a.finished_scores = c.changing_values("finished_scores", kF32, Vec(6, -2)).view({3, 2});
+    c.run([&](Ops& ops, Stream s) { ops.begin_texts(a, s); });
+    CHECK(c.read(a.state.ids) == Vec{41, -7, -7, -7, 41, -7, -7, -7, -7, -7, -7, -7,
+                                     -7, -7, -7, -7, 21, 22, -7, -7, 21, 22, -7, -7});
+    CHECK(c.read(a.state.lengths) == Vec{1, 1, 2, 2, 2, 2});
+    CHECK(c.read(a.state.prompt_lengths) == Vec{1, 1, 1, 1, 2, 2});
+    CHECK(c.read(a.state.limits) == Vec{3, 3, 4, 4, 4, 4});
+    CHECK(c.read(a.state.keys) == Vec{7, 7, 1, 1, 5000000000, 5000000000});
+    CHECK(c.read(a.state.done) == Vec{kRunning, kRunning, kEndToken, kEndToken, kRunning, kRunning});
+    CHECK(c.read(a.memory_lengths) == Vec{8, 8, 5, 5, 6, 6});
+    CHECK(c.read(a.sources) == Vec{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1,
+                                   1, 1, 1, 1, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4});
+    CHECK(c.read(a.finished_lengths) == Vec{0, 0, 3, 3, 0, 0});
+    CHECK(c.read(a.finished_scores) == Vec{-1e9, -1e9, -2, -2, -1e9, -1e9});
+    CHECK(c.read(a.closed) == Vec{0, 1, 0});
+  }
+
+  TEST_CASE("begin_texts refuses texts that there are not, ids that do not fit, and half of what beams have") {
+    const auto refused = [](const std::string& words, auto change) {
+      OpContext c(cpu());
+      BeginTexts a = make_begin_texts(c, {3, 2, 2, 4, 9});
+      change(c, a);
+      CHECK_THROWS_WITH_AS(c.run([&](Ops& ops, Stream s) { ops.begin_texts(a, s); }),
+                           doctest::Contains(words.c_str()), Error);
+    };
+    refused("begin_texts: texts[1] is 3, but there are 3 texts",
+            [](OpContext& c, BeginTexts& a) { a.texts = integers(c, "far", {0, 3}); });
+    refused("begin_texts: lengths[0] is 5, expected 1 to 4",
+            [](OpContext& c, BeginTexts& a) { a.lengths = integers(c, "long", {5, 1}); });
+    refused("lengths[0] is 0, expected 1 to 4",
+            [](OpContext& c, BeginTexts& a) { a.lengths = integers(c, "none", {0, 1}); });
+    refused("sources, finished_lengths, finished_scores and closed come all or not at all",
+            [](OpContext&, BeginTexts& a) { a.closed = {}; });
+    refused("beams have no sources",
+            [](OpContext&, BeginTexts& a) { a.sources = a.finished_lengths = a.finished_scores = a.closed = {}; });
+    refused("memory_rows and memory_lengths come both or not at all",
+            [](OpContext& c, BeginTexts& a) { a.memory_rows = integers(c, "memory_rows", {1, 1}); });
+    refused("beams is 4, expected a divisor of 6 slots", [](OpContext&, BeginTexts& a) { a.beams = 4; });
+    refused("keys has dtype i32, expected i64", [](OpContext&, BeginTexts& a) { a.keys = a.limits; });
+  }
+
   TEST_CASE("next_rows gives the last id, its place and what it sees; nothing of slots that are empty or done") {
     OpContext c(cpu());
     NextRows a;

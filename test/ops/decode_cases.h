@@ -42,6 +42,53 @@ inline DecodeState decode_state(OpContext& c, int64_t slots, int64_t most, int64
   return state;
 }
 
+struct BeginShape {
+  int64_t texts, beams, rows, tokens, most;
+  bool memory = false;
+};
+
+/// Rows of some of the texts, in an order of their own, and between them one of none.
+inline BeginTexts make_begin_texts(OpContext& c, const BeginShape& v) {
+  const int64_t slots = v.texts * v.beams;
+  std::vector<double> texts, lengths, limits, keys;
+  for (int64_t r = 0; r < v.rows; ++r) {
+    texts.push_back(r == 1 ? -1 : static_cast<double>((r * 7 + 2) % v.texts));
+    lengths.push_back(r == 1 ? 0 : static_cast<double>(1 + mixed(r, std::min(v.tokens, v.most))));
+    limits.push_back(static_cast<double>(1 + mixed(r + 5, v.most)));
+    keys.push_back(static_cast<double>(r * 3 + (r % 2 ? 5000000000 : 11)));
+  }
+  BeginTexts a;
+  a.beams = v.beams;
+  a.texts = integers(c, "texts", texts), a.lengths = integers(c, "new lengths", lengths);
+  a.ids = c.input("new ids", DType::i32, {v.rows, v.tokens}, 0, 1000);
+  a.limits = integers(c, "new limits", limits), a.keys = c.values("new keys", DType::i64, keys);
+  a.state = decode_state(c, slots, v.most, 1000);
+  if (v.memory) {
+    a.memory_rows = c.input("memory_rows", DType::i32, {v.rows}, 1, 50);
+    a.memory_lengths = c.inout("memory_lengths", DType::i32, {slots}, 1, 50);
+  }
+  if (v.beams == 1) return a;
+  a.sources = c.inout("sources", DType::i32, {slots, v.most + 3}, 0, static_cast<double>(slots));
+  a.finished_lengths = c.inout("finished_lengths", DType::i32, {v.texts, v.beams}, 0, 9);
+  a.finished_scores = c.inout("finished_scores", kF32, {v.texts, v.beams}, -9, 0);
+  a.closed = c.inout("closed", DType::i32, {v.texts}, 0, 2);
+  return a;
+}
+
+/// At least as many texts as rows, and a prime other than 7: no two rows begin the same text.
+inline const BeginShape kBeginShapes[] = {
+    {1, 1, 1, 1, 2},          {5, 1, 4, 3, 9},              {71, 1, 64, 300, 700},     {3, 4, 3, 12, 9, true},
+    {11, 5, 11, 600, 650},    {5, 1, 3, 1, 5, true},        {67, 32, 64, 40, 90, true}};
+
+inline void add_begin_texts(Cases& cases) {
+  for (const BeginShape& v : kBeginShapes)
+    cases.push_back({concat("begin_texts ", v.rows, " of ", v.texts, "x", v.beams, " ", v.tokens, " of ", v.most,
+                            v.memory ? " memory" : ""), kF32, true, [=](OpContext& c) {
+      const BeginTexts a = make_begin_texts(c, v);
+      c.run([&](Ops& ops, Stream s) { ops.begin_texts(a, s); });
+    }});
+}
+
 inline void add_next_rows(Cases& cases) {
   for (int64_t slots : {1, 7, 300})
     cases.push_back({concat("next_rows ", slots), kF32, true, [=](OpContext& c) {
@@ -314,6 +361,7 @@ inline void add_beam_step(Cases& cases, DType t) {
 }
 
 inline void add_decode_ops(Cases& cases) {
+  add_begin_texts(cases);
   add_next_rows(cases);
   for (DType t : {kF32, kBf16}) {
     add_cache_write(cases, t);

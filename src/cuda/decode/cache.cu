@@ -1,15 +1,48 @@
-// What a decode step reads next, and rows that go into the cache of keys and values.
+// Texts that begin, what a decode step reads next, and rows that go into the cache of keys and values.
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device/overlap.cuh"
 #include "cuda/vector.cuh"
+#include "ops/beam_search.h"
 #include "ops/ops_check.h"
-#include "ops/token_rules.h"
 
 namespace blipft {
 namespace {
 
 constexpr int kThreads = 256;
+
+/// BeginTexts' arrays and numbers.
+struct BeginArgs {
+  const int32_t *texts, *ids, *lengths, *limits, *memory_rows;
+  const int64_t* keys;
+  int64_t beams, cols, places;
+  TextArrays slots;
+  int32_t *memory_lengths, *sources, *finished_lengths, *closed;
+  float* finished_scores;
+};
+
+/// One block a slot of each row's text.
+__global__ void begin_texts_kernel(BeginArgs args) {
+  join_chain();
+  const int64_t row = blockIdx.x / args.beams, beam = blockIdx.x % args.beams, text = args.texts[row];
+  if (text < 0) return;
+  const int64_t first = text * args.beams, slot = first + beam, most = args.slots.most;
+  const int32_t length = args.lengths[row];
+  for (int64_t i = threadIdx.x; i < length; i += kThreads)
+    args.slots.ids[slot * most + i] = args.ids[row * args.cols + i];
+  for (int64_t i = threadIdx.x; args.sources && i < args.places; i += kThreads)
+    args.sources[slot * args.places + i] = static_cast<int32_t>(first);
+  if (threadIdx.x > 0) return;
+  args.slots.lengths[slot] = args.slots.prompt_lengths[slot] = length;
+  args.slots.limits[slot] = args.limits[row];
+  args.slots.keys[slot] = args.keys[row];
+  args.slots.done[slot] = kRunning;
+  if (args.memory_rows) args.memory_lengths[slot] = args.memory_rows[row];
+  if (!args.sources) return;
+  args.finished_lengths[slot] = 0;
+  args.finished_scores[slot] = kNoBeamScore;
+  if (beam == 0) args.closed[text] = 0;
+}
 
 __global__ void next_rows_kernel(TextArrays texts, int64_t prefix_rows, int32_t* tokens, int32_t* places,
                                  int32_t* cache_lengths) {
@@ -46,6 +79,21 @@ __global__ void cache_write_kernel(const T* __restrict__ k, const T* __restrict_
 }
 
 }  // namespace
+
+void CudaOps::begin_texts(const BeginTexts& args, Stream stream) {
+  check_args(args);
+  BeginArgs begin{};
+  begin.texts = args.texts.as<const int32_t>(), begin.ids = args.ids.as<const int32_t>();
+  begin.lengths = args.lengths.as<const int32_t>(), begin.limits = args.limits.as<const int32_t>();
+  begin.memory_rows = args.memory_rows.as<const int32_t>(), begin.keys = args.keys.as<const int64_t>();
+  begin.beams = args.beams, begin.cols = args.ids.cols(), begin.places = args.sources ? args.sources.cols() : 0;
+  begin.slots = TextArrays::of(args.state), begin.memory_lengths = args.memory_lengths.as<int32_t>();
+  begin.sources = args.sources.as<int32_t>(), begin.closed = args.closed.as<int32_t>();
+  begin.finished_lengths = args.finished_lengths.as<int32_t>();
+  begin.finished_scores = args.finished_scores.as<float>();
+  const int64_t blocks = args.texts.numel() * args.beams;
+  launch_overlapped(begin_texts_kernel, blocks_of(blocks), kThreads, 0, context(stream), begin);
+}
 
 void CudaOps::next_rows(const NextRows& args, Stream stream) {
   check_args(args);
