@@ -264,7 +264,9 @@ mpi_tests() {
     for log in "${rank_logs[@]}" "$prefix.mpirun.log"; do
       [ "$(summary_number "$log" failed)" = 0 ] && continue
       echo "--- $log"
-      tail -60 "$log"
+      # The cases and lines that failed, then how it ended.
+      grep -aE -B 6 -A 8 ': (FATAL )?ERROR: ' "$log" | head -80
+      tail -8 "$log"
     done
     echo "exit status $status"
   }

@@ -172,10 +172,15 @@ CandidateTime time_connected(StepTimer& timer, const World& world, const TimedSt
   return {step.scale * steps(std::max<int64_t>(2, std::llround(std::floor(room))))};
 }
 
+// Seconds from now on, of the rank for which it is latest. Called by all ranks.
+ChoiceTiming::Clock clock_of(const StepTimerParts& parts) {
+  if (parts.now) return [&parts, start = parts.now()] { return parts.world->max(parts.now() - start); };
+  return [&parts, start = StartTimes::Clock::now()] { return parts.world->max(seconds_since(start)); };
+}
+
 CandidateTime time_step(const StepTimerParts& parts, const Config& asked, const TimedStep& step, const TimingAllowance& allowance) {
   const World& world = *parts.world;
-  const auto start = StartTimes::Clock::now();
-  const auto passed = [&] { return world.max(seconds_since(start)); };
+  const auto passed = clock_of(parts);
   auto timer = std::make_unique<StepTimer>(parts, asked, step);
   if (const std::string why = failure_of(world, [&] { timer->take_memory(); }); !why.empty()) return failed(why);
   try {
@@ -214,7 +219,7 @@ TimedStep timed_step(const FitSearch& search, const FitRow& row) {
 
 std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Config& asked, const std::vector<TimedStep>& steps) {
   const World& world = *parts.world;
-  const auto start = StartTimes::Clock::now();
+  const auto passed = clock_of(parts);
   int64_t count = static_cast<int64_t>(steps.size());
   world.broadcast(&count, sizeof count, 0);
   std::vector<TimedStep> all = steps;
@@ -224,8 +229,7 @@ std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Co
   if (count > 1 && kFewestSteps * (all[0].estimate + all[1].estimate) > ChoiceTiming::kSeconds)
     return std::vector<CandidateTime>(all.size(), {0, "steps take too long"});
   return ChoiceTiming::run(
-      all.size(), [&] { return world.max(seconds_since(start)); },
-      [&](size_t i, const TimingAllowance& allowance) { return time_step(parts, asked, all[i], allowance); });
+      all.size(), passed, [&](size_t i, const TimingAllowance& allowance) { return time_step(parts, asked, all[i], allowance); });
 }
 
 }  // namespace blipft

@@ -25,6 +25,8 @@ struct StepTimerParts {
   int64_t device_bytes = 0;                ///< that a rank has for its plan; 0: not known (CPUs)
   /// Of the device; it times no matrix products.
   std::function<std::unique_ptr<Ops>()> make_ops;
+  /// Seconds from any moment on, by which the time that is left is counted; empty: the machine's own.
+  std::function<double()> now = {};
 };
 
 /// What is timed.

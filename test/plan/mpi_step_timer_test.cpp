@@ -16,11 +16,16 @@ Config asked_config(const std::string& model) {
   return config;
 }
 
+// Of a machine that is never too busy: each look at the clock takes a millisecond.
+std::function<double()> steady_clock() {
+  return [seconds = 0.0]() mutable { return seconds += 1e-3; };
+}
+
 struct Machine {
   std::unique_ptr<Device> device = make_cpu_device(1);
   CommGroups groups{mpi_world(), {mpi_world().size()}, *device, [](const World& world, bool) { return make_mpi_comm(world); }};
   StepTimerParts parts() {
-    return {&mpi_world(), device.get(), &groups, {mpi_world().size()}, 0, [] { return make_cpu_ops(); }};
+    return {&mpi_world(), device.get(), &groups, {mpi_world().size()}, 0, [] { return make_cpu_ops(); }, steady_clock()};
   }
 };
 
@@ -58,7 +63,6 @@ TEST_SUITE("mpi step timer") {
         REQUIRE(times.size() == 3);
         for (const CandidateTime& time : times) {
           CHECK_MESSAGE(time.timed(), time.why_not);
-          CHECK(time.seconds < ChoiceTiming::kSeconds * 32);
           check_same_everywhere(time.seconds);
         }
         CHECK(machine.device->memory().process == before);
