@@ -26,7 +26,7 @@ ROWS = [
     dict(name="7b-int8-1", model="7b", texts=1, batch=1, prompt=128, new=256, keys=["model.quantize=int8"], bits=8.5),
     dict(name="captions", model="blip2", texts=1024, batch=64, prompt=0, new=30, torch=True),
     dict(name="captions-beam5", model="blip2", texts=1024, batch=64, prompt=0, new=30, beams=5, torch=True),
-    dict(name="prefill", model="7b", texts=32, batch=4, prompt=2048, new=1),
+    dict(name="prefill", model="7b", texts=128, batch=4, prompt=2048, new=1),
 ]
 NAMES = [row["name"] for row in ROWS]
 TITLES = ["row", "step ms", "bound ms", "share", "texts/s", "prompt tokens/s", "TFLOP/s", "torch eager", "torch best", "ratio"]
