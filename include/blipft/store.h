@@ -113,8 +113,9 @@ class ParameterStore {
   /// What UnitAccess::codes() gives of a unit: parameters in codes of nf4 or int8 with plain scales, whose rows are whole
   /// blocks.
   std::optional<Quantized> codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
-  /// What whoever takes codes of blocks reads where it is stored: parameters in the compute dtype. decode() leaves them too.
-  std::vector<UnitWeights::Range> as_stored(const Unit& unit, const std::vector<Stored>& gathered) const;
+  /// What decode() leaves beside codes: whoever takes those of blocks reads parameters in the compute dtype where they are
+  /// stored. Of a unit that is flat() nothing.
+  std::vector<UnitWeights::Range> as_stored(const Unit& unit, const std::vector<Stored>& gathered, CodesTaken taken) const;
   /// What UnitAccess::fp8_codes() gives.
   Fp8Matrix fp8_codes(const Unit& unit, const std::vector<Stored>& gathered, int64_t first, int64_t count) const;
   /// Whether it gives the matrix that begins with element `first`.
@@ -211,7 +212,7 @@ class ParameterStore {
                    Stream stream);
   void fill_state(const Stored& state, float value, Stream stream);
   void for_scale(const Unit& unit, const Parameter& parameter, const std::function<void(const Tensor& words)>& body) const;
-  bool in_compute_dtype(const Section& section) const;
+  bool read_as_stored(const Section& section, CodesTaken taken) const;
   static Stored with_scale(const Section& section, const Section::Piece& piece, Stored part);
 
   StoreContext context_;

@@ -6,7 +6,6 @@
 #include <limits>
 #include <random>
 
-#include "base/start_times.h"
 #include "engine/placement.h"
 #include "engine/settings.h"
 #include "ops/host_memory.h"
@@ -174,8 +173,7 @@ CandidateTime time_connected(StepTimer& timer, const World& world, const TimedSt
 
 // Seconds from now on, of the rank for which it is latest. Called by all ranks.
 ChoiceTiming::Clock clock_of(const StepTimerParts& parts) {
-  if (parts.now) return [&parts, start = parts.now()] { return parts.world->max(parts.now() - start); };
-  return [&parts, start = StartTimes::Clock::now()] { return parts.world->max(seconds_since(start)); };
+  return [&parts, start = parts.now()] { return parts.world->max(parts.now() - start); };
 }
 
 CandidateTime time_step(const StepTimerParts& parts, const Config& asked, const TimedStep& step, const TimingAllowance& allowance) {

@@ -4,6 +4,7 @@
 // It has an Ops of its own, and reads and changes nothing of a run but the device and the communicators.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -25,8 +26,10 @@ struct StepTimerParts {
   int64_t device_bytes = 0;                ///< that a rank has for its plan; 0: not known (CPUs)
   /// Of the device; it times no matrix products.
   std::function<std::unique_ptr<Ops>()> make_ops;
-  /// Seconds from any moment on, by which the time that is left is counted; empty: the machine's own.
-  std::function<double()> now = {};
+  /// Seconds from any moment on, by which the time that is left is counted.
+  std::function<double()> now = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
 };
 
 /// What is timed.

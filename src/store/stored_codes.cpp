@@ -72,15 +72,17 @@ std::optional<Quantized> ParameterStore::codes(const Unit& unit, const std::vect
   return std::nullopt;
 }
 
-bool ParameterStore::in_compute_dtype(const Section& section) const {
-  return section.format == &plain_format(context_.types.compute);
+bool ParameterStore::read_as_stored(const Section& section, CodesTaken taken) const {
+  return taken == CodesTaken::blocks && section.format == &plain_format(context_.types.compute);
 }
 
-std::vector<UnitWeights::Range> ParameterStore::as_stored(const Unit& unit, const std::vector<Stored>& gathered) const {
-  const std::vector<Section>& sections = of(unit).sections;
+std::vector<UnitWeights::Range> ParameterStore::as_stored(const Unit& unit, const std::vector<Stored>& gathered,
+                                                          CodesTaken taken) const {
   std::vector<UnitWeights::Range> ranges;
+  if (flat(unit)) return ranges;
+  const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s)
-    if (in_compute_dtype(sections[s]))
+    if (read_as_stored(sections[s], taken))
       for (const Section::Piece& piece : sections[s].pieces) {
         const int64_t count = piece.parameter->numel();
         UnitWeights::Range* const last = ranges.empty() ? nullptr : &ranges.back();
@@ -112,7 +114,7 @@ void ParameterStore::decode(const Unit& unit, const std::vector<Stored>& gathere
                             CodesTaken left) const {
   const std::vector<Section>& sections = of(unit).sections;
   for (size_t s = 0; s < sections.size(); ++s) {
-    if (left == CodesTaken::blocks && in_compute_dtype(sections[s])) continue;
+    if (read_as_stored(sections[s], left)) continue;
     const std::vector<Section::Piece>& pieces = sections[s].pieces;
     const int64_t block = sections[s].format->block();
     for (size_t i = 0; i < pieces.size(); ++i) {

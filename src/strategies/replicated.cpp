@@ -41,8 +41,7 @@ Tensor Replicated::acquire(const Unit& unit, CodesTaken left) {
 
 UnitWeights Replicated::acquire_codes(const Unit& unit, CodesTaken taken) {
   const Tensor flat = acquire(unit, taken);
-  if (taken != CodesTaken::blocks || store_.flat(unit)) return flat;
-  return {flat, store_.as_stored(unit, stored(unit))};
+  return {flat, store_.as_stored(unit, stored(unit), taken)};
 }
 
 void Replicated::release(const Unit& unit) {

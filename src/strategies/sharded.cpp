@@ -274,8 +274,7 @@ Tensor Sharded::acquire(const Unit& unit, CodesTaken left) {
 
 UnitWeights Sharded::acquire_codes(const Unit& unit, CodesTaken taken) {
   const Tensor full = acquire(unit, taken);
-  if (taken != CodesTaken::blocks || store_.flat(unit)) return full;
-  return {full, store_.as_stored(unit, gathered_[static_cast<size_t>(unit.index)].sections)};
+  return {full, store_.as_stored(unit, gathered_[static_cast<size_t>(unit.index)].sections, taken)};
 }
 
 void Sharded::release(const Unit& unit) {

@@ -104,10 +104,11 @@ void Attention::recompute(const UnitPass& pass, const LayerCall& call, Input inp
     key_value_.forward(of_memory, {.x = call.memory, .y = saved.kv});
     if (call.memory_cache) write_memory_cache(context, call, saved.kv);
   }
+  const bool caches = call.cache && !cross_;
   Tensor qk, rstd[2];
   if (shape_.q_norm) qk = normed(pass, call, saved.qkv, rstd);
-  else if (shape_.rotary && !call.cache) rotate(context, call, saved.qkv, false);
-  if (call.cache && !cross_) write_cache(context, call, qk, saved.qkv);
+  else if (shape_.rotary && !caches) rotate(context, call, saved.qkv, false);
+  if (caches) write_cache(context, call, qk, saved.qkv);
   context.ops.attention_forward(arguments(context, call, saved, qk), context.stream);
   for (Tensor* tensor : {&qk, &rstd[0], &rstd[1]}) give(context, *tensor);
 }
