@@ -11,7 +11,8 @@ namespace blipft {
 
 bool wants_cuda(const Config& config);
 /// Before CUDA starts in this process: how many queues to the GPU it gets, where nobody has said so
-/// (CUDA_DEVICE_MAX_CONNECTIONS).
+/// (CUDA_DEVICE_MAX_CONNECTIONS). And before threads of the program that look up a host, as the watchdog's does: a variable that is
+/// set may move the environment away from under whoever reads it.
 void choose_gpu_queues(const Config& config, const World& world);
 /// Throws AgreedError where this process is alone in MPI's world, but was started as one of several (by srun without PMIx,
 /// torchrun, another MPI's mpirun), each of which would train alone; unless parallel.devices=1 asks for that.

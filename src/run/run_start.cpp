@@ -117,7 +117,6 @@ void Run::start_records() {
 }
 
 bool Run::prepare() {
-  choose_gpu_queues(config_, world_);      // whatever asks for GPUs starts CUDA
   check_same_start(config_, world_);
   if (!claim_folders()) return false;
   const int64_t node_ranks = ranks_of_each_machine(world_);

@@ -348,6 +348,7 @@ void Run::end_early() {
 
 int train(const Config& config, const World& world) {
   check_started_together(config, world);
+  choose_gpu_queues(config, world);        // whatever asks for GPUs starts CUDA
   if (world.rank() == 0) start_run_log();
   Watchdog watchdog(world, config.parallel.timeout_seconds);
   LaunchWatch::together();
