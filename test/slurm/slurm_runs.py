@@ -18,11 +18,11 @@ import slurm_cluster  # noqa: E402
 from program_runs import PROGRAM, ROOT, Space, read_safetensors  # noqa: E402
 from script_tests import check, run_tests, test  # noqa: E402
 
-STEPS = 40
+STEPS = 200
 # Long enough to be stopped in, of small steps; the pictures are read again in every epoch.
 RUN = ("model.init=random", "data.max_text_tokens=32", "data.num_train_samples=0", "data.num_workers=1",
        "train.lr=1e-3", "train.batch_size=2", "train.accumulate_grad_batches=2", "train.precision=32-true",
-       "train.max_epochs=100", f"train.max_steps={STEPS}", "parallel.device=cpu", "output.save_model=true")
+       "train.max_epochs=1000", f"train.max_steps={STEPS}", "parallel.device=cpu", "output.save_model=true")
 # What a user would ask of this cluster, with the job scripts as they are.
 ASK = ("--nodes=2", "--gpus-per-node=2")
 
