@@ -89,6 +89,8 @@ struct AttentionDecode {
   Tensor lengths;               ///< i32 [S]
   Tensor sources;               ///< i32 [S, C], optional: the slot in whose cache a place of this slot lies (beams that
                                 ///< share their beginning); absent: its own
+  int64_t sharing = 1;          ///< so many slots, one behind the other, mostly see the same places, as a text's beams:
+                                ///< changes how fast it is, and nothing else. A divisor of S
   KvCache cache;
   Tensor out;                   ///< [S, heads * D], out
 };

@@ -60,6 +60,7 @@ struct CacheCall {
   Tensor tokens;                           ///< i32 [S, 1], a decode step: the id of each slot's row
   Tensor lengths;                          ///< i32 [S], a decode step: places that each row sees
   Tensor sources;                          ///< i32 [S, C], a decode step, optional: see AttentionDecode
+  int64_t sharing = 1;                     ///< as AttentionDecode's: the beams of a text
   /// Of models that read a source: keys and values of what the encoder made of it, for cross attention, as
   /// Model::memory_widths() says.
   std::vector<KvCache> memory_layers;

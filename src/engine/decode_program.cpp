@@ -172,8 +172,10 @@ void DecodeProgram::write_batch(std::vector<BatchSample>& samples, std::span<con
   parts_.device->synchronize(taken_);      // the batch before has left the block
   char* const block = host_block_->get();
   const auto bytes = static_cast<size_t>(3 * inputs_.picture_size * inputs_.picture_size);
-  for (size_t i = 0; i < samples.size() && inputs_.has_picture(); ++i)
-    std::memcpy(BatchWriter::pixels(layout_, block, static_cast<int64_t>(i)), pixels[i], bytes);
+  const auto pictures = inputs_.has_picture() ? static_cast<int64_t>(samples.size()) : 0;
+#pragma omp parallel for                   // the device waits for them
+  for (int64_t i = 0; i < pictures; ++i)
+    std::memcpy(BatchWriter::pixels(layout_, block, i), pixels[static_cast<size_t>(i)], bytes);
   BatchSample absent;
   absent.absent = true;
   samples.resize(static_cast<size_t>(settings_.prompts), absent);
@@ -374,6 +376,7 @@ void DecodeProgram::enqueue_token(const StepContext& context) {
   cache.tokens = state_->tokens;
   cache.lengths = state_->lengths;
   cache.sources = state_->sources;
+  cache.sharing = settings_.beams;
   cache.memory_lengths = state_->memory_lengths;
   cache.memory_sources = state_->memory_sources;
   const Tensor logits = parts_.model->decode(context, cache);

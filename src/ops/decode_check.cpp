@@ -148,6 +148,8 @@ void check_args(const AttentionDecode& args) {
     check.fail(concat("there are ", slots, " queries, but the cache has ", cached, " slots"));
   check.vector(args.lengths, "lengths", DType::i32, slots);
   if (args.sources) check.matrix(args.sources, "sources", DType::i32, slots, args.cache.places);
+  if (args.sharing < 1 || slots % args.sharing != 0) [[unlikely]]
+    check.fail(concat("sharing is ", args.sharing, ", expected a divisor of ", slots, " slots"));
   check.require(args.window >= 0, "window is negative");
   check.require(args.cap >= 0, "cap is negative");
   check.relative(args.relative, args.heads);

@@ -253,6 +253,13 @@ TEST_SUITE("cpu_decode") {
       }
   }
 
+  TEST_CASE("attention_decode refuses numbers of slots that share places and do not divide them") {
+    OpContext c(cpu());
+    AttentionDecode a = make_attention_decode(c, kF32, {6, 2, 1, 4, 3, 0, 0, true, 0, 0, 4});
+    CHECK_THROWS_WITH_AS(c.run([&](Ops& ops, Stream s) { ops.attention_decode(a, s); }),
+                         doctest::Contains("sharing is 4, expected a divisor of 6 slots"), Error);
+  }
+
   TEST_CASE("attention_decode refuses lengths and sources beyond the cache") {
     OpContext c(cpu());
     AttentionDecode a = make_attention_decode(c, kF32, {2, 2, 1, 4, 3, 0, 0, true});

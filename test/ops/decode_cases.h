@@ -200,7 +200,20 @@ struct DecodeShape {
   bool sources = false;
   int64_t behind = 0;          ///< columns behind the queries
   int64_t relative = 0;        ///< places behind the query with a score of their own; 0: none
+  int64_t sharing = 1;
+  bool beams = false;          ///< sources as beams have them: a prompt's places lie in the first slot, others in any of the text
 };
+
+/// Sources of slots that are the beams of texts: the first third of the places is the prompt's.
+inline std::vector<double> beam_sources(int64_t slots, int64_t places, int64_t beams) {
+  std::vector<double> sources;
+  for (int64_t s = 0; s < slots; ++s)
+    for (int64_t j = 0; j < places; ++j) {
+      const int64_t of_text = j < places / 3 ? 0 : mixed(s * places + j, beams);
+      sources.push_back(static_cast<double>(s / beams * beams + of_text));
+    }
+  return sources;
+}
 
 /// Lengths from none to all places, in an order that mixes them.
 inline std::vector<double> decode_lengths(int64_t slots, int64_t places) {
@@ -218,7 +231,9 @@ inline AttentionDecode make_attention_decode(OpContext& c, DType t, const Decode
   a.scale = 1 / std::sqrt(static_cast<float>(v.d)), a.window = v.window, a.cap = v.cap;
   a.lengths = integers(c, "lengths", decode_lengths(v.slots, v.places));
   if (v.relative > 0) a.relative = {c.input("relative", kF32, {v.heads, v.relative + 1}, -2, 2), v.relative, 0};
-  if (v.sources)
+  a.sharing = v.sharing;
+  if (v.beams) a.sources = integers(c, "sources", beam_sources(v.slots, v.places, v.sharing)).view({v.slots, v.places});
+  else if (v.sources)
     a.sources = c.input("sources", DType::i32, {v.slots, v.places}, 0, static_cast<double>(v.slots));
   a.cache = {c.input("cached keys", t, {v.slots * v.places, v.kv_heads * v.d}, -2, 2),
              c.input("cached values", t, {v.slots * v.places, v.kv_heads * v.d}), v.places};
@@ -234,17 +249,32 @@ inline const DecodeShape kDecodeShapes[] = {
     {1, 8, 4, 256, 2111, 0, 50, false, 16}, {6, 12, 12, 64, 77, 0, 0, false, 4},
     {4, 14, 2, 64, 1000, 0, 0, true, 3},    {64, 4, 2, 32, 200}, {3, 5, 5, 80, 700, 0, 0, true},
     {2, 71, 1, 64, 90},       {2, 28, 4, 96, 4100, 4096},
-    {4, 6, 6, 64, 300, 0, 0, true, 0, 113}, {3, 8, 2, 20, 70, 0, 0, false, 0, 5}, {2, 32, 32, 64, 1200, 0, 0, true, 0, 20}};
+    {4, 6, 6, 64, 300, 0, 0, true, 0, 113}, {3, 8, 2, 20, 70, 0, 0, false, 0, 5}, {2, 32, 32, 64, 1200, 0, 0, true, 0, 20},
+    {6, 4, 2, 16, 21, 0, 0, true, 0, 0, 3}};
+
+/// Slots that share places, and enough of them for the kernel that reads each place once: beams, and sources of any order; grouped
+/// heads that one product holds and that two do; windows, caps, scores of places; places that need more than one product. And slots
+/// that share none, with few places.
+inline const DecodeShape kSharedShapes[] = {
+    {320, 32, 32, 80, 62, 0, 0, true, 0, 0, 5, true},    {75, 40, 40, 64, 45, 0, 0, true, 2, 0, 5},
+    {84, 24, 24, 128, 33, 9, 0, true, 0, 0, 2, true},    {160, 64, 32, 40, 200, 0, 30, true, 0, 0, 8, true},
+    {105, 36, 12, 72, 150, 100, 0, true, 4, 0, 7, true}, {180, 12, 12, 64, 90, 0, 0, true, 0, 17, 3, true},
+    {96, 48, 48, 120, 17, 0, 50, false, 0, 0, 4},        {64, 70, 10, 96, 80, 0, 0, true, 0, 0, 2},
+    {64, 36, 12, 72, 60},                                 {64, 32, 32, 80, 62, 0, 0, true, 2},
+    {90, 8, 8, 128, 128, 20, 0, false, 0, 30}};
 
 inline void add_attention_decode(Cases& cases, DType t) {
-  for (const DecodeShape& v : kDecodeShapes)
+  const auto add = [&](const DecodeShape& v) {
     cases.push_back({title(t, "attention_decode ", v.slots, "x", v.heads, "/", v.kv_heads, "x", v.d, " of ", v.places,
                            " window ", v.window, " cap ", v.cap, v.sources ? " sources" : "", " behind ", v.behind,
-                           v.relative ? concat(" relative ", v.relative) : ""),
+                           v.relative ? concat(" relative ", v.relative) : "", v.sharing > 1 ? concat(" sharing ", v.sharing) : ""),
                      t, false, [=](OpContext& c) {
       const AttentionDecode a = make_attention_decode(c, t, v);
       c.run([&](Ops& ops, Stream s) { ops.attention_decode(a, s); });
     }});
+  };
+  for (const DecodeShape& v : kDecodeShapes) add(v);
+  for (const DecodeShape& v : kSharedShapes) add(v);
 }
 
 /// Rules that leave out much or little, and the vocabulary they work on.
@@ -295,6 +325,7 @@ struct BeamShape {
   EarlyStopping early_stopping = EarlyStopping::no;
   float penalty = 1;
   double range = 6;            ///< logits lie within +- so much; 0: all are equal
+  int64_t min_new = 0;
 };
 
 /// A step in the middle of a search: texts with finished beams and without, one that is done, one at its limit.
@@ -328,7 +359,7 @@ inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
   const int64_t rows = v.texts * (v.first ? 1 : v.beams);
   a.logits = c.input("logits", t, {rows, v.vocabulary}, -v.range, v.range);
   a.first = v.first, a.beams = v.beams, a.prefix_rows = kPrefix;
-  a.rules.repetition_penalty = v.penalty, a.rules.min_new_tokens = v.penalty != 1 ? 5 : 0;
+  a.rules.repetition_penalty = v.penalty, a.rules.min_new_tokens = v.penalty != 1 ? 5 : v.min_new;
   if (v.ends > 0) a.rules.ends = c.input("ends", DType::i32, {v.ends}, 0, static_cast<double>(v.vocabulary));
   a.length_penalty = v.length_penalty, a.early_stopping = v.early_stopping;
   a.candidates = c.scratch("candidates", kF32, {v.texts * v.beams, v.vocabulary});
@@ -347,13 +378,16 @@ inline const BeamShape kBeamShapes[] = {
     {1, 1, 2, true, 0},   {7, 1, 9, false},   {7, 3, 40, true},      {7, 3, 40, false, 2, -1},
     {7, 4, 33, false, 3, 2, EarlyStopping::yes},          {8, 5, 1000, false, 1, 0.7f, EarlyStopping::never, 1.3f},
     {7, 5, 1000, false, 5, 0, EarlyStopping::no, 0.8f},   {7, 4, 30, false, 2, 1, EarlyStopping::no, 1, 0},
-    {6, 32, 300, false, 2, 1.5f, EarlyStopping::yes},     {3, 5, 50272, false}, {3, 5, 151936, true, 2}};
+    {6, 32, 300, false, 2, 1.5f, EarlyStopping::yes},     {3, 5, 50272, false}, {3, 5, 151936, true, 2},
+    {7, 5, 50272, false, 1, 1, EarlyStopping::no, 1, 6, 5},   {7, 4, 900, false, 6, 1, EarlyStopping::no, 1, 6, 5},
+    {7, 32, 3001, false, 2, 1, EarlyStopping::no, 1, 6, 5},   {7, 3, 3001, false, 2, 1, EarlyStopping::no, 1, 1e-3, 5}};
 
 /// Both backends choose the same beams to the bit.
 inline void add_beam_step(Cases& cases, DType t) {
   for (const BeamShape& v : kBeamShapes)
     cases.push_back({title(t, "beam_step ", v.texts, "x", v.beams, "x", v.vocabulary, v.first ? " first" : "", " ends ",
-                           v.ends, " length_penalty ", v.length_penalty, " early ", int(v.early_stopping)), t, true,
+                           v.ends, " length_penalty ", v.length_penalty, " early ", int(v.early_stopping),
+                           v.min_new ? concat(" min_new ", v.min_new) : ""), t, true,
                      [=](OpContext& c) {
       const BeamStep a = make_beam_step(c, t, v);
       c.run([&](Ops& ops, Stream s) { ops.beam_step(a, s); });

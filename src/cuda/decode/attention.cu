@@ -11,21 +11,19 @@
 
 #include "blipft/decode_ops.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/decode/attention.cuh"
 #include "cuda/device/overlap.cuh"
-#include "cuda/vector.cuh"
 #include "ops/ops_check.h"
 
 namespace blipft {
 namespace {
 
-constexpr int kMostWarps = 4;       // of a block
+constexpr int kWarps = 4;           // of a block
 constexpr int kLoads = 4;           // keys that a warp's part loads before it computes
 constexpr int kLeastShare = 64;     // places that one block takes at least, where there are so many
 constexpr int64_t kMostShare = 1024;
 constexpr int64_t kMostSplits = 64;
-constexpr int64_t kFewPlaces = 128;
 constexpr int kMostHeadSize = 256;
-constexpr float kLog2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
@@ -33,26 +31,13 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-struct DecodeArgs {
-  const void *q, *keys, *values;
-  void* out;
-  const int32_t *lengths, *sources;
-  float* partials;                  ///< [slots * heads, splits, d + 2]: maximum, sum, and sum of weighted values
-  unsigned* counters;               ///< [blocks of one share], zero: how many shares have ended
-  int64_t q_stride, places, window;
-  int heads, kv_heads, d, splits, group, parts;  ///< `parts` blocks share the `group` heads of queries of one of keys
-  float scale, cap;
-  const float* relative;            ///< [heads, behind + 1 + ahead] or null: RelativeScores
-  int behind, ahead;
-};
-
 /// The places of a slot, cut into `used` shares of `each`.
 struct Shares {
   int first, end, each, used;
 
   __device__ __forceinline__ Shares(const DecodeArgs& args, int64_t slot) {
     end = args.lengths[slot];
-    first = args.window > 0 && args.window < end ? end - static_cast<int>(args.window) : 0;
+    first = args.first_place(end);
     each = max(kLeastShare, (end - first + args.splits - 1) / args.splits);
     used = (end - first + each - 1) / each;
   }
@@ -168,12 +153,6 @@ __device__ __forceinline__ float score_of_key(const float (&q)[E], const float (
   return cap > 0 ? kLog2E * cap * tanhf(score / cap) : score;
 }
 
-/// What head h adds to the score of a key that lies `offset` places after the query.
-__device__ __forceinline__ float relative_score(const DecodeArgs& args, int h, int offset) {
-  const int column = min(max(offset, -args.behind), args.ahead) + args.behind;
-  return args.relative[int64_t{h} * (args.behind + 1 + args.ahead) + column];
-}
-
 /// Adds up the shares of `heads` heads, in their order. Other blocks have written them.
 template <class T>
 __device__ __forceinline__ void merge_shares(const DecodeArgs& args, int64_t first, int heads, int used) {
@@ -194,14 +173,14 @@ __device__ __forceinline__ void merge_shares(const DecodeArgs& args, int64_t fir
   }
 }
 
-/// Merges the block's W warps, and writes the result, or where other blocks have shares too, this block's part of it.
-template <class T, int G, int L, int E, int W, class Place>
+/// Merges the block's warps, and writes the result, or where other blocks have shares too, this block's part of it.
+template <class T, int G, int L, int E, class Place>
 __device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, E>& running, const Place& columns,
                                        int64_t slot, int first_head, int heads, int split, int used) {
-  extern __shared__ float shared[];  // [W, G, d], then maxima and sums [2, W, G]
+  extern __shared__ float shared[];  // [kWarps, G, d], then maxima and sums [2, kWarps, G]
   const int d = args.d, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* const maxima = shared + W * G * d;
-  float* const sums = maxima + W * G;
+  float* const maxima = shared + kWarps * G * d;
+  float* const sums = maxima + kWarps * G;
   const bool alone = used == 1;
 #pragma unroll
   for (int g = 0; g < G; ++g) {
@@ -211,13 +190,13 @@ __device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, 
       if (lane < L && columns.column(e) < d) shared[(warp * G + g) * d + columns.column(e)] = running.values[g][e];
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < heads * d; i += 32 * W) {
+  for (int i = threadIdx.x; i < heads * d; i += 32 * kWarps) {
     const int g = i / d, c = i % d;
     float max = maxima[g], sum = 0, value = 0;
 #pragma unroll
-    for (int w = 1; w < W; ++w) max = fmaxf(max, maxima[w * G + g]);
+    for (int w = 1; w < kWarps; ++w) max = fmaxf(max, maxima[w * G + g]);
 #pragma unroll
-    for (int w = 0; w < W; ++w) {
+    for (int w = 0; w < kWarps; ++w) {
       const float factor = exp2_fast(maxima[w * G + g] - max);
       sum += sums[w * G + g] * factor;
       value += shared[(w * G + g) * d + c] * factor;
@@ -236,9 +215,9 @@ __device__ __forceinline__ void finish(const DecodeArgs& args, const Running<G, 
 }
 
 /// blockIdx.x: slot, head of keys, part of its heads of queries; blockIdx.y: share.
-template <class T, int N, int L, int P, int G, int W>
-__global__ void __launch_bounds__(32 * W) attention_decode_kernel(DecodeArgs args) {
-  constexpr int E = P * N, kKeys = 32 / L, kStride = W * kKeys;  // keys of a warp, of the block, at a time
+template <class T, int N, int L, int P, int G>
+__global__ void __launch_bounds__(32 * kWarps) attention_decode_kernel(DecodeArgs args) {
+  constexpr int E = P * N, kKeys = 32 / L, kStride = kWarps * kKeys;  // keys of a warp, of the block, at a time
   const int part = static_cast<int>(blockIdx.x % args.parts);
   const int kv_head = static_cast<int>(blockIdx.x / args.parts % args.kv_heads);
   const int64_t slot = blockIdx.x / args.parts / args.kv_heads;
@@ -247,7 +226,7 @@ __global__ void __launch_bounds__(32 * W) attention_decode_kernel(DecodeArgs arg
   const Shares shares(args, slot);
   const int split = static_cast<int>(blockIdx.y);
   if (shares.used == 0 && split == 0)
-    for (int i = threadIdx.x; i < heads * d; i += 32 * W)
+    for (int i = threadIdx.x; i < heads * d; i += 32 * kWarps)
       static_cast<T*>(args.out)[(slot * args.heads + first_head) * d + i] = from_float<T>(0.0f);
   if (split >= shares.used) return;
 
@@ -287,7 +266,7 @@ __global__ void __launch_bounds__(32 * W) attention_decode_kernel(DecodeArgs arg
       for (int g = 0; g < G; ++g) {
         float score = score_of_key<L>(q[g], key, args.cap);  // by all lanes, also where others have no key
         if (args.relative && g < heads)
-          score += kLog2E * relative_score(args, first_head + g, j + u * kStride + 1 - shares.end);
+          score += kLog2E * args.relative_score(first_head + g, j + u * kStride + 1 - shares.end);
         scores[u][g] = j + u * kStride < end ? score : -INFINITY;
       }
     }
@@ -297,7 +276,7 @@ __global__ void __launch_bounds__(32 * W) attention_decode_kernel(DecodeArgs arg
   }
 #pragma unroll
   for (int offset = L; offset < 32; offset *= 2) running.merge(offset);
-  finish<T, G, L, E, W>(args, running, columns, slot, first_head, heads, split, shares.used);
+  finish<T, G, L, E>(args, running, columns, slot, first_head, heads, split, shares.used);
 }
 
 /// Into how many shares a text is cut at most: enough blocks for all processors, and none with more than kMostShare
@@ -311,41 +290,24 @@ int64_t splits_of(const AttentionDecode& args, int64_t blocks, const LaunchConte
   return std::max<int64_t>(splits, 1);
 }
 
-template <class T, int N, int L, int P, int G, int W>
+template <class T, int N, int L, int P, int G>
 void launch_decode(const AttentionDecode& op, const LaunchContext& launch) {
-  DecodeArgs args{};
-  args.q = op.q.data, args.keys = op.cache.keys.data, args.values = op.cache.values.data, args.out = op.out.data;
-  args.lengths = op.lengths.as<const int32_t>(), args.sources = op.sources.as<const int32_t>();
+  DecodeArgs args = decode_args(op);
   args.partials = launch.scratch, args.counters = launch.counters;
-  args.q_stride = op.q.row_stride, args.places = op.cache.places, args.window = op.window;
-  args.heads = static_cast<int>(op.heads), args.kv_heads = static_cast<int>(op.kv_heads);
-  args.d = static_cast<int>(op.head_size), args.group = args.heads / args.kv_heads;
   args.parts = (args.group + G - 1) / G;
-  args.scale = op.scale, args.cap = op.cap;
-  args.relative = op.relative.values.as<const float>();
-  args.behind = static_cast<int>(op.relative.behind), args.ahead = static_cast<int>(op.relative.ahead);
   const int64_t blocks = op.q.rows() * args.kv_heads * args.parts;
   args.splits = static_cast<int>(splits_of(op, blocks, launch));
-  const auto shared = static_cast<size_t>(W * G * (args.d + 2)) * sizeof(float);
+  const auto shared = static_cast<size_t>(kWarps * G * (args.d + 2)) * sizeof(float);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(args.splits));
-  launch_overlapped(attention_decode_kernel<T, N, L, P, G, W>, grid, 32 * W, shared, launch, args);
-}
-
-/// Where there are many short texts, a warp of its own for each head: blocks of several would mostly start and merge.
-template <class T, int N, int L, int P, int G>
-void launch_warps(const AttentionDecode& op, const LaunchContext& launch) {
-  if constexpr (N > 1)
-    if (op.q.rows() * op.kv_heads >= 16 * launch.sm_count && op.cache.places <= kFewPlaces)
-      return launch_decode<T, N, L, P, G, 1>(op, launch);
-  launch_decode<T, N, L, P, G, kMostWarps>(op, launch);
+  launch_overlapped(attention_decode_kernel<T, N, L, P, G>, grid, 32 * kWarps, shared, launch, args);
 }
 
 template <class T, int N, int L, int P>
 void launch_group(const AttentionDecode& op, const LaunchContext& launch) {
   const int64_t group = op.heads / op.kv_heads;
-  if (group == 1) launch_warps<T, N, L, P, 1>(op, launch);
-  else if (group <= 4) launch_warps<T, N, L, P, 4>(op, launch);
-  else launch_warps<T, N, L, P, 8>(op, launch);
+  if (group == 1) launch_decode<T, N, L, P, 1>(op, launch);
+  else if (group <= 4) launch_decode<T, N, L, P, 4>(op, launch);
+  else launch_decode<T, N, L, P, 8>(op, launch);
 }
 
 }  // namespace
@@ -357,6 +319,7 @@ void CudaOps::attention_decode(const AttentionDecode& args, Stream stream) {
   BLIPFT_CHECK(d <= kMostHeadSize, "attention_decode: head_size is ", d, ", this backend has at most ", kMostHeadSize);
   BLIPFT_CHECK(args.cache.places < int64_t{1} << 30, "attention_decode: ", args.cache.places, " places are too many");
   const LaunchContext launch = context(stream);
+  if (launch_shared_decode(args, launch)) return;
   const bool wide = all_aligned16(args.cache.keys, args.cache.values);
   if (args.q.dtype == DType::bf16) {
     if (!wide || d % 8 != 0) launch_group<bf16, 1, 32, 8>(args, launch);

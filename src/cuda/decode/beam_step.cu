@@ -21,89 +21,155 @@ struct StepArgs {
   __device__ __forceinline__ int64_t text_of(int64_t group) const { return texts ? texts[group] : group; }
 };
 
-/// The `wanted` best of a row (at most kRowThreads) through put(place, number of ranked()), best first. Whatever is among them is
-/// no worse than the wanted-th best of the threads' own best: few are. False, and nothing is put, where more are than there is
-/// room for, as of many equal scores.
-template <class Put>
-__device__ __forceinline__ bool put_best(const float* scores, int64_t count, int wanted, RowShared& shared, Put put) {
-  constexpr int kRoom = kBins - kRowThreads;
-  uint64_t* const best = shared.bins;
-  uint64_t* const good = shared.bins + kRowThreads;
-  const auto before = [](const uint64_t* numbers, int n, uint64_t own) {
-    int place = 0;
+/// The ends that a text may not have yet, as far as they are few.
+struct BarredEnds {
+  static constexpr int kMost = 4;
+  int ids[kMost], count = 0;        ///< `count` may be more: then some are left out
+
+  __device__ __forceinline__ BarredEnds(const RuleArrays& rules, const TextArrays& texts, int64_t slot) {
+    if (rules.ends_barred(texts.lengths[slot], texts.prompt_lengths[slot])) count = static_cast<int>(rules.end_count);
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) ids[i] = i < count ? rules.ends[i] : -1;
+  }
+  __device__ __forceinline__ bool has(int64_t id) const {
+    bool found = false;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) found = found || ids[i] == static_cast<int>(id);
+    return found;
+  }
+};
+
+/// How many of `numbers` are larger.
+__device__ __forceinline__ int larger_ones(const uint64_t* numbers, int n, uint64_t own) {
+  int place = 0;
 #pragma unroll 8
-    for (int i = 0; i < n; ++i) place += numbers[i] > own;
-    return place;
-  };
-  uint64_t own = 0;
-  for_row(scores, count, [&](float score, int64_t id) {
-    const uint64_t number = ranked(score, id);
-    own = number > own ? number : own;
+  for (int i = 0; i < n; ++i) place += numbers[i] > own;
+  return place;
+}
+
+/// In every thread: a number that at least `wanted` numbers of the row reach: the wanted-th largest of the warps' largest or, where
+/// there are fewer warps, of the threads' `own` largest; -inf where there are not so many.
+__device__ __forceinline__ float reached_by(int wanted, float own, RowShared& shared) {
+  const bool of_warps = wanted <= kRowWarps;
+  uint64_t number = ranked(own, threadIdx.x);  // equal ones are told apart
+  if (of_warps) number = warp_max(number);
+  const int place = static_cast<int>(threadIdx.x) / (of_warps ? 32 : 1), n = of_warps ? kRowWarps : kRowThreads;
+  const bool tells = !of_warps || threadIdx.x % 32 == 0;
+  __syncthreads();
+  if (tells) shared.bins[place] = number;
+  if (threadIdx.x == 0) shared.result[0] = ranked(-INFINITY, 0);
+  __syncthreads();
+  if (tells && larger_ones(shared.bins, n, number) == wanted - 1) shared.result[0] = number;
+  __syncthreads();
+  return score_of_ranked(shared.result[0]);
+}
+
+/// The `wanted` best of score(x, id), x of a row, (at most kRowThreads) through put(place, number of ranked()), best first. They are
+/// among the x that reach `least`, which are to be few. False, and nothing is put, where more are than there is room for.
+template <class T, class Score, class Put>
+__device__ __forceinline__ bool put_best(const T* row, int64_t count, int wanted, float least, RowShared& shared, Score score,
+                                         Put put) {
+  constexpr int kRoom = kBins;
+  __syncthreads();
+  if (threadIdx.x == 0) shared.result[0] = 0;
+  __syncthreads();
+  for_packs(row, count, in_packs(row, count), [&](auto width, const float* numbers, int64_t first) {
+    constexpr int N = decltype(width)::value;
+    float largest = numbers[0];
+#pragma unroll
+    for (int j = 1; j < N; ++j) largest = fmaxf(largest, numbers[j]);
+    if (largest < least) return;
+#pragma unroll 1
+    for (int64_t id = first; id < first + N; ++id) {  // seldom: it is to take no registers from the others
+      const float x = to_float(row[id]);
+      if (x < least) continue;
+      const auto at = atomicAdd(reinterpret_cast<unsigned long long*>(&shared.result[0]), 1ull);
+      if (at < kRoom) shared.bins[at] = ranked(score(x, id), id);
+    }
   });
   __syncthreads();
-  best[threadIdx.x] = own;
-  if (threadIdx.x < 2) shared.result[threadIdx.x] = 0;
-  __syncthreads();
-  if (before(best, kRowThreads, own) == wanted - 1) shared.result[0] = own;
-  __syncthreads();
-  const uint64_t least = shared.result[0];
-  for_row(scores, count, [&](float score, int64_t id) {
-    const uint64_t number = ranked(score, id);
-    if (number < least) return;
-    const auto at = atomicAdd(reinterpret_cast<unsigned long long*>(&shared.result[1]), 1ull);
-    if (at < kRoom) good[at] = number;
-  });
-  __syncthreads();
-  const auto n = static_cast<int64_t>(shared.result[1]);
+  const auto n = static_cast<int64_t>(shared.result[0]);
   if (n > kRoom) return false;
-  if (threadIdx.x < n) {
-    const int place = before(good, static_cast<int>(n), good[threadIdx.x]);
-    if (place < wanted) put(place, good[threadIdx.x]);
+  for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
+    const int place = larger_ones(shared.bins, static_cast<int>(n), shared.bins[i]);
+    if (place < wanted) put(place, shared.bins[i]);
   }
   return true;
 }
 
-/// One block a row of logits: its best candidates.
+/// A row of logits, what its scores are, and where its candidates go.
 template <class T>
-__global__ void __launch_bounds__(kRowThreads) row_candidates_kernel(const T* __restrict__ all_logits, StepArgs args) {
-  __shared__ RowShared shared;
-  __shared__ int found;
-  const BeamArrays& a = args.beams;
-  const int64_t row = blockIdx.x, text = args.text_of(row / args.rows_of_text), beam = row % args.rows_of_text;
-  if (!a.steps(text)) return;
-  const int64_t slot = a.slot_of(text) + beam, count = args.count;
-  if (a.texts.lengths[slot] >= a.texts.limit(slot)) return;
-  const T* const logits = all_logits + row * count;
-  float* const scores = args.scores + row * count;
-  BeamCandidate* const list = args.lists + row * a.candidates;
-  const RowSoftmax log_softmax(logits, count, shared);
-  if (!is_finite(log_softmax.largest)) {
-    if (threadIdx.x == 0) list[0].beam = -1;
-    return;
+struct CandidateRow {
+  const T* logits;
+  float* scores;                    ///< room for them, where they are needed in memory
+  int64_t count, slot;
+  int wanted;
+  float before;                     ///< the beam's score so far
+  int32_t beam;
+  BeamCandidate* list;
+
+  __device__ __forceinline__ void put(int place, uint64_t number) const {
+    list[place] = {score_of_ranked(number), beam, static_cast<int32_t>(id_of_ranked(number))};
   }
-  const float before = a.first ? 0 : a.scores[slot];
+};
+
+/// The candidates of a row whose scores are written to memory: where rules change those of any ids, or many are equal.
+template <class T>
+__device__ __noinline__ void find_among_stored(const BeamArrays& a, const CandidateRow<T>& row, const RowSoftmax& log_softmax,
+                                               RowShared& shared) {
+  __shared__ int found;
+  float* const scores = row.scores;
+  const int64_t count = row.count;
   const auto score_of_logit = [&](float logit, bool penalised) {
     const float score = log_softmax(logit);
-    return (penalised ? a.rules.penalised(score) : score) + before;
+    return (penalised ? a.rules.penalised(score) : score) + row.before;
   };
-  map_row(logits, scores, count, [&](float logit, int64_t) { return score_of_logit(logit, false); });
-  apply_rules(a.rules, a.texts, slot, logits, scores, count, score_of_logit);
-
-  const auto put = [&](int place, uint64_t number) {
-    list[place] = {score_of_ranked(number), static_cast<int32_t>(beam), static_cast<int32_t>(id_of_ranked(number))};
-  };
-  if (put_best(scores, count, static_cast<int>(a.candidates), shared, put)) return;
+  map_row(row.logits, scores, count, [&](float logit, int64_t) { return score_of_logit(logit, false); });
+  apply_rules(a.rules, a.texts, row.slot, row.logits, scores, count, score_of_logit);
+  const auto put = [&](int place, uint64_t number) { row.put(place, number); };
+  const float least = reached_by(row.wanted, own_largest(scores, count), shared);
+  if (put_best(scores, count, row.wanted, least, shared, [](float score, int64_t) { return score; }, put)) return;
   const float largest = score_of_ranked(best_of_row(scores, count, shared));
-  const auto wanted = static_cast<uint64_t>(a.candidates);
+  const auto wanted = static_cast<uint64_t>(row.wanted);
   const Cut cut = find_cut(scores, count, largest, wanted, shared, [](float) { return uint64_t{1}; });
   const int64_t last_id = last_tie(scores, count, cut.key, wanted - cut.above, shared);
   if (threadIdx.x == 0) found = 0;
   __syncthreads();
   for_row(scores, count, [&](float score, int64_t i) {
     const uint32_t key = score_key(score);
-    if (key > cut.key || (key == cut.key && i <= last_id))
-      list[atomicAdd(&found, 1)] = {score, static_cast<int32_t>(beam), static_cast<int32_t>(i)};
+    if (key > cut.key || (key == cut.key && i <= last_id)) row.put(atomicAdd(&found, 1), ranked(score, i));
   });
+}
+
+/// One block a row of logits: its best candidates.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads, 1) row_candidates_kernel(const T* __restrict__ all_logits, StepArgs args) {
+  __shared__ RowShared shared;
+  const BeamArrays& a = args.beams;
+  const int64_t number = blockIdx.x, text = args.text_of(number / args.rows_of_text), beam = number % args.rows_of_text;
+  if (!a.steps(text)) return;
+  const int64_t slot = a.slot_of(text) + beam, count = args.count;
+  if (a.texts.lengths[slot] >= a.texts.limit(slot)) return;
+  const CandidateRow<T> row{all_logits + number * count, args.scores + number * count, count, slot, static_cast<int>(a.candidates),
+                            a.first ? 0 : a.scores[slot], static_cast<int32_t>(beam), args.lists + number * a.candidates};
+  const float own = own_largest(row.logits, count);
+  const RowSoftmax log_softmax(row.logits, count, score_of_ranked(block_max(ranked(own, 0), shared)), shared);
+  if (!is_finite(log_softmax.largest)) {
+    if (threadIdx.x == 0) row.list[0].beam = -1;
+    return;
+  }
+  const BarredEnds barred(a.rules, a.texts, slot);
+  const auto score = [&](float logit, int64_t id) { return barred.has(id) ? -INFINITY : log_softmax(logit) + row.before; };
+  const auto put = [&](int place, uint64_t best) { row.put(place, best); };
+  // Scores that follow from logit and id are written nowhere. So many logits that are no barred ends reach `least`; what is smaller
+  // may have the score of `least` by the rounding of three sums, each half a unit of what they add up at most.
+  const int wanted = row.wanted + barred.count;
+  if (a.rules.repetition_penalty == 1 && barred.count <= BarredEnds::kMost && wanted <= kRowThreads) {
+    const float least = reached_by(wanted, own, shared);
+    const float sums = log_softmax.largest - least + fabsf(log_softmax.log_total) + fabsf(row.before);
+    if (put_best(row.logits, count, row.wanted, least - sums * 0x1p-20f, shared, score, put)) return;
+  }
+  find_among_stored(a, row, log_softmax, shared);
 }
 
 /// One block a text.

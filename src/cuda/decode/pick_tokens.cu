@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kRowThreads) pick_tokens_kernel(const T* __res
   }
   const T* const logits = all_logits + row * count;
   float* const scores = args.scores + row * count;
-  const RowSoftmax log_softmax(logits, count, shared);
+  const uint64_t best_logit = best_of_row(logits, count, shared);
+  const RowSoftmax log_softmax(logits, count, score_of_ranked(best_logit), shared);
 
   const bool barred = args.rules.end_count > 0 && args.rules.ends_barred(length, args.texts.prompt_lengths[slot]);
   const bool plain = !sample && args.rules.repetition_penalty == 1 && !barred;
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kRowThreads) pick_tokens_kernel(const T* __res
     const float score = penalised ? args.rules.penalised(logit) : logit;
     return sample ? score / args.temperature : score;
   };
-  uint64_t best = log_softmax.best;
+  uint64_t best = best_logit;
   if (!plain) {
     map_row(logits, scores, count, [&](float logit, int64_t) { return score_of_logit(logit, false); });
     apply_rules(args.rules, args.texts, slot, logits, scores, count, score_of_logit);

@@ -86,13 +86,19 @@ __device__ __forceinline__ uint64_t block_sum(uint64_t x, RowShared& shared) {
   return total;
 }
 
-/// The block's largest number, in every thread.
-__device__ __forceinline__ uint64_t block_max(uint64_t x, RowShared& shared) {
+/// The warp's largest number, in every lane.
+__device__ __forceinline__ uint64_t warp_max(uint64_t x) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
     const uint64_t other = __shfl_xor_sync(0xffffffffu, x, offset);
     x = other > x ? other : x;
   }
+  return x;
+}
+
+/// The block's largest number, in every thread.
+__device__ __forceinline__ uint64_t block_max(uint64_t x, RowShared& shared) {
+  x = warp_max(x);
   __syncthreads();
   if (threadIdx.x % 32 == 0) shared.warps[threadIdx.x / 32] = x;
   __syncthreads();
@@ -123,6 +129,14 @@ __device__ __forceinline__ uint64_t best_of_row(const T* scores, int64_t count, 
     best = own > best ? own : best;
   });
   return block_max(best, shared);
+}
+
+/// The largest of a thread's part of the row, which a NaN is; -inf where it has none.
+template <class T>
+__device__ __forceinline__ float own_largest(const T* row, int64_t count) {
+  float largest = -INFINITY;
+  for_row(row, count, [&](float x, int64_t) { asm("max.NaN.f32 %0, %0, %1;" : "+f"(largest) : "f"(x)); });
+  return largest;
 }
 
 /// Where a sum over the row, best scores first, reaches a number.
@@ -253,13 +267,11 @@ __device__ __forceinline__ int64_t last_tie(const float* scores, int64_t count, 
 
 /// Log softmax of a row of logits, as the CPU's.
 struct RowSoftmax {
-  uint64_t best;                    ///< ranked(): the largest logit and its id
-  float largest, log_total;
+  float largest, log_total = 0;
 
   template <class T>
-  __device__ __forceinline__ RowSoftmax(const T* logits, int64_t count, RowShared& shared) : log_total(0) {
-    best = best_of_row(logits, count, shared);
-    largest = score_of_ranked(best);
+  __device__ __forceinline__ RowSoftmax(const T* logits, int64_t count, float largest_logit, RowShared& shared)
+      : largest(largest_logit) {
     if (!is_finite(largest)) return;
     uint64_t weight = 0;
     for_row(logits, count, [&](float logit, int64_t) { weight += softmax_weight(logit, largest); });

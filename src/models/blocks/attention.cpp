@@ -151,7 +151,7 @@ AttentionDecode Attention::decode_arguments(const LayerCall& call, const MatrixV
   AttentionDecode args{.q = q, .heads = shape_.heads, .kv_heads = shape_.kv_heads, .head_size = shape_.head_size,
                        .scale = scale(), .window = shape_.window, .cap = shape_.cap, .relative = {},
                        .lengths = cross_ ? cache.memory_lengths : cache.lengths,
-                       .sources = cross_ ? cache.memory_sources : cache.sources,
+                       .sources = cross_ ? cache.memory_sources : cache.sources, .sharing = cache.sharing,
                        .cache = cross_ ? *call.memory_cache : *call.cache, .out = out};
   if (!cross_) args.relative = call.relative;
   return args;
