@@ -222,7 +222,7 @@ setup:
 .PHONY: check
 check: setup
 	@tools/setup.sh --browser > /dev/null || true
-	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN)) $(if $(PARTS),PARTS=$(PARTS))
+	@tools/check.sh CUDA=$(CUDA) BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN)) $(if $(SCRIPTS),SCRIPTS=$(SCRIPTS))
 
 .PHONY: check-gpu
 check-gpu: setup

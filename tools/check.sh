@@ -1,7 +1,7 @@
 #!/bin/bash
 # Check: builds everything, runs every test, and ends with one line "N passed, N failed, N skipped".
 #
-#   tools/check.sh [CUDA=0|1] [BUILD=build/cpu] [SAN=1|thread] [GPU=1] [PARTS=N]        (make check calls it)
+#   tools/check.sh [CUDA=0|1] [BUILD=build/cpu] [SAN=1|thread] [GPU=1] [SCRIPTS=N]        (make check calls it)
 #
 # The tests: the layering rules; the doctest binary; its suites named *golden* with the matrix products of other processors
 # (OpenBLAS' kernels, those that this one can run); its suites named mpi* under mpirun with 1, 2, 3 and 4 ranks,
@@ -10,7 +10,7 @@
 # "SKIPPED: ..." counts as skipped. With SAN the build has sanitizers (see the Makefile), and the doctest binary alone is
 # run, its mpi* suites with 2 ranks. With GPU=1 (make check-gpu) only what a GPU is needed for: the cases on the GPU, its
 # collectives, and gpu_runs_test.py. Parts run beside each other where there are cores for it: one for each 8 (three with
-# CUDA), and scripts by twos; PARTS=N: N at once. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
+# CUDA), and scripts by twos; SCRIPTS=N: N at once. Logs stay in $BUILD/check. Exits 1 when anything failed or nothing ran.
 
 cd "$(dirname "$0")/.." || exit 1
 for argument in "$@"; do
@@ -19,8 +19,8 @@ for argument in "$@"; do
     BUILD=?*) build=${argument#BUILD=} ;;
     GPU=1) only_gpu=1 ;;
     SAN=1|SAN=thread) san=${argument#SAN=} ;;
-    PARTS=[1-9]*) parts_at_once=${argument#PARTS=} ;;
-    *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER] [SAN=1|thread] [GPU=1] [PARTS=N]" >&2; exit 2 ;;
+    SCRIPTS=[1-9]*) scripts_at_once=${argument#SCRIPTS=} ;;
+    *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER] [SAN=1|thread] [GPU=1] [SCRIPTS=N]" >&2; exit 2 ;;
   esac
 done
 cuda=${cuda:-0}
@@ -102,7 +102,6 @@ export OMP_WAIT_POLICY=passive
 # Those on a GPU wait much for it, and for each other's start.
 at_once=$((cuda ? cores / 2 : cores / 8))
 [ $at_once -gt 1 ] && [ -z "$san" ] || at_once=1
-at_once=${parts_at_once:-$at_once}
 # Ranks of parts that share cores are not to spin either while they wait for each other.
 export OMPI_MCA_mpi_yield_when_idle=1
 parts=0 told=0
@@ -300,7 +299,8 @@ for test in test/*/*_test.py; do
   [ "$only_gpu" = 1 ] || [[ " ${longest[*]} " == *" $test "* ]] || tests+=("$test")
 done
 # Scripts wait much, for time limits and for programs to start: two fit beside each other on two cores too.
-[ $at_once = 1 ] && [ -z "$parts_at_once" ] && [ "$cores" -ge 2 ] && at_once=2
+[ $at_once = 1 ] && [ "$cores" -ge 2 ] && at_once=2
+at_once=${scripts_at_once:-$at_once}
 for test in "${tests[@]}"; do part script_tests "$test"; done
 tell_all
 finish
