@@ -20,6 +20,7 @@ struct DecodeArgs {
   float scale, cap;
   const float* relative;            ///< [heads, behind + 1 + ahead] or null: RelativeScores
   int behind, ahead;
+  int sharing;                      ///< AttentionDecode's
 
   /// The first place that a query sees whose places end at `end`.
   __device__ __forceinline__ int first_place(int end) const {
@@ -44,6 +45,7 @@ inline DecodeArgs decode_args(const AttentionDecode& op) {
   args.scale = op.scale, args.cap = op.cap;
   args.relative = op.relative.values.as<const float>();
   args.behind = static_cast<int>(op.relative.behind), args.ahead = static_cast<int>(op.relative.ahead);
+  args.sharing = static_cast<int>(op.sharing);
   return args;
 }
 

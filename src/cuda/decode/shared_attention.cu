@@ -209,13 +209,13 @@ struct HeadOfText {
 template <int D>
 constexpr uint32_t tiles_bytes = kWarps * kStages * 2 * HeadOfText<D>::kTileBytes;
 
-/// blockIdx.x: text, and kWarps of its heads of keys, each in `parts`; args.splits: slots of a text.
+/// blockIdx.x: text, and kWarps of its heads of keys, each in `parts`.
 template <int D>
 __global__ void __launch_bounds__(kThreads) shared_decode_kernel(DecodeArgs args, int room) {
   extern __shared__ __align__(128) char shared[];  // tiles, then the list
   __shared__ int32_t warps[kWarps];
   join_chain();
-  const int slots = args.splits, heads_of_warp = min(args.group, kRows / slots);
+  const int slots = args.sharing, heads_of_warp = min(args.group, kRows / slots);
   const int tasks = args.kv_heads * args.parts, blocks = (tasks + kWarps - 1) / kWarps;
   const int64_t first_slot = int64_t{blockIdx.x / static_cast<unsigned>(blocks)} * slots;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -265,7 +265,6 @@ bool launch_shared_decode(const AttentionDecode& op, const LaunchContext& contex
       reinterpret_cast<uintptr_t>(op.q.data) % 4 != 0 || op.cache.keys.rows() > INT32_MAX)
     return false;
   DecodeArgs args = decode_args(op);
-  args.splits = static_cast<int>(slots);
   args.parts = static_cast<int>(ceil_div(args.group, std::min<int64_t>(args.group, kRows / slots)));
   const int64_t texts = op.q.rows() / slots, tasks = op.kv_heads * args.parts;
   const int64_t room = slots * (op.window > 0 ? std::min(op.window, op.cache.places) : op.cache.places);
