@@ -19,7 +19,7 @@ for argument in "$@"; do
     BUILD=?*) build=${argument#BUILD=} ;;
     GPU=1) only_gpu=1 ;;
     SAN=1|SAN=thread) san=${argument#SAN=} ;;
-    SCRIPTS=[1-9]*) scripts_at_once=${argument#SCRIPTS=} ;;
+    SCRIPTS=[1-9]|SCRIPTS=[1-9][0-9]) scripts_at_once=${argument#SCRIPTS=} ;;
     *) echo "check: unknown argument $argument; usage: tools/check.sh [CUDA=0|1] [BUILD=FOLDER] [SAN=1|thread] [GPU=1] [SCRIPTS=N]" >&2; exit 2 ;;
   esac
 done
@@ -127,7 +127,7 @@ part() {
 tell() {
   local p f s
   while [ -e "$logs/part$told.numbers" ]; do
-    [ $at_once = 1 ] || cat "$logs/part$told.out"
+    [ ! -e "$logs/part$told.out" ] || cat "$logs/part$told.out"
     read -r p f s < "$logs/part$told.numbers"
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)) told=$((told + 1))
   done

@@ -90,7 +90,7 @@ struct AttentionDecode {
   Tensor sources;               ///< i32 [S, C], optional: the slot in whose cache a place of this slot lies (beams that
                                 ///< share their beginning); absent: its own
   int64_t sharing = 1;          ///< so many slots, one behind the other, mostly see the same places, as a text's beams:
-                                ///< changes how fast it is, and nothing else. A divisor of S
+                                ///< changes how fast it is and how sums are rounded. A divisor of S
   KvCache cache;
   Tensor out;                   ///< [S, heads * D], out
 };

@@ -2,6 +2,7 @@
 // step, and numbers that are none.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -181,7 +182,7 @@ TEST_SUITE("fp8") {
       const UnitPass pass = acquire(context, unit);
       UnitBackward backward(pass, gradients(context, unit));
       one.input_gradient(backward, {.dy = tdy, .dx = Tensor{dx.data(), kF32, {32, 32}}});
-      if (ops == cpu_ops.get()) dy = random_numbers(32 * 32, 3, 1);
+      if (ops == cpu_ops.get()) std::ranges::copy(random_numbers(32 * 32, 3, 1), dy.begin());  // where `tdy` looks
       other.input_gradient(backward, {.dy = tdy, .dx = Tensor{dx.data(), kF32, {32, 32}}});
       backward.join();
       UnitBackward again(pass, gradients(context, unit));
