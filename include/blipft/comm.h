@@ -41,6 +41,7 @@ class World {
   /// Cores that these ranks may run on, together: fewer than the machine's where mpirun or Slurm bound them.
   int64_t local_cores() const { return local_cores_; }
   int64_t machine() const { return machine_; }         ///< >= 0; the same on the ranks of one machine alone
+  int64_t machine_order() const { return machine_order_; }  ///< this rank's place where the ranks of a machine are neighbours
   std::string host() const;
   /// What this rank is in; groups share it. Host collectives, and tensor collectives of CPUs, tell of themselves.
   Activity& activity() const { return *activity_; }
@@ -90,7 +91,7 @@ class World {
   void find_local_ranks();
   std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
   std::unique_ptr<Communicator> communicator_;
-  int64_t rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, local_cores_ = 1, machine_ = 0;
+  int64_t rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, local_cores_ = 1, machine_ = 0, machine_order_ = 0;
 };
 
 /// Tensor collectives over a group of ranks, in a stream. Same order of calls on every rank.

@@ -11,7 +11,7 @@ CommGroups::CommGroups(const World& world, const GroupSizes& sizes, Device& devi
   };
   // Where there are several shard groups, all ranks together only sum losses, label counts and norms.
   all_ = comm_of(world, sizes.hybrid());
-  const int64_t place = world.split(0, world.machine())->rank();  // the ranks of a machine are neighbours
+  const int64_t place = world.machine_order();
   shard_group_ = place / sizes.shard;
   replicate_group_ = place % sizes.shard;
   shard_world_ = world.split(shard_group_, place);

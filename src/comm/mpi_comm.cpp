@@ -11,6 +11,7 @@
 #include "blipft/error.h"
 #include "comm/communicator.h"
 #include "comm/mpi_check.h"
+#include "comm/mpi_wait.h"
 
 namespace blipft {
 
@@ -23,14 +24,9 @@ void check_accumulates(const Comm& comm, const Tensor& full, bool accumulate) {
 
 class MpiComm : public Comm {
  public:
-  explicit MpiComm(const World& world) : activity_(world.activity()), rank_(world.rank()), size_(world.size()) {
-    check_mpi(MPI_Comm_dup(world.communicator().mpi, &comm_), "MPI_Comm_dup");
-  }
-  ~MpiComm() override {
-    int finalized = 0;
-    MPI_Finalized(&finalized);
-    if (!finalized) MPI_Comm_free(&comm_);
-  }
+  // Its collectives and the world's are called by one thread, in the same order on every rank: they share a communicator.
+  explicit MpiComm(const World& world)
+      : activity_(world.activity()), rank_(world.rank()), size_(world.size()), comm_(world.communicator().mpi) {}
   int64_t rank() const override { return rank_; }
   int64_t size() const override { return size_; }
   std::string name() const override { return "mpi"; }
@@ -48,12 +44,12 @@ class MpiComm : public Comm {
       MPI_Type_contiguous(static_cast<int>(count), MPI_BYTE, &strided);
       MPI_Type_create_resized(strided, 0, static_cast<MPI_Aint>(shard.bytes()), &resized);
       MPI_Type_commit(&resized);
-      const int code =
-          MPI_Allgather(in_place ? MPI_IN_PLACE : static_cast<char*>(shard.data) + first, static_cast<int>(count),
-                        MPI_BYTE, static_cast<char*>(full.data) + first, 1, resized, comm_);
+      MPI_Request request = MPI_REQUEST_NULL;
+      check_mpi(MPI_Iallgather(in_place ? MPI_IN_PLACE : static_cast<char*>(shard.data) + first, static_cast<int>(count),
+                               MPI_BYTE, static_cast<char*>(full.data) + first, 1, resized, comm_, &request), "MPI_Iallgather");
+      finish(request, count * size_, "MPI_Iallgather");
       MPI_Type_free(&strided);
       MPI_Type_free(&resized);
-      check_mpi(code, "MPI_Allgather");
     });
   }
 
@@ -73,8 +69,10 @@ class MpiComm : public Comm {
       for (int64_t r = 0; r < size_; ++r)
         std::memcpy(staged_.data() + r * count * size, static_cast<char*>(full.data) + (r * n + first) * size,
                     static_cast<size_t>(count * size));
-      check_mpi(MPI_Alltoall(staged_.data(), static_cast<int>(count * size), MPI_BYTE, received_.data(),
-                             static_cast<int>(count * size), MPI_BYTE, comm_), "MPI_Alltoall");
+      MPI_Request request = MPI_REQUEST_NULL;
+      check_mpi(MPI_Ialltoall(staged_.data(), static_cast<int>(count * size), MPI_BYTE, received_.data(),
+                              static_cast<int>(count * size), MPI_BYTE, comm_, &request), "MPI_Ialltoall");
+      finish(request, count * size * size_, "MPI_Ialltoall");
       sum_ranks(count, full.dtype);
       store(static_cast<char*>(shard.data) + first * size, count, full.dtype);
     }
@@ -90,8 +88,10 @@ class MpiComm : public Comm {
     for (int64_t first = 0; first < n; first += step) {
       const int64_t count = std::min(step, n - first);
       char* piece = static_cast<char*>(tensor.data) + first * size;
-      check_mpi(MPI_Allgather(piece, static_cast<int>(count * size), MPI_BYTE, received_.data(),
-                              static_cast<int>(count * size), MPI_BYTE, comm_), "MPI_Allgather");
+      MPI_Request request = MPI_REQUEST_NULL;
+      check_mpi(MPI_Iallgather(piece, static_cast<int>(count * size), MPI_BYTE, received_.data(),
+                               static_cast<int>(count * size), MPI_BYTE, comm_, &request), "MPI_Iallgather");
+      finish(request, count * size * size_, "MPI_Iallgather");
       sum_ranks(count, tensor.dtype);
       store(piece, count, tensor.dtype);
     }
@@ -131,7 +131,7 @@ class MpiComm : public Comm {
 
   Activity& activity_;
   int64_t rank_, size_;
-  MPI_Comm comm_ = MPI_COMM_NULL;
+  MPI_Comm comm_;
   std::vector<char> staged_, received_;
   std::vector<float> sum_;
 };

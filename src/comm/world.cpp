@@ -14,6 +14,7 @@
 #include "blipft/monitor.h"
 #include "comm/communicator.h"
 #include "comm/mpi_check.h"
+#include "comm/mpi_wait.h"
 
 namespace blipft {
 
@@ -49,13 +50,21 @@ int64_t first_rank_here() {
   return first;
 }
 
-// Cores that the processes of `group`, all of one machine, may run on: a scheduler may have bound each to its own.
-int64_t cores_of(MPI_Comm group) {
-  constexpr int kSets = 8;                                 // 8,192 cores: the kernel refuses a mask that is too short
-  cpu_set_t mine[kSets] = {}, all[kSets] = {};
-  if (sched_getaffinity(0, sizeof mine, mine) != 0) CPU_SET(0, mine);
-  check_mpi(MPI_Allreduce(mine, all, sizeof mine, MPI_BYTE, MPI_BOR, group), "MPI_Allreduce");
-  return CPU_COUNT_S(sizeof all, all);
+// Where a rank runs.
+struct RankPlace {
+  static constexpr int kSets = 8;                          // 8,192 cores: the kernel refuses a mask that is too short
+  int64_t machine;
+  cpu_set_t cores[kSets];                                  // a scheduler may have bound each rank to its own
+};
+
+// The same on all ranks.
+template <class T>
+T reduced(T value, MPI_Datatype type, MPI_Op op, MPI_Comm group) {
+  T result = value;
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Iallreduce(&value, &result, 1, type, op, group, &request), "MPI_Iallreduce");
+  finish(request, sizeof value, "MPI_Iallreduce");
+  return result;
 }
 
 }  // namespace
@@ -92,8 +101,24 @@ std::unique_ptr<World> World::split(int64_t color, int64_t key) const {
 }
 
 void World::find_local_ranks() {
-  const std::unique_ptr<Communicator> local = split_mpi(communicator_->mpi, machine_, rank_);
-  local_rank_ = rank_in(local->mpi), local_size_ = size_of(local->mpi), local_cores_ = cores_of(local->mpi);
+  RankPlace mine{machine_, {}};
+  if (sched_getaffinity(0, sizeof mine.cores, mine.cores) != 0) CPU_SET(0, mine.cores);
+  std::vector<RankPlace> places(static_cast<size_t>(size_));
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, communicator_->mpi, &request),
+            "MPI_Iallgather");
+  finish(request, static_cast<int64_t>(sizeof mine) * size_, "MPI_Iallgather");
+  local_rank_ = local_size_ = machine_order_ = 0;
+  cpu_set_t cores[RankPlace::kSets] = {};
+  for (int64_t r = 0; r < size_; ++r) {
+    const RankPlace& of = places[static_cast<size_t>(r)];
+    machine_order_ += of.machine < machine_ || (of.machine == machine_ && r < rank_);
+    if (of.machine != machine_) continue;
+    ++local_size_;
+    local_rank_ += r < rank_;
+    CPU_OR_S(sizeof cores, cores, cores, of.cores);
+  }
+  local_cores_ = CPU_COUNT_S(sizeof cores, cores);
 }
 
 std::string World::host() const {
@@ -104,48 +129,48 @@ std::string World::host() const {
 
 void World::barrier() const {
   const Activity::Scope scope(*activity_, Activity::Doing::barrier);
-  check_mpi(MPI_Barrier(communicator_->mpi), "MPI_Barrier");
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Ibarrier(communicator_->mpi, &request), "MPI_Ibarrier");
+  finish(request, 0, "MPI_Ibarrier");
 }
 
 void World::broadcast(void* data, int64_t bytes, int64_t root) const {
   const Activity::Scope scope(*activity_, Activity::Doing::broadcast);
   constexpr int64_t kPiece = int64_t{1} << 30;
-  for (int64_t first = 0; first < bytes; first += kPiece)
-    check_mpi(MPI_Bcast(static_cast<char*>(data) + first, static_cast<int>(std::min(kPiece, bytes - first)), MPI_BYTE,
-                        static_cast<int>(root), communicator_->mpi), "MPI_Bcast");
+  for (int64_t first = 0; first < bytes; first += kPiece) {
+    const int64_t count = std::min(kPiece, bytes - first);
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(MPI_Ibcast(static_cast<char*>(data) + first, static_cast<int>(count), MPI_BYTE, static_cast<int>(root),
+                         communicator_->mpi, &request), "MPI_Ibcast");
+    finish(request, count, "MPI_Ibcast");
+  }
 }
 
 int64_t World::max(int64_t value) const {
   const Activity::Scope scope(*activity_, Activity::Doing::sum);
-  int64_t result = value;
-  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_INT64_T, MPI_MAX, communicator_->mpi), "MPI_Allreduce");
-  return result;
+  return reduced(value, MPI_INT64_T, MPI_MAX, communicator_->mpi);
 }
 
 double World::max(double value) const {
   const Activity::Scope scope(*activity_, Activity::Doing::sum);
-  double result = value;
-  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_MAX, communicator_->mpi), "MPI_Allreduce");
-  return result;
+  return reduced(value, MPI_DOUBLE, MPI_MAX, communicator_->mpi);
 }
 
 double World::sum(double value) const {
   const Activity::Scope scope(*activity_, Activity::Doing::sum);
-  double result = value;
-  check_mpi(MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_SUM, communicator_->mpi), "MPI_Allreduce");
-  return result;
+  return reduced(value, MPI_DOUBLE, MPI_SUM, communicator_->mpi);
 }
 
 void World::gather(const void* data, int64_t bytes, void* out) const {
   const Activity::Scope scope(*activity_, Activity::Doing::gather_on_host);
   const int count = static_cast<int>(bytes);
-  check_mpi(MPI_Gather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, communicator_->mpi), "MPI_Gather");
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Igather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, communicator_->mpi, &request), "MPI_Igather");
+  finish(request, rank_ == 0 ? bytes * size_ : bytes, "MPI_Igather");
 }
 
 uint64_t World::any(uint64_t bits) const {
-  uint64_t result = bits;
-  check_mpi(MPI_Allreduce(&bits, &result, 1, MPI_UINT64_T, MPI_BOR, communicator_->mpi), "MPI_Allreduce");
-  return result;
+  return reduced(bits, MPI_UINT64_T, MPI_BOR, communicator_->mpi);
 }
 
 std::vector<std::string> World::gather_texts(const std::string& text) const {
@@ -161,8 +186,10 @@ std::vector<std::string> World::gather_texts(const std::string& text) const {
     total += lengths[i];
   }
   std::string all(rank_ == 0 ? static_cast<size_t>(total) : 0, ' ');
-  check_mpi(MPI_Gatherv(text.data(), static_cast<int>(length), MPI_BYTE, all.data(), counts.data(), places.data(),
-                        MPI_BYTE, 0, communicator_->mpi), "MPI_Gatherv");
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Igatherv(text.data(), static_cast<int>(length), MPI_BYTE, all.data(), counts.data(), places.data(),
+                         MPI_BYTE, 0, communicator_->mpi, &request), "MPI_Igatherv");
+  finish(request, rank_ == 0 ? total : length, "MPI_Igatherv");
   std::vector<std::string> texts;
   for (size_t i = 0; rank_ == 0 && i < ranks; ++i)
     texts.push_back(all.substr(static_cast<size_t>(places[i]), static_cast<size_t>(counts[i])));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "blipft/decode_ops.h"
@@ -326,7 +327,29 @@ struct BeamShape {
   float penalty = 1;
   double range = 6;            ///< logits lie within +- so much; 0: all are equal
   int64_t min_new = 0;
+  bool odd = false;            ///< odd_logits(), and beams that are as good as none
 };
+
+/// Rows of NaN, infinity and -infinity here and there, of few finite numbers, of large ones and of usual ones.
+inline std::vector<double> odd_logits(int64_t rows, int64_t vocabulary) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  std::vector<double> logits;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < vocabulary; ++i) {
+      const int64_t number = mixed(r * vocabulary + i, 1009), one = mixed(r, vocabulary);
+      double x = static_cast<double>(number) / 100 - 5;
+      if (r % 11 == 4) {
+        const double bad[] = {NAN, kInfinity, -kInfinity};
+        if (i == one || r / 11 % 3 == 2) x = bad[r / 11 % 3];
+      } else if (r % 3 == 1) {
+        x = i == one || i == vocabulary / 2 ? x : -kInfinity;
+      } else if (r % 3 == 2) {
+        x *= 1e30;
+      }
+      logits.push_back(x);
+    }
+  return logits;
+}
 
 /// A step in the middle of a search: texts with finished beams and without, one that is done, one at its limit.
 inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
@@ -343,7 +366,7 @@ inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
       limits.push_back(static_cast<double>(g == 4 ? length : g % 4 == 2 ? length + 1 : 11));
       keys.push_back(static_cast<double>(g));
       done.push_back(g == 5 ? kEndToken : kRunning);
-      scores.push_back(v.range > 0 ? -3.0 - 0.7 * static_cast<double>(b * (1 + g % 2)) : -3);
+      scores.push_back(v.odd && b > 0 && g % 2 == 1 ? -1e9 : v.range > 0 ? -3.0 - 0.7 * static_cast<double>(b * (1 + g % 2)) : -3);
       finished_lengths.push_back(b < finished ? static_cast<double>(length) : 0);
       finished_scores.push_back(b < finished ? -1.1 - 0.4 * static_cast<double>(b) : -1e9);
     }
@@ -357,7 +380,8 @@ inline BeamStep make_beam_step(OpContext& c, DType t, const BeamShape& v) {
              c.changing_values("keys", DType::i64, keys), changing("done", done)};
   if (v.texts > 1) texts[0] = -1, a.texts = integers(c, "texts", texts);
   const int64_t rows = v.texts * (v.first ? 1 : v.beams);
-  a.logits = c.input("logits", t, {rows, v.vocabulary}, -v.range, v.range);
+  a.logits = v.odd ? c.values("logits", t, odd_logits(rows, v.vocabulary)).view({rows, v.vocabulary})
+                   : c.input("logits", t, {rows, v.vocabulary}, -v.range, v.range);
   a.first = v.first, a.beams = v.beams, a.prefix_rows = kPrefix;
   a.rules.repetition_penalty = v.penalty, a.rules.min_new_tokens = v.penalty != 1 ? 5 : v.min_new;
   if (v.ends > 0) a.rules.ends = c.input("ends", DType::i32, {v.ends}, 0, static_cast<double>(v.vocabulary));
@@ -380,14 +404,16 @@ inline const BeamShape kBeamShapes[] = {
     {7, 5, 1000, false, 5, 0, EarlyStopping::no, 0.8f},   {7, 4, 30, false, 2, 1, EarlyStopping::no, 1, 0},
     {6, 32, 300, false, 2, 1.5f, EarlyStopping::yes},     {3, 5, 50272, false}, {3, 5, 151936, true, 2},
     {7, 5, 50272, false, 1, 1, EarlyStopping::no, 1, 6, 5},   {7, 4, 900, false, 6, 1, EarlyStopping::no, 1, 6, 5},
-    {7, 32, 3001, false, 2, 1, EarlyStopping::no, 1, 6, 5},   {7, 3, 3001, false, 2, 1, EarlyStopping::no, 1, 1e-3, 5}};
+    {7, 32, 3001, false, 2, 1, EarlyStopping::no, 1, 6, 5},   {7, 3, 3001, false, 2, 1, EarlyStopping::no, 1, 1e-3, 5},
+    {23, 3, 40, false, 2, 1, EarlyStopping::no, 1, 6, 5, true},      {40, 1, 3001, true, 0, 1, EarlyStopping::no, 1, 6, 0, true},
+    {17, 5, 3001, false, 1, -1, EarlyStopping::never, 1, 6, 0, true}, {17, 4, 300, false, 2, 2, EarlyStopping::yes, 1.2f, 6, 0, true}};
 
 /// Both backends choose the same beams to the bit.
 inline void add_beam_step(Cases& cases, DType t) {
   for (const BeamShape& v : kBeamShapes)
     cases.push_back({title(t, "beam_step ", v.texts, "x", v.beams, "x", v.vocabulary, v.first ? " first" : "", " ends ",
                            v.ends, " length_penalty ", v.length_penalty, " early ", int(v.early_stopping),
-                           v.min_new ? concat(" min_new ", v.min_new) : ""), t, true,
+                           v.min_new ? concat(" min_new ", v.min_new) : "", v.odd ? " odd" : ""), t, true,
                      [=](OpContext& c) {
       const BeamStep a = make_beam_step(c, t, v);
       c.run([&](Ops& ops, Stream s) { ops.beam_step(a, s); });
