@@ -94,7 +94,7 @@ fi
 
 # Each part is a function, run in a shell of its own, which leaves its numbers in a file; where parts run beside each other,
 # so goes what they print, which is told one part after the other.
-# Tensors of the tests are small: threads mostly wait for each other. They are not to spin meanwhile: where the processors
+# Tensors of the tests are small: threads and ranks mostly wait for each other. They are not to spin meanwhile: where the processors
 # have other work too, that takes ten times as long.
 # The GPU's operations are compared with the CPU's on large tensors too: where there are many processors, more of them.
 threads=$((cores > 32 ? 8 : cores > 8 ? cores / 4 : cores > 2 ? 2 : cores))
