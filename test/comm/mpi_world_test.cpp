@@ -3,6 +3,13 @@
 #include <mpi.h>
 #include <sched.h>
 
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <thread>
+
 #include "strategies/strategy_harness.h"
 
 using namespace blipft;
@@ -25,12 +32,33 @@ int mpi_parameter(const char* name) {
   return value;
 }
 
+// Of this thread.
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 }  // namespace
 
 TEST_SUITE("mpi world") {
   TEST_CASE("a rank that waits gives its core away") {
     mpi_world();
     CHECK(mpi_parameter("mpi_yield_when_idle") == 1);
+  }
+
+  TEST_CASE("a rank that waits sleeps where threads are told to") {
+    const World& world = mpi_world();
+    const char* const policy = std::getenv("OMP_WAIT_POLICY");
+    if (!policy || std::string(policy) != "passive") {
+      std::printf("SKIPPED: ranks that sleep (OMP_WAIT_POLICY is not passive)\n");
+      return;
+    }
+    world.barrier();
+    const double before = processor_seconds();
+    if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    world.barrier();
+    CHECK(processor_seconds() - before < 0.15);
   }
 
   TEST_CASE("the cores of a machine's ranks are those that they are bound to, each counted once") {
