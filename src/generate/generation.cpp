@@ -53,7 +53,10 @@ Generation::Generation(const Config& asked, const World& world) : world_(world) 
     if (inputs().has_picture()) pixel_statistics_ = ImageProcessor::from_directory(config().model.path).statistics;
     check_device(config(), world_);
   });
-  for (const std::string& warning : {unused_sampling(asked, settings()), model_->source.warning})
+  const WeightSource& source = model_->source;
+  const std::string of_base = source.missing.empty() ? "" : concat(source.missing, ": these are the weights of ", config().model.path,
+                                                                   " as they are (generate.weights=base asks for them)");
+  for (const std::string& warning : {unused_sampling(asked, settings()), of_base})
     if (world_.rank() == 0 && !warning.empty()) std::fprintf(stderr, "warning: %s\n", warning.c_str());
   world_.together([&] {
     device_ = make_device(config(), world_);

@@ -17,8 +17,22 @@ ModelSettings untrained(const Config& config) {
   return settings;
 }
 
+namespace {
+
+std::unique_ptr<Model> model_of(const WeightSource& source) {
+  try {
+    return make_model(source.config, untrained(source.config));
+  } catch (const UserError& error) {
+    if (source.missing.empty()) throw;
+    throw UserError(concat(error.what(), "\nmodel.path is read since ", source.missing,
+                           "; if a run has saved one elsewhere, give output.path=ITS_FOLDER"));
+  }
+}
+
+}  // namespace
+
 GenerationModel::GenerationModel(const Config& asked, bool planned)
-    : source(weight_source(asked)), model(make_model(config(), untrained(config()))), inputs(model->inputs()) {
+    : source(weight_source(asked)), model(model_of(source)), inputs(model->inputs()) {
   const std::string& folder = config().model.path;
   BLIPFT_USER_CHECK(!model->cache_widths().empty(), folder, ": ", model->description(), " generates no text");
   check_adapters(config(), model->units());

@@ -92,9 +92,8 @@ WeightSource choose(const Config& config) {
     if (has_file(model, "config.json")) return of_model(config, model);
     if (has_file(adapter, "adapter_config.json")) return of_adapter(config, adapter);
     WeightSource source = of_base(config);
-    source.warning = concat(config.output.path, std::filesystem::exists(config.output.path) ? " holds" : " does not exist, and so holds",
-                            " no trained model: these are the weights of ", config.model.path,
-                            " as they are (generate.weights=base asks for them)");
+    source.missing = concat(config.output.path, std::filesystem::exists(config.output.path) ? " holds" : " does not exist, and so holds",
+                            " no trained model");
     return source;
   }
   if (has_file(asked, "checkpoint.json")) return of_checkpoint(config, asked);

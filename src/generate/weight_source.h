@@ -13,7 +13,8 @@ struct WeightSource {
   std::string checkpoint;                  ///< a folder whose weights replace those of the model; empty: none
   std::string text;                        ///< for people: "the adapter in runs/x/adapter on NousResearch/Llama-2-7b"
   std::string folder = {};                 ///< of the trained model, adapter or checkpoint; empty: these are a base model's
-  std::string warning = {};                     ///< for people, where these may not be the weights that they mean; else empty
+  std::string missing = {};                ///< for people: why these may not be the weights that they mean, "runs/x holds no
+                                           ///< trained model"; else empty
 };
 
 /// What generate.weights names. Throws UserError where nothing is there, or what is there is none of these.

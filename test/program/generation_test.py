@@ -153,6 +153,9 @@ def from_whatever_holds_the_weights(space):
     for path, why in ((space.new(), "does not exist, and so holds no trained model"), (folder, "holds no trained model")):
         status, out, err, _ = mpirun(0, [PROGRAM, "--generate", space.config, *options, *SHORT, f"output.path={path}"])
         check(status == 0 and f"warning: {path} {why}: these are the weights of {base}" in err, status, out, err)
+    status, out, err, _ = mpirun(0, [PROGRAM, "--generate", space.config, *SHORT, "model.path=absent", f"output.path={folder}"])
+    check(status == 1 and 'found "absent"' in err and f"model.path is read since {folder} holds no trained model; if a run" in err,
+          status, out, err)
     check(texts(plain) != texts(merged), "the adapter changes nothing", plain)
     for held in ("nf4", "int8", "fp8"):
         _, _, out = generate(space, 0, *options, *SHORT, f"generate.weights={trained}/adapter", f"model.quantize={held}")
