@@ -240,8 +240,6 @@ run_ranks() {
   local ranks=$1 prefix=$2 suites=$3 each
   local options=(-np "$ranks" --oversubscribe --bind-to none)
   [ "$(id -u)" = 0 ] && options+=(--allow-run-as-root)
-  # Ranks that share a core and wait without yielding take several times as long.
-  [ "$ranks" -gt "$cores" ] && options+=(--mca mpi_yield_when_idle 1)
   each=$((threads / ranks > 0 ? threads / ranks : 1))
   [ "$san" = thread ] && each=1
   # shellcheck disable=SC2016  # expanded by each rank

@@ -44,10 +44,10 @@ class MpiComm : public Comm {
       MPI_Type_contiguous(static_cast<int>(count), MPI_BYTE, &strided);
       MPI_Type_create_resized(strided, 0, static_cast<MPI_Aint>(shard.bytes()), &resized);
       MPI_Type_commit(&resized);
-      MPI_Request request = MPI_REQUEST_NULL;
-      check_mpi(MPI_Iallgather(in_place ? MPI_IN_PLACE : static_cast<char*>(shard.data) + first, static_cast<int>(count),
-                               MPI_BYTE, static_cast<char*>(full.data) + first, 1, resized, comm_, &request), "MPI_Iallgather");
-      finish(request, count * size_, "MPI_Iallgather");
+      complete("MPI_Iallgather", count * size_, [&](MPI_Request* request) {
+        return MPI_Iallgather(in_place ? MPI_IN_PLACE : static_cast<char*>(shard.data) + first, static_cast<int>(count), MPI_BYTE,
+                              static_cast<char*>(full.data) + first, 1, resized, comm_, request);
+      });
       MPI_Type_free(&strided);
       MPI_Type_free(&resized);
     });
@@ -69,10 +69,10 @@ class MpiComm : public Comm {
       for (int64_t r = 0; r < size_; ++r)
         std::memcpy(staged_.data() + r * count * size, static_cast<char*>(full.data) + (r * n + first) * size,
                     static_cast<size_t>(count * size));
-      MPI_Request request = MPI_REQUEST_NULL;
-      check_mpi(MPI_Ialltoall(staged_.data(), static_cast<int>(count * size), MPI_BYTE, received_.data(),
-                              static_cast<int>(count * size), MPI_BYTE, comm_, &request), "MPI_Ialltoall");
-      finish(request, count * size * size_, "MPI_Ialltoall");
+      complete("MPI_Ialltoall", count * size * size_, [&](MPI_Request* request) {
+        return MPI_Ialltoall(staged_.data(), static_cast<int>(count * size), MPI_BYTE, received_.data(),
+                             static_cast<int>(count * size), MPI_BYTE, comm_, request);
+      });
       sum_ranks(count, full.dtype);
       store(static_cast<char*>(shard.data) + first * size, count, full.dtype);
     }
@@ -88,10 +88,10 @@ class MpiComm : public Comm {
     for (int64_t first = 0; first < n; first += step) {
       const int64_t count = std::min(step, n - first);
       char* piece = static_cast<char*>(tensor.data) + first * size;
-      MPI_Request request = MPI_REQUEST_NULL;
-      check_mpi(MPI_Iallgather(piece, static_cast<int>(count * size), MPI_BYTE, received_.data(),
-                               static_cast<int>(count * size), MPI_BYTE, comm_, &request), "MPI_Iallgather");
-      finish(request, count * size * size_, "MPI_Iallgather");
+      complete("MPI_Iallgather", count * size * size_, [&](MPI_Request* request) {
+        return MPI_Iallgather(piece, static_cast<int>(count * size), MPI_BYTE, received_.data(),
+                              static_cast<int>(count * size), MPI_BYTE, comm_, request);
+      });
       sum_ranks(count, tensor.dtype);
       store(piece, count, tensor.dtype);
     }

@@ -10,11 +10,10 @@
 #include <cstdlib>
 #include <thread>
 
-#include "comm/mpi_check.h"
-
 namespace blipft {
 namespace {
 
+// Whether ranks are to sleep while they wait. If so, sleeps of this thread end on time from here on.
 bool waits_asleep() {
   const char* const policy = std::getenv("OMP_WAIT_POLICY");
   if (!policy || strcasecmp(policy, "passive") != 0) return false;

@@ -5,14 +5,25 @@
 
 #include <cstdint>
 
+#include "comm/mpi_check.h"
+
 namespace blipft {
 
 /// Waits until `request`, that of a collective `what` in which this rank receives `bytes`, is done. Throws Error where it fails.
+void finish(MPI_Request request, int64_t bytes, const char* what);
+
+/// The collective `what`, in which this rank receives `bytes`, from begin(&request), which calls it, to its end. Throws Error where
+/// it fails.
 ///
 /// A rank that waits yields its core (World), since another rank may compute there. But where other programs want the core too,
 /// who yields gets it back a time slice later, at every collective. With OMP_WAIT_POLICY=passive in the environment, which is to
 /// let threads sleep, so do ranks: for an eighth of the time that they have waited, 50 to 200 us at a time. Who has slept comes
 /// before who has computed.
-void finish(MPI_Request request, int64_t bytes, const char* what);
+template <class Begin>
+void complete(const char* what, int64_t bytes, Begin begin) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(begin(&request), what);
+  finish(request, bytes, what);
+}
 
 }  // namespace blipft

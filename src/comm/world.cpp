@@ -61,9 +61,9 @@ struct RankPlace {
 template <class T>
 T reduced(T value, MPI_Datatype type, MPI_Op op, MPI_Comm group) {
   T result = value;
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Iallreduce(&value, &result, 1, type, op, group, &request), "MPI_Iallreduce");
-  finish(request, sizeof value, "MPI_Iallreduce");
+  complete("MPI_Iallreduce", sizeof value, [&](MPI_Request* request) {
+    return MPI_Iallreduce(&value, &result, 1, type, op, group, request);
+  });
   return result;
 }
 
@@ -104,10 +104,9 @@ void World::find_local_ranks() {
   RankPlace mine{machine_, {}};
   if (sched_getaffinity(0, sizeof mine.cores, mine.cores) != 0) CPU_SET(0, mine.cores);
   std::vector<RankPlace> places(static_cast<size_t>(size_));
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, communicator_->mpi, &request),
-            "MPI_Iallgather");
-  finish(request, static_cast<int64_t>(sizeof mine) * size_, "MPI_Iallgather");
+  complete("MPI_Iallgather", static_cast<int64_t>(sizeof mine) * size_, [&](MPI_Request* request) {
+    return MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, communicator_->mpi, request);
+  });
   local_rank_ = local_size_ = machine_order_ = 0;
   cpu_set_t cores[RankPlace::kSets] = {};
   for (int64_t r = 0; r < size_; ++r) {
@@ -129,9 +128,9 @@ std::string World::host() const {
 
 void World::barrier() const {
   const Activity::Scope scope(*activity_, Activity::Doing::barrier);
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ibarrier(communicator_->mpi, &request), "MPI_Ibarrier");
-  finish(request, 0, "MPI_Ibarrier");
+  complete("MPI_Ibarrier", 0, [&](MPI_Request* request) {
+    return MPI_Ibarrier(communicator_->mpi, request);
+  });
 }
 
 void World::broadcast(void* data, int64_t bytes, int64_t root) const {
@@ -139,10 +138,10 @@ void World::broadcast(void* data, int64_t bytes, int64_t root) const {
   constexpr int64_t kPiece = int64_t{1} << 30;
   for (int64_t first = 0; first < bytes; first += kPiece) {
     const int64_t count = std::min(kPiece, bytes - first);
-    MPI_Request request = MPI_REQUEST_NULL;
-    check_mpi(MPI_Ibcast(static_cast<char*>(data) + first, static_cast<int>(count), MPI_BYTE, static_cast<int>(root),
-                         communicator_->mpi, &request), "MPI_Ibcast");
-    finish(request, count, "MPI_Ibcast");
+    complete("MPI_Ibcast", count, [&](MPI_Request* request) {
+      return MPI_Ibcast(static_cast<char*>(data) + first, static_cast<int>(count), MPI_BYTE, static_cast<int>(root),
+                        communicator_->mpi, request);
+    });
   }
 }
 
@@ -164,9 +163,9 @@ double World::sum(double value) const {
 void World::gather(const void* data, int64_t bytes, void* out) const {
   const Activity::Scope scope(*activity_, Activity::Doing::gather_on_host);
   const int count = static_cast<int>(bytes);
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Igather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, communicator_->mpi, &request), "MPI_Igather");
-  finish(request, rank_ == 0 ? bytes * size_ : bytes, "MPI_Igather");
+  complete("MPI_Igather", rank_ == 0 ? bytes * size_ : bytes, [&](MPI_Request* request) {
+    return MPI_Igather(data, count, MPI_BYTE, out, count, MPI_BYTE, 0, communicator_->mpi, request);
+  });
 }
 
 uint64_t World::any(uint64_t bits) const {
@@ -186,10 +185,10 @@ std::vector<std::string> World::gather_texts(const std::string& text) const {
     total += lengths[i];
   }
   std::string all(rank_ == 0 ? static_cast<size_t>(total) : 0, ' ');
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Igatherv(text.data(), static_cast<int>(length), MPI_BYTE, all.data(), counts.data(), places.data(),
-                         MPI_BYTE, 0, communicator_->mpi, &request), "MPI_Igatherv");
-  finish(request, rank_ == 0 ? total : length, "MPI_Igatherv");
+  complete("MPI_Igatherv", rank_ == 0 ? total : length, [&](MPI_Request* request) {
+    return MPI_Igatherv(text.data(), static_cast<int>(length), MPI_BYTE, all.data(), counts.data(), places.data(),
+                        MPI_BYTE, 0, communicator_->mpi, request);
+  });
   std::vector<std::string> texts;
   for (size_t i = 0; rank_ == 0 && i < ranks; ++i)
     texts.push_back(all.substr(static_cast<size_t>(places[i]), static_cast<size_t>(counts[i])));
