@@ -68,7 +68,7 @@ TABLE = [
     # Units and batches are made of tensors.
     [("unit", "unit batch", "ops base")],
     [("ops", "device monitor tensor ops linear_ops decode_ops head_norm relative_bias philox", "base")],
-    [("base", "doing error version", "")],
+    [("base", "choices doing error version", "")],
 ]
 
 # Files that lie in no room's folder.
@@ -92,6 +92,18 @@ VENDORS = [
     (r"(jpeglib\.h|png\.h|webp/)", r"src/data/", "src/data/"),
     (r"(cblas|openblas.*|nlohmann/.*)(\.h|\.hpp)$", r"src/", "src/"),
 ]
+
+# Text settings of the run file that have a choice of words but no enum of blipft/choices.h, with the reason.
+WORDS_WITHOUT_ENUM = {
+    "data.keys": "a map of users' names",
+    "data.prompt_style": "a name, or the user's text",
+    "data.chat_template": "a name in the table of templates",
+    "train.optim": "a name in the table of optimizers",
+    "parallel.offload": "a list of names",
+}
+SECTIONS = "model adapter data train parallel checkpoint generate evaluate trace output".split()
+KEY_ROW = re.compile(r'\(&([A-Z])::(\w+), "(\w+)",\s*(one_of\(|one_of_or_integer\(|one_of_or_containing\()', re.S)
+SETTING_COMPARED = re.compile(r'\b(' + "|".join(SECTIONS) + r')_?(?:\(\))?(?:\.|->)(\w+)(?:\.text)?\s*[!=]=\s*"')
 
 INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
 LINEAR_OP = re.compile(r"[.>]linear_(forward|backward_input|backward_weight)\(")
@@ -247,10 +259,35 @@ class Layering:
             if count > MOST_FILES and folder.startswith(tuple(f"src/{room}" for room in SMALL_ROOMS)):
                 self.breaches.append((folder, count, "", f"files are more than the {MOST_FILES} of a room"))
 
+    def check_settings(self):
+        """Choices of the run file are enums, and only src/config/ compares settings with words."""
+        for path in self.files:
+            if path.startswith("src/config/"):
+                continue
+            with open(path, encoding="utf-8") as lines:
+                for number, text in enumerate(lines, 1):
+                    if SETTING_COMPARED.search(text):
+                        self.breaches.append((path, number, text.strip(),
+                                              "compares a setting with a word; use its enum of blipft/choices.h"))
+        schema, header = "src/config/config_schema.cpp", "include/blipft/config.h"
+        if schema not in self.files or header not in self.files:
+            return
+        with open(header, encoding="utf-8") as file:
+            texts = set(re.findall(r"std::(?:string|vector<std::string>|map<[^;]*>) (\w+)[;= ]", file.read()))
+        with open(schema, encoding="utf-8") as file:
+            rows = file.read()
+        for row in KEY_ROW.finditer(rows):
+            section = next(name for name in SECTIONS if name[0].upper() == row[1])
+            number = rows.count("\n", 0, row.start()) + 1
+            if row[2] in texts and f"{section}.{row[3]}" not in WORDS_WITHOUT_ENUM:
+                self.breaches.append((schema, number, row[0].split("\n")[0],
+                                      "a choice of words that is no enum of blipft/choices.h"))
+
     def check(self):
         self.check_includes()
         self.check_cycles()
         self.check_sizes()
+        self.check_settings()
         for path, number, text, why in sorted(self.breaches):
             print(f"{path}:{number}: {text}  -- {why}")
         if self.breaches:

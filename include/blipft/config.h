@@ -9,28 +9,28 @@
 #include <utility>
 #include <vector>
 
-namespace blipft {
+#include "blipft/choices.h"
 
-enum class Precision { f32_true, bf16_true, bf16_mixed };  // "32-true", "bf16-true", "bf16-mixed"
+namespace blipft {
 
 struct ModelSection {
   std::string path;                     ///< directory with config.json (and weights, tokenizer, preprocessor files)
-  std::string init = "pretrained";      ///< pretrained | random
+  InitialWeights init = InitialWeights::pretrained;  ///< source of the first weights
   std::vector<std::string> freeze;      ///< parameter groups of the model that are not trained
-  std::string quantize = "none";        ///< none | nf4 | int8 | fp8: how weights of frozen layers are held
+  WeightQuantization quantize = WeightQuantization::none;  ///< how weights of frozen layers are stored
   bool double_quantize = false;         ///< their scales are held as codes too
   std::vector<std::string> quantize_groups;  ///< of these parameter groups alone; empty: of all that are frozen
 };
 
 /// Low-rank adapters that are trained in place of the model (LoRA, Hu et al. 2021).
 struct AdapterSection {
-  std::string kind = "none";            ///< none | lora
+  AdapterKind kind = AdapterKind::none;
   int64_t r = 8;                        ///< rank
   double alpha = 8;                     ///< the adapters' product is scaled by alpha / r
   bool rslora = false;                  ///< alpha / sqrt(r) instead (Kalajdzievski 2023)
   double dropout = 0;                   ///< of the adapters' input
   std::vector<std::string> targets = {"q", "v"};  ///< q, k, v, o, mlp, head, or ends of the modules' names
-  std::string dtype = "f32";            ///< f32 (weights and states; products in the compute dtype) | bf16
+  AdapterDtype dtype = AdapterDtype::f32;  ///< of weights and optimizer states
   std::string path;                     ///< PEFT folder to go on from; empty: new adapters
 };
 
@@ -39,34 +39,34 @@ struct DataSection {
                                         ///< shards (WebDataset), or a .json / .jsonl / .csv file / directory of them
   std::string val_path;                 ///< validation samples, in the same format; empty: none
   double val_split_fraction = 0;        ///< share of the samples at `path` that are kept for validation
-  std::string format = "auto";          ///< auto | imagefolder | webdataset | json | csv
+  DatasetFormat format = DatasetFormat::automatic;
   int64_t num_train_samples = 0;        ///< use the first n samples; 0: all. More than there are: the set repeats.
   std::map<std::string, std::string> keys;  ///< what the records call the keys that this program knows: prompt: question
   std::string pictures;                 ///< folder that the names of pictures in metadata are relative to; empty: looked
                                         ///< for beside the metadata
   bool allow_outside = false;           ///< an ImageFolder's pictures may lie outside of its folder
   bool exif_orientation = true;         ///< turn pictures as their EXIF says
-  std::string transparency = "white";   ///< white (what is transparent lies on white) | drop (as if it were opaque)
+  Transparency transparency = Transparency::white;  ///< of pictures with an alpha channel
   int64_t max_text_tokens = 50;         ///< longer texts are cut; settle_data(): 512 for JSON data, where not given. A
                                         ///< run file may call it max_seq_length
   std::string prompt_style = "alpaca";  ///< of instruction and input: alpaca | none | a text with {instruction} in it
-  std::string chat_template = "auto";   ///< of messages: auto (as the tokenizer's files say) | a name of data/chat_families.h
+  /// Of messages: auto (the model's own) or a template's name.
+  ChoiceOrText<TemplateChoice> chat_template = TemplateChoice::automatic;
   std::string chat_date = "2024-07-26"; ///< what templates with a date in them call today: YYYY-MM-DD
   std::string prompt_template;          ///< of pictures: what stands before a caption, or a text with {} for the prompt
-  std::string answers = "draw";         ///< of a picture's prompt: draw (one in each pass) | all (each a sample) | common
+  AnswerSelection answers = AnswerSelection::draw;  ///< how several answers to a prompt are used
   bool mask_prompt = false;             ///< prompts are not learnt, answers alone
-  std::string append_eos = "auto";      ///< auto (behind answers) | true | false: the end token behind a text
-  std::string text_padding = "auto";    ///< auto (packed, but with loss_on_padding) | packed (next to none) | longest
-                                        ///< (of a step, rounded up to 8) | max (always max_text_tokens)
+  AutoSwitch append_eos = AutoSwitch::automatic;  ///< end token after a text; auto: after answers
+  TextPadding text_padding = TextPadding::automatic;  ///< auto: packed, or longest with loss_on_padding
   int64_t num_workers = 4;              ///< decoding and tokenizing threads of each rank
   int64_t prefetch_steps = 3;           ///< steps prepared ahead
   bool shuffle = true;
-  std::string on_bad_sample = "stop";   ///< stop | skip: a sample that cannot be read, decoded or tokenized
+  FaultAction on_bad_sample = FaultAction::stop;  ///< a sample that cannot be read, decoded or tokenized
 };
 
 struct TrainSection {
   double lr = 1e-5;
-  std::string lr_schedule = "constant"; ///< constant | linear | cosine
+  LearningRateCurve lr_schedule = LearningRateCurve::constant;
   int64_t warmup_steps = 0;             ///< n: step s < n learns at lr * s / n
   double warmup_ratio = 0;              ///< warmup_steps as a share of all steps, rounded up; 0: as warmup_steps says
   int64_t batch_size = 16;              ///< samples of one micro-batch of one rank, at most; 0 (auto): chosen when the run
@@ -74,19 +74,20 @@ struct TrainSection {
   int64_t accumulate_grad_batches = 1;  ///< micro-batches of a step; 0: as total_batch_size says, see resolve_for_ranks
   int64_t total_batch_size = 0;         ///< samples of a step over all ranks; 0: as the others say
   Precision precision = Precision::bf16_true;
-  std::string matmul_precision = "highest";  ///< of 32-true on GPUs: highest (f32) | high (TF32 products)
-  std::string matmul = "default";       ///< factors of layers' products: default (as precision says) | fp8
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;  ///< of 32-true on GPUs
+  MatmulType matmul = MatmulType::precision;  ///< factors of layers' products
   std::vector<std::string> matmul_exclude;   ///< ends of names of modules whose products stay as precision says
-  std::string fp8_gradients = "e4m3";   ///< of layers' outputs: e4m3 | e5m2
+  Fp8GradientType fp8_gradients = Fp8GradientType::e4m3;  ///< of layers' outputs
   int64_t fp8_least_size = 1000;        ///< layers with in * out / (in + out) below it stay as precision says
-  std::string fp8_keep_weights = "auto"; ///< weights' codes over a step: auto (as many as there is room for) | all | none
-  std::string fp8_keep_inputs = "auto"; ///< layers' inputs as codes, from forward to backward: auto (where there is room) | all | none
+  Fp8Retention fp8_keep_weights = Fp8Retention::automatic;  ///< 8-bit weights kept for a step; auto: as memory allows
+  /// 8-bit layer inputs kept for backward; auto: as memory allows.
+  Fp8Retention fp8_keep_inputs = Fp8Retention::automatic;
   std::string optim = "adamw";          ///< adamw | adamw8bit | lion | sgd
   bool stochastic_rounding = false;     ///< bf16-true: updates round weights up or down at random, exact in the mean
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01, momentum = 0;
   double gradient_clip_val = 0;         ///< 0: no clipping
-  std::string on_nonfinite = "stop";    ///< stop | skip: a step whose loss or gradient norm is not finite
-  std::string act_ckpt = "none";        ///< none | half | full: which layers recompute their forward in backward
+  FaultAction on_nonfinite = FaultAction::stop;  ///< a step whose loss or gradient norm is not finite
+  LayerCheckpointing act_ckpt = LayerCheckpointing::none;  ///< layers that recompute their forward in backward
   int64_t max_epochs = 1;
   int64_t max_steps = -1;               ///< -1: as the epochs say
   double limit_train_batches = 1.0;     ///< <= 1: a fraction of an epoch's steps; > 1: that many steps
@@ -95,23 +96,23 @@ struct TrainSection {
   int64_t early_stopping_patience = 0;  ///< the run ends after so many validations without a better one; 0: never
   int64_t seed = 0;
   bool loss_on_padding = false;         ///< train on padding as the tutorial does
-  std::string loss_normalization = "tokens";  ///< tokens (of the whole step) | micro_batch (mean of micro-batch means)
+  LossNormalization loss_normalization = LossNormalization::tokens;  ///< mean over tokens, or over micro-batches
   bool dropout = true;                  ///< false: all dropout probabilities are 0
 };
 
 struct ParallelSection {
-  std::string device = "auto";          ///< auto | cpu | cuda
+  DeviceChoice device = DeviceChoice::automatic;
   int64_t devices = 0;                  ///< ranks; 0: as many as mpirun started
-  std::string strategy = "auto";        ///< auto | single | ddp | fsdp (auto: single on one rank, else ddp)
-  std::string shard_ranks = "all";      ///< fsdp: ranks that share the parameters: all | node (of a machine) | a number
-  std::string reshard = "auto";         ///< fsdp: always | step | auto
+  StrategyKind strategy = StrategyKind::automatic;  ///< auto: single on one rank, ddp on several
+  ChoiceOrText<ShardGroup> shard_ranks = ShardGroup::all;  ///< fsdp: ranks that share parameters
+  ReshardPolicy reshard = ReshardPolicy::automatic;  ///< of fsdp
   std::vector<std::string> offload;     ///< what lies in page-locked host memory: optimizer (states, master weights),
                                         ///< parameters, activations (inputs of checkpointed layers)
   int64_t prefetch_bytes = 0;           ///< fsdp: parameters gathered ahead of use; 0: chosen from the memory plan
   bool direct_gathers = true;           ///< fsdp: gather by copies between GPUs, where they reach each other
   bool direct_reductions = true;        ///< sum gradients by a kernel that reads the other GPUs' memory
   int64_t nccl_max_ctas = 0;            ///< thread blocks a collective may occupy; 0: 32
-  std::string gemm_search = "quick";    ///< quick | thorough: timing of matrix products not seen before on this machine
+  GemmSearchTime gemm_search = GemmSearchTime::quick;  ///< time spent on timing matrix products
   bool cuda_graph = true;
   int64_t threads = 0;                  ///< CPU threads of a rank's ops; 0: cores / ranks on this machine
   double timeout_seconds = 60;          ///< a rank that is silent, or all without progress, for so long end the run
@@ -122,23 +123,22 @@ struct CheckpointSection {
   int64_t every_steps = 0;              ///< 0: not by steps
   double every_minutes = 0;             ///< 0: not by time
   int64_t keep = 2;                     ///< the newest so many are kept
-  std::string keep_best = "none";       ///< none | loss | a metric of evaluate.metrics: the checkpoint of the validation with
-                                        ///< the least loss, or the best score, is kept too
+  /// Also keep the checkpoint with the best loss or metric.
+  ChoiceOrText<BestCriterion> keep_best = BestCriterion::none;
   std::string path;                     ///< their folder; empty: checkpoints/ under output.path
-  std::string resume = "never";         ///< never | auto (from the newest whole one, if there is any) | a checkpoint
-  std::string time_limit = "none";      ///< none | minutes | a time as Slurm writes it, since the start: in time for it the
-                                        ///< run writes a checkpoint and ends
+  ChoiceOrText<ResumeMode> resume = ResumeMode::never;  ///< auto: from the newest whole checkpoint, or a path
+  ChoiceOrText<TimeLimit> time_limit = TimeLimit::none;  ///< minutes or a Slurm time; a checkpoint is written before it
   double host_gib = 0;                  ///< page-locked host memory of a rank for what is being written; 0: as much as a
                                         ///< checkpoint takes, but at most a quarter of the rank's share of the machine
 };
 
 struct TraceSection {
   bool enabled = true;
-  std::string spans = "units";          ///< none | units
+  SpanTracing spans = SpanTracing::units;
   std::vector<int64_t> kernels;         ///< steps whose every kernel is recorded
   int64_t fp8_every = 0;                ///< steps between those whose factors of products in fp8 are told of; 0: none
   double sample_seconds = 0.2;          ///< GPU utilisation, power, clocks
-  std::string on_error = "warn";        ///< warn | stop: when the trace cannot be written
+  TraceErrorAction on_error = TraceErrorAction::warn;  ///< when the trace cannot be written
 };
 
 struct OutputSection {
@@ -146,10 +146,9 @@ struct OutputSection {
   bool overwrite = false;               ///< a directory that holds another run's results is taken, these are replaced
   bool save_model = false;              ///< write model/ in Hugging Face form at the end
   bool save_best = false;               ///< of the best checkpoint (checkpoint.keep_best) in place of the last step's weights
-  std::string save = "all";             ///< all | trained: the trained tensors alone
+  SavedTensors save = SavedTensors::all;
   bool save_merged = false;             ///< with adapters: write model/ too, with the adapters merged into its weights
-  std::string save_dtype = "auto";      ///< auto (trained: the dtype of the master weights; frozen: as stored,
-                                        ///< bit for bit) | f32 | bf16 (all tensors)
+  SavedDtype save_dtype = SavedDtype::automatic;  ///< auto: trained as master weights, frozen as stored
   int64_t memory_every = 50;            ///< steps between the memory lines; also at steps 0 and 1
   double progress_seconds = 2;          ///< between progress lines when not on a terminal
 };
@@ -158,18 +157,17 @@ struct OutputSection {
 struct GenerateSection {
   std::string path;                     ///< samples whose prompts are answered; empty: data.val_path, else data.path
   int64_t samples = 0;                  ///< the first so many; 0: all
-  std::string weights = "auto";         ///< auto (what the run at output.path saved, else model.path's) | base (model.path's)
-                                        ///< | a folder: of a model, an adapter or a checkpoint
+  ChoiceOrText<WeightsChoice> weights = WeightsChoice::automatic;  ///< auto (saved by the run, else the base) or a path
   std::string prompt;                   ///< of --prompt, or before each picture's caption
   int64_t max_new_tokens = 64;          ///< not of generation_config.json, where it is most often an old default
   int64_t min_new_tokens = 0;
-  std::string do_sample = "auto";       ///< auto | true | false (the largest logit, or beams)
+  AutoSwitch do_sample = AutoSwitch::automatic;  ///< off: greedy, or beams
   double temperature = 1, top_p = 1, min_p = 0;
   int64_t top_k = 50;                   ///< 0: all
   double repetition_penalty = 1;
   int64_t num_beams = 1, num_return_sequences = 1;
   double length_penalty = 1;
-  std::string early_stopping = "false";  ///< false | true | never, as transformers means them
+  EarlyStopping early_stopping = EarlyStopping::no;  ///< of beam search
   std::vector<std::string> stop;        ///< texts at which an answer ends; they are left out of it
   int64_t batch_size = 0;               ///< texts that grow at once on a rank; 0: chosen from what there is room for
 };
@@ -236,7 +234,8 @@ inline bool generates(const Config& config) { return config.evaluate.samples > 0
 
 /// Whether the run writes checkpoints while it trains, and not only when it is asked to stop.
 inline bool writes_checkpoints(const Config& config) {
-  return config.checkpoint.every_steps > 0 || config.checkpoint.every_minutes > 0 || config.checkpoint.keep_best != "none";
+  const CheckpointSection& checkpoint = config.checkpoint;
+  return checkpoint.every_steps > 0 || checkpoint.every_minutes > 0 || checkpoint.keep_best != BestCriterion::none;
 }
 /// The folder of the run's checkpoints.
 std::string checkpoints_folder(const Config& config);
@@ -249,7 +248,7 @@ std::vector<std::pair<std::string, std::string>> config_values(const Config& con
 /// that a step can be skipped. 0: neither; each is consumed as soon as it is final.
 inline double largest_norm(const TrainSection& train) {
   if (train.gradient_clip_val > 0) return train.gradient_clip_val;
-  return train.on_nonfinite == "skip" ? std::numeric_limits<double>::infinity() : 0;
+  return train.on_nonfinite == FaultAction::skip ? std::numeric_limits<double>::infinity() : 0;
 }
 
 /// Where `key` ("parallel.devices") was set, for error messages: "inputs/fsdp.yaml:12", override "parallel.devices=2",
@@ -323,7 +322,5 @@ void tell_notes(const Config& config);
 /// Turns a run into a trial of `steps` steps, whatever its run file says: no checkpoints, no saved model, one batch of
 /// validation where it validates. Its output.path stays; make_smoke_folder() gives it another.
 void make_smoke(Config& config, int64_t steps);
-
-std::string precision_name(Precision precision);
 
 }  // namespace blipft

@@ -136,9 +136,6 @@ struct InstructionReader {
 InstructionReader open_instruction_reader(const std::string& model_directory, const InstructionInputs& inputs,
                                           int64_t max_tokens);
 
-/// What becomes of a prompt with several answers: one of them in each pass, drawn by their weights; each is a sample of its
-/// own; or the one of the largest weight, of these the first.
-enum class Answers { draw, all, common };
 
 /// How records become text, by config.data and the tokenizer; and what a dataset may read.
 struct TextSettings {
@@ -152,7 +149,7 @@ struct TextSettings {
   std::map<std::string, std::string> keys;  ///< what records call the keys that are known here
   std::string pictures;                     ///< folder of an ImageFolder's pictures; empty: beside the metadata
   std::string prompt_template;              ///< of pictures: what stands before a caption, or with {} for their prompt
-  Answers answers = Answers::draw;
+  AnswerSelection answers = AnswerSelection::draw;
   bool for_prompts = false;                 ///< read_prompt() alone will be called: what would be learnt may be absent
 };
 /// With data.chat_template auto, the template is the one whose published text the tokenizer's files have.
@@ -211,7 +208,7 @@ class Dataset {
 /// line. JSON files are indexed when they are opened, and each record is parsed, and checked, when it is read.
 /// Captions are taken as they are, white space at their ends too. A surrogate escape in JSON that is no half of a pair
 /// becomes U+FFFD, as other ill-formed text does in the tokenizer. Captions that are all known to be empty are refused.
-std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format,
+std::unique_ptr<Dataset> open_dataset(const std::string& path, DatasetFormat format,
                                       const TextSettings& settings = {});
 /// Whether something is at `path`, or matches it where it is a pattern of .tar files.
 bool dataset_exists(const std::string& path);

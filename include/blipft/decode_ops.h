@@ -7,6 +7,7 @@
 // of a text (C = Q + L), V vocabulary, B beams of a text, G texts, K heads of keys and values of size D.
 #pragma once
 
+#include "blipft/choices.h"
 #include "blipft/ops.h"
 
 namespace blipft {
@@ -123,8 +124,6 @@ struct PickTokens {
   DecodeState state;            ///< in and out
   Tensor log_probs;             ///< f32 [S, L], out, at the new id's place: log softmax of the logits as they came
 };
-
-enum class EarlyStopping { no, yes, never };  // as transformers names them: False, True, "never"
 
 /// One step of beam search, as transformers' generate() does it (_beam_search of releases 4.57 and 5). Slots g * B to
 /// g * B + B - 1 hold the running beams of text g, best first. Before the first step slot g * B alone has the prompt,

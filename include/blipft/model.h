@@ -13,6 +13,7 @@
 
 #include "blipft/arena.h"
 #include "blipft/batch.h"
+#include "blipft/choices.h"
 #include "blipft/decode_ops.h"
 #include "blipft/doing.h"
 #include "blipft/host_activations.h"
@@ -72,9 +73,10 @@ struct CacheCall {
 /// Which layers recompute their forward in backward.
 struct ActivationCheckpointing {
   /// The first `layers_of(n)` of n layers keep only their input.
-  enum class Kind { none, half, full } kind = Kind::none;
-  int64_t layers_of(int64_t n) const { return kind == Kind::none ? 0 : kind == Kind::half ? (n + 1) / 2 : n; }
-  static ActivationCheckpointing from_name(const std::string& name);
+  LayerCheckpointing kind = LayerCheckpointing::none;
+  int64_t layers_of(int64_t n) const {
+    return kind == LayerCheckpointing::none ? 0 : kind == LayerCheckpointing::half ? (n + 1) / 2 : n;
+  }
 };
 
 /// Low-rank adapters of linear layers (LoRA, Hu et al. 2021), trained in place of everything else.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "blipft/choices.h"
 #include "blipft/format.h"
 #include "blipft/ops.h"
 #include "blipft/unit.h"
@@ -60,9 +61,8 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const Optimiz
 
 /// The learning rate of each step.
 struct LearningRateSchedule {
-  enum class Curve { constant, linear, cosine };
   double lr = 0;
-  Curve curve = Curve::constant;
+  LearningRateCurve curve = LearningRateCurve::constant;
   int64_t warmup_steps = 0;
   double warmup_ratio = 0;                 ///< warmup_steps as a share of all steps, rounded up; 0: as warmup_steps says
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "blipft/arena.h"
+#include "blipft/choices.h"
 #include "blipft/comm.h"
 #include "blipft/doing.h"
 #include "blipft/ops.h"
@@ -110,13 +111,13 @@ class Strategy : public UnitAccess {
   Event final_, all_updated_, uploaded_;
 };
 
-/// Whether the strategy of this name cuts parameters over ranks: what reshard, prefetch_bytes and shard_ranks are for.
-bool cuts_parameters(const std::string& name);
-/// Ranks of a world of `ranks` over which strategy `name` cuts a unit.
-int64_t shard_count(const std::string& name, int64_t ranks);
+/// Returns true if the strategy shards parameters over ranks: reshard, prefetch_bytes and shard_ranks apply to it.
+bool cuts_parameters(StrategyKind kind);
+/// Returns the number of ranks, out of `ranks`, over which the strategy shards a unit.
+int64_t shard_count(StrategyKind kind, int64_t ranks);
 
-/// `name`: single, ddp or fsdp (the factory table). `sharded` is for fsdp.
-std::unique_ptr<Strategy> make_strategy(const std::string& name, const StrategyContext& context,
+/// Makes the strategy `kind`, which is not automatic. `sharded` is for fsdp.
+std::unique_ptr<Strategy> make_strategy(StrategyKind kind, const StrategyContext& context,
                                         const ShardedSettings& sharded);
 
 }  // namespace blipft

@@ -65,7 +65,7 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
   if (inputs.has_picture()) {
     const std::string file = io::read_whole_file(request.image, most_picture_bytes);
     text.pixels = pixels_of({file.begin(), file.end()}, request.image, inputs.picture_size,
-                            {config.data.exif_orientation, config.data.transparency == "white"});
+                            {config.data.exif_orientation, config.data.transparency == Transparency::white});
   }
   generation.load({ids, 1, 0, static_cast<int64_t>(text.instruction.size())});
   std::fprintf(stderr, "%s\n%s\n", generation.text().c_str(), generation.settings().text().c_str());

@@ -99,7 +99,7 @@ class PlannedGeneration {
   int64_t context() const { return std::min(model_.most_ids(), work_.longest_prompt + model_.settings.max_new_tokens); }
 
   int64_t outside(const GenerationPlan& plan) const {
-    return bytes_outside_of_arena(model_.config(), plan.strategy == "fsdp" ? GroupSizes(ranks_) : GroupSizes(1),
+    return bytes_outside_of_arena(model_.config(), plan.strategy == StrategyKind::fsdp ? GroupSizes(ranks_) : GroupSizes(1),
                                   plan.arena->planned_takes());
   }
 

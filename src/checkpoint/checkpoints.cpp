@@ -240,7 +240,7 @@ std::string Checkpoints::folder_of(int64_t step) const { return folder_ + "/" + 
 // By step, not by the time of files: clocks go back. Those of other runs are not this run's to remove.
 void Checkpoints::keep_newest(const std::string& newest) {
   std::vector<io::NamedCheckpoint> found = io::named_checkpoints(folder_);
-  const bool keeps_best = parts_.config->checkpoint.keep_best != "none";
+  const bool keeps_best = parts_.config->checkpoint.keep_best != BestCriterion::none;
   const std::string best = keeps_best ? written_run_[kBestStep] : "";
   std::erase_if(found, [&](const io::NamedCheckpoint& one) {
     return !one.is_whole() || one.name == newest || std::to_string(one.step) == best ||

@@ -89,7 +89,7 @@ FileToWrite checkpoints_to_write(const Config& config, int64_t bytes, const std:
   for (const io::NamedCheckpoint& earlier : io::named_checkpoints(folder))
     if (earlier.is_whole() && (earlier.run_id.empty() || earlier.run_id == run_id)) held += earlier.bytes;
   // The next one comes before any goes.
-  const int64_t most = config.checkpoint.keep + 1 + (config.checkpoint.keep_best != "none" ? 1 : 0);
+  const int64_t most = config.checkpoint.keep + 1 + (config.checkpoint.keep_best != BestCriterion::none ? 1 : 0);
   return {"checkpoints", std::max(bytes, most * bytes - held), folder};
 }
 

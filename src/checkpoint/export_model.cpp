@@ -32,7 +32,7 @@ Config export_config(const io::StateIndex& index, const std::string& folder,
   plain.optim = "sgd";
   config.train = plain;
   config.parallel = {};
-  config.parallel.strategy = "single";
+  config.parallel.strategy = StrategyKind::single;
   config.output.save_model = true;
   const auto says_overwrite = [](const std::string& text) { return text.rfind("output.overwrite=", 0) == 0; };
   if (std::none_of(overrides.begin(), overrides.end(), says_overwrite)) config.output.overwrite = false;  // the run's was
@@ -46,7 +46,7 @@ struct Holder {
         policy(make_storage_policy(config)),
         store({device.get(), ops.get(), &arena, model->units(), precision_types(config), optimizer.get(),
                policy.get(), true}),
-        strategy(make_strategy("single", {device.get(), ops.get(), Groups(self.get()), &arena, &store,
+        strategy(make_strategy(StrategyKind::single, {device.get(), ops.get(), Groups(self.get()), &arena, &store,
                                           model->units()}, {})) {
     int64_t scratch = std::max(loading_scratch_bytes(), init_scratch_bytes());
     for (const SaveSettings& settings : SaveSettings::of(config))
@@ -110,7 +110,7 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
   }
   Holder holder(config);
   const WeightContext context = holder.context();
-  const bool random = config.model.init == "random";
+  const bool random = config.model.init == InitialWeights::random;
   std::shared_ptr<const SafetensorsReader> checkpoint;
   init_weights(context, static_cast<uint64_t>(config.train.seed), random ? Filled::all : Filled::fresh);
   if (!random) {

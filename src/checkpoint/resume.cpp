@@ -79,19 +79,20 @@ std::string newest_checkpoint(const std::string& checkpoints) {
 }
 
 void check_resume_folder(const Config& config) {
-  const std::string& folder = config.checkpoint.resume;
-  if (folder == "never" || folder == "auto") return;
+  if (config.checkpoint.resume == ResumeMode::never || config.checkpoint.resume == ResumeMode::automatic) return;
+  const std::string& folder = config.checkpoint.resume.text;
   BLIPFT_USER_CHECK(fs::is_directory(folder), place_of(config, "checkpoint.resume"), ": checkpoint.resume: ", folder,
                     " is no folder; expected a checkpoint, such as ", checkpoints_folder(config), "/",
                     io::checkpoint_name(100), ", or auto");
 }
 
 std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World& world) {
-  if (config.checkpoint.resume == "never") return nullptr;
-  std::string folder = config.checkpoint.resume;
+  if (config.checkpoint.resume == ResumeMode::never) return nullptr;
+  std::string folder = config.checkpoint.resume.text;
   // One rank's choice: another may see a folder of a network file system later.
   world.together([&] {
-    if (folder == "auto") folder = world.rank() == 0 ? newest_checkpoint(checkpoints_folder(config)) : "";
+    if (config.checkpoint.resume == ResumeMode::automatic)
+      folder = world.rank() == 0 ? newest_checkpoint(checkpoints_folder(config)) : "";
   });
   folder = world.from_rank(0, folder);
   if (folder.empty()) return nullptr;
@@ -105,7 +106,7 @@ std::unique_ptr<ResumePoint> find_resume_point(const Config& config, const World
 }
 
 bool length_may_change(const Config& config) {
-  return config.train.lr_schedule == "constant" && config.train.warmup_ratio == 0;
+  return config.train.lr_schedule == LearningRateCurve::constant && config.train.warmup_ratio == 0;
 }
 
 void check_same_run(const Config& config, const ResumePoint& point, int64_t ranks) {
@@ -120,7 +121,7 @@ void check_same_run(const Config& config, const ResumePoint& point, int64_t rank
       differs(one.key, one.now, one.then);
       longer |= one.key == "train.max_epochs" || one.key == "train.max_steps";
     }
-  const bool means = config.train.loss_normalization == "micro_batch", padding = config.train.loss_on_padding;
+  const bool means = config.train.loss_normalization == LossNormalization::micro_batch, padding = config.train.loss_on_padding;
   const auto number = [&](const char* name) {
     const auto found = point.index.run.find(name);
     return found == point.index.run.end() ? "unknown" : found->second;

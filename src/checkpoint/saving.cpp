@@ -292,12 +292,12 @@ void Saver::copy(const std::string& key, const Parameter& parameter, DType dtype
 std::vector<SaveSettings> SaveSettings::of(const Config& config) {
   const PrecisionTypes types = precision_types(config);
   SaveSettings settings;
-  if (config.output.save == "trained") settings.what = What::trained;
+  if (config.output.save == SavedTensors::trained) settings.what = What::trained;
   settings.trained = types.master ? DType::f32 : types.compute;
-  settings.pretrained = config.model.init == "pretrained";
-  if (config.output.save_dtype == "f32") settings.trained = DType::f32, settings.frozen = DType::f32;
-  if (config.output.save_dtype == "bf16") settings.trained = DType::bf16, settings.frozen = DType::bf16;
-  if (config.adapter.kind == "none") return {settings};
+  settings.pretrained = config.model.init == InitialWeights::pretrained;
+  if (config.output.save_dtype == SavedDtype::f32) settings.trained = DType::f32, settings.frozen = DType::f32;
+  if (config.output.save_dtype == SavedDtype::bf16) settings.trained = DType::bf16, settings.frozen = DType::bf16;
+  if (config.adapter.kind == AdapterKind::none) return {settings};
   SaveSettings adapters = settings;
   adapters.what = What::adapters;
   if (!config.output.save_merged) return {adapters};

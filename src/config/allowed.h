@@ -1,7 +1,9 @@
 // How the table of keys is written: a key of a section, and what its values may be.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -9,10 +11,34 @@
 
 namespace blipft::table {
 
+/// The field of an enum of blipft/choices.h.
+template <Choice E>
+ChoiceField choice_field(E& value) {
+  return {&value, [](const void* stored) { return choice_word(*static_cast<const E*>(stored)); },
+          [](void* stored, std::string_view word) {
+            const std::optional<E> found = find_choice<E>(word);
+            if (found) *static_cast<E*>(stored) = *found;
+            return found.has_value();
+          }};
+}
+
+/// Allows the words of an enum. `meant` maps other programs' words to one of them.
+template <Choice E>
+Allowed words_of(std::vector<std::pair<std::string, std::string>> meant = {}) {
+  Allowed allowed;
+  allowed.choices.assign(ChoiceWords<E>::words.begin(), ChoiceWords<E>::words.end());
+  allowed.meant = std::move(meant);
+  return allowed;
+}
+
 template <class Section, class T>
 Key key(Section Config::*section, T Section::*member, const char* section_name, const char* name, Allowed allowed,
         const char* doc, std::vector<std::string> aliases = {}) {
-  auto field = [section, member](Config& config) -> Field { return &(config.*section.*member); };
+  auto field = [section, member](Config& config) -> Field {
+    if constexpr (Choice<T>) return choice_field(config.*section.*member);
+    else if constexpr (requires(T value) { value.text; }) return &(config.*section.*member).text;
+    else return &(config.*section.*member);
+  };
   return {section_name, name, field, std::move(allowed), doc, std::move(aliases)};
 }
 

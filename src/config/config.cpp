@@ -140,11 +140,10 @@ void read_value(const Target& target, const YAML::Node& node, std::string& value
   value = text;
 }
 
-void read_value(const Target& target, const YAML::Node& node, Precision& value) {
+void read_value(const Target& target, const YAML::Node& node, const ChoiceField& field) {
   const std::string text = scalar_of(target, node);
   check_choice(target, text);
-  for (const Precision precision : {Precision::f32_true, Precision::bf16_true, Precision::bf16_mixed})
-    if (precision_name(precision) == text) value = precision;
+  field.assign(field.value, text);
 }
 
 /// The elements of "q, v", which is a list too.
@@ -197,7 +196,12 @@ void read_value(const Target& target, const YAML::Node& node, std::map<std::stri
 }
 
 void set_value(Config& config, const Target& target, const YAML::Node& node) {
-  std::visit([&](auto* field) { read_value(target, node, *field); }, target.key.field(config));
+  std::visit(
+      [&]<class F>(const F& field) {
+        if constexpr (std::is_same_v<F, ChoiceField>) read_value(target, node, field);
+        else read_value(target, node, *field);
+      },
+      target.key.field(config));
   config.places[target.key.full()] = target.place;
 }
 
@@ -402,9 +406,9 @@ void expand_paths(Config& config) {
   const std::pair<const char*, std::string*> paths[] = {
       {"model.path", &config.model.path},           {"adapter.path", &config.adapter.path},
       {"data.path", &config.data.path},             {"data.val_path", &config.data.val_path},
-      {"generate.path", &config.generate.path},     {"generate.weights", &config.generate.weights},
+      {"generate.path", &config.generate.path},     {"generate.weights", &config.generate.weights.text},
       {"data.pictures", &config.data.pictures},
-      {"checkpoint.path", &config.checkpoint.path}, {"checkpoint.resume", &config.checkpoint.resume},
+      {"checkpoint.path", &config.checkpoint.path}, {"checkpoint.resume", &config.checkpoint.resume.text},
       {"output.path", &config.output.path}};
   for (const auto& [key, path] : paths) {
     *path = with_environment(config, key, *path);
@@ -486,15 +490,6 @@ std::vector<std::pair<std::string, std::string>> config_values(const Config& con
 
 std::string checkpoints_folder(const Config& config) {
   return config.checkpoint.path.empty() ? config.output.path + "/checkpoints" : config.checkpoint.path;
-}
-
-std::string precision_name(Precision precision) {
-  switch (precision) {
-    case Precision::f32_true: return "32-true";
-    case Precision::bf16_true: return "bf16-true";
-    case Precision::bf16_mixed: return "bf16-mixed";
-  }
-  throw Error("precision_name: no such precision");
 }
 
 }  // namespace blipft

@@ -27,7 +27,7 @@ void check_freeze(const Config& config, const std::vector<std::string>& groups) 
     refuse_if(config, !known, "model.freeze", "found \"", name, "\", expected a list of ", join_names(groups),
               near.empty() ? "" : "; did you mean " + near + "?");
   }
-  const bool all = config.adapter.kind == "none" && frozen.size() == groups.size();  // adapters freeze the rest anyway
+  const bool all = config.adapter.kind == AdapterKind::none && frozen.size() == groups.size();  // adapters freeze the rest anyway
   refuse_if(config, !groups.empty() && all, "model.freeze",
             "every part of the model is frozen, so nothing would be trained; remove one");
 }
@@ -47,12 +47,12 @@ void check_ranks(const Config& config, int64_t ranks) {
   const char* were = ranks == 1 ? " rank was started" : " ranks were started";
   refuse_if(config, devices != 0 && devices != ranks, "parallel.devices", "is ", devices, ", but ", ranks, were,
             "; start with mpirun -np ", devices, ", or set parallel.devices=", ranks, " (0: any number)");
-  refuse_if(config, config.parallel.strategy == "single" && ranks > 1, "parallel.strategy", "is single, but ", ranks,
+  refuse_if(config, config.parallel.strategy == StrategyKind::single && ranks > 1, "parallel.strategy", "is single, but ", ranks,
             were, "; start one rank, or set parallel.strategy=ddp or fsdp");
 }
 
 const char* depends_on_micro_batch(const Config& config) {
-  if (config.train.loss_normalization == "micro_batch") return "train.loss_normalization: micro_batch";
+  if (config.train.loss_normalization == LossNormalization::micro_batch) return "train.loss_normalization: micro_batch";
   return config.train.loss_on_padding ? "train.loss_on_padding: true" : nullptr;
 }
 
@@ -100,10 +100,10 @@ Config resolve_for_ranks(const Config& config, int64_t ranks) {
 }
 
 int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks) {
-  const std::string& asked = config.parallel.shard_ranks;
+  const std::string& asked = config.parallel.shard_ranks.text;
   const char* key = "parallel.shard_ranks";
   // ddp, or one rank: each has all weights in its own host memory, and gathers units from there.
-  if (offloads(config, "parameters") && config.parallel.strategy != "fsdp") return 1;
+  if (offloads(config, "parameters") && config.parallel.strategy != StrategyKind::fsdp) return 1;
   if (asked == "all") return ranks;
   const bool node = asked == "node";
   refuse_if(config, node && node_ranks == 0, key, "is node, but not every machine has the same number of ranks; ",
@@ -122,7 +122,7 @@ int64_t shard_group_size(const Config& config, int64_t ranks, int64_t node_ranks
 // As Slurm writes times: minutes, MM:SS, H:MM:SS, D-HH:MM, D-HH:MM:SS. Fields behind another one end at 59, hours
 // behind days at 23.
 double time_limit_seconds(const Config& config) {
-  const std::string& text = config.checkpoint.time_limit;
+  const std::string& text = config.checkpoint.time_limit.text;
   if (text == "none") return 0;
   const auto refuse = [&] {
     throw UserError(concat(place_of(config, "checkpoint.time_limit"), ": checkpoint.time_limit: found ", "\"", brief(text), "\"",

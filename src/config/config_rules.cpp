@@ -42,7 +42,7 @@ template <class T>
 Rule of_fp8(const char* key, T TrainSection::*member) {
   return {key,
           [=](const Config& c) {
-            return when(c.train.*member != TrainSection().*member && c.train.matmul != "fp8",
+            return when(c.train.*member != TrainSection().*member && c.train.matmul != MatmulType::fp8,
                         "is of matmul fp8, but train.matmul is ", c.train.matmul, "; set train.matmul: fp8, or remove it");
           },
           {"train.matmul"}};
@@ -71,13 +71,13 @@ void add_optimizer(std::vector<Rule>& rules) {
                    [](const Config& c) {
                      return when(c.train.stochastic_rounding && c.train.precision != Precision::bf16_true,
                                  "is of precision bf16-true, whose weights have no more exact copy, but train.precision is ",
-                                 precision_name(c.train.precision),
+                                 c.train.precision,
                                  "; set precision: bf16-true, or remove stochastic_rounding");
                    },
                    {"train.precision"}});
   rules.push_back({"train.stochastic_rounding",
                    [](const Config& c) {
-                     const bool f32 = c.adapter.kind != "none" && c.adapter.dtype == "f32";
+                     const bool f32 = c.adapter.kind != AdapterKind::none && c.adapter.dtype == AdapterDtype::f32;
                      return when(c.train.stochastic_rounding && f32,
                                  "rounds what is updated in bf16, but adapters are f32 (adapter.dtype); remove it");
                    },
@@ -162,7 +162,7 @@ void add_batch(std::vector<Rule>& rules) {
 Rule of_lora(const char* key, Asked asked) {
   return {key,
           [asked = std::move(asked)](const Config& c) {
-            return when(c.adapter.kind == "none" && asked(c),
+            return when(c.adapter.kind == AdapterKind::none && asked(c),
                         "is of adapter.kind lora, but kind is none; set kind: lora, or remove it");
           },
           {"adapter.kind"}};
@@ -182,15 +182,15 @@ void add_adapter(std::vector<Rule>& rules) {
   differs("adapter.path", &A::path);
   rules.push_back({"adapter.dtype",
                    [](const Config& c) {
-                     const bool bf16 = c.adapter.kind != "none" && c.adapter.dtype == "bf16";
+                     const bool bf16 = c.adapter.kind != AdapterKind::none && c.adapter.dtype == AdapterDtype::bf16;
                      return when(bf16 && c.train.precision != Precision::bf16_true,
                                  "is bf16, which needs train.precision bf16-true, but that is ",
-                                 precision_name(c.train.precision), "; remove one of them");
+                                 c.train.precision, "; remove one of them");
                    },
                    {"train.precision"}});
   rules.push_back(of_lora("output.save_merged", [](const Config& c) { return c.output.save_merged; }));
   rules.push_back({"adapter.targets", [](const Config& c) {
-                     return when(c.adapter.kind != "none" && c.adapter.targets.empty(),
+                     return when(c.adapter.kind != AdapterKind::none && c.adapter.targets.empty(),
                                  "is empty, so that nothing would be trained");
                    }});
 }
@@ -198,14 +198,14 @@ void add_adapter(std::vector<Rule>& rules) {
 void add_output(std::vector<Rule>& rules) {
   rules.push_back({"output.save_merged",
                    [](const Config& c) {
-                     return when(c.output.save_merged && c.model.init != "pretrained",
+                     return when(c.output.save_merged && c.model.init != InitialWeights::pretrained,
                                  "merges adapters into the checkpoint's weights, but model.init is ", c.model.init,
                                  "; set model.init: pretrained, or remove save_merged");
                    },
                    {"model.init"}});
   rules.push_back({"output.save",
                    [](const Config& c) {
-                     return when(c.adapter.kind != "none" && c.output.save != "all", "is ", c.output.save,
+                     return when(c.adapter.kind != AdapterKind::none && c.output.save != SavedTensors::all, "is ", c.output.save,
                                  ", but with adapters these alone are saved anyway; remove save");
                    },
                    {"adapter.kind"}});
@@ -217,7 +217,7 @@ void add_output(std::vector<Rule>& rules) {
                    {"output.save_model"}});
   rules.push_back({"output.save",
                    [](const Config& c) {
-                     return when(c.output.save != "all" && !c.output.save_model, "is ", c.output.save,
+                     return when(c.output.save != SavedTensors::all && !c.output.save_model, "is ", c.output.save,
                                  ", but output.save_model is false; set save_model: true, or remove save");
                    },
                    {"output.save_model"}});
@@ -237,13 +237,13 @@ void add_output(std::vector<Rule>& rules) {
                    {"trace.enabled"}});
   rules.push_back({"trace.fp8_every",
                    [](const Config& c) {
-                     return when(c.trace.fp8_every > 0 && c.train.matmul != "fp8", "tells of products in fp8, but ",
+                     return when(c.trace.fp8_every > 0 && c.train.matmul != MatmulType::fp8, "tells of products in fp8, but ",
                                  "train.matmul is ", c.train.matmul, "; set train.matmul: fp8, or remove it");
                    },
                    {"train.matmul"}});
   rules.push_back({"trace.kernels",
                    [](const Config& c) {
-                     return when(c.parallel.device == "cpu" && !c.trace.kernels.empty(),
+                     return when(c.parallel.device == DeviceChoice::cpu && !c.trace.kernels.empty(),
                                  "records kernels on GPUs, but parallel.device is cpu; remove one of them");
                    },
                    {"parallel.device"}});
@@ -265,7 +265,7 @@ void add_validation(std::vector<Rule>& rules) {
                      },
                      {"data.val_path", "data.val_split_fraction"}});
   };
-  of_validations("checkpoint.keep_best", [](const Config& c) { return c.checkpoint.keep_best != "none"; });
+  of_validations("checkpoint.keep_best", [](const Config& c) { return c.checkpoint.keep_best != BestCriterion::none; });
   of_validations("train.early_stopping_patience", [](const Config& c) { return c.train.early_stopping_patience > 0; });
   of_validations("evaluate.samples", [](const Config& c) { return c.evaluate.samples > 0; });
   rules.push_back({"evaluate.every",
@@ -276,7 +276,7 @@ void add_validation(std::vector<Rule>& rules) {
                    {"evaluate.samples"}});
   rules.push_back({"checkpoint.keep_best",
                    [](const Config& c) {
-                     const std::string& best = c.checkpoint.keep_best;
+                     const std::string& best = c.checkpoint.keep_best.text;
                      return when(best != "none" && best != "loss" && c.evaluate.samples == 0, "is ", best,
                                  ", which is not loss: a score of texts that are generated at validations, but ",
                                  "evaluate.samples is 0; give it a number of samples, or set keep_best to loss or none");
@@ -284,7 +284,7 @@ void add_validation(std::vector<Rule>& rules) {
                    {"evaluate.samples"}});
   rules.push_back({"output.save_best",
                    [](const Config& c) {
-                     return when(c.output.save_best && c.checkpoint.keep_best == "none",
+                     return when(c.output.save_best && c.checkpoint.keep_best == BestCriterion::none,
                                  "takes the best checkpoint, but checkpoint.keep_best is none; set it to loss");
                    },
                    {"checkpoint.keep_best"}});
@@ -305,7 +305,7 @@ void add_data(std::vector<Rule>& rules) {
                    {"data.val_path"}});
   rules.push_back({"data.text_padding",
                    [](const Config& c) {
-                     return when(c.data.text_padding == "packed" && c.train.loss_on_padding,
+                     return when(c.data.text_padding == TextPadding::packed && c.train.loss_on_padding,
                                  "is packed, which leaves out the padding that train.loss_on_padding: true learns; set ",
                                  "it to false, or text_padding to auto");
                    },
@@ -317,7 +317,7 @@ void add_data(std::vector<Rule>& rules) {
 Rule of_fsdp(const char* key, const char* name, std::vector<const char*> choices, Asked asked) {
   return {key,
           [=, asked = std::move(asked)](const Config& c) {
-            return when(c.parallel.strategy != "fsdp" && asked(c),
+            return when(c.parallel.strategy != StrategyKind::fsdp && asked(c),
                         "is of strategy fsdp, but parallel.strategy is ", c.parallel.strategy,
                         "; set strategy: fsdp, or remove ", name);
           },
@@ -327,22 +327,22 @@ Rule of_fsdp(const char* key, const char* name, std::vector<const char*> choices
 void add_parallel(std::vector<Rule>& rules) {
   rules.push_back({"parallel.strategy",
                    [](const Config& c) {
-                     return when(c.parallel.strategy == "single" && c.parallel.devices > 1,
+                     return when(c.parallel.strategy == StrategyKind::single && c.parallel.devices > 1,
                                  "is single, but parallel.devices is ", c.parallel.devices,
                                  "; use ddp or fsdp, or devices: 1");
                    },
                    {"parallel.devices"},
                    {"parallel.devices"}});
   rules.push_back(of_fsdp("parallel.reshard", "reshard", {"parallel.strategy"},
-                          [](const Config& c) { return c.parallel.reshard != "auto"; }));
+                          [](const Config& c) { return c.parallel.reshard != ReshardPolicy::automatic; }));
   rules.push_back(of_fsdp(
       "parallel.prefetch_bytes", "prefetch_bytes", {"parallel.strategy", "parallel.offload"},
       [](const Config& c) { return !offloads(c, "parameters") && c.parallel.prefetch_bytes != 0; }));
   rules.push_back(of_fsdp("parallel.shard_ranks", "shard_ranks", {"parallel.strategy"},
-                          [](const Config& c) { return c.parallel.shard_ranks != "all"; }));
+                          [](const Config& c) { return c.parallel.shard_ranks != ShardGroup::all; }));
   rules.push_back({"parallel.reshard",
                    [](const Config& c) {
-                     return when(offloads(c, "parameters") && c.parallel.reshard == "step",
+                     return when(offloads(c, "parameters") && c.parallel.reshard == ReshardPolicy::step,
                                  "is step, which keeps the model on the GPU over a step, but parallel.offload has ",
                                  "parameters, which keeps it in the host; set reshard: always, or remove one of them");
                    },
@@ -351,7 +351,7 @@ void add_parallel(std::vector<Rule>& rules) {
                    "parameters"});
   Rule activations{"parallel.offload",
                    [](const Config& c) {
-                     return when(offloads(c, "activations") && c.train.act_ckpt == "none",
+                     return when(offloads(c, "activations") && c.train.act_ckpt == LayerCheckpointing::none,
                                  "has activations, which are those that checkpointed layers keep, but train.act_ckpt ",
                                  "is none; set train.act_ckpt: full or half, or remove activations");
                    },
@@ -378,19 +378,19 @@ void add_quantize(std::vector<Rule>& rules) {
     rules.push_back(std::move(rule));
   };
   moot("model.quantize", {"adapter.kind", "model.freeze"}, [](const Config& c) {
-    return c.model.quantize != "none" && c.adapter.kind == "none" && c.model.freeze.empty();
+    return c.model.quantize != WeightQuantization::none && c.adapter.kind == AdapterKind::none && c.model.freeze.empty();
   });
   rules.push_back({"model.double_quantize",
                    [](const Config& c) {
-                     return when(c.model.quantize == "fp8" && c.model.double_quantize, "is of model.quantize nf4 or int8, but "
+                     return when(c.model.quantize == WeightQuantization::fp8 && c.model.double_quantize, "is of model.quantize nf4 or int8, but "
                                  "quantize is fp8, which has one scale for a matrix; remove double_quantize");
                    },
                    {"model.quantize"}});
   const std::vector<const char*> choices = {"model.quantize", "adapter.kind", "model.freeze"};
   moot("model.double_quantize", choices,
-       [](const Config& c) { return c.model.quantize == "none" && c.model.double_quantize; });
+       [](const Config& c) { return c.model.quantize == WeightQuantization::none && c.model.double_quantize; });
   moot("model.quantize_groups", choices,
-       [](const Config& c) { return c.model.quantize == "none" && !c.model.quantize_groups.empty(); });
+       [](const Config& c) { return c.model.quantize == WeightQuantization::none && !c.model.quantize_groups.empty(); });
 }
 
 bool on_command_line(const Config& config, const std::string& key) {
@@ -429,7 +429,13 @@ Config without(Config config, const char* name, const std::string& element, cons
     return config;
   }
   Config defaults;
-  std::visit([&](auto* value) { *value = *std::get<decltype(value)>(key.field(defaults)); }, field);
+  const Field initial = key.field(defaults);
+  std::visit(
+      [&]<class F>(const F& value) {
+        if constexpr (std::is_same_v<F, ChoiceField>) value.set(std::get<F>(initial));
+        else *value = *std::get<F>(initial);
+      },
+      field);
   config.places.erase(name);
   return config;
 }

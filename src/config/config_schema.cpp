@@ -23,10 +23,10 @@ void add_model(std::vector<Key>& keys) {
   m(&M::path, "path", required(),
     "the directory that Hugging Face saved: config.json, weights, tokenizer and image processor")
       .on_resume_is(OnResume::untold).may_differ_between_ranks();
-  m(&M::init, "init", one_of({"pretrained", "random"}), "where the first weights come from");
+  m(&M::init, "init", words_of<InitialWeights>(), "where the first weights come from");
   m(&M::freeze, "freeze", any(), "parameter groups of the model that are not trained; --plan prints their names");
   m(&M::quantize, "quantize",
-    one_of({"none", "nf4", "int8", "fp8"}, {{"4bit", "nf4"}, {"int4", "nf4"}, {"fp4", "nf4"}, {"bnb.nf4", "nf4"},
+    words_of<WeightQuantization>({{"4bit", "nf4"}, {"int4", "nf4"}, {"fp4", "nf4"}, {"bnb.nf4", "nf4"},
                                             {"8bit", "int8"}, {"bnb.int8", "int8"}, {"f8", "fp8"}, {"float8", "fp8"}}),
     "holds the matrices of frozen layers in 4 or 8 bits; embeddings, norms and the head stay as they are",
     Names{"quantization", "load_in_4bit", "load_in_8bit"});
@@ -42,7 +42,7 @@ void add_adapter(std::vector<Key>& keys) {
   };
   using A = AdapterSection;
   using Names = std::vector<std::string>;
-  a(&A::kind, "kind", one_of({"none", "lora"}, {{"qlora", "lora"}}),
+  a(&A::kind, "kind", words_of<AdapterKind>({{"qlora", "lora"}}),
     "lora trains low-rank adapters and freezes the model itself", Names{"peft_type"});
   a(&A::r, "r", from_to(1, 65536), "the rank of the adapters", Names{"rank", "lora_r"});
   a(&A::alpha, "alpha", above(0, most_factor), "the adapters' product is scaled by alpha / r", Names{"lora_alpha"});
@@ -51,7 +51,7 @@ void add_adapter(std::vector<Key>& keys) {
   a(&A::targets, "targets", any(),
     "the layers that get adapters: q, k, v, o, mlp, head of the language model, ends of modules' names (q_proj), or "
     "all-linear, which stands for q, k, v, o and mlp", Names{"target_modules"});
-  a(&A::dtype, "dtype", one_of({"f32", "bf16"}, {{"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}}),
+  a(&A::dtype, "dtype", words_of<AdapterDtype>({{"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}}),
     "the type of the adapters' weights, gradients and optimizer states; products run in the compute type");
   a(&A::path, "path", any(), "a PEFT adapter folder to go on from; empty: the adapters are new",
     Names{"adapter_name_or_path"}).on_resume_is(OnResume::untold).may_differ_between_ranks();
@@ -72,7 +72,7 @@ void add_data_files(std::vector<Key>& keys) {
   d(&D::val_split_fraction, "val_split_fraction", half_open(0, 1),
     "the share of the samples at path, drawn by train.seed, that is kept for validation",
     Names{"val_split", "val_fraction", "validation_split"});
-  d(&D::format, "format", one_of({"auto", "imagefolder", "webdataset", "json", "csv"}),
+  d(&D::format, "format", words_of<DatasetFormat>(),
     "auto takes the format that the files at data.path have");
   d(&D::num_train_samples, "num_train_samples", from_to(0, most_samples),
     "uses the first n samples; 0 uses all; a set with fewer than n repeats", Names{"num_samples", "samples"});
@@ -89,7 +89,7 @@ void add_data_files(std::vector<Key>& keys) {
       .on_resume_is(OnResume::allowed);
   d(&D::exif_orientation, "exif_orientation", any(),
     "true turns pictures as their EXIF orientation says, as the datasets library does; false takes them as stored");
-  d(&D::transparency, "transparency", one_of({"white", "drop"}),
+  d(&D::transparency, "transparency", words_of<Transparency>(),
     "white puts what is transparent on white, as transformers does from 5.23 on; drop ignores transparency, as it did "
     "before");
 }
@@ -119,14 +119,14 @@ void add_data(std::vector<Key>& keys) {
   d(&D::prompt_template, "prompt_template", any(),
     "of pictures: a text with {} where their prompt goes, or one without that stands before each caption; it is not learnt; "
     "empty: prompts as they are, captions alone", Names{"prompt_prefix"});
-  d(&D::answers, "answers", one_of({"draw", "all", "common"}),
+  d(&D::answers, "answers", words_of<AnswerSelection>(),
     "of a picture's prompt with several answers: draw takes one in each pass, by their weights; all makes a sample of each; "
     "common takes the most frequent");
   d(&D::mask_prompt, "mask_prompt", any(),
     "true: of JSON records with a prompt the answer alone is learnt; of messages it always is");
-  d(&D::append_eos, "append_eos", one_of({"auto", "true", "false"}),
+  d(&D::append_eos, "append_eos", words_of<AutoSwitch>(),
     "puts the end token behind a text; auto puts it behind answers, and else where the tokenizer's files say so");
-  d(&D::text_padding, "text_padding", one_of({"auto", "packed", "longest", "max"}),
+  d(&D::text_padding, "text_padding", words_of<TextPadding>(),
     "packed gives each text its own length; longest pads all texts of a step to its longest, rounded up to 8; max pads "
     "to max_text_tokens; auto packs, but pads to the longest where padding is learnt", Names{"padding"});
   // Samples do not depend on how many threads prepare them, or how far ahead.
@@ -135,7 +135,7 @@ void add_data(std::vector<Key>& keys) {
   d(&D::prefetch_steps, "prefetch_steps", from_to(1, 4096), "so many steps are prepared ahead",
     Names{"prefetch_factor"}).on_resume_is(OnResume::allowed).may_differ_between_ranks();
   d(&D::shuffle, "shuffle", any(), "true: every epoch has a new order");
-  d(&D::on_bad_sample, "on_bad_sample", one_of({"stop", "skip"}),
+  d(&D::on_bad_sample, "on_bad_sample", words_of<FaultAction>(),
     "what to do with a sample that cannot be read, decoded or tokenized; skip goes on without it, counts it and lists it")
       .on_resume_is(OnResume::allowed);
 }
@@ -147,7 +147,7 @@ void add_learning(std::vector<Key>& keys) {
   using T = TrainSection;
   using Names = std::vector<std::string>;
   t(&T::lr, "lr", above(0, 1e30), "the learning rate", Names{"learning_rate"});
-  t(&T::lr_schedule, "lr_schedule", one_of({"constant", "linear", "cosine"}, {{"constant_with_warmup", "constant"}}),
+  t(&T::lr_schedule, "lr_schedule", words_of<LearningRateCurve>({{"constant_with_warmup", "constant"}}),
     "the learning rate after the warm-up; linear and cosine end at 0", Names{"scheduler", "schedule", "lr_scheduler"});
   t(&T::warmup_steps, "warmup_steps", from_to(0, most_steps),
     "the rate rises over the first n steps: step s, counted from 0, learns at lr * s / n", Names{"warmup"});
@@ -163,26 +163,25 @@ void add_learning(std::vector<Key>& keys) {
     "the samples of one step over all ranks; accumulate_grad_batches follows from it; 0 leaves it to the other two",
     Names{"global_batch_size", "effective_batch_size"}).on_resume_is(OnResume::allowed);
   t(&T::precision, "precision",
-    one_of({"32-true", "bf16-true", "bf16-mixed"},
-           {{"32", "32-true"}, {"f32", "32-true"}, {"fp32", "32-true"}, {"float32", "32-true"}, {"bf16", "bf16-true"},
+    words_of<Precision>({{"32", "32-true"}, {"f32", "32-true"}, {"fp32", "32-true"}, {"float32", "32-true"}, {"bf16", "bf16-true"},
             {"bfloat16", "bf16-true"}, {"16-mixed", "bf16-mixed"}, {"fp16", "bf16-true"}, {"16-true", "bf16-true"}}),
     "bf16-mixed keeps master weights in f32 and computes in bf16", Names{"dtype"});
-  t(&T::matmul_precision, "matmul_precision", one_of({"highest", "high"}),
+  t(&T::matmul_precision, "matmul_precision", words_of<MatmulPrecision>(),
     "matrix products of 32-true on GPUs: highest takes f32, high takes TF32, as torch.set_float32_matmul_precision does",
     Names{"float32_matmul_precision", "tf32"});
-  t(&T::matmul, "matmul", one_of({"default", "fp8"}, {{"bf16", "default"}, {"f8", "fp8"}, {"float8", "fp8"}}),
+  t(&T::matmul, "matmul", words_of<MatmulType>({{"bf16", "default"}, {"f8", "fp8"}, {"float8", "fp8"}}),
     "fp8: layers multiply in 8-bit floats, with a scale for each tensor, on GPUs that can; default: as precision says",
     Names{"fp8", "float8"});
   t(&T::matmul_exclude, "matmul_exclude", any(),
     "modules whose products stay as precision says, by the ends of their names, such as [down_proj, layers.0.mlp.up_proj]");
-  t(&T::fp8_gradients, "fp8_gradients", one_of({"e4m3", "e5m2"}),
+  t(&T::fp8_gradients, "fp8_gradients", words_of<Fp8GradientType>(),
     "the 8-bit float of gradients: e4m3 has more digits, e5m2 more range");
   t(&T::fp8_least_size, "fp8_least_size", from_to(0, 1e9),
     "layers whose in * out / (in + out) is less stay as precision says: to cast costs what the product would save");
-  t(&T::fp8_keep_weights, "fp8_keep_weights", one_of({"auto", "all", "none"}),
+  t(&T::fp8_keep_weights, "fp8_keep_weights", words_of<Fp8Retention>(),
     "which weights' 8-bit copies stay over a step: as many as the GPU has room for, all, or none (cast at each use)")
       .on_resume_is(OnResume::allowed);
-  t(&T::fp8_keep_inputs, "fp8_keep_inputs", one_of({"auto", "all", "none"}),
+  t(&T::fp8_keep_inputs, "fp8_keep_inputs", words_of<Fp8Retention>(),
     "whether layers' inputs stay in 8 bits from forward to backward: where the GPU has room, all, or none (cast twice)")
       .on_resume_is(OnResume::allowed);
   t(&T::optim, "optim",
@@ -210,10 +209,10 @@ void add_train(std::vector<Key>& keys) {
   using Names = std::vector<std::string>;
   t(&T::gradient_clip_val, "gradient_clip_val", from_to(0, 1e30),
     "the largest norm that the gradient may have; 0 clips nothing", Names{"max_grad_norm", "grad_clip", "clip_grad_norm"});
-  t(&T::on_nonfinite, "on_nonfinite", one_of({"stop", "skip"}),
+  t(&T::on_nonfinite, "on_nonfinite", words_of<FaultAction>(),
     "what to do with a step whose gradient norm is not finite: stop ends with an error, skip changes no weight and goes on",
     Names{"skip_nan", "skip_nonfinite"}).on_resume_is(OnResume::allowed);
-  t(&T::act_ckpt, "act_ckpt", one_of({"none", "half", "full"}, {{"true", "full"}, {"false", "none"}}),
+  t(&T::act_ckpt, "act_ckpt", words_of<LayerCheckpointing>({{"true", "full"}, {"false", "none"}}),
     "which layers recompute their forward pass in the backward pass", Names{"activation_checkpointing", "gradient_checkpointing"})
       .on_resume_is(OnResume::allowed);
   t(&T::max_epochs, "max_epochs", from_to(1, 1e6), "the run passes over the data so many times",
@@ -234,7 +233,7 @@ void add_train(std::vector<Key>& keys) {
     "does not", Names{"patience"}).on_resume_is(OnResume::allowed);
   t(&T::seed, "seed", at_least(0), "the random seed of shuffling, dropout and random weights");
   t(&T::loss_on_padding, "loss_on_padding", any(), "true: padding is learnt too, as in the BLIP-2 tutorial");
-  t(&T::loss_normalization, "loss_normalization", one_of({"tokens", "micro_batch"}),
+  t(&T::loss_normalization, "loss_normalization", words_of<LossNormalization>(),
     "tokens takes the mean over all tokens of a step; micro_batch takes the mean of the micro-batches' means");
   t(&T::dropout, "dropout", any(), "false: all dropout probabilities are 0");
 }
@@ -246,19 +245,18 @@ void add_parallel(std::vector<Key>& keys) {
   };
   using P = ParallelSection;
   using Names = std::vector<std::string>;
-  p(&P::device, "device", one_of({"auto", "cpu", "cuda"}, {{"gpu", "cuda"}}), "auto takes GPUs where there are any",
+  p(&P::device, "device", words_of<DeviceChoice>({{"gpu", "cuda"}}), "auto takes GPUs where there are any",
     Names{"accelerator"});
   p(&P::devices, "devices", from_to(0, most_ranks), "the number of ranks, one GPU each; 0 takes what mpirun started",
     Names{"gpus", "num_gpus", "ranks", "world_size", "nproc"});
   p(&P::strategy, "strategy",
-    one_of({"auto", "single", "ddp", "fsdp"},
-           {{"deepspeed", "fsdp"}, {"zero2", "fsdp"}, {"zero3", "fsdp"}, {"fsdp2", "fsdp"}, {"dp", "ddp"}}),
+    words_of<StrategyKind>({{"deepspeed", "fsdp"}, {"zero2", "fsdp"}, {"zero3", "fsdp"}, {"fsdp2", "fsdp"}, {"dp", "ddp"}}),
     "auto takes single on one rank, else ddp");
   p(&P::shard_ranks, "shard_ranks", one_of_or_integer({"all", "node"}, 1, most_ranks),
     "fsdp: the ranks that share one copy of the parameters; node means those of a machine; gradients are summed over "
     "the groups", Names{"sharding_strategy", "hybrid_shard", "hybrid_sharding"});
   // auto becomes what the checkpoint's part of the run chose.
-  p(&P::reshard, "reshard", one_of({"auto", "always", "step"}),
+  p(&P::reshard, "reshard", words_of<ReshardPolicy>(),
     "fsdp: always drops gathered parameters after each use, step does once a step, auto decides by the memory",
     Names{"reshard_after_forward"}).on_resume_is(OnResume::untold);
   p(&P::offload, "offload", one_of({"optimizer", "parameters", "activations"}),
@@ -273,7 +271,7 @@ void add_parallel(std::vector<Key>& keys) {
     "true: gradients are summed by reading the other GPUs' memory where they reach each other; false: by NCCL");
   p(&P::nccl_max_ctas, "nccl_max_ctas", from_to(0, 1024),
     "a NCCL collective may occupy so many thread blocks; 0 takes a good default");
-  p(&P::gemm_search, "gemm_search", one_of({"quick", "thorough"}),
+  p(&P::gemm_search, "gemm_search", words_of<GemmSearchTime>(),
     "how long the program times matrix products that are new on this machine");
   p(&P::cuda_graph, "cuda_graph", any(), "true: the step of each text shape is captured once and replayed");
   p(&P::threads, "threads", from_to(0, most_threads),
@@ -332,7 +330,7 @@ void add_generate(std::vector<Key>& keys) {
   g(&G::prompt, "prompt", any(), "the text that answers go on from, where samples have none: before each picture's caption");
   g(&G::max_new_tokens, "max_new_tokens", from_to(1, most_batch), "an answer ends after so many tokens", Names{"max_length"});
   g(&G::min_new_tokens, "min_new_tokens", from_to(0, most_batch), "and not before so many", Names{"min_length"});
-  g(&G::do_sample, "do_sample", one_of({"auto", "true", "false"}),
+  g(&G::do_sample, "do_sample", words_of<AutoSwitch>(),
     "true draws tokens at random, by train.seed; false takes the likeliest; auto does as generation_config.json says");
   g(&G::temperature, "temperature", above(0, most_factor), "logits are divided by it before a draw");
   g(&G::top_p, "top_p", above(0, 1), "draws from the likeliest tokens that together have this probability");
@@ -342,7 +340,7 @@ void add_generate(std::vector<Key>& keys) {
   g(&G::num_beams, "num_beams", from_to(1, 32), "more than 1: beam search with so many", Names{"beam_size", "beams"});
   g(&G::num_return_sequences, "num_return_sequences", from_to(1, 32), "the so many best beams are answers");
   g(&G::length_penalty, "length_penalty", from_to(-100, 100), "of beams: above 0 favours long texts, below 0 short ones");
-  g(&G::early_stopping, "early_stopping", one_of({"false", "true", "never"}), "of beams, as transformers' generate() means it");
+  g(&G::early_stopping, "early_stopping", words_of<EarlyStopping>(), "of beams, as transformers' generate() means it");
   g(&G::stop, "stop", any(), "texts at which an answer ends", Names{"stop_strings"});
   g(&G::batch_size, "batch_size", word_or_from_to("auto", 1, kMostSamplesAtOnce),
     "so many texts grow at once on a rank; auto: as many as are useful and fit", Names{"slots"});
@@ -367,14 +365,14 @@ void add_trace_and_output(std::vector<Key>& keys) {
   };
   using T = TraceSection;
   t(&T::enabled, "enabled", any(), "true: every rank writes trace.rankNNNN.h5 under output.path");
-  t(&T::spans, "spans", one_of({"none", "units"}), "units records when the work of every unit begins and ends");
+  t(&T::spans, "spans", words_of<SpanTracing>(), "units records when the work of every unit begins and ends");
   t(&T::kernels, "kernels", from_to(0, most_steps),
     "the steps whose every kernel is recorded (CUPTI); they run apart from the others, and slower");
   t(&T::fp8_every, "fp8_every", from_to(0, most_steps),
     "the steps between those that tell of each factor in fp8 the largest magnitude and how much became zero; 0: none");
   t(&T::sample_seconds, "sample_seconds", from_to(0.001, most_factor),
     "the seconds between two samples of GPU utilisation, power and clocks");
-  t(&T::on_error, "on_error", one_of({"warn", "stop"}),
+  t(&T::on_error, "on_error", words_of<TraceErrorAction>(),
     "what to do when the trace cannot be written: warn says so and trains on without it, stop ends the run");
 
   const auto o = [&](auto member, auto... rest) -> Key& {
@@ -391,11 +389,11 @@ void add_trace_and_output(std::vector<Key>& keys) {
     "true writes model/ in Hugging Face's form at the end; with adapters it writes adapter/ in PEFT's form");
   o(&O::save_best, "save_best", any(),
     "true: what is saved is the best checkpoint (checkpoint.keep_best), not what the last step left", Names{"load_best_model_at_end"});
-  o(&O::save, "save", one_of({"all", "trained"}), "all writes every tensor; trained writes those alone that were trained");
+  o(&O::save, "save", words_of<SavedTensors>(), "all writes every tensor; trained writes those alone that were trained");
   o(&O::save_merged, "save_merged", any(), "true: with adapters model/ is written too, with the adapters merged into it",
     Names{"merge", "merge_and_unload"});
   o(&O::save_dtype, "save_dtype",
-    one_of({"auto", "f32", "bf16"}, {{"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}}),
+    words_of<SavedDtype>({{"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}}),
     "the type of all saved tensors; auto takes that of the master weights, and leaves what is frozen as it was stored");
   o(&O::memory_every, "memory_every", from_to(0, most_steps),
     "the steps between two memory lines, which steps 0 and 1 have too; 0 prints none",

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,8 +16,18 @@
 
 namespace blipft {
 
+/// The member of a Config that holds an enum of blipft/choices.h, read and written by its word.
+struct ChoiceField {
+  void* value;                                          ///< the enum
+  std::string_view (*word_of)(const void* value);
+  bool (*assign)(void* value, std::string_view word);   ///< false if no enumerator has this word
+
+  std::string word() const { return std::string(word_of(value)); }
+  void set(const ChoiceField& other) const { assign(value, other.word()); }
+};
+
 /// A pointer to the member of a Config that a key sets.
-using Field = std::variant<std::string*, int64_t*, double*, bool*, Precision*, std::vector<std::string>*,
+using Field = std::variant<std::string*, int64_t*, double*, bool*, ChoiceField, std::vector<std::string>*,
                            std::vector<int64_t>*, std::map<std::string, std::string>*>;
 
 /// The allowed values of a key. Bounds are for numbers, elements of lists of numbers, and integers written for a choice;

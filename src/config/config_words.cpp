@@ -29,7 +29,6 @@ std::string element_text(const T& value) {
 template <class T>
 std::string field_text(const T& value) {
   if constexpr (std::is_same_v<T, bool>) return value ? "true" : "false";
-  else if constexpr (std::is_same_v<T, Precision>) return precision_name(value);
   else return element_text(value);
 }
 
@@ -67,8 +66,8 @@ std::string expected_value(const Key& key) {
   Config config;
   const Allowed& allowed = key.allowed;
   return std::visit(
-      [&](auto* field) -> std::string {
-        using T = std::remove_pointer_t<decltype(field)>;
+      [&]<class F>(const F&) -> std::string {
+        using T = std::remove_pointer_t<F>;
         if constexpr (std::is_same_v<T, bool>) return "true or false";
         else if constexpr (std::is_same_v<T, int64_t>)
           return "an integer" + bounds_text(allowed) + (allowed.zero_word.empty() ? "" : ", or " + allowed.zero_word);
@@ -93,7 +92,12 @@ std::string value_text(const Key& key, const Config& config) {
   const Field field = key.field(const_cast<Config&>(config));
   int64_t* const* const number = std::get_if<int64_t*>(&field);
   if (number && **number == 0 && !key.allowed.zero_word.empty()) return key.allowed.zero_word;
-  return std::visit([](const auto* value) { return field_text(*value); }, field);
+  return std::visit(
+      []<class F>(const F& value) {
+        if constexpr (std::is_same_v<F, ChoiceField>) return quote_scalar(value.word());
+        else return field_text(*value);
+      },
+      field);
 }
 
 std::string suggest_key(const std::string& section, const std::string& name) {

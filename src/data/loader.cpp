@@ -226,7 +226,7 @@ class PrefetchLoader final : public DataLoader {
         read(work.slots[slot], pixels, sample.text);
         bad_in_a_row_ = 0;
       } catch (const UserError& error) {
-        BLIPFT_USER_CHECK(data_.on_bad_sample == "skip", error.what(), "; data.on_bad_sample=skip leaves such samples out");
+        BLIPFT_USER_CHECK(data_.on_bad_sample == FaultAction::skip, error.what(), "; data.on_bad_sample=skip leaves such samples out");
         BLIPFT_USER_CHECK(++bad_in_a_row_ < most_bad_in_a_row, error.what(), "; ", most_bad_in_a_row,
                           " samples in a row could not be read (data.on_bad_sample: skip); is ", data_.path,
                           " still there?");
@@ -276,7 +276,7 @@ class PrefetchLoader final : public DataLoader {
     BLIPFT_USER_CHECK(source.picture, source.name, ": found no picture, the model reads one with each text; check "
                       "data.path and model.path");
     const Image picture = decode_image(source.picture->data(), source.picture->size(), source.name,
-                                       {data_.exif_orientation, data_.transparency == "white"});
+                                       {data_.exif_orientation, data_.transparency == Transparency::white});
     resize_bicubic_into(picture, layout_.inputs().picture_size, layout_.inputs().picture_size, pixels);
   }
 

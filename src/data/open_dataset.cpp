@@ -82,21 +82,21 @@ bool is_json_data(const std::string& path) {
 }
 
 struct Format {
-  const char* name;
+  DatasetFormat format;
   bool (*is_there)(const std::string& path);
   std::unique_ptr<Dataset> (*open)(const std::string& path, const TextSettings& settings);
   int64_t text_tokens;                      ///< data.max_text_tokens where the run file does not say it
 };
 
-/// "auto" takes the first that is there.
+/// DatasetFormat::automatic takes the first that is there.
 const Format kFormats[] = {
-    {"imagefolder", [](const std::string& path) { return !find_metadata(path).empty(); }, open_image_folder,
+    {DatasetFormat::imagefolder, [](const std::string& path) { return !find_metadata(path).empty(); }, open_image_folder,
      DataSection().max_text_tokens},
-    {"webdataset", [](const std::string& path) { return !find_shards(path).empty(); }, open_webdataset,
+    {DatasetFormat::webdataset, [](const std::string& path) { return !find_shards(path).empty(); }, open_webdataset,
      DataSection().max_text_tokens},
-    {"json", is_json_data, open_json, 512},
-    {"csv", is_json_data, open_json, 512},
-    {"imagefolder", has_text_captions, open_image_folder, DataSection().max_text_tokens}};
+    {DatasetFormat::json, is_json_data, open_json, 512},
+    {DatasetFormat::csv, is_json_data, open_json, 512},
+    {DatasetFormat::imagefolder, has_text_captions, open_image_folder, DataSection().max_text_tokens}};
 
 }  // namespace
 
@@ -141,16 +141,13 @@ bool dataset_exists(const std::string& path) {
   return fs::exists(path, ignored) || !find_shards(path).empty();
 }
 
-std::unique_ptr<Dataset> open_dataset(const std::string& path, const std::string& format,
+std::unique_ptr<Dataset> open_dataset(const std::string& path, DatasetFormat format,
                                       const TextSettings& settings) {
-  std::string names;
-  for (const Format& row : kFormats) {
-    if (format == row.name || (format == "auto" && row.is_there(path))) return row.open(path, settings);
-    if (names.find(row.name) == std::string::npos) names += concat(", ", row.name);
-  }
-  if (format == "auto" && settings.for_prompts)
+  const bool automatic = format == DatasetFormat::automatic;
+  for (const Format& row : kFormats)
+    if (format == row.format || (automatic && row.is_there(path))) return row.open(path, settings);
+  if (automatic && settings.for_prompts)
     if (std::unique_ptr<Dataset> pictures = open_pictures_alone(path, settings)) return pictures;
-  BLIPFT_USER_CHECK(format == "auto", "data.format is \"", format, "\", expected one of auto", names);
   throw UserError(concat("no dataset at ", path, ": expected an ImageFolder (metadata.jsonl or metadata.csv, there or",
                          " in train/, or a .txt beside each picture, or COCO's captions_*.json, or VQA's or LAVIS's annotations), a WebDataset (a .tar ",
                          "file, or a directory of them) or records (a .json, .jsonl or .csv file, or a directory of them)",
@@ -161,7 +158,7 @@ void settle_data(Config& config) {
   DataSection& data = config.data;
   const Format* found = nullptr;
   for (const Format& row : kFormats)
-    if (!found && (data.format == row.name || (data.format == "auto" && row.is_there(data.path)))) found = &row;
+    if (!found && (data.format == row.format || (data.format == DatasetFormat::automatic && row.is_there(data.path)))) found = &row;
   if (found && !config.places.contains("data.max_text_tokens")) data.max_text_tokens = found->text_tokens;
 }
 

@@ -98,7 +98,7 @@ PictureText picture_text_from_json(const json& object, const TextSettings& setti
 }
 
 std::vector<PictureText> by_answers(PictureText text, const TextSettings& settings) {
-  if (settings.answers != Answers::all || text.answers.size() < 2 || settings.for_prompts) return {std::move(text)};
+  if (settings.answers != AnswerSelection::all || text.answers.size() < 2 || settings.for_prompts) return {std::move(text)};
   std::vector<PictureText> texts;
   for (const Dataset::Answer& answer : text.answers) {
     // What is there twice is learnt twice as much: as many samples as people gave this answer.
@@ -119,7 +119,7 @@ void fill_sample(const PictureText& text, const TextSettings& settings, const st
   sample.answers = text.answers;
   if (!text.prompt) sample.answers = {{text.captions.empty() ? "" : text.captions.front(), 1}};
   if (sample.answers.empty()) sample.answers = {{"", 1}};
-  if (settings.answers == Answers::common) sample.answers = {{common(sample.answers).text, 1}};
+  if (settings.answers == AnswerSelection::common) sample.answers = {{common(sample.answers).text, 1}};
   sample.segments = {{prompt, false}, {common(sample.answers).text, true}};
   sample.ends = text.prompt ? std::optional(settings.append_eos.value_or(true)) : settings.append_eos;
 }

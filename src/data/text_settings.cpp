@@ -63,12 +63,13 @@ TextSettings text_settings(const Config& config, const Tokenizer& tokenizer) {
   settings.keys = data.keys;
   settings.pictures = data.pictures;
   settings.prompt_style = data.prompt_style;
-  settings.chat_template = data.chat_template == "auto" ? known_chat_template(published_template(config.model.path))
-                                                        : data.chat_template;
+  settings.chat_template = data.chat_template == TemplateChoice::automatic
+                               ? known_chat_template(published_template(config.model.path))
+                               : data.chat_template.text;
   settings.mask_prompt = data.mask_prompt;
-  if (data.append_eos != "auto") settings.append_eos = data.append_eos == "true";
+  if (data.append_eos != AutoSwitch::automatic) settings.append_eos = data.append_eos == AutoSwitch::on;
   settings.prompt_template = data.prompt_template;
-  settings.answers = data.answers == "all" ? Answers::all : data.answers == "common" ? Answers::common : Answers::draw;
+  settings.answers = data.answers;
   set_date(config, settings);
   settings.bos_token = tokenizer.bos_token();
   settings.eos_token = tokenizer.eos_token();

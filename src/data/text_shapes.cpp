@@ -21,13 +21,13 @@ int64_t longest_text(const DataSection& data) { return std::max<int64_t>(data.ma
 }  // namespace
 
 bool packs_text(const Config& config) {
-  if (config.data.text_padding == "packed") return true;
-  return config.data.text_padding == "auto" && !config.train.loss_on_padding;
+  if (config.data.text_padding == TextPadding::packed) return true;
+  return config.data.text_padding == TextPadding::automatic && !config.train.loss_on_padding;
 }
 
 bool balances_micro_batches(const Config& config) {
   return packs_text(config) && config.train.accumulate_grad_batches > 1 &&
-         config.train.loss_normalization == "tokens";
+         config.train.loss_normalization == LossNormalization::tokens;
 }
 
 int64_t needed_size(bool packed, std::span<const int64_t> lengths, int64_t batch_size) {
@@ -87,7 +87,7 @@ std::vector<TextShape> shapes_of_one_text(const Config& config) {
     shapes.push_back({longest, most});
     return shapes;
   }
-  if (config.data.text_padding != "max")
+  if (config.data.text_padding != TextPadding::max)
     for (int64_t length = kLengthMultiple; length < longest; length += kLengthMultiple) shapes.push_back({length, 0});
   shapes.push_back({longest, 0});
   return shapes;

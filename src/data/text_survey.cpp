@@ -123,7 +123,7 @@ SampleSet survey_samples(const Config& config, std::shared_ptr<const Dataset> da
   const std::string& path = key == std::string("data.val_path") ? config.data.val_path : config.data.path;
   const TextSurvey::Settings settings{.samples = asked, .max_text_tokens = config.data.max_text_tokens,
                                       .vocabulary = inputs.vocabulary, .threads = threads,
-                                      .skip_bad = config.data.on_bad_sample == "skip",
+                                      .skip_bad = config.data.on_bad_sample == FaultAction::skip,
                                       .decoder_start = inputs.decoder_start};
   auto survey = std::make_shared<TextSurvey>(*dataset, tokenizer, settings);
   BLIPFT_USER_CHECK(!survey->samples().empty(), place_of(config, key), ": ", key, ": ", path, ": none of the ",
@@ -265,7 +265,7 @@ struct Side {
 std::vector<TextShape> surveyed_text_shapes(const Config& config, int64_t world, const SampleSet& samples,
                                             const SampleSet& validation) {
   int64_t longest = longest_of(samples.texts->lengths()), source = longest_of(samples.texts->source_lengths());
-  if (config.data.text_padding == "max") return possible_text_shapes(config, source > 0);
+  if (config.data.text_padding == TextPadding::max) return possible_text_shapes(config, source > 0);
   const bool packed = packs_text(config);
   std::map<TextNeed, int64_t> needs = needs_of_steps(config, world, samples);
   if (validation.texts) {

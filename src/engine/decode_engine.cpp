@@ -10,11 +10,11 @@ namespace blipft {
 
 namespace {
 
-StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, const std::string& strategy_name) {
+StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, StrategyKind strategy_kind) {
   StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(), precision_types(*parts.config),
                        nullptr, &policy};
   context.used_once = true;
-  context.shards = shard_count(strategy_name, parts.groups.shard->size());
+  context.shards = shard_count(strategy_kind, parts.groups.shard->size());
   context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
   return context;
 }
@@ -33,11 +33,11 @@ DecodeParts decode_parts(const EngineParts& parts, Strategy& strategy, int32_t p
 
 }  // namespace
 
-DecodeEngine::DecodeEngine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& asked,
+DecodeEngine::DecodeEngine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& asked,
                            const DecodeProgramSettings& settings, int32_t pad_id)
-    : policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_name)),
+    : policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_kind)),
       sharded(with_prefetch(asked, store, parts.model->units())),
-      strategy(make_strategy(strategy_name,
+      strategy(make_strategy(strategy_kind,
                              {parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(), nullptr},
                              sharded)),
       program(decode_parts(parts, *strategy, pad_id), settings) {

@@ -13,7 +13,7 @@ class DecodeEngine {
  public:
   /// Of a model in which nothing is trained. Declares all persistent memory in the arena. `parts`: without optimizer, spans
   /// and text shapes.
-  DecodeEngine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& sharded,
+  DecodeEngine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& sharded,
                const DecodeProgramSettings& settings, int32_t pad_id);
   /// After Arena::commit.
   void bind();

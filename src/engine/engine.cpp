@@ -10,12 +10,12 @@ namespace blipft {
 
 namespace {
 
-StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, const std::string& strategy_name) {
+StoreContext store_context(const EngineParts& parts, const StoragePolicy& policy, StrategyKind strategy_kind) {
   StoreContext context{parts.device, parts.ops, parts.arena, parts.model->units(),
                        precision_types(*parts.config), parts.optimizer, parts.policy ? parts.policy : &policy};
   const TrainSection& train = parts.config->train;
   context.used_once = train.accumulate_grad_batches == 1 && largest_norm(train) == 0;
-  context.shards = shard_count(strategy_name, parts.groups.shard->size());
+  context.shards = shard_count(strategy_kind, parts.groups.shard->size());
   context.index = context.shards > 1 ? parts.groups.shard->rank() : 0;
   return context;
 }
@@ -32,8 +32,8 @@ ShardedSettings with_prefetch(ShardedSettings settings, const ParameterStore& st
 
 std::unique_ptr<Fp8Products> make_fp8(const EngineParts& parts, const ParameterStore& store) {
   const TrainSection& train = parts.config->train;
-  if (train.matmul != "fp8") return nullptr;
-  const Fp8Settings settings{train.fp8_gradients == "e4m3" ? DType::f8e4m3 : DType::f8e5m2, train.fp8_least_size,
+  if (train.matmul != MatmulType::fp8) return nullptr;
+  const Fp8Settings settings{train.fp8_gradients == Fp8GradientType::e4m3 ? DType::f8e4m3 : DType::f8e5m2, train.fp8_least_size,
                              train.matmul_exclude, parts.fp8_kept_bytes, parts.config->trace.fp8_every > 0,
                              [&store](const Unit& unit, int64_t weight) { return store.in_fp8(unit, weight); },
                              parts.fp8_keep_inputs};
@@ -47,14 +47,14 @@ void expose_memory(const Config& config, CommGroups& groups, const Arena& arena,
   groups.expose(arena.block(), gathers, config.parallel.direct_reductions);
 }
 
-Engine::Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& asked)
+Engine::Engine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& asked)
     : observer(parts.activity ? std::make_unique<ActivityObserver>(*parts.activity, parts.spans, parts.model->units())
                               : nullptr),
-      policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_name)),
+      policy(make_storage_policy(*parts.config)), store(store_context(parts, *policy, strategy_kind)),
       sharded(with_prefetch(asked, store, parts.model->units())), fp8(make_fp8(parts, store)), parts_(parts) {
   const StrategyContext context{parts.device, parts.ops, parts.groups, parts.arena, &store, parts.model->units(),
                                 observer ? static_cast<CommObserver*>(observer.get()) : parts.spans};
-  strategy = make_strategy(strategy_name, context, sharded);
+  strategy = make_strategy(strategy_kind, context, sharded);
   program = std::make_unique<StepProgram>(
       StepParts{parts.config, parts.device, parts.ops, parts.groups.all, parts.arena, parts.model, strategy.get(),
                 parts.optimizer, parts.spans, parts.pixel_statistics,

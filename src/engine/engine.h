@@ -38,7 +38,7 @@ void expose_memory(const Config& config, CommGroups& groups, const Arena& arena,
 class Engine {
  public:
   /// Declares all persistent memory in the arena. Without sharded.prefetch_bytes: enough for 9 of 10 units.
-  Engine(const EngineParts& parts, const std::string& strategy_name, const ShardedSettings& sharded);
+  Engine(const EngineParts& parts, StrategyKind strategy_kind, const ShardedSettings& sharded);
   /// Texts are generated between steps, with such a program: to be called before it is planned, or committed. It may be
   /// called again, and the last call counts. Takes no persistent memory.
   void decode_with(const DecodeProgramSettings& settings, int32_t pad_id);

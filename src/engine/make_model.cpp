@@ -52,8 +52,8 @@ std::unique_ptr<Model> make_model(const Config& config, const ModelSettings& set
 }
 
 void check_saved_parts(const Config& config) {
-  const bool saves = config.output.save_model && config.adapter.kind == "none" && config.output.save == "all";
-  if (!saves || config.model.init == "pretrained") return;
+  const bool saves = config.output.save_model && config.adapter.kind == AdapterKind::none && config.output.save == SavedTensors::all;
+  if (!saves || config.model.init == InitialWeights::pretrained) return;
   const std::vector<std::string> beside = model_class(config.model.path).beside;
   BLIPFT_USER_CHECK(beside.empty(), place_of(config, "model.init"),
                     ": model.init: found random, but the saved model of ", config.model.path, " has parts that are not trained here (",

@@ -14,8 +14,8 @@
 namespace blipft {
 
 bool wants_cuda(const Config& config) {
-  if (config.parallel.device == "auto") return cuda_device_count() > 0;
-  return config.parallel.device == "cuda";
+  if (config.parallel.device == DeviceChoice::automatic) return cuda_device_count() > 0;
+  return config.parallel.device == DeviceChoice::cuda;
 }
 
 // Streams and the branches of a captured step share the queues, which are few by default: fsdp's copies from other GPUs, far
@@ -128,7 +128,7 @@ GroupSizes group_sizes(const Config& config, int64_t ranks, int64_t node_ranks) 
 GroupSizes planned_groups(const Config& config, int64_t ranks, int64_t node_ranks) {
   const int64_t world = ranks > 0 ? ranks : std::max<int64_t>(1, config.parallel.devices);
   if (node_ranks == 0) node_ranks = std::min<int64_t>(world, cuda_device_count());
-  BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != "node", place_of(config, "parallel.shard_ranks"),
+  BLIPFT_USER_CHECK(node_ranks > 0 || config.parallel.shard_ranks != ShardGroup::node, place_of(config, "parallel.shard_ranks"),
                     ": parallel.shard_ranks: is node, and no GPU is here that would tell how many ranks a machine has; "
                     "add --node-ranks N");
   return group_sizes(config, world, node_ranks);

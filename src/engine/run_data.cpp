@@ -78,7 +78,7 @@ std::vector<TextShape> text_shapes_of(const Config& config, int64_t world, const
 
 TextShape mean_text_shape_of(const Config& config, int64_t world, const RunData& data) {
   const std::vector<TextShape> shapes = text_shapes_of(config, world, data);
-  return data.surveyed() && config.data.text_padding != "max"
+  return data.surveyed() && config.data.text_padding != TextPadding::max
              ? mean_text_shape(config, world, data.training, shapes)
              : shapes.back();
 }

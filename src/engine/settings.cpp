@@ -17,7 +17,7 @@ PrecisionTypes precision_types(Precision precision) {
 }
 
 PrecisionTypes precision_types(const Config& config) {
-  const bool exact = config.adapter.kind != "none" && config.adapter.dtype == "f32";
+  const bool exact = config.adapter.kind != AdapterKind::none && config.adapter.dtype == AdapterDtype::f32;
   if (exact && config.train.precision == Precision::bf16_true) return precision_types(Precision::bf16_mixed);
   return precision_types(config.train.precision);
 }
@@ -28,23 +28,19 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train) {
 }
 
 double learning_rate(const TrainSection& train, int64_t step, int64_t total) {
-  using Curve = LearningRateSchedule::Curve;
-  const Curve curve = train.lr_schedule == "linear"   ? Curve::linear
-                      : train.lr_schedule == "cosine" ? Curve::cosine
-                                                      : Curve::constant;
-  return learning_rate({train.lr, curve, train.warmup_steps, train.warmup_ratio}, step, total);
+  return learning_rate(LearningRateSchedule{train.lr, train.lr_schedule, train.warmup_steps, train.warmup_ratio}, step, total);
 }
 
-std::string strategy_name(const Config& config, int64_t ranks) {
-  if (config.parallel.strategy != "auto") return config.parallel.strategy;
-  return ranks == 1 ? "single" : "ddp";
+StrategyKind strategy_of(const Config& config, int64_t ranks) {
+  if (config.parallel.strategy != StrategyKind::automatic) return config.parallel.strategy;
+  return ranks == 1 ? StrategyKind::single : StrategyKind::ddp;
 }
 
 ModelSettings model_settings(const Config& config) {
   ModelSettings settings{precision_types(config).compute, config.model.freeze,
-                         ActivationCheckpointing::from_name(config.train.act_ckpt), config.train.dropout, {}};
+                         {config.train.act_ckpt}, config.train.dropout, {}};
   const AdapterSection& adapter = config.adapter;
-  if (adapter.kind == "none") return settings;
+  if (adapter.kind == AdapterKind::none) return settings;
   const double rank = static_cast<double>(adapter.r);
   settings.adapter = {adapter.r, static_cast<float>(adapter.alpha / (adapter.rslora ? std::sqrt(rank) : rank)),
                       config.train.dropout ? static_cast<float>(adapter.dropout) : 0, adapter.targets,

@@ -23,7 +23,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainSection& train);
 double learning_rate(const TrainSection& train, int64_t step, int64_t total);
 
 /// The strategy that `auto` stands for on `ranks` ranks.
-std::string strategy_name(const Config& config, int64_t ranks);
+StrategyKind strategy_of(const Config& config, int64_t ranks);
 
 /// Model settings that follow from the config.
 ModelSettings model_settings(const Config& config);

@@ -107,7 +107,7 @@ void StepProgram::bind() {
 MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text, PassKind kind) const {
   MicroBatch batch = layout(text, kind).micro_batch(batch_.data, m);
   batch.pixel_statistics = parts_.pixel_statistics;
-  batch.loss_weight = loss_weights_.part(parts_.config->train.loss_normalization == "micro_batch" ? m : 0, {1});
+  batch.loss_weight = loss_weights_.part(parts_.config->train.loss_normalization == LossNormalization::micro_batch ? m : 0, {1});
   batch.loss = loss_.part(0, {1});
   return batch;
 }
@@ -117,7 +117,7 @@ MicroBatch StepProgram::micro_batch(int64_t m, const TextShape& text, PassKind k
 void StepProgram::enqueue_loss_weights(const TextShape& text) {
   const Stream stream = parts_.device->compute_stream();
   const Tensor counts = layout(text, PassKind::step).whole(BatchPart::label_counts, batch_.data);
-  if (parts_.config->train.loss_normalization == "micro_batch") {
+  if (parts_.config->train.loss_normalization == LossNormalization::micro_batch) {
     parts_.ops->loss_weights(counts, loss_weights_, static_cast<float>(micro_batches_ * parts_.comm->size()), stream);
     return;
   }

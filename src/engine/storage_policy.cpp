@@ -14,13 +14,13 @@ bool quantizable(const Unit& unit, const Parameter& parameter) {
 }
 
 const Format& quantized_weights(const ModelSection& model) {
-  return format_by_name(model.double_quantize ? model.quantize + "_double" : model.quantize);
+  return format_by_name(concat(model.quantize, model.double_quantize ? "_double" : ""));
 }
 
 class RunPolicy final : public StoragePolicy {
  public:
   explicit RunPolicy(const Config& config)
-      : frozen_weights_(config.model.quantize == "none" ? nullptr : &quantized_weights(config.model)),
+      : frozen_weights_(config.model.quantize == WeightQuantization::none ? nullptr : &quantized_weights(config.model)),
         groups_(config.model.quantize_groups),
         weights_(offloads(config, "parameters") ? Place::host : Place::device),
         states_(offloads(config, "optimizer") ? Place::host : Place::device) {}
@@ -67,13 +67,13 @@ void check_quantized_groups(const Config& config, const Model& model) {
 }
 
 void check_quantized(const Config& config, const Model& model) {
-  BLIPFT_USER_CHECK(config.model.quantize != "none" || config.model.quantize_groups.empty(),
+  BLIPFT_USER_CHECK(config.model.quantize != WeightQuantization::none || config.model.quantize_groups.empty(),
                     place_of(config, "model.quantize_groups"), ": model.quantize_groups: is of model.quantize, "
                     "but quantize is none; set it, or remove quantize_groups");
-  BLIPFT_USER_CHECK(config.model.quantize != "none" || !config.model.double_quantize,
+  BLIPFT_USER_CHECK(config.model.quantize != WeightQuantization::none || !config.model.double_quantize,
                     place_of(config, "model.double_quantize"), ": model.double_quantize: is of model.quantize nf4 or "
                     "int8, but quantize is none; set it, or remove double_quantize");
-  if (config.model.quantize == "none") return;
+  if (config.model.quantize == WeightQuantization::none) return;
   check_quantized_groups(config, model);
   BLIPFT_USER_CHECK(holds_quantizable(model, nullptr), place_of(config, "model.quantize"), ": model.quantize: is ", config.model.quantize,
                     ", but no layer of the model is frozen, and quantised weights cannot be trained; name the groups "
@@ -86,7 +86,7 @@ void check_offloaded(const Config& config, const Model& model) {
   const Parameter& any = model.units().front()->parameters().front();
   BLIPFT_USER_CHECK(!optimizer->states(any, DType::f32).empty(), place_of(config, "parallel.offload"),
                     ": parallel.offload: has optimizer, but train.optim ", config.train.optim, " without momentum "
-                    "keeps no state and train.precision ", precision_name(config.train.precision), " no master "
+                    "keeps no state and train.precision ", choice_word(config.train.precision), " no master "
                     "weights, so that there is nothing to offload; remove it");
 }
 

@@ -16,7 +16,7 @@ const Metric& metric_of(const Config& config, const std::string& name, const cha
 
 bool of_texts(const std::string& name) { return find_metric(name, "").input == MetricInput::texts; }
 
-bool keeps_score(const Config& config) { return config.checkpoint.keep_best != "none" && config.checkpoint.keep_best != "loss"; }
+bool keeps_score(const Config& config) { return config.checkpoint.keep_best != BestCriterion::none && config.checkpoint.keep_best != BestCriterion::loss; }
 
 }  // namespace
 
@@ -33,7 +33,7 @@ void check_metrics(const Config& config) {
                       "remove samples");
   if (!keeps_score(config)) return;
   const char* const key = "checkpoint.keep_best";
-  const Metric& best = metric_of(config, config.checkpoint.keep_best, key);
+  const Metric& best = metric_of(config, config.checkpoint.keep_best.text, key);
   BLIPFT_USER_CHECK(best.input == MetricInput::texts, place_of(config, key), ": ", key, ": found ", best.name,
                     ", which validations do not compute; expected none, loss, or a metric of generated texts, such as cider or "
                     "exact_match");
@@ -43,13 +43,13 @@ std::vector<std::string> metrics_of_validations(const Config& config, bool pictu
   std::vector<std::string> names;
   for (const std::string& name : config.evaluate.metrics.empty() ? fitting_metrics(pictures) : config.evaluate.metrics)
     if (of_texts(name)) names.push_back(name);
-  if (keeps_score(config) && std::count(names.begin(), names.end(), config.checkpoint.keep_best) == 0)
-    names.push_back(config.checkpoint.keep_best);
+  if (keeps_score(config) && std::count(names.begin(), names.end(), config.checkpoint.keep_best.text) == 0)
+    names.push_back(config.checkpoint.keep_best.text);
   return names;
 }
 
 bool best_is_highest(const Config& config) {
-  return keeps_score(config) && find_metric(config.checkpoint.keep_best, "").higher_is_better;
+  return keeps_score(config) && find_metric(config.checkpoint.keep_best.text, "").higher_is_better;
 }
 
 }  // namespace blipft

@@ -22,7 +22,7 @@ std::string NonFiniteSteps::finished(const StepResult& result) {
              result.not_finite_in_fp8.empty() ? "" : concat("; the first factor in fp8 that is not: ", result.not_finite_in_fp8));
   const char* untouched = "; no model was saved, and the one on disk is untouched";
   const std::string place = concat(place_of(config_, "train.on_nonfinite"), ": train.on_nonfinite: ");
-  if (config_.train.on_nonfinite == "stop") throw SharedError(concat(place, "stop: ", what, untouched, kHint));
+  if (config_.train.on_nonfinite == FaultAction::stop) throw SharedError(concat(place, "stop: ", what, untouched, kHint));
   if (norm_finite)
     throw SharedError(concat(place, "skip: ", what, ", but steps are skipped by their gradient norm", untouched, kHint));
   ++skipped_, ++in_a_row_;

@@ -157,7 +157,7 @@ Fact data_fact(const std::string& key, const std::string& path, const Dataset& d
 }
 
 Facts read_facts(const Config& config, const RunData& data) {
-  Facts facts = file_facts("model file", config.model.path, config.model.init == "pretrained");
+  Facts facts = file_facts("model file", config.model.path, config.model.init == InitialWeights::pretrained);
   facts.push_back(data_fact("data.path", config.data.path, *data.training.dataset));
   if (!config.data.val_path.empty())
     facts.push_back(data_fact("data.val_path", config.data.val_path, *data.validation.dataset));
@@ -179,7 +179,7 @@ void check_same_start(const Config& config, const World& world) {
   Facts facts, files;
   world.together([&] {
     facts = config_facts(config);
-    files = file_facts("model file", config.model.path, config.model.init == "pretrained");
+    files = file_facts("model file", config.model.path, config.model.init == InitialWeights::pretrained);
     if (config.adapter.path.empty()) return;
     for (Fact& fact : file_facts("adapter file", config.adapter.path, true)) files.push_back(std::move(fact));
   });

@@ -19,7 +19,7 @@ namespace {
 Groups plan_groups(const GenerationPlan& plan) { return {plan.all.get(), plan.shard.get(), plan.replicate.get()}; }
 
 std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, Device& device, Ops& ops, Groups groups,
-                                          Arena& arena, const std::string& strategy, const PixelStatistics& statistics,
+                                          Arena& arena, StrategyKind strategy, const PixelStatistics& statistics,
                                           const DecodeProgramSettings& settings, int32_t pad_id) {
   EngineParts parts{&config, &model, &device, &ops, groups, &arena};
   parts.pixel_statistics = statistics;
@@ -28,7 +28,7 @@ std::unique_ptr<DecodeEngine> make_engine(const Config& config, Model& model, De
 
 }  // namespace
 
-GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, const std::string& strategy,
+GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, StrategyKind strategy,
                                const DecodeProgramSettings& settings, int32_t pad_id) {
   GenerationPlan plan;
   plan.device = make_plan_device();
@@ -64,8 +64,8 @@ Generation::Generation(const Config& asked, const World& world) : world_(world) 
     const char* home = std::getenv("HOME");
     ops_ = device_->kind() == DeviceKind::cuda
                ? make_cuda_ops(*device_, home ? std::string(home) + "/.cache/blipft/gemm_algorithms.txt" : "",
-                               {config().parallel.gemm_search == "thorough" ? ProductSearch::thorough : ProductSearch::quick,
-                                config().train.matmul_precision == "high"})
+                               {config().parallel.gemm_search == GemmSearchTime::thorough ? ProductSearch::thorough : ProductSearch::quick,
+                                config().train.matmul_precision == MatmulPrecision::high})
                : make_cpu_ops();
     self_ = make_self_comm(*device_);
   });
@@ -79,12 +79,12 @@ Generation::~Generation() {
 GenerationPlan choose_generation(const Config& config, Model& model, const GenerationChoice& choice, bool& found) {
   const int64_t beams = choice.settings.beams, asked = config.generate.batch_size;
   const int64_t most = most_slots(choice.settings, asked, choice.work.texts, choice.gpu);
-  std::vector<std::string> strategies = {"single"};
-  if (config.parallel.strategy == "fsdp" && choice.ranks > 1) strategies = {"fsdp"};
-  else if (choice.ranks > 1) strategies.push_back("fsdp");
+  std::vector<StrategyKind> strategies = {StrategyKind::single};
+  if (config.parallel.strategy == StrategyKind::fsdp && choice.ranks > 1) strategies = {StrategyKind::fsdp};
+  else if (choice.ranks > 1) strategies.push_back(StrategyKind::fsdp);
   GenerationPlan plan;
-  for (const std::string& strategy : strategies) {
-    const GroupSizes ranks = strategy == "fsdp" ? GroupSizes(choice.ranks) : GroupSizes(1);
+  for (const StrategyKind strategy : strategies) {
+    const GroupSizes ranks = strategy == StrategyKind::fsdp ? GroupSizes(choice.ranks) : GroupSizes(1);
     for (int64_t slots = most;;) {
       plan = plan_generation(config, model, ranks, strategy,
                              decode_settings(choice.settings, model.inputs(), choice.work, slots, choice.gpu), choice.pad_id);
@@ -117,7 +117,7 @@ void Generation::choose(const TextsToGenerate& work) {
 
 void Generation::load(const TextsToGenerate& work) {
   world_.together([&] { choose(work); });
-  const bool cut = plan_.strategy == "fsdp";
+  const bool cut = plan_.strategy == StrategyKind::fsdp;
   if (cut) groups_ = make_groups(config(), world_, GroupSizes(world_.size()), *device_);
   world_.together([&] {
     arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
@@ -136,7 +136,7 @@ void Generation::load(const TextsToGenerate& work) {
 void Generation::load_weights() {
   const WeightContext context{model_->model->units(), &engine_->store, engine_->strategy.get(), device_.get(), ops_.get(),
                               arena_->scratch()};
-  const bool random = config().model.init == "random";
+  const bool random = config().model.init == InitialWeights::random;
   init_weights(context, static_cast<uint64_t>(config().train.seed), random ? Filled::all : Filled::fresh);
   if (!random) {
     const SafetensorsReader reader(config().model.path);
@@ -149,7 +149,7 @@ void Generation::load_weights() {
 
 void Generation::run(const GeneratorCalls& asked) {
   GeneratorCalls calls = asked;
-  if (plan_.strategy == "fsdp") calls.any = [this](bool mine) { return any(mine); };
+  if (plan_.strategy == StrategyKind::fsdp) calls.any = [this](bool mine) { return any(mine); };
   Generator generator(engine_->program, settings().returned, device_->kind() != DeviceKind::cuda);
   generator.run(calls);
   tokens_ += generator.tokens();
@@ -158,7 +158,7 @@ void Generation::run(const GeneratorCalls& asked) {
 
 std::string Generation::text() const {
   return concat(model_->source.text, ", ", device_->name(), ", ", world_.size(), world_.size() == 1 ? " rank" : " ranks",
-                plan_.strategy == "fsdp" ? " (weights cut over them)" : "", ", ", plan_.settings.slots / plan_.settings.beams,
+                plan_.strategy == StrategyKind::fsdp ? " (weights cut over them)" : "", ", ", plan_.settings.slots / plan_.settings.beams,
                 " texts at once, ", memory_text(arena_->total_bytes()));
 }
 

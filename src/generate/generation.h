@@ -22,9 +22,9 @@ struct GenerationPlan {
   std::unique_ptr<Comm> all, shard, replicate;
   std::unique_ptr<DecodeEngine> engine;
   DecodeProgramSettings settings;
-  std::string strategy;
+  StrategyKind strategy = StrategyKind::single;
 };
-GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, const std::string& strategy,
+GenerationPlan plan_generation(const Config& config, Model& model, const GroupSizes& ranks, StrategyKind strategy,
                                const DecodeProgramSettings& settings, int32_t pad_id);
 
 /// What a plan of generation is chosen for.
@@ -65,7 +65,7 @@ class Generation {
   }
   bool fits(int64_t texts, int64_t ids) const { return engine_->program.fits(texts, ids); }
   /// Whether this holds on any of the ranks that must do the same.
-  bool any(bool mine) const { return plan_.strategy == "fsdp" ? world_.any(mine ? 1 : 0) != 0 : mine; }
+  bool any(bool mine) const { return plan_.strategy == StrategyKind::fsdp ? world_.any(mine ? 1 : 0) != 0 : mine; }
   int64_t tokens() const { return tokens_; }  ///< new ones of this rank so far
   double step_milliseconds() const { return step_ms_; }  ///< of the last run(); 0: not known
   int64_t slots() const { return plan_.settings.slots; }

@@ -26,7 +26,7 @@ AdapterSection adapter_of(const std::string& folder) {
   const nlohmann::json saved = io::read_json_file(file);
   BLIPFT_USER_CHECK(saved.is_object(), file, ": found ", io::brief(saved), ", expected an object");
   AdapterSection adapter;
-  adapter.kind = "lora";
+  adapter.kind = AdapterKind::lora;
   adapter.path = folder;
   const auto number = [&](const char* key, double fallback) {
     const auto found = saved.find(key);
@@ -53,7 +53,7 @@ AdapterSection adapter_of(const std::string& folder) {
 WeightSource of_model(const Config& config, const std::string& folder) {
   WeightSource source{config, "", concat("the model in ", folder)};
   source.folder = source.config.model.path = folder;
-  source.config.model.init = "pretrained";
+  source.config.model.init = InitialWeights::pretrained;
   source.config.adapter = {};
   return source;
 }
@@ -78,16 +78,15 @@ WeightSource of_checkpoint(const Config& config, const std::string& folder) {
 
 WeightSource of_base(const Config& config) {
   if (!config.adapter.path.empty()) return of_adapter(config, config.adapter.path);
-  WeightSource source{config, "", concat(config.model.init == "random" ? "random weights of the model in " : "the model in ",
+  WeightSource source{config, "", concat(config.model.init == InitialWeights::random ? "random weights of the model in " : "the model in ",
                                          config.model.path)};
   source.config.adapter = {};
   return source;
 }
 
 WeightSource choose(const Config& config) {
-  const std::string& asked = config.generate.weights;
-  if (asked == "base") return of_base(config);
-  if (asked == "auto") {
+  if (config.generate.weights == WeightsChoice::base) return of_base(config);
+  if (config.generate.weights == WeightsChoice::automatic) {
     const std::string model = config.output.path + "/model", adapter = config.output.path + "/adapter";
     if (has_file(model, "config.json")) return of_model(config, model);
     if (has_file(adapter, "adapter_config.json")) return of_adapter(config, adapter);
@@ -96,6 +95,7 @@ WeightSource choose(const Config& config) {
                             " no trained model");
     return source;
   }
+  const std::string& asked = config.generate.weights.text;
   if (has_file(asked, "checkpoint.json")) return of_checkpoint(config, asked);
   if (has_file(asked, "adapter_config.json")) return of_adapter(config, asked);
   BLIPFT_USER_CHECK(has_file(asked, "config.json"), place_of(config, "generate.weights"), ": generate.weights: found \"",

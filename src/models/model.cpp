@@ -46,13 +46,6 @@ std::vector<std::pair<int64_t, int64_t>> Unit::gaps(int64_t padded) const {
   return gaps;
 }
 
-ActivationCheckpointing ActivationCheckpointing::from_name(const std::string& name) {
-  if (name == "none") return {Kind::none};
-  if (name == "half") return {Kind::half};
-  if (name == "full") return {Kind::full};
-  throw UserError(concat("train.act_ckpt: found ", name, ", known are none, half, full"));
-}
-
 const ParameterGroup& Model::add_group(const ModelSettings& settings, const std::string& name, Source source) {
   const bool frozen = std::find(settings.freeze.begin(), settings.freeze.end(), name) != settings.freeze.end();
   const bool trained = settings.trained && !frozen && (!settings.adapter.any() || name == kAdapterGroup);

@@ -34,7 +34,6 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const Optimiz
 }
 
 double learning_rate(const LearningRateSchedule& schedule, int64_t step, int64_t total) {
-  using Curve = LearningRateSchedule::Curve;
   const int64_t warmup = schedule.warmup_ratio > 0
                              ? static_cast<int64_t>(std::ceil(static_cast<double>(total) * schedule.warmup_ratio))
                              : schedule.warmup_steps;
@@ -42,9 +41,9 @@ double learning_rate(const LearningRateSchedule& schedule, int64_t step, int64_t
   const double span = static_cast<double>(std::max<int64_t>(1, total - warmup));
   const double progress = std::min(1.0, static_cast<double>(step - warmup) / span);
   switch (schedule.curve) {
-    case Curve::constant: return schedule.lr;
-    case Curve::linear: return schedule.lr * (1 - progress);
-    case Curve::cosine: return schedule.lr * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+    case LearningRateCurve::constant: return schedule.lr;
+    case LearningRateCurve::linear: return schedule.lr * (1 - progress);
+    case LearningRateCurve::cosine: return schedule.lr * 0.5 * (1 + std::cos(std::numbers::pi * progress));
   }
   return schedule.lr;
 }

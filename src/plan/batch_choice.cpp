@@ -38,8 +38,8 @@ std::string seconds_text(double seconds) {
 // As far as they are not what a run file without them has.
 std::string beside_text(const ChosenSettings& settings) {
   std::string text;
-  if (settings.act_ckpt != "none") text += concat(", act_ckpt ", settings.act_ckpt);
-  if (settings.reshard != "auto") text += concat(", reshard ", settings.reshard);
+  if (settings.act_ckpt != LayerCheckpointing::none) text += concat(", act_ckpt ", settings.act_ckpt);
+  if (settings.reshard != ReshardPolicy::automatic) text += concat(", reshard ", settings.reshard);
   if (!settings.offload.empty()) text += concat(", offload [", joined(settings.offload), "]");
   return text;
 }
@@ -64,18 +64,25 @@ ChosenSettings ChosenSettings::of(const std::vector<std::pair<std::string, std::
   };
   std::string offload = found["parallel.offload"];
   std::erase_if(offload, [](char c) { return c == '[' || c == ']' || c == ' '; });
+  const auto act_ckpt = find_choice<LayerCheckpointing>(found["train.act_ckpt"]);
+  const auto reshard = find_choice<ReshardPolicy>(found["parallel.reshard"]);
   ChosenSettings settings{number("train.batch_size"), number("train.accumulate_grad_batches"),
-                          found["train.act_ckpt"], found["parallel.reshard"], split(offload)};
-  if (settings.micro_batches == 0 || settings.act_ckpt.empty() || settings.reshard.empty()) settings.batch_size = 0;
+                          act_ckpt.value_or(LayerCheckpointing::none), reshard.value_or(ReshardPolicy::automatic),
+                          split(offload)};
+  if (settings.micro_batches == 0 || !act_ckpt || !reshard) settings.batch_size = 0;
   return settings;
 }
 
 ChosenSettings ChosenSettings::of(const std::string& text) {
   std::istringstream in(text);
   ChosenSettings settings;
-  std::string offload;
-  BLIPFT_CHECK(in >> settings.batch_size >> settings.micro_batches >> settings.act_ckpt >> settings.reshard,
-               "chosen settings are ", text);
+  std::string act_ckpt_word, reshard_word, offload;
+  in >> settings.batch_size >> settings.micro_batches >> act_ckpt_word >> reshard_word;
+  const auto act_ckpt = find_choice<LayerCheckpointing>(act_ckpt_word);
+  const auto reshard = find_choice<ReshardPolicy>(reshard_word);
+  BLIPFT_CHECK(in && act_ckpt && reshard, "chosen settings are ", text);
+  settings.act_ckpt = *act_ckpt;
+  settings.reshard = *reshard;
   if (in >> offload) settings.offload = split(offload);
   return settings;
 }
@@ -111,8 +118,8 @@ bool may_have(const Config& asked, int64_t ranks, const ChosenSettings& settings
          settings.micro_batches <= share_of_a_step(asked, ranks) &&
          (asked.train.accumulate_grad_batches == 0 || asked.train.accumulate_grad_batches == settings.micro_batches) &&
          (!given("train.act_ckpt") || asked.train.act_ckpt == settings.act_ckpt) &&
-         (parallel.reshard == "auto" || parallel.reshard == settings.reshard) &&
-         (settings.reshard == "auto" || cuts_parameters(parallel.strategy)) &&
+         (parallel.reshard == ReshardPolicy::automatic || parallel.reshard == settings.reshard) &&
+         (settings.reshard == ReshardPolicy::automatic || cuts_parameters(parallel.strategy)) &&
          (!given("parallel.offload") || parallel.offload == settings.offload);
 }
 

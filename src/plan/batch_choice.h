@@ -15,7 +15,8 @@ namespace blipft {
 /// The settings that a choice makes.
 struct ChosenSettings {
   int64_t batch_size = 0, micro_batches = 0;
-  std::string act_ckpt, reshard;
+  LayerCheckpointing act_ckpt = LayerCheckpointing::none;
+  ReshardPolicy reshard = ReshardPolicy::automatic;
   std::vector<std::string> offload;
 
   static ChosenSettings of(const Config& config);

@@ -26,7 +26,9 @@ constexpr double kClose = 1.10;
 // Samples of a run that its mean text shape is estimated from.
 constexpr int64_t kSamplesOfMean = int64_t{1} << 18;
 
-const std::vector<std::string> kActCkpt = {"none", "half", "full"};  // each slower than the one before it
+// Each is slower than the one before it.
+const std::vector<LayerCheckpointing> kActCkpt = {LayerCheckpointing::none, LayerCheckpointing::half,
+                                                  LayerCheckpointing::full};
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -51,17 +53,20 @@ std::vector<int64_t> counts_of_micro_batches(const Config& resolved, int64_t ran
 
 std::vector<FitDealing> dealings(const Config& base, int64_t ranks) {
   if (ranks == 1) return {{base.parallel.strategy, base.parallel.reshard}};
-  const std::string ddp = base.parallel.strategy == "auto" ? "auto" : "ddp";  // which it stands for
-  std::vector<FitDealing> all = {{ddp, "auto"}, {"fsdp", "step"}, {"fsdp", "always"}};
-  if (base.parallel.shard_ranks != "all") all.erase(all.begin());
+  // `automatic` stands for ddp, and stays as the run file has it.
+  const bool given = base.parallel.strategy != StrategyKind::automatic;
+  std::vector<FitDealing> all = {{given ? StrategyKind::ddp : StrategyKind::automatic, ReshardPolicy::automatic},
+                                 {StrategyKind::fsdp, ReshardPolicy::step},
+                                 {StrategyKind::fsdp, ReshardPolicy::always}};
+  if (base.parallel.shard_ranks != ShardGroup::all) all.erase(all.begin());
   return all;
 }
 
 // What may lie in the host beside such checkpointing and resharding.
-std::vector<std::vector<std::string>> offloads_with(const std::string& act_ckpt, const std::string& reshard) {
+std::vector<std::vector<std::string>> offloads_with(LayerCheckpointing act_ckpt, ReshardPolicy reshard) {
   std::vector<std::vector<std::string>> all = {{}, {"optimizer"}};
-  if (reshard != "step") all.insert(all.end(), {{"parameters"}, {"optimizer", "parameters"}});
-  if (act_ckpt == "none") return all;
+  if (reshard != ReshardPolicy::step) all.insert(all.end(), {{"parameters"}, {"optimizer", "parameters"}});
+  if (act_ckpt == LayerCheckpointing::none) return all;
   for (size_t i = 0, without = all.size(); i < without; ++i) {
     all.push_back(all[i]);
     all.back().push_back("activations");
@@ -76,7 +81,7 @@ std::string list_text(const std::vector<std::string>& names) {
 }
 
 bool holds(const Config& config) {
-  return cuts_parameters(config.parallel.strategy) && config.parallel.reshard == "step";
+  return cuts_parameters(config.parallel.strategy) && config.parallel.reshard == ReshardPolicy::step;
 }
 
 }  // namespace
@@ -113,7 +118,7 @@ struct FitSearch::Candidate {
 
 // What a search may change besides the micro-batches.
 struct FitSearch::Freedom {
-  std::vector<std::string> act_ckpt = kActCkpt;
+  std::vector<LayerCheckpointing> act_ckpt = kActCkpt;
   std::vector<FitDealing> dealings;
   std::optional<std::vector<std::string>> offload;  // null: any
 };
@@ -141,7 +146,7 @@ std::vector<FitSearch::Candidate> FitSearch::candidates(const Config& base, int6
   const Config resolved = resolve_for_ranks(base, ranks);
   for (const int64_t micro_batches : counts_of_micro_batches(resolved, ranks)) {
     Candidate one = candidate(resolved, ranks, micro_batches);
-    for (const std::string& act_ckpt : freedom.act_ckpt)
+    for (const LayerCheckpointing act_ckpt : freedom.act_ckpt)
       for (const FitDealing& dealing : freedom.dealings)
         for (const std::vector<std::string>& offload :
              freedom.offload ? std::vector<std::vector<std::string>>{*freedom.offload}
@@ -290,9 +295,9 @@ FitResult FitSearch::choose(int64_t ranks, size_t most, int64_t host_bytes) cons
   const ParallelSection& parallel = asked_.parallel;
   Freedom freedom;
   freedom.dealings = {{parallel.strategy, parallel.reshard}};
-  const bool held = !offloads(asked_, "parameters") && cuts_parameters(parallel.strategy) && parallel.reshard == "auto";
-  if (held) freedom.dealings = {{parallel.strategy, "step"}, {parallel.strategy, "always"}};
-  const bool free_ckpt = !given("train.act_ckpt") && asked_.train.act_ckpt == "none";
+  const bool held = !offloads(asked_, "parameters") && cuts_parameters(parallel.strategy) && parallel.reshard == ReshardPolicy::automatic;
+  if (held) freedom.dealings = {{parallel.strategy, ReshardPolicy::step}, {parallel.strategy, ReshardPolicy::always}};
+  const bool free_ckpt = !given("train.act_ckpt") && asked_.train.act_ckpt == LayerCheckpointing::none;
   freedom.act_ckpt = {asked_.train.act_ckpt};
   freedom.offload = parallel.offload;
   FitResult result;

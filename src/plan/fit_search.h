@@ -31,7 +31,8 @@ struct FitResult {
 
 /// How parameters are dealt to ranks: parallel.strategy and parallel.reshard.
 struct FitDealing {
-  std::string strategy, reshard;
+  StrategyKind strategy;
+  ReshardPolicy reshard;
 };
 
 class FitSearch {

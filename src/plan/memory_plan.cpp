@@ -19,7 +19,7 @@ namespace {
 // What gathers ahead may add to a plan, because places then fit together less well: 4.5 %, which hides most of what
 // would be waited for. Who checkpoints activations asks for little memory: 0.2 %.
 int64_t idle_memory_allowance(const Config& config, int64_t bytes) {
-  return config.train.act_ckpt == "none" ? bytes * 9 / 200 : bytes / 500;
+  return config.train.act_ckpt == LayerCheckpointing::none ? bytes * 9 / 200 : bytes / 500;
 }
 
 // What a dry run is of.
@@ -54,7 +54,7 @@ void record_decoding(const PlannedRun& run, MemoryPlan& plan) {
   const TextsToGenerate texts = work.of_rank(run.ranks.all());
   const int64_t room = peak_of(*plan.arena, plan.arena->passes()), beams = work.settings.beams;
   const int64_t most = most_slots(work.settings, work.batch_size, texts.texts, run.gpu);
-  const bool gathers = cuts_parameters(plan.strategy_name) || plan.engine->store.weights_place() == Place::host;
+  const bool gathers = cuts_parameters(plan.strategy) || plan.engine->store.weights_place() == Place::host;
   const auto fits = [&](int64_t slots, bool keeps) {
     if (plan.engine->decoder)
       for (const std::string& pass : plan.engine->decoder->passes()) plan.arena->forget_pass(pass);
@@ -88,19 +88,19 @@ MemoryPlan record_step(const PlannedRun& run, bool hold, double memory_share) {
   plan.replicate = make_plan_comm(run.ranks.replicate);
   plan.optimizer = make_optimizer(config.train);
   plan.arena = std::make_unique<Arena>(*plan.device);
-  plan.strategy_name = strategy_name(config, run.ranks.all());
+  plan.strategy = strategy_of(config, run.ranks.all());
   plan.text_shapes = run.text_shapes;
   plan.sharded = {hold, memory_share, config.parallel.prefetch_bytes};
   plan.fp8_kept_bytes = run.fp8_kept_bytes;
   plan.fp8_keep_inputs = run.fp8_keep_inputs;
   plan.spans = std::make_unique<SpanRecorder>();
-  const bool record = config.trace.enabled && config.trace.spans != "none";
+  const bool record = config.trace.enabled && config.trace.spans != SpanTracing::none;
   const Groups groups{plan.all.get(), plan.shard.get(), plan.replicate.get()};
   plan.engine = std::make_unique<Engine>(
       EngineParts{&config, &run.model, plan.device.get(), plan.ops.get(), groups, plan.arena.get(),
                   plan.optimizer.get(), run.policy, record ? plan.spans.get() : nullptr, {}, run.text_shapes,
                   nullptr, run.fp8_kept_bytes, run.fp8_keep_inputs},
-      plan.strategy_name, plan.sharded);
+      plan.strategy, plan.sharded);
   plan.sharded = plan.engine->sharded;
   plan.engine->program->record_passes();
   if (run.evaluation) record_decoding(run, plan);
@@ -132,8 +132,8 @@ MemoryPlan with_idle_memory_used(const PlannedRun& run, int64_t limit, MemoryPla
 // Bytes of plan_memory()'s plan where memory is short, and of what is outside of it, from one dry run:
 // with_idle_memory_used() stays within the limit.
 int64_t least_planned_bytes(const PlannedRun& run) {
-  const bool hold = cuts_parameters(strategy_name(run.config, run.ranks.all())) &&
-                    run.config.parallel.reshard == "step";
+  const bool hold = cuts_parameters(strategy_of(run.config, run.ranks.all())) &&
+                    run.config.parallel.reshard == ReshardPolicy::step;
   const MemoryPlan plan = dry_run(run, hold);
   return plan.arena->total_bytes() + bytes_outside_of_arena(run.config, run.ranks, plan.arena->planned_takes());
 }
@@ -143,15 +143,15 @@ MemoryPlan chosen_plan(const PlannedRun& run, int64_t device_bytes) {
   const Config& config = run.config;
   const GroupSizes& ranks = run.ranks;
   const bool from_host = offloads(config, "parameters");
-  if (!cuts_parameters(strategy_name(config, ranks.all())) && !from_host) return dry_run(run, false);
+  if (!cuts_parameters(strategy_of(config, ranks.all())) && !from_host) return dry_run(run, false);
   const auto always = [&] {
     MemoryPlan plan = dry_run(run, false);
     const int64_t limit = device_bytes > 0 ? device_bytes - bytes_outside_of_arena(config, ranks, plan.arena->planned_takes())
                                            : std::numeric_limits<int64_t>::max();
     return with_idle_memory_used(run, limit, std::move(plan));
   };
-  if (config.parallel.reshard == "always" || from_host) return always();
-  if (config.parallel.reshard == "step") return dry_run(run, true);
+  if (config.parallel.reshard == ReshardPolicy::always || from_host) return always();
+  if (config.parallel.reshard == ReshardPolicy::step) return dry_run(run, true);
   if (device_bytes > 0) {
     MemoryPlan held = dry_run(run, true);
     if (held.arena->total_bytes() + bytes_outside_of_arena(config, ranks, held.arena->planned_takes()) <= device_bytes) return held;
@@ -200,7 +200,7 @@ MemoryPlan record_plan(const Config& config, Model& model, const GroupSizes& ran
 }
 
 void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
-  plan.loading_bytes = config.model.init == "pretrained" ? loading_scratch_bytes() : init_scratch_bytes();
+  plan.loading_bytes = config.model.init == InitialWeights::pretrained ? loading_scratch_bytes() : init_scratch_bytes();
   if (config.output.save_model)
     for (const SaveSettings& settings : SaveSettings::of(config))
       plan.saving_bytes = std::max(plan.saving_bytes, saving_scratch_bytes(model.units(), plan.engine->store,
@@ -211,16 +211,16 @@ void place_plan(const Config& config, const Model& model, MemoryPlan& plan) {
 MemoryPlan plan_memory(const Config& config, Model& model, const GroupSizes& ranks, int64_t device_bytes,
                        std::vector<TextShape> text_shapes, const StoragePolicy* policy, const EvaluationWork* evaluation) {
   PlannedRun run{config, model, ranks, std::move(text_shapes), policy, evaluation, device_bytes > 0};
-  if (config.train.fp8_keep_weights == "all") run.fp8_kept_bytes = std::numeric_limits<int64_t>::max();
-  const bool asked = config.train.matmul == "fp8" && config.train.fp8_keep_inputs == "auto" && device_bytes > 0;
-  run.fp8_keep_inputs = config.train.fp8_keep_inputs == "all" || (asked && inputs_cost_nothing(run));
+  if (config.train.fp8_keep_weights == Fp8Retention::all) run.fp8_kept_bytes = std::numeric_limits<int64_t>::max();
+  const bool asked = config.train.matmul == MatmulType::fp8 && config.train.fp8_keep_inputs == Fp8Retention::automatic && device_bytes > 0;
+  run.fp8_keep_inputs = config.train.fp8_keep_inputs == Fp8Retention::all || (asked && inputs_cost_nothing(run));
   MemoryPlan plan = chosen_plan(run, device_bytes);
-  if (config.train.matmul != "fp8" || device_bytes == 0) return plan;
+  if (config.train.matmul != MatmulType::fp8 || device_bytes == 0) return plan;
   const auto room = [&](const MemoryPlan& of) {
     return device_bytes - bytes_outside_of_arena(config, ranks, of.arena->planned_takes()) - of.arena->total_bytes() -
            device_bytes / kShareLeftByCodes;
   };
-  if (config.train.fp8_keep_weights == "auto" && room(plan) > 0) {
+  if (config.train.fp8_keep_weights == Fp8Retention::automatic && room(plan) > 0) {
     run.fp8_kept_bytes = room(plan);
     plan = chosen_plan(run, device_bytes);
   }
@@ -235,7 +235,7 @@ std::unique_ptr<Engine> make_engine(const MemoryPlan& plan, const EngineParts& p
   EngineParts planned = parts;
   planned.fp8_kept_bytes = plan.fp8_kept_bytes;
   planned.fp8_keep_inputs = plan.fp8_keep_inputs;
-  auto engine = std::make_unique<Engine>(planned, plan.strategy_name, plan.sharded);
+  auto engine = std::make_unique<Engine>(planned, plan.strategy, plan.sharded);
   if (plan.decoding) engine->decode_with(*plan.decoding, pad_id);
   engine->strategy->learn_from(*plan.engine->strategy);
   return engine;
@@ -270,13 +270,13 @@ std::string reshard_name(const MemoryPlan& plan) { return plan.sharded.hold ? "s
 std::string groups_text(const MemoryPlan& plan) {
   const GroupSizes& ranks = plan.ranks;
   const char* plural = ranks.shard == 1 ? " rank" : " ranks";
-  if (!ranks.hybrid() || !cuts_parameters(plan.strategy_name)) return plan.strategy_name;
-  return concat(plan.strategy_name, ", ", ranks.replicate, " groups of ", ranks.shard, plural);
+  if (!ranks.hybrid() || !cuts_parameters(plan.strategy)) return concat(plan.strategy);
+  return concat(plan.strategy, ", ", ranks.replicate, " groups of ", ranks.shard, plural);
 }
 
 std::string strategy_text(const MemoryPlan& plan) {
   const bool from_host = plan.engine->store.weights_place() == Place::host;
-  return concat(groups_text(plan), cuts_parameters(plan.strategy_name) ? ", reshard " + reshard_name(plan) : "",
+  return concat(groups_text(plan), cuts_parameters(plan.strategy) ? ", reshard " + reshard_name(plan) : "",
                 from_host ? ", parameters from the host" : "");
 }
 
@@ -288,7 +288,7 @@ std::string decoding_text(const MemoryPlan& plan) {
   const std::vector<std::string> passes = program.passes();
   std::erase_if(steps, [&](const std::string& pass) { return std::count(passes.begin(), passes.end(), pass) > 0; });
   const int64_t bytes = peak_of(*plan.arena, passes), more = bytes - peak_of(*plan.arena, steps);
-  const bool gathers = cuts_parameters(plan.strategy_name) || plan.engine->store.weights_place() == Place::host;
+  const bool gathers = cuts_parameters(plan.strategy) || plan.engine->store.weights_place() == Place::host;
   return concat("generation at validations: ", counted(settings.slots / settings.beams, "text"), " of up to ", settings.most_ids,
                 " tokens at once", settings.beams > 1 ? concat(", ", settings.beams, " beams each") : "", ", keys and values ",
                 memory_text(program.cache_bytes()), ", in all ", memory_text(bytes),

@@ -26,7 +26,7 @@ struct MemoryPlan {
   std::unique_ptr<SpanRecorder> spans;     // what each pass enqueues, where the config traces units
   std::unique_ptr<Engine> engine;          // its strategy knows the order of units
   GroupSizes ranks{1};
-  std::string strategy_name;
+  StrategyKind strategy = StrategyKind::single;
   ShardedSettings sharded;
   int64_t fp8_kept_bytes = 0;              // EngineParts'
   bool fp8_keep_inputs = false;            // likewise

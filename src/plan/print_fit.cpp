@@ -61,22 +61,22 @@ Config on_ranks(const Config& resolved, int64_t world, int64_t ranks) {
 
 // Weights in 4 bits where layers are frozen, which is a choice of its own.
 void print_quantised(const FitSearch& search, const Config& asked, int64_t world) {
-  if (asked.model.quantize != "none") return;
+  if (asked.model.quantize != WeightQuantization::none) return;
   Others quantised("with frozen layers in 4 bits, which changes the numerics:");
   Config other = asked;
-  other.model.quantize = "nf4";
+  other.model.quantize = WeightQuantization::nf4;
   quantised.add(search.search(other, world, 1));
 }
 
 // Adapters in place of all parameters, and the fewest ranks that are enough.
 void print_what_would(const FitSearch& search, const Config& asked, int64_t world) {
-  if (asked.adapter.kind == "none") {
+  if (asked.adapter.kind == AdapterKind::none) {
     Others adapters("with adapters trained in place of the model:");
-    for (const char* quantize : {"none", "nf4"}) {
+    for (const WeightQuantization quantize : {WeightQuantization::none, WeightQuantization::nf4}) {
       Config other = asked;
-      other.adapter.kind = "lora";
+      other.adapter.kind = AdapterKind::lora;
       other.model.quantize = quantize;
-      if (other.output.save != "all") continue;  // of trained parameters alone, which adapters have not
+      if (other.output.save != SavedTensors::all) continue;  // of trained parameters alone, which adapters have not
       adapters.add(search.search(other, world, 1));
     }
   }

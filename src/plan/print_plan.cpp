@@ -52,7 +52,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
   check_resume_folder(config);
   const PlannedGpu planned = planned_gpu(gpu_gib);
   const int64_t gpu = planned.bytes;
-  BLIPFT_USER_CHECK(config.train.matmul != "fp8" || planned.rates.fp8 > 0, place_of(config, "train.matmul"),
+  BLIPFT_USER_CHECK(config.train.matmul != MatmulType::fp8 || planned.rates.fp8 > 0, place_of(config, "train.matmul"),
                     ": train.matmul: found fp8, but a ", planned.rates.name,
                     " has no products in fp8: GPUs of compute capability 8.9 and later have; remove it");
   std::unique_ptr<Model> model = make_model(config);
@@ -92,7 +92,7 @@ bool print_plan(const Config& asked, int64_t ranks, int64_t node_ranks, double g
                 largest == samples ? ", all samples of an epoch" : "");
   else
     std::printf("no train.batch_size fits, not even 1\n");
-  if (!wants_cuda(config) && cuts_parameters(plan.strategy_name)) {  // the only strategy that plans by the GPU's size
+  if (!wants_cuda(config) && cuts_parameters(plan.strategy)) {  // the only strategy that plans by the GPU's size
     const MemoryPlan here = plan_memory(config, *model, world, 0, plan.text_shapes, nullptr, texts.evaluation());
     std::printf("on this machine a run computes on CPUs: there it takes %s a rank, strategy %s\n",
                 memory_text(here.arena->total_bytes()).c_str(), strategy_text(here).c_str());

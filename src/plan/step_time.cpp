@@ -26,7 +26,7 @@ constexpr int64_t kRecorded = 3;
 
 double product_rate(const Config& config, const MachineRates& rates) {
   if (precision_types(config).compute == DType::bf16) return rates.bf16;
-  return config.train.matmul_precision == "high" ? rates.tf32 : rates.f32;
+  return config.train.matmul_precision == MatmulPrecision::high ? rates.tf32 : rates.f32;
 }
 
 // Products of factors in fp8, as many times as fast as in bf16.
@@ -79,7 +79,7 @@ class Estimate {
     other.data.val_path.clear();           // no evaluation
     other.data.val_split_fraction = 0;
     other.trace.enabled = true;
-    other.trace.spans = "units";
+    other.trace.spans = SpanTracing::units;
     return other;
   }
 
@@ -278,7 +278,7 @@ std::string rates_text(const Config& config, const MachineRates& rates) {
   std::snprintf(text, sizeof text,
                 "estimated by an %s's %s: %s products %.0f TFLOP/s, memory %.1f TB/s, collectives %.0f GB/s, link "
                 "%.0f GB/s one way, %.0f both",
-                rates.name, rates.measured ? "measured rates" : "data sheet", bf16 ? "bf16" : config.train.matmul_precision == "high" ? "TF32" : "f32",
+                rates.name, rates.measured ? "measured rates" : "data sheet", bf16 ? "bf16" : config.train.matmul_precision == MatmulPrecision::high ? "TF32" : "f32",
                 product_rate(config, rates) / 1e12, rates.memory / 1e12, rates.collectives / 1e9, rates.link / 1e9,
                 rates.link_both / 1e9);
   return text;

@@ -27,7 +27,7 @@ Config bare(Config config, const TimedStep& step) {
   config.data.val_split_fraction = 0;
   config.evaluate.samples = 0;
   config.trace.enabled = false;
-  config.model.init = "random";
+  config.model.init = InitialWeights::random;
   config.output.save_model = false;
   return config;
 }
@@ -221,7 +221,7 @@ std::vector<CandidateTime> time_candidates(const StepTimerParts& parts, const Co
   int64_t count = static_cast<int64_t>(steps.size());
   world.broadcast(&count, sizeof count, 0);
   std::vector<TimedStep> all = steps;
-  all.resize(static_cast<size_t>(count), {{1, 1, "none", "auto", {}}});
+  all.resize(static_cast<size_t>(count), {{1, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {}}});
   for (TimedStep& step : all) step = from_rank_0(world, step);
   // Where the steps of two do not fit, nothing can be compared.
   if (count > 1 && kFewestSteps * (all[0].estimate + all[1].estimate) > ChoiceTiming::kSeconds)

@@ -105,7 +105,7 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
   const auto count = [&](const char* key, int64_t ours) { return given(key) ? ours : fields.get<int64_t>(key, ours); };
   GenerateSettings settings;
   TokenRules& rules = settings.rules;
-  rules.sample = g.do_sample == "auto" ? fields.get<bool>("do_sample", false) : g.do_sample == "true";
+  rules.sample = g.do_sample == AutoSwitch::automatic ? fields.get<bool>("do_sample", false) : g.do_sample == AutoSwitch::on;
   refuse_unknown(object, file, rules.sample);
   rules.seed = static_cast<uint64_t>(config.train.seed);
   if (rules.sample) {
@@ -134,10 +134,7 @@ GenerateSettings generate_settings(const Config& config, const std::string& fold
                     ": generate.num_return_sequences: found ", settings.returned, ", but there are ", settings.beams,
                     " beams (generate.num_beams); expected at most as many");
   settings.length_penalty = static_cast<float>(number("length_penalty", g.length_penalty));
-  settings.early_stopping = !given("early_stopping")      ? early_stopping_of(object, file)
-                            : g.early_stopping == "true"  ? EarlyStopping::yes
-                            : g.early_stopping == "never" ? EarlyStopping::never
-                                                          : EarlyStopping::no;
+  settings.early_stopping = given("early_stopping") ? g.early_stopping : early_stopping_of(object, file);
   settings.max_new_tokens = given("max_new_tokens") ? g.max_new_tokens
                                                     : fields.positive("max_new_tokens", g.max_new_tokens, kMostRows);
   settings.ends = ends_of(folder, object, file, tokenizer);

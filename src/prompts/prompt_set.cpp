@@ -14,8 +14,8 @@ std::vector<uint8_t> pixels_of(const std::vector<uint8_t>& encoded, const std::s
 
 PromptSet::PromptSet(const Config& config, Source source, const Tokenizer& tokenizer, const ModelInputs& inputs,
                      int64_t samples, const InstructionReader& instructions)
-    : source_(std::move(source)), inputs_(inputs), skips_(config.data.on_bad_sample == "skip"),
-      pictures_{config.data.exif_orientation, config.data.transparency == "white"} {
+    : source_(std::move(source)), inputs_(inputs), skips_(config.data.on_bad_sample == FaultAction::skip),
+      pictures_{config.data.exif_orientation, config.data.transparency == Transparency::white} {
   BLIPFT_USER_CHECK(!inputs.has_picture() || source_.dataset->has_pictures(), place_of(config, source_.key), ": ", source_.key,
                     ": ", source_.path, " has texts alone, and the model reads a picture with each; choose pictures, or a "
                     "model of text");

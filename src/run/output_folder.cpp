@@ -134,7 +134,7 @@ std::string checkpoints_elsewhere(const Config& config) {
 
 bool replaces_results(const Config& config, bool resumed) {
   if (resumed || config.output.overwrite) return !resumed;
-  if (config.checkpoint.resume != "auto") return false;
+  if (config.checkpoint.resume != ResumeMode::automatic) return false;
   const std::vector<std::string> found = results_in(config.output.path);
   const auto saved = [](const std::string& name) { return name == "model" || name == "adapter"; };
   return !has_whole_checkpoint(in(config.output.path, kCheckpoints)) && std::none_of(found.begin(), found.end(), saved);
@@ -143,7 +143,7 @@ bool replaces_results(const Config& config, bool resumed) {
 // Where there is a checkpoint, that the same command may have left.
 std::string how_to_go_on(const Config& config) {
   const std::vector<std::string> whole = checkpoints_in(checkpoints_folder(config));
-  if (config.checkpoint.resume != "never" || whole.empty()) return "";
+  if (config.checkpoint.resume != ResumeMode::never || whole.empty()) return "";
   return concat("checkpoint.resume=auto goes on with it after its newest checkpoint, ", whole.back(), "; else ");
 }
 

@@ -207,7 +207,7 @@ void print_header(const Config& config, const Model& model, const std::string& w
   std::printf("model      %s\n", model.description().c_str());
   std::printf(
       "parameters %.3f million, %.3f million trained, %s\n", static_cast<double>(model.parameter_count()) * 1e-6,
-      static_cast<double>(model.trainable_parameter_count()) * 1e-6, precision_name(config.train.precision).c_str());
+      static_cast<double>(model.trainable_parameter_count()) * 1e-6, choice_word(config.train.precision).data());
   std::printf("world      %s\n", world_text.c_str());
   std::printf("device     %s\n", device_text.c_str());
   std::printf("start      %s\n", start_text.c_str());

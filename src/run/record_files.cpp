@@ -100,8 +100,8 @@ Config with_absolute_paths(Config config) {
     *path = absolute(*path);
   std::error_code error;                   // it may be a name that stands for a folder elsewhere
   if (fs::exists(config.model.path, error)) config.model.path = absolute(config.model.path);
-  if (config.checkpoint.resume.find('/') != std::string::npos)
-    config.checkpoint.resume = absolute(config.checkpoint.resume);
+  if (config.checkpoint.resume.text.find('/') != std::string::npos)
+    config.checkpoint.resume.text = absolute(config.checkpoint.resume.text);
   return config;
 }
 

@@ -37,7 +37,7 @@ class Run {
   Run(const Config& config, const World& world, Watchdog& watchdog)
       : config_(config), world_(world),
         best_(config.train.early_stopping_patience,
-              config.checkpoint.keep_best == "none" ? "loss" : config.checkpoint.keep_best, best_is_highest(config)),
+              config.checkpoint.keep_best == BestCriterion::none ? "loss" : config.checkpoint.keep_best.text, best_is_highest(config)),
         faults_(config_, world, watchdog) {}
   bool prepare();                          // run_start.cpp; false: the run that is asked for has ended before
   void steps();

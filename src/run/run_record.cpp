@@ -44,7 +44,7 @@ std::string lost_lines(int64_t lost) { return concat("# ", lost, " line(s) were 
 }  // namespace
 
 void RunRecord::fail(const std::string& why) {
-  const bool stop = config_.trace.on_error == "stop";
+  const bool stop = config_.trace.on_error == TraceErrorAction::stop;
   if (stop) throw UserError(concat(why, " (trace.on_error is stop)"));
   std::fprintf(stderr, "warning: %s; the run goes on without it (trace.on_error: warn)\n", why.c_str());
 }
@@ -202,7 +202,7 @@ std::string text_on_first(const Config& config, int64_t ranks) {
 }  // namespace
 
 std::string ended_text(const Config& config, const World& world) {
-  if (config.checkpoint.resume != "auto") return "";
+  if (config.checkpoint.resume != ResumeMode::automatic) return "";
   std::string text;
   world.together([&] {
     if (world.rank() == 0) text = text_on_first(config, world.size());

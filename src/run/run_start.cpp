@@ -71,7 +71,7 @@ std::string validation_text(const Config& config, const RunData& data) {
 // of it is done.
 bool Run::claim_folders() {
   world_.together([&] {                    // before anything is made: what cannot be looked at is told
-    if (first() && config_.checkpoint.resume == "auto") newest_checkpoint(checkpoints_folder(config_));
+    if (first() && config_.checkpoint.resume == ResumeMode::automatic) newest_checkpoint(checkpoints_folder(config_));
   });
   if (config_.smoke_steps > 0) {
     smoke_ = std::make_unique<SmokeFolder>(config_, world_);
@@ -173,7 +173,7 @@ bool Run::prepare() {
 std::vector<FileToWrite> Run::files_to_write() const {
   std::vector<FileToWrite> files = files_to_save(config_, model_->units(), engine_->store);
   files.push_back({"trace", RunTrace::bytes(config_, plan_, loader_->total_steps() - first_step_), config_.output.path,
-                   config_.trace.on_error == "stop"});
+                   config_.trace.on_error == TraceErrorAction::stop});
   files.push_back(checkpoints_to_write(config_, checkpoint_bytes(model_->units(), engine_->store), run_id_));
   return files;
 }
@@ -195,9 +195,9 @@ void Run::go_on_from_checkpoint() {
   const auto then = [&](const char* name) { return resume_->index.run[name]; };
   if (asked_ && then("ranks") == std::to_string(world_.size()))
     kept_ = {ChosenSettings::of(resume_->index.config), then(kChoiceTimings)};
-  if (config_.parallel.reshard == "auto" && then("ranks") == std::to_string(world_.size()) &&
-      cuts_parameters(config_.parallel.strategy) && !then("reshard").empty())
-    config_.parallel.reshard = then("reshard");
+  if (config_.parallel.reshard == ReshardPolicy::automatic && then("ranks") == std::to_string(world_.size()) &&
+      cuts_parameters(config_.parallel.strategy))
+    config_.parallel.reshard = find_choice<ReshardPolicy>(then("reshard")).value_or(ReshardPolicy::automatic);
 }
 
 std::map<std::string, std::string> Run::facts() const {
@@ -208,7 +208,7 @@ std::map<std::string, std::string> Run::facts() const {
       {"version", version_commit()},
       {"batch_size", std::to_string(config_.train.batch_size)},
       {"samples_of_a_step", std::to_string(samples_of_a_step(config_, world_.size()))}};
-  if (cuts_parameters(plan_.strategy_name)) facts["reshard"] = reshard_name(plan_);
+  if (cuts_parameters(plan_.strategy)) facts["reshard"] = reshard_name(plan_);
   return facts;
 }
 
@@ -286,7 +286,7 @@ void Run::make_backend() {
   const char* home = std::getenv("HOME");
   if (gemm_table_.empty() && home) gemm_table_ = std::string(home) + "/.cache/blipft/gemm_algorithms.txt";
   ops_ = make_ops(true);
-  BLIPFT_USER_CHECK(config_.train.matmul != "fp8" || ops_->has_fp8(), place_of(config_, "train.matmul"),
+  BLIPFT_USER_CHECK(config_.train.matmul != MatmulType::fp8 || ops_->has_fp8(), place_of(config_, "train.matmul"),
                     ": train.matmul: found fp8, but ", device_->name(),
                     " has no products in fp8: GPUs of compute capability 8.9 and later (L40S, H100, H200) have; remove it");
   optimizer_ = make_optimizer(config_.train);
@@ -296,9 +296,9 @@ void Run::make_backend() {
 std::unique_ptr<Ops> Run::make_ops(bool times_products) const {
   if (device_->kind() != DeviceKind::cuda) return make_cpu_ops();
   const ProductSearch search = !times_products                              ? ProductSearch::none
-                               : config_.parallel.gemm_search == "thorough" ? ProductSearch::thorough
+                               : config_.parallel.gemm_search == GemmSearchTime::thorough ? ProductSearch::thorough
                                                                             : ProductSearch::quick;
-  return make_cuda_ops(*device_, gemm_table_, {search, config_.train.matmul_precision == "high"});
+  return make_cuda_ops(*device_, gemm_table_, {search, config_.train.matmul_precision == MatmulPrecision::high});
 }
 
 // Of all ranks' GPUs, because the choice that hangs on it must be the same on every rank; 0 on CPUs.
@@ -308,7 +308,7 @@ int64_t Run::least_free_memory() const {
 
 void Run::commit() {
   arena_ = std::make_unique<Arena>(*device_, *plan_.arena);
-  if (config_.trace.enabled && config_.trace.spans != "none") spans_ = &span_recorder_;
+  if (config_.trace.enabled && config_.trace.spans != SpanTracing::none) spans_ = &span_recorder_;
   engine_ = make_engine(plan_,
                         {&config_, model_.get(), device_.get(), ops_.get(), groups_->groups(), arena_.get(), optimizer_.get(),
                          nullptr, spans_, data_.pixel_statistics, plan_.text_shapes, &faults_.activity()},
@@ -349,7 +349,7 @@ void Run::restore(const WeightContext& context) {
 void Run::fill_weights() {
   const std::vector<TextShape> shapes = shapes_to_prepare();
   const WeightContext context = weight_context();
-  const bool random = config_.model.init == "random";
+  const bool random = config_.model.init == InitialWeights::random;
   engine_->program->warm_up(context.scratch);
   times_.part("connections");
   world_.together([&] {
@@ -458,7 +458,7 @@ void Run::announce() {
                                                    world_.local_size()).c_str());
   if (!config_.output.save_model && !writes_checkpoints(config_) && !smoke_)
     std::printf("note: what is learnt will not be kept: output.save_model is false, and no checkpoint is asked for\n");
-  if (!resume_ && config_.checkpoint.resume == "auto")
+  if (!resume_ && config_.checkpoint.resume == ResumeMode::automatic)
     std::printf("begins     at the first step: %s has no checkpoint\n", checkpoints_folder(config_).c_str());
   if (resume_) {
     const std::string changes = what_may_change_bits(*resume_, facts());
@@ -470,12 +470,12 @@ void Run::announce() {
   for (const std::string& text : {decoding_text(plan_), fp8_text(plan_, *model_)})
     if (!text.empty()) std::printf("%s\n", text.c_str());
   warn_at_start();
-  if (config_.train.matmul_precision == "high" &&
+  if (config_.train.matmul_precision == MatmulPrecision::high &&
       (config_.train.precision != Precision::f32_true || device_->kind() != DeviceKind::cuda))
     std::printf("note       train.matmul_precision high has no effect: only 32-true on GPUs has TF32 products\n");
-  if (config_.train.matmul == "fp8" && device_->kind() == DeviceKind::cpu)
+  if (config_.train.matmul == MatmulType::fp8 && device_->kind() == DeviceKind::cpu)
     std::printf("note       train.matmul fp8 is emulated on CPUs: the results are those of a GPU up to rounding, the speed is not\n");
-  if (config_.model.init == "pretrained" && has_head(model_->units()) &&
+  if (config_.model.init == InitialWeights::pretrained && has_head(model_->units()) &&
       says_tied(io::read_json_file<nlohmann::ordered_json>(config_.model.path + "/config.json")))
     std::printf("note       config.json ties the head to the embeddings, but the checkpoint has another weight for it: the "
                 "head is trained untied, as transformers loads it\n");

@@ -42,7 +42,7 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   if (!config.trace.enabled) return 0;
   constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168, kFp8 = 48;  // rows, see trace.h
   constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
-  const int64_t spans = config.trace.spans == "none" ? 0 : plan.spans->most_spans() + 1;
+  const int64_t spans = config.trace.spans == SpanTracing::none ? 0 : plan.spans->most_spans() + 1;
   const int64_t moments = 4 * config.train.accumulate_grad_batches + 2;  // of a step, about
   const int64_t noted = 2 + steps / std::max<int64_t>(1, config.output.memory_every);
   const Fp8Products* fp8 = plan.engine->fp8.get();
@@ -70,7 +70,7 @@ std::unique_ptr<Trace> RunTrace::open() {
 void RunTrace::fail(const std::string& why, bool may_stop) {
   if (!failure_.empty()) return;
   failure_ = why;
-  const bool stop = parts_.config->trace.on_error == "stop";
+  const bool stop = parts_.config->trace.on_error == TraceErrorAction::stop;
   if (stop && may_stop) throw UserError(concat("the trace cannot be written: ", why, " (trace.on_error is stop)"));
   std::fprintf(stderr, "warning: rank %lld on %s: the trace cannot be written: %s%s\n",
                static_cast<long long>(parts_.world->rank()), parts_.world->host().c_str(), why.c_str(),
@@ -131,9 +131,9 @@ void RunTrace::note_run() {
   for (const auto& [name, seconds] : parts_.times->parts()) number(concat("start_", name, "_seconds").c_str(), seconds);
   for (const auto& [name, seconds] : parts_.times->parts_beside())
     number(concat("start_beside_", name, "_seconds").c_str(), seconds);
-  text("strategy", plan.strategy_name);
+  text("strategy", concat(plan.strategy));
   const bool from_host = plan.engine->store.weights_place() == Place::host;
-  if (cuts_parameters(plan.strategy_name) || from_host) {
+  if (cuts_parameters(plan.strategy) || from_host) {
     text("reshard", reshard_name(plan));
     number("prefetch_bytes", plan.sharded.prefetch_bytes);
     text("gathers", from_host ? "from the host"

@@ -100,7 +100,7 @@ void Run::validate(int64_t step) {
   drain();
   faults_.activity().phase(Activity::Phase::validation);
   const auto start = StartTimes::Clock::now();
-  const bool tokens_count = config_.train.loss_normalization == "tokens";
+  const bool tokens_count = config_.train.loss_normalization == LossNormalization::tokens;
   double loss = 0, weight = 0, tokens = 0;
   StepProgram& program = *engine_->program;
   StepResult result;
@@ -188,7 +188,7 @@ void Run::check_contents(bool wait) {
 bool Run::checkpoint_and_stop(int64_t done) {
   done_ = done;
   const bool last = done == loader_->total_steps() || !ends_early_.empty();
-  const bool best = std::exchange(best_now_, false) && config_.checkpoint.keep_best != "none";
+  const bool best = std::exchange(best_now_, false) && config_.checkpoint.keep_best != BestCriterion::none;
   const bool due = checkpoints_->due(done, step_seconds_) || best;
   check_contents(false);
   if (due || (last && writes_checkpoints(config_))) {
@@ -296,13 +296,13 @@ void Run::finish() {
   faults_.stop_watching();
   groups_->withdraw();
   if (first()) {
-    if (lost > 0 && config_.trace.on_error == "stop") record_->end(done_, train_seconds_, "traces that are not whole");
+    if (lost > 0 && config_.trace.on_error == TraceErrorAction::stop) record_->end(done_, train_seconds_, "traces that are not whole");
     record_->close();
     print_end(lost);
   }
   faults_.after_saving(saved_);
   if (!lost_checkpoint_.empty()) throw AgreedError(lost_checkpoint_);
-  if (lost > 0 && config_.trace.on_error == "stop")
+  if (lost > 0 && config_.trace.on_error == TraceErrorAction::stop)
     throw AgreedError(concat("the traces of ", lost, " rank(s) are not whole (trace.on_error is stop)"));
 }
 

@@ -105,7 +105,7 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
     std::string name = stored.first;
     if (name.starts_with(kAdapterPrefix)) name = name.substr(kAdapterPrefix.size());
     if (const size_t at = name.find(kBaseLayer); at != std::string::npos) name.replace(at, kBaseLayer.size(), ".");
-    if (numbers && !model && config.model.init == "pretrained") model = std::make_unique<SafetensorsReader>(config.model.path);
+    if (numbers && !model && config.model.init == InitialWeights::pretrained) model = std::make_unique<SafetensorsReader>(config.model.path);
     const NamedTensor* own = nullptr;
     bool is_there = false;
     for (const Unit* unit : units)

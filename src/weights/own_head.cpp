@@ -58,7 +58,7 @@ bool has_own_head(const std::string& model_directory) {
 }
 
 ModelSettings with_own_head(ModelSettings settings, const Config& config) {
-  settings.untied_head = config.model.init == "pretrained" && has_own_head(config.model.path);
+  settings.untied_head = config.model.init == InitialWeights::pretrained && has_own_head(config.model.path);
   return settings;
 }
 

@@ -19,7 +19,7 @@ TEST_SUITE("config") {
   TEST_CASE("a minimal file has the defaults") {
     const Config config = load(base);
     CHECK(config.model.path == "some/model");
-    CHECK(config.model.init == "pretrained");
+    CHECK(config.model.init == InitialWeights::pretrained);
     CHECK(config.train.precision == Precision::bf16_true);
     CHECK(config.train.max_steps == -1);
     CHECK(config.parallel.devices == 0);
@@ -281,11 +281,11 @@ TEST_SUITE("config") {
     CHECK(contains(with_override("data.append_eos=maybe"), "expected one of auto, true or false"));
     const std::string yaml = "model: {path: m}\ndata: {path: d, append_eos: true, mask_prompt: true,\n"
                              "       prompt_style: \"{instruction}:\\n\"}\n";
-    CHECK(load(yaml).data.append_eos == "true");
+    CHECK(load(yaml).data.append_eos == AutoSwitch::on);
     CHECK(load(yaml).data.mask_prompt);
     CHECK(load(yaml).data.prompt_style == "{instruction}:\n");
     CHECK(load(to_yaml(load(yaml))).data.prompt_style == "{instruction}:\n");
-    CHECK(load(to_yaml(load(yaml))).data.append_eos == "true");
+    CHECK(load(to_yaml(load(yaml))).data.append_eos == AutoSwitch::on);
   }
 
   TEST_CASE("to_yaml reads back to the same") {
@@ -363,7 +363,7 @@ TEST_SUITE("config") {
       CHECK(config.train.lr == (config.parallel.devices == 1 ? 2e-5 : 8e-5));
       CHECK(config.train.batch_size * config.train.accumulate_grad_batches == 64);
       CHECK(config.train.loss_on_padding);
-      CHECK(config.train.loss_normalization == "micro_batch");
+      CHECK(config.train.loss_normalization == LossNormalization::micro_batch);
       CHECK(config.data.num_train_samples == 512);
     }
   }

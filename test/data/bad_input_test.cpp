@@ -42,7 +42,7 @@ std::string opened(const TemporaryDirectory& directory, const std::string& file_
   directory.write("set/metadata.jsonl", "{\"file_name\":\"" + file_name + "\",\"text\":\"t\"}\n");
   TextSettings settings;
   settings.allow_outside = allow_outside;
-  return message_of([&] { open_dataset(directory / "set", "imagefolder", settings)->read(0); });
+  return message_of([&] { open_dataset(directory / "set", DatasetFormat::imagefolder, settings)->read(0); });
 }
 
 std::string tar_header(const std::string& name, uint64_t bytes) {
@@ -136,7 +136,7 @@ TEST_SUITE("data") {
     directory.write("real/a.jpg", "a");
     directory.write("real/metadata.jsonl", "{\"file_name\":\"a.jpg\",\"text\":\"t\"}\n");
     fs::create_symlink("real", directory / "link");
-    CHECK(open_dataset(directory / "link", "auto")->size() == 1);
+    CHECK(open_dataset(directory / "link", DatasetFormat::automatic)->size() == 1);
   }
 
   TEST_CASE("pictures, captions, records and metadata of 8 GiB are refused by their size") {
@@ -145,17 +145,17 @@ TEST_SUITE("data") {
     fs::resize_file(directory.write("set/huge.jpg", ""), huge);
     CHECK(contains(opened(directory, "huge.jpg"), "huge.jpg: has 8589934592 bytes, expected a picture of at most "));
     fs::resize_file(directory.write("set/metadata.jsonl", "{}"), huge);
-    CHECK(contains(message_of([&] { open_dataset(directory / "set", "auto"); }), "metadata.jsonl: has 8589934592 byt"));
+    CHECK(contains(message_of([&] { open_dataset(directory / "set", DatasetFormat::automatic); }), "metadata.jsonl: has 8589934592 byt"));
     for (const std::string& name : {std::string("a.jpg"), std::string("a.txt"), std::string("a.json")}) {
       const std::string shard = directory.write("s.tar", tar_header(name, huge));
       fs::resize_file(shard, 512 + huge + 1024);
-      CHECK(contains(message_of([&] { open_dataset(shard, "auto"); }),
+      CHECK(contains(message_of([&] { open_dataset(shard, DatasetFormat::automatic); }),
                      "s.tar: member \"" + name + "\" has 8589934592 bytes, expected a "));
     }
     for (const char* name : {"d.jsonl", "d.json"}) {
       const std::string file = directory.write(name, "[\"");
       fs::resize_file(file, huge);
-      CHECK(contains(message_of([&] { open_dataset(file, "auto"); }), ":1: a record of "));
+      CHECK(contains(message_of([&] { open_dataset(file, DatasetFormat::automatic); }), ":1: a record of "));
     }
   }
 
@@ -167,8 +167,8 @@ TEST_SUITE("data") {
       return directory / name;
     };
     const std::string shard = pipe("s.tar"), records = pipe("d.jsonl");
-    CHECK(contains(message_of([&] { open_dataset(shard, "auto"); }), shard + ": is not a regular file"));
-    CHECK(contains(message_of([&] { open_dataset(records, "json"); }), records + ": is not a regular file"));
+    CHECK(contains(message_of([&] { open_dataset(shard, DatasetFormat::automatic); }), shard + ": is not a regular file"));
+    CHECK(contains(message_of([&] { open_dataset(records, DatasetFormat::json); }), records + ": is not a regular file"));
     for (const char* name : {"tokenizer.json", "vocab.json", "tokenizer.model"}) {
       const std::string file = pipe(std::string(name) + "_/" + name), folder = fs::path(file).parent_path().string();
       CHECK(contains(message_of([&] { (void)load_tokenizer(folder); }), file + ": is not a regular file"));
@@ -178,7 +178,7 @@ TEST_SUITE("data") {
     // Between opening and reading.
     directory.write("set/a.jpg", "a");
     directory.write("set/metadata.jsonl", "{\"file_name\":\"a.jpg\",\"text\":\"t\"}\n");
-    const auto dataset = open_dataset(directory / "set", "auto");
+    const auto dataset = open_dataset(directory / "set", DatasetFormat::automatic);
     fs::remove(directory / "set/a.jpg");
     pipe("set/a.jpg");
     CHECK(contains(message_of([&] { (void)dataset->read(0); }), "a.jpg: is not a regular file"));
@@ -192,9 +192,9 @@ TEST_SUITE("data") {
       CHECK(contains(message, "nested more than 200 deep"));
     };
     directory.write("set/metadata.jsonl", "\n{\"file_name\":\"a\",\"text\":" + deep + "}\n");
-    refused(message_of([&] { open_dataset(directory / "set", "auto"); }), "metadata.jsonl:2: ");
+    refused(message_of([&] { open_dataset(directory / "set", DatasetFormat::automatic); }), "metadata.jsonl:2: ");
     const std::string records = directory.write("d.jsonl", "{\"text\":" + deep + "}\n");
-    refused(message_of([&] { open_dataset(records, "auto"); }), records + ":1: ");
+    refused(message_of([&] { open_dataset(records, DatasetFormat::automatic); }), records + ":1: ");
     for (const char* key : {"size", "image_mean", "resample", "do_resize"}) {
       directory.write("p/preprocessor_config.json", std::string("{\"") + key + "\":" + deep + "}");
       refused(message_of([&] { (void)ImageProcessor::from_directory(directory / "p"); }), "preprocessor_config.json: ");
@@ -206,7 +206,7 @@ TEST_SUITE("data") {
     const std::string shard = directory.write(
         "s.tar", tar_header("a.jpg", 0) + tar_header("a.json", deep.size()) + deep + std::string(4096, '\0'));
     fs::resize_file(shard, (fs::file_size(shard) / 512) * 512);
-    refused(message_of([&] { open_dataset(shard, "auto")->read(0); }), "s.tar:a.json: ");
+    refused(message_of([&] { open_dataset(shard, DatasetFormat::automatic)->read(0); }), "s.tar:a.json: ");
   }
 
   TEST_CASE("statistics of pictures are numbers of sense") {

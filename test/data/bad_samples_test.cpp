@@ -56,7 +56,7 @@ TEST_SUITE("bad samples") {
     Config config = small_config();
     config.data.shuffle = false;
     config.train.max_epochs = 2;
-    config.data.text_padding = "max";
+    config.data.text_padding = TextPadding::max;
     HostDevice device;
     const auto batch_of = [&](int64_t broken, const std::function<void(const HostBatch&)>& look) {
       auto dataset = std::make_shared<SmallDataset>(12);
@@ -64,7 +64,7 @@ TEST_SUITE("bad samples") {
       const auto loader = make_loader(config, dataset, device);
       for (const HostBatch* batch; (batch = loader->next()); loader->give_back(batch)) look(*batch);
     };
-    config.data.on_bad_sample = "skip";
+    config.data.on_bad_sample = FaultAction::skip;
     std::vector<std::vector<int32_t>> labels;
     std::vector<float> counts;
     batch_of(-1, [&](const HostBatch& batch) {
@@ -94,7 +94,7 @@ TEST_SUITE("bad samples") {
 
   TEST_CASE("loader: samples that all cannot be read are not skipped for ever") {
     Config config = small_config();
-    config.data.on_bad_sample = "skip";
+    config.data.on_bad_sample = FaultAction::skip;
     config.data.path = "photos";
     config.train.max_epochs = 20;
     auto dataset = std::make_shared<SmallDataset>(6);

@@ -7,6 +7,7 @@
 #include "blipft/error.h"
 #include "data/sample_text.h"
 #include "data/text_shapes.h"
+#include "support/choice_of.h"
 #include "support/error_message.h"
 
 using namespace blipft;
@@ -301,7 +302,7 @@ TEST_SUITE("batch") {
     Config config;
     config.data.max_text_tokens = 40;
     for (const char* padding : {"packed", "longest"}) {
-      config.data.text_padding = padding;
+      config.data.text_padding = choice_of<TextPadding>(padding);
       const std::vector<TextShape> shapes = possible_text_shapes(config, true);
       CHECK(shapes.size() <= 32);
       CHECK(shapes.back().source_tokens == 40);

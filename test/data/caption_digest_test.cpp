@@ -20,7 +20,7 @@ std::string contents_of(const TemporaryDirectory& directory, const std::string& 
     directory.write(std::to_string(i) + ".txt", i == other ? other_caption : caption);
   }
   io::Digest digest;
-  open_dataset(directory.path.string(), "auto")->identify_contents([&](std::string_view text, int64_t bytes) {
+  open_dataset(directory.path.string(), DatasetFormat::automatic)->identify_contents([&](std::string_view text, int64_t bytes) {
     digest.add(text), digest.add(bytes);
   });
   return digest.text();
@@ -42,7 +42,7 @@ TEST_SUITE("caption digest") {
   TEST_CASE("a .txt that cannot be read is told as such, and ends nothing") {
     const TemporaryDirectory directory;
     const std::string same = contents_of(directory, "a red cat");
-    const auto dataset = open_dataset(directory.path.string(), "auto");
+    const auto dataset = open_dataset(directory.path.string(), DatasetFormat::automatic);
     std::filesystem::remove(directory.path / "5.txt");
     io::Digest digest;
     dataset->identify_contents([&](std::string_view text, int64_t bytes) { digest.add(text), digest.add(bytes); });

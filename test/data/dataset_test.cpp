@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Opening `path` must fail with a message that has all these parts.
-void check_refused(const std::string& path, const std::vector<std::string>& parts, const std::string& format = "auto") {
+void check_refused(const std::string& path, const std::vector<std::string>& parts, DatasetFormat format = DatasetFormat::automatic) {
   const std::string message = message_of([&] { open_dataset(path, format); });
   CAPTURE(message);
   for (const std::string& part : parts) {
@@ -77,7 +77,7 @@ TEST_SUITE("dataset") {
                     "{\"file_name\": \"a/2 \\u00e9.png\", \"caption\": \"caf\\u00e9\"}\n"
                     "{\"file_name\": \"3.jpg\", \"text\": [\"first\", \"second\"], \"caption\": \"other\"}\n"
                     "{\"file_name\": \"4.jpg\", \"text\": \"\"}");
-    const auto dataset = open_dataset(directory.path.string(), "auto");
+    const auto dataset = open_dataset(directory.path.string(), DatasetFormat::automatic);
     REQUIRE(dataset->size() == 4);
     CHECK(dataset->read(0).segments.at(0).text == "a cat");
     CHECK(dataset->read(0).name == directory / "a/1.jpg");
@@ -108,7 +108,7 @@ TEST_SUITE("dataset") {
     for (const auto& [json, text] : texts)
       rows += "{\"file_name\": \"1.jpg\", \"url\": \"\\udc00\", \"text\": \"" + json + "\"}\n";
     directory.write("metadata.jsonl", rows);
-    const auto dataset = open_dataset(directory.path.string(), "auto");
+    const auto dataset = open_dataset(directory.path.string(), DatasetFormat::automatic);
     REQUIRE(dataset->size() == static_cast<int64_t>(texts.size()));
     for (size_t i = 0; i < texts.size(); ++i) CHECK(dataset->read(static_cast<int64_t>(i)).segments.at(0).text == texts[i].second);
     for (const char* broken : {R"(\ud8)", R"(\ud8zz)", R"(\u-800)", R"(\)"}) {
@@ -125,15 +125,15 @@ TEST_SUITE("dataset") {
     const std::string file = directory.write("metadata.jsonl", empty + empty + empty);
     check_refused(directory.path.string(), {file, "all 3 captions are empty"});
     directory.write("metadata.jsonl", empty + "{\"file_name\": \"1.jpg\", \"text\": \"a\"}\n");
-    CHECK(open_dataset(directory.path.string(), "auto")->size() == 2);
+    CHECK(open_dataset(directory.path.string(), DatasetFormat::automatic)->size() == 2);
 
     const std::string pictures = tar_member("1.jpg", "one") + tar_member("1.TXT", "") + tar_member("2.jpg", "two");
     const std::string shard = directory.write("s.tar", pictures + tar_member("2.txt", "") + tar_end());
     check_refused(shard, {shard, "all 2 captions", "empty"});
     directory.write("s.tar", pictures + tar_member("2.txt", "\n") + tar_end());
-    CHECK(open_dataset(shard, "auto")->size() == 2);
+    CHECK(open_dataset(shard, DatasetFormat::automatic)->size() == 2);
     directory.write("s.tar", pictures + tar_member("2.json", "{\"text\": \"\"}") + tar_end());
-    CHECK(open_dataset(shard, "auto")->size() == 2);  // its captions are not read before they are needed
+    CHECK(open_dataset(shard, DatasetFormat::automatic)->size() == 2);  // its captions are not read before they are needed
   }
 
   TEST_CASE("imagefolder: CSV with quotes, in train/") {
@@ -147,7 +147,7 @@ TEST_SUITE("dataset") {
                     "plain,,\"2,3.jpg\"\n"
                     "\n"
                     "\"\",5,4.jpg");
-    const auto dataset = open_dataset(directory.path.string(), "imagefolder");
+    const auto dataset = open_dataset(directory.path.string(), DatasetFormat::imagefolder);
     REQUIRE(dataset->size() == 3);
     CHECK(dataset->read(0).segments.at(0).text == "a \"big\" cat, and\na dog");
     CHECK(dataset->read(1).segments.at(0).text == "plain");
@@ -211,12 +211,12 @@ TEST_SUITE("dataset") {
         CHECK(text_of(dataset.read(i)) == pictures[i]);
       }
     };
-    check(*open_dataset(file, "auto"));
-    check(*open_dataset(file, "imagefolder"));
+    check(*open_dataset(file, DatasetFormat::automatic));
+    check(*open_dataset(file, DatasetFormat::imagefolder));
     TextSettings settings;
     settings.pictures = directory / "train2017";
     const std::string other = directory.write("elsewhere/c.json", "{" + captions + ", " + images + "}");
-    check(*open_dataset(other, "auto", settings));
+    check(*open_dataset(other, DatasetFormat::automatic, settings));
     check_refused(directory.path.string(), {"COCO's captions are single files: give data.path=" + file});
     const auto refused = [&](const std::string& content, const std::vector<std::string>& parts) {
       check_refused(directory.write("bad.json", content), parts);
@@ -234,7 +234,7 @@ TEST_SUITE("dataset") {
     directory.write("1.txt", "a cat");
     directory.write("3.webp", "three");
     directory.write("3.txt", "");
-    const auto dataset = open_dataset(directory.path.string(), "auto");
+    const auto dataset = open_dataset(directory.path.string(), DatasetFormat::automatic);
     REQUIRE(dataset->size() == 3);
     const char* const texts[] = {"a cat", " a dog ", ""};
     const char* const pictures[] = {"one", "two", "three"};
@@ -245,7 +245,7 @@ TEST_SUITE("dataset") {
     directory.write("4.jpeg", "four");
     check_refused(directory.path.string(), {"4.jpeg", "has no caption beside it, expected 4.txt", "1 of 4"});
     directory.write("metadata.csv", "file_name,text\n4.jpeg,x\n");  // it counts, where it is
-    CHECK(open_dataset(directory.path.string(), "auto")->size() == 1);
+    CHECK(open_dataset(directory.path.string(), DatasetFormat::automatic)->size() == 1);
   }
 
   TEST_CASE("metadata with other names, and pictures elsewhere") {
@@ -255,12 +255,12 @@ TEST_SUITE("dataset") {
     settings.keys = {{"file_name", "image"}, {"text", "caption_en"}};
     settings.pictures = directory / "far";
     directory.write("set/metadata.jsonl", R"({"image": "1.jpg", "caption_en": "a", "text": "b"})");
-    CHECK(open_dataset(directory / "set", "auto", settings)->read(0).segments.at(0).text == "a");
+    CHECK(open_dataset(directory / "set", DatasetFormat::automatic, settings)->read(0).segments.at(0).text == "a");
     fs::remove(directory.path / "set/metadata.jsonl");
     directory.write("set/metadata.csv", "image,caption_en\n1.jpg,a\n");
-    CHECK(open_dataset(directory / "set", "auto", settings)->read(0).segments.at(0).text == "a");
+    CHECK(open_dataset(directory / "set", DatasetFormat::automatic, settings)->read(0).segments.at(0).text == "a");
     settings.keys["text"] = "absent";
-    const std::string message = message_of([&] { open_dataset(directory / "set", "auto", settings); });
+    const std::string message = message_of([&] { open_dataset(directory / "set", DatasetFormat::automatic, settings); });
     CHECK_MESSAGE(message.find("no column \"absent\" in the header") != std::string::npos, message);
     check_refused(directory / "set", {"metadata.csv:1", "no column \"file_name\"", "data.keys={file_name: COLUMN}"});
   }
@@ -269,9 +269,8 @@ TEST_SUITE("dataset") {
     TemporaryDirectory directory;
     check_refused(directory / "absent", {directory / "absent", "does not exist"});
     check_refused(directory.path.string(), {directory.path.string(), "metadata.jsonl", ".tar"});
-    check_refused(directory.path.string(), {directory.path.string(), "metadata.jsonl"}, "imagefolder");
-    check_refused(directory.path.string(), {directory.path.string(), ".tar"}, "webdataset");
-    check_refused(directory.path.string(), {"data.format", "parquet", "imagefolder"}, "parquet");
+    check_refused(directory.path.string(), {directory.path.string(), "metadata.jsonl"}, DatasetFormat::imagefolder);
+    check_refused(directory.path.string(), {directory.path.string(), ".tar"}, DatasetFormat::webdataset);
     directory.write("state.json", "{}");
     check_refused(directory.path.string(), {"tools/convert_dataset.py"});
   }
@@ -312,7 +311,7 @@ TEST_SUITE("dataset") {
                                     directory / "shard-{001,002}.tar"}) {
       CAPTURE(path);
       CHECK(dataset_exists(path));
-      const auto dataset = open_dataset(path, "auto");
+      const auto dataset = open_dataset(path, DatasetFormat::automatic);
       REQUIRE(dataset->size() == 7);
       const char* const texts[] = {"a cat\n", "a dog", "text", "prefix", "gnu", "pax", "base-256"};
       for (int64_t i = 0; i < 7; ++i) CHECK(dataset->read(i).segments.at(0).text == texts[i]);
@@ -327,7 +326,7 @@ TEST_SUITE("dataset") {
       CHECK(text_of(dataset->read(6)) == "sev");
       CHECK(dataset->read(1).name == (directory / "shard-001.tar") + ":0002.JPEG");
     }
-    CHECK(open_dataset(directory / "shard-001.tar", "webdataset")->size() == 3);
+    CHECK(open_dataset(directory / "shard-001.tar", DatasetFormat::webdataset)->size() == 3);
     CHECK(!dataset_exists(directory / "shard-003.tar"));
     CHECK(!dataset_exists(directory / "other-*.tar"));
   }
@@ -338,7 +337,7 @@ TEST_SUITE("dataset") {
     const std::string members = tar_member("1.jpg", "one") + tar_member("1.txt", text) + tar_member("2.jpg", "two") +
                                 tar_member("2.json", R"({"text": "a dog\n", "id": "\ud800"})");
     for (const size_t zeros : {512, 1024, 10240}) {
-      const auto dataset = open_dataset(directory.write("s.tar", members + std::string(zeros, '\0')), "auto");
+      const auto dataset = open_dataset(directory.write("s.tar", members + std::string(zeros, '\0')), DatasetFormat::automatic);
       REQUIRE(dataset->size() == 2);
       CHECK(dataset->read(0).segments.at(0).text == text);
       CHECK(dataset->read(1).segments.at(0).text == "a dog\n");
@@ -374,7 +373,7 @@ TEST_SUITE("dataset") {
     const std::string file = directory.write(
         "s.tar", tar_member("1.jpg", "one") + tar_member("1.json", "{\"label\": 3}") + tar_member("2.jpg", "two") +
                      tar_member("2.json", "{") + tar_end());
-    const auto dataset = open_dataset(file, "auto");
+    const auto dataset = open_dataset(file, DatasetFormat::automatic);
     const std::string no_key = message_of([&] { dataset->read(0); }), no_json = message_of([&] { dataset->read(1); });
     CHECK_MESSAGE(no_key.find(file + ":1.json") != std::string::npos, no_key);
     CHECK_MESSAGE(no_key.find("\"label\"") != std::string::npos, no_key);
@@ -391,7 +390,7 @@ TEST_SUITE("dataset") {
       std::cout << "SKIPPED: imagefolder: the shared photos (no " << path << ")\n";
       return;
     }
-    const auto dataset = open_dataset(path, "auto");
+    const auto dataset = open_dataset(path, DatasetFormat::automatic);
     REQUIRE(dataset->size() == 86);
     CHECK(dataset->read(0).segments.at(0).text == "a family is sitting down at a table to have cake");
     for (int64_t i = 0; i < dataset->size(); ++i) CHECK(dataset->read(i).picture->size() > 1000);

@@ -17,6 +17,7 @@
 #include "blipft/error.h"
 #include "data/loader_fixture.h"
 #include "data/sampler_settings.h"
+#include "support/choice_of.h"
 #include "support/error_message.h"
 
 using namespace blipft;
@@ -91,7 +92,7 @@ TEST_SUITE("loader") {
     config.train.max_epochs = 2;
     config.train.batch_size = 4;
     config.train.accumulate_grad_batches = 3;
-    config.data.text_padding = "packed";
+    config.data.text_padding = TextPadding::packed;
     HostDevice device;
     const auto loader = make_loader(config, dataset, device);
     Sampler::Settings s = settings(31, 4, 3);
@@ -136,9 +137,9 @@ TEST_SUITE("loader") {
           if (padding && text_padding == std::string("packed")) continue;  // not to be had
           Config config = small_config();
           if (text_padding == std::string("packed"))
-            config.train.loss_normalization = "micro_batch";  // samples keep their micro-batch; else it is balanced
+            config.train.loss_normalization = LossNormalization::micro_batch;  // samples keep their micro-batch; else it is balanced
           config.train.loss_on_padding = padding;
-          config.data.text_padding = text_padding;
+          config.data.text_padding = choice_of<TextPadding>(text_padding);
           config.train.max_epochs = 3;
           CAPTURE(padding);
           CAPTURE(text_padding);
@@ -179,7 +180,7 @@ TEST_SUITE("loader") {
       for (const char* transparency : {"white", "drop"}) {
         Config config = small_config();
         config.data.exif_orientation = turn;
-        config.data.transparency = transparency;
+        config.data.transparency = choice_of<Transparency>(transparency);
         HostDevice device;
         const auto loader = make_data_loader(config, 0, 1, small_pictures(), possible_text_shapes(config),
                                              std::make_shared<ByteTokenizer>(), {dataset}, device);
@@ -199,7 +200,7 @@ TEST_SUITE("loader") {
     Config config = small_config();
     config.train.batch_size = config.train.accumulate_grad_batches = 1;
     config.data.shuffle = false;
-    config.data.text_padding = "longest";
+    config.data.text_padding = TextPadding::longest;
     HostDevice device;
     const auto loader = make_loader(config, dataset, device);
     for (const int64_t expected : {8, 8, 16, 20}) {
@@ -216,7 +217,7 @@ TEST_SUITE("loader") {
         CAPTURE(text_padding);
         CAPTURE(rank);
         Config config = small_config();
-        config.data.text_padding = text_padding;
+        config.data.text_padding = choice_of<TextPadding>(text_padding);
         config.data.max_text_tokens = 40;
         config.train.batch_size = 1;
         config.train.accumulate_grad_batches = 3;
@@ -322,7 +323,7 @@ TEST_SUITE("loader") {
       const auto start = std::chrono::steady_clock::now();
       const auto loader = make_data_loader(config, 0, 1, {.picture_size = 224, .vocabulary = 256},
                                            possible_text_shapes(config), std::make_shared<ByteTokenizer>(),
-                                           {open_dataset(path, "auto")}, device);
+                                           {open_dataset(path, DatasetFormat::automatic)}, device);
       int64_t samples = 0;
       while (const HostBatch* batch = loader->next()) {
         samples += config.train.batch_size;

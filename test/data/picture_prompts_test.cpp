@@ -43,7 +43,7 @@ struct Folder : TemporaryDirectory {
     write("metadata.jsonl", metadata);
   }
   std::shared_ptr<const Dataset> open(const TextSettings& settings = {}) const {
-    return open_dataset(path.string(), "auto", settings);
+    return open_dataset(path.string(), DatasetFormat::automatic, settings);
   }
 };
 
@@ -67,9 +67,9 @@ TEST_SUITE("picture prompts") {
     CHECK(folder.open()->read(0).ends == true);
     settings.prompt_template = "Question: {} Short answer:";
     CHECK(told(*folder.open(settings), 1) == "Question: how many? Short answer:|2*1 ");
-    settings.answers = Answers::common;
+    settings.answers = AnswerSelection::common;
     CHECK(told(*folder.open(settings), 0) == "Question: what? Short answer:|red*1 ");
-    settings.answers = Answers::all;
+    settings.answers = AnswerSelection::all;
     CHECK(folder.open(settings)->size() == 5);
     CHECK(told(*folder.open(settings), 3) == "Question: what? Short answer:|blue*1 ");
     settings.prompt_template = "a photo of";
@@ -85,7 +85,7 @@ TEST_SUITE("picture prompts") {
     const TemporaryDirectory table;
     table.write("1.jpg", "x");
     table.write("metadata.csv", "file_name,prompt,answer,question_id\n1.jpg,q,yes,7\n");
-    const auto dataset = open_dataset(table.path.string(), "auto");
+    const auto dataset = open_dataset(table.path.string(), DatasetFormat::automatic);
     CHECK(told(*dataset, 0) == "q|yes*1 ");
     CHECK(dataset->read_prompt(0).id == "\"7\"");
     const auto refused = [](const std::string& record, const Texts& parts) {
@@ -129,7 +129,7 @@ TEST_SUITE("picture prompts") {
                          {{"question_id", 9000}, {"image_id", 9},
                           {"answers", {{{"answer", "a"}, {"answer_confidence", "yes"}}}}}}}}.dump());
     for (const std::string& path : {questions, annotations}) {
-      const auto dataset = open_dataset(path, "auto");
+      const auto dataset = open_dataset(path, DatasetFormat::automatic);
       REQUIRE(dataset->size() == 2);
       CHECK(told(*dataset, 0) == "what?|a*1 ");
       CHECK(told(*dataset, 1) == "why?|b*2 ");
@@ -140,19 +140,19 @@ TEST_SUITE("picture prompts") {
       CHECK(prompts[1].id == "9001");
     }
     std::filesystem::remove(annotations);
-    check_parts(message_of([&] { open_dataset(questions, "auto"); }), {questions, "annotations are not beside"});
+    check_parts(message_of([&] { open_dataset(questions, DatasetFormat::automatic); }), {questions, "annotations are not beside"});
     TextSettings settings;
     settings.for_prompts = true;
-    CHECK(open_dataset(questions, "auto", settings)->read_prompt(0).text == "what?");
+    CHECK(open_dataset(questions, DatasetFormat::automatic, settings)->read_prompt(0).text == "what?");
 
     const std::string list = directory.write("vqa_train.json", Json{
         {{"image", "train2014/COCO_train2014_000000000009.jpg"}, {"question", "what?"}, {"question_id", 5},
          {"answer", {"a", "b", "a"}}, {"dataset", "vqa"}}}.dump());
-    CHECK(told(*open_dataset(list, "auto"), 0) == "what?|a*2 b*1 ");
+    CHECK(told(*open_dataset(list, DatasetFormat::automatic), 0) == "what?|a*2 b*1 ");
     const std::string captions = directory.write("coco_karpathy_train.json", Json{
         {{"image", "train2014/COCO_train2014_000000000009.jpg"}, {"caption", "a cat"}, {"image_id", "coco_9"}}}.dump());
-    CHECK(told(*open_dataset(captions, "auto"), 0) == "+a cat");
-    CHECK(open_dataset(captions, "auto")->read_prompt(0).id == "\"coco_9\"");
+    CHECK(told(*open_dataset(captions, DatasetFormat::automatic), 0) == "+a cat");
+    CHECK(open_dataset(captions, DatasetFormat::automatic)->read_prompt(0).id == "\"coco_9\"");
   }
 
   TEST_CASE("an answer has a space before it where the tokenizer puts none") {
@@ -228,7 +228,7 @@ TEST_SUITE("picture prompts") {
         }
       return answers;
     };
-    config.data.text_padding = "max";
+    config.data.text_padding = TextPadding::max;
     const auto one = drawn(1, true);
     CHECK(one.size() == 12);
     for (const auto& [prompt, answers] : one) CHECK(answers.size() == 3);
@@ -265,7 +265,7 @@ TEST_SUITE("picture prompts") {
     REQUIRE(events >= 0);
     // Equal events that follow each other are one: what is closed between them tells them apart.
     REQUIRE(inotify_add_watch(events, (directory / "trip").c_str(), IN_OPEN | IN_CLOSE_NOWRITE) >= 0);
-    const auto dataset = open_dataset(directory.path.string(), "auto", settings);
+    const auto dataset = open_dataset(directory.path.string(), DatasetFormat::automatic, settings);
     CHECK(dataset->size() == 2);
     CHECK(dataset->files_beside_pictures() == 2);
     int64_t opened = 0;
@@ -279,6 +279,6 @@ TEST_SUITE("picture prompts") {
     close(events);
     CHECK(opened == 2);                      // to list the pictures, and to see which of them are links
     directory.write("trip/metadata.jsonl", R"({"file_name": "1.jpg", "text": "a"})");
-    CHECK(open_dataset(directory / "trip", "auto", settings)->files_beside_pictures() == std::nullopt);
+    CHECK(open_dataset(directory / "trip", DatasetFormat::automatic, settings)->files_beside_pictures() == std::nullopt);
   }
 }

@@ -22,7 +22,7 @@ PromptSettings any_length() { return {.max_tokens = 0, .vocabulary = 256}; }
 /// "\2" is what the tokenizer puts before every text.
 PromptedSample prompt_of(const std::string& record, TextSettings settings = {}) {
   const TemporaryDirectory directory;
-  const auto dataset = open_dataset(directory.write("a.jsonl", record + "\n"), "json", settings);
+  const auto dataset = open_dataset(directory.write("a.jsonl", record + "\n"), DatasetFormat::json, settings);
   return prompt_of_sample(*dataset, 0, ByteTokenizer({3}), any_length());
 }
 
@@ -95,7 +95,7 @@ TEST_SUITE("prompts") {
                                       R"({"file_name": "2.jpg", "text": "c"})" "\n"
                                       R"({"file_name": "1.jpg", "text": "d", "image_id": 5})" "\n"
                                       R"({"file_name": "1.jpg", "text": "b", "image_id": 5})" "\n");
-    const auto dataset = open_dataset(directory.path.string(), "auto");
+    const auto dataset = open_dataset(directory.path.string(), DatasetFormat::automatic);
     const auto prompts = prompts_of_dataset(*dataset, ByteTokenizer(), any_length());
     REQUIRE(prompts.size() == 2);
     CHECK(prompts[0].references == Texts{"a", "b", "d"});
@@ -108,7 +108,7 @@ TEST_SUITE("prompts") {
     directory.write("metadata.jsonl", R"({"file_name": "2.jpg"})" "\n");
     TextSettings settings;
     settings.for_prompts = true;
-    const auto bare = open_dataset(directory.path.string(), "auto", settings);
+    const auto bare = open_dataset(directory.path.string(), DatasetFormat::automatic, settings);
     CHECK(prompt_of_sample(*bare, 0, ByteTokenizer(), any_length()).references.empty());
     CHECK(bare->read(0).picture->size() == 3);
   }
@@ -120,7 +120,7 @@ TEST_SUITE("prompts") {
         {"images", {{{"id", 9}, {"file_name", "9.jpg"}}}},
         {"annotations", {{{"id", 1}, {"image_id", 9}, {"caption", "a"}}, {{"id", 2}, {"image_id", 9}, {"caption", "b"}}}}
         }.dump());
-    const auto prompts = prompts_of_dataset(*open_dataset(file, "auto"), ByteTokenizer(), any_length());
+    const auto prompts = prompts_of_dataset(*open_dataset(file, DatasetFormat::automatic), ByteTokenizer(), any_length());
     REQUIRE(prompts.size() == 1);
     CHECK(prompts[0].references == Texts{"a", "b"});
     CHECK(prompts[0].id == "9");

@@ -27,7 +27,7 @@ inline void check_parts(const std::string& message, const std::vector<std::strin
 inline void check_record(const std::string& record, const std::vector<std::string>& parts, const TextSettings& settings = {}) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("a.jsonl", "{\"text\": \"good\"}\n\n" + record + "\n{\"text\": \"good\"}\n");
-  const auto dataset = open_dataset(file, "auto", settings);
+  const auto dataset = open_dataset(file, DatasetFormat::automatic, settings);
   REQUIRE(dataset->size() == 3);
   CHECK(dataset->read(2).segments.at(0).text == "good");
   const std::string message = message_of([&] { dataset->read(1); });
@@ -39,7 +39,7 @@ inline void check_record(const std::string& record, const std::vector<std::strin
 inline void check_file(const std::string& name, const std::string& content, const std::vector<std::string>& parts) {
   const TemporaryDirectory directory;
   const std::string file = directory.write(name, content);
-  const std::string message = message_of([&] { open_dataset(file, "auto"); });
+  const std::string message = message_of([&] { open_dataset(file, DatasetFormat::automatic); });
   CHECK(message.starts_with(file));
   check_parts(message, parts);
 }

@@ -70,30 +70,30 @@ TEST_SUITE("record forms") {
  "data": [{"text": "a", "more": [{"x": "]"}]},
  {"text": "b\\"}], "end": null})";
     const std::string file = directory.write("a.json", nested);
-    CHECK(texts_in(*open_dataset(file, "auto")) == std::vector<std::string>{"a", "b\\"});
+    CHECK(texts_in(*open_dataset(file, DatasetFormat::automatic)) == std::vector<std::string>{"a", "b\\"});
     check_parts(message_of([&] { open_dataset(directory.write("b.json", R"({"data": [{"text": "a"},
-{"text": 5}]})"), "auto")->read(1); }), {"b.json:2 (record 2): key \"text\" is 5"});
+{"text": 5}]})"), DatasetFormat::automatic)->read(1); }), {"b.json:2 (record 2): key \"text\" is 5"});
     const std::string two = R"({"train": [{"text": "a"}], "test": [{"text": "b"}]})";
     check_file("c.json", two, {"holds 2 lists of objects, under \"train\", \"test\"", "data.keys={records: train}"});
     TextSettings settings;
     settings.keys = {{"records", "test"}};
-    CHECK(texts_in(*open_dataset(directory.write("c.json", two), "auto", settings)) == std::vector<std::string>{"b"});
+    CHECK(texts_in(*open_dataset(directory.write("c.json", two), DatasetFormat::automatic, settings)) == std::vector<std::string>{"b"});
     settings.keys = {{"records", "dev"}};
-    check_parts(message_of([&] { open_dataset(directory / "c.json", "auto", settings); }), {"\"dev\"", "data.keys"});
+    check_parts(message_of([&] { open_dataset(directory / "c.json", DatasetFormat::automatic, settings); }), {"\"dev\"", "data.keys"});
     check_file("d.json", "{\"data\": [{\"text\": \"a\"},\n{\"text\": \"b\"", {":2: ", "truncated"});
     // Lines of objects with lists in them stay lines.
     settings = {};
     settings.chat_template = "chatml";
     const std::string line = R"({"conversations": [{"from": "human", "value": "U"}]})";
-    CHECK(open_dataset(directory.write("e.json", line + "\n" + line), "auto", settings)->size() == 2);
-    CHECK(open_dataset(directory.write("e.json", line), "auto", settings)->size() == 1);
-    CHECK(open_dataset(directory.write("f.json", R"({"text": "a", "x": [{}]})" "\n" R"({"text": "b"})"), "auto")->size() == 2);
+    CHECK(open_dataset(directory.write("e.json", line + "\n" + line), DatasetFormat::automatic, settings)->size() == 2);
+    CHECK(open_dataset(directory.write("e.json", line), DatasetFormat::automatic, settings)->size() == 1);
+    CHECK(open_dataset(directory.write("f.json", R"({"text": "a", "x": [{}]})" "\n" R"({"text": "b"})"), DatasetFormat::automatic)->size() == 2);
   }
 
   TEST_CASE("CSV: a header, quotes, line ends within them") {
     const TemporaryDirectory directory;
     const std::string rows = "prompt,\"completion\",id\r\n\"a \"\"b\"\", c\nd\",e,1\r\n\r\nf,5\" g,2\n\"\",\"h\"\"\",3";
-    const auto dataset = open_dataset(directory.write("a.csv", "\xef\xbb\xbf" + rows), "auto");
+    const auto dataset = open_dataset(directory.write("a.csv", "\xef\xbb\xbf" + rows), DatasetFormat::automatic);
     REQUIRE(dataset->size() == 3);
     CHECK(marked(dataset->read(0)) == "+a \"b\", c\nd+e");
     CHECK(marked(dataset->read(1)) == "+f+5\" g");
@@ -103,7 +103,7 @@ TEST_SUITE("record forms") {
     CHECK(!dataset->has_pictures());
     TextSettings settings;
     settings.keys = {{"text", "Review Text"}};
-    CHECK(texts_in(*open_dataset(directory.write("b.csv", "id,Review Text\r1,x\r2,y\r"), "csv", settings)) ==
+    CHECK(texts_in(*open_dataset(directory.write("b.csv", "id,Review Text\r1,x\r2,y\r"), DatasetFormat::csv, settings)) ==
           std::vector<std::string>{"x", "y"});
     check_file("c.csv", "", {"empty", "a header line"});
     check_file("c.csv", "text\n", {"empty"});
@@ -124,7 +124,7 @@ TEST_SUITE("record forms") {
       text += "\"" + doubled + "\"\n";
       expected.push_back(value);
     }
-    const auto many = open_dataset(directory.write("many.csv", text), "auto");  // more than a block
+    const auto many = open_dataset(directory.write("many.csv", text), DatasetFormat::automatic);  // more than a block
     REQUIRE(many->size() == 300000);
     for (int64_t i = 0; i < many->size(); i += 997)
       CHECK(many->read(i).segments.at(0).text == expected[static_cast<size_t>(i)]);

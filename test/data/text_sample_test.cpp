@@ -40,14 +40,14 @@ TEST_SUITE("loader") {
     config.train.batch_size = 2;
     const std::vector<int64_t> lengths = {9, 1, 12, 20};
     const std::vector<TextShape> packed = {{50, 16}, {50, 32}, {50, 64}}, padded = {{8}, {16}, {24}, {50}};
-    config.data.text_padding = "packed";     // 10 and 32 rows in turn: shapes of 16 and 32
+    config.data.text_padding = TextPadding::packed;     // 10 and 32 rows in turn: shapes of 16 and 32
     CHECK(mean_text_shape(config, lengths, packed) == TextShape{50, 24});
-    config.data.text_padding = "longest";    // 9 and 20 tokens: shapes of 16 and 24
+    config.data.text_padding = TextPadding::longest;    // 9 and 20 tokens: shapes of 16 and 24
     CHECK(mean_text_shape(config, lengths, padded) == TextShape{20});
     CHECK(mean_text_shape(config, {}, packed) == packed.back());
     CHECK(mean_text_shape(config, {70, 70}, padded) == padded.back());
     // Micro-batches that are balanced: 9 + 12 and 1 + 20 in place of 10 and 32.
-    config.data.text_padding = "packed";
+    config.data.text_padding = TextPadding::packed;
     config.train.accumulate_grad_batches = 2;
     CHECK(mean_text_shape(config, lengths, {{50, 21}, {50, 32}}) == TextShape{50, 21});
   }

@@ -9,16 +9,16 @@ using namespace blipft;
 TEST_SUITE("loader") {
   TEST_CASE("text shapes") {
     Config config;
-    config.data.text_padding = "longest";
+    config.data.text_padding = TextPadding::longest;
     using Shapes = std::vector<TextShape>;
     CHECK(possible_text_shapes(config) == Shapes{{8}, {16}, {24}, {32}, {40}, {48}, {50}});
     config.data.max_text_tokens = 16;
     CHECK(possible_text_shapes(config) == Shapes{{8}, {16}});
-    config.data.text_padding = "max";
+    config.data.text_padding = TextPadding::max;
     CHECK(possible_text_shapes(config) == Shapes{{16}});
     config.data.max_text_tokens = 1;
     CHECK(possible_text_shapes(config) == Shapes{{2}});
-    config.data.text_padding = "packed";
+    config.data.text_padding = TextPadding::packed;
     CHECK(possible_text_shapes(config) == Shapes{{2, 24}, {2, 32}});
     config.train.batch_size = 1;
     CHECK(possible_text_shapes(config) == Shapes{{2, 2}});
@@ -36,7 +36,7 @@ TEST_SUITE("loader") {
     config.train.accumulate_grad_batches = 2;
     CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
     CHECK(balances_micro_batches(config));
-    config.train.loss_normalization = "micro_batch";
+    config.train.loss_normalization = LossNormalization::micro_batch;
     CHECK(possible_text_shapes(config).back().packed_rows == 16 * 50);
     CHECK(!balances_micro_batches(config));
     config.train.loss_on_padding = true;

@@ -15,6 +15,7 @@
 #include "data/text_shapes.h"
 #include "data/text_survey.h"
 #include "support/byte_tokenizer.h"
+#include "support/choice_of.h"
 #include "support/error_message.h"
 
 using namespace blipft;
@@ -149,7 +150,7 @@ TEST_SUITE("text survey") {
     const SampleSet whole = survey(text_config(), dialogues);
     dialogues->broken = 93;
     Config config = text_config();
-    config.data.on_bad_sample = "skip";
+    config.data.on_bad_sample = FaultAction::skip;
     const SampleSet set = survey(config, dialogues);
     CHECK(set.texts->bad() == 7);
     CHECK(set.texts->left_out() == 0);
@@ -192,7 +193,7 @@ TEST_SUITE("text survey") {
         CAPTURE(padding);
         CAPTURE(world);
         Config config = text_config();
-        config.data.text_padding = padding;
+        config.data.text_padding = choice_of<TextPadding>(padding);
         const SampleSet set = survey(config, dialogues);
         const std::vector<TextShape> shapes = surveyed_text_shapes(config, world, set);
         CHECK(shapes.size() <= 16);

@@ -10,6 +10,7 @@
 #include "data/text_shapes.h"
 #include "data/text_survey.h"
 #include "support/byte_tokenizer.h"
+#include "support/choice_of.h"
 #include "support/error_message.h"
 
 using namespace blipft;
@@ -92,7 +93,7 @@ TEST_SUITE("validation") {
           CAPTURE(padding);
           CAPTURE(world);
           Config config = validation_config();
-          config.data.text_padding = padding;
+          config.data.text_padding = choice_of<TextPadding>(padding);
           config.train.loss_on_padding = loss_on_padding;
           if (loss_on_padding && padding == std::string("packed")) continue;  // not to be had
           std::map<int64_t, int64_t> seen;       // by key, which is the sample's number here

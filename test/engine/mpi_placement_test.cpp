@@ -7,6 +7,7 @@
 #include <string>
 
 #include "strategies/strategy_harness.h"
+#include "support/choice_of.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -18,7 +19,7 @@ TEST_SUITE("mpi placement") {
     const std::string before = found ? found : "";
     const auto chosen = [&](const std::string& strategy) {
       Config config;
-      config.parallel.strategy = strategy;
+      config.parallel.strategy = choice_of<StrategyKind>(strategy);
       choose_gpu_queues(config, mpi_world());
       const char* value = std::getenv(kName);
       return std::string(value ? value : "");

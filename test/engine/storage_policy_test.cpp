@@ -8,6 +8,7 @@
 #include "data/text_shapes.h"
 #include "engine/settings.h"
 #include "plan/memory_plan.h"
+#include "support/choice_of.h"
 
 namespace blipft {
 namespace {
@@ -16,7 +17,7 @@ Config config_of(const char* quantize, const std::vector<std::string>& freeze) {
   Config config;
   config.file = "run.yaml";
   config.model.path = "test/golden/blip2_ordinary";
-  config.model.quantize = quantize;
+  config.model.quantize = choice_of<WeightQuantization>(quantize);
   config.model.freeze = freeze;
   config.data.max_text_tokens = 12;
   return config;
@@ -55,7 +56,7 @@ TEST_SUITE("storage policy") {
 
   TEST_CASE("model.quantize_groups: the layers of these groups alone") {
     Config config = config_of("int8", {});
-    config.adapter.kind = "lora";            // all of the model is frozen
+    config.adapter.kind = AdapterKind::lora;            // all of the model is frozen
     const auto quantized_groups = [&] {
       const std::unique_ptr<Model> model = make_model(config);
       const std::unique_ptr<StoragePolicy> policy = make_storage_policy(config);
@@ -79,9 +80,9 @@ TEST_SUITE("storage policy") {
     };
     CHECK(refused("visual").find("run.yaml: model.quantize_groups: found \"visual\", expected some of vision, ") == 0);
     CHECK(refused("adapter").find("has adapter, which is trained") != std::string::npos);
-    config.model.quantize = "none";
+    config.model.quantize = WeightQuantization::none;
     CHECK(refused("vision").find("but quantize is none") != std::string::npos);
-    config.model.quantize = "nf4";
+    config.model.quantize = WeightQuantization::nf4;
     config.model.path = "test/golden/llama_mha";
     CHECK(refused("embeddings").find("holds no layers' matrices") != std::string::npos);
   }

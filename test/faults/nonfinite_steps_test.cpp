@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "faults/nonfinite_steps.h"
+#include "support/choice_of.h"
 #include "support/error_message.h"
 
 using namespace blipft;
@@ -22,7 +23,7 @@ StepResult step(int64_t number, double loss, double norm) {
 Config config_of(const char* what) {
   Config config;
   config.file = "run.yaml";
-  config.train.on_nonfinite = what;
+  config.train.on_nonfinite = choice_of<FaultAction>(what);
   return config;
 }
 

@@ -17,7 +17,7 @@ BLIPFT_FUZZ_TARGET(json_records) {
   for (const char* chat_template : {"llama2", "llama3", "chatml", "zephyr"}) {
     settings.chat_template = chat_template;
     testing::refuses_or_takes([&] {
-      const auto dataset = open_dataset(file, csv ? "csv" : "json", settings);
+      const auto dataset = open_dataset(file, csv ? DatasetFormat::csv : DatasetFormat::json, settings);
       for (int64_t i = 0; i < std::min<int64_t>(dataset->size(), 100); ++i)
         testing::refuses_or_takes([&] { (void)dataset->read(i); });
     });

@@ -17,7 +17,7 @@ BLIPFT_FUZZ_TARGET(metadata) {
   for (const char* other : {"metadata.jsonl", "metadata.csv", "captions.json", "a.txt"}) folder.remove(other);
   const std::string written = folder.write(file, file == "metadata.jsonl" ? input : input.substr(1));
   testing::refuses_or_takes([&] {
-    const auto dataset = open_dataset(file == "captions.json" ? written : folder.path(), "imagefolder");
+    const auto dataset = open_dataset(file == "captions.json" ? written : folder.path(), DatasetFormat::imagefolder);
     for (int64_t i = 0; i < std::min<int64_t>(dataset->size(), 100); ++i)
       if (dataset->read(i).picture->size() != 1) std::abort();  // some other file than the two
   });

@@ -22,11 +22,11 @@ struct GoldenRank {
     TextsToGenerate texts = work;
     texts.longest_text = scores ? work.longest_prompt : 0;
     const DecodeProgramSettings program = decode_settings(settings, model->inputs(), texts, 2 * beams, false);
-    plan = plan_generation(config, *model, 1, "single", program, 0);
+    plan = plan_generation(config, *model, 1, StrategyKind::single, program, 0);
     arena = std::make_unique<Arena>(*device, *plan.arena);
     EngineParts parts{&config, model.get(), device.get(), ops.get(), Groups(comm.get()), arena.get()};
     parts.pixel_statistics = {{0.5f, 0.5f, 0.5f}, {0.5f, 0.5f, 0.5f}};
-    engine = std::make_unique<DecodeEngine>(parts, "single", ShardedSettings{}, program, 0);
+    engine = std::make_unique<DecodeEngine>(parts, StrategyKind::single, ShardedSettings{}, program, 0);
     arena->commit();
     engine->bind();
     const WeightContext context{model->units(), &engine->store, engine->strategy.get(), device.get(), ops.get(),

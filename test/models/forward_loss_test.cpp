@@ -54,7 +54,7 @@ TEST_SUITE("forward loss") {
             return make_model(concat("test/golden/", name), settings);
           };
           check(make, {compute}, text, true);
-          check(make, {compute, {}, {ActivationCheckpointing::Kind::full}}, text, true);
+          check(make, {compute, {}, {LayerCheckpointing::full}}, text, true);
           check(make, {compute, {"vision"}}, text, true);
           check(make, {compute, {"vision", "qformer"}}, text, true);
         }
@@ -70,7 +70,7 @@ TEST_SUITE("forward loss") {
             return make_model(concat("test/golden/", name), settings);
           };
           check(make, {compute}, text, false);
-          check(make, {compute, {}, {ActivationCheckpointing::Kind::full}}, text, false);
+          check(make, {compute, {}, {LayerCheckpointing::full}}, text, false);
           check(make, {compute, {"embeddings"}}, text, false);
         }
   }

@@ -8,13 +8,14 @@
 #include <random>
 
 #include "models/model_rig.h"
+#include "support/choice_of.h"
 
 namespace blipft::testing {
 
 /// One run in f32, without updates.
 struct Run {
   Run(const MakeModel& of, bool dropout, const TextShape& text, const char* checkpointing)
-      : settings{.checkpointing = ActivationCheckpointing::from_name(checkpointing), .dropout = dropout},
+      : settings{.checkpointing = {choice_of<LayerCheckpointing>(checkpointing)}, .dropout = dropout},
         make(of), layout(make(settings)->inputs(), 1, 4, text), plan(make, settings, layout, nullptr),
         rig(make, settings, layout, &plan) {}
   ModelSettings settings;

@@ -4,6 +4,7 @@
 #include "checkpoint/saving.h"
 #include "models/model_golden.h"
 #include "strategies/strategy_harness.h"
+#include "support/choice_of.h"
 #include "support/error_message.h"
 #include "support/temporary_directory.h"
 #include "weights/adapter_files.h"
@@ -19,7 +20,7 @@ const std::vector<std::string> kCases = {"lora_all", "lora_some", "lora_blip2"};
 Config lora_config(const Golden& golden, Precision precision, const char* text_padding) {
   Config config = config_for(golden, precision, text_padding);
   const nlohmann::json& lora = golden.about["lora"];
-  config.adapter.kind = "lora";
+  config.adapter.kind = AdapterKind::lora;
   config.adapter.path = golden.directory + "/adapter";
   config.adapter.r = lora["r"];
   config.adapter.alpha = lora["lora_alpha"];
@@ -104,7 +105,7 @@ TEST_SUITE("lora golden") {
     const auto run = [&](const char* name, const char* act_ckpt) {
       const Golden golden(name);
       Config config = lora_config(golden, Precision::f32_true, "packed");
-      config.train.act_ckpt = act_ckpt;
+      config.train.act_ckpt = choice_of<LayerCheckpointing>(act_ckpt);
       config.adapter.dropout = 0.25;
       config.train.dropout = true;
       Trainer trainer(golden, config, DeviceKind::cpu);

@@ -17,6 +17,7 @@
 #include "io/safetensors_header.h"
 #include "ops/bf16.h"
 #include "plan/memory_plan.h"
+#include "support/choice_of.h"
 #include "support/hold_gradients.h"
 #include "weights/adapter_files.h"
 #include "weights/weights.h"
@@ -68,13 +69,13 @@ inline Config config_for(const Golden& golden, Precision precision, const char* 
   Config config;
   config.model.path = golden.directory;
   config.data.max_text_tokens = golden.text_tokens();
-  config.data.text_padding = text_padding;
+  config.data.text_padding = choice_of<TextPadding>(text_padding);
   config.train.batch_size = golden.samples();
   config.train.accumulate_grad_batches = 1;
   config.train.precision = precision;
   config.train.dropout = false;
   config.train.eps = golden.about["optimizer"]["eps"];
-  config.parallel.strategy = "single";
+  config.parallel.strategy = StrategyKind::single;
   config.trace.enabled = false;
   return config;
 }
@@ -100,7 +101,7 @@ class Trainer {
     engine = std::make_unique<Engine>(EngineParts{&config_, model.get(), device.get(), ops.get(), comm.get(),
                                                   arena.get(), optimizer.get(), hold.get(), nullptr, statistics,
                                                   plan.text_shapes},
-                                      "single", ShardedSettings{});
+                                      StrategyKind::single, ShardedSettings{});
     arena->commit();
     engine->bind();
     const SafetensorsReader reader(golden.directory);
@@ -331,7 +332,7 @@ inline void check_checkpointing(const std::string& name, DeviceKind kind, const 
   const Golden golden(name);
   const auto run = [&](const char* act_ckpt) {
     Config config = config_for(golden, Precision::f32_true, text_padding);
-    config.train.act_ckpt = act_ckpt;
+    config.train.act_ckpt = choice_of<LayerCheckpointing>(act_ckpt);
     Trainer trainer(golden, config, kind);
     std::vector<std::vector<float>> found = {{static_cast<float>(trainer.step(0).loss)}};
     for (const Unit* unit : trainer.model->units())

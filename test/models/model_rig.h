@@ -55,7 +55,7 @@ struct Rig {
     store = std::make_unique<ParameterStore>(StoreContext{device.get(), ops.get(), arena.get(), model->units(),
                                                           precision_types(precision), optimizer.get()});
     strategy = make_strategy(
-        "single", {device.get(), ops.get(), comm.get(), arena.get(), store.get(), model->units(), nullptr}, {});
+        StrategyKind::single, {device.get(), ops.get(), comm.get(), arena.get(), store.get(), model->units(), nullptr}, {});
     block = arena->persistent(Owner::data, "batch", DType::u8, {layout.bytes()});
     scalars = arena->persistent(Owner::data, "scalars", DType::f32, {kStepScalars});
     loss = arena->persistent(Owner::data, "loss", DType::f32, {1});

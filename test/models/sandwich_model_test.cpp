@@ -9,6 +9,7 @@
 #include <random>
 
 #include "models/model_rig.h"
+#include "support/choice_of.h"
 #include "support/sandwich_model.h"
 
 using namespace blipft;
@@ -128,7 +129,7 @@ class Reference {
 /// One micro-batch of the family on the CPU in f32, with weights that no norm leaves as they were made.
 struct Run {
   explicit Run(const SandwichSizes& sizes, const char* recomputation = "none")
-      : settings{.checkpointing = ActivationCheckpointing::from_name(recomputation)},
+      : settings{.checkpointing = {choice_of<LayerCheckpointing>(recomputation)}},
         make([sizes](const ModelSettings& s) { return std::make_unique<SandwichModel>(sizes, s); }),
         layout(make(settings)->inputs(), 1, 4, {12}), plan(make, settings, layout, nullptr),
         rig(make, settings, layout, &plan) {

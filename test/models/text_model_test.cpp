@@ -9,6 +9,7 @@
 #include "engine/step_program.h"
 #include "plan/memory_plan.h"
 #include "support/byte_tokenizer.h"
+#include "support/choice_of.h"
 #include "support/error_message.h"
 #include "support/sandwich_model.h"
 #include "support/text_model.h"
@@ -39,7 +40,7 @@ std::shared_ptr<Tokenizer> ends_with_three() { return std::make_shared<ByteToken
 Config text_config(const char* padding) {
   Config config;
   config.data.max_text_tokens = 12;
-  config.data.text_padding = padding;
+  config.data.text_padding = choice_of<TextPadding>(padding);
   config.data.shuffle = false;
   config.train.batch_size = 3;
   config.train.accumulate_grad_batches = 4;  // a step sees all samples
@@ -47,7 +48,7 @@ Config text_config(const char* padding) {
   config.train.optim = "sgd";
   config.train.weight_decay = 0;
   config.train.max_epochs = 30;
-  config.parallel.strategy = "single";
+  config.parallel.strategy = StrategyKind::single;
   config.trace.enabled = false;
   return config;
 }
@@ -66,7 +67,7 @@ Trained train(Model& model, const Config& config, const std::shared_ptr<Dataset>
   Arena arena(*device, *plan.arena);
   Engine engine({.config = &config, .model = &model, .device = device.get(), .ops = ops.get(), .groups = comm.get(),
                  .arena = &arena, .optimizer = optimizer.get(), .text_shapes = shapes},
-                "single", {});
+                StrategyKind::single, {});
   arena.commit();
   engine.bind();
   StepProgram& program = *engine.program;
@@ -147,7 +148,7 @@ TEST_SUITE("text model") {
   TEST_CASE("text alone: a mean of micro-batch means is the same packed, for samples keep their micro-batch") {
     const auto questions = std::make_shared<Questions>();
     Config config = text_config("longest"), other = text_config("auto");
-    config.train.loss_normalization = other.train.loss_normalization = "micro_batch";
+    config.train.loss_normalization = other.train.loss_normalization = LossNormalization::micro_batch;
     const Trained padded = train(config, questions, 0.1), packed = train(other, questions, 0.1);
     const Trained tokens = train(text_config("auto"), questions, 0.1);
     for (size_t i = 0; i < padded.losses.size(); ++i)    // f32 sums in another order, as above

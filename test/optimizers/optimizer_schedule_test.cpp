@@ -9,6 +9,7 @@
 #include "blipft/optimizer.h"
 #include "blipft/optimizer_names.h"
 #include "engine/settings.h"
+#include "support/choice_of.h"
 
 using namespace blipft;
 
@@ -20,17 +21,17 @@ TEST_SUITE("optimizer schedule") {
     CHECK(learning_rate(train, 9, 10) == 0.5);
     train.warmup_steps = 4;
     for (const char* schedule : {"constant", "linear", "cosine"}) {
-      train.lr_schedule = schedule;
+      train.lr_schedule = choice_of<LearningRateCurve>(schedule);
       CAPTURE(schedule);
       // As transformers' get_*_schedule_with_warmup and LitGPT: the first step has 0, the first after the warm-up all.
       for (int64_t step = 0; step < 4; ++step)
         CHECK(learning_rate(train, step, 12) == doctest::Approx(0.125 * double(step)));
       CHECK(learning_rate(train, 4, 12) == 0.5);
     }
-    train.lr_schedule = "linear";
+    train.lr_schedule = LearningRateCurve::linear;
     CHECK(learning_rate(train, 6, 12) == doctest::Approx(0.375));
     CHECK(learning_rate(train, 11, 12) == doctest::Approx(0.0625));
-    train.lr_schedule = "cosine";
+    train.lr_schedule = LearningRateCurve::cosine;
     CHECK(learning_rate(train, 6, 12) == doctest::Approx(0.25 * (1 + std::sqrt(0.5))));
     CHECK(learning_rate(train, 8, 12) == doctest::Approx(0.25));
     CHECK(learning_rate(train, 100, 12) == doctest::Approx(0));
@@ -50,10 +51,10 @@ TEST_SUITE("optimizer schedule") {
       for (int64_t step = 0; step < total; ++step) {
         const double s = static_cast<double>(step);
         const double warm = train.lr * s / std::max(1.0, w);
-        train.lr_schedule = "linear";
+        train.lr_schedule = LearningRateCurve::linear;
         const double linear = step < train.warmup_steps ? warm : train.lr * std::max(0.0, (t - s) / std::max(1.0, t - w));
         CHECK(learning_rate(train, step, total) == doctest::Approx(linear).epsilon(1e-12));
-        train.lr_schedule = "cosine";
+        train.lr_schedule = LearningRateCurve::cosine;
         const double found = learning_rate(train, step, total);
         if (step < train.warmup_steps) {
           CHECK(found == doctest::Approx(warm).epsilon(1e-12));
@@ -69,7 +70,7 @@ TEST_SUITE("optimizer schedule") {
   TEST_CASE("a share of the steps as warm-up is rounded up, as in transformers") {
     TrainSection train, counted;
     train.lr = counted.lr = 1;
-    train.lr_schedule = counted.lr_schedule = "cosine";
+    train.lr_schedule = counted.lr_schedule = LearningRateCurve::cosine;
     train.warmup_ratio = 0.03;
     const std::pair<int64_t, int64_t> expected[] = {{100, 3}, {101, 4}, {1, 1}, {33, 1}, {34, 2}, {1000, 30}};
     for (const auto& [total, steps] : expected) {
@@ -83,7 +84,7 @@ TEST_SUITE("optimizer schedule") {
     TrainSection train;
     train.lr = 1;
     train.warmup_steps = 100;
-    train.lr_schedule = "cosine";
+    train.lr_schedule = LearningRateCurve::cosine;
     CHECK(learning_rate(train, 9, 10) == doctest::Approx(0.09));
   }
 

@@ -14,6 +14,7 @@
 #include "engine/placement.h"
 #include "engine/settings.h"
 #include "plan/batch_choice.h"
+#include "support/choice_of.h"
 #include "support/temporary_directory.h"
 
 namespace blipft {
@@ -35,10 +36,10 @@ Config asked_config() {
   Config config;
   config.file = "run.yaml";
   config.model.path = model_folder();
-  config.model.init = "random";            // loading's room would hide what steps take
+  config.model.init = InitialWeights::random;            // loading's room would hide what steps take
   config.data.path = "none";
   config.data.max_text_tokens = 512;
-  config.data.text_padding = "max";
+  config.data.text_padding = TextPadding::max;
   config.train.batch_size = 8;
   config.train.accumulate_grad_batches = 8;
   config.train.precision = Precision::bf16_mixed;
@@ -79,9 +80,9 @@ std::vector<Tried> all_tried(const Config& asked, const std::vector<std::pair<st
           Config config = asked;
           config.train.batch_size = batch;
           config.train.accumulate_grad_batches = samples / batch;
-          config.train.act_ckpt = act_ckpt;
-          config.parallel.strategy = strategy;
-          config.parallel.reshard = reshard;
+          config.train.act_ckpt = choice_of<LayerCheckpointing>(act_ckpt);
+          config.parallel.strategy = choice_of<StrategyKind>(strategy);
+          config.parallel.reshard = choice_of<ReshardPolicy>(reshard);
           config.parallel.offload = offload;
           const GroupSizes groups = group_sizes(config, ranks, ranks);
           const std::unique_ptr<Model> model = make_model(config);
@@ -158,7 +159,7 @@ TEST_SUITE("fit search") {
     for (const int64_t ranks : {1, 4}) {
       CAPTURE(ranks);
       asked.train.total_batch_size = 64 * ranks;
-      asked.parallel.strategy = ranks == 1 ? "auto" : "fsdp";
+      asked.parallel.strategy = choice_of<StrategyKind>(ranks == 1 ? "auto" : "fsdp");
       const std::vector<Tried> tried =
           all_tried(asked_config(), ranks == 1 ? kAlone : decltype(kTogether)(kTogether.begin() + 1, kTogether.end()), ranks);
       // The fastest of those that take at most so much; null: there is none.
@@ -216,25 +217,25 @@ TEST_SUITE("fit search") {
     };
     const int64_t all = int64_t{1} << 40;
     const auto settings = [&](const std::string& lines) { return ChosenSettings::of(choice(lines, all).config); };
-    CHECK(settings("train: {total_batch_size: 64}\n") == ChosenSettings{16, 1, "none", "auto", {}});
-    CHECK(settings("train: {total_batch_size: 61}\n") == ChosenSettings{16, 1, "none", "auto", {}});
+    CHECK(settings("train: {total_batch_size: 64}\n") == ChosenSettings{16, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {}});
+    CHECK(settings("train: {total_batch_size: 61}\n") == ChosenSettings{16, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {}});
     CHECK(settings("train: {total_batch_size: 64, accumulate_grad_batches: 3}\n") ==
-          ChosenSettings{6, 3, "none", "auto", {}});
-    CHECK(settings("train: {total_batch_size: 64, act_ckpt: half}\n") == ChosenSettings{16, 1, "half", "auto", {}});
+          ChosenSettings{6, 3, LayerCheckpointing::none, ReshardPolicy::automatic, {}});
+    CHECK(settings("train: {total_batch_size: 64, act_ckpt: half}\n") == ChosenSettings{16, 1, LayerCheckpointing::half, ReshardPolicy::automatic, {}});
     CHECK(settings("train: {total_batch_size: 64}\nparallel: {strategy: fsdp}\n") ==
-          ChosenSettings{16, 1, "none", "step", {}});
+          ChosenSettings{16, 1, LayerCheckpointing::none, ReshardPolicy::step, {}});
     CHECK(settings("train: {total_batch_size: 64}\nparallel: {strategy: fsdp, reshard: always}\n") ==
-          ChosenSettings{16, 1, "none", "always", {}});
+          ChosenSettings{16, 1, LayerCheckpointing::none, ReshardPolicy::always, {}});
     CHECK(settings("train: {total_batch_size: 64}\nparallel: {offload: [optimizer]}\n") ==
-          ChosenSettings{16, 1, "none", "auto", {"optimizer"}});
+          ChosenSettings{16, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {"optimizer"}});
 
     const std::string lines = "train: {total_batch_size: 64}\n";
-    const ChosenSettings kept{4, 4, "full", "auto", {}};
+    const ChosenSettings kept{4, 4, LayerCheckpointing::full, ReshardPolicy::automatic, {}};
     CHECK(ChosenSettings::of(kept.text()) == kept);
     CHECK(ChosenSettings::of(config_values(choice(lines, all, kept).config)) == kept);
     CHECK(choice(lines, all, kept).reason.find("as chosen when the run began") != std::string::npos);
     // One that does not fit any more, or that keys now forbid, is not kept.
-    const ChosenSettings whole{64, 1, "none", "auto", {}};
+    const ChosenSettings whole{64, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {}};
     const BatchChoice first = choice(lines, all, {}, 1);
     REQUIRE(ChosenSettings::of(first.config) == whole);
     const PlannedTexts texts(first.config, make_model(first.config)->inputs(), 1);
@@ -302,9 +303,9 @@ TEST_SUITE("fit search") {
     // No states to offload: parameters or not; with checkpointing also activations or not.
     CHECK(found.candidates == 7 * (2 + 4 + 4));
     Config quantised = asked;
-    quantised.model.quantize = "nf4";
+    quantised.model.quantize = WeightQuantization::nf4;
     CHECK(search.search(quantised, 1, 1).candidates == 0);
-    quantised.adapter.kind = "lora";
+    quantised.adapter.kind = AdapterKind::lora;
     const FitResult others = search.search(quantised, 1, 1);
     REQUIRE(others.rows.size() == 1);
     CHECK(others.rows[0].overrides.starts_with("model.quantize=nf4 adapter.kind=lora"));

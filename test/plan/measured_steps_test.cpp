@@ -87,7 +87,7 @@ double estimated(const Measured& row) {
                                      concat("parallel.devices=", row.ranks)});
   const Config config = resolve_for_ranks(load_config(std::string("inputs/") + row.recipe, overrides), row.ranks);
   const std::unique_ptr<Model> model = make_model(config);
-  const bool hold = config.parallel.strategy == "fsdp" && config.parallel.reshard != "always";
+  const bool hold = config.parallel.strategy == StrategyKind::fsdp && config.parallel.reshard != ReshardPolicy::always;
   return estimate_step_time(config, *model, {row.ranks}, hold, row.text).total();
 }
 

@@ -3,6 +3,7 @@
 #include "plan/step_timer.h"
 
 #include "strategies/strategy_harness.h"
+#include "support/choice_of.h"
 
 using namespace blipft;
 using namespace blipft::testing;
@@ -12,7 +13,7 @@ namespace {
 Config asked_config(const std::string& model) {
   Config config = make_job(model).config;
   config.train.batch_size = 2;
-  config.parallel.strategy = mpi_world().size() > 1 ? "fsdp" : "auto";
+  config.parallel.strategy = choice_of<StrategyKind>(mpi_world().size() > 1 ? "fsdp" : "auto");
   return config;
 }
 
@@ -30,9 +31,9 @@ struct Machine {
 };
 
 std::vector<TimedStep> candidates(const TextShape& text) {
-  return {{{4, 1, "none", "auto", {}}, 1, text, 1e-3, 1},
-          {{2, 2, "half", "auto", {}}, 2, text, 1e-3, 1},
-          {{1, 64, "none", "auto", {}}, 2, text, 1e-3, 32}};
+  return {{{4, 1, LayerCheckpointing::none, ReshardPolicy::automatic, {}}, 1, text, 1e-3, 1},
+          {{2, 2, LayerCheckpointing::half, ReshardPolicy::automatic, {}}, 2, text, 1e-3, 1},
+          {{1, 64, LayerCheckpointing::none, ReshardPolicy::automatic, {}}, 2, text, 1e-3, 32}};
 }
 
 void check_same_everywhere(double value) {

@@ -17,7 +17,7 @@ Config config_of(Precision precision = Precision::bf16_true) {
   config.file = "run.yaml";
   config.model.path = "test/golden/llama_mha";
   config.data.max_text_tokens = 12;
-  config.data.text_padding = "max";
+  config.data.text_padding = TextPadding::max;
   config.train.precision = precision;
   config.train.batch_size = 2;
   return config;
@@ -56,7 +56,7 @@ TEST_SUITE("step time") {
       const Estimated plain = estimated(config);
       const double flops = static_cast<double>(micro_batches) * plain.model->flops(2, 12);
       CHECK(plain.time.products == doctest::Approx(flops / rates.bf16).epsilon(kNear));
-      config.train.act_ckpt = "full";
+      config.train.act_ckpt = LayerCheckpointing::full;
       const Estimated full = estimated(config);
       double again = 0;
       for (const Unit* unit : full.model->units()) again += full.model->unit_flops(*unit, Phase::recompute, 2, 12);
@@ -72,7 +72,7 @@ TEST_SUITE("step time") {
     const Estimated exact = estimated(config);
     const double flops = exact.model->flops(2, 12);
     CHECK(exact.time.products == doctest::Approx(flops / h200_rates().f32).epsilon(kNear));
-    config.train.matmul_precision = "high";
+    config.train.matmul_precision = MatmulPrecision::high;
     CHECK(estimated(config).time.products == doctest::Approx(flops / h200_rates().tf32).epsilon(kNear));
     CHECK(estimated(config_of(Precision::bf16_mixed)).time.products ==
           doctest::Approx(flops / h200_rates().bf16).epsilon(kNear));
@@ -132,7 +132,7 @@ TEST_SUITE("step time") {
   TEST_CASE("activations in the host: the inputs of all layers but the last, out and in") {
     Config config = config_of();
     config.model.path = "test/golden/llama_mha";  // two layers
-    config.train.act_ckpt = "full";
+    config.train.act_ckpt = LayerCheckpointing::full;
     config.train.accumulate_grad_batches = 5;
     CHECK(estimated(config).time.link == 0);
     config.parallel.offload = {"activations"};
@@ -147,11 +147,11 @@ TEST_SUITE("step time") {
     Config config = config_of();
     config.train.accumulate_grad_batches = 5;
     CHECK(estimated(config).time.collectives == 0);
-    config.parallel.strategy = "ddp";
+    config.parallel.strategy = StrategyKind::ddp;
     const Estimated ddp = estimated(config, 4);
     CHECK(ddp.time.collectives ==
           doctest::Approx(2 * 2 * padded_elements(config, *ddp.model, {4}, false) * share).epsilon(kNear));
-    config.parallel.strategy = "fsdp";
+    config.parallel.strategy = StrategyKind::fsdp;
     const Estimated held = estimated(config, 4, true);
     const double padded = padded_elements(config, *held.model, {4}, true);
     CHECK(held.time.collectives == doctest::Approx(2 * padded * (share + of_gathers)).epsilon(kNear));
@@ -164,9 +164,9 @@ TEST_SUITE("step time") {
 
   TEST_CASE("quantised weights are unpacked for each use") {
     Config config = config_of();
-    config.adapter.kind = "lora";
+    config.adapter.kind = AdapterKind::lora;
     const Estimated plain = estimated(config);
-    config.model.quantize = "nf4";
+    config.model.quantize = WeightQuantization::nf4;
     const Estimated codes = estimated(config);
     CHECK(codes.time.products == plain.time.products);
     CHECK(codes.time.memory > plain.time.memory);

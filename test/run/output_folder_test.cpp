@@ -109,7 +109,7 @@ TEST_CASE("what the saved model would replace must be an older one, whether or n
   config.output.save_model = false;
   CHECK(results_message(config) == "");
   config.output.save_model = true;
-  config.adapter.kind = "lora";            // saves adapter/ alone
+  config.adapter.kind = AdapterKind::lora;            // saves adapter/ alone
   CHECK(results_message(config) == "");
   folder.write("run/adapter", "a file");
   CHECK(contains(results_message(config), "exists and is not a folder"));

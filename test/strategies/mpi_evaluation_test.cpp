@@ -1,6 +1,7 @@
 // Evaluations between steps: the loss of the step without dropout, the same under every strategy, and nothing of the
 // training changes.
 #include "strategies/strategy_harness.h"
+#include "support/choice_of.h"
 #include "support/text_model.h"
 
 using namespace blipft;
@@ -10,7 +11,7 @@ namespace {
 
 Job text_job() {
   Job job = make_job("blip2_odd");
-  job.config.model.init = "random";
+  job.config.model.init = InitialWeights::random;
   job.family = [](const ModelSettings& settings) {
     return std::make_unique<TextModel>(TextModel::Sizes{.layers = 5, .dropout = 0.2f}, settings);
   };
@@ -32,7 +33,7 @@ TEST_SUITE("mpi evaluation") {
         CAPTURE(text);
         CAPTURE(padding);
         Job job = text ? text_job() : make_job("blip2_untied");
-        job.config.data.text_padding = padding;
+        job.config.data.text_padding = choice_of<TextPadding>(padding);
         job.evaluates = true;
         const Outcome reference = train_alone(job);
         // Without dropout the step's loss is that of its samples before it; f32 sums of some 100 labels.

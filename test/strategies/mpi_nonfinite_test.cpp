@@ -20,9 +20,9 @@ TEST_SUITE("mpi strategies") {
     job.policy = &as_the_config_says;
     for (const Deal& deal : deals()) {
       CAPTURE(deal.strategy);
-      job.config.train.on_nonfinite = "stop";
+      job.config.train.on_nonfinite = FaultAction::stop;
       const Outcome stops = train_together(job, deal);
-      job.config.train.on_nonfinite = "skip";
+      job.config.train.on_nonfinite = FaultAction::skip;
       const Outcome skips = train_together(job, deal);
       CHECK(stops.gradients[0].empty());   // transient
       CHECK(!skips.gradients[0].empty());
@@ -34,7 +34,7 @@ TEST_SUITE("mpi strategies") {
   TEST_CASE("a step whose norm is not finite changes no weight, on any rank") {
     for (const Precision precision : {Precision::f32_true, Precision::bf16_mixed}) {
       Job job = make_job("blip2_odd", precision);
-      job.config.train.on_nonfinite = "skip";
+      job.config.train.on_nonfinite = FaultAction::skip;
       job.config.train.lr = 1e30;          // the first step is finite, and leaves weights that are of no use
       for (const Deal& deal : deals()) {
         CAPTURE(deal.strategy);

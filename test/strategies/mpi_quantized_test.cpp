@@ -1,6 +1,7 @@
 // Frozen layers in few bits (model.quantize) and moments in 8 bits (train.optim adamw8bit), under every strategy.
 #include "ops/op_context.h"
 #include "strategies/strategy_harness.h"
+#include "support/choice_of.h"
 #include "support/text_model.h"
 
 using namespace blipft;
@@ -39,7 +40,7 @@ const double kBound = 16 * std::sqrt(12.0 * 17) * 0x1p-24;
 
 Job text_job() {
   Job job = make_job("blip2_odd");
-  job.config.model.init = "random";
+  job.config.model.init = InitialWeights::random;
   // Matrices of 4,096 elements and more, three of them packed, beside biases and norms.
   const TextModel::Sizes sizes{.hidden = 64, .inner = 96};
   job.family = [=](const ModelSettings& settings) { return std::make_unique<TextModel>(sizes, settings); };
@@ -57,7 +58,7 @@ TEST_SUITE("mpi quantized") {
         Job job = make_job(name);
         job.config.model.freeze = {"vision", "language"};
         const Outcome plain = train_alone(job);
-        job.config.model.quantize = quantize.substr(0, 4) == "int8" ? "int8" : "nf4";
+        job.config.model.quantize = choice_of<WeightQuantization>(quantize.substr(0, 4) == "int8" ? "int8" : "nf4");
         job.config.model.double_quantize = quantize.ends_with("_double");
         const Outcome reference = train_alone(job);
         const std::unique_ptr<Model> model = job.make_model();
@@ -96,7 +97,7 @@ TEST_SUITE("mpi quantized") {
       Job job = make_job(name);
       job.config.model.freeze = {"vision", "language"};
       const Outcome plain = train_alone(job);
-      job.config.model.quantize = "fp8";
+      job.config.model.quantize = WeightQuantization::fp8;
       const Outcome reference = train_alone(job);
       const std::unique_ptr<Model> model = job.make_model();
       int64_t matrices = 0;
@@ -129,7 +130,7 @@ TEST_SUITE("mpi quantized") {
     const auto bytes = [&](const char* quantize) {
       Job vision = make_job("blip2_ordinary", Precision::bf16_true);
       vision.config.model.freeze = {"vision"};
-      vision.config.model.quantize = quantize;
+      vision.config.model.quantize = choice_of<WeightQuantization>(quantize);
       const TestRun run(vision, {"fsdp"}, &mpi_world());
       int64_t matrices = 0, gathered = 0, held = 0;
       for (const Unit* unit : run.model().units()) {
@@ -160,7 +161,7 @@ TEST_SUITE("mpi quantized") {
       CAPTURE(deal.strategy);
       Job job = make_job("blip2_odd");
       job.config.model.freeze = {"vision", "language"};
-      job.config.model.quantize = "nf4";
+      job.config.model.quantize = WeightQuantization::nf4;
       const TestRun run(job, deal, &mpi_world());
       int64_t largest = 0, frozen = 0, decoded = 0;
       for (const Unit* unit : run.model().units())
@@ -174,7 +175,7 @@ TEST_SUITE("mpi quantized") {
 
   TEST_CASE("moments in 8 bits: large matrices in codes, the rest in f32, the same on any number of ranks") {
     for (Precision precision : {Precision::f32_true, Precision::bf16_mixed, Precision::bf16_true}) {
-      CAPTURE(precision_name(precision));
+      CAPTURE(choice_word(precision));
       Job job = text_job();
       job.config.train.precision = precision;
       job.config.train.optim = "adamw8bit";

@@ -3,6 +3,7 @@
 #include <typeinfo>
 
 #include "strategies/strategy_harness.h"
+#include "support/choice_of.h"
 #include "support/text_model.h"
 
 using namespace blipft;
@@ -186,7 +187,7 @@ TEST_SUITE("mpi storage") {
       job.steps = 2;
       job.config.train.optim = row.optim;
       job.config.train.gradient_clip_val = row.clip;
-      if (row.lora) job.config.adapter.kind = "lora", job.config.adapter.r = 64;
+      if (row.lora) job.config.adapter.kind = AdapterKind::lora, job.config.adapter.r = 64;
       for (const Deal& deal : deals) {
         CAPTURE(deal.strategy);
         const auto trained = [&](const std::vector<std::string>& offload, int64_t& host_bytes) {
@@ -231,7 +232,7 @@ TEST_SUITE("mpi storage") {
       job.steps = 2;
       job.evaluates = true;
       job.config.train.gradient_clip_val = row.clip;
-      if (row.quantize) job.config.adapter.kind = "lora", job.config.model.quantize = row.quantize;
+      if (row.quantize) job.config.adapter.kind = AdapterKind::lora, job.config.model.quantize = choice_of<WeightQuantization>(row.quantize);
       for (const Deal& deal : deals) {
         CAPTURE(deal.strategy);
         CAPTURE(deal.accumulate);
@@ -265,7 +266,7 @@ TEST_SUITE("mpi storage") {
           job.samples = 4 * mpi_world().size();
           job.steps = 2;
           job.evaluates = true;
-          job.config.train.act_ckpt = act_ckpt;
+          job.config.train.act_ckpt = choice_of<LayerCheckpointing>(act_ckpt);
           job.config.train.dropout = true;
           const Outcome here = train_together(job, deal);
           job.config.parallel.offload = {"activations"};
@@ -289,7 +290,7 @@ TEST_SUITE("mpi storage") {
         const bool text = name == std::string("text");
         Job job = make_job(text ? "blip2_odd" : name, precision);
         if (text) {
-          job.config.model.init = "random";
+          job.config.model.init = InitialWeights::random;
           job.family = [](const ModelSettings& settings) {
             return std::make_unique<TextModel>(TextModel::Sizes{.layers = 12}, settings);
           };

@@ -119,7 +119,7 @@ TEST_SUITE("mpi strategies") {
     for (const std::string& name : kModels)
       for (Precision precision : kPrecisions) {
         CAPTURE(name);
-        CAPTURE(precision_name(precision));
+        CAPTURE(choice_word(precision));
         Job job = make_job(name, precision);
         job.config.train.gradient_clip_val = 0.5;  // the norms are above it: every step is clipped
         check_deals(job, {1, 3});
@@ -129,7 +129,7 @@ TEST_SUITE("mpi strategies") {
 
   TEST_CASE("accumulation over 1 to 4 micro-batches, without clipping") {
     for (Precision precision : kPrecisions) {
-      CAPTURE(precision_name(precision));
+      CAPTURE(choice_word(precision));
       Job job = make_job("blip2_odd", precision);
       check_deals(job, {1, 2, 3, 4});
       job.samples = 2 * 2 * mpi_world().size();
@@ -139,10 +139,10 @@ TEST_SUITE("mpi strategies") {
 
   TEST_CASE("linear layers without biases") {
     for (Precision precision : kPrecisions) {
-      CAPTURE(precision_name(precision));
+      CAPTURE(choice_word(precision));
       Job job = make_job("blip2_untied", precision);
       job.config.model.path = smooth_model_directory("blip2_untied", false);
-      job.config.model.init = "random";
+      job.config.model.init = InitialWeights::random;
       check_deals(job, {1, 3});
     }
   }
@@ -199,8 +199,8 @@ TEST_SUITE("mpi strategies") {
   TEST_CASE("text lengths that alternate") {
     for (Precision precision : kPrecisions) {
       Job job = make_job("blip2_odd", precision);
-      job.config.data.text_padding = "longest";
-      job.config.train.act_ckpt = "half";
+      job.config.data.text_padding = TextPadding::longest;
+      job.config.train.act_ckpt = LayerCheckpointing::half;
       job.steps = 4;
       REQUIRE(possible_text_shapes(job.config) == std::vector<TextShape>{{8}, {12}});
       check_deals(job, {1, 3});
@@ -210,10 +210,10 @@ TEST_SUITE("mpi strategies") {
   TEST_CASE("packed texts: as padded ones, on any number of ranks") {
     for (Precision precision : kPrecisions) {
       Job job = make_job("blip2_odd", precision);
-      job.config.train.act_ckpt = "half";
+      job.config.train.act_ckpt = LayerCheckpointing::half;
       job.config.train.dropout = true;
       const Outcome padded = train_alone(job);
-      job.config.data.text_padding = "packed";
+      job.config.data.text_padding = TextPadding::packed;
       CHECK(possible_text_shapes(job.config).size() > 1);
       for (Deal deal : deals(job, {1})) {
         CAPTURE(describe(deal));
@@ -224,7 +224,7 @@ TEST_SUITE("mpi strategies") {
 
   TEST_CASE("mean of micro-batch means: the same micro-batches, dealt to more ranks") {
     Job job = make_job("blip2_odd");
-    job.config.train.loss_normalization = "micro_batch";
+    job.config.train.loss_normalization = LossNormalization::micro_batch;
     job.samples = 24;
     const Outcome reference = train_alone(job, 12);
     for (Deal deal : deals(job, {12 / mpi_world().size()})) {
@@ -232,7 +232,7 @@ TEST_SUITE("mpi strategies") {
       check_close(train_together(job, deal), reference, job);
     }
     Job tokens = job;
-    tokens.config.train.loss_normalization = "tokens";
+    tokens.config.train.loss_normalization = LossNormalization::tokens;
     CHECK(distance(train_alone(tokens), reference, job).gradient > 0.01);  // captions of unequal length: another loss
     // Captions of equal length: the same loss.
     job.equal_lengths = tokens.equal_lengths = 9;
@@ -245,7 +245,7 @@ TEST_SUITE("mpi strategies") {
 
   TEST_CASE("random weights do not depend on the strategy") {
     Job job = make_job("blip2_ordinary");
-    job.config.model.init = "random";
+    job.config.model.init = InitialWeights::random;
     job.steps = 1;
     const Outcome reference = train_alone(job);
     for (const Deal& deal : deals(job, {1})) {
@@ -297,7 +297,7 @@ TEST_SUITE("mpi equal bits") {
           CAPTURE(describe(deal));
           CAPTURE(clip);
           Job job = bits_job(precision);
-          job.config.data.text_padding = "longest";
+          job.config.data.text_padding = TextPadding::longest;
           job.config.train.gradient_clip_val = clip;
           job.steps = 4;
           job.config.parallel.cuda_graph = false;
@@ -317,11 +317,11 @@ TEST_SUITE("mpi equal bits") {
         for (const Deal& deal : deals(job, {1, 3})) {
           CAPTURE(name);
           CAPTURE(describe(deal));
-          job.config.train.act_ckpt = "none";
+          job.config.train.act_ckpt = LayerCheckpointing::none;
           const Outcome none = train_together(job, deal);
-          job.config.train.act_ckpt = "half";
+          job.config.train.act_ckpt = LayerCheckpointing::half;
           check_same(train_together(job, deal), none);
-          job.config.train.act_ckpt = "full";
+          job.config.train.act_ckpt = LayerCheckpointing::full;
           check_same(train_together(job, deal), none);
         }
       }
@@ -403,7 +403,7 @@ TEST_SUITE("mpi groups of strategies") {
       }
     };
     for (Precision precision : kPrecisions) {
-      CAPTURE(precision_name(precision));
+      CAPTURE(choice_word(precision));
       Job job = make_job("blip2_odd", precision);  // with a tied head: a unit that is reduced twice
       job.steps = 2;
       check(job, {2, 3});                          // units are updated during the last micro-batch

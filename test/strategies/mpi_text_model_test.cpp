@@ -1,6 +1,7 @@
 // Models that read text alone under every strategy against one rank: LLaMA, T5, and three that no file of src/ knows
 // (test/support/text_model.h, sandwich_model.h and toy_encoder_decoder.h).
 #include "strategies/strategy_harness.h"
+#include "support/choice_of.h"
 #include "support/sandwich_model.h"
 #include "support/text_model.h"
 #include "support/toy_encoder_decoder.h"
@@ -14,10 +15,10 @@ namespace {
 Job text_job(const std::string& family, const char* text_padding) {
   const bool own = family == "text model" || family == "sandwich model" || family == "toy encoder-decoder";
   Job job = make_job(own ? "blip2_odd" : family);
-  job.config.data.text_padding = text_padding;
-  job.config.train.act_ckpt = "half";
+  job.config.data.text_padding = choice_of<TextPadding>(text_padding);
+  job.config.train.act_ckpt = LayerCheckpointing::half;
   if (!own) return job;
-  job.config.model.init = "random";
+  job.config.model.init = InitialWeights::random;
   if (family == "text model")
     job.family = [](const ModelSettings& settings) { return std::make_unique<TextModel>(TextModel::Sizes{}, settings); };
   else

@@ -19,6 +19,7 @@
 #include "engine/settings.h"
 #include "ops/bf16.h"
 #include "plan/memory_plan.h"
+#include "support/choice_of.h"
 #include "support/hold_gradients.h"
 
 namespace blipft::testing {
@@ -113,7 +114,7 @@ inline Job make_job(const std::string& name, Precision precision = Precision::f3
   Config& c = job.config;
   c.model.path = name.rfind("blip2", 0) == 0 ? smooth_model_directory(name) : model_directory(name);
   c.data.max_text_tokens = 12;
-  c.data.text_padding = "max";
+  c.data.text_padding = TextPadding::max;
   c.train.precision = precision;
   c.train.lr = precision == Precision::f32_true ? 1e-3 : 1e-2;
   c.train.eps = 1e-3;
@@ -143,8 +144,8 @@ class TestRun {
   /// `world` null: this rank alone, on the whole global batch.
   TestRun(const Job& job, const Deal& deal, const World* world) : job_(job), ranks_(world ? world->size() : 1) {
     Config& c = job_.config;
-    c.parallel.strategy = deal.strategy;
-    c.parallel.reshard = deal.reshard;
+    c.parallel.strategy = choice_of<StrategyKind>(deal.strategy);
+    c.parallel.reshard = choice_of<ReshardPolicy>(deal.reshard);
     c.parallel.prefetch_bytes = deal.prefetch_bytes;
     c.train.accumulate_grad_batches = deal.accumulate;
     c.train.batch_size = job_.samples / (ranks_ * deal.accumulate);
@@ -169,7 +170,7 @@ class TestRun {
     engine_ = std::make_unique<Engine>(EngineParts{&c, model_.get(), device_.get(), ops_.get(), groups(),
                                                    arena_.get(), optimizer_.get(), policy, nullptr,
                                                    ImageProcessor().statistics, plan_.text_shapes},
-                                       plan_.strategy_name, plan_.sharded);
+                                       plan_.strategy, plan_.sharded);
     engine_->strategy->learn_from(*plan_.engine->strategy);
     arena_->commit();
     poison();
@@ -178,7 +179,7 @@ class TestRun {
       engine_->program->warm_up(arena_->scratch());
       engine_->program->prepare(plan_.text_shapes);
     }
-    if (c.model.init == "random") {
+    if (c.model.init == InitialWeights::random) {
       init_weights(weight_context(), static_cast<uint64_t>(c.train.seed));
     } else {
       checkpoint_ = std::make_unique<SafetensorsReader>(c.model.path);

@@ -107,6 +107,10 @@ BREACHES = [
     ("include/blipft/config.h", '#include "blipft/config.h"',
      "a cycle: include/blipft/config.h -> include/blipft/config.h"),
     (VIT, '#include "models/families/picture/vit.h"', "a cycle"),
+    # settings compared with words
+    ("src/run/trainer.cpp", '  if (config.data.text_padding == "max") return;', "compares a setting with a word"),
+    ("src/plan/print_plan.cpp", '  const bool c = config_->train.act_ckpt != "none";', "compares a setting with a word"),
+    ("src/engine/engine.h", '  bool b = checkpoint.resume.text == "auto";', "compares a setting with a word"),
 ]
 
 # Breaches that need several lines: files with what is added to them, where the breach is told, a part of why.
@@ -125,6 +129,10 @@ THROUGH_HEADERS = [
     ("a cycle of two headers",
      {"src/run/a.h": '#include "run/b.h"\n', "src/run/b.h": '#include <vector>\n#include "a.h"\n'},
      ["src/run/b.h:2: "], ["a cycle: src/run/a.h -> src/run/b.h -> src/run/a.h"]),
+    ("a choice of words that is no enum",
+     {"include/blipft/config.h": 'struct OutputSection {\n  std::string save = "all";\n};\n',
+      "src/config/config_schema.cpp": '  o(&O::save, "save",\n    one_of({"all", "trained"}), "doc");\n'},
+     ["src/config/config_schema.cpp:2: "], ["a choice of words that is no enum"]),
     ("a room of more files than a reader finds his way in",
      {f"src/faults/part_{i}.cpp": "" for i in range(21)}, ["src/faults:21: "], ["more than the 20 of a room"]),
 ]

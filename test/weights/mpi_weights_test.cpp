@@ -7,6 +7,7 @@
 
 #include "engine/settings.h"
 #include "strategies/strategy_harness.h"
+#include "support/choice_of.h"
 #include "support/temporary_directory.h"
 
 using namespace blipft;
@@ -135,7 +136,7 @@ class Adapted {
                       optimizer_.get()};
     held.shards = mpi_world().size(), held.index = mpi_world().rank();
     store_ = std::make_unique<ParameterStore>(held);
-    strategy_ = make_strategy("fsdp", {device_.get(), ops_.get(), groups_.groups(), &arena_, store_.get(), units}, {});
+    strategy_ = make_strategy(StrategyKind::fsdp, {device_.get(), ops_.get(), groups_.groups(), &arena_, store_.get(), units}, {});
     arena_.plan(std::max(loading_scratch_bytes(),
                          saving_scratch_bytes(units, *store_, *strategy_, SaveSettings::of(config_).front())));
     arena_.commit();
@@ -149,7 +150,7 @@ class Adapted {
   }
   void init() { init_weights(context(), 11); }
   void save(const std::string& source, const std::string& directory, const char* what, const SafetensorsReader& from) {
-    config_.output.save = what;
+    config_.output.save = choice_of<SavedTensors>(what);
     save_weights(context(), mpi_world(), {directory, source, SaveSettings::of(config_).front(), &from});
   }
   /// All ranks' part of a unit.
@@ -227,7 +228,7 @@ TEST_SUITE("mpi weights") {
     Job job = saving_job(model, Precision::bf16_mixed);
     job.config.model.freeze = {"vision", "language"};
     const Contents all = saved_by(job);
-    job.config.output.save = "trained";
+    job.config.output.save = SavedTensors::trained;
     const Contents trained = saved_by(job);
     for (const auto& [name, content] : all) {
       CAPTURE(name);
@@ -267,10 +268,10 @@ TEST_SUITE("mpi weights") {
       const OtherModel model(source);
       for (Precision precision : {Precision::f32_true, Precision::bf16_true, Precision::bf16_mixed}) {
         CAPTURE(dtype_name(stored));
-        CAPTURE(precision_name(precision));
+        CAPTURE(choice_word(precision));
         Job job = saving_job(model, precision);
         job.config.model.freeze = {"vision", "language"};
-        job.config.model.quantize = stored == DType::f32 ? "none" : stored == DType::bf16 ? "nf4" : "int8";
+        job.config.model.quantize = choice_of<WeightQuantization>(stored == DType::f32 ? "none" : stored == DType::bf16 ? "nf4" : "int8");
         const DType trained = precision == Precision::bf16_true ? DType::bf16 : DType::f32;
         for (const auto& [name, content] : saved_by(job)) {
           CAPTURE(name);
@@ -289,7 +290,7 @@ TEST_SUITE("mpi weights") {
       CAPTURE(name);
       Job job = saving_job(model, Precision::bf16_true);  // holds them rounded
       job.config.model.freeze = {"vision", "language"};
-      job.config.output.save_dtype = name;
+      job.config.output.save_dtype = choice_of<SavedDtype>(name);
       for (const auto& [tensor, content] : saved_by(job)) {
         CAPTURE(tensor);
         CHECK(content.dtype == dtype);
@@ -302,8 +303,8 @@ TEST_SUITE("mpi weights") {
     const OtherModel model(stored_as(DType::f32));
     Job job = saving_job(model, Precision::bf16_mixed);
     job.config.model.freeze = {"vision", "language"};
-    job.config.model.init = "random";
-    for (const char* quantize : {"none", "nf4"}) {
+    job.config.model.init = InitialWeights::random;
+    for (const WeightQuantization quantize : {WeightQuantization::none, WeightQuantization::nf4}) {
       job.config.model.quantize = quantize;
       const Contents saved = saved_by(job);
       for (const auto& [name, content] : saved)
@@ -312,7 +313,7 @@ TEST_SUITE("mpi weights") {
       // A block of 64 in nf4 has 16 numbers at most.
       const std::vector<float> layer = floats_of(saved.at("vision_model.encoder.layers.0.mlp.fc1.weight"));
       const std::set<float> block(layer.begin(), layer.begin() + 64);
-      CHECK((block.size() <= 16) == (job.config.model.quantize == "nf4"));
+      CHECK((block.size() <= 16) == (job.config.model.quantize == WeightQuantization::nf4));
     }
   }
 
