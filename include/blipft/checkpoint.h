@@ -84,8 +84,10 @@ class CheckpointWriter {
   /// Copies files (config.json, tokenizer, preprocessor, generation config, ...; those that exist) from `source`.
   void copy_files(const std::string& source, const std::vector<std::string>& names);
   void write_text(const std::string& name, const std::string& text);
-  /// Flushes, renames into place (replacing an older directory of that name). Throws when a byte was never written.
-  void finish();
+  /// Flushes and renames into place, replacing an older model of that name. Returns the path of the model: if something that
+  /// is not a model of this program has taken the name, that stays, and the model gets the first free name of directory-2,
+  /// directory-3, ... Throws when a byte was never written.
+  std::string finish();
 
  private:
   struct State;

@@ -37,10 +37,16 @@ inline std::string brief(std::string_view text, size_t most = 80) {
   return end < text.size() ? out + "..." : out;
 }
 
+/// `message` with NUL characters written as \0: what() would end at the first one.
+inline std::string without_nul(std::string message) {
+  for (size_t at = message.find('\0'); at != std::string::npos; at = message.find('\0', at)) message.replace(at, 1, "\\0");
+  return message;
+}
+
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, std::source_location place = std::source_location::current())
-      : std::runtime_error(message), place_(place) {}
+      : std::runtime_error(without_nul(message)), place_(place) {}
   const std::source_location& place() const { return place_; }
 
  private:

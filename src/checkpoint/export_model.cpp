@@ -122,9 +122,9 @@ void export_model(const std::string& asked, const std::vector<std::string>& over
   restore_state(context, index, folder, 4);
   for (const SaveSettings& settings : SaveSettings::of(config)) {
     const std::string target = config.output.path + "/" + settings.folder();
-    save_weights(context, world, {target, config.model.path, settings, checkpoint.get(),
+    const std::string saved = save_weights(context, world, {target, config.model.path, settings, checkpoint.get(),
                                   adapter_config(config, context.units), {run_id_of(index.run), index.step}});
-    std::printf("model      %s (after %lld steps)\n", target.c_str(), static_cast<long long>(index.step));
+    std::printf("model      %s (after %lld steps)\n", saved.c_str(), static_cast<long long>(index.step));
   }
 }
 

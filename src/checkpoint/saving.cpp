@@ -132,6 +132,7 @@ class Saver {
   void open();
   void save(const Unit& unit);
   void finish();
+  const std::string& saved_as() const { return saved_as_; }
 
  private:
   DType dtype_of(const Unit& unit, const Parameter& parameter) const;
@@ -145,6 +146,7 @@ class Saver {
   std::unique_ptr<CheckpointWriter> writer_;
   std::vector<const NamedTensor*> beside_;
   std::vector<char> host_;
+  std::string saved_as_;                   // the folder; of rank 0
 };
 
 DType Saver::dtype_of(const Unit& unit, const Parameter& parameter) const {
@@ -188,7 +190,7 @@ void Saver::finish() {
       writer_->write(tensor->first, first, count, host_.data());
     }
   }
-  writer_->finish();
+  saved_as_ = writer_->finish();
 }
 
 // All ranks take part in gathering.
@@ -338,7 +340,7 @@ int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveS
   return bytes;
 }
 
-void save_weights(const WeightContext& context, const World& world, const SaveJob& job) {
+std::string save_weights(const WeightContext& context, const World& world, const SaveJob& job) {
   BLIPFT_CHECK(!job.settings.pretrained || job.checkpoint, "the checkpoint of pretrained weights is gone");
   Saver saver(context, job);
   world.together([&] {
@@ -347,6 +349,7 @@ void save_weights(const WeightContext& context, const World& world, const SaveJo
   for (const Unit* unit : context.units) saver.save(*unit);
   context.device->synchronize();
   world.together([&] { saver.finish(); });
+  return world.from_rank(0, saver.saved_as());
 }
 
 }  // namespace blipft

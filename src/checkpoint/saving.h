@@ -43,7 +43,8 @@ int64_t saving_scratch_bytes(const Units& units, const ParameterStore& store, co
 int64_t saved_bytes(const Units& units, const ParameterStore& store, const SaveSettings& settings,
                     const SafetensorsReader* checkpoint, const std::string& source);
 /// Writes tensors, config and tokenizer files (rank 0 writes, all ranks take part). What was not trained is copied from
-/// the checkpoint, in pieces.
-void save_weights(const WeightContext& context, const World& world, const SaveJob& job);
+/// the checkpoint, in pieces. Returns the folder: SaveJob::directory, or one beside it if that name was taken (see
+/// CheckpointWriter::finish()).
+std::string save_weights(const WeightContext& context, const World& world, const SaveJob& job);
 
 }  // namespace blipft

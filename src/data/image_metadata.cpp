@@ -17,6 +17,7 @@
 #include "data/vqa_metadata.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/paths.h"
 
 namespace blipft {
 namespace {
@@ -144,7 +145,7 @@ std::string coco_root(const std::string& file, const std::string& picture, const
   for (const fs::path& root : {folder, folder / split, folder / "images", above / split, above / "images" / split,
                                above / "images", above}) {
     std::error_code ignored;
-    const fs::path clean = root.empty() ? fs::path(".") : root.lexically_normal();
+    const fs::path clean = io::absolute_path(root.empty() ? "." : root.string());
     if (fs::exists(clean / picture, ignored)) return clean.string();
     looked += concat(looked.empty() ? "" : ", ", clean.string());
   }

@@ -8,23 +8,25 @@
 #include "data/datasets.h"
 #include "data/image_metadata.h"
 #include "io/file.h"
+#include "io/paths.h"
 
 namespace blipft {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether `path`, without "." and "x/..", leads out of the folder that it is relative to.
-bool leads_out(const fs::path& path) {
-  const fs::path clean = path.lexically_normal();
-  return clean.is_absolute() || (!clean.empty() && *clean.begin() == "..");
+/// Returns true if `file`, relative to `root`, is an absolute path or leads out of `root` by "..".
+bool leads_out(const fs::path& file, const fs::path& root) {
+  if (file.is_absolute()) return true;
+  const bool steps_up = std::find(file.begin(), file.end(), "..") != file.end();
+  return steps_up && !io::lies_within(fs::weakly_canonical(root / file), root);
 }
 
-/// Whether what `path` is, all links followed, lies in `root`, a path without links.
+/// Returns true if the file at `path`, behind all links, lies in `root`, a path without links.
 bool is_inside(const fs::path& path, const fs::path& root) {
   std::error_code error;
   const fs::path found = fs::canonical(path, error);
-  return !error && !leads_out(found.lexically_relative(root));
+  return !error && io::lies_within(found, root);
 }
 
 /// Where the metadata's pictures lie. A look at each file is slow on network file systems: each folder is looked into
@@ -36,7 +38,7 @@ class Folders {
 
   enum class Found { inside, outside, absent };
   Found find(const std::string& file) {
-    if (!allow_outside_ && leads_out(file)) return Found::outside;
+    if (!allow_outside_ && leads_out(file, real_root_)) return Found::outside;
     const fs::path path = root_ / file;
     const auto [place, added] = folders_.try_emplace(path.parent_path().string());
     Folder& folder = place->second;

@@ -14,6 +14,7 @@
 #include "data/json_index.h"
 #include "data/record_text.h"
 #include "io/json.h"
+#include "io/paths.h"
 
 namespace blipft {
 namespace {
@@ -107,7 +108,7 @@ PictureNames names_for(const std::string& file, int64_t first, const TextSetting
   if (!settings.pictures.empty()) roots = {settings.pictures, fs::path(settings.pictures) / subset};
   std::string looked;
   for (const fs::path& root : roots) {
-    const std::string clean = root.empty() ? "." : root.lexically_normal().string();
+    const std::string clean = io::absolute_path(root.empty() ? "." : root.string());
     for (const std::string& prefix : {subset.empty() ? "" : "COCO_" + subset + "_", std::string()}) {
       const PictureNames names{clean, prefix};
       std::error_code ignored;

@@ -179,8 +179,8 @@ std::string html(std::string_view text) {
 std::string link_to(const std::string& path, const std::string& folder) {
   if (path.empty()) return "";
   namespace fs = std::filesystem;
-  const fs::path whole = fs::absolute(path).lexically_normal(), base = fs::absolute(folder).lexically_normal();
-  const std::string relative = whole.lexically_relative(base).generic_string();
+  std::error_code error;
+  const std::string relative = fs::relative(path, folder, error).generic_string();
   constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/";
   std::string out = "./";
   for (char c : relative) {

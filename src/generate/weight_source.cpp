@@ -7,6 +7,8 @@
 #include "checkpoint/run_id.h"
 #include "io/json.h"
 #include "io/marker.h"
+#include "io/paths.h"
+#include "io/saved_model.h"
 #include "io/state_files.h"
 
 namespace blipft {
@@ -87,9 +89,10 @@ WeightSource of_base(const Config& config) {
 WeightSource choose(const Config& config) {
   if (config.generate.weights == WeightsChoice::base) return of_base(config);
   if (config.generate.weights == WeightsChoice::automatic) {
-    const std::string model = config.output.path + "/model", adapter = config.output.path + "/adapter";
-    if (has_file(model, "config.json")) return of_model(config, model);
-    if (has_file(adapter, "adapter_config.json")) return of_adapter(config, adapter);
+    const std::string model = io::newest_saved(config.output.path, "model", "config.json");
+    const std::string adapter = io::newest_saved(config.output.path, "adapter", "adapter_config.json");
+    if (!model.empty()) return of_model(config, model);
+    if (!adapter.empty()) return of_adapter(config, adapter);
     WeightSource source = of_base(config);
     source.missing = concat(config.output.path, std::filesystem::exists(config.output.path) ? " holds" : " does not exist, and so holds",
                             " no trained model");
@@ -122,7 +125,7 @@ std::optional<TrainingRun> training_run_of(const WeightSource& source) {
   const std::optional<io::Marker> marker = io::read_marker(io::open_folder(source.folder, true));
   const fs::path run = fs::path(source.folder) / "..";
   if (!marker || marker->run_id.empty() || run_of_record_file(run.string(), kConfigFile) != marker->run_id) return std::nullopt;
-  const std::string file = (run / kConfigFile).lexically_normal().string();
+  const std::string file = io::absolute_path((run / kConfigFile).string());
   return TrainingRun{load_config(file, {}), file};
 }
 

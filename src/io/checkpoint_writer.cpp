@@ -13,6 +13,7 @@
 #include "blipft/error.h"
 #include "io/file.h"
 #include "io/marker.h"
+#include "io/paths.h"
 #include "io/safetensors_header.h"
 #include "io/saved_model.h"
 
@@ -150,7 +151,7 @@ std::string CheckpointWriter::State::index_text() const {
 }
 
 void CheckpointWriter::State::move_into_place() {
-  io::replace_saved(directory);
+  directory = io::replace_saved(directory);
   finished = true;
 }
 
@@ -180,7 +181,7 @@ CheckpointWriter::CheckpointWriter(const std::string& directory, const std::vect
   BLIPFT_USER_CHECK(!directory.empty(), "the folder for the saved model has an empty name");
   BLIPFT_CHECK(shard_bytes > 0, "shards of ", shard_bytes, " bytes");
   auto state = std::make_unique<State>();
-  state->directory = fs::path(directory + "/").lexically_normal().parent_path().string();  // without a last slash
+  state->directory = io::absolute_path(directory);
   state->partial = state->directory + ".partial";
   state->stem = stem;
   state->marker = {stem == "model" ? io::Marker::kModel : io::Marker::kAdapter, origin.run_id, origin.step, {}};
@@ -253,7 +254,7 @@ void CheckpointWriter::write_text(const std::string& name, const std::string& te
   state_->marker.files.push_back(name);
 }
 
-void CheckpointWriter::finish() {
+std::string CheckpointWriter::finish() {
   BLIPFT_CHECK(!state_->finished, "finish() was called before");
   for (const Shard& shard : state_->shards)
     for (const io::HeaderEntry& entry : shard.entries) {
@@ -272,7 +273,7 @@ void CheckpointWriter::finish() {
   }
   for (Shard& shard : state_->shards) {
     state_->marker.files.push_back(shard.file_name);
-    io::sync_file(shard.file, shard.file_name);
+    io::sync_file(shard.file, (fs::path(state_->partial) / shard.file_name).string());
     shard.file = io::FileDescriptor();
   }
   std::sort(state_->marker.files.begin(), state_->marker.files.end());
@@ -287,6 +288,7 @@ void CheckpointWriter::finish() {
   BLIPFT_USER_CHECK(!error, state_->partial, ": cannot be read: ", error.message());
   io::sync_directory(state_->partial);
   state_->move_into_place();
+  return state_->directory;
 }
 
 }  // namespace blipft

@@ -117,20 +117,74 @@ void check_saving(const std::string& directory) {
   }
 }
 
+std::string free_saved_name(const std::string& directory) {
+  const auto is_free = [](const std::string& name) {
+    const Place place(name);
+    for (const char* end : {"", kPartial, kOld})
+      if (const SavedModel model = look(place, end); model.there && !model.own) return false;
+    return true;
+  };
+  if (is_free(directory)) return directory;
+  for (int number = 2;; ++number)
+    if (const std::string name = concat(directory, "-", number); is_free(name)) return name;
+}
+
+std::vector<std::string> saved_names(const std::string& parent, const std::string& name) {
+  std::vector<std::pair<long, std::string>> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string found_name = entry->path().filename().string();
+    if (found_name == name) found.push_back({1, name});
+    if (!found_name.starts_with(name + "-")) continue;
+    const std::string number = found_name.substr(name.size() + 1);
+    const bool digits = !number.empty() && number.size() < 10 && number.find_first_not_of("0123456789") == std::string::npos;
+    if (digits && number[0] != '0' && number != "1") found.push_back({std::stol(number), found_name});
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<std::string> names;
+  for (auto& [number, one] : found) names.push_back(std::move(one));
+  return names;
+}
+
+std::string newest_saved(const std::string& parent, const std::string& name, const std::string& file) {
+  std::string newest;
+  std::pair<bool, int64_t> newest_order;
+  for (const std::string& one : saved_names(parent, name)) {
+    const std::string folder = parent + "/" + one;
+    std::error_code error;
+    if (!fs::is_regular_file(folder + "/" + file, error)) continue;
+    const std::optional<Marker> marker = read_marker(open_folder(folder, true));
+    const bool known = is_model_marker(marker);
+    const std::pair<bool, int64_t> order{known, known ? marker->step : -1};
+    if (newest.empty() || order >= newest_order) newest = folder, newest_order = order;
+  }
+  return newest;
+}
+
 void remove_saved(const std::string& directory) {
   const Place place(directory);
   remove(place, "", look(place, ""));
 }
 
-void replace_saved(const std::string& directory) {
+// Gives the whole directory.partial the next free name, since something else has the name `directory`.
+std::string place_beside(const Place& place, const std::string& directory, const std::string& why) {
+  const std::string target = free_saved_name(directory), name = fs::path(target).filename().string();
+  BLIPFT_USER_CHECK(::renameat2(place.parent.get(), (place.name + kPartial).c_str(), place.parent.get(), name.c_str(),
+                                RENAME_NOREPLACE) == 0,
+                    directory, ": ", why, "; it is not replaced. The new model is whole in ", directory, kPartial,
+                    ", which cannot be renamed to ", name, ": ", errno_text());
+  sync(place);
+  return target;
+}
+
+std::string replace_saved(const std::string& directory) {
   const Place place(directory);
   const SavedModel older = look(place, "");
-  BLIPFT_USER_CHECK(!older.there || older.own, directory, ": ", older.why, "; it is not replaced. The new model is whole in ",
-                    directory, kPartial);
+  if (older.there && !older.own) return place_beside(place, directory, older.why);
   if (older.there && exchange(place.parent, place.name + kPartial, place.name)) {
     sync(place);
     remove(place, kPartial, look(place, kPartial));
-    return;
+    return directory;
   }
   if (older.there) {
     remove(place, kOld, look(place, kOld));
@@ -144,6 +198,7 @@ void replace_saved(const std::string& directory) {
   }
   sync(place);
   if (older.there) remove(place, kOld, look(place, kOld));
+  return directory;
 }
 
 std::string restore_saved(const std::string& directory) {

@@ -58,12 +58,20 @@ std::vector<std::string> saved_folders(const Config& config) {
   return folders;
 }
 
+// The folders of models and adapters in `folder`: model, model-2, ..., adapter, ...
+std::vector<std::string> saved_names(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const char* name : kSaved)
+    for (std::string& one : io::saved_names(folder, name)) names.push_back(std::move(one));
+  return names;
+}
+
 // What an overwriting run takes away before it begins: own models stay that its own is going to replace.
 std::vector<std::string> removed_models(const Config& config) {
   std::vector<std::string> folders;
   if (!config.output.overwrite) return folders;
   const std::vector<std::string> replaced = saved_folders(config);
-  for (const char* name : kSaved)
+  for (const std::string& name : saved_names(config.output.path))
     if (const std::string folder = in(config.output.path, name);
         std::find(replaced.begin(), replaced.end(), folder) == replaced.end() && io::saved_model(folder).own)
       folders.push_back(folder);
@@ -107,7 +115,7 @@ std::vector<std::string> results_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const TraceFile& file : own_trace_files(folder)) names.push_back(fs::path(file.path).filename().string());
   for (const std::string& name : record_files_in(folder)) names.push_back(name);
-  for (const char* name : kSaved)
+  for (const std::string& name : saved_names(folder))
     if (const io::SavedModel model = io::saved_model(in(folder, name)); model.own && model.whole) names.push_back(name);
   const auto all = io::named_checkpoints(in(folder, kCheckpoints));
   if (std::any_of(all.begin(), all.end(), [](const auto& one) { return one.own || one.claims; }))
@@ -136,7 +144,7 @@ bool replaces_results(const Config& config, bool resumed) {
   if (resumed || config.output.overwrite) return !resumed;
   if (config.checkpoint.resume != ResumeMode::automatic) return false;
   const std::vector<std::string> found = results_in(config.output.path);
-  const auto saved = [](const std::string& name) { return name == "model" || name == "adapter"; };
+  const auto saved = [](const std::string& name) { return name.starts_with("model") || name.starts_with("adapter"); };
   return !has_whole_checkpoint(in(config.output.path, kCheckpoints)) && std::none_of(found.begin(), found.end(), saved);
 }
 
@@ -154,8 +162,8 @@ void check_results(const Config& config, bool resumed) {
                     ": output.path: ", path, " holds another run's results (", names_text(found), "); ",
                     how_to_go_on(config), "choose another output.path, or replace them with output.overwrite=true");
   for (const std::string& folder : saved_folders(config)) {
-    check_replaceable(folder);
-    BLIPFT_USER_CHECK(::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,
+    if (!resumed) check_replaceable(folder);  // a resumed run saves beside what is in its way
+    BLIPFT_USER_CHECK(resumed || ::access(folder.c_str(), F_OK) != 0 || ::access(folder.c_str(), W_OK | X_OK) == 0, folder,
                       ": is to be replaced by the saved model, but you may not write to it: ", io::errno_text());
   }
   const std::string folder = checkpoints_folder(config);

@@ -14,6 +14,7 @@
 
 #include "blipft/error.h"
 #include "io/file.h"
+#include "io/paths.h"
 
 namespace blipft {
 
@@ -55,12 +56,6 @@ std::optional<int64_t> step_of_row(std::string_view row) {
   return std::nullopt;
 }
 
-// An absolute path of what is given relative to the working directory; links in it stay. `path` may be a pattern.
-std::string absolute(const std::string& path) {
-  if (path.empty() || path[0] == '/') return path;
-  return fs::absolute(path).lexically_normal().string();
-}
-
 }  // namespace
 
 std::vector<std::string> record_files_in(const std::string& folder) {
@@ -95,13 +90,13 @@ std::string last_metrics_row(const std::string& folder) {
 }
 
 Config with_absolute_paths(Config config) {
-  for (std::string* path : {&config.adapter.path, &config.data.path, &config.data.val_path, &config.checkpoint.path,
-                            &config.output.path})
-    *path = absolute(*path);
+  for (std::string* path : {&config.adapter.path, &config.data.path, &config.data.val_path, &config.data.pictures,
+                            &config.generate.path, &config.checkpoint.path, &config.output.path})
+    *path = io::absolute_path(*path);
   std::error_code error;                   // it may be a name that stands for a folder elsewhere
-  if (fs::exists(config.model.path, error)) config.model.path = absolute(config.model.path);
+  if (fs::exists(config.model.path, error)) config.model.path = io::absolute_path(config.model.path);
   if (config.checkpoint.resume.text.find('/') != std::string::npos)
-    config.checkpoint.resume.text = absolute(config.checkpoint.resume.text);
+    config.checkpoint.resume.text = io::absolute_path(config.checkpoint.resume.text);
   return config;
 }
 

@@ -158,13 +158,16 @@ bool is_what_was_asked(const Config& asked, const Config& then, int64_t ranks) {
   return samples_of_a_step(asked, ranks) == samples_of_a_step(then, then.parallel.devices);
 }
 
-// Whether each model that the run saves is there.
+// Returns true if each model that the run saves is there, under its own name or one beside it.
 bool is_saved(const Config& config, const std::string& run_id) {
   if (!config.output.save_model) return true;
   const std::vector<SaveSettings> all = SaveSettings::of(config);
   return std::all_of(all.begin(), all.end(), [&](const SaveSettings& settings) {
-    const io::SavedModel model = io::saved_model(config.output.path + "/" + settings.folder());
-    return model.whole && model.marker.run_id == run_id;
+    const std::vector<std::string> names = io::saved_names(config.output.path, settings.folder());
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      const io::SavedModel model = io::saved_model(config.output.path + "/" + name);
+      return model.whole && model.marker.run_id == run_id;
+    });
   });
 }
 

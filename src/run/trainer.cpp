@@ -11,6 +11,7 @@
 #include "engine/settings.h"
 #include "faults/end_all.h"
 #include "faults/launch_watch.h"
+#include "io/saved_model.h"
 #include "run/record_files.h"
 #include "run/run.h"
 #include "run/run_log.h"
@@ -284,9 +285,13 @@ void Run::finish() {
   if (config_.output.save_model && !stopped()) {
     const int64_t steps = config_.output.save_best ? take_best() : done_;
     for (const SaveSettings& settings : SaveSettings::of(config_)) {
-      saved_.push_back(config_.output.path + "/" + settings.folder());
-      save_weights(weight_context(), world_, {saved_.back(), config_.model.path, settings, checkpoint_.get(),
-                                              adapter_config(config_, model_->units()), {run_id_, steps}});
+      const std::string wanted = config_.output.path + "/" + settings.folder();
+      const std::string folder = world_.from_rank(0, first() ? io::free_saved_name(wanted) : "");
+      saved_.push_back(save_weights(weight_context(), world_, {folder, config_.model.path, settings, checkpoint_.get(),
+                                                               adapter_config(config_, model_->units()), {run_id_, steps}}));
+      if (first() && saved_.back() != wanted)
+        std::fprintf(stderr, "warning: %s: something that is not a saved model of this run has this name or needs it; it was "
+                     "left alone, and the weights are in %s\n", wanted.c_str(), saved_.back().c_str());
     }
     trace_->scratch_memory(loader_->total_steps() - 1, "saving", plan_.saving_bytes);
   }
@@ -349,7 +354,7 @@ void Run::end_early() {
 int train(const Config& config, const World& world) {
   check_started_together(config, world);
   choose_gpu_queues(config, world);        // whatever asks for GPUs starts CUDA
-  if (world.rank() == 0) start_run_log();
+  start_run_log(world.rank() == 0);
   Watchdog watchdog(world, config.parallel.timeout_seconds);
   LaunchWatch::together();
   Run run(config, world, watchdog);

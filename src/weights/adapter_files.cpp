@@ -10,6 +10,7 @@
 
 #include "blipft/model_class.h"
 #include "io/json.h"
+#include "io/paths.h"
 #include "weights/hub_cache.h"
 #include "weights/stored_tensors.h"
 
@@ -124,16 +125,10 @@ void check_base_weights(const SafetensorsReader& adapters, const Units& units, c
   }
 }
 
-// The folder by a name that holds from any working directory; links in it stay as they are.
-std::string absolute_path(const std::string& folder) {
-  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
-  return (path.has_filename() ? path : path.parent_path()).string();
-}
-
 // A model in the hub's cache has a name that holds on every machine.
 std::string name_of_base(const std::string& folder) {
   const std::string name = hub_name_of(folder);
-  return name.empty() ? absolute_path(folder) : name;
+  return name.empty() ? io::absolute_path(folder) : name;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "blipft/error.h"
 #include "io/file.h"
+#include "io/paths.h"
 
 namespace blipft {
 
@@ -64,7 +65,7 @@ std::string folder_of_model(const std::string& path) {
 }
 
 std::string hub_name_of(const std::string& path) {
-  const fs::path clean = fs::path(path + "/").lexically_normal().parent_path();  // without a slash at its end
+  const fs::path clean = io::absolute_path(path);
   const fs::path snapshots = clean.parent_path();
   const std::string folder = snapshots.parent_path().filename().string();
   if (snapshots.filename() != "snapshots" || !folder.starts_with(kPrefix)) return {};

@@ -10,12 +10,13 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 
 import h5py
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from program_runs import (PROGRAM, ROOT, Space, checkpoint, command_line, environment, run, saved_model,  # noqa: E402
-                          start, steps_of)
+from program_runs import (PROGRAM, ROOT, Space, checkpoint, command_line, environment, mpirun, run,  # noqa: E402
+                          saved_model, start, steps_of)
 from script_tests import check, run_tests, test  # noqa: E402
 
 EVERY_STEP = "checkpoint.every_steps=1"
@@ -362,6 +363,78 @@ def a_replacement_that_was_interrupted_is_brought_to_its_end(space):
     shutil.copytree(second.output / "model", first.output / "model.old")
     done = run(space, 0, *go_on)
     check("was removed" in done.err and not (first.output / "model.old").exists(), done)
+
+
+@test
+def trained_weights_are_saved_beside_what_takes_their_name_while_the_run_trains(space):
+    def occupied(make, name="model", *overrides):
+        """A run during which `make` puts something where its weights are to go."""
+        output = space.new()
+        process = subprocess.Popen(
+            command_line(0, [PROGRAM, space.config, f"output.path={output}", "train.max_steps=400", "train.max_epochs=1000",
+                             "output.save_model=true", *overrides]),
+            cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        end = time.monotonic() + 60
+        while not (output / "metrics.jsonl").exists() or "step" not in (output / "metrics.jsonl").read_text():
+            check(process.poll() is None and time.monotonic() < end, "the run has not begun")
+            time.sleep(0.01)
+        make(output / name)
+        out, err = process.communicate(timeout=120)
+        check(process.returncode == 0, out[-2000:], err[-2000:])
+        return output, out, err
+
+    def a_file(path):
+        path.write_text("mine")
+
+    def a_folder(path):
+        path.mkdir()
+        (path / "README.md").write_text("mine")
+
+    def a_link(path):
+        path.symlink_to(space.folder)
+
+    for make, name in ((a_file, "model"), (a_folder, "model"), (a_link, "model"), (a_folder, "model.partial")):
+        output, out, err = occupied(make, name)
+        check(f"model      {output}/model-2" in out and f"{output}/model-2" in err, make, name, out[-1000:], err)
+        check((output / name).is_symlink() == (make is a_link), "what was there is gone")
+        if make is a_file:
+            check((output / name).read_text() == "mine", "changed")
+        if make is a_folder:
+            check((output / name / "README.md").read_text() == "mine", "changed")
+        check(marker(output / "model-2")["step"] == 400 and (output / "model-2/model.safetensors").exists(), out)
+    # --generate finds it, and so does the next start.
+    done = mpirun(0, [PROGRAM, space.config, f"output.path={output}", "--generate", "generate.samples=1", "generate.max_new_tokens=2"])
+    check(done[0] == 0 and "model-2" in done[1], done)
+    again = mpirun(0, [PROGRAM, space.config, f"output.path={output}", "train.max_steps=400", "train.max_epochs=1000",
+                       "output.save_model=true", "checkpoint.resume=auto"])
+    check(again[0] == 0 and "has ended" in again[1], again)
+    output, out, err = occupied(a_folder, "adapter", "adapter.kind=lora")
+    check(f"model      {output}/adapter-2" in out and (output / "adapter-2/adapter_config.json").exists(), out, err)
+
+
+@test
+def a_path_means_what_it_means_to_the_system(space):
+    """x/../y where x is a link: beside what the link leads to."""
+    folder = space.new("paths")
+    (folder / "zz/deep").mkdir(parents=True)
+    (folder / "link").symlink_to(folder / "zz/deep")
+    other = run(space, 0, "train.max_steps=1", "output.save_model=true", f"output.path={folder / 'q9'}")
+    before = fingerprint(folder / "q9")
+    data = folder / "zz/data"
+    data.symlink_to(space.data)
+    done = run(space, 0, "train.max_steps=1", "output.save_model=true", f"output.path={folder / 'link'}/../q9",
+               f"data.path={folder / 'link'}/../data")
+    check((folder / "zz/q9/model/config.json").exists() and (folder / "zz/q9/log.txt").exists(), done)
+    check(fingerprint(folder / "q9") == before, "another run's folder was changed", other)
+    config = (folder / "zz/q9/config.yaml").read_text()
+    check(f"path: {folder / 'zz/data'}\n" in config and f"path: {folder / 'zz/q9'}\n" in config, config)
+    exported = mpirun(0, [PROGRAM, "--export", checkpoint_of(space), f"output.path={folder / 'link'}/../e9"])
+    check(exported[0] == 0 and (folder / "zz/e9/model/config.json").exists() and not (folder / "e9").exists(), exported)
+
+
+def checkpoint_of(space):
+    done = run(space, 0, "train.max_steps=1", EVERY_STEP)
+    return checkpoint(done.output, 1)
 
 
 if __name__ == "__main__":
