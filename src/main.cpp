@@ -9,6 +9,7 @@
 
 #include "answers/answers.h"
 #include "answers/print_generation_plan.h"
+#include "base/standard_output.h"
 #include "blipft/comm.h"
 #include "blipft/config.h"
 #include "blipft/data.h"
@@ -102,7 +103,7 @@ int main(int argc, char** argv) {
     }
     if (line.action == Action::train) StopRequest::watch();
     else StopRequest::release();
-    return line.action <= Action::export_model ? run(line, mistake, &argc, &argv) : answer(line);
+    return check_standard_output(line.action <= Action::export_model ? run(line, mistake, &argc, &argv) : answer(line));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "blipft: %s\n", describe(error).c_str());
     return 2;

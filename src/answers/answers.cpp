@@ -8,6 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include <unistd.h>
+
+#include "base/standard_output.h"
 #include "blipft/evaluate.h"
 #include "data/datasets.h"
 #include "data/record_text.h"
@@ -72,6 +75,7 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
   const AnswerText answers(generation.tokenizer(), generation.settings());
   const bool streams = generation.settings().beams == 1 && generation.settings().stop.empty();
   const std::unique_ptr<TextStream> stream = generation.tokenizer().text_stream();
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   size_t told = 0;
   GeneratorCalls calls;
   calls.next = [&, given = false]() mutable {
@@ -79,13 +83,13 @@ void answer_one(const Config& config, const AnswerRequest& request, const World&
   };
   calls.stops = [&](std::span<const int32_t> grown) { return answers.stops(grown); };
   if (streams) calls.grown = [&](int64_t, std::span<const int32_t> grown) {
-    for (; told < grown.size(); ++told) std::fputs(stream->push(grown[told]).c_str(), stdout);
+    for (; told < grown.size(); ++told) std::fputs(printable(stream->push(grown[told]), terminal).c_str(), stdout);
     std::fflush(stdout);
   };
   calls.done = [&](const TextResult& result) {
-    if (streams) std::printf("%s\n", stream->finish().c_str());
+    if (streams) std::printf("%s\n", printable(stream->finish(), terminal).c_str());
     else
-      for (const GeneratedText& one : result.texts) std::printf("%s\n", answers.of(one.ids).c_str());
+      for (const GeneratedText& one : result.texts) std::printf("%s\n", printable(answers.of(one.ids), terminal).c_str());
     std::fflush(stdout);
     const auto tokens = static_cast<double>(generation.settings().beams == 1 ? result.texts.at(0).ids.size() : 0);
     if (tokens > 0 && result.seconds > 0)

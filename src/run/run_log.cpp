@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include <mutex>
 
 #include "blipft/error.h"
+#include "io/console_queue.h"
 
 namespace blipft {
 
@@ -44,11 +44,14 @@ struct RunLog {
   std::mutex mutex;                        // guards what follows
   std::deque<std::string> kept;
   size_t kept_bytes = 0;
+  bool copies = true;                      // false: this rank's lines go into no log
   std::shared_ptr<io::LineFile> file;
+  io::ConsoleQueue console;                // so that training never waits for a reader of its output
   PrintedLines out{kRepeatedEvery, [this](const std::string& line) { take(line); }};
   PrintedLines error{kRepeatedEvery, [this](const std::string& line) { take(line); }};
 
   void take(const std::string& line) {
+    if (!copies) return;
     std::string text = time_text() + "  " + line;
     if (file) return file->add(std::move(text));
     kept_bytes += text.size();
@@ -62,18 +65,8 @@ struct RunLog {
 
 RunLog* the_log = nullptr;
 
-// A reader that has gone is no error of the program; see main().
-void print(int descriptor, const char* data, size_t bytes) {
-  while (bytes > 0) {
-    const ssize_t count = ::write(descriptor, data, bytes);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
-    data += count, bytes -= static_cast<size_t>(count);
-  }
-}
-
 ssize_t write_out(void*, const char* data, size_t bytes) {
-  print(STDOUT_FILENO, data, bytes);
+  the_log->console.add(STDOUT_FILENO, {data, bytes});
   const std::lock_guard<std::mutex> lock(the_log->mutex);
   the_log->out.add({data, bytes}, seconds_now());
   return static_cast<ssize_t>(bytes);
@@ -81,17 +74,19 @@ ssize_t write_out(void*, const char* data, size_t bytes) {
 
 // The process may end right behind it, by MPI's hand.
 ssize_t write_error(void*, const char* data, size_t bytes) {
-  print(STDERR_FILENO, data, bytes);
+  the_log->console.add(STDERR_FILENO, {data, bytes});
   {
     const std::lock_guard<std::mutex> lock(the_log->mutex);
     the_log->error.add({data, bytes}, seconds_now());
   }
+  the_log->console.settle(kErrorTime);
   if (const auto file = the_log->file_now()) file->settle(kErrorTime);
   return static_cast<ssize_t>(bytes);
 }
 
 void end_log() {
   std::fflush(nullptr);
+  the_log->console.settle(kEndTime);
   if (const auto file = the_log->file_now()) file->settle(kEndTime);
 }
 
@@ -124,9 +119,10 @@ void PrintedLines::end_line(bool repeated, double time) {
   line_.clear();
 }
 
-void start_run_log() {
+void start_run_log(bool copies) {
   if (the_log) return;
   the_log = new RunLog;
+  the_log->copies = copies;
   std::atexit(end_log);
   replace(stdout, write_out, ::isatty(STDOUT_FILENO) == 1 ? _IOLBF : _IOFBF);
   replace(stderr, write_error, _IONBF);

@@ -11,8 +11,10 @@
 
 namespace blipft {
 
-/// From here to the end of the process stdout and stderr are copied. Called once, by the rank that prints.
-void start_run_log();
+/// From here to the end of the process stdout and stderr are copied, and written by a thread (io::ConsoleQueue): a reader that
+/// takes nothing costs lines of what is printed, not of the log, and never time. Called once. `copies`: false on a rank whose
+/// lines go into no log.
+void start_run_log(bool copies);
 /// The file that takes what was copied so far and what follows. `heading` comes first, as a line without a time.
 void set_run_log(std::unique_ptr<io::LineFile> file, const std::string& heading);
 /// Why a line of the log was lost; "": none was, or there is no log.

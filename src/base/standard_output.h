@@ -1,0 +1,17 @@
+// Standard output: whether what was printed has reached its file, and generated text on a terminal.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace blipft {
+
+/// Flushes standard output. Returns `status`, or 1 in place of 0 after a message on standard error if the output could not be
+/// written, such as to a full disk. A pipe whose reader has gone is no error.
+int check_standard_output(int status);
+
+/// Returns generated text as it may be printed: on a terminal, control characters but line ends and tabs are written as \x1b
+/// or \u009b, so that a text does not steer the terminal; else unchanged. `text` is UTF-8 in whole characters.
+std::string printable(std::string_view text, bool is_terminal);
+
+}  // namespace blipft

@@ -1,0 +1,165 @@
+// Writing to the console beside other work; see console_queue.h.
+#include "io/console_queue.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace blipft::io {
+
+namespace {
+
+constexpr int kPollMilliseconds = 50;
+constexpr std::chrono::milliseconds kOtherStreamAfter{200};  // a stream that takes nothing delays the other one so long
+
+struct Entry {
+  int64_t number = 0;                        // in the order of both streams
+  std::string text;
+};
+
+// A stream and its text that is not written yet.
+struct Stream {
+  int descriptor = -1;
+  std::deque<Entry> entries;
+  int64_t dropped_lines = 0;                 // since the last one that was queued
+  bool inside_dropped_line = false;          // until its end comes
+
+  // The position behind the last end of a line; 0 if there is none.
+  static size_t behind_last_line(std::string_view text) {
+    const size_t at = text.find_last_of("\r\n");
+    return at == std::string_view::npos ? 0 : at + 1;
+  }
+  void drop(std::string_view text) {
+    dropped_lines += std::count_if(text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; });
+    inside_dropped_line = text.empty() ? inside_dropped_line : behind_last_line(text) != text.size();
+  }
+};
+
+}  // namespace
+
+struct ConsoleQueue::State {
+  explicit State(size_t bytes) : max_bytes(bytes) {
+    streams[0].descriptor = STDOUT_FILENO;
+    streams[1].descriptor = STDERR_FILENO;
+  }
+  const size_t max_bytes;
+  std::mutex mutex;                          // guards what follows
+  std::condition_variable changed;
+  std::array<Stream, 2> streams;
+  size_t waiting_bytes = 0;
+  int64_t next_number = 0, written_bytes = 0;
+  bool ends = false;
+
+  bool is_empty() const { return streams[0].entries.empty() && streams[1].entries.empty(); }
+  void queue(Stream& stream, std::string_view text) {
+    if (text.empty()) return;
+    stream.entries.push_back({next_number++, std::string(text)});
+    waiting_bytes += text.size();
+  }
+  void work();
+  Stream* choose(std::unique_lock<std::mutex>& lock);
+  void write_some(std::unique_lock<std::mutex>& lock, Stream& stream);
+};
+
+// Returns the stream whose text is next and that takes text; null if none does now.
+Stream* ConsoleQueue::State::choose(std::unique_lock<std::mutex>& lock) {
+  Stream *first = &streams[0], *second = &streams[1];
+  if (first->entries.empty() ||
+      (!second->entries.empty() && second->entries.front().number < first->entries.front().number))
+    std::swap(first, second);
+  const bool both = !second->entries.empty();
+  std::array<pollfd, 2> polled{pollfd{first->descriptor, POLLOUT, 0}, pollfd{second->descriptor, POLLOUT, 0}};
+  lock.unlock();
+  int ready = ::poll(polled.data(), 1, both ? static_cast<int>(kOtherStreamAfter.count()) : kPollMilliseconds);
+  const bool takes_first = ready > 0;
+  if (!takes_first && both) ready = ::poll(&polled[1], 1, 0);
+  lock.lock();
+  if (takes_first) return first;
+  return both && ready > 0 ? second : nullptr;
+}
+
+// Writes what the stream takes without waiting: a pipe that poll() calls ready has room for PIPE_BUF bytes.
+void ConsoleQueue::State::write_some(std::unique_lock<std::mutex>& lock, Stream& stream) {
+  const std::string piece = stream.entries.front().text.substr(0, PIPE_BUF);
+  lock.unlock();
+  const ssize_t count = ::write(stream.descriptor, piece.data(), piece.size());
+  const int error = errno;
+  lock.lock();
+  if (count < 0 && (error == EINTR || error == EAGAIN)) return;
+  std::string& text = stream.entries.front().text;
+  // After an error (a reader that has gone, a full disk) the text is lost, as it is for every other program.
+  const size_t done = count < 0 ? text.size() : static_cast<size_t>(count);
+  waiting_bytes -= done;
+  written_bytes += static_cast<int64_t>(done);
+  text.erase(0, done);
+  if (text.empty()) stream.entries.pop_front();
+  changed.notify_all();
+}
+
+void ConsoleQueue::State::work() {
+  std::unique_lock<std::mutex> lock(mutex);
+  while (true) {
+    changed.wait(lock, [&] { return ends || !is_empty(); });
+    if (ends && is_empty()) return;
+    if (Stream* const stream = choose(lock)) write_some(lock, *stream);
+    else if (ends) return;
+  }
+}
+
+ConsoleQueue::ConsoleQueue(size_t max_bytes) : state_(std::make_shared<State>(max_bytes)) {
+  sigset_t all, before;                      // signals are for the threads that wait for them
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([state = state_] { state->work(); }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+ConsoleQueue::~ConsoleQueue() {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->ends = true;
+  state_->changed.notify_all();
+}
+
+void ConsoleQueue::add(int descriptor, std::string_view text) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  Stream& stream = state_->streams[descriptor == STDERR_FILENO ? 1 : 0];
+  if (stream.inside_dropped_line) {
+    const size_t end = std::min(text.find_first_of("\r\n"), text.size() - 1) + 1;
+    stream.drop(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  if (text.empty()) return;
+  if (state_->waiting_bytes + text.size() > state_->max_bytes) return stream.drop(text);
+  if (stream.dropped_lines > 0) {
+    state_->queue(stream, "[" + std::to_string(stream.dropped_lines) +
+                              (stream.dropped_lines == 1 ? " line is" : " lines are") +
+                              " missing here: the output was not read]\n");
+    stream.dropped_lines = 0;
+  }
+  state_->queue(stream, text);
+  state_->changed.notify_all();
+}
+
+bool ConsoleQueue::settle(std::chrono::milliseconds max_wait) {
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  while (!state_->is_empty()) {
+    const int64_t before = state_->written_bytes;
+    state_->changed.wait_for(lock, max_wait, [&] { return state_->written_bytes != before; });
+    if (state_->written_bytes == before) return false;
+  }
+  return true;
+}
+
+}  // namespace blipft::io
