@@ -10,6 +10,7 @@
     tools/bench.py --generate                    decoding, captions and reading of prompts, on one GPU, transformers beside them
     tools/bench.py --fp8                         steps with products in fp8 beside those in bf16, on one GPU
     tools/bench.py --families                    families of models at full size, on one GPU, transformers and PEFT beside them
+    tools/bench.py --llama                       LLaMA 7B and 13B on one to four GPUs, PyTorch beside them
     tools/bench.py --cpu-smoke                   tests this script with a tiny model on two CPU ranks
 
 A configuration is named STRATEGY-BxA: micro-batches of B samples, A of them a step, on each GPU. The model is BLIP-2
@@ -40,13 +41,14 @@ import own_python
 if __name__ == "__main__":
     own_python.need("numpy", "h5py", "PIL")
 
-from blipft_bench import auto, blipft, families, fp8, generate, inputs, machine, ops, pytorch, rows, table  # noqa: E402
-from blipft_bench.commands import BenchError, OutOfTime  # noqa: E402
+from blipft_bench import auto, blipft, families, fp8, generate, inputs, llama, machine, ops, pytorch, rows, table  # noqa: E402
+from blipft_bench.commands import BenchError, OutOfTime, Skipped, run_command  # noqa: E402
 from blipft_bench.machine import ROOT, say, shown  # noqa: E402
 
 SMOKE_RANKS = 2
 QUICK = dict(steps=8, repeats=1, budget=285)  # the last command ends and the table is printed in the rest of 300 s
 AUTO = dict(steps=8, repeats=1, budget=285)
+MODES = dict(auto=auto, generate=generate, fp8=fp8, families=families, llama=llama)
 USUAL = dict(steps=10, repeats=1, budget=None)
 
 
@@ -72,6 +74,55 @@ class Bench:
         """Whether the end of the budget is why a command failed that had so long."""
         return isinstance(error, OutOfTime) and limit < self.arguments.row_timeout
 
+    def run(self, command, log, gpus, estimate):
+        """run_command() within the budget. Raises Skipped if less than `estimate` seconds are left or they were too few."""
+        limit = self.time_for(estimate)
+        if limit is None:
+            raise Skipped(rows.NO_TIME)
+        try:
+            return run_command(command, log, gpus, limit)
+        except OutOfTime as error:
+            if self.cut_short(error, limit):
+                raise Skipped(rows.CUT_SHORT) from error
+            raise
+
+    def each(self, chosen, measure, prepare=None, file="bench.json"):
+        """Calls prepare(), then measure(row, entry) for each row. A failure ends a row; the end of the budget skips the
+        remaining runs; an interrupt ends the loop. Entries keep what was measured until then. Returns false if interrupted."""
+        entry = {}
+        try:
+            if prepare:
+                prepare()
+            for row in chosen:
+                entry = next((known for known in self.record["rows"] if known["name"] == row["name"]), None)
+                if entry is None:
+                    entry = dict(name=row["name"])
+                    self.record["rows"].append(entry)
+                try:
+                    if "estimate" in row and self.time_for(row["estimate"]) is None:
+                        raise Skipped(rows.NO_TIME)
+                    measure(row, entry)
+                except Skipped as reason:
+                    entry["skipped"] = str(reason)
+                    say(f"{row['name']}: skipped: {reason}")
+                except BenchError as error:
+                    entry["error"] = str(error)
+                    say(f"{row['name']}: FAILED: {error}")
+                self.write(file)
+        except KeyboardInterrupt:
+            say(rows.INTERRUPTED)
+            if len(entry) == 1:
+                entry["skipped"] = "interrupted"
+            self.write(file)
+            return False
+        return True
+
+    def measure_ceilings(self):
+        """Measures the GPU's product and copy rates for the table's shares."""
+        if not self.smoke:
+            self.record["gemm_tflops"], self.record["copy_tb_s"] = ops.ceilings(
+                self.arguments.op_bench, self.out, self.time_for(0) or 1)
+
     def write(self, name="bench.json"):
         self.record["seconds"] = time.monotonic() - say.start
         path = self.out / name
@@ -80,7 +131,7 @@ class Bench:
         partial.replace(path)
 
     def ranks_of(self, row):
-        return 1 if row["strategy"] == "single" else self.ranks
+        return 1 if row.get("strategy", "single") == "single" else self.ranks
 
     def measure_blipft(self, row, entry):
         """Fills a row's entry with blipft's runs and their medians."""
@@ -152,9 +203,7 @@ class Bench:
         entries = [dict(name=row["name"], runs=[]) for row in chosen]
         self.record["rows"] = entries
         try:
-            if not self.smoke:
-                self.record["gemm_tflops"], self.record["copy_tb_s"] = ops.ceilings(
-                    self.arguments.op_bench, self.out, self.time_for(0) or 1)
+            self.measure_ceilings()
             for row, entry in zip(chosen, entries):
                 self.measure_blipft(row, entry)
                 self.write()
@@ -164,8 +213,14 @@ class Bench:
                     self.measure_torch(row, variant, entry)
                     self.write()
         except KeyboardInterrupt:
-            say("interrupted: the table has what was measured until then")
+            say(rows.INTERRUPTED)
         self.record["rows"] = [entry for entry in entries if len(entry) > 2]  # those that were come to
+
+
+def table_of(arguments):
+    """The rows that --rows chooses from."""
+    module = next((module for name, module in MODES.items() if getattr(arguments, name)), rows)
+    return module.ROWS
 
 
 def parse_arguments():
@@ -193,14 +248,14 @@ def parse_arguments():
     add("--generate", action="store_true", help="time generation; --rows: " + ", ".join(generate.NAMES))
     add("--fp8", action="store_true", help="time products in fp8; --rows: " + ", ".join(fp8.NAMES))
     add("--families", action="store_true", help="time families at full size; --rows: " + ", ".join(families.NAMES))
+    add("--llama", action="store_true", help="time LLaMA on one to four GPUs; --rows: " + ", ".join(llama.NAMES))
     add("--free", type=float, help="with --auto: hold the GPU's memory but for so many GiB")
     add("--cpu-smoke", action="store_true", help="a tiny model on two CPU ranks: tests this script, measures nothing")
     arguments = parser.parse_args()
     for key, value in (AUTO if arguments.auto else QUICK if arguments.quick else USUAL).items():
         if getattr(arguments, key) is None:
             setattr(arguments, key, value)
-    names = (auto.NAMES if arguments.auto else generate.NAMES if arguments.generate else fp8.NAMES if arguments.fp8
-             else families.NAMES if arguments.families else rows.NAMES)
+    names = [row["name"] for row in table_of(arguments)]
     wrong = [name for name in (arguments.rows or "").split(",") if name and name not in names]
     if wrong:
         parser.error(f"--rows: there is no {wrong[0]}; expected some of {', '.join(names)}")
@@ -238,17 +293,10 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt: ends the ranks, prints the table
     try:
         bench = open_bench(arguments)
-        if arguments.auto:
-            chosen = [row for row in auto.ROWS if not arguments.rows or row["name"] in arguments.rows.split(",")]
-            return auto.run(bench, chosen, arguments.free)
-        if arguments.generate:
-            return generate.run(bench, [row for row in generate.ROWS
-                                        if not arguments.rows or row["name"] in arguments.rows.split(",")])
-        if arguments.fp8:
-            return fp8.run(bench, [row for row in fp8.ROWS if not arguments.rows or row["name"] in arguments.rows.split(",")])
-        if arguments.families:
-            return families.run(bench, [row for row in families.ROWS
-                                        if not arguments.rows or row["name"] in arguments.rows.split(",")])
+        chosen = [row for row in table_of(arguments) if not arguments.rows or row["name"] in arguments.rows.split(",")]
+        for name, module in MODES.items():
+            if getattr(arguments, name):
+                return module.run(bench, chosen)
         if not arguments.ops:
             bench.model, bench.data = inputs.prepare(arguments.model, arguments.data, arguments.tokenizer,
                                                      arguments.cpu_smoke, bench.out)
@@ -257,16 +305,20 @@ def main():
         return 2
     if arguments.ops:
         try:
-            ops.run(arguments, bench.record, bench.out)
+            ops.run(bench)
             status = 0
         except (BenchError, KeyboardInterrupt) as error:
             print(f"bench.py: {error or 'interrupted'}", file=sys.stderr)
             status = 1
         bench.write("ops.json")
         return status
-    bench.measure([row for row in rows.ROWS if not arguments.rows or row["name"] in arguments.rows.split(",")])
+    bench.measure(chosen)
     bench.write()
     table.print_table(bench.record, bench.out)
+    table.print_readme(bench.record, [
+        dict(entry, model=f"BLIP-2 opt-2.7b, {row['title']}", gpus=bench.ranks_of(row), length=f"32 + {rows.TEXT_TOKENS}",
+             rate=entry["samples_s"], unit="samples", torch=table.compiled_torch(row, entry))
+        for row in chosen for entry in bench.record["rows"] if entry["name"] == row["name"] and entry["runs"]])
     done = bench.record["rows"]
     return 0 if any(row["runs"] for row in done) and not any("error" in row for row in done) else 1
 

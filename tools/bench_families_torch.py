@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""What tools/bench.py --families puts beside blipft: the same training step in transformers (and PEFT), random weights, bf16.
+"""What tools/bench.py --families and --llama put beside blipft: the same training step in transformers (and PEFT), random weights, bf16.
 
     python3 tools/bench_families_torch.py --model FOLDER --batch 2 --accumulate 8 --tokens 4096 [--lora 16] [--recompute]
+    torchrun --nproc-per-node 4 tools/bench_families_torch.py --strategy fsdp --shard-ranks 2 [--mixed] ...
 
 FOLDER has a config.json. Layers are compiled, AdamW is the fused one, attention is scaled_dot_product_attention. Of a model
 with pictures --tokens are those that the language model learns. The last line is RESULT and a JSON object: step_s (the median
 distance between the beginnings of consecutive steps on the device's clock), allocated_gib at the peak, parameters, loss.
 """
 import argparse
+import contextlib
 import json
+import os
 import statistics
 
 import torch
+import torch.distributed as dist
 import transformers
 
 
@@ -23,6 +27,9 @@ def parse_arguments():
     add("--accumulate", type=int, default=1)
     add("--tokens", type=int, required=True)
     add("--lora", type=int, default=0, help="rank of adapters on every matrix of the layers")
+    add("--strategy", choices=("single", "ddp", "fsdp"), default="single", help="fsdp: fully_shard, gathered once a step")
+    add("--shard-ranks", type=int, help="fsdp: the ranks that share one copy of the parameters (default all)")
+    add("--mixed", action="store_true", help="f32 parameters, arithmetic in bf16")
     add("--recompute", action="store_true", help="activation checkpointing")
     add("--steps", type=int, default=4, help="steps that are timed")
     add("--warmup", type=int, default=2, help="steps before them")
@@ -32,7 +39,7 @@ def parse_arguments():
 
 def make_model(arguments, config):
     torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(torch.float32 if arguments.mixed else torch.bfloat16)
     with torch.device(arguments.device):
         if config.model_type == "blip-2":
             model = transformers.Blip2ForConditionalGeneration(config)
@@ -51,10 +58,44 @@ def make_model(arguments, config):
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
     torch._dynamo.config.recompile_limit = 64  # layers of one class differ in numbers that the compiler guards
-    for module in model.modules():
-        if type(module).__name__.endswith(("DecoderLayer", "EncoderLayer", "QFormerLayer", "T5Block")):
-            module.compile()
+    layers = [module for module in model.modules()
+              if type(module).__name__.endswith(("DecoderLayer", "EncoderLayer", "QFormerLayer", "T5Block"))]
+    for layer in layers:
+        layer.compile()
+    return distribute(arguments, model, layers)
+
+
+def distribute(arguments, model, layers):
+    if arguments.strategy == "ddp":
+        return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    if arguments.strategy == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        ranks = dist.get_world_size()
+        sharing = arguments.shard_ranks or ranks
+        mesh = init_device_mesh(arguments.device, (ranks // sharing, sharing), mesh_dim_names=("copies", "shards"))
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+        for module in [*layers, model]:
+            fully_shard(module, mesh=mesh if sharing < ranks else mesh["shards"], reshard_after_forward=False, mp_policy=policy)
     return model
+
+
+def start_ranks(arguments):
+    """Joins the other ranks; returns this one's number."""
+    if arguments.strategy == "single":
+        return 0
+    rank = int(os.environ["LOCAL_RANK"])
+    if arguments.device == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if arguments.device == "cuda" else "gloo")
+    return rank
+
+
+def summed_later(arguments, model, last):
+    """The context of a micro-batch: gradients are summed over the ranks in the last one."""
+    if arguments.strategy == "fsdp":
+        model.set_requires_gradient_sync(last)
+    return model.no_sync() if arguments.strategy == "ddp" and not last else contextlib.nullcontext()
 
 
 def make_batch(arguments, config):
@@ -72,7 +113,7 @@ def make_batch(arguments, config):
 
 def main():
     arguments = parse_arguments()
-    cuda = arguments.device == "cuda"
+    cuda, rank = arguments.device == "cuda", start_ranks(arguments)
     config = transformers.AutoConfig.from_pretrained(arguments.model)
     model = make_model(arguments, config)
     batch = make_batch(arguments, config)
@@ -83,15 +124,23 @@ def main():
         if cuda:
             clock.append(torch.cuda.Event(enable_timing=True))
             clock[-1].record()
-        for _ in range(arguments.accumulate):
-            loss = model(**batch).loss
-            (loss / arguments.accumulate).backward()
+        for micro_batch in range(arguments.accumulate):
+            with summed_later(arguments, model, micro_batch == arguments.accumulate - 1):
+                loss = model(**batch).loss
+                (loss / arguments.accumulate).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     periods = []
     if cuda:
         torch.cuda.synchronize()
         periods = [a.elapsed_time(b) * 1e-3 for a, b in zip(clock, clock[1:])][arguments.warmup:]
+    if rank == 0:
+        say_result(model, trained, periods, loss, cuda)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def say_result(model, trained, periods, loss, cuda):
     print("RESULT " + json.dumps(dict(
         step_s=statistics.median(periods) if cuda else None, periods_s=periods, loss=float(loss.detach()),
         parameters=sum(parameter.numel() for parameter in model.parameters()), trained=sum(p.numel() for p in trained),

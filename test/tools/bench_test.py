@@ -51,6 +51,7 @@ class Result:
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
         lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.out.splitlines()
                  if line.startswith("|")]
+        lines = lines[:len(lines) if "\nAs the README" not in self.out else self.out.split("\nAs the README")[0].count("\n|") + 1]
         self.rows = {line[0]: dict(zip(lines[0], line)) for line in lines[2:]}
         name = next((name for name in ("ops", "auto") if "--" + name in arguments), "bench")
         path = self.out_folder / (name + ".json")
@@ -201,6 +202,60 @@ def products_in_fp8(space):
 
 
 @test
+def llama_on_several_ranks(space):
+    result = Result(space, "--cpu-smoke", "--llama", "--rows", "7b-ddp,7b-hybrid,7b-qlora,chess")
+    check(result.status == 0 and len(result.json["rows"]) == 4, result)
+    for row, ranks, keys in zip(result.json["rows"], (2, 2, 1, 2), ("", "parallel.shard_ranks=2", "model.quantize=nf4", "")):
+        check(len(row["run"]["periods_s"]) == ranks and keys in row["run"]["command"], row)
+    check("precision: bf16-mixed" in (result.out_folder / "chess/run.yaml").read_text(), "chess trains in bf16-mixed")
+    line = next(line for line in result.out.splitlines() if line.startswith("| LLaMA 7B, DDP, 4 "))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    tokens = result.json["rows"][0]["run"]["samples_s"] * 32
+    check(cells[1:3] == ["32", "2 x CPU"] and cells[6] == f"{tokens:,.0f} tokens", cells)
+
+
+MODES = {"generate": "7b-1,7b-64", "families": "qwen3-8b-lora,gemma-3-4b-lora", "fp8": "7b-512,7b-1024", "llama": "7b-lora,7b-full",
+         "auto": "tiny-full,3b-full"}
+
+
+@test
+def every_mode_keeps_its_budget(space):
+    """The program sleeps: the budget ends it, and the row after it is not started."""
+    program = space.failing("slow", "exec sleep 200\n")
+    for mode, names in MODES.items():
+        begin = time.monotonic()
+        result = Result(space, "--cpu-smoke", f"--{mode}", "--rows", names, "--budget", "6", program=program)
+        first, second = names.split(",")
+        check(time.monotonic() - begin < 40, mode, "took", time.monotonic() - begin, "s")
+        check(f"{first} skipped: the budget was spent while it ran" in result.out, mode, result)
+        check(f"{second} skipped: the budget is spent" in result.out and result.status == 1, mode, result)
+
+
+@test
+def every_mode_prints_its_table_when_interrupted(space):
+    """The second row's program sleeps until bench.py is interrupted: the table has the first row."""
+    for mode, names in MODES.items():
+        first, second = names.split(",")
+        out, pid = space.folder / mode, space.folder / f"{mode}-pid"
+        program = space.program("sleepy", f"""#!/bin/bash
+case "$*" in *{mode}/{second}*|*{mode}/runs/{second}*) echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 200 ;; esac
+exec {PROGRAM} "$@"
+""")
+        command = [sys.executable, str(ROOT / "tools/bench.py"), "--out", str(out), "--steps", str(STEPS), "--blipft", str(program),
+                   "--cpu-smoke", f"--{mode}", "--rows", names]
+        bench = subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 120
+        while not pid.exists() and bench.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        bench.send_signal(signal.SIGINT)
+        printed, said = bench.communicate(timeout=60)
+        check(f"| {first} " in printed and f"{second} skipped: interrupted" in printed, mode, printed, said)
+        check("interrupted: the table has what was measured until then" in said and "Traceback" not in said, mode, said)
+        check(bench.returncode == 0 and has_ended(pid), mode, bench.returncode, "or the program still runs")
+
+
+@test
 def families_at_full_size(space):
     result = Result(space, "--cpu-smoke", "--families", "--rows", "gemma-3-4b-lora,blip2-flan-t5-xl,instructblip-vicuna-7b", "--steps", "5")
     check(result.status == 0 and len(result.json["rows"]) == 3, result)
@@ -248,6 +303,10 @@ def gpus_memory_torch_and_gemm_rate(space):
     check("parallel.device=cuda" in result.json["rows"][0]["runs"][0]["command"], result.json["rows"][0])
     versions = result.json["versions"]
     check(versions["driver"] == "1.2.3" and versions["torch"]["torch"] == "9.9", versions)
+    line = next(line for line in result.out.splitlines() if line.startswith("| BLIP-2 opt-2.7b, DDP, 16 x 4 "))
+    cells, row = [cell.strip() for cell in line.strip("|").split("|")], result.json["rows"][1]
+    check(cells[1:4] == ["32 + 50", "2 x Stand-in", "2.500 s, 0.1 GiB"] and cells[6] == f"{row['samples_s']:,.0f} samples" and
+          cells[7] == f"{row['tflops_gpu'] / 0.5:.0%}", cells)
     check(result.err.count("torch eager 2.5") == 4, "fsdp-16x4 and fsdp-16x4-auto share one run", result.err)
     # What it will take is said before it begins: blipft 6 s and 5 steps of 0.37 s, PyTorch 20 and 40 s and 5 steps.
     check("estimate for single-16x4: blipft 8 s, torch best 63 s, torch eager 23 s" in result.err, result.err)
@@ -349,6 +408,20 @@ def the_step_in_pytorch(space):
         found = json.loads(lines[0][7:])
         check(len(found["periods_s"]) == 3 and found["step_s"] == sorted(found["periods_s"])[1], found)
         check(abs(found["loss"] - np.log(50304)) < 1, "a random model's loss is the logarithm of its words:", found)
+
+
+@test
+def the_steps_of_llama_in_pytorch(space):
+    python, model = torch_python(), Result(space, "--cpu-smoke", "--llama", "--rows", "7b-full").out_folder / "models/7b"
+    for options in ("--strategy ddp --accumulate 2", "--strategy fsdp --shard-ranks 1 --accumulate 2 --mixed"):
+        command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                   str(ROOT / "tools/bench_families_torch.py"), "--device", "cpu", "--model", str(model), "--batch", "2", "--tokens", "8",
+                   "--steps", "2", *options.split()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+        lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+        check(done.returncode == 0 and len(lines) == 1, options, done.stdout[-2000:], done.stderr[-2000:])
+        check(abs(json.loads(lines[0][7:])["loss"] - np.log(32000)) < 1, "a random model's loss is the logarithm of its words:", lines)
 
 
 @test

@@ -14,15 +14,14 @@ import numpy as np
 import make_demo
 import make_text_demo
 
-from . import blipft, inputs, rows, table
-from .commands import BenchError, run_command
+from . import blipft, inputs, table
+from .commands import BenchError, Skipped
 from .machine import GIB, ROOT, output_of, say, shown
 
 TEXTS = 512
 WITHIN = 1.25   # settings that are estimated to be so many times slower than the best are not run
 SMOKE_GIB = 16  # that --cpu-smoke pretends to have
 OTHERS = 3      # settings besides the chosen ones, at most
-START = 12      # seconds of one run before its first step, with products that this machine has not seen
 
 # hidden size, of the MLP, layers, heads, of them for keys and values
 LLAMAS = {"tiny": (2048, 5632, 22, 32, 4), "3b": (3200, 8640, 26, 32, 32), "7b": (4096, 11008, 32, 32, 32),
@@ -158,12 +157,9 @@ def measure(bench, row, overrides, name):
     folder = bench.out / "runs" / f"{row['name']}-{name}"
     shutil.rmtree(folder, ignore_errors=True)
     steps = bench.arguments.steps
-    limit = bench.time_for(START)
-    if limit is None:                     # the budget is spent
-        return None
     command = command_of(bench, row, overrides, folder, steps)
     log = bench.out / "logs" / f"{row['name']}-{name}.log"
-    result = dict(command=" ".join(command), **run_command(command, log, bench.gpus[:1], limit))
+    result = dict(command=" ".join(command), **bench.run(command, log, bench.gpus[:1], blipft.START))
     result.update(blipft.read_traces(folder, 1, steps, result.pop("start_ns"), with_config=True))
     printed = log.read_text()
     said = re.search(r"^auto +(.*)$", printed, re.M)
@@ -177,10 +173,7 @@ def measure(bench, row, overrides, name):
 def run_row(bench, row, free, entry):
     """Auto, then what else --fit lists, as far as the time goes."""
     chosen = measure(bench, row, AUTO, "auto")
-    if chosen is None:
-        entry["skipped"] = rows.NO_TIME
-        return
-    entry["runs"].append(dict(chosen, what="auto"))
+    entry["runs"] = [dict(chosen, what="auto")]
     say(f"{row['name']}: auto: {blipft.line_of(chosen)}; {chosen['choice']}")
     seen = {settings_of(chosen)}
     for index, (overrides, estimate) in enumerate(candidates(bench, row, free)):
@@ -190,8 +183,9 @@ def run_row(bench, row, free, entry):
         if any(batch == known[0] and ("act_ckpt" in " ".join(overrides)) == (known[2] != "none") and
                ("offload" in " ".join(overrides)) == (known[3] != "[]") for known in seen):
             continue
-        other = measure(bench, row, overrides, str(index))
-        if other is None:
+        try:
+            other = measure(bench, row, overrides, str(index))
+        except Skipped:
             break
         seen.add(settings_of(other))
         entry["runs"].append(dict(other, what="given" if estimate is None else "fit", estimate=estimate))
@@ -216,27 +210,17 @@ def cells_of(row, entry):
                table.number(measured, ".2f"), f"{run['step_s'] / fastest:.3f}"]
 
 
-def run(bench, chosen, free):
-    """All rows; the table. 0 when every row's auto ran."""
-    bench.made = prepare(bench.arguments, bench.out, [row["name"] for row in chosen])
+def run(bench, chosen):
+    """All rows; the table. 0 when every row's auto that was tried ran."""
+    free = bench.arguments.free
     holder = Holder(free) if free else None
-    total = free or SMOKE_GIB if bench.smoke else free or float(output_of(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"])
-                          .splitlines()[0]) / 1024
-    entries = [dict(name=row["name"], runs=[]) for row in chosen]
-    bench.record["rows"] = entries
-    for row, entry in zip(chosen, entries):
-        try:
-            run_row(bench, row, total, entry)
-        except BenchError as error:
-            entry["error"] = str(error)
-            say(f"{row['name']}: FAILED: {error}")
-        bench.write("auto.json")
+    total = free or (SMOKE_GIB if bench.smoke else float(output_of(
+        ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]).splitlines()[0]) / 1024)
+
+    def prepare_models():
+        bench.made = prepare(bench.arguments, bench.out, [row["name"] for row in chosen])
+
+    bench.each(chosen, lambda row, entry: run_row(bench, row, total, entry), prepare_models, "auto.json")
     del holder
-    table.print_markdown(TITLES, [line for row, entry in zip(chosen, entries) if entry["runs"]
-                                  for line in cells_of(row, entry)], left=2)
-    print(f"\n{table.about(bench.record)}; {bench.record['seconds']:.0f} s in all")
-    for entry in entries:
-        for what in ("error", "skipped"):
-            if what in entry:
-                print(f"{entry['name']}: {what}: {entry[what]}")
-    return 0 if all(entry["runs"] and "error" not in entry for entry in entries) else 1
+    lines = [line for row, entry in zip(chosen, bench.record["rows"]) if "runs" in entry for line in cells_of(row, entry)]
+    return table.print_results(bench.record, TITLES, lines, "runs", left=2)

@@ -12,10 +12,18 @@ from .commands import BenchError, run_command
 from .machine import GIB, ROOT, shown
 from .rows import TEXT_TOKENS, WARMUP
 
+START = 12        # seconds of one run before its first step, with products that this machine has not seen
 SMOKE_SHRINK = 8  # --cpu-smoke divides batch sizes by this
 # The numbers of a run of which the table has the medians over the repeats.
 MEDIANS = ("step_s", "samples_s", "tflops_gpu", "first_step_s", "seconds", "data_wait_s", "planned_bytes",
            "measured_bytes", "driver_bytes")
+
+
+def launch(bench, ranks):
+    options = ["-np", str(ranks), "--bind-to", "none"]
+    options += ["--oversubscribe"] if bench.smoke else []
+    options += ["--allow-run-as-root"] if os.getuid() == 0 else []
+    return ["mpirun", *options]
 
 
 def command_of(bench, row, ranks, folder):
@@ -25,10 +33,7 @@ def command_of(bench, row, ranks, folder):
     steps = bench.arguments.steps
     samples = steps * batch * accumulate * ranks
     init = "pretrained" if list((ROOT / bench.model).glob("*.safetensors")) else "random"
-    options = ["-np", str(ranks), "--bind-to", "none"]
-    options += ["--oversubscribe"] if bench.smoke else []
-    options += ["--allow-run-as-root"] if os.getuid() == 0 else []
-    return ["mpirun", *options, bench.program, f"inputs/{row['strategy']}.yaml", f"model.path={bench.model}",
+    return [*launch(bench, ranks), bench.program, f"inputs/{row['strategy']}.yaml", f"model.path={bench.model}",
             f"model.init={init}", f"data.path={bench.data}", f"data.num_train_samples={samples}",
             "data.text_padding=max", f"data.max_text_tokens={TEXT_TOKENS}", f"train.batch_size={batch}",
             f"train.accumulate_grad_batches={accumulate}", "train.max_epochs=1", f"train.max_steps={steps}",
@@ -58,19 +63,24 @@ def tokens_of(row, small):
     return 32 if small else row["tokens"]
 
 
+def estimate(row, steps):
+    """Seconds of one run on an H200."""
+    return START + row["expected"][0] * steps
+
+
 def run_rows(bench, row, folder, model, data, keys):
-    """One run of rows of `tokens` tokens, `batch` x `accumulate` a step, on one GPU, with a run file of its own in `folder`."""
-    small, steps = bench.arguments.cpu_smoke, bench.arguments.steps
+    """One run of rows of `tokens` tokens, `batch` x `accumulate` a step, on each GPU, with a run file of its own in `folder`."""
+    small, steps, ranks = bench.arguments.cpu_smoke, bench.arguments.steps, bench.ranks_of(row)
     yaml = folder / "run.yaml"
     yaml.write_text(f"model: {{path: {shown(model)}, init: random}}\n"
                     f"data: {{path: {shown(data)}, text_padding: max, max_text_tokens: {tokens_of(row, small)}}}\n"
-                    f"train: {{precision: bf16-true, batch_size: {1 if small else row['batch']}, accumulate_grad_batches: "
+                    f"train: {{precision: {row.get('precision', 'bf16-true')}, batch_size: {1 if small else row['batch']}, accumulate_grad_batches: "
                     f"{2 if small else row['accumulate']}, max_steps: {steps}, max_epochs: 1000000}}\n"
-                    f"parallel: {{strategy: single, device: {'cpu' if small else 'cuda'}}}\n"
+                    f"parallel: {{strategy: {row.get('strategy', 'single')}, device: {'cpu' if small else 'cuda'}}}\n"
                     f"output: {{path: {shown(folder / 'out')}, save_model: false}}\n")
-    command = [bench.program, shown(yaml), *keys]
-    result = dict(command=" ".join(command), **run_command(command, folder / "log.txt", bench.gpus[:1], bench.arguments.row_timeout))
-    result.update(read_traces(folder / "out", 1, steps, result.pop("start_ns")))
+    command = [*(launch(bench, ranks) if ranks > 1 else []), bench.program, shown(yaml), *keys]
+    result = dict(command=" ".join(command), **bench.run(command, folder / "log.txt", bench.gpus[:ranks], estimate(row, steps)))
+    result.update(read_traces(folder / "out", ranks, steps, result.pop("start_ns")))
     return result
 
 

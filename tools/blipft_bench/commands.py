@@ -27,6 +27,10 @@ def end_process(process):
             pass
 
 
+class Skipped(BenchError):
+    """A run that did not end because the budget was spent; its text is the reason that the table gives."""
+
+
 # What launchers add to a program's own words, line by line, and how programs say what went wrong.
 NOISE = re.compile(r"^-*$|^Primary job  terminated normally|^a non-zero exit code|^mpirun detected that one or more|"
                    r"^(thus causing |)the job to be terminated|^Process name: |^Exit code: |elastic")

@@ -4,32 +4,33 @@ import shutil
 
 import make_demo
 
-from . import blipft, generate, inputs, ops, table
-from .commands import BenchError, result_of, run_command
+from . import blipft, generate, inputs, pytorch, table
+from .commands import BenchError, Skipped, result_of
 from .machine import ROOT, say, shown
 
 SCRIPT = "tools/bench_families_torch.py"
 LORA = ["adapter.kind=lora", "adapter.r=16", "adapter.targets=[all-linear]", "train.lr=1e-4"]
 # shape: a folder of share/models; batch x accumulate samples a step, of so many tokens; config: what is another in its text
-# model; torch: the settings of PyTorch to try in turn until one fits, as batch and whether activations are recomputed.
+# model; expected: seconds of a step on an H200 (blipft, PyTorch); torch: the settings of PyTorch to try in turn until one fits, as batch and whether activations are recomputed.
 ROWS = [
-    dict(name="qwen3-8b-lora", shape="qwen3-8b", batch=2, tokens=4096, accumulate=8, lora=16,
+    dict(name="qwen3-8b-lora", expected=(4.2, 4.6), shape="qwen3-8b", batch=2, tokens=4096, accumulate=8, lora=16,
          torch=[(2, False), (1, False), (2, True)]),
-    dict(name="phi-4-mini-lora", shape="phi-4-mini", batch=2, tokens=4096, accumulate=8, lora=16,
+    dict(name="phi-4-mini-lora", expected=(2.4, 2.7), shape="phi-4-mini", batch=2, tokens=4096, accumulate=8, lora=16,
          torch=[(2, False), (1, False), (2, True)]),
-    dict(name="gemma-3-4b-lora", shape="gemma-3-4b", batch=2, tokens=4096, accumulate=8, lora=16,
+    dict(name="gemma-3-4b-lora", expected=(2.4, 3.5), shape="gemma-3-4b", batch=2, tokens=4096, accumulate=8, lora=16,
          torch=[(2, False), (1, False), (2, True)]),
-    dict(name="gemma-3-4b-8k", shape="gemma-3-4b", batch=1, tokens=8192, accumulate=4, lora=16),
-    dict(name="gemma-3-4b-8k-no-window", shape="gemma-3-4b", batch=1, tokens=8192, accumulate=4, lora=16,
+    dict(name="gemma-3-4b-8k", expected=(1.2,), shape="gemma-3-4b", batch=1, tokens=8192, accumulate=4, lora=16),
+    dict(name="gemma-3-4b-8k-no-window", expected=(1.4,), shape="gemma-3-4b", batch=1, tokens=8192, accumulate=4, lora=16,
          config={"sliding_window": 8192}),
-    dict(name="blip2-flan-t5-xl", shape="blip2-flan-t5-xl", batch=64, tokens=50, accumulate=1, pictures=True,
+    dict(name="blip2-flan-t5-xl", expected=(0.33, 0.37), shape="blip2-flan-t5-xl", batch=64, tokens=50, accumulate=1, pictures=True,
          torch=[(64, False), (32, False), (16, False)]),
-    dict(name="instructblip-vicuna-7b", shape="instructblip-vicuna-7b", batch=8, tokens=50, accumulate=1, pictures=True,
+    dict(name="instructblip-vicuna-7b", expected=(0.1,), shape="instructblip-vicuna-7b", batch=8, tokens=50, accumulate=1, pictures=True,
          keys=["data.prompt_template=a photo of"]),
-    dict(name="instructblip-flan-t5-xl", shape="instructblip-flan-t5-xl", batch=16, tokens=50, accumulate=1, pictures=True,
+    dict(name="instructblip-flan-t5-xl", expected=(0.1,), shape="instructblip-flan-t5-xl", batch=16, tokens=50, accumulate=1, pictures=True,
          keys=["data.prompt_template=a photo of"]),
 ]
 NAMES = [row["name"] for row in ROWS]
+TORCH_START, TORCH_STEPS = 70, 7  # seconds until layers are compiled, on an H200, and the steps of bench_families_torch.py
 TITLES = ["row", "PyTorch best", "how", "blipft", "ratio", "TFLOP/s", "of GEMM rate", "planned GiB", "used GiB", "used / planned"]
 SMALL_TEXT = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
                   head_dim=32, layer_types=None, no_rope_layers=None, rope_scaling=None, rope_parameters=None)
@@ -83,17 +84,20 @@ def measure(bench, row, model, small):
 
 def measure_torch(bench, row, model):
     """The first of its settings that fits; {error} where none does."""
-    result = {}
+    result, ranks = {}, bench.ranks_of(row)
+    strategy = ["--strategy", row.get("strategy", "single"), "--shard-ranks", str(row.get("shard_ranks", ranks))] if ranks > 1 else []
     for attempt, (batch, recompute) in enumerate(row["torch"]):
-        command = [bench.torch["python"], str(ROOT / SCRIPT), "--model", shown(model), "--batch", str(batch), "--accumulate",
+        command = [bench.torch["python"], *pytorch.launch(ranks), str(ROOT / SCRIPT), "--model", shown(model), "--batch", str(batch), "--accumulate",
                    str(row["batch"] * row["accumulate"] // batch), "--tokens", str(row["tokens"]), "--lora", str(row.get("lora", 0)),
-                   *(["--recompute"] if recompute else [])]
+                   *strategy, *(["--recompute"] if recompute else []), *(["--mixed"] if row.get("precision") == "bf16-mixed" else [])]
         log = bench.out / row["name"] / f"torch-{attempt}.log"
         try:
-            measured = run_command(command, log, bench.gpus[:1], bench.arguments.row_timeout)
+            measured = bench.run(command, log, bench.gpus[:ranks], TORCH_START + TORCH_STEPS * row["expected"][1])
             measured.pop("start_ns")
             how = f"{batch} x {row['batch'] * row['accumulate'] // batch}{', recomputed' if recompute else ''}"
             return dict(result_of(log), command=" ".join(command), how=how, **measured)
+        except Skipped as reason:
+            return dict(skipped=str(reason), command=" ".join(command))
         except BenchError as error:
             say(f"{row['name']}: torch {batch}{' recomputed' if recompute else ''}: {error}")
             result = dict(error=str(error), command=" ".join(command))
@@ -104,33 +108,24 @@ def cells(row, entry, gemm_tflops):
     run, torch = entry["run"], entry.get("torch") or {}
     beside = torch.get("step_s")
     used, planned = table.used_bytes(run), run["planned_bytes"]
-    return [row["name"], table.number(beside, ".3f"), torch.get("how", "failed" if torch else "-"), f"{run['step_s']:.4f}",
+    return [row["name"], table.number(beside, ".3f"), torch.get("how", "skipped" if "skipped" in torch else "failed" if torch else "-"), f"{run['step_s']:.4f}",
             table.number(beside / run["step_s"] if beside else None, ".2f"), f"{run['tflops_gpu']:.3g}",
             table.number(run["tflops_gpu"] / gemm_tflops if gemm_tflops else None, ".0%"), table.number(table.gib(planned), ".2f"),
             table.number(table.gib(used), ".2f"), table.number(used / planned if used else None, ".3f")]
 
 
 def run(bench, chosen):
-    small, status, lines = bench.arguments.cpu_smoke, 0, []
-    gemm = None
-    if not small:
-        gemm, bench.record["copy_tb_s"] = ops.ceilings(bench.arguments.op_bench, bench.out, bench.arguments.row_timeout)
-        bench.record["gemm_tflops"] = gemm
-    for row in chosen:
-        entry = dict(name=row["name"])
-        bench.record["rows"].append(entry)
-        try:
-            model = write_model(bench, row, small)
-            entry["run"] = measure(bench, row, model, small)
-            say(f"{row['name']}: {blipft.line_of(entry['run'])}")
-            if row.get("torch") and bench.torch:
-                entry["torch"] = measure_torch(bench, row, model)
-                say(f"{row['name']}: torch {entry['torch'].get('step_s', entry['torch'].get('error'))}")
-            lines.append(cells(row, entry, gemm))
-        except BenchError as error:
-            say(f"{row['name']}: FAILED: {error}")
-            entry["error"], status = str(error), 1
-        bench.write()
-    table.print_markdown(TITLES, lines)
-    print(f"\n{table.about(bench.record)}")
-    return status
+    small = bench.arguments.cpu_smoke
+
+    def measure_row(row, entry):
+        model = write_model(bench, row, small)
+        entry["run"] = measure(bench, row, model, small)
+        say(f"{row['name']}: {blipft.line_of(entry['run'])}")
+        if row.get("torch") and bench.torch:
+            entry["torch"] = measure_torch(bench, row, model)
+            say(f"{row['name']}: torch {' '.join(str(entry['torch'].get(key, '')) for key in ('step_s', 'error', 'skipped'))}")
+
+    bench.each(chosen, measure_row, bench.measure_ceilings)
+    entries = bench.record["rows"]
+    lines = [cells(row, entry, bench.record.get("gemm_tflops")) for row, entry in zip(chosen, entries) if "run" in entry]
+    return table.print_results(bench.record, TITLES, lines, "run")

@@ -4,19 +4,18 @@ import re
 import make_demo
 
 from . import auto, blipft, generate, inputs, table
-from .commands import BenchError
 from .machine import say
 
 VOCABULARY = {"7b": 32000, "llama3-8b": 128256, "qwen2.5-7b": 152064}
 # Of Llama 3 8B and Qwen2.5-7B, adapters of rank 8 as NeMo AutoModel's benchmark has them.
 LORA = ["adapter.kind=lora", "adapter.r=8", "adapter.targets=[q, k, v, o, mlp]"]
-# keys: of both runs; fp8_keys: of that in fp8.
+# expected: seconds of a step in bf16 on an H200. keys: of both runs; fp8_keys: of that in fp8.
 ROWS = [
-    dict(name="7b-512", model="7b", batch=4, tokens=512, accumulate=4),
-    dict(name="7b-1024", model="7b", batch=4, tokens=1024, accumulate=4),
-    dict(name="qwen7b-1024", model="qwen2.5-7b", batch=4, tokens=1024, accumulate=16, keys=["train.optim=adamw8bit"]),
-    dict(name="8b-lora-4096", model="llama3-8b", batch=2, tokens=4096, accumulate=16, keys=LORA, fp8_keys=["model.quantize=fp8"]),
-    dict(name="blip2-64x1", model="blip2", batch=64, tokens=50, accumulate=1),
+    dict(name="7b-512", expected=(0.5,), model="7b", batch=4, tokens=512, accumulate=4),
+    dict(name="7b-1024", expected=(1.0,), model="7b", batch=4, tokens=1024, accumulate=4),
+    dict(name="qwen7b-1024", expected=(4.0,), model="qwen2.5-7b", batch=4, tokens=1024, accumulate=16, keys=["train.optim=adamw8bit"]),
+    dict(name="8b-lora-4096", expected=(8.5,), model="llama3-8b", batch=2, tokens=4096, accumulate=16, keys=LORA, fp8_keys=["model.quantize=fp8"]),
+    dict(name="blip2-64x1", expected=(0.33,), model="blip2", batch=64, tokens=50, accumulate=1),
 ]
 NAMES = [row["name"] for row in ROWS]
 TITLES = ["row", "bf16 s", "fp8 s", "ratio", "bf16 tokens/s", "fp8 tokens/s", "bf16 planned GiB", "fp8 planned GiB", "weights' codes"]
@@ -56,24 +55,22 @@ def measure(bench, row, model, data, small, in_fp8):
     return result
 
 
+def cells(row, entry):
+    a, b = entry["bf16"], entry["fp8"]
+    return [row["name"], f"{a['step_s']:.4f}", f"{b['step_s']:.4f}", f"{a['step_s'] / b['step_s']:.2f}",
+            table.number(a["tokens_s"], ".0f"), table.number(b["tokens_s"], ".0f"), table.number(table.gib(a["planned_bytes"]), ".2f"),
+            table.number(table.gib(b["planned_bytes"]), ".2f"), b["codes"]]
+
+
 def run(bench, chosen):
-    small, status, lines = bench.arguments.cpu_smoke, 0, []
-    for row in chosen:
-        entry = dict(name=row["name"])
-        bench.record["rows"].append(entry)
-        try:
-            model, data = prepare(bench, row, small)
-            for kind in ("bf16", "fp8"):
-                entry[kind] = measure(bench, row, model, data, small, kind == "fp8")
-                say(f"{row['name']} {kind}: {blipft.line_of(entry[kind])}")
-            a, b = entry["bf16"], entry["fp8"]
-            lines.append([row["name"], f"{a['step_s']:.4f}", f"{b['step_s']:.4f}", f"{a['step_s'] / b['step_s']:.2f}",
-                          table.number(a["tokens_s"], ".0f"), table.number(b["tokens_s"], ".0f"), table.number(table.gib(a["planned_bytes"]), ".2f"),
-                          table.number(table.gib(b["planned_bytes"]), ".2f"), b["codes"]])
-        except BenchError as error:
-            say(f"{row['name']}: FAILED: {error}")
-            entry["error"], status = str(error), 1
-        bench.write()
-    table.print_markdown(TITLES, lines)
-    print(f"\n{table.about(bench.record)}")
-    return status
+    small = bench.arguments.cpu_smoke
+
+    def measure_row(row, entry):
+        model, data = prepare(bench, row, small)
+        for kind in ("bf16", "fp8"):
+            entry[kind] = measure(bench, row, model, data, small, kind == "fp8")
+            say(f"{row['name']} {kind}: {blipft.line_of(entry[kind])}")
+
+    bench.each(chosen, measure_row)
+    lines = [cells(row, entry) for row, entry in zip(chosen, bench.record["rows"]) if "fp8" in entry]
+    return table.print_results(bench.record, TITLES, lines, "fp8")

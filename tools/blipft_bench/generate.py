@@ -11,24 +11,25 @@ import numpy as np
 import make_demo
 import make_text_demo
 
-from . import auto, inputs
-from .commands import BenchError, result_of, run_command
+from . import auto, inputs, table
+from .commands import BenchError, Skipped, result_of
 from .machine import say, shown
 
 SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "bench_generate_torch.py"
 # Bytes a second by the data sheets, and bf16 operations a second that long products reach, of the GPUs that the bounds are of.
 BANDWIDTH = {"H200": 4.8e12, "H100": 3.35e12}
-# texts: so many in all, batch at once. prompt and new: tokens. torch: what is run beside.
+# texts: so many in all, batch at once. prompt and new: tokens. estimate: seconds of one run on an H200. torch: PyTorch runs beside.
 ROWS = [
-    dict(name="7b-1", model="7b", texts=1, batch=1, prompt=128, new=256, torch=True),
-    dict(name="7b-64", model="7b", texts=64, batch=64, prompt=128, new=256, torch=True),
-    dict(name="7b-nf4-1", model="7b", texts=1, batch=1, prompt=128, new=256, keys=["model.quantize=nf4"], bits=4.5),
-    dict(name="7b-int8-1", model="7b", texts=1, batch=1, prompt=128, new=256, keys=["model.quantize=int8"], bits=8.5),
-    dict(name="captions", model="blip2", texts=4096, batch=64, prompt=0, new=30, torch=True),
-    dict(name="captions-beam5", model="blip2", texts=4096, batch=64, prompt=0, new=30, beams=5, torch=True),
-    dict(name="prefill", model="7b", texts=128, batch=4, prompt=2048, new=1),
+    dict(name="7b-1", estimate=10, model="7b", texts=1, batch=1, prompt=128, new=256, torch=True),
+    dict(name="7b-64", estimate=10, model="7b", texts=64, batch=64, prompt=128, new=256, torch=True),
+    dict(name="7b-nf4-1", estimate=10, model="7b", texts=1, batch=1, prompt=128, new=256, keys=["model.quantize=nf4"], bits=4.5),
+    dict(name="7b-int8-1", estimate=10, model="7b", texts=1, batch=1, prompt=128, new=256, keys=["model.quantize=int8"], bits=8.5),
+    dict(name="captions", estimate=20, model="blip2", texts=4096, batch=64, prompt=0, new=30, torch=True),
+    dict(name="captions-beam5", estimate=25, model="blip2", texts=4096, batch=64, prompt=0, new=30, beams=5, torch=True),
+    dict(name="prefill", estimate=15, model="7b", texts=128, batch=4, prompt=2048, new=1),
 ]
 NAMES = [row["name"] for row in ROWS]
+TORCH_EAGER, TORCH_BEST = 60, 90  # seconds of a run of bench_generate_torch.py on an H200
 TITLES = ["row", "step ms", "bound ms", "share", "texts/s", "from the start", "prompt tokens/s", "TFLOP/s", "torch eager", "torch best", "ratio"]
 
 
@@ -101,7 +102,7 @@ def run_blipft(bench, row, model, data, small):
     def attempt(name, *keys):
         shutil.rmtree(folder, ignore_errors=True)
         log = bench.out / f"{row['name']}-{name}.log"
-        run_command([*command, *keys], log, bench.gpus[:1], bench.arguments.row_timeout)
+        bench.run([*command, *keys], log, bench.gpus[:1], row["estimate"])
         text = log.read_text(errors="replace")
         found = re.search(r"^generated +(\d+) texts, (\d+) tokens, ([\d.]+) s", text, re.M)
         if not found:
@@ -127,8 +128,10 @@ def run_torch(bench, row, model, best):
                str(row["prompt"]), "--new", str(row["new"]), "--beams", str(row.get("beams", 1)), *(["--best"] if best else [])]
     log = bench.out / f"{row['name']}-torch-{'best' if best else 'eager'}.log"
     try:
-        run_command(command, log, bench.gpus[:1], bench.arguments.row_timeout)
+        bench.run(command, log, bench.gpus[:1], TORCH_BEST if best else TORCH_EAGER)
         return result_of(log)
+    except Skipped as reason:
+        return dict(skipped=str(reason))
     except BenchError as error:
         return dict(error=str(error))
 
@@ -155,24 +158,21 @@ def run(bench, chosen):
     small = bench.arguments.cpu_smoke
     name = bench.gpus[0]["name"] if bench.gpus else ""
     bandwidth = next((value for key, value in BANDWIDTH.items() if key in name), 3.35e12)
-    status = 0
-    for row in chosen:
-        try:
-            model, data = prepare(bench, row, small)
-            done = run_blipft(bench, row, model, data, small)
-            if row.get("torch") and bench.torch and not small:
-                for best in (False, True):
-                    done[f"torch {'best' if best else 'eager'}"] = run_torch(bench, row, model, best)
-            bench.record["rows"].append(dict(name=row["name"], run=done, cells=line_of(row, done, bandwidth, small)))
-            say(f"{row['name']}: {rate_of(done):.1f} texts/s")
-        except BenchError as error:
-            say(f"{row['name']}: {error}")
-            bench.record["rows"].append(dict(name=row["name"], error=str(error)))
-            status = 1
-        bench.write()
+
+    def measure_row(row, entry):
+        model, data = prepare(bench, row, small)
+        entry["run"] = run_blipft(bench, row, model, data, small)
+        if row.get("torch") and bench.torch and not small:
+            for best in (False, True):
+                entry["run"][f"torch {'best' if best else 'eager'}"] = run_torch(bench, row, model, best)
+        say(f"{row['name']}: {rate_of(entry['run']):.1f} texts/s")
+
+    bench.each(chosen, measure_row)
     print(f"{name or 'CPU'}; texts/s of torch too; the bound is of weights and cache at {bandwidth / 1e12:.2f} TB/s\n")
-    print("| " + " | ".join(TITLES) + " |\n|" + "---|" * len(TITLES))
-    for entry in bench.record["rows"]:
-        cells = entry.get("cells", {"row": entry["name"], "step ms": entry.get("error")})
-        print("| " + " | ".join(f"{cells[t]:.4g}" if isinstance(cells.get(t), float) else str(cells.get(t) or "") for t in TITLES) + " |")
-    return status
+    lines = []
+    for row, entry in zip(chosen, bench.record["rows"]):
+        if "run" in entry:
+            found = entry["cells"] = line_of(row, entry["run"], bandwidth, small)
+            lines.append([f"{found[t]:.4g}" if isinstance(found.get(t), float) else str(found.get(t) or "") for t in TITLES])
+    bench.write()
+    return table.print_results(bench.record, TITLES, lines, "run")

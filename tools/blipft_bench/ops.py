@@ -4,8 +4,9 @@ import os
 import pathlib
 
 from . import pytorch
-from .commands import BenchError, run_command
+from .commands import BenchError, Skipped, run_command
 from .machine import say, shown
+from .rows import NO_TIME
 from .table import about, print_markdown
 
 ATTENTION = pathlib.Path(__file__).resolve().parent.parent / "bench_attention.py"
@@ -74,11 +75,19 @@ def attention_rows(shapes, torch):
     return rows
 
 
-def run(arguments, record, out):
-    """Times, prints, and fills `record`. Raises BenchError."""
+def time_left(bench, estimate):
+    limit = bench.time_for(estimate)
+    if limit is None:
+        raise Skipped(NO_TIME)
+    return limit
+
+
+def run(bench):
+    """Times, prints, and fills the record. Raises BenchError."""
+    arguments, record, out = bench.arguments, bench.record, bench.out
     say("op_bench: about 90 s on an H200")
     options = ["--filter", arguments.filter] if arguments.filter else []
-    record["op_bench"] = found = run_op_bench(arguments.op_bench, out, arguments.row_timeout, options)
+    record["op_bench"] = found = run_op_bench(arguments.op_bench, out, time_left(bench, 90), options)
     record["gemm_tflops"], record["copy_tb_s"] = found["gemm_tflop_s"], found["copy_tb_s"]
     print((out / "op_bench.log").read_text(errors="replace"))
     shapes = attention_shapes(found["ops"])
@@ -86,7 +95,7 @@ def run(arguments, record, out):
     if python:
         record["versions"]["torch"] = python[1]
         say("attention in PyTorch: about 30 s on an H200")
-        record["attention"] = torch = run_torch_attention(python[0], shapes, out, arguments.row_timeout)
+        record["attention"] = torch = run_torch_attention(python[0], shapes, out, time_left(bench, 30))
         titles = ["attention (us)"]
         for phase in ("forward", "backward"):
             titles += [phase, *BACKENDS.values(), "ratio"]

@@ -33,9 +33,12 @@ def find(wanted, given_python):
     return dict(python=found[0], script=str(script), **found[1]) if found else None
 
 
+def launch(ranks):
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+
+
 def command_of(bench, row, variant, ranks):
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    return [bench.torch["python"], *launch, bench.torch["script"], "--strategy", *row[variant],
+    return [bench.torch["python"], *launch(ranks), bench.torch["script"], "--strategy", *row[variant],
             "--bs", str(row["batch"]), "--accum", str(row["accumulate"]), "--seq", str(TEXT_TOKENS),
             "--steps", str(torch_steps(bench.arguments.steps))]
 

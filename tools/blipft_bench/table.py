@@ -60,6 +60,43 @@ def print_markdown(titles, rows, left=1):
                                 for i, (cell, width) in enumerate(zip(line, widths))) + " |")
 
 
+def print_results(record, titles, lines, measured, left=1):
+    """The table, the machine, and why rows failed or were skipped. Returns bench.py's exit status; an entry that ran has
+    the key `measured`."""
+    print_markdown(titles, lines, left)
+    print(f"\n{about(record)}; {record['seconds']:.0f} s in all")
+    entries = record["rows"]
+    for entry in entries:
+        for what in ("error", "skipped"):
+            if what in entry:
+                print(f"{entry['name']} {'failed' if what == 'error' else 'skipped'}: {entry[what]}", flush=True)
+    return 0 if any(measured in entry for entry in entries) and not any("error" in entry for entry in entries) else 1
+
+
+README_TITLES = ["model", "sequence", "GPU", "PyTorch compiled", "blipft", "ratio", "a second", "of GEMM rate"]
+
+
+def compiled_torch(row, entry):
+    """The result of the row's best variant of PyTorch if that variant compiles, else of the fastest that ran."""
+    best = entry.get("torch_best")
+    return best if best and "step_s" in best and "--compile" in row["best"] else fastest_torch(entry)
+
+
+def print_readme(record, runs):
+    """The rows as the README has them. A run has, beside its measurements: model, gpus, length, rate, unit, torch."""
+    gpu = record["gpus"][0] if record["gpus"] else "CPU"
+    gemm, lines = record.get("gemm_tflops"), []
+    for run in runs:
+        torch = run["torch"]
+        beside = torch["step_s"] if torch and torch.get("step_s") else None
+        lines.append([run["model"], run["length"], f"{run['gpus']} x {gpu}", torch_cell(torch),
+                      with_memory(run["step_s"], ".4f", used_bytes(run)), number(beside / run["step_s"] if beside else None, ".2f"),
+                      f"{run['rate']:,.0f} {run['unit']}", number(run["tflops_gpu"] / gemm if gemm else None, ".0%")])
+    if lines:
+        print("\nAs the README has it:\n")
+        print_markdown(README_TITLES, lines, left=3)
+
+
 def about(record):
     """GPUs, ceilings, versions and what was run, in one line."""
     versions = record["versions"]
