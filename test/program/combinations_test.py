@@ -12,7 +12,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from program_runs import PROGRAM, Space, ranks_up_to, start  # noqa: E402
-from script_tests import check, run_tests, test  # noqa: E402
+from script_tests import check, run_tests, test_each  # noqa: E402
 
 COUNT = int(os.environ.get("BLIPFT_COMBINATIONS", "10"))
 SEED = int(os.environ.get("BLIPFT_COMBINATIONS_SEED", time.time_ns() % 1_000_000))
@@ -57,20 +57,19 @@ def saved(output):
     return {path.relative_to(output): path.read_bytes() for path in output.rglob("*.safetensors")}
 
 
-@test
-def whatever_is_combined_trains_alike_with_memory_in_the_host(space):
+@test_each(range(COUNT))
+def whatever_is_combined_trains_alike_with_memory_in_the_host(space, number):
     print(f"note: BLIPFT_COMBINATIONS_SEED={SEED}")
-    choose = random.Random(SEED)
-    for _ in range(COUNT):
-        ranks, overrides, movable = combination(choose)
-        moved = choose.sample(movable, choose.randint(1, len(movable)))
-        common = (*overrides, "train.max_steps=2", "output.save_model=true")
-        here = start(space, ranks, *common)
-        there = start(space, ranks, *common, f"parallel.offload=[{', '.join(moved)}]")
-        check(here.status == 0, ranks, overrides, here)
-        check(there.status == 0, ranks, overrides, moved, there)
-        check(list(here.losses()) == list(there.losses()), ranks, overrides, moved, here.losses(), there.losses())
-        check(saved(here.output) and saved(here.output) == saved(there.output), ranks, overrides, moved, "saved files")
+    choose = random.Random(f"{SEED} {number}")
+    ranks, overrides, movable = combination(choose)
+    moved = choose.sample(movable, choose.randint(1, len(movable)))
+    common = (*overrides, "train.max_steps=2", "output.save_model=true")
+    here = start(space, ranks, *common)
+    there = start(space, ranks, *common, f"parallel.offload=[{', '.join(moved)}]")
+    check(here.status == 0, ranks, overrides, here)
+    check(there.status == 0, ranks, overrides, moved, there)
+    check(list(here.losses()) == list(there.losses()), ranks, overrides, moved, here.losses(), there.losses())
+    check(saved(here.output) and saved(here.output) == saved(there.output), ranks, overrides, moved, "saved files")
 
 
 if __name__ == "__main__":

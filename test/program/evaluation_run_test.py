@@ -165,7 +165,7 @@ def the_best_score_is_kept_and_a_resume_keeps_it(space):
 def killed_in_an_evaluation(space, ranks, output, options):
     """Kills all ranks while the third evaluation generates: after its validation is told, before its scores are."""
     process = subprocess.Popen(command_line(ranks, [PROGRAM, space.config, f"output.path={output}", *options]), cwd=ROOT,
-                               env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env=environment(ranks), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                start_new_session=True)
     said = ""
     for line in process.stdout:

@@ -14,7 +14,7 @@ import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from script_tests import Skip, check, run_tests, test  # noqa: E402
+from script_tests import Skip, check, run_tests, test, test_each  # noqa: E402
 
 try:
     import h5py  # noqa: F401
@@ -37,6 +37,7 @@ except ImportError as missing:
     torch, why = None, str(missing)
 
 FAMILIES = ("qwen3", "smollm3", "phi3", "olmo2", "gemma2", "gemma3")
+ENCODER_DECODERS = ("t5", "blip2_t5", "instructblip_t5")
 SEED = 500                                 # not among those of compare_families.py's 40
 
 
@@ -67,64 +68,62 @@ def random_model(space, family, seed):
     return folder
 
 
-@test
-def models_of_each_family_have_transformers_loss_and_gradients_and_load_there(space):
+@test_each((*FAMILIES, *ENCODER_DECODERS))
+def models_of_each_family_have_transformers_loss_and_gradients_and_load_there(space, family):
     need_torch()
     if DEVICE != "cpu":
         raise Skip("compares on the CPU")
     os.environ.setdefault("BLIPFT", PROGRAM)
-    for family in (*FAMILIES, *compare_families.ENCODER_DECODERS):
-        folder = space.new(family)
-        folder.mkdir()
-        loss, gradient, own, too_far = compare_families.compare(folder, family, SEED)
-        check(not too_far, family, "loss off by", loss, "gradient by", gradient, "transformers' own by", own)
+    folder = space.new(family)
+    folder.mkdir()
+    loss, gradient, own, too_far = compare_families.compare(folder, family, SEED)
+    check(not too_far, family, "loss off by", loss, "gradient by", gradient, "transformers' own by", own)
 
 
-@test
-def adapters_of_each_family_load_in_peft(space):
+@test_each(FAMILIES)
+def adapters_of_each_family_load_in_peft(space, family):
     """Of fused matrices too, where q, k and v together name the one that makes them."""
     need_torch()
-    for family in FAMILIES:
-        folder = random_model(space, family, SEED + 1)
-        result = train(space, folder, "adapter.kind=lora", "adapter.r=4", "adapter.alpha=6",
-                       "adapter.targets=[all-linear]", "train.lr=0.02", "train.act_ckpt=half", "output.save_model=true",
-                       "output.save_merged=true", "output.save_dtype=f32")
-        base, merged = load(folder / "model"), load(result.output / "model")
-        ids = torch.randint(3, base.config.vocab_size, (2, 20), generator=torch.Generator().manual_seed(1))
-        before, expected = logits_of(base, ids), logits_of(merged, ids)
-        found = logits_of(peft.PeftModel.from_pretrained(base, str(result.output / "adapter")), ids)
-        largest = expected.abs().max()
-        # f32 on both sides: products in another order.
-        check((found - expected).abs().max() <= 1e-5 * largest, family, "PEFT's logits differ from the merged model's")
-        check((expected - before).abs().max() >= 1e-3 * largest, family, "the adapters change nothing")
+    folder = random_model(space, family, SEED + 1)
+    result = train(space, folder, "adapter.kind=lora", "adapter.r=4", "adapter.alpha=6",
+                   "adapter.targets=[all-linear]", "train.lr=0.02", "train.act_ckpt=half", "output.save_model=true",
+                   "output.save_merged=true", "output.save_dtype=f32")
+    base, merged = load(folder / "model"), load(result.output / "model")
+    ids = torch.randint(3, base.config.vocab_size, (2, 20), generator=torch.Generator().manual_seed(1))
+    before, expected = logits_of(base, ids), logits_of(merged, ids)
+    found = logits_of(peft.PeftModel.from_pretrained(base, str(result.output / "adapter")), ids)
+    largest = expected.abs().max()
+    # f32 on both sides: products in another order.
+    check((found - expected).abs().max() <= 1e-5 * largest, family, "PEFT's logits differ from the merged model's")
+    check((expected - before).abs().max() >= 1e-3 * largest, family, "the adapters change nothing")
 
 
-@test
-def adapters_of_encoder_decoders_load_in_peft(space):
+@test_each(ENCODER_DECODERS)
+def adapters_of_encoder_decoders_load_in_peft(space, family):
     """Of a T5 by its task, of self and cross attention alike; of a BLIP-2 or an InstructBLIP with a T5 by its class."""
     need_torch()
+    side = compare_families.ENCODER_DECODERS[family]
     kinds = {"t5": peft.AutoPeftModelForSeq2SeqLM, "blip2_t5": peft.AutoPeftModel, "instructblip_t5": peft.AutoPeftModel}
-    for family, side in compare_families.ENCODER_DECODERS.items():
-        folder = space.new(family)
-        folder.mkdir()
-        _, records, _ = side.make_folder(folder, SEED + 1)
-        result = train(space, folder, f"data.path={folder}/{side.data}", "adapter.kind=lora", "adapter.r=4",
-                       "adapter.alpha=6", "adapter.targets=[q, k, v, o, mlp]", "train.lr=0.02", "train.act_ckpt=half",
-                       "output.save_model=true", "output.save_merged=true", "output.save_dtype=f32")
-        config = json.loads((result.output / "adapter/adapter_config.json").read_text())
-        check(config["task_type"] == ("SEQ_2_SEQ_LM" if family == "t5" else None), config)
-        check({"q", "k", "v", "o", "wo"} <= set(config["target_modules"]), config)
-        adapted = kinds[family].from_pretrained(str(result.output / "adapter"), dtype=torch.float32)
-        batch = side._batch(folder, records)
-        if "pixel_values" in batch:
-            batch["pixel_values"] = batch["pixel_values"].float()
-        merged, base = (side._load(path, torch.float32) for path in (result.output / "model", folder / "model"))
-        with torch.no_grad():
-            found, expected, before = (model.eval()(**batch).logits for model in (adapted, merged, base))
-        largest = expected.abs().max()
-        # f32 on both sides: products in another order.
-        check((found - expected).abs().max() <= 2e-5 * largest, family, "PEFT's logits differ from the merged model's")
-        check((expected - before).abs().max() >= 1e-3 * largest, family, "the adapters change nothing")
+    folder = space.new(family)
+    folder.mkdir()
+    _, records, _ = side.make_folder(folder, SEED + 1)
+    result = train(space, folder, f"data.path={folder}/{side.data}", "adapter.kind=lora", "adapter.r=4",
+                   "adapter.alpha=6", "adapter.targets=[q, k, v, o, mlp]", "train.lr=0.02", "train.act_ckpt=half",
+                   "output.save_model=true", "output.save_merged=true", "output.save_dtype=f32")
+    config = json.loads((result.output / "adapter/adapter_config.json").read_text())
+    check(config["task_type"] == ("SEQ_2_SEQ_LM" if family == "t5" else None), config)
+    check({"q", "k", "v", "o", "wo"} <= set(config["target_modules"]), config)
+    adapted = kinds[family].from_pretrained(str(result.output / "adapter"), dtype=torch.float32)
+    batch = side._batch(folder, records)
+    if "pixel_values" in batch:
+        batch["pixel_values"] = batch["pixel_values"].float()
+    merged, base = (side._load(path, torch.float32) for path in (result.output / "model", folder / "model"))
+    with torch.no_grad():
+        found, expected, before = (model.eval()(**batch).logits for model in (adapted, merged, base))
+    largest = expected.abs().max()
+    # f32 on both sides: products in another order.
+    check((found - expected).abs().max() <= 2e-5 * largest, family, "PEFT's logits differ from the merged model's")
+    check((expected - before).abs().max() >= 1e-3 * largest, family, "the adapters change nothing")
 
 
 @test
@@ -163,35 +162,35 @@ def adapters_of_the_qformer_have_pefts_gradients(space):
             check(error < 2e-4, family, name, error)
 
 
-@test
-def encoder_decoders_train_alike_quantised_recomputed_offloaded_and_on_two_ranks(space):
+@test_each(ENCODER_DECODERS)
+def encoder_decoders_train_alike_quantised_recomputed_offloaded_and_on_two_ranks(space, family):
     need_torch()
-    for family, side in compare_families.ENCODER_DECODERS.items():
-        folder = space.new(family)
-        folder.mkdir()
-        side.make_folder(folder, SEED + 2)
-        qlora = (f"data.path={folder}/{side.data}", "adapter.kind=lora", "adapter.r=4", "adapter.targets=[q, v, wo]",
-                 "model.quantize=nf4", "train.lr=0.02", "train.dropout=true")
-        plain = train(space, folder, *qlora).losses()
-        check(plain[-1] != plain[0], family, plain)
-        for more in (("train.act_ckpt=full",), ("train.act_ckpt=full", "parallel.offload=[activations]"),
-                     ("parallel.offload=[parameters]",)):
-            check(list(train(space, folder, *qlora, *more).losses()) == list(plain), family, more)
-        if family != "t5":                 # adapters in the Q-Former, which draw dropout for the rows of a sample
-            asked = (*qlora, "adapter.targets=[query, dense, q]", "adapter.dropout=0.2")
-            expected = train(space, folder, *asked).losses()
-            check(list(expected) != list(plain), family, expected)
-            for more in (("train.act_ckpt=full",), ("train.act_ckpt=half", "parallel.offload=[activations]")):
-                check(list(train(space, folder, *asked, *more).losses()) == list(expected), family, more)
-            losses = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", *asked, "data.max_text_tokens=24",
-                         "train.batch_size=3", "train.max_steps=3", "train.max_epochs=3", "parallel.strategy=fsdp").losses()
-            check(all(abs(a / b - 1) < 1e-4 for a, b in zip(losses, expected)), family, losses, expected)
-        for strategy in ("ddp", "fsdp"):
-            losses = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", *qlora, "data.max_text_tokens=24",
-                         "train.batch_size=3", "train.max_steps=3", "train.max_epochs=3",
-                         f"parallel.strategy={strategy}").losses()
-            # f32: the same samples in another order of sums, and of 4-bit codes the same codes.
-            check(all(abs(a / b - 1) < 1e-4 for a, b in zip(losses, plain)), family, strategy, losses, plain)
+    side = compare_families.ENCODER_DECODERS[family]
+    folder = space.new(family)
+    folder.mkdir()
+    side.make_folder(folder, SEED + 2)
+    qlora = (f"data.path={folder}/{side.data}", "adapter.kind=lora", "adapter.r=4", "adapter.targets=[q, v, wo]",
+             "model.quantize=nf4", "train.lr=0.02", "train.dropout=true")
+    plain = train(space, folder, *qlora).losses()
+    check(plain[-1] != plain[0], family, plain)
+    for more in (("train.act_ckpt=full",), ("train.act_ckpt=full", "parallel.offload=[activations]"),
+                 ("parallel.offload=[parameters]",)):
+        check(list(train(space, folder, *qlora, *more).losses()) == list(plain), family, more)
+    if family != "t5":                 # adapters in the Q-Former, which draw dropout for the rows of a sample
+        asked = (*qlora, "adapter.targets=[query, dense, q]", "adapter.dropout=0.2")
+        expected = train(space, folder, *asked).losses()
+        check(list(expected) != list(plain), family, expected)
+        for more in (("train.act_ckpt=full",), ("train.act_ckpt=half", "parallel.offload=[activations]")):
+            check(list(train(space, folder, *asked, *more).losses()) == list(expected), family, more)
+        losses = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", *asked, "data.max_text_tokens=24",
+                     "train.batch_size=3", "train.max_steps=3", "train.max_epochs=3", "parallel.strategy=fsdp").losses()
+        check(all(abs(a / b - 1) < 1e-4 for a, b in zip(losses, expected)), family, losses, expected)
+    for strategy in ("ddp", "fsdp"):
+        losses = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", *qlora, "data.max_text_tokens=24",
+                     "train.batch_size=3", "train.max_steps=3", "train.max_epochs=3",
+                     f"parallel.strategy={strategy}").losses()
+        # f32: the same samples in another order of sums, and of 4-bit codes the same codes.
+        check(all(abs(a / b - 1) < 1e-4 for a, b in zip(losses, plain)), family, strategy, losses, plain)
 
 
 @test
@@ -280,31 +279,29 @@ def a_part_of_a_fused_matrix_is_no_target(space):
     check(result.status != 0 and "\"q\"" in result.err and "qkv_proj" in result.err, result)
 
 
-@test
-def quantised_offloaded_and_recomputed_layers_change_no_bit(space):
+@test_each(("phi3", "olmo2", "gemma3"))
+def quantised_offloaded_and_recomputed_layers_change_no_bit(space, family):
     need_torch()
-    for family in ("phi3", "olmo2", "gemma3"):
-        folder = random_model(space, family, SEED + 2)
-        qlora = ("adapter.kind=lora", "adapter.r=4", "adapter.targets=[all-linear]", "model.quantize=nf4",
-            "train.lr=0.02")
-        plain = train(space, folder, *qlora).losses()
-        for more in (("train.act_ckpt=full",), ("train.act_ckpt=full", "parallel.offload=[activations]"),
-                     ("parallel.offload=[parameters]",)):
-            check(list(train(space, folder, *qlora, *more).losses()) == list(plain), family, more)
-        check(plain[-1] != plain[0], family, plain)
+    folder = random_model(space, family, SEED + 2)
+    qlora = ("adapter.kind=lora", "adapter.r=4", "adapter.targets=[all-linear]", "model.quantize=nf4",
+        "train.lr=0.02")
+    plain = train(space, folder, *qlora).losses()
+    for more in (("train.act_ckpt=full",), ("train.act_ckpt=full", "parallel.offload=[activations]"),
+                 ("parallel.offload=[parameters]",)):
+        check(list(train(space, folder, *qlora, *more).losses()) == list(plain), family, more)
+    check(plain[-1] != plain[0], family, plain)
 
 
-@test
-def two_ranks_learn_as_one(space):
+@test_each(("phi3", "gemma3"))
+def two_ranks_learn_as_one(space, family):
     need_torch()
-    for family in ("phi3", "gemma3"):
-        folder = random_model(space, family, SEED + 3)
-        alone = train(space, folder, "train.lr=0.01").losses()
-        shared = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", f"data.path={folder}/texts.jsonl",
-                     "data.max_text_tokens=24", "train.batch_size=3", "train.accumulate_grad_batches=1",
-                     "train.max_steps=3", "train.max_epochs=3", "train.lr=0.01", "parallel.strategy=fsdp").losses()
-        for one, other in zip(alone, shared):
-            check(abs(one - other) <= 1e-5 * abs(one), family, alone, shared)
+    folder = random_model(space, family, SEED + 3)
+    alone = train(space, folder, "train.lr=0.01").losses()
+    shared = run(space, 2, f"model.path={folder}/model", "model.init=pretrained", f"data.path={folder}/texts.jsonl",
+                 "data.max_text_tokens=24", "train.batch_size=3", "train.accumulate_grad_batches=1",
+                 "train.max_steps=3", "train.max_epochs=3", "train.lr=0.01", "parallel.strategy=fsdp").losses()
+    for one, other in zip(alone, shared):
+        check(abs(one - other) <= 1e-5 * abs(one), family, alone, shared)
 
 
 if __name__ == "__main__":

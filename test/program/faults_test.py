@@ -44,7 +44,7 @@ class Job:
         command = command_line(ranks, [*before, PROGRAM, space.config, f"output.path={self.output}",
                                        "output.progress_seconds=0", *overrides])
         self.logs = [space.new("out"), space.new("err")]
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen(command, cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL,
                                         stdout=open(self.logs[0], "w"), stderr=open(self.logs[1], "w"))
 
     def wait_for(self, condition, what, seconds=60):

@@ -33,21 +33,41 @@ def why_not():
     return "" if "libnccl" in linked else f"{PROGRAM} was built without CUDA"
 
 
+def shares_of(script, count):
+    """[(script, words)]: the tests that the command line's words, else the script's own, choose, in `count` shares at most. Each
+    share is a process, which imports and makes its files anew."""
+    name, *words = script.split()
+    words = sys.argv[1:] or words
+    listed = subprocess.run([sys.executable, FOLDER / name, "--names", *words], stdout=subprocess.PIPE, text=True)
+    if listed.returncode != 0 or listed.stdout.startswith("SKIPPED"):   # it lacks what it imports: it says so when it runs
+        return [(name, words)]
+    names = [f"={line}" for line in listed.stdout.split()]
+    return [(name, names[i::count]) for i in range(min(count, len(names)))]
+
+
+def run_share(share):
+    script, words = share
+    return subprocess.run([sys.executable, FOLDER / script, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run_all(scripts, at_once):
+    """Runs the scripts' tests, several processes beside each other: program_runs gives each run other GPUs. Returns the exit
+    status."""
+    status = 0
+    with concurrent.futures.ThreadPoolExecutor(max_workers=at_once) as pool:
+        found = pool.map(shares_of, scripts, [max(1, at_once // 2)] * len(scripts))
+        for done in pool.map(run_share, [share for shares in found for share in shares]):
+            print(done.stdout, end="", flush=True)
+            status = max(status, abs(done.returncode))
+    return status
+
+
 def main():
     why = why_not()
     if why:
         print(f"SKIPPED gpu_runs_test ({why})")
         return 0
-    def outcome(script):
-        name, *words = script.split()
-        return subprocess.run([sys.executable, FOLDER / name, *(sys.argv[1:] or words)], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
-    status = 0
-    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(os.sched_getaffinity(0)) // 4)) as pool:
-        for done in pool.map(outcome, SCRIPTS):
-            print(done.stdout, end="", flush=True)
-            status = max(status, done.returncode)
-    return status
+    return run_all(SCRIPTS, max(1, len(os.sched_getaffinity(0)) // 4))
 
 
 if __name__ == "__main__":

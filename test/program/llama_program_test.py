@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
-from script_tests import Skip, check, run_tests, test  # noqa: E402
+from script_tests import Skip, check, run_tests, test, test_each  # noqa: E402
 
 try:
     import h5py  # noqa: F401
@@ -107,32 +107,31 @@ def blipft_side(space, model, pick, steps, *more):
                f"train.max_steps={steps}", f"train.lr={LR}", f"parallel.strategy={strategy}", *more)
 
 
-@test
-def random_models_train_and_save_as_in_transformers(space):
+@test_each(SEEDS)
+def random_models_train_and_save_as_in_transformers(space, seed):
     if torch is None:
         raise Skip(why)
-    for seed in SEEDS:
-        pick = random.Random(1000 + seed)
-        model, about = make_model(space, seed)
-        result = blipft_side(space, model, pick, STEPS, "output.save_model=true",
-                             f"train.act_ckpt={pick.choice(['none', 'half', 'full'])}")
-        saved = result.output / "model"
-        truth = transformers_side(model, space.data, "--grad-norm", "--steps", STEPS, "--lr", LR, "--saved", saved)
-        # f32 on both sides: sums of up to a few thousand terms in another order.
-        near(result.losses()[0], truth["loss"], 1e-5, about, "loss of step 0:")
-        near(result.steps()["grad_norm"][0], truth["grad_norm"], 1e-4, about, "gradient norm of step 0:")
-        for step in range(STEPS):
-            near(result.losses()[step], truth["losses"][step], 1e-4, about, f"loss of step {step}:")
-        check(abs(truth["final_loss"] / truth["loss"] - 1) > 1e-3, about, "nothing was learnt", truth)
-        near(truth["saved_loss"], truth["final_loss"], 1e-4, about, "loss of the saved model:")
-        again = blipft_side(space, saved, pick, 1)
-        near(again.losses()[0], truth["saved_loss"], 1e-5, about, "loss of the saved model here:")
-        config = json.loads((saved / "config.json").read_text())
-        check(config["dtype"] == config["torch_dtype"] == "float32", about, config)
-        ids = [transformers.AutoTokenizer.from_pretrained(folder)("two red circles").input_ids
-               for folder in (model, saved)]
-        check(ids[0] == ids[1], about, ids)
-        print(f"   {about}: loss {truth['loss']:.4f} -> {truth['final_loss']:.4f}", flush=True)
+    pick = random.Random(1000 + seed)
+    model, about = make_model(space, seed)
+    result = blipft_side(space, model, pick, STEPS, "output.save_model=true",
+                         f"train.act_ckpt={pick.choice(['none', 'half', 'full'])}")
+    saved = result.output / "model"
+    truth = transformers_side(model, space.data, "--grad-norm", "--steps", STEPS, "--lr", LR, "--saved", saved)
+    # f32 on both sides: sums of up to a few thousand terms in another order.
+    near(result.losses()[0], truth["loss"], 1e-5, about, "loss of step 0:")
+    near(result.steps()["grad_norm"][0], truth["grad_norm"], 1e-4, about, "gradient norm of step 0:")
+    for step in range(STEPS):
+        near(result.losses()[step], truth["losses"][step], 1e-4, about, f"loss of step {step}:")
+    check(abs(truth["final_loss"] / truth["loss"] - 1) > 1e-3, about, "nothing was learnt", truth)
+    near(truth["saved_loss"], truth["final_loss"], 1e-4, about, "loss of the saved model:")
+    again = blipft_side(space, saved, pick, 1)
+    near(again.losses()[0], truth["saved_loss"], 1e-5, about, "loss of the saved model here:")
+    config = json.loads((saved / "config.json").read_text())
+    check(config["dtype"] == config["torch_dtype"] == "float32", about, config)
+    ids = [transformers.AutoTokenizer.from_pretrained(folder)("two red circles").input_ids
+           for folder in (model, saved)]
+    check(ids[0] == ids[1], about, ids)
+    print(f"   {about}: loss {truth['loss']:.4f} -> {truth['final_loss']:.4f}", flush=True)
 
 
 @test

@@ -36,7 +36,7 @@ def started(space, ranks, output, *overrides, blocked=()):
     """A long run that has trained some steps."""
     command = command_line(ranks, [PROGRAM, space.config, f"output.path={output}", "output.progress_seconds=0",
                                    "train.max_epochs=100000", *overrides])
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL,
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(ranks), stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
                                preexec_fn=lambda: as_from_a_terminal(blocked))
     for line in process.stdout:
@@ -156,7 +156,7 @@ def a_signal_before_the_first_step_is_no_end_without_a_word(space):
     for delay in (0, 0.1, 0.3, 0.6, 1) if DEVICE == "cuda" else (0, 0.1, 0.3):
         output = space.new()
         process = subprocess.Popen([PROGRAM, space.config, "train.max_epochs=5000", f"output.path={output}"], cwd=ROOT,
-                                   env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   env=environment(0), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         caught = 0                         # the program's first moment: until then libraries are loaded
         while not caught >> (signal.SIGUSR1 - 1) & 1:

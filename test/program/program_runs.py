@@ -4,6 +4,7 @@ tools/make_demo.py makes both. BLIPFT names the program (default ./blipft). BLIP
 what needs more of them than there are is skipped (gpu_runs_test.py starts such tests). With NCCL_MULTI_RANK_GPU_ENABLE=1
 ranks share GPUs, and nothing is skipped for want of them.
 """
+import itertools
 import json
 import os
 import pathlib
@@ -24,23 +25,25 @@ RECORD_FILES = ("config.yaml", "log.txt", "metrics.jsonl")  # in every run folde
 DEVICE = os.environ.get("BLIPFT_DEVICE", "cpu")
 
 
-def count_gpus():
-    """That programs started here see; 0 where there is no driver."""
+def find_gpus():
+    """The GPUs that programs started here see, as CUDA_VISIBLE_DEVICES names them; empty where there is no driver."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     except FileNotFoundError:
-        return 0
+        return []
     there = [line for line in listed.splitlines() if line.startswith("GPU ")]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return len(there)
+        return [str(i) for i in range(len(there))]
     # CUDA stops at the first that is none.
     words = [word.strip() for word in visible.split(",")]
     known = [any(word and (line.startswith(f"GPU {word}:") or f"UUID: {word}" in line) for line in there) for word in words]
-    return known.index(False) if False in known else len(known)
+    return words[:known.index(False)] if False in known else words
 
 
-GPUS = count_gpus() if DEVICE == "cuda" else 0
+VISIBLE = find_gpus() if DEVICE == "cuda" else []
+GPUS = len(VISIBLE)
+_turns = itertools.count(os.getpid())
 if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
     GPUS *= 4
 
@@ -121,10 +124,20 @@ class Result:
         return f"status {self.status}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
 
 
-def environment():
+def gpus_of(ranks):
+    """CUDA_VISIBLE_DEVICES of a run: as many GPUs as it has ranks, other ones in each run. A process starts faster if it
+    sees fewer GPUs, and runs beside each other share the machine's GPUs evenly."""
+    wanted, first = min(max(1, ranks), len(VISIBLE)), next(_turns) * max(1, ranks)
+    return ",".join(VISIBLE[(first + i) % len(VISIBLE)] for i in range(wanted))
+
+
+def environment(ranks=None):
+    """Of a run of so many ranks; None: of anything, with all GPUs."""
     values = dict(os.environ, OMP_WAIT_POLICY="passive")  # threads that spin while others need the core take ten times as long
     values.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
     values.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # likewise ranks that wait for each other
+    if ranks is not None and VISIBLE and "NCCL_MULTI_RANK_GPU_ENABLE" not in os.environ:
+        values["CUDA_VISIBLE_DEVICES"] = gpus_of(ranks)
     return values
 
 
@@ -140,7 +153,7 @@ def command_line(ranks, arguments):
 
 def mpirun(ranks, arguments, seconds=180, **variables):
     begin = time.monotonic()
-    done = subprocess.run(command_line(ranks, arguments), cwd=ROOT, env={**environment(), **variables},
+    done = subprocess.run(command_line(ranks, arguments), cwd=ROOT, env={**environment(ranks), **variables},
                           stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=seconds)
     return done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"), time.monotonic() - begin
