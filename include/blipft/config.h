@@ -88,8 +88,8 @@ struct TrainSection {
   double gradient_clip_val = 0;         ///< 0: no clipping
   FaultAction on_nonfinite = FaultAction::stop;  ///< a step whose loss or gradient norm is not finite
   LayerCheckpointing act_ckpt = LayerCheckpointing::none;  ///< layers that recompute their forward in backward
-  int64_t max_epochs = 1;
-  int64_t max_steps = -1;               ///< -1: as the epochs say
+  int64_t max_epochs = 1;               ///< -1: no limit; load_config() sets it where max_steps alone is given
+  int64_t max_steps = -1;               ///< -1: no limit
   double limit_train_batches = 1.0;     ///< <= 1: a fraction of an epoch's steps; > 1: that many steps
   int64_t val_check_interval = 0;       ///< validation after every so many steps, and at the end; 0: every epoch
   double limit_val_batches = 1.0;       ///< <= 1: a fraction of a validation's batches; > 1: that many

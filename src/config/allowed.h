@@ -111,9 +111,9 @@ inline Allowed half_open(double min, double max) {
   allowed.below_max = true;
   return allowed;
 }
-/// -1 or at least 1
-inline Allowed minus_one_or_positive() {
-  Allowed allowed = from_to(-1, most_steps);
+/// -1 or 1 to `max`
+inline Allowed minus_one_or_positive(double max = most_steps) {
+  Allowed allowed = from_to(-1, max);
   allowed.zero = false;
   return allowed;
 }

@@ -92,6 +92,12 @@ void add_steps(std::vector<Rule>& rules) {
                    },
                    {"train.warmup_steps"},
                    {"train.warmup_steps"}});
+  rules.push_back({"train.max_epochs",
+                   [](const Config& c) {
+                     return when(c.train.max_epochs < 0 && c.train.max_steps < 0, "is ", c.train.max_epochs,
+                                 " and train.max_steps is ", c.train.max_steps, ", so the run has no end; set one of them");
+                   },
+                   {"train.max_steps"}});
   // A warm-up that lasts as long as the run is somebody's choice: the run warns of it, where it knows its steps.
   Rule warmup{"train.warmup_steps",
               [](const Config& c) {
@@ -484,6 +490,7 @@ void settle_contradictions(Config& config) {
       config = std::move(other);
     }
   }
+  if (config.train.max_steps > 0 && !given(config, "train.max_epochs")) config.train.max_epochs = -1;
 }
 
 void check_rules(const Config& config) {

@@ -25,6 +25,7 @@ struct Rule {
 const std::vector<Rule>& config_rules();
 
 /// Leaves out what the command line makes moot: those keys get their default values, and config.notes says so.
+/// With train.max_steps alone the epochs are not limited.
 void settle_contradictions(Config& config);
 
 /// Throws UserError, with file and line, on a combination of values that cannot work.

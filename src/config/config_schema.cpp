@@ -215,10 +215,11 @@ void add_train(std::vector<Key>& keys) {
   t(&T::act_ckpt, "act_ckpt", words_of<LayerCheckpointing>({{"true", "full"}, {"false", "none"}}),
     "which layers recompute their forward pass in the backward pass", Names{"activation_checkpointing", "gradient_checkpointing"})
       .on_resume_is(OnResume::allowed);
-  t(&T::max_epochs, "max_epochs", from_to(1, 1e6), "the run passes over the data so many times",
+  t(&T::max_epochs, "max_epochs", minus_one_or_positive(1e6),
+    "maximum number of passes over the data; -1 sets no limit, and is the default if max_steps is given",
     Names{"epochs", "num_epochs", "num_train_epochs"}).on_resume_is(OnResume::length);
   t(&T::max_steps, "max_steps", minus_one_or_positive(),
-    "the run ends after so many steps, or after max_epochs where that is sooner; -1 leaves it to max_epochs",
+    "maximum number of steps; -1 sets no limit; if max_epochs is given too, the limit reached first ends the run",
     Names{"steps"}).on_resume_is(OnResume::length);
   t(&T::limit_train_batches, "limit_train_batches", above(0, most_steps),
     "up to 1 it is a fraction of an epoch's steps; above 1 it is a number of steps of each epoch");

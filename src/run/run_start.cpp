@@ -48,7 +48,11 @@ std::string data_text(const Config& config, const RunData& data, const Progress:
   const int64_t left = epoch - run.steps_per_epoch * run.samples_per_step;
   if (left > 0 && config.train.limit_train_batches == 1)
     text += concat(" (", left, " of its samples fill no step)");
-  return text + concat(", ", counted(run.total_steps, "step"), " in all");
+  text += concat(", ", counted(run.total_steps, "step"), " in all");
+  if (config.train.max_epochs < 0)
+    text += concat(" (", std::round(10.0 * static_cast<double>(run.total_steps) / static_cast<double>(run.steps_per_epoch)) / 10,
+                   " epochs)");
+  return text;
 }
 
 // How a step's samples are cut into micro-batches; `choice`: where the program has chosen.
@@ -172,7 +176,8 @@ bool Run::prepare() {
 
 std::vector<FileToWrite> Run::files_to_write() const {
   std::vector<FileToWrite> files = files_to_save(config_, model_->units(), engine_->store);
-  files.push_back({"trace", RunTrace::bytes(config_, plan_, loader_->total_steps() - first_step_), config_.output.path,
+  files.push_back({"trace", RunTrace::bytes(config_, plan_, loader_->total_steps() - first_step_,
+                                                 loader_->steps_per_epoch()), config_.output.path,
                    config_.trace.on_error == TraceErrorAction::stop});
   files.push_back(checkpoints_to_write(config_, checkpoint_bytes(model_->units(), engine_->store), run_id_));
   return files;

@@ -38,7 +38,7 @@ int64_t RunTrace::next_part(const Config& config, const World& world) {
   return part;
 }
 
-int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t steps) {
+int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t steps, int64_t steps_per_epoch) {
   if (!config.trace.enabled) return 0;
   constexpr int64_t kStep = 88, kSpan = 56, kMemory = 88, kPlan = 168, kFp8 = 48;  // rows, see trace.h
   constexpr int64_t kEmpty = int64_t{256} << 10;                        // tables, names, attributes
@@ -51,8 +51,8 @@ int64_t RunTrace::bytes(const Config& config, const MemoryPlan& plan, int64_t st
   const int64_t rows = steps * (kStep + spans * kSpan) + told * factors * kFp8 + noted * moments * kOwners * kMemory +
                        static_cast<int64_t>(plan.arena->peak_entries().size()) * kPlan;
   constexpr int64_t kSample = 3080, kText = 1048;                       // of generated texts, on rank 0
-  const int64_t every = config.train.val_check_interval;
-  const int64_t validations = (every > 0 ? steps / every : config.train.max_epochs) / config.evaluate.every + 1;
+  const int64_t asked = config.train.val_check_interval, every = asked > 0 ? asked : steps_per_epoch;
+  const int64_t validations = (steps / every + 1) / config.evaluate.every + 1;
   const int64_t texts = generates(config) ? config.evaluate.samples * (kSample + validations * kText) : 0;
   return plan.ranks.all() * (kEmpty + rows) + texts;
 }

@@ -73,7 +73,7 @@ class RunTrace {
   int64_t measured_bytes() const { return measured_bytes_; }
   int64_t planned_bytes() const;
   /// Bytes of the files of all ranks of a run of `steps` steps, about; without samples of the device, 64 bytes each.
-  static int64_t bytes(const Config& config, const MemoryPlan& plan, int64_t steps);
+  static int64_t bytes(const Config& config, const MemoryPlan& plan, int64_t steps, int64_t steps_per_epoch);
   /// Ends the sampling and closes the file. Never throws for a trace that cannot be written: failure() tells.
   void close();
   /// Why the file is not whole; empty: it is, as far as is known. That is said when it is first seen: as a warning, or,

@@ -54,6 +54,9 @@ TEST_SUITE("config") {
     CHECK(contains(both("beta2: 0.95, optim: sgd", ""), "FILE:5: train.beta2: is of optim adamw"));
     CHECK(both("warmup_steps: 11, max_steps: 10", "").empty());  // the run warns of it
     CHECK(both("warmup_steps: 9, max_steps: 10", "").empty());
+    CHECK(both("max_epochs: -1, max_steps: 10", "").empty());
+    CHECK(both("max_epochs: -1", "").find("train.max_epochs: is -1 and train.max_steps is -1, so the run has no end; set") !=
+          std::string::npos);
     CHECK(contains(both("limit_train_batches: 2.5", ""), "FILE:5: train.limit_train_batches: found 2.5"));
     CHECK(both("limit_train_batches: 2", "").empty());
     CHECK(both("loss_on_padding: true, loss_normalization: micro_batch", "").empty());

@@ -22,6 +22,7 @@ TEST_SUITE("config") {
     CHECK(config.model.init == InitialWeights::pretrained);
     CHECK(config.train.precision == Precision::bf16_true);
     CHECK(config.train.max_steps == -1);
+    CHECK(config.train.max_epochs == 1);
     CHECK(config.parallel.devices == 0);
     CHECK(config.trace.kernels.empty());
     CHECK(config.output.path == "runs/run");
@@ -42,6 +43,7 @@ TEST_SUITE("config") {
     CHECK(config.train.eps == 1.5e-7);
     CHECK(config.train.precision == Precision::f32_true);
     CHECK(config.train.max_steps == 7);
+    CHECK(config.train.max_epochs == -1);
     CHECK(config.train.seed == 9007199254740993);  // not through a double
     CHECK(config.train.loss_on_padding);
     CHECK(config.trace.kernels == std::vector<int64_t>{3, 1});

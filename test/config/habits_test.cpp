@@ -39,6 +39,7 @@ const std::vector<Win>& wins() {
       {"train: {warmup_steps: 100}\n", "train.max_steps=5", "train.warmup_steps", "0", 1, ""},
       {"train: {warmup_steps: 100, max_steps: 500}\n", "train.max_steps=100", "train.warmup_steps", "0", 1, ""},
       {"train: {warmup_steps: 100, max_steps: 500}\n", "train.max_steps=101", "train.warmup_steps", "100", 0, ""},
+      {"train: {max_epochs: -1, max_steps: 500}\n", "train.max_steps=-1", "train.max_epochs", "1", 1, "train.max_epochs"},
       {"train: {warmup_steps: 10}\n", "train.warmup_ratio=0.1", "train.warmup_steps", "0", 1, "train.warmup_ratio"},
       {"train: {warmup_ratio: 0.1}\n", "train.warmup_steps=10", "train.warmup_ratio", "0", 1, "train.warmup_ratio"},
       {"train: {val_check_interval: 9}\ndata: {path: d, val_split_fraction: 0.5}\n", "data.val_split_fraction=0",

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Whole runs: how long they are without train.max_epochs, and data in the forms that people have.
+
+    python3 test/program/data_forms_test.py [PART-OF-A-NAME...]
+
+Prints "ok NAME", "FAILED NAME" or "SKIPPED NAME (why)" for each test; exits 1 when one failed.
+"""
+import os
+import pathlib
+import sys
+
+os.environ.setdefault("OMPI_MCA_odls_base_sigkill_timeout", "0")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from program_runs import PROGRAM, Space, checkpoint, mpirun, run, start, steps_of  # noqa: E402
+from script_tests import check, run_tests, test  # noqa: E402
+
+EPOCH = ("train.total_batch_size=12", "train.batch_size=4")  # four steps an epoch
+
+
+@test
+def steps_alone_do_not_limit_the_epochs(space):
+    result = run(space, 1, *EPOCH, "train.max_steps=10")
+    check(len(result.losses()) == 10, result)
+    check("4 steps an epoch, 10 steps in all (2.5 epochs)" in result.out, result)
+    check("max_epochs: -1\n" in (result.output / "config.yaml").read_text(), "config.yaml")
+    for options, steps in ((("train.max_steps=10", "train.max_epochs=1"), 4), (("train.max_steps=3", "train.max_epochs=2"), 3),
+                           ((), 4), (("train.max_epochs=2",), 8)):
+        both = run(space, 1, *EPOCH, *options)
+        check(len(both.losses()) == steps and "epochs)" not in both.out, options, both)
+    shown = mpirun(1, [PROGRAM, space.config, "--plan", *EPOCH, "train.max_steps=10"])
+    check(shown[0] == 0, shown)
+    endless = start(space, 1, "train.max_epochs=-1")
+    check(endless.status == 1 and "train.max_epochs: is -1 and train.max_steps is -1" in endless.err and "set one" in endless.err,
+          endless)
+
+
+@test
+def a_run_of_steps_goes_on_over_the_end_of_an_epoch(space):
+    for schedule in ("constant", "cosine"):
+        options = (*EPOCH, "train.max_steps=10", f"train.lr_schedule={schedule}", "checkpoint.every_steps=6", "checkpoint.keep=9")
+        whole = run(space, 1, *options)
+        resumed = run(space, 1, *options, f"checkpoint.resume={checkpoint(whole.output, 6)}")
+        check(list(resumed.losses()) == list(whole.losses()[6:]), schedule, whole, resumed)
+        check(steps_of(resumed.output) == steps_of(whole.output)[6:], schedule)
+    # config.yaml of the run says how long it is, also where it was begun with one epoch.
+    short = run(space, 1, *EPOCH, "train.max_steps=10", "train.max_epochs=1", "train.lr_schedule=cosine", "checkpoint.every_steps=2",
+                "checkpoint.keep=9")
+    refused = start(space, 1, *EPOCH, "train.max_steps=10", "train.lr_schedule=cosine",
+                    f"checkpoint.resume={checkpoint(short.output, 2)}")
+    check(refused.status == 1 and "train.max_epochs is -1 here, 1 there" in refused.err, refused)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests("data_forms_test", Space, PROGRAM))
